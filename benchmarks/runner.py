@@ -1,4 +1,4 @@
-"""The one runner of all benchmarks: benchmarks/run NAME [--quick] [--json FILE].
+"""The one runner of all benchmarks: benchmarks/run NAME [--quick] [--json FILE] [--against TREE].
 
 A benchmark is a module `benchmarks/<room>/<name>.py` with a docstring, whose first line describes
 it, and a function `bench(settings) -> Outcome`; `add_options(parser)`, if it takes any of its own.
@@ -13,6 +13,7 @@ import sys
 import types
 
 import harness
+import turns
 
 HERE = pathlib.Path(__file__).resolve().parent
 EXIT_USAGE, EXIT_ENVIRONMENT = 2, 4
@@ -44,6 +45,7 @@ def main() -> int:
         "--json", type=pathlib.Path, metavar="FILE", help="Write the result to FILE."
     )
     parser.add_argument("--rounds", type=int, default=0, help="Rounds of each arm; at least 5.")
+    turns.add_options(parser)
     name = parser.parse_known_args([word for word in sys.argv[1:] if word not in ("-h", "--help")])
     if module := load(names[name[0].name]) if name[0].name else None:
         getattr(module, "add_options", lambda _: None)(parser)
@@ -55,6 +57,8 @@ def main() -> int:
     rounds = arguments.rounds or (5 if arguments.quick else 11)
     if rounds < harness.ROUNDS_MIN:
         parser.error(f"--rounds {rounds}: medians need {harness.ROUNDS_MIN} or more")
+    if arguments.against:
+        return turns.bench(HERE.parent, arguments)
     scratch = HERE.parent / "build" / "bench"
     scratch.mkdir(parents=True, exist_ok=True)
     programs = HERE.parent / "build-bench" / "benchmarks"

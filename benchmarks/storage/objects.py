@@ -7,10 +7,14 @@ and s3torchconnector read in 32 threads that never wait for a batch; mosaicml-st
 whole shards of the same records into an empty folder and shuffles within its window. `bare` is the
 server's own limit: requests over plain sockets, whose answers are thrown away.
 
+`ours_fsspec` is ours with s3fs below it, in a process of its own as the peers: beside s3fs alone it
+tells what order, index and checksums cost there.
+
 `cached` is ours with a cache that a first epoch has filled, `local` the same file on the local
 disk: both in the page cache, or both out of it (`_cold`).
 """
 
+import argparse
 import contextlib
 import dataclasses
 import json
@@ -39,7 +43,7 @@ import ffrecord
 
 HERE = pathlib.Path(__file__).resolve().parent
 
-Trace = npt.NDArray[np.int64]  # Rows of offset and size.
+Trace = npt.NDArray[np.int64]  # Rows of offset, size and index.
 
 COUNT, COUNT_QUICK = 16_000, 4_000
 BATCH = 128
@@ -50,12 +54,23 @@ KEY = "images.ffr"
 ARM = HERE / "arms" / "object_arm.py"
 PINS = HERE / "object_peers.txt"
 START_S, ANSWER_S = 60.0, 120.0
-WHAT = {
+PEERS = {
     "boto3": "boto3, get_object of a range in 32 threads",
     "s3fs": "s3fs, cat_ranges of a batch",
     "s3torchconnector": "s3torchconnector, range-based readers in 32 threads",
     "streaming": "mosaicml-streaming, shuffle=True, empty local folder",
 }
+OURS_FSSPEC = {
+    "ours_fsspec": "ours over s3fs, one batch at a time",
+    "ours_fsspec_queue": f"ours over s3fs, {BATCHES_IN_FLIGHT} batches in flight",
+}
+PARTS = ["stores", "cache"]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Take --part and --peers."""
+    parser.add_argument("--part", choices=PARTS, help="Run only this part; both by default.")
+    parser.add_argument("--peers", help="Compare with these only, separated by commas.")
 
 
 @contextlib.contextmanager
@@ -106,7 +121,8 @@ def install(settings: harness.Settings) -> tuple[pathlib.Path, dict[str, str]]:
         if done.returncode:
             raise harness.Unable(f"peers are not installed: {done.stderr.strip()[-300:]}")
         stamp.write_text(PINS.read_text())
-    return python, {**os.environ, "PYTHONPATH": str(extra), "PYTHONWARNINGS": "ignore"}
+    found = environment.variables(settings.scratch)
+    return python, {**found, "PYTHONPATH": f"{found['PYTHONPATH']}:{extra}"}
 
 
 class Peer:
@@ -161,7 +177,7 @@ def bare(address: str, trace: Trace) -> float:
     memory = bytearray(1 << 20)
 
     def ask(one: socket.socket) -> bool:
-        for offset, size in wanted:
+        for offset, size, _ in wanted:
             head = (
                 f"GET /bucket/{KEY} HTTP/1.1\r\nRange: bytes={offset}-{offset + size - 1}\r\n\r\n"
             )
@@ -259,7 +275,7 @@ def prepare(settings: harness.Settings, python: pathlib.Path, environ: dict[str,
         bucket.mkdir(parents=True)
         words = (path, count, storage.MEAN_BYTES, storage.SIGMA, storage.SEED)
         harness.run_json(harness.program(settings, "read-arm"), "make", *words)
-    where = np.stack(storage.locate(path, count), axis=1)
+    where = np.stack((*storage.locate(path, count), np.arange(count)), axis=1)
     orders = [np.random.default_rng(number).permutation(count) for number in range(settings.rounds)]
     cache = settings.scratch / "objects-cache"
     shutil.rmtree(cache, ignore_errors=True)
@@ -297,85 +313,113 @@ def peer(
         size = None if name == "streaming" else int(np.load(trace)[:, 1].sum())
         return running[0].rate(trace, work.window, size)
 
-    return harness.Arm(name, WHAT[name], run)
+    return harness.Arm(name, {**PEERS, **OURS_FSSPEC}[name], run)
+
+
+def wanted_peers(settings: harness.Settings) -> list[str]:
+    """Those that the command line leaves."""
+    chosen = settings.options.peers.split(",") if settings.options.peers else list(PEERS)
+    if unknown := sorted(set(chosen) - set(PEERS)):
+        raise harness.Unable(f"--peers {unknown[0]}: there are {', '.join(PEERS)}")
+    return chosen
+
+
+def run(outcome: harness.Outcome, arms: list[harness.Arm], rounds: int) -> None:
+    """Let arms take turns; what was lost on the way is noted."""
+    values = harness.interleave(arms, rounds)
+    outcome.arms += [arm for arm in arms if arm.name in values]
+    outcome.values |= values
+    outcome.notes += [f"not run: {arm.name}" for arm in arms if arm.name not in values]
+
+
+def compare_stores(
+    settings: harness.Settings,
+    work: Work,
+    server: str,
+    others: list[harness.Arm],
+    outcome: harness.Outcome,
+) -> None:
+    """Clients of the store, of which `others` are processes of their own."""
+    with ffrecord.open(f"s3://bucket/{KEY}") as remote:
+        ours = harness.Arm(
+            "ours", "one batch at a time", lambda n: work.read(remote, n, work.window)
+        )
+        ours_queue = harness.Arm(
+            "ours_queue",
+            f"{BATCHES_IN_FLIGHT} batches in flight",
+            lambda n: work.read_in_queue(remote, n),
+        )
+        bare_arm = harness.Arm(
+            "bare",
+            f"{BARE_CONNECTIONS} plain sockets: the server's limit",
+            lambda n: bare(server, np.load(work.traces[n])),
+        )
+        run(outcome, [ours, ours_queue, *others, bare_arm], settings.rounds)
+    values = outcome.values
+    medians = {name: statistics.median(values[name]) for name in PEERS if name in values}
+    if not medians:
+        raise harness.Unable("none of the peers could be run")
+    best = max(medians, key=lambda name: medians[name])
+    outcome.notes.append(f"the best peer is {best}")
+    outcome.ratios |= {
+        "s3_vs_best": ("ours", best),
+        "s3_queue_vs_best": ("ours_queue", best),
+        **{f"s3_vs_{name}": ("ours", name) for name in medians},
+        "s3_vs_bare": ("ours", "bare"),
+        "s3_queue_vs_bare": ("ours_queue", "bare"),
+    }
+    for name in [name for name in OURS_FSSPEC if name in values]:
+        key = name.removeprefix("ours_")
+        outcome.ratios |= {f"{key}_vs_{other}": (name, other) for other in medians}
+        outcome.ratios[f"{key}_vs_best"] = (name, best)
+
+
+def compare_cache(settings: harness.Settings, work: Work, outcome: harness.Outcome) -> None:
+    """Ours from a cache that is full, with the local file."""
+    address = f"s3://bucket/{KEY}"
+    cached = ffrecord.open(address, cache=work.cache)
+    local = ffrecord.open(work.path)
+    first_epoch = work.read(cached, 0, work.count)
+    outcome.notes.append(f"the first epoch, which fills the cache: {first_epoch:,.0f} records/s")
+    warm = [
+        harness.Arm("cached", "ours from a full cache, warm", lambda n: work.warm(cached, n)),
+        harness.Arm("local", "the local file, warm", lambda n: work.warm(local, n)),
+    ]
+    run(outcome, warm, settings.rounds)
+    cached.close()  # Mapped pages stay in the page cache.
+    local.close()
+    cold = [
+        harness.Arm(
+            "cached_cold",
+            "ours from a full cache, cold",
+            lambda n: work.cold(n, address, cache=work.cache),
+        ),
+        harness.Arm("local_cold", "the local file, cold", lambda n: work.cold(n, work.path)),
+    ]
+    run(outcome, cold, settings.rounds)
+    outcome.ratios["s3_cached_vs_local"] = ("cached", "local")
+    outcome.ratios["s3_cached_cold_vs_local"] = ("cached_cold", "local_cold")
 
 
 def bench(settings: harness.Settings) -> harness.Outcome:
     """Compare clients of the store, then the cache with a local file."""
+    names = [*wanted_peers(settings), *OURS_FSSPEC]
+    part = settings.options.part
     python, environ = install(settings)
     work = prepare(settings, python, environ)
-    address = f"s3://bucket/{KEY}"
+    outcome = harness.Outcome("records/s", [], {}, {})
+    outcome.notes.append(
+        f"{work.count:,} records, batches of {BATCH}, {FIRST_BYTE_MS} ms to the first byte"
+    )
     with served(settings, work.path.parents[1]) as server, contextlib.ExitStack() as ends:
         os.environ.update(variables(server))
         environ |= variables(server)
-        remote = ffrecord.open(address)
-        cached = ffrecord.open(address, cache=work.cache)
-        local = ffrecord.open(work.path)
-        first_epoch = work.read(cached, 0, work.count)
-        harness.make_warm(work.path)
-        clients = [
-            harness.Arm("ours", "one batch at a time", lambda n: work.read(remote, n, work.window)),
-            harness.Arm(
-                "ours_queue",
-                f"{BATCHES_IN_FLIGHT} batches in flight",
-                lambda n: work.read_in_queue(remote, n),
-            ),
-            *(peer(name, work, [python, ARM], environ, ends) for name in WHAT),
-            harness.Arm(
-                "bare",
-                f"{BARE_CONNECTIONS} plain sockets: the server's limit",
-                lambda n: bare(server, np.load(work.traces[n])),
-            ),
-        ]
-        values = harness.interleave(clients, settings.rounds)
-        in_memory = [
-            harness.Arm("cached", "ours from a full cache, warm", lambda n: work.warm(cached, n)),
-            harness.Arm("local", "the local file, warm", lambda n: work.warm(local, n)),
-        ]
-        values |= harness.interleave(in_memory, settings.rounds)
-        cached.close()  # Mapped pages stay in the page cache.
-        local.close()
-        on_disk = [
-            harness.Arm(
-                "cached_cold",
-                "ours from a full cache, cold",
-                lambda n: work.cold(n, address, cache=work.cache),
-            ),
-            harness.Arm("local_cold", "the local file, cold", lambda n: work.cold(n, work.path)),
-        ]
-        values |= harness.interleave(on_disk, settings.rounds)
-    shutil.rmtree(work.cache)
+        if part in (None, "stores"):
+            others = [peer(name, work, [python, ARM], environ, ends) for name in names]
+            compare_stores(settings, work, server, others, outcome)
+        if part in (None, "cache"):
+            compare_cache(settings, work, outcome)
+    shutil.rmtree(work.cache, ignore_errors=True)
     for trace in work.traces:
         trace.unlink()
-    found = [arm for arm in (*clients, *in_memory, *on_disk) if arm.name in values]
-    return compare(found, values, work.count, first_epoch)
-
-
-def compare(
-    arms: list[harness.Arm], values: dict[str, list[float]], count: int, first_epoch: float
-) -> harness.Outcome:
-    """Put the ratios together."""
-    peers = {name: statistics.median(values[name]) for name in WHAT if name in values}
-    if not peers:
-        raise harness.Unable("none of the peers could be run")
-    best = max(peers, key=lambda name: peers[name])
-    return harness.Outcome(
-        unit="records/s",
-        arms=arms,
-        values=values,
-        ratios={
-            "s3_vs_best": ("ours", best),
-            "s3_queue_vs_best": ("ours_queue", best),
-            **{f"s3_vs_{name}": ("ours", name) for name in peers},
-            "s3_vs_bare": ("ours", "bare"),
-            "s3_queue_vs_bare": ("ours_queue", "bare"),
-            "s3_cached_vs_local": ("cached", "local"),
-            "s3_cached_cold_vs_local": ("cached_cold", "local_cold"),
-        },
-        notes=[
-            f"{count:,} records, batches of {BATCH}, {FIRST_BYTE_MS} ms to the first byte",
-            f"the best peer is {best}",
-            f"the first epoch, which fills the cache: {first_epoch:,.0f} records/s",
-            *(f"not run: {name}" for name in WHAT if name not in values),
-        ],
-    )
+    return outcome

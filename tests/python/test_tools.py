@@ -3,8 +3,10 @@
 Method: feed each with figures whose outcome is known, wrong ones included.
 """
 
+import argparse
 import fnmatch
 import importlib.util
+import json
 import os
 import pathlib
 import shutil
@@ -125,6 +127,89 @@ def test_a_file_is_known_to_be_cold_or_warm(
     harness.make_warm(path)
 
     assert harness.cached_share(path) >= harness.WARM_SHARE_MIN
+
+
+def fake_tree(root: pathlib.Path, log: pathlib.Path, rates: list[float]) -> pathlib.Path:
+    """A checkout whose benchmark notes its words, and finds these rates one run after the other."""
+    program = root / "benchmarks" / "run"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        f"""#!{sys.executable}
+import json, pathlib, sys
+log, words = pathlib.Path({str(log)!r}), sys.argv[1:]
+out = pathlib.Path(words[words.index("--json") + 1])
+with log.open("a") as file:
+    print({root.name!r}, *words[:words.index("--json")], file=file)
+mine = [line for line in log.read_text().splitlines() if line.split()[0] == {root.name!r}]
+rate = {rates!r}[len(mine) - 1]
+if rate < 0:
+    sys.exit(4)
+arms = [{{"name": "ours", "median": rate}}]
+out.write_text(json.dumps({{"ratios": {{"rate": rate}}, "figures": {{}}, "arms": arms}}))
+"""
+    )
+    program.chmod(0o700)
+    return root
+
+
+def compared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, after: list[float], *words: str
+) -> tuple[int, list[str], dict[str, Any]]:
+    """What `--against` says of two fake trees: exit code, runs, and the report."""
+    turns = load("benchmarks/turns.py", monkeypatch)
+    log, out = tmp_path / "log", tmp_path / "out.json"
+    old = fake_tree(tmp_path / "old", log, [10, 20, 40, 80])
+    new = fake_tree(tmp_path / "new", log, after)
+    command = ["read", "--against", str(old), "--quick", "--json", str(out), *words]
+    monkeypatch.setattr(sys, "argv", ["run", *command])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--part")
+    parser.add_argument("--json", type=pathlib.Path)
+    turns.add_options(parser)
+    code = turns.bench(new, parser.parse_args(command))
+    report = json.loads(out.read_text()) if out.exists() else {}
+    return code, log.read_text().splitlines() if log.exists() else [], report
+
+
+def test_two_trees_take_turns_and_a_turn_is_one_ratio(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    # The machine is four times as fast in the last turn, for both alike.
+    code, runs, report = compared(monkeypatch, tmp_path, [15, 30, 60], "--part=turns", "--turns=3")
+
+    told = "read --quick --part=turns"
+    names = ["old", "new", "new", "old", "old", "new"]
+    assert runs == [f"{name} {told}" for name in names]
+    assert code == 0
+    assert report["turns"] == 3
+    assert report["keys"]["rate"] == {
+        "before": 20,
+        "after": 30,
+        "after_over_before": 1.5,
+        "ratio_min": 1.5,
+        "ratio_max": 1.5,
+    }
+    assert report["keys"]["arm ours"]["after"] == 30
+
+
+def test_no_turn_begins_that_would_end_after_the_limit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    code, runs, report = compared(
+        monkeypatch, tmp_path, [1, 2, 3, 4], "--turns", "4", "--limit-s", "0.001"
+    )
+
+    assert (code, len(runs), report["turns"]) == (0, 2, 1)
+
+
+def test_a_tree_whose_benchmark_fails_ends_the_comparison(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    code, runs, report = compared(monkeypatch, tmp_path, [1, -1])
+
+    assert (code, len(runs), report) == (4, 3, {})
 
 
 def test_failed_and_skipped_tests_are_counted_as_such(

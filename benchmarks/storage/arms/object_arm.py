@@ -3,9 +3,10 @@
     object_arm.py KIND BUCKET KEY BATCH
     object_arm.py convert FOLDER TRACE FILE
 
-KIND is boto3, s3fs, s3torchconnector or streaming; AWS_ENDPOINT_URL is the store. Prints `ready`,
-then answers each line of input, the name of a trace, with the bytes and the seconds that its
-records took. A trace is an array of offsets and sizes. `convert` writes its records as MDS.
+KIND is boto3, s3fs, s3torchconnector, streaming, or ours through fsspec; AWS_ENDPOINT_URL is the
+store. Prints `ready`, then answers each line of input, the name of a trace, with the bytes and the
+seconds that its records took. A trace is an array of offsets, sizes and indices. `convert` writes
+its records as MDS.
 """
 
 # ruff: noqa: ANN401 - what peers return is theirs
@@ -27,7 +28,8 @@ import numpy.typing as npt
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "loader" / "arms"))
 
 THREADS = 32
-Trace = npt.NDArray[np.int64]  # Rows of offset and size.
+BATCHES_IN_FLIGHT = 4
+Trace = npt.NDArray[np.int64]  # Rows of offset, size and index.
 Read = Callable[[Trace], int]  # Returns how many bytes it got.
 
 
@@ -58,20 +60,25 @@ def boto3(bucket: str, key: str, _: int) -> Read:
     return threaded(read_one)
 
 
+def s3fs_options(batch: int) -> dict[str, Any]:
+    """What s3fs is told, by itself and below ours."""
+    return {
+        "endpoint_url": os.environ["AWS_ENDPOINT_URL"],
+        "config_kwargs": {"s3": {"addressing_style": "path"}, "max_pool_connections": batch},
+    }
+
+
 def s3fs(bucket: str, key: str, batch: int) -> Read:
     """All ranges of a batch at once, as its documentation advises."""
     import s3fs
 
-    store = s3fs.S3FileSystem(
-        endpoint_url=os.environ["AWS_ENDPOINT_URL"],
-        config_kwargs={"s3": {"addressing_style": "path"}, "max_pool_connections": batch},
-    )
+    store = s3fs.S3FileSystem(**s3fs_options(batch))
 
     def read(trace: Trace) -> int:
         size = 0
         for first in range(0, len(trace), batch):
             part = trace[first : first + batch]
-            starts, ends = part[:, 0].tolist(), part.sum(axis=1).tolist()
+            starts, ends = part[:, 0].tolist(), part[:, :2].sum(axis=1).tolist()
             found = store.cat_ranges(
                 [f"{bucket}/{key}"] * len(part), starts, ends, batch_size=batch
             )
@@ -134,7 +141,41 @@ def streaming(bucket: str, key: str, batch: int) -> Read:
     return read
 
 
-KINDS = {each.__name__: each for each in (boto3, s3fs, s3torchconnector, streaming)}
+def ours_fsspec(bucket: str, key: str, batch: int) -> Read:
+    """Ours over s3fs: one batch at a time."""
+    import ffrecord
+
+    reader = ffrecord.open(f"s3://{bucket}/{key}", storage_options=s3fs_options(batch))
+
+    def read(trace: Trace) -> int:
+        starts = range(0, len(trace), batch)
+        return sum(reader.read(trace[first : first + batch, 2]).data.nbytes for first in starts)
+
+    return read
+
+
+def ours_fsspec_queue(bucket: str, key: str, batch: int) -> Read:
+    """Ours over s3fs: several batches in flight."""
+    import ffrecord
+
+    reader = ffrecord.open(f"s3://{bucket}/{key}", storage_options=s3fs_options(batch))
+
+    def read(trace: Trace) -> int:
+        size = 0
+        with reader.open_queue(batches_in_flight=BATCHES_IN_FLIGHT) as queue:
+            for token, first in enumerate(range(0, len(trace), batch)):
+                queue.submit(trace[first : first + batch, 2], token=token)
+            while (done := queue.poll()) is not None:
+                size += done.result().data.nbytes
+        return size
+
+    return read
+
+
+KINDS = {
+    each.__name__: each
+    for each in (boto3, s3fs, s3torchconnector, streaming, ours_fsspec, ours_fsspec_queue)
+}
 
 
 def convert(folder: str, trace: str, source: str) -> None:
@@ -148,7 +189,7 @@ def convert(folder: str, trace: str, source: str) -> None:
         open(source, "rb") as file,
         MDSWriter(out=folder, columns={"data": "bytes"}) as writer,
     ):
-        for offset, size in np.load(trace).tolist():
+        for offset, size, _ in np.load(trace).tolist():
             writer.write({"data": os.pread(file.fileno(), size, offset)})
 
 
