@@ -31,25 +31,38 @@ bool IsToken(std::string_view text) noexcept {
   return !text.empty() && text.size() <= kTextSizeMax && std::ranges::all_of(text, allowed);
 }
 
-// Without branches on the content: a whole map is some ten thousand ordinals.
-Result<void> CheckRows(const SlotMap& map) {
+struct RowFaults {
   bool is_out_of_range = false, has_gap = false, has_double = false;
+};
+
+// Without branches on the content, for a whole map is some ten thousand ordinals. kSize is the size
+// of a row where the compiler is to know it, or 0.
+template <std::size_t kSize>
+RowFaults LookAtRows(const SlotMap& map) {
+  RowFaults faults;
+  const std::size_t size = kSize != 0 ? kSize : map.row_size;
   const std::size_t node_count = map.nodes.size();
-  const std::size_t size = map.row_size;
-  for (const std::uint16_t* row = map.rows.data(); row != map.rows.data() + map.rows.size();
-       row += size) {
+  for (std::size_t begin = 0; begin < map.rows.size(); begin += size) {
+    const std::uint16_t* const row = map.rows.data() + begin;
     for (std::size_t i = 0; i < size; ++i) {
       const bool is_node = row[i] != SlotMap::kNoNode;
-      is_out_of_range |= is_node & (row[i] >= node_count);
+      faults.is_out_of_range |= is_node & (row[i] >= node_count);
       for (std::size_t j = 0; j < i; ++j) {
-        has_gap |= is_node & (row[j] == SlotMap::kNoNode);
-        has_double |= is_node & (row[j] == row[i]);
+        faults.has_gap |= is_node & (row[j] == SlotMap::kNoNode);
+        faults.has_double |= is_node & (row[j] == row[i]);
       }
     }
   }
-  if (is_out_of_range) return Corrupt("a row names a node that is not there");
-  if (has_gap) return Corrupt("a row has a gap");
-  if (has_double) return Corrupt("a row names a node twice");
+  return faults;
+}
+
+Result<void> CheckRows(const SlotMap& map) {
+  const RowFaults faults = map.row_size == 2   ? LookAtRows<2>(map)
+                           : map.row_size == 3 ? LookAtRows<3>(map)
+                                               : LookAtRows<0>(map);
+  if (faults.is_out_of_range) return Corrupt("a row names a node that is not there");
+  if (faults.has_gap) return Corrupt("a row has a gap");
+  if (faults.has_double) return Corrupt("a row names a node twice");
   return {};
 }
 
