@@ -1,9 +1,11 @@
 """Run the simulated cluster from many seeds, in as many processes as there are cores.
 
     tests/cluster/campaign
-    tests/cluster/campaign --seeds 1000000 --first 1
+    tests/cluster/campaign --seeds 1000000 --first 1 --minutes 60
+    tests/cluster/campaign --plants --seeds 1000 --only promise
 
-Prints each seed that violates something, with the violation, and exits 1 if there was any.
+Prints each seed that violates something, with the violation, and exits 1 if there was any. With
+--plants it puts bugs into a copy of the tree, one after another, and exits 1 if one survives.
 FFRECORD_SIM_SEED=N FFRECORD_SIM_COUNT=1 FFRECORD_SIM_TRACE=1 repeats one and prints its events.
 """
 
@@ -17,9 +19,11 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "dev"))
+sys.path.insert(0, str(ROOT / "tests" / "cluster"))
+import planting  # noqa: E402  (beside this file)
 import run_tests  # noqa: E402  (the build folder is described there, once)
 
-PROGRAM = "tests/cluster/cluster-simulation"
+PROGRAM = planting.PROGRAM
 SEEDS_AT_A_TIME = 200
 TIMEOUT_S = 1200
 
@@ -52,26 +56,39 @@ def violations(first: int, count: int) -> list[str]:
 def main() -> int:
     """Run the campaign; return the exit code."""
     parser = argparse.ArgumentParser(prog="tests/cluster/campaign", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20_000, help="how many (20,000)")
+    parser.add_argument("--seeds", type=int, help="how many (20,000; with --plants 1,000 each)")
     parser.add_argument("--first", type=int, default=1, help="the first one (1)")
+    parser.add_argument("--minutes", type=float, help="begin no more seeds after so long")
+    parser.add_argument("--plants", action="store_true", help="plant bugs, and see each caught")
+    parser.add_argument("--only", default="", help="the planted bugs with this in their name")
     arguments = parser.parse_args()
+    if arguments.plants:
+        return 1 if planting.run(arguments.seeds or 1_000, arguments.first, arguments.only) else 0
+    return run(arguments.first, arguments.seeds or 20_000, arguments.minutes)
+
+
+def run(first: int, seeds: int, minutes: float | None) -> int:
+    """Run the seeds, as far as the time allows; return the exit code."""
     if not run_tests.PLAIN.make(PROGRAM):
         return 1
     start = time.monotonic()
-    end = arguments.first + arguments.seeds
-    failed = 0
+    end = first + seeds
+    failed = done = 0
+
+    def part(at: int) -> tuple[int, list[str]]:
+        if minutes is not None and time.monotonic() - start > minutes * 60:
+            return 0, []
+        count = min(SEEDS_AT_A_TIME, end - at)
+        return count, violations(at, count)
+
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        parts = [
-            pool.submit(violations, first, min(SEEDS_AT_A_TIME, end - first))
-            for first in range(arguments.first, end, SEEDS_AT_A_TIME)
-        ]
-        for part in concurrent.futures.as_completed(parts):
-            for line in part.result():
+        for count, found in pool.map(part, range(first, end, SEEDS_AT_A_TIME)):
+            done += count
+            for line in found:
                 failed += 1
                 print(line, flush=True)
     seconds = time.monotonic() - start
-    rate = arguments.seeds / seconds
-    print(f"{arguments.seeds} seeds in {seconds:.0f} s ({rate:.0f}/s), {failed} violations")
+    print(f"{done} seeds in {seconds:.0f} s ({done / seconds:.0f}/s), {failed} violations")
     return 1 if failed else 0
 
 

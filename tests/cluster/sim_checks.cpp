@@ -234,6 +234,11 @@ bool Simulation::IsConverged(std::string* why) {
                       (node->machine->view().names.Find(id) ? " and believed to be wanted" : ""));
     if (!node->machine->view().lease.IsLeased(Local(*node)))
       return is_not(node->id + " has no lease");
+    for (const auto& [name, truth] : published_) {
+      const auto* const known = node->machine->view().names.Find(name);
+      if (!known || !known->manifest || *known->manifest != truth.manifest)
+        return is_not(node->id + " does not know the manifest of " + name);
+    }
     const auto& entries = node->machine->view().mirror.entries();
     const auto all = state_.List({"", "", 100'000, 0}).value().entries;
     const bool is_same = std::ranges::equal(

@@ -17,7 +17,7 @@ using std::chrono::seconds;
 // --- The network --------------------------------------------------------------------------------
 
 bool Simulation::IsCut(const Node* from, const Node& to) const {
-  return cuts_.contains({from ? from->id : "", to.id});
+  return !cuts_.empty() && cuts_.contains({from ? from->id : "", to.id});
 }
 
 template <class T>
@@ -67,7 +67,9 @@ void Simulation::AskFlags(Node& node, const Question& question, Duration patienc
   Ask<Flags>(
       &node, question.node, patience,
       [this, question](Node& other) {
-        return Result<Flags>(other.machine->OnAsk(Local(other), question));
+        Flags flags = other.machine->OnAsk(Local(other), question);
+        if constexpr (std::is_same_v<Question, AskHeard>) CheckHeard(other, question, flags);
+        return Result<Flags>(std::move(flags));
       },
       [this, &node, question, done = std::move(done)](const Result<Flags>& flags) {
         if constexpr (std::is_same_v<Question, AskHeard>)

@@ -114,6 +114,14 @@ void Simulation::CheckDrop(const Node& node, const ExtentId& id) {
 
 // --- Uploads ------------------------------------------------------------------------------------
 
+void Simulation::CheckHeard(const Node& node, const AskHeard& question, const Flags& flags) {
+  for (std::size_t i = 0; i < flags.size(); ++i) {
+    const auto heard = node.disk.LastHeard(question.uploads[i]);
+    if (flags[i] != (heard && Local(node) - *heard < kUploadGrace))
+      Fail(node.id + " does not say when it has heard of upload " + Hex(question.uploads[i]));
+  }
+}
+
 void Simulation::NoteHeard(const Node& node, const AskHeard& question, const Flags& flags) {
   for (std::size_t i = 0; i < flags.size(); ++i)
     if (flags[i]) heard_[{node.owner, question.uploads[i]}] = now_;

@@ -161,7 +161,7 @@ MemoryMetaStore::Trip Simulation::NextTrip(const Node& node) {
   trip.back = Delay();
   if (is_healing_) return trip;
   if (Chance(0.02)) trip.there += Between(0, 3000);  // A request may come late.
-  if (cuts_.contains({node.id, "meta"})) {
+  if (!cuts_.empty() && cuts_.contains({node.id, "meta"})) {
     trip.loses_request = Chance(0.5);
     trip.is_refused = !trip.loses_request;
   } else {

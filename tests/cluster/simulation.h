@@ -155,6 +155,8 @@ class Simulation {
                    const server::cluster::Holdings& holdings);
   void NotePromises(const Node& node, const server::cluster::AskHoldings& question,
                     const server::cluster::Holdings& holdings);
+  void CheckHeard(const Node& node, const server::cluster::AskHeard& question,
+                  const server::cluster::Flags& flags);
   void NoteHeard(const Node& node, const server::cluster::AskHeard& question,
                  const server::cluster::Flags& flags);
   void CheckGivenUp(const Node& node, const server::MetaStore::Commit& commit);
