@@ -135,9 +135,7 @@ void Simulation::NoteName(const std::string& name, const MetaStore::Event& event
 void Simulation::CheckNewName(const std::string& name, const Truth& truth) {
   Trace("published: ", name);
   for (const auto& [id, extent] : truth.extents) {
-    const bool is_removed = std::ranges::any_of(
-        tombstones_, [&](const auto& entry) { return Contains(entry.second.runs, id); });
-    if (is_removed) Fail(name + " was published with " + Hex(id) + ", which a tombstone names");
+    if (IsRemoved(id)) Fail(name + " was published with " + Hex(id) + ", which a tombstone names");
     const std::size_t count = GoodReplicas(extent);
     if (count == 0) Fail("LOST: extent " + Hex(id) + " is published and nowhere");
     // It was promised that so many hold it: but for a loss just now, they do.
@@ -159,6 +157,11 @@ void Simulation::CheckAttempt(const std::string& name, const Truth& truth,
     Fail(name + " was created though it was there");
   if (intent.mode == Mode::kSwap && old_revision != intent.expected_revision)
     Fail(name + " was replaced though it was another than expected");
+}
+
+bool Simulation::IsRemoved(const ExtentId& id) const {
+  return std::ranges::any_of(tombstones_,
+                             [&](const auto& entry) { return Contains(entry.second.runs, id); });
 }
 
 bool Simulation::IsNamedByTombstone(const ExtentId& id) const {

@@ -1,7 +1,6 @@
 // What nodes and clients of a simulated cluster say to each other, and what nodes do to disks.
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 
 #include "libffrecord/base/hex.h"
@@ -68,12 +67,11 @@ void Simulation::AskFlags(Node& node, const Question& question, Duration patienc
       &node, question.node, patience,
       [this, question](Node& other) {
         Flags flags = other.machine->OnAsk(Local(other), question);
-        if constexpr (std::is_same_v<Question, AskHeard>) CheckHeard(other, question, flags);
+        CheckAnswer(other, question, flags);
         return Result<Flags>(std::move(flags));
       },
       [this, &node, question, done = std::move(done)](const Result<Flags>& flags) {
-        if constexpr (std::is_same_v<Question, AskHeard>)
-          if (flags) NoteHeard(node, question, flags.value());
+        if (flags) NoteAnswer(node, question, flags.value());
         done(flags);
       });
 }

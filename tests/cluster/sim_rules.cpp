@@ -114,7 +114,7 @@ void Simulation::CheckDrop(const Node& node, const ExtentId& id) {
 
 // --- Uploads ------------------------------------------------------------------------------------
 
-void Simulation::CheckHeard(const Node& node, const AskHeard& question, const Flags& flags) {
+void Simulation::CheckAnswer(const Node& node, const AskHeard& question, const Flags& flags) {
   for (std::size_t i = 0; i < flags.size(); ++i) {
     const auto heard = node.disk.LastHeard(question.uploads[i]);
     if (flags[i] != (heard && Local(node) - *heard < kUploadGrace))
@@ -122,7 +122,7 @@ void Simulation::CheckHeard(const Node& node, const AskHeard& question, const Fl
   }
 }
 
-void Simulation::NoteHeard(const Node& node, const AskHeard& question, const Flags& flags) {
+void Simulation::NoteAnswer(const Node& node, const AskHeard& question, const Flags& flags) {
   for (std::size_t i = 0; i < flags.size(); ++i)
     if (flags[i]) heard_[{node.owner, question.uploads[i]}] = now_;
 }

@@ -155,10 +155,12 @@ class Simulation {
                    const server::cluster::Holdings& holdings);
   void NotePromises(const Node& node, const server::cluster::AskHoldings& question,
                     const server::cluster::Holdings& holdings);
-  void CheckHeard(const Node& node, const server::cluster::AskHeard& question,
+  void CheckAnswer(const Node& node, const server::cluster::AskHeard& question,
+                   const server::cluster::Flags& flags);
+  void CheckAnswer(const Node&, const auto&, const server::cluster::Flags&) {}
+  void NoteAnswer(const Node& node, const server::cluster::AskHeard& question,
                   const server::cluster::Flags& flags);
-  void NoteHeard(const Node& node, const server::cluster::AskHeard& question,
-                 const server::cluster::Flags& flags);
+  void NoteAnswer(const Node&, const auto&, const server::cluster::Flags&) {}
   void CheckGivenUp(const Node& node, const server::MetaStore::Commit& commit);
   void CheckRefusal(const Node& node, const server::cluster::Publication::Request& request,
                     TimePoint asked_at, const Error& error);
@@ -171,6 +173,7 @@ class Simulation {
   void CheckAttempt(const std::string& name, const Truth& truth, std::uint64_t old_revision);
   void CheckTombstone(const std::string& key, const server::cluster::TombstoneRecord& record);
   void CheckBuried(const std::string& key, const server::cluster::TombstoneRecord& record);
+  bool IsRemoved(const ExtentId& id) const;
   bool IsNamedByTombstone(const ExtentId& id) const;
   bool IsConverged(std::string* why);
 
