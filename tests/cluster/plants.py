@@ -108,7 +108,7 @@ PLANTS = [
         (
             "a grace begins long ago",
             "entry->mod_revision, now}",
-            "entry->mod_revision, TimePoint{}}",
+            "entry->mod_revision, now - std::chrono::hours(1)}",
         ),
     ),
     *_in(
@@ -126,7 +126,7 @@ PLANTS = [
         (
             "a promise is given without a lease",
             "view.lease.IsLeased(now) && view.mirror",
-            "view.mirror",
+            "now > TimePoint{} && view.mirror",
         ),
         (
             "one promise is enough to drop",
@@ -146,7 +146,7 @@ PLANTS = [
         (
             "a drop does not look at the lease",
             "view.MayConclude(now) && view.map_version() == surplus_version_",
-            "view.map_version() == surplus_version_",
+            "now > TimePoint{} && view.map_version() == surplus_version_",
         ),
         ("the owners of a short row suffice", "owners.size() < wanted->replicas ||", ""),
         (
@@ -201,11 +201,6 @@ PLANTS = [
             "silence means that nothing is left",
             ": Flags(subjects_.size(), false);",
             ": Flags(subjects_.size(), !any);",
-        ),
-        (
-            "an upload is given up while it is published",
-            "    commit.compares.push_back({key, revision});",
-            "    (void)revision;",
         ),
         (
             "the slot map is not compared",

@@ -19,7 +19,7 @@ constexpr std::uint64_t kNames = 4;
 constexpr int kTriesMax = 6;
 constexpr seconds kPatience{8};
 // By then an answer that was lost has had its effect, or will have none.
-constexpr seconds kSettling{25};
+constexpr seconds kSettling{30};
 
 }  // namespace
 

@@ -159,6 +159,17 @@ void Simulation::Rot(Node& node) {
   });
 }
 
+// A name may ask for one replica where there were more, and keep the one that rots: then a fault
+// took the last one, which faults do not.
+void Simulation::SpareLast(const ExtentId& id) {
+  if (WantedReplicas(id) != 1) return;
+  const auto owners = Slots().OwnersOf(id, 1);
+  if (owners.empty()) return;
+  SimDisk& disk = Find(owners.front())->disk;
+  const auto found = disk.replicas.find(id);
+  if (found != disk.replicas.end() && !found->second.is_known_bad) found->second.is_rotten = false;
+}
+
 void Simulation::Wipe(Node& node) {
   if (now_ - last_loss_ < seconds(15)) return;
   for (const auto& [id, replica] : node.disk.replicas)

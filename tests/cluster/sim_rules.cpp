@@ -108,7 +108,9 @@ void Simulation::CheckDecision(const Node& node, const ExtentId& id) {
 
 void Simulation::CheckDrop(const Node& node, const ExtentId& id) {
   const auto found = referenced_.find(id);
-  if (found != referenced_.end() && GoodReplicas(found->second.extent) == 0)
+  if (found == referenced_.end()) return;
+  if (GoodReplicas(found->second.extent) == 0) SpareLast(id);
+  if (GoodReplicas(found->second.extent) == 0)
     Fail("LOST: " + node.id + " drops the last replica of " + Hex(id));
 }
 

@@ -160,7 +160,9 @@ MemoryMetaStore::Trip Simulation::NextTrip(const Node& node) {
   trip.there = Delay();
   trip.back = Delay();
   if (is_healing_) return trip;
-  if (Chance(0.02)) trip.there += Between(0, 3000);  // A request may come late.
+  // A request may come late, also when its sender has given it up.
+  if (Chance(0.02)) trip.there += Between(0, 3'000);
+  if (Chance(0.002)) trip.there += Between(3'000, 9'000);
   if (!cuts_.empty() && cuts_.contains({node.id, "meta"})) {
     trip.loses_request = Chance(0.5);
     trip.is_refused = !trip.loses_request;

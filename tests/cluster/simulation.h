@@ -131,6 +131,7 @@ class Simulation {
   void Heal();
   void Rot(Node& node);
   void Wipe(Node& node);
+  void SpareLast(const ExtentId& id);
   bool MayLose(const Node& node, const ExtentId& id);
   void ChangeMembers();
   void PutMember(const std::string& id, server::cluster::MemberRecord::State state);
