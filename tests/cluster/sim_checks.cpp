@@ -136,9 +136,11 @@ void Simulation::CheckNewName(const std::string& name, const Truth& truth) {
   Trace("published: ", name);
   for (const auto& [id, extent] : truth.extents) {
     if (IsRemoved(id)) Fail(name + " was published with " + Hex(id) + ", which a tombstone names");
-    const std::size_t count = GoodReplicas(extent);
-    if (count == 0) Fail("LOST: extent " + Hex(id) + " is published and nowhere");
-    // It was promised that so many hold it: but for a loss just now, they do.
+    if (GoodReplicas(extent) == 0) Fail("LOST: extent " + Hex(id) + " is published and nowhere");
+    // It was promised that so many hold it: but for a loss just now, they do, or believe so.
+    const auto count = std::ranges::count_if(nodes_, [&wanted = extent](const auto& node) {
+      return node->disk.Find(wanted.id) == wanted;
+    });
     if (now_ - last_loss_ >= seconds(15) && count < truth.record.replicas)
       Fail(name + " was published with " + std::to_string(count) + " replicas of " + Hex(id) +
            " instead of " + std::to_string(+truth.record.replicas));
@@ -206,6 +208,7 @@ bool Simulation::IsConverged(std::string* why) {
   };
   const auto& slots = Slots();
   if (slots.map.row_size == 0) return is_not("there is no slot map");
+  if (!clients_.front()->has_probed()) return is_not("a name could not be published and removed");
   if (slots.previous) {
     std::string unfilled;
     for (const auto& node : nodes_)

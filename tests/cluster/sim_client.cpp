@@ -17,7 +17,9 @@ namespace {
 
 constexpr std::uint64_t kNames = 4;
 constexpr int kTriesMax = 6;
-constexpr seconds kPatience{8};
+constexpr int kRacedTriesMax = 2;  // So that the last is within the grace of the first.
+constexpr seconds kPatience{5};
+constexpr std::string_view kProbe = "probe";
 // By then an answer that was lost has had its effect, or will have none.
 constexpr seconds kSettling{30};
 
@@ -77,6 +79,21 @@ void SimClient::Check(const std::map<std::string, Simulation::Truth>& published)
   }
 }
 
+void SimClient::Probe() {
+  if (has_probed_) return;
+  // Also this upload may dawdle until it is given up.
+  world_.At(seconds(10), [this] { Probe(); });
+  Operation operation;
+  operation.name = kProbe;
+  operation.mode = Mode::kReplace;
+  operation.replicas = 2;
+  operation.attempt = world_.random_();
+  operation.upload = world_.random_();
+  operation.is_side = operation.is_removed = true;
+  AddExtents(operation, 1);
+  OpenUpload(std::move(operation));
+}
+
 // --- Operations ---------------------------------------------------------------------------------
 
 void SimClient::Begin() {
@@ -127,7 +144,8 @@ void SimClient::Choose(Operation& operation) {
 void SimClient::KeepExtents(Operation& operation, const Simulation::Truth& from) {
   for (const ManifestFile& file : from.manifest.files)
     if (world_.Chance(0.7)) operation.extents.push_back(file.extents.front());
-  if (!operation.extents.empty())
+  // More replicas than there are may be asked for, in vain.
+  if (!operation.extents.empty() && world_.Chance(0.8))
     operation.replicas = std::min(operation.replicas, from.record.replicas);
 }
 
@@ -222,8 +240,10 @@ void SimClient::Publish(Operation operation) {
       world_.At(world_.Between(0, 30), [this, twin] { Commit(twin); });
     }
   }
-  if (operation.mode != Mode::kCreate && world_.Chance(0.15))
-    RemoveBeside(operation.name, world_.Between(0, 40));
+  if (operation.mode != Mode::kCreate && world_.Chance(0.15)) {
+    operation.is_raced = true;
+    RemoveBeside(operation.name, world_.Between(0, 200));
+  }
   Commit(std::move(operation));
 }
 
@@ -240,7 +260,7 @@ void SimClient::RemoveBeside(const std::string& name, Simulation::Duration after
 }
 
 void SimClient::Commit(Operation operation) {
-  if (++operation.tries > kTriesMax) {
+  if (++operation.tries > (operation.is_raced ? kRacedTriesMax : kTriesMax)) {
     ++world_.counts_.unresolved;
     Settle(operation, operation.attempt, false);
     return End(operation);
@@ -249,11 +269,14 @@ void SimClient::Commit(Operation operation) {
   world_.manifests_[operation.attempt] = ManifestOf(operation);
   world_.intents_[operation.attempt] = {operation.mode, operation.expected_revision};
   const Simulation::TimePoint asked_at = world_.now_;
+  if (world_.Chance(0.1)) {  // The same request again, on another way.
+    operation.is_raced = true;
+    world_.At(world_.Between(0, 1'000), [this, operation] {
+      world_.AskPublication(AnyNode()->id, RequestOf(operation), [](const auto&) {});
+    });
+  }
   world_.AskPublication(
-      AnyNode()->id,
-      {operation.mode, operation.name, operation.attempt, operation.expected_revision,
-       operation.replicas, kGrace, world_.manifests_.at(operation.attempt),
-       world_.now_ + kPatience},
+      AnyNode()->id, RequestOf(operation),
       [this, operation, asked_at](Result<std::uint64_t> result) mutable {
         if (world_.now_ - asked_at > kPatience + seconds(3))
           world_.Fail(operation.name + ": a request did not end by its deadline");
@@ -275,6 +298,17 @@ void SimClient::Commit(Operation operation) {
         Settle(operation, operation.attempt, false);
         End(operation);
       });
+}
+
+Publication::Request SimClient::RequestOf(const Operation& operation) const {
+  return {operation.mode,
+          operation.name,
+          operation.attempt,
+          operation.expected_revision,
+          operation.replicas,
+          kGrace,
+          world_.manifests_.at(operation.attempt),
+          world_.now_ + kPatience};
 }
 
 void SimClient::Remove(Operation operation) {
@@ -300,6 +334,7 @@ void SimClient::Remove(Operation operation) {
         if (is_gone || result.error().code == ErrorCode::kConflict) {
           ++(is_gone ? world_.counts_.removed : world_.counts_.refused);
           Settle(operation, 0, is_gone);
+          has_probed_ |= is_gone && operation.name == kProbe;
           return End(operation);
         }
         world_.Trace(operation.name, ": ", result.error().message);

@@ -17,12 +17,15 @@ namespace ffrecord::test {
 // the cluster has acknowledged, and what it may expect.
 class SimClient {
  public:
-  // How long what was replaced or removed stays readable.
-  static constexpr std::chrono::milliseconds kGrace{4'000};
+  // How long what was replaced or removed stays readable. An attempt is not repeated for longer.
+  static constexpr std::chrono::milliseconds kGrace{12'000};
 
   SimClient(Simulation& world, int number) : world_(world), number_(number) {}
 
   void Begin();  // Its next operation, again and again until the trouble ends.
+  // After the trouble: publishes a name and removes it, until both have succeeded.
+  void Probe();
+  bool has_probed() const { return has_probed_; }
   // Whether the names are what was acknowledged. `published`: what the store has.
   void Check(const std::map<std::string, Simulation::Truth>& published);
 
@@ -43,6 +46,7 @@ class SimClient {
     bool is_side = false;       // Beside the client's next operation.
     bool is_removed = false;    // As soon as it is published.
     bool is_announced = false;  // Its name may be what it makes of it.
+    bool is_raced = false;      // Others are under way for the same name.
   };
   // Of one name: what it may be, as attempts; 0: absent.
   struct Expected {
@@ -62,6 +66,7 @@ class SimClient {
   void WriteTo(const std::string& node, Operation operation);
   void Publish(Operation operation);
   void Commit(Operation operation);
+  server::cluster::Publication::Request RequestOf(const Operation& operation) const;
   void Remove(Operation operation);
   void RemoveBeside(const std::string& name, Simulation::Duration after);
   void Expect(Operation& operation, std::uint64_t state);
@@ -74,6 +79,7 @@ class SimClient {
   Simulation& world_;
   const int number_;
   std::map<std::string, Expected> expected_;
+  bool has_probed_ = false;
 };
 
 }  // namespace ffrecord::test

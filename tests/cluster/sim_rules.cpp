@@ -11,7 +11,6 @@ namespace ffrecord::test {
 
 using namespace server::cluster;
 using server::MetaStore;
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 namespace {
@@ -90,7 +89,7 @@ void Simulation::CheckDecision(const Node& node, const ExtentId& id) {
   if (!wanted) {
     if (!IsNamedByTombstone(id)) Fail(what + " and no tombstone names it");
     const auto gone = unreferenced_.find(id);
-    if (gone != unreferenced_.end() && now_ - gone->second < SimClient::kGrace - milliseconds(200))
+    if (gone != unreferenced_.end() && WithDrift(now_ - gone->second) < SimClient::kGrace)
       Fail(what + " before its grace is over");
     return;
   }

@@ -60,6 +60,7 @@ std::optional<std::string> Simulation::Run() {
   At(Between(1000, 5000), [this] { PlanFault(); });
   if (!RunUntil(now_ + options_.trouble)) return violation_;
   Heal();
+  At(seconds(12), [this] { clients_.front()->Probe(); });
   // In steps: what has converged early need not be watched until the end.
   std::string why;
   const TimePoint end = now_ + options_.healing;
