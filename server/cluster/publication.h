@@ -24,7 +24,9 @@ class Publication {
   struct Request {
     Mode mode = Mode::kCreate;
     std::string name;
-    std::uint64_t attempt = 0;            // Random, not 0. The same again has no second effect.
+    // Random, not 0. The same again has no second effect, until the grace of what it published is
+    // over: it is repeated for no longer.
+    std::uint64_t attempt = 0;
     std::uint64_t expected_revision = 0;  // kSwap; kRemove, if not 0.
     std::uint8_t replicas = 2;
     std::chrono::milliseconds grace{86'400'000};  // Of what is replaced or removed.
