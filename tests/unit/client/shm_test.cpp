@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -31,6 +32,7 @@
 #include "libffrecord/net/rpc/slab_pool.h"
 #include "libffrecord/net/transport/descriptor_passing.h"
 #include "libffrecord/net/transport/slab.h"
+#include "queued_reader.h"
 #include "test_file.h"
 #include "tokens.h"
 
@@ -502,6 +504,91 @@ TEST(LocalDaemonTest, LateWritesOfABatchThatBrokeOffAreNeverSeen) {
   EXPECT_TRUE(std::ranges::equal(memory->subspan(kEntry), truth));
   EXPECT_TRUE(std::ranges::equal(*apart, truth));
 }
+
+// Hazard H1 through a queue: a daemon that is slow may write into what it was given at any time
+// after nobody waits for it any more. Method: a daemon by hand that answers nothing, and writes
+// into all that it was asked for once the memory has been given back and taken again.
+enum class Left { kGivenUp, kLate, kWithItsQueue };
+
+class LateWritesTest : public testing::TestWithParam<Left> {
+ protected:
+  static constexpr std::uint32_t kEntry = 100'000;
+
+  bool Answer(LocalDaemon::Request& request) {
+    net::Endpoint& endpoint = request.endpoint;
+    const auto reply = [&](FrameType type, std::span<const std::byte> body) {
+      (void)endpoint.Send(ReplyHeader(type, request.header), body, {});
+    };
+    const std::lock_guard lock(mutex_);
+    if (request.header.type == FrameType::kExtentBind) {
+      reply(net::ReplyTo(FrameType::kExtentBind), net::ExtentBindReply{1, 0, {}}.Encode());
+    } else if (request.header.type == FrameType::kSlabRegister) {
+      const auto given = net::SlabRegister::Decode(endpoint.body()).value();
+      slabs_[given.slab_id] =
+          net::RemoteSlab::Map(endpoint.descriptors()->TakeDescriptor(), given.size_bytes).value();
+      reply(net::ReplyTo(FrameType::kSlabRegister), {});
+    } else if (request.header.type == FrameType::kBatchRead) {
+      const auto batch = net::BatchRead::Decode(endpoint.body()).value();
+      for (const auto& entry : batch.entries)
+        places_.push_back(slabs_.at(batch.slab_id)->At(entry.slab_offset_bytes, kEntry).value());
+    }
+    return true;
+  }
+  std::size_t asked_count() {
+    const std::lock_guard lock(mutex_);
+    return places_.size();
+  }
+  void WriteLate() {
+    const std::lock_guard lock(mutex_);
+    for (const auto place : places_) std::memset(place.data(), 0xEE, place.size());
+  }
+
+  std::mutex mutex_;
+  std::map<std::uint32_t, std::shared_ptr<const net::RemoteSlab>> slabs_;
+  std::vector<std::span<std::byte>> places_;
+};
+
+TEST_P(LateWritesTest, WhatIsTakenAgainIsNeverWrittenTo) {
+  const LocalDaemon daemon([this](LocalDaemon::Request& request) { return Answer(request); });
+  const auto session = net::Session::Get(daemon.address(), Transport::kShm);
+  ASSERT_TRUE(session->Ping(net::Clock::now() + 20s));
+  const net::RemoteFiles files(session, OneFile(1'000'000), "location",
+                               {GetParam() == Left::kLate ? 300ms : 20'000ms, Transport::kShm});
+  auto queue = files.MakeQueue(RangeReader::QueueUse::kAnyThread).value();
+  auto memory = files.TakeMemory(2 * kEntry).value();
+  ASSERT_TRUE(net::SlabPool::Process().Find(*memory));
+  RangeRead ranges[] = {{0, 0, memory->first(kEntry)}, {0, 500'000, memory->subspan(kEntry)}};
+  test::NotedGroup group(ranges);
+  queue->Submit(group);
+  const auto end = std::chrono::steady_clock::now() + 20s;
+  while (asked_count() < 2 && std::chrono::steady_clock::now() < end) queue->Poll(1ms);
+  ASSERT_EQ(asked_count(), 2U);
+
+  if (GetParam() == Left::kGivenUp) queue->GiveUp(group);
+  if (GetParam() == Left::kWithItsQueue)
+    queue.reset();
+  else
+    while (!group.ended && std::chrono::steady_clock::now() < end) queue->Poll(20ms);
+
+  // It is the owner's again as it is, and whoever's who takes it next.
+  std::memset(memory->data(), 0x33, memory->size());
+  WriteLate();
+  const auto is_untouched = [](const PooledBuffer& buffer) {
+    return std::ranges::all_of(*buffer, [](std::byte byte) { return byte == std::byte{0x33}; });
+  };
+  EXPECT_TRUE(is_untouched(memory));
+  memory = nullptr;
+  std::vector<PooledBuffer> taken;
+  for (int i = 0; i < 8; ++i) {
+    taken.push_back(files.TakeMemory(2 * kEntry).value());
+    std::memset(taken.back()->data(), 0x33, taken.back()->size());
+  }
+  WriteLate();
+  EXPECT_TRUE(std::ranges::all_of(taken, is_untouched));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LateWritesTest,
+                         testing::Values(Left::kGivenUp, Left::kLate, Left::kWithItsQueue));
 
 }  // namespace
 }  // namespace ffrecord::client

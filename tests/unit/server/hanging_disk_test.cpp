@@ -31,6 +31,7 @@ std::atomic<bool> unlink_hangs{false};
 std::atomic<bool> mkdir_hangs{false};
 std::atomic<bool> mkdir_fails{false};
 std::atomic<bool> sync_hangs{false};
+std::atomic<bool> sync_fails{false};
 std::atomic<bool> statvfs_hangs{false};
 std::atomic<int> hanging_count{0};
 
@@ -46,11 +47,16 @@ void HangWhile(const std::atomic<bool>& hangs, std::string_view path) {
 }
 
 int Sync(long call, int fd) {
-  if (sync_hangs) {
+  if (sync_hangs || sync_fails) {
     std::error_code ignored;
-    HangWhile(
-        sync_hangs,
-        std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored).string());
+    const std::string path =
+        std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored).string();
+    HangWhile(sync_hangs, path);
+    // Those of names and bytes: a folder for names that cannot be made sends an extent elsewhere.
+    if (sync_fails && path.find("/hung/extents/") != std::string::npos) {
+      errno = EIO;
+      return -1;
+    }
   }
   return static_cast<int>(::syscall(call, fd));
 }
@@ -156,7 +162,7 @@ TEST(HangingWriteTest, NewExtentsGoToOtherDisks) {
 class HangingUploadTest : public ServerTest {
  protected:
   ~HangingUploadTest() override {
-    sync_hangs = statvfs_hangs = mkdir_fails = false;
+    sync_hangs = sync_fails = statvfs_hangs = mkdir_fails = false;
     for (std::thread& client : clients_) client.join();
   }
 
@@ -205,6 +211,41 @@ TEST_F(HangingUploadTest, ADiskOnWhichNoFileCanBeMadeSendsAnUploadToTheOther) {
   const auto channel = ConnectTo(two_);
   for (std::uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(Put(*channel, MakeExtentId(5, 0, i), "data"));
   EXPECT_EQ(FilesIn(folder_ / "good"), 4U);
+}
+
+// What was acknowledged before stays; what failed is acknowledged on the other disk only; and the
+// kernel, which forgets such a failure, is not asked again.
+TEST_F(HangingUploadTest, ASyncThatFailsInTheMiddleOfUploadsLosesNothingThatWasAcknowledged) {
+  std::vector<ExtentId> ids;
+  std::vector<net::BatchEntry> entries;
+  const auto put_all = [&](std::uint64_t upload, std::uint32_t count) {
+    const auto channel = ConnectTo(two_);
+    std::uint32_t failed_count = 0;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      ids.push_back(MakeExtentId(upload, 0, i));
+      entries.push_back({static_cast<std::uint32_t>(entries.size()), 0, 4, 0});
+      auto put = Put(*channel, ids.back(), "data");
+      for (; !put && put.error().code == ErrorCode::kUnavailable; ++failed_count)
+        put = Put(*channel, ids.back(), "data");
+      EXPECT_TRUE(put) << put.error().message;
+    }
+    return failed_count;
+  };
+  EXPECT_EQ(put_all(6, 4), 0U);
+  const std::size_t before_count = FilesIn(folder_ / "hung");
+  ASSERT_GT(before_count, 0U);
+
+  sync_fails = true;
+  EXPECT_EQ(put_all(7, 8), 1U);  // Then the daemon knows.
+  sync_fails = false;
+  EXPECT_EQ(put_all(8, 4), 0U);
+  EXPECT_EQ(FilesIn(folder_ / "good") + before_count, ids.size());
+
+  two_.Kill();
+  two_.Start();
+  const auto read = Read(*ConnectTo(two_), ids, entries);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read.value().entries, std::vector<std::string>(ids.size(), "data"));
 }
 
 // A client that goes away while its upload waits for a thread of the disk leaves nothing behind.
