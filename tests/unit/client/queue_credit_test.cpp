@@ -2,11 +2,14 @@
 // granted, and what it cancels is neither held nor read any more.
 // Method: a real daemon that reads every run from its disk, and its metrics.
 
+#include <ffrecord/batch_stream.h>
+#include <ffrecord/client/dataset.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,6 +27,7 @@
 #include "libffrecord/net/rpc/remote_files.h"
 #include "libffrecord/net/rpc/session.h"
 #include "queued_reader.h"
+#include "test_file.h"
 
 namespace ffrecord::client {
 namespace {
@@ -171,6 +175,53 @@ TEST_F(QueueCreditTest, AGiveUpMayMeetTheEndOfItsBatch) {
     groups_.clear();
   }
 }
+
+// A consumer that stops for longer than a batch may take. Method: a stream of which nothing is
+// taken meanwhile, and then more than an epoch.
+class StoppedConsumerTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(StoppedConsumerTest, HoldsNoMoreThanItMayAndGoesOn) {
+  constexpr std::uint64_t kRecordBytes = std::uint64_t{1} << 20;
+  constexpr std::uint64_t kLimitBytes = 6 * kRecordBytes;
+  constexpr std::uint64_t kRecordCount = 24;
+  constexpr std::uint32_t kThreadCount = 2;
+  const test::Daemon daemon(
+      {.core_count = 1, .mapped_count_max = 0, .admin = net::Address{"127.0.0.1", 0}});
+  std::vector<std::string> records;
+  for (std::uint64_t i = 0; i < kRecordCount; ++i)
+    records.emplace_back(kRecordBytes, static_cast<char>('a' + i));
+  const test::TestFile file(records);
+  const std::string uri = daemon.Uri("data") + "?transport=" + GetParam();
+  const SessionOptions options{1s};
+  const std::filesystem::path path = file.path();
+  ASSERT_TRUE(PublishDataset({&path, 1}, uri, false, {20s}, {}));
+  const auto reader = OpenDataset({{uri}}, {}, options).value();
+  auto stream =
+      BatchStream::Open(
+          reader, {.end = kRecordCount, .step_size = 1}, kRecordCount,
+          {.threads = kThreadCount, .batches_ahead = 16, .memory_limit_bytes = kLimitBytes})
+          .value();
+  const auto held_bytes = [&] {
+    return test::MetricOf(*daemon.server().admin_address(), "ffrecord_inflight_bytes");
+  };
+  const auto next = [&] {
+    const auto item = stream.Next(20s).value();
+    ASSERT_TRUE(item && item->batch) << (item ? item->batch.error().message : "late");
+    const auto record = item->batch.value().record(0);
+    EXPECT_EQ(test::AsString(record), records[item->indices[0]]);
+  };
+
+  next();
+  std::this_thread::sleep_for(2s);
+  EXPECT_LE(stream.stats().held_bytes, kLimitBytes);
+  EXPECT_GE(stream.stats().held_bytes, kLimitBytes / 2);  // It has read ahead.
+  EXPECT_LE(held_bytes(), kThreadCount * kGrantedBytesMax);
+
+  for (std::uint64_t i = 0; i < kRecordCount + 5; ++i) next();
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, StoppedConsumerTest, testing::Values("tcp", "shm"),
+                         [](const auto& transport) { return std::string(transport.param); });
 
 }  // namespace
 }  // namespace ffrecord::client
