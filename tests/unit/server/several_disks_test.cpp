@@ -147,6 +147,17 @@ TEST_F(SeveralDisksTest, ADiskThatFailsCostsItsOwnExtentsOnly) {
   EXPECT_FALSE(store_->FreeBytes());
 }
 
+// Their last sync was before, or told nothing of what the failed one has lost.
+TEST_F(SeveralDisksTest, AWriteThatEndsWellMakesNoGoodDiskOfOneThatHasFailed) {
+  auto writer = test::Create(*store_, Id(1), kData.size()).value();
+  ASSERT_TRUE(writer.Append(AsBytes(kData)));
+  for (const auto& disk : store_->disks()) disk->writes().Note({ErrorCode::kIo, "failed", EIO});
+  const auto sealed = writer.Seal(Xxh3(AsBytes(kData)));
+  ASSERT_TRUE(sealed) << sealed.error().message;
+  EXPECT_EQ(sealed.value()->disk->writes().report().state, WriteHealth::State::kFailed);
+  EXPECT_FALSE(Put(2));
+}
+
 TEST_F(SeveralDisksTest, AFolderThatCannotBeMadeSendsAnExtentToTheOtherDisk) {
   // As a file system that went read-only does, though only for one folder.
   const test::SyncedFiles failing(folder_ / "a");
