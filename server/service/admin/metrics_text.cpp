@@ -144,6 +144,9 @@ void WriteDaemon(const MetricsView& view, Writer& out) {
     out.Family("ffrecord_quota_used_bytes", "gauge", "Size of all names under a prefix.");
     for (const auto& one : view.quotas) out.Value("prefix", one.prefix, one.used_bytes);
   }
+  out.Family("ffrecord_metadata_wait_seconds", "gauge",
+             "How long the disk of the metadata has not answered.");
+  out.Append("ffrecord_metadata_wait_seconds {}\n", view.metadata_wait.count());
   WriteTenants(view, out);
   out.Gauge("ffrecord_disk_free_bytes", "Free space on the disks of the data folders.",
             view.disk_free_bytes);

@@ -56,6 +56,7 @@ struct MetricsView {
   std::uint64_t extent_count = 0;
   std::uint64_t extent_bytes = 0;
   std::uint64_t bad_extent_count = 0;
+  std::chrono::duration<double> metadata_wait{};  // For its disk, by the commit that waits now.
   WriteHealth::State writes = WriteHealth::State::kGood;
   std::uint64_t scrub_read_bytes = 0;
   std::uint64_t scrub_pass_count = 0;

@@ -33,6 +33,8 @@ Catalog::Catalog(BlockingStore& meta, ExtentStore& extents, const Options& optio
                                        : extents.disks().front()->folder()),
       home_writes_(options.home_writes != nullptr ? *options.home_writes
                                                   : extents.disks().front()->writes()),
+      home_reads_(options.home_reads != nullptr ? *options.home_reads
+                                                : extents.disks().front()->reads()),
       reserve_(options.reserve) {}
 
 Result<std::unique_ptr<Catalog>> Catalog::Open(BlockingStore& meta, ExtentStore& extents,
@@ -276,17 +278,40 @@ Result<void> Catalog::CheckReserve() const {
 Result<BlockingStore::Outcome> Catalog::Commit(const MetaStore::Commit& commit) {
   FFR_TRY(home_writes_.CheckWritable());
   FFR_TRY(home_writes_.Noted(CheckReserve()));
-  return home_writes_.Noted(meta_.TryCommit(commit));
+  return home_writes_.Noted(CommitTimed(commit, false));
 }
 
 Result<BlockingStore::Outcome> Catalog::CommitDeletion(const MetaStore::Commit& commit) {
   FFR_TRY(home_writes_.CheckWritable());
+  return home_writes_.Noted(CommitTimed(commit, true));
+}
+
+Result<BlockingStore::Outcome> Catalog::CommitTimed(const MetaStore::Commit& commit,
+                                                    bool is_deletion) {
+  const ReadHealth::Running running(home_reads_);
+  committing_since_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
   auto outcome = meta_.TryCommit(commit);
   const bool is_full = !outcome && (outcome.error().system_errno == ENOSPC ||
                                     outcome.error().system_errno == EDQUOT);
   // A store that is full has committed nothing.
-  if (is_full && reserve_ != nullptr && reserve_->Release()) outcome = meta_.TryCommit(commit);
-  return home_writes_.Noted(std::move(outcome));
+  if (is_deletion && is_full && reserve_ != nullptr && reserve_->Release())
+    outcome = meta_.TryCommit(commit);
+  committing_since_.store(0, std::memory_order_relaxed);
+  return outcome;
+}
+
+Catalog::Clock::duration Catalog::waiting_time() const noexcept {
+  const Clock::rep since = committing_since_.load(std::memory_order_relaxed);
+  return since == 0 ? Clock::duration(0) : Clock::now() - Clock::time_point(Clock::duration(since));
+}
+
+Result<void> Catalog::CheckAnswers() const {
+  const auto waited = waiting_time();
+  if (waited < options_.answer_time_max) return {};
+  return Error{ErrorCode::kUnavailable,
+               "the disk of the daemon's metadata, " + home_.string() + ", has not answered for " +
+                   std::to_string(std::chrono::ceil<std::chrono::seconds>(waited).count()) +
+                   " s; what is published can be read meanwhile: look at that disk"};
 }
 
 Result<BlockingStore::Outcome> Catalog::CommitGeneration(MetaStore::Commit commit,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -44,6 +45,10 @@ class Catalog {
     DiskReserve* reserve = nullptr;
     // Whether the disk takes metadata; outlives the catalog. Null: that of the first extents' disk.
     WriteHealth* home_writes = nullptr;
+    // How that disk answers; likewise.
+    ReadHealth* home_reads = nullptr;
+    // A commit that takes longer: the disk of the metadata hangs, see CheckAnswers().
+    std::chrono::milliseconds answer_time_max{10'000};
   };
   using Clock = std::chrono::steady_clock;
 
@@ -95,6 +100,13 @@ class Catalog {
   Result<void> CheckRoom(std::string_view name, std::uint64_t size_bytes);
   Result<net::ListReply> List(const net::List& list);
   Result<void> Remove(const net::Delete& request);
+
+  // That the disk of the metadata answers. Fails with kUnavailable, naming it, while a commit waits
+  // longer than answer_time_max: what would commit now waits behind it. What is waiting goes on,
+  // and has its effect, when the disk answers. Does not block on the disk.
+  Result<void> CheckAnswers() const;
+  // How long the disk of the metadata has been waited for; 0 if it is not.
+  Clock::duration waiting_time() const noexcept;
 
   // Which names refer to which extents. Does not block on the disk.
   const ExtentReferences& references() const noexcept { return references_; }
@@ -164,6 +176,8 @@ class Catalog {
   Result<BlockingStore::Outcome> Commit(const MetaStore::Commit& commit);
   // Likewise what makes room: on a full disk it may use the reserve.
   Result<BlockingStore::Outcome> CommitDeletion(const MetaStore::Commit& commit);
+  // Commits, while others are told how long that takes. Requires mutex_.
+  Result<BlockingStore::Outcome> CommitTimed(const MetaStore::Commit& commit, bool is_deletion);
   Result<BlockingStore::Outcome> CommitGeneration(MetaStore::Commit commit, bool is_deletion);
   void AddTombstone(std::string key, std::span<const ExtentId> ids);
   // Those that `commit`, which has been committed, has put.
@@ -181,10 +195,13 @@ class Catalog {
   const Options options_;
   const std::filesystem::path home_;  // On the disk of the metadata.
   WriteHealth& home_writes_;          // Of that disk.
+  ReadHealth& home_reads_;            // Likewise.
   DiskReserve* const reserve_;
   Report report_;
   ExtentReferences references_;  // Changes with mutex_ held only.
   UploadLedger ledger_;          // With mutex_ held.
+
+  std::atomic<Clock::rep> committing_since_{0};  // 0: no commit is under way.
 
   std::mutex mutex_;  // Of all below, and of each read-decide-commit.
   std::map<std::uint64_t, Upload> uploads_;

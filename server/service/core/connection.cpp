@@ -92,6 +92,7 @@ bool Connection::CheckTimeouts(Clock::time_point now) {
     fault_ = "no HELLO in time";
     return false;
   }
+  GiveUpJobs(now);
   const bool is_put_idle = put_ && !endpoint_->is_receiving() && jobs_.empty();
   if (!is_put_idle) put_heard_ = now;
   // What has come of it goes; a piece that comes after all is out of place.
@@ -124,7 +125,9 @@ void Connection::Drain() {
 
 Result<void> Connection::TakeFrame() {
   const FrameHeader& header = endpoint_->header();
-  if (is_closing_) return OutOfPlace("a frame after the end");
+  const bool is_of_a_batch = header.type == FrameType::kGrant || header.type == FrameType::kCancel;
+  if (given_up_ && !is_of_a_batch) return Discard(header, *given_up_);
+  if (is_closing_ && !given_up_) return OutOfPlace("a frame after the end");
   if (endpoint_->bytes_queued() - endpoint_->payload_bytes_queued() > kUnsentBytesMax)
     return OutOfPlace("the client sends requests without reading the answers");
   if (!has_greeted_ && header.type != FirstFrame())
@@ -246,6 +249,9 @@ Result<void> Connection::RefuseJob(const FrameHeader& header) {
 }
 
 Result<void> Connection::AddJob(const FrameHeader& header, JobPool::Kind kind, Work work) {
+  if (kind == JobPool::Kind::kMetadata)
+    if (const auto answers = context_.catalog.CheckAnswers(); !answers)
+      return SendError(header.request_id, answers.error());
   if (!has_room_for_job()) return RefuseJob(header);
   QueueJob({header.request_id, false, kind, nullptr, std::move(work)});
   return {};
@@ -260,10 +266,23 @@ void Connection::StartJob() {
   Job& job = jobs_.front();
   JobPool::Strand& strand = StrandFor(job);
   job.put = nullptr;  // The work has it.
+  job.started = Clock::now();
   context_.start_job(id_, strand, Tenant(), std::move(job.work));
 }
 
+void Connection::GiveUpJobs(Clock::time_point now) {
+  if (jobs_.empty() || jobs_.front().kind != JobPool::Kind::kMetadata) return;
+  const auto answers = context_.catalog.CheckAnswers();
+  if (answers || now - jobs_.front().started < context_.answer_time_max) return;
+  given_up_ = answers.error();
+  is_closing_ = true;
+  for (const Job& job : std::exchange(jobs_, {})) (void)SendError(job.request_id, *given_up_);
+  put_data_count_ = 0;
+  put_ = nullptr;
+}
+
 void Connection::FinishJob(Result<Reply> outcome) {
+  if (given_up_) return;
   FFR_ASSERT(!jobs_.empty());
   const Job job = std::move(jobs_.front());
   jobs_.pop_front();

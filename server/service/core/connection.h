@@ -82,6 +82,8 @@ class Connection {
     // How long a frame that has begun may stand still, in either direction.
     std::chrono::milliseconds stall_timeout;
     std::chrono::milliseconds upload_grace;  // After which an extent nobody sends is dropped.
+    // How long a job may wait for the disk of the metadata.
+    std::chrono::milliseconds answer_time_max;
     // Runs `work` in `strand`, and what follows from it, for `tenant`; then gives the reply to
     // FinishJob of the connection.
     std::function<void(std::uint64_t connection, JobPool::Strand& strand, std::string tenant,
@@ -112,7 +114,7 @@ class Connection {
   // To be polled now and then though nothing happens.
   bool wants_turns() const noexcept {
     // A transport may wait for much before it wakes anybody; what has come meanwhile is progress.
-    return reads_.is_stalled() || endpoint_->is_receiving();
+    return reads_.is_stalled() || endpoint_->is_receiving() || given_up_;
   }
 
   void TakeCompleted(DiskReader::Completed completed) { reads_.Take(std::move(completed)); }
@@ -159,6 +161,7 @@ class Connection {
     JobPool::Kind kind;
     std::shared_ptr<OpenPut> put;  // That it goes on with: it runs in the strand of that.
     Work work;
+    Clock::time_point started = {};
   };
   // A payload that is being received or fetched: what to do with it then.
   struct Incoming {
@@ -234,6 +237,9 @@ class Connection {
   JobPool::Strand& StrandFor(const Job& job) const;
   void QueueJob(Job job);
   void StartJob();
+  // Answers what waits for the disk of the metadata, if that hangs, and ends the connection: nobody
+  // could say in which order its jobs, which go on, and later ones have their effect.
+  void GiveUpJobs(Clock::time_point now);
   Result<void> SendReply(std::uint64_t request_id, Reply reply);
   Result<void> SendBody(net::FrameType type, std::uint64_t request_id,
                         std::span<const std::byte> body);
@@ -267,7 +273,8 @@ class Connection {
   bool is_held_ = false;  // A frame has arrived that waits until jobs are done.
   bool is_throttled_ = false;
   bool is_draining_ = false;
-  bool is_closing_ = false;  // Closes when all is sent.
+  bool is_closing_ = false;        // Closes when all is sent.
+  std::optional<Error> given_up_;  // Why all that comes is refused. With is_closing_.
   std::string fault_;
   const Clock::time_point opened_ = Clock::now();
   Progress sent_;

@@ -33,20 +33,25 @@ Result<void> Connection::TakePutBegin(const FrameHeader& header) {
   if (!has_room_for_job()) return RefuseJob(header);
   put_ = MakePut(begin);
   put_heard_ = Clock::now();
+  if (const auto answers = context_.catalog.CheckAnswers(); !answers) {
+    put_->error = answers.error();
+    return SendError(header.request_id, answers.error());
+  }
   // The metadata first; then the file, in a strand of its disk.
-  return AddJob(header, Kind::kMetadata,
-                [put = put_, &catalog = context_.catalog, &jobs = context_.jobs,
-                 owner = token_ ? token_->prefix : std::string()]() -> Result<Reply> {
-                  auto place = catalog.BeginPut(put->begin, owner);
-                  if (!place) {
-                    put->error = place.error();
-                    return place.error();
-                  }
-                  if (!place.value())
-                    return Answer(FrameType::kPutBegin, net::PutBeginReply{true}.Encode());
-                  put->place = std::move(place).value();
-                  return OpenPut::OpenIn(put, jobs);
-                });
+  QueueJob({header.request_id, false, Kind::kMetadata, nullptr,
+            [put = put_, &catalog = context_.catalog, &jobs = context_.jobs,
+             owner = token_ ? token_->prefix : std::string()]() -> Result<Reply> {
+              auto place = catalog.BeginPut(put->begin, owner);
+              if (!place) {
+                put->error = place.error();
+                return place.error();
+              }
+              if (!place.value())
+                return Answer(FrameType::kPutBegin, net::PutBeginReply{true}.Encode());
+              put->place = std::move(place).value();
+              return OpenPut::OpenIn(put, jobs);
+            }});
+  return {};
 }
 
 Reply Connection::OpenPut::OpenIn(const std::shared_ptr<OpenPut>& put, JobPool& jobs) {

@@ -61,7 +61,8 @@ Result<void> Server::Impl::Open() {
   extents = FFR_TRY(ExtentStore::Open(std::move(disks), published.Extents()));
   KeepRoomAtHome();
   catalog = FFR_TRY(Catalog::Open(*meta, *extents,
-                                  {options.upload_grace, options.quotas, &*reserve, home_writes},
+                                  {options.upload_grace, options.quotas, &*reserve, home_writes,
+                                   home_reads, options.answer_time_max},
                                   std::move(published)));
   LogFindings(extents->scan_report(), catalog->report());
   stop_accepting = FFR_TRY(EventFd::Make());
@@ -115,7 +116,10 @@ void Server::Impl::KeepRoomAtHome() {
     struct stat at_disk {};
     if (::stat(disk->folder().c_str(), &at_disk) != 0 || at_disk.st_dev != at_home.st_dev) continue;
     std::error_code ignored;
-    if (fs::equivalent(disk->folder().parent_path(), home, ignored)) home_writes = &disk->writes();
+    if (fs::equivalent(disk->folder().parent_path(), home, ignored)) {
+      home_writes = &disk->writes();
+      home_reads = &disk->reads();
+    }
     if (extents->disks().size() > 1) disk->set_kept_bytes(kTimesReserve * reserve->size_bytes());
   }
 }
@@ -153,6 +157,7 @@ Result<void> Server::Impl::StartWorkers() {
                                   .greeting_timeout = options.greeting_timeout,
                                   .stall_timeout = options.stall_timeout,
                                   .upload_grace = options.upload_grace,
+                                  .answer_time_max = options.answer_time_max,
                                   .connection_count = connection_count,
                                   .disk_bounds = bounds,
                                   .on_failure = [this] { NoteFailedWorker(); }};
@@ -254,7 +259,17 @@ void Server::Impl::StartUpkeep() {
   });
 }
 
+void Server::Impl::LogWhetherMetadataAnswers() {
+  const auto answers = catalog->CheckAnswers();
+  if (std::exchange(metadata_answers, bool{answers}) == bool{answers}) return;
+  if (answers)
+    spdlog::info("event=metadata_answers");
+  else
+    spdlog::error("event=metadata_hangs error=\"{}\"", answers.error().message);
+}
+
 void Server::Impl::Collect() {
+  LogWhetherMetadataAnswers();
   for (const auto& part : upkeep) {
     // One at a time: the disk may be slower than the clock.
     if (part->is_running.exchange(true)) continue;

@@ -63,6 +63,8 @@ class Server {
     std::string version = {};                     // For the metrics.
     std::filesystem::path admin_token_file = {};  // Holds what is to be sent there; empty: nothing.
     std::chrono::milliseconds upload_grace = Catalog::Options{}.upload_grace;
+    // How long requests wait for the disk of the metadata before they are refused.
+    std::chrono::milliseconds answer_time_max = Catalog::Options{}.answer_time_max;
     std::map<std::string, std::uint64_t> quotas = {};
     std::map<std::string, std::uint32_t> tenant_weights = {};  // By prefix, see TenantShares.
     // Of the disk, which only deletions may use: enough for the records of removing the largest

@@ -49,6 +49,7 @@ struct Server::Impl {
   void SaveScrub(const std::string& key, const Scrubber::Position& position);
   void NoteFailedWorker();
   void Collect();
+  void LogWhetherMetadataAnswers();
   bool Stop(Clock::time_point deadline);
 
   // Connections.
@@ -83,6 +84,8 @@ struct Server::Impl {
   WriteHealth own_home_writes;
   // Of the home's disk: that one's, if it holds extents too.
   WriteHealth* home_writes = &own_home_writes;
+  ReadHealth own_home_reads;
+  ReadHealth* home_reads = &own_home_reads;  // Likewise.
   EventFd stop_accepting;
   std::optional<TokenKeys> token_keys;
   std::unique_ptr<BlockingStore> meta;
@@ -119,7 +122,8 @@ struct Server::Impl {
   std::thread acceptor;
   // The acceptor's own:
   std::size_t next_worker = 0;
-  bool is_paused = false;  // Descriptors are exhausted.
+  bool is_paused = false;        // Descriptors are exhausted.
+  bool metadata_answers = true;  // As the log says.
 };
 
 }  // namespace ffrecord::server

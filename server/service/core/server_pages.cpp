@@ -117,6 +117,8 @@ std::string Server::Impl::Remark() const {
   };
   if (home_writes == &own_home_writes) add(own_home_writes.report());
   for (const auto& disk : extents->disks()) add(disk->writes().report());
+  if (const auto answers = catalog->CheckAnswers(); !answers)
+    remarks.push_back(answers.error().message);
   if (const std::uint64_t count = extents->missing_disk_count(); count > 0)
     remarks.push_back("missing disks: " + std::to_string(count));
   if (const std::uint64_t count = extents->totals().bad_count; count > 0)
@@ -147,6 +149,7 @@ MetricsView Server::Impl::View() const {
   view.extent_bytes = totals.size_bytes;
   view.bad_extent_count = totals.bad_count;
   view.writes = Writes().state;
+  view.metadata_wait = std::chrono::duration<double>(catalog->waiting_time());
   view.missing_disk_count = extents->missing_disk_count();
   view.scrub_pass_count = UINT64_MAX;
   for (std::size_t i = 0; i < scrubbers.size(); ++i) {

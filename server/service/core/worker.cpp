@@ -65,6 +65,7 @@ Worker::Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueF
                           context.greeting_timeout,
                           context.stall_timeout,
                           context.upload_grace,
+                          context.answer_time_max,
                           [this](std::uint64_t id, JobPool::Strand& strand, std::string tenant,
                                  Connection::Work work) {
                             context_.metrics.jobs.Add();

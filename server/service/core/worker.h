@@ -42,6 +42,7 @@ class Worker {
     std::chrono::milliseconds greeting_timeout;
     std::chrono::milliseconds stall_timeout;
     std::chrono::milliseconds upload_grace;
+    std::chrono::milliseconds answer_time_max;
     ConnectionCount& connection_count;  // Of the daemon; counted down here.
     DiskReader::Bounds disk_bounds;
     std::function<void()> on_failure;  // Called once, on the worker's thread, when it has failed.

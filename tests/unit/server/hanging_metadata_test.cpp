@@ -1,0 +1,215 @@
+// Goal: while the disk of the metadata hangs, what is published is read, listed and looked up;
+// what would change the metadata is refused with an error that names the disk, and nothing piles
+// up; when the disk answers again, what waited has its effect once, and the daemon goes on.
+// Method: a daemon in this process whose syncs wait in the folder of its metadata.
+
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "daemon_metrics.h"
+#include "server_peers.h"
+#include "temp_folder.h"
+
+namespace {
+
+std::atomic<bool> sync_hangs{false};
+std::atomic<int> hanging_count{0};
+
+int Sync(long call, int fd) {
+  if (sync_hangs) {
+    std::error_code ignored;
+    const auto path =
+        std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored).string();
+    if (path.find("/home/") != std::string::npos) {
+      ++hanging_count;
+      while (sync_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      --hanging_count;
+    }
+  }
+  return static_cast<int>(::syscall(call, fd));
+}
+
+}  // namespace
+
+// In place of the C library's, for the whole program: SQLite calls them.
+extern "C" int fsync(int fd) { return Sync(SYS_fsync, fd); }
+extern "C" int fdatasync(int fd) { return Sync(SYS_fdatasync, fd); }
+
+namespace ffrecord::server {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Eventually;
+using Mode = net::Publish::Mode;
+
+constexpr std::string_view kData = "some data";
+constexpr auto kAnswerTimeMax = 300ms;
+
+class HangingMetadataTest : public ServerTest {
+ protected:
+  HangingMetadataTest() {
+    fs::create_directories(folder_ / "home");
+    home_.emplace(Server::Options{.data = {folder_ / "disk"},
+                                  .metadata = folder_ / "home",
+                                  .admin = net::Address{"127.0.0.1", 0},
+                                  .answer_time_max = kAnswerTimeMax});
+  }
+  ~HangingMetadataTest() override { sync_hangs = false; }
+
+  std::unique_ptr<Channel> Connect() { return ConnectTo(*home_); }
+
+  Result<void> Publish(Channel& channel, const std::string& name, const ExtentId& id,
+                       std::uint64_t attempt) {
+    DatasetManifest manifest;
+    manifest.files.push_back({"file", kData.size(), {{id, kData.size(), Xxh3(AsBytes(kData))}}});
+    const auto bytes = EncodeDatasetManifest(manifest).value();
+    const std::span<const std::byte> piece(bytes);
+    FFR_TRY(channel.Call(FrameType::kPublish,
+                         net::Publish{Mode::kCreate, attempt, 0, name}.Encode(), {&piece, 1},
+                         Soon(), "a publication"));
+    return {};
+  }
+
+  std::vector<std::string> Names() {
+    const auto reply =
+        Connect()->Call(FrameType::kList, net::List{10, "", ""}.Encode(), {}, Soon(), "names");
+    EXPECT_TRUE(reply) << reply.error().message;
+    std::vector<std::string> names;
+    if (!reply) return names;
+    const auto list = net::ListReply::Decode(reply.value().body).value();
+    for (const auto& entry : list.entries) names.push_back(entry.name);
+    return names;
+  }
+
+  void ExpectReadable(const ExtentId& id) {
+    const auto channel = Connect();
+    const auto found = Read(*channel, {id}, {{0, 0, kData.size(), 0}});
+    ASSERT_TRUE(found) << found.error().message;
+    EXPECT_EQ(found.value().entries[0], kData);
+  }
+
+  void ExpectRefused(const Result<void>& outcome) {
+    ASSERT_FALSE(outcome);
+    EXPECT_EQ(outcome.error().code, ErrorCode::kUnavailable);
+    EXPECT_NE(outcome.error().message.find((folder_ / "home").string()), std::string::npos)
+        << outcome.error().message;
+    EXPECT_NE(outcome.error().message.find("has not answered for"), std::string::npos);
+  }
+
+  // Begins a publication that hangs, and waits until the daemon refuses what comes.
+  void Hang(const ExtentId& id) {
+    sync_hangs = true;
+    ExpectRefused(Publish(*Connect(), "waits", id, 2));
+    EXPECT_GT(hanging_count, 0);
+  }
+
+  test::TempFolder folder_;
+  std::optional<Daemon> home_;
+  const ExtentId first_ = MakeExtentId(1, 0, 0);
+  const ExtentId second_ = MakeExtentId(2, 0, 0);
+};
+
+TEST_F(HangingMetadataTest, WhatIsPublishedIsReadAndTheRestIsRefusedUntilTheDiskAnswers) {
+  const auto channel = Connect();
+  ASSERT_TRUE(Put(*channel, first_, kData));
+  ASSERT_TRUE(Put(*channel, second_, kData));
+  ASSERT_TRUE(Publish(*channel, "first", first_, 1));
+
+  Hang(second_);
+
+  // Reads, lists and look-ups, on new connections and on one that was there.
+  ExpectReadable(first_);
+  EXPECT_EQ(Names(), std::vector<std::string>{"first"});
+  EXPECT_TRUE(channel->Call(FrameType::kResolve, net::Resolve{"first"}.Encode(), {}, Soon(), "it"));
+  EXPECT_TRUE(
+      channel->Call(FrameType::kCheckRoom, net::CheckRoom{10, "x"}.Encode(), {}, Soon(), "room"));
+  // At once now: nothing more waits for that disk.
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    const auto again = Connect();
+    ExpectRefused(Publish(*again, "more", second_, 10 + i));
+    ExpectRefused(Put(*again, MakeExtentId(3, 0, 0), kData));
+    const auto removal =
+        again->Call(FrameType::kDelete, net::Delete{0, "first"}.Encode(), {}, Soon(), "a removal");
+    ExpectRefused(removal ? Result<void>() : Result<void>(removal.error()));
+    EXPECT_TRUE(again->Call(FrameType::kPing, {}, {}, Soon(), "a ping"));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+  const auto admin = *home_->server().admin_address();
+  EXPECT_TRUE(
+      Eventually([&] { return test::MetricOf(admin, "ffrecord_metadata_wait_seconds") >= 1; }));
+
+  sync_hangs = false;
+
+  // The one that waited has its effect, once; what was refused has none.
+  EXPECT_TRUE(Eventually([&] { return Names().size() == 2; }));
+  EXPECT_EQ(Names(), (std::vector<std::string>{"first", "waits"}));
+  EXPECT_TRUE(Publish(*Connect(), "waits", second_, 2)) << "the same attempt";
+  EXPECT_EQ(test::MetricOf(admin, "ffrecord_metadata_wait_seconds"), 0U);
+  ASSERT_TRUE(Put(*channel, MakeExtentId(4, 0, 0), kData));
+  ASSERT_TRUE(Publish(*channel, "later", MakeExtentId(4, 0, 0), 3));
+  // Its extents are published ones also for what collects those that are not.
+  ExpectReadable(second_);
+  home_->Kill();
+  home_->Start();
+  EXPECT_EQ(Names(), (std::vector<std::string>{"first", "later", "waits"}));
+  ExpectReadable(second_);
+}
+
+TEST_F(HangingMetadataTest, UploadsThatWaitAreToldAndTheirConnectionsEnd) {
+  ASSERT_TRUE(Put(*Connect(), second_, kData));
+  sync_hangs = true;
+  std::vector<std::thread> clients;
+  std::atomic<int> refused_count{0};
+  for (std::uint64_t i = 0; i < 16; ++i)
+    clients.emplace_back([this, i, &refused_count] {
+      const auto channel = Connect();
+      ExpectRefused(Put(*channel, MakeExtentId(100 + i, 0, 0), kData));
+      ++refused_count;
+    });
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(refused_count, 16);
+  EXPECT_EQ(Names(), std::vector<std::string>{});
+
+  sync_hangs = false;
+
+  EXPECT_TRUE(Eventually([&] { return static_cast<bool>(Put(*Connect(), first_, kData)); }));
+  EXPECT_TRUE(Publish(*Connect(), "first", first_, 1));
+}
+
+TEST_F(HangingMetadataTest, ADiskWithBothIsSuspectWhileItHangs) {
+  test::TempFolder folder;
+  Daemon daemon({.data = {folder / "home"},
+                 .admin = net::Address{"127.0.0.1", 0},
+                 .answer_time_max = kAnswerTimeMax});
+  const auto admin = *daemon.server().admin_address();
+  const std::string state =
+      "ffrecord_disk_state{disk=\"" + (folder / "home").string() + "\",state=\"suspect\"}";
+  EXPECT_EQ(test::MetricOf(admin, state), 0U);
+  sync_hangs = true;
+  EXPECT_FALSE(Put(*ConnectTo(daemon), first_, kData));
+  EXPECT_TRUE(Eventually([&] { return test::MetricOf(admin, state) == 1; }));
+  sync_hangs = false;
+  EXPECT_TRUE(
+      Eventually([&] { return static_cast<bool>(Put(*ConnectTo(daemon), first_, kData)); }));
+}
+
+TEST_F(HangingMetadataTest, ADaemonStopsWhenTheDiskAnswersAgain) {
+  ASSERT_TRUE(Put(*Connect(), second_, kData));
+  Hang(second_);
+  EXPECT_FALSE(home_->Stop(200ms));
+  sync_hangs = false;
+  EXPECT_TRUE(home_->Stop(30s));
+}
+
+}  // namespace
+}  // namespace ffrecord::server
