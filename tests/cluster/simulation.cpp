@@ -164,6 +164,8 @@ MemoryMetaStore::Trip Simulation::NextTrip(const Node& node) {
   // A request may come late, also when its sender has given it up.
   if (Chance(0.02)) trip.there += Between(0, 3'000);
   if (Chance(0.002)) trip.there += Between(3'000, 9'000);
+  // So may an answer, or what a watch tells: then a node knows nothing of what follows.
+  if (Chance(late_answers_ / 2)) trip.back += Between(0, 3'000);
   if (!cuts_.empty() && cuts_.contains({node.id, "meta"})) {
     trip.loses_request = Chance(0.5);
     trip.is_refused = !trip.loses_request;

@@ -131,6 +131,7 @@ class OneNode {
       now = std::max(next, now + std::chrono::milliseconds(1));
     }
     now = end;
+    Tell();
     Carry(node->Step(now));
   }
   // Questions of this kind that wait for an answer.
@@ -166,6 +167,7 @@ class OneNode {
 
   server::MetaState state;
   bool is_store_silent = false;
+  bool is_watch_silent = false;            // What changes is told later.
   std::vector<MetaStore::Commit> commits;  // That the node has made.
   server::cluster::TimePoint now{std::chrono::seconds(1'000)};
   HandExtents extents;
@@ -218,7 +220,7 @@ class OneNode {
   }
   // The watch tells what has changed.
   void Tell() {
-    if (watch_ == 0 || state.revision() <= told_) return;
+    if (watch_ == 0 || is_watch_silent || state.revision() <= told_) return;
     MetaStore::News news;
     news.events = state.EventsSince("", told_ + 1).value();
     told_ = state.revision();

@@ -92,6 +92,23 @@ TEST_F(ClusterPublicationTest, AnotherPublicationOfTheUploadComesBetween) {
   EXPECT_NE(one_.RevisionOf("datasets/set"), 0U);  // and finds that all is well.
 }
 
+TEST_F(ClusterPublicationTest, NothingIsConcludedFromAMirrorThatIsOlderThanTheGeneration) {
+  one_.is_watch_silent = true;
+  TombstoneRecord record;
+  record.grace = 60s;
+  record.runs = RunsOf({MakeExtentId(kAttempt, 0xFFFFFFFF, 0)});
+  one_.Put("deletes/name-1-0", record.Encode());
+  one_.Put("generation", {});
+  Begin(Publication::Mode::kReplace, {extent_});
+  AnswerAll();
+  EXPECT_FALSE(Outcome());
+  EXPECT_EQ(one_.RevisionOf("datasets/set"), 0U);
+
+  one_.is_watch_silent = false;
+  one_.Run(1s);
+  EXPECT_EQ(Refused(), ErrorCode::kConflict);
+}
+
 TEST_F(ClusterPublicationTest, ASilentHolderIsAskedAgain) {
   Begin(Publication::Mode::kCreate, {extent_});
   for (int round = 0; round < 4; ++round) {
