@@ -45,6 +45,9 @@ void Publication::Step(TimePoint now, const View& view, Outbox& out) {
       return;
     case Phase::kPrepare:
       return Prepare(now, view, out);
+    case Phase::kDoubt:
+      call_ = out.Ask(GetKey{doubted_}, now + kPatience);
+      return;
     case Phase::kRecord:
       return RecordUpload(now, view, out);
     case Phase::kHolders:
@@ -140,7 +143,8 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
   if (view.tombstones.WasRemoved(id))
     return Fail(ErrorCode::kConflict, request_.name + " was published by this attempt, and was " +
                                           "replaced or removed since");
-  if (!CheckDomains(view) || !CheckExtents(view)) return;
+  if (!CheckDomains(view)) return;
+  if (!CheckExtents(view)) return Step(now, view, out);
   body_ = {{id, request_.manifest.size(), Xxh3(request_.manifest)}, {}, {}};
   phase_ = Phase::kRecord;
   Step(now, view, out);
@@ -190,10 +194,15 @@ bool Publication::CheckExtents(const View& view) {
       }
       const std::string key = UploadKey(UploadOf(extent.id));
       const MetaStore::KeyValue* const upload = view.mirror.Find(key);
-      if (upload == nullptr || view.tombstones.WasRemoved(extent.id)) {
-        Fail(ErrorCode::kConflict, file.name + ": extent " + Hex(extent.id) +
-                                       " was removed, or its upload did not begin or was given "
-                                       "up; upload again");
+      const std::string what = file.name + ": extent " + Hex(extent.id);
+      if (view.tombstones.WasRemoved(extent.id)) {
+        Fail(ErrorCode::kConflict, what + " was removed; upload it again");
+        return false;
+      }
+      if (upload == nullptr) {
+        doubted_ = key;
+        doubt_ = what + ": its upload did not begin or was given up; upload again";
+        phase_ = Phase::kDoubt;
         return false;
       }
       compares_[key] = upload->mod_revision;
@@ -201,6 +210,13 @@ bool Publication::CheckExtents(const View& view) {
     }
   }
   return true;
+}
+
+// Another node may have opened the upload just now.
+void Publication::TookDoubted(TimePoint now,
+                              const Result<std::optional<MetaStore::KeyValue>>& found) {
+  if (found && !found.value()) return Fail(ErrorCode::kConflict, doubt_);
+  Again(now + kRetry / 5);
 }
 
 // The manifest's own extent belongs to an upload called like the attempt.
@@ -364,19 +380,23 @@ void Publication::Committed(TimePoint now, const Result<MetaStore::Outcome>& out
   Again(now + (outcome ? kRetry / 10 : kRetry));
 }
 
+// A node that has begun to drain since it was asked counts no more.
+void Publication::Note(Sought& sought, std::string domain) {
+  if (!domain.empty()) sought.domains.insert(std::move(domain));
+}
+
 bool Publication::Take(TimePoint now, const View& view, const Answer& answer, Outbox& out) {
   if (const auto question = questions_.find(answer.id); question != questions_.end()) {
     const auto& [node, ids] = question->second;
     const auto& holdings = std::get<Result<Holdings>>(answer.reply);
     if (holdings && holdings.value().size() == ids.size())
       for (std::size_t i = 0; i < ids.size(); ++i)
-        if (holdings.value()[i] != Holding::kAbsent)
-          sought_.at(ids[i]).domains.insert(DomainOf(view, node));
+        if (holdings.value()[i] != Holding::kAbsent) Note(sought_.at(ids[i]), DomainOf(view, node));
     is_silent_ = is_silent_ || !holdings;
     questions_.erase(question);
     if (questions_.empty()) next_ = now;
   } else if (const auto store = stores_.find(answer.id); store != stores_.end()) {
-    if (std::get<Result<void>>(answer.reply)) body_.domains.insert(DomainOf(view, store->second));
+    if (std::get<Result<void>>(answer.reply)) Note(body_, DomainOf(view, store->second));
     stores_.erase(store);
     if (stores_.empty()) next_ = now;
   } else if (call_ != 0 && answer.id == call_) {
@@ -386,6 +406,8 @@ bool Publication::Take(TimePoint now, const View& view, const Answer& answer, Ou
       Looked(now, std::get<Result<std::optional<MetaStore::KeyValue>>>(answer.reply));
     else if (phase_ == Phase::kGeneration)
       TookGeneration(now, std::get<Result<std::optional<MetaStore::KeyValue>>>(answer.reply));
+    else if (phase_ == Phase::kDoubt)
+      TookDoubted(now, std::get<Result<std::optional<MetaStore::KeyValue>>>(answer.reply));
     else
       Committed(now, std::get<Result<MetaStore::Outcome>>(answer.reply));
   } else {

@@ -44,7 +44,7 @@ class Publication {
   TimePoint wake() const { return std::min(next_, request_.deadline); }
 
  private:
-  enum class Phase { kLook, kGeneration, kPrepare, kRecord, kHolders, kBody, kCommit };
+  enum class Phase { kLook, kGeneration, kPrepare, kDoubt, kRecord, kHolders, kBody, kCommit };
   // An extent, with what is known of its replicas.
   struct Sought {
     ManifestExtent extent;
@@ -59,6 +59,7 @@ class Publication {
   void Prepare(TimePoint now, const View& view, Outbox& out);
   bool CheckDomains(const View& view);
   bool CheckExtents(const View& view);
+  void TookDoubted(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found);
   void RecordUpload(TimePoint now, const View& view, Outbox& out);
   void AskHolders(TimePoint now, const View& view, Outbox& out);
   void StoreBodies(TimePoint now, const View& view, Outbox& out);
@@ -69,6 +70,7 @@ class Publication {
   void Again(TimePoint at);
   // Empty: what that node holds does not count, for it is to give everything away.
   std::string DomainOf(const View& view, const std::string& node) const;
+  static void Note(Sought& sought, std::string domain);
   // In which there are nodes that take extents.
   static std::set<std::string> Domains(const View& view, bool live_only);
 
@@ -81,6 +83,8 @@ class Publication {
   bool has_tried_ = false;  // A commit of ours may have had its effect.
   TimePoint next_{};
   std::optional<DatasetManifest> manifest_;
+  std::string doubted_;  // The key of an upload that the mirror does not show,
+  std::string doubt_;    // and the refusal if the store does not have it either.
   std::map<ExtentId, Sought> sought_;
   bool is_silent_ = false;  // A node that was asked did not answer.
   Sought body_;

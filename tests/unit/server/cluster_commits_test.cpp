@@ -122,6 +122,44 @@ TEST_F(ClusterPublicationTest, ASilentHolderIsAskedAgain) {
   EXPECT_NE(one_.RevisionOf("datasets/set"), 0U);
 }
 
+TEST_F(ClusterPublicationTest, AManifestIsStoredAsOftenAsAskedForThoughNodesDrain) {
+  Begin(Publication::Mode::kCreate, {extent_}, 3);
+  one_.AnswerHoldings(Holding::kHeld);
+  one_.Run(10ms);
+  ASSERT_EQ(one_.Asked<StoreBody>().size(), 3U);
+  int answers = 0;
+  one_.Answer<StoreBody>([&](const StoreBody&) {
+    return ++answers < 3 ? Result<void>() : Error{ErrorCode::kUnavailable, "down"};
+  });
+
+  auto nodes = one_.slots.map.nodes;
+  nodes[2].weight = nodes[3].weight = 0;
+  SlotsRecord changed;
+  changed.map = Place(one_.slots.map, nodes, {.row_size = 3, .allow_short = true}).value();
+  one_.Put(std::string(kSlotsKey), changed.Encode());
+  one_.Run(2s);
+
+  EXPECT_FALSE(Outcome());
+  EXPECT_EQ(one_.RevisionOf("datasets/set"), 0U);
+}
+
+TEST_F(ClusterPublicationTest, AnUploadThatTheMirrorDoesNotShowYetIsWaitedFor) {
+  one_.is_watch_silent = true;
+  one_.Put(UploadKey(22), {});
+  Begin(Publication::Mode::kCreate, {one_.ExtentOf(true, 22)});
+  EXPECT_FALSE(Outcome());
+
+  one_.is_watch_silent = false;
+  one_.Run(1s);
+  AnswerAll();
+  EXPECT_NE(one_.RevisionOf("datasets/set"), 0U);
+}
+
+TEST_F(ClusterPublicationTest, AnUploadThatTheStoreDoesNotHaveIsRefused) {
+  Begin(Publication::Mode::kCreate, {one_.ExtentOf(true, 22)});
+  EXPECT_EQ(Refused(), ErrorCode::kConflict);
+}
+
 TEST_F(ClusterPublicationTest, TooFewHoldersAreRefused) {
   Begin(Publication::Mode::kCreate, {extent_});
   for (int round = 0; round < 4; ++round) one_.AnswerHoldings(Holding::kAbsent);
