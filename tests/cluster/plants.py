@@ -222,6 +222,11 @@ PLANTS = [
         ),
         ("a tombstone lists what the name keeps", " && !sought_.contains(id)", " && (count > 0)"),
         ("the attempt's key stays", "    commit.deletes.push_back(own);", ""),
+        (
+            "an upload that the mirror does not show is refused at once",
+            "if (found && !found.value()) return Fail(ErrorCode::kConflict, doubt_);",
+            "if (found) return Fail(ErrorCode::kConflict, doubt_);",
+        ),
         ("the silence of a holder is ignored", "is_silent_ = is_silent_ || !holdings;", ""),
         (
             "the name that extents are taken from is not compared",

@@ -77,7 +77,7 @@ void Simulation::NoteKey(const MetaStore::Event& event) {
   }
   if (const auto upload = UploadOfKey(key)) {
     if (event.value)
-      open_uploads_.insert(*upload);
+      open_uploads_.try_emplace(*upload, now_);
     else
       open_uploads_.erase(*upload);
   }

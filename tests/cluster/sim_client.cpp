@@ -271,6 +271,7 @@ void SimClient::Commit(Operation operation) {
   const Simulation::TimePoint asked_at = world_.now_;
   if (world_.Chance(0.1)) {  // The same request again, on another way.
     operation.is_raced = true;
+    if (!IsShared(operation)) expected_[operation.name].is_contested = true;
     world_.At(world_.Between(0, 1'000), [this, operation] {
       world_.AskPublication(AnyNode()->id, RequestOf(operation), [](const auto&) {});
     });

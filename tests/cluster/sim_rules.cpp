@@ -144,8 +144,10 @@ void Simulation::CheckGivenUp(const Node& node, const MetaStore::Commit& commit)
 // have held it, all the time would have said so.
 void Simulation::CheckRefusal(const Node& node, const Publication::Request& request,
                               TimePoint asked_at, const Error& error) {
-  if (error.code != ErrorCode::kConflict || error.message.find("is held in") == std::string::npos)
-    return;
+  if (error.code != ErrorCode::kConflict) return;
+  if (error.message.find("its upload did not begin") != std::string::npos)
+    return CheckUploadRefusal(request, asked_at, error);
+  if (error.message.find("is held in") == std::string::npos) return;
   const View& view = node.machine->view();
   const auto holds = [&](const Node& other, const ManifestExtent& extent) {
     const auto lease = leases_.find(other.id);
@@ -164,6 +166,19 @@ void Simulation::CheckRefusal(const Node& node, const Publication::Request& requ
           request.replicas)
         return;
   Fail(request.name + " was refused though enough nodes hold it: " + error.message);
+}
+
+// Likewise if an upload did not begin: the mirror of a node may be late.
+void Simulation::CheckUploadRefusal(const Publication::Request& request, TimePoint asked_at,
+                                    const Error& error) {
+  const auto manifest = DecodeDatasetManifest(request.manifest).value();
+  for (const ManifestFile& file : manifest.files)
+    for (const ManifestExtent& extent : file.extents) {
+      const auto upload = open_uploads_.find(UploadOf(extent.id));
+      const bool is_open = upload != open_uploads_.end() && upload->second < asked_at;
+      if (!referenced_.contains(extent.id) && !is_open) return;
+    }
+  Fail(request.name + " was refused though its uploads are open: " + error.message);
 }
 
 }  // namespace ffrecord::test

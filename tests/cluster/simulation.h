@@ -165,6 +165,8 @@ class Simulation {
   void CheckGivenUp(const Node& node, const server::MetaStore::Commit& commit);
   void CheckRefusal(const Node& node, const server::cluster::Publication::Request& request,
                     TimePoint asked_at, const Error& error);
+  void CheckUploadRefusal(const server::cluster::Publication::Request& request, TimePoint asked_at,
+                          const Error& error);
   void NoteChanges();
   void NoteCommit(std::span<const server::MetaStore::Event> events);
   void NoteKey(const server::MetaStore::Event& event);
@@ -223,7 +225,7 @@ class Simulation {
   std::map<std::string, Truth> published_;
   // The store's keys, as of the commit that is looked at; who made it, and who led before it.
   std::string author_, leader_;
-  std::set<std::uint64_t> open_uploads_;
+  std::map<std::uint64_t, TimePoint> open_uploads_;  // Since when.
   std::map<std::string, server::cluster::TombstoneRecord> tombstones_;
   std::map<std::uint32_t, server::cluster::SlotsRecord> slot_history_;  // By version.
   struct LeaseKey {
