@@ -41,7 +41,7 @@ class SlowDisks:
 
     def arm(self, disk_count: int) -> harness.Arm:
         """Make an arm: records per second of all clients together."""
-        seconds = 2 if self.settings.quick else 6
+        seconds = 4 if self.settings.quick else 6
 
         def run(number: int) -> float:
             with self.running(disk_count) as location:
