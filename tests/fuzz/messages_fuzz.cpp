@@ -13,6 +13,7 @@
 #include "libffrecord/format/checkpoint_values.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/protocol/batch_messages.h"
+#include "libffrecord/net/protocol/cluster_messages.h"
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/protocol/plan_messages.h"
 #include "libffrecord/net/protocol/rdma_messages.h"
@@ -54,7 +55,10 @@ constexpr void (*kTries[])(Body) = {
     TryPartManifest,           TryRootManifest,          TryValues,
     Try<net::RdmaConnect>,     Try<net::CheckRoom>,      Try<net::PlanSet>,
     Try<net::PlanCancel>,      Try<net::Grant>,          Try<net::PutPull>,
-    Try<net::LocalOpen>,       Try<net::LocalOpenReply>,
+    Try<net::LocalOpen>,       Try<net::LocalOpenReply>, Try<net::ClusterMap>,
+    Try<net::ClusterMapReply>, Try<net::SetMember>,      Try<net::AskHoldings>,
+    Try<net::HoldingsReply>,   Try<net::AskHeard>,       Try<net::AskBuried>,
+    Try<net::AskFilled>,       Try<net::FlagsReply>,
 };
 
 }  // namespace

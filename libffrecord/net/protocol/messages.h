@@ -30,6 +30,7 @@ enum Capability : std::uint64_t {
   kCapabilityPulls = 32,  // Takes slabs to read from, and PUT_PULL.
   // The daemon takes this client on its local socket too, and slabs there: LocalOffer.
   kCapabilityLocal = 64,
+  kCapabilityCluster = 128,  // The daemon is a node of a cluster: CLUSTER_MAP.
 };
 
 // The way to the local socket LocalSocketName(epoch) of a daemon, told to a client that it has

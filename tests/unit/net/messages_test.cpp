@@ -13,6 +13,7 @@
 #include <random>
 
 #include "libffrecord/net/protocol/batch_messages.h"
+#include "libffrecord/net/protocol/cluster_messages.h"
 #include "libffrecord/net/protocol/frame.h"
 #include "libffrecord/net/protocol/plan_messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
@@ -243,12 +244,62 @@ TEST(MessagesTest, APlanThatCannotBeFollowedIsRefused) {
   EXPECT_TRUE(refused([](PlanSet& plan) { plan.name = "../a"; }));
 }
 
+TEST(MessagesTest, Clusters) {
+  Check(ClusterMap{7}, "07000000");
+  ClusterMapReply reply{.version = 7, .replicas = 2, .node = "n1"};
+  for (std::uint8_t i = 0; i < reply.cluster.size(); ++i) reply.cluster[i] = std::byte{i};
+  reply.nodes = {{"n1", "a:9400", "r1", 1, MemberState::kIn, true},
+                 {"n2", "", "r2", 3, MemberState::kDraining, false}};
+  Check(reply,
+        "0700000002000000000102030405060708090a0b0c0d0e0f02006e310200000002006e310600613a39343030"
+        "02007231010000000001000002006e320000020072320300000001000000");
+  Check(SetMember{MemberState::kDraining, "n2"}, "0100000002006e32");
+  Check(AskHoldings{7, {{Counting(1), 4096, 0x1122334455667788}}},
+        "07000000010000000102030405060708090a0b0c0d0e0f1000100000000000008877665544332211");
+  using Holding = HoldingsReply::Holding;
+  Check(HoldingsReply{{Holding::kPromised, Holding::kAbsent, Holding::kHeld}}, "03000000020001");
+  Check(AskHeard{{1, 0x1122334455667788}}, "0200000001000000000000008877665544332211");
+  Check(AskBuried{{"deletes/a", "deletes/bc"}},
+        "02000000090064656c657465732f610a0064656c657465732f6263");
+  Check(AskFilled{7}, "07000000");
+  Check(FlagsReply{{true, false}}, "020000000100");
+}
+
+TEST(MessagesTest, NodesOfAClusterAreInOrderAndKnown) {
+  const ClusterMapReply good{.node = "n1", .nodes = {{"n1", "a:1", "d"}, {"n2", "b:1", "d"}}};
+  ASSERT_TRUE(ClusterMapReply::Decode(good.Encode()));
+  const auto refused = [&](auto change) {
+    ClusterMapReply bad = good;
+    change(bad);
+    return !ClusterMapReply::Decode(bad.Encode());
+  };
+  EXPECT_TRUE(refused([](ClusterMapReply& reply) { reply.replicas = 0; }));
+  EXPECT_TRUE(refused([](ClusterMapReply& reply) { reply.node = ""; }));
+  EXPECT_TRUE(refused([](ClusterMapReply& reply) { reply.nodes[1].id = "n1"; }));
+  EXPECT_TRUE(refused([](ClusterMapReply& reply) { reply.nodes[1].id = "a"; }));
+  EXPECT_TRUE(refused([](ClusterMapReply& reply) { reply.nodes[1].id = std::string(65, 'n'); }));
+  EXPECT_TRUE(
+      refused([](ClusterMapReply& reply) { reply.nodes[1].state = static_cast<MemberState>(3); }));
+  // Nothing is asked about, or more than anybody may ask about at once.
+  EXPECT_FALSE(AskHoldings::Decode(Spelled("0700000000000000")));
+  EXPECT_FALSE(AskHeard::Decode(Spelled("00000000")));
+  EXPECT_FALSE(AskBuried::Decode(Spelled("00000000")));
+  std::vector<std::byte> many(4 + 8 * (AskHeard::kCountMax + 1));
+  StoreLittleEndian(std::span(many), 0, AskHeard::kCountMax + 1);
+  EXPECT_FALSE(AskHeard::Decode(many));
+  EXPECT_FALSE(HoldingsReply::Decode(Spelled("0100000003")));
+}
+
 TEST(MessagesTest, CountsAreRefusedBeforeAllocation) {
   // A body of a few bytes that claims billions of entries.
   EXPECT_FALSE(BatchRead::Decode(Spelled("03000000ffffffff00000100d00700000000000001000000")));
   EXPECT_FALSE(ExtentBind::Decode(Spelled("00000000ffffffff")));
   EXPECT_FALSE(ExtentBind::Decode(Spelled("ffffffff01000000000102030405060708090a0b0c0d0e0f")));
   EXPECT_FALSE(ListReply::Decode(Spelled("00000000ffffffff")));
+  EXPECT_FALSE(AskHoldings::Decode(Spelled("07000000ffffffff")));
+  EXPECT_FALSE(AskHeard::Decode(Spelled("ffffffff")));
+  EXPECT_FALSE(AskBuried::Decode(Spelled("ffffffff")));
+  EXPECT_FALSE(FlagsReply::Decode(Spelled("ffffffff01")));
   EXPECT_FALSE(BatchDone::Decode(
       Spelled("ffffffff0100000000040000000000000a00000014000000000000001e00000006")));
 }
