@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -14,6 +15,8 @@
 #include "server/config/prefix_lists.h"
 #include "server/config/settings.h"
 #include "server/config/settings_file.h"
+#include "server/metadata/etcd_store.h"
+#include "server/service/access/secret_file.h"
 #include "server/service/core/server.h"
 
 namespace {
@@ -65,6 +68,42 @@ Server::Options::Transport TransportOf(const std::string& transport) {
   return Server::Options::Transport::kAuto;
 }
 
+std::string FirstLine(std::string text) {
+  text.resize(std::min(text.size(), text.find_first_of("\r\n")));
+  return text;
+}
+
+// The etcd that the settings name. The password is read from its file at each start.
+Result<std::shared_ptr<MetaStore>> ConnectCoordinator(const Settings& settings) {
+  EtcdOptions options;
+  options.endpoints = ParseCoordinator(settings.coordinator).value();
+  options.cluster = settings.cluster;
+  options.user = settings.coordinator_user;
+  if (!settings.coordinator_password.empty())
+    options.password = FirstLine(FFR_TRY(ReadSecret(settings.coordinator_password)));
+  options.ca_file = settings.coordinator_ca;
+  options.certificate_file = settings.coordinator_cert;
+  options.key_file = settings.coordinator_key;
+  // A second member is tried while a call for the lease still has time.
+  options.try_timeout = std::min<std::chrono::milliseconds>(
+      options.try_timeout, std::chrono::milliseconds(std::chrono::seconds(settings.lease_s)) / 5);
+  return std::shared_ptr<MetaStore>(FFR_TRY(OpenEtcdStore(std::move(options))));
+}
+
+ServerCluster ClusterOf(const Settings& settings) {
+  ServerCluster cluster;
+  cluster.connect = [settings] { return ConnectCoordinator(settings); };
+  cluster.service.node = settings.node;
+  cluster.service.advertise = settings.advertise;
+  cluster.service.domain = settings.domain;
+  cluster.service.weight = settings.weight;
+  cluster.service.replicas = static_cast<std::uint8_t>(settings.replicas);
+  cluster.service.lease = std::chrono::seconds(settings.lease_s);
+  cluster.service.down_grace = std::chrono::seconds(settings.repair_after_s);
+  cluster.service.delete_grace = std::chrono::seconds(settings.delete_grace_s);
+  return cluster;
+}
+
 // Requires that CheckSettings has found nothing.
 Server::Options OptionsOf(const Settings& settings) {
   Server::Options options;
@@ -93,6 +132,7 @@ Server::Options OptionsOf(const Settings& settings) {
   options.tenant_weights = ParseTenantWeights(settings.tenant_weights).value();
   options.scrub.period = std::chrono::days(settings.scrub_days);
   options.upload_grace = std::chrono::seconds(settings.upload_grace_s);
+  if (!settings.cluster.empty()) options.cluster = ClusterOf(settings);
   return options;
 }
 

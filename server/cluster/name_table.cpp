@@ -43,6 +43,7 @@ void NameTable::Update(const std::set<std::string>& keys, const KeyMirror& mirro
   for (const std::string& key : keys) {
     const auto text = NameIn(kDatasetKeys, key);
     if (!text) continue;
+    ++change_count_;
     Remove(*text);
     const MetaStore::KeyValue* const entry = mirror.Find(key);
     if (entry == nullptr) continue;
@@ -146,6 +147,7 @@ bool NameTable::Take(TimePoint now, const Answer& answer) {
     next_ = now + retry_;
     return true;
   }
+  ++change_count_;
   Name& name = found->second;
   name.manifest = std::make_shared<const DatasetManifest>(std::move(manifest).value());
   for (const ManifestFile& file : name.manifest->files)

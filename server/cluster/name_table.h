@@ -44,6 +44,8 @@ class NameTable {
       : retry_(retry) {}
 
   bool IsComplete() const { return missing_.empty(); }
+  // Grows with each change of what the table says.
+  std::uint64_t change_count() const { return change_count_; }
   const Name* Find(std::string_view name) const;
   const std::map<std::string, Name, std::less<>>& names() const { return names_; }
   const WantedExtents& wanted() const { return wanted_; }
@@ -73,6 +75,7 @@ class NameTable {
   std::map<CallId, std::pair<std::string, std::uint64_t>> fetches_;  // Name and its revision.
   std::set<std::string> fetched_;  // Those that are being fetched.
   TimePoint next_{};
+  std::uint64_t change_count_ = 0;
 };
 
 // How many replicas of the extents of a manifest's own bytes there are: two at least, as the loss

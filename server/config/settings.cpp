@@ -109,6 +109,41 @@ Result<void> CheckTenantWeights(const Settings& settings) {
   return {};
 }
 
+bool IsToken(const std::string& text) {
+  return text.size() <= 64 && std::ranges::all_of(text, [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '.' || c == '_' || c == '-';
+         });
+}
+
+Result<void> CheckCluster(const Settings& settings) {
+  const auto bad = [](std::string what) {
+    return Error{ErrorCode::kInvalidArgument, std::move(what)};
+  };
+  if (settings.cluster.empty() != settings.coordinator.empty())
+    return bad("cluster and coordinator belong together: give both");
+  if (settings.cluster.empty()) return {};
+  for (const auto& [key, text] : {std::pair{"cluster", settings.cluster},
+                                  {"node", settings.node},
+                                  {"domain", settings.domain}})
+    if (!IsToken(text))
+      return bad(std::string(key) + ": must be up to 64 characters of A-Z a-z 0-9 . _ -, not \"" +
+                 text + "\"");
+  FFR_TRY(ParseCoordinator(settings.coordinator));
+  const std::string host = net::Address::Parse(settings.listen, 0).value().host;
+  if (settings.advertise.empty() && (host == "0.0.0.0" || host == "::"))
+    return bad("nobody can connect to " + settings.listen +
+               ": give advertise, the address at which clients and other nodes reach this daemon");
+  if (!settings.advertise.empty()) FFR_TRY(CheckAddress("advertise", settings.advertise));
+  if (settings.coordinator_user.empty() != settings.coordinator_password.empty())
+    return bad("coordinator_user and coordinator_password belong together: give both");
+  if (settings.coordinator_cert.empty() != settings.coordinator_key.empty())
+    return bad("coordinator_cert and coordinator_key belong together: give both");
+  if (!settings.tls_cert.empty() && settings.tls_ca.empty())
+    return bad("the nodes of a cluster with TLS check each other's certificates: give tls_ca too");
+  return {};
+}
+
 std::string HostOf(const std::string& text) { return net::Address::Parse(text, 0).value().host; }
 
 }  // namespace
@@ -124,6 +159,7 @@ Result<void> CheckSettings(const Settings& settings) {
   FFR_TRY(CheckTls(settings));
   FFR_TRY(ParseQuotas(settings.quotas));
   FFR_TRY(CheckTenantWeights(settings));
+  FFR_TRY(CheckCluster(settings));
   FFR_TRY(net::RdmaOptions::ParseDevices(settings.rdma_devices));
   if (settings.insecure) return {};
   if (!IsLoopback(HostOf(settings.listen)) && settings.token_keys.empty() &&
@@ -221,6 +257,33 @@ Result<std::vector<DiskIdBytes>> ParseDiskIds(const std::string& flag,
       return Error{ErrorCode::kInvalidArgument,
                    flag + ": must be the id of a disk, 32 hex digits, not '" + texts[i] + "'"};
   return ids;
+}
+
+Result<std::vector<std::string>> ParseCoordinator(const std::string& text) {
+  constexpr std::string_view kEtcd = "etcd:";
+  const Error bad{ErrorCode::kInvalidArgument,
+                  "coordinator: must be \"etcd:\" and the addresses of etcd's members, such as "
+                  "\"etcd:http://a:2379,http://b:2379\", not \"" +
+                      text + "\""};
+  if (!text.starts_with(kEtcd)) return bad;
+  std::vector<std::string> members;
+  std::string scheme;
+  for (std::string_view rest = std::string_view(text).substr(kEtcd.size()); !rest.empty();) {
+    const std::size_t end = rest.find(',');
+    std::string_view member = rest.substr(0, end);
+    rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
+    if (const std::size_t at = member.find("://"); at != std::string_view::npos) {
+      scheme = member.substr(0, at);
+      member.remove_prefix(at + 3);
+    }
+    // The scheme of a member holds for those behind it.
+    if ((scheme != "http" && scheme != "https") || member.empty() ||
+        !net::Address::Parse(member, 2379))
+      return bad;
+    members.push_back(scheme + "://" + net::Address::Parse(member, 2379).value().ToString());
+  }
+  if (members.empty()) return bad;
+  return members;
 }
 
 // Names other than localhost may lead anywhere, whatever they look like.

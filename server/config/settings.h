@@ -35,9 +35,21 @@ struct Settings {
   std::filesystem::path token_keys;    // Empty: everybody may do everything.
   // TLS: the daemon's certificate and its key; whom clients' certificates must come from.
   std::filesystem::path tls_cert, tls_key, tls_ca;
-  std::string quotas;                      // As ParseQuotas reads it.
-  std::string tenant_weights;              // As ParseTenantWeights reads it.
-  std::uint32_t scrub_days = 7;            // In which all that is stored is checked; 0: never.
+  std::string quotas;            // As ParseQuotas reads it.
+  std::string tenant_weights;    // As ParseTenantWeights reads it.
+  std::uint32_t scrub_days = 7;  // In which all that is stored is checked; 0: never.
+  std::string cluster;           // Of which the daemon is a node; empty: it is by itself.
+  std::string coordinator;       // As ParseCoordinator reads it.
+  std::string coordinator_user;
+  std::filesystem::path coordinator_password, coordinator_ca, coordinator_cert, coordinator_key;
+  std::string node;                       // Id in the cluster; empty: that of the data folder.
+  std::string advertise;                  // Where others reach it; empty: as `listen` says.
+  std::string domain;                     // Nodes of one may fail together; empty: each is its own.
+  std::uint32_t weight = 100;             // Its part of the data, beside those of the others.
+  std::uint32_t replicas = 2;             // Of what is published.
+  std::uint32_t lease_s = 10;             // After which a silent node counts as down.
+  std::uint32_t repair_after_s = 600;     // That others take over what a node holds that is down.
+  std::uint32_t delete_grace_s = 86'400;  // That removed data stays.
   std::filesystem::path admin_token_file;  // Empty: the admin port asks nobody.
   std::string log_level = "info";
 
@@ -74,6 +86,10 @@ Result<void> CheckSettings(const Settings& settings);
 using DiskIdBytes = std::array<std::byte, 16>;
 Result<std::vector<DiskIdBytes>> ParseDiskIds(const std::string& flag,
                                               std::span<const std::string> texts);
+
+// The members of etcd in "etcd:http://a:2379,b:2379": their addresses, each with its scheme. Fails
+// with kInvalidArgument.
+Result<std::vector<std::string>> ParseCoordinator(const std::string& text);
 
 // What goes over a network as it is, though it lets people in: tokens without TLS on an address
 // that other machines reach. One line each, with the remedy.

@@ -444,6 +444,14 @@ Result<bool> ExtentStore::Unlink(const Extent& extent) {
   return true;
 }
 
+std::vector<ExtentId> ExtentStore::InMotion() const {
+  std::vector<ExtentId> ids;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, writing] : writing_) ids.push_back(id);
+  for (const auto& [id, count] : deleted_) ids.push_back(id);
+  return ids;
+}
+
 Result<void> ExtentStore::SyncNames(std::span<const ExtentId> ids) const {
   for (const auto& disk : disks_) FFR_TRY(disk->writes().Noted(disk->SyncNames(ids)));
   return {};

@@ -231,6 +231,8 @@ class ExtentStore {
   // while a writer that came before the mark is open, while its disk is missing, or once that has
   // failed. Fails with kIo.
   Result<bool> Unlink(const Extent& extent);
+  // Those that are being written, or are marked deleted: an end, or a crash, may leave their files.
+  std::vector<ExtentId> InMotion() const;
   // Makes it durable that their files are there, or not, on whichever disk. Fails with kIo.
   Result<void> SyncNames(std::span<const ExtentId> ids) const;
   // Takes one MarkDeleted() of each id back; after the last one it may be used anew. Requires that

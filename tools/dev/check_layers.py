@@ -13,7 +13,7 @@ FORMAT = {f"{LIB}/base", f"{LIB}/format", f"{LIB}/io"}
 TRANSPORT = {f"{LIB}/base", f"{NET}/protocol", f"{NET}/transport"}
 SERVICE = "server/service"
 SERVICE_ROOMS = {
-    f"{SERVICE}/{room}" for room in ("access", "admin", "catalog", "read", "read_ahead")
+    f"{SERVICE}/{room}" for room in ("access", "admin", "catalog", "cluster", "read", "read_ahead")
 }
 MAY_INCLUDE: dict[str, set[str]] = {
     f"{LIB}/include": set(),
@@ -43,13 +43,18 @@ MAY_INCLUDE: dict[str, set[str]] = {
     f"{SERVICE}/access": TRANSPORT | {f"{LIB}/io"},
     f"{SERVICE}/catalog": BASE
     | {f"{LIB}/format", f"{NET}/protocol", "server/metadata", "server/storage"},
+    f"{SERVICE}/cluster": TRANSPORT
+    | FORMAT
+    | {f"{NET}/rpc", f"{SERVICE}/access", f"{SERVICE}/catalog"}
+    | {"server/cluster", "server/metadata", "server/storage"},
     f"{SERVICE}/read_ahead": SOURCE
     | FORMAT
     | {f"{LIB}/record/index", f"{NET}/protocol", SERVICE, f"{SERVICE}/catalog", "server/storage"},
     f"{SERVICE}/read": TRANSPORT | SOURCE | {SERVICE, f"{SERVICE}/read_ahead", "server/storage"},
     f"{SERVICE}/admin": TRANSPORT | SERVICE_ROOMS | {SERVICE, "server/storage"},
     f"{SERVICE}/core": TRANSPORT | SERVICE_ROOMS | {f"{LIB}/io", SERVICE, "server/storage"},
-    "server": {f"{NET}/transport", "server/config", f"{SERVICE}/core"},
+    "server": {f"{NET}/transport", "server/config", "server/metadata"}
+    | {f"{SERVICE}/access", f"{SERVICE}/core"},
     "client/include": set(),
     "client": {f"{NET}/transport"},
     "client/dataset": SOURCE

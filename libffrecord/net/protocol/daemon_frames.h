@@ -10,11 +10,12 @@ namespace ffrecord::net {
 inline constexpr std::uint32_t kMapVersion = 1;
 
 // Of a frame that a daemon sends.
-inline FrameHeader MakeHeader(FrameType type, std::uint64_t request_id) {
+inline FrameHeader MakeHeader(FrameType type, std::uint64_t request_id,
+                              std::uint32_t map_version = kMapVersion) {
   FrameHeader header;
   header.type = type;
   header.request_id = request_id;
-  header.map_version = kMapVersion;
+  header.map_version = map_version;
   return header;
 }
 

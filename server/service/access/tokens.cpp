@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kKeySizeBytesMin = 32;
 constexpr std::size_t kMacSizeBytes = 32;
 constexpr std::uint8_t kVersion = 1;
-constexpr std::uint8_t kAllRights = 7;
+constexpr std::uint8_t kAllRights = 31;
 
 using Mac = std::array<std::byte, kMacSizeBytes>;
 
@@ -90,6 +90,18 @@ Result<Token> TokenKeys::Check(std::span<const std::byte> credential,
   token.expires = std::chrono::system_clock::time_point(std::chrono::seconds(expires_s));
   if (now >= token.expires) return Denied();
   return token;
+}
+
+Result<std::vector<std::byte>> TokenKeys::Sign(const Token& token) const {
+  const auto since_epoch = token.expires.time_since_epoch();
+  const auto expires_s = static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::seconds>(since_epoch).count());
+  auto bytes = net::EncodeFields(kVersion, token.rights, net::Zeros<2>(), expires_s, token.prefix,
+                                 token.client);
+  const auto mac = MacOf(keys_.front(), bytes);
+  if (!mac) return Error{ErrorCode::kIo, "a token could not be signed"};
+  bytes.insert(bytes.end(), mac->begin(), mac->end());
+  return bytes;
 }
 
 }  // namespace ffrecord::server

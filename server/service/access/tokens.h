@@ -17,7 +17,13 @@
 namespace ffrecord::server {
 
 // What a client may do.
-enum class Right : std::uint8_t { kRead = 1, kWrite = 2, kDelete = 4 };
+enum class Right : std::uint8_t {
+  kRead = 1,
+  kWrite = 2,
+  kDelete = 4,
+  kPeer = 8,    // Ask what the nodes of a cluster ask each other.
+  kAdmin = 16,  // Change who is in a cluster.
+};
 
 // What a token says, once it has been believed: these rights on the names that begin with `prefix`,
 // until `expires`. protocol.md, "Tokens".
@@ -47,6 +53,9 @@ class TokenKeys {
   Result<Token> Check(std::span<const std::byte> credential,
                       std::chrono::system_clock::time_point now,
                       const std::optional<net::ChannelBinding>& binding = std::nullopt) const;
+
+  // A token that says so, made with the key in use. Fails with kIo.
+  Result<std::vector<std::byte>> Sign(const Token& token) const;
 
  private:
   using Key = std::vector<std::byte>;

@@ -220,6 +220,23 @@ class BoundedServer final : public httplib::Server {
   OpenExchanges open_;
 };
 
+int StatusOf(ErrorCode code) {
+  if (code == ErrorCode::kDenied) return 403;
+  return code == ErrorCode::kNotFound ? 404 : 503;
+}
+
+void AddJson(httplib::Server& http, const char* path, std::function<Result<std::string>()> page) {
+  http.Get(path, [page = std::move(page)](const httplib::Request&, httplib::Response& response) {
+    auto json = page();
+    if (json) {
+      response.set_content(std::move(json).value(), "application/json");
+      return;
+    }
+    response.status = StatusOf(json.error().code);
+    response.set_content(json.error().message + "\n", "text/plain");
+  });
+}
+
 void AddPages(httplib::Server& http, AdminServer::Pages pages) {
   using httplib::Request;
   using httplib::Response;
@@ -239,15 +256,8 @@ void AddPages(httplib::Server& http, AdminServer::Pages pages) {
   http.Get("/metrics", [metrics = pages.metrics](const Request&, Response& response) {
     response.set_content(metrics(), "text/plain; version=0.0.4; charset=utf-8");
   });
-  http.Get("/datasets", [datasets = pages.datasets](const Request&, Response& response) {
-    auto listed = datasets();
-    if (listed) {
-      response.set_content(std::move(listed).value(), "application/json");
-      return;
-    }
-    response.status = listed.error().code == ErrorCode::kDenied ? 403 : 503;
-    response.set_content(listed.error().message + "\n", "text/plain");
-  });
+  AddJson(http, "/datasets", std::move(pages.datasets));
+  AddJson(http, "/cluster", std::move(pages.cluster));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace ffrecord::server {
 //   /             the dashboard, one page that asks for nothing but the two below
 //   /metrics      Prometheus text
 //   /datasets     JSON: {"datasets": [{"name", "size_bytes", "file_count"}], "more": false}
+//   /cluster      JSON: what a node of a cluster knows of it; 404 by itself
 //   /healthz      200: the process answers
 //   /readyz       200 if it takes requests, else 503 and why
 //
@@ -30,9 +31,10 @@ class AdminServer {
   struct Pages {
     std::function<std::string()> metrics;
     std::function<Result<std::string>()> datasets;
+    std::function<Result<std::string>()> cluster;
     std::function<std::string()> not_ready;  // Why; empty: ready.
     std::function<std::string()> remark;     // What /readyz adds when it is.
-    std::string token;                       // What /, /metrics and /datasets want; empty: nothing.
+    std::string token;                       // What all but health wants; empty: nothing.
   };
 
   // Serves when it returns. Fails with kConflict if the port is in use, kInvalidArgument if there

@@ -37,6 +37,12 @@ constexpr std::array kRequestTypes{
     std::pair{net::FrameType::kPublish, "publish"},
     std::pair{net::FrameType::kList, "list"},
     std::pair{net::FrameType::kCheckRoom, "check_room"},
+    std::pair{net::FrameType::kClusterMap, "cluster_map"},
+    std::pair{net::FrameType::kSetMember, "set_member"},
+    std::pair{net::FrameType::kAskHoldings, "ask_holdings"},
+    std::pair{net::FrameType::kAskHeard, "ask_heard"},
+    std::pair{net::FrameType::kAskBuried, "ask_buried"},
+    std::pair{net::FrameType::kAskFilled, "ask_filled"},
 };
 
 // Writes one family after another. Labels are ours, and need no escapes.
@@ -185,6 +191,36 @@ void WriteDisks(const MetricsView& view, Writer& out) {
          [](const DiskView& disk) { return static_cast<std::uint64_t>(disk.scrub_age.count()); });
 }
 
+void WriteCluster(const ClusterView& view, Writer& out) {
+  out.Gauge("ffrecord_cluster_leased", "1 while the node holds its lease at the coordinator.",
+            view.is_leased ? 1 : 0);
+  out.Gauge("ffrecord_cluster_leading", "1 if the node leads the cluster.",
+            view.is_leading ? 1 : 0);
+  out.Gauge("ffrecord_cluster_stale", "1 while names and slot map are those of before the start.",
+            view.is_from_cache ? 1 : 0);
+  out.Gauge("ffrecord_cluster_coordinator_silent_seconds",
+            "Time since the coordinator answered; 0 while it does.",
+            static_cast<std::uint64_t>(view.silent_for.count() / 1000));
+  out.Gauge("ffrecord_cluster_map_version", "Version of the slot map.", view.map_version);
+  out.Gauge("ffrecord_cluster_moving", "1 while extents follow a change of the slot map.",
+            view.is_moving ? 1 : 0);
+  out.Family("ffrecord_cluster_nodes", "gauge", "Nodes of the cluster.");
+  out.Value("state", "up", view.up_count);
+  out.Value("state", "down", view.down_count);
+  out.Gauge("ffrecord_cluster_extents_missing", "Extents that the node should hold and does not.",
+            view.missing_count);
+  out.Gauge("ffrecord_cluster_extents_surplus", "Extents that other nodes should hold instead.",
+            view.surplus_count);
+  out.Gauge("ffrecord_cluster_extents_unexplained", "Extents that no record of the cluster names.",
+            view.unexplained_count);
+  out.Gauge("ffrecord_cluster_extents_refused", "Missing extents for which there is no room.",
+            view.refused_count);
+  out.Count("ffrecord_cluster_pulled_total", "Extents copied from other nodes.", view.pulled_count);
+  out.Count("ffrecord_cluster_pulled_bytes_total", "Bytes of them.", view.pulled_bytes);
+  out.Count("ffrecord_cluster_dropped_total", "Extents that the cluster had the node remove.",
+            view.dropped_count);
+}
+
 void WriteConnections(const MetricsView& view, Writer& out) {
   out.Family("ffrecord_connections", "gauge", "Open connections.");
   out.Each(
@@ -302,6 +338,7 @@ std::string MetricsText(const MetricsView& view) {
   Writer out(view);
   WriteDaemon(view, out);
   WriteDisks(view, out);
+  if (view.cluster) WriteCluster(*view.cluster, out);
   WriteConnections(view, out);
   WriteRequests(out);
   WriteQueues(view, out);

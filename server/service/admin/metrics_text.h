@@ -4,12 +4,13 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "server/service/catalog/catalog.h"
+#include "server/service/catalog/names.h"
 #include "server/service/metrics.h"
 #include "server/service/read_ahead/read_ahead.h"
 #include "server/storage/write_health.h"
@@ -40,6 +41,25 @@ struct TenantView {
   double disk_s = 0;  // Of the disks' threads, used by all of them together.
 };
 
+// What they tell of the cluster that the daemon is a node of.
+struct ClusterView {
+  bool is_leased = false;
+  bool is_leading = false;
+  bool is_from_cache = false;
+  bool is_moving = false;
+  std::uint32_t map_version = 0;
+  std::chrono::milliseconds silent_for{};
+  std::uint64_t up_count = 0;
+  std::uint64_t down_count = 0;
+  std::uint64_t missing_count = 0;
+  std::uint64_t surplus_count = 0;
+  std::uint64_t unexplained_count = 0;
+  std::uint64_t refused_count = 0;
+  std::uint64_t pulled_count = 0;
+  std::uint64_t pulled_bytes = 0;
+  std::uint64_t dropped_count = 0;
+};
+
 // What the metrics tell of one daemon.
 struct MetricsView {
   std::string_view version;
@@ -62,9 +82,10 @@ struct MetricsView {
   std::uint64_t scrub_pass_count = 0;
   std::uint64_t scrub_bytes_per_s = 0;
   std::chrono::seconds scrub_age{};
-  std::vector<Catalog::Usage> quotas;
+  std::vector<Names::Usage> quotas;
   std::vector<TenantView> tenants;  // None: all have the same weight.
   std::vector<DiskView> disks;
+  std::optional<ClusterView> cluster;  // None: a daemon by itself.
   std::uint64_t missing_disk_count = 0;
   std::uint64_t disk_free_bytes = 0;  // Of all file systems of the data folders, likewise the size.
   std::uint64_t disk_size_bytes = 0;

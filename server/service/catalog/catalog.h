@@ -19,6 +19,7 @@
 #include "server/metadata/blocking_store.h"
 #include "server/service/catalog/extent_references.h"
 #include "server/service/catalog/name_records.h"
+#include "server/service/catalog/names.h"
 #include "server/service/catalog/upload_ledger.h"
 #include "server/storage/disk_reserve.h"
 #include "server/storage/extent_store.h"
@@ -85,10 +86,7 @@ class Catalog {
   // Fails as ExtentWriter::Seal, and with kConflict if the upload was given up meanwhile.
   Result<void> Seal(ExtentWriter& writer, const net::PutSeal& seal);
 
-  struct Resolved {
-    std::vector<std::byte> manifest;
-    std::uint64_t revision = 0;
-  };
+  using Resolved = Names::Resolved;
   // This, List and CheckRoom do not wait for those that write.
   Result<Resolved> Resolve(std::string_view name);
   // `own_prefix`: extents that are published already must be so under a name that begins with it.
@@ -111,11 +109,7 @@ class Catalog {
   // Which names refer to which extents. Does not block on the disk.
   const ExtentReferences& references() const noexcept { return references_; }
 
-  struct Usage {
-    std::string prefix;
-    std::uint64_t used_bytes = 0;
-    std::uint64_t quota_bytes = 0;
-  };
+  using Usage = Names::Usage;
   std::vector<Usage> Usages() const;  // Does not block on the disk.
 
   // Unlinks what is marked deleted and used by nobody, and gives up uploads that have fallen

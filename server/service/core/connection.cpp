@@ -6,6 +6,7 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/net/protocol/daemon_frames.h"
+#include "server/service/cluster/cluster_service.h"
 #include "server/service/core/replies.h"
 
 namespace ffrecord::server {
@@ -23,7 +24,8 @@ Connection::Connection(const Context& context, std::uint64_t id,
     : context_(context),
       id_(id),
       endpoint_(std::move(endpoint)),
-      reads_(context.disk, context.read_ahead_port, id, context.metrics) {}
+      reads_(context.disk, context.read_ahead_port, id, context.metrics,
+             context.cluster == nullptr ? nullptr : &context.cluster->map_version()) {}
 
 Connection::~Connection() {
   if (issued_ticket_) context_.local_tickets->Withdraw(*issued_ticket_);
@@ -193,6 +195,15 @@ Result<void> Connection::TakeFrame() {
       return TakeList(header);
     case FrameType::kDelete:
       return TakeDelete(header);
+    case FrameType::kClusterMap:
+      return TakeClusterMap(header);
+    case FrameType::kSetMember:
+      return TakeSetMember(header);
+    case FrameType::kAskHoldings:
+    case FrameType::kAskHeard:
+    case FrameType::kAskBuried:
+    case FrameType::kAskFilled:
+      return TakePeerQuestion(header);
     default:
       return SendError(header.request_id, {ErrorCode::kInvalidArgument,
                                            "this daemon does not know requests of type " +
@@ -250,7 +261,7 @@ Result<void> Connection::RefuseJob(const FrameHeader& header) {
 
 Result<void> Connection::AddJob(const FrameHeader& header, JobPool::Kind kind, Work work) {
   if (kind == JobPool::Kind::kMetadata)
-    if (const auto answers = context_.catalog.CheckAnswers(); !answers)
+    if (const auto answers = context_.names.CheckAnswers(); !answers)
       return SendError(header.request_id, answers.error());
   if (!has_room_for_job()) return RefuseJob(header);
   QueueJob({header.request_id, false, kind, nullptr, std::move(work)});
@@ -272,7 +283,7 @@ void Connection::StartJob() {
 
 void Connection::GiveUpJobs(Clock::time_point now) {
   if (jobs_.empty() || jobs_.front().kind != JobPool::Kind::kMetadata) return;
-  const auto answers = context_.catalog.CheckAnswers();
+  const auto answers = context_.names.CheckAnswers();
   if (answers || now - jobs_.front().started < context_.answer_time_max) return;
   given_up_ = answers.error();
   is_closing_ = true;
@@ -298,14 +309,15 @@ void Connection::FinishJob(Result<Reply> outcome) {
 Result<void> Connection::SendReply(std::uint64_t request_id, Reply reply) {
   const auto payload = std::make_shared<const std::vector<std::byte>>(std::move(reply.payload));
   const std::span<const std::byte> piece(*payload);
-  FFR_TRY(endpoint_->Send(MakeHeader(reply.type, request_id), reply.body, {&piece, 1}));
+  FFR_TRY(
+      endpoint_->Send(MakeHeader(reply.type, request_id, map_version()), reply.body, {&piece, 1}));
   if (!piece.empty()) payload_.Add(payload, piece.size());
   return {};
 }
 
 Result<void> Connection::SendBody(FrameType type, std::uint64_t request_id,
                                   std::span<const std::byte> body) {
-  return endpoint_->Send(MakeHeader(type, request_id), body, {});
+  return endpoint_->Send(MakeHeader(type, request_id, map_version()), body, {});
 }
 
 Result<void> Connection::SendError(std::uint64_t request_id, const Error& error) {

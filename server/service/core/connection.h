@@ -13,13 +13,14 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/net/protocol/daemon_frames.h"
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "libffrecord/net/transport/endpoint.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
 #include "server/service/access/local_tickets.h"
 #include "server/service/access/tokens.h"
-#include "server/service/catalog/catalog.h"
+#include "server/service/catalog/names.h"
 #include "server/service/core/job_pool.h"
 #include "server/service/metrics.h"
 #include "server/service/read/batch_reads.h"
@@ -27,6 +28,8 @@
 #include "server/service/read_ahead/plans.h"
 
 namespace ffrecord::server {
+
+class ClusterService;
 
 // The answer to a request that succeeded, made on any thread; or how the request goes on.
 struct Reply {
@@ -39,6 +42,8 @@ struct Reply {
   // There is no answer yet: `next` makes it, in that strand.
   Work next = {};
   JobPool::Strand* next_strand = nullptr;
+  // There is no answer yet: this is called, and gives it to its argument once, on any thread.
+  std::function<void(std::function<void(Result<Reply>)>)> later = {};
 };
 
 // One client: takes its frames, answers them, and keeps what it may use within bounds.
@@ -65,7 +70,8 @@ class Connection {
 
   // What a connection uses; all of it outlives the connection.
   struct Context {
-    Catalog& catalog;
+    Names& names;
+    ClusterService* cluster;  // Null: a daemon by itself.
     ExtentStore& extents;
     DiskReader& disk;
     ReadAhead& read_ahead;
@@ -147,6 +153,9 @@ class Connection {
     Clock::duration write_time{};
     Clock::time_point heard = Clock::now();  // The jobs'. When the catalog was last told of it.
 
+    // What has come of BeginPut.
+    static Result<Reply> Placed(const std::shared_ptr<OpenPut>& put, JobPool& jobs,
+                                Result<std::optional<NewExtent>> place);
     // The jobs'. Has the file made where `put` has its place, by a strand of that disk.
     static Reply OpenIn(const std::shared_ptr<OpenPut>& put, JobPool& jobs);
     static Result<Reply> Open(const std::shared_ptr<OpenPut>& put, JobPool& jobs);
@@ -222,6 +231,9 @@ class Connection {
   Result<void> TakeResolve(const net::FrameHeader& header);
   Result<void> TakeList(const net::FrameHeader& header);
   Result<void> TakeDelete(const net::FrameHeader& header);
+  Result<void> TakeClusterMap(const net::FrameHeader& header);
+  Result<void> TakeSetMember(const net::FrameHeader& header);
+  Result<void> TakePeerQuestion(const net::FrameHeader& header);
   // Damage and malformed bodies end the connection; other errors are the request's alone.
   Result<void> Refuse(const net::FrameHeader& header, const Error& error);
   Result<void> Receive(const net::FrameHeader& header, decltype(Incoming::then) then);
@@ -231,6 +243,7 @@ class Connection {
   // AddJob says BUSY if there is no room. Whoever changes something before it has to ask, for a
   // request that is BUSY was not taken.
   bool has_room_for_job() const noexcept;
+  std::uint32_t map_version() const noexcept;  // For headers of frames.
   Result<void> RefuseJob(const net::FrameHeader& header);
   Result<void> AddJob(const net::FrameHeader& header, JobPool::Kind kind, Work work);
   std::string Tenant() const;

@@ -51,6 +51,7 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
   const std::uint64_t own =
       net::kCapabilityCancel | net::kCapabilityPulls |
       (context_.read_ahead.takes_plans() ? net::kCapabilityPlans : net::kCapabilityNone) |
+      (context_.cluster != nullptr ? net::kCapabilityCluster : net::kCapabilityNone) |
       (OffersLocal() ? net::kCapabilityLocal : net::kCapabilityNone) |
       (context_.rdma != nullptr ? net::kCapabilityRdma : net::kCapabilityNone);
   reply.capabilities = hello.capabilities & own;

@@ -16,14 +16,19 @@ Result<void> Connection::TakePublish(const FrameHeader& header) {
   return Receive(
       header, [this, publish = std::move(publish)](const FrameHeader& sent, PooledBuffer buffer) {
         return AddJob(sent, Kind::kMetadata,
-                      [&catalog = context_.catalog, request = publish.value(), buffer, who = Who(),
+                      [&names = context_.names, request = publish.value(), buffer, who = Who(),
                        own_prefix = token_ ? token_->prefix : std::string()]() -> Result<Reply> {
-                        const auto bytes = buffer ? std::span<const std::byte>(*buffer)
-                                                  : std::span<const std::byte>();
-                        const auto reply = FFR_TRY(catalog.Publish(request, bytes, own_prefix));
-                        spdlog::info("event=published name={} revision={} {}", request.name,
-                                     reply.revision, who);
-                        return Answer(FrameType::kPublish, reply.Encode());
+                        return Later<net::RevisionReply>(
+                            [&names, request, buffer, own_prefix](auto done) {
+                              const auto bytes = buffer ? std::span<const std::byte>(*buffer)
+                                                        : std::span<const std::byte>();
+                              names.Publish(request, bytes, own_prefix, std::move(done));
+                            },
+                            [request, who](const net::RevisionReply& reply) {
+                              spdlog::info("event=published name={} revision={} {}", request.name,
+                                           reply.revision, who);
+                              return Answer(FrameType::kPublish, reply.Encode());
+                            });
                       });
       });
 }
@@ -32,8 +37,8 @@ Result<void> Connection::TakeCheckRoom(const FrameHeader& header) {
   const auto request = Permitted(Right::kWrite, &net::CheckRoom::name);
   if (!request) return Refuse(header, request.error());
   return AddJob(header, Kind::kLookUp,
-                [&catalog = context_.catalog, wanted = request.value()]() -> Result<Reply> {
-                  FFR_TRY(catalog.CheckRoom(wanted.name, wanted.size_bytes));
+                [&names = context_.names, wanted = request.value()]() -> Result<Reply> {
+                  FFR_TRY(names.CheckRoom(wanted.name, wanted.size_bytes));
                   return Answer(FrameType::kCheckRoom);
                 });
 }
@@ -42,10 +47,14 @@ Result<void> Connection::TakeResolve(const FrameHeader& header) {
   const auto request = Permitted(Right::kRead, &net::Resolve::name);
   if (!request) return Refuse(header, request.error());
   return AddJob(header, Kind::kLookUp,
-                [&catalog = context_.catalog, name = request.value().name]() -> Result<Reply> {
-                  auto resolved = FFR_TRY(catalog.Resolve(name));
-                  return Answer(FrameType::kResolve, net::RevisionReply{resolved.revision}.Encode(),
-                                std::move(resolved.manifest));
+                [&names = context_.names, name = request.value().name]() -> Result<Reply> {
+                  return Later<Names::Resolved>(
+                      [&names, name](auto done) { names.Resolve(name, std::move(done)); },
+                      [](Names::Resolved resolved) {
+                        return Answer(FrameType::kResolve,
+                                      net::RevisionReply{resolved.revision}.Encode(),
+                                      std::move(resolved.manifest));
+                      });
                 });
 }
 
@@ -53,10 +62,12 @@ Result<void> Connection::TakeList(const FrameHeader& header) {
   // The prefix that is asked for: names outside one's own are not listed, not even by their number.
   const auto request = Permitted(Right::kRead, &net::List::prefix);
   if (!request) return Refuse(header, request.error());
-  return AddJob(header, Kind::kLookUp,
-                [&catalog = context_.catalog, list = request.value()]() -> Result<Reply> {
-                  return Answer(FrameType::kList, FFR_TRY(catalog.List(list)).Encode());
-                });
+  return AddJob(
+      header, Kind::kLookUp, [&names = context_.names, list = request.value()]() -> Result<Reply> {
+        return Later<net::ListReply>(
+            [&names, list](auto done) { names.List(list, std::move(done)); },
+            [](const net::ListReply& reply) { return Answer(FrameType::kList, reply.Encode()); });
+      });
 }
 
 Result<void> Connection::TakeDelete(const FrameHeader& header) {
@@ -64,10 +75,12 @@ Result<void> Connection::TakeDelete(const FrameHeader& header) {
   if (!request) return Refuse(header, request.error());
   return AddJob(
       header, Kind::kMetadata,
-      [&catalog = context_.catalog, removal = request.value(), who = Who()]() -> Result<Reply> {
-        FFR_TRY(catalog.Remove(removal));
-        spdlog::info("event=removed name={} {}", removal.name, who);
-        return Answer(FrameType::kDelete);
+      [&names = context_.names, removal = request.value(), who = Who()]() -> Result<Reply> {
+        return Later<void>([&names, removal](auto done) { names.Remove(removal, std::move(done)); },
+                           [removal, who] {
+                             spdlog::info("event=removed name={} {}", removal.name, who);
+                             return Answer(FrameType::kDelete);
+                           });
       });
 }
 

@@ -16,7 +16,7 @@ Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
     return SendError(header.request_id, allowed.error());
   std::vector<bool> is_referenced;
   if (token_ && !token_->prefix.empty())
-    is_referenced = context_.catalog.references().AreReferenced(token_->prefix, bind.ids);
+    is_referenced = context_.names.AreReferenced(token_->prefix, bind.ids);
   table_.resize(std::max(table_.size(), bind.first_index + bind.ids.size()));
   net::ExtentBindReply reply;
   reply.statuses.resize(bind.ids.size());

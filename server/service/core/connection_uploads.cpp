@@ -33,25 +33,34 @@ Result<void> Connection::TakePutBegin(const FrameHeader& header) {
   if (!has_room_for_job()) return RefuseJob(header);
   put_ = MakePut(begin);
   put_heard_ = Clock::now();
-  if (const auto answers = context_.catalog.CheckAnswers(); !answers) {
+  if (const auto answers = context_.names.CheckAnswers(); !answers) {
     put_->error = answers.error();
     return SendError(header.request_id, answers.error());
   }
   // The metadata first; then the file, in a strand of its disk.
   QueueJob({header.request_id, false, Kind::kMetadata, nullptr,
-            [put = put_, &catalog = context_.catalog, &jobs = context_.jobs,
+            [put = put_, &names = context_.names, &jobs = context_.jobs,
              owner = token_ ? token_->prefix : std::string()]() -> Result<Reply> {
-              auto place = catalog.BeginPut(put->begin, owner);
-              if (!place) {
-                put->error = place.error();
-                return place.error();
-              }
-              if (!place.value())
-                return Answer(FrameType::kPutBegin, net::PutBeginReply{true}.Encode());
-              put->place = std::move(place).value();
-              return OpenPut::OpenIn(put, jobs);
+              Reply reply;
+              reply.later = [put, &names, &jobs, owner](auto tell) {
+                names.BeginPut(put->begin, owner, [put, &jobs, tell](auto place) {
+                  tell(OpenPut::Placed(put, jobs, std::move(place)));
+                });
+              };
+              return reply;
             }});
   return {};
+}
+
+Result<Reply> Connection::OpenPut::Placed(const std::shared_ptr<OpenPut>& put, JobPool& jobs,
+                                          Result<std::optional<NewExtent>> place) {
+  if (!place) {
+    put->error = place.error();
+    return std::move(place).error();
+  }
+  if (!place.value()) return Answer(FrameType::kPutBegin, net::PutBeginReply{true}.Encode());
+  put->place = std::move(place).value();
+  return OpenIn(put, jobs);
 }
 
 Reply Connection::OpenPut::OpenIn(const std::shared_ptr<OpenPut>& put, JobPool& jobs) {
@@ -84,7 +93,7 @@ Result<void> Connection::OpenPut::Append(std::span<const std::byte> bytes, const
   if (appended) {
     context.metrics.written_bytes.Add(bytes.size());
     if (Clock::now() - heard > kHeardInterval) {
-      context.catalog.NoteHeard(begin.id);
+      context.names.NoteHeard(begin.id);
       heard = Clock::now();
     }
     return {};
@@ -186,7 +195,7 @@ Result<void> Connection::TakePutSeal(const FrameHeader& header) {
               if (put->error) return *put->error;
               if (put->writer) {
                 const auto begin = Clock::now();
-                auto sealed = context.catalog.Seal(*put->writer, seal);
+                auto sealed = context.names.Seal(*put->writer, seal);
                 const auto end = Clock::now();
                 const auto checksum_time = put->writer->checksum_time();
                 put->writer.reset();

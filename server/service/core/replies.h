@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,24 @@ inline Reply Answer(FrameType request, std::vector<std::byte> body = {},
   reply.type = net::ReplyTo(request);
   reply.body = std::move(body);
   reply.payload = std::move(payload);
+  return reply;
+}
+
+// The answer comes when `begin`, which is given whom to tell, says so; `make_answer` makes it of
+// what that was told.
+template <class T, class Begin, class MakeAnswer>
+Reply Later(Begin begin, MakeAnswer make_answer) {
+  Reply reply;
+  reply.later = [begin = std::move(begin),
+                 make_answer = std::move(make_answer)](std::function<void(Result<Reply>)> tell) {
+    begin([tell = std::move(tell), make_answer](Result<T> result) {
+      if (!result) return tell(std::move(result).error());
+      if constexpr (std::is_void_v<T>)
+        tell(make_answer());
+      else
+        tell(make_answer(std::move(result).value()));
+    });
+  };
   return reply;
 }
 

@@ -60,12 +60,39 @@ Result<void> Server::Impl::Open() {
   auto disks = FFR_TRY(OpenDisks());
   extents = FFR_TRY(ExtentStore::Open(std::move(disks), published.Extents()));
   KeepRoomAtHome();
+  stop_accepting = FFR_TRY(EventFd::Make());
+  return options.cluster ? OpenCluster() : OpenCatalog(std::move(published));
+}
+
+Result<void> Server::Impl::OpenCatalog(PublishedNames published) {
   catalog = FFR_TRY(Catalog::Open(*meta, *extents,
                                   {options.upload_grace, options.quotas, &*reserve, home_writes,
                                    home_reads, options.answer_time_max},
                                   std::move(published)));
+  names = std::make_unique<CatalogNames>(*catalog);
   LogFindings(extents->scan_report(), catalog->report());
-  stop_accepting = FFR_TRY(EventFd::Make());
+  return {};
+}
+
+Result<void> Server::Impl::OpenCluster() {
+  ClusterService::Options node = options.cluster->service;
+  if (node.node.empty()) {
+    const DiskMembers members = FFR_TRY(ReadDiskMembers(*meta));
+    if (!members.daemon)
+      return Error{ErrorCode::kIo, "the daemon's id could not be recorded: make room on its disk"};
+    node.node = Hex(*members.daemon);
+  }
+  if (node.advertise.empty()) node.advertise = listener.address().ToString();
+  if (node.domain.empty()) node.domain = node.node;
+  node.token_keys = token_keys ? &*token_keys : nullptr;
+  node.tls = options.tls;
+  node.upload_grace = options.upload_grace;
+  LogExamples("extent_refused", extents->scan_report().refused);
+  spdlog::info("event=node id={} advertise={} domain={} extents={}", node.node, node.advertise,
+               node.domain, extents->totals().extent_count);
+  auto store = FFR_TRY(options.cluster->connect());
+  cluster = FFR_TRY(ClusterService::Start(node, std::move(store), *extents, *meta));
+  names = std::make_unique<ClusterNames>(*cluster, options.quotas);
   return {};
 }
 
@@ -127,11 +154,11 @@ void Server::Impl::KeepRoomAtHome() {
 Result<void> Server::Impl::StartWorkers() {
   jobs = std::make_unique<JobPool>(tenant_shares);
   read_ahead = std::make_unique<ReadAhead>(
-      options.read_ahead_bytes_max, read_ahead_metrics,
+      cluster ? 0 : options.read_ahead_bytes_max, read_ahead_metrics,
       [&pool = *jobs](std::string_view tenant, JobPool::Job job) {
         pool.Post(pool.StrandOf(tenant, JobPool::Kind::kPlan, 0), tenant, std::move(job));
       });
-  planned = std::make_unique<PlannedDatasets>(*catalog, *extents);
+  planned = std::make_unique<PlannedDatasets>(catalog.get(), *extents);
   const std::uint32_t count = options.core_count > 0
                                   ? options.core_count
                                   : std::max(std::thread::hardware_concurrency(), 1U);
@@ -144,7 +171,8 @@ Result<void> Server::Impl::StartWorkers() {
                                   options.held_bytes_max, extents->disks().size()};
   for (std::uint32_t i = 0; i < count; ++i) metrics.push_back(std::make_unique<WorkerMetrics>());
   for (std::uint32_t i = 0; i < count; ++i) {
-    const Worker::Context context{.catalog = *catalog,
+    const Worker::Context context{.names = *names,
+                                  .cluster = cluster.get(),
                                   .extents = *extents,
                                   .read_ahead = *read_ahead,
                                   .planned = *planned,
@@ -247,6 +275,7 @@ void Server::Impl::StartUpkeep() {
   const auto add = [this](JobPool::Strand& strand, std::function<Result<std::uint64_t>()> work) {
     upkeep.push_back(std::make_unique<Upkeep>(strand, std::move(work)));
   };
+  if (!catalog) return;
   add(jobs->upkeep(), [this]() -> Result<std::uint64_t> {
     FFR_TRY(catalog->GiveUpUploads(Catalog::Clock::now()));
     return 0;
@@ -260,7 +289,7 @@ void Server::Impl::StartUpkeep() {
 }
 
 void Server::Impl::LogWhetherMetadataAnswers() {
-  const auto answers = catalog->CheckAnswers();
+  const auto answers = names->CheckAnswers();
   if (std::exchange(metadata_answers, bool{answers}) == bool{answers}) return;
   if (answers)
     spdlog::info("event=metadata_answers");
@@ -294,6 +323,7 @@ bool Server::Impl::Stop(Clock::time_point deadline) {
   for (auto& worker : workers) worker->Drain();
   const bool all_closed = connection_count.WaitNone(deadline);
   for (auto& worker : workers) worker->Stop();
+  if (cluster) cluster->Stop();
   return (!jobs || jobs->WaitIdle(deadline)) && all_closed;
 }
 

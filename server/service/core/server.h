@@ -16,11 +16,19 @@
 #include "libffrecord/net/transport/rdma/rdma.h"
 #include "libffrecord/net/transport/tls/tls.h"
 #include "server/service/catalog/catalog.h"
+#include "server/service/cluster/cluster_service.h"
 #include "server/service/read/disk_reader.h"
 #include "server/storage/disk_set.h"
 #include "server/storage/scrubber.h"
 
 namespace ffrecord::server {
+
+// The cluster of which a daemon is a node: `connect` makes its coordinator. Of `service`, node,
+// advertise and domain are filled in where they are empty; grace, tokens and TLS are the daemon's.
+struct ServerCluster {
+  std::function<Result<std::shared_ptr<MetaStore>>()> connect;
+  ClusterService::Options service = {};
+};
 
 // One storage daemon: the extents and names of its disks, served on one address.
 //
@@ -71,6 +79,7 @@ class Server {
     // dataset, and less on a small disk.
     std::uint64_t reserve_bytes = std::uint64_t{32} << 20;
     Scrubber::Options scrub = {};
+    std::optional<ServerCluster> cluster = {};  // None: the daemon is by itself.
     // Called once, from any thread, when no event loop is left that could serve anybody: the
     // process had best end, and be started again.
     std::function<void()> on_failure = {};
@@ -90,7 +99,7 @@ class Server {
   const std::string& transports() const noexcept;  // "tcp" or "tls", then ",shm" and ",rdma".
   // "none", or who is let in: "tokens", "certificates", "certificates,tokens".
   std::string_view authentication() const noexcept;
-  const Catalog::Report& catalog_report() const noexcept;
+  const Catalog::Report& catalog_report() const noexcept;  // Not of a node of a cluster.
   const ExtentStore::ScanReport& scan_report() const noexcept;
 
   // Takes no more connections, says GOAWAY, finishes what has been taken, closes. True if all was

@@ -18,7 +18,10 @@
 #include "server/service/access/tokens.h"
 #include "server/service/admin/admin_server.h"
 #include "server/service/admin/metrics_text.h"
+#include "server/service/catalog/catalog_names.h"
 #include "server/service/catalog/disk_members.h"
+#include "server/service/cluster/cluster_names.h"
+#include "server/service/cluster/cluster_service.h"
 #include "server/service/core/connection_count.h"
 #include "server/service/core/job_pool.h"
 #include "server/service/core/server.h"
@@ -40,6 +43,8 @@ struct Server::Impl {
 
   // Start and stop.
   Result<void> Open();
+  Result<void> OpenCatalog(PublishedNames published);
+  Result<void> OpenCluster();
   Result<ExtentStore::Disks> OpenDisks();
   void KeepRoomAtHome();
   Result<void> StartWorkers();
@@ -67,7 +72,9 @@ struct Server::Impl {
   WriteHealth::Report Writes() const;
   std::string Remark() const;
   MetricsView View() const;
+  void AddCluster(MetricsView& view) const;
   Result<std::string> DatasetsJson();
+  Result<std::string> ClusterJson();
 
   const Options options;
   net::TcpListener listener;
@@ -91,7 +98,9 @@ struct Server::Impl {
   std::unique_ptr<BlockingStore> meta;
   std::unique_ptr<ExtentStore> extents;
   std::optional<DiskReserve> reserve;
-  std::unique_ptr<Catalog> catalog;
+  std::unique_ptr<Catalog> catalog;                  // Null in a cluster.
+  std::unique_ptr<ClusterService> cluster;           // Null without one.
+  std::unique_ptr<Names> names;                      // Of either.
   std::vector<std::unique_ptr<Scrubber>> scrubbers;  // One for each disk.
   std::vector<std::unique_ptr<DiskDrain>> drains;
   ReadAhead::Metrics read_ahead_metrics;

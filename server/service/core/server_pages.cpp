@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <future>
 #include <set>
 
 #include "libffrecord/base/hex.h"
@@ -64,6 +65,7 @@ Result<void> Server::Impl::StartAdmin() {
   AdminServer::Pages pages;
   pages.metrics = [this] { return MetricsText(View()); };
   pages.datasets = [this] { return DatasetsJson(); };
+  pages.cluster = [this] { return ClusterJson(); };
   pages.token = FFR_TRY(ReadAdminToken(options.admin_token_file));
   pages.remark = [this]() -> std::string {
     if (state.load(std::memory_order_acquire) == State::kStarting) return "";
@@ -117,7 +119,7 @@ std::string Server::Impl::Remark() const {
   };
   if (home_writes == &own_home_writes) add(own_home_writes.report());
   for (const auto& disk : extents->disks()) add(disk->writes().report());
-  if (const auto answers = catalog->CheckAnswers(); !answers)
+  if (const auto answers = names->CheckAnswers(); !answers)
     remarks.push_back(answers.error().message);
   if (const std::uint64_t count = extents->missing_disk_count(); count > 0)
     remarks.push_back("missing disks: " + std::to_string(count));
@@ -126,6 +128,26 @@ std::string Server::Impl::Remark() const {
   std::string text;
   for (const std::string& remark : remarks) text += (text.empty() ? "" : "; ") + remark;
   return text;
+}
+
+void Server::Impl::AddCluster(MetricsView& view) const {
+  const auto status = cluster->GetStatus();
+  if (!status) return;
+  view.cluster = {.is_leased = status.value().is_leased,
+                  .is_leading = status.value().is_leading,
+                  .is_from_cache = status.value().state->is_from_cache,
+                  .is_moving = status.value().is_moving,
+                  .map_version = status.value().state->map_version(),
+                  .silent_for = status.value().silent_for.value_or(std::chrono::milliseconds(0)),
+                  .missing_count = status.value().missing_count,
+                  .surplus_count = status.value().surplus_count,
+                  .unexplained_count = status.value().unexplained_count,
+                  .refused_count = status.value().refused_count,
+                  .pulled_count = status.value().pulled_count,
+                  .pulled_bytes = status.value().pulled_bytes,
+                  .dropped_count = status.value().dropped_count};
+  for (const auto& node : status.value().state->nodes)
+    ++(node.is_up ? view.cluster->up_count : view.cluster->down_count);
 }
 
 MetricsView Server::Impl::View() const {
@@ -143,13 +165,13 @@ MetricsView Server::Impl::View() const {
   view.failed_worker_count = failed_worker_count.load();
   view.held_bytes_max = options.held_bytes_max * workers.size();
   view.connections_refused = connections_refused.value();
-  view.dataset_count = catalog->name_count();
+  view.dataset_count = names->name_count();
   const auto totals = extents->totals();
   view.extent_count = totals.extent_count;
   view.extent_bytes = totals.size_bytes;
   view.bad_extent_count = totals.bad_count;
   view.writes = Writes().state;
-  view.metadata_wait = std::chrono::duration<double>(catalog->waiting_time());
+  if (catalog) view.metadata_wait = std::chrono::duration<double>(catalog->waiting_time());
   view.missing_disk_count = extents->missing_disk_count();
   view.scrub_pass_count = UINT64_MAX;
   for (std::size_t i = 0; i < scrubbers.size(); ++i) {
@@ -164,12 +186,13 @@ MetricsView Server::Impl::View() const {
   }
   // Prefixes are names, or nearly so.
   if (!token_keys || !options.admin_token_file.empty()) {
-    view.quotas = catalog->Usages();
+    view.quotas = names->Usages();
     if (!options.tenant_weights.empty())
       for (const auto& [prefix, share] : tenant_shares.all())
         view.tenants.push_back(
             {prefix, share.weight, static_cast<double>(share.disk_us.value()) / 1e6});
   }
+  if (cluster) AddCluster(view);
   view.workers = metrics;
   view.read_ahead = &read_ahead_metrics;
   view.read_ahead_bytes_max = options.read_ahead_bytes_max;
@@ -183,13 +206,79 @@ Result<std::string> Server::Impl::DatasetsJson() {
   // What names there are only a token tells.
   if (token_keys && options.admin_token_file.empty())
     return Error{ErrorCode::kDenied, "names are shown only to clients with a token"};
-  const auto listed = FFR_TRY(catalog->List({kDatasetsShown, "", ""}));
+  std::promise<Result<net::ListReply>> promise;
+  names->List({kDatasetsShown, "", ""},
+              [&](Result<net::ListReply> reply) { promise.set_value(std::move(reply)); });
+  const auto listed = FFR_TRY(promise.get_future().get());
   std::string json = "{\"datasets\": [";
   for (const auto& entry : listed.entries)
     json += fmt::format("{}{{\"name\": \"{}\", \"size_bytes\": {}, \"file_count\": {}}}",
                         json.ends_with('[') ? "" : ", ", entry.name, entry.size_bytes,
                         entry.file_count);
   return json + (listed.more ? "], \"more\": true}" : "], \"more\": false}");
+}
+
+namespace {
+
+std::string_view NameOf(net::MemberState state) {
+  switch (state) {
+    case net::MemberState::kIn:
+      return "in";
+    case net::MemberState::kDraining:
+      return "draining";
+    case net::MemberState::kOut:
+      break;
+  }
+  return "out";
+}
+
+// As a JSON string.
+std::string Quoted(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted.push_back('\\');
+    quoted.push_back(c < ' ' ? ' ' : c);
+  }
+  return quoted + '"';
+}
+
+std::string NodesJson(const ClusterState& state) {
+  std::string json = "[";
+  for (const auto& node : state.nodes) {
+    const std::uint16_t ordinal = state.slots->map.Find(node.id);
+    const auto& rows = state.slots->map.rows;
+    json += fmt::format(
+        "{}{{\"id\": {}, \"address\": {}, \"domain\": {}, \"weight\": {}, \"state\": \"{}\", "
+        "\"is_up\": {}, \"slots\": {}}}",
+        json.size() > 1 ? ", " : "", Quoted(node.id), Quoted(node.address), Quoted(node.domain),
+        node.weight, NameOf(node.state), node.is_up,
+        ordinal == SlotMap::kNoNode ? 0 : std::ranges::count(rows, ordinal));
+  }
+  return json + "]";
+}
+
+}  // namespace
+
+// All of it to those who may see metrics: names are not in it.
+Result<std::string> Server::Impl::ClusterJson() {
+  if (state.load(std::memory_order_acquire) == State::kStarting)
+    return Error{ErrorCode::kUnavailable, "starting"};
+  if (!cluster) return Error{ErrorCode::kNotFound, "this daemon is not one of a cluster"};
+  const auto status = FFR_TRY(cluster->GetStatus());
+  const ClusterState& known = *status.state;
+  return fmt::format(
+      "{{\"cluster\": \"{}\", \"node\": {}, \"leased\": {}, \"leading\": {}, \"leader\": {}, "
+      "\"trouble\": {}, \"coordinator_silent_ms\": {}, \"from_cache\": {}, \"map_version\": {}, "
+      "\"moving\": {}, \"replicas\": {}, \"names\": {}, \"missing\": {}, \"surplus\": {}, "
+      "\"refused\": {}, \"unexplained\": {}, \"open_uploads\": {}, \"tombstones\": {}, "
+      "\"pulled\": {}, \"pulled_bytes\": {}, \"dropped\": {}, \"nodes\": {}}}",
+      Hex(known.cluster), Quoted(cluster->options().node), status.is_leased, status.is_leading,
+      Quoted(status.leader), Quoted(status.trouble),
+      status.silent_for ? status.silent_for->count() : 0, known.is_from_cache, known.map_version(),
+      status.is_moving, +cluster->options().replicas, known.names->size(), status.missing_count,
+      status.surplus_count, status.refused_count, status.unexplained_count,
+      status.open_upload_count, status.tombstone_count, status.pulled_count, status.pulled_bytes,
+      status.dropped_count, NodesJson(known));
 }
 
 }  // namespace ffrecord::server

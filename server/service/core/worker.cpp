@@ -50,7 +50,8 @@ Worker::Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueF
       disk_(std::move(engine), context.disk_bounds),
       read_ahead_(context.read_ahead),
       idle_reads_(read_ahead_, disk_),
-      connection_context_{context.catalog,
+      connection_context_{context.names,
+                          context.cluster,
                           context.extents,
                           disk_,
                           context.read_ahead,
@@ -120,19 +121,30 @@ void Worker::Wake() { wake_.Ring(); }
 void Worker::RunJob(Job job, JobPool::Strand& strand) {
   const std::string tenant = job.tenant;
   context_.jobs.Post(strand, tenant, [this, job = std::move(job)] {
-    auto reply = std::make_shared<Result<Reply>>(job.work());
-    if (*reply && reply->value().next) {
-      RunJob({job.connection, job.tenant, std::move(reply->value().next)},
-             *reply->value().next_strand);
-      return;
-    }
-    context_.metrics.jobs.Remove();
-    Post([this, id = job.connection, reply] {
-      const auto found = connections_.find(id);
-      if (found == connections_.end()) return;
-      found->second.connection->FinishJob(std::move(*reply));
-      Touch(id);
-    });
+    auto outcome = job.work();
+    TakeOutcome({job.connection, job.tenant, {}}, std::move(outcome));
+  });
+}
+
+void Worker::TakeOutcome(Job job, Result<Reply> outcome) {
+  if (outcome && outcome.value().later) {
+    const auto later = std::move(outcome.value().later);
+    later([this, job = std::move(job)](Result<Reply> made) { TakeOutcome(job, std::move(made)); });
+    return;
+  }
+  if (outcome && outcome.value().next) {
+    JobPool::Strand& strand = *outcome.value().next_strand;
+    job.work = std::move(outcome.value().next);
+    RunJob(std::move(job), strand);
+    return;
+  }
+  context_.metrics.jobs.Remove();
+  auto reply = std::make_shared<Result<Reply>>(std::move(outcome));
+  Post([this, id = job.connection, reply] {
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) return;
+    found->second.connection->FinishJob(std::move(*reply));
+    Touch(id);
   });
 }
 

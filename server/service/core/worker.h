@@ -29,7 +29,8 @@ namespace ffrecord::server {
 class Worker {
  public:
   struct Context {  // Outlive the worker.
-    Catalog& catalog;
+    Names& names;
+    ClusterService* cluster;  // Null: a daemon by itself.
     ExtentStore& extents;
     ReadAhead& read_ahead;
     PlannedDatasets& planned;
@@ -75,6 +76,7 @@ class Worker {
   Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueFd epoll, EventFd wake);
   void Post(Message message);
   void RunJob(Job job, JobPool::Strand& strand);
+  void TakeOutcome(Job job, Result<Reply> outcome);
   void Loop();
   void Fail(const Error& error);
   void ReadMailbox();

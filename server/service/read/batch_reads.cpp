@@ -32,8 +32,8 @@ std::uint32_t Microseconds(BatchReads::Clock::time_point from, BatchReads::Clock
 // Collects pieces of one batch and sends them, about kFramePayloadBytes at a time.
 class BatchReads::Frame {
  public:
-  Frame(std::uint64_t request_id, net::Endpoint& endpoint, OutgoingPayload& payload)
-      : request_id_(request_id), endpoint_(endpoint), payload_(payload) {}
+  Frame(const net::FrameHeader& header, net::Endpoint& endpoint, OutgoingPayload& payload)
+      : header_(header), endpoint_(endpoint), payload_(payload) {}
 
   // `run`: where the piece lies, and from where on in which file, if it is mapped.
   Result<void> Add(const RunPiece& piece, const net::Endpoint::MappedPiece& run) {
@@ -59,13 +59,12 @@ class BatchReads::Frame {
   void AddOwner(OutgoingPayload::Owner owner) { owners_.push_back(std::move(owner)); }
 
   Result<void> Send() {
-    const auto header = MakeHeader(net::FrameType::kBatchData, request_id_);
     // Records come in the order of the disk: side by side again, they are few large writes.
     std::ranges::sort(placed_, {}, [](const auto& piece) { return piece.place.address; });
     if (!placed_.empty())
-      FFR_TRY(endpoint_.remote_memory()->SendPlaced(header, data_.Encode(), placed_));
+      FFR_TRY(endpoint_.remote_memory()->SendPlaced(header_, data_.Encode(), placed_));
     else if (!data_.pieces.empty())
-      FFR_TRY(endpoint_.SendMapped(header, data_.Encode(), places_));
+      FFR_TRY(endpoint_.SendMapped(header_, data_.Encode(), places_));
     // Owners without pieces here: theirs are in frames before this one.
     if (size_bytes_ > 0 || !owners_.empty())
       payload_.Add(std::make_shared<std::vector<OutgoingPayload::Owner>>(std::move(owners_)),
@@ -85,7 +84,7 @@ class BatchReads::Frame {
     return run;
   }
 
-  const std::uint64_t request_id_;
+  const net::FrameHeader header_;
   net::Endpoint& endpoint_;
   OutgoingPayload& payload_;
   net::BatchData data_;
@@ -377,7 +376,7 @@ Result<void> BatchReads::Send(net::Endpoint& endpoint, OutgoingPayload& payload)
   has_completed_ = false;
   for (auto entry = batches_.begin(); entry != batches_.end();) {
     Batch& batch = entry->second;
-    Frame frame(batch.request_id, endpoint, payload);
+    Frame frame(Header(net::FrameType::kBatchData, batch.request_id), endpoint, payload);
     for (const std::uint32_t run : std::exchange(batch.completed, {}))
       FFR_TRY(SendRun(batch, run, frame));
     FFR_TRY(frame.Send());
@@ -410,7 +409,7 @@ Result<void> BatchReads::SendDone(const Batch& batch, net::Endpoint& endpoint,
   done.grant_us = Microseconds({}, Clock::time_point(batch.stalled_time));
   done.send_us = Microseconds(batch.ended, Clock::now());
   Measure(batch, done, endpoint.transport(), payload);
-  return endpoint.Send(MakeHeader(net::ReplyTo(net::FrameType::kBatchRead), batch.request_id),
+  return endpoint.Send(Header(net::ReplyTo(net::FrameType::kBatchRead), batch.request_id),
                        done.Encode(), {});
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -12,6 +13,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/net/protocol/batch_messages.h"
+#include "libffrecord/net/protocol/daemon_frames.h"
 #include "libffrecord/net/transport/endpoint.h"
 #include "libffrecord/net/transport/slab.h"
 #include "server/service/metrics.h"
@@ -32,10 +34,15 @@ class BatchReads {
   static constexpr std::uint64_t kWindowBytes = std::uint64_t{4} << 20;
   using Clock = std::chrono::steady_clock;
 
-  // `metrics` outlives this, and the payload that it has sent.
+  // `metrics` outlives this, and the payload that it has sent. `map_version` is that of the frames;
+  // it outlives this. Null: that of a single daemon.
   BatchReads(DiskReader& disk, ReadAheadPort& read_ahead, std::uint64_t connection,
-             WorkerMetrics& metrics)
-      : disk_(disk), read_ahead_(read_ahead), connection_(connection), metrics_(metrics) {}
+             WorkerMetrics& metrics, const std::atomic<std::uint32_t>* map_version = nullptr)
+      : disk_(disk),
+        read_ahead_(read_ahead),
+        connection_(connection),
+        metrics_(metrics),
+        map_version_(map_version) {}
   ~BatchReads();
   BatchReads(const BatchReads&) = delete;
   BatchReads& operator=(const BatchReads&) = delete;
@@ -109,6 +116,10 @@ class BatchReads {
   Result<void> SendDone(const Batch& batch, net::Endpoint& endpoint, OutgoingPayload& payload);
   void Measure(const Batch& batch, const net::BatchDone& done, std::string_view transport,
                OutgoingPayload& payload);
+  net::FrameHeader Header(net::FrameType type, std::uint64_t request_id) const {
+    return MakeHeader(type, request_id,
+                      map_version_ == nullptr ? net::kMapVersion : map_version_->load());
+  }
   void Release(std::uint32_t size_bytes);
   OutgoingPayload::Owner OwnerOf(Run& run, std::uint32_t size_bytes);
 
@@ -119,6 +130,7 @@ class BatchReads {
   ReadAheadPort& read_ahead_;
   const std::uint64_t connection_;
   WorkerMetrics& metrics_;
+  const std::atomic<std::uint32_t>* const map_version_;
   std::uint32_t reading_count_ = 0;         // Runs of this connection that are with the disk.
   std::map<std::uint64_t, Batch> batches_;  // By a number that rises; the oldest is served first.
   std::uint64_t next_batch_ = 0;

@@ -44,7 +44,9 @@ Result<std::shared_ptr<const PlannedRecords>> PlannedDatasets::Get(const std::st
   const std::lock_guard opening(dataset->opening);
   // The name may be gone, or stand for something else: the plan is read all the same.
   if (auto records = dataset->records.lock()) return records;
-  const auto resolved = FFR_TRY(catalog_.Resolve(name));
+  if (catalog_ == nullptr)
+    return Error{ErrorCode::kUnavailable, "this daemon follows no plans, as a node of a cluster"};
+  const auto resolved = FFR_TRY(catalog_->Resolve(name));
   if (resolved.revision != revision)
     return Error{ErrorCode::kConflict, name + " was published again since it was opened"};
   auto manifest = FFR_TRY(DecodeDatasetManifest(resolved.manifest));

@@ -49,7 +49,8 @@ class PlannedRecords {
 // The datasets that plans are about, each opened once for all who plan with it. Thread-safe.
 class PlannedDatasets {
  public:
-  PlannedDatasets(Catalog& catalog, const ExtentStore& extents)
+  // Without a catalog (null), as a node of a cluster is, nothing can be planned.
+  PlannedDatasets(Catalog* catalog, const ExtentStore& extents)
       : catalog_(catalog), extents_(extents) {}
 
   // Fails with kNotFound if there is no such name, kConflict if it stands for something else than
@@ -65,7 +66,7 @@ class PlannedDatasets {
   };
   std::shared_ptr<Dataset> Find(const Key& key);
 
-  Catalog& catalog_;
+  Catalog* const catalog_;
   const ExtentStore& extents_;
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<Dataset>> open_;

@@ -1,0 +1,158 @@
+// What the machines of a node want done, and how it is done: calls of the store, questions to other
+// nodes, work with extents.
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <variant>
+
+#include "server/service/cluster/cluster_service.h"
+
+namespace ffrecord::server {
+
+using namespace cluster;  // NOLINT: the words of machines.
+
+// One action; a call for each kind.
+struct ClusterService::Carrier {
+  ClusterService& service;
+  const CallId id;
+  const TimePoint deadline;
+
+  // The result of the store, as an answer. It comes on the store's thread, perhaps late.
+  template <class T>
+  MetaStore::Done<T> Answer() const {
+    return [&service = service, inbox = service.inbox_, id = id](Result<T> result) {
+      inbox->Post([&service, id, result = std::move(result)] {
+        if (result) service.heard_ = TimePoint::clock::now();
+        service.Take({id, result});
+      });
+    };
+  }
+
+  void operator()(GetKey& call) const {
+    service.store_->Get(std::move(call.key), deadline,
+                        Answer<std::optional<MetaStore::KeyValue>>());
+  }
+  void operator()(MetaStore::ListRequest& call) const {
+    service.store_->List(std::move(call), deadline, Answer<MetaStore::Page>());
+  }
+  void operator()(MetaStore::Commit& call) const {
+    service.store_->TryCommit(std::move(call), deadline, Answer<MetaStore::Outcome>());
+  }
+  void operator()(GrantLease& call) const {
+    service.store_->GrantLease(call.ttl, deadline, Answer<MetaStore::Lease>());
+  }
+  void operator()(KeepLease& call) const {
+    service.store_->KeepLease(call.lease, deadline,
+                              Answer<std::optional<std::chrono::milliseconds>>());
+  }
+  void operator()(RevokeLease& call) const {
+    service.store_->RevokeLease(call.lease, deadline, Answer<void>());
+  }
+  void operator()(WatchKeys& call) const {
+    const auto watch = service.store_->Watch(
+        std::move(call.prefix), call.from_revision,
+        [&service = service, inbox = service.inbox_, id = id](MetaStore::News news) {
+          inbox->Post([&service, id, news = std::move(news)] {
+            if (news.kind == MetaStore::News::Kind::kEvents)
+              service.heard_ = TimePoint::clock::now();
+            else
+              service.watches_.erase(id);
+            service.Take({id, news});
+          });
+        });
+    service.watches_.emplace(id, watch);
+  }
+
+  // Questions: to this node itself at once, to others by their threads.
+  template <class T, class Question>
+  void Ask(Question& question) const {
+    const std::string node = question.node;
+    if (node == service.options_.node)
+      return service.Deliver(id, Result<T>(service.node_.OnAsk(TimePoint::clock::now(), question)));
+    service.peers_.Ask<T>(
+        node, deadline,
+        [question = std::move(question), deadline = deadline](net::Channel& peer) {
+          return CallPeer(peer, question, deadline);
+        },
+        [&service = service, id = id](Result<T> answer) { service.Deliver(id, answer); });
+  }
+  void operator()(AskHoldings& question) const { Ask<Holdings>(question); }
+  void operator()(AskHeard& question) const { Ask<Flags>(question); }
+  void operator()(AskBuried& question) const { Ask<Flags>(question); }
+  void operator()(AskFilled& question) const { Ask<Flags>(question); }
+
+  // What moves bytes: by threads that wait for disks and for other nodes.
+  void operator()(FetchBody& call) const {
+    service.peers_.PostBulk(
+        [&service = service, id = id, deadline = deadline, call = std::move(call)] {
+          service.Deliver(id, FetchAll(service, call, deadline));
+        });
+  }
+  void operator()(StoreBody& call) const {
+    service.peers_.PostBulk(
+        [&service = service, id = id, deadline = deadline, call = std::move(call)] {
+          service.Deliver(id, Store(service, call, deadline));
+        });
+  }
+  void operator()(PullExtent& call) const {
+    service.peers_.PostBulk(
+        [&service = service, id = id, deadline = deadline, call = std::move(call)] {
+          service.Deliver(id, Pull(service, call, deadline));
+        });
+  }
+  void operator()(DropExtent& call) const {
+    service.extents_.Drop(call.id);
+    ++service.dropped_count_;
+    service.Deliver(id, Result<void>());
+  }
+
+  // All but this node.
+  static std::vector<std::string> Others(const ClusterService& service,
+                                         std::vector<std::string> nodes) {
+    std::erase(nodes, service.options_.node);
+    return nodes;
+  }
+
+  static Result<Body> FetchAll(ClusterService& service, const FetchBody& call, TimePoint deadline) {
+    const auto others = Others(service, call.nodes);
+    Body body;
+    for (const ManifestExtent& extent : call.extents) {
+      auto bytes = service.extents_.Read(extent);
+      if (!bytes) bytes = service.peers_.Fetch(extent, others, deadline);
+      if (!bytes) return std::move(bytes).error();
+      body.insert(body.end(), bytes.value().begin(), bytes.value().end());
+    }
+    return body;
+  }
+
+  static Result<void> Store(ClusterService& service, const StoreBody& call, TimePoint deadline) {
+    if (call.node != service.options_.node) {
+      const auto peer = FFR_TRY(service.peers_.Dial(call.node, deadline));
+      return StoreExtent(*peer, call.extent, call.bytes, deadline);
+    }
+    service.extents_.NoteHeard(UploadOf(call.extent.id));
+    FFR_TRY(service.CheckSeal({call.extent.id, call.extent.xxh3}));
+    return service.extents_.Write(call.extent, call.bytes);
+  }
+
+  static Result<void> Pull(ClusterService& service, const PullExtent& call, TimePoint deadline) {
+    const auto bytes =
+        FFR_TRY(service.peers_.Fetch(call.extent, Others(service, call.nodes), deadline));
+    FFR_TRY(service.extents_.Write(call.extent, bytes));
+    ++service.pulled_count_;
+    service.pulled_bytes_ += bytes.size();
+    return {};
+  }
+};
+
+void ClusterService::Carry(std::vector<Action> actions) {
+  for (Action& action : actions)
+    std::visit(Carrier{*this, action.id, action.deadline}, action.call);
+}
+
+void ClusterService::Deliver(CallId id, Reply reply) {
+  inbox_->Post([this, id, reply = std::move(reply)] { Take({id, reply}); });
+}
+
+}  // namespace ffrecord::server

@@ -1,0 +1,139 @@
+#include "server/service/cluster/cluster_cache.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "libffrecord/base/cursor.h"
+
+namespace ffrecord::server {
+namespace {
+
+constexpr const char* kIdKey = "cluster/id";
+constexpr const char* kSlotsKey = "cluster/slots";
+constexpr const char* kNodesKey = "cluster/nodes";
+constexpr std::string_view kNameKeys = "cluster/names/";
+constexpr std::uint32_t kPageSize = 64;
+constexpr std::size_t kCommitBytes = std::size_t{16} << 20;
+
+std::vector<std::byte> EncodeName(const ClusterState::Name& name,
+                                  std::span<const std::byte> manifest) {
+  const auto record = name.record.Encode();
+  ByteWriter writer;
+  writer.Put(name.revision);
+  writer.Put(static_cast<std::uint32_t>(record.size()));
+  writer.PutBytes(record);
+  writer.PutBytes(manifest);
+  return std::move(writer).Take();
+}
+
+std::optional<ClusterState::Name> DecodeName(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  ClusterState::Name name;
+  name.revision = reader.Take<std::uint64_t>();
+  auto record = cluster::DatasetRecord::Decode(reader.TakeBytes(reader.Take<std::uint32_t>()));
+  if (!reader.ok() || !record) return std::nullopt;
+  name.record = std::move(record).value();
+  auto manifest = DecodeDatasetManifest(reader.TakeBytes(reader.remaining()));
+  if (!manifest) return std::nullopt;
+  name.manifest = std::make_shared<const DatasetManifest>(std::move(manifest).value());
+  return name;
+}
+
+// The nodes in the form of a reply to clients, which names them all.
+std::vector<std::byte> EncodeNodes(const ClusterState& state) {
+  net::ClusterMapReply reply;
+  reply.node = "cache";
+  reply.nodes = state.nodes;
+  return reply.Encode();
+}
+
+ClusterState::Nodes DecodeNodes(std::span<const std::byte> bytes) {
+  auto reply = net::ClusterMapReply::Decode(bytes);
+  if (!reply) return {};
+  for (auto& node : reply.value().nodes) node.is_up = false;  // Nobody knows.
+  return std::move(reply).value().nodes;
+}
+
+}  // namespace
+
+Result<std::optional<net::ClusterId>> ClusterCache::ReadId() {
+  const auto found = FFR_TRY(store_.Get(kIdKey));
+  net::ClusterId id{};
+  if (!found || found->value.size() != id.size()) return std::optional<net::ClusterId>();
+  std::ranges::copy(found->value, id.begin());
+  return std::optional(id);
+}
+
+Result<void> ClusterCache::WriteId(const net::ClusterId& id) {
+  FFR_TRY(store_.TryCommit({{}, {{kIdKey, {id.begin(), id.end()}}}, {}}));
+  return {};
+}
+
+Result<ClusterState> ClusterCache::Load() {
+  ClusterState state;
+  state.is_from_cache = true;
+  if (const auto slots = FFR_TRY(store_.Get(kSlotsKey))) {
+    auto record = cluster::SlotsRecord::Decode(slots->value);
+    if (record)
+      state.slots = std::make_shared<const cluster::SlotsRecord>(std::move(record).value());
+  }
+  if (const auto nodes = FFR_TRY(store_.Get(kNodesKey))) state.nodes = DecodeNodes(nodes->value);
+  auto names = std::make_shared<ClusterState::NameMap>();
+  std::string after;
+  for (bool more = true; more;) {
+    auto page = FFR_TRY(store_.List(kNameKeys, after, kPageSize));
+    for (const auto& entry : page.entries)
+      if (auto name = DecodeName(entry.value))
+        names->emplace(entry.key.substr(kNameKeys.size()), std::move(*name));
+    more = page.more;
+    if (!page.entries.empty()) after = page.entries.back().key;
+  }
+  state.names = std::move(names);
+  saved_ = state;
+  return state;
+}
+
+Result<void> ClusterCache::Save(const ClusterState& state) {
+  if (*state.slots != *saved_.slots) {
+    FFR_TRY(store_.TryCommit({{}, {{kSlotsKey, state.slots->Encode()}}, {}}));
+    saved_.slots = state.slots;
+  }
+  if (state.nodes != saved_.nodes) {
+    FFR_TRY(store_.TryCommit({{}, {{kNodesKey, EncodeNodes(state)}}, {}}));
+    saved_.nodes = state.nodes;
+  }
+  if (state.names == saved_.names) return {};
+  return SaveNames(state);
+}
+
+Result<void> ClusterCache::SaveNames(const ClusterState& state) {
+  auto saved = std::make_shared<ClusterState::NameMap>(*saved_.names);
+  saved_.names = saved;  // As far as it has come, also after a failure.
+  BlockingStore::Commit commit;
+  std::size_t size_bytes = 0;
+  for (const auto& [text, name] : *saved)
+    if (!state.names->contains(text)) commit.deletes.push_back(std::string(kNameKeys) + text);
+  const auto flush = [&]() -> Result<void> {
+    if (commit.puts.empty() && commit.deletes.empty()) return {};
+    FFR_TRY(store_.TryCommit(commit));
+    commit = {};
+    size_bytes = 0;
+    return {};
+  };
+  for (const auto& [text, name] : *state.names) {
+    const auto old = saved->find(text);
+    if (!name.manifest || (old != saved->end() && old->second.revision == name.revision)) continue;
+    const auto manifest = FFR_TRY(EncodeDatasetManifest(*name.manifest));
+    commit.puts.push_back({std::string(kNameKeys) + text, EncodeName(name, manifest)});
+    size_bytes += manifest.size();
+    if (size_bytes >= kCommitBytes) FFR_TRY(flush());
+  }
+  FFR_TRY(flush());
+  std::erase_if(*saved, [&](const auto& entry) { return !state.names->contains(entry.first); });
+  for (const auto& [text, name] : *state.names)
+    if (name.manifest) saved->insert_or_assign(text, name);
+  return {};
+}
+
+}  // namespace ffrecord::server

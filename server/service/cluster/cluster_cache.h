@@ -1,0 +1,38 @@
+#pragma once
+
+#include <optional>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/net/protocol/cluster_messages.h"
+#include "server/metadata/blocking_store.h"
+#include "server/service/cluster/cluster_state.h"
+
+namespace ffrecord::server {
+
+// What this node knew of its cluster, on its own disk: so a daemon that starts while the
+// coordinator is away serves the names that it knew. Nothing is ever dropped because of it.
+//
+// Lies in the daemon's own metadata: cluster/id, cluster/slots, cluster/nodes, and for each name
+// cluster/names/<name>. Thread-bound; blocks on the disk; borrows the store.
+class ClusterCache {
+ public:
+  explicit ClusterCache(BlockingStore& store) : store_(store) {}
+
+  // The cluster that this node's data belongs to; none: it has never been of one.
+  Result<std::optional<net::ClusterId>> ReadId();
+  Result<void> WriteId(const net::ClusterId& id);
+
+  // What was saved last; entries that cannot be read are left out.
+  Result<ClusterState> Load();
+  // Saves what differs from the last one. Names whose manifest is not known are not saved.
+  Result<void> Save(const ClusterState& state);
+
+ private:
+  Result<void> SaveNames(const ClusterState& state);
+
+  BlockingStore& store_;
+  ClusterState saved_;
+};
+
+}  // namespace ffrecord::server

@@ -1,0 +1,198 @@
+#include "server/service/cluster/cluster_names.h"
+
+#include <cerrno>
+#include <utility>
+
+#include "libffrecord/base/hex.h"
+
+namespace ffrecord::server {
+namespace {
+
+using std::chrono_literals::operator""ms;
+
+constexpr auto kCatchUpPatience = 3'000ms;
+constexpr auto kPublishPatience = 25'000ms;
+
+Error NotFound(const std::string& name) {
+  return {ErrorCode::kNotFound, "nothing is published under the name " + name};
+}
+
+cluster::Publication::Mode ModeOf(net::Publish::Mode mode) {
+  switch (mode) {
+    case net::Publish::Mode::kCreate:
+      return cluster::Publication::Mode::kCreate;
+    case net::Publish::Mode::kReplace:
+      return cluster::Publication::Mode::kReplace;
+    case net::Publish::Mode::kSwap:
+      break;
+  }
+  return cluster::Publication::Mode::kSwap;
+}
+
+}  // namespace
+
+// --- Putting ------------------------------------------------------------------------------------
+
+void ClusterNames::BeginPut(const net::PutBegin& begin, std::string /*owner_prefix*/,
+                            Done<std::optional<NewExtent>> done) {
+  service_.BeginPut(begin, std::move(done));
+}
+
+void ClusterNames::NoteHeard(const ExtentId& id) { service_.extents().NoteHeard(UploadOf(id)); }
+
+Result<void> ClusterNames::Seal(ExtentWriter& writer, const net::PutSeal& seal) {
+  NoteHeard(seal.id);
+  FFR_TRY(service_.CheckSeal(seal));
+  FFR_TRY(writer.Seal(seal.xxh3));
+  NoteHeard(seal.id);
+  return {};
+}
+
+// --- Looking ------------------------------------------------------------------------------------
+
+Result<ClusterNames::Resolved> ClusterNames::Known(const std::string& name) const {
+  const ClusterStatePtr state = service_.state();
+  const ClusterState::Name* const found = state->Find(name);
+  if (found == nullptr) return NotFound(name);
+  if (!found->manifest)
+    return Error{ErrorCode::kUnavailable,
+                 name + ": this daemon is still fetching its list of files; try again"};
+  return Resolved{FFR_TRY(EncodeDatasetManifest(*found->manifest)), found->revision};
+}
+
+void ClusterNames::Resolve(std::string name, Done<Resolved> done) {
+  if (auto known = Known(name)) return done(std::move(known));
+  service_.CatchUp(name, kCatchUpPatience, [this, name, done](const Result<void>& caught_up) {
+    auto known = Known(name);
+    if (caught_up || known || known.error().code != ErrorCode::kNotFound)
+      return done(std::move(known));
+    done(Error{ErrorCode::kUnavailable,
+               name + " is not known to this daemon, and " + caught_up.error().message});
+  });
+}
+
+net::ListReply ClusterNames::Listed(const net::List& list) const {
+  const ClusterStatePtr state = service_.state();
+  const auto& names = *state->names;
+  net::ListReply reply;
+  // Behind `after`, but not before the prefix.
+  auto at =
+      list.after < list.prefix ? names.lower_bound(list.prefix) : names.upper_bound(list.after);
+  if (list.after.empty()) at = names.lower_bound(list.prefix);
+  for (; at != names.end() && at->first.starts_with(list.prefix); ++at) {
+    if (reply.entries.size() == list.limit) {
+      reply.more = true;
+      break;
+    }
+    const ClusterState::Name& name = at->second;
+    reply.entries.push_back(
+        {at->first, name.revision, name.record.size_bytes, name.record.file_count});
+  }
+  return reply;
+}
+
+// While the coordinator is away, what was known last is listed.
+void ClusterNames::List(const net::List& list, Done<net::ListReply> done) {
+  if (!service_.is_leased()) return done(Listed(list));
+  service_.CatchUp("", kCatchUpPatience,
+                   [this, list, done](const Result<void>&) { done(Listed(list)); });
+}
+
+std::vector<bool> ClusterNames::AreReferenced(std::string_view prefix,
+                                              std::span<const ExtentId> ids) const {
+  return service_.references().AreReferenced(prefix, ids);
+}
+
+// --- Changing -----------------------------------------------------------------------------------
+
+// Who may see below a prefix only must not publish what others have published.
+Result<void> ClusterNames::CheckOwn(const DatasetManifest& manifest,
+                                    const std::string& own_prefix) const {
+  if (own_prefix.empty()) return {};
+  const ExtentReferences& references = service_.references();
+  for (const ManifestFile& file : manifest.files)
+    for (const ManifestExtent& extent : file.extents)
+      if (references.Contains(extent.id) &&
+          !references.AreReferenced(own_prefix, {&extent.id, 1}).front())
+        return Error{ErrorCode::kConflict,
+                     file.name + ": extent " + Hex(extent.id) +
+                         " is not here; its upload did not end or was given up: upload again"};
+  return {};
+}
+
+void ClusterNames::Publish(const net::Publish& publish, std::span<const std::byte> bytes,
+                           std::string own_prefix, Done<net::RevisionReply> done) {
+  const auto manifest = DecodeDatasetManifest(bytes);
+  if (!manifest) return done(Error{ErrorCode::kInvalidArgument, manifest.error().message});
+  if (auto own = CheckOwn(manifest.value(), own_prefix); !own) return done(std::move(own).error());
+  if (auto room = CheckQuotas(publish.name, manifest.value().size_bytes()); !room)
+    return done(std::move(room).error());
+  cluster::Publication::Request request;
+  request.mode = ModeOf(publish.mode);
+  request.name = publish.name;
+  request.attempt = publish.attempt;
+  request.expected_revision = publish.expected_revision;
+  request.replicas = service_.options().replicas;
+  request.grace = service_.options().delete_grace;
+  request.manifest.assign(bytes.begin(), bytes.end());
+  request.deadline = cluster::TimePoint::clock::now() + kPublishPatience;
+  service_.Publish(std::move(request), [done](const Result<std::uint64_t>& revision) {
+    if (!revision) return done(revision.error());
+    done(net::RevisionReply{revision.value()});
+  });
+}
+
+void ClusterNames::Remove(const net::Delete& removal, Done<void> done) {
+  cluster::Publication::Request request;
+  request.mode = cluster::Publication::Mode::kRemove;
+  request.name = removal.name;
+  request.expected_revision = removal.expected_revision;
+  request.grace = service_.options().delete_grace;
+  request.deadline = cluster::TimePoint::clock::now() + kPublishPatience;
+  service_.Publish(std::move(request), [done](const Result<std::uint64_t>& removed) {
+    if (!removed) return done(removed.error());
+    done({});
+  });
+}
+
+// --- Room ---------------------------------------------------------------------------------------
+
+std::uint64_t ClusterNames::SizeBelow(std::string_view prefix, std::string_view but_not) const {
+  const ClusterStatePtr state = service_.state();
+  std::uint64_t size_bytes = 0;
+  for (auto at = state->names->lower_bound(prefix);
+       at != state->names->end() && at->first.starts_with(prefix); ++at)
+    if (at->first != but_not) size_bytes += at->second.record.size_bytes;
+  return size_bytes;
+}
+
+Result<void> ClusterNames::CheckQuotas(std::string_view name, std::uint64_t size_bytes) const {
+  for (const auto& [prefix, quota_bytes] : quotas_) {
+    if (!name.starts_with(prefix)) continue;
+    const std::uint64_t others_bytes = SizeBelow(prefix, name);
+    if (others_bytes <= quota_bytes && size_bytes <= quota_bytes - others_bytes) continue;
+    return Error{ErrorCode::kIo,
+                 std::string(name) + " has " + std::to_string(size_bytes) +
+                     " bytes: with the other " + std::to_string(others_bytes) + " bytes under '" +
+                     prefix + "' that is more than the quota of " + std::to_string(quota_bytes) +
+                     "; remove something there, or have the quota raised",
+                 EDQUOT};
+  }
+  return {};
+}
+
+// How much room all nodes have together nobody counts: each refuses what it cannot take.
+Result<void> ClusterNames::CheckRoom(std::string_view name, std::uint64_t size_bytes) {
+  FFR_TRY(CheckQuotas(name, size_bytes));
+  FFR_TRY(service_.extents().store().FreeBytes());
+  return {};
+}
+
+std::vector<Names::Usage> ClusterNames::Usages() const {
+  std::vector<Usage> usages;
+  for (const auto& [prefix, quota_bytes] : quotas_)
+    usages.push_back({prefix, SizeBelow(prefix, ""), quota_bytes});
+  return usages;
+}
+
+}  // namespace ffrecord::server

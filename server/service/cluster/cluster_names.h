@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "server/service/catalog/names.h"
+#include "server/service/cluster/cluster_service.h"
+
+namespace ffrecord::server {
+
+// The names of a cluster, as one of its nodes serves them: out of memory where they are known, and
+// through the coordinator where something changes. Thread-safe; borrows the service, whose thread
+// calls most of what is to be called when done.
+//
+// What was published through another node may show here some milliseconds later; a name that is
+// not known is asked for first. Quotas hold for the whole cluster, but publications through
+// different nodes at the same time may pass one together.
+class ClusterNames final : public Names {
+ public:
+  using Quotas = std::map<std::string, std::uint64_t>;
+  ClusterNames(ClusterService& service, Quotas quotas)
+      : service_(service), quotas_(std::move(quotas)) {}
+
+  void BeginPut(const net::PutBegin& begin, std::string owner_prefix,
+                Done<std::optional<NewExtent>> done) override;
+  void NoteHeard(const ExtentId& id) override;
+  Result<void> Seal(ExtentWriter& writer, const net::PutSeal& seal) override;
+  void Resolve(std::string name, Done<Resolved> done) override;
+  void Publish(const net::Publish& publish, std::span<const std::byte> manifest,
+               std::string own_prefix, Done<net::RevisionReply> done) override;
+  Result<void> CheckRoom(std::string_view name, std::uint64_t size_bytes) override;
+  void List(const net::List& list, Done<net::ListReply> done) override;
+  void Remove(const net::Delete& request, Done<void> done) override;
+  std::vector<bool> AreReferenced(std::string_view prefix,
+                                  std::span<const ExtentId> ids) const override;
+  Result<void> CheckAnswers() const override { return {}; }  // What changes something waits.
+  std::uint64_t name_count() const override { return service_.state()->names->size(); }
+  std::vector<Usage> Usages() const override;
+
+ private:
+  Result<Resolved> Known(const std::string& name) const;
+  net::ListReply Listed(const net::List& list) const;
+  Result<void> CheckQuotas(std::string_view name, std::uint64_t size_bytes) const;
+  Result<void> CheckOwn(const DatasetManifest& manifest, const std::string& own_prefix) const;
+  std::uint64_t SizeBelow(std::string_view prefix, std::string_view but_not) const;
+
+  ClusterService& service_;
+  const Quotas quotas_;
+};
+
+}  // namespace ffrecord::server

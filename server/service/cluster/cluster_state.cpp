@@ -1,0 +1,67 @@
+#include "server/service/cluster/cluster_state.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ffrecord::server {
+namespace {
+
+using Node = net::ClusterMapReply::Node;
+
+// Calls `visit` with the name behind `kind` and the value of each such key.
+template <class Visit>
+void ForEachKey(const cluster::KeyMirror& mirror, std::string_view kind, const Visit& visit) {
+  const auto& entries = mirror.entries();
+  for (auto at = entries.lower_bound(kind); at != entries.end() && at->first.starts_with(kind);
+       ++at)
+    visit(at->first.substr(kind.size()), at->second.value);
+}
+
+}  // namespace
+
+std::string ClusterState::AddressOf(std::string_view node) const {
+  const auto found = std::ranges::lower_bound(nodes, node, {}, &Node::id);
+  return found == nodes.end() || found->id != node ? "" : found->address;
+}
+
+std::shared_ptr<const ClusterState::NameMap> NamesOf(const cluster::NameTable& table,
+                                                     const ClusterState::NameMap& before) {
+  auto names = std::make_shared<ClusterState::NameMap>();
+  for (const auto& [text, name] : table.names()) {
+    ClusterState::Name now{name.record, name.revision, name.manifest};
+    const auto old = before.find(text);
+    if (!now.manifest && old != before.end() && old->second.revision == name.revision)
+      now.manifest = old->second.manifest;
+    names->emplace_hint(names->end(), text, std::move(now));
+  }
+  return names;
+}
+
+ClusterState::Nodes NodesOf(const cluster::View& view, const ClusterState::Nodes& before) {
+  std::map<std::string, Node> nodes;
+  ForEachKey(view.mirror, cluster::kMemberKeys, [&](const std::string& id, const auto& value) {
+    const auto member = cluster::MemberRecord::Decode(value);
+    if (!member) return;
+    Node& node = nodes[id];
+    node.domain = member.value().domain;
+    node.weight = member.value().weight;
+    node.state = static_cast<net::MemberState>(member.value().state);
+  });
+  for (const Node& old : before)
+    if (const auto found = nodes.find(old.id); found != nodes.end())
+      found->second.address = old.address;
+  ForEachKey(view.mirror, cluster::kNodeKeys, [&](const std::string& id, const auto& value) {
+    const auto record = cluster::NodeRecord::Decode(value);
+    if (!record) return;
+    nodes[id].address = record.value().address;
+    nodes[id].is_up = true;
+  });
+  ClusterState::Nodes list;
+  for (auto& [id, node] : nodes) {
+    node.id = id;
+    list.push_back(std::move(node));
+  }
+  return list;
+}
+
+}  // namespace ffrecord::server

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libffrecord/format/dataset_manifest.h"
+#include "libffrecord/net/protocol/cluster_messages.h"
+#include "server/cluster/records.h"
+#include "server/cluster/view.h"
+
+namespace ffrecord::server {
+
+// What a node knows of its cluster, for everybody who asks it: a value that does not change.
+struct ClusterState {
+  struct Name {
+    cluster::DatasetRecord record;
+    std::uint64_t revision = 0;
+    std::shared_ptr<const DatasetManifest> manifest;  // Null: not known yet.
+  };
+  using NameMap = std::map<std::string, Name, std::less<>>;
+  using Nodes = std::vector<net::ClusterMapReply::Node>;
+
+  std::shared_ptr<const NameMap> names = std::make_shared<const NameMap>();
+  std::shared_ptr<const cluster::SlotsRecord> slots =
+      std::make_shared<const cluster::SlotsRecord>();
+  Nodes nodes;  // In order of their ids.
+  net::ClusterId cluster{};
+  // From before this start: the coordinator has not been heard since.
+  bool is_from_cache = false;
+
+  std::uint32_t map_version() const { return slots->map.version; }
+  const Name* Find(std::string_view name) const {
+    const auto found = names->find(name);
+    return found == names->end() ? nullptr : &found->second;
+  }
+  // Empty: it is not known.
+  std::string AddressOf(std::string_view node) const;
+};
+using ClusterStatePtr = std::shared_ptr<const ClusterState>;
+
+// The names as the table has them. A manifest that it does not have yet is taken from `before`, if
+// that is of the same revision.
+std::shared_ptr<const ClusterState::NameMap> NamesOf(const cluster::NameTable& table,
+                                                     const ClusterState::NameMap& before);
+// All that are members, or run. Of those that do not run the address is the one of `before`.
+ClusterState::Nodes NodesOf(const cluster::View& view, const ClusterState::Nodes& before);
+
+}  // namespace ffrecord::server

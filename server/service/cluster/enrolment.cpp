@@ -1,0 +1,117 @@
+#include "server/service/cluster/enrolment.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "libffrecord/base/hex.h"
+#include "libffrecord/base/random.h"
+
+namespace ffrecord::server {
+namespace {
+
+constexpr std::chrono::seconds kPatience{5};
+constexpr std::chrono::seconds kRetry{1};
+
+}  // namespace
+
+void Enrolment::Retry(cluster::TimePoint now, Phase phase, std::string why) {
+  phase_ = phase;
+  trouble_ = std::move(why);
+  next_ = now + kRetry;
+}
+
+void Enrolment::Step(cluster::TimePoint now, cluster::Outbox& out) {
+  if (is_done() || call_ != 0 || now < next_) return;
+  const std::string member_key = cluster::Key(cluster::kMemberKeys, options_.node);
+  MetaStore::Commit commit;
+  switch (phase_) {
+    case Phase::kLook:
+      call_ = out.Ask(cluster::GetKey{std::string(kClusterKey)}, now + kPatience);
+      return;
+    case Phase::kFound: {
+      const auto id = Random<net::ClusterId>();
+      commit.compares.push_back({std::string(kClusterKey), 0});
+      commit.puts.push_back({std::string(kClusterKey), {id.begin(), id.end()}});
+      call_ = out.Ask(std::move(commit), now + kPatience);
+      return;
+    }
+    case Phase::kLookAtMember:
+      call_ = out.Ask(cluster::GetKey{member_key}, now + kPatience);
+      return;
+    case Phase::kPutMember:
+      commit.compares.push_back({member_key, member_revision_});
+      commit.puts.push_back({member_key, member_.Encode()});
+      call_ = out.Ask(std::move(commit), now + kPatience);
+      return;
+    case Phase::kDone:
+      return;
+  }
+}
+
+bool Enrolment::Take(cluster::TimePoint now, const cluster::Answer& answer) {
+  if (call_ == 0 || answer.id != call_) return false;
+  call_ = 0;
+  if (const auto* const outcome = std::get_if<Result<MetaStore::Outcome>>(&answer.reply))
+    TakeCommit(now, *outcome);
+  else if (phase_ == Phase::kLook)
+    TakeCluster(now, std::get<Found>(answer.reply));
+  else
+    TakeMember(now, std::get<Found>(answer.reply));
+  return true;
+}
+
+void Enrolment::TakeCluster(cluster::TimePoint now, const Found& found) {
+  if (!found)
+    return Retry(now, Phase::kLook, "the coordinator does not answer: " + found.error().message);
+  if (!found.value()) {
+    if (!options_.known) {
+      phase_ = Phase::kFound;
+      next_ = now;
+      return;
+    }
+    return Retry(now, Phase::kLook,
+                 "the coordinator knows no such cluster, and this node's data belongs to cluster " +
+                     Hex(*options_.known) + ": restore the coordinator from a backup");
+  }
+  net::ClusterId id{};
+  if (found.value()->value.size() != id.size())
+    return Retry(now, Phase::kLook, "the coordinator's id of the cluster is damaged");
+  std::ranges::copy(found.value()->value, id.begin());
+  if (options_.known && *options_.known != id)
+    return Retry(now, Phase::kLook,
+                 "the coordinator has cluster " + Hex(id) + ", and this node's data belongs to " +
+                     Hex(*options_.known) + ": correct `cluster` or `coordinator`");
+  cluster_ = id;
+  trouble_.clear();
+  phase_ = Phase::kLookAtMember;
+  next_ = now;
+}
+
+// Domain and weight are what this daemon is told; whether it takes part is what operators say.
+void Enrolment::TakeMember(cluster::TimePoint now, const Found& found) {
+  if (!found)
+    return Retry(now, Phase::kLookAtMember,
+                 "the coordinator does not answer: " + found.error().message);
+  cluster::MemberRecord wanted{cluster::MemberRecord::State::kIn, options_.weight, options_.domain};
+  member_revision_ = found.value() ? found.value()->mod_revision : 0;
+  if (found.value()) {
+    const auto record = cluster::MemberRecord::Decode(found.value()->value);
+    if (record) wanted.state = record.value().state;
+    if (record && record.value() == wanted) {
+      phase_ = Phase::kDone;
+      trouble_.clear();
+      return;
+    }
+  }
+  member_ = wanted;
+  phase_ = Phase::kPutMember;
+  next_ = now;
+}
+
+// Whatever came of it: what there is now decides.
+void Enrolment::TakeCommit(cluster::TimePoint now, const Result<MetaStore::Outcome>& outcome) {
+  phase_ = phase_ == Phase::kFound ? Phase::kLook : Phase::kLookAtMember;
+  next_ = outcome ? now : now + kRetry;
+}
+
+}  // namespace ffrecord::server

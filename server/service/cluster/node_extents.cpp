@@ -1,0 +1,153 @@
+#include "server/service/cluster/node_extents.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <iterator>
+#include <utility>
+
+#include "libffrecord/base/checksum.h"
+#include "libffrecord/base/hex.h"
+#include "libffrecord/io/file.h"
+
+namespace ffrecord::server {
+namespace {
+
+// What is left on the disks for manifests and for pulls that were begun at the same time.
+constexpr std::uint64_t kKeptBytes = std::uint64_t{256} << 20;
+
+ManifestExtent Described(const Extent& extent) {
+  return {extent.id, extent.size_bytes, extent.xxh3};
+}
+
+}  // namespace
+
+Result<void> CheckBytes(const ManifestExtent& extent, std::span<const std::byte> bytes) {
+  if (bytes.size() == extent.size_bytes && Xxh3(bytes) == extent.xxh3) return {};
+  return Error{ErrorCode::kCorruption,
+               "extent " + Hex(extent.id) + ": its bytes are not those of its checksum"};
+}
+
+std::optional<ManifestExtent> NodeExtents::Find(const ExtentId& id) const {
+  const ExtentPtr extent = store_.Find(id);
+  if (!extent || extent->disk == nullptr || extent->is_bad.load(std::memory_order_relaxed))
+    return std::nullopt;
+  return Described(*extent);
+}
+
+std::vector<ManifestExtent> NodeExtents::All() const {
+  std::vector<ManifestExtent> all;
+  for (const ExtentPtr& extent :
+       store_.FindAll([](const Extent& one) { return one.disk != nullptr; }))
+    all.push_back(Described(*extent));
+  return all;
+}
+
+bool NodeExtents::HasRoomFor(std::uint64_t size_bytes) const {
+  const auto free_bytes = store_.FreeBytes();
+  return free_bytes && free_bytes.value() >= kKeptBytes &&
+         size_bytes <= free_bytes.value() - kKeptBytes;
+}
+
+std::optional<cluster::TimePoint> NodeExtents::LastHeard(std::uint64_t upload) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = heard_.find(upload);
+  return found == heard_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void NodeExtents::NoteHeard(std::uint64_t upload) {
+  const auto now = cluster::TimePoint::clock::now();
+  const std::lock_guard lock(mutex_);
+  heard_[upload] = now;
+}
+
+void NodeExtents::ForgetSilent(cluster::TimePoint now, std::chrono::milliseconds grace) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(heard_, [&](const auto& entry) { return now - entry.second > grace; });
+}
+
+void NodeExtents::Drop(const ExtentId& id) {
+  Dropped dropped{id, store_.MarkDeleted(id)};
+  const std::lock_guard lock(mutex_);
+  dropped_.push_back(std::move(dropped));
+}
+
+bool NodeExtents::has_dropped() const {
+  const std::lock_guard lock(mutex_);
+  return !dropped_.empty();
+}
+
+void NodeExtents::Sweep() {
+  std::vector<Dropped> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    dropped.swap(dropped_);
+  }
+  std::vector<Dropped> left;
+  for (Dropped& one : dropped) {
+    const auto unlinked = Unlink(one);
+    if (!unlinked || !unlinked.value()) left.push_back(std::move(one));
+  }
+  const std::lock_guard lock(mutex_);
+  dropped_.insert(dropped_.end(), std::make_move_iterator(left.begin()),
+                  std::make_move_iterator(left.end()));
+}
+
+Result<bool> NodeExtents::Unlink(const Dropped& dropped) {
+  if (dropped.extent) {
+    // Nobody finds it any more: who has it now is the last to read it.
+    if (dropped.extent.use_count() > 1) return false;
+    if (!FFR_TRY(store_.Unlink(*dropped.extent))) return false;
+    FFR_TRY(store_.SyncNames({&dropped.id, 1}));
+  }
+  store_.Release({&dropped.id, 1});
+  return true;
+}
+
+Result<std::vector<std::byte>> NodeExtents::Read(const ManifestExtent& extent) const {
+  const ExtentPtr found = store_.Find(extent.id);
+  if (!found || found->disk == nullptr || Described(*found) != extent)
+    return Error{ErrorCode::kNotFound, "extent " + Hex(extent.id) + " is not on this node"};
+  const UniqueFd file = FFR_TRY(ExtentStore::OpenFile(*found));
+  std::vector<std::byte> bytes(extent.size_bytes);
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t got =
+        ::pread(file.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return ErrnoError("read", found->disk->PathOf(extent.id), errno);
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  if (auto checked = CheckBytes(extent, bytes); !checked) {
+    store_.Mark(*found, true);
+    return std::move(checked).error();
+  }
+  return bytes;
+}
+
+Result<void> NodeExtents::Write(const ManifestExtent& extent, std::span<const std::byte> bytes) {
+  FFR_TRY(RemoveBad(extent.id));
+  auto place = FFR_TRY(store_.Place(extent.id, extent.size_bytes));
+  for (;;) {
+    auto writer = FFR_TRY(place.Open());
+    if (!writer) continue;  // It has a place on another disk.
+    FFR_TRY(writer->Append(bytes));
+    FFR_TRY(writer->Seal(extent.xxh3));
+    return {};
+  }
+}
+
+// Its bytes are worth nothing, and the good ones are at hand.
+Result<void> NodeExtents::RemoveBad(const ExtentId& id) {
+  const ExtentPtr found = store_.Find(id);
+  if (!found || !found->is_bad.load(std::memory_order_relaxed)) return {};
+  ExtentPtr dropped = store_.MarkDeleted(id);
+  if (dropped && dropped->disk != nullptr) {
+    const auto unlinked = store_.Unlink(*dropped);
+    if (unlinked && unlinked.value()) FFR_TRY(store_.SyncNames({&id, 1}));
+  }
+  store_.Release({&id, 1});
+  return {};
+}
+
+}  // namespace ffrecord::server

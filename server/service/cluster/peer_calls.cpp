@@ -1,0 +1,191 @@
+#include "server/service/cluster/peer_calls.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "libffrecord/net/protocol/batch_messages.h"
+#include "libffrecord/net/protocol/cluster_messages.h"
+#include "libffrecord/net/protocol/storage_messages.h"
+
+namespace ffrecord::server {
+namespace {
+
+using net::FrameType;
+
+// Of one request for bytes, and of one frame of an upload.
+constexpr std::uint32_t kPieceBytes = 4U << 20;
+// A node makes a token for each connection, which lives longer than the token.
+constexpr std::chrono::minutes kTokenTime{5};
+constexpr std::uint16_t kNoPort = 0;
+
+Error Senseless(const net::Channel& peer) {
+  return {ErrorCode::kUnavailable, peer.peer() + ": an answer that does not fit the question"};
+}
+
+template <class Message, class ReplyMessage>
+Result<ReplyMessage> Call(net::Channel& peer, FrameType type, const Message& message,
+                          net::Deadline deadline) {
+  const auto reply = FFR_TRY(peer.Call(type, message.Encode(), {}, deadline, "a question"));
+  return ReplyMessage::Decode(reply.body);
+}
+
+// The pieces of one BATCH_READ of one entry, which come in order and without gaps.
+class PieceReader {
+ public:
+  PieceReader(net::Channel& peer, std::uint32_t size_bytes)
+      : peer_(peer), size_bytes_(size_bytes) {}
+
+  Result<void> Read(std::uint64_t request, net::Deadline deadline, const TakePiece& take) {
+    for (;;) {
+      const auto header = FFR_TRY(peer_.Receive(request, deadline, "an extent"));
+      if (header.type == net::ReplyTo(FrameType::kBatchRead)) return TakeDone();
+      if (header.type != FrameType::kBatchData) return peer_.Break(Senseless(peer_));
+      FFR_TRY(TakeData(header, deadline, take));
+    }
+  }
+
+ private:
+  Result<void> TakeData(const net::FrameHeader& header, net::Deadline deadline,
+                        const TakePiece& take) {
+    const auto data = net::BatchData::Decode(peer_.body());
+    if (!data) return peer_.Break(data.error());
+    std::uint64_t size_bytes = 0;
+    for (const net::BatchPiece& piece : data.value().pieces) {
+      if (piece.entry != 0 || piece.offset_bytes != received_bytes_ + size_bytes ||
+          piece.size_bytes > size_bytes_ - piece.offset_bytes)
+        return peer_.Break(Senseless(peer_));
+      size_bytes += piece.size_bytes;
+    }
+    if (size_bytes != header.payload_size_bytes) return peer_.Break(Senseless(peer_));
+    buffer_.resize(size_bytes);
+    const std::array<std::span<std::byte>, 1> places{std::span<std::byte>(buffer_)};
+    FFR_TRY(peer_.ReceivePayload(places, deadline));
+    received_bytes_ += static_cast<std::uint32_t>(size_bytes);
+    return take(buffer_);
+  }
+
+  Result<void> TakeDone() {
+    const auto done = net::BatchDone::Decode(peer_.body());
+    if (!done) return peer_.Break(done.error());
+    if (done.value().failed_count > 0) {
+      const auto status = done.value().statuses.empty() ? net::EntryStatus::kIoError
+                                                        : done.value().statuses.front();
+      return Error{net::ToErrorCode(status), peer_.peer() + ": the extent could not be read there"};
+    }
+    if (received_bytes_ != size_bytes_) return peer_.Break(Senseless(peer_));
+    return {};
+  }
+
+  net::Channel& peer_;
+  const std::uint32_t size_bytes_;
+  std::uint32_t received_bytes_ = 0;
+  std::vector<std::byte> buffer_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<net::Channel>> PeerDialer::Dial(const std::string& address,
+                                                       net::Deadline deadline) const {
+  const net::Address at = FFR_TRY(net::Address::Parse(address, kNoPort));
+  std::vector<std::byte> credential;
+  if (keys_ != nullptr) {
+    Token token;
+    token.rights = static_cast<std::uint8_t>(Right::kRead) |
+                   static_cast<std::uint8_t>(Right::kWrite) |
+                   static_cast<std::uint8_t>(Right::kPeer);
+    token.expires = std::chrono::system_clock::now() + kTokenTime;
+    token.client = "node " + node_;
+    credential = FFR_TRY(keys_->Sign(token));
+  }
+  if (tls_.certificate.empty()) return net::Channel::Connect(at, deadline, credential);
+  const auto tls = FFR_TRY(net::TlsContext::Load(net::TlsContext::Side::kClient, tls_));
+  return net::Channel::Open(FFR_TRY(net::ConnectTls(at, *tls, deadline)), deadline, credential);
+}
+
+// In as many messages as it takes.
+Result<cluster::Holdings> CallPeer(net::Channel& peer, const cluster::AskHoldings& question,
+                                   net::Deadline deadline) {
+  cluster::Holdings holdings;
+  for (std::size_t begin = 0; begin < question.extents.size();
+       begin += net::AskHoldings::kCountMax) {
+    net::AskHoldings message;
+    message.promise_version = question.promise_version;
+    const std::size_t end =
+        std::min<std::size_t>(question.extents.size(), begin + net::AskHoldings::kCountMax);
+    for (std::size_t i = begin; i < end; ++i) {
+      const ManifestExtent& extent = question.extents[i];
+      message.extents.push_back({extent.id, extent.size_bytes, extent.xxh3});
+    }
+    const auto reply = FFR_TRY((Call<net::AskHoldings, net::HoldingsReply>(
+        peer, FrameType::kAskHoldings, message, deadline)));
+    if (reply.holdings.size() != message.extents.size()) return Senseless(peer);
+    for (const auto holding : reply.holdings)
+      holdings.push_back(static_cast<cluster::Holding>(holding));
+  }
+  return holdings;
+}
+
+Result<cluster::Flags> CallPeer(net::Channel& peer, const cluster::AskHeard& question,
+                                net::Deadline deadline) {
+  auto reply = FFR_TRY((Call<net::AskHeard, net::FlagsReply>(
+      peer, FrameType::kAskHeard, net::AskHeard{question.uploads}, deadline)));
+  if (reply.flags.size() != question.uploads.size()) return Senseless(peer);
+  return std::move(reply.flags);
+}
+
+Result<cluster::Flags> CallPeer(net::Channel& peer, const cluster::AskBuried& question,
+                                net::Deadline deadline) {
+  auto reply = FFR_TRY((Call<net::AskBuried, net::FlagsReply>(
+      peer, FrameType::kAskBuried, net::AskBuried{question.keys}, deadline)));
+  if (reply.flags.size() != question.keys.size()) return Senseless(peer);
+  return std::move(reply.flags);
+}
+
+Result<cluster::Flags> CallPeer(net::Channel& peer, const cluster::AskFilled& question,
+                                net::Deadline deadline) {
+  auto reply = FFR_TRY((Call<net::AskFilled, net::FlagsReply>(
+      peer, FrameType::kAskFilled, net::AskFilled{question.version}, deadline)));
+  if (reply.flags.size() != 1) return Senseless(peer);
+  return std::move(reply.flags);
+}
+
+Result<void> ReadExtent(net::Channel& peer, const ManifestExtent& extent, net::Deadline deadline,
+                        std::chrono::milliseconds piece_patience, const TakePiece& take) {
+  const net::ExtentBind bind{0, {extent.id}};
+  const auto bound =
+      FFR_TRY(peer.Call(FrameType::kExtentBind, bind.Encode(), {}, deadline, "an extent"));
+  const auto reply = FFR_TRY(net::ExtentBindReply::Decode(bound.body));
+  if (reply.missing_count > 0)
+    return Error{ErrorCode::kNotFound, peer.peer() + ": the extent is not there"};
+  for (std::uint64_t offset = 0; offset < extent.size_bytes; offset += kPieceBytes) {
+    const auto size_bytes = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(kPieceBytes, extent.size_bytes - offset));
+    net::BatchRead batch;
+    batch.traffic_class = net::BatchRead::Class::kRepair;
+    batch.entries = {{0, static_cast<std::uint32_t>(offset), size_bytes, 0}};
+    const auto request = FFR_TRY(peer.Send(FrameType::kBatchRead, batch.Encode()));
+    const auto piece_deadline = std::min(deadline, net::Deadline::clock::now() + piece_patience);
+    FFR_TRY(PieceReader(peer, size_bytes).Read(request, piece_deadline, take));
+  }
+  return {};
+}
+
+Result<void> StoreExtent(net::Channel& peer, const ManifestExtent& extent,
+                         std::span<const std::byte> bytes, net::Deadline deadline) {
+  const net::PutBegin begin{extent.id, extent.size_bytes};
+  const auto begun =
+      FFR_TRY(peer.Call(FrameType::kPutBegin, begin.Encode(), {}, deadline, "an extent"));
+  const bool is_there = FFR_TRY(net::PutBeginReply::Decode(begun.body)).already_sealed;
+  for (std::size_t offset = 0; !is_there && offset < bytes.size(); offset += kPieceBytes) {
+    const std::array payload{
+        bytes.subspan(offset, std::min<std::size_t>(kPieceBytes, bytes.size() - offset))};
+    FFR_TRY(peer.Send(FrameType::kPutData, net::PutData{extent.id, offset}.Encode(), payload));
+    FFR_TRY(peer.Flush(deadline));
+  }
+  const net::PutSeal seal{extent.id, extent.xxh3};
+  FFR_TRY(peer.Call(FrameType::kPutSeal, seal.Encode(), {}, deadline, "an extent"));
+  return {};
+}
+
+}  // namespace ffrecord::server

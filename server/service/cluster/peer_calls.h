@@ -1,0 +1,59 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/net/rpc/channel.h"
+#include "libffrecord/net/transport/tls/tls.h"
+#include "server/cluster/machine.h"
+#include "server/service/access/tokens.h"
+
+namespace ffrecord::server {
+
+// How this node makes itself known to the others: with a token that it signs itself, where tokens
+// are wanted, and with its own certificate over TLS. Thread-safe.
+class PeerDialer {
+ public:
+  // `keys`: null where everybody may do everything; outlives the dialer. `tls`: the daemon's own
+  // files; without a certificate there is no TLS.
+  PeerDialer(std::string node, const TokenKeys* keys, net::TlsFiles tls)
+      : node_(std::move(node)), keys_(keys), tls_(std::move(tls)) {}
+
+  // Fails as Channel::Connect, and with kInvalidArgument if `address` is none.
+  Result<std::unique_ptr<net::Channel>> Dial(const std::string& address,
+                                             net::Deadline deadline) const;
+
+ private:
+  const std::string node_;
+  const TokenKeys* const keys_;
+  const net::TlsFiles tls_;
+};
+
+// What one node asks another, over a channel to it. Each fails as Channel does; the channel may be
+// used again while it says so.
+
+Result<cluster::Holdings> CallPeer(net::Channel& peer, const cluster::AskHoldings& question,
+                                   net::Deadline deadline);
+Result<cluster::Flags> CallPeer(net::Channel& peer, const cluster::AskHeard& question,
+                                net::Deadline deadline);
+Result<cluster::Flags> CallPeer(net::Channel& peer, const cluster::AskBuried& question,
+                                net::Deadline deadline);
+Result<cluster::Flags> CallPeer(net::Channel& peer, const cluster::AskFilled& question,
+                                net::Deadline deadline);
+
+// The bytes of an extent, in order, piece by piece to `take`; each piece has to come within
+// `piece_patience`. Fails with kNotFound if the peer does not have it, with kIo if its disk fails,
+// and as `take`. The bytes are not verified.
+using TakePiece = std::function<Result<void>(std::span<const std::byte>)>;
+Result<void> ReadExtent(net::Channel& peer, const ManifestExtent& extent, net::Deadline deadline,
+                        std::chrono::milliseconds piece_patience, const TakePiece& take);
+
+// Has the peer store these bytes as that extent, sealed and durable.
+Result<void> StoreExtent(net::Channel& peer, const ManifestExtent& extent,
+                         std::span<const std::byte> bytes, net::Deadline deadline);
+
+}  // namespace ffrecord::server
