@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <set>
 #include <string>
 #include <utility>
@@ -18,6 +19,8 @@ constexpr std::array<std::byte, 8> kMagic{std::byte{0xE5}, std::byte{'F'}, std::
 constexpr std::size_t kCheckSizeBytes = 8;
 constexpr std::size_t kNodeSizeBytesMin = 1 + 1 + 1 + 1 + 4;
 constexpr std::size_t kTextSizeMax = 64;
+// Rows, which are thousands of ordinals, are copied as they lie in memory.
+static_assert(std::endian::native == std::endian::little);
 
 Error Corrupt(std::string_view what) {
   return Error{ErrorCode::kCorruption, "slot map: " + std::string(what)};
@@ -146,10 +149,7 @@ std::vector<std::byte> EncodeSlotMap(const SlotMap& map) {
     writer.PutText(node.domain);
     writer.Put(node.weight);
   }
-  std::vector<std::byte> rows(map.rows.size() * sizeof(std::uint16_t));
-  for (std::size_t i = 0; i < map.rows.size(); ++i)
-    StoreLittleEndian(std::span<std::byte>(rows), i * sizeof(std::uint16_t), map.rows[i]);
-  writer.PutBytes(rows);
+  writer.PutBytes(std::as_bytes(std::span(map.rows)));
   writer.Put(Xxh3(writer.bytes()));
   return std::move(writer).Take();
 }
@@ -182,8 +182,7 @@ Result<SlotMap> DecodeSlotMap(std::span<const std::byte> bytes) {
     return Error{ErrorCode::kCorruption, std::move(checked).error().message};
   map.rows.resize(std::size_t{kSlotCount} * map.row_size);
   const auto rows = reader.TakeBytes(reader.remaining());
-  for (std::size_t i = 0; i < map.rows.size(); ++i)
-    map.rows[i] = LoadLittleEndian<std::uint16_t>(rows, i * sizeof(std::uint16_t));
+  std::ranges::copy(rows, std::as_writable_bytes(std::span(map.rows)).begin());
   FFR_TRY(CheckRows(map));
   return map;
 }
