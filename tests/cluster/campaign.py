@@ -56,14 +56,14 @@ def violations(first: int, count: int) -> list[str]:
 def main() -> int:
     """Run the campaign; return the exit code."""
     parser = argparse.ArgumentParser(prog="tests/cluster/campaign", description=__doc__)
-    parser.add_argument("--seeds", type=int, help="how many (20,000; with --plants 1,000 each)")
+    parser.add_argument("--seeds", type=int, help="how many (20,000; with --plants 3,000 each)")
     parser.add_argument("--first", type=int, default=1, help="the first one (1)")
     parser.add_argument("--minutes", type=float, help="begin no more seeds after so long")
     parser.add_argument("--plants", action="store_true", help="plant bugs, and see each caught")
     parser.add_argument("--only", default="", help="the planted bugs with this in their name")
     arguments = parser.parse_args()
     if arguments.plants:
-        return 1 if planting.run(arguments.seeds or 1_000, arguments.first, arguments.only) else 0
+        return 1 if planting.run(arguments.seeds or 3_000, arguments.first, arguments.only) else 0
     return run(arguments.first, arguments.seeds or 20_000, arguments.minutes)
 
 

@@ -249,11 +249,6 @@ PLANTS = [
             "",
         ),
         (
-            "the mirror may be older than the generation",
-            "generation_needed_ = found.value() ? found.value()->mod_revision : 0;",
-            "generation_needed_ = 0;",
-        ),
-        (
             "a node that does not hold an extent counts",
             "if (holdings.value()[i] != Holding::kAbsent)",
             "if (holdings.value()[i] != Holding::kPromised)",
