@@ -102,7 +102,7 @@ TEST_F(ClusterPublicationTest, NothingIsConcludedFromAMirrorThatIsOlderThanTheGe
   Begin(Publication::Mode::kReplace, {extent_});
   AnswerAll();
   EXPECT_FALSE(Outcome());
-  EXPECT_EQ(one_.RevisionOf("datasets/set"), 0U);
+  EXPECT_EQ(one_.RevisionOf(UploadKey(kAttempt)), 0U);  // It has not even begun.
 
   one_.is_watch_silent = false;
   one_.Run(1s);
