@@ -267,6 +267,15 @@ def test_native_threads_read_too(shelf: Shelf, local: ffrecord.Reader, protocol:
 # --- A cache on the local disk -------------------------------------------------------------------
 
 
+def test_files_of_a_folder_are_sorted_however_they_are_listed(
+    shelf: Shelf, local: ffrecord.Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = shelf.ls
+    monkeypatch.setattr(shelf, "ls", lambda path: listed(path)[::-1])
+    for where in ("shelf://train/", "ashelf://train/*.ffr"):
+        assert_same(ffrecord.open(where), local)
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_second_epoch_comes_from_the_cache(
     shelf: Shelf, local: ffrecord.Reader, protocol: str, tmp_path: Path

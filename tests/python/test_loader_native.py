@@ -254,3 +254,25 @@ def test_a_loader_is_closed_and_left_while_pictures_are_decoded(tmp_path: Path) 
         if turn < 3:
             loader.close()
         del batches, loader
+
+
+def test_columns_that_are_set_between_epochs_count_from_the_next_one(path: Path) -> None:
+    dataset = Dataset(path, columns=["label", "means"], decode={"means": MEANS})
+    loader = loader_of(dataset, **THREADS)
+    assert [list(batch) for batch in loader] == [["label", "means"]] * (COUNT // BATCH)
+    dataset.columns = ("label",)
+    assert [list(batch) for batch in loader] == [["label"]] * (COUNT // BATCH)
+    loader.close()
+
+
+def test_a_state_of_batches_that_came_out_of_order_goes_on(path: Path) -> None:
+    state = loader_of(Dataset(path, columns=["label"])).state_dict()
+    state |= {"position": BATCH, "ahead": {"step": BATCH, "positions": [3 * BATCH]}}
+    labels = []
+    for options in ({}, THREADS):
+        loader = loader_of(Dataset(path, columns=["label"]), **options)
+        loader.load_state_dict(state)
+        labels.append([batch["label"].tolist() for batch in loader])
+        loader.close()
+    assert labels[0] == labels[1]
+    assert len(labels[0]) == COUNT // BATCH - 2
