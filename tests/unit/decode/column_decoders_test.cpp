@@ -53,10 +53,17 @@ TEST(NpyColumnTest, ArraysLieBackToBack) {
   }
 }
 
+std::string OfType(const std::string& dtype) {
+  std::string file = NpyFile(2);
+  return file.replace(file.find("<f4"), 3, dtype);
+}
+
 TEST(NpyColumnTest, AnArrayThatDiffersIsRefusedWithTheReason) {
   for (const auto& [file, words] :
        {std::pair(NpyFile(2, "(3, 2)"), "(3,2,), wanted is <f4 of shape (2,3,)"),
         {NpyFile(2, "(2, 3)", "True"), "in Fortran's order"},
+        {OfType("<i4"), "an array <i4 of shape (2,3,), wanted is <f4"},  // As large.
+        {OfType(">f4"), "an array >f4 of shape"},
         {NpyFile(2).substr(0, 40), "not a .npy file"},
         {std::string(), "not a .npy file"}}) {
     const auto values = kArrays->Decode(Column({NpyFile(1), file}).input(), {});

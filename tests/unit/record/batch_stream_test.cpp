@@ -8,11 +8,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
+#include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,6 +24,7 @@
 #include "libffrecord/record/read/open_records.h"
 #include "libffrecord/record/stream/read_ahead_depth.h"
 #include "libffrecord/record/stream/step_order.h"
+#include "memory_files.h"
 #include "seed.h"
 #include "test_file.h"
 
@@ -241,21 +244,43 @@ TEST(BatchStreamTest, TheFirstBatchesTakeNoMoreMemoryThanThoseThatFollow) {
   for (int step = 0; step < 10; ++step) EXPECT_TRUE(Next(stream).batch);
 }
 
-// An error says nothing about the size of a batch. All reads fail at first.
-TEST(BatchStreamTest, AfterAnErrorBatchesTakeNoMoreMemoryEither) {
-  const auto records = RandomRecords();
-  const TestFile file(records, {});
-  const auto reader = test::OpenOne(file.path()).value();
-  EpochPlan plan = PlanOf(20);
-  auto stream = Open(reader, plan, {.threads = 4, .batches_ahead = 16, .memory_limit_bytes = 1});
-  for (int step = 0; step < 3; ++step) EXPECT_TRUE(Next(stream).batch);
-  std::filesystem::resize_file(file.path(), 100);
+// Files in memory, of which nothing can be read while they fail.
+class FailingFiles final : public test::MemoryFiles {
+ public:
+  using MemoryFiles::MemoryFiles;
+  Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
+                        Patience& patience) const override {
+    if (fails) return Error{ErrorCode::kIo, "it fails"};
+    return MemoryFiles::ReadEach(ranges, arrived, patience);
+  }
+  std::atomic<bool> fails = false;
+};
+
+// An error says nothing about the size of a batch.
+TEST(BatchStreamTest, AfterErrorsBatchesTakeNoMoreMemoryEither) {
+  const auto files =
+      std::make_shared<FailingFiles>(std::vector<std::string>{FileOf(RandomRecords())});
+  const auto reader = OpenRecords(files, {}).value();
+  files->fails = true;
+  auto stream =
+      Open(reader, PlanOf(20), {.threads = 4, .batches_ahead = 16, .memory_limit_bytes = 1});
   std::uint32_t pending_max = 0;
-  for (int step = 0; step < 20; ++step) {
+  for (int step = 0; step < 40; ++step) {
+    files->fails = step % 4 != 3;
     (void)Next(stream);
+    std::this_thread::sleep_for(milliseconds(1));  // The threads begin what they may.
     pending_max = std::max(pending_max, stream.pending());
   }
   EXPECT_LE(pending_max, 1u);
+}
+
+// All threads are woken when the first has found out how large a batch is.
+TEST(BatchStreamTest, EveryThreadBeginsABatchBeforeTheFirstOneEnds) {
+  const Held held;
+  auto stream = Open(*held.reader, PlanOf(4), {.threads = 4, .batches_ahead = 4});
+  held.WaitUntilBegun(4);
+  held.files->is_open = true;
+  EXPECT_TRUE(Next(stream).batch);
 }
 
 TEST(BatchStreamTest, GatheredColumnsCountAsMemory) {

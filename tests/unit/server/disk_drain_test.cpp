@@ -228,6 +228,34 @@ TEST_F(DiskDrainTest, ACopyIsDurableBeforeTheOldFileGoes) {
   EXPECT_TRUE(synced.Contains(copy.parent_path()));
 }
 
+// A copy that a start has found on the other disk.
+class FoundCopyTest : public DiskDrainTest {
+ protected:
+  void SetUp() override {
+    DiskDrainTest::SetUp();
+    id_ = OneOnOld()->id;
+    fs::create_directories(New().PathOf(id_).parent_path());
+    fs::copy_file(Old().PathOf(id_), New().PathOf(id_));
+    Open();
+    ASSERT_EQ(store_->Find(id_)->disk, &Old());
+  }
+  ExtentId id_{};
+};
+
+TEST_F(FoundCopyTest, OneOnADiskThatHasFailedIsNotTrusted) {
+  New().writes().Note({ErrorCode::kIo, "the disk fails", EIO});
+  EXPECT_FALSE(store_->MoveToCopy(store_->Find(id_)).value());
+  EXPECT_EQ(store_->Find(id_)->disk, &Old());
+}
+
+TEST_F(FoundCopyTest, OneThatCanNeitherBeReadNorRemovedIsNoPlaceToMoveTo) {
+  fs::remove(New().PathOf(id_));
+  fs::create_directory(New().PathOf(id_));
+  EXPECT_FALSE(store_->MoveToCopy(store_->Find(id_)).value());
+  EXPECT_FALSE(store_->BeginMove(*store_->Find(id_)));
+  EXPECT_EQ(store_->Find(id_)->disk, &Old());
+}
+
 // Three disks, and the second is gone when the first is to be drained.
 class LostTargetTest : public DiskDrainTest {
  protected:

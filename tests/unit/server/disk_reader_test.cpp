@@ -99,6 +99,18 @@ TEST(DiskReaderTest, ADiskThatHangsLeavesOthersTheirPart) {
   EXPECT_EQ(reader.held_bytes(), 1'200'000U);
   EXPECT_TRUE(reader.HasRoomFor(*hung));
   reader.Release(1'200'000);
+
+  // What was withdrawn before the engine took it counts no more either.
+  is_over = false;
+  for (std::uint32_t i = 0; i < 1000; ++i) reader.Start({1, 3, i}, {&hung, 0, 1000});
+  ASSERT_TRUE(reader.Poll(0ms, completed));
+  EXPECT_FALSE(reader.HasRoomFor(*hung));
+  reader.Withdraw(1, 3);
+  EXPECT_TRUE(reader.HasRoomFor(*hung));
+  is_over = true;
+  for (int i = 0; i < 1000 && completed.size() < 2200; ++i)
+    ASSERT_TRUE(reader.Poll(1ms, completed));
+  reader.Release(1'000'000);
 }
 
 }  // namespace
