@@ -163,6 +163,28 @@ TEST_F(BlockCacheTest, EntriesThatAreCutEmptyOrSwappedAreMisses) {
   EXPECT_EQ(ReadBehind(), 0U);
 }
 
+// Each is whole, and its check that of its bytes.
+TEST_F(BlockCacheTest, BlocksThatHaveChangedPlacesWithTheirChecksAreMisses) {
+  ReadBehind();
+  constexpr std::size_t kCheckBytes = sizeof(std::uint64_t);
+  for (const auto& path : source_.Entries()) {
+    std::fstream stream(path, std::ios::in | std::ios::out | std::ios::binary);
+    const auto swap = [&](std::uint64_t at, std::size_t size) {
+      std::string both(2 * size, '\0');
+      stream.seekg(static_cast<std::streamoff>(at));
+      stream.read(both.data(), std::ssize(both));
+      std::rotate(both.begin(), both.begin() + static_cast<std::ptrdiff_t>(size), both.end());
+      stream.seekp(static_cast<std::streamoff>(at));
+      stream.write(both.data(), std::ssize(both));
+    };
+    swap(BlockCache::kBlockBytes, kCheckBytes);
+    swap(BlockCache::kDataBegin, BlockCache::kBlockBytes);
+  }
+  source_.Open();
+  EXPECT_GT(ReadBehind(), 0U);
+  EXPECT_EQ(ReadBehind(), 0U);
+}
+
 TEST_F(BlockCacheTest, AFolderThatIsRemovedIsMadeAgain) {
   ReadBehind();
   std::filesystem::remove_all(source_.folder / "cache");

@@ -12,6 +12,7 @@
 #include <future>
 #include <numeric>
 
+#include "bytes.h"
 #include "libffrecord/source/delegated_files.h"
 #include "range_queue_conformance.h"
 #include "range_reader_conformance.h"
@@ -231,11 +232,13 @@ TEST_F(DelegatedReadsTest, AFinalFailureSpoilsItsOwnRangeOnly) {
   Open({});
   Begin(3, 1000);
   const auto group = reads_->Take();
-  reads_->Refuse(group.ranges[1].id, {ErrorCode::kDenied, "not yours"}, Retry::kNever);
+  for (int i = 0; i < 2; ++i)  // Said twice, it is one end.
+    reads_->Refuse(group.ranges[1].id, {ErrorCode::kDenied, "not yours"}, Retry::kNever);
   reads_->Answer(group.ranges[2].id, BytesOf(contents_, {0, 0, 0, 2000}));  // Too much.
   AnswerAll({{group.ranges[0]}, false});
   EXPECT_TRUE(result_.get());
   EXPECT_EQ(ranges_[0].status, ErrorCode::kOk);
+  EXPECT_EQ(test::AsString(ranges_[0].destination), contents_[0].substr(0, 1000));
   EXPECT_EQ(ranges_[1].status, ErrorCode::kDenied);
   EXPECT_EQ(ranges_[2].status, ErrorCode::kInvalidArgument);
   EXPECT_NE(files_->Trouble(0, ErrorCode::kInvalidArgument).find("store/file-0: sent 2000 bytes"),
@@ -397,6 +400,17 @@ TEST_F(DelegatedReadsTest, AClosedReaderEndsItsThreadsAndItsReads) {
   AnswerAll(group);
   EXPECT_TRUE(reads_->Take().ranges.empty());
   EXPECT_EQ(files_->Read({ranges_}).error().code, ErrorCode::kUnavailable);
+}
+
+TEST_F(DelegatedReadsTest, AClosedReaderEndsWhatWaitsOrIsToBeTriedAgain) {
+  Open({.group_count_max = 1});
+  Begin(3, 1000);
+  const auto first = reads_->Take();
+  (void)reads_->Take();
+  reads_->Refuse(first.ranges[0].id, {ErrorCode::kUnavailable, "slow down"}, Retry::kThrottled);
+  reads_->Close();
+  EXPECT_TRUE(result_.get());
+  for (const RangeRead& range : ranges_) EXPECT_EQ(range.status, ErrorCode::kUnavailable);
 }
 
 TEST_F(DelegatedReadsTest, AForkedChildBeginsWithAnEmptyQueue) {

@@ -263,7 +263,7 @@ TEST(BatchStreamTest, AfterErrorsBatchesTakeNoMoreMemoryEither) {
   const auto reader = OpenRecords(files, {}).value();
   files->fails = true;
   auto stream =
-      Open(reader, PlanOf(20), {.threads = 4, .batches_ahead = 16, .memory_limit_bytes = 1});
+      Open(reader, PlanOf(20), {.threads = 4, .batches_ahead = 16, .memory_limit_bytes = 1'000});
   std::uint32_t pending_max = 0;
   for (int step = 0; step < 40; ++step) {
     files->fails = step % 4 != 3;
