@@ -250,9 +250,11 @@ TEST_F(FoundCopyTest, OneOnADiskThatHasFailedIsNotTrusted) {
 
 TEST_F(FoundCopyTest, OneThatCanNeitherBeReadNorRemovedIsNoPlaceToMoveTo) {
   fs::remove(New().PathOf(id_));
-  fs::create_directory(New().PathOf(id_));
+  fs::create_symlink(Old().PathOf(id_), New().PathOf(id_));  // It is never followed.
   EXPECT_FALSE(store_->MoveToCopy(store_->Find(id_)).value());
-  EXPECT_FALSE(store_->BeginMove(*store_->Find(id_)));
+  const auto begun = store_->BeginMove(*store_->Find(id_));
+  ASSERT_FALSE(begun);
+  EXPECT_NE(begun.error().message.find("no disk"), std::string::npos) << begun.error().message;
   EXPECT_EQ(store_->Find(id_)->disk, &Old());
 }
 
