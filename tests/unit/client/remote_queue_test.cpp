@@ -363,8 +363,7 @@ TEST_F(RemoteQueueTest, BatchesThatNobodyWantsMakeRoomForThoseThatAreWanted) {
   EXPECT_TRUE(wanted.is_good());
 }
 
-// Until it has ended, the thread that connects has the connection to itself. Method: owners that do
-// all that they may at each moment meanwhile, over connections that serve one batch each.
+// Until it has ended, the thread that connects has the connection to itself. Each serves one batch.
 TEST_F(RemoteQueueTest, WhileItConnectsTheOwnerMayDoAnything) {
   Start([&](Request& request, int) {
     Script::Answer(request);
@@ -376,12 +375,12 @@ TEST_F(RemoteQueueTest, WhileItConnectsTheOwnerMayDoAnything) {
     Group& kept = Submit();
     for (int k = 0; k < i % 20; ++k) queue_->Poll(0ms);
     queue_->GiveUp(*given_up.noted);
-    if (i % 3 == 0) queue_ = files_->MakeQueue(RangeReader::QueueUse::kAnyThread).value();
-    if (i % 3 != 0) {
-      PollUntil([&] { return kept.noted->ended && given_up.noted->ended; });
-      EXPECT_TRUE(kept.is_good()) << i;
+    if (i % 3 == 0) {
+      queue_ = files_->MakeQueue(RangeReader::QueueUse::kAnyThread).value();
+      continue;
     }
-    groups_.clear();
+    PollUntil([&] { return kept.noted->ended && given_up.noted->ended; });
+    EXPECT_TRUE(kept.is_good()) << i;
   }
 }
 
