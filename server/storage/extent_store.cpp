@@ -174,6 +174,8 @@ Result<UniqueFd> ExtentStore::OpenFile(const Extent& extent) {
   if (extent.disk == nullptr)
     return Error{ErrorCode::kUnavailable,
                  "extent " + Hex(extent.id) + " is on a disk of the daemon that is missing"};
+  // A disk may hang here, too, and with it the thread that asks.
+  const ReadHealth::Running running(extent.disk->reads());
   return extent.disk->OpenFile(extent.id);
 }
 

@@ -33,6 +33,7 @@ std::atomic<bool> mkdir_fails{false};
 std::atomic<bool> sync_hangs{false};
 std::atomic<bool> sync_fails{false};
 std::atomic<bool> statvfs_hangs{false};
+std::atomic<bool> open_hangs{false};
 std::atomic<int> hanging_count{0};
 
 bool IsOnHung(std::string_view path) {
@@ -46,11 +47,14 @@ void HangWhile(const std::atomic<bool>& hangs, std::string_view path) {
   --hanging_count;
 }
 
+std::string PathOf(int fd) {
+  std::error_code ignored;
+  return std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored).string();
+}
+
 int Sync(long call, int fd) {
   if (sync_hangs || sync_fails) {
-    std::error_code ignored;
-    const std::string path =
-        std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored).string();
+    const std::string path = PathOf(fd);
     HangWhile(sync_hangs, path);
     // Those of names and bytes: a folder for names that cannot be made sends an extent elsewhere.
     if (sync_fails && path.find("/hung/extents/") != std::string::npos) {
@@ -78,6 +82,13 @@ extern "C" int mkdir(const char* path, mode_t mode) noexcept {
 }
 extern "C" int fsync(int fd) { return Sync(SYS_fsync, fd); }
 extern "C" int fdatasync(int fd) { return Sync(SYS_fdatasync, fd); }
+// Of a file that is being opened: open() itself has no name that could be taken.
+extern "C" int fstat(int fd, struct stat* status) noexcept {
+  if (open_hangs) HangWhile(open_hangs, PathOf(fd));
+  static const auto real =
+      reinterpret_cast<int (*)(int, struct stat*)>(::dlsym(RTLD_NEXT, "fstat"));
+  return real(fd, status);
+}
 extern "C" int statvfs(const char* path, struct statvfs* status) noexcept {
   HangWhile(statvfs_hangs, path);
   static const auto real =
@@ -157,6 +168,35 @@ TEST(HangingWriteTest, NewExtentsGoToOtherDisks) {
 
   mkdir_hangs = false;
   writer.join();
+}
+
+TEST(HangingOpenTest, NewExtentsGoToOtherDisks) {
+  test::TempFolder folder;
+  ExtentStore::Disks disks;
+  for (const char* const name : {"hung", "good"}) {
+    fs::create_directories(folder / name);
+    disks.present.push_back(Disk::Open(folder / name / "extents").value());
+  }
+  const auto store = ExtentStore::Open(std::move(disks)).value();
+  const Disk& hung = *store->disks()[0];
+  ExtentPtr extent;
+  for (std::uint32_t i = 0; !extent || extent->disk != &hung; ++i) {
+    auto writer = test::Create(*store, MakeExtentId(1, 0, i), 3);
+    ASSERT_TRUE(writer.value().Append(AsBytes(std::string_view("old"))));
+    extent = writer.value().Seal(Xxh3(AsBytes(std::string_view("old")))).value();
+  }
+  open_hangs = true;
+  std::thread reader([&] { EXPECT_TRUE(ExtentStore::OpenFile(*extent)); });
+
+  EXPECT_TRUE(Eventually([&] { return hung.reads().is_suspect(); }));
+  EXPECT_FALSE(store->disks()[1]->reads().is_suspect());
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    auto place = store->Place(MakeExtentId(2, 0, i), 3);
+    EXPECT_TRUE(place && &place.value().disk() != &hung);
+  }
+
+  open_hangs = false;
+  reader.join();
 }
 
 class HangingUploadTest : public ServerTest {

@@ -186,6 +186,31 @@ TEST_F(HangingMetadataTest, UploadsThatWaitAreToldAndTheirConnectionsEnd) {
   EXPECT_TRUE(Publish(*Connect(), "first", first_, 1));
 }
 
+// A batch that the client takes nothing of keeps its connection, on which the job then ends.
+TEST_F(HangingMetadataTest, AJobThatEndsLateOnAConnectionThatIsStillThereIsNoReply) {
+  const auto channel = Connect();
+  ASSERT_TRUE(Put(*channel, first_, kData));
+  ASSERT_TRUE(Put(*channel, second_, kData));
+  ASSERT_TRUE(channel->Call(FrameType::kExtentBind, net::ExtentBind{0, {first_}}.Encode(), {},
+                            Soon(), "a binding"));
+  net::BatchRead batch;
+  batch.initial_grant_bytes = 0;
+  batch.entries = {{0, 0, kData.size(), 0}};
+  const auto request = channel->Send(FrameType::kBatchRead, batch.Encode());
+  ASSERT_TRUE(request);
+  sync_hangs = true;
+  ExpectRefused(Publish(*channel, "waits", second_, 2));
+
+  sync_hangs = false;
+  EXPECT_TRUE(Eventually([&] { return Names().size() == 1; }));
+
+  // The batch is sent to its end all the same.
+  ASSERT_TRUE(channel->Send(FrameType::kGrant, net::Grant{request.value(), 1 << 20}.Encode()));
+  const auto found = Receive(*channel, request.value(), 1);
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ(found.value().entries[0], kData);
+}
+
 TEST_F(HangingMetadataTest, ADiskWithBothIsSuspectWhileItHangs) {
   test::TempFolder folder;
   Daemon daemon({.data = {folder / "home"},
