@@ -22,6 +22,7 @@
 namespace {
 
 std::atomic<bool> sync_hangs{false};
+std::atomic<const char*> hung_folder{"/home/"};
 std::atomic<int> hanging_count{0};
 
 int Sync(long call, int fd) {
@@ -29,7 +30,7 @@ int Sync(long call, int fd) {
     std::error_code ignored;
     const auto path =
         std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored).string();
-    if (path.find("/home/") != std::string::npos) {
+    if (path.find(hung_folder.load()) != std::string::npos) {
       ++hanging_count;
       while (sync_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       --hanging_count;
@@ -63,7 +64,10 @@ class HangingMetadataTest : public ServerTest {
                                   .admin = net::Address{"127.0.0.1", 0},
                                   .answer_time_max = kAnswerTimeMax});
   }
-  ~HangingMetadataTest() override { sync_hangs = false; }
+  ~HangingMetadataTest() override {
+    sync_hangs = false;
+    hung_folder = "/home/";
+  }
 
   std::unique_ptr<Channel> Connect() { return ConnectTo(*home_); }
 
@@ -209,6 +213,17 @@ TEST_F(HangingMetadataTest, AJobThatEndsLateOnAConnectionThatIsStillThereIsNoRep
   const auto found = Receive(*channel, request.value(), 1);
   ASSERT_TRUE(found) << found.error().message;
   EXPECT_EQ(found.value().entries[0], kData);
+}
+
+TEST_F(HangingMetadataTest, WhatWaitsForAnotherDiskIsNotGivenUp) {
+  hung_folder = "/disk/";
+  sync_hangs = true;
+  std::thread client([this] { EXPECT_TRUE(Put(*Connect(), first_, kData)); });
+  EXPECT_TRUE(Eventually([] { return hanging_count > 0; }));
+  std::this_thread::sleep_for(3 * kAnswerTimeMax);  // In which it would be.
+  sync_hangs = false;
+  client.join();
+  EXPECT_TRUE(Publish(*Connect(), "first", first_, 1));
 }
 
 TEST_F(HangingMetadataTest, ADiskWithBothIsSuspectWhileItHangs) {
