@@ -46,6 +46,11 @@ class ReplicaHealth {
 
   explicit ReplicaHealth(std::size_t node_count) : nodes_(node_count) {}
 
+  // There are so many from now on, not fewer than before.
+  void Grow(std::size_t node_count) {
+    if (node_count > nodes_.size()) nodes_.resize(node_count);
+  }
+
   // Whether the node may be asked like any other.
   bool MayAsk(NodeIndex node, Time now) const noexcept {
     return !nodes_[node].is_in_trouble && !IsBusy(node, now);

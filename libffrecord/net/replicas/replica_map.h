@@ -20,8 +20,13 @@ class ReplicaMap {
   virtual ~ReplicaMap() = default;
 
   // The nodes to ask for the extent with this number among those of the source, each once. The
-  // order decides only where nothing else does. Valid as long as the map.
+  // order of owners decides only where nothing else does. Valid as long as the map.
   virtual std::span<const NodeIndex> NodesOf(std::uint32_t extent) const = 0;
+  // The first so many of them are its owners, which should hold it. The others may, the likeliest
+  // first, and are asked in that order when no owner is left.
+  virtual std::size_t OwnerCountOf(std::uint32_t extent) const { return NodesOf(extent).size(); }
+  // Extents go from node to node: one that no node had may have been on its way.
+  virtual bool MovesExtents() const { return false; }
 };
 
 // Every node holds every extent.

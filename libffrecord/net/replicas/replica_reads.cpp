@@ -55,16 +55,19 @@ class ReplicaReads::Stepping {
 
  private:
   // --- Choosing ---
-  std::span<const NodeIndex> NodesOf(const Part& part) const {
-    const auto nodes = reads_.map_.NodesOf(part.extent);
-    return nodes.first(std::min(nodes.size(), ReplicaMap::kCandidatesMax));
-  }
+  // Among whom a part's next node is chosen.
+  enum class Among : std::uint8_t {
+    kOwners,  // Owners that are well.
+    kWell,    // Likewise, and others that are well.
+    kAll,     // Those that are in trouble too.
+  };
+  static Part MakePart(const PartSize& size, const ReplicaMap& map);
   static Candidates Bit(std::size_t candidate) { return Candidates{1} << candidate; }
   static Candidates All(std::size_t count) {
     return count == 0 ? 0 : ~Candidates{0} >> (64 - count);
   }
-  std::optional<std::size_t> Pick(const Part& part, bool also_troubled = false);
-  std::optional<std::size_t> Best(const Part& part, Candidates excluded, bool also_troubled) const;
+  std::optional<std::size_t> Pick(const Part& part, Among among);
+  std::optional<std::size_t> Best(const Part& part, Candidates excluded, Among among) const;
   void Ask(BatchId id, std::uint32_t number, std::size_t candidate, LegKind kind);
   static LegKind KindFor(const Part& part) {
     return part.has_direct ? LegKind::kApart : LegKind::kDirect;
@@ -101,7 +104,9 @@ class ReplicaReads::Stepping {
   const Time now_;
   Actions& actions_;
   std::vector<Outgoing> outgoing_;
-  std::map<std::tuple<std::uint32_t, Candidates, bool>, std::optional<std::size_t>> picked_;
+  std::map<std::tuple<std::uint32_t, const NodeIndex*, Candidates, Among>,
+           std::optional<std::size_t>>
+      picked_;
 };
 
 void ReplicaReads::Step(Time now, const Event& event, Actions& actions) {
@@ -127,23 +132,33 @@ ReplicaReads::Time ReplicaReads::NextTime() const {
 
 // --- Choosing ------------------------------------------------------------------------------------
 
-// The best candidate that was not asked yet; with `also_troubled`, also among those that are in
-// trouble. The same for all parts of an extent in one step, so that the node can merge neighbours.
-std::optional<std::size_t> ReplicaReads::Stepping::Pick(const Part& part, bool also_troubled) {
+ReplicaReads::Part ReplicaReads::Stepping::MakePart(const PartSize& size, const ReplicaMap& map) {
+  const auto nodes = map.NodesOf(size.extent);
+  const std::size_t count = std::min(nodes.size(), ReplicaMap::kCandidatesMax);
+  return {size.extent, size.bytes, nodes.first(count),
+          std::min(count, map.OwnerCountOf(size.extent)), map.MovesExtents()};
+}
+
+// The best owner that was not asked yet, else the first other node. The same for all parts of an
+// extent in one step, so that the node can merge neighbours.
+std::optional<std::size_t> ReplicaReads::Stepping::Pick(const Part& part, Among among) {
   const Candidates excluded = part.asked | part.refused | part.under_way;
-  const auto [picked, is_new] = picked_.try_emplace({part.extent, excluded, also_troubled});
-  if (is_new) picked->second = Best(part, excluded, also_troubled);
+  const auto [picked, is_new] =
+      picked_.try_emplace({part.extent, part.nodes.data(), excluded, among});
+  if (is_new) picked->second = Best(part, excluded, among);
   return picked->second;
 }
 
 std::optional<std::size_t> ReplicaReads::Stepping::Best(const Part& part, Candidates excluded,
-                                                        bool also_troubled) const {
-  const auto nodes = NodesOf(part);
+                                                        Among among) const {
+  const auto nodes = part.nodes;
   std::optional<std::size_t> best;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (i >= part.owner_count && (best || among == Among::kOwners)) break;
     if ((excluded & Bit(i)) != 0) continue;
-    if (also_troubled ? health_.IsBusy(nodes[i], now_) : !health_.MayAsk(nodes[i], now_)) continue;
-    if (!best || health_.IsBetter(nodes[i], nodes[*best])) best = i;
+    const bool may_be_asked =
+        among == Among::kAll ? !health_.IsBusy(nodes[i], now_) : health_.MayAsk(nodes[i], now_);
+    if (may_be_asked && (!best || health_.IsBetter(nodes[i], nodes[*best]))) best = i;
   }
   return best;
 }
@@ -151,7 +166,7 @@ std::optional<std::size_t> ReplicaReads::Stepping::Best(const Part& part, Candid
 void ReplicaReads::Stepping::Ask(BatchId id, std::uint32_t number, std::size_t candidate,
                                  LegKind kind) {
   Part& part = reads_.batches_.at(id).parts[number];
-  const NodeIndex node = NodesOf(part)[candidate];
+  const NodeIndex node = part.nodes[candidate];
   part.asked |= Bit(candidate);
   part.under_way |= Bit(candidate);
   if (kind == LegKind::kDirect) part.has_direct = true;
@@ -179,24 +194,25 @@ void ReplicaReads::Stepping::AskFirst(BatchId id, Batch& batch) {
 void ReplicaReads::Stepping::AskNext(BatchId id, Batch& batch, std::uint32_t number) {
   Part& part = batch.parts[number];
   if (batch.is_over || !part.is_wanted() || (part.under_way & ~part.silent) != 0) return;
-  auto candidate = Pick(part);
-  if (!candidate) candidate = Pick(part, /*also_troubled=*/true);
+  auto candidate = Pick(part, Among::kWell);
+  if (!candidate) candidate = Pick(part, Among::kAll);
   if (candidate) return Ask(id, number, *candidate, KindFor(part));
-  if (part.refused == All(NodesOf(part).size()))
+  if ((part.refused | part.absent) == All(part.nodes.size())) {
+    if (part.absent != 0 && !std::exchange(part.was_absent, true))
+      return batch.WaitUntil(number, now_ + kMovedPause);
     return End(batch,
                {id, number, part.refusal == ErrorCode::kOk ? ErrorCode::kNotFound : part.refusal});
-  batch.waiting.push_back(number);
-  if (batch.retry_at != Time::max()) return;
+  }
+  if (batch.retry_at != Time::max()) return batch.WaitUntil(number, batch.retry_at);
   if (!batch.backoff) batch.backoff.emplace(reads_.seed_ + id);
-  batch.retry_at = now_ + batch.backoff->Next();
+  batch.WaitUntil(number, now_ + batch.backoff->Next());
 }
 
-// Reads a part also from those of its nodes that may be well again.
+// Reads a part also from those of its owners that may be well again.
 void ReplicaReads::Stepping::Probe(BatchId id, Batch& batch, std::uint32_t number) {
   const Part& part = batch.parts[number];
-  const auto nodes = NodesOf(part);
-  for (std::size_t i = 0; i < nodes.size() && part.has_direct; ++i)
-    if ((part.asked & Bit(i)) == 0 && health_.TakeProbe(nodes[i], now_))
+  for (std::size_t i = 0; i < part.owner_count && part.has_direct; ++i)
+    if ((part.asked & Bit(i)) == 0 && health_.TakeProbe(part.nodes[i], now_))
       Ask(id, number, i, LegKind::kProbe);
 }
 
@@ -228,7 +244,8 @@ void ReplicaReads::Stepping::On(const Begin& begin) {
   FFR_ASSERT(is_new);
   Batch& batch = made->second;
   batch.parts.reserve(begin.parts.size());
-  for (const PartSize& part : begin.parts) batch.parts.push_back({part.extent, part.bytes});
+  const ReplicaMap& map = begin.map != nullptr ? *begin.map : reads_.map_;
+  for (const PartSize& part : begin.parts) batch.parts.push_back(MakePart(part, map));
   batch.deadline = begin.deadline;
   batch.open_count = batch.parts.size();
   AskFirst(begin.batch, batch);
@@ -383,7 +400,8 @@ void ReplicaReads::Stepping::Failed(BatchId id, Batch& batch, std::uint32_t numb
                                     std::size_t candidate, ErrorCode status) {
   Part& part = batch.parts[number];
   if (IsRefusal(status)) {
-    part.refused |= Bit(candidate);
+    const bool may_come = part.moves && status == ErrorCode::kNotFound;
+    (may_come ? part.absent : part.refused) |= Bit(candidate);
     if (Weight(status) > Weight(part.refusal)) part.refusal = status;
   } else if (part.trouble != ErrorCode::kUnavailable) {
     part.trouble = status;
@@ -473,6 +491,7 @@ void ReplicaReads::Stepping::Retry(BatchId id, Batch& batch) {
   batch.retry_at = Time::max();
   for (const std::uint32_t number : std::exchange(batch.waiting, {})) {
     batch.parts[number].asked = batch.parts[number].under_way;
+    batch.parts[number].absent = 0;
     AskNext(id, batch, number);
   }
 }
@@ -507,7 +526,7 @@ void ReplicaReads::Stepping::Hedge(Leg& leg) {
     if (entry.has_ended || batch.is_over || !part.is_wanted() || part.bytes > kHedgedBytesMax ||
         part.under_way != Bit(entry.candidate))
       continue;
-    const auto candidate = Pick(part);
+    const auto candidate = Pick(part, Among::kOwners);
     if (!candidate) continue;
     if (!health_.TakeHedge()) {
       leg.hedge_at = now_ + health_.HedgeAfter();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -26,11 +27,12 @@ namespace ffrecord::net {
 // of another. If such a leg is the first to bring a part, the direct one is cancelled, and the part
 // ends when the direct leg can write no more: then the bytes are copied.
 //
-// - The first target is the best node that is well (ReplicaHealth::IsBetter), one for each extent
-//   of a batch.
+// - The first target is the best owner that is well (ReplicaHealth::IsBetter), one for each extent
+//   of a batch. Nodes that are no owners are asked when no owner that is well is left.
 // - A part that fails goes to the next candidate at once. When all have failed, it fails with the
 //   status that says most if none of them may come back; else they are asked again, after a
-//   back-off, until the deadline.
+//   back-off, until the deadline. Where extents move, a node that does not have one may have it in
+//   the next round, of which there is one if no node has it.
 // - A node that is silent for too long is suspected: its parts are asked elsewhere at once, and
 //   whichever node answers first counts.
 // - A part that takes longer than p99 is hedged, within the budget of ReplicaHealth. Large parts
@@ -43,6 +45,8 @@ class ReplicaReads {
   using LegId = std::uint64_t;  // From 1.
 
   static constexpr std::uint64_t kHedgedBytesMax = std::uint64_t{1} << 20;
+  // Before an extent that moves is sought once more: connections have bound it anew by then.
+  static constexpr std::chrono::milliseconds kMovedPause{300};
 
   struct PartSize {
     std::uint32_t extent;
@@ -54,6 +58,7 @@ class ReplicaReads {
     BatchId batch;  // Never used before.
     std::vector<PartSize> parts;
     Time deadline;
+    const ReplicaMap* map = nullptr;  // Borrowed until EndBatch; null: that of the constructor.
   };
   struct Arrived {  // One entry has ended, and the node writes no more for it.
     LegId leg;
@@ -113,6 +118,11 @@ class ReplicaReads {
                std::uint64_t seed)
       : map_(map), health_(health), nodes_(node_count), seed_(seed) {}
 
+  // There are so many nodes from now on, not fewer than before; `health` knows them too.
+  void Grow(std::size_t node_count) {
+    if (node_count > nodes_.size()) nodes_.resize(node_count);
+  }
+
   // Appends what is to be done.
   void Step(Time now, const Event& event, Actions& actions);
 
@@ -127,8 +137,13 @@ class ReplicaReads {
   struct Part {
     std::uint32_t extent;
     std::uint64_t bytes;
+    std::span<const NodeIndex> nodes;  // Of the extent, the owners first.
+    std::size_t owner_count;
+    bool moves;                // From node to node.
+    bool was_absent = false;   // No node had it: it is sought once more.
     Candidates asked = 0;      // In this round.
     Candidates refused = 0;    // They will not have it later either.
+    Candidates absent = 0;     // They do not have it, in this round.
     Candidates under_way = 0;  // Legs that have not ended for it,
     Candidates silent = 0;     // and those of them that are suspected.
     bool has_direct = false;   // One of them is direct.
@@ -151,6 +166,11 @@ class ReplicaReads {
     Time retry_at = Time::max();
     std::optional<Backoff> backoff;
     bool is_over = false;  // Nothing more is asked for.
+
+    void WaitUntil(std::uint32_t number, Time time) {
+      waiting.push_back(number);
+      retry_at = std::min(retry_at, time);
+    }
   };
   struct Entry {
     std::uint64_t bytes;

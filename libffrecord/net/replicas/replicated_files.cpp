@@ -14,25 +14,35 @@ namespace {
 // As many as calls are usually made at a time; more are made and left.
 constexpr std::size_t kIdleQueuesMax = 8;
 
+std::shared_ptr<ReplicaPlaces> Fix(std::vector<std::shared_ptr<const RemoteFiles>> replicas,
+                                   std::shared_ptr<const ReplicaMap> map) {
+  if (map == nullptr) map = std::make_shared<WholeReplicas>(replicas.size());
+  return std::make_shared<FixedPlaces>(ReplicaView{std::move(replicas), std::move(map)});
+}
+
 }  // namespace
+
+ReplicatedFiles::ReplicatedFiles(std::shared_ptr<ReplicaPlaces> places,
+                                 const SessionOptions& options)
+    : places_(std::move(places)),
+      first_view_(places_->Now()),
+      options_(options),
+      health_([] { return new Health; }),
+      idle_([] { return new IdleQueues; }) {
+  FFR_ASSERT(!first_view_->replicas.empty());
+}
 
 ReplicatedFiles::ReplicatedFiles(std::vector<std::shared_ptr<const RemoteFiles>> replicas,
                                  std::shared_ptr<const ReplicaMap> map,
                                  const SessionOptions& options)
-    : replicas_(std::move(replicas)),
-      map_(map != nullptr ? std::move(map) : std::make_shared<WholeReplicas>(replicas_.size())),
-      options_(options),
-      health_([] { return new Health; }),
-      idle_([] { return new IdleQueues; }) {
-  FFR_ASSERT(!replicas_.empty());
-}
+    : ReplicatedFiles(Fix(std::move(replicas), std::move(map)), options) {}
 
 ReplicatedFiles::~ReplicatedFiles() = default;
 
 ReplicatedFiles::Health& ReplicatedFiles::health() const {
   Health& health = health_.Get();
   const std::lock_guard lock(health.mutex);
-  if (!health.state) health.state.emplace(replicas_.size());
+  if (!health.state) health.state.emplace(first_view_->replicas.size());
   return health;
 }
 
@@ -56,8 +66,9 @@ void ReplicatedFiles::LetGo(std::uint64_t number) const {
 // Where one daemon writes into our memory, its files are read without a copy; the others do not
 // mind.
 Result<PooledBuffer> ReplicatedFiles::TakeMemory(std::uint64_t size_bytes) const {
+  const auto view = places_->Now();
   const bool uses_slabs = std::ranges::any_of(
-      replicas_, [](const auto& replica) { return replica->session().uses_slabs(); });
+      view->replicas, [](const auto& replica) { return replica->session().uses_slabs(); });
   return uses_slabs ? SlabPool::Process().Take(size_bytes) : BufferPool::Process().Take(size_bytes);
 }
 
@@ -100,7 +111,8 @@ void ReplicatedFiles::NoteFailure(ErrorCode status, const std::string& why) cons
 
 std::string ReplicatedFiles::Trouble(std::uint32_t file, ErrorCode status) const {
   std::string text = last_failure_.Of(status);
-  for (const auto& replica : replicas_) {
+  const auto view = places_->Now();
+  for (const auto& replica : view->replicas) {
     const std::string one = replica->Trouble(file, status);
     if (!one.empty()) text += (text.empty() ? "" : "; ") + one;
   }

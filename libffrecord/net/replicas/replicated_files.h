@@ -15,8 +15,7 @@
 
 #include "libffrecord/base/per_process.h"
 #include "libffrecord/net/replicas/replica_health.h"
-#include "libffrecord/net/replicas/replica_map.h"
-#include "libffrecord/net/rpc/remote_files.h"
+#include "libffrecord/net/replicas/replica_places.h"
 #include "libffrecord/source/last_failure.h"
 #include "libffrecord/source/range_reader.h"
 
@@ -33,6 +32,7 @@ class ReplicatedQueue;
 // go on using it.
 class ReplicatedFiles final : public RangeReader {
  public:
+  ReplicatedFiles(std::shared_ptr<ReplicaPlaces> places, const SessionOptions& options);
   // `replicas` are the same files at each daemon, by size and order; at least one. Their extents
   // are numbered alike for `map`; null: every daemon holds all.
   ReplicatedFiles(std::vector<std::shared_ptr<const RemoteFiles>> replicas,
@@ -59,10 +59,7 @@ class ReplicatedFiles final : public RangeReader {
   void LetGo(std::uint64_t number) const;
 
   // --- For its queues ---
-  std::span<const std::shared_ptr<const RemoteFiles>> replicas() const noexcept {
-    return replicas_;
-  }
-  const ReplicaMap& map() const noexcept { return *map_; }
+  ReplicaPlaces& places() const noexcept { return *places_; }
   std::chrono::milliseconds timeout() const noexcept { return options_.timeout; }
   bool Passes(const RangeRead& range) const noexcept { return PassesEnd(range); }
   void NoteFailure(ErrorCode status, const std::string& why) const;
@@ -82,12 +79,12 @@ class ReplicatedFiles final : public RangeReader {
     std::vector<std::unique_ptr<ReplicatedQueue>> queues;
   };
 
-  const RemoteFiles& first() const noexcept { return *replicas_.front(); }
+  const RemoteFiles& first() const noexcept { return *first_view_->replicas.front(); }
   Result<std::unique_ptr<ReplicatedQueue>> TakeIdle() const;
   void PutIdle(std::unique_ptr<ReplicatedQueue> queue) const;
 
-  const std::vector<std::shared_ptr<const RemoteFiles>> replicas_;
-  const std::shared_ptr<const ReplicaMap> map_;
+  const std::shared_ptr<ReplicaPlaces> places_;
+  const std::shared_ptr<const ReplicaView> first_view_;  // Keeps what first() refers to.
   const SessionOptions options_;
   mutable PerProcess<Health> health_;
   mutable PerProcess<IdleQueues> idle_;

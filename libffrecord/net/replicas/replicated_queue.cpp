@@ -76,6 +76,7 @@ class ReplicatedQueue::Leg final : public RangeGroup {
   void Ended(Result<void> result) override {
     has_ended_ = true;
     if (!result) queue_.why_ = result.error().message;
+    if (!result) queue_.files_.places().NoteFailure();
     queue_.Step(ReplicaReads::LegEnded{id_, result ? ErrorCode::kOk : result.error().code,
                                        queue_.nodes_[node_].queue->busy_until()});
   }
@@ -101,8 +102,10 @@ ReplicatedQueue::ReplicatedQueue(const ReplicatedFiles& files, UniqueFd ready)
     : files_(files),
       health_(files.health()),
       ready_(std::move(ready)),
-      reads_(files.map(), *health_.state, files.replicas().size(), RandomNumber()),
-      nodes_(files.replicas().size()) {}
+      view_(files.places().Now()),
+      reads_(*view_->map, *health_.state, view_->replicas.size(), RandomNumber()) {
+  TakeView();
+}
 
 ReplicatedQueue::~ReplicatedQueue() {
   if (!home_.is_here()) return;  // The queues of the nodes know that too.
@@ -118,14 +121,29 @@ ReplicatedQueue::~ReplicatedQueue() {
 void ReplicatedQueue::Submit(RangeGroup& group) {
   FFR_ASSERT(home_.is_here());
   if (!is_polling_) NotePolled();
+  TakeView();
   const BatchId id = ++last_batch_;
-  Call& call = calls_.try_emplace(id, group).first->second;
+  Call& call = calls_.try_emplace(id, group, view_).first->second;
   batches_[&group] = id;
   std::vector<ReplicaReads::PartSize> sizes;
   sizes.reserve(group.ranges().size());
   for (std::uint32_t i = 0; i < group.ranges().size(); ++i) Cut(call, i, sizes);
   const auto ending = std::min<milliseconds>(kEndingTime, files_.timeout() / 4);
-  Step(ReplicaReads::Begin{id, std::move(sizes), Clock::now() + files_.timeout() - ending});
+  Step(ReplicaReads::Begin{id, std::move(sizes), Clock::now() + files_.timeout() - ending,
+                           view_->map.get()});
+}
+
+// The newest view is for the groups that begin now; nodes keep their places.
+void ReplicatedQueue::TakeView() {
+  auto newest = files_.places().Now();
+  const std::size_t count = newest->replicas.size();
+  if (count < nodes_.size()) return;  // It was overtaken by another one.
+  view_ = std::move(newest);
+  if (count == nodes_.size()) return;
+  nodes_.resize(count);
+  const std::lock_guard lock(health_.mutex);
+  health_.state->Grow(count);
+  reads_.Grow(count);
 }
 
 void ReplicatedQueue::Cut(Call& call, std::uint32_t index,
@@ -136,7 +154,7 @@ void ReplicatedQueue::Cut(Call& call, std::uint32_t index,
     call.empty.push_back(index);
     return;
   }
-  const std::uint32_t first_extent = files_.replicas().front()->first_extent(range.file);
+  const std::uint32_t first_extent = call.view->replicas.front()->first_extent(range.file);
   std::uint64_t offset = range.offset_bytes;
   for (std::span<std::byte> rest = range.destination; !rest.empty();) {
     const std::uint64_t room = kExtentSizeMax - offset % kExtentSizeMax;
@@ -233,7 +251,7 @@ void ReplicatedQueue::Do(ReplicaReads::Send send) {
 
 Result<void> ReplicatedQueue::Send(LegId id, ReplicaReads::Send& send) {
   Leg& leg = *legs_.emplace(id, std::make_unique<Leg>(*this, id, send.node)).first->second;
-  FFR_TRY(leg.Prepare(send, calls_.at(send.batch), *files_.replicas()[send.node]));
+  FFR_TRY(leg.Prepare(send, calls_.at(send.batch), *view_->replicas[send.node]));
   RemoteQueue* const queue = FFR_TRY(QueueOf(send.node));
   queue->Submit(leg);
   nodes_[send.node].is_due = true;
@@ -243,8 +261,8 @@ Result<void> ReplicatedQueue::Send(LegId id, ReplicaReads::Send& send) {
 Result<RemoteQueue*> ReplicatedQueue::QueueOf(NodeIndex index) {
   Node& node = nodes_[index];
   if (node.queue != nullptr) return node.queue.get();
-  auto queue = std::make_unique<RemoteQueue>(
-      *files_.replicas()[index], RemoteQueue::Connects::kApart, RemoteQueue::Retries::kNever);
+  auto queue = std::make_unique<RemoteQueue>(*view_->replicas[index], RemoteQueue::Connects::kApart,
+                                             RemoteQueue::Retries::kNever);
   epoll_event wanted{};
   wanted.events = EPOLLIN;
   wanted.data.u32 = index;
@@ -291,15 +309,16 @@ void ReplicatedQueue::PollNodes() {
 void ReplicatedQueue::NoteHeard() {
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const auto index = static_cast<NodeIndex>(i);
-    if (nodes_[i].queue != nullptr && reads_.IsAsked(index))
-      Step(ReplicaReads::Heard{index, nodes_[i].queue->heard_at()});
+    if (nodes_[i].queue == nullptr) continue;
+    files_.places().NoteVersion(nodes_[i].queue->map_version());
+    if (reads_.IsAsked(index)) Step(ReplicaReads::Heard{index, nodes_[i].queue->heard_at()});
   }
 }
 
 // Whether the daemon is on this machine shows once it was connected to.
 void ReplicatedQueue::PlaceNode(NodeIndex index) {
   if (std::exchange(nodes_[index].is_placed, true)) return;
-  const bool is_near = files_.replicas()[index]->session().link().transport == "shm";
+  const bool is_near = view_->replicas[index]->session().link().transport == "shm";
   const std::lock_guard lock(health_.mutex);
   health_.state->SetDistance(index, is_near ? 0 : 1);
 }
@@ -337,7 +356,10 @@ void ReplicatedQueue::Tell(const ReplicaReads::EndPart& end) {
     const auto bytes = legs_.at(end.leg)->entry(end.entry);
     std::memcpy(part.destination.data(), bytes.data(), bytes.size());
   }
-  if (end.status != ErrorCode::kOk) files_.NoteFailure(end.status, WhyNot(end.status));
+  if (end.status != ErrorCode::kOk) {
+    files_.NoteFailure(end.status, WhyNot(end.status));
+    files_.places().NoteFailure();
+  }
   if (range.status == ErrorCode::kOk) range.status = end.status;
   if (--call.parts_left[part.range] > 0) return;
   ++told_count_;
@@ -358,7 +380,7 @@ void ReplicatedQueue::Tell(const ReplicaReads::EndBatch& end) {
 
 std::string ReplicatedQueue::WhyNot(ErrorCode status) const {
   std::string peers;
-  for (const auto& replica : files_.replicas())
+  for (const auto& replica : view_->replicas)
     peers += (peers.empty() ? "" : ", ") + replica->session().peer();
   if (status == ErrorCode::kDeadlineExceeded) return "timed out waiting for records from " + peers;
   const bool may_come_back = status == ErrorCode::kUnavailable;

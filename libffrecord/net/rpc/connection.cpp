@@ -22,7 +22,8 @@ Result<void> Connection::UseRail(RdmaLinks& links, std::size_t rail, Deadline de
 
 Result<std::uint32_t> Connection::Bind(std::uint64_t set, std::span<const ExtentId> ids,
                                        std::vector<std::uint64_t>& requests) {
-  if (const auto found = bound_.find(set); found != bound_.end()) return found->second;
+  if (const auto found = bound_.find(set); found != bound_.end() && !found->second.is_outdated)
+    return found->second.base;
   const auto count = static_cast<std::uint32_t>(ids.size());
   FFR_ASSERT(count <= kBoundExtentCountMax);
   if (count > kBoundExtentCountMax - bound_end_) {
@@ -37,9 +38,15 @@ Result<std::uint32_t> Connection::Bind(std::uint64_t set, std::span<const Extent
     requests.push_back(FFR_TRY(Send(FrameType::kExtentBind, bind.Encode())));
     done += size;
   }
-  bound_.emplace(set, base);
+  bound_.insert_or_assign(set, Bound{base, Clock::now()});
   bound_end_ = base + count;
   return base;
+}
+
+void Connection::NoteMissing(std::uint64_t set) {
+  const auto found = bound_.find(set);
+  if (found != bound_.end() && Clock::now() - found->second.at >= kBindEvery)
+    found->second.is_outdated = true;
 }
 
 // Tells the daemon of one more slab, without waiting for its answer.

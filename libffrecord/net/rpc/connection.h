@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -48,6 +49,9 @@ class Connection final : public Channel {
   Result<std::uint32_t> Bind(std::uint64_t set, std::span<const ExtentId> ids,
                              std::vector<std::uint64_t>& requests);
   bool HasBound(std::uint64_t set) const { return bound_.contains(set); }
+  // Some of the set was not there: the next Bind() asks for it again, once per kBindEvery.
+  void NoteMissing(std::uint64_t set);
+  static constexpr std::chrono::milliseconds kBindEvery{250};
 
   // The number by which the daemon knows `slab`, on a connection that writes_slabs(). If it has to
   // be told, that is sent without waiting, and `requests` are then to be received. Over RDMA the
@@ -76,8 +80,13 @@ class Connection final : public Channel {
   Result<Registered> Register(const Slab& slab, SlabRegister::Use use);
 
   std::optional<std::size_t> rail_;
-  std::unordered_map<std::uint64_t, std::uint32_t> bound_;  // The first place of each set.
-  std::uint32_t bound_end_ = 0;                             // The next free place.
+  struct Bound {
+    std::uint32_t base;  // The first place of the set.
+    Deadline at;
+    bool is_outdated = false;  // The next Bind() does it again.
+  };
+  std::unordered_map<std::uint64_t, Bound> bound_;  // By set.
+  std::uint32_t bound_end_ = 0;                     // The next free place.
   // The daemon's number for each slab, by its number in this process.
   std::unordered_map<std::uint64_t, std::uint32_t> slab_ids_;
   std::uint32_t slab_count_ = 0;  // With the memory of uploads.

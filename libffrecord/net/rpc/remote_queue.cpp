@@ -414,6 +414,7 @@ void RemoteQueue::Pump() {
 Result<void> RemoteQueue::TakeFrame() {
   Connection& line = *connection();
   const FrameHeader header = line.header();
+  map_version_ = header.map_version;
   const auto bad = [&](const char* what) {
     return line.Break({ErrorCode::kUnavailable, line.peer() + what});
   };
@@ -466,6 +467,10 @@ Result<void> RemoteQueue::TakeDone(Asks::iterator asked) {
   auto done = BatchDone::Decode(line.body());
   if (!done) return line.Break(std::move(done).error());
   RemoteAsk& ask = asked->second;
+  // An extent may come later to where it is missing now.
+  if (std::ranges::find(done.value().statuses, EntryStatus::kNotHere) !=
+      done.value().statuses.end())
+    line.NoteMissing(files_.number());
   bool has_told = false;
   if (!ask.Finish(done.value(), has_told))
     return line.Break({ErrorCode::kUnavailable, line.peer() + " lost some bytes of a batch"});

@@ -41,6 +41,8 @@ class RemoteQueue final : public RangeQueue {
   Deadline heard_at() const;
   // Until when the daemon wanted to be left alone when it last said that it was busy.
   Deadline busy_until() const noexcept { return busy_until_; }
+  // Of the daemon's map of its cluster, in what has come last; 0: nothing has.
+  std::uint32_t map_version() const noexcept { return map_version_; }
   // The daemon is not trusted to answer: its connection is closed, and what is under way on it
   // ends. Outside of Poll() only.
   void DropConnection();
@@ -104,6 +106,7 @@ class RemoteQueue final : public RangeQueue {
   std::uint64_t connection_count_ = 0;
   std::uint64_t heard_bytes_ = 0;  // Of the connection,
   Deadline heard_at_{};            // and when the last of them came.
+  std::uint32_t map_version_ = 0;
   Deadline connecting_since_{};
   Deadline busy_until_{};
   std::vector<std::unique_ptr<RemoteCall>> calls_;  // In the order of Submit().

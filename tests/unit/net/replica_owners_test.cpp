@@ -1,0 +1,177 @@
+// Goal: where only some nodes should hold an extent, they are asked before all others; the others
+// are asked in their order, and only when no owner is left; a batch goes by the map with which it
+// began, also when nodes have been added since.
+// Method: the state machine alone, with a virtual clock and a map that is written out.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "replica_reads_fixture.h"
+
+namespace ffrecord::net {
+namespace {
+
+// Every extent has these candidates.
+class WrittenMap final : public ReplicaMap {
+ public:
+  WrittenMap(std::vector<NodeIndex> nodes, std::size_t owner_count)
+      : nodes_(std::move(nodes)), owner_count_(owner_count) {}
+  std::span<const NodeIndex> NodesOf(std::uint32_t /*extent*/) const override { return nodes_; }
+  std::size_t OwnerCountOf(std::uint32_t /*extent*/) const override { return owner_count_; }
+  bool MovesExtents() const override { return moves_; }
+
+  bool moves_ = false;
+
+ private:
+  const std::vector<NodeIndex> nodes_;
+  const std::size_t owner_count_;
+};
+
+class ReplicaOwnersTest : public ReplicaReadsTest {
+ protected:
+  ReplicaOwnersTest() : ReplicaReadsTest(5) {}
+
+  void BeginBy(const WrittenMap& map, Reads::BatchId batch) {
+    Step(Reads::Begin{batch, {{0, kSize}}, now_ + 30s, &map});
+  }
+  // The nodes that are asked one after the other while each of them ends its leg so.
+  std::vector<NodeIndex> AskedWhile(ErrorCode status, std::size_t count) {
+    std::vector<NodeIndex> asked;
+    while (asked.size() < count && !All<Reads::Send>().empty()) {
+      const auto send = All<Reads::Send>().front();
+      asked.push_back(send.node);
+      if (status == ErrorCode::kUnavailable)
+        EndLeg(send.leg, status);
+      else
+        Arrive(send.leg, 0, status);
+    }
+    return asked;
+  }
+
+  const WrittenMap two_owners_{{3, 1, 4, 0, 2}, 2};
+};
+
+TEST_F(ReplicaOwnersTest, ReadsGoToOwnersByTurns) {
+  std::vector<NodeIndex> nodes;
+  for (Reads::BatchId batch = 1; batch <= 4; ++batch) {
+    BeginBy(two_owners_, batch);
+    const auto send = Only<Reads::Send>();
+    nodes.push_back(send.node);
+    Arrive(send.leg, 0);
+    EndLeg(send.leg);
+  }
+  EXPECT_EQ(nodes, (std::vector<NodeIndex>{3, 1, 3, 1}));
+}
+
+TEST_F(ReplicaOwnersTest, WhatIsNotWithItsOwnersIsSoughtAtTheOthersInTheirOrder) {
+  BeginBy(two_owners_, 1);
+  EXPECT_EQ(AskedWhile(ErrorCode::kNotFound, 9), (std::vector<NodeIndex>{3, 1, 4, 0, 2}));
+  EXPECT_EQ(Only<Reads::EndPart>().status, ErrorCode::kNotFound);
+}
+
+TEST_F(ReplicaOwnersTest, AnExtentThatMovedWhileItWasSoughtIsFoundInASecondRound) {
+  WrittenMap map({0, 1}, 1);
+  map.moves_ = true;
+  BeginBy(map, 1);
+  EXPECT_EQ(AskedWhile(ErrorCode::kNotFound, 9), (std::vector<NodeIndex>{0, 1}));
+  Pass(Reads::kMovedPause - 1ms);
+  EXPECT_TRUE(actions_.empty());
+  Pass(1ms);
+  Arrive(Only<Reads::Send>().leg, 0, ErrorCode::kNotFound);
+  Arrive(Only<Reads::Send>().leg, 0);
+  EXPECT_EQ(Only<Reads::EndPart>().status, ErrorCode::kOk);
+}
+
+TEST_F(ReplicaOwnersTest, ANodeThatDidNotHaveItIsAskedAgainWhileAnotherOneIsAway) {
+  WrittenMap map({0, 1}, 1);
+  map.moves_ = true;
+  BeginBy(map, 1);
+  EndLeg(Only<Reads::Send>().leg, ErrorCode::kUnavailable);
+  Arrive(Only<Reads::Send>().leg, 0, ErrorCode::kNotFound);
+  Pass(20ms);  // The back-off of the first round.
+  std::vector<NodeIndex> asked;
+  for (const auto& send : All<Reads::Send>()) asked.push_back(send.node);
+  EXPECT_EQ(asked, (std::vector<NodeIndex>{1}));
+  Arrive(All<Reads::Send>().front().leg, 0);
+  EXPECT_EQ(Only<Reads::EndPart>().status, ErrorCode::kOk);
+}
+
+TEST_F(ReplicaOwnersTest, AnExtentThatNoNodeHasIsSoughtTwice) {
+  WrittenMap map({0, 1}, 1);
+  map.moves_ = true;
+  BeginBy(map, 1);
+  EXPECT_EQ(AskedWhile(ErrorCode::kNotFound, 9).size(), 2U);
+  Pass(Reads::kMovedPause);
+  EXPECT_EQ(AskedWhile(ErrorCode::kNotFound, 9).size(), 2U);
+  EXPECT_EQ(Only<Reads::EndPart>().status, ErrorCode::kNotFound);
+}
+
+TEST_F(ReplicaOwnersTest, TheOthersAreAskedBeforeAnOwnerThatIsInTrouble) {
+  health_->Failed(3, now_);
+  BeginBy(two_owners_, 1);
+  EXPECT_EQ(AskedWhile(ErrorCode::kUnavailable, 5), (std::vector<NodeIndex>{1, 4, 0, 2, 3}));
+}
+
+TEST_F(ReplicaOwnersTest, ANearOrIdleNodeThatIsNoOwnerIsNotPreferred) {
+  health_->SetDistance(2, 0);
+  health_->KeepTo(NodeIndex{2});
+  health_->Sent(3, 5000);
+  health_->Sent(1, 6000);
+  BeginBy(two_owners_, 1);
+  EXPECT_EQ(Only<Reads::Send>().node, 3U);
+}
+
+TEST_F(ReplicaOwnersTest, OnlyOwnersAreHedgedTo) {
+  health_->NoteParts(1000);
+  const WrittenMap one_owner({3, 1}, 1);
+  BeginBy(one_owner, 1);
+  Pass(ReplicaHealth::kHedgeAfterUnlearned + 1ms);
+  EXPECT_TRUE(All<Reads::Send>().empty());
+  BeginBy(two_owners_, 2);
+  Pass(ReplicaHealth::kHedgeAfterUnlearned + 1ms);
+  EXPECT_EQ(All<Reads::Send>().size(), 1U);
+}
+
+TEST_F(ReplicaOwnersTest, OnlyOwnersAreTriedWhetherTheyAreWellAgain) {
+  for (const NodeIndex node : {NodeIndex{1}, NodeIndex{4}}) health_->Failed(node, now_);
+  now_ += ReplicaHealth::kProbeEvery;
+  BeginBy(two_owners_, 1);
+  std::vector<NodeIndex> asked;
+  for (const auto& send : All<Reads::Send>()) asked.push_back(send.node);
+  EXPECT_EQ(asked, (std::vector<NodeIndex>{3, 1}));
+}
+
+TEST_F(ReplicaOwnersTest, ABatchGoesOnByTheMapWithWhichItBegan) {
+  BeginBy(two_owners_, 1);
+  const auto first = Only<Reads::Send>();
+  health_->Grow(7);
+  reads_->Grow(7);
+  const WrittenMap later({6, 5}, 2);
+  BeginBy(later, 2);
+  EXPECT_EQ(Only<Reads::Send>().node, 6U);
+  Arrive(first.leg, 0, ErrorCode::kNotFound);
+  EXPECT_EQ(Only<Reads::Send>().node, 1U);
+}
+
+// Parts of two batches, of one extent and with the same candidates refused, are asked for again in
+// one step; each by its own map.
+TEST_F(ReplicaOwnersTest, BatchesOfDifferentMapsAreNotMixedUpInOneStep) {
+  const WrittenMap one({0}, 1);
+  const WrittenMap other({2}, 1);
+  BeginBy(one, 1);
+  EndLeg(Only<Reads::Send>().leg, ErrorCode::kUnavailable);
+  BeginBy(other, 2);
+  EndLeg(Only<Reads::Send>().leg, ErrorCode::kUnavailable);
+  now_ += 1s;
+  Step(Reads::Tick{});
+  std::vector<std::pair<Reads::BatchId, NodeIndex>> asked;
+  for (const auto& send : All<Reads::Send>()) asked.emplace_back(send.batch, send.node);
+  std::ranges::sort(asked);
+  const std::vector<std::pair<Reads::BatchId, NodeIndex>> wanted{{1, 0}, {2, 2}};
+  EXPECT_EQ(asked, wanted);
+}
+
+}  // namespace
+}  // namespace ffrecord::net
