@@ -1,10 +1,14 @@
 #include <algorithm>
 #include <atomic>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "client/checkpoint/target.h"
 #include "client/dataset/catalog.h"
+#include "client/dataset/cluster_files.h"
+#include "client/dataset/daemons.h"
 #include "client/dataset/upload.h"
 #include "libffrecord/base/side_by_side.h"
 #include "libffrecord/format/dataset_manifest.h"
@@ -16,12 +20,14 @@ namespace {
 
 constexpr std::size_t kSegmentsAtOnce = 4;
 
-// A run at a daemon: its steps are published names, the files of a step one manifest.
+// A run at a daemon or in a cluster: its steps are published names, the files of a step one
+// manifest.
 struct RemoteRun {
   net::Location location;
-  std::shared_ptr<net::Session> session;
-  Catalog catalog;
+  std::shared_ptr<DaemonFinder> finder;
   SessionOptions options;
+
+  Result<Catalog> catalog() const { return Catalog(FFR_TRY(finder->Find())); }
 
   std::string NameOf(std::uint64_t step) const { return location.name + "/" + StepName(step); }
   std::string Describe(std::uint64_t step) const {
@@ -47,27 +53,25 @@ class DaemonAttempt final : public CheckpointAttempt {
  public:
   // Takes the place of the step at revision `replaced`; 0: of none.
   DaemonAttempt(const RemoteRun& run, std::uint64_t step, std::uint64_t replaced)
-      : run_(run), step_(step), replaced_(replaced), upload_(run.session, run.options) {}
+      : run_(run), step_(step), replaced_(replaced) {}
 
   Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
                           const FileSource& source) override {
-    return Written(FFR_TRY(upload_.PutFrom(std::string(name), size_bytes,
-                                           [&](std::uint64_t offset, std::span<std::byte> room) {
-                                             return source(offset, room.size());
-                                           })));
+    return PutTo(*FFR_TRY(BeginUpload()), name, size_bytes, source);
   }
 
   // Segments travel over connections of their own.
   Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> segments,
                                                const std::function<void()>& released) override {
+    Upload* const upload = FFR_TRY(BeginUpload());
     std::vector<WrittenFile> written(segments.size());
     std::atomic<std::size_t> next{0};
     const auto put_some = [&](const SideBySide& others) -> Result<void> {
       for (std::size_t i; !others.failed() && (i = next++) < segments.size();) {
         SegmentImage& image = segments[i].image;
-        written[i] = FFR_TRY(
-            Put(segments[i].name, image.layout().file_size_bytes,
-                [&](std::uint64_t offset, std::uint64_t size) { return image.At(offset, size); }));
+        written[i] = FFR_TRY(PutTo(
+            *upload, segments[i].name, image.layout().file_size_bytes,
+            [&](std::uint64_t offset, std::uint64_t size) { return image.At(offset, size); }));
       }
       return {};
     };
@@ -92,10 +96,11 @@ class DaemonAttempt final : public CheckpointAttempt {
       std::move(one.files.begin(), one.files.end(), std::back_inserter(manifest.files));
     }
     const auto mode = replaced_ == 0 ? net::Publish::Mode::kCreate : net::Publish::Mode::kSwap;
+    const Catalog catalog = FFR_TRY(run_.catalog());
     const auto published =
-        run_.catalog.Publish(run_.NameOf(step_), manifest, mode, replaced_, run_.deadline());
+        catalog.Publish(run_.NameOf(step_), manifest, mode, replaced_, run_.deadline());
     if (published) return {};
-    const auto there = run_.catalog.Resolve(run_.NameOf(step_), run_.deadline());
+    const auto there = catalog.Resolve(run_.NameOf(step_), run_.deadline());
     if (!there) return WithoutALook(published.error(), there.error());
     if (there.value().manifest != manifest) return StepExists(run_, step_);
     return {};
@@ -105,10 +110,22 @@ class DaemonAttempt final : public CheckpointAttempt {
   void Discard() noexcept override {}
 
  private:
+  Result<Upload*> BeginUpload() {
+    if (!upload_) upload_.emplace(FFR_TRY(run_.finder->Find()), run_.options);
+    return &*upload_;
+  }
+  static Result<WrittenFile> PutTo(Upload& upload, std::string_view name, std::uint64_t size_bytes,
+                                   const FileSource& source) {
+    return Written(FFR_TRY(upload.PutFrom(std::string(name), size_bytes,
+                                          [&](std::uint64_t offset, std::span<std::byte> room) {
+                                            return source(offset, room.size());
+                                          })));
+  }
+
   RemoteRun run_;
   std::uint64_t step_;
   std::uint64_t replaced_;
-  Upload upload_;
+  std::optional<Upload> upload_;  // Once there is a file to be brought.
 };
 
 class DaemonStep final : public CommittedStep {
@@ -146,8 +163,11 @@ class DaemonStep final : public CommittedStep {
         return Error{ErrorCode::kNotFound, Describe(name) + ": the step has no such file"};
       wanted.files.push_back(*file);
     }
-    return std::unique_ptr<RangeReader>(
-        new net::RemoteFiles(run_.session, std::move(wanted), run_.Describe(step_), run_.options));
+    const Daemons daemons = FFR_TRY(run_.finder->Find());
+    if (daemons.cluster != nullptr)
+      return OpenClusterFiles(daemons.cluster, std::move(wanted), run_.Describe(step_));
+    return std::unique_ptr<RangeReader>(new net::RemoteFiles(daemons.session, std::move(wanted),
+                                                             run_.Describe(step_), run_.options));
   }
 
  private:
@@ -164,7 +184,8 @@ class DaemonTarget final : public CheckpointTarget {
 
   Result<std::vector<std::uint64_t>> Steps() const override {
     const std::string prefix = run_.location.name + "/";
-    const auto entries = FFR_TRY(run_.catalog.List(prefix, run_.deadline()));
+    const Catalog catalog = FFR_TRY(run_.catalog());
+    const auto entries = FFR_TRY(catalog.List(prefix, run_.deadline()));
     std::vector<std::uint64_t> steps;
     for (const auto& entry : entries) {
       if (!entry.name.starts_with(prefix)) continue;
@@ -176,17 +197,18 @@ class DaemonTarget final : public CheckpointTarget {
   }
 
   Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
-    auto resolved = FFR_TRY(run_.catalog.Resolve(run_.NameOf(step), run_.deadline()));
+    const Catalog catalog = FFR_TRY(run_.catalog());
+    auto resolved = FFR_TRY(catalog.Resolve(run_.NameOf(step), run_.deadline()));
     return std::unique_ptr<CommittedStep>(new DaemonStep(run_, step, std::move(resolved.manifest)));
   }
 
   Result<void> Remove(std::uint64_t step) override {
-    return run_.catalog.Remove(run_.NameOf(step), run_.deadline());
+    return FFR_TRY(run_.catalog()).Remove(run_.NameOf(step), run_.deadline());
   }
 
   Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
                                                    const AttemptId& attempt) override {
-    const auto found = run_.catalog.Resolve(run_.NameOf(step), run_.deadline());
+    const auto found = FFR_TRY(run_.catalog()).Resolve(run_.NameOf(step), run_.deadline());
     if (found) return StepExists(run_, step);
     if (found.error().code != ErrorCode::kNotFound) return found.error();
     return Join(step, attempt);
@@ -200,7 +222,7 @@ class DaemonTarget final : public CheckpointTarget {
   // Only what is there now: not what another save puts there meanwhile.
   Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
                                                           const AttemptId& attempt) override {
-    const auto found = run_.catalog.Resolve(run_.NameOf(step), run_.deadline());
+    const auto found = FFR_TRY(run_.catalog()).Resolve(run_.NameOf(step), run_.deadline());
     if (!found && found.error().code == ErrorCode::kNotFound) return Begin(step, attempt);
     if (!found) return found.error();
     return std::unique_ptr<CheckpointAttempt>(
@@ -211,17 +233,20 @@ class DaemonTarget final : public CheckpointTarget {
   Result<std::string> Decide(std::string_view name, std::string_view answer) override {
     const std::string full_name = run_.location.name + "/" + std::string(name);
     const DatasetManifest manifest{{{std::string(answer), 0, {}}}};
+    const Catalog catalog = FFR_TRY(run_.catalog());
     const auto published =
-        run_.catalog.Publish(full_name, manifest, net::Publish::Mode::kCreate, 0, run_.deadline());
+        catalog.Publish(full_name, manifest, net::Publish::Mode::kCreate, 0, run_.deadline());
     if (published) return std::string(answer);
     if (published.error().code != ErrorCode::kConflict) return published.error();
-    const auto there = FFR_TRY(run_.catalog.Resolve(full_name, run_.deadline()));
+    const auto there = FFR_TRY(catalog.Resolve(full_name, run_.deadline()));
     return there.manifest.files.empty() ? std::string() : there.manifest.files.front().name;
   }
 
   void Forget(std::string_view name) noexcept override {
-    static_cast<void>(
-        run_.catalog.Remove(run_.location.name + "/" + std::string(name), run_.deadline()));
+    const auto catalog = run_.catalog();
+    if (catalog)
+      static_cast<void>(
+          catalog.value().Remove(run_.location.name + "/" + std::string(name), run_.deadline()));
   }
 
  private:
@@ -233,13 +258,14 @@ class DaemonTarget final : public CheckpointTarget {
 
 Result<std::unique_ptr<CheckpointTarget>> OpenDaemonTarget(std::string_view address,
                                                            const SessionOptions& options) {
-  auto location = FFR_TRY(net::Location::Parse(address));
+  auto locations = FFR_TRY(net::Location::ParseAll(address));
+  net::Location location = locations.front();
   if (auto named = net::CheckName(location.name); !named)
     return Error{ErrorCode::kInvalidArgument,
                  "checkpoint: " + std::string(address) + ": " + named.error().message};
-  const auto session = net::Session::Get(location, options);
+  auto finder = std::make_shared<DaemonFinder>(std::move(locations), options);
   return std::unique_ptr<CheckpointTarget>(
-      new DaemonTarget({std::move(location), session, Catalog(session), options}));
+      new DaemonTarget({std::move(location), std::move(finder), options}));
 }
 
 }  // namespace ffrecord::client

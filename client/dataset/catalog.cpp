@@ -11,6 +11,13 @@
 namespace ffrecord::client {
 namespace {
 
+using std::chrono_literals::operator""ms;
+
+// How long a node of a cluster may take to answer before another one is asked, which knows the
+// same. A change may wait there for the cluster's next leader.
+constexpr auto kLookUpTime = 5'000ms;
+constexpr auto kChangeTime = 10'000ms;
+
 // Whether a page is what was asked for, so that asking behind its last name leads to an end.
 bool GoesOn(const net::ListReply& page, const net::List& asked) {
   std::string_view last = asked.after;
@@ -27,18 +34,19 @@ Result<Catalog::Resolved> Catalog::Resolve(std::string_view name, net::Deadline 
   FFR_TRY(net::CheckName(name));
   const auto body = net::Resolve{std::string(name)}.Encode();
   Resolved resolved;
-  const net::Session::Attempt attempt = [&](net::Connection& connection) -> Result<void> {
+  const Cluster::Attempt attempt = [&](net::Connection& connection,
+                                       net::Deadline until) -> Result<void> {
     const auto reply =
-        FFR_TRY(connection.Call(net::FrameType::kResolve, body, {}, deadline, "a manifest"));
+        FFR_TRY(connection.Call(net::FrameType::kResolve, body, {}, until, "a manifest"));
     resolved.revision = FFR_TRY(net::RevisionReply::Decode(reply.body)).revision;
     auto manifest = DecodeDatasetManifest(reply.payload);
     if (!manifest)
       return Error{ErrorCode::kCorruption,
-                   session_->peer() + "/" + std::string(name) + ": " + manifest.error().message};
+                   daemons_.peer() + "/" + std::string(name) + ": " + manifest.error().message};
     resolved.manifest = std::move(manifest).value();
     return {};
   };
-  FFR_TRY(session_->Run(attempt, deadline));
+  FFR_TRY(daemons_.Run(attempt, deadline, kLookUpTime));
   return resolved;
 }
 
@@ -55,13 +63,14 @@ Result<std::uint64_t> Catalog::Publish(std::string_view name, const DatasetManif
   const auto body = publish.Encode();
   const std::span<const std::byte> piece(payload);
   std::uint64_t revision = 0;
-  const net::Session::Attempt attempt = [&](net::Connection& connection) -> Result<void> {
+  const Cluster::Attempt attempt = [&](net::Connection& connection,
+                                       net::Deadline until) -> Result<void> {
     const auto reply = FFR_TRY(
-        connection.Call(net::FrameType::kPublish, body, {&piece, 1}, deadline, "a publication"));
+        connection.Call(net::FrameType::kPublish, body, {&piece, 1}, until, "a publication"));
     revision = FFR_TRY(net::RevisionReply::Decode(reply.body)).revision;
     return {};
   };
-  FFR_TRY(session_->Run(attempt, deadline));
+  FFR_TRY(daemons_.Run(attempt, deadline, kChangeTime));
   return revision;
 }
 
@@ -69,15 +78,15 @@ Result<void> Catalog::CheckRoom(std::string_view name, std::uint64_t size_bytes,
                                 net::Deadline deadline) const {
   FFR_TRY(net::CheckName(name));
   const auto body = net::CheckRoom{size_bytes, std::string(name)}.Encode();
-  return session_->Run(
-      [&](net::Connection& connection) -> Result<void> {
-        auto reply = connection.Call(net::FrameType::kCheckRoom, body, {}, deadline, "an answer");
+  return daemons_.Run(
+      [&](net::Connection& connection, net::Deadline until) -> Result<void> {
+        auto reply = connection.Call(net::FrameType::kCheckRoom, body, {}, until, "an answer");
         // The name is good, so it can only be the question that is not.
         if (!reply && reply.error().code != ErrorCode::kInvalidArgument)
           return std::move(reply).error();
         return {};
       },
-      deadline);
+      deadline, kLookUpTime);
 }
 
 Result<std::vector<net::ListReply::Entry>> Catalog::List(std::string_view prefix,
@@ -88,16 +97,17 @@ Result<std::vector<net::ListReply::Entry>> Catalog::List(std::string_view prefix
   net::List list;
   list.prefix = prefix;
   net::ListReply page;
-  const net::Session::Attempt attempt = [&](net::Connection& connection) -> Result<void> {
+  const Cluster::Attempt attempt = [&](net::Connection& connection,
+                                       net::Deadline until) -> Result<void> {
     const auto reply = FFR_TRY(
-        connection.Call(net::FrameType::kList, list.Encode(), {}, deadline, "a list of names"));
+        connection.Call(net::FrameType::kList, list.Encode(), {}, until, "a list of names"));
     page = FFR_TRY(net::ListReply::Decode(reply.body));
     if (GoesOn(page, list)) return {};
     return Error{ErrorCode::kCorruption,
-                 session_->peer() + ": a list of names that is not the one asked for"};
+                 daemons_.peer() + ": a list of names that is not the one asked for"};
   };
   do {
-    FFR_TRY(session_->Run(attempt, deadline));
+    FFR_TRY(daemons_.Run(attempt, deadline, kLookUpTime));
     std::ranges::move(page.entries, std::back_inserter(entries));
     if (!entries.empty()) list.after = entries.back().name;
   } while (page.more);
@@ -108,9 +118,9 @@ Result<void> Catalog::Remove(std::string_view name, net::Deadline deadline) cons
   FFR_TRY(net::CheckName(name));
   const auto body = net::Delete{0, std::string(name)}.Encode();
   bool may_be_done = false;
-  return session_->Run(
-      [&](net::Connection& connection) -> Result<void> {
-        auto reply = connection.Call(net::FrameType::kDelete, body, {}, deadline, "a removal");
+  return daemons_.Run(
+      [&](net::Connection& connection, net::Deadline until) -> Result<void> {
+        auto reply = connection.Call(net::FrameType::kDelete, body, {}, until, "a removal");
         if (reply) return {};
         // A repeated request that finds nothing: the first one did it, and its reply was lost.
         if (may_be_done && reply.error().code == ErrorCode::kNotFound) return {};
@@ -118,7 +128,7 @@ Result<void> Catalog::Remove(std::string_view name, net::Deadline deadline) cons
         if (!connection.retry_after()) may_be_done = true;
         return std::move(reply).error();
       },
-      deadline);
+      deadline, kChangeTime);
 }
 
 }  // namespace ffrecord::client

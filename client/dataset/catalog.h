@@ -8,16 +8,17 @@
 
 #include <ffrecord/result.h>
 
+#include "client/dataset/daemons.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/protocol/storage_messages.h"
-#include "libffrecord/net/rpc/session.h"
 
 namespace ffrecord::client {
 
-// The names that a daemon serves. Calls fail also as Session::Run does. Thread-safe.
+// The names that a daemon, or the nodes of a cluster, serve. Calls fail also as Daemons::Run does.
+// Thread-safe.
 class Catalog {
  public:
-  explicit Catalog(std::shared_ptr<net::Session> session) : session_(std::move(session)) {}
+  explicit Catalog(Daemons daemons) : daemons_(std::move(daemons)) {}
 
   // What `name` stands for. Fails with kNotFound, kInvalidArgument for a bad name.
   struct Resolved {
@@ -47,7 +48,7 @@ class Catalog {
   Result<void> Remove(std::string_view name, net::Deadline deadline) const;
 
  private:
-  std::shared_ptr<net::Session> session_;
+  Daemons daemons_;
 };
 
 }  // namespace ffrecord::client

@@ -7,6 +7,9 @@
 #include <utility>
 
 #include "client/dataset/catalog.h"
+#include "client/dataset/cluster.h"
+#include "client/dataset/cluster_files.h"
+#include "client/dataset/daemons.h"
 #include "client/dataset/object_source.h"
 #include "client/dataset/prefetch_hint.h"
 #include "client/dataset/replicas.h"
@@ -26,14 +29,7 @@ constexpr std::uint64_t kCheckBytes = std::uint64_t{32} << 20;
 
 net::Deadline After(const SessionOptions& options) { return net::Clock::now() + options.timeout; }
 
-// An address with a name in it.
-Result<net::Location> ParseNamed(std::string_view text) {
-  auto location = FFR_TRY(net::Location::Parse(text));
-  FFR_TRY(net::CheckName(location.name));
-  return location;
-}
-
-// Likewise, of one daemon or several.
+// An address with a name in it, of one daemon or several.
 Result<std::vector<net::Location>> ParseAllNamed(std::string_view text) {
   auto locations = FFR_TRY(net::Location::ParseAll(text));
   FFR_TRY(net::CheckName(locations.front().name));
@@ -71,15 +67,43 @@ std::vector<std::string> NamesOf(std::span<const std::filesystem::path> files) {
   return names;
 }
 
+Error NoFiles(const net::Location& location) {
+  return {ErrorCode::kInvalidArgument, location.ToString() + " has no files"};
+}
+
 Error Exists(const net::Location& location) {
   return {ErrorCode::kConflict,
           location.ToString() + " exists already; choose another name, or ask to replace it"};
 }
 
+// Where a dataset is published: at one daemon, or in a cluster.
+struct Place {
+  net::Location location;  // With the dataset's name.
+  Daemons daemons;
+};
+
+// A cluster is one place, whichever of its nodes are named; other daemons are one each.
+Result<std::vector<Place>> PlacesOf(std::span<const net::Location> locations,
+                                    const SessionOptions& options) {
+  if (auto cluster = FFR_TRY(Cluster::Find(locations, options)))
+    return std::vector<Place>{{locations.front(), std::move(cluster)}};
+  std::vector<Place> places;
+  for (const net::Location& location : locations)
+    places.push_back({location, net::Session::Get(location, options)});
+  return places;
+}
+
+// Of the names that begin with `address`, or of the one that it is.
+Result<Place> OnePlace(std::span<const net::Location> locations, const SessionOptions& options) {
+  DaemonFinder finder({locations.begin(), locations.end()}, options);
+  return Place{locations.front(), FFR_TRY(finder.Find())};
+}
+
 // That a dataset of this size can be published there, as far as the daemon knows.
-Result<void> CheckPlace(const net::Location& location, std::uint64_t size_bytes, bool replace,
+Result<void> CheckPlace(const Place& place, std::uint64_t size_bytes, bool replace,
                         const SessionOptions& options) {
-  const Catalog catalog(net::Session::Get(location, options));
+  const net::Location& location = place.location;
+  const Catalog catalog(place.daemons);
   if (!replace) {
     const auto found = catalog.Resolve(location.name, After(options));
     if (found) return Exists(location);
@@ -88,12 +112,11 @@ Result<void> CheckPlace(const net::Location& location, std::uint64_t size_bytes,
   return catalog.CheckRoom(location.name, size_bytes, After(options));
 }
 
-// Publishes checked files at one daemon; `tell` is told of the bytes that were sent.
-Result<void> PublishAt(const net::Location& location, std::span<const std::filesystem::path> files,
+// Publishes checked files; `tell` is told of the bytes that were sent.
+Result<void> PublishAt(const Place& place, std::span<const std::filesystem::path> files,
                        std::uint64_t upload_id, bool replace, const SessionOptions& options,
                        const Upload::Progress& tell) {
-  const auto session = net::Session::Get(location, options);
-  Upload upload(session, options, upload_id);
+  Upload upload(place.daemons, options, upload_id);
   DatasetManifest manifest;
   const auto names = NamesOf(files);
   std::uint64_t done = 0;
@@ -103,8 +126,18 @@ Result<void> PublishAt(const net::Location& location, std::span<const std::files
     done += manifest.files.back().size_bytes;
   }
   const auto mode = replace ? net::Publish::Mode::kReplace : net::Publish::Mode::kCreate;
-  FFR_TRY(Catalog(session).Publish(location.name, manifest, mode, 0, After(options)));
+  const Catalog catalog(place.daemons);
+  FFR_TRY(catalog.Publish(place.location.name, manifest, mode, 0, After(options)));
   return {};
+}
+
+Result<std::shared_ptr<const RangeReader>> OpenAtCluster(std::shared_ptr<Cluster> cluster,
+                                                         const net::Location& location,
+                                                         const SessionOptions& options) {
+  auto resolved = FFR_TRY(Catalog(cluster).Resolve(location.name, After(options)));
+  if (resolved.manifest.files.empty()) return NoFiles(location);
+  return std::shared_ptr<const RangeReader>(
+      OpenClusterFiles(std::move(cluster), std::move(resolved.manifest), location.ToString()));
 }
 
 Error Mixed(const char* schemes) {
@@ -146,6 +179,9 @@ Result<RecordReader> OpenDataset(std::span<const std::string> locations,
   if (locations.size() != 1)
     return Error{ErrorCode::kInvalidArgument, "an ffrecord:// address must be the only location"};
   const auto daemons = FFR_TRY(ParseAllNamed(locations.front()));
+  if (auto cluster = FFR_TRY(Cluster::Find(daemons, session_options)))
+    return OpenRecords(FFR_TRY(OpenAtCluster(std::move(cluster), daemons.front(), session_options)),
+                       reader_options);
   if (daemons.size() > 1) {
     auto [files, hinter] = FFR_TRY(OpenReplicas(daemons, session_options));
     return OpenRecords(std::move(files), reader_options, std::move(hinter));
@@ -153,8 +189,7 @@ Result<RecordReader> OpenDataset(std::span<const std::string> locations,
   const net::Location& location = daemons.front();
   const auto session = net::Session::Get(location, session_options);
   auto resolved = FFR_TRY(Catalog(session).Resolve(location.name, After(session_options)));
-  if (resolved.manifest.files.empty())
-    return Error{ErrorCode::kInvalidArgument, location.ToString() + " has no files"};
+  if (resolved.manifest.files.empty()) return NoFiles(location);
   auto files = std::make_shared<const net::RemoteFiles>(session, std::move(resolved.manifest),
                                                         location.ToString(), session_options);
   auto hinter = [=, revision = resolved.revision](const EpochPlan& plan) {
@@ -174,25 +209,25 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
   const RecordReader all = FFR_TRY(RecordReader::Open(files, {}));
   std::uint64_t size_bytes = 0;
   for (std::size_t i = 0; i < all.file_count(); ++i) size_bytes += all.file(i).size_bytes;
-  for (const net::Location& daemon : daemons)
-    FFR_TRY(CheckPlace(daemon, size_bytes, replace, options));
+  const auto places = FFR_TRY(PlacesOf(daemons, options));
+  for (const Place& place : places) FFR_TRY(CheckPlace(place, size_bytes, replace, options));
   // Before the first byte travels: an upload that falls silent for a long check is given up.
   for (const auto& file : files) FFR_TRY(CheckFile(file));
   const std::uint64_t upload_id = std::max<std::uint64_t>(RandomNumber(), 1);
   std::uint64_t done = 0;
   std::string before;  // Where it is published by now.
-  for (const net::Location& daemon : daemons) {
+  for (const Place& place : places) {
     const auto tell = [&](std::uint64_t of_this) {
-      if (progress) progress(done + of_this, size_bytes * daemons.size());
+      if (progress) progress(done + of_this, size_bytes * places.size());
     };
-    auto published = PublishAt(daemon, files, upload_id, replace, options, tell);
+    auto published = PublishAt(place, files, upload_id, replace, options, tell);
     if (!published && !before.empty())
       return Error{published.error().code,
                    published.error().message + "; it is published at " + before +
                        ": publish it again, with replace, to have it at every daemon",
                    published.error().system_errno};
     if (!published) return published;
-    before += (before.empty() ? "" : ", ") + daemon.address.ToString();
+    before += (before.empty() ? "" : ", ") + place.location.address.ToString();
     done += size_bytes;
   }
   return {};
@@ -208,9 +243,9 @@ Result<DaemonLink> ProbeDaemon(std::string_view address, const SessionOptions& o
 
 Result<std::vector<Published>> ListPublished(std::string_view address,
                                              const SessionOptions& options) {
-  const net::Location location = FFR_TRY(net::Location::Parse(address));
-  const auto session = net::Session::Get(location, options);
-  const auto entries = FFR_TRY(Catalog(session).List(location.name, After(options)));
+  const auto locations = FFR_TRY(net::Location::ParseAll(address));
+  const auto [location, daemons] = FFR_TRY(OnePlace(locations, options));
+  const auto entries = FFR_TRY(Catalog(daemons).List(location.name, After(options)));
   std::vector<Published> published;
   for (const auto& entry : entries)
     published.push_back({entry.name, entry.size_bytes, entry.file_count});
@@ -218,8 +253,9 @@ Result<std::vector<Published>> ListPublished(std::string_view address,
 }
 
 Result<void> RemovePublished(std::string_view address, const SessionOptions& options) {
-  const net::Location location = FFR_TRY(ParseNamed(address));
-  return Catalog(net::Session::Get(location, options)).Remove(location.name, After(options));
+  const auto locations = FFR_TRY(ParseAllNamed(address));
+  const auto [location, daemons] = FFR_TRY(OnePlace(locations, options));
+  return Catalog(daemons).Remove(location.name, After(options));
 }
 
 }  // namespace ffrecord::client

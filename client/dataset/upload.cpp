@@ -3,19 +3,18 @@
 #include <algorithm>
 #include <utility>
 
-#include "libffrecord/base/checksum.h"
 #include "libffrecord/base/random.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/io_engine.h"
-#include "libffrecord/net/rpc/extent_sender.h"
 
 namespace ffrecord::client {
 
-Upload::Upload(std::shared_ptr<net::Session> session, const SessionOptions& options,
-               std::optional<std::uint64_t> id)
-    : session_(std::move(session)),
+Upload::Upload(Daemons daemons, const SessionOptions& options, std::optional<std::uint64_t> id)
+    : daemons_(std::move(daemons)),
       options_(options),
-      id_(id ? *id : std::max<std::uint64_t>(RandomNumber(), 1)) {}
+      id_(id ? *id : std::max<std::uint64_t>(RandomNumber(), 1)) {
+  if (daemons_.cluster != nullptr) replicas_.emplace(daemons_.cluster);
+}
 
 Result<ManifestFile> Upload::PutBytes(std::string name,
                                       std::span<const std::span<const std::byte>> pieces,
@@ -61,43 +60,35 @@ Result<ManifestFile> Upload::PutFrom(std::string name, std::uint64_t size_bytes,
   for (std::uint64_t offset = 0; offset < size_bytes; offset += kExtentSizeMax) {
     const auto id = MakeExtentId(id_, number, static_cast<std::uint32_t>(file.extents.size()));
     const std::uint64_t extent_size = std::min(size_bytes - offset, kExtentSizeMax);
-    file.extents.push_back(FFR_TRY(PutExtent(id, offset, extent_size, source, progress)));
+    file.extents.push_back(FFR_TRY(PutExtent({id, offset, extent_size}, source, progress)));
   }
   return file;
 }
 
-Result<ManifestExtent> Upload::PutExtent(const ExtentId& id, std::uint64_t offset_bytes,
-                                         std::uint64_t size_bytes, const Source& source,
+Result<ManifestExtent> Upload::PutExtent(const SourcedExtent& extent, const Source& source,
                                          const Progress& progress) {
-  const auto deadline = net::Clock::now() + options_.timeout;
-  ManifestExtent extent{id, size_bytes, 0};
   std::uint64_t reported = 0;  // Of this extent; a second try begins below it.
+  const Sent sent = [&](std::uint64_t done) {
+    if (progress && done > reported) progress(extent.offset_bytes + (reported = done));
+  };
+  const std::uint64_t xxh3 =
+      FFR_TRY(replicas_ ? replicas_->Put(extent, source, sent) : PutAtDaemon(extent, source, sent));
+  return ManifestExtent{extent.id, extent.size_bytes, xxh3};
+}
+
+Result<std::uint64_t> Upload::PutAtDaemon(const SourcedExtent& extent, const Source& source,
+                                          const Sent& sent) {
+  const auto deadline = net::Clock::now() + options_.timeout;
+  net::Session& session = *daemons_.session;
+  std::uint64_t xxh3 = 0;
   const auto attempt = [&](net::Connection& connection) -> Result<void> {
-    FFR_TRY(session_->PrepareUploads(connection, deadline));
-    const auto begun =
-        FFR_TRY(connection.Call(net::FrameType::kPutBegin, net::PutBegin{id, size_bytes}.Encode(),
-                                {}, deadline, "room for an extent"));
-    // Sealed already: the reply to PUT_SEAL was lost. The bytes are read once more for their sum.
-    const bool sealed = FFR_TRY(net::PutBeginReply::Decode(begun.body)).already_sealed;
-    Xxh3Stream sum;
-    net::ExtentSender sender(connection, id, deadline);
-    for (std::uint64_t done = 0; done < size_bytes;) {
-      const auto room = FFR_TRY(sender.Room());
-      const std::uint64_t size = std::min<std::uint64_t>(size_bytes - done, room.size());
-      const auto bytes = FFR_TRY(source(offset_bytes + done, room.first(size)));
-      sum.Update(bytes);
-      if (!sealed) FFR_TRY(sender.Send(bytes));
-      done += bytes.size();
-      if (progress && done > reported) progress(offset_bytes + (reported = done));
-    }
-    FFR_TRY(sender.Finish());
-    extent.xxh3 = sum.Finish64();
-    FFR_TRY(connection.Call(net::FrameType::kPutSeal, net::PutSeal{id, extent.xxh3}.Encode(), {},
-                            deadline, "the seal of an extent"));
+    ExtentLegs legs(extent, deadline);
+    legs.Add(session, connection);
+    xxh3 = FFR_TRY(legs.Send(source, sent));
     return {};
   };
-  FFR_TRY(session_->Run(attempt, deadline));
-  return extent;
+  FFR_TRY(session.Run(attempt, deadline));
+  return xxh3;
 }
 
 }  // namespace ffrecord::client

@@ -13,25 +13,30 @@
 #include <ffrecord/result.h>
 #include <ffrecord/session_options.h>
 
+#include "client/dataset/daemons.h"
+#include "client/dataset/extent_legs.h"
+#include "client/dataset/replica_writer.h"
 #include "libffrecord/format/dataset_manifest.h"
-#include "libffrecord/net/rpc/session.h"
 
 namespace ffrecord::client {
 
-// Brings files to a daemon's disk, cut into extents, so that a manifest can name them.
+// Brings files to the disks of daemons, cut into extents, so that a manifest can name them: to one
+// daemon, or, in a cluster, each extent to as many nodes as it has replicas, its owners if they are
+// well.
 //
-//   Upload upload(session, options);
+//   Upload upload(daemons, options);
 //   manifest.files.push_back(FFR_TRY(upload.PutBytes("part-00000.manifest", {&bytes, 1})));
 //   manifest.files.push_back(FFR_TRY(upload.PutFile("train.ffr", path)));
-//   FFR_TRY(Catalog(session).Publish(name, manifest, mode, 0, deadline));
+//   FFR_TRY(Catalog(daemons).Publish(name, manifest, mode, 0, deadline));
 //
 // When a Put returns, its file is on stable storage; nothing is visible before a manifest that
 // names it is published. Several uploads, also of other processes, may go into one manifest: the
 // entries travel as ManifestFile values. What is not published within the daemon's grace time (10
 // minutes without a word from the upload) is collected.
 //
-// A Put that meets a daemon that goes away starts the extent again until `options.timeout` has
-// passed for that extent. Thread-safe: Puts of several threads go over several connections.
+// A Put that meets a daemon that goes away starts the extent again, in a cluster at another node,
+// until `options.timeout` has passed for that extent. Thread-safe: Puts of several threads go over
+// several connections.
 class Upload {
  public:
   // Called on the calling thread with the bytes of this file that have been sent, in rising order.
@@ -39,8 +44,7 @@ class Upload {
 
   // `id`, not 0: as another upload's, to another daemon, which brings the same files in the same
   // order: their extents have the same names there. Without one it is random.
-  Upload(std::shared_ptr<net::Session> session, const SessionOptions& options,
-         std::optional<std::uint64_t> id = {});
+  Upload(Daemons daemons, const SessionOptions& options, std::optional<std::uint64_t> id = {});
   std::uint64_t id() const noexcept { return id_; }
 
   // One file, made of `pieces` in order, borrowed for the call; it may be empty. `name` is what the
@@ -55,21 +59,20 @@ class Upload {
   Result<ManifestFile> PutFile(std::string name, const std::filesystem::path& path,
                                const Progress& progress = {});
 
-  // Bytes of a file from an offset on, at least one and at most as many as `room` has; valid until
-  // the next call. They may be put there, which saves a copy where a daemon takes them by itself.
-  // Offsets rise, but for an extent that has to begin again.
-  using Source = std::function<Result<std::span<const std::byte>>(std::uint64_t offset_bytes,
-                                                                  std::span<std::byte> room)>;
+  using Source = ExtentSource;
   // One file of `size_bytes` from anywhere; fails also as `source` does.
   Result<ManifestFile> PutFrom(std::string name, std::uint64_t size_bytes, const Source& source,
                                const Progress& progress = {});
 
  private:
-  Result<ManifestExtent> PutExtent(const ExtentId& id, std::uint64_t offset_bytes,
-                                   std::uint64_t size_bytes, const Source& source,
+  using Sent = std::function<void(std::uint64_t)>;
+  Result<ManifestExtent> PutExtent(const SourcedExtent& extent, const Source& source,
                                    const Progress& progress);
+  Result<std::uint64_t> PutAtDaemon(const SourcedExtent& extent, const Source& source,
+                                    const Sent& sent);
 
-  std::shared_ptr<net::Session> session_;
+  Daemons daemons_;
+  std::optional<ReplicaWriter> replicas_;  // In a cluster.
   SessionOptions options_;
   std::uint64_t id_;  // The first 8 bytes of every extent's id.
   std::atomic<std::uint32_t> next_file_{0};

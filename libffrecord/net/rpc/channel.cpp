@@ -74,8 +74,8 @@ Result<void> Channel::Greet(std::vector<std::byte> credential, Deadline deadline
   hello.body_size_bytes_max = FrameLimits{}.body_size_bytes_max;
   hello.payload_size_bytes_max = FrameLimits{}.payload_size_bytes_max;
   hello.credential = std::move(credential);
-  hello.capabilities =
-      kCapabilityLocal | kCapabilityCancel | kCapabilityRdma | kCapabilityPlans | kCapabilityPulls;
+  hello.capabilities = kCapabilityLocal | kCapabilityCancel | kCapabilityRdma | kCapabilityPlans |
+                       kCapabilityPulls | kCapabilityCluster;
   const auto reply = FFR_TRY(Call(FrameType::kHello, hello.Encode(), {}, deadline, "the greeting"));
   auto decoded = HelloReply::Decode(reply.body);
   if (!decoded) return Break(std::move(decoded).error());

@@ -1,0 +1,215 @@
+#include "client/dataset/cluster.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "libffrecord/base/patience.h"
+#include "libffrecord/base/patient_wait.h"
+#include "libffrecord/base/process_threads.h"
+#include "libffrecord/base/random.h"
+#include "libffrecord/base/side_by_side.h"
+
+namespace ffrecord::client {
+namespace {
+
+using std::chrono_literals::operator""ms;
+
+// How long one node may take to send its map while there are others.
+constexpr auto kMapTime = 2'000ms;
+// Between two looks for a newer map: because a node spoke of one, or because something failed.
+constexpr auto kNewerPause = 100ms;
+constexpr auto kFailurePause = 1'000ms;
+
+bool MayDoElsewhere(const Error& error) {
+  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded;
+}
+
+// One try at one daemon, which ends as soon as it fails.
+Result<void> TryAt(net::Session& session, const Cluster::Attempt& attempt, net::Deadline until) {
+  net::Session::Tries tries(session, net::Session::Tries::Until::kFirstFailure);
+  FFR_TRY(tries.Begin(until));
+  return tries.End(attempt(*tries.connection(), until));
+}
+
+Result<ClusterView> AskView(net::Connection& connection, const ClusterView* before,
+                            const net::Location& seed, net::Deadline deadline) {
+  const net::ClusterMap question{before == nullptr ? 0 : before->map.version};
+  const auto reply = FFR_TRY(connection.Call(net::FrameType::kClusterMap, question.Encode(), {},
+                                             deadline, "the map of its cluster"));
+  auto decoded = FFR_TRY(net::ClusterMapReply::Decode(reply.body));
+  return NextView(before, std::move(decoded), reply.payload, seed);
+}
+
+// The daemons of an address, which are asked at once whether they are of a cluster.
+class Asking {
+ public:
+  Asking(std::span<const net::Location> locations, const SessionOptions& options)
+      : locations_(locations), options_(options), deadline_(net::Clock::now() + options.timeout) {}
+
+  // What the first one says that answers; no view: it is of none.
+  Result<std::optional<ClusterView>> Run() {
+    Patience& caller = Patience::OfThread();
+    const auto caller_thread = std::this_thread::get_id();
+    const Patience::GiveUp give_up = [&] {
+      if (std::this_thread::get_id() == caller_thread && caller.IsOver()) is_over_ = true;
+      return is_over_.load();
+    };
+    std::atomic<std::size_t> next{0};
+    static_cast<void>(SideBySide::Run(locations_.size(), [&](const SideBySide&) -> Result<void> {
+      const Patience patience(give_up);
+      for (std::size_t i; (i = next++) < locations_.size();) Note(Ask(locations_[i]));
+      return {};
+    }));
+    return answer_ ? *std::move(answer_) : std::move(error_);
+  }
+
+ private:
+  using Answer = Result<std::optional<ClusterView>>;
+
+  Answer Ask(const net::Location& location) const {
+    std::optional<ClusterView> view;
+    const auto ask = [&](net::Connection& connection) -> Result<void> {
+      if ((connection.hello().capabilities & net::kCapabilityCluster) != 0)
+        view = FFR_TRY(AskView(connection, nullptr, location, deadline_));
+      return {};
+    };
+    FFR_TRY(net::Session::Get(location, options_)->Run(ask, deadline_));
+    return view;
+  }
+
+  // Whatever is not a daemon's absence says more than that.
+  void Note(Answer answer) {
+    const std::lock_guard lock(mutex_);
+    if (answer && !answer_) {
+      answer_ = std::move(answer);
+      is_over_ = true;
+    } else if (!answer) {
+      if (MayDoElsewhere(error_)) error_.code = answer.error().code;
+      error_.message += (error_.message.empty() ? "" : "; ") + answer.error().message;
+    }
+  }
+
+  const std::span<const net::Location> locations_;
+  const SessionOptions& options_;
+  const net::Deadline deadline_;
+  std::atomic<bool> is_over_{false};
+  std::mutex mutex_;
+  std::optional<Answer> answer_;
+  Error error_{ErrorCode::kUnavailable, ""};
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Cluster>> Cluster::Find(std::span<const net::Location> locations,
+                                               const SessionOptions& options) {
+  auto view = FFR_TRY(Asking(locations, options).Run());
+  if (!view) return std::shared_ptr<Cluster>();
+  return std::make_shared<Cluster>(*std::move(view), options);
+}
+
+Cluster::Cluster(ClusterView view, const SessionOptions& options)
+    : first_view_(std::make_shared<const ClusterView>(std::move(view))),
+      options_(options),
+      version_(first_view_->map.version),
+      state_([] { return new State; }) {}
+
+Cluster::~Cluster() {
+  State& state = state_.Get();
+  state.is_over = true;
+  if (state.thread) ::pthread_join(*state.thread, nullptr);
+}
+
+std::shared_ptr<const ClusterView> Cluster::view() const {
+  State& state = state_.Get();
+  const std::lock_guard lock(state.mutex);
+  return state.view != nullptr ? state.view : first_view_;
+}
+
+void Cluster::NoteVersion(std::uint32_t version) {
+  if (version > version_.load(std::memory_order_relaxed)) FetchSoon(kNewerPause);
+}
+
+void Cluster::NoteFailure() { FetchSoon(kFailurePause); }
+
+void Cluster::FetchSoon(net::Deadline::duration pause) {
+  State& state = state_.Get();
+  if (state.is_fetching) return;
+  const std::lock_guard lock(state.mutex);
+  const auto now = net::Clock::now();
+  if (state.is_fetching || now < state.fetched_at + pause) return;
+  state.fetched_at = now;
+  // The one before has nothing left to do.
+  if (state.thread) ::pthread_join(*std::exchange(state.thread, std::nullopt), nullptr);
+  pthread_t thread{};
+  state.is_fetching = true;
+  if (StartQuietThread(thread, &Cluster::Fetch, this))
+    state.thread = thread;
+  else
+    state.is_fetching = false;
+}
+
+void* Cluster::Fetch(void* self) {
+  auto& cluster = *static_cast<Cluster*>(self);
+  State& state = cluster.state_.Get();
+  const Patience::GiveUp give_up = [&] { return state.is_over.load(); };
+  const Patience patience(give_up);
+  static_cast<void>(cluster.Refresh(net::Clock::now() + cluster.options_.timeout));
+  state.is_fetching = false;
+  return nullptr;
+}
+
+Result<void> Cluster::Refresh(net::Deadline deadline) {
+  std::optional<ClusterView> fresh;
+  const Attempt ask = [&](net::Connection& connection, net::Deadline until) -> Result<void> {
+    const auto before = view();
+    fresh = FFR_TRY(AskView(connection, before.get(), before->places.front().location, until));
+    return {};
+  };
+  FFR_TRY(Run(ask, deadline, kMapTime));
+  Take(*std::move(fresh));
+  return {};
+}
+
+// Views of several calls may come in any order; an older map never takes the place of a newer one.
+void Cluster::Take(ClusterView fresh) {
+  State& state = state_.Get();
+  const std::lock_guard lock(state.mutex);
+  const ClusterView& current = state.view != nullptr ? *state.view : *first_view_;
+  if (fresh.map.version < current.map.version || fresh.places.size() < current.places.size())
+    return;
+  version_ = fresh.map.version;
+  state.view = std::make_shared<const ClusterView>(std::move(fresh));
+}
+
+Result<void> Cluster::Run(const Attempt& attempt, net::Deadline deadline,
+                          std::chrono::milliseconds answer_time) const {
+  std::optional<net::Backoff> backoff;
+  for (;;) {
+    const auto places = view()->places;
+    std::optional<Error> last;
+    const std::size_t first = last_place_.load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const std::size_t place = (first + i) % places.size();
+      const auto until = std::min(deadline, net::Clock::now() + answer_time);
+      auto done = TryAt(*SessionAt(places[place]), attempt, until);
+      if (done || !MayDoElsewhere(done.error())) {
+        last_place_.store(place, std::memory_order_relaxed);
+        return done;
+      }
+      last = std::move(done).error();
+      if (net::Clock::now() >= deadline || Patience::OfThread().IsOver()) break;
+    }
+    if (!backoff) backoff.emplace(RandomNumber());
+    const auto next = net::Clock::now() + backoff->Next();
+    if (next >= deadline || Patience::OfThread().IsOver()) {
+      last->message += " (all " + std::to_string(places.size()) +
+                       " nodes of the cluster were tried until the timeout)";
+      return *std::move(last);
+    }
+    SleepPatiently(next);
+  }
+}
+
+}  // namespace ffrecord::client

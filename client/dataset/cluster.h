@@ -1,0 +1,87 @@
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+
+#include <ffrecord/result.h>
+#include <ffrecord/session_options.h>
+
+#include "client/dataset/cluster_view.h"
+#include "libffrecord/base/per_process.h"
+#include "libffrecord/net/rpc/location.h"
+#include "libffrecord/net/rpc/session.h"
+
+namespace ffrecord::client {
+
+// A cluster of daemons, as a client sees it: a map of its nodes, which is fetched again where it
+// has become old, and calls that any node answers.
+//
+// Thread-safe; a forked child may go on using it. Owns a thread while it fetches a map in the
+// background.
+class Cluster {
+ public:
+  // The cluster of the daemon at `locations` that answers first; null: that one is of none. Waits
+  // at most `options.timeout`, and fails as a call to the daemons does.
+  static Result<std::shared_ptr<Cluster>> Find(std::span<const net::Location> locations,
+                                               const SessionOptions& options);
+  // For Find().
+  Cluster(ClusterView view, const SessionOptions& options);
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+  ~Cluster();
+
+  // The newest view. Never waits.
+  std::shared_ptr<const ClusterView> view() const;
+  // A node has said that its map has this version. One that is newer than the view's is fetched in
+  // the background. Never waits.
+  void NoteVersion(std::uint32_t version);
+  // A node does not answer, or nodes do not have what they should: looks whether there is a newer
+  // map or another address, in the background, now and then. Never waits.
+  void NoteFailure();
+  // Fetches the view anew, and waits for it.
+  Result<void> Refresh(net::Deadline deadline);
+
+  // Runs `attempt` at the node that answered last, and at the next ones while they fail with
+  // kUnavailable or kDeadlineExceeded, until `deadline`. An attempt must end by the time that it is
+  // given, at most `answer_time` from its begin: a node that is silent for so long is given up. An
+  // attempt that has failed may have had its effect.
+  using Attempt = std::function<Result<void>(net::Connection&, net::Deadline)>;
+  Result<void> Run(const Attempt& attempt, net::Deadline deadline,
+                   std::chrono::milliseconds answer_time) const;
+
+  std::shared_ptr<net::Session> SessionAt(const ClusterView::Place& place) const {
+    return net::Session::Get(place.location, options_);
+  }
+  const SessionOptions& options() const noexcept { return options_; }
+
+ private:
+  // Of one process.
+  struct State {
+    std::mutex mutex;
+    std::shared_ptr<const ClusterView> view;  // Null: first_view_.
+    std::optional<pthread_t> thread;          // Fetches, or has.
+    std::atomic<bool> is_fetching{false};
+    std::atomic<bool> is_over{false};
+    net::Deadline fetched_at{};  // When that was last begun.
+  };
+  static void* Fetch(void* self);
+  void FetchSoon(net::Deadline::duration pause);
+  void Take(ClusterView view);
+
+  const std::shared_ptr<const ClusterView> first_view_;
+  const SessionOptions options_;
+  mutable std::atomic<std::size_t> last_place_{0};  // Of the node that answered last.
+  std::atomic<std::uint32_t> version_;              // Of the newest view.
+  mutable PerProcess<State> state_;
+};
+
+}  // namespace ffrecord::client

@@ -1,0 +1,114 @@
+#include "client/dataset/cluster_files.h"
+
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "libffrecord/base/per_process.h"
+#include "libffrecord/net/replicas/replica_places.h"
+#include "libffrecord/net/replicas/replicated_files.h"
+#include "libffrecord/net/rpc/remote_files.h"
+
+namespace ffrecord::client {
+namespace {
+
+// The slot of each extent, in the order in which a manifest has them.
+using Slots = std::vector<std::uint16_t>;
+
+Slots SlotsOf(const DatasetManifest& manifest) {
+  Slots slots;
+  for (const ManifestFile& file : manifest.files)
+    for (const ManifestExtent& extent : file.extents)
+      slots.push_back(static_cast<std::uint16_t>(SlotOf(extent.id)));
+  return slots;
+}
+
+// The extents of one manifest, by one slot map.
+class SlottedReplicas final : public net::ReplicaMap {
+ public:
+  SlottedReplicas(const ClusterView& view, std::shared_ptr<const Slots> slots)
+      : slots_(std::move(slots)), candidates_(kSlotCount) {
+    for (const std::uint16_t slot : *slots_)
+      if (candidates_[slot].nodes.empty()) candidates_[slot] = view.CandidatesOf(slot);
+  }
+
+  std::span<const net::NodeIndex> NodesOf(std::uint32_t extent) const override {
+    return candidates_[(*slots_)[extent]].nodes;
+  }
+  std::size_t OwnerCountOf(std::uint32_t extent) const override {
+    return candidates_[(*slots_)[extent]].owner_count;
+  }
+  bool MovesExtents() const override { return true; }
+
+ private:
+  const std::shared_ptr<const Slots> slots_;
+  std::vector<ClusterView::Candidates> candidates_;  // Of the slots that are used.
+};
+
+class ClusterPlaces final : public net::ReplicaPlaces {
+ public:
+  ClusterPlaces(std::shared_ptr<Cluster> cluster, DatasetManifest manifest, std::string location)
+      : cluster_(std::move(cluster)),
+        manifest_(std::move(manifest)),
+        location_(std::move(location)),
+        slots_(std::make_shared<const Slots>(SlotsOf(manifest_))),
+        first_([this] {
+          const auto view = cluster_->view();
+          return Known{view, Make(*view, {})};
+        }()),
+        known_([] { return new Guarded; }) {}
+
+  std::shared_ptr<const net::ReplicaView> Now() override {
+    const auto view = cluster_->view();
+    if (view == first_.cluster) return first_.replicas;
+    Guarded& known = known_.Get();
+    const std::lock_guard lock(known.mutex);
+    if (known.newest.cluster != view) {
+      const Known& before = known.newest.cluster != nullptr ? known.newest : first_;
+      known.newest = {view, Make(*view, before.replicas->replicas)};
+    }
+    return known.newest.replicas;
+  }
+  void NoteVersion(std::uint32_t map_version) override { cluster_->NoteVersion(map_version); }
+  void NoteFailure() override { cluster_->NoteFailure(); }
+
+ private:
+  using Replicas = std::vector<std::shared_ptr<const net::RemoteFiles>>;
+  struct Known {
+    std::shared_ptr<const ClusterView> cluster;
+    std::shared_ptr<const net::ReplicaView> replicas;
+  };
+  struct Guarded {  // Of one process.
+    std::mutex mutex;
+    Known newest;
+  };
+
+  // With the files at those places that `replicas` does not have yet.
+  std::shared_ptr<const net::ReplicaView> Make(const ClusterView& view, Replicas replicas) const {
+    for (std::size_t i = replicas.size(); i < view.places.size(); ++i)
+      replicas.push_back(std::make_shared<const net::RemoteFiles>(
+          cluster_->SessionAt(view.places[i]), manifest_, location_, cluster_->options()));
+    return std::make_shared<const net::ReplicaView>(net::ReplicaView{
+        std::move(replicas), std::make_shared<const SlottedReplicas>(view, slots_)});
+  }
+
+  const std::shared_ptr<Cluster> cluster_;
+  const DatasetManifest manifest_;
+  const std::string location_;
+  const std::shared_ptr<const Slots> slots_;
+  const Known first_;
+  PerProcess<Guarded> known_;
+};
+
+}  // namespace
+
+std::unique_ptr<RangeReader> OpenClusterFiles(std::shared_ptr<Cluster> cluster,
+                                              DatasetManifest manifest,
+                                              const std::string& location) {
+  const SessionOptions options = cluster->options();
+  return std::make_unique<net::ReplicatedFiles>(
+      std::make_shared<ClusterPlaces>(std::move(cluster), std::move(manifest), location), options);
+}
+
+}  // namespace ffrecord::client

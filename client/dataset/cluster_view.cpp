@@ -1,0 +1,104 @@
+#include "client/dataset/cluster_view.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace ffrecord::client {
+namespace {
+
+const net::ClusterMapReply::Node* FindNode(const net::ClusterMapReply& reply,
+                                           const std::string& id) {
+  const auto found = std::ranges::lower_bound(reply.nodes, id, {}, &net::ClusterMapReply::Node::id);
+  return found != reply.nodes.end() && found->id == id ? &*found : nullptr;
+}
+
+// Of the node with this address: the youngest place counts.
+std::optional<net::NodeIndex> FindPlace(std::span<const ClusterView::Place> places,
+                                        const net::ClusterMapReply::Node& node) {
+  for (std::size_t i = places.size(); i-- > 0;) {
+    const auto& [id, location] = places[i];
+    if (id == node.id && location.address.ToString() == node.address)
+      return static_cast<net::NodeIndex>(i);
+  }
+  return std::nullopt;
+}
+
+Result<void> AddPlaces(ClusterView& view, const net::Location& seed) {
+  constexpr std::size_t kPlacesMax = 60'000;  // So that a NodeIndex names each.
+  for (net::ClusterMapReply::Node& node : view.reply.nodes) {
+    // The seed itself answers, at least.
+    if (node.address.empty() && view.places.empty() && node.id == view.reply.node)
+      node.address = seed.address.ToString();
+    if (node.address.empty()) continue;
+    const auto address = net::Address::Parse(node.address, kDefaultPort);
+    if (!address || address.value().port == 0)
+      return Error{ErrorCode::kCorruption, "node " + node.id + " of the cluster has the address '" +
+                                               node.address + "', which cannot be connected to"};
+    node.address = address.value().ToString();
+    if (FindPlace(view.places, node) || view.places.size() == kPlacesMax) continue;
+    net::Location location = seed;
+    location.address = address.value();
+    view.places.push_back({node.id, std::move(location)});
+  }
+  if (!view.places.empty()) return {};
+  return Error{ErrorCode::kUnavailable,
+               "no node of the cluster of " + seed.address.ToString() + " has an address yet"};
+}
+
+}  // namespace
+
+Result<ClusterView> NextView(const ClusterView* before, net::ClusterMapReply reply,
+                             std::span<const std::byte> payload, const net::Location& seed) {
+  ClusterView view;
+  if (reply.version == 0)
+    return Error{ErrorCode::kUnavailable,
+                 "the cluster of " + seed.address.ToString() +
+                     " has no slot map yet: its first nodes are still starting"};
+  if (before != nullptr && before->reply.cluster != reply.cluster)
+    return Error{ErrorCode::kCorruption, seed.address.ToString() + " is now of another cluster"};
+  if (before != nullptr) view.places = before->places;
+  if (!payload.empty())
+    view.map = FFR_TRY(DecodeSlotMap(payload));
+  else if (before != nullptr)
+    view.map = before->map;
+  if (view.map.version != reply.version)
+    return Error{ErrorCode::kCorruption, "a slot map of another version than the answer says"};
+  view.reply = std::move(reply);
+  FFR_TRY(AddPlaces(view, seed));
+  return view;
+}
+
+ClusterView::Candidates ClusterView::CandidatesOf(std::uint32_t slot) const {
+  Candidates candidates;
+  const std::size_t row_size = std::min<std::size_t>(map.NodesOf(slot).size(), reply.replicas);
+  std::size_t number = 0;
+  for (const std::uint16_t ordinal : map.OrderOf(slot)) {
+    const bool is_owner = number++ < row_size;
+    const auto* const node = FindNode(reply, map.nodes[ordinal].id);
+    if (node == nullptr || node->address.empty()) continue;
+    const auto place = FindPlace(places, *node);
+    if (!place || candidates.nodes.size() == net::ReplicaMap::kCandidatesMax) continue;
+    candidates.nodes.push_back(*place);
+    if (is_owner) ++candidates.owner_count;
+  }
+  return candidates;
+}
+
+std::vector<ClusterView::Target> ClusterView::TargetsOf(std::uint32_t slot) const {
+  std::vector<Target> up;
+  std::vector<Target> down;
+  for (const std::uint16_t ordinal : map.OrderOf(slot)) {
+    const PlacedNode& placed = map.nodes[ordinal];
+    const auto* const node = FindNode(reply, placed.id);
+    if (placed.weight == 0 || node == nullptr || node->state != net::MemberState::kIn ||
+        node->address.empty())
+      continue;
+    if (const auto place = FindPlace(places, *node))
+      (node->is_up ? up : down).push_back({*place, placed.domain});
+  }
+  up.insert(up.end(), down.begin(), down.end());
+  return up;
+}
+
+}  // namespace ffrecord::client

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/format/slot_map.h"
+#include "libffrecord/net/protocol/cluster_messages.h"
+#include "libffrecord/net/replicas/replica_map.h"
+#include "libffrecord/net/rpc/location.h"
+
+namespace ffrecord::client {
+
+// What a process knows of a cluster at one time: its nodes, their addresses, and which of them
+// should hold which extent. A value.
+struct ClusterView {
+  // Where a node was or is reached. Nodes keep their places; one that moves gets another.
+  struct Place {
+    std::string node;
+    net::Location location;
+  };
+
+  net::ClusterMapReply reply;
+  SlotMap map;                // Of the reply's version.
+  std::vector<Place> places;  // Their indices are NodeIndex values.
+
+  // The places of nodes that may hold extents of this slot, its owners first, then the others as
+  // SlotMap::OrderOf has them, at most ReplicaMap::kCandidatesMax. Nodes without an address are
+  // left out.
+  struct Candidates {
+    std::vector<net::NodeIndex> nodes;
+    std::size_t owner_count = 0;
+  };
+  Candidates CandidatesOf(std::uint32_t slot) const;
+
+  // Where an extent of this slot may be written: the owners first, then the others; of both, those
+  // that are up first. Draining nodes, and those without an address, are left out.
+  struct Target {
+    net::NodeIndex place;
+    std::string domain;
+  };
+  std::vector<Target> TargetsOf(std::uint32_t slot) const;
+};
+
+// The view after `before` (null: the first), from an answer of a node and the payload beside it;
+// `seed` says how nodes are reached. Fails with kCorruption if the answer does not fit its map, and
+// with kUnavailable if the cluster has no map yet.
+Result<ClusterView> NextView(const ClusterView* before, net::ClusterMapReply reply,
+                             std::span<const std::byte> payload, const net::Location& seed);
+
+}  // namespace ffrecord::client

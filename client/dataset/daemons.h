@@ -1,0 +1,55 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ffrecord/result.h>
+#include <ffrecord/session_options.h>
+
+#include "client/dataset/cluster.h"
+#include "libffrecord/net/rpc/location.h"
+#include "libffrecord/net/rpc/session.h"
+
+namespace ffrecord::client {
+
+// Who serves an address: one daemon, or the nodes of a cluster, each of which answers for all of
+// them. A value; one of the two is null.
+struct Daemons {
+  std::shared_ptr<net::Session> session;
+  std::shared_ptr<Cluster> cluster;
+
+  Daemons(std::shared_ptr<net::Session> one) : session(std::move(one)) {}
+  Daemons(std::shared_ptr<Cluster> many) : cluster(std::move(many)) {}
+
+  // For messages.
+  std::string peer() const;
+  // Runs `attempt` until it succeeds or `deadline`: at the daemon, as Session::Run, or at the
+  // nodes, as Cluster::Run.
+  Result<void> Run(const Cluster::Attempt& attempt, net::Deadline deadline,
+                   std::chrono::milliseconds answer_time) const;
+};
+
+// Finds out who serves an address when that is first asked. Thread-safe.
+class DaemonFinder {
+ public:
+  // Several `locations` have to be of one cluster.
+  DaemonFinder(std::vector<net::Location> locations, const SessionOptions& options)
+      : locations_(std::move(locations)), options_(options) {}
+
+  // Fails as Cluster::Find, until it has once succeeded; with kInvalidArgument if several daemons
+  // are of no cluster.
+  Result<Daemons> Find();
+
+ private:
+  const std::vector<net::Location> locations_;
+  const SessionOptions options_;
+  std::mutex mutex_;
+  std::optional<Daemons> found_;
+};
+
+}  // namespace ffrecord::client

@@ -1,0 +1,164 @@
+#include "client/dataset/replica_writer.h"
+
+#include <algorithm>
+#include <list>
+#include <optional>
+#include <utility>
+
+#include "libffrecord/base/patience.h"
+#include "libffrecord/base/patient_wait.h"
+#include "libffrecord/base/random.h"
+
+namespace ffrecord::client {
+namespace {
+
+using std::chrono_literals::operator""ms;
+
+// How long a node may take to be connected to while there are others.
+constexpr auto kConnectTime = 2'000ms;
+
+// Another node may do better.
+bool MayDoElsewhere(const Error& error) {
+  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded ||
+         error.code == ErrorCode::kIo;
+}
+
+}  // namespace
+
+// Of one extent.
+struct ReplicaWriter::Progress {
+  const SourcedExtent& extent;
+  net::Deadline deadline;
+  std::set<std::string> domains;  // That have it.
+  std::set<net::NodeIndex> tried;
+  std::optional<Error> last;  // Why a node does not have it.
+  std::uint64_t xxh3 = 0;
+
+  std::size_t MissingOf(const ClusterView& view) const {
+    return view.reply.replicas - std::min<std::size_t>(view.reply.replicas, domains.size());
+  }
+};
+
+// One node that an extent is brought to.
+struct ReplicaWriter::Way {
+  Way(const ClusterView::Target& to, std::shared_ptr<net::Session> over)
+      : target(to),
+        session(std::move(over)),
+        tries(*session, net::Session::Tries::Until::kFirstFailure) {}
+
+  const ClusterView::Target& target;
+  const std::shared_ptr<net::Session> session;
+  net::Session::Tries tries;
+};
+
+Result<std::uint64_t> ReplicaWriter::Put(const SourcedExtent& extent, const ExtentSource& source,
+                                         const std::function<void(std::uint64_t)>& sent) {
+  const auto deadline = net::Clock::now() + cluster_->options().timeout;
+  Progress progress{extent, deadline, {}, {}, {}};
+  net::Backoff backoff(RandomNumber());
+  for (;;) {
+    const auto view = cluster_->view();
+    if (progress.MissingOf(*view) == 0) return progress.xxh3;
+    Targets targets = Choose(*view, progress);
+    if (!targets.empty()) {
+      FFR_TRY(SendTo(*view, std::move(targets), progress, source, sent));
+      continue;
+    }
+    const auto next = net::Clock::now() + backoff.Next();
+    if (next >= deadline || Patience::OfThread().IsOver()) break;
+    progress.tried.clear();
+    cluster_->NoteFailure();
+    SleepPatiently(next);
+  }
+  const auto view = cluster_->view();
+  Error error = progress.last.value_or(
+      Error{ErrorCode::kUnavailable, "too few failure domains have nodes that take uploads"});
+  error.message = "an extent could be stored in " + std::to_string(progress.domains.size()) +
+                  " of " + std::to_string(view->reply.replicas) +
+                  " failure domains of the cluster until the timeout: " + error.message;
+  return error;
+}
+
+// So many as are missing, in domains that do not have the extent: the first ones of its slot.
+ReplicaWriter::Targets ReplicaWriter::Choose(const ClusterView& view, const Progress& progress) {
+  Targets order = view.TargetsOf(SlotOf(progress.extent.id));
+  const auto avoided = Avoided();
+  std::stable_partition(order.begin(), order.end(),
+                        [&](const auto& target) { return !avoided.contains(target.place); });
+  auto domains = progress.domains;
+  Targets chosen;
+  for (ClusterView::Target& target : order) {
+    if (chosen.size() == progress.MissingOf(view)) break;
+    if (progress.tried.contains(target.place) || !domains.insert(target.domain).second) continue;
+    chosen.push_back(std::move(target));
+  }
+  return chosen;
+}
+
+Result<void> ReplicaWriter::SendTo(const ClusterView& view, Targets targets, Progress& progress,
+                                   const ExtentSource& source,
+                                   const std::function<void(std::uint64_t)>& sent) {
+  // Of many threads that want the last connections to the same nodes, none has what another needs.
+  std::ranges::sort(targets, {}, &ClusterView::Target::place);
+  // A node that falls silent leaves time for another one.
+  const auto now = net::Clock::now();
+  const auto until = now + (progress.deadline - now) / 2;
+  std::list<Way> ways;
+  for (const ClusterView::Target& target : targets) {
+    progress.tried.insert(target.place);
+    const auto session = cluster_->SessionAt(view.places[target.place]);
+    Way& way = ways.emplace_back(target, session);
+    auto begun = way.tries.Begin(std::min(until, net::Clock::now() + kConnectTime));
+    if (begun) continue;
+    ways.pop_back();
+    FFR_TRY(NoteFailure(target, std::move(begun).error(), progress));
+  }
+  if (ways.empty()) return {};
+
+  Result<std::uint64_t> xxh3 = std::uint64_t{0};
+  std::vector<Result<void>> outcomes;
+  {
+    ExtentLegs legs(progress.extent, until);
+    for (Way& way : ways) legs.Add(*way.session, *way.tries.connection());
+    xxh3 = legs.Send(source, sent);
+    outcomes = legs.outcomes();
+  }
+  if (xxh3) progress.xxh3 = xxh3.value();
+  Result<void> result;
+  auto outcome = outcomes.begin();
+  for (Way& way : ways) {
+    const bool is_whole = static_cast<bool>(*outcome);
+    // If the source has failed, it failed all that were left.
+    if (is_whole && !xxh3) *outcome = xxh3.error();
+    auto ended = way.tries.End(std::move(*outcome++));
+    if (ended)
+      progress.domains.insert(way.target.domain);
+    else if (is_whole)
+      result = std::move(ended);
+    else if (auto noted = NoteFailure(way.target, std::move(ended).error(), progress); !noted)
+      result = std::move(noted);
+  }
+  return result;
+}
+
+// Fails if no other node would do better.
+Result<void> ReplicaWriter::NoteFailure(const ClusterView::Target& target, Error error,
+                                        Progress& progress) {
+  if (!MayDoElsewhere(error)) return error;
+  cluster_->NoteFailure();
+  progress.last = std::move(error);
+  const std::lock_guard lock(mutex_);
+  avoided_until_[target.place] = net::Clock::now() + kAvoidTime;
+  return {};
+}
+
+std::set<net::NodeIndex> ReplicaWriter::Avoided() {
+  const auto now = net::Clock::now();
+  const std::lock_guard lock(mutex_);
+  std::erase_if(avoided_until_, [now](const auto& one) { return one.second <= now; });
+  std::set<net::NodeIndex> avoided;
+  for (const auto& [place, until] : avoided_until_) avoided.insert(place);
+  return avoided;
+}
+
+}  // namespace ffrecord::client
