@@ -34,6 +34,9 @@ class FakeDaemon {
     std::vector<std::byte> body;
     int connection;  // Counted from 0.
     std::deque<std::vector<std::byte>>& payloads;
+    std::span<const std::byte> received;  // The payload.
+
+    std::vector<std::byte> payload() const { return {received.begin(), received.end()}; }
   };
   using Script = std::function<bool(Request&)>;
 
@@ -84,11 +87,8 @@ class FakeDaemon {
         const auto event = endpoint->Poll();
         if (!event || event.value() != net::Endpoint::Event::kFrame) continue;
         const net::FrameHeader header = endpoint->header();
-        Request request{*endpoint,
-                        header,
-                        {endpoint->body().begin(), endpoint->body().end()},
-                        number,
-                        payloads_};
+        Request request{*endpoint, header,    {endpoint->body().begin(), endpoint->body().end()},
+                        number,    payloads_, std::span(payload).first(header.payload_size_bytes)};
         if (header.payload_size_bytes > 0) {
           const auto place = std::span(payload).first(header.payload_size_bytes);
           (void)endpoint->ReceivePayload({&place, 1});

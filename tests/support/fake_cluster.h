@@ -1,0 +1,139 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon.h"
+#include "fake_daemon.h"
+#include "libffrecord/format/slot_map.h"
+#include "libffrecord/net/protocol/cluster_messages.h"
+#include "libffrecord/net/protocol/storage_messages.h"
+
+namespace ffrecord::test {
+
+// A cluster as clients see it: daemons that hold extents, each in a failure domain of its own, and
+// two nodes without slots, which are scripts: they hand out the map and answer for names. Nobody
+// repairs anything.
+class FakeCluster {
+ public:
+  static constexpr std::uint16_t kScriptCount = 2;  // "a0" and "a1".
+  static constexpr std::uint16_t kNodeCount = 3;    // "n0" to "n2".
+  static constexpr std::uint32_t kReplicas = 2;
+
+  FakeCluster() {
+    for (auto& node : nodes_) node = std::make_unique<Daemon>();
+    const net::Address nobody{"127.0.0.1", 1};
+    for (std::uint16_t i = 0; i < kScriptCount; ++i)
+      AddNode("a" + std::to_string(i), nobody, net::MemberState::kOut, 0);
+    for (std::uint16_t i = 0; i < kNodeCount; ++i)
+      AddNode("n" + std::to_string(i), nodes_[i]->address(), net::MemberState::kIn, 1);
+    reply_.version = map_.version = 5;
+    reply_.replicas = map_.row_size = kReplicas;
+    for (std::uint32_t slot = 0; slot < kSlotCount; ++slot)
+      for (std::uint32_t i = 0; i < kReplicas; ++i)
+        map_.rows.push_back(static_cast<std::uint16_t>(kScriptCount + OwnerOf(slot, i)));
+    for (std::uint16_t i = 0; i < kScriptCount; ++i) {
+      scripts_[i] = std::make_unique<FakeDaemon>(
+          [this, i](FakeDaemon::Request& request) { return Answer(request, i); }, true,
+          net::kCapabilityCluster);
+      reply_.nodes[i].address = scripts_[i]->address().ToString();
+    }
+  }
+  ~FakeCluster() { scripts_ = {}; }
+
+  Daemon& node(std::size_t i) { return *nodes_[i]; }
+  const net::Address& seed() const { return scripts_[0]->address(); }
+  std::string Uri(const std::string& name) const { return scripts_[0]->Uri(name); }
+  // The number of the node that is the i-th owner of the slot.
+  static std::uint16_t OwnerOf(std::uint32_t slot, std::uint32_t i) {
+    return static_cast<std::uint16_t>((slot + i) % kNodeCount);
+  }
+
+  // What scripts say from now on.
+  template <class Change>
+  void Alter(Change change) {
+    const std::lock_guard lock(mutex_);
+    change(reply_, map_);
+  }
+  std::vector<net::Publish> publications() {
+    const std::lock_guard lock(mutex_);
+    return publications_;
+  }
+  int map_count() const { return map_count_; }
+
+  // So many requests to publish or remove are carried out without an answer.
+  std::atomic<int> lost_answers{0};
+  // The script "a0" takes requests and never answers.
+  std::atomic<bool> is_silent{false};
+
+ private:
+  void AddNode(const std::string& id, const net::Address& address, net::MemberState state,
+               std::uint32_t weight) {
+    reply_.nodes.push_back({id, address.ToString(), "d-" + id, weight, state, true});
+    map_.nodes.push_back({id, "d-" + id, weight});
+  }
+
+  bool Answer(FakeDaemon::Request& request, std::uint16_t number) {
+    if (number == 0 && is_silent) return true;
+    const std::lock_guard lock(mutex_);
+    switch (request.header.type) {
+      case net::FrameType::kClusterMap: {
+        ++map_count_;
+        auto reply = reply_;
+        reply.node = "a" + std::to_string(number);
+        const auto asked = net::ClusterMap::Decode(request.body);
+        const bool is_known = asked && asked.value().known_version == map_.version;
+        FakeDaemon::Send(request, net::ReplyTo(request.header.type), reply.Encode(),
+                         is_known ? std::vector<std::byte>() : EncodeSlotMap(map_));
+        return true;
+      }
+      case net::FrameType::kPublish: {
+        publications_.push_back(net::Publish::Decode(request.body).value());
+        manifest_ = request.payload();
+        if (lost_answers > 0) return --lost_answers, false;
+        FakeDaemon::Send(request, net::ReplyTo(request.header.type),
+                         net::RevisionReply{1}.Encode());
+        return true;
+      }
+      case net::FrameType::kDelete: {
+        const bool was_there = std::exchange(manifest_, std::nullopt).has_value();
+        if (lost_answers > 0) return --lost_answers, false;
+        if (was_there)
+          FakeDaemon::Send(request, net::ReplyTo(request.header.type), {});
+        else
+          FakeDaemon::SendError(request, ErrorCode::kNotFound);
+        return true;
+      }
+      case net::FrameType::kCheckRoom:
+        FakeDaemon::Send(request, net::ReplyTo(request.header.type), {});
+        return true;
+      case net::FrameType::kResolve:
+        if (!manifest_) {
+          FakeDaemon::SendError(request, ErrorCode::kNotFound);
+          return true;
+        }
+        FakeDaemon::Send(request, net::ReplyTo(request.header.type), net::RevisionReply{1}.Encode(),
+                         *manifest_);
+        return true;
+      default:  // It holds no extents.
+        FakeDaemon::SendError(request, ErrorCode::kUnavailable);
+        return true;
+    }
+  }
+
+  std::array<std::unique_ptr<Daemon>, kNodeCount> nodes_;
+  std::mutex mutex_;
+  net::ClusterMapReply reply_;
+  SlotMap map_;
+  std::vector<net::Publish> publications_;
+  std::optional<std::vector<std::byte>> manifest_;  // Of the one name that is published.
+  std::atomic<int> map_count_{0};
+  std::array<std::unique_ptr<FakeDaemon>, kScriptCount> scripts_;
+};
+
+}  // namespace ffrecord::test

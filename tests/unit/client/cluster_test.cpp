@@ -1,0 +1,353 @@
+// Goal: a client of a cluster writes each extent to its owners and reads it from them; goes on
+// while a node is down, silent, elsewhere, or lacks what it should have; and follows the map.
+// Method: real daemons hold the extents; scripts hand out the map and answer for names
+// (fake_cluster.h). Extents are looked for on the daemons' disks.
+
+#include "client/dataset/cluster.h"
+
+#include <ffrecord/client/dataset.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "client/dataset/catalog.h"
+#include "client/dataset/cluster_files.h"
+#include "client/dataset/upload.h"
+#include "fake_cluster.h"
+#include "replicated_daemons.h"
+#include "test_file.h"
+
+namespace ffrecord::client {
+namespace {
+
+using test::Eventually;
+using test::FakeCluster;
+using namespace std::chrono_literals;
+
+constexpr SessionOptions kOptions{20s, Transport::kTcp};
+constexpr std::size_t kFileCount = 12;
+
+class ClusterTest : public testing::Test {
+ protected:
+  ClusterTest() {
+    for (std::size_t i = 0; i < kFileCount; ++i)
+      contents_.push_back(std::string(1000 + i, static_cast<char>('a' + i)));
+  }
+
+  std::vector<net::Location> Locations() const { return {Location(cluster_.seed())}; }
+  static net::Location Location(const net::Address& address) {
+    net::Location location;
+    location.address = address;
+    location.name = "x";
+    return location;
+  }
+  std::shared_ptr<Cluster> Find(const SessionOptions& options = kOptions) const {
+    auto found = Cluster::Find(Locations(), options);
+    EXPECT_TRUE(found) << found.error().message;
+    return found ? found.value() : nullptr;
+  }
+
+  // Uploads a file of one extent for each of the contents.
+  Result<DatasetManifest> Put(Upload& upload) const {
+    DatasetManifest manifest;
+    for (const std::string& content : contents_) {
+      const auto bytes = std::as_bytes(std::span(content));
+      manifest.files.push_back(FFR_TRY(upload.PutBytes("f", {&bytes, 1})));
+    }
+    return manifest;
+  }
+  // Which nodes have the extent.
+  std::set<std::uint16_t> HoldersOf(const ExtentId& id) {
+    std::set<std::uint16_t> holders;
+    for (std::uint16_t i = 0; i < FakeCluster::kNodeCount; ++i) {
+      const auto name = HexOf(id);
+      for (const auto& path : cluster_.node(i).Extents())
+        if (path.filename() == name) holders.insert(i);
+    }
+    return holders;
+  }
+  static std::string HexOf(const ExtentId& id) {
+    std::string hex;
+    for (const std::byte one : id) {
+      constexpr std::string_view kDigits = "0123456789abcdef";
+      hex += kDigits[std::to_integer<std::size_t>(one >> 4)];
+      hex += kDigits[std::to_integer<std::size_t>(one & std::byte{15})];
+    }
+    return hex;
+  }
+  static std::set<std::uint16_t> OwnersOf(const ExtentId& id) {
+    const std::uint32_t slot = SlotOf(id);
+    return {FakeCluster::OwnerOf(slot, 0), FakeCluster::OwnerOf(slot, 1)};
+  }
+
+  // All files in one batch; each must be right.
+  void ReadAll(const RangeReader& files) const {
+    std::vector<std::vector<std::byte>> places;
+    std::vector<RangeRead> ranges;
+    for (std::uint32_t i = 0; i < kFileCount; ++i) {
+      places.emplace_back(contents_[i].size());
+      ranges.push_back({i, 0, places.back(), ErrorCode::kOk});
+    }
+    const auto read = files.Read(ranges);
+    ASSERT_TRUE(read) << read.error().message;
+    for (std::size_t i = 0; i < kFileCount; ++i) {
+      ASSERT_EQ(ranges[i].status, ErrorCode::kOk)
+          << i << ": " << files.Trouble(static_cast<std::uint32_t>(i), ranges[i].status);
+      ASSERT_TRUE(std::ranges::equal(places[i], std::as_bytes(std::span(contents_[i])))) << i;
+    }
+  }
+
+  mutable FakeCluster cluster_;
+  std::vector<std::string> contents_;
+};
+
+// --- Writing -------------------------------------------------------------------------------------
+
+TEST_F(ClusterTest, EachExtentIsWrittenToItsOwnersAndNowhereElse) {
+  Upload upload(Find(), kOptions);
+  const auto manifest = Put(upload);
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  for (const ManifestFile& file : manifest.value().files)
+    EXPECT_EQ(HoldersOf(file.extents[0].id), OwnersOf(file.extents[0].id));
+}
+
+TEST_F(ClusterTest, AnOwnerThatIsDownIsReplacedByTheNextNode) {
+  cluster_.node(1).Kill();
+  Upload upload(Find(), kOptions);
+  const auto manifest = Put(upload);
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  const std::set<std::uint16_t> others{0, 2};
+  for (const ManifestFile& file : manifest.value().files)
+    EXPECT_EQ(HoldersOf(file.extents[0].id), others);
+}
+
+TEST_F(ClusterTest, ANodeThatDrainsTakesNoUploads) {
+  cluster_.Alter([](auto& reply, auto&) { reply.nodes[2].state = net::MemberState::kDraining; });
+  Upload upload(Find(), kOptions);
+  const auto manifest = Put(upload);
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  const std::set<std::uint16_t> others{1, 2};
+  for (const ManifestFile& file : manifest.value().files)
+    EXPECT_EQ(HoldersOf(file.extents[0].id), others);
+}
+
+TEST_F(ClusterTest, TwoReplicasNeverLieInOneDomain) {
+  cluster_.Alter([](auto& reply, auto& map) {
+    for (const std::size_t i : {2, 3}) reply.nodes[i].domain = map.nodes[i].domain = "rack";
+  });
+  Upload upload(Find(), kOptions);
+  const auto manifest = Put(upload);
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  for (const ManifestFile& file : manifest.value().files) {
+    const auto holders = HoldersOf(file.extents[0].id);
+    EXPECT_EQ(holders.size(), 2U);
+    EXPECT_TRUE(holders.contains(2));
+  }
+}
+
+TEST_F(ClusterTest, AnUploadWaitsForNodesUntilItsTimeoutAndSaysWhatIsMissing) {
+  cluster_.node(1).Kill();
+  cluster_.node(2).Kill();
+  const SessionOptions options{1s, Transport::kTcp};
+  Upload upload(Find(options), options);
+  const auto begin = net::Clock::now();
+  const auto manifest = Put(upload);
+  ASSERT_FALSE(manifest);
+  EXPECT_EQ(manifest.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(manifest.error().message.find("1 of 2 failure domains"), std::string::npos)
+      << manifest.error().message;
+  EXPECT_LT(net::Clock::now() - begin, 10s);
+}
+
+TEST_F(ClusterTest, AFailureOfTheSourceEndsTheUploadAtOnce) {
+  Upload upload(Find(), kOptions);
+  const auto put = upload.PutFrom("f", 1000, [](std::uint64_t, std::span<std::byte>) {
+    return Result<std::span<const std::byte>>(Error{ErrorCode::kIo, "the disk of the source"});
+  });
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().message, "the disk of the source");
+  const auto manifest = Put(upload);  // The nodes were not to blame.
+  ASSERT_TRUE(manifest) << manifest.error().message;
+}
+
+// --- Names ---------------------------------------------------------------------------------------
+
+TEST_F(ClusterTest, ADatasetIsPublishedAndReadThroughAnyNode) {
+  const test::TestFile file({"one", "two", "three"});
+  const auto published = PublishDataset({{file.path()}}, cluster_.Uri("x"), false, kOptions, {});
+  ASSERT_TRUE(published) << published.error().message;
+  EXPECT_EQ(cluster_.publications().size(), 1U);
+  const auto reader = OpenDataset({{cluster_.Uri("x")}}, {}, kOptions);
+  ASSERT_TRUE(reader) << reader.error().message;
+  const std::vector<std::uint64_t> indices{2, 0, 1};
+  const auto batch = reader.value().ReadBatch(indices);
+  ASSERT_TRUE(batch) << batch.error().message;
+  EXPECT_TRUE(std::ranges::equal(batch.value().record(0),
+                                 std::as_bytes(std::span(std::string_view("three")))));
+  EXPECT_EQ(PublishDataset({{file.path()}}, cluster_.Uri("x"), false, kOptions, {}).error().code,
+            ErrorCode::kConflict);
+}
+
+TEST_F(ClusterTest, APublicationWithoutAnAnswerIsRepeatedAtTheNextNodeAsTheSameAttempt) {
+  cluster_.lost_answers = 1;
+  const auto revision =
+      Catalog(Find()).Publish("x", {{{"empty", 0, {}}}}, net::Publish::Mode::kCreate, 0,
+                              net::Clock::now() + kOptions.timeout);
+  ASSERT_TRUE(revision) << revision.error().message;
+  const auto publications = cluster_.publications();
+  ASSERT_EQ(publications.size(), 2U);
+  EXPECT_EQ(publications[0].attempt, publications[1].attempt);
+}
+
+TEST_F(ClusterTest, ARemovalWhoseAnswerWasLostHasHappened) {
+  const Catalog catalog(Find());
+  const auto deadline = net::Clock::now() + kOptions.timeout;
+  ASSERT_TRUE(catalog.Publish("x", {{{"empty", 0, {}}}}, net::Publish::Mode::kCreate, 0, deadline));
+  cluster_.lost_answers = 1;
+  const auto removed = catalog.Remove("x", deadline);
+  EXPECT_TRUE(removed) << removed.error().message;
+  EXPECT_EQ(catalog.Remove("x", deadline).error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(ClusterTest, ANodeThatIsSilentIsGivenUpForTheNextOne) {
+  const auto cluster = Find();
+  cluster_.is_silent = true;
+  const Catalog catalog(cluster);
+  const auto begin = net::Clock::now();
+  EXPECT_EQ(catalog.Resolve("x", begin + kOptions.timeout).error().code, ErrorCode::kNotFound);
+  EXPECT_LT(net::Clock::now() - begin, 15s);
+  const auto again = net::Clock::now();  // It is not asked first any more.
+  EXPECT_EQ(catalog.Resolve("x", again + kOptions.timeout).error().code, ErrorCode::kNotFound);
+  EXPECT_LT(net::Clock::now() - again, 3s);
+}
+
+// --- Finding -------------------------------------------------------------------------------------
+
+TEST_F(ClusterTest, AnyNodeThatAnswersTellsOfTheCluster) {
+  const net::Address nobody{"127.0.0.1", 1};
+  const auto found =
+      Cluster::Find(std::vector{Location(nobody), Location(cluster_.seed())}, kOptions);
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_NE(found.value(), nullptr);
+  const auto nowhere = Cluster::Find(std::vector{Location(nobody)}, kOptions);
+  ASSERT_FALSE(nowhere);
+  EXPECT_EQ(nowhere.error().code, ErrorCode::kUnavailable);
+}
+
+TEST_F(ClusterTest, ADaemonOfItsOwnIsOfNoCluster) {
+  const auto found = Cluster::Find(std::vector{Location(cluster_.node(0).address())}, kOptions);
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ(found.value(), nullptr);
+}
+
+TEST_F(ClusterTest, AClusterWithoutAMapIsNotReadyYet) {
+  cluster_.Alter([](auto& reply, auto& map) { reply.version = map.version = 0; });
+  const SessionOptions options{300ms, Transport::kTcp};
+  const auto found = Cluster::Find(Locations(), options);
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(found.error().message.find("has no slot map yet"), std::string::npos)
+      << found.error().message;
+}
+
+// --- Reading -------------------------------------------------------------------------------------
+
+class ClusterReadsTest : public ClusterTest {
+ protected:
+  void SetUp() override {
+    cluster_client_ = Find();
+    Upload upload(cluster_client_, kOptions);
+    auto manifest = Put(upload);
+    ASSERT_TRUE(manifest) << manifest.error().message;
+    manifest_ = std::move(manifest).value();
+    files_ = OpenClusterFiles(cluster_client_, manifest_, "ffrecord://cluster/x");
+  }
+
+  std::shared_ptr<Cluster> cluster_client_;
+  DatasetManifest manifest_;
+  std::unique_ptr<RangeReader> files_;
+};
+
+TEST_F(ClusterReadsTest, OwnersServeAndOneOfThemMayBeDown) {
+  ReadAll(*files_);
+  for (std::size_t i = 0; i < FakeCluster::kNodeCount; ++i) {
+    cluster_.node(i).Kill();
+    ReadAll(*files_);
+    cluster_.node(i).Start();
+    ReadAll(*files_);
+  }
+}
+
+TEST_F(ClusterReadsTest, AnExtentThatIsNotWithItsOwnersIsFoundElsewhere) {
+  cluster_.Alter([](auto& reply, auto& map) {  // Owners are other nodes from now on.
+    reply.version = map.version = 6;
+    for (auto& ordinal : map.rows)
+      ordinal = ordinal == 4 ? 2 : static_cast<std::uint16_t>(ordinal + 1);
+    for (std::size_t i = 0; i < map.rows.size(); i += 2) map.rows[i + 1] = map.rows[i];
+    for (std::size_t i = 1; i < map.rows.size(); i += 2) map.rows[i] = SlotMap::kNoNode;
+  });
+  const auto later = Find();
+  ASSERT_EQ(later->view()->map.version, 6U);
+  ReadAll(*OpenClusterFiles(later, manifest_, "ffrecord://cluster/x"));
+}
+
+TEST_F(ClusterReadsTest, ANewerMapIsFetchedOnce) {
+  ReadAll(*files_);
+  const int before = cluster_.map_count();
+  cluster_.Alter([](auto& reply, auto& map) { reply.version = map.version = 6; });
+  cluster_client_->NoteVersion(5);
+  EXPECT_EQ(cluster_.map_count(), before);
+  cluster_client_->NoteVersion(6);
+  ASSERT_TRUE(Eventually([&] { return cluster_client_->view()->map.version == 6; }));
+  cluster_client_->NoteVersion(6);
+  EXPECT_EQ(cluster_.map_count(), before + 1);
+  ReadAll(*files_);
+}
+
+TEST_F(ClusterReadsTest, AnOlderMapNeverTakesThePlaceOfANewerOne) {
+  cluster_.Alter([](auto& reply, auto& map) { reply.version = map.version = 4; });
+  ASSERT_TRUE(cluster_client_->Refresh(net::Clock::now() + 5s));
+  EXPECT_EQ(cluster_client_->view()->map.version, 5U);
+}
+
+// The node keeps its data and comes back under another address, which nobody tells the client of.
+TEST_F(ClusterReadsTest, ANodeThatMovesIsFoundAtItsNewAddress) {
+  ReadAll(*files_);
+  server::Server::Options options;
+  options.data = {cluster_.node(0).data()};
+  options.core_count = 1;
+  cluster_.node(0).Kill();
+  auto moved = server::Server::Start(options);
+  ASSERT_TRUE(moved) << moved.error().message;
+  cluster_.Alter(
+      [&](auto& reply, auto&) { reply.nodes[2].address = moved.value()->address().ToString(); });
+  ReadAll(*files_);  // From the others; it shows that one is away.
+  ASSERT_TRUE(Eventually([&] {
+    ReadAll(*files_);
+    return cluster_client_->view()->places.size() == FakeCluster::kScriptCount + 4;
+  }));
+  cluster_.node(1).Kill();  // What only the moved one has now.
+  ReadAll(*files_);
+}
+
+TEST_F(ClusterReadsTest, AnExtentThatComesLaterToANodeIsFoundOverAnOpenConnection) {
+  const ManifestExtent& extent = manifest_.files[0].extents[0];
+  const std::uint32_t slot = SlotOf(extent.id);
+  const auto second = FakeCluster::OwnerOf(slot, 1);
+  // Without this extent at one owner, a reader binds there what is there.
+  for (const auto& path : cluster_.node(second).Extents())
+    if (path.filename() == HexOf(extent.id)) std::filesystem::remove(path);
+  cluster_.node(second).Kill();
+  cluster_.node(second).Start();
+  const auto late = OpenClusterFiles(cluster_client_, manifest_, "ffrecord://cluster/late");
+  for (int i = 0; i < 4; ++i) ReadAll(*late);
+  ASSERT_TRUE(
+      test::PutFiles(cluster_.node(second).address(), {&contents_[0], 1}, UploadOf(extent.id)));
+  cluster_.node(FakeCluster::OwnerOf(slot, 0)).Kill();
+  ReadAll(*late);
+}
+
+}  // namespace
+}  // namespace ffrecord::client
