@@ -1,20 +1,23 @@
 """The state of a daemon from its admin port: `ffrecord status` and `ffrecord top`."""
 
 import http.client
+import json
 import math
 import re
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ffrecord._cli.units import show_size
 
 # (family, its labels in the order of their names) -> value.
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+_Read = TypeVar("_Read")
 
 _SAMPLE = re.compile(r"([a-z_]+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -61,28 +64,52 @@ def fetch(address: str, timeout_s: float, token_file: str | None = None) -> Metr
         PermissionError: it needs a token, or another one.
         ConnectionError: nothing answers there, or something other than a daemon.
     """
+    samples = _ask(address, "metrics", _parse, timeout_s, token_file)
+    if not any(name == "ffrecord_build_info" for name, _ in samples):
+        raise ConnectionError(
+            None, f"the server at {address} is not ffrecordd; give the address of its --admin port"
+        )
+    return Metrics(time.monotonic(), samples)
+
+
+def fetch_cluster(address: str, timeout_s: float, token_file: str | None = None) -> dict[str, Any]:
+    """What the daemon whose admin port is at `address` knows of its cluster.
+
+    Raises:
+        PermissionError, ConnectionError: as `fetch`; or it is of no cluster.
+    """
+    facts: dict[str, Any] = _ask(address, "cluster", json.loads, timeout_s, token_file)
+    return facts
+
+
+def _ask(
+    address: str,
+    page: str,
+    read: Callable[[str], _Read],
+    timeout_s: float,
+    token_file: str | None,
+) -> _Read:
+    """One page of an admin port, read by `read`, which may raise ValueError."""
     url = address if "://" in address else f"http://{address}"
     token = "" if token_file is None else _read_token(token_file)
     try:
-        request = urllib.request.Request(f"{url.rstrip('/')}/metrics")
+        request = urllib.request.Request(f"{url.rstrip('/')}/{page}")
         if token:
             request.add_header("Authorization", f"Bearer {token}")
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            samples = _parse(answer.read(_ANSWER_BYTES_MAX).decode())
+            return read(answer.read(_ANSWER_BYTES_MAX).decode())
     except (OSError, ValueError, http.client.HTTPException) as error:
-        if isinstance(error, urllib.error.HTTPError) and error.code == HTTPStatus.UNAUTHORIZED:
+        code = error.code if isinstance(error, urllib.error.HTTPError) else None
+        if code == HTTPStatus.UNAUTHORIZED:
             raise PermissionError(
                 None, f"{url} requires its admin token; name its file with --token-file"
             ) from error
+        if code == HTTPStatus.NOT_FOUND:
+            raise ConnectionError(None, f"{url} is not a daemon that has a {page} page") from error
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise ConnectionError(
             None, f"no admin port answers at {url} ({reason}); start ffrecordd with --admin"
         ) from error
-    if not any(name == "ffrecord_build_info" for name, _ in samples):
-        raise ConnectionError(
-            None, f"the server at {url} is not ffrecordd; give the address of its --admin port"
-        )
-    return Metrics(time.monotonic(), samples)
 
 
 def _read_token(path: str) -> str:

@@ -1,6 +1,7 @@
 """ffrecord: look at record files, check them, and serve them from a daemon."""
 
 import dataclasses
+import importlib
 import itertools
 import json
 import pathlib
@@ -22,21 +23,23 @@ from ffrecord._cli.net import net
 from ffrecord._cli.units import Name, Number, Target, Timeout, show_size
 from ffrecord._tokens import make_token, read_key
 
+# Imported on use: they would take a tenth of every start.
+_LATE = {"cluster": "ffrecord._cli.cluster", "topology": "ffrecord._cli.topology"}
+
 
 class _Commands(click.Group):
-    """The commands. `topology` is imported on use: it takes a tenth of every start."""
+    """The commands, some of which are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All of them, by name."""
-        return sorted([*super().list_commands(ctx), "topology"])
+        return sorted([*super().list_commands(ctx), *_LATE])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """One command; None if there is none of this name."""
-        if cmd_name != "topology":
+        if cmd_name not in _LATE:
             return super().get_command(ctx, cmd_name)
-        from ffrecord._cli.topology import topology
-
-        return topology
+        command: click.Command = getattr(importlib.import_module(_LATE[cmd_name]), cmd_name)
+        return command
 
 
 @click.group(cls=_Commands)

@@ -1,0 +1,94 @@
+#include <ffrecord/client/cluster.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "client/dataset/cluster.h"
+#include "libffrecord/net/protocol/cluster_messages.h"
+#include "libffrecord/net/rpc/location.h"
+
+namespace ffrecord::client {
+namespace {
+
+using std::chrono_literals::operator""ms;
+
+// How long a node may take to put a change on record before another one is asked.
+constexpr auto kChangeTime = 10'000ms;
+
+Result<std::shared_ptr<Cluster>> FindCluster(std::string_view address,
+                                             const SessionOptions& options) {
+  const auto locations = FFR_TRY(net::Location::ParseAll(address));
+  auto cluster = FFR_TRY(Cluster::Find(locations, options));
+  if (cluster != nullptr) return cluster;
+  return Error{ErrorCode::kInvalidArgument,
+               "the daemon at " + locations.front().address.ToString() + " is of no cluster"};
+}
+
+NodeState StateOf(net::MemberState state) {
+  switch (state) {
+    case net::MemberState::kIn:
+      return NodeState::kIn;
+    case net::MemberState::kDraining:
+      return NodeState::kDraining;
+    case net::MemberState::kOut:
+      break;
+  }
+  return NodeState::kOut;
+}
+
+net::MemberState StateOf(NodeState state) {
+  switch (state) {
+    case NodeState::kIn:
+      return net::MemberState::kIn;
+    case NodeState::kDraining:
+      return net::MemberState::kDraining;
+    case NodeState::kOut:
+      break;
+  }
+  return net::MemberState::kOut;
+}
+
+std::string Hex(std::span<const std::byte> bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string hex;
+  for (const std::byte one : bytes) {
+    hex += kDigits[std::to_integer<std::size_t>(one >> 4)];
+    hex += kDigits[std::to_integer<std::size_t>(one & std::byte{15})];
+  }
+  return hex;
+}
+
+std::uint32_t SlotCountOf(const SlotMap& map, std::string_view node) {
+  const std::uint16_t ordinal = map.Find(node);
+  if (ordinal == SlotMap::kNoNode) return 0;
+  return static_cast<std::uint32_t>(std::ranges::count(map.rows, ordinal));
+}
+
+}  // namespace
+
+Result<ClusterInfo> DescribeCluster(std::string_view address, const SessionOptions& options) {
+  const auto cluster = FFR_TRY(FindCluster(address, options));
+  const auto view = cluster->view();
+  const net::ClusterMapReply& reply = view->reply;
+  ClusterInfo info{Hex(reply.cluster), reply.version, reply.replicas, reply.node, {}};
+  for (const auto& node : reply.nodes)
+    info.nodes.push_back({node.id, node.address, node.domain, node.weight, StateOf(node.state),
+                          node.is_up, SlotCountOf(view->map, node.id)});
+  return info;
+}
+
+Result<void> SetNodeState(std::string_view address, std::string_view node, NodeState state,
+                          const SessionOptions& options) {
+  const auto cluster = FFR_TRY(FindCluster(address, options));
+  const auto body = net::SetMember{StateOf(state), std::string(node)}.Encode();
+  const Cluster::Attempt attempt = [&](net::Connection& connection,
+                                       net::Deadline until) -> Result<void> {
+    FFR_TRY(connection.Call(net::FrameType::kSetMember, body, {}, until, "the change of a node"));
+    return {};
+  };
+  return cluster->Run(attempt, net::Clock::now() + options.timeout, kChangeTime);
+}
+
+}  // namespace ffrecord::client

@@ -1,0 +1,235 @@
+"""A cluster of processes on this machine: one etcd and some daemons, on loopback."""
+
+import contextlib
+import json
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from ffrecord._cli.admin import fetch_cluster
+from ffrecord._cli.config import find_daemon
+from ffrecord.errors import UnavailableError
+
+_START_S = 60.0
+_STOP_S = 20.0
+_LEASE_S = 5
+
+
+@dataclass(frozen=True)
+class Node:
+    """One daemon of the cluster."""
+
+    name: str
+    listen: str
+    admin: str
+
+
+class LocalCluster:
+    """Runs until the block is left. Ports are kept in the folder, so that addresses stay."""
+
+    def __init__(
+        self, folder: pathlib.Path, node_count: int, replicas: int, repair_after_s: int = 600
+    ) -> None:
+        """Nothing runs yet.
+
+        Raises:
+            ValueError: more replicas than nodes, or the folder has a cluster of another size.
+            FileNotFoundError: etcd or ffrecordd is not installed.
+        """
+        if replicas > node_count:
+            raise ValueError(
+                f"{replicas} replicas need as many nodes, and there are {node_count}:"
+                " raise --nodes or lower --replicas"
+            )
+        etcd = shutil.which("etcd")
+        if etcd is None:
+            raise FileNotFoundError(
+                None, "etcd is not in PATH; install the package etcd-server, or etcd itself"
+            )
+        self._etcd_program, self._daemon_program = etcd, find_daemon()
+        self.folder = folder
+        self.replicas = replicas
+        self._repair_after_s = repair_after_s
+        self._etcd_ports, self.nodes = _ports_of(folder, node_count)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def address(self) -> str:
+        """ffrecord://host:port,host:port,..., without a name."""
+        return "ffrecord://" + ",".join(node.listen for node in self.nodes)
+
+    def process(self, name: str) -> subprocess.Popen[bytes]:
+        """The process of a node, or of "etcd"."""
+        return self._processes[name]
+
+    def start(self, name: str) -> None:
+        """Start a node, or "etcd"; it need not be ready on return."""
+        command = self._etcd_command() if name == "etcd" else self._node_command(self._find(name))
+        with (self.folder / f"{name}.log").open("ab") as log:
+            # A Ctrl-C of the terminal is for us: the daemons are stopped in order.
+            self._processes[name] = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+
+    def stop(self, name: str, number: int = signal.SIGTERM) -> None:
+        """Send a signal to a node, or to "etcd", and wait for its end."""
+        process = self._processes.pop(name)
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.send_signal(number)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def wait_ready(self, timeout_s: float = _START_S) -> None:
+        """Return when every node has its lease and slots are placed on all of them.
+
+        Raises:
+            UnavailableError: a process has ended, or it takes longer.
+        """
+        end = time.monotonic() + timeout_s
+        for node in self.nodes:
+            while not self._is_ready(node):
+                self._check_alive()
+                if time.monotonic() > end:
+                    raise UnavailableError(
+                        f"{node.name} is not ready after {timeout_s:.0f} s;"
+                        f" see {self.folder / node.name}.log"
+                    )
+                time.sleep(0.05)
+
+    def describe(self) -> str:
+        """For people: addresses of all nodes and of their admin ports."""
+        lines = [
+            f"{node.name}: {node.listen}, admin port http://{node.admin}" for node in self.nodes
+        ]
+        return "\n".join([*lines, f"ready: {self.address}/"])
+
+    def watch(self, say: Callable[[str], None]) -> None:
+        """Tell of every process that ends, until Ctrl-C or SIGTERM."""
+        ended: set[str] = set()
+        with _signals_raise():
+            while True:
+                for name, process in self._processes.items():
+                    if process.poll() is not None and name not in ended:
+                        ended.add(name)
+                        say(f"{name} has ended with {process.returncode}: see {name}.log")
+                time.sleep(0.2)
+
+    def __enter__(self) -> Self:
+        """Start all, and wait until they serve."""
+        try:
+            for name in ["etcd", *(node.name for node in self.nodes)]:
+                self.start(name)
+            self.wait_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the nodes, then etcd."""
+        nodes = [name for name in self._processes if name != "etcd"]
+        for name in nodes:  # All at once.
+            with contextlib.suppress(ProcessLookupError):
+                self._processes[name].send_signal(signal.SIGCONT)
+                self._processes[name].terminate()
+        for name in [*nodes, *(["etcd"] if "etcd" in self._processes else [])]:
+            self.stop(name)
+
+    def _find(self, name: str) -> Node:
+        return next(node for node in self.nodes if node.name == name)
+
+    def _is_ready(self, node: Node) -> bool:
+        try:
+            facts = fetch_cluster(node.admin, 1.0)
+        except OSError:
+            return False
+        placed = [one["id"] for one in facts["nodes"] if one["is_up"] and one["slots"] > 0]
+        return bool(facts["leased"]) and len(placed) >= len(self.nodes)
+
+    def _check_alive(self) -> None:
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                raise UnavailableError(
+                    f"{name} has ended with {process.returncode}; see {self.folder / name}.log"
+                )
+
+    def _etcd_command(self) -> list[str]:
+        client, peer = (f"http://127.0.0.1:{port}" for port in self._etcd_ports)
+        return [
+            *(self._etcd_program, "--name", "local", "--data-dir", str(self.folder / "etcd")),
+            *("--listen-client-urls", client, "--advertise-client-urls", client),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+            *("--initial-cluster", f"local={peer}", "--logger", "zap"),
+        ]
+
+    def _node_command(self, node: Node) -> list[str]:
+        return [
+            *(self._daemon_program, "--data", str(self.folder / node.name)),
+            *("--listen", node.listen, "--admin", node.admin),
+            *("--cluster", "local", "--node", node.name),
+            *("--coordinator", f"etcd:http://127.0.0.1:{self._etcd_ports[0]}"),
+            *("--replicas", str(self.replicas), "--lease-s", str(_LEASE_S)),
+            *("--repair-after-s", str(self._repair_after_s)),
+        ]
+
+
+def _ports_of(folder: pathlib.Path, node_count: int) -> tuple[tuple[int, int], list[Node]]:
+    """The ports that the folder keeps; new ones if it is new.
+
+    Raises:
+        ValueError: it has a cluster of another size, or its file is damaged.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "ports.json"
+    if not path.exists():
+        path.write_text(json.dumps(_free_ports(2 + 2 * node_count)) + "\n")
+    text = path.read_text()
+    if not re.fullmatch(r"\[\d{1,5}(, \d{1,5})*\]\n", text):
+        raise ValueError(f"{path} is damaged: it must hold a list of ports")
+    ports: list[int] = json.loads(text)
+    if len(ports) != 2 + 2 * node_count:
+        raise ValueError(
+            f"{folder} has a cluster of {len(ports) // 2 - 1} nodes, not {node_count}:"
+            " give its --nodes, or another folder"
+        )
+    nodes = [
+        Node(
+            f"n{number}",
+            f"127.0.0.1:{ports[2 * number]}",
+            f"127.0.0.1:{ports[2 * number + 1]}",
+        )
+        for number in range(1, node_count + 1)
+    ]
+    return (ports[0], ports[1]), nodes
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    """SIGTERM is Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
