@@ -26,6 +26,8 @@ void* Connecting::Run(void* self) {
   const Patience::GiveUp give_up = [&] { return connecting.is_given_up_.load(); };
   const Patience patience(give_up);
   connecting.result_ = connecting.tries_.Begin(*connecting.deadline_);
+  // The owner may be away for long, and other callers wait for what comes of a try alone.
+  if (connecting.result_) connecting.tries_.NoteConnected();
   connecting.is_done_ = true;
   if (connecting.event_.fd() >= 0) connecting.event_.Ring();
   return nullptr;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <linux/sockios.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -15,6 +16,8 @@
 #include "daemon.h"
 #include "fake_daemon.h"
 #include "libffrecord/net/protocol/batch_messages.h"
+#include "libffrecord/net/rpc/breaker.h"
+#include "libffrecord/net/rpc/connecting.h"
 #include "libffrecord/net/rpc/session.h"
 #include "libffrecord/net/transport/slab.h"
 
@@ -85,6 +88,30 @@ TEST(ConnectionsTest, AConnectionThatTheDaemonClosedWhileIdleIsNotGivenToACall) 
 
   EXPECT_EQ(attempts, 2);
   EXPECT_EQ(daemon.connection_count(), 2);
+}
+
+// A queue that nobody polls may have tried alone: its success is everybody's.
+TEST(ConnectionsTest, AConnectionThatNobodyTakesLetsOthersGo) {
+  test::Daemon daemon;
+  const auto session = Session::Get(daemon.address(), Transport::kTcp);
+  daemon.Kill();
+  for (std::uint32_t i = 0; i < Breaker::kFailuresMax; ++i) {
+    Session::Tries failing(*session, Session::Tries::Until::kFirstFailure);
+    ASSERT_FALSE(failing.Begin(In(10s)));
+  }
+  daemon.Start();
+  Session::Tries tries(*session, Session::Tries::Until::kFirstFailure);
+  Connecting connecting(tries);
+  connecting.Start(In(60s));
+  pollfd done{connecting.fd(), POLLIN, 0};
+  ASSERT_EQ(::poll(&done, 1, 60'000), 1);
+
+  const auto run = session->Run([](Connection&) { return Result<void>(); }, In(10s));
+
+  EXPECT_TRUE(run) << run.error().message;
+  const auto connected = connecting.Take();
+  ASSERT_TRUE(connected && *connected);
+  EXPECT_TRUE(tries.End({}));
 }
 
 TEST(ConnectionsTest, ASlabIsRegisteredOnceAndNoMoreThanTheBound) {
