@@ -46,7 +46,7 @@ Result<Catalog::Resolved> Catalog::Resolve(std::string_view name, net::Deadline 
     resolved.manifest = std::move(manifest).value();
     return {};
   };
-  FFR_TRY(daemons_.Run(attempt, deadline, kLookUpTime));
+  FFR_TRY(daemons_.Run(attempt, deadline, kLookUpTime, Cluster::Absence::kAsksAll));
   return resolved;
 }
 

@@ -18,6 +18,8 @@ using std::chrono_literals::operator""ms;
 
 // How long one node may take to send its map while there are others.
 constexpr auto kMapTime = 2'000ms;
+// How long another one may take to find what one did not.
+constexpr auto kOthersTime = 500ms;
 // Between two looks for a newer map: because a node spoke of one, or because something failed.
 constexpr auto kNewerPause = 100ms;
 constexpr auto kFailurePause = 1'000ms;
@@ -184,23 +186,29 @@ void Cluster::Take(ClusterView fresh) {
 }
 
 Result<void> Cluster::Run(const Attempt& attempt, net::Deadline deadline,
-                          std::chrono::milliseconds answer_time) const {
+                          std::chrono::milliseconds answer_time, Absence absence) const {
   std::optional<net::Backoff> backoff;
   for (;;) {
     const auto places = view()->places;
     std::optional<Error> last;
+    std::optional<Error> not_found;
     const std::size_t first = last_place_.load(std::memory_order_relaxed);
     for (std::size_t i = 0; i < places.size(); ++i) {
       const std::size_t place = (first + i) % places.size();
-      const auto until = std::min(deadline, net::Clock::now() + answer_time);
+      const auto share = not_found ? std::min(kOthersTime, answer_time) : answer_time;
+      const auto until = std::min(deadline, net::Clock::now() + share);
       auto done = TryAt(*SessionAt(places[place]), attempt, until);
       if (done || !MayDoElsewhere(done.error())) {
-        last_place_.store(place, std::memory_order_relaxed);
-        return done;
+        if (!not_found) last_place_.store(place, std::memory_order_relaxed);
+        if (done || absence == Absence::kIsAnAnswer || done.error().code != ErrorCode::kNotFound)
+          return done;
+        not_found = std::move(done).error();
+      } else {
+        last = std::move(done).error();
       }
-      last = std::move(done).error();
       if (net::Clock::now() >= deadline || Patience::OfThread().IsOver()) break;
     }
+    if (not_found) return *std::move(not_found);
     if (!backoff) backoff.emplace(RandomNumber());
     const auto next = net::Clock::now() + backoff->Next();
     if (next >= deadline || Patience::OfThread().IsOver()) {

@@ -54,9 +54,14 @@ class Cluster {
   // kUnavailable or kDeadlineExceeded, until `deadline`. An attempt must end by the time that it is
   // given, at most `answer_time` from its begin: a node that is silent for so long is given up. An
   // attempt that has failed may have had its effect.
+  //
+  // Nodes hear of a new name one after the other. kAsksAll: one that is not found at a node may be
+  // known to the next, and is not there only if no node that answers knows it.
   using Attempt = std::function<Result<void>(net::Connection&, net::Deadline)>;
+  enum class Absence : std::uint8_t { kIsAnAnswer, kAsksAll };
   Result<void> Run(const Attempt& attempt, net::Deadline deadline,
-                   std::chrono::milliseconds answer_time) const;
+                   std::chrono::milliseconds answer_time,
+                   Absence absence = Absence::kIsAnAnswer) const;
 
   std::shared_ptr<net::Session> SessionAt(const ClusterView::Place& place) const {
     return net::Session::Get(place.location, options_);

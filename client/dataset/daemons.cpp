@@ -9,8 +9,8 @@ std::string Daemons::peer() const {
 }
 
 Result<void> Daemons::Run(const Cluster::Attempt& attempt, net::Deadline deadline,
-                          std::chrono::milliseconds answer_time) const {
-  if (cluster != nullptr) return cluster->Run(attempt, deadline, answer_time);
+                          std::chrono::milliseconds answer_time, Cluster::Absence absence) const {
+  if (cluster != nullptr) return cluster->Run(attempt, deadline, answer_time, absence);
   return session->Run([&](net::Connection& connection) { return attempt(connection, deadline); },
                       deadline);
 }

@@ -31,7 +31,8 @@ struct Daemons {
   // Runs `attempt` until it succeeds or `deadline`: at the daemon, as Session::Run, or at the
   // nodes, as Cluster::Run.
   Result<void> Run(const Cluster::Attempt& attempt, net::Deadline deadline,
-                   std::chrono::milliseconds answer_time) const;
+                   std::chrono::milliseconds answer_time,
+                   Cluster::Absence absence = Cluster::Absence::kIsAnAnswer) const;
 };
 
 // Finds out who serves an address when that is first asked. Thread-safe.

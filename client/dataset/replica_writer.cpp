@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <list>
-#include <optional>
 #include <utility>
 
 #include "libffrecord/base/patience.h"
@@ -31,7 +30,7 @@ struct ReplicaWriter::Progress {
   net::Deadline deadline;
   std::set<std::string> domains;  // That have it.
   std::set<net::NodeIndex> tried;
-  std::optional<Error> last;  // Why a node does not have it.
+  std::map<net::NodeIndex, Error> failures;  // Why nodes do not have it.
   std::uint64_t xxh3 = 0;
 
   std::size_t MissingOf(const ClusterView& view) const {
@@ -71,11 +70,14 @@ Result<std::uint64_t> ReplicaWriter::Put(const SourcedExtent& extent, const Exte
     SleepPatiently(next);
   }
   const auto view = cluster_->view();
-  Error error = progress.last.value_or(
-      Error{ErrorCode::kUnavailable, "too few failure domains have nodes that take uploads"});
-  error.message = "an extent could be stored in " + std::to_string(progress.domains.size()) +
-                  " of " + std::to_string(view->reply.replicas) +
-                  " failure domains of the cluster until the timeout: " + error.message;
+  Error error{ErrorCode::kUnavailable, "an extent could be stored in " +
+                                           std::to_string(progress.domains.size()) + " of " +
+                                           std::to_string(view->reply.replicas) +
+                                           " failure domains of the cluster until the timeout"};
+  for (const auto& [place, why] : progress.failures) {
+    if (why.code == ErrorCode::kIo) error.code = why.code, error.system_errno = why.system_errno;
+    error.message += "; " + why.message;
+  }
   return error;
 }
 
@@ -146,7 +148,7 @@ Result<void> ReplicaWriter::NoteFailure(const ClusterView::Target& target, Error
                                         Progress& progress) {
   if (!MayDoElsewhere(error)) return error;
   cluster_->NoteFailure();
-  progress.last = std::move(error);
+  progress.failures.insert_or_assign(target.place, std::move(error));
   const std::lock_guard lock(mutex_);
   avoided_until_[target.place] = net::Clock::now() + kAvoidTime;
   return {};

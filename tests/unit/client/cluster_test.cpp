@@ -211,6 +211,17 @@ TEST_F(ClusterTest, ARemovalWhoseAnswerWasLostHasHappened) {
   EXPECT_EQ(catalog.Remove("x", deadline).error().code, ErrorCode::kNotFound);
 }
 
+// Published through one node, it may not be known to the next one yet.
+TEST_F(ClusterTest, ANameThatOneNodeDoesNotKnowYetIsFoundAtAnother) {
+  const auto deadline = net::Clock::now() + kOptions.timeout;
+  const auto session = net::Session::Get(cluster_.node(2).address(), Transport::kTcp);
+  ASSERT_TRUE(Catalog(session).Publish("late", {{{"empty", 0, {}}}}, net::Publish::Mode::kCreate, 0,
+                                       deadline));
+  const auto found = Catalog(Find()).Resolve("late", deadline);
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ(found.value().manifest.files.size(), 1U);
+}
+
 TEST_F(ClusterTest, ANodeThatIsSilentIsGivenUpForTheNextOne) {
   const auto cluster = Find();
   cluster_.is_silent = true;
