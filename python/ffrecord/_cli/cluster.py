@@ -157,7 +157,7 @@ def local(folder: pathlib.Path, node_count: int, replicas: int, repair_after_s: 
 
     An etcd and --nodes daemons, on loopback. The same FOLDER brings the same cluster back.
     """
-    running = LocalCluster(folder, node_count, replicas, repair_after_s)
+    running = LocalCluster(folder, node_count, replicas, repair_after_s=repair_after_s)
     with running:
         click.echo(running.describe())
         running.watch(click.echo)

@@ -19,7 +19,6 @@ from ffrecord.errors import UnavailableError
 
 _START_S = 60.0
 _STOP_S = 20.0
-_LEASE_S = 5
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,13 @@ class LocalCluster:
     """Runs until the block is left. Ports are kept in the folder, so that addresses stay."""
 
     def __init__(
-        self, folder: pathlib.Path, node_count: int, replicas: int, repair_after_s: int = 600
+        self,
+        folder: pathlib.Path,
+        node_count: int,
+        replicas: int,
+        *,
+        repair_after_s: int = 600,
+        lease_s: int = 5,
     ) -> None:
         """Nothing runs yet.
 
@@ -56,7 +61,7 @@ class LocalCluster:
         self._etcd_program, self._daemon_program = etcd, find_daemon()
         self.folder = folder
         self.replicas = replicas
-        self._repair_after_s = repair_after_s
+        self._repair_after_s, self._lease_s = repair_after_s, lease_s
         self._etcd_ports, self.nodes = _ports_of(folder, node_count)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -68,6 +73,10 @@ class LocalCluster:
     def process(self, name: str) -> subprocess.Popen[bytes]:
         """The process of a node, or of "etcd"."""
         return self._processes[name]
+
+    def runs(self, name: str) -> bool:
+        """Whether a node, or "etcd", was started and has not ended."""
+        return name in self._processes and self._processes[name].poll() is None
 
     def start(self, name: str) -> None:
         """Start a node, or "etcd"; it need not be ready on return."""
@@ -179,7 +188,7 @@ class LocalCluster:
             *("--listen", node.listen, "--admin", node.admin),
             *("--cluster", "local", "--node", node.name),
             *("--coordinator", f"etcd:http://127.0.0.1:{self._etcd_ports[0]}"),
-            *("--replicas", str(self.replicas), "--lease-s", str(_LEASE_S)),
+            *("--replicas", str(self.replicas), "--lease-s", str(self._lease_s)),
             *("--repair-after-s", str(self._repair_after_s)),
         ]
 
