@@ -220,12 +220,16 @@ def train(
     name: str,
     sources: list[str],
     classes: int,
-    checkpoints: pathlib.Path,
+    checkpoints: pathlib.Path | str,
     *,
     resume: bool = False,
     kill_after: int | None = None,
+    meanwhile: tuple[int, Callable[[], None]] | None = None,
 ) -> Run:
-    """Run two ranks to the end, or kill them with SIGKILL once they passed a step."""
+    """Run two ranks to the end, or kill them with SIGKILL once they passed a step.
+
+    `meanwhile`: what happens beside them, once they passed an earlier step.
+    """
     logs = [BUILD / "logs" / f"{name}-rank{rank}.jsonl" for rank in range(WORLD_SIZE)]
     for log in logs:
         log.unlink(missing_ok=True)
@@ -243,16 +247,23 @@ def train(
             stderr=subprocess.STDOUT,
             env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
         )
+
+        def wait_for_step(step: int) -> None:
+            wait_for(
+                lambda: any(
+                    event["event"] == "step" and event["step"] >= step
+                    for event in read_log(logs[0])
+                ),
+                lambda: ranks.poll() is None,
+                name,
+            )
+
         try:
+            if meanwhile is not None:
+                wait_for_step(meanwhile[0])
+                meanwhile[1]()
             if kill_after is not None:
-                wait_for(
-                    lambda: any(
-                        event["event"] == "step" and event["step"] >= kill_after
-                        for event in read_log(logs[0])
-                    ),
-                    lambda: ranks.poll() is None,
-                    name,
-                )
+                wait_for_step(kill_after)
                 for log in logs:
                     os.kill(read_log(log)[0]["pid"], signal.SIGKILL)
             code = ranks.wait(timeout=WAIT_S)

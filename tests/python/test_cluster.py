@@ -1,0 +1,287 @@
+"""Goal: a cluster of daemons serves as one, without any one of its nodes, and without etcd.
+
+Method: real processes on loopback, which are killed, stopped and started again between calls and
+under them; all that is read is compared with what was written.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ffrecord
+import ffrecord.checkpoint as ckpt
+from cli import ok, run
+from cluster import cluster_in, kill, stopped
+from ffrecord._cli.admin import fetch_cluster
+from ffrecord._cli.local_cluster import LocalCluster
+from ffrecord.errors import ConflictError, DeadlineExceeded, UnavailableError
+
+COUNT = 1000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with cluster_in(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def whole(cluster: LocalCluster) -> Iterator[None]:
+    """Each test finds and leaves every process there, and every extent where it should be."""
+    yield
+    for name in ["etcd", *(node.name for node in cluster.nodes)]:
+        if not cluster.runs(name):
+            cluster.start(name)
+    cluster.wait_ready()
+    wait_until_filled(cluster)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Six, so that several slots have some."""
+    folder = tmp_path_factory.mktemp("files")
+    random = np.random.default_rng(5)
+    paths = [folder / f"{number}.ffr" for number in range(6)]
+    for number, path in enumerate(paths):
+        with ffrecord.Writer(path, {"label": "i64", "image": "bytes"}) as writer:
+            for i in range(number, COUNT, len(paths)):
+                image = random.bytes(int(random.integers(0, 4000)))
+                writer.write({"label": i, "image": image})
+    return paths
+
+
+@pytest.fixture
+def published(cluster: LocalCluster, files: list[Path]) -> str:
+    address = f"{cluster.address}/data/x"
+    ffrecord.publish(files, address, replace=True)
+    return address
+
+
+def wait_until_filled(cluster: LocalCluster) -> None:
+    end = time.monotonic() + 60
+    while True:
+        facts = [fetch_cluster(node.admin, 5.0) for node in cluster.nodes]
+        if not any(one["missing"] or one["moving"] for one in facts):
+            return
+        assert time.monotonic() < end, facts
+        time.sleep(0.1)
+
+
+def wait_until_gone(address: str) -> None:
+    """Each node shows a removal as soon as etcd has told it."""
+    end = time.monotonic() + 30
+    while ffrecord.list_published(address):
+        assert time.monotonic() < end
+    with pytest.raises(FileNotFoundError):
+        len(ffrecord.open(address))
+
+
+def check_all(served: ffrecord.Reader, files: list[Path]) -> None:
+    order = np.random.default_rng(1).permutation(COUNT)
+    with ffrecord.open(files) as local:
+        mine, theirs = local.read(order), served.read(order)
+        np.testing.assert_array_equal(theirs.data, mine.data)
+        np.testing.assert_array_equal(theirs.offsets, mine.offsets)
+
+
+# --- Datasets ---
+
+
+def test_every_node_knows_what_was_published(
+    cluster: LocalCluster, published: str, files: list[Path]
+) -> None:
+    for node in cluster.nodes:
+        address = f"ffrecord://{node.listen}/data/x"
+        with ffrecord.open(address) as served:
+            check_all(served, files)
+        assert [one.name for one in ffrecord.list_published(address)] == ["data/x"]
+    with pytest.raises(ConflictError, match="exists already"):
+        ffrecord.publish(files, published)
+    ffrecord.remove_published(published)
+    wait_until_gone(published)
+
+
+def test_an_extent_lies_on_as_many_nodes_as_there_are_replicas(
+    cluster: LocalCluster, files: list[Path]
+) -> None:
+    def extents() -> list[str]:
+        found = cluster.folder.glob("n*/extents/*/*")
+        return [path.name for path in found if path.stat().st_size > 100_000]
+
+    before = set(extents())
+    ffrecord.publish(files, f"{cluster.address}/data/y")
+    new = [name for name in extents() if name not in before]
+    assert len(set(new)) == len(files)
+    assert sorted(new) == sorted([*set(new), *set(new)])
+    ffrecord.remove_published(f"{cluster.address}/data/y")
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_reads_go_on_without_a_node_and_so_do_publications(
+    cluster: LocalCluster, published: str, files: list[Path], how: str
+) -> None:
+    served = ffrecord.open(published)
+    check_all(served, files)
+    for node in cluster.nodes:
+        if how == "killed":
+            kill(cluster, node.name)
+            check_all(served, files)
+            ffrecord.publish(files, f"{cluster.address}/data/z", replace=True)
+            cluster.start(node.name)
+        else:
+            with stopped(cluster, node.name):
+                check_all(served, files)
+        cluster.wait_ready()
+        wait_until_filled(cluster)
+    with ffrecord.open(published) as again:
+        check_all(again, files)
+
+
+def test_a_node_that_is_killed_under_a_reader_costs_no_batch(
+    cluster: LocalCluster, published: str, files: list[Path]
+) -> None:
+    served = ffrecord.open(published)
+    killing = threading.Timer(0.3, kill, [cluster, cluster.nodes[1].name])
+    killing.start()
+    while killing.is_alive():
+        check_all(served, files)
+    for _ in range(5):
+        check_all(served, files)
+
+
+def test_reads_need_no_etcd_and_publications_wait_for_it(
+    cluster: LocalCluster, published: str, files: list[Path]
+) -> None:
+    kill(cluster, "etcd")
+    with ffrecord.open(published) as served:
+        check_all(served, files)
+    with pytest.raises((UnavailableError, DeadlineExceeded)):
+        ffrecord.publish(files, f"{cluster.address}/data/w", timeout_s=2)
+    waiting = threading.Thread(
+        target=ffrecord.publish, args=[files, f"{cluster.address}/data/w"], kwargs={"replace": True}
+    )
+    waiting.start()
+    time.sleep(0.5)  # It is under way; whether it is does not change what is checked.
+    cluster.start("etcd")
+    waiting.join()
+    with ffrecord.open(f"{cluster.address}/data/w") as served:
+        check_all(served, files)
+
+
+def test_a_loader_reads_the_epoch_of_local_files(
+    cluster: LocalCluster, published: str, files: list[Path]
+) -> None:
+    from ffrecord.torch import DataLoader, Dataset, Sampler
+
+    def labels(where: str | list[Path]) -> list[int]:
+        dataset = Dataset(where)
+        loader = DataLoader(dataset, batch_sampler=Sampler(dataset, global_batch=50, seed=3))
+        return [int(label) for batch in loader for label in batch["label"]]
+
+    assert labels(published) == labels(files)
+
+
+# --- Checkpoints ---
+
+
+def state(seed: int) -> dict[str, Any]:
+    return {"w": np.random.default_rng(seed).random((300, 700)), "step": seed}
+
+
+def test_checkpoints_survive_the_loss_of_any_one_node(cluster: LocalCluster) -> None:
+    run_address = f"{cluster.address}/runs/a"
+    for step, node in enumerate(cluster.nodes, start=1):
+        ckpt.save(run_address, step, state(step))
+        kill(cluster, node.name)
+        loaded: Any = ckpt.load(run_address, state(0), step=step)
+        np.testing.assert_array_equal(loaded["w"], state(step)["w"])
+        ckpt.save(run_address, 10 + step, state(10 + step))  # Without it.
+        loaded = ckpt.load(run_address, state(0), step=10 + step)
+        np.testing.assert_array_equal(loaded["w"], state(10 + step)["w"])
+        cluster.start(node.name)
+        cluster.wait_ready()
+        wait_until_filled(cluster)
+    assert [commit.step for commit in ckpt.list(run_address)] == [1, 2, 3, 11, 12, 13]
+
+
+def test_a_step_is_committed_once(cluster: LocalCluster) -> None:
+    run_address = f"{cluster.address}/runs/b"
+    ckpt.save(run_address, 1, state(1))
+    with pytest.raises(ConflictError):
+        ckpt.save(run_address, 1, state(2))
+    loaded: Any = ckpt.load(run_address, state(0))
+    np.testing.assert_array_equal(loaded["w"], state(1)["w"])
+
+
+# --- Commands ---
+
+
+def test_commands_show_the_cluster(cluster: LocalCluster) -> None:
+    facts = json.loads(ok("ffrecord", "cluster", "nodes", cluster.address, "--json"))
+    assert [node["id"] for node in facts["nodes"]] == [node.name for node in cluster.nodes]
+    assert [node["address"] for node in facts["nodes"]] == [node.listen for node in cluster.nodes]
+    assert all(node["slot_count"] > 0 and node["is_up"] for node in facts["nodes"])
+    shown = ok("ffrecord", "cluster", "nodes", cluster.address)
+    assert len(shown.splitlines()) == 1 + len(cluster.nodes)
+
+    facts = json.loads(ok("ffrecord", "cluster", "status", cluster.nodes[0].admin, "--json"))
+    assert facts["node"] == cluster.nodes[0].name
+    assert "held" in ok("ffrecord", "cluster", "status", cluster.nodes[0].admin)
+    kill(cluster, cluster.nodes[2].name)
+    end = time.monotonic() + 30
+    while "1 down: n3" not in ok("ffrecord", "cluster", "status", cluster.nodes[0].admin):
+        assert time.monotonic() < end
+
+
+def test_a_node_is_drained_stopped_and_taken_back(
+    cluster: LocalCluster, published: str, files: list[Path]
+) -> None:
+    node = cluster.nodes[1]
+    wait = ["--wait", cluster.nodes[0].admin]
+    shown = ok("ffrecord", "cluster", "drain", cluster.address, node.name, *wait)
+    assert "may be stopped" in shown
+    cluster.stop(node.name)
+    with ffrecord.open(published) as served:
+        check_all(served, files)
+    cluster.start(node.name)
+    ok("ffrecord", "cluster", "undrain", cluster.address, node.name)
+
+
+def test_a_command_at_a_daemon_of_its_own_says_so(tmp_path: Path) -> None:
+    from daemon import Daemon
+
+    with Daemon(tmp_path / "alone") as daemon:
+        done = run("ffrecord", "cluster", "nodes", daemon.address())
+    assert done.returncode == 2
+    assert "is of no cluster" in done.stderr
+
+
+def test_a_node_that_there_is_not_cannot_be_drained(cluster: LocalCluster) -> None:
+    done = run("ffrecord", "cluster", "drain", cluster.address, "nobody")
+    assert done.returncode == 4
+    assert "nobody" in done.stderr
+
+
+def test_more_replicas_than_nodes_are_refused(tmp_path: Path) -> None:
+    done = run("ffrecord", "cluster", "local", tmp_path, "-n", "2", "--replicas", "3")
+    assert done.returncode == 2
+    assert "raise --nodes or lower --replicas" in done.stderr
+
+
+# --- All of it, stopped and started ---
+
+
+def test_a_cluster_comes_back_from_its_folder(tmp_path: Path, files: list[Path]) -> None:
+    with cluster_in(tmp_path, node_count=2) as running:
+        address = f"{running.address}/data/x"
+        ffrecord.publish(files, address)
+    with cluster_in(tmp_path, node_count=2), ffrecord.open(address) as served:
+        check_all(served, files)
+    with pytest.raises(ValueError, match="has a cluster of 2 nodes"):
+        LocalCluster(tmp_path, 3, 2)
