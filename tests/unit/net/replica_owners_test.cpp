@@ -98,6 +98,24 @@ TEST_F(ReplicaOwnersTest, ANodeThatDidNotHaveItIsAskedAgainWhileAnotherOneIsAway
   EXPECT_EQ(Only<Reads::EndPart>().status, ErrorCode::kOk);
 }
 
+// Each node has said once that it does not have it, but not in one round.
+TEST_F(ReplicaOwnersTest, AnExtentIsAbsentOnlyIfNoNodeHasItInOneRound) {
+  WrittenMap map({0, 1}, 2);
+  map.moves_ = true;
+  BeginBy(map, 1);
+  const auto first = Only<Reads::Send>();
+  EndLeg(first.leg, ErrorCode::kUnavailable);
+  Arrive(Only<Reads::Send>().leg, 0, ErrorCode::kNotFound);
+  Pass(20ms);
+  const auto again = All<Reads::Send>();
+  ASSERT_FALSE(again.empty());
+  EXPECT_NE(again.front().node, first.node);
+  EndLeg(again.front().leg, ErrorCode::kUnavailable);
+  Arrive(Only<Reads::Send>().leg, 0, ErrorCode::kNotFound);
+  Pass(40ms);  // A back-off, and not the pause of what no node has.
+  EXPECT_FALSE(All<Reads::Send>().empty());
+}
+
 TEST_F(ReplicaOwnersTest, AnExtentThatNoNodeHasIsSoughtTwice) {
   WrittenMap map({0, 1}, 1);
   map.moves_ = true;
@@ -158,18 +176,21 @@ TEST_F(ReplicaOwnersTest, ABatchGoesOnByTheMapWithWhichItBegan) {
 // Parts of two batches, of one extent and with the same candidates refused, are asked for again in
 // one step; each by its own map.
 TEST_F(ReplicaOwnersTest, BatchesOfDifferentMapsAreNotMixedUpInOneStep) {
-  const WrittenMap one({0}, 1);
-  const WrittenMap other({2}, 1);
-  BeginBy(one, 1);
-  EndLeg(Only<Reads::Send>().leg, ErrorCode::kUnavailable);
-  BeginBy(other, 2);
-  EndLeg(Only<Reads::Send>().leg, ErrorCode::kUnavailable);
+  const WrittenMap one({0, 1}, 2);
+  const WrittenMap other({2, 3}, 2);
+  for (const auto& [batch, map] : {std::pair{1, &one}, std::pair{2, &other}}) {
+    BeginBy(*map, static_cast<Reads::BatchId>(batch));
+    EndLeg(Only<Reads::Send>().leg, ErrorCode::kUnavailable);
+    EndLeg(Only<Reads::Send>().leg, ErrorCode::kUnavailable);
+  }
+  health_->Succeeded(1);  // The second of one map, and the first of the other.
+  health_->Succeeded(2);
   now_ += 1s;
   Step(Reads::Tick{});
   std::vector<std::pair<Reads::BatchId, NodeIndex>> asked;
   for (const auto& send : All<Reads::Send>()) asked.emplace_back(send.batch, send.node);
   std::ranges::sort(asked);
-  const std::vector<std::pair<Reads::BatchId, NodeIndex>> wanted{{1, 0}, {2, 2}};
+  const std::vector<std::pair<Reads::BatchId, NodeIndex>> wanted{{1, 1}, {2, 2}};
   EXPECT_EQ(asked, wanted);
 }
 
