@@ -6,17 +6,22 @@ from its checkpoints on what is left. Samples, losses and parameters must be the
 The result is in build/demo/cluster.json.
 """
 
+import contextlib
 import json
+import os
+import pathlib
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import demo
 
 import ffrecord
-from ffrecord._cli.admin import fetch_cluster
-from ffrecord._cli.local_cluster import LocalCluster
 
 NODES = 5
 REPLICAS = 2
@@ -24,80 +29,100 @@ REPAIR_AFTER_S = 3
 LOSE_NODE_AFTER_STEP = 30  # Before the ranks are killed.
 
 
-def wait_until_repaired(cluster: LocalCluster, down: list[str]) -> None:
-    """Wait until the nodes that are left have replicas of all that the lost ones held."""
-    nodes = [node for node in cluster.nodes if node.name not in down]
+@dataclass(frozen=True)
+class Node:
+    """One daemon of the cluster, as `ffrecord cluster local` tells of it."""
 
-    def is_done() -> bool:
-        facts = [fetch_cluster(node.admin, 10.0) for node in nodes]
-        return all(
-            one["leased"] and not one["missing"] and not one["moving"] and is_counted_out(one, down)
-            for one in facts
-        )
-
-    demo.wait_for(is_done, lambda: True, "repair")
+    name: str
+    listen: str
+    admin: str
+    process: int
 
 
-def is_counted_out(facts: dict[str, object], down: list[str]) -> bool:
-    """Tell whether no slots are on the lost nodes any more."""
-    nodes = facts["nodes"]
-    assert isinstance(nodes, list)
-    return not any(node["slots"] for node in nodes if node["id"] in down)
+@contextlib.contextmanager
+def cluster(folder: pathlib.Path) -> Iterator[list[Node]]:
+    """Run a cluster until the block is left."""
+    command = ["ffrecord", "cluster", "local", str(folder), "--nodes", str(NODES)]
+    command += ["--replicas", str(REPLICAS), "--repair-after", str(REPAIR_AFTER_S)]
+    with (demo.BUILD / "logs" / "cluster.log").open("w+") as log:
+        running = subprocess.Popen(command, stdout=log, stdin=subprocess.DEVNULL, stderr=log)
+        told = pathlib.Path(log.name)
+        try:
+            demo.wait_for(
+                lambda: "ready: " in told.read_text(), lambda: running.poll() is None, "the cluster"
+            )
+            found = re.findall(r"(\w+): (\S+), admin port (\S+), process (\d+)", told.read_text())
+            yield [
+                Node(name, listen, admin, int(process)) for name, listen, admin, process in found
+            ]
+        finally:
+            running.send_signal(signal.SIGINT)
+            running.wait(timeout=60)
+
+
+def is_repaired(nodes: list[Node], lost: list[Node]) -> bool:
+    """Tell whether the nodes that are left have replicas of all that the lost ones held."""
+    names = {node.name for node in lost}
+    for node in nodes:
+        if node in lost:
+            continue
+        facts = json.loads(demo.run("ffrecord", "cluster", "status", node.admin, "--json"))
+        slots = sum(one["slots"] for one in facts["nodes"] if one["id"] in names)
+        if slots or facts["missing"] or not facts["leased"]:
+            return False
+    return True
 
 
 def main() -> int:
     """Run the demo; return the exit code."""
     begin = time.monotonic()
     (demo.BUILD / "logs").mkdir(parents=True, exist_ok=True)
-    folder = demo.pictures()
-    path, _ = demo.training_set(demo.pack(folder))
-    topics = len([entry for entry in folder.iterdir() if entry.is_dir()])
+    pictures = demo.pictures()
+    path, _ = demo.training_set(demo.pack(pictures))
+    topics = len([entry for entry in pictures.iterdir() if entry.is_dir()])
 
     demo.say("training from the file")
     runs = demo.BUILD / "checkpoints-embedded"
     shutil.rmtree(runs, ignore_errors=True)
     whole = demo.train("cluster-embedded", [str(path), str(path)], topics, runs)
 
-    shutil.rmtree(demo.BUILD / "cluster", ignore_errors=True)
-    running = LocalCluster(demo.BUILD / "cluster", NODES, REPLICAS, repair_after_s=REPAIR_AFTER_S)
-    with running as cluster:
-        first, second = cluster.nodes[1].name, cluster.nodes[3].name
-        dataset = f"{cluster.address}/{demo.DATASET}"
+    folder = demo.BUILD / "cluster"
+    shutil.rmtree(folder, ignore_errors=True)
+    with cluster(folder) as nodes:
+        first, second = nodes[1], nodes[3]
+        address = "ffrecord://" + ",".join(node.listen for node in nodes)
+        dataset = f"{address}/{demo.DATASET}"
         demo.say(f"publishing to {NODES} daemons")
         demo.run("ffrecord", "publish", path, dataset)
 
         def lose_first() -> None:
-            demo.say(f"training from the cluster; {first} is killed now")
-            cluster.stop(first, signal.SIGKILL)
+            demo.say(f"training from the cluster; {first.name} is killed now")
+            os.kill(first.process, signal.SIGKILL)
 
         killed = demo.train(
             "cluster-killed",
             [dataset, dataset],
             topics,
-            f"{cluster.address}/runs/demo",
+            f"{address}/runs/demo",
             kill_after=demo.KILL_AFTER_STEP,
             meanwhile=(LOSE_NODE_AFTER_STEP, lose_first),
         )
-        wait_until_repaired(cluster, [first])
-        demo.say(f"the ranks were killed; {second} is lost now, with its data")
-        cluster.stop(second, signal.SIGKILL)
-        shutil.rmtree(cluster.folder / second)
+        demo.say("the ranks were killed; the others copy what the lost node held")
+        demo.wait_for(lambda: is_repaired(nodes, [first]), lambda: True, "repair")
+        demo.say(f"{second.name} is lost now, with its data; resuming")
+        os.kill(second.process, signal.SIGKILL)
+        shutil.rmtree(folder / second.name)
         resumed = demo.train(
-            "cluster-resumed",
-            [dataset, dataset],
-            topics,
-            f"{cluster.address}/runs/demo",
-            resume=True,
+            "cluster-resumed", [dataset, dataset], topics, f"{address}/runs/demo", resume=True
         )
-        wait_until_repaired(cluster, [first, second])
 
     found = demo.compare(whole, killed, resumed)
-    found |= {"nodes": NODES, "replicas": REPLICAS, "lost": [first, second]}
+    found |= {"nodes": NODES, "replicas": REPLICAS, "lost": [first.name, second.name]}
     found["seconds"] = time.monotonic() - begin
     (demo.BUILD / "cluster.json").write_text(json.dumps(found, indent=2) + "\n")
     verdict = "the same samples, losses and parameters" if found["exact"] else "DIFFERENT results"
     print(
-        f"from the file, and from {NODES} daemons of which {first} and {second} were lost:"
+        f"from the file, and from {NODES} daemons, with {first.name} and {second.name} lost:"
         f" {verdict} over {found['steps']} steps (resumed from step {found['resumed_from_step']});"
         f" see {demo.BUILD / 'cluster.json'}"
     )

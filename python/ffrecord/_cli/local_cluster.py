@@ -117,9 +117,11 @@ class LocalCluster:
                 time.sleep(0.05)
 
     def describe(self) -> str:
-        """For people: addresses of all nodes and of their admin ports."""
+        """For people: addresses, admin ports and processes of all nodes."""
         lines = [
-            f"{node.name}: {node.listen}, admin port http://{node.admin}" for node in self.nodes
+            f"{node.name}: {node.listen}, admin port http://{node.admin},"
+            f" process {self._processes[node.name].pid}"
+            for node in self.nodes
         ]
         return "\n".join([*lines, f"ready: {self.address}/"])
 
