@@ -123,6 +123,24 @@ TEST_F(ClusterTest, AnOwnerThatIsDownIsReplacedByTheNextNode) {
     EXPECT_EQ(HoldersOf(file.extents[0].id), others);
 }
 
+TEST_F(ClusterTest, AnOwnerThatDiesUnderAnUploadIsReplacedToo) {
+  Upload upload(Find(), kOptions);
+  const std::vector<std::byte> bytes(8 << 20, std::byte{7});
+  const auto owner = FakeCluster::OwnerOf(SlotOf(MakeExtentId(upload.id(), 0, 0)), 1);
+  bool has_killed = false;
+  const auto put =
+      upload.PutFrom("f", bytes.size(), [&](std::uint64_t offset_bytes, std::span<std::byte> room) {
+        if (offset_bytes > 0 && !std::exchange(has_killed, true)) cluster_.node(owner).Kill();
+        return Result<std::span<const std::byte>>(std::span(bytes).subspan(
+            offset_bytes, std::min<std::uint64_t>(room.size(), bytes.size() - offset_bytes)));
+      });
+  ASSERT_TRUE(put) << put.error().message;
+  EXPECT_TRUE(has_killed);
+  std::set<std::uint16_t> others{0, 1, 2};
+  others.erase(owner);
+  EXPECT_EQ(HoldersOf(put.value().extents[0].id), others);
+}
+
 TEST_F(ClusterTest, ANodeThatDrainsTakesNoUploads) {
   cluster_.Alter([](auto& reply, auto&) { reply.nodes[2].state = net::MemberState::kDraining; });
   Upload upload(Find(), kOptions);
