@@ -236,11 +236,13 @@ def _free_ports(count: int) -> list[int]:
 
 @contextlib.contextmanager
 def _signals_raise() -> Iterator[None]:
-    """SIGTERM is Ctrl-C."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """SIGTERM is Ctrl-C, which counts too where a shell has started us in the background."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
         yield
     except KeyboardInterrupt:
         pass
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
