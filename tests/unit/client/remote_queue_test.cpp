@@ -96,7 +96,7 @@ struct Held {
         connection(request.connection),
         payloads(request.payloads) {}
   void Answer() {
-    Request request{endpoint, header, body, connection, payloads};
+    Request request{endpoint, header, body, connection, payloads, {}};
     Script::Answer(request);
   }
   net::Endpoint& endpoint;
