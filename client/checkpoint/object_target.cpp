@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/checkpoint/target.h"
+#include "libffrecord/base/base64.h"
 #include "libffrecord/base/cursor.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/side_by_side.h"
@@ -16,7 +17,6 @@
 namespace ffrecord::client {
 namespace {
 
-using object_store::Base64Of;
 using object_store::Md5;
 using object_store::ReadAwsSettings;
 using object_store::S3Bucket;
@@ -118,7 +118,7 @@ class PartsUpload {
     if (sent != sent_.end() && sent->second.size_bytes == bytes.size()) {
       const auto sum = Md5(bytes);
       S3Bucket::Part part = sent->second;
-      part.checksum = Base64Of(Sha256(bytes));
+      part.checksum = EncodeBase64(Sha256(bytes));
       if (sum && part.etag == "\"" + Hex(*sum) + "\"") return part;
     }
     return bucket_.PutPart(key_, upload_, number, bytes);

@@ -47,13 +47,4 @@ Sha256Digest HmacSha256(std::span<const std::byte> key, std::span<const std::byt
   return digest;
 }
 
-std::string Base64Of(std::span<const std::byte> bytes) {
-  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // OpenSSL ends it with a NUL.
-  const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
-                                   reinterpret_cast<const unsigned char*>(bytes.data()),
-                                   static_cast<int>(bytes.size()));
-  text.resize(static_cast<std::size_t>(size));
-  return text;
-}
-
 }  // namespace ffrecord::object_store

@@ -22,6 +22,4 @@ std::optional<Md5Digest> Md5(std::span<const std::byte> bytes);
 // Names the cached tokens of the AWS tools; nothing where OpenSSL is told to have no SHA-1.
 std::optional<Sha1Digest> Sha1(std::span<const std::byte> bytes);
 
-std::string Base64Of(std::span<const std::byte> bytes);
-
 }  // namespace ffrecord::object_store

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "libffrecord/object_store/digests.h"
+#include "libffrecord/base/base64.h"
 #include "libffrecord/object_store/retry.h"
 
 namespace ffrecord::object_store {
@@ -22,7 +22,8 @@ Result<net::HttpRequest> HttpStore::GetRequest(std::string_view key, const Heade
   request.headers = headers;
   request.follows_redirects = true;
   if (!address_.user.empty())
-    request.headers["authorization"] = "Basic " + Base64Of(std::as_bytes(std::span(address_.user)));
+    request.headers["authorization"] =
+        "Basic " + EncodeBase64(std::as_bytes(std::span(address_.user)));
   return request;
 }
 

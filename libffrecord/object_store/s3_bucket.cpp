@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "libffrecord/base/base64.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/patient_wait.h"
 #include "libffrecord/base/per_process.h"
@@ -292,7 +293,7 @@ Result<void> S3Bucket::Put(std::string_view key, std::span<const std::byte> byte
   net::HttpRequest request = impl_->RequestFor(key);
   request.method = "PUT";
   request.body = bytes;
-  request.headers["x-amz-checksum-sha256"] = Base64Of(Sha256(bytes));
+  request.headers["x-amz-checksum-sha256"] = EncodeBase64(Sha256(bytes));
   if (existing == Existing::kRefuse) request.headers["if-none-match"] = "*";
   FFR_TRY(impl_->Run(std::move(request)));
   return {};
@@ -328,7 +329,7 @@ Result<S3Bucket::Part> S3Bucket::PutPart(std::string_view key, std::string_view 
   request.method = "PUT";
   request.query = {{"partNumber", std::to_string(number)}, {"uploadId", std::string(upload)}};
   request.body = bytes;
-  const std::string checksum = Base64Of(Sha256(bytes));
+  const std::string checksum = EncodeBase64(Sha256(bytes));
   request.headers["x-amz-checksum-sha256"] = checksum;
   const auto response = FFR_TRY(impl_->Run(std::move(request)));
   const auto etag = response.headers.find("etag");

@@ -4,7 +4,6 @@
 #include <httplib.h>
 #include <netinet/in.h>
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 #include <thread>
 #include <utility>
 
+#include "libffrecord/base/base64.h"
 #include "server/service/access/secret_file.h"
 #include "server/service/admin/dashboard_page.h"
 
@@ -58,16 +58,11 @@ bool IsSame(std::string_view one, std::string_view other) {
 
 // The password in "Basic <base64 of user:password>"; empty if it is something else.
 std::string PasswordOf(std::string_view coded) {
-  std::string text(coded.size(), '\0');
-  const int size = ::EVP_DecodeBlock(reinterpret_cast<unsigned char*>(text.data()),
-                                     reinterpret_cast<const unsigned char*>(coded.data()),
-                                     static_cast<int>(coded.size()));
-  if (size < 0) return {};
-  text.resize(static_cast<std::size_t>(size));
-  // Padding is decoded as zeros.
-  while (!text.empty() && text.back() == '\0') text.pop_back();
+  const auto decoded = DecodeBase64(coded);
+  if (!decoded) return {};
+  const std::string_view text(reinterpret_cast<const char*>(decoded->data()), decoded->size());
   const std::size_t colon = text.find(':');
-  return colon == std::string::npos ? std::string() : text.substr(colon + 1);
+  return colon == text.npos ? std::string() : std::string(text.substr(colon + 1));
 }
 
 bool IsAdmitted(const httplib::Request& request, const std::string& token) {
