@@ -52,6 +52,17 @@ void ReplicaHealth::Busy(NodeIndex node, Time until) noexcept {
   nodes_[node].busy_until = std::max(nodes_[node].busy_until, until);
 }
 
+void ReplicaHealth::NoteDamage(std::uint32_t extent, NodeIndex node, Time now) {
+  if (damages_.size() >= kDamagesMax)
+    std::erase_if(damages_, [&](const auto& noted) { return now >= noted.second + kDamageKept; });
+  if (damages_.size() < kDamagesMax) damages_.insert_or_assign({extent, node}, now);
+}
+
+bool ReplicaHealth::IsDamaged(std::uint32_t extent, NodeIndex node, Time now) const {
+  const auto noted = damages_.find({extent, node});
+  return noted != damages_.end() && now < noted->second + kDamageKept;
+}
+
 ReplicaHealth::Duration ReplicaHealth::HedgeAfter() const noexcept {
   const auto p99 = latency_.P99();
   return p99 ? std::max<Duration>(*p99, kHedgeAfterMin) : kHedgeAfterUnlearned;

@@ -3,7 +3,9 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "libffrecord/net/replicas/latency_quantile.h"
@@ -33,6 +35,9 @@ class ReplicaHealth {
   static constexpr std::chrono::seconds kPauseMax{300};
   // What several readers notice within this time is one error.
   static constexpr std::chrono::milliseconds kErrorGap{200};
+
+  static constexpr std::chrono::minutes kDamageKept{10};
+  static constexpr std::size_t kDamagesMax = 4096;  // More are not noted.
 
   // A node that has said nothing for so long, though it was asked, is suspected: twice the learned
   // p99, within these bounds.
@@ -74,12 +79,18 @@ class ReplicaHealth {
   // It answers, and wants to be left alone.
   void Busy(NodeIndex node, Time until) noexcept;
 
-  // 0 for this machine.
+  // 0 for this machine, else kFar: so is a node that was not connected to yet, or else those that
+  // were would be asked for ever.
+  static constexpr std::uint8_t kFar = 1;
   void SetDistance(NodeIndex node, std::uint8_t distance) noexcept {
     nodes_[node].distance = distance;
   }
   // The node that is asked whenever it is well, or none: it reads ahead for this reader.
   void KeepTo(std::optional<NodeIndex> node) noexcept { kept_ = node; }
+
+  // What the node has of the extent is damaged. Forgotten after kDamageKept: it may be mended.
+  void NoteDamage(std::uint32_t extent, NodeIndex node, Time now);
+  bool IsDamaged(std::uint32_t extent, NodeIndex node, Time now) const;
 
   void NoteLatency(Duration latency) noexcept { latency_.Note(latency); }
   Duration HedgeAfter() const noexcept;
@@ -92,7 +103,7 @@ class ReplicaHealth {
   struct Node {
     std::uint64_t bytes_in_flight = 0;
     std::uint64_t turn = 0;  // In which it was asked last.
-    std::uint8_t distance = UINT8_MAX;
+    std::uint8_t distance = kFar;
     Time busy_until{};
     bool is_in_trouble = false;
     Time probe_at{};                        // While it is in trouble.
@@ -104,6 +115,7 @@ class ReplicaHealth {
   std::vector<Node> nodes_;
   std::uint64_t last_turn_ = 0;
   std::optional<NodeIndex> kept_;
+  std::map<std::pair<std::uint32_t, NodeIndex>, Time> damages_;  // When they were noted.
   LatencyQuantile latency_;
   std::uint64_t hedge_credit_ = 0;  // In parts.
 };

@@ -57,9 +57,10 @@ class ReplicaReads::Stepping {
   // --- Choosing ---
   // Among whom a part's next node is chosen.
   enum class Among : std::uint8_t {
-    kOwners,  // Owners that are well.
-    kWell,    // Likewise, and others that are well.
-    kAll,     // Those that are in trouble too.
+    kOwners,  // Owners that are well, and whose copy is not known to be damaged.
+    kWell,    // Likewise, and others like that.
+    kWhole,   // Those that are in trouble too.
+    kAll,     // And those whose copy is damaged.
   };
   static Part MakePart(const PartSize& size, const ReplicaMap& map);
   static Candidates Bit(std::size_t candidate) { return Candidates{1} << candidate; }
@@ -156,9 +157,12 @@ std::optional<std::size_t> ReplicaReads::Stepping::Best(const Part& part, Candid
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     if (i >= part.owner_count && (best || among == Among::kOwners)) break;
     if ((excluded & Bit(i)) != 0) continue;
-    const bool may_be_asked =
-        among == Among::kAll ? !health_.IsBusy(nodes[i], now_) : health_.MayAsk(nodes[i], now_);
-    if (may_be_asked && (!best || health_.IsBetter(nodes[i], nodes[*best]))) best = i;
+    const bool may_be_asked = among == Among::kOwners || among == Among::kWell
+                                  ? health_.MayAsk(nodes[i], now_)
+                                  : !health_.IsBusy(nodes[i], now_);
+    if (!may_be_asked) continue;
+    if (among != Among::kAll && health_.IsDamaged(part.extent, nodes[i], now_)) continue;
+    if (!best || health_.IsBetter(nodes[i], nodes[*best])) best = i;
   }
   return best;
 }
@@ -195,6 +199,7 @@ void ReplicaReads::Stepping::AskNext(BatchId id, Batch& batch, std::uint32_t num
   Part& part = batch.parts[number];
   if (batch.is_over || !part.is_wanted() || (part.under_way & ~part.silent) != 0) return;
   auto candidate = Pick(part, Among::kWell);
+  if (!candidate) candidate = Pick(part, Among::kWhole);
   if (!candidate) candidate = Pick(part, Among::kAll);
   if (candidate) return Ask(id, number, *candidate, KindFor(part));
   if ((part.refused | part.absent) == All(part.nodes.size())) {

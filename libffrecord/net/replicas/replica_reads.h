@@ -29,6 +29,8 @@ namespace ffrecord::net {
 //
 // - The first target is the best owner that is well (ReplicaHealth::IsBetter), one for each extent
 //   of a batch. Nodes that are no owners are asked when no owner that is well is left.
+// - A node whose copy of an extent is damaged (ReplicaHealth::NoteDamage) is the last one to be
+//   asked for it.
 // - A part that fails goes to the next candidate at once. When all have failed, it fails with the
 //   status that says most if none of them may come back; else they are asked again, after a
 //   back-off, until the deadline. Where extents move, a node that does not have one may have it in

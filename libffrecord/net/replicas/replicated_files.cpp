@@ -13,6 +13,14 @@ namespace {
 
 // As many as calls are usually made at a time; more are made and left.
 constexpr std::size_t kIdleQueuesMax = 8;
+// How long a copy of damaged bytes is waited for while there are others.
+constexpr std::chrono::seconds kCopyTime{2};
+// Of files and daemons.
+constexpr std::size_t kDamagedCopiesMax = 1024;
+
+std::span<const NodeIndex> OwnersOf(const ReplicaMap& map, std::uint32_t extent) {
+  return map.NodesOf(extent).first(map.OwnerCountOf(extent));
+}
 
 std::shared_ptr<ReplicaPlaces> Fix(std::vector<std::shared_ptr<const RemoteFiles>> replicas,
                                    std::shared_ptr<const ReplicaMap> map) {
@@ -104,6 +112,127 @@ void ReplicatedFiles::PutIdle(std::unique_ptr<ReplicatedQueue> queue) const {
   const std::lock_guard lock(idle.mutex);
   if (idle.queues.size() < kIdleQueuesMax) idle.queues.push_back(std::move(queue));
 }
+
+// --- Copies --------------------------------------------------------------------------------------
+
+Result<PooledBuffer> ReplicatedFiles::ReadFromCopies(std::uint32_t file, std::uint64_t offset_bytes,
+                                                     std::uint64_t size_bytes,
+                                                     const IsRight& is_right,
+                                                     Patience& patience) const {
+  const Copied range{file, offset_bytes, size_bytes};
+  std::optional<PooledBuffer> found;
+  const auto view = places_->Now();
+  const bool is_known = IsDamageKnown(range, *view->map);
+  std::vector<NodeIndex> left = CopiesOf(range, *view);
+  // A daemon that does not answer is waited for only where none of the others has it.
+  for (const bool tries_on : {false, true}) {
+    std::vector<NodeIndex> away;
+    for (const NodeIndex node : left) {
+      if (found && (tries_on || is_known)) break;
+      auto memory = FFR_TRY(BufferPool::Process().Take(size_bytes));
+      RangeRead copy{file, offset_bytes, *memory};
+      FFR_TRY(ReadCopy(*view->replicas[node], copy, tries_on ? options_.timeout : kCopyTime,
+                       tries_on, patience));
+      if (copy.status == ErrorCode::kUnavailable || copy.status == ErrorCode::kDeadlineExceeded)
+        away.push_back(node);
+      if (copy.status != ErrorCode::kOk) continue;
+      if (!is_right(*memory))
+        NoteDamage(range, node, *view->replicas[node]);
+      else if (!found)
+        found = std::move(memory);
+    }
+    if (found) return *std::move(found);
+    left = std::move(away);
+  }
+  if (left.empty()) return Error{ErrorCode::kCorruption, "every replica of it is damaged"};
+  return Error{ErrorCode::kUnavailable, "a replica is damaged, and " +
+                                            view->replicas[left.front()]->session().peer() +
+                                            " does not answer"};
+}
+
+std::vector<std::uint32_t> ReplicatedFiles::ExtentsOf(const Copied& range) const {
+  const std::uint32_t first = this->first().first_extent(range.file);
+  std::vector<std::uint32_t> extents;
+  const std::uint64_t end = range.offset_bytes + range.size_bytes;
+  for (std::uint64_t at = range.offset_bytes / kExtentSizeMax; at * kExtentSizeMax < end; ++at)
+    extents.push_back(first + static_cast<std::uint32_t>(at));
+  return extents;
+}
+
+// The owners of all of it, the most promising first.
+std::vector<NodeIndex> ReplicatedFiles::CopiesOf(const Copied& range,
+                                                 const ReplicaView& view) const {
+  const auto extents = ExtentsOf(range);
+  const auto of_first = OwnersOf(*view.map, extents.front());
+  std::vector<NodeIndex> nodes(of_first.begin(), of_first.end());
+  std::erase_if(nodes, [&](NodeIndex node) {
+    return std::ranges::any_of(extents, [&](std::uint32_t extent) {
+      return std::ranges::count(OwnersOf(*view.map, extent), node) == 0;
+    });
+  });
+  Health& of_all = health();
+  const std::lock_guard lock(of_all.mutex);
+  of_all.state->Grow(view.replicas.size());
+  const auto now = Clock::now();
+  std::stable_partition(nodes.begin(), nodes.end(), [&](NodeIndex node) {
+    return of_all.state->MayAsk(node, now) &&
+           std::ranges::none_of(extents, [&](std::uint32_t extent) {
+             return of_all.state->IsDamaged(extent, node, now);
+           });
+  });
+  return nodes;
+}
+
+// Sets the status of `copy`.
+Result<void> ReplicatedFiles::ReadCopy(const RemoteFiles& replica, RangeRead& copy,
+                                       std::chrono::milliseconds time, bool tries_on,
+                                       Patience& patience) {
+  const auto end = Clock::now() + time;
+  const Patience::GiveUp give_up = [&] { return patience.IsOver() || Clock::now() >= end; };
+  Patience until(give_up);
+  RemoteQueue queue(replica, RemoteQueue::Connects::kInPoll,
+                    tries_on ? RemoteQueue::Retries::kUntilTimeout : RemoteQueue::Retries::kNever);
+  const auto read = ReadThrough(
+      queue, {&copy, 1}, [](RangeRead&) {}, until);
+  if (patience.was_over()) return GivenUp();
+  if (!read) copy.status = read.error().code;
+  return {};
+}
+
+bool ReplicatedFiles::IsDamageKnown(const Copied& range, const ReplicaMap& map) const {
+  Health& of_all = health();
+  const std::lock_guard lock(of_all.mutex);
+  const auto now = Clock::now();
+  for (const std::uint32_t extent : ExtentsOf(range))
+    for (const NodeIndex node : map.NodesOf(extent))
+      if (of_all.state->IsDamaged(extent, node, now)) return true;
+  return false;
+}
+
+void ReplicatedFiles::NoteDamage(const Copied& range, NodeIndex node,
+                                 const RemoteFiles& replica) const {
+  Health& of_all = health();
+  const std::lock_guard lock(of_all.mutex);
+  const auto extents = ExtentsOf(range);
+  for (const std::uint32_t extent : extents) of_all.state->NoteDamage(extent, node, Clock::now());
+  if (of_all.damaged_copies.size() >= kDamagedCopiesMax) return;
+  of_all.damaged_copies.try_emplace(
+      {range.file, node}, replica.file_name(range.file) + ": this daemon has sent damaged bytes (" +
+                              std::to_string(range.size_bytes) + " at " +
+                              std::to_string(range.offset_bytes) + "); see whether its disk fails");
+}
+
+std::vector<std::string> ReplicatedFiles::DamagedCopies(std::uint32_t file) const {
+  Health& of_all = health();
+  const std::lock_guard lock(of_all.mutex);
+  std::vector<std::string> lines;
+  auto copy = of_all.damaged_copies.lower_bound({file, NodeIndex{0}});
+  for (; copy != of_all.damaged_copies.end() && copy->first.first == file; ++copy)
+    lines.push_back(copy->second);
+  return lines;
+}
+
+// --- Messages ------------------------------------------------------------------------------------
 
 void ReplicatedFiles::NoteFailure(ErrorCode status, const std::string& why) const {
   last_failure_.Note({status, why});

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -8,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ffrecord/result.h>
@@ -16,6 +18,7 @@
 #include "libffrecord/base/per_process.h"
 #include "libffrecord/net/replicas/replica_health.h"
 #include "libffrecord/net/replicas/replica_places.h"
+#include "libffrecord/source/file_copies.h"
 #include "libffrecord/source/last_failure.h"
 #include "libffrecord/source/range_reader.h"
 
@@ -27,10 +30,12 @@ class ReplicatedQueue;
 // from whichever daemon has it and answers, as ReplicaReads decides; a batch fails only where no
 // daemon can serve a part until `options.timeout` has passed.
 //
+// Bytes that fail their checksum at the caller are read again from the other daemons (FileCopies).
+//
 // kCorruption or kNotFound: so say all daemons that may have the extent. kUnavailable: one of them
 // may come back. kDeadlineExceeded: one of them has not answered. Thread-safe; a forked child may
 // go on using it.
-class ReplicatedFiles final : public RangeReader {
+class ReplicatedFiles final : public RangeReader, public FileCopies {
  public:
   ReplicatedFiles(std::shared_ptr<ReplicaPlaces> places, const SessionOptions& options);
   // `replicas` are the same files at each daemon, by size and order; at least one. Their extents
@@ -52,6 +57,12 @@ class ReplicatedFiles final : public RangeReader {
                         Patience& patience) const override;
   Result<std::unique_ptr<RangeQueue>> MakeQueue(QueueUse use) const override;
   std::string Trouble(std::uint32_t file, ErrorCode status) const override;
+  // Looks at each copy of an owner once, unless a damaged one is known already: so it is known
+  // which ones are damaged, and they are the last to be read from then on.
+  Result<PooledBuffer> ReadFromCopies(std::uint32_t file, std::uint64_t offset_bytes,
+                                      std::uint64_t size_bytes, const IsRight& is_right,
+                                      Patience& patience) const override;
+  std::vector<std::string> DamagedCopies(std::uint32_t file) const override;
 
   // Reads from this daemon whenever it is well, because it reads ahead for us, until LetGo() of the
   // number that is returned. Of several daemons, the last one counts.
@@ -69,6 +80,8 @@ class ReplicatedFiles final : public RangeReader {
     std::optional<ReplicaHealth> state;
     std::map<std::uint64_t, NodeIndex> kept;  // By number.
     std::uint64_t last_kept = 0;
+    // What is known of copies that were damaged, by file and node; kDamagedCopiesMax at most.
+    std::map<std::pair<std::uint32_t, NodeIndex>, std::string> damaged_copies;
   };
   Health& health() const;
 
@@ -80,6 +93,18 @@ class ReplicatedFiles final : public RangeReader {
   };
 
   const RemoteFiles& first() const noexcept { return *first_view_->replicas.front(); }
+  // A range that is read from one copy after the other.
+  struct Copied {
+    std::uint32_t file;
+    std::uint64_t offset_bytes;
+    std::uint64_t size_bytes;
+  };
+  std::vector<std::uint32_t> ExtentsOf(const Copied& range) const;
+  std::vector<NodeIndex> CopiesOf(const Copied& range, const ReplicaView& view) const;
+  static Result<void> ReadCopy(const RemoteFiles& replica, RangeRead& copy,
+                               std::chrono::milliseconds time, bool tries_on, Patience& patience);
+  bool IsDamageKnown(const Copied& range, const ReplicaMap& map) const;
+  void NoteDamage(const Copied& range, NodeIndex node, const RemoteFiles& replica) const;
   Result<std::unique_ptr<ReplicatedQueue>> TakeIdle() const;
   void PutIdle(std::unique_ptr<ReplicatedQueue> queue) const;
 

@@ -320,7 +320,7 @@ void ReplicatedQueue::PlaceNode(NodeIndex index) {
   if (std::exchange(nodes_[index].is_placed, true)) return;
   const bool is_near = view_->replicas[index]->session().link().transport == "shm";
   const std::lock_guard lock(health_.mutex);
-  health_.state->SetDistance(index, is_near ? 0 : 1);
+  health_.state->SetDistance(index, is_near ? 0 : ReplicaHealth::kFar);
 }
 
 // --- Telling groups ------------------------------------------------------------------------------

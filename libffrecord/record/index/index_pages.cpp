@@ -5,6 +5,7 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/io/page_cache.h"
+#include "libffrecord/source/file_copies.h"
 
 namespace ffrecord {
 
@@ -22,9 +23,11 @@ Result<const std::byte*> IndexPages::Entry(std::uint64_t index) const {
   const std::byte* segment = segments_[segment_number].load(std::memory_order_acquire);
   if (segment == nullptr) segment = FFR_TRY(FetchSegment(segment_number));
   const std::byte* page = segment + InSegment(page_number, segment_number);
-  auto checked = CheckIndexPage(std::span(page, kIndexPageSizeBytes), file_.id, page_number,
-                                file_.geometry.entries_in_page(page_number));
-  if (!checked) return std::move(checked).error();
+  if (auto checked = CheckPage(page, page_number); !checked) {
+    const auto other = FetchFromCopies(segment_number);
+    if (!other) return std::move(checked).error();
+    page = other.value() + InSegment(page_number, segment_number);
+  }
   checked_[page_number / 64].fetch_or(std::uint64_t{1} << (page_number % 64),
                                       std::memory_order_release);
   return IndexEntryIn(page, index % kIndexEntriesPerPage);
@@ -43,8 +46,37 @@ void IndexPages::PrefetchPage(std::uint64_t index) const noexcept {
   WillNeed({segment + InSegment(page, segment_number), kIndexPageSizeBytes});
 }
 
+Result<void> IndexPages::CheckPage(const std::byte* page, std::uint64_t page_number) const {
+  return CheckIndexPage(std::span(page, kIndexPageSizeBytes), file_.id, page_number,
+                        file_.geometry.entries_in_page(page_number));
+}
+
+std::uint64_t IndexPages::OffsetOf(std::uint64_t segment_number) const {
+  return LoadLittleEndian<std::uint64_t>(file_.directory, 8 * segment_number);
+}
+
+// The segment of another copy of the file, whole: pages that were checked before are looked up in
+// it from now on.
+Result<const std::byte*> IndexPages::FetchFromCopies(std::uint64_t segment_number) const {
+  const std::uint64_t first_page = segment_number * file_.geometry.pages_per_segment;
+  const auto is_right = [&](std::span<const std::byte> segment) {
+    for (std::uint64_t at = 0; at < segment.size(); at += kIndexPageSizeBytes)
+      if (!CheckPage(segment.data() + at, first_page + at / kIndexPageSizeBytes)) return false;
+    return true;
+  };
+  const FileCopies* const copies = FileCopies::Of(file_.source);
+  if (copies == nullptr) return Error{ErrorCode::kCorruption, "there is one copy of the file"};
+  auto copy = FFR_TRY(copies->ReadFromCopies(file_.number, OffsetOf(segment_number),
+                                             file_.geometry.segment_size_bytes(segment_number),
+                                             is_right, Patience::OfThread()));
+  const std::byte* const bytes = copy->data();
+  owners_.Keep(std::move(copy));
+  segments_[segment_number].store(bytes, std::memory_order_release);
+  return bytes;
+}
+
 Result<const std::byte*> IndexPages::FetchSegment(std::uint64_t segment_number) const {
-  const auto offset_bytes = LoadLittleEndian<std::uint64_t>(file_.directory, 8 * segment_number);
+  const std::uint64_t offset_bytes = OffsetOf(segment_number);
   const std::uint64_t size_bytes = file_.geometry.segment_size_bytes(segment_number);
   if (offset_bytes % kIndexPageSizeBytes != 0 || offset_bytes < V2Header::kEncodedSizeBytes ||
       offset_bytes > file_.end_bytes || size_bytes > file_.end_bytes - offset_bytes)

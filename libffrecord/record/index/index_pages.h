@@ -76,7 +76,10 @@ class IndexPages {
   std::uint64_t InSegment(std::uint64_t page, std::uint64_t segment) const noexcept {
     return (page - segment * file_.geometry.pages_per_segment) * kIndexPageSizeBytes;
   }
+  std::uint64_t OffsetOf(std::uint64_t segment) const;
   Result<const std::byte*> FetchSegment(std::uint64_t segment) const;
+  Result<const std::byte*> FetchFromCopies(std::uint64_t segment) const;
+  Result<void> CheckPage(const std::byte* page, std::uint64_t page_number) const;
 
   const File file_;
   const int segment_shift_;

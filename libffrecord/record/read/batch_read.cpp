@@ -6,6 +6,7 @@
 
 #include "libffrecord/base/align.h"
 #include "libffrecord/record/read/decompression.h"
+#include "libffrecord/source/file_copies.h"
 
 namespace ffrecord {
 
@@ -154,6 +155,11 @@ Result<void> BatchRead::ReadAgain() {
       if (!read_again) return read_again;
     }
   }
+  const FileCopies* const copies = FileCopies::Of(*reader_.source);
+  if (copies == nullptr) return {};
+  for (PlannedRecord& record : plan_.records)
+    if (record.status == ErrorCode::kCorruption && record.read != PlannedRecord::kNoRead)
+      FFR_TRY(ReadFromCopies(*copies, record));
   return {};
 }
 
@@ -171,10 +177,29 @@ Result<void> BatchRead::ReadAlone(PlannedRecord& record) {
   if (range.status != ErrorCode::kOk) return {};
   const auto stored =
       memory->subspan(record.location.offset_bytes - begin, record.location.stored_size_bytes);
+  Replace(record, stored);
+  return {};
+}
+
+// What one copy of the file has lost, another may have.
+Result<void> BatchRead::ReadFromCopies(const FileCopies& copies, PlannedRecord& record) {
+  const auto is_right = [&](std::span<const std::byte> stored) {
+    return reader_.indexes[record.file]->Matches(record.index, record.location.check, stored);
+  };
+  auto& patience = Patience::OfThread();
+  const auto copy = copies.ReadFromCopies(record.file, record.location.offset_bytes,
+                                          record.location.stored_size_bytes, is_right, patience);
+  if (patience.was_over()) return GivenUp();
+  record.status = copy ? ErrorCode::kOk : copy.error().code;
+  if (copy) Replace(record, *copy.value());
+  return {};
+}
+
+// Puts the record in its place anew.
+void BatchRead::Replace(PlannedRecord& record, std::span<const std::byte> stored) {
   FinishRecord(record, stored);
   if (record.status == ErrorCode::kOk && !record.location.compressed())
     std::memcpy(block_.data.data() + record.arena_begin_bytes, stored.data(), stored.size());
-  return {};
 }
 
 void BatchRead::FillTables() const {

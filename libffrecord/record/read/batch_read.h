@@ -18,6 +18,8 @@
 
 namespace ffrecord {
 
+class FileCopies;  // file_copies.h
+
 // One batch on its way: plans the ranges to read, and checks and decompresses records as the ranges
 // arrive. Its owner reads the ranges.
 //
@@ -67,8 +69,8 @@ class BatchRead {
   }
 
   // The batch, once all ranges have arrived. If a merged read failed, reads its records again one
-  // by one, and blocks meanwhile. Fails with kDeadlineExceeded once the thread's patience is over,
-  // and as RangeReader::Read.
+  // by one, and damaged records from other copies of their file; blocks meanwhile. Fails with
+  // kDeadlineExceeded once the thread's patience is over, and as RangeReader::Read.
   Result<Batch> Finish();
 
  private:
@@ -83,6 +85,8 @@ class BatchRead {
   void FinishRecord(PlannedRecord& record, std::span<const std::byte> stored);
   Result<void> ReadAgain();
   Result<void> ReadAlone(PlannedRecord& record);
+  Result<void> ReadFromCopies(const FileCopies& copies, PlannedRecord& record);
+  void Replace(PlannedRecord& record, std::span<const std::byte> stored);
   void FillTables() const;
 
   const RecordReader::Impl& reader_;

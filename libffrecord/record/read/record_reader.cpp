@@ -1,6 +1,7 @@
 #include <ffrecord/record_reader.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "libffrecord/record/read/open_records.h"
 #include "libffrecord/record/read/read_batch.h"
 #include "libffrecord/record/read/record_reader_impl.h"
+#include "libffrecord/source/file_copies.h"
 #include "libffrecord/source/local_files.h"
 
 namespace ffrecord {
@@ -116,13 +118,16 @@ RecordReader::FileInfo RecordReader::file(std::size_t file_index) const {
   FFR_ASSERT(file_index < impl_->indexes.size());
   const FileIndex& index = *impl_->indexes[file_index];
   const auto number = static_cast<std::uint32_t>(file_index);
+  std::vector<std::string> warnings(index.warnings().begin(), index.warnings().end());
+  if (const FileCopies* const copies = FileCopies::Of(*impl_->source))
+    std::ranges::move(copies->DamagedCopies(number), std::back_inserter(warnings));
   return {.name = impl_->source->file_name(number),
           .format_version = index.format_version(),
           .size_bytes = impl_->source->file_size_bytes(number),
           .record_count = index.record_count(),
           .first_index = impl_->first_indexes[file_index],
           .fingerprint = index.fingerprint(),
-          .warnings = {index.warnings().begin(), index.warnings().end()}};
+          .warnings = std::move(warnings)};
 }
 
 Result<Metadata> RecordReader::metadata(std::size_t file_index) const {

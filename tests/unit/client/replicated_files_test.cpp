@@ -8,11 +8,19 @@
 
 #include <array>
 #include <chrono>
+#include <fstream>
 #include <memory>
+#include <numeric>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "libffrecord/base/endian.h"
+#include "libffrecord/format/v2_index.h"
+#include "libffrecord/record/read/open_records.h"
 #include "replicated_daemons.h"
+#include "test_file.h"
 
 namespace ffrecord::net {
 namespace {
@@ -24,14 +32,19 @@ class ReplicatedFilesTest : public testing::Test {
   static constexpr std::size_t kCount = 3;
 
   void SetUp() override {
-    std::vector<std::shared_ptr<const RemoteFiles>> replicas;
     for (const test::Daemon& daemon : daemons_) {
       const auto manifest = test::PutFiles(daemon.address(), contents_, 77);
       ASSERT_TRUE(manifest) << manifest.error().message;
-      replicas.push_back(test::FilesAt(daemon.address(), manifest.value(), {20s, Transport::kTcp}));
+      manifest_ = manifest.value();
     }
-    files_ = std::make_shared<const ReplicatedFiles>(std::move(replicas), nullptr,
-                                                     SessionOptions{20s, Transport::kTcp});
+    OpenFiles();
+  }
+  void OpenFiles() {
+    const SessionOptions options{timeout_, Transport::kTcp};
+    std::vector<std::shared_ptr<const RemoteFiles>> replicas;
+    for (const test::Daemon& daemon : daemons_)
+      replicas.push_back(test::FilesAt(daemon.address(), manifest_, options));
+    files_ = std::make_shared<const ReplicatedFiles>(std::move(replicas), nullptr, options);
   }
   // The node that is asked first, if all are alike.
   NodeIndex Preferred() const {
@@ -45,6 +58,8 @@ class ReplicatedFilesTest : public testing::Test {
 
   std::array<test::Daemon, kCount> daemons_;
   std::vector<std::string> contents_{std::string(100'000, 'x'), "second"};
+  std::chrono::milliseconds timeout_ = 20s;
+  DatasetManifest manifest_;
   std::shared_ptr<const ReplicatedFiles> files_;
 };
 
@@ -60,6 +75,127 @@ TEST_F(ReplicatedFilesTest, TheLastOfTheDaemonsThatReadAheadIsKeptTo) {
   EXPECT_EQ(Preferred(), 2U);
   files_->LetGo(second);
   EXPECT_EQ(Preferred(), 0U);
+}
+
+// --- Damaged copies ------------------------------------------------------------------------------
+
+class DamagedCopiesTest : public ReplicatedFilesTest {
+ protected:
+  void SetUp() override {
+    for (std::size_t i = 0; i < 300; ++i)
+      records_.push_back(std::string(500 + i, static_cast<char>('a' + i % 26)));
+    contents_ = {test::FileOf(records_)};
+    ReplicatedFilesTest::SetUp();
+  }
+  RecordReader Open() const { return OpenRecords(files_, {}).value(); }
+
+  // Changes a byte at the place of the file in the daemon's copy, which does not notice.
+  void Damage(std::size_t daemon, std::size_t offset) const {
+    const auto paths = daemons_[daemon].Extents();
+    ASSERT_EQ(paths.size(), 1U);
+    std::fstream file(paths.front(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(offset));
+    file.put(static_cast<char>(contents_[0][offset] ^ 1));
+  }
+  void DamageRecord(std::size_t daemon, std::size_t record) const {
+    Damage(daemon, contents_[0].find(records_[record]));
+  }
+  void DamageIndex(std::size_t daemon) const {
+    for (std::size_t page = 0; page < contents_[0].size(); page += kIndexPageSizeBytes)
+      if (LoadLittleEndian<std::uint32_t>(test::AsBytes(contents_[0]), page + 8) ==
+          kIndexEntriesPerPage)
+        return Damage(daemon, page + 100);
+    FAIL() << "there is no index page";
+  }
+  // Reads all records so often that each daemon is asked. All but those of `but` must be whole; the
+  // statuses of those.
+  std::set<ErrorCode> ReadAll(const RecordReader& reader, std::set<std::size_t> but = {}) const {
+    std::vector<std::uint64_t> indices(records_.size());
+    std::iota(indices.begin(), indices.end(), std::uint64_t{0});
+    std::set<ErrorCode> others;
+    for (int i = 0; i < 6; ++i) {
+      const auto batch = reader.ReadBatch(indices);
+      EXPECT_TRUE(batch) << batch.error().message;
+      for (std::size_t record = 0; batch && record < records_.size(); ++record) {
+        const ErrorCode status = batch.value().statuses()[record];
+        if (but.contains(record)) {
+          others.insert(status);
+          continue;
+        }
+        EXPECT_EQ(status, ErrorCode::kOk) << reader.Describe(record, status);
+        if (status == ErrorCode::kOk) {
+          EXPECT_EQ(test::AsString(batch.value().record(record)), records_[record]);
+        }
+      }
+    }
+    return others;
+  }
+  // The daemons that the lines name.
+  std::set<std::size_t> Named(const std::vector<std::string>& lines) const {
+    std::set<std::size_t> named;
+    for (const std::string& line : lines)
+      for (std::size_t i = 0; i < kCount; ++i)
+        if (line.find("ffrecord://" + daemons_[i].address().ToString() + "/") != std::string::npos)
+          named.insert(i);
+    return named;
+  }
+
+  std::vector<std::string> records_;
+};
+
+TEST_F(DamagedCopiesTest, ARecordThatFailsItsChecksumIsReadFromAnotherDaemon) {
+  const auto reader = Open();
+  DamageRecord(0, 17);
+  DamageRecord(2, 17);
+  DamageRecord(2, 200);
+  ReadAll(reader);
+  EXPECT_EQ(Named(reader.file(0).warnings), (std::set<std::size_t>{0, 2}))
+      << testing::PrintToString(reader.file(0).warnings);
+}
+
+TEST_F(DamagedCopiesTest, ADamagedCopyIsReadLastFromThenOn) {
+  const auto reader = Open();
+  DamageRecord(1, 17);
+  ReadAll(reader);
+  auto& health = files_->health();
+  const std::lock_guard lock(health.mutex);
+  for (NodeIndex node = 0; node < kCount; ++node)
+    EXPECT_EQ(health.state->IsDamaged(0, node, Clock::now()), node == 1);
+}
+
+TEST_F(DamagedCopiesTest, ARecordThatIsDamagedInEachCopyIsCorrupt) {
+  const auto reader = Open();
+  for (std::size_t i = 0; i < kCount; ++i) DamageRecord(i, 17);
+  EXPECT_EQ(ReadAll(reader, {17}), std::set{ErrorCode::kCorruption});
+}
+
+TEST_F(DamagedCopiesTest, WhileAnotherDaemonMayComeBackItIsUnavailableAndNotCorrupt) {
+  timeout_ = 2s;
+  OpenFiles();
+  const auto reader = Open();
+  DamageRecord(0, 17);
+  daemons_[1].Kill();
+  daemons_[2].Kill();
+  const auto batch = reader.ReadBatch(std::vector<std::uint64_t>{16, 17});
+  ASSERT_TRUE(batch) << batch.error().message;
+  EXPECT_EQ(batch.value().statuses()[0], ErrorCode::kOk);
+  EXPECT_EQ(batch.value().statuses()[1], ErrorCode::kUnavailable);
+}
+
+TEST_F(DamagedCopiesTest, ADaemonThatDoesNotAnswerIsNotWaitedForWhileAnotherOneHasTheRecord) {
+  const auto reader = Open();
+  DamageRecord(0, 17);
+  daemons_[1].Kill();
+  const auto begin = Clock::now();
+  ReadAll(reader);
+  EXPECT_LT(Clock::now() - begin, timeout_);
+}
+
+TEST_F(DamagedCopiesTest, PagesOfAnIndexAreReadFromAnotherDaemonToo) {
+  const auto reader = Open();  // Pages are read when they are touched first.
+  DamageIndex(0);
+  DamageIndex(1);
+  ReadAll(reader);
 }
 
 }  // namespace

@@ -106,6 +106,31 @@ TEST_F(ReplicaReadsTest, ReadsOneAfterTheOtherGoToAllNodesByTurns) {
   EXPECT_EQ(nodes, (std::vector<NodeIndex>{0, 1, 2, 0, 1, 2}));
 }
 
+TEST_F(ReplicaReadsTest, ANodeOfWhichItIsKnownThatItIsFarIsNoBetterThanOthers) {
+  std::set<NodeIndex> nodes;
+  for (Reads::BatchId batch = 1; batch <= 3; ++batch) {
+    const NodeIndex node = ReadOne(batch);
+    health_->SetDistance(node, ReplicaHealth::kFar);  // As it was connected to.
+    nodes.insert(node);
+  }
+  EXPECT_EQ(nodes.size(), 3U);
+}
+
+TEST_F(ReplicaReadsTest, ADamagedCopyIsAskedForWhereThereIsNoOther) {
+  Start(2);
+  health_->NoteDamage(0, 0, now_);
+  for (Reads::BatchId batch = 1; batch <= 3; ++batch) EXPECT_EQ(ReadOne(batch), 1U);
+  Begin(4, 1);
+  auto send = Only<Reads::Send>();
+  EXPECT_EQ(send.node, 1U);
+  EndLeg(send.leg, ErrorCode::kUnavailable);  // In trouble from now on, and asked.
+  send = Only<Reads::Send>();
+  EXPECT_EQ(send.node, 0U);
+  EndLeg(send.leg, ErrorCode::kUnavailable);
+  now_ += ReplicaHealth::kDamageKept;
+  EXPECT_FALSE(health_->IsDamaged(0, 0, now_));  // Perhaps it was mended.
+}
+
 // --- Failures ------------------------------------------------------------------------------------
 
 class EachRefusal : public ReplicaReadsTest, public testing::WithParamInterface<ErrorCode> {};
