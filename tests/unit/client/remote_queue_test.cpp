@@ -31,7 +31,6 @@ using net::FrameType;
 using test::FakeDaemon;
 using Request = test::FakeDaemon::Request;
 using namespace std::chrono_literals;
-
 constexpr std::uint32_t kEntry = 1000;
 
 // What a script has been asked for, and how it answers.
@@ -589,8 +588,7 @@ TEST_F(NoRetriesTest, TheTimeOfTheLastBytesIsKnown) {
   });
   Submit();
   PollUntilAllEnded();
-  const auto heard = remote_->heard_at();
-  EXPECT_LE(heard, std::chrono::steady_clock::now());
+  EXPECT_LE(remote_->heard_at(), std::chrono::steady_clock::now());
   Submit();
   PollUntil([&] { return script_->batch_count == 2; });
   const auto last = remote_->heard_at();
