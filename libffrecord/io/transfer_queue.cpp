@@ -86,7 +86,7 @@ Result<void> TransferQueue::Poll(std::chrono::milliseconds timeout, std::vector<
 Result<std::uint32_t> TransferQueue::Wait(std::uint32_t count_min,
                                           std::chrono::milliseconds timeout,
                                           std::vector<Transfer*>& ended) {
-  if (in_flight() == 0) return 0U;
+  if (in_flight() == 0) return engine_.Wait({}, 0, std::chrono::milliseconds(0));
   done_.resize(in_flight());
   const std::uint32_t count = FFR_TRY([&] {
     const TimedIo timed(&IoTimes::device);

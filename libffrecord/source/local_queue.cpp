@@ -197,8 +197,8 @@ void LocalQueue::GiveUp(RangeGroup& group) {
 void LocalQueue::Poll(milliseconds timeout) {
   FFR_ASSERT(home_.is_here());
   Begin();
-  if (Tell()) timeout = milliseconds(0);
-  if (calls_.empty()) return;
+  // Also without groups the engine is asked: it may have told its descriptor of what was taken.
+  if (Tell() || calls_.empty()) timeout = milliseconds(0);
   // Nothing is on its way because no descriptor is free.
   if (queue_.count() == 0) timeout = std::min(timeout, kDescriptorInterval);
   std::vector<Transfer*>& ended = memory_.ended;

@@ -209,7 +209,8 @@ TEST_P(RangeQueueConformance, ItsDescriptorTellsWhenToPoll) {
   for (const auto& asked : all) asked->ExpectRight();
 }
 
-// Else an event loop that has nothing to read would be woken for ever.
+// Else an event loop that has nothing to read would be woken for ever. Once it may be: the kernel
+// may tell of the last completion after that was taken.
 TEST_P(RangeQueueConformance, ItsDescriptorIsQuietWithoutGroups) {
   const auto descriptor = queue_->EventDescriptor();
   ASSERT_TRUE(descriptor) << descriptor.error().message;
@@ -217,7 +218,10 @@ TEST_P(RangeQueueConformance, ItsDescriptorIsQuietWithoutGroups) {
     const auto asked = Ask(GetParam().range_count / 50);
     PollUntilEnded(*asked);
     pollfd ready{descriptor.value(), POLLIN, 0};
-    EXPECT_EQ(::poll(&ready, 1, 150), 0);
+    for (int woken_count = 0; ::poll(&ready, 1, 150) != 0; ++woken_count) {
+      ASSERT_LT(woken_count, 1) << "it does not rest";
+      queue_->Poll(std::chrono::milliseconds(0));
+    }
   }
 }
 

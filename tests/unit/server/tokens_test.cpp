@@ -129,7 +129,7 @@ TEST_F(TokensTest, WellSignedNonsenseIsRefusedToo) {
     return Signed(changed);
   };
   ExpectDenied(keys, with(0, 2), kBefore);      // Version.
-  ExpectDenied(keys, with(1, 8), kBefore);      // A right that there is not.
+  ExpectDenied(keys, with(1, 32), kBefore);     // A right that there is not.
   ExpectDenied(keys, with(2, 1), kBefore);      // What must be zero.
   ExpectDenied(keys, with(11, 0xFF), kBefore);  // An expiry that no clock can say.
   ExpectDenied(keys, with(12, 200), kBefore);   // A prefix that passes the end.
