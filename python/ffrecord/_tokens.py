@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable
 
 _VERSION = 1
-_RIGHTS = {"read": 1, "write": 2, "delete": 4}
+_RIGHTS = {"read": 1, "write": 2, "delete": 4, "admin": 16}  # 8: nodes of a cluster.
 _KEY_SIZE_MIN = 32
 _TEXT_SIZE_MAX = 255
 

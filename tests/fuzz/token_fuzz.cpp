@@ -58,7 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::abort();
   const auto token = Keys().Check(made, now);
   if (!token) return 0;
-  if (token.value().expires <= now || token.value().rights > 7) __builtin_trap();
+  if (token.value().expires <= now || token.value().rights > 31) __builtin_trap();
   if (token.value().prefix.size() + token.value().client.size() + kFixedSize != size)
     __builtin_trap();
   // Over TLS it has to be bound to the connection, and is good for no other.

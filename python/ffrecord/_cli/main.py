@@ -247,7 +247,7 @@ def remove(address: str, yes: bool, timeout_s: float) -> None:
 @cli.command()
 @click.argument("keys", type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path))
 @click.option("--prefix", default="", help="Only names with this prefix; end it with /.")
-@click.option("--rights", default="read", show_default=True, help="Any of read,write,delete.")
+@click.option("--rights", default="read", show_default=True, help="Any of read,write,delete,admin.")
 @click.option("--hours", type=Number(0, 24 * 366), default=12.0, show_default=True)
 @click.option("--client", default="", help="The name of the client in the daemon's log.")
 def token(keys: pathlib.Path, prefix: str, rights: str, hours: float, client: str) -> None:
