@@ -153,7 +153,7 @@ TEST_F(ClusterTest, ANodeThatDrainsTakesNoUploads) {
 
 TEST_F(ClusterTest, TwoReplicasNeverLieInOneDomain) {
   cluster_.Alter([](auto& reply, auto& map) {
-    for (const std::size_t i : {2, 3}) reply.nodes[i].domain = map.nodes[i].domain = "rack";
+    for (const std::size_t i : {2U, 3U}) reply.nodes[i].domain = map.nodes[i].domain = "rack";
   });
   Upload upload(Find(), kOptions);
   const auto manifest = Put(upload);
