@@ -8,6 +8,7 @@
 #include <string>
 
 #include "python/src/bind.h"
+#include "python/src/time_limit.h"
 
 namespace ffrecord::python {
 namespace {
@@ -41,10 +42,10 @@ bool AreThreadsIdle(const std::string& name) {
 
 // Waits without the GIL, so that a thread that waits for it gets it, and is then seen at work. Two
 // looks: a thread that was woken up just now is not shown as runnable everywhere at once.
-bool WaitForIdleThreads(const std::string& name, double timeout_s) {
+bool WaitForIdleThreads(const std::string& name, TimeLimit timeout) {
   return WithoutGil([&] {
     using Clock = std::chrono::steady_clock;
-    const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s);
+    const auto deadline = Clock::now() + timeout.value;
     for (int idle_looks = 0; idle_looks < 2;) {
       idle_looks = AreThreadsIdle(name) ? idle_looks + 1 : 0;
       if (Clock::now() > deadline) return false;

@@ -14,7 +14,7 @@ import pytest
 import cli
 from daemon import Daemon, program
 
-KEYS_MAX = 25
+KEYS_MAX = 40  # 15 of them of clusters alone.
 
 
 def ffrecordd(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
