@@ -94,7 +94,7 @@ struct alignas(64) WorkerMetrics {
   Counter connection_faults;
   Counter kernel_tls;  // Connections whose bytes the kernel enciphers.
   Counter tokens_refused;
-  std::array<Counter, 0x41> requests;  // By type of frame.
+  std::array<Counter, 0x60> requests;  // By type of frame.
   std::array<Counter, 10> errors;      // ERROR replies, by code.
   Counter busy_batches;                // BUSY replies.
   Counter busy_jobs;

@@ -252,7 +252,7 @@ void WriteRequests(Writer& out) {
   for (const auto& [type, name] : kRequestTypes)
     out.Value("type", name,
               out.Sum([index = static_cast<std::size_t>(type)](const Worker& worker) -> auto& {
-                return worker.requests[index];
+                return worker.requests.at(index);
               }));
   out.Family("ffrecord_errors_total", "counter", "Requests answered with an error.");
   out.Each(
