@@ -98,9 +98,14 @@ ServerCluster ClusterOf(const Settings& settings) {
   cluster.service.domain = settings.domain;
   cluster.service.weight = settings.weight;
   cluster.service.replicas = static_cast<std::uint8_t>(settings.replicas);
+  cluster.service.adopt = settings.adopt;
+  cluster.service.approves_members = settings.approval == "automatic";
   cluster.service.lease = std::chrono::seconds(settings.lease_s);
   cluster.service.down_grace = std::chrono::seconds(settings.repair_after_s);
+  cluster.service.pull_bytes_per_s = std::uint64_t{settings.repair_mib_s} << 20;
   cluster.service.delete_grace = std::chrono::seconds(settings.delete_grace_s);
+  cluster.origins.reader.allowed = ParseOrigins(settings.origins).value();
+  cluster.origins.size_bytes_max = std::uint64_t{settings.origin_cache_mib} << 20;
   return cluster;
 }
 

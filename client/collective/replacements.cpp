@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 namespace ffrecord::client {
@@ -50,7 +51,11 @@ void Replacements::Ask(std::uint32_t rank, std::uint16_t stream) {
         {.rank = rank, .stream = stream, .wait = kWaitMin, .due = Clock::now() + kWaitMin});
   }
   // Started by the progress thread, which no signal is delivered to: nor is any to this one.
-  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+  try {
+    if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+  } catch (const std::system_error&) {
+    // The system has no thread to give: the group goes on over the streams that it has.
+  }
   changed_.notify_all();
 }
 

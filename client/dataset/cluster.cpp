@@ -28,6 +28,11 @@ bool MayDoElsewhere(const Error& error) {
   return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded;
 }
 
+// The node cannot read what another one may.
+bool IsIll(const Error& error) {
+  return error.code == ErrorCode::kIo || error.code == ErrorCode::kCorruption;
+}
+
 // One try at one daemon, which ends as soon as it fails.
 Result<void> TryAt(net::Session& session, const Cluster::Attempt& attempt, net::Deadline until) {
   net::Session::Tries tries(session, net::Session::Tries::Until::kFirstFailure);
@@ -191,30 +196,40 @@ Result<void> Cluster::Run(const Attempt& attempt, net::Deadline deadline,
   for (;;) {
     const auto places = view()->places;
     std::optional<Error> last;
-    std::optional<Error> not_found;
+    std::optional<Error> unknown;  // Whatever is not the name's absence says more than that.
+    std::optional<Error> denied;
+    std::size_t denied_count = 0;
     const std::size_t first = last_place_.load(std::memory_order_relaxed);
     for (std::size_t i = 0; i < places.size(); ++i) {
       const std::size_t place = (first + i) % places.size();
-      const auto share = not_found ? std::min(kOthersTime, answer_time) : answer_time;
+      const auto share = unknown ? std::min(kOthersTime, answer_time) : answer_time;
       const auto until = std::min(deadline, net::Clock::now() + share);
       auto done = TryAt(*SessionAt(places[place]), attempt, until);
-      if (done || !MayDoElsewhere(done.error())) {
-        if (!not_found) last_place_.store(place, std::memory_order_relaxed);
-        if (done || absence == Absence::kIsAnAnswer || done.error().code != ErrorCode::kNotFound)
-          return done;
-        not_found = std::move(done).error();
+      if (!done && done.error().code == ErrorCode::kDenied) {
+        // Perhaps the certificate or the keys of this node alone are wrong.
+        denied = std::move(done).error();
+        ++denied_count;
+      } else if (done || !MayDoElsewhere(done.error())) {
+        const bool is_ill = !done && IsIll(done.error());
+        if (!is_ill && (!unknown || IsIll(*unknown)))
+          last_place_.store(place, std::memory_order_relaxed);
+        const bool is_unknown = is_ill || (!done && done.error().code == ErrorCode::kNotFound);
+        if (!is_unknown || absence == Absence::kIsAnAnswer) return done;
+        if (!unknown || is_ill) unknown = std::move(done).error();
       } else {
         last = std::move(done).error();
       }
       if (net::Clock::now() >= deadline || Patience::OfThread().IsOver()) break;
     }
-    if (not_found) return *std::move(not_found);
+    if (unknown) return *std::move(unknown);
+    if (denied_count == places.size()) return *std::move(denied);
     if (!backoff) backoff.emplace(RandomNumber());
     const auto next = net::Clock::now() + backoff->Next();
     if (next >= deadline || Patience::OfThread().IsOver()) {
-      last->message += " (all " + std::to_string(places.size()) +
+      Error error = *std::move(denied ? denied : last);
+      error.message += " (all " + std::to_string(places.size()) +
                        " nodes of the cluster were tried until the timeout)";
-      return *std::move(last);
+      return error;
     }
     SleepPatiently(next);
   }

@@ -56,7 +56,8 @@ class Cluster {
   // attempt that has failed may have had its effect.
   //
   // Nodes hear of a new name one after the other. kAsksAll: one that is not found at a node may be
-  // known to the next, and is not there only if no node that answers knows it.
+  // known to the next, and is not there only if no node that answers knows it. What one node cannot
+  // read (kIo, kCorruption) another one may, too: the call fails so only if no node succeeds.
   using Attempt = std::function<Result<void>(net::Connection&, net::Deadline)>;
   enum class Absence : std::uint8_t { kIsAnAnswer, kAsksAll };
   Result<void> Run(const Attempt& attempt, net::Deadline deadline,

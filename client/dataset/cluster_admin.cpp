@@ -32,6 +32,8 @@ NodeState StateOf(net::MemberState state) {
       return NodeState::kIn;
     case net::MemberState::kDraining:
       return NodeState::kDraining;
+    case net::MemberState::kWaiting:
+      return NodeState::kWaiting;
     case net::MemberState::kOut:
       break;
   }
@@ -44,6 +46,8 @@ net::MemberState StateOf(NodeState state) {
       return net::MemberState::kIn;
     case NodeState::kDraining:
       return net::MemberState::kDraining;
+    case NodeState::kWaiting:
+      return net::MemberState::kWaiting;
     case NodeState::kOut:
       break;
   }
@@ -89,6 +93,22 @@ Result<void> SetNodeState(std::string_view address, std::string_view node, NodeS
     return {};
   };
   return cluster->Run(attempt, net::Clock::now() + options.timeout, kChangeTime);
+}
+
+Result<std::uint32_t> RaiseFeatureLevel(std::string_view address, std::uint32_t level,
+                                        const SessionOptions& options) {
+  const auto cluster = FFR_TRY(FindCluster(address, options));
+  const auto body = net::SetLevel{level}.Encode();
+  std::uint32_t raised = 0;
+  const Cluster::Attempt attempt = [&](net::Connection& connection,
+                                       net::Deadline until) -> Result<void> {
+    const auto reply =
+        FFR_TRY(connection.Call(net::FrameType::kSetLevel, body, {}, until, "the feature level"));
+    raised = FFR_TRY(net::SetLevel::Decode(reply.body)).level;
+    return {};
+  };
+  FFR_TRY(cluster->Run(attempt, net::Clock::now() + options.timeout, kChangeTime));
+  return raised;
 }
 
 }  // namespace ffrecord::client

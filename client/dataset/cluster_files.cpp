@@ -1,5 +1,6 @@
 #include "client/dataset/cluster_files.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <utility>
@@ -25,12 +26,23 @@ Slots SlotsOf(const DatasetManifest& manifest) {
 }
 
 // The extents of one manifest, by one slot map.
+//
+// Of extents with an origin, the first node that is up fetches what it lacks. To ask many others
+// meanwhile is of no use.
 class SlottedReplicas final : public net::ReplicaMap {
  public:
-  SlottedReplicas(const ClusterView& view, std::shared_ptr<const Slots> slots)
+  static constexpr std::size_t kFetchersMax = 4;
+
+  SlottedReplicas(const ClusterView& view, std::shared_ptr<const Slots> slots, bool has_origins)
       : slots_(std::move(slots)), candidates_(kSlotCount) {
-    for (const std::uint16_t slot : *slots_)
-      if (candidates_[slot].nodes.empty()) candidates_[slot] = view.CandidatesOf(slot);
+    for (const std::uint16_t slot : *slots_) {
+      ClusterView::Candidates& candidates = candidates_[slot];
+      if (!candidates.nodes.empty()) continue;
+      candidates = view.CandidatesOf(slot);
+      if (!has_origins) continue;
+      candidates.nodes.resize(std::min(candidates.nodes.size(), kFetchersMax));
+      candidates.owner_count = std::min<std::size_t>(candidates.owner_count, 1);
+    }
   }
 
   std::span<const net::NodeIndex> NodesOf(std::uint32_t extent) const override {
@@ -90,7 +102,8 @@ class ClusterPlaces final : public net::ReplicaPlaces {
       replicas.push_back(std::make_shared<const net::RemoteFiles>(
           cluster_->SessionAt(view.places[i]), manifest_, location_, cluster_->options()));
     return std::make_shared<const net::ReplicaView>(net::ReplicaView{
-        std::move(replicas), std::make_shared<const SlottedReplicas>(view, slots_)});
+        std::move(replicas),
+        std::make_shared<const SlottedReplicas>(view, slots_, manifest_.has_origins())});
   }
 
   const std::shared_ptr<Cluster> cluster_;

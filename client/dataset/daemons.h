@@ -17,8 +17,8 @@
 
 namespace ffrecord::client {
 
-// Who serves an address: one daemon, or the nodes of a cluster, each of which answers for all of
-// them. A value; one of the two is null.
+// The server side of an address: either one daemon, or a cluster, whose nodes give the same
+// answers. A value; one of the two is null.
 struct Daemons {
   std::shared_ptr<net::Session> session;
   std::shared_ptr<Cluster> cluster;

@@ -11,6 +11,7 @@
 #include "client/dataset/cluster_files.h"
 #include "client/dataset/daemons.h"
 #include "client/dataset/object_source.h"
+#include "client/dataset/origin_files.h"
 #include "client/dataset/prefetch_hint.h"
 #include "client/dataset/replicas.h"
 #include "client/dataset/upload.h"
@@ -36,9 +37,8 @@ Result<std::vector<net::Location>> ParseAllNamed(std::string_view text) {
   return locations;
 }
 
-// Reads every record: what is published is whole.
-Result<void> CheckFile(const std::filesystem::path& path) {
-  const RecordReader reader = FFR_TRY(RecordReader::Open({&path, 1}, {}));
+// Reads every record of the one file: what is published is whole.
+Result<void> CheckRecords(const RecordReader& reader) {
   const std::uint64_t count = reader.record_count();
   const std::uint64_t size_mean = reader.file(0).size_bytes / std::max<std::uint64_t>(count, 1) + 1;
   const std::uint64_t step = std::clamp<std::uint64_t>(kCheckBytes / size_mean, 1, 4096);
@@ -52,6 +52,10 @@ Result<void> CheckFile(const std::filesystem::path& path) {
         return Error{status, reader.Describe(indices[i], status) + "; nothing was published"};
   }
   return {};
+}
+
+Result<void> CheckFile(const std::filesystem::path& path) {
+  return CheckRecords(FFR_TRY(RecordReader::Open({&path, 1}, {})));
 }
 
 // What the manifest calls each file: its own name, made unique where two folders share one.
@@ -230,6 +234,46 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
     before += (before.empty() ? "" : ", ") + place.location.address.ToString();
     done += size_bytes;
   }
+  return {};
+}
+
+Result<void> PublishFromOrigin(std::span<const std::string> files, std::string_view address,
+                               bool replace, const SessionOptions& options,
+                               const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+  const auto locations = FFR_TRY(ParseAllNamed(address));
+  const net::Location& location = locations.front();
+  if (files.empty())
+    return Error{ErrorCode::kInvalidArgument, location.ToString() + ": no files to publish"};
+  auto cluster = FFR_TRY(Cluster::Find(locations, options));
+  if (cluster == nullptr)
+    return Error{ErrorCode::kInvalidArgument,
+                 location.ToString() +
+                     " is a daemon by itself, and only the nodes of a cluster "
+                     "fetch files from an origin; upload them"};
+  const Place place{location, std::move(cluster)};
+  const auto origin = FFR_TRY(OpenOriginFiles(files, options));
+  // All at once, so that schemas that do not fit each other show.
+  const RecordReader all = FFR_TRY(OpenRecords(origin.files, {}));
+  std::uint64_t size_bytes = 0;
+  for (std::size_t i = 0; i < all.file_count(); ++i) size_bytes += all.file(i).size_bytes;
+  FFR_TRY(CheckPlace(place, size_bytes, replace, options));
+  FFR_TRY(CheckRecords(all));
+
+  std::vector<std::filesystem::path> paths;
+  for (const FileOrigin& one : origin.origins) paths.emplace_back(one.address);
+  const auto names = NamesOf(paths);
+  const std::uint64_t upload = std::max<std::uint64_t>(RandomNumber(), 1);
+  DatasetManifest manifest;
+  std::uint64_t done = 0;
+  for (std::uint32_t i = 0; i < names.size(); ++i) {
+    const auto tell = [&](std::uint64_t of_this) {
+      if (progress) progress(done + of_this, size_bytes);
+    };
+    manifest.files.push_back(FFR_TRY(DescribeOriginFile(origin, i, names[i], upload, tell)));
+    done += manifest.files.back().size_bytes;
+  }
+  const auto mode = replace ? net::Publish::Mode::kReplace : net::Publish::Mode::kCreate;
+  FFR_TRY(Catalog(place.daemons).Publish(location.name, manifest, mode, 0, After(options)));
   return {};
 }
 

@@ -50,4 +50,13 @@ Result<std::shared_ptr<const RangeReader>> OpenObjects(std::span<const std::stri
       OpenCachedFiles(std::move(files), std::move(blocks), identities));
 }
 
+Result<OriginObjects> OpenOriginObjects(std::span<const std::string> addresses,
+                                        const SessionOptions& options) {
+  auto objects = FFR_TRY(object_store::FindObjects(addresses, options.timeout));
+  OriginObjects opened;
+  for (const auto& object : objects) opened.origins.push_back({object.name(), object.version.etag});
+  opened.files = object_store::OpenObjectFiles(std::move(objects));
+  return opened;
+}
+
 }  // namespace ffrecord::client

@@ -5,11 +5,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ffrecord/client/dataset.h>
 #include <ffrecord/result.h>
 #include <ffrecord/session_options.h>
 
+#include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/source/range_reader.h"
 
 namespace ffrecord::client {
@@ -23,5 +25,14 @@ Result<std::shared_ptr<const RangeReader>> OpenObjects(std::span<const std::stri
                                                        std::uint32_t reads_at_once,
                                                        const SessionOptions& options,
                                                        const CacheOptions& cache);
+
+// Objects whose bytes the nodes of a cluster are to fetch, each with its own address and the
+// version of this moment, as which they are read. Fails likewise.
+struct OriginObjects {
+  std::shared_ptr<const RangeReader> files;
+  std::vector<FileOrigin> origins;
+};
+Result<OriginObjects> OpenOriginObjects(std::span<const std::string> addresses,
+                                        const SessionOptions& options);
 
 }  // namespace ffrecord::client

@@ -2,13 +2,25 @@
 
 namespace ffrecord::client {
 
+namespace {
+
+Error NoObjectStores(const std::string& address) {
+  return {ErrorCode::kInvalidArgument,
+          address + ": this build has no object stores; build it with libcurl and OpenSSL 3"};
+}
+
+}  // namespace
+
 Result<std::shared_ptr<const RangeReader>> OpenObjects(std::span<const std::string> addresses,
                                                        std::uint32_t /*reads_at_once*/,
                                                        const SessionOptions& /*options*/,
                                                        const CacheOptions& /*cache*/) {
-  return Error{
-      ErrorCode::kInvalidArgument,
-      addresses.front() + ": this build has no object stores; build it with libcurl and OpenSSL 3"};
+  return NoObjectStores(addresses.front());
+}
+
+Result<OriginObjects> OpenOriginObjects(std::span<const std::string> addresses,
+                                        const SessionOptions& /*options*/) {
+  return NoObjectStores(addresses.front());
 }
 
 }  // namespace ffrecord::client

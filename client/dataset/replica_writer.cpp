@@ -16,10 +16,10 @@ using std::chrono_literals::operator""ms;
 // How long a node may take to be connected to while there are others.
 constexpr auto kConnectTime = 2'000ms;
 
-// Another node may do better.
+// Another node may do better. One that denies may have a wrong certificate or wrong keys.
 bool MayDoElsewhere(const Error& error) {
   return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded ||
-         error.code == ErrorCode::kIo;
+         error.code == ErrorCode::kIo || error.code == ErrorCode::kDenied;
 }
 
 }  // namespace
@@ -63,6 +63,7 @@ Result<std::uint64_t> ReplicaWriter::Put(const SourcedExtent& extent, const Exte
       FFR_TRY(SendTo(*view, std::move(targets), progress, source, sent));
       continue;
     }
+    if (auto denied = DeniedByAll(*view, progress)) return *std::move(denied);
     const auto next = net::Clock::now() + backoff.Next();
     if (next >= deadline || Patience::OfThread().IsOver()) break;
     progress.tried.clear();
@@ -79,6 +80,15 @@ Result<std::uint64_t> ReplicaWriter::Put(const SourcedExtent& extent, const Exte
     error.message += "; " + why.message;
   }
   return error;
+}
+
+std::optional<Error> ReplicaWriter::DeniedByAll(const ClusterView& view, const Progress& progress) {
+  const auto denies = [](const auto& failure) { return failure.second.code == ErrorCode::kDenied; };
+  const auto& failures = progress.failures;
+  if (failures.size() < view.TargetsOf(SlotOf(progress.extent.id)).size() ||
+      !std::ranges::all_of(failures, denies))
+    return std::nullopt;
+  return failures.begin()->second;
 }
 
 // So many as are missing, in domains that do not have the extent: the first ones of its slot.

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -29,7 +30,8 @@ class ReplicaWriter {
 
   // Returns the checksum of the extent, which is durable in all its domains. Waits for nodes that
   // are down until the timeout of the cluster's options. Fails as `source` does; with kUnavailable
-  // or kDeadlineExceeded; kIo, if no node has room for it; kDenied.
+  // or kDeadlineExceeded; kIo, if no node has room for it; kDenied, if all nodes
+  // deny it.
   Result<std::uint64_t> Put(const SourcedExtent& extent, const ExtentSource& source,
                             const std::function<void(std::uint64_t)>& sent);
 
@@ -38,6 +40,7 @@ class ReplicaWriter {
   struct Progress;
   struct Way;
 
+  static std::optional<Error> DeniedByAll(const ClusterView& view, const Progress& progress);
   Targets Choose(const ClusterView& view, const Progress& progress);
   Result<void> SendTo(const ClusterView& view, Targets targets, Progress& progress,
                       const ExtentSource& source, const std::function<void(std::uint64_t)>& sent);

@@ -28,6 +28,11 @@ bool IsAway(const Error& error) {
   return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded;
 }
 
+// The daemon cannot read what it knows of the name: that says nothing of the other daemons.
+bool IsIll(const Error& error) {
+  return error.code == ErrorCode::kIo || error.code == ErrorCode::kCorruption;
+}
+
 // What one daemon says of the name.
 struct Replica {
   net::Location location;
@@ -107,7 +112,7 @@ Result<std::vector<Replica>> Agree(std::vector<Replica> replicas) {
   for (const Replica& replica : replicas) {
     if (!replica.resolved) {
       const Error& why = replica.resolved.error();
-      if (!IsAway(why) && why.code != ErrorCode::kNotFound) return why;
+      if (!IsAway(why) && !IsIll(why) && why.code != ErrorCode::kNotFound) return why;
     } else if (!HoldSame(replica.resolved.value().manifest, first->resolved.value().manifest)) {
       return Error{ErrorCode::kConflict,
                    first->location.ToString() + " and " + replica.location.ToString() +

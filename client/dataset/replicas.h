@@ -23,9 +23,10 @@ struct PublishedFiles {
 // Its bytes come from whichever daemon answers, those of this machine first. A hint goes to one
 // daemon, from which this reader then reads while the daemon is well.
 //
-// A daemon that does not answer is taken to hold the same extents, and asked when it is back. One
-// that does not have the name is left out. Fails with kConflict, naming two daemons, if their files
-// differ; else, if no daemon has the name, as Catalog::Resolve.
+// A daemon that does not answer, or answers with kIo or kCorruption, is taken to hold the same
+// extents, and asked for them like the others. One that does not have the name is left out. Fails
+// with kConflict, naming two daemons, if their files differ; else, if no daemon has the name, as
+// Catalog::Resolve.
 Result<PublishedFiles> OpenReplicas(std::span<const net::Location> locations,
                                     const SessionOptions& options);
 

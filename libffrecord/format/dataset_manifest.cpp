@@ -13,21 +13,42 @@ namespace {
 constexpr std::array<std::byte, 8> kMagic{std::byte{0xE5}, std::byte{'F'}, std::byte{'M'},
                                           std::byte{'A'},  std::byte{'N'}, std::byte{'I'},
                                           std::byte{'0'},  std::byte{'1'}};
+// Of a manifest whose files have origins: version 2.
+constexpr std::array<std::byte, 8> kOriginMagic{std::byte{0xE5}, std::byte{'F'}, std::byte{'M'},
+                                                std::byte{'A'},  std::byte{'N'}, std::byte{'I'},
+                                                std::byte{'0'},  std::byte{'2'}};
 constexpr std::size_t kHeaderSizeBytes = 24;
 constexpr std::size_t kCheckSizeBytes = 8;
 constexpr std::size_t kFileSizeBytesMin = 2 + 4 + 8;  // Without name and extents.
 constexpr std::size_t kExtentEncodedSizeBytes = 32;
+constexpr std::size_t kOriginSizeBytesMin = 2 + 2;  // Without its texts. Version 2 alone.
 
 void StoreBigEndian(std::span<std::byte, 4> bytes, std::uint32_t value) noexcept {
   for (std::size_t i = 0; i < 4; ++i) bytes[i] = static_cast<std::byte>(value >> (24 - 8 * i));
 }
 
-// Empty if `file` keeps the rules; else what is wrong with it.
+bool HasControl(std::string_view text) {
+  return std::ranges::any_of(
+      text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
+}
+
+// Empty if `origin` keeps the rules; else what is wrong with it.
+std::string_view FaultOf(const FileOrigin& origin) {
+  if (origin.address.size() > DatasetManifest::kOriginSizeMax ||
+      origin.version.size() > DatasetManifest::kOriginSizeMax)
+    return "an origin has more than 4,096 bytes";
+  if (origin.address.empty() && !origin.version.empty()) return "an origin has no address";
+  if (HasControl(origin.address) || HasControl(origin.version))
+    return "an origin holds a control character";
+  return "";
+}
+
+// Likewise of a file.
 std::string_view FaultOf(const ManifestFile& file) {
   if (file.name.empty() || file.name.size() > DatasetManifest::kNameSizeMax)
     return "a name is not 1 to 1,024 bytes";
-  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
-  if (std::ranges::any_of(file.name, is_control)) return "a name holds a control character";
+  if (HasControl(file.name)) return "a name holds a control character";
+  if (const auto fault = FaultOf(file.origin); !fault.empty()) return fault;
   std::uint64_t rest = file.size_bytes;
   for (const ManifestExtent& extent : file.extents) {
     if (extent.id == ExtentId{}) return "an extent has no id";
@@ -43,6 +64,7 @@ std::string_view FaultOf(const DatasetManifest& manifest) {
   std::uint64_t total = 0;
   for (const ManifestFile& file : manifest.files) {
     if (const auto fault = FaultOf(file); !fault.empty()) return fault;
+    if (file.has_origin() != manifest.has_origins()) return "some files have an origin, some none";
     if (!names.insert(file.name).second) return "two files have the same name";
     if (file.size_bytes > ~std::uint64_t{0} - total) return "the sizes of the files overflow";
     total += file.size_bytes;
@@ -52,6 +74,15 @@ std::string_view FaultOf(const DatasetManifest& manifest) {
 
 Error Corrupt(std::string_view what) {
   return Error{ErrorCode::kCorruption, "dataset manifest: " + std::string(what)};
+}
+
+FileOrigin TakeOrigin(ByteReader& reader) {
+  const auto address_size = reader.Take<std::uint16_t>();
+  const auto version_size = reader.Take<std::uint16_t>();
+  FileOrigin origin;
+  origin.address = reader.TakeText(address_size);
+  origin.version = reader.TakeText(version_size);
+  return origin;
 }
 
 }  // namespace
@@ -85,6 +116,8 @@ Result<std::vector<std::byte>> EncodeDatasetManifest(const DatasetManifest& mani
   std::size_t size = kHeaderSizeBytes + kCheckSizeBytes;
   for (const ManifestFile& file : manifest.files) {
     size += kFileSizeBytesMin + file.name.size() + file.extents.size() * kExtentEncodedSizeBytes;
+    if (manifest.has_origins())
+      size += kOriginSizeBytesMin + file.origin.address.size() + file.origin.version.size();
     if (size > DatasetManifest::kEncodedSizeMax)
       return Error{ErrorCode::kInvalidArgument,
                    "dataset manifest: larger than 8 MiB, about 16 TiB of data; publish the files "
@@ -92,7 +125,7 @@ Result<std::vector<std::byte>> EncodeDatasetManifest(const DatasetManifest& mani
   }
   ByteWriter writer;
   writer.Reserve(size);
-  writer.PutBytes(kMagic);
+  writer.PutBytes(manifest.has_origins() ? kOriginMagic : kMagic);
   writer.Put(static_cast<std::uint32_t>(manifest.files.size()));
   writer.Put(std::uint32_t{0});
   writer.Put(static_cast<std::uint64_t>(size));
@@ -101,6 +134,12 @@ Result<std::vector<std::byte>> EncodeDatasetManifest(const DatasetManifest& mani
     writer.Put(static_cast<std::uint32_t>(file.extents.size()));
     writer.Put(file.size_bytes);
     writer.PutText(file.name);
+    if (manifest.has_origins()) {
+      writer.Put(static_cast<std::uint16_t>(file.origin.address.size()));
+      writer.Put(static_cast<std::uint16_t>(file.origin.version.size()));
+      writer.PutText(file.origin.address);
+      writer.PutText(file.origin.version);
+    }
     for (const ManifestExtent& extent : file.extents) {
       writer.PutBytes(extent.id);
       writer.Put(extent.size_bytes);
@@ -116,8 +155,9 @@ Result<DatasetManifest> DecodeDatasetManifest(std::span<const std::byte> bytes) 
   if (bytes.size() < kHeaderSizeBytes + kCheckSizeBytes) return Corrupt("shorter than 32 bytes");
   if (bytes.size() > DatasetManifest::kEncodedSizeMax) return Corrupt("larger than 8 MiB");
   const auto checked = bytes.first(bytes.size() - kCheckSizeBytes);
-  if (!std::ranges::equal(bytes.first(kMagic.size()), kMagic))
-    return Corrupt("no magic of version 1");
+  const bool has_origins = std::ranges::equal(bytes.first(kOriginMagic.size()), kOriginMagic);
+  if (!has_origins && !std::ranges::equal(bytes.first(kMagic.size()), kMagic))
+    return Corrupt("no magic of version 1 or 2");
   if (LoadLittleEndian<std::uint64_t>(bytes, checked.size()) != Xxh3(checked))
     return Corrupt("the check does not fit the bytes");
 
@@ -135,6 +175,7 @@ Result<DatasetManifest> DecodeDatasetManifest(std::span<const std::byte> bytes) 
     const auto extent_count = reader.Take<std::uint32_t>();
     file.size_bytes = reader.Take<std::uint64_t>();
     file.name = reader.TakeText(name_size);
+    if (has_origins) file.origin = TakeOrigin(reader);
     if (!reader.ok() || extent_count > reader.remaining() / kExtentEncodedSizeBytes)
       return Corrupt("a file does not fit");
     file.extents.resize(extent_count);
@@ -145,6 +186,7 @@ Result<DatasetManifest> DecodeDatasetManifest(std::span<const std::byte> bytes) 
     }
   }
   if (!reader.AtEnd()) return Corrupt("bytes behind the last file");
+  if (manifest.has_origins() != has_origins) return Corrupt("an origin is missing");
   if (const auto fault = FaultOf(manifest); !fault.empty()) return Corrupt(fault);
   return manifest;
 }

@@ -32,13 +32,25 @@ struct ManifestExtent {
   bool operator==(const ManifestExtent&) const = default;
 };
 
+// Where the bytes of a file are if the nodes only cache them: an object of a store, or a file of a
+// folder that all nodes share.
+struct FileOrigin {
+  // s3://BUCKET/KEY or an absolute path. Empty: the file has no origin, and nodes hold its extents.
+  std::string address;
+  std::string version;  // The store's ETag when the file was published; empty: it named none.
+
+  bool operator==(const FileOrigin&) const = default;
+};
+
 // One named file: its bytes are those of its extents, in order. All extents but the last hold
 // kExtentSizeMax bytes, so that an offset finds its extent by division. An empty file has none.
 struct ManifestFile {
   std::string name;  // 1 to 1,024 bytes, no control characters; unique in its manifest.
   std::uint64_t size_bytes = 0;
   std::vector<ManifestExtent> extents;
+  FileOrigin origin = {};
 
+  bool has_origin() const noexcept { return !origin.address.empty(); }
   bool operator==(const ManifestFile&) const = default;
 };
 
@@ -49,15 +61,27 @@ struct DatasetManifest {
   // What a frame can carry: room for 16 TiB in extents of full size.
   static constexpr std::size_t kEncodedSizeMax = std::size_t{8} << 20;
   static constexpr std::size_t kNameSizeMax = 1024;
+  static constexpr std::size_t kOriginSizeMax = 4096;  // Of an address, and of a version.
 
-  std::vector<ManifestFile> files;
+  std::vector<ManifestFile> files;  // All of them have an origin, or none has.
 
   std::uint64_t size_bytes() const noexcept;  // Of all files.
+  // The durability class of the name is `origin`: nodes cache its extents, and hold no replicas.
+  bool has_origins() const noexcept { return !files.empty() && files.front().has_origin(); }
   // The file called `name`, or null.
   const ManifestFile* Find(std::string_view name) const noexcept;
 
   bool operator==(const DatasetManifest&) const = default;
 };
+
+// Calls `visit` with each extent of which nodes are to hold replicas.
+template <class Visit>
+void ForEachHeldExtent(const DatasetManifest& manifest, const Visit& visit) {
+  for (const ManifestFile& file : manifest.files) {
+    if (file.has_origin()) continue;
+    for (const ManifestExtent& extent : file.extents) visit(extent);
+  }
+}
 
 // Fails with kInvalidArgument if a file breaks a rule above, or if the result passes
 // kEncodedSizeMax.

@@ -33,6 +33,15 @@ class FileCopies {
                                               std::uint64_t size_bytes, const IsRight& is_right,
                                               Patience& patience) const = 0;
 
+  // The same for the files of any reader. Fails with kCorruption, too, if they have one copy.
+  static Result<PooledBuffer> ReadRight(const RangeReader& reader, std::uint32_t file,
+                                        std::uint64_t offset_bytes, std::uint64_t size_bytes,
+                                        const IsRight& is_right) {
+    if (const FileCopies* const copies = Of(reader))
+      return copies->ReadFromCopies(file, offset_bytes, size_bytes, is_right, Patience::OfThread());
+    return Error{ErrorCode::kCorruption, "there is one copy of the file"};
+  }
+
   // For people: the copies of the file that were found to be damaged, one line each.
   virtual std::vector<std::string> DamagedCopies(std::uint32_t file) const = 0;
 

@@ -51,8 +51,8 @@ class RangeQueue {
   virtual void Poll(std::chrono::milliseconds timeout) = 0;
 
   // A descriptor that is readable while Poll() can call a group without waiting, provided that
-  // Poll() was called after the last Submit(). The queue owns it. Fails with kIo if there is none
-  // to be had.
+  // Poll() was called after the last Submit() or GiveUp(). The queue owns it. Fails with kIo if
+  // there is none to be had.
   virtual Result<int> EventDescriptor() = 0;
 };
 

@@ -3,6 +3,7 @@
 import itertools
 import select
 import threading
+import time
 from collections.abc import Callable, Hashable
 from concurrent import futures
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ _DAY_S = 86_400.0
 # How often those who wait look for what no descriptor tells: futures that were cancelled, batches
 # whose time is over, and descriptors that files want and other threads have.
 _LOOK_S = 0.05
+# How long a program that has ended waits for the futures of its reads.
+_LEAVING_S = 2.0
+_THREAD_NAME = "ffrecord-reads"
 
 # Makes a batch of what was read for some indices.
 Settle = Callable[[_ffrecord.Batch, npt.ArrayLike, OnCorrupt], Batch]
@@ -70,7 +74,9 @@ class BatchQueue(Closing):
         token: Hashable = None,
         timeout_s: float | None = None,
     ) -> Hashable:
-        """Begin to read a batch, and wait for nothing.
+        """Begin to read a batch, and do not wait for its records.
+
+        The first batch to need a page of a file's index waits for that page, at most `timeout_s`.
 
         Args:
             indices: as for `Reader.read`.
@@ -168,7 +174,7 @@ class FutureReads:
     def _start_waiting(self, token: Hashable) -> None:
         """Start the thread, which looks once the lock is free. Without it nobody would wait."""
         try:
-            threading.Thread(target=self._wait, name="ffrecord-reads").start()
+            threading.Thread(target=self._wait, name=_THREAD_NAME).start()
         except BaseException:
             self._queue.cancel(token)
             raise
@@ -177,14 +183,27 @@ class FutureReads:
     def _wait(self) -> None:
         events = select.poll()  # Needs no descriptor of its own: there may be none to be had.
         events.register(self._descriptor, select.POLLIN)
+        ended_at: float | None = None  # The program.
         while True:
             self._take()
+            if ended_at is None and _has_program_ended():
+                ended_at = time.monotonic()
+            if ended_at is not None and time.monotonic() > ended_at + _LEAVING_S:
+                self._leave()
             with self._lock:
                 # Here alone: while this thread goes on, nobody starts another.
                 self._is_waited_for = bool(self._futures)
                 if not self._is_waited_for:
                     return
             events.poll(_LOOK_S * 1000)
+
+    def _leave(self) -> None:
+        """Cancel what is not complete: a daemon may be silent, and nobody waits for it."""
+        with self._lock:
+            left = list(self._futures.values())
+        for future in left:
+            future.cancel()
+        self._take()
 
     def _take(self) -> None:
         while True:
@@ -225,8 +244,8 @@ class LoopReads:
             self._take()
             return await future
         finally:
-            if self._futures.pop(token, None) is not None:
-                self._queue.cancel(token)
+            if self._futures.pop(token, None) is not None and self._queue.cancel(token):
+                self._take()  # Ends what can be ended: perhaps nobody looks again.
             if not self._futures:
                 loop.remove_reader(self._descriptor)
 
@@ -242,6 +261,15 @@ class LoopReads:
             future = self._futures.pop(done.token)
             if not future.done():
                 _settle_future(future, done)
+
+
+def _has_program_ended() -> bool:
+    """Whether no thread of the program is left; Python waits for those of its reads alone."""
+    main = threading.main_thread()
+    return not main.is_alive() and all(
+        thread is main or thread.daemon or thread.name == _THREAD_NAME
+        for thread in threading.enumerate()
+    )
 
 
 def _settle_future(

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from ffrecord import _ffrecord
 from ffrecord._locations import expand, normalise
@@ -22,15 +23,19 @@ def publish(
     address: str,
     *,
     replace: bool = False,
+    durability: Literal["replicas", "origin"] = "replicas",
     timeout_s: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Upload sealed files as one dataset, which becomes visible all at once.
+    """Publish sealed files as one dataset, which becomes visible all at once.
 
     Args:
         files: as for `ffrecord.open`, but local; checked before the upload.
         address: `ffrecord://host[:port]/name`.
         replace: replace a dataset of that name.
+        durability: "replicas" uploads the files. "origin" leaves them where they are: the nodes
+            of a cluster fetch and cache them. Then `files` are `s3://` objects, or lie in a folder
+            that all nodes share, and the setting `origins` of the daemons lists that place.
         timeout_s: for each call, retries included.
         progress: called with bytes done and bytes in all.
 
@@ -39,11 +44,21 @@ def publish(
         CorruptionError: a file is damaged.
         UnavailableError: the daemon does not answer.
         DeadlineExceeded: it did not answer in time.
+        PermissionError: the daemons may not fetch a file from its origin.
         OSError: a file cannot be read, or the daemon's disk is full.
-        ValueError: the address is malformed.
+        ValueError: the address or `durability` is malformed, or a file cannot have that class.
     """
+    if durability not in ("replicas", "origin"):
+        raise ValueError(f'durability is "replicas" or "origin", not {durability!r}')
     paths = expand(normalise(files))
-    _ffrecord.publish(paths, address, replace=replace, timeout_s=timeout_s, progress=progress)
+    _ffrecord.publish(
+        paths,
+        address,
+        replace=replace,
+        from_origin=durability == "origin",
+        timeout_s=timeout_s,
+        progress=progress,
+    )
 
 
 def list_published(

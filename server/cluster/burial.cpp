@@ -5,11 +5,14 @@
 
 namespace ffrecord::server::cluster {
 
-std::vector<ExtentId> Burial::Unnamed(const View& view) {
-  std::vector<ExtentId> unnamed;
+const std::vector<ExtentId>& Burial::Unnamed(const View& view) const {
+  const std::pair at(view.names.change_count(), view.extents.ChangeCount());
+  if (unnamed_at_ == at) return unnamed_;
+  unnamed_.clear();
   for (const ManifestExtent& extent : view.extents.All())
-    if (!view.names.Find(extent.id)) unnamed.push_back(extent.id);
-  return unnamed;
+    if (!view.names.Find(extent.id)) unnamed_.push_back(extent.id);
+  unnamed_at_ = at;
+  return unnamed_;
 }
 
 std::vector<ExtentId> Burial::Left(const View& view, const Tombstone& tombstone,
@@ -30,9 +33,9 @@ bool Burial::IsInMotion(const View& view, const Tombstone& tombstone) {
                              [&](const ExtentId& id) { return tombstone.record.Names(id); });
 }
 
-Flags Burial::OnAskBuried(TimePoint now, const View& view, const AskBuried& question) {
+Flags Burial::OnAskBuried(TimePoint now, const View& view, const AskBuried& question) const {
   Flags flags;
-  const auto unnamed = Unnamed(view);
+  const auto& unnamed = Unnamed(view);
   for (const std::string& key : question.keys) {
     const Tombstone* const found = view.tombstones.Find(key);
     flags.push_back(found != nullptr && view.MayConclude(now) &&
@@ -41,7 +44,7 @@ Flags Burial::OnAskBuried(TimePoint now, const View& view, const AskBuried& ques
   return flags;
 }
 
-std::vector<ExtentId> Burial::Unexplained(const View& view) {
+std::vector<ExtentId> Burial::Unexplained(const View& view) const {
   std::vector<ExtentId> unexplained;
   for (const ExtentId& id : Unnamed(view))
     if (!view.tombstones.Names(id) && !view.mirror.Find(UploadKey(UploadOf(id))))
@@ -53,7 +56,7 @@ void Burial::Step(TimePoint now, const View& view, Outbox& out) {
   if (now < next_ || look_ != 0) return;
   next_ = now + options_.interval;
   if (view.tombstones.all().empty() || !view.MayConclude(now)) return;
-  const auto unnamed = Unnamed(view);
+  const auto& unnamed = Unnamed(view);
   for (const auto& [key, tombstone] : view.tombstones.all()) {
     if (now - tombstone.seen < tombstone.record.grace || Left(view, tombstone, unnamed).empty())
       continue;

@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/cluster/view.h"
@@ -24,9 +26,9 @@ class Burial {
   explicit Burial(const Options& options) : options_(options) {}
 
   // For each tombstone, whether it is known and nothing of it is left here.
-  static Flags OnAskBuried(TimePoint now, const View& view, const AskBuried& question);
+  Flags OnAskBuried(TimePoint now, const View& view, const AskBuried& question) const;
   // Extents that neither a name, nor an upload, nor a tombstone explains.
-  static std::vector<ExtentId> Unexplained(const View& view);
+  std::vector<ExtentId> Unexplained(const View& view) const;
 
   void Step(TimePoint now, const View& view, Outbox& out);
   bool Take(TimePoint now, const View& view, const Answer& answer, Outbox& out);
@@ -34,17 +36,20 @@ class Burial {
 
  private:
   using Tombstone = TombstoneTable::Tombstone;
-  // This node's extents that no name refers to.
-  static std::vector<ExtentId> Unnamed(const View& view);
+  // This node's extents that no name refers to. Walks all of them after a change alone.
+  const std::vector<ExtentId>& Unnamed(const View& view) const;
   // Those of them that the tombstone names.
   static std::vector<ExtentId> Left(const View& view, const Tombstone& tombstone,
                                     const std::vector<ExtentId>& unnamed);
   static bool IsInMotion(const View& view, const Tombstone& tombstone);
 
-  const Options options_;
+  Options options_;
   TimePoint next_{};
   CallId look_ = 0;  // At one tombstone, in the store.
   std::string looked_at_;
+  // With the change counts of names and extents by which they are so.
+  mutable std::vector<ExtentId> unnamed_;
+  mutable std::optional<std::pair<std::uint64_t, std::uint64_t>> unnamed_at_;
 };
 
 }  // namespace ffrecord::server::cluster

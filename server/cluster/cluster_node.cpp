@@ -15,16 +15,69 @@ ClusterNode::ClusterNode(const Options& options, const LocalExtents& extents)
     : options_(options),
       node_(options.lease.node),
       lease_(options.lease),
+      continuity_(
+          {.seed = options.lease.record.epoch, .node = options.lease.node, .mark = options.mark}),
       mirror_(options.mirror, [this](const auto& keys) { OnChange(keys); }),
-      view_{node_, lease_, mirror_, names_, tombstones_, extents, slots_, live_},
+      known_(options.known),
+      view_{node_, lease_, mirror_, names_, tombstones_, extents, slots_, continuity_, live_},
       replication_(options.replication),
       burial_(options.burial),
       leader_(options.leader) {}
 
+// --- Knowledge of the metadata ------------------------------------------------------------------
+
+KnownNames ClusterNode::TrustedNames() const {
+  if (known_) return *known_;
+  KnownNames known;
+  for (const auto& [text, name] : names_.names()) known[text] = {name.record, name.revision};
+  return known;
+}
+
+// While the metadata is not confirmed, the names of before; then those that there are.
+void ClusterNode::RememberNames() {
+  if (continuity_.is_frozen()) {
+    if (!known_) known_ = TrustedNames();
+  } else if (mirror_.was_listed()) {
+    known_.reset();
+  }
+}
+
+// Nothing that was begun in another history goes on.
+void ClusterNode::Restart(TimePoint now) {
+  mirror_.Restart(out_);
+  lease_.LookAgain(now);
+  commits_.clear();
+  slots_ = {};
+  level_ = 1;
+  leader_ = Leader(options_.leader);
+  burial_ = Burial(options_.burial);
+  replication_ = Replication(options_.replication);
+  for (auto& [id, publication] : publications_) publication.Restart(now);
+  for (auto& [id, rebuild] : rebuilds_) rebuild.Restart(now);
+}
+
+void ClusterNode::NoteCommits(const std::vector<Action>& actions) {
+  for (const Action& action : actions)
+    if (std::holds_alternative<MetaStore::Commit>(action.call))
+      commits_[action.id] = mirror_.revision();
+}
+
+void ClusterNode::CheckOutcome(const Answer& answer) {
+  const auto commit = commits_.extract(answer.id);
+  if (commit.empty()) return;
+  const auto& outcome = std::get<Result<MetaStore::Outcome>>(answer.reply);
+  if (outcome && outcome.value().fate == MetaStore::Outcome::Fate::kCommitted &&
+      outcome.value().revision <= commit.mapped() && mirror_.was_listed())
+    continuity_.Refute();
+}
+
 void ClusterNode::OnChange(const std::set<std::string>& keys) {
+  continuity_.Update(keys, mirror_);
+  RememberNames();
   names_.Update(keys, mirror_);
   tombstones_.Update(now_, keys, mirror_);
   if (keys.contains(std::string(kSlotsKey))) TakeSlots();
+  if (keys.contains(std::string(kLevelKey))) level_ = LevelIn(mirror_.Find(kLevelKey));
   for (const std::string& key : keys)
     if (const auto node = NameIn(kNodeKeys, key)) {
       if (mirror_.Find(key) != nullptr)
@@ -46,38 +99,61 @@ void ClusterNode::TakeSlots() {
 std::vector<Action> ClusterNode::Step(TimePoint now) {
   now_ = now;
   StepAll(now);
+  return Done(now);
+}
+
+std::vector<Action> ClusterNode::Done(TimePoint now) {
+  if (continuity_.TakeRestart()) {
+    RememberNames();
+    Restart(now);
+    StepAll(now);
+  }
   Collect();
-  return out_.Take();
+  auto actions = out_.Take();
+  NoteCommits(actions);
+  return actions;
 }
 
 std::vector<Action> ClusterNode::Step(TimePoint now, const Answer& answer) {
   now_ = now;
+  CheckOutcome(answer);
+  const bool had_lease = lease_.lease() != 0, was_watching = mirror_.is_watching();
   bool is_taken = lease_.Take(now, answer, out_) || mirror_.Take(now, answer, out_) ||
+                  continuity_.Take(now, slots_.map.version, answer, out_) ||
                   names_.Take(now, answer) || replication_.Take(now, view_, answer, out_) ||
                   burial_.Take(now, view_, answer, out_) ||
                   leader_.Take(now, view_, answer, out_) || TakeOpening(now, answer);
   for (auto at = publications_.begin(); !is_taken && at != publications_.end(); ++at)
     is_taken = at->second.Take(now, view_, answer, out_);
+  for (auto at = rebuilds_.begin(); !is_taken && at != rebuilds_.end(); ++at)
+    is_taken = at->second.Take(now, view_, answer, out_);
+  // The store has begun anew, perhaps from an older state.
+  if ((had_lease && lease_.lease() == 0) || (was_watching && !mirror_.is_watching()))
+    continuity_.Doubt();
   StepAll(now);
-  Collect();
-  return out_.Take();
+  return Done(now);
 }
 
 void ClusterNode::StepAll(TimePoint now) {
+  continuity_.Step(now, out_);
+  lease_.Allow(continuity_.is_checked() && !is_outdated());
   lease_.Step(now, out_);
-  mirror_.Step(now, out_);
+  if (continuity_.is_checked()) mirror_.Step(now, out_);
   names_.Step(now, slots_, out_);
   replication_.Step(now, view_, out_);
   burial_.Step(now, view_, out_);
   leader_.Step(now, view_, out_);
   StepOpenings(now);
   for (auto& [id, publication] : publications_) publication.Step(now, view_, out_);
+  for (auto& [id, rebuild] : rebuilds_) rebuild.Step(now, view_, out_);
 }
 
 TimePoint ClusterNode::wake() const {
-  TimePoint wake = std::min({lease_.wake(), mirror_.wake(), names_.wake(), replication_.wake(),
+  TimePoint wake = std::min({lease_.wake(), continuity_.wake(), names_.wake(), replication_.wake(),
                              burial_.wake(), leader_.wake()});
+  if (continuity_.is_checked()) wake = std::min(wake, mirror_.wake());
   for (const auto& [id, publication] : publications_) wake = std::min(wake, publication.wake());
+  for (const auto& [id, rebuild] : rebuilds_) wake = std::min(wake, rebuild.wake());
   for (const auto& [id, opening] : openings_) wake = std::min(wake, opening.next);
   return wake;
 }
@@ -105,6 +181,10 @@ Flags ClusterNode::OnAsk(TimePoint, const AskFilled& question) const {
   return {replication_.IsFilled(view_, question.version)};
 }
 
+Known ClusterNode::OnAsk(TimePoint, const AskKnown& question) const {
+  return {continuity_.mark(), question.with_names ? TrustedNames() : KnownNames()};
+}
+
 // --- Requests -----------------------------------------------------------------------------------
 
 bool ClusterNode::TakesUpload(TimePoint now, std::uint64_t upload) const {
@@ -113,6 +193,11 @@ bool ClusterNode::TakesUpload(TimePoint now, std::uint64_t upload) const {
 
 ClusterNode::RequestId ClusterNode::Begin(Publication::Request request) {
   publications_.emplace(++last_request_, Publication(std::move(request)));
+  return last_request_;
+}
+
+ClusterNode::RequestId ClusterNode::Begin(const Rebuild::Request& request) {
+  rebuilds_.emplace(++last_request_, Rebuild(request));
   return last_request_;
 }
 
@@ -135,7 +220,8 @@ void ClusterNode::StepOpenings(TimePoint now) {
       finished_.push_back({id, Error{ErrorCode::kDeadlineExceeded,
                                      "the upload could not be recorded in time; try again"}});
     } else {
-      if (opening.call == 0 && now >= opening.next) {
+      if (opening.call == 0 && now >= opening.next && mirror_.was_listed() &&
+          continuity_.is_checked()) {
         MetaStore::Commit commit;
         commit.compares.push_back({UploadKey(opening.upload), 0});
         commit.compares.push_back({UploadTombstoneKey(opening.upload), 0});
@@ -170,7 +256,17 @@ void ClusterNode::Collect() {
     finished_.push_back({at->first, *at->second.result()});
     at = publications_.erase(at);
   }
+  for (auto at = rebuilds_.begin(); at != rebuilds_.end();) {
+    if (!at->second.result()) {
+      ++at;
+      continue;
+    }
+    rebuilt_.push_back({at->first, *at->second.result()});
+    at = rebuilds_.erase(at);
+  }
 }
+
+std::vector<ClusterNode::Rebuilt> ClusterNode::TakeRebuilt() { return std::exchange(rebuilt_, {}); }
 
 std::vector<ClusterNode::Finished> ClusterNode::TakeFinished() {
   return std::exchange(finished_, {});

@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "server/cluster/burial.h"
+#include "server/cluster/continuity.h"
 #include "server/cluster/key_mirror.h"
 #include "server/cluster/leader.h"
 #include "server/cluster/lease_keeper.h"
 #include "server/cluster/machine.h"
 #include "server/cluster/name_table.h"
 #include "server/cluster/publication.h"
+#include "server/cluster/rebuild.h"
 #include "server/cluster/replication.h"
 #include "server/cluster/view.h"
 
@@ -32,6 +34,9 @@ class ClusterNode {
     Replication::Options replication = {};
     Burial::Options burial = {};
     Leader::Options leader = {};
+    // What this node has seen of the metadata before it started, and the names by then.
+    HistoryMark mark = {};
+    KnownNames known = {};
   };
   // `extents` outlives the node.
   ClusterNode(const Options& options, const LocalExtents& extents);
@@ -41,12 +46,15 @@ class ClusterNode {
   std::vector<Action> Step(TimePoint now);
   std::vector<Action> Step(TimePoint now, const Answer& answer);
   TimePoint wake() const;
+  // The store may be another than before: nothing is believed until it has been looked at.
+  void Doubt() { continuity_.Doubt(); }
 
   // Questions of other nodes: answered at once, without effect.
   Holdings OnAsk(TimePoint now, const AskHoldings& question) const;
   Flags OnAsk(TimePoint now, const AskHeard& question) const;
   Flags OnAsk(TimePoint now, const AskBuried& question) const;
   Flags OnAsk(TimePoint now, const AskFilled& question) const;
+  Known OnAsk(TimePoint now, const AskKnown& question) const;
 
   // Whether bytes of that upload may be written and sealed here now.
   bool TakesUpload(TimePoint now, std::uint64_t upload) const;
@@ -62,11 +70,25 @@ class ClusterNode {
   // finishes without an error. Fails with kConflict if it was given up: its extents are going.
   RequestId BeginUpload(std::uint64_t upload, TimePoint deadline);
   std::vector<Finished> TakeFinished();
+  // Of an operator, likewise.
+  RequestId Begin(const Rebuild::Request& request);
+  struct Rebuilt {
+    RequestId request = 0;
+    Result<Rebuild::Report> result;
+  };
+  std::vector<Rebuilt> TakeRebuilt();
 
   const View& view() const { return view_; }
+  // The names by continuity().mark(): what this node has trusted last, also if the metadata was put
+  // back to an older state since.
+  KnownNames TrustedNames() const;
   const Leader& leader() const { return leader_; }
   const Replication& replication() const { return replication_; }
   std::vector<ExtentId> Unexplained() const { return burial_.Unexplained(view_); }
+  // Of the cluster, as the store says.
+  std::uint32_t level() const { return level_; }
+  // The cluster is above what this program knows: the node lets its lease end.
+  bool is_outdated() const { return level_ > options_.lease.record.level; }
 
  private:
   struct Opening {
@@ -76,6 +98,12 @@ class ClusterNode {
     CallId call = 0;
   };
 
+  void Restart(TimePoint now);
+  void RememberNames();
+  // Revisions that commits of ours must exceed, as the mirror has shown them before.
+  void NoteCommits(const std::vector<Action>& actions);
+  void CheckOutcome(const Answer& answer);
+  std::vector<Action> Done(TimePoint now);
   void OnChange(const std::set<std::string>& keys);
   void TakeSlots();
   void StepAll(TimePoint now);
@@ -88,10 +116,14 @@ class ClusterNode {
   Outbox out_;
   TimePoint now_{};
   LeaseKeeper lease_;
+  Continuity continuity_;
   KeyMirror mirror_;
+  std::optional<KnownNames> known_;  // Of before the metadata was put back, or before the start.
+  std::map<CallId, std::uint64_t> commits_;
   NameTable names_;
   TombstoneTable tombstones_;
   SlotsRecord slots_;
+  std::uint32_t level_ = 1;
   std::set<std::string> live_;
   View view_;
   Replication replication_;
@@ -100,7 +132,9 @@ class ClusterNode {
   RequestId last_request_ = 0;
   std::map<RequestId, Publication> publications_;
   std::map<RequestId, Opening> openings_;
+  std::map<RequestId, Rebuild> rebuilds_;
   std::vector<Finished> finished_;
+  std::vector<Rebuilt> rebuilt_;
 };
 
 }  // namespace ffrecord::server::cluster

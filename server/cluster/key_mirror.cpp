@@ -47,8 +47,20 @@ void KeyMirror::TakePage(TimePoint now, const Result<MetaStore::Page>& page) {
   if (!page.value().more) TakeListed();
 }
 
+void KeyMirror::Restart(Outbox& out) {
+  if (watch_ != 0) out.Ask(EndWatch{watch_});
+  call_ = watch_ = 0;
+  for (const auto& [key, entry] : entries_) forgotten_.insert(key);
+  entries_.clear();
+  listed_.clear();
+  revision_ = listed_revision_ = 0;
+  was_listed_ = false;
+  must_list_ = true;
+  next_ = {};
+}
+
 void KeyMirror::TakeListed() {
-  std::set<std::string> changed;
+  std::set<std::string> changed = std::exchange(forgotten_, {});
   for (const auto& [key, entry] : entries_)
     if (!listed_.contains(key)) changed.insert(key);
   for (const auto& [key, entry] : listed_) {
@@ -65,7 +77,7 @@ void KeyMirror::TakeListed() {
 void KeyMirror::TakeNews(TimePoint now, const MetaStore::News& news) {
   if (news.kind != MetaStore::News::Kind::kEvents) {
     watch_ = 0;
-    must_list_ = news.kind == MetaStore::News::Kind::kCompacted;
+    must_list_ = must_list_ || news.kind == MetaStore::News::Kind::kCompacted;
     next_ = now + options_.retry;
     return;
   }

@@ -27,7 +27,8 @@ class KeyMirror {
   KeyMirror(const Options& options, OnChange on_change)
       : options_(options), on_change_(std::move(on_change)) {}
 
-  // Everything has been listed since this node started. Before, the entries are empty.
+  // Everything has been listed since this node started, or since Restart(). Before, the entries are
+  // empty.
   bool was_listed() const { return was_listed_; }
   // All changes up to this revision are in the entries.
   std::uint64_t revision() const { return revision_; }
@@ -36,6 +37,10 @@ class KeyMirror {
 
   void Step(TimePoint now, Outbox& out);
   bool Take(TimePoint now, const Answer& answer, Outbox& out);
+  // The store does not go on from where this knew it: forgets all, and lists anew. What the listing
+  // finds has all changed, for revisions of two histories say nothing of each other.
+  void Restart(Outbox& out);
+  bool is_watching() const { return watch_ != 0; }
   TimePoint wake() const { return call_ == 0 && watch_ == 0 ? next_ : TimePoint::max(); }
 
  private:
@@ -51,6 +56,7 @@ class KeyMirror {
   bool must_list_ = true;
   Entries listed_;                     // Of the listing that is under way,
   std::uint64_t listed_revision_ = 0;  // which is of this revision.
+  std::set<std::string> forgotten_;    // Keys of a history that has ended.
   CallId call_ = 0;
   CallId watch_ = 0;
   TimePoint next_{};

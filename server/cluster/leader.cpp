@@ -1,11 +1,14 @@
 #include "server/cluster/leader.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
 #include <utility>
 
+#include "libffrecord/base/checksum.h"
 #include "libffrecord/base/hex.h"
+#include "server/cluster/members.h"
 #include "server/cluster/placement.h"
 
 namespace ffrecord::server::cluster {
@@ -20,15 +23,12 @@ std::vector<std::byte> OwnValue(const View& view) {
   return {bytes.begin(), bytes.end()};
 }
 
-// The members that operators have let in, by id.
-std::map<std::string, MemberRecord> MembersOf(const View& view) {
-  std::map<std::string, MemberRecord> members;
-  const auto& entries = view.mirror.entries();
-  for (auto at = entries.lower_bound(kMemberKeys);
-       at != entries.end() && at->first.starts_with(kMemberKeys); ++at)
-    if (auto member = MemberRecord::Decode(at->second.value))
-      members.emplace(*NameIn(kMemberKeys, at->first), std::move(member).value());
-  return members;
+// The history of the metadata; none: there is no record of it yet, or none that can be read.
+std::optional<HistoryRecord> HistoryOf(const View& view) {
+  const MetaStore::KeyValue* const key = view.mirror.Find(kHistoryKey);
+  if (key == nullptr) return std::nullopt;
+  auto record = HistoryRecord::Decode(key->value);
+  return record ? std::optional(std::move(record).value()) : std::nullopt;
 }
 
 }  // namespace
@@ -44,10 +44,15 @@ void Leader::Step(TimePoint now, const View& view, Outbox& out) {
   next_ = now + options_.interval;
   if (commit_ != 0 || !questions_.empty() || !view.mirror.was_listed()) return;
   if (view.mirror.revision() < awaited_) return;
-  if (!view.lease.IsLeased(now)) return;
+  if (!view.lease.IsLeased(now) || !view.continuity.is_checked()) return;
+  // Uploads that were open in an older state may be data by now: their time begins when an operator
+  // has confirmed it.
+  if (!view.continuity.is_trusted()) uploads_seen_.clear();
   if (!is_leading()) return Campaign(now, view, out);
+  if (ApproveMembers(now, view, out)) return;
   NoteDown(now, view);
-  if (ChangeMap(now, view, out)) return;
+  if (ChangeMap(now, view, out) || !view.continuity.is_trusted()) return;
+  if (ForgetRebuilt(now, view, out)) return;
   // By turns, so that none of them keeps the others from theirs.
   for (int tries = 0; tries < 3; ++tries) {
     turn_ = (turn_ + 1) % 3;
@@ -64,8 +69,25 @@ void Leader::Campaign(TimePoint now, const View& view, Outbox& out) {
   MetaStore::Commit commit;
   commit.compares.push_back({std::string(kLeaderKey), 0});
   commit.puts.push_back({std::string(kLeaderKey), OwnValue(view), view.lease.lease()});
+  AddTerm(view, commit);
   asked_ = Asked::kLead;
   commit_ = out.Ask(std::move(commit), now + options_.patience);
+}
+
+void Leader::AddTerm(const View& view, MetaStore::Commit& commit) {
+  const MetaStore::KeyValue* const key = view.mirror.Find(kHistoryKey);
+  auto history = HistoryOf(view);
+  if (key != nullptr && !history) return;  // Of a later version of this program.
+  const std::array words{view.lease.epoch(), ++campaign_count_, view.mirror.revision()};
+  const std::uint64_t token = std::max<std::uint64_t>(Xxh3(std::as_bytes(std::span(words))), 1);
+  if (!history) {
+    history.emplace();
+    history->incarnation = token;
+  }
+  const std::uint64_t revision = key == nullptr ? 0 : key->mod_revision;
+  history->AddTerm(token, revision);
+  commit.compares.push_back({std::string(kHistoryKey), revision});
+  commit.puts.push_back({std::string(kHistoryKey), history->Encode()});
 }
 
 void Leader::Commit(TimePoint now, MetaStore::Commit commit, Outbox& out) {
@@ -74,48 +96,72 @@ void Leader::Commit(TimePoint now, MetaStore::Commit commit, Outbox& out) {
   commit_ = out.Ask(std::move(commit), now + options_.patience);
 }
 
+bool Leader::ApproveMembers(TimePoint now, const View& view, Outbox& out) {
+  if (!options_.approves_members) return false;
+  MetaStore::Commit commit;
+  for (const auto& [id, member] : MembersOf(view)) {
+    if (member.state != MemberRecord::State::kWaiting || commit.puts.size() == kSubjectsMax)
+      continue;
+    const std::string key = Key(kMemberKeys, id);
+    MemberRecord approved = member;
+    approved.state = MemberRecord::State::kIn;
+    commit.compares.push_back({key, view.mirror.Find(key)->mod_revision});
+    commit.puts.push_back({key, approved.Encode()});
+  }
+  if (commit.puts.empty()) return false;
+  Commit(now, std::move(commit), out);
+  return true;
+}
+
+// What rebuilds have noted serves until the metadata is confirmed.
+bool Leader::ForgetRebuilt(TimePoint now, const View& view, Outbox& out) {
+  MetaStore::Commit commit;
+  const auto& entries = view.mirror.entries();
+  for (auto at = entries.lower_bound(kRebuiltKeys);
+       at != entries.end() && at->first.starts_with(kRebuiltKeys) &&
+       commit.deletes.size() < kSubjectsMax;
+       ++at)
+    commit.deletes.push_back(at->first);
+  if (commit.deletes.empty()) return false;
+  Commit(now, std::move(commit), out);
+  return true;
+}
+
 // --- The slot map -------------------------------------------------------------------------------
 
 void Leader::NoteDown(TimePoint now, const View& view) {
   std::erase_if(down_since_, [&](const auto& entry) { return view.IsLive(entry.first); });
   for (const auto& [id, member] : MembersOf(view))
-    if (!view.IsLive(id)) down_since_.try_emplace(id, now);
+    if (member.counts() && !view.IsLive(id)) down_since_.try_emplace(id, now);
 }
 
-// All that may hold extents. Those that are draining, or down for long, without weight.
 std::vector<PlacedNode> Leader::Placeable(TimePoint now, const View& view) const {
-  std::vector<PlacedNode> nodes;
-  for (const auto& [id, member] : MembersOf(view)) {
-    if (member.state == MemberRecord::State::kOut) continue;
+  return PlaceableNodes(view, [&](const std::string& id) {
     const auto down = down_since_.find(id);
-    const std::uint16_t placed = view.slots.map.Find(id);
-    if (down != down_since_.end() && placed == SlotMap::kNoNode) continue;  // Never seen yet.
-    const bool was_lost = placed != SlotMap::kNoNode && view.slots.map.nodes[placed].weight == 0;
-    const bool is_lost =
-        down != down_since_.end() && (was_lost || now - down->second >= options_.down_grace);
-    const bool takes = member.state == MemberRecord::State::kIn && !is_lost;
-    nodes.push_back({id, member.domain, takes ? member.weight : 0});
-  }
-  return nodes;
+    return down != down_since_.end() && now - down->second >= options_.down_grace;
+  });
 }
 
 bool Leader::ChangeMap(TimePoint now, const View& view, Outbox& out) {
   auto nodes = Placeable(now, view);
-  if (nodes.empty() ||
-      (nodes == view.slots.map.nodes && view.slots.map.row_size == options_.row_size))
+  const auto history = HistoryOf(view);
+  SlotMap before = view.slots.map;
+  const std::uint32_t version_min = history ? history->map_version_min : 0;
+  if (nodes.empty() || (nodes == before.nodes && before.row_size == options_.row_size &&
+                        before.version >= version_min))
     return false;
+  before.version = std::max(before.version, version_min);
   std::set<std::string> domains;
   for (const PlacedNode& node : nodes)
     if (node.weight > 0) domains.insert(node.domain);
-  auto map =
-      Place(view.slots.map, std::move(nodes), {.row_size = options_.row_size, .allow_short = true});
+  auto map = Place(before, std::move(nodes), {.row_size = options_.row_size, .allow_short = true});
   if (!map) {
     trouble_ = map.error().message;
     return false;
   }
-  trouble_ = domains.size() < options_.row_size
+  trouble_ = domains.size() < options_.replicas
                  ? std::to_string(domains.size()) + " failure domains are up and " +
-                       std::to_string(options_.row_size) +
+                       std::to_string(options_.replicas) +
                        " replicas are wanted; start or add nodes"
                  : "";
   SlotsRecord record;
@@ -132,22 +178,29 @@ bool Leader::ChangeMap(TimePoint now, const View& view, Outbox& out) {
 }
 
 template <class Question>
-void Leader::AskAll(TimePoint now, const View& view, const Question& question, Outbox& out) {
-  flags_.clear();
-  for (const auto& [id, member] : MembersOf(view)) {
-    if (member.state == MemberRecord::State::kOut) continue;
-    Question asked = question;
-    asked.node = id;
-    questions_.emplace(out.Ask(std::move(asked), now + options_.patience), id);
-  }
+void Leader::Ask(TimePoint now, const std::string& node, Question question, Outbox& out) {
+  question.node = node;
+  questions_.emplace(out.Ask(std::move(question), now + options_.patience), node);
 }
 
+template <class Question>
+void Leader::AskAll(TimePoint now, const View& view, const Question& question, Outbox& out) {
+  flags_.clear();
+  for (const auto& [id, member] : MembersOf(view))
+    if (member.counts()) Ask(now, id, question, out);
+}
+
+// Those that own slots: the others have nothing to get, and may be down for good.
 bool Leader::AskFilledNodes(TimePoint now, const View& view, Outbox& out) {
   if (!view.slots.previous) return false;
   asked_ = Asked::kFilled;
   subjects_ = {{std::string(kSlotsKey), view.mirror.Find(kSlotsKey)->mod_revision}};
-  AskAll(now, view, AskFilled{"", view.map_version()}, out);
-  return true;
+  flags_.clear();
+  const SlotMap& map = view.slots.map;
+  for (const std::uint16_t owner : std::set(map.rows.begin(), map.rows.end()))
+    if (owner != SlotMap::kNoNode)
+      Ask(now, map.nodes[owner].id, AskFilled{"", view.map_version()}, out);
+  return !questions_.empty();
 }
 
 bool Leader::AskAboutUploads(TimePoint now, const View& view, Outbox& out) {
@@ -170,18 +223,22 @@ bool Leader::AskAboutUploads(TimePoint now, const View& view, Outbox& out) {
   return true;
 }
 
+// By turns: while some wait for their grace, those behind them may be done.
 bool Leader::AskAboutTombstones(TimePoint now, const View& view, Outbox& out) {
   AskBuried question;
   subjects_.clear();
   const auto& entries = view.mirror.entries();
-  for (auto at = entries.lower_bound(kTombstoneKeys);
-       at != entries.end() && at->first.starts_with(kTombstoneKeys) &&
-       question.keys.size() < kSubjectsMax;
-       ++at) {
+  const auto is_tombstone = [&](auto at) {
+    return at != entries.end() && at->first.starts_with(kTombstoneKeys);
+  };
+  auto at = entries.upper_bound(last_tombstone_);
+  if (!is_tombstone(at)) at = entries.lower_bound(kTombstoneKeys);
+  for (; is_tombstone(at) && question.keys.size() < kSubjectsMax; ++at) {
     question.keys.push_back(at->first);
     subjects_.push_back({at->first, at->second.mod_revision});
   }
   if (question.keys.empty()) return false;
+  last_tombstone_ = question.keys.back();
   asked_ = Asked::kBuried;
   AskAll(now, view, question, out);
   return true;
@@ -218,7 +275,9 @@ bool Leader::Take(TimePoint now, const View& view, const Answer& answer, Outbox&
 }
 
 void Leader::Finish(TimePoint now, const View& view, Outbox& out) {
-  if (!is_leading()) return;
+  // Also if it may do nothing now: in the next second it may, and who has heard may be silent.
+  if (asked_ == Asked::kHeard) NoteHeard(now);
+  if (!is_leading() || !view.continuity.is_trusted()) return;
   switch (asked_) {
     case Asked::kFilled:
       return ForgetPreviousMap(now, view, out);
@@ -241,17 +300,18 @@ void Leader::ForgetPreviousMap(TimePoint now, const View& view, Outbox& out) {
   Commit(now, std::move(commit), out);
 }
 
+// Uploads that go on are asked about again after another grace.
+void Leader::NoteHeard(TimePoint now) {
+  for (std::size_t i = 0; i < subjects_.size(); ++i)
+    if (flags_[i]) uploads_seen_[subjects_[i].key] = now;
+}
+
 void Leader::GiveUpUploads(TimePoint now, Outbox& out) {
   MetaStore::Commit commit;
   for (std::size_t i = 0; i < subjects_.size(); ++i) {
     const auto& [key, revision] = subjects_[i];
     const auto upload = UploadOfKey(key);
-    if (!upload) continue;
-    if (flags_[i]) {  // Asked about again after another grace, for who has heard of it may be
-                      // silent.
-      uploads_seen_[key] = now;
-      continue;
-    }
+    if (!upload || flags_[i]) continue;
     TombstoneRecord tombstone;
     tombstone.upload = *upload;
     commit.compares.push_back({key, revision});

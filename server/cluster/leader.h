@@ -12,7 +12,7 @@
 namespace ffrecord::server::cluster {
 
 // Leads the cluster if nobody else does. The leader decides where slots lie, gives up silent
-// uploads and takes tombstones away whose work is done.
+// uploads, takes tombstones away whose work is done, and lets new nodes join if it is to.
 //
 // Whoever creates the key `leader` under its lease leads until that key is gone. All that a leader
 // commits compares the key, so one that has been deposed changes nothing, whatever it believes.
@@ -20,15 +20,17 @@ class Leader {
  public:
   struct Options {
     std::uint32_t row_size = 3;  // Nodes for each slot.
+    std::uint32_t replicas = 1;  // With fewer failure domains there is trouble.
     std::chrono::milliseconds interval{1'000};
     std::chrono::milliseconds patience{5'000};
     std::chrono::milliseconds down_grace{600'000};    // Before others take over a node's replicas.
     std::chrono::milliseconds upload_grace{600'000};  // Silence after which one is given up.
+    bool approves_members = false;                    // Those that wait join without an operator.
   };
   explicit Leader(const Options& options) : options_(options) {}
 
   bool is_leading() const { return fence_ != 0; }
-  // Why no map is made; empty: all is well. For people.
+  // Why no map is made, or replicas have no place; empty: all is well. For people.
   const std::string& trouble() const { return trouble_; }
 
   void Update(const View& view);  // The mirror has changed.
@@ -46,23 +48,31 @@ class Leader {
 
   void Campaign(TimePoint now, const View& view, Outbox& out);
   void NoteDown(TimePoint now, const View& view);
+  // Adds that this node leads from now on to the history of the metadata.
+  void AddTerm(const View& view, MetaStore::Commit& commit);
   std::vector<PlacedNode> Placeable(TimePoint now, const View& view) const;
   // Each begins what it has to do, if there is something: one thing at a time.
+  bool ApproveMembers(TimePoint now, const View& view, Outbox& out);
   bool ChangeMap(TimePoint now, const View& view, Outbox& out);
+  bool ForgetRebuilt(TimePoint now, const View& view, Outbox& out);
   bool AskFilledNodes(TimePoint now, const View& view, Outbox& out);
   bool AskAboutUploads(TimePoint now, const View& view, Outbox& out);
   bool AskAboutTombstones(TimePoint now, const View& view, Outbox& out);
   void Finish(TimePoint now, const View& view, Outbox& out);
   void ForgetPreviousMap(TimePoint now, const View& view, Outbox& out);
+  void NoteHeard(TimePoint now);
   void GiveUpUploads(TimePoint now, Outbox& out);
   void RemoveTombstones(TimePoint now, Outbox& out);
   void Commit(TimePoint now, MetaStore::Commit commit, Outbox& out);
-  // To all members that count; the nodes that have not said yes yet.
+  template <class Question>
+  void Ask(TimePoint now, const std::string& node, Question question, Outbox& out);
+  // To all members that count.
   template <class Question>
   void AskAll(TimePoint now, const View& view, const Question& question, Outbox& out);
 
-  const Options options_;
+  Options options_;
   TimePoint next_{};
+  std::uint64_t campaign_count_ = 0;
   std::uint64_t fence_ = 0;  // Revision of our key `leader`; 0: we do not lead.
   std::string trouble_;
   std::map<std::string, TimePoint> down_since_;
@@ -73,6 +83,7 @@ class Leader {
   std::map<CallId, std::string> questions_;
   std::vector<Subject> subjects_;  // What is asked about,
   Flags flags_;                    // and what all answers come to.
+  std::string last_tombstone_;     // Asked about last.
   int turn_ = 0;
 };
 

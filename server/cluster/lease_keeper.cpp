@@ -4,7 +4,6 @@
 #include <utility>
 
 namespace ffrecord::server::cluster {
-
 void LeaseKeeper::Ask(Asked what, Call call, TimePoint now, Outbox& out) {
   asked_ = what;
   asked_at_ = now;
@@ -18,6 +17,13 @@ void LeaseKeeper::Forget(TimePoint retry_at) {
   next_ = retry_at;
 }
 
+void LeaseKeeper::LookAgain(TimePoint now) {
+  is_named_ = false;
+  must_look_ = lease_ != 0;
+  if (asked_ == Asked::kName || asked_ == Asked::kLook) asked_ = Asked::kNothing;  // Of before.
+  next_ = std::min(next_, now);
+}
+
 std::vector<std::byte> LeaseKeeper::Value() const {
   NodeRecord record = options_.record;
   record.lease = lease_;
@@ -25,7 +31,7 @@ std::vector<std::byte> LeaseKeeper::Value() const {
 }
 
 void LeaseKeeper::Step(TimePoint now, Outbox& out) {
-  if (call_ != 0 || now < next_) return;
+  if (!may_ask_ || call_ != 0 || now < next_) return;
   const std::string key = Key(kNodeKeys, options_.node);
   if (lease_ == 0) {
     Ask(Asked::kGrant, GrantLease{options_.ttl}, now, out);
@@ -108,6 +114,7 @@ void LeaseKeeper::Looked(TimePoint now, const Answer& answer) {
   next_ = now + options_.retry;
   if (!found) return;
   must_look_ = false;
+  rival_.clear();
   replaced_revision_ = 0;
   if (!found.value()) {
     next_ = now;
@@ -125,6 +132,7 @@ void LeaseKeeper::Looked(TimePoint now, const Answer& answer) {
     next_ = now;
   } else {
     must_look_ = true;
+    if (record) rival_ = record.value().address;
   }
 }
 

@@ -30,13 +30,21 @@ class LeaseKeeper {
   // Half of the time is left: it takes uploads and publications.
   bool MayWrite(TimePoint now) const { return IsLeased(now) && valid_until_ - now >= ttl_ / 2; }
   std::uint64_t epoch() const { return options_.record.epoch; }
+  // Where another process runs under this node's id, as long as it keeps this one from its lease;
+  // empty: there is none.
+  const std::string& rival() const { return rival_; }
   // 0 while there is none.
   MetaStore::LeaseId lease() const { return lease_; }
 
+  // Whether the store may be asked, before Step(): not while it may be another than this node
+  // knows. An older one may still have the lease without the key, or know it as another node's.
+  void Allow(bool may_ask) { may_ask_ = may_ask; }
+  // The store may have lost the key, though the lease goes on: not leased until it was looked at.
+  void LookAgain(TimePoint now);
   void Step(TimePoint now, Outbox& out);
   // False: that was not ours.
   bool Take(TimePoint now, const Answer& answer, Outbox& out);
-  TimePoint wake() const { return call_ == 0 ? next_ : TimePoint::max(); }
+  TimePoint wake() const { return may_ask_ && call_ == 0 ? next_ : TimePoint::max(); }
 
  private:
   enum class Asked { kNothing, kGrant, kKeep, kName, kLook };
@@ -54,7 +62,9 @@ class LeaseKeeper {
   std::chrono::milliseconds ttl_{};  // That the store granted.
   MetaStore::LeaseId lease_ = 0;
   bool is_named_ = false;
+  bool may_ask_ = true;
   bool must_look_ = false;  // At what the key is: our commit lost, or may have been lost.
+  std::string rival_;
   std::uint64_t replaced_revision_ = 0;  // Of our own key, under an older lease.
   TimePoint valid_until_{};
   TimePoint renew_at_{};

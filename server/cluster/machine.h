@@ -12,6 +12,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/format/dataset_manifest.h"
+#include "server/cluster/records.h"
 #include "server/metadata/meta_store.h"
 
 namespace ffrecord::server::cluster {
@@ -45,6 +46,10 @@ struct WatchKeys {
   std::string prefix;
   std::uint64_t from_revision = 0;
 };
+// Ends the watch that was asked for by that call. Has no answer.
+struct EndWatch {
+  CallId watch = 0;
+};
 
 // --- Questions to other nodes -------------------------------------------------------------------
 
@@ -75,6 +80,16 @@ struct AskFilled {
   std::uint32_t version = 0;
 };
 using Flags = std::vector<bool>;
+// What the node has seen of the metadata and trusted last, and the names by then if they are
+// wanted.
+struct AskKnown {
+  std::string node;
+  bool with_names = false;
+};
+struct Known {
+  HistoryMark mark;
+  KnownNames names;
+};
 
 // --- Work with extents --------------------------------------------------------------------------
 
@@ -103,17 +118,18 @@ struct DropExtent {
 };
 
 using Call = std::variant<GetKey, MetaStore::ListRequest, MetaStore::Commit, GrantLease, KeepLease,
-                          RevokeLease, WatchKeys, AskHoldings, AskHeard, AskBuried, AskFilled,
-                          FetchBody, StoreBody, PullExtent, DropExtent>;
+                          RevokeLease, WatchKeys, EndWatch, AskHoldings, AskHeard, AskBuried,
+                          AskFilled, AskKnown, FetchBody, StoreBody, PullExtent, DropExtent>;
 struct Action {
   CallId id = 0;
   Call call;
   TimePoint deadline;
 };
-using Reply = std::variant<Result<std::optional<MetaStore::KeyValue>>, Result<MetaStore::Page>,
-                           Result<MetaStore::Outcome>, Result<MetaStore::Lease>,
-                           Result<std::optional<std::chrono::milliseconds>>, MetaStore::News,
-                           Result<Holdings>, Result<Flags>, Result<Body>, Result<void>>;
+using Reply =
+    std::variant<Result<std::optional<MetaStore::KeyValue>>, Result<MetaStore::Page>,
+                 Result<MetaStore::Outcome>, Result<MetaStore::Lease>,
+                 Result<std::optional<std::chrono::milliseconds>>, MetaStore::News,
+                 Result<Holdings>, Result<Flags>, Result<Known>, Result<Body>, Result<void>>;
 struct Answer {
   CallId id = 0;
   Reply reply;
@@ -122,6 +138,9 @@ struct Answer {
 // What the machines of one node want done, numbered for all of them together.
 class Outbox {
  public:
+  // Of several outboxes whose answers come together, each has numbers of its own.
+  explicit Outbox(CallId before_first = 0) : last_(before_first) {}
+
   CallId Ask(Call call, TimePoint deadline = TimePoint::max()) {
     actions_.push_back({++last_, std::move(call), deadline});
     return last_;
@@ -129,7 +148,7 @@ class Outbox {
   std::vector<Action> Take() { return std::exchange(actions_, {}); }
 
  private:
-  CallId last_ = 0;
+  CallId last_;
   std::vector<Action> actions_;
 };
 
@@ -144,6 +163,8 @@ class LocalExtents {
   // Those that would be on the disk after a crash, or after an end of what is under way now: being
   // dropped, copied or written.
   virtual std::vector<ExtentId> InMotion() const = 0;
+  // Another number after each change of what Find() and All() tell, and not before they tell it.
+  virtual std::uint64_t ChangeCount() const = 0;
   virtual bool HasRoomFor(std::uint64_t size_bytes) const = 0;
   // When bytes of the upload came last; none: never.
   virtual std::optional<TimePoint> LastHeard(std::uint64_t upload) const = 0;

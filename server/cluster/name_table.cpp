@@ -29,14 +29,31 @@ const NameTable::Wanted* NameTable::Find(const ExtentId& id) const {
   return found == wanted_.end() ? nullptr : &found->second;
 }
 
-std::optional<std::string> NameTable::NameWith(const ExtentId& id, std::uint8_t replicas) const {
+std::map<ExtentId, std::string> NameTable::NamesWith(std::span<const ExtentId> ids,
+                                                     std::uint8_t replicas) const {
+  std::set<ExtentId> sought(ids.begin(), ids.end());
+  std::map<ExtentId, std::string> found;
   for (const auto& [text, name] : names_) {
     if (!name.manifest || name.record.replicas < replicas) continue;
     for (const ManifestFile& file : name.manifest->files)
-      for (const ManifestExtent& extent : file.extents)
-        if (extent.id == id) return text;
+      for (const ManifestExtent& extent : file.extents) {
+        if (sought.empty()) return found;
+        if (sought.erase(extent.id) > 0) found.emplace(extent.id, text);
+      }
   }
-  return std::nullopt;
+  return found;
+}
+
+std::string NameTable::MissingNames() const {
+  constexpr std::size_t kShownMax = 3;
+  std::string text;
+  std::size_t count = 0;
+  for (const std::string& name : missing_) {
+    if (++count > kShownMax) break;
+    text += (text.empty() ? "" : ", ") + name;
+  }
+  const std::size_t more = missing_.size() - std::min(missing_.size(), kShownMax);
+  return more > 0 ? text + " and " + std::to_string(more) + " more" : text;
 }
 
 void NameTable::Update(const std::set<std::string>& keys, const KeyMirror& mirror) {
@@ -50,6 +67,7 @@ void NameTable::Update(const std::set<std::string>& keys, const KeyMirror& mirro
     Name name;
     name.revision = entry->mod_revision;
     auto record = DatasetRecord::Decode(entry->value);
+    if (!record) name.lost_since = TimePoint{};  // Before all times.
     if (record) name.record = std::move(record).value();
     // A record that cannot be read stays missing: nothing is dropped while it is there.
     missing_.insert(*text);
@@ -74,8 +92,9 @@ void NameTable::Refer(const Name& name, bool is_new) {
   for (const ManifestExtent& extent : name.record.body)
     ReferTo(extent, BodyReplicas(name.record.replicas), is_new);
   if (!name.manifest) return;
-  for (const ManifestFile& file : name.manifest->files)
-    for (const ManifestExtent& extent : file.extents) ReferTo(extent, name.record.replicas, is_new);
+  ForEachHeldExtent(*name.manifest, [&](const ManifestExtent& extent) {
+    ReferTo(extent, name.record.replicas, is_new);
+  });
 }
 
 void NameTable::ReferTo(const ManifestExtent& extent, std::uint8_t replicas, bool is_new) {
@@ -109,33 +128,40 @@ void NameTable::CountReplicas() {
     for (const ManifestExtent& extent : name.record.body)
       count(extent, BodyReplicas(name.record.replicas));
     if (!name.manifest) continue;
-    for (const ManifestFile& file : name.manifest->files)
-      for (const ManifestExtent& extent : file.extents) count(extent, name.record.replicas);
+    const std::uint8_t replicas = name.record.replicas;
+    ForEachHeldExtent(*name.manifest,
+                      [&](const ManifestExtent& extent) { count(extent, replicas); });
   }
   uncounted_.clear();
 }
 
 void NameTable::Step(TimePoint now, const SlotsRecord& slots, Outbox& out) {
   if (now < next_) return;
-  for (const std::string& text : missing_) {
-    if (fetches_.size() >= kFetchesMax) return;
+  next_ = now + retry_;
+  // By turns: those that no node has must not keep the others waiting.
+  auto at = missing_.upper_bound(last_fetched_);
+  for (std::size_t left = missing_.size(); left > 0 && fetches_.size() < kFetchesMax; --left) {
+    if (at == missing_.end()) at = missing_.begin();
+    const std::string& text = *at++;
     const Name& name = names_.at(text);
     if (name.record.body.empty() || fetched_.contains(text)) continue;
     FetchBody fetch{name.record.body, slots.CandidatesOf(name.record.body.front().id)};
-    fetches_.emplace(out.Ask(std::move(fetch), now + kPatience), std::pair(text, name.revision));
+    fetches_.emplace(out.Ask(std::move(fetch), now + kPatience),
+                     Fetch{text, name.revision, name.record.attempt});
     fetched_.insert(text);
+    last_fetched_ = text;
   }
-  next_ = now + retry_;
 }
 
 bool NameTable::Take(TimePoint now, const Answer& answer) {
   const auto fetch = fetches_.find(answer.id);
   if (fetch == fetches_.end()) return false;
-  const auto [text, revision] = fetch->second;
+  const auto [text, revision, attempt] = fetch->second;
   fetches_.erase(fetch);
   const auto found = names_.find(text);
   // Published anew meanwhile: that one is fetched by itself. Or it was asked for twice.
-  if (found == names_.end() || found->second.revision != revision || found->second.manifest) {
+  if (found == names_.end() || found->second.revision != revision ||
+      found->second.record.attempt != attempt || found->second.manifest) {
     next_ = now;
     return true;
   }
@@ -143,15 +169,17 @@ bool NameTable::Take(TimePoint now, const Answer& answer) {
   const auto& body = std::get<Result<Body>>(answer.reply);
   auto manifest =
       body ? DecodeDatasetManifest(body.value()) : Result<DatasetManifest>(Error(body.error()));
+  Name& name = found->second;
   if (!manifest) {
+    if (!name.lost_since) name.lost_since = now;
     next_ = now + retry_;
     return true;
   }
   ++change_count_;
-  Name& name = found->second;
   name.manifest = std::make_shared<const DatasetManifest>(std::move(manifest).value());
-  for (const ManifestFile& file : name.manifest->files)
-    for (const ManifestExtent& extent : file.extents) ReferTo(extent, name.record.replicas, true);
+  ForEachHeldExtent(*name.manifest, [&](const ManifestExtent& extent) {
+    ReferTo(extent, name.record.replicas, true);
+  });
   missing_.erase(text);
   if (!missing_.empty()) next_ = now;
   return true;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 
@@ -23,6 +24,7 @@ struct HashId {
 
 // All that is published, with the manifests: which extents the cluster has to keep, and how many
 // replicas of each. Manifests lie in extents themselves, and are fetched from whoever has them.
+// Extents that have an origin are none of its business: nobody has to keep them.
 //
 // While a manifest is not known, IsComplete() is false, and nobody may conclude from the table that
 // an extent is not wanted.
@@ -32,6 +34,8 @@ class NameTable {
     DatasetRecord record;
     std::uint64_t revision = 0;                       // Of the key.
     std::shared_ptr<const DatasetManifest> manifest;  // Null: not fetched yet, or damaged.
+    // Since then no node that answers has had it, or it cannot be read. None: it is not sought yet.
+    std::optional<TimePoint> lost_since;
   };
   struct Wanted {
     ManifestExtent extent;
@@ -44,15 +48,19 @@ class NameTable {
       : retry_(retry) {}
 
   bool IsComplete() const { return missing_.empty(); }
+  std::size_t incomplete_count() const { return missing_.size(); }
   // Grows with each change of what the table says.
   std::uint64_t change_count() const { return change_count_; }
   const Name* Find(std::string_view name) const;
   const std::map<std::string, Name, std::less<>>& names() const { return names_; }
   const WantedExtents& wanted() const { return wanted_; }
   const Wanted* Find(const ExtentId& id) const;
-  // A name that refers to it and asks for so many replicas at least; none if there is none. Walks
-  // all manifests.
-  std::optional<std::string> NameWith(const ExtentId& id, std::uint8_t replicas) const;
+  // For each of these extents a name that refers to it and asks for so many replicas at least, if
+  // there is one. Walks all manifests, once.
+  std::map<ExtentId, std::string> NamesWith(std::span<const ExtentId> ids,
+                                            std::uint8_t replicas) const;
+  // Some of the names whose manifests are not known, as text. For people.
+  std::string MissingNames() const;
 
   // These keys have changed. What the table says of other names stays.
   void Update(const std::set<std::string>& keys, const KeyMirror& mirror);
@@ -72,8 +80,14 @@ class NameTable {
   // Names that asked for the most replicas of these are gone, others still refer to them.
   std::set<ExtentId> uncounted_;
   std::set<std::string> missing_;  // Names whose manifest is not known.
-  std::map<CallId, std::pair<std::string, std::uint64_t>> fetches_;  // Name and its revision.
-  std::set<std::string> fetched_;  // Those that are being fetched.
+  struct Fetch {
+    std::string name;
+    std::uint64_t revision = 0;  // Of the name,
+    std::uint64_t attempt = 0;   // and who published it: a revision may come twice (continuity.h).
+  };
+  std::map<CallId, Fetch> fetches_;
+  std::set<std::string> fetched_;  // Those that are being fetched,
+  std::string last_fetched_;       // and the last one of which that was begun.
   TimePoint next_{};
   std::uint64_t change_count_ = 0;
 };

@@ -5,12 +5,15 @@
 
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/hex.h"
+#include "server/cluster/quota_shares.h"
 
 namespace ffrecord::server::cluster {
 namespace {
 
 constexpr std::chrono::seconds kPatience{5};
 constexpr std::chrono::milliseconds kRetry{500};
+// How long a manifest is sought in vain until its name may be removed without it.
+constexpr std::chrono::seconds kLostPatience{60};
 // The number of the file, in an upload, that holds a manifest.
 constexpr std::uint32_t kBodyFile = 0xFFFFFFFF;
 constexpr std::size_t kTombstoneSizeMax = 256 << 10;
@@ -27,13 +30,21 @@ void Publication::Again(TimePoint at) {
   next_ = at;
 }
 
+void Publication::Restart(TimePoint now) {
+  if (call_ != 0 && phase_ == Phase::kCommit) has_tried_ = true;
+  call_ = 0;
+  questions_.clear();
+  stores_.clear();
+  Again(now);
+}
+
 void Publication::Step(TimePoint now, const View& view, Outbox& out) {
   if (result_) return;
   if (now >= request_.deadline)
     return Fail(ErrorCode::kDeadlineExceeded,
-                request_.name +
-                    ": no outcome in time; it may still take effect. Repeat the request "
-                    "with the same attempt to learn what came of it");
+                request_.name + ": no outcome in time" + Hindrance(view) +
+                    "; it may still take effect. Repeat the request with the same attempt to "
+                    "learn what came of it");
   if (now < next_ || call_ != 0 || !questions_.empty() || !stores_.empty()) return;
   next_ = request_.deadline;
   switch (phase_) {
@@ -65,6 +76,11 @@ void Publication::Step(TimePoint now, const View& view, Outbox& out) {
 void Publication::Looked(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found) {
   if (!found) return Again(now + kRetry);
   base_revision_ = found.value() ? found.value()->mod_revision : 0;
+  if (in_doubt_ != 0 && base_revision_ != 0 && base_revision_ != in_doubt_)
+    return Fail(ErrorCode::kConflict,
+                request_.name +
+                    " was published again while it was removed; look again, then "
+                    "decide");
   if (found.value() && request_.mode != Mode::kRemove) {
     const auto record = DatasetRecord::Decode(found.value()->value);
     if (record && record.value().attempt == request_.attempt) {
@@ -121,9 +137,14 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
   const NameTable::Name* const shown = view.names.Find(request_.name);
   const MetaStore::KeyValue* const generation = view.mirror.Find(kGenerationKey);
   if ((generation ? generation->mod_revision : 0) < generation_needed_ ||
-      !view.mirror.was_listed() || !view.names.IsComplete() || !view.lease.MayWrite(now) ||
+      !view.mirror.was_listed() || !view.lease.MayWrite(now) ||
       (shown ? shown->revision : 0) != base_revision_)
     return Again(now + kRetry / 5);
+  // Only a name whose own manifest is lost is removed without knowing what all others refer to.
+  // A node that is away for a while may have it.
+  const bool removes_lost = request_.mode == Mode::kRemove && shown && !shown->manifest &&
+                            shown->lost_since && now - *shown->lost_since >= kLostPatience;
+  if (!view.names.IsComplete() && !removes_lost) return Again(now + kRetry / 5);
   compares_.clear();
   uploads_.clear();
   sought_.clear();
@@ -139,6 +160,12 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
     if (!manifest) return Fail(ErrorCode::kInvalidArgument, manifest.error().message);
     manifest_ = std::move(manifest).value();
   }
+  // Before bytes are stored for it; once more with the commit.
+  if (auto room = CheckQuotas(request_.quotas, view.names, request_.name, manifest_->size_bytes());
+      !room) {
+    result_ = std::move(room).error();
+    return;
+  }
   const ExtentId id = MakeExtentId(request_.attempt, kBodyFile, 0);
   if (view.tombstones.WasRemoved(id))
     return Fail(ErrorCode::kConflict, request_.name + " was published by this attempt, and was " +
@@ -150,6 +177,13 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
   Step(now, view, out);
 }
 
+std::string Publication::Hindrance(const View& view) {
+  if (!view.mirror.was_listed() || view.names.IsComplete()) return "";
+  return ", as the lists of files of some names are on no node that answers (" +
+         view.names.MissingNames() +
+         "): start the nodes that are down, or remove these names if the nodes are lost";
+}
+
 std::set<std::string> Publication::Domains(const View& view, bool live_only) {
   std::set<std::string> domains;
   for (const PlacedNode& node : view.slots.map.nodes)
@@ -159,57 +193,90 @@ std::set<std::string> Publication::Domains(const View& view, bool live_only) {
 
 bool Publication::CheckDomains(const View& view) {
   const std::size_t live = Domains(view, true).size();
-  if (live >= request_.replicas) return true;
+  if (live >= HeldMin()) return true;
   Fail(
       ErrorCode::kUnavailable,
-      request_.name + ": " + std::to_string(+request_.replicas) + " replicas are asked for and " +
+      request_.name + ": " + std::to_string(HeldMin()) + " replicas are asked for and " +
           std::to_string(live) +
           " failure domains are up; start the nodes that are down, or publish with fewer replicas");
   return false;
 }
 
-// Each must be explained until the commit: by its upload, or by a name that stands.
+// Each must be explained until the commit: by a name that stands, or by its upload.
 bool Publication::CheckExtents(const View& view) {
+  if (manifest_->has_origins()) return CheckFetched(view);
+  std::vector<ExtentId> published;
+  for (const ManifestFile& file : manifest_->files)
+    for (const ManifestExtent& extent : file.extents)
+      if (view.names.Find(extent.id) != nullptr) published.push_back(extent.id);
+  const auto bases = view.names.NamesWith(published, request_.replicas);
   for (const ManifestFile& file : manifest_->files) {
     for (const ManifestExtent& extent : file.extents) {
       sought_.try_emplace(extent.id, Sought{extent, {}, {}});
-      if (const NameTable::Wanted* const wanted = view.names.Find(extent.id)) {
-        if (wanted->extent != extent) {
-          Fail(ErrorCode::kInvalidArgument,
-               file.name + ": extent " + Hex(extent.id) +
-                   " is published with another size or checksum than the manifest says");
-          return false;
-        }
-        // While that name stands, so many replicas of it do. Others may be dropped at any time.
-        const auto base = view.names.NameWith(extent.id, request_.replicas);
-        if (!base) {
-          Fail(ErrorCode::kConflict, file.name + ": extent " + Hex(extent.id) +
-                                         " is published with " + std::to_string(+wanted->replicas) +
-                                         " replicas and " + std::to_string(+request_.replicas) +
-                                         " are asked for; upload it again");
-          return false;
-        }
-        compares_[Key(kDatasetKeys, *base)] = view.names.Find(*base)->revision;
-        continue;
-      }
-      const std::string key = UploadKey(UploadOf(extent.id));
-      const MetaStore::KeyValue* const upload = view.mirror.Find(key);
-      const std::string what = file.name + ": extent " + Hex(extent.id);
-      if (view.tombstones.WasRemoved(extent.id)) {
-        Fail(ErrorCode::kConflict, what + " was removed; upload it again");
+      const NameTable::Wanted* const wanted = view.names.Find(extent.id);
+      if (!(wanted ? CheckPublished(view, file, extent, *wanted, bases)
+                   : CheckUploaded(view, file, extent)))
         return false;
-      }
-      if (upload == nullptr) {
-        doubted_ = key;
-        doubt_ = what + ": its upload did not begin or was given up; upload again";
-        phase_ = Phase::kDoubt;
-        return false;
-      }
-      compares_[key] = upload->mod_revision;
-      uploads_.insert(key);
     }
   }
   return true;
+}
+
+bool Publication::CheckPublished(const View& view, const ManifestFile& file,
+                                 const ManifestExtent& extent, const NameTable::Wanted& wanted,
+                                 const std::map<ExtentId, std::string>& bases) {
+  const std::string what = file.name + ": extent " + Hex(extent.id);
+  // While the base stands, so many replicas of it do. Others may be dropped at any time.
+  const auto base = bases.find(extent.id);
+  if (wanted.extent != extent) {
+    Fail(ErrorCode::kInvalidArgument,
+         what + " is published with another size or checksum than the manifest says");
+  } else if (base == bases.end()) {
+    Fail(ErrorCode::kConflict, what + " is published with " + std::to_string(+wanted.replicas) +
+                                   " replicas and " + std::to_string(+request_.replicas) +
+                                   " are asked for; upload it again");
+  } else {
+    compares_[Key(kDatasetKeys, base->second)] = view.names.Find(base->second)->revision;
+    return true;
+  }
+  return false;
+}
+
+// Extents that nodes fetch must not have the ids of any that nodes hold.
+bool Publication::CheckFetched(const View& view) {
+  for (const ManifestFile& file : manifest_->files)
+    for (const ManifestExtent& extent : file.extents) {
+      const bool is_held = view.names.Find(extent.id) != nullptr ||
+                           view.mirror.Find(UploadKey(UploadOf(extent.id))) != nullptr ||
+                           view.tombstones.WasRemoved(extent.id);
+      if (!is_held) continue;
+      Fail(ErrorCode::kInvalidArgument, file.name + ": extent " + Hex(extent.id) +
+                                            " has the id of an upload, and its bytes are to be "
+                                            "fetched from " +
+                                            file.origin.address +
+                                            "; publish it again under new ids");
+      return false;
+    }
+  return true;
+}
+
+bool Publication::CheckUploaded(const View& view, const ManifestFile& file,
+                                const ManifestExtent& extent) {
+  const std::string key = UploadKey(UploadOf(extent.id));
+  const MetaStore::KeyValue* const upload = view.mirror.Find(key);
+  const std::string what = file.name + ": extent " + Hex(extent.id);
+  if (view.tombstones.WasRemoved(extent.id)) {
+    Fail(ErrorCode::kConflict, what + " was removed; upload it again");
+  } else if (upload == nullptr) {
+    doubted_ = key;
+    doubt_ = what + ": its upload did not begin or was given up; upload again";
+    phase_ = Phase::kDoubt;
+  } else {
+    compares_[key] = upload->mod_revision;
+    uploads_.insert(key);
+    return true;
+  }
+  return false;
 }
 
 // Another node may have opened the upload just now.
@@ -248,8 +315,9 @@ std::string Publication::DomainOf(const View& view, const std::string& node) con
 void Publication::AskHolders(TimePoint now, const View& view, Outbox& out) {
   std::map<std::string, std::vector<ManifestExtent>> questions;
   for (auto& [id, sought] : sought_) {
-    if (sought.domains.size() >= request_.replicas) continue;
-    std::size_t wanted = request_.replicas - sought.domains.size();
+    if (sought.domains.size() >= HeldMin()) continue;
+    const std::size_t missing = HeldMin() - sought.domains.size();
+    std::size_t wanted = missing;
     for (const std::string& node : view.slots.CandidatesOf(id)) {
       if (wanted == 0) break;
       const std::string domain = DomainOf(view, node);
@@ -259,13 +327,12 @@ void Publication::AskHolders(TimePoint now, const View& view, Outbox& out) {
       questions[node].push_back(sought.extent);
       --wanted;
     }
-    if (wanted == request_.replicas - sought.domains.size() && is_silent_)
-      return Again(now + kRetry);
-    if (wanted == request_.replicas - sought.domains.size())
-      return Fail(ErrorCode::kConflict,
-                  request_.name + ": extent " + Hex(id) + " is held in " +
-                      std::to_string(sought.domains.size()) + " failure domains of " +
-                      std::to_string(+request_.replicas) + "; upload it again");
+    if (wanted == missing && is_silent_) return Again(now + kRetry);
+    if (wanted == missing)
+      return Fail(ErrorCode::kConflict, request_.name + ": extent " + Hex(id) + " is held in " +
+                                            std::to_string(sought.domains.size()) +
+                                            " failure domains of " + std::to_string(HeldMin()) +
+                                            "; upload it again");
   }
   for (auto& [node, extents] : questions) {
     std::vector<ExtentId> ids;
@@ -283,7 +350,7 @@ void Publication::StoreBodies(TimePoint now, const View& view, Outbox& out) {
   // A cluster of one node has no second place for a manifest; one that is down is waited for. What
   // was asked for is waited for in any case: nodes may have begun to drain since.
   const std::size_t replicas = std::max<std::size_t>(
-      request_.replicas,
+      HeldMin(),
       std::min<std::size_t>(BodyReplicas(request_.replicas), Domains(view, false).size()));
   if (body_.domains.size() >= replicas) {
     phase_ = Phase::kCommit;
@@ -311,14 +378,15 @@ void Publication::StoreBodies(TimePoint now, const View& view, Outbox& out) {
 bool Publication::AddRemoval(const View& view, MetaStore::Commit& commit) {
   const NameTable::Name* const old = view.names.Find(request_.name);
   if (old == nullptr) return true;
+  // Without its manifest nobody knows what it refers to: its extents stay, and are reported.
+  if (!old->manifest && request_.mode == Mode::kRemove) return true;
   // What it alone refers to is that of now: no publication may come between.
   const MetaStore::KeyValue* const generation = view.mirror.Find(kGenerationKey);
   if (!old->manifest || !view.names.IsComplete()) return false;
   compares_[std::string(kGenerationKey)] = generation == nullptr ? 0 : generation->mod_revision;
 
   std::map<ExtentId, std::uint32_t> own;
-  for (const ManifestFile& file : old->manifest->files)
-    for (const ManifestExtent& extent : file.extents) ++own[extent.id];
+  ForEachHeldExtent(*old->manifest, [&](const ManifestExtent& extent) { ++own[extent.id]; });
   for (const ManifestExtent& extent : old->record.body) ++own[extent.id];
   std::vector<ExtentId> last;
   for (const auto& [id, count] : own)
@@ -359,6 +427,13 @@ void Publication::Commit(TimePoint now, const View& view, Outbox& out) {
     // Whatever else rests on the same uploads has to look again: it may share extents with this.
     for (const std::string& upload : uploads_)
       if (upload != own) commit.puts.push_back({upload, {}});
+    // By turns: another share than the one for which it has lost to another publication.
+    if (auto room = TakeQuotas(request_.quotas, view, request_.name, record.size_bytes,
+                               request_.attempt + lost_count_, commit);
+        !room) {
+      result_ = std::move(room).error();
+      return;
+    }
   }
   commit.puts.push_back({std::string(kGenerationKey), {}});
   for (const auto& [name, revision] : compares_) commit.compares.push_back({name, revision});
@@ -377,6 +452,11 @@ void Publication::Committed(TimePoint now, const Result<MetaStore::Outcome>& out
     return;
   }
   has_tried_ = has_tried_ || (phase_ == Phase::kCommit && outcome);
+  // If it was carried out, what the name stands for since then is another's.
+  if (phase_ == Phase::kCommit && request_.mode == Mode::kRemove && outcome &&
+      outcome.value().fate == MetaStore::Outcome::Fate::kUnknown)
+    in_doubt_ = base_revision_;
+  ++lost_count_;
   Again(now + (outcome ? kRetry / 10 : kRetry));
 }
 

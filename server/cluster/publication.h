@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/cluster/view.h"
+#include "server/metadata/name_quotas.h"
 
 namespace ffrecord::server::cluster {
 
@@ -17,7 +18,12 @@ namespace ffrecord::server::cluster {
 // Before it commits, it asks nodes for each extent until enough of them hold it, in as many failure
 // domains; the client's word is not taken for it. Then one commit makes the manifest visible, under
 // the condition that nothing has changed on which that rests: the upload is still open, the names
-// whose extents it uses still stand. A commit whose answer was lost is looked up by its attempt.
+// whose extents it uses still stand, the bytes that it takes of a quota are still left. A commit
+// whose answer was lost is looked up by its attempt.
+//
+// While the manifest of any name is not known, it waits: for what that name refers to is not known.
+// Only a name whose own manifest is not known can be removed then, without a tombstone: its extents
+// stay.
 class Publication {
  public:
   enum class Mode { kCreate, kReplace, kSwap, kRemove };
@@ -32,6 +38,10 @@ class Publication {
     std::chrono::milliseconds grace{86'400'000};  // Of what is replaced or removed.
     Body manifest;                                // Encoded; empty with kRemove.
     TimePoint deadline;
+    NameQuotas quotas = {};  // Of the cluster: those of other prefixes may be among them.
+    // In so many failure domains each extent must be held before the commit; repair makes the
+    // others. 0: in all, as for whatever clients publish.
+    std::uint8_t held_min = 0;
   };
 
   explicit Publication(Request request) : request_(std::move(request)) {}
@@ -41,6 +51,8 @@ class Publication {
 
   void Step(TimePoint now, const View& view, Outbox& out);
   bool Take(TimePoint now, const View& view, const Answer& answer, Outbox& out);
+  // The metadata has another history now: what was found out so far says nothing of it.
+  void Restart(TimePoint now);
   TimePoint wake() const { return std::min(next_, request_.deadline); }
 
  private:
@@ -59,6 +71,14 @@ class Publication {
   void Prepare(TimePoint now, const View& view, Outbox& out);
   bool CheckDomains(const View& view);
   bool CheckExtents(const View& view);
+  // `bases`: of extents that are published, a name on which the commit may rest.
+  bool CheckPublished(const View& view, const ManifestFile& file, const ManifestExtent& extent,
+                      const NameTable::Wanted& wanted,
+                      const std::map<ExtentId, std::string>& bases);
+  bool CheckUploaded(const View& view, const ManifestFile& file, const ManifestExtent& extent);
+  bool CheckFetched(const View& view);
+  // What keeps this node from publishing, for people; empty: nothing that it knows of.
+  static std::string Hindrance(const View& view);
   void TookDoubted(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found);
   void RecordUpload(TimePoint now, const View& view, Outbox& out);
   void AskHolders(TimePoint now, const View& view, Outbox& out);
@@ -71,6 +91,9 @@ class Publication {
   // Empty: what that node holds does not count, for it is to give everything away.
   std::string DomainOf(const View& view, const std::string& node) const;
   static void Note(Sought& sought, std::string domain);
+  std::size_t HeldMin() const {
+    return request_.held_min == 0 ? request_.replicas : request_.held_min;
+  }
   // In which there are nodes that take extents.
   static std::set<std::string> Domains(const View& view, bool live_only);
 
@@ -80,7 +103,9 @@ class Publication {
   std::uint64_t base_revision_ = 0;  // Of the name, as the store said last; 0: absent.
   // The mirror has to show all that was published and removed until then.
   std::uint64_t generation_needed_ = 0;
-  bool has_tried_ = false;  // A commit of ours may have had its effect.
+  bool has_tried_ = false;        // A commit of ours may have had its effect.
+  std::uint64_t in_doubt_ = 0;    // Of the name that a removal without an answer may have removed.
+  std::uint64_t lost_count_ = 0;  // Commits that lost to others.
   TimePoint next_{};
   std::optional<DatasetManifest> manifest_;
   std::string doubted_;  // The key of an upload that the mirror does not show,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -86,6 +87,7 @@ std::vector<std::byte> NodeRecord::Encode() const {
   writer.Put(epoch);
   writer.Put(lease);
   PutText(writer, address);
+  writer.Put(level);
   return std::move(writer).Take();
 }
 
@@ -96,8 +98,38 @@ Result<NodeRecord> NodeRecord::Decode(std::span<const std::byte> bytes) {
   record.epoch = reader.Take<std::uint64_t>();
   record.lease = reader.Take<std::uint64_t>();
   record.address = TakeText(reader);
-  if (!is_known || !reader.AtEnd()) return Corrupt("a node");
+  record.level = reader.Take<std::uint32_t>();
+  // Later programs may append fields: nodes of both run while the cluster is upgraded.
+  if (!is_known || !reader.ok()) return Corrupt("a node");
   return record;
+}
+
+std::vector<std::byte> LevelRecord::Encode() const {
+  ByteWriter writer = Begin();
+  writer.Put(level);
+  return std::move(writer).Take();
+}
+
+Result<LevelRecord> LevelRecord::Decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  LevelRecord record;
+  const bool is_known = Begin(reader);
+  record.level = reader.Take<std::uint32_t>();
+  if (!is_known || !reader.AtEnd()) return Corrupt("the feature level");
+  return record;
+}
+
+std::uint32_t LevelIn(const MetaStore::KeyValue* key) {
+  if (key == nullptr) return LevelRecord().level;
+  const auto record = LevelRecord::Decode(key->value);
+  return record ? record.value().level : std::numeric_limits<std::uint32_t>::max();
+}
+
+std::string ExplainLevel(std::uint32_t level, std::uint32_t known) {
+  const bool is_read = level != std::numeric_limits<std::uint32_t>::max();
+  return "the cluster is at feature level " + (is_read ? std::to_string(level) : "?") +
+         ", and this daemon knows " + std::to_string(known) +
+         ": install the version of ffrecordd that its other nodes run";
 }
 
 std::vector<std::byte> MemberRecord::Encode() const {
@@ -116,7 +148,7 @@ Result<MemberRecord> MemberRecord::Decode(std::span<const std::byte> bytes) {
   record.state = static_cast<State>(state);
   record.weight = reader.Take<std::uint32_t>();
   record.domain = TakeText(reader);
-  if (!is_known || !reader.AtEnd() || state > static_cast<std::uint8_t>(State::kOut))
+  if (!is_known || !reader.AtEnd() || state > static_cast<std::uint8_t>(State::kWaiting))
     return Corrupt("a member");
   return record;
 }
@@ -158,6 +190,20 @@ Result<DatasetRecord> DatasetRecord::Decode(std::span<const std::byte> bytes) {
       record.replicas > SlotMap::kRowSizeMax || body_size > DatasetManifest::kEncodedSizeMax)
     return Corrupt("a name");
   return record;
+}
+
+std::vector<std::byte> QuotaShare::Encode() const {
+  ByteWriter writer = Begin();
+  writer.Put(size_bytes);
+  return std::move(writer).Take();
+}
+
+Result<QuotaShare> QuotaShare::Decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  const bool is_known = Begin(reader);
+  const QuotaShare share{reader.Take<std::uint64_t>()};
+  if (!is_known || !reader.AtEnd()) return Corrupt("a share of a quota");
+  return share;
 }
 
 std::vector<ExtentRun> RunsOf(std::vector<ExtentId> ids) {
@@ -226,6 +272,106 @@ Result<TombstoneRecord> TombstoneRecord::Decode(std::span<const std::byte> bytes
       !std::ranges::is_sorted(record.runs))
     return Corrupt("a tombstone");
   return record;
+}
+
+std::optional<HistoryRecord::Term> HistoryRecord::NewestTerm(std::uint64_t mod_revision) const {
+  if (terms.empty()) return std::nullopt;
+  const Term& newest = terms.back();
+  return Term{newest.token, newest.revision == 0 ? mod_revision : newest.revision};
+}
+
+void HistoryRecord::AddTerm(std::uint64_t token, std::uint64_t mod_revision) {
+  if (!terms.empty()) terms.back() = *NewestTerm(mod_revision);
+  if (terms.size() == kTermCountMax) terms.erase(terms.begin());
+  terms.push_back({token, 0});
+}
+
+void HistoryRecord::Confirm(std::uint64_t mod_revision) {
+  if (!terms.empty()) terms.back() = *NewestTerm(mod_revision);
+  is_confirmed = true;
+}
+
+std::vector<std::byte> HistoryRecord::Encode() const {
+  ByteWriter writer = Begin();
+  writer.Put(incarnation);
+  writer.Put(static_cast<std::uint8_t>(is_confirmed));
+  writer.Put(map_version_min);
+  writer.Put(base_revision);
+  PutText(writer, why);
+  writer.Put(static_cast<std::uint32_t>(ancestors.size()));
+  for (const std::uint64_t ancestor : ancestors) writer.Put(ancestor);
+  writer.Put(static_cast<std::uint32_t>(terms.size()));
+  for (const Term& term : terms) {
+    writer.Put(term.token);
+    writer.Put(term.revision);
+  }
+  return std::move(writer).Take();
+}
+
+Result<HistoryRecord> HistoryRecord::Decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  HistoryRecord record;
+  const bool is_known = Begin(reader);
+  record.incarnation = reader.Take<std::uint64_t>();
+  const auto confirmed = reader.Take<std::uint8_t>();
+  record.is_confirmed = confirmed != 0;
+  record.map_version_min = reader.Take<std::uint32_t>();
+  record.base_revision = reader.Take<std::uint64_t>();
+  record.why = TakeText(reader);
+  record.ancestors.resize(TakeCount(reader, sizeof(std::uint64_t)));
+  for (std::uint64_t& ancestor : record.ancestors) ancestor = reader.Take<std::uint64_t>();
+  record.terms.resize(TakeCount(reader, 2 * sizeof(std::uint64_t)));
+  for (Term& term : record.terms) {
+    term.token = reader.Take<std::uint64_t>();
+    term.revision = reader.Take<std::uint64_t>();
+  }
+  if (!is_known || !reader.AtEnd() || confirmed > 1 ||
+      record.ancestors.size() > kAncestorCountMax || record.terms.size() > kTermCountMax)
+    return Corrupt("its history");
+  return record;
+}
+
+std::vector<std::byte> HistoryMark::Encode() const {
+  ByteWriter writer = Begin();
+  writer.Put(incarnation);
+  writer.Put(revision);
+  writer.Put(term.token);
+  writer.Put(term.revision);
+  return std::move(writer).Take();
+}
+
+Result<HistoryMark> HistoryMark::Decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  HistoryMark mark;
+  const bool is_known = Begin(reader);
+  mark.incarnation = reader.Take<std::uint64_t>();
+  mark.revision = reader.Take<std::uint64_t>();
+  mark.term.token = reader.Take<std::uint64_t>();
+  mark.term.revision = reader.Take<std::uint64_t>();
+  if (!is_known || !reader.AtEnd()) return Corrupt("what this node has seen of it");
+  return mark;
+}
+
+std::vector<std::byte> HistoryMark::EncodeAnchor() const {
+  ByteWriter writer = Begin();
+  writer.Put(revision);
+  writer.Put(anchor.revision);
+  writer.Put(anchor.hash);
+  PutText(writer, anchor.key);
+  return std::move(writer).Take();
+}
+
+Result<void> HistoryMark::DecodeAnchor(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  const bool is_known = Begin(reader);
+  const auto of_revision = reader.Take<std::uint64_t>();
+  Anchor read;
+  read.revision = reader.Take<std::uint64_t>();
+  read.hash = reader.Take<std::uint64_t>();
+  read.key = TakeText(reader);
+  if (!is_known || !reader.AtEnd()) return Corrupt("what this node has seen of it");
+  if (of_revision == revision) anchor = std::move(read);
+  return {};
 }
 
 std::vector<std::string> SlotsRecord::OwnersOf(const ExtentId& id, std::size_t replicas) const {

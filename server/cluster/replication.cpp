@@ -4,11 +4,30 @@
 #include <utility>
 
 namespace ffrecord::server::cluster {
+namespace {
+
+// Keeps at most `count` of them: those behind `last` in the order of ids, then those from the
+// beginning. `last` becomes the last one that is kept.
+void KeepBatch(std::vector<ManifestExtent>& extents, std::size_t count, ExtentId& last) {
+  if (extents.size() <= count) return;
+  const auto order = [last](const ManifestExtent& one) {
+    return std::pair(one.id <= last, one.id);
+  };
+  const auto is_before = [&](const ManifestExtent& one, const ManifestExtent& other) {
+    return order(one) < order(other);
+  };
+  const auto end = extents.begin() + static_cast<std::ptrdiff_t>(count);
+  std::nth_element(extents.begin(), end, extents.end(), is_before);
+  extents.erase(end, extents.end());
+  last = std::max_element(extents.begin(), extents.end(), is_before)->id;
+}
+
+}  // namespace
 
 Holdings Replication::OnAskHoldings(TimePoint now, const View& view, const AskHoldings& question) {
-  const bool may_promise = question.promise_version != 0 &&
-                           question.promise_version == view.map_version() &&
-                           view.lease.IsLeased(now) && view.mirror.was_listed();
+  const bool may_promise =
+      question.promise_version != 0 && question.promise_version == view.map_version() &&
+      view.lease.IsLeased(now) && view.mirror.was_listed() && view.continuity.is_trusted();
   Holdings holdings;
   for (const ManifestExtent& extent : question.extents) {
     const auto found = view.extents.Find(extent.id);
@@ -42,50 +61,94 @@ void Replication::Step(TimePoint now, const View& view, Outbox& out) {
 void Replication::Look(TimePoint now, const View& view, Outbox& out) {
   missing_.clear();
   surplus_.clear();
-  refused_count_ = 0;
+  has_pulled_ = false;
   if (!view.mirror.was_listed()) return;
+  std::erase_if(unheld_,
+                [&](const ExtentId& id) { return !view.names.Find(id) || view.extents.Find(id); });
+  is_turn_of_missing_ = !is_turn_of_missing_;
+  if (is_turn_of_missing_)
+    (void)(AskForMissing(now, view, out) || AskForSurplus(now, view, out));
+  else
+    (void)(AskForSurplus(now, view, out) || AskForMissing(now, view, out));
+}
+
+// The number of the extents is taken first: what changes meanwhile is seen by the next look.
+Replication::Seen Replication::LookAt(const View& view) {
+  const std::uint64_t extents = view.extents.ChangeCount();
+  return {view.names.change_count(), extents, view.map_version(), view.live};
+}
+
+std::vector<ManifestExtent> Replication::FindMissing(const View& view, bool may_conclude,
+                                                     Outbox& out) {
+  Seen seen = LookAt(view);
+  if (filled_ == seen) return {};
+  bool has_other = false;
+  std::vector<ManifestExtent> missing;
   for (const auto& [id, wanted] : view.names.wanted()) {
-    if (missing_.size() >= options_.batch_max) break;
     if (!view.IsOwner(id, wanted.replicas)) continue;
     const auto held = view.extents.Find(id);
     if (held == wanted.extent) continue;
+    has_other = has_other || held;
     // Other bytes, as of an upload that began anew: no name wants them, and they are in the way.
-    if (held && view.MayConclude(now))
+    if (held && may_conclude)
       out.Ask(DropExtent{id});
     else if (!held)
-      missing_.emplace(id, Missing{wanted.extent, 0, {}});
+      missing.push_back(wanted.extent);
   }
-  if (!missing_.empty()) return AskForMissing(now, view, out);
-  if (view.MayConclude(now)) AskForSurplus(now, view, out);
+  if (missing.empty() && !has_other) filled_ = std::move(seen);
+  return missing;
 }
 
-void Replication::AskForMissing(TimePoint now, const View& view, Outbox& out) {
+bool Replication::AskForMissing(TimePoint now, const View& view, Outbox& out) {
+  auto found = FindMissing(view, view.MayConclude(now), out);
+  refused_count_ = 0;
+  if (found.empty()) return false;
+  KeepBatch(found, options_.batch_max, last_missing_);
   std::map<std::string, std::vector<ManifestExtent>> questions;
-  for (const auto& [id, missing] : missing_) {
-    for (const std::string& candidate : view.slots.CandidatesOf(id))
-      if (candidate != view.node && view.IsLive(candidate))
-        questions[candidate].push_back(missing.extent);
+  for (const ManifestExtent& extent : found) {
+    missing_.emplace(extent.id, Missing{extent, 0, {}});
+    for (const std::string& candidate : view.slots.CandidatesOf(extent.id))
+      if (candidate != view.node && view.IsLive(candidate)) questions[candidate].push_back(extent);
   }
   Ask(now, questions, 0, out);
+  if (questions.empty()) Pull(now, view, out);  // Nobody is there to answer.
+  return true;
 }
 
-void Replication::AskForSurplus(TimePoint now, const View& view, Outbox& out) {
-  std::map<std::string, std::vector<ManifestExtent>> questions;
-  surplus_version_ = view.map_version();
+std::vector<ManifestExtent> Replication::FindSurplus(const View& view) const {
+  std::vector<ManifestExtent> found;
   for (const ManifestExtent& extent : view.extents.All()) {
-    if (surplus_.size() >= options_.batch_max) break;
     const NameTable::Wanted* const wanted = view.names.Find(extent.id);
     // What no name wants is for tombstones to drop.
     if (!wanted || view.IsOwner(extent.id, wanted->replicas)) continue;
     const auto owners = view.slots.OwnersOf(extent.id, wanted->replicas);
     // A row that is too short, as in a cluster without nodes, keeps everything.
-    if (owners.size() < wanted->replicas ||
-        !std::ranges::all_of(owners, [&](const auto& owner) { return view.IsLive(owner); }))
-      continue;
+    if (owners.size() == wanted->replicas &&
+        std::ranges::all_of(owners, [&](const auto& owner) { return view.IsLive(owner); }))
+      found.push_back(wanted->extent);
+  }
+  return found;
+}
+
+bool Replication::AskForSurplus(TimePoint now, const View& view, Outbox& out) {
+  if (!view.MayConclude(now)) return false;
+  Seen seen = LookAt(view);
+  if (tidy_ == seen) return false;
+  auto found = FindSurplus(view);
+  if (found.empty()) {
+    tidy_ = std::move(seen);
+    return false;
+  }
+  KeepBatch(found, options_.batch_max, last_surplus_);
+  surplus_version_ = view.map_version();
+  std::map<std::string, std::vector<ManifestExtent>> questions;
+  for (const ManifestExtent& extent : found) {
+    const auto owners = view.slots.OwnersOf(extent.id, view.names.Find(extent.id)->replicas);
     surplus_[extent.id].owners = {owners.begin(), owners.end()};
-    for (const std::string& owner : owners) questions[owner].push_back(wanted->extent);
+    for (const std::string& owner : owners) questions[owner].push_back(extent);
   }
   Ask(now, questions, surplus_version_, out);
+  return true;
 }
 
 void Replication::Ask(TimePoint now,
@@ -115,6 +178,7 @@ bool Replication::Take(TimePoint now, const View& view, const Answer& answer, Ou
   }
   if (const auto pull = pulls_.find(answer.id); pull != pulls_.end()) {
     pulls_.erase(pull);
+    has_pulled_ = has_pulled_ || std::get<Result<void>>(answer.reply);
     Pull(now, view, out);
     return true;
   }
@@ -143,6 +207,10 @@ void Replication::Pull(TimePoint now, const View& view, Outbox& out) {
     });
     Missing missing = std::move(rarest->second);
     missing_.erase(rarest);
+    if (missing.replica_count == 0)
+      unheld_.insert(missing.extent.id);
+    else
+      unheld_.erase(missing.extent.id);
     if (missing.replica_count == 0 || !view.names.Find(missing.extent.id)) continue;
     if (!view.extents.HasRoomFor(missing.extent.size_bytes)) {
       ++refused_count_;
@@ -154,7 +222,8 @@ void Replication::Pull(TimePoint now, const View& view, Outbox& out) {
                                 now + options_.pull_patience);
     pulls_.emplace(call, id);
   }
-  if (pulls_.empty() && missing_.empty()) next_ = now;
+  // If at least one pull succeeded, looks at once for the rest; otherwise at the next interval.
+  if (pulls_.empty() && missing_.empty() && has_pulled_) next_ = now;
 }
 
 void Replication::Drop(TimePoint now, const View& view, Outbox& out) {

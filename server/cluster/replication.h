@@ -13,8 +13,10 @@
 namespace ffrecord::server::cluster {
 
 // Brings this node's replicas to what the names and the slot map want: pulls those that it should
-// hold and does not, those with the fewest replicas elsewhere first; then drops those that are
-// others'.
+// hold and does not, those with the fewest replicas elsewhere first, and drops those that are
+// others'. It looks at both by turns: what cannot be pulled, for want of room or of a replica, must
+// not keep what is dropped from making room. Of more than one look can take, the next look takes
+// those that follow, so that what cannot be pulled or dropped holds up nothing else.
 //
 // A replica is dropped only when every owner has promised to keep its own, by the same version of
 // the slot map as this node's, and while this node's lease holds. An owner promises only by the
@@ -28,7 +30,7 @@ class Replication {
     std::chrono::milliseconds patience{5'000};  // With a question.
     std::chrono::minutes pull_patience{5};
     std::size_t pulls_max = 4;     // At a time.
-    std::size_t batch_max = 4096;  // Extents in one question.
+    std::size_t batch_max = 4096;  // Extents of one look.
   };
   explicit Replication(const Options& options) : options_(options) {}
 
@@ -39,6 +41,9 @@ class Replication {
   bool IsFilled(const View& view, std::uint32_t version) const;
   // Extents that were wanted here at the last look, and for which there was no room.
   std::uint64_t refused_count() const { return refused_count_; }
+
+  // Extents that should be here and are not, and that no node that has answered holds undamaged.
+  const std::set<ExtentId>& unheld() const { return unheld_; }
 
   void Step(TimePoint now, const View& view, Outbox& out);
   bool Take(TimePoint now, const View& view, const Answer& answer, Outbox& out);
@@ -59,23 +64,45 @@ class Replication {
     std::set<std::string> promises;  // and those that have promised.
   };
 
+  // What a look at everything depends on.
+  struct Seen {
+    std::uint64_t names = 0;  // Change counts.
+    std::uint64_t extents = 0;
+    std::uint32_t map_version = 0;
+    std::set<std::string> live;
+
+    bool operator==(const Seen&) const = default;
+  };
+  static Seen LookAt(const View& view);
+
   void Look(TimePoint now, const View& view, Outbox& out);
-  void AskForMissing(TimePoint now, const View& view, Outbox& out);
-  void AskForSurplus(TimePoint now, const View& view, Outbox& out);
+  // Each asks other nodes about a batch of them. False: there are none.
+  bool AskForMissing(TimePoint now, const View& view, Outbox& out);
+  bool AskForSurplus(TimePoint now, const View& view, Outbox& out);
+  std::vector<ManifestExtent> FindMissing(const View& view, bool may_conclude, Outbox& out);
+  std::vector<ManifestExtent> FindSurplus(const View& view) const;
   void Ask(TimePoint now, const std::map<std::string, std::vector<ManifestExtent>>& questions,
            std::uint32_t promise_version, Outbox& out);
   void NoteHoldings(const Question& question, const Holdings& holdings);
   void Pull(TimePoint now, const View& view, Outbox& out);
   void Drop(TimePoint now, const View& view, Outbox& out);
 
-  const Options options_;
+  Options options_;
   TimePoint next_{};
   std::map<CallId, Question> questions_;
   std::map<CallId, ExtentId> pulls_;
   std::map<ExtentId, Missing> missing_;
   std::map<ExtentId, Surplus> surplus_;
   std::uint32_t surplus_version_ = 0;  // Of the slot map by which they are.
+  bool is_turn_of_missing_ = false;
+  bool has_pulled_ = false;  // Since the last look.
+  // The last ones of the batches that were looked at.
+  ExtentId last_missing_{}, last_surplus_{};
+  // Nothing was missing, or surplus, when all was so: there is no use in another walk. Of 10^6
+  // extents one takes half a second.
+  std::optional<Seen> filled_, tidy_;
   std::uint64_t refused_count_ = 0;
+  std::set<ExtentId> unheld_;
 };
 
 }  // namespace ffrecord::server::cluster

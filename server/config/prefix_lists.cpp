@@ -63,7 +63,39 @@ Result<std::map<std::string, Value>> ParsePrefixList(std::string_view text,
   return values;
 }
 
+// s3://BUCKET or s3://BUCKET/PREFIX, or an absolute folder; no part of it empty, "." or "..".
+bool IsOrigin(std::string_view text) {
+  constexpr std::string_view kS3Scheme = "s3://";
+  const bool is_bucket = text.starts_with(kS3Scheme);
+  if (!is_bucket && !text.starts_with('/')) return false;
+  if (is_bucket && text.find_first_of("?*[") != std::string_view::npos) return false;
+  text.remove_prefix(is_bucket ? kS3Scheme.size() : 1);
+  for (;;) {
+    const std::string_view part = text.substr(0, text.find('/'));
+    if (part.empty() || part == "." || part == "..") return false;
+    if (part.size() == text.size()) return true;
+    text.remove_prefix(part.size() + 1);
+  }
+}
+
 }  // namespace
+
+Result<std::vector<std::string>> ParseOrigins(std::string_view text) {
+  std::vector<std::string> origins;
+  while (!Trimmed(text).empty()) {
+    const std::size_t end = text.find(',');
+    const std::string_view given = Trimmed(text.substr(0, end));
+    text = end == std::string_view::npos ? "" : text.substr(end + 1);
+    const std::string_view one = given.ends_with('/') ? given.substr(0, given.size() - 1) : given;
+    if (!IsOrigin(one))
+      return Error{ErrorCode::kInvalidArgument,
+                   "origins: must be a list of buckets and absolute folders like "
+                   "\"s3://bucket/data, /mnt/shared\", not '" +
+                       std::string(given) + "'"};
+    origins.emplace_back(one);
+  }
+  return origins;
+}
 
 Result<std::map<std::string, std::uint64_t>> ParseQuotas(std::string_view text) {
   return ParsePrefixList(text, SizeOf, "quotas: must be a list like \"train/=500G, runs/=2T\"");

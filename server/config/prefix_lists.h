@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ffrecord/result.h>
 
@@ -20,5 +21,9 @@ Result<std::map<std::string, std::uint64_t>> ParseQuotas(std::string_view text);
 // to kTenantWeightMax.
 inline constexpr std::uint32_t kTenantWeightMax = 100;
 Result<std::map<std::string, std::uint32_t>> ParseTenantWeights(std::string_view text);
+
+// Places that daemons may fetch files from, "s3://bucket/data, /mnt/shared": buckets, prefixes and
+// absolute folders. Without the slash that one may end with. Fails likewise.
+Result<std::vector<std::string>> ParseOrigins(std::string_view text);
 
 }  // namespace ffrecord::server

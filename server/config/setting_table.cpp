@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kEngines{"auto", "io_uring", "threads"};
 constexpr std::array<std::string_view, 4> kTransports{"auto", "shm", "tcp", "rdma"};
+constexpr std::array<std::string_view, 2> kApprovals{"operator", "automatic"};
 constexpr std::array<std::string_view, 4> kLogLevels{"debug", "info", "warn", "error"};
 
 constexpr std::array kTable{
@@ -139,6 +140,10 @@ constexpr std::array kTable{
             {},
             1,
             8},
+    Setting{"approval", &Settings::approval, "operator|automatic",
+            "Whether new nodes join the cluster only after `ffrecord cluster approve`, or by "
+            "themselves; that of the leader counts",
+            kApprovals},
     Setting{"lease_s",
             &Settings::lease_s,
             "SECONDS",
@@ -153,6 +158,13 @@ constexpr std::array kTable{
             {},
             0,
             604'800},
+    Setting{"repair_mib_s",
+            &Settings::repair_mib_s,
+            "MIB",
+            "MiB per second at which this node copies data that it lacks from others; 0: no limit",
+            {},
+            0,
+            1'048'576},
     Setting{"delete_grace_s",
             &Settings::delete_grace_s,
             "SECONDS",
@@ -160,6 +172,16 @@ constexpr std::array kTable{
             {},
             0,
             2'592'000},
+    Setting{"origins", &Settings::origins, "PLACE,...",
+            "Buckets and shared folders that hold the files of names of class origin, which this "
+            "node fetches and caches: \"s3://bucket/data, /mnt/shared\"; empty: none"},
+    Setting{"origin_cache_mib",
+            &Settings::origin_cache_mib,
+            "MIB",
+            "Room on the data disks for what was fetched from origins",
+            {},
+            1024,
+            1'073'741'824},
     Setting{"admin_token_file", &Settings::admin_token_file, "FILE",
             "Show metrics and names on the admin port only to clients that send the token in this "
             "file; empty: to all"},

@@ -122,6 +122,11 @@ Result<void> CheckCluster(const Settings& settings) {
   };
   if (settings.cluster.empty() != settings.coordinator.empty())
     return bad("cluster and coordinator belong together: give both");
+  const auto origins = FFR_TRY(ParseOrigins(settings.origins));
+  if (settings.cluster.empty() && !origins.empty())
+    return bad(
+        "only the nodes of a cluster fetch files from origins: give cluster and coordinator "
+        "too");
   if (settings.cluster.empty()) return {};
   for (const auto& [key, text] : {std::pair{"cluster", settings.cluster},
                                   {"node", settings.node},
@@ -160,6 +165,9 @@ Result<void> CheckSettings(const Settings& settings) {
   FFR_TRY(ParseQuotas(settings.quotas));
   FFR_TRY(CheckTenantWeights(settings));
   FFR_TRY(CheckCluster(settings));
+  if (settings.adopt && settings.cluster.empty())
+    return Error{ErrorCode::kInvalidArgument,
+                 "--adopt takes names into a cluster: give --cluster and --coordinator too"};
   FFR_TRY(net::RdmaOptions::ParseDevices(settings.rdma_devices));
   if (settings.insecure) return {};
   if (!IsLoopback(HostOf(settings.listen)) && settings.token_keys.empty() &&
@@ -209,6 +217,7 @@ Command ParseCommandLine(int argc, char** argv) {
                                ->envname(kFileVariable);
   AddSettings(app, given);
   bool insecure = false;
+  bool adopt = false;
   std::vector<std::string> forget_disks;
   std::vector<std::string> drain_disks;
   const auto add_disks = [&app](const char* flag, std::vector<std::string>& ids, const char* what) {
@@ -218,6 +227,9 @@ Command ParseCommandLine(int argc, char** argv) {
             "Give up this disk, and what is stored only there, for good");
   add_disks("--drain-disk", drain_disks,
             "Move what is stored on this disk to the others, so that it can be taken out");
+  app.add_flag("--adopt", adopt,
+               "Take the names into the cluster that this daemon published before it was a node of "
+               "one");
   app.add_flag("--insecure", insecure,
                "Serve without authentication on an address that other machines can reach");
   app.add_flag("--check-config", wants_check, "Validate the settings and exit");
@@ -230,6 +242,7 @@ Command ParseCommandLine(int argc, char** argv) {
     return command;
   }
   auto settings = Assemble(*file, given);
+  if (settings) settings.value().adopt = adopt;
   if (settings) settings.value().insecure = insecure;
   if (settings) settings.value().forget_disks = forget_disks;
   if (settings) settings.value().drain_disks = drain_disks;

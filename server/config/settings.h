@@ -13,7 +13,7 @@
 namespace ffrecord::server {
 
 // What a daemon is told at start: by a file, and by flags, which override it. Each member but
-// the last two is one key of the file and one flag of the same name; setting_table.h describes
+// the last four is one key of the file and one flag of the same name; setting_table.h describes
 // them.
 struct Settings {
   std::vector<std::filesystem::path> data;  // Required: one folder for each disk.
@@ -47,12 +47,18 @@ struct Settings {
   std::string domain;                     // Nodes of one may fail together; empty: each is its own.
   std::uint32_t weight = 100;             // Its part of the data, beside those of the others.
   std::uint32_t replicas = 2;             // Of what is published.
+  std::string approval = "operator";      // Or "automatic": who lets new nodes join.
   std::uint32_t lease_s = 10;             // After which a silent node counts as down.
   std::uint32_t repair_after_s = 600;     // That others take over what a node holds that is down.
+  std::uint32_t repair_mib_s = 128;       // Of data that this node lacks; 0: as fast as it goes.
   std::uint32_t delete_grace_s = 86'400;  // That removed data stays.
-  std::filesystem::path admin_token_file;  // Empty: the admin port asks nobody.
+  std::string origins;                    // As ParseOrigins reads it.
+  std::uint32_t origin_cache_mib = 65'536;  // Of what was fetched from there.
+  std::filesystem::path admin_token_file;   // Empty: the admin port asks nobody.
   std::string log_level = "info";
 
+  // Takes the daemon's own names into its cluster. A flag only: it is for the time of the change.
+  bool adopt = false;
   // May listen where others reach it, without authentication. A flag only: no file hides it.
   bool insecure = false;
   // Ids of disks that are given up. A flag only: it is for one start.

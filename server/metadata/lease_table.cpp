@@ -22,6 +22,17 @@ std::optional<std::chrono::milliseconds> LeaseTable::Keep(LeaseId lease, TimePoi
   return state.ttl;
 }
 
+void LeaseTable::PutBack(const LeaseTable& older, TimePoint now) {
+  const LeaseId next_id = next_id_;
+  *this = older;
+  next_id_ = std::max(next_id_, next_id);
+  expiries_.clear();
+  for (auto& [id, state] : leases_) {
+    state.expiry = now + state.ttl;
+    expiries_.emplace(state.expiry, id);
+  }
+}
+
 bool LeaseTable::IsLive(LeaseId lease, TimePoint now) const {
   const auto found = leases_.find(lease);
   return found != leases_.end() && found->second.expiry > now;

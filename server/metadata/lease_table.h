@@ -27,6 +27,9 @@ class LeaseTable {
   bool IsLive(LeaseId lease, TimePoint now) const;
   std::vector<std::string> KeysOf(LeaseId lease) const;
 
+  // The leases of an older state, whose time begins anew. Their ids are not granted again.
+  void PutBack(const LeaseTable& older, TimePoint now);
+
   // The key is the lease's from now on, and no other's. Requires a lease that is there, or 0.
   void Attach(const std::string& key, LeaseId lease);
   void Detach(std::string_view key);

@@ -27,6 +27,12 @@ void MetaHistory::CompactTo(std::uint64_t revision) {
   compacted_ = std::max(compacted_, revision);
 }
 
+void MetaHistory::PutBack(std::uint64_t revision) {
+  changes_.clear();
+  size_bytes_ = 0;
+  compacted_ = revision;
+}
+
 std::optional<std::vector<MetaStore::Event>> MetaHistory::Since(std::string_view prefix,
                                                                 std::uint64_t from_revision) const {
   if (from_revision <= compacted_) return std::nullopt;

@@ -38,6 +38,9 @@ class MetaHistory {
   // there.
   void CompactTo(std::uint64_t revision);
 
+  // The store was put back to an older state, of which no change is known.
+  void PutBack(std::uint64_t revision);
+
   // The changes from `from_revision` on of keys that begin with `prefix`; none: some are compacted.
   std::optional<std::vector<MetaStore::Event>> Since(std::string_view prefix,
                                                      std::uint64_t from_revision) const;

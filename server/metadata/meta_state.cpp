@@ -96,6 +96,13 @@ std::optional<std::chrono::milliseconds> MetaState::KeepLease(MetaStore::LeaseId
   return leases_.Keep(lease, now);
 }
 
+void MetaState::PutBack(const MetaState& older, TimePoint now) {
+  entries_ = older.entries_;
+  revision_ = older.revision_;
+  leases_.PutBack(older.leases_, now);
+  history_.PutBack(revision_);
+}
+
 void MetaState::RevokeLease(MetaStore::LeaseId lease) {
   Change({}, leases_.KeysOf(lease));
   leases_.End(lease);

@@ -37,6 +37,9 @@ class MetaState {
 
   // Forgets the changes up to `revision`, which must not be newer than the newest.
   void CompactTo(std::uint64_t revision) { history_.CompactTo(revision); }
+  // As an operator restores a snapshot: everything is as it was in `older`, revisions too. Watches
+  // that have told of later revisions are silent until there are such.
+  void PutBack(const MetaState& older, TimePoint now);
   // What a watch that has told all before `from_revision` has to tell; none: it is compacted.
   std::optional<std::vector<MetaStore::Event>> EventsSince(std::string_view prefix,
                                                            std::uint64_t from_revision) const {

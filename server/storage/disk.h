@@ -50,6 +50,9 @@ class Disk {
 
   // What extents leave free for other uses of the disk. 0 at first; set before extents are written.
   void set_kept_bytes(std::uint64_t kept_bytes) noexcept { kept_bytes_ = kept_bytes; }
+  // Its extents can be fetched again, and may be removed at any time. Set before there are any.
+  void set_is_cache() noexcept { is_cache_ = true; }
+  bool is_cache() const noexcept { return is_cache_; }
   struct Space {
     std::uint64_t free_bytes = 0;    // For extents.
     std::uint64_t unused_bytes = 0;  // For whatever is stored there.
@@ -95,6 +98,7 @@ class Disk {
   const std::uint64_t device_;
   const DiskId id_;
   std::uint64_t kept_bytes_ = 0;
+  bool is_cache_ = false;
   std::atomic<std::uint64_t> unused_bytes_{0};
   std::atomic<std::uint64_t> size_bytes_{0};
   WriteHealth writes_;

@@ -246,6 +246,16 @@ Result<Disk*> ExtentStore::Choose(std::uint64_t size_bytes, std::span<Disk* cons
   return disks_[best.index].get();
 }
 
+Result<void> ExtentStore::CheckTakes(std::uint64_t size_bytes) const {
+  Result<void> last = Error{ErrorCode::kIo, "no disk of the daemon takes the extent", EIO};
+  for (const auto& disk : disks_) {
+    if (disk->is_draining()) continue;
+    last = disk->CheckTakes(size_bytes + ExtentTrailer::kEncodedSizeBytes);
+    if (last) break;
+  }
+  return last;
+}
+
 bool ExtentStore::HasOtherFor(const Disk& disk) const {
   return std::ranges::any_of(disks_, [&](const auto& other) {
     return other.get() != &disk && !other->is_draining() && other->CheckTakes(kExtentSizeMax);
@@ -383,6 +393,7 @@ ExtentPtr ExtentStore::Make(Disk* disk, const ExtentTrailer& trailer) {
   extent->size_bytes = trailer.size_bytes;
   extent->xxh3 = trailer.xxh3;
   extent->disk = disk;
+  extent->is_cached = disk != nullptr && disk->is_cache();
   return extent;
 }
 
@@ -394,6 +405,7 @@ Result<ExtentPtr> ExtentStore::Add(Disk& disk, const ExtentTrailer& trailer) {
     ExtentPtr made = Make(&disk, trailer);
     CountIn(*made);
     index_.Put(made);
+    NoteChange();
     return made;
   }
   if (found->size_bytes != trailer.size_bytes || found->xxh3 != trailer.xxh3)
@@ -405,6 +417,7 @@ bool ExtentStore::Mark(const Extent& extent, bool is_bad) {
   const std::lock_guard lock(mutex_);
   if (index_.Find(extent.id).get() != &extent || extent.disk == nullptr) return false;
   if (extent.is_bad.exchange(is_bad, std::memory_order_relaxed) == is_bad) return false;
+  NoteChange();
   auto& bad_count = extent.disk->totals().bad_count;
   if (is_bad)
     ++bad_count;
@@ -418,6 +431,7 @@ ExtentPtr ExtentStore::MarkDeleted(const ExtentId& id) {
   ++deleted_[id];
   ExtentPtr extent = index_.Take(id);
   if (extent) {
+    NoteChange();
     CountOut(*extent);
   } else if (missing_disk_count_ > 0) {
     extent = Make(nullptr, {id, 0, 0});  // Its file may come back with the disk.
@@ -446,6 +460,28 @@ Result<bool> ExtentStore::Unlink(const Extent& extent) {
   return true;
 }
 
+Result<bool> ExtentStore::RemoveUnknown(const ExtentId& id) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (index_.Find(id) || writing_.contains(id) || deleted_.contains(id)) return false;
+    ++deleted_[id];  // So nobody writes it meanwhile.
+  }
+  const auto removed = RemoveFiles(id);
+  Release({&id, 1});
+  if (!removed) return removed.error();
+  return true;
+}
+
+// A disk that has failed keeps its file: nothing new goes there.
+Result<void> ExtentStore::RemoveFiles(const ExtentId& id) {
+  for (const auto& disk : disks_)
+    if (disk->writes().CheckWritable()) FFR_TRY(disk->writes().Noted(disk->Unlink(id)));
+  FFR_TRY(SyncNames({&id, 1}));
+  const std::lock_guard lock(mutex_);
+  copies_.erase(id);
+  return {};
+}
+
 std::vector<ExtentId> ExtentStore::InMotion() const {
   std::vector<ExtentId> ids;
   const std::lock_guard lock(mutex_);
@@ -457,6 +493,23 @@ std::vector<ExtentId> ExtentStore::InMotion() const {
 Result<void> ExtentStore::SyncNames(std::span<const ExtentId> ids) const {
   for (const auto& disk : disks_) FFR_TRY(disk->writes().Noted(disk->SyncNames(ids)));
   return {};
+}
+
+void ExtentStore::TakeBack(const Extent& extent) {
+  const std::lock_guard lock(mutex_);
+  const auto mark = deleted_.find(extent.id);
+  FFR_ASSERT(mark != deleted_.end());
+  if (--mark->second > 0) return;  // It goes with another mark.
+  deleted_.erase(mark);
+  if (extent.disk == nullptr) return;
+  ExtentPtr made = Make(extent.disk, {extent.id, extent.size_bytes, extent.xxh3});
+  CountIn(*made);
+  if (extent.is_bad.load(std::memory_order_relaxed)) {
+    made->is_bad.store(true, std::memory_order_relaxed);
+    ++extent.disk->totals().bad_count;
+  }
+  index_.Put(made);
+  NoteChange();
 }
 
 void ExtentStore::Release(std::span<const ExtentId> ids) {

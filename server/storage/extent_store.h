@@ -34,13 +34,20 @@ struct Extent {
   ExtentId id{};
   std::uint64_t size_bytes = 0;
   std::uint64_t xxh3 = 0;
-  // Where its file is. Null: on no disk that is here, while one of the daemon's disks is missing.
-  // Such an extent is absent: it can neither be read nor unlinked, and nobody may upload it anew.
+  // Where its file is. Null: on no disk that is here, while one of the daemon's disks is missing,
+  // or until it is fetched from its origin. Such an extent is absent: it can neither be read nor
+  // unlinked, and nobody may upload it anew.
   Disk* disk = nullptr;
   // Nothing that is published names it any more: caches of open files shall let go.
   mutable std::atomic<bool> is_deleted = false;
   // Its bytes on the disk are not those of its checksum, or cannot be read. ExtentStore::Mark.
   mutable std::atomic<bool> is_bad = false;
+  // Its bytes lie at an origin: it may be removed at any time, and fetched again. OriginCache.
+  bool is_cached = false;
+  // When it was used last, by the cache's clock.
+  mutable std::atomic<std::int64_t> used_at = 0;
+  // Of one that is on no disk: why it cannot be fetched. kOk: it is, or may be tried.
+  mutable std::atomic<ErrorCode> refusal = ErrorCode::kOk;
 };
 
 class ExtentStore;
@@ -201,6 +208,9 @@ class ExtentStore {
   // missing. NewExtent::Open() tells if it exists.
   Result<NewExtent> Place(const ExtentId& id, std::uint64_t size_bytes);
 
+  // Whether Place() would find a disk for so many bytes now. Fails as it.
+  Result<void> CheckTakes(std::uint64_t size_bytes) const;
+
   // Moving an extent to another disk: BeginMove() gives a writer there, to which the caller appends
   // the bytes of the extent. EndMove() seals them, and has the extent found there, as another
   // object, from now on. Its old file is to be removed by RemoveMoved() once nobody else holds
@@ -219,6 +229,12 @@ class ExtentStore {
   // What new extents may take of all disks that can be written to. Fails with kIo if there is none.
   Result<std::uint64_t> FreeBytes() const;
 
+  // Another number after each change of which extents are here and of which are bad, and not before
+  // it can be seen: who takes the number and then looks has seen all that it stands for.
+  std::uint64_t change_count() const noexcept {
+    return change_count_.load(std::memory_order_acquire);
+  }
+
   // Notes whether the extent is bad. False if that is no news, or it is not here any more.
   bool Mark(const Extent& extent, bool is_bad);
 
@@ -231,6 +247,11 @@ class ExtentStore {
   // while a writer that came before the mark is open, while its disk is missing, or once that has
   // failed. Fails with kIo.
   Result<bool> Unlink(const Extent& extent);
+  // Removes files that have the name of `id` though it is not in the index: the scan refused them,
+  // or they could not be unlinked when their extent was deleted. For callers who have the right
+  // bytes. False, and nothing is done, if the extent is here, is being written or is marked
+  // deleted. Fails with kIo.
+  Result<bool> RemoveUnknown(const ExtentId& id);
   // Those that are being written, or are marked deleted: an end, or a crash, may leave their files.
   std::vector<ExtentId> InMotion() const;
   // Makes it durable that their files are there, or not, on whichever disk. Fails with kIo.
@@ -238,6 +259,10 @@ class ExtentStore {
   // Takes one MarkDeleted() of each id back; after the last one it may be used anew. Requires that
   // their files are durably unlinked, and that no durable tombstone lists them at the next start.
   void Release(std::span<const ExtentId> ids);
+
+  // Takes the MarkDeleted() back that has returned this extent, whose file was not unlinked: it is
+  // here again, as another object, unless it is marked once more.
+  void TakeBack(const Extent& extent);
 
  private:
   friend class ExtentWriter;
@@ -253,11 +278,13 @@ class ExtentStore {
   Result<void> Take(Disk& disk, FoundExtents found);
   void TakeCopy(Disk& disk, const ExtentTrailer& copy);
   void AddAbsent(std::span<const ManifestExtent> known);
+  Result<void> RemoveFiles(const ExtentId& id);
   bool HasOtherFor(const Disk& disk) const;
   Result<void> Relocate(const ExtentPtr& old, Disk& target);
   std::vector<Disk*> CopiesOf(const ExtentId& id) const;
   static Result<void> CheckCopy(const Extent& extent, Disk& disk);
   void AddCopy(const ExtentId& id, Disk& disk);
+  void NoteChange() noexcept { change_count_.fetch_add(1, std::memory_order_release); }
   void DropCopy(const ExtentId& id, const Disk& disk);
   static Result<AtomicFile> BeginFile(Disk& disk, const ExtentId& id);
   Result<WritingClaim> Claim(const ExtentId& id, std::uint64_t size_bytes,
@@ -269,7 +296,8 @@ class ExtentStore {
   std::vector<std::unique_ptr<Disk>> disks_;
   std::size_t missing_disk_count_;
   ScanReport scan_report_;
-  ExtentIndex index_;         // Changes with mutex_ held only; look-ups take no lock of the store.
+  ExtentIndex index_;  // Changes with mutex_ held only; look-ups take no lock of the store.
+  std::atomic<std::uint64_t> change_count_{0};
   mutable std::mutex mutex_;  // Of all below.
   // Other disks that have a file of an extent's name: as when it was copied from one to the other.
   std::unordered_multimap<ExtentId, Disk*, HashExtentId> copies_;

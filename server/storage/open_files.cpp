@@ -1,6 +1,8 @@
 #include "server/storage/open_files.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <utility>
 
@@ -22,25 +24,45 @@ std::optional<MappedFile> MapData(const Extent& extent, int fd) {
 
 }  // namespace
 
-Result<OpenFilePtr> OpenFiles::Get(const ExtentPtr& extent) {
-  if (const auto found = places_.find(extent->id); found != places_.end()) {
-    if ((*found->second)->extent == extent) {
-      order_.splice(order_.begin(), order_, found->second);
-      return order_.front();
-    }
-    // It was moved to another disk.
-    order_.erase(found->second);
-    places_.erase(found);
-  }
+bool OpenFile::is_whole() const noexcept {
+  struct statx status {};
+  constexpr int kFlags = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
+  return ::statx(fd.get(), "", kFlags, STATX_SIZE, &status) == 0 &&
+         status.stx_size >= extent->size_bytes;
+}
+
+Result<OpenFile> OpenFiles::Open(const ExtentPtr& extent, bool is_mapped) {
   auto fd = FFR_TRY(ExtentStore::OpenFile(*extent));
-  if (order_.size() >= count_max_) {
-    places_.erase(order_.back()->extent->id);
-    order_.pop_back();
+  auto mapped = is_mapped ? MapData(*extent, fd.get()) : std::nullopt;
+  return OpenFile{extent, std::move(fd), std::move(mapped)};
+}
+
+OpenFilePtr OpenFiles::Find(const ExtentPtr& extent) {
+  const auto found = places_.find(extent->id);
+  if (found == places_.end()) return nullptr;
+  if ((*found->second)->extent != extent) {
+    Forget(extent->id);  // It was moved to another disk.
+    return nullptr;
   }
-  auto mapped = order_.size() < mapped_count_max_ ? MapData(*extent, fd.get()) : std::nullopt;
-  order_.push_front(std::make_shared<OpenFile>(OpenFile{extent, std::move(fd), std::move(mapped)}));
-  places_.emplace(extent->id, order_.begin());
+  order_.splice(order_.begin(), order_, found->second);
   return order_.front();
+}
+
+OpenFilePtr OpenFiles::Add(OpenFile file) {
+  Forget(file.extent->id);
+  if (order_.size() >= count_max_) Forget(order_.back()->extent->id);
+  if (!may_map()) file.mapped.reset();
+  order_.push_front(std::make_shared<OpenFile>(std::move(file)));
+  places_.emplace(order_.front()->extent->id, order_.begin());
+  return order_.front();
+}
+
+void OpenFiles::Forget(const ExtentId& id) {
+  const auto found = places_.find(id);
+  if (found == places_.end()) return;
+  const Order::iterator file = found->second;
+  places_.erase(found);
+  order_.erase(file);
 }
 
 void OpenFiles::DropDeleted() {

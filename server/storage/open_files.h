@@ -23,6 +23,10 @@ struct OpenFile {
   // in memory.
   std::optional<MappedFile> mapped;
   mutable ResidentChunks resident = {};  // Of `mapped`; for the thread that reads it.
+
+  // Whether the file has all the bytes of its extent, as far as this machine knows: no server of a
+  // network file system is asked, so this waits for no disk.
+  bool is_whole() const noexcept;
 };
 using OpenFilePtr = std::shared_ptr<const OpenFile>;
 
@@ -34,8 +38,17 @@ class OpenFiles {
   OpenFiles(std::size_t count_max, std::size_t mapped_count_max)
       : count_max_(count_max), mapped_count_max_(mapped_count_max) {}
 
-  // Fails as ExtentStore::OpenFile.
-  Result<OpenFilePtr> Get(const ExtentPtr& extent);
+  // Opens the extent's file, and maps it if `is_mapped` and it can be. May wait for its disk; may
+  // be called by any thread. Fails as ExtentStore::OpenFile.
+  static Result<OpenFile> Open(const ExtentPtr& extent, bool is_mapped);
+
+  // The extent's file if it is open; else null. Waits for no disk.
+  OpenFilePtr Find(const ExtentPtr& extent);
+  // Keeps the file open, in place of one of the same id or of the one used least recently; mapped
+  // only if one more may be.
+  OpenFilePtr Add(OpenFile file);
+  // Whether one more file may be mapped.
+  bool may_map() const noexcept { return order_.size() < mapped_count_max_; }
 
   // Lets go of extents that are marked deleted, so that they can be unlinked and their space is
   // freed.
@@ -43,6 +56,7 @@ class OpenFiles {
 
  private:
   using Order = std::list<OpenFilePtr>;  // The one used last is in front.
+  void Forget(const ExtentId& id);
 
   const std::size_t count_max_;
   const std::size_t mapped_count_max_;

@@ -112,6 +112,29 @@ PLANTS = [
         ),
     ),
     *_in(
+        "quota_shares.cpp",
+        (
+            "a share is taken from without comparing it",
+            "  commit.compares.push_back({share.key, share.revision});\n",
+            "",
+        ),
+        (
+            "shares are dealt out as if the name did not grow",
+            "(left_bytes - growth_bytes) / kShareCount",
+            "left_bytes / kShareCount",
+        ),
+        (
+            "what is taken stays in the share",
+            "chosen->size_bytes - growth_bytes",
+            "chosen->size_bytes",
+        ),
+        (
+            "a name's own bytes count against it",
+            "if (at->first != name) size_bytes",
+            "size_bytes",
+        ),
+    ),
+    *_in(
         "replication.cpp",
         (
             "a promise is given by any version of the map",

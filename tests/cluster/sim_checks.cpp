@@ -62,6 +62,7 @@ void Simulation::NoteCommit(std::span<const MetaStore::Event> events) {
     Fail(events.front().key + " was changed without the generation");
   for (const auto& event : events)
     if (const auto name = NameIn(kDatasetKeys, event.key)) NoteName(*name, event);
+  if (changes_names) CheckQuotas();
   for (const auto& event : events)
     if (event.value && event.key.starts_with(kTombstoneKeys))
       CheckTombstone(event.key, tombstones_.at(event.key));
@@ -98,7 +99,8 @@ void Simulation::NoteSlots(SlotsRecord slots) {
   if (slots.map.version != slots_.map.version) {
     ++counts_.map_changes;
     last_map_change_ = now_;
-    if (slots.map.version != slots_.map.version + 1) Fail("the slot map has skipped a version");
+    if (slots.map.version != slots_.map.version + 1 && !was_put_back_)
+      Fail("the slot map has skipped a version");
     Trace("slot map ", slots.map.version, " of ", slots.map.nodes.size(), " nodes");
     slot_history_[slots.map.version] = {slots.map, std::nullopt};
   }
@@ -106,6 +108,11 @@ void Simulation::NoteSlots(SlotsRecord slots) {
 }
 
 void Simulation::NoteName(const std::string& name, const MetaStore::Event& event) {
+  if (is_rebuilding_) {
+    if (const auto known = published_.find(name); known != published_.end())
+      known->second.revision = event.revision;
+    return;
+  }
   const auto old = published_.extract(name);
   if (event.value) {
     Truth truth{DatasetRecord::Decode(*event.value).value(), {}, {}, event.revision};
@@ -130,6 +137,21 @@ void Simulation::NoteName(const std::string& name, const MetaStore::Event& event
       referenced_.erase(id);
       unreferenced_[id] = now_;
     }
+}
+
+std::uint64_t Simulation::SizeBelow(const std::string& prefix) const {
+  std::uint64_t size_bytes = 0;
+  for (const auto& [name, truth] : published_)
+    if (name.starts_with(prefix)) size_bytes += truth.record.size_bytes;
+  return size_bytes;
+}
+
+void Simulation::CheckQuotas() {
+  last_name_change_ = now_;
+  for (const auto& [prefix, quota_bytes] : Quotas())
+    if (const std::uint64_t size_bytes = SizeBelow(prefix); size_bytes > quota_bytes)
+      Fail("the names below " + prefix + " have " + std::to_string(size_bytes) + " bytes of " +
+           std::to_string(quota_bytes));
 }
 
 void Simulation::CheckNewName(const std::string& name, const Truth& truth) {
@@ -235,7 +257,7 @@ bool Simulation::IsConverged(std::string* why) {
   }
   for (const auto& node : nodes_) {
     for (const auto& [id, replica] : node->disk.replicas)
-      if (!referenced_.contains(id))
+      if (!referenced_.contains(id) && !was_put_back_)  // What no record explains is kept.
         return is_not(node->id + " has " + Hex(id) + ", which is garbage" +
                       (node->machine->view().names.Find(id) ? " and believed to be wanted" : ""));
     if (!node->machine->view().lease.IsLeased(Local(*node)))

@@ -30,7 +30,8 @@ Simulation::Node* SimClient::AnyNode() {
 }
 
 void SimClient::Next() {
-  if (!world_.is_healing_) world_.At(world_.Between(50, 2'000), [this] { Begin(); });
+  if (!world_.is_healing_ && !world_.are_clients_over_)
+    world_.At(world_.Between(50, 2'000), [this] { Begin(); });
 }
 
 void SimClient::End(const Operation& operation) {
@@ -309,7 +310,8 @@ Publication::Request SimClient::RequestOf(const Operation& operation) const {
           operation.replicas,
           kGrace,
           world_.manifests_.at(operation.attempt),
-          world_.now_ + kPatience};
+          world_.now_ + kPatience,
+          Simulation::Quotas()};
 }
 
 void SimClient::Remove(Operation operation) {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "libffrecord/base/checksum.h"
 #include "server/cluster/machine.h"
 
 namespace ffrecord::test {
@@ -38,6 +39,16 @@ class SimDisk final : public server::cluster::LocalExtents {
     for (const auto& [id, replica] : replicas)
       if (replica.is_dropping) moving.push_back(id);
     return moving;
+  }
+  // The simulation changes them as it likes: what they are now.
+  std::uint64_t ChangeCount() const override {
+    std::uint64_t digest = 0;
+    for (const auto& [id, replica] : replicas) {
+      const std::uint64_t state =
+          (replica.is_known_bad ? 1U : 0U) + (replica.is_dropping ? 2U : 0U);
+      digest += Xxh3(id, state) ^ replica.extent.xxh3;
+    }
+    return digest;
   }
   bool HasRoomFor(std::uint64_t) const override { return true; }
   std::optional<server::cluster::TimePoint> LastHeard(std::uint64_t upload) const override {

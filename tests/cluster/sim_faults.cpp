@@ -1,6 +1,7 @@
 // What goes wrong in a simulated cluster. Everything is drawn from the seed.
 
 #include <algorithm>
+#include <utility>
 
 #include "libffrecord/base/hex.h"
 #include "sim_node.h"
@@ -132,19 +133,20 @@ bool Simulation::Stalls(const std::vector<Action>& actions) {
 }
 
 // One loss at a time, and never the last good replica that is where it belongs: the cluster
-// promises no more than that.
+// promises no more than that. A node that pauses may have decided before to drop its own.
 bool Simulation::MayLose(const Node& node, const ExtentId& id) {
   // What is not published yet: its client may have counted on it already.
   if (!referenced_.contains(id)) return unreferenced_.contains(id);
   const auto owners = Slots().OwnersOf(id, WantedReplicas(id));
   return std::ranges::any_of(nodes_, [&](const auto& other) {
-    return other.get() != &node && other->disk.HasGood(referenced_.at(id).extent) &&
+    return other.get() != &node && now_ >= other->paused_until &&
+           other->disk.HasGood(referenced_.at(id).extent) &&
            std::ranges::find(owners, other->id) != owners.end();
   });
 }
 
 void Simulation::Rot(Node& node) {
-  if (now_ - last_loss_ < seconds(15) || node.disk.replicas.empty()) return;
+  if (was_put_back_ || now_ - last_loss_ < seconds(15) || node.disk.replicas.empty()) return;
   auto at = node.disk.replicas.begin();
   std::advance(at, static_cast<std::ptrdiff_t>(Random(node.disk.replicas.size())));
   if (!MayLose(node, at->first)) return;
@@ -153,10 +155,16 @@ void Simulation::Rot(Node& node) {
   at->second.is_rotten = true;
   // The scrubber comes by at some time.
   const ExtentId id = at->first;
-  At(Between(500, 20'000), [&node, id] {
-    if (const auto found = node.disk.replicas.find(id); found != node.disk.replicas.end())
-      found->second.is_known_bad = found->second.is_rotten;
+  At(Between(500, 20'000), [this, &node, id] {
+    const auto found = node.disk.replicas.find(id);
+    if (found != node.disk.replicas.end()) FindOut(found->second);
   });
+}
+
+// Until then others count on it: it is lost now.
+void Simulation::FindOut(SimDisk::Replica& replica) {
+  if (!replica.is_rotten || std::exchange(replica.is_known_bad, true)) return;
+  last_loss_ = now_;
 }
 
 // A name may ask for one replica where there were more, and keep the one that rots: then a fault
@@ -171,7 +179,7 @@ void Simulation::SpareLast(const ExtentId& id) {
 }
 
 void Simulation::Wipe(Node& node) {
-  if (now_ - last_loss_ < seconds(15)) return;
+  if (was_put_back_ || now_ - last_loss_ < seconds(15)) return;
   for (const auto& [id, replica] : node.disk.replicas)
     if (!MayLose(node, id)) return;
   Crash(node);
@@ -200,6 +208,7 @@ void Simulation::ChangeMembers() {
   }
   const std::string& id = nodes_[Random(nodes_.size())]->id;
   const auto entry = state_.Get(Key(kMemberKeys, id));
+  if (!entry) return;  // The store was put back to before it joined.
   const auto record = MemberRecord::Decode(entry->value);
   const bool is_in = record.value().state == MemberRecord::State::kIn;
   Trace(id, (is_in ? " is drained" : " is in again"));
@@ -214,19 +223,20 @@ void Simulation::Heal() {
     if (!node->is_up) Start(*node);
     node->paused_until = now_;
     Resume(*node);
-    for (auto& [id, replica] : node->disk.replicas)
-      replica.is_known_bad = replica.is_known_bad || replica.is_rotten;
+    for (auto& [id, replica] : node->disk.replicas) FindOut(replica);
   }
+  // Nodes that a store that was put back does not have join again.
+  for (auto& node : nodes_)
+    if (!state_.Get(Key(kMemberKeys, node->id))) PutMember(node->id, MemberRecord::State::kIn);
   // Enough nodes for what was published.
-  int in_count = 0;
-  for (auto& node : nodes_) {
-    const auto entry = state_.Get(Key(kMemberKeys, node->id));
-    in_count += MemberRecord::Decode(entry->value).value().state == MemberRecord::State::kIn;
-  }
+  const auto is_in = [&](const std::string& id) {
+    const auto entry = state_.Get(Key(kMemberKeys, id));
+    return MemberRecord::Decode(entry->value).value().state == MemberRecord::State::kIn;
+  };
+  auto in_count = std::ranges::count_if(nodes_, [&](const auto& node) { return is_in(node->id); });
   for (auto& node : nodes_) {
     if (in_count >= 3) break;
-    const auto entry = state_.Get(Key(kMemberKeys, node->id));
-    if (MemberRecord::Decode(entry->value).value().state == MemberRecord::State::kIn) continue;
+    if (is_in(node->id)) continue;
     PutMember(node->id, MemberRecord::State::kIn);
     ++in_count;
   }

@@ -60,6 +60,16 @@ void Simulation::AskHoldingsOf(Node& node, const AskHoldings& question, Duration
       });
 }
 
+void Simulation::AskKnownOf(Node& node, const AskKnown& question, Duration patience,
+                            Done<Known> done) {
+  Ask<Known>(
+      &node, question.node, patience,
+      [this, question](Node& other) {
+        return Result<Known>(other.machine->OnAsk(Local(other), question));
+      },
+      std::move(done));
+}
+
 template <class Question>
 void Simulation::AskFlags(Node& node, const Question& question, Duration patience,
                           Done<Flags> done) {
@@ -82,7 +92,7 @@ Result<Body> Simulation::ReadBody(Node& node, const ManifestExtent& extent) {
   const auto found = node.disk.replicas.find(extent.id);
   if (!node.disk.Find(extent.id)) return Error{ErrorCode::kNotFound, "not here"};
   if (found->second.is_rotten) {
-    found->second.is_known_bad = true;
+    FindOut(found->second);
     return Error{ErrorCode::kCorruption, "rotten"};
   }
   return found->second.bytes;

@@ -7,6 +7,9 @@ namespace ffrecord::test {
 struct Simulation::Node {
   std::string id;
   SimDisk disk;
+  // On its disk as well: how far it has seen the metadata, and the names by then.
+  server::cluster::HistoryMark mark;
+  server::cluster::KnownNames known;
   bool is_up = false;
   std::uint64_t incarnation = 0;  // Of its process, counted also by crashes.
   std::string owner;              // What its process writes into the key `leader`.
@@ -18,6 +21,7 @@ struct Simulation::Node {
   std::unique_ptr<server::MemoryMetaStore> store;
   TimePoint store_wake{};  // When it has something to do next.
   bool is_store_running = false;
+  std::map<server::cluster::CallId, server::MetaStore::WatchId> watches;
   std::unique_ptr<server::cluster::ClusterNode> machine;
   // Requests of clients that go on, and who waits for them.
   std::map<server::cluster::ClusterNode::RequestId, Done<std::uint64_t>> requests;

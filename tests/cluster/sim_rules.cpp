@@ -1,6 +1,7 @@
 // What each step of a node of a simulated cluster has to obey, whatever comes of it.
 
 #include <algorithm>
+#include <cerrno>
 
 #include "libffrecord/base/hex.h"
 #include "sim_client.h"
@@ -84,6 +85,11 @@ void Simulation::CheckDecision(const Node& node, const ExtentId& id) {
   const auto replica = node.disk.replicas.find(id);
   if (replica == node.disk.replicas.end()) return;
   if (!view.lease.IsLeased(Local(node))) Fail(what + " without a lease");
+  if (put_back_at_) {  // A node that has not heard of it yet has a lease for so long.
+    if (now_ - *put_back_at_ > WithDrift(kLeaseTime))
+      Fail(what + " while nobody has confirmed the metadata");
+    return;
+  }
   const auto* const wanted = view.names.Find(id);
   if (wanted && wanted->extent != replica->second.extent) return;  // Other bytes than published.
   if (!wanted) {
@@ -144,6 +150,7 @@ void Simulation::CheckGivenUp(const Node& node, const MetaStore::Commit& commit)
 // have held it, all the time would have said so.
 void Simulation::CheckRefusal(const Node& node, const Publication::Request& request,
                               TimePoint asked_at, const Error& error) {
+  if (error.system_errno == EDQUOT) return CheckQuotaRefusal(request, asked_at, error);
   if (error.code != ErrorCode::kConflict) return;
   if (error.message.find("its upload did not begin") != std::string::npos)
     return CheckUploadRefusal(request, asked_at, error);
@@ -166,6 +173,20 @@ void Simulation::CheckRefusal(const Node& node, const Publication::Request& requ
           request.replicas)
         return;
   Fail(request.name + " was refused though enough nodes hold it: " + error.message);
+}
+
+// Likewise for want of room, if names are what they were when it was asked.
+void Simulation::CheckQuotaRefusal(const Publication::Request& request, TimePoint asked_at,
+                                   const Error& error) {
+  if (last_name_change_ >= asked_at) return;
+  const std::uint64_t size_bytes = DecodeDatasetManifest(request.manifest).value().size_bytes();
+  const auto own = published_.find(request.name);
+  const std::uint64_t own_bytes = own == published_.end() ? 0 : own->second.record.size_bytes;
+  for (const auto& [prefix, quota_bytes] : Quotas())
+    if (request.name.starts_with(prefix) && size_bytes > own_bytes &&
+        SizeBelow(prefix) - own_bytes + size_bytes > quota_bytes)
+      return;
+  Fail(request.name + " was refused though there is room: " + error.message);
 }
 
 // Likewise if an upload did not begin: the mirror of a node may be late.

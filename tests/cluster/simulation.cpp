@@ -31,6 +31,7 @@ Simulation::Simulation(const Options& options)
   late_answers_ = Chance(0.5) ? 0.0 : 0.001 * static_cast<double>(Random(60));
   stalls_ = Chance(0.4) ? 0.0 : 0.001 * static_cast<double>(Random(80));
   provocations_ = Chance(0.4) ? 0.0 : 0.001 * static_cast<double>(Random(60));
+  (void)state_.TryCommit({{}, {{std::string(kClusterKey), std::vector<std::byte>(16)}}, {}}, now_);
   for (int i = 1; i <= options.node_count; ++i) {
     auto node = std::make_unique<Node>();
     node->id = "n" + std::to_string(i);
@@ -58,8 +59,11 @@ Simulation::~Simulation() {
 std::optional<std::string> Simulation::Run() {
   for (auto& client : clients_) At(Between(500, 3000), [&client] { client->Begin(); });
   At(Between(1000, 5000), [this] { PlanFault(); });
+  if (options_.is_restored)
+    At(Between(8'000, 38'000), [this] { snapshot_ = std::make_unique<server::MetaState>(state_); });
   if (!RunUntil(now_ + options_.trouble)) return violation_;
-  Heal();
+  if (options_.is_restored && !RunRestored()) return violation_;
+  if (!is_healing_) Heal();
   At(seconds(12), [this] { clients_.front()->Probe(); });
   // In steps: what has converged early need not be watched until the end.
   std::string why;
@@ -189,6 +193,8 @@ void Simulation::Start(Node& node) {
   options.leader.row_size = 3;
   options.leader.down_grace = seconds(8);
   options.leader.upload_grace = kUploadGrace;
+  options.mark = node.mark;
+  options.known = node.known;
   node.machine = std::make_unique<ClusterNode>(options, node.disk);
   Step(node, nullptr);
 }
@@ -240,6 +246,7 @@ void Simulation::Step(Node& node, const Answer* answer) {
   const TimePoint local = Local(node);
   auto actions = answer ? node.machine->Step(local, *answer) : node.machine->Step(local);
   CheckLease(node);
+  KeepMark(node);
   // Drops come first: from now on those extents are not held.
   std::stable_partition(actions.begin(), actions.end(), [](const Action& action) {
     return std::holds_alternative<DropExtent>(action.call);
@@ -268,6 +275,7 @@ void Simulation::CarryOutAll(Node& node, std::vector<Action> actions) {
     const auto request = node.requests.extract(finished.request);
     if (!request.empty()) request.mapped()(finished.result);
   }
+  TakeRebuilt(node);
 }
 
 void Simulation::PlanWake(Node& node) {
@@ -313,9 +321,13 @@ void Simulation::CarryOut(Node& node, Action action) {
         } else if constexpr (std::is_same_v<T, RevokeLease>) {
           store.RevokeLease(call.lease, deadline, reply);
         } else if constexpr (std::is_same_v<T, WatchKeys>) {
-          store.Watch(call.prefix, call.from_revision, reply);
+          node.watches[id] = store.Watch(call.prefix, call.from_revision, reply);
+        } else if constexpr (std::is_same_v<T, EndWatch>) {
+          store.StopWatch(node.watches[call.watch]);
         } else if constexpr (std::is_same_v<T, AskHoldings>) {
           AskHoldingsOf(node, call, patience, reply);
+        } else if constexpr (std::is_same_v<T, AskKnown>) {
+          AskKnownOf(node, call, patience, reply);
         } else if constexpr (std::is_same_v<T, FetchBody>) {
           Fetch(node, std::move(call), 0, reply);
         } else if constexpr (std::is_same_v<T, StoreBody>) {

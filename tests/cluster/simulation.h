@@ -39,7 +39,10 @@ class Simulation {
     int client_count = 3;
     std::chrono::seconds trouble{40};  // How long there are faults and clients.
     std::chrono::seconds healing{60};  // Within which all must be as it should be, afterwards.
-    bool is_traced = false;            // Prints each event.
+    // Once the clients have ended, the store is put back to an older state; an operator has the
+    // cluster publish again what that lacks, and confirms it.
+    bool is_restored = false;
+    bool is_traced = false;  // Prints each event.
   };
   struct Counts {
     std::uint64_t events = 0, published = 0, removed = 0, refused = 0, unresolved = 0;
@@ -94,6 +97,7 @@ class Simulation {
   void Step(Node& node, const server::cluster::Answer* answer);
   void CarryOutAll(Node& node, std::vector<server::cluster::Action> actions);
   void PlanWake(Node& node);
+  void KeepMark(Node& node);
   void CarryOut(Node& node, server::cluster::Action action);
   Node* Find(const std::string& id);
   server::MemoryMetaStore::Trip NextTrip(const Node& node);
@@ -106,6 +110,8 @@ class Simulation {
                       Done<std::uint64_t> done);
   void AskHoldingsOf(Node& node, const server::cluster::AskHoldings& question, Duration patience,
                      Done<server::cluster::Holdings> done);
+  void AskKnownOf(Node& node, const server::cluster::AskKnown& question, Duration patience,
+                  Done<server::cluster::Known> done);
   template <class Question>
   void AskFlags(Node& node, const Question& question, Duration patience,
                 Done<server::cluster::Flags> done);
@@ -130,11 +136,23 @@ class Simulation {
   void PlanFault();
   void Heal();
   void Rot(Node& node);
+  void FindOut(SimDisk::Replica& replica);
   void Wipe(Node& node);
   void SpareLast(const ExtentId& id);
   bool MayLose(const Node& node, const ExtentId& id);
   void ChangeMembers();
   void PutMember(const std::string& id, server::cluster::MemberRecord::State state);
+
+  // --- An older state of the store (sim_restore.cpp)
+  bool RunRestored();  // False: a violation.
+  void PutBack();
+  bool LacksKeysOf(const server::MetaState& newer) const;
+  void GoOnFor(std::uint64_t revisions);
+  bool AwaitIncarnation();
+  void Rebuild();  // At some node that is up.
+  void TakeRebuilt(Node& node);
+  void ConfirmHistory();
+  bool IsUnconfirmed() const;
 
   // --- What has to hold
   struct Truth {
@@ -172,6 +190,12 @@ class Simulation {
   void NoteKey(const server::MetaStore::Event& event);
   void NoteSlots(server::cluster::SlotsRecord slots);
   void NoteName(const std::string& name, const server::MetaStore::Event& event);
+  // The clients' names have less room than they could use.
+  static server::NameQuotas Quotas() { return {{"c", 14'000}, {"c0/", 4'000}}; }
+  std::uint64_t SizeBelow(const std::string& prefix) const;
+  void CheckQuotas();
+  void CheckQuotaRefusal(const server::cluster::Publication::Request& request, TimePoint asked_at,
+                         const Error& error);
   void CheckNewName(const std::string& name, const Truth& truth);
   void CheckAttempt(const std::string& name, const Truth& truth, std::uint64_t old_revision);
   void CheckTombstone(const std::string& key, const server::cluster::TombstoneRecord& record);
@@ -208,8 +232,13 @@ class Simulation {
   std::set<std::pair<std::string, std::string>>
       cuts_;  // From, to; "" is clients, "meta" the store.
   double loss_ = 0, lost_answers_ = 0, late_answers_ = 0, stalls_ = 0, provocations_ = 0;
-  bool is_healing_ = false;
-  TimePoint last_loss_{}, last_map_change_{};
+  bool is_healing_ = false, are_clients_over_ = false;
+  std::unique_ptr<server::MetaState> snapshot_;
+  std::optional<TimePoint> put_back_at_;  // None: not, or all is confirmed.
+  bool was_put_back_ = false;
+  std::optional<server::cluster::Rebuild::Report> rebuilt_;
+  bool is_rebuilding_ = false;  // Names that change are those of the truth again.
+  TimePoint last_loss_{}, last_map_change_{}, last_name_change_{};
   std::uint64_t last_revision_ = 0;     // Up to which commits have been looked at,
   std::uint64_t store_revision_ = 0;    // and up to which all watches know of them.
   server::cluster::SlotsRecord slots_;  // As the store has them.

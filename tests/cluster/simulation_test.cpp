@@ -42,5 +42,16 @@ TEST(SimulationTest, NothingThatWasAcknowledgedIsLostAndEverythingHeals) {
   EXPECT_GT(total.published, count);
 }
 
+TEST(SimulationTest, AStoreThatIsPutBackToAnOlderStateLosesNothing) {
+  const std::uint64_t first = Number("FFRECORD_SIM_SEED", 1);
+  const std::uint64_t count = Number("FFRECORD_SIM_COUNT", 200) / 40;
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    Simulation simulation(
+        {.seed = seed, .is_restored = true, .is_traced = Number("FFRECORD_SIM_TRACE", 0) != 0});
+    const auto violation = simulation.Run();
+    ASSERT_FALSE(violation) << "FFRECORD_SIM_SEED=" << seed << ": " << *violation;
+  }
+}
+
 }  // namespace
 }  // namespace ffrecord::test

@@ -5,6 +5,7 @@ tree), the Python files from the source tree; where there is no build, or FFRECO
 is set, the installed package is tested.
 """
 
+import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -21,6 +22,20 @@ settings.register_profile(
     derandomize="FFRECORD_TEST_SEED" in os.environ,
 )
 settings.load_profile("ffrecord")
+
+# Processes that tests start are forked from one that has imported these, for torch alone takes
+# seconds. There is one list for all of them: another call would replace it. No module of this
+# folder, for Python 3.11 does not find it there.
+multiprocessing.set_forkserver_preload(
+    [
+        "ffrecord.checkpoint",
+        "ffrecord.torch",
+        # What DTensor and the optimizers import when they are first used.
+        "torch.distributed.checkpoint",
+        "torch.distributed.tensor",
+        "torch._dynamo",
+    ]
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("FFRECORD_BUILD_DIR", ROOT / "build"))

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
@@ -23,6 +24,14 @@ def program() -> str:
     if found is None:
         pytest.skip("no ffrecordd here: the server's dependencies are not installed")
     return found
+
+
+def _state(task: Path) -> str:
+    """Of a thread, as the kernel calls it; T: stopped, also if it has ended meanwhile."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "T"
 
 
 class Daemon:
@@ -75,8 +84,11 @@ class Daemon:
         assert self.stop(signal.SIGKILL) == -signal.SIGKILL, "it had ended before it was killed"
 
     def freeze(self) -> None:
-        """It does nothing any more."""
+        """It does nothing any more. A thread may go on for a moment after the signal was sent."""
         self.process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        while any(_state(task) != "T" for task in tasks.iterdir()):
+            time.sleep(0.001)
 
     def thaw(self) -> None:
         """It goes on."""

@@ -1,10 +1,6 @@
-"""Ranks of a process group, each a process of its own.
-
-They are forked from a process that has torch, which takes seconds to import.
-"""
+"""Ranks of a process group: processes, forked from one that has torch (see conftest.py)."""
 
 import json
-import multiprocessing
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,16 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-
-# With what DTensor and the optimizers import when they are first used.
-multiprocessing.set_forkserver_preload(
-    [
-        "ffrecord.torch",
-        "torch.distributed.checkpoint",
-        "torch.distributed.tensor",
-        "torch._dynamo",
-    ]
-)
 
 Body = Callable[..., Any]
 

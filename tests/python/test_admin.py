@@ -11,7 +11,6 @@ import errno
 import http.client
 import json
 import math
-import os
 import re
 import select
 import shutil
@@ -27,6 +26,7 @@ import pytest
 
 import cli
 import ffrecord
+from browser import shown
 from conftest import ROOT
 from daemon import Daemon
 from ffrecord._cli.admin import fetch, status
@@ -258,6 +258,7 @@ def test_a_page_is_sent_once_however_many_ranges_of_it_are_asked_for(daemon: Dae
         assert body == page
 
 
+@pytest.mark.alone("twenty answers within 1.5 s")
 def test_slow_clients_hold_up_nobody(daemon: Daemon) -> None:
     address = admin_of(daemon)
     host, port = address.split(":")
@@ -281,6 +282,7 @@ def test_slow_clients_hold_up_nobody(daemon: Daemon) -> None:
                 assert time.monotonic() - begun < 10
 
 
+@pytest.mark.alone("a stop within 1.5 s")
 def test_a_stop_waits_for_no_slow_client(tmp_path: Path) -> None:
     with Daemon(tmp_path / "data", "--admin", "127.0.0.1:0") as daemon:
         host, port = admin_of(daemon).split(":")
@@ -442,40 +444,20 @@ def test_the_page_asks_for_nothing_from_elsewhere() -> None:
     assert links == ["data:,"]
     # Names of XML, never asked for.
     assert addresses == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xhtml"}
-    assert re.findall(r'fetch\("(\w+)"\)', page) == ["metrics", "datasets"]
+    assert re.findall(r'fetch\("(\w+)"\)', page) == ["cluster", "metrics", "datasets"]
 
 
 def test_a_browser_shows_what_the_daemon_does(
     daemon: Daemon, records: Path, tmp_path: Path
 ) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-headless-shell")
-    if browser is None:
-        pytest.skip("no chromium here: apt install chromium-headless-shell")
     work(daemon, records)
 
-    shown = subprocess.run(
-        [
-            browser,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            f"--user-data-dir={tmp_path / 'browser'}",
-            "--virtual-time-budget=3000",
-            "--dump-dom",
-            f"http://{admin_of(daemon)}/",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-        env={**os.environ, "HOME": str(tmp_path)},
-    )
+    page = shown(f"http://{admin_of(daemon)}/", tmp_path)
 
-    assert shown.returncode == 0, shown.stderr
-    page = shown.stdout
     assert re.search(r'id="state" class="state">ready<', page), page[:3000]
     assert "<td>train</td><td>1</td>" in page
     assert re.search(r"<b>1</b><span[^>]*>datasets<", page)
+    assert re.search(r'<section id="cluster" class="wide" hidden="">', page)
     for chart in ("throughput", "latency", "stages", "queues"):
         svg = page[page.index(f'id="{chart}"') :]
         assert "<polyline" in svg[: svg.index("</svg>")], chart

@@ -136,7 +136,6 @@ def test_what_are_no_buddies_is_refused(places: list[str]) -> None:
 # --- Killed on the way ---------------------------------------------------------------------------
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["saving_to"])
 
 
 def test_a_save_that_is_killed_while_copying_is_no_step(daemons: list[Daemon]) -> None:

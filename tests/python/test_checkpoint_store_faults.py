@@ -162,7 +162,6 @@ def test_buddies_at_a_store_decide_there_and_leave_no_word(run: str, tmp_path: P
 
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["copying"])
 
 
 class Victim:

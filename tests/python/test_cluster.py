@@ -5,6 +5,7 @@ under them; all that is read is compared with what was written.
 """
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -16,8 +17,10 @@ import pytest
 
 import ffrecord
 import ffrecord.checkpoint as ckpt
+from browser import shown
 from cli import ok, run
 from cluster import cluster_in, kill, stopped
+from conftest import ROOT
 from ffrecord._cli.admin import fetch_cluster
 from ffrecord._cli.local_cluster import LocalCluster
 from ffrecord.errors import ConflictError, DeadlineExceeded, UnavailableError
@@ -236,6 +239,124 @@ def test_commands_show_the_cluster(cluster: LocalCluster) -> None:
     kill(cluster, cluster.nodes[2].name)
     end = time.monotonic() + 30
     while "1 down: n3" not in ok("ffrecord", "cluster", "status", cluster.nodes[0].admin):
+        assert time.monotonic() < end
+
+
+def test_plans_and_slots_are_shown(cluster: LocalCluster, published: str) -> None:
+    admin = cluster.nodes[0].admin
+    wait_until_filled(cluster)
+    assert published
+    facts = json.loads(ok("ffrecord", "cluster", "slots", admin, "--json"))
+    assert len(facts["slots"]) == 4096
+    extents = sum(slot["extents"] for slot in facts["slots"])
+    assert f"{extents} extents, 0 lack replicas" in ok("ffrecord", "cluster", "slots", admin)
+    assert ok("ffrecord", "cluster", "lost", admin) == "none\n"
+
+    plan = ("ffrecord", "cluster", "rebalance", "--plan", admin)
+    assert "0 extents, 0 B, would be copied" in ok(*plan)
+    names = {node.name for node in cluster.nodes}
+    moves = {
+        name: json.loads(ok(*plan, "--without", name, "--json"))["moves"] for name in sorted(names)
+    }
+    for name, planned in moves.items():
+        assert all(move["to"] in names - {name} for move in planned)
+    left = max(moves, key=lambda name: len(moves[name]))  # The few extents may be on two of three.
+    assert moves[left]
+    assert moves[left][0]["to"] in ok(*plan, "--without", left)
+    assert run("ffrecord", "cluster", "rebalance", admin, "--without", left).returncode == 2
+
+
+def test_repair_and_rebalance_wait_until_nothing_is_left(
+    cluster: LocalCluster, published: str
+) -> None:
+    wait_until_filled(cluster)
+    admins = [node.admin for node in cluster.nodes]
+    assert ok("ffrecord", "cluster", "repair", *admins) == "every extent has its replicas\n"
+    assert ok("ffrecord", "cluster", "rebalance", *admins) == "each node has its share\n"
+    kill(cluster, "n3")
+    end = time.monotonic() + 30
+    while all(node["is_up"] for node in fetch_cluster(admins[0], 5.0)["nodes"]):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+    # The others take over after two seconds.
+    told = ok("ffrecord", "cluster", "repair", *admins[:2], "--wait", "60")
+
+    assert told.endswith("every extent has its replicas\n")
+    cluster.start("n3")
+    cluster.wait_ready()
+    told = ok("ffrecord", "cluster", "rebalance", *admins, "--wait", "60")
+    assert told.endswith("each node has its share\n")
+    assert published
+
+
+def test_the_page_shows_the_nodes_and_one_that_is_down(
+    cluster: LocalCluster, published: str, tmp_path: Path
+) -> None:
+    wait_until_filled(cluster)
+    facts = fetch_cluster(cluster.nodes[0].admin, 5.0)
+    # What it shows of a cluster, nodes give.
+    page = (ROOT / "server" / "monitoring" / "dashboard.html").read_text()
+    assert set(re.findall(r"\bfacts\.(\w+)", page)) <= facts.keys()
+    assert set(re.findall(r"\bnode\.(\w+)", page)) <= facts["nodes"][0].keys()
+    assert published
+
+    page = shown(f"http://{cluster.nodes[0].admin}/", tmp_path)
+    assert '<section id="cluster" class="wide">' in page
+    assert "all nodes are up, nothing moves" in page
+    assert re.search(r"<td>n1 \(this one\)</td><td>127.0.0.1:\d+</td><td>n1</td><td>100</td>", page)
+    assert page.count("<td>held</td><td>in</td>") == 3
+    kill(cluster, "n3")
+    end = time.monotonic() + 60
+    while '<td class="bad">in, down</td>' not in page:
+        assert time.monotonic() < end, page
+        page = shown(f"http://{cluster.nodes[0].admin}/", tmp_path)
+
+
+def test_only_a_node_that_waits_is_approved(cluster: LocalCluster) -> None:
+    done = run("ffrecord", "cluster", "approve", cluster.address, "n1")
+    assert done.returncode == 4
+    assert "n1 does not wait for approval; waiting: none" in done.stderr
+
+
+def test_a_rolling_restart_under_load_fails_no_batch(
+    cluster: LocalCluster, published: str, files: list[Path]
+) -> None:
+    served = ffrecord.open(published)
+    random = np.random.default_rng(3)
+    is_over, batches = threading.Event(), 0
+    failures: list[BaseException] = []
+
+    def read() -> None:
+        nonlocal batches
+        with ffrecord.open(files) as local:
+            while not is_over.is_set() and not failures:
+                order = random.integers(0, COUNT, 64)
+                try:
+                    theirs = served.read(order)
+                    np.testing.assert_array_equal(theirs.data, local.read(order).data)
+                except BaseException as error:  # For the test to raise.
+                    failures.append(error)
+                batches += 1
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for node in cluster.nodes:
+        before = batches
+        cluster.stop(node.name)
+        while batches < before + 20 and not failures:
+            time.sleep(0.01)
+        cluster.start(node.name)
+        cluster.wait_ready()
+    is_over.set()
+    reader.join()
+    assert not failures, failures[0]
+
+    raised = ok("ffrecord", "cluster", "upgrade", cluster.address, "--yes")
+    assert re.fullmatch(r"feature level \d+\n", raised)
+    kill(cluster, cluster.nodes[0].name)
+    end = time.monotonic() + 30  # Its lease has to end.
+    while run("ffrecord", "cluster", "upgrade", cluster.address, "--yes").returncode == 0:
         assert time.monotonic() < end
 
 

@@ -14,7 +14,7 @@ import pytest
 import cli
 from daemon import Daemon, program
 
-KEYS_MAX = 40  # 15 of them of clusters alone.
+KEYS_MAX = 43  # 18 of them of clusters alone.
 
 
 def ffrecordd(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -122,6 +122,9 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, w
     assert len(done.stderr) < 1000
 
 
+IN_CLUSTER = ["--cluster", "c", "--coordinator", "etcd:http://127.0.0.1:2379"]
+
+
 @pytest.mark.parametrize(
     ("flags", "code", "words"),
     [
@@ -133,6 +136,7 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, w
         (["--admin", "0.0.0.0:9401", "--admin-token-file", "t", "--insecure"], 0, ""),
         (["--listen", "0.0.0.0:0", "--tls-cert", "c", "--tls-key", "k"], 2, "--tls-ca"),
         (["--listen", "0.0.0.0:0", "--tls-cert", "c", "--tls-key", "k", "--tls-ca", "a"], 0, ""),
+        (["--adopt"], 2, "--adopt takes names into a cluster: give --cluster"),
         (["--tls-cert", "c"], 2, "tls_cert and tls_key belong together"),
         (["--tls-ca", "a"], 2, "give tls_cert and tls_key too"),
         (["--quotas", "train/=500G, runs/=2T,=3000"], 0, ""),
@@ -147,6 +151,14 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, w
         (["--tenant-weights", "a/=1,a/=2", "--token-keys", "keys"], 2, "each prefix once"),
         (["--tenant-weights", "a/", "--token-keys", "keys"], 2, "tenant_weights: must be a list"),
         (["--tenant-weights", "a/=2"], 2, "give token_keys too"),
+        ([*IN_CLUSTER, "--origins", "s3://b, s3://b/c/ , /mnt/x"], 0, ""),
+        ([*IN_CLUSTER, "--origins", "/mnt/../x"], 2, "origins: must be a list of buckets"),
+        ([*IN_CLUSTER, "--origins", "/"], 2, "not '/'"),
+        ([*IN_CLUSTER, "--origins", "mnt/x"], 2, "not 'mnt/x'"),
+        ([*IN_CLUSTER, "--origins", "s3://b/x*"], 2, "not 's3://b/x*'"),
+        ([*IN_CLUSTER, "--origins", "http://host/x"], 2, "not 'http://host/x'"),
+        (["--origins", "/mnt/x"], 2, "only the nodes of a cluster fetch files from origins"),
+        (["--origin-cache-mib", "512"], 2, "--origin-cache-mib: must be"),
         (["--rdma-devices", "mlx5_0,mlx4_0:2", "--rdma-service-level", "15"], 0, ""),
         (["--rdma-devices", "mlx5_0,"], 2, "rdma_devices: must be a list like"),
         (["--rdma-traffic-class", "256"], 2, "not 256"),

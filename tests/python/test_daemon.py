@@ -8,6 +8,8 @@ import json
 import multiprocessing
 import pickle
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +65,45 @@ def test_an_interrupt_ends_the_wait_for_a_daemon(
         reader.read(range(COUNT))
     daemon.thaw() if how == "frozen" else daemon.start()
     np.testing.assert_array_equal(reader.read([0, COUNT - 1])["label"], [0, COUNT - 1])
+
+
+# Those that are complete soon it has; a daemon that is silent keeps it no longer.
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_a_program_that_ends_waits_for_its_futures_and_not_for_ever(
+    daemon: Daemon, files: list[Path], is_frozen: bool
+) -> None:
+    ffrecord.publish(files, daemon.address("x"))
+    program = f"""
+import sys, ffrecord
+reader = ffrecord.open({daemon.address("x")!r}, timeout_s=600)
+reader.read(range(len(reader)))
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(20):
+    future = reader.submit(range(len(reader)))
+    future.add_done_callback(
+        lambda one: sys.stdout.write("cancelled " if one.cancelled() else "read ")
+    )
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        if is_frozen:
+            daemon.freeze()
+        try:
+            told, complaint = process.communicate("\n", timeout=60)
+        finally:
+            process.kill()
+            if is_frozen:
+                daemon.thaw()
+    assert complaint == ""
+    assert told.split() == ["cancelled" if is_frozen else "read"] * 20
 
 
 def test_served_and_local_are_the_same_bytes(daemon: Daemon, files: list[Path]) -> None:

@@ -398,6 +398,7 @@ def test_reads_that_were_given_up_do_not_stay_in_the_way(shelf: Shelf) -> None:
     assert len(reader.read(range(0, COUNT, 7))) == -(-COUNT // 7)
 
 
+@pytest.mark.alone("a close within 1 s")
 def test_closing_while_a_read_stalls_waits_for_nothing(shelf: Shelf, where: str) -> None:
     reader = ffrecord.open(where)
     _stalled(shelf, reader)

@@ -147,6 +147,7 @@ def test_a_batch_itself_may_cross(path: Path) -> None:
     ]
 
 
+@pytest.mark.alone("looks at all of /dev/shm")
 def test_nothing_stays_in_shared_memory_or_open(path: Path) -> None:
     loader = DataLoader(Dataset(path), batch_size=10, num_workers=2, persistent_workers=True)
     list(loader)

@@ -96,6 +96,7 @@ def test_stats_tell_what_was_read_and_where_the_time_went(
     assert all(event["dur"] >= 0 and event["ph"] == "X" for event in events)
 
 
+@pytest.mark.alone("batches that are ready before they are wanted")
 def test_native_threads_measure_their_own_stages(tmp_path: Path) -> None:
     dataset = Dataset(written(tmp_path, "numbers"))
     loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), mode="threads", num_workers=2)

@@ -194,6 +194,7 @@ def test_credentials_are_renewed_before_they_end(
     reader.read([0])
 
 
+@pytest.mark.alone("an error within 2 s")
 def test_credentials_that_a_store_refuses_as_expired_are_renewed_at_once(
     identities: Any, monkeypatch: pytest.MonkeyPatch, served: RangeServer
 ) -> None:

@@ -47,6 +47,7 @@ def longest_pause(call: Callable[[], object]) -> float:
     return pause / duration[0]
 
 
+@pytest.mark.alone("the pauses of a thread that computes")
 def test_other_threads_run_while_one_reads(tmp_path: Path) -> None:
     """Each read lasts many time slices; if one of ten does not stop us, reads hold no GIL."""
     path = tmp_path / "large.ffr"

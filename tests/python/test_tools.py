@@ -7,11 +7,14 @@ import argparse
 import fnmatch
 import importlib.util
 import json
+import multiprocessing
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
+import threading
+import time
 import types
 from typing import Any
 
@@ -212,10 +215,18 @@ def test_a_tree_whose_benchmark_fails_ends_the_comparison(
     assert (code, len(runs), report) == (4, 3, {})
 
 
+def test_processes_that_tests_start_have_torch_already() -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    last = "'torch._dynamo' in __import__('sys').modules"
+    with multiprocessing.get_context("forkserver").Pool(1) as pool:
+        assert pool.apply(eval, (last,))
+
+
 def test_failed_and_skipped_tests_are_counted_as_such(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    run_tests = load("tools/dev/run_tests.py", monkeypatch)
+    counts = load("tools/dev/counts.py", monkeypatch)
     report = tmp_path / "junit.xml"
     report.write_text(
         "<testsuites><testsuite><testcase name='a'/><testcase name='b'><failure/></testcase>"
@@ -223,7 +234,95 @@ def test_failed_and_skipped_tests_are_counted_as_such(
         "</testsuite></testsuites>"
     )
 
-    assert str(run_tests.junit_counts(report)) == "1 passed, 2 failed, 1 skipped"
+    assert str(counts.junit_counts(report)) == "1 passed, 2 failed, 1 skipped"
+
+
+def test_each_suite_runs_once_and_what_measures_time_after_the_lanes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_tests = load("tools/dev/run_tests.py", monkeypatch)
+    in_lanes = {"unit", "conformance", "clang", "rdma", "python", "crash"}
+    done: list[str] = []
+    both_lanes = threading.Barrier(2, timeout=60)
+
+    def suite(name: str) -> Any:  # noqa: ANN401 - of a module loaded by path
+        def run() -> Any:  # noqa: ANN401
+            if name in ("unit", "rdma"):
+                both_lanes.wait()  # The first of each: neither ends before the other begins.
+            if name == "clang":
+                time.sleep(0.2)  # So that whoever does not wait for the lanes comes too early.
+            if " alone" in name or name == "chaos":
+                assert in_lanes <= set(done)
+            done.append(name)
+            return run_tests.Counts(passed=1)
+
+        return run
+
+    suites = {name: (name, suite(name)) for name in run_tests.SUITES}
+    alone = {name: suite(f"{name} alone") for name in run_tests.ALONE}
+    monkeypatch.setattr(run_tests, "SUITES", suites)
+    monkeypatch.setattr(run_tests, "ALONE", alone)
+    names = [name for name in suites if name not in ("changed", "tsan")]
+
+    results = run_tests.run_all(names)
+
+    wanted = [*names, *(f"{name} alone" for name in alone if name in names)]
+    assert sorted(done) == sorted(wanted)
+    assert results.total.passed == len(results.lines) == len(wanted)
+    done.clear()
+    in_lanes.clear()
+    assert str(run_tests.run_all(["conformance"]).total) == "2 passed, 0 failed, 0 skipped"
+    assert done == ["conformance", "conformance alone"]
+
+
+# A program as GoogleTest makes them; its name says how it ends.
+PROGRAM = """#!{python}
+import os, sys, time
+name = os.path.basename(sys.argv[0])
+print("this is", name, flush=True)
+if name == "killed":
+    os.kill(os.getpid(), 11)
+if name == "hangs":
+    time.sleep(100)
+said = "<failure message='wrong'/>" if name == "fails" else ""
+with open(sys.argv[1].partition("=xml:")[2], "w") as report:
+    report.write("<testsuites><testsuite name='Suite'><testcase name='Case' classname='Suite'>"
+                 + said + "</testcase></testsuite></testsuites>")
+sys.exit(name in ("fails", "leaks"))
+"""
+PROJECT = """project('p')
+foreach name : ['passes', 'fails', 'leaks', 'killed', 'hangs']
+  test(name, configure_file(input : 'program', output : name, copy : true), suite : 'unit',
+    protocol : 'gtest', timeout : name == 'hangs' ? 1 : 30)
+endforeach
+test('other', find_program('true'), suite : 'unit')
+"""
+
+
+def test_a_program_that_dies_is_named_with_how_it_ended_and_its_output(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    run_tests = load("tools/dev/run_tests.py", monkeypatch)
+    monkeypatch.setattr(run_tests, "ROOT", tmp_path)
+    monkeypatch.setattr(run_tests, "BIN", pathlib.Path(sys.executable).parent)
+    (tmp_path / "meson.build").write_text(PROJECT)
+    (tmp_path / "program").write_text(PROGRAM.format(python=sys.executable))
+    (tmp_path / "program").chmod(0o755)
+    build = run_tests.Build("build")
+    assert build.make()
+    passed = "<testsuites><testsuite name='Suite'><testcase name='Old'/></testsuite></testsuites>"
+    (tmp_path / "build" / "killed.xml").write_text(passed)  # Of a run before.
+
+    counts = build.meson_test("unit")
+
+    assert str(counts) == "3 passed, 4 failed, 0 skipped", counts.failures
+    found = {text.split("\n")[0].rpartition(":")[2]: text for text in counts.failures}
+    assert "wrong" in found.pop("-- Suite.Case")
+    said = {"killed": "SIGSEGV", "leaks": "exit code 1", "hangs": "within its time limit (1 s)"}
+    assert found.keys() == said.keys()
+    for name, how in said.items():
+        assert how in found[name]
+        assert f"this is {name}" in found[name]
 
 
 def logged(steps: dict[int, list[int]], loss: float, digest: str) -> list[dict[str, Any]]:
@@ -378,3 +477,25 @@ def test_changes_are_those_since_the_branch_left(
     (tmp_path / "both").write_text("changed")
 
     assert rooms.changed(tmp_path) == ["both", "not\u00e9 known", "ours"]
+
+
+@pytest.mark.parametrize(("hangs", "boots"), [(0, 1), (2, 3), (3, 3)])
+def test_a_guest_that_hangs_in_its_boot_is_booted_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, hangs: int, boots: int
+) -> None:
+    rdma = load("tests/rdma/run.py", monkeypatch)
+    begun: list[int] = []
+
+    def words(*_: object) -> list[str]:
+        begun.append(len(begun))
+        works = f"echo > {tmp_path}/up-0; echo > {tmp_path}/done"
+        return ["sh", "-c", works if begun[-1] >= hangs else "exec sleep 100"]
+
+    monkeypatch.setattr(rdma, "guest_words", words)
+    limits = [60.0 if number >= hangs else 0.2 for number in range(3)]
+    monkeypatch.setattr(rdma, "START_LIMITS_S", limits)
+
+    rdma.boot(rdma.Kernel(tmp_path, "0"), tmp_path / "initrd", tmp_path, 1, 60.0)
+
+    assert len(begun) == boots
+    assert (tmp_path / "done").exists() == (hangs < 3)

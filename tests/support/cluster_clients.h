@@ -17,6 +17,7 @@
 #include "libffrecord/net/protocol/cluster_messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "libffrecord/net/rpc/channel.h"
+#include "libffrecord/net/transport/tls/tls.h"
 #include "server/service/cluster/peer_calls.h"
 
 // A client of a cluster, by hand: what the library does for users, in its simplest form.
@@ -29,12 +30,18 @@ class ClusterClient {
   using Milliseconds = std::chrono::milliseconds;
 
   explicit ClusterClient(std::vector<std::string> addresses, std::vector<std::byte> token = {},
-                         Milliseconds patience = std::chrono::seconds(40))
-      : addresses_(std::move(addresses)), token_(std::move(token)), patience_(patience) {}
+                         Milliseconds patience = std::chrono::seconds(40), net::TlsFiles tls = {})
+      : addresses_(std::move(addresses)),
+        token_(std::move(token)),
+        patience_(patience),
+        tls_(std::move(tls)) {}
 
   Result<std::unique_ptr<net::Channel>> Connect(const std::string& address) const {
-    return net::Channel::Connect(FFR_TRY(net::Address::Parse(address, 0)), Within(patience_),
-                                 token_);
+    const auto at = FFR_TRY(net::Address::Parse(address, 0));
+    if (tls_.authorities.empty()) return net::Channel::Connect(at, Within(patience_), token_);
+    const auto tls = FFR_TRY(net::TlsContext::Load(net::TlsContext::Side::kClient, tls_));
+    return net::Channel::Open(FFR_TRY(net::ConnectTls(at, *tls, Within(patience_))),
+                              Within(patience_), token_);
   }
 
   struct Map {
@@ -111,6 +118,14 @@ class ClusterClient {
     return {};
   }
 
+  Result<std::uint32_t> RaiseLevel(const std::string& address, std::uint32_t level) const {
+    const auto channel = FFR_TRY(Connect(address));
+    const auto reply =
+        FFR_TRY(channel->Call(net::FrameType::kSetLevel, net::SetLevel{level}.Encode(), {},
+                              Within(patience_), "the feature level"));
+    return FFR_TRY(net::SetLevel::Decode(reply.body)).level;
+  }
+
   // The extent's bytes from that daemon alone.
   Result<std::string> ReadFrom(const std::string& address, const ManifestExtent& extent) const {
     const auto channel = FFR_TRY(Connect(address));
@@ -149,6 +164,7 @@ class ClusterClient {
   const std::vector<std::string> addresses_;
   const std::vector<std::byte> token_;
   const Milliseconds patience_;
+  const net::TlsFiles tls_;
 };
 
 inline std::vector<ManifestExtent> ExtentsOf(const DatasetManifest& manifest) {

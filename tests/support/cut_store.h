@@ -4,8 +4,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "server/metadata/meta_store.h"
 
@@ -17,6 +19,21 @@ class CutStore final : public server::MetaStore {
  public:
   explicit CutStore(std::shared_ptr<MetaStore> store) : store_(std::move(store)) {}
 
+  // As all stores do.
+  ~CutStore() override {
+    for (const auto& done : held_) done(Gone());
+  }
+
+  // Nobody answers who gets this key, before the store goes.
+  void HoldGets(std::string key) {
+    const std::lock_guard lock(mutex_);
+    held_key_ = std::move(key);
+  }
+  std::size_t held_count() const {
+    const std::lock_guard lock(mutex_);
+    return held_.size();
+  }
+
   void Cut() {
     is_cut_ = true;
     std::map<WatchId, OnNews> broken;
@@ -25,30 +42,48 @@ class CutStore final : public server::MetaStore {
       broken.swap(watches_);
     }
     for (const auto& [watch, on_news] : broken) {
-      store_->StopWatch(watch);
+      store()->StopWatch(watch);
       on_news({News::Kind::kBroken, {}, Gone()});
     }
   }
   void Mend() { is_cut_ = false; }
+  // Until it is mended, nothing can be listed; all else is as before.
+  void CutLists() { has_lists_ = false; }
+  void MendLists() { has_lists_ = true; }
+  // From now on it leads to another store, as if an operator had put that in its place. Watches
+  // break.
+  void LeadTo(std::shared_ptr<MetaStore> store) {
+    Cut();
+    {
+      const std::lock_guard lock(mutex_);
+      store_ = std::move(store);
+    }
+    Mend();
+  }
 
   void Get(std::string key, TimePoint deadline, Done<std::optional<KeyValue>> done) override {
-    is_cut_ ? done(Gone()) : store_->Get(std::move(key), deadline, std::move(done));
+    {
+      const std::lock_guard lock(mutex_);
+      if (key == held_key_) return held_.push_back(std::move(done));
+    }
+    is_cut_ ? done(Gone()) : store()->Get(std::move(key), deadline, std::move(done));
   }
   void List(ListRequest request, TimePoint deadline, Done<Page> done) override {
-    is_cut_ ? done(Gone()) : store_->List(std::move(request), deadline, std::move(done));
+    is_cut_ || !has_lists_ ? done(Gone())
+                           : store()->List(std::move(request), deadline, std::move(done));
   }
   void TryCommit(Commit commit, TimePoint deadline, Done<Outcome> done) override {
-    is_cut_ ? done(Gone()) : store_->TryCommit(std::move(commit), deadline, std::move(done));
+    is_cut_ ? done(Gone()) : store()->TryCommit(std::move(commit), deadline, std::move(done));
   }
   void GrantLease(std::chrono::milliseconds ttl, TimePoint deadline, Done<Lease> done) override {
-    is_cut_ ? done(Gone()) : store_->GrantLease(ttl, deadline, std::move(done));
+    is_cut_ ? done(Gone()) : store()->GrantLease(ttl, deadline, std::move(done));
   }
   void KeepLease(LeaseId lease, TimePoint deadline,
                  Done<std::optional<std::chrono::milliseconds>> done) override {
-    is_cut_ ? done(Gone()) : store_->KeepLease(lease, deadline, std::move(done));
+    is_cut_ ? done(Gone()) : store()->KeepLease(lease, deadline, std::move(done));
   }
   void RevokeLease(LeaseId lease, TimePoint deadline, Done<void> done) override {
-    is_cut_ ? done(Gone()) : store_->RevokeLease(lease, deadline, std::move(done));
+    is_cut_ ? done(Gone()) : store()->RevokeLease(lease, deadline, std::move(done));
   }
   WatchId Watch(std::string prefix, std::uint64_t from_revision, OnNews on_news) override {
     if (is_cut_) {
@@ -65,16 +100,24 @@ class CutStore final : public server::MetaStore {
       const std::lock_guard lock(mutex_);
       watches_.erase(watch);
     }
-    store_->StopWatch(watch);
+    store()->StopWatch(watch);
   }
 
  private:
   static Error Gone() { return {ErrorCode::kUnavailable, "the store is cut off"}; }
 
-  const std::shared_ptr<MetaStore> store_;
+  std::shared_ptr<MetaStore> store() const {
+    const std::lock_guard lock(mutex_);
+    return store_;
+  }
+
   std::atomic<bool> is_cut_ = false;
-  std::mutex mutex_;
+  std::atomic<bool> has_lists_ = true;
+  mutable std::mutex mutex_;
+  std::shared_ptr<MetaStore> store_;
   std::map<WatchId, OnNews> watches_;
+  std::optional<std::string> held_key_;
+  std::vector<Done<std::optional<KeyValue>>> held_;
 };
 
 }  // namespace ffrecord::test

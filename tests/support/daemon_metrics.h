@@ -13,16 +13,15 @@
 
 namespace ffrecord::test {
 
-// What the admin port of a daemon says of one metric without labels, or of one with them as they
-// are printed.
-inline std::uint64_t MetricOf(const net::Address& admin, const std::string& name) {
+// What the admin port of a daemon answers, with the head of the answer.
+inline std::string PageOf(const net::Address& admin, const std::string& path) {
   const auto deadline = net::Clock::now() + std::chrono::seconds(60);
   auto endpoint = net::ConnectTcp(admin, deadline);
   EXPECT_TRUE(endpoint) << endpoint.error().message;
-  if (!endpoint) return ~std::uint64_t{0};
+  if (!endpoint) return "";
   const int fd = endpoint.value()->fd();
   const std::string request =
-      "GET /metrics HTTP/1.0\r\nHost: " + admin.ToString() + "\r\nConnection: close\r\n\r\n";
+      "GET " + path + " HTTP/1.0\r\nHost: " + admin.ToString() + "\r\nConnection: close\r\n\r\n";
   EXPECT_EQ(::send(fd, request.data(), request.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(request.size()));
   std::string page;
@@ -34,6 +33,12 @@ inline std::uint64_t MetricOf(const net::Address& admin, const std::string& name
     if (got <= 0) break;
     page.append(part.data(), static_cast<std::size_t>(got));
   }
+  return page;
+}
+
+// What it says of one metric without labels, or of one with them as they are printed.
+inline std::uint64_t MetricOf(const net::Address& admin, const std::string& name) {
+  const std::string page = PageOf(admin, "/metrics");
   const auto at = page.find("\n" + name + " ");
   EXPECT_NE(at, std::string::npos) << name << " is not in " << page;
   return at == std::string::npos ? ~std::uint64_t{0}

@@ -6,25 +6,38 @@
 
 #include <chrono>
 #include <map>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "bytes.h"
+#include "libffrecord/base/checksum.h"
 #include "libffrecord/object_store/aws_settings.h"
 
 namespace ffrecord::test {
 
 // An S3 server in this process with one bucket, "bucket", whose objects can be read: whole or in
-// ranges. It checks no signatures.
+// ranges. It checks no signatures. Each object has an ETag, and If-Match is heeded.
 class FakeBucket {
  public:
   explicit FakeBucket(std::map<std::string, std::string> objects) : objects_(std::move(objects)) {
     server_.Get("/bucket/(.*)", [this](const httplib::Request& request, httplib::Response& reply) {
+      const std::lock_guard lock(mutex_);
       const auto found = objects_.find(request.matches[1]);
-      if (found == objects_.end())
+      if (refusal_ != 0) {
+        reply.status = refusal_;
+      } else if (found == objects_.end()) {
         reply.status = 404;
-      else
-        reply.set_content(found->second, "application/octet-stream");
+      } else {
+        const std::string etag = '"' + std::to_string(Xxh3(AsBytes(found->second))) + '"';
+        const std::string wanted = request.get_header_value("If-Match");
+        reply.set_header("ETag", etag);
+        if (wanted.empty() || wanted == etag)
+          reply.set_content(found->second, "application/octet-stream");
+        else
+          reply.status = 412;
+      }
     });
     // A connection that stays open holds a thread.
     server_.new_task_queue = [] { return new httplib::ThreadPool(600); };
@@ -40,13 +53,26 @@ class FakeBucket {
     thread_.join();
   }
 
+  int port() const { return port_; }
+  void Put(const std::string& key, std::string bytes) {
+    const std::lock_guard lock(mutex_);
+    objects_[key] = std::move(bytes);
+  }
+  // From now on every request is answered so; 0: as it should be.
+  void Refuse(int status) {
+    const std::lock_guard lock(mutex_);
+    refusal_ = status;
+  }
+
   object_store::AwsSettings settings() const {
     return {
         {"key", "secret", ""}, "us-east-1", "http://127.0.0.1:" + std::to_string(port_), nullptr};
   }
 
  private:
-  const std::map<std::string, std::string> objects_;
+  std::mutex mutex_;
+  std::map<std::string, std::string> objects_;
+  int refusal_ = 0;
   httplib::Server server_;
   int port_ = 0;
   std::thread thread_;

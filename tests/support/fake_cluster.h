@@ -70,6 +70,10 @@ class FakeCluster {
   std::atomic<int> lost_answers{0};
   // The script "a0" takes requests and never answers.
   std::atomic<bool> is_silent{false};
+  // So many scripts, from "a0" on, deny what is asked of names.
+  std::atomic<std::uint16_t> denying_count{0};
+  // It answers for names like this; kOk: it knows them.
+  std::atomic<ErrorCode> refusal{ErrorCode::kOk};
 
  private:
   void AddNode(const std::string& id, const net::Address& address, net::MemberState state,
@@ -80,6 +84,10 @@ class FakeCluster {
 
   bool Answer(FakeDaemon::Request& request, std::uint16_t number) {
     if (number == 0 && is_silent) return true;
+    if (number < denying_count && request.header.type != net::FrameType::kClusterMap) {
+      FakeDaemon::SendError(request, ErrorCode::kDenied);
+      return true;
+    }
     const std::lock_guard lock(mutex_);
     switch (request.header.type) {
       case net::FrameType::kClusterMap: {
@@ -113,6 +121,10 @@ class FakeCluster {
         FakeDaemon::Send(request, net::ReplyTo(request.header.type), {});
         return true;
       case net::FrameType::kResolve:
+        if (number == 0 && refusal != ErrorCode::kOk) {
+          FakeDaemon::SendError(request, refusal);
+          return true;
+        }
         if (!manifest_) {
           FakeDaemon::SendError(request, ErrorCode::kNotFound);
           return true;

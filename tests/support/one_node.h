@@ -35,12 +35,19 @@ class HandExtents final : public server::cluster::LocalExtents {
     return all;
   }
   std::vector<ExtentId> InMotion() const override { return {}; }
-  bool HasRoomFor(std::uint64_t) const override { return true; }
+  // A test changes them as it likes: what they are now.
+  std::uint64_t ChangeCount() const override {
+    std::uint64_t digest = 0;
+    for (const auto& [id, extent] : extents) digest += Xxh3(id) ^ extent.xxh3 ^ extent.size_bytes;
+    return digest;
+  }
+  bool HasRoomFor(std::uint64_t) const override { return has_room; }
   std::optional<server::cluster::TimePoint> LastHeard(std::uint64_t) const override {
     return std::nullopt;
   }
 
   std::map<ExtentId, ManifestExtent> extents;
+  bool has_room = true;
 };
 
 // The node "n1" of a cluster of four, whose other nodes and store are in the hands of a test.
@@ -52,8 +59,11 @@ class OneNode {
   using Action = server::cluster::Action;
   using MetaStore = server::MetaStore;
 
-  explicit OneNode(const std::string& leader = "n2") {
+  explicit OneNode(const std::string& leader = "n2", std::size_t batch_max = 4096,
+                   bool approves_members = false)
+      : batch_max_(batch_max), approves_members_(approves_members) {
     using namespace server::cluster;
+    Put(std::string(kClusterKey), std::vector<std::byte>(16));
     std::vector<PlacedNode> nodes;
     for (int i = 1; i <= 4; ++i) {
       const std::string id = "n" + std::to_string(i);
@@ -64,11 +74,23 @@ class OneNode {
     slots.map = Place({}, std::move(nodes), {.row_size = 3}).value();
     Put(std::string(kSlotsKey), slots.Encode());
     if (!leader.empty()) Put(std::string(kLeaderKey), Bytes(leader));
-    ClusterNode::Options options;
+    Start();
+  }
+
+  // The node starts, or starts anew: with what is on its disk.
+  void Start(const server::cluster::HistoryMark& mark = {},
+             const server::cluster::KnownNames& known = {}) {
+    server::cluster::ClusterNode::Options options;
     options.lease.node = "n1";
-    options.lease.record.epoch = 7;
+    options.lease.record.epoch = ++epoch_;
     options.leader.upload_grace = std::chrono::seconds(60);
-    node = std::make_unique<ClusterNode>(options, extents);
+    options.replication.batch_max = batch_max_;
+    options.leader.approves_members = approves_members_;
+    options.mark = mark;
+    options.known = known;
+    watch_ = 0;
+    asked.clear();
+    node = std::make_unique<server::cluster::ClusterNode>(options, extents);
     Run(std::chrono::seconds(1));
   }
 
@@ -85,6 +107,14 @@ class OneNode {
   void Delete(const std::string& key) {
     (void)state.TryCommit({{}, {}, {key}}, now);
     Tell();
+  }
+  // The store is put back to an older state; watches are silent, as etcd's are, or break.
+  void PutBack(const server::MetaState& older, bool breaks_watch = true) {
+    state.PutBack(older, now);
+    if (!breaks_watch || watch_ == 0) return;
+    MetaStore::News news;
+    news.kind = MetaStore::News::Kind::kBroken;
+    Carry(node->Step(now, {std::exchange(watch_, 0), std::move(news)}));
   }
   std::uint64_t RevisionOf(const std::string& key) const {
     const auto found = state.Get(key);
@@ -168,6 +198,8 @@ class OneNode {
   server::MetaState state;
   bool is_store_silent = false;
   bool is_watch_silent = false;            // What changes is told later.
+  bool loses_answers = false;              // Commits are made, and nobody is told.
+  std::set<std::uint64_t> lost_bodies;     // Attempts whose manifests are on no node.
   std::vector<MetaStore::Commit> commits;  // That the node has made.
   server::cluster::TimePoint now{std::chrono::seconds(1'000)};
   HandExtents extents;
@@ -176,6 +208,8 @@ class OneNode {
   std::vector<Action> asked;
 
  private:
+  const std::size_t batch_max_;
+  const bool approves_members_;
   void Carry(std::vector<Action> actions) {
     for (Action& action : actions) Carry(std::move(action));
   }
@@ -186,6 +220,8 @@ class OneNode {
       watch_ = action.id;
       told_ = watch->from_revision - 1;
       Tell();
+    } else if (const auto* const end = std::get_if<EndWatch>(&action.call)) {
+      if (watch_ == end->watch) watch_ = 0;
     } else if (reply) {
       Carry(node->Step(now, {action.id, std::move(*reply)}));
       Tell();
@@ -200,8 +236,11 @@ class OneNode {
   }
   std::optional<server::cluster::Reply> ReplyTo(const server::cluster::Call& call) {
     using namespace server::cluster;
-    if (const auto* const fetch = std::get_if<FetchBody>(&call))
-      return Result<Body>(bodies_.at(fetch->extents.front().id));
+    if (const auto* const fetch = std::get_if<FetchBody>(&call)) {
+      const ExtentId& id = fetch->extents.front().id;
+      if (!lost_bodies.contains(UploadOf(id))) return Result<Body>(bodies_.at(id));
+      return Result<Body>(Error{ErrorCode::kUnavailable, "no node has it"});
+    }
     if (is_store_silent) return std::nullopt;
     state.ExpireLeases(now);
     if (const auto* const get = std::get_if<GetKey>(&call))
@@ -214,7 +253,11 @@ class OneNode {
       return Result<std::optional<std::chrono::milliseconds>>(state.KeepLease(keep->lease, now));
     if (const auto* const commit = std::get_if<MetaStore::Commit>(&call)) {
       commits.push_back(*commit);
-      return state.TryCommit(*commit, now);
+      auto outcome = state.TryCommit(*commit, now);
+      if (loses_answers)
+        return Result<MetaStore::Outcome>(MetaStore::Outcome{
+            MetaStore::Outcome::Fate::kUnknown, 0, Error{ErrorCode::kUnavailable, "lost"}});
+      return outcome;
     }
     return std::nullopt;
   }
@@ -231,6 +274,7 @@ class OneNode {
   std::vector<ExtentId> drops_;
   server::cluster::CallId watch_ = 0;
   std::uint64_t told_ = 0;
+  std::uint64_t epoch_ = 6;
 };
 
 }  // namespace ffrecord::test

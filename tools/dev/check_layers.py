@@ -13,7 +13,8 @@ FORMAT = {f"{LIB}/base", f"{LIB}/format", f"{LIB}/io"}
 TRANSPORT = {f"{LIB}/base", f"{NET}/protocol", f"{NET}/transport"}
 SERVICE = "server/service"
 SERVICE_ROOMS = {
-    f"{SERVICE}/{room}" for room in ("access", "admin", "catalog", "cluster", "read", "read_ahead")
+    f"{SERVICE}/{room}"
+    for room in ("access", "admin", "catalog", "cluster", "origin", "read", "read_ahead")
 }
 MAY_INCLUDE: dict[str, set[str]] = {
     f"{LIB}/include": set(),
@@ -47,6 +48,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     | FORMAT
     | {f"{NET}/rpc", f"{SERVICE}/access", f"{SERVICE}/catalog"}
     | {"server/cluster", "server/metadata", "server/storage"},
+    f"{SERVICE}/origin": FORMAT | {f"{LIB}/object_store", f"{SERVICE}/cluster", "server/storage"},
     f"{SERVICE}/read_ahead": SOURCE
     | FORMAT
     | {f"{LIB}/record/index", f"{NET}/protocol", SERVICE, f"{SERVICE}/catalog", "server/storage"},

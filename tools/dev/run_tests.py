@@ -14,6 +14,7 @@ import argparse
 import concurrent.futures
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -22,7 +23,6 @@ import sys
 import tempfile
 import threading
 import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
 sys.path.insert(0, str(ROOT / "tools" / "dev"))
 import fuzzing  # noqa: E402  (beside the targets, for tests/fuzz/campaign needs it too)
 import rooms  # noqa: E402
+from counts import Counts, exit_status, failure, junit_counts  # noqa: E402
 
 BIN = ROOT / ".venv" / "bin"
 # Enough to find again what was mended; new things are found by tests/fuzz/campaign and
@@ -40,78 +41,31 @@ CHAOS_SECONDS = 30
 RDMA_SKIPPED = 77
 RDMA_S = "1500"  # Emulated: six minutes of a quiet machine, more of a busy one.
 SLOWEST = 10
-COMPLAINT_CHARS = 2000
-IDLE_NICENESS = 19
+# Before a command: it gets the time that nothing else wants.
+IDLE = str(ROOT / "tools" / "dev" / "idle")
 # What lands is judged by the same draws each time; campaigns look for others.
 SEED = "1"
+# Of Meson: tests that measure short times.
+ALONE_SUITES = ("alone-unit", "alone-conformance")
+# Python's tests wait for daemons, workers and time limits. A file's tests stay in one process.
+IN_PROCESSES = ("-n", "3", "--dist", "loadfile")
 # Suites whose tests run threads of their own: they are run under ThreadSanitizer.
 THREADED = ("base", "io", "decode", "record", "net", "client", "server", "conformance")
 
 
-@dataclasses.dataclass
-class Counts:
-    """How many tests ended in which way, and the seconds that each took."""
-
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
-    # Names of those that failed, with what they said.
-    failures: list[str] = dataclasses.field(default_factory=list)
-
-    def add(self, other: "Counts") -> None:
-        """Add the counts of another suite."""
-        self.passed += other.passed
-        self.failed += other.failed
-        self.skipped += other.skipped
-        self.seconds |= other.seconds
-        self.failures += other.failures
-
-    def slowest(self, count: int) -> list[str]:
-        """Return lines for the tests that took longest, the slowest first."""
-        by_time = sorted(self.seconds.items(), key=lambda item: -item[1])
-        return [f"{seconds:6.1f} s  {name}" for name, seconds in by_time[:count]]
-
-    def __str__(self) -> str:
-        """Say it the way the last line says it."""
-        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
-
-
-def shortened(said: str) -> str:
-    """The end of a long complaint, where pytest says what was wrong."""
-    return said if len(said) <= COMPLAINT_CHARS else "…" + said[-COMPLAINT_CHARS:]
-
-
-def junit_counts(report: pathlib.Path) -> Counts:
-    """Count the cases of a JUnit file, whoever wrote it."""
-    counts = Counts()
-    for case in ElementTree.parse(report).iter("testcase"):
-        name = f"{case.get('classname', '')}.{case.get('name', '')}"
-        complaints = case.findall("failure") + case.findall("error")
-        if complaints:
-            counts.failed += 1
-            said = "\n".join(one.text or one.get("message", "") for one in complaints)
-            counts.failures.append(f"-- {name}\n{shortened(said)}")
-        elif case.find("skipped") is not None:
-            counts.skipped += 1
-        else:
-            counts.passed += 1
-        counts.seconds[name] = counts.seconds.get(name, 0.0) + float(case.get("time") or 0)
-    return counts
-
-
-# `file`, if this thread has one: where what it and its commands print goes.
-OUTPUT = threading.local()
+# What a thread may have: `file`, where it and its commands print; `wrapper`, a command through
+# which it runs Meson's tests.
+THREAD = threading.local()
 
 
 def say(text: str) -> None:
     """Print where this thread prints."""
-    print(text, file=getattr(OUTPUT, "file", None), flush=True)
+    print(text, file=getattr(THREAD, "file", None), flush=True)
 
 
 def run(*command: str | pathlib.Path, environment: dict[str, str] | None = None) -> int:
     """Run a command in the root of the tree and return its exit code."""
-    output = getattr(OUTPUT, "file", None)
+    output = getattr(THREAD, "file", None)
     return subprocess.run(
         [str(word) for word in command],
         cwd=ROOT,
@@ -139,23 +93,23 @@ class Build:
     wrapper: str = ""
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, compare=False)
 
-    def make(self, *targets: str, niceness: int = 0) -> bool:
+    def make(self, *targets: str, prefix: Sequence[str] = ()) -> bool:
         """Configure if it was not, then build. One call at a time; others wait."""
         with self.lock:
-            return self._make(targets, niceness)
+            return self._make(targets, prefix)
 
     def make_beside(self, *targets: str) -> None:
         """Begin to build with the time that nothing else wants. `make` then waits and finishes."""
-        build = functools.partial(self.make, *targets, niceness=IDLE_NICENESS)
+        build = functools.partial(self.make, *targets, prefix=[IDLE])
         threading.Thread(target=build, daemon=True).start()
 
-    def _make(self, targets: Sequence[str], niceness: int) -> bool:
+    def _make(self, targets: Sequence[str], prefix: Sequence[str]) -> bool:
         if not (ROOT / self.folder / "build.ninja").exists():
             compilers = {"CXX": self.compiler, "CC": self.compiler.replace("++", "")}
             chosen = {name: f"ccache {word}" for name, word in compilers.items() if word}
             if run(BIN / "meson", "setup", self.folder, *self.options, environment=chosen):
                 return False
-        ninja = ("nice", "-n", str(niceness), BIN / "ninja", "-C", self.folder, "--quiet")
+        ninja = (*prefix, BIN / "ninja", "-C", self.folder, "--quiet")
         return run(*ninja, *targets, environment=CACHE) == 0
 
     def tests(self) -> list[dict[str, Any]]:
@@ -179,6 +133,17 @@ class Build:
         }
         return sorted(found)
 
+    def reports(self, *suites: str) -> list[pathlib.Path]:
+        """Where the GoogleTest programs of those suites write what Meson reads when they end.
+
+        Meson takes an older file for that of a program that was killed before it wrote its own.
+        """
+        return [
+            ROOT / self.folder / f"{test['name']}.xml"
+            for test in self.tests()
+            if test["protocol"] == "gtest" and test["suite"] & set(suites)
+        ]
+
     def targets(self, *suites: str) -> list[str]:
         """What to build for those suites: their programs, or all if not all of them are programs.
 
@@ -190,30 +155,43 @@ class Build:
         programs = [str(path.relative_to(ROOT / self.folder)) for path in self.programs(*suites)]
         return [*programs, "server/ffrecordd"] if kinds == {"gtest"} else []  # Some start it.
 
-    def meson_test(self, *suites: str) -> Counts:
-        """Build, run the tests of `suites`, count them."""
+    def meson_test(self, *suites: str, without: Sequence[str] = (), jobs: int = 0) -> Counts:
+        """Build, run the tests of `suites`, count them.
+
+        Leaves out those of the suites `without`; runs `jobs` programs at a time, by default two for
+        each processor, for most of them wait more than they compute.
+        """
         if not (self.make("build.ninja") and self.make(*self.targets(*suites))):
-            return Counts(failed=1)
+            return unbuilt(self.folder)
         if not self.suites() & set(suites):
             say(f"no test belongs to {', '.join(suites)}")
             return Counts()
         logs = ROOT / self.folder / "meson-logs"  # Meson adds the wrapper to the report's name.
         log = "-".join(suites)  # Others may run beside.
-        for old in logs.glob(f"{log}*.junit.xml"):
-            old.unlink()
+        for old in [*logs.glob(f"{log}*.junit.xml"), *self.reports(*suites)]:
+            old.unlink(missing_ok=True)
         command = [BIN / "meson", "test", "-C", self.folder, "--no-rebuild", "--print-errorlogs"]
         command += ["--logbase", log]
         command += ["--timeout-multiplier", "4" if self.wrapper or self.environment else "1"]
         command += [word for suite in suites for word in ("--suite", suite)]
-        if self.wrapper:
-            command += ["--wrapper", self.wrapper]
+        command += [word for suite in without for word in ("--no-suite", suite)]
+        command += ["--num-processes", str(jobs or 2 * (os.cpu_count() or 1))]
+        wrapper = self.wrapper or getattr(THREAD, "wrapper", "")
+        if wrapper:
+            command += ["--wrapper", wrapper]
         code = run(*command, "--quiet", environment=dict(self.environment))
         counts = Counts()
         for report in logs.glob(f"{log}*.junit.xml"):
-            counts.add(junit_counts(report))
-        if code and not counts.failed:  # A program that died before it could report.
-            counts.failed += 1
+            programs = report.with_name(report.name.replace(".junit.xml", ".json"))
+            counts.add(junit_counts(report, programs))
+        if code and not counts.failed:
+            counts.fail(f"meson test {log}", exit_status(code))
         return counts
+
+
+def unbuilt(folder: str) -> Counts:
+    """What comes of a suite whose programs the compiler or Meson rejects."""
+    return failure(folder, "was not built, see above")
 
 
 # Line numbers are all that a sanitizer's report needs, and half of the time to build.
@@ -251,44 +229,49 @@ INSTALLED = {"FFRECORD_TEST_INSTALLED": "1"}
 
 
 def pytest_suite(
-    folder: str, environment: dict[str, str], *options: str, files: Sequence[str] = ()
+    folder: str,
+    environment: dict[str, str],
+    *options: str,
+    files: Sequence[str] = (),
+    name: str = "",
 ) -> Counts:
-    """Run pytest over one folder, or over those files of it."""
-    report = ROOT / "build" / f"{folder.replace('/', '-')}.junit.xml"
+    """Run pytest over one folder, or over those files of it; `name` is that of its report."""
+    report = ROOT / "build" / f"{name or folder.replace('/', '-')}.junit.xml"
     report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)
     command = [BIN / "python", "-m", "pytest", "-q", "--junitxml", report, *options]
-    command += [f"{folder}/{name}" for name in files] or [folder]
+    command += [f"{folder}/{file}" for file in files] or [folder]
     code = run(*command, environment=environment)
     counts = junit_counts(report) if report.exists() else Counts()
     if code and not counts.failed:
-        counts.failed += 1
+        counts.fail(f"pytest {folder}", exit_status(code))
     return counts
 
 
 def crash_suite() -> Counts:
     """Kill programs of the plain build; its own extension does the checking."""
     if not PLAIN.make():
-        return Counts(failed=1)
+        return unbuilt(PLAIN.folder)
     return pytest_suite("tests/crash", {"FFRECORD_BUILD_DIR": str(ROOT / PLAIN.folder)})
 
 
 def chaos_suite(*options: str) -> Counts:
     """Let faults loose on the daemon of the plain build; its own extension does the checking."""
     if not PLAIN.make():
-        return Counts(failed=1)
+        return unbuilt(PLAIN.folder)
     return pytest_suite("tests/chaos", {"FFRECORD_BUILD_DIR": str(ROOT / PLAIN.folder)}, *options)
 
 
 def rdma_suite() -> Counts:
     """Run what wants an RDMA device in a virtual machine that has one."""
     if not PLAIN.make():
-        return Counts(failed=1)
+        return unbuilt(PLAIN.folder)
     build = ROOT / PLAIN.folder
     code = run(sys.executable, "tests/rdma/run.py", "--build", build, "--timeout", RDMA_S)
     if code == RDMA_SKIPPED:
         return Counts(skipped=1)
-    counts = Counts(passed=1) if code == 0 else Counts(failed=1)  # The machine itself.
+    # The machine itself.
+    counts = Counts(passed=1) if code == 0 else failure("tests/rdma/run", exit_status(code))
     for report in (build / "rdma" / "out").glob("*.junit.xml"):
         counts.add(junit_counts(report))
     return counts
@@ -297,16 +280,18 @@ def rdma_suite() -> Counts:
 def fuzz_suite() -> Counts:
     """Run each fuzz target for a short time, from what it found before."""
     if not CLANG.make("fuzz-targets"):
-        return Counts(failed=1)
+        return unbuilt(CLANG.folder)
 
-    def is_good(target: fuzzing.Target) -> bool:
+    def verdict(target: fuzzing.Target) -> Counts:
         found = target.run(FUZZ_SECONDS)
-        state = f"FAILED, see {target.findings}\n{found}" if found else "ok"
-        print(f"fuzz {target.name}: {state}", flush=True)
-        return not found
+        print(f"fuzz {target.name}: {'FAILED' if found else 'ok'}", flush=True)
+        said = f"see {target.findings}\n{found}"
+        return failure(f"fuzz {target.name}", said) if found else Counts(passed=1)
 
-    verdicts = fuzzing.run_all(fuzzing.targets(ROOT / CLANG.folder), is_good)
-    return Counts(passed=verdicts.count(True), failed=verdicts.count(False))
+    counts = Counts()
+    for one in fuzzing.run_all(fuzzing.targets(ROOT / CLANG.folder), verdict):
+        counts.add(one)
+    return counts
 
 
 def changed_rooms_suite() -> Counts:
@@ -326,8 +311,11 @@ def changed_rooms_suite() -> Counts:
 
 SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
     "style": ("layers, headers, formatting, words", lambda: PLAIN.meson_test("style")),
-    "unit": ("C++ unit tests", lambda: PLAIN.meson_test("unit")),
-    "conformance": ("every form of each seam", lambda: PLAIN.meson_test("conformance")),
+    "unit": ("C++ unit tests", lambda: PLAIN.meson_test("unit", without=ALONE_SUITES)),
+    "conformance": (
+        "every form of each seam",
+        lambda: PLAIN.meson_test("conformance", without=ALONE_SUITES),
+    ),
     "crash": ("kills at every step", crash_suite),
     "chaos": (
         f"a daemon that is killed, stopped, cut off and full, for {CHAOS_SECONDS} s",
@@ -335,16 +323,27 @@ SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
     ),
     "python": (
         "pytest over the installed package",
-        lambda: pytest_suite("tests/python", INSTALLED),
+        lambda: pytest_suite("tests/python", INSTALLED, "-m", "not alone", *IN_PROCESSES),
     ),
     "rdma": ("what wants an RDMA device, in a virtual machine", rdma_suite),
     "clang": (
         "unit, conformance by clang 14 under Address- and UndefinedBehaviorSanitizer",
-        lambda: CLANG.meson_test("unit", "conformance"),
+        lambda: CLANG.meson_test("unit", "conformance", without=ALONE_SUITES),
     ),
-    "tsan": ("the threaded ones under ThreadSanitizer", lambda: TSAN.meson_test(*THREADED)),
+    "tsan": (
+        "the threaded ones under ThreadSanitizer",
+        lambda: TSAN.meson_test(*THREADED, without=ALONE_SUITES),
+    ),
     "fuzz": (f"each target for {FUZZ_SECONDS} s", fuzz_suite),
     "changed": ("unit and Python tests of the rooms that differ from main", changed_rooms_suite),
+}
+# What a suite leaves out: the tests that measure short times. They run when the lanes have ended.
+ALONE: dict[str, Callable[[], Counts]] = {
+    "unit": lambda: PLAIN.meson_test("alone-unit", jobs=1),
+    "conformance": lambda: PLAIN.meson_test("alone-conformance", jobs=1),
+    "python": lambda: pytest_suite("tests/python", INSTALLED, "-m", "alone", name="alone"),
+    "clang": lambda: CLANG.meson_test(*ALONE_SUITES, jobs=1),
+    "tsan": lambda: TSAN.meson_test(*ALONE_SUITES, jobs=1),
 }
 QUICK = ("style", "changed", "conformance")
 # Suites of the second compiler: it builds while the suites before them run, which mostly wait.
@@ -353,8 +352,15 @@ SECOND = ("clang", "fuzz")
 AGAIN = ("tsan",)
 # A part of what the others run.
 PARTS = ("changed",)
-# Suites that measure no time get the time that the others leave over.
+# Suites that get the time that the others leave over.
 BESIDE = ("style", "fuzz")
+# Lanes run beside each other, the suites of a lane one after another. Half of the tests wait more
+# than they compute, so two lanes keep two processors busy. A suite of no lane runs after them:
+# `chaos` gives each request of its clients a time limit.
+LANES = (
+    ("changed", "unit", "conformance", "clang", "tsan"),
+    ("rdma", "python", "crash"),
+)
 
 
 def begin_second_build(names: Sequence[str]) -> None:
@@ -366,7 +372,7 @@ def begin_second_build(names: Sequence[str]) -> None:
 
 
 class Results:
-    """What has come of the suites that have ended; two threads add to it."""
+    """What has come of the suites that have ended; several threads add to it."""
 
     def __init__(self) -> None:
         """Start with none."""
@@ -374,40 +380,53 @@ class Results:
         self.lines: list[str] = []
         self._lock = threading.Lock()
 
-    def run(self, name: str) -> None:
+    def run(self, name: str, what: str, suite: Callable[[], Counts]) -> None:
         """Run a suite."""
-        say(f"== {name}: {SUITES[name][0]}")
+        say(f"== {name}: {what}")
         start = time.monotonic()
-        counts = SUITES[name][1]()
+        counts = suite()
         with self._lock:
             self.total.add(counts)
-            self.lines.append(f"{name:12} {counts} ({time.monotonic() - start:.0f} s)")
+            self.lines.append(f"{name:18} {counts} ({time.monotonic() - start:.0f} s)")
             print(self.lines[-1], flush=True)
 
+    def run_in_lane(self, name: str) -> None:
+        """Run a suite; show what it prints when it has ended."""
+        with tempfile.TemporaryFile("w+", errors="replace") as THREAD.file:
+            self.run(name, *SUITES[name])
+            THREAD.file.seek(0)
+            print(THREAD.file.read(), flush=True)
+
     def run_beside(self, name: str) -> None:
-        """Run a suite at the lowest priority; show what it prints when it has ended."""
-        # Of this thread, from which all that it starts has it.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), IDLE_NICENESS)
-        with tempfile.TemporaryFile("w+", errors="replace") as OUTPUT.file:
-            self.run(name)
-            OUTPUT.file.seek(0)
-            print(OUTPUT.file.read(), flush=True)
+        """Run a suite at the lowest priority."""
+        # Of this thread, from which all that it starts has it; Meson's tests begin new sessions.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        THREAD.wrapper = IDLE
+        self.run_in_lane(name)
 
 
 def run_all(names: Sequence[str]) -> Results:
-    """Run those suites, one after another or beside the others."""
+    """Run those suites in their lanes, then what they left out, one test at a time."""
     results = Results()
-    beside = BESIDE if set(names) - set(BESIDE) else ()
-    pool = concurrent.futures.ThreadPoolExecutor(max_workers=1)
+    pools = [concurrent.futures.ThreadPoolExecutor(max_workers=1) for _ in (*LANES, BESIDE)]
+    begun: list[list[concurrent.futures.Future[None]]] = [[] for _ in pools]
     try:
-        begun = [pool.submit(results.run_beside, name) for name in names if name in beside]
+        # What a single suite prints is shown at once.
+        for pool, suites, lane in zip(pools, begun, (*LANES, BESIDE), strict=True):
+            run = results.run_beside if lane is BESIDE else results.run_in_lane
+            suites += [pool.submit(run, name) for name in lane if name in names and len(names) > 1]
+        for suite in itertools.chain(*begun[:-1]):
+            suite.result()
         for name in names:
-            if name not in beside:
-                results.run(name)
-        for suite in begun:
+            if len(names) == 1 or name not in itertools.chain(*LANES, BESIDE):
+                results.run(name, *SUITES[name])
+            if name in ALONE:
+                results.run(f"{name}, alone", "tests that measure short times", ALONE[name])
+        for suite in begun[-1]:
             suite.result()
     finally:
-        pool.shutdown(cancel_futures=True)  # After Ctrl-C no other begins.
+        for pool in pools:
+            pool.shutdown(cancel_futures=True)  # After Ctrl-C no other begins.
     return results
 
 
@@ -454,8 +473,8 @@ def main() -> int:
     if total.failures:
         print("\n== what failed\n" + "\n".join(total.failures))
     print("\n== summary\n" + "\n".join(results.lines))
-    print(f"{'cache':12} {compiler_cache()}")
-    print(f"{'all':12} {time.monotonic() - start:.0f} s")
+    print(f"{'cache':18} {compiler_cache()}")
+    print(f"{'all':18} {time.monotonic() - start:.0f} s")
     print(total)
     return 1 if total.failed or not total.passed else 0
 

@@ -78,7 +78,7 @@ Result<ClusterMapReply> ClusterMapReply::Decode(std::span<const std::byte> body)
     Node one;
     if (!TakeFields(reader, one.id, one.address, one.domain, one.weight, one.state, one.is_up,
                     Zeros<2>()) ||
-        one.state > MemberState::kOut || !IsNodeId(one.id) ||
+        one.state > MemberState::kWaiting || !IsNodeId(one.id) ||
         (i > 0 && one.id <= reply.nodes.back().id))
       return MalformedBody("reply to CLUSTER_MAP");
     reply.nodes.push_back(std::move(one));
@@ -94,6 +94,14 @@ Result<SetMember> SetMember::Decode(std::span<const std::byte> body) {
   if (!DecodeFields(body, request.state, Zeros<3>(), request.node) ||
       request.state > MemberState::kOut || !IsNodeId(request.node))
     return MalformedBody("SET_MEMBER");
+  return request;
+}
+
+std::vector<std::byte> SetLevel::Encode() const { return EncodeFields(level); }
+
+Result<SetLevel> SetLevel::Decode(std::span<const std::byte> body) {
+  SetLevel request;
+  if (!DecodeFields(body, request.level)) return MalformedBody("SET_LEVEL");
   return request;
 }
 

@@ -28,8 +28,8 @@ struct ClusterMap {
   static Result<ClusterMap> Decode(std::span<const std::byte> body);
 };
 
-// Whether a node takes part, as operators have said.
-enum class MemberState : std::uint8_t { kIn = 0, kDraining = 1, kOut = 2 };
+// Whether a node takes part, as operators have said. Waiting: nobody has let it join yet.
+enum class MemberState : std::uint8_t { kIn = 0, kDraining = 1, kOut = 2, kWaiting = 3 };
 
 struct ClusterMapReply {
   static constexpr std::uint32_t kNodeCountMax = 4096;
@@ -55,8 +55,8 @@ struct ClusterMapReply {
   static Result<ClusterMapReply> Decode(std::span<const std::byte> body);
 };
 
-// Lets a node take part, drains it, or counts it out. The reply, an empty body, says that it is on
-// record.
+// Lets a node take part, drains it, or counts it out: any state but kWaiting. The reply, an empty
+// body, says that it is on record.
 struct SetMember {
   MemberState state = MemberState::kIn;
   std::string node;
@@ -64,6 +64,15 @@ struct SetMember {
   bool operator==(const SetMember&) const = default;
   std::vector<std::byte> Encode() const;
   static Result<SetMember> Decode(std::span<const std::byte> body);
+};
+
+// Raises the feature level of the cluster. The reply's body is the same with the level that it has.
+struct SetLevel {
+  std::uint32_t level = 0;  // In a request, 0: the highest that all nodes know.
+
+  bool operator==(const SetLevel&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<SetLevel> Decode(std::span<const std::byte> body);
 };
 
 // --- Between daemons ----------------------------------------------------------------------------

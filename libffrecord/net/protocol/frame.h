@@ -37,6 +37,10 @@ enum class FrameType : std::uint8_t {
   kPutPull = 0x38,
   kClusterMap = 0x39,
   kSetMember = 0x3A,
+  kMetadataHistory = 0x3B,
+  kMetadataList = 0x3C,
+  kMetadataPut = 0x3D,
+  kSetLevel = 0x3E,
   kCollectiveData = 0x40,
   kCollectiveTaken = 0x41,
   kCollectivePlaced = 0x42,
@@ -44,6 +48,7 @@ enum class FrameType : std::uint8_t {
   kAskHeard = 0x51,
   kAskBuried = 0x52,
   kAskFilled = 0x53,
+  kAskKnown = 0x54,
   kBusy = 0xFE,
   kError = 0xFF,
 };

@@ -31,9 +31,9 @@ void LatencyQuantile::Note(std::chrono::nanoseconds latency) noexcept {
   for (std::uint32_t& count : counts_) total_ += count /= 2;
 }
 
-std::optional<std::chrono::nanoseconds> LatencyQuantile::P99() const noexcept {
+std::optional<std::chrono::nanoseconds> LatencyQuantile::Bound(
+    std::uint32_t above_max) const noexcept {
   if (total_ < kSamplesMin) return std::nullopt;
-  const std::uint32_t above_max = total_ / 100;
   std::uint32_t above = 0;
   std::size_t bucket = kBucketCount - 1;
   while (bucket > 0 && above + counts_[bucket] <= above_max) above += counts_[bucket--];

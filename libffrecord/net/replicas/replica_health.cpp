@@ -5,7 +5,20 @@
 
 namespace ffrecord::net {
 
-bool ReplicaHealth::IsBetter(NodeIndex one, NodeIndex other) const noexcept {
+namespace {
+
+// Whether a node with this latency is on the slow side of a bound beside the fastest one. A share
+// of 1 is the bound at which nodes become slow, 2 that at which they are so no more.
+bool IsFarAbove(ReplicaHealth::Duration latency, ReplicaHealth::Duration fastest, int share) {
+  return latency > fastest * ReplicaHealth::kSlowTimes / share &&
+         latency > fastest + ReplicaHealth::kSlowMore / share;
+}
+
+}  // namespace
+
+bool ReplicaHealth::IsBetter(NodeIndex one, NodeIndex other, Time now) const noexcept {
+  const bool is_slow = IsSlow(one, now);
+  if (is_slow != IsSlow(other, now)) return !is_slow;
   if (kept_ == one || kept_ == other) return kept_ == one;
   const Node& a = nodes_[one];
   const Node& b = nodes_[other];
@@ -48,6 +61,51 @@ void ReplicaHealth::Failed(NodeIndex node, Time now) noexcept {
   bad.probe_at = now + std::max<Duration>(bad.pause, kProbeEvery);
 }
 
+void ReplicaHealth::Sent(NodeIndex node, std::uint64_t bytes, Time now) noexcept {
+  Node& asked = nodes_[node];
+  asked.bytes_in_flight += bytes;
+  asked.turn = ++last_turn_;
+  if (!asked.is_slow || now < asked.trial_at) return;
+  asked.trial_at = now + asked.trial_pause;
+  asked.trial_pause = std::min<Duration>(asked.trial_pause * 2, kTrialMax);
+}
+
+void ReplicaHealth::NoteAnswer(NodeIndex node, Duration latency, Time now) noexcept {
+  Node& one = nodes_[node];
+  one.latency.Note(latency);
+  JudgeSlow(node, now);
+  const auto fastest = FastestBut(node);
+  if (!one.is_slow || !fastest || IsFarAbove(latency, *fastest, 2)) return;
+  one.trial_at = now;
+  one.trial_pause = kTrialMin;
+}
+
+void ReplicaHealth::NoteNoAnswer(NodeIndex node, Duration latency, Time now) noexcept {
+  nodes_[node].latency.NoteAtLeast(latency);
+  JudgeSlow(node, now);
+}
+
+std::optional<ReplicaHealth::Duration> ReplicaHealth::FastestBut(NodeIndex node) const noexcept {
+  std::optional<Duration> fastest;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const auto latency = nodes_[i].latency.Value();
+    if (i != node && latency && (!fastest || *latency < *fastest)) fastest = latency;
+  }
+  return fastest;
+}
+
+void ReplicaHealth::JudgeSlow(NodeIndex node, Time now) noexcept {
+  Node& one = nodes_[node];
+  const auto latency = one.latency.Value();
+  const auto fastest = FastestBut(node);
+  if (!latency || !fastest) return;
+  const bool was_slow =
+      std::exchange(one.is_slow, IsFarAbove(*latency, *fastest, one.is_slow ? 2 : 1));
+  if (was_slow || !one.is_slow) return;
+  one.trial_at = now + kTrialMin;
+  one.trial_pause = 2 * kTrialMin;
+}
+
 void ReplicaHealth::Busy(NodeIndex node, Time until) noexcept {
   nodes_[node].busy_until = std::max(nodes_[node].busy_until, until);
 }
@@ -69,8 +127,8 @@ ReplicaHealth::Duration ReplicaHealth::HedgeAfter() const noexcept {
 }
 
 ReplicaHealth::Duration ReplicaHealth::SilenceLimit() const noexcept {
-  const auto p99 = latency_.P99();
-  return std::clamp<Duration>(p99.value_or(Duration{}) * 2, kSilenceMin, kSilenceMax);
+  const Duration median = latency_.Median().value_or(Duration{});
+  return std::clamp<Duration>(median * kSilenceTimes, kSilenceMin, kSilenceMax);
 }
 
 void ReplicaHealth::NoteParts(std::uint64_t count) noexcept {

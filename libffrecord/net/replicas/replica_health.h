@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "libffrecord/net/replicas/latency_quantile.h"
+#include "libffrecord/net/replicas/median_latency.h"
 #include "libffrecord/net/replicas/replica_map.h"
 #include "libffrecord/net/transport/endpoint.h"
 
@@ -21,6 +22,11 @@ namespace ffrecord::net {
 // read from the node as well, beside another node. After kErrorsMax errors within kErrorsWithin
 // that pause is kPauseMin, and doubles up to kPauseMax with each further error. One success ends
 // the trouble.
+//
+// A node that answers, but far later than the fastest one, is slow: the others are better. It is
+// tried with a read of its own after a pause of kTrialMin, which doubles up to kTrialMax while its
+// answers stay late; an answer in time is followed by the next trial at once. So nodes do not
+// change sides for a single answer, and a slow one costs less and less.
 //
 // Without a clock: callers say what time it is. Guarded by its owner.
 class ReplicaHealth {
@@ -39,8 +45,10 @@ class ReplicaHealth {
   static constexpr std::chrono::minutes kDamageKept{10};
   static constexpr std::size_t kDamagesMax = 4096;  // More are not noted.
 
-  // A node that has said nothing for so long, though it was asked, is suspected: twice the learned
-  // p99, within these bounds.
+  // A node that has said nothing for so long, though it was asked, is suspected: so many times the
+  // median, within these bounds. Not the p99: among few reads a single one that was late, such as
+  // one that had to connect, decides that.
+  static constexpr int kSilenceTimes = 4;
   static constexpr std::chrono::milliseconds kSilenceMin{100};
   static constexpr std::chrono::milliseconds kSilenceMax{1'000};
   // A part that has taken longer than p99 is asked for at another node too.
@@ -48,6 +56,13 @@ class ReplicaHealth {
   static constexpr std::chrono::milliseconds kHedgeAfterUnlearned{50};
   static constexpr std::uint32_t kPartsPerHedge = 20;  // 5 %.
   static constexpr std::uint32_t kHedgesMax = 32;      // Saved up.
+
+  // A slow node's median latency is so many times that of the fastest one, and so much more; it is
+  // not slow any more once it is below half of either.
+  static constexpr int kSlowTimes = 4;
+  static constexpr std::chrono::milliseconds kSlowMore{10};
+  static constexpr std::chrono::seconds kTrialMin{1};
+  static constexpr std::chrono::seconds kTrialMax{32};
 
   explicit ReplicaHealth(std::size_t node_count) : nodes_(node_count) {}
 
@@ -61,16 +76,18 @@ class ReplicaHealth {
     return !nodes_[node].is_in_trouble && !IsBusy(node, now);
   }
   bool IsBusy(NodeIndex node, Time now) const noexcept { return now < nodes_[node].busy_until; }
-  // Whether `one` is to be asked rather than `other`: the kept one, else the nearer one, else the
-  // one with fewer bytes on their way, else the one that was asked longer ago.
-  bool IsBetter(NodeIndex one, NodeIndex other) const noexcept;
+  // Whether `one` is to be asked rather than `other`: the one that is not slow, else the kept one,
+  // else the nearer one, else the one with fewer bytes on their way, else the one that was asked
+  // longer ago.
+  bool IsBetter(NodeIndex one, NodeIndex other, Time now) const noexcept;
+  // Whether the node is slow, and it is not time to try it.
+  bool IsSlow(NodeIndex node, Time now) const noexcept {
+    return nodes_[node].is_slow && now < nodes_[node].trial_at;
+  }
   // True: the node is in trouble, and it is time to see whether it still is. Said once per pause.
   bool TakeProbe(NodeIndex node, Time now) noexcept;
 
-  void Sent(NodeIndex node, std::uint64_t bytes) noexcept {
-    nodes_[node].bytes_in_flight += bytes;
-    nodes_[node].turn = ++last_turn_;
-  }
+  void Sent(NodeIndex node, std::uint64_t bytes, Time now) noexcept;
   void Ended(NodeIndex node, std::uint64_t bytes) noexcept {
     nodes_[node].bytes_in_flight -= bytes;
   }
@@ -93,6 +110,10 @@ class ReplicaHealth {
   bool IsDamaged(std::uint32_t extent, NodeIndex node, Time now) const;
 
   void NoteLatency(Duration latency) noexcept { latency_.Note(latency); }
+  // The node's first answer to a request took so long.
+  void NoteAnswer(NodeIndex node, Duration latency, Time now) noexcept;
+  // It has taken so long by now, and nobody waits for it any more.
+  void NoteNoAnswer(NodeIndex node, Duration latency, Time now) noexcept;
   Duration HedgeAfter() const noexcept;
   Duration SilenceLimit() const noexcept;
   // So many parts are asked for, each for the first time: that earns hedges.
@@ -100,6 +121,10 @@ class ReplicaHealth {
   bool TakeHedge() noexcept;
 
  private:
+  // The least median latency of all other nodes; none if none is known.
+  std::optional<Duration> FastestBut(NodeIndex node) const noexcept;
+  void JudgeSlow(NodeIndex node, Time now) noexcept;
+
   struct Node {
     std::uint64_t bytes_in_flight = 0;
     std::uint64_t turn = 0;  // In which it was asked last.
@@ -110,6 +135,10 @@ class ReplicaHealth {
     bool is_probed = false;                 // Since the last error.
     Duration pause{};                       // Of the open breaker; zero: it is closed.
     std::array<Time, kErrorsMax> errors{};  // The last ones, the latest first.
+    MedianLatency latency;
+    bool is_slow = false;
+    Time trial_at{};         // While it is slow.
+    Duration trial_pause{};  // After the next trial.
   };
 
   std::vector<Node> nodes_;

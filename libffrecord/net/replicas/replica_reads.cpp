@@ -162,7 +162,7 @@ std::optional<std::size_t> ReplicaReads::Stepping::Best(const Part& part, Candid
                                   : !health_.IsBusy(nodes[i], now_);
     if (!may_be_asked) continue;
     if (among != Among::kAll && health_.IsDamaged(part.extent, nodes[i], now_)) continue;
-    if (!best || health_.IsBetter(nodes[i], nodes[*best])) best = i;
+    if (!best || health_.IsBetter(nodes[i], nodes[*best], now_)) best = i;
   }
   return best;
 }
@@ -174,7 +174,7 @@ void ReplicaReads::Stepping::Ask(BatchId id, std::uint32_t number, std::size_t c
   part.asked |= Bit(candidate);
   part.under_way |= Bit(candidate);
   if (kind == LegKind::kDirect) part.has_direct = true;
-  health_.Sent(node, part.bytes);
+  health_.Sent(node, part.bytes, now_);
   const auto is_same = [&](const Outgoing& other) {
     return other.batch == id && other.node == node && other.kind == kind;
   };
@@ -366,7 +366,11 @@ void ReplicaReads::Stepping::EndEntry(LegId id, Leg& leg, std::uint32_t index, E
     health_.Succeeded(leg.node);
     // What nobody waits for is noticed late.
     const bool is_awaited = found != reads_.batches_.end() && !leg.is_cancelled;
-    if (is_awaited && entry.bytes <= kHedgedBytesMax) health_.NoteLatency(now_ - leg.sent_at);
+    if (is_awaited && entry.bytes <= kHedgedBytesMax) {
+      health_.NoteLatency(now_ - leg.sent_at);
+      if (!leg.has_answered) health_.NoteAnswer(leg.node, now_ - leg.sent_at, now_);
+    }
+    leg.has_answered = true;
   } else if (status == ErrorCode::kUnavailable && !leg.has_ended) {
     health_.Busy(leg.node, now_ + kBusyRest);
   }
@@ -454,6 +458,8 @@ void ReplicaReads::Stepping::CancelUnwanted(Batch& batch) {
 void ReplicaReads::Stepping::CancelLeg(LegId id, Leg& leg) {
   if (leg.has_ended || std::exchange(leg.is_cancelled, true)) return;
   reads_.nodes_[leg.node].entry_count -= leg.open_count;
+  if (!leg.has_answered && leg.entries.front().bytes <= kHedgedBytesMax)
+    health_.NoteNoAnswer(leg.node, now_ - leg.sent_at, now_);
   actions_.emplace_back(Cancel{id});
   if (leg.is_silent) actions_.emplace_back(Drop{leg.node});
 }

@@ -37,6 +37,8 @@ namespace ffrecord::net {
 //   the next round, of which there is one if no node has it.
 // - A node that is silent for too long is suspected: its parts are asked elsewhere at once, and
 //   whichever node answers first counts.
+// - A node that is far slower than the fastest one is asked where there is no better owner, and for
+//   trials.
 // - A part that takes longer than p99 is hedged, within the budget of ReplicaHealth. Large parts
 //   are not: their time says little.
 class ReplicaReads {
@@ -197,6 +199,7 @@ class ReplicaReads {
     bool is_silent = false;
     bool is_cancelled = false;
     bool has_ended = false;
+    bool has_answered = false;  // With an entry.
   };
   struct Node {
     std::size_t entry_count = 0;  // That are under way and were not cancelled.

@@ -124,6 +124,7 @@ Result<PooledBuffer> ReplicatedFiles::ReadFromCopies(std::uint32_t file, std::ui
   const auto view = places_->Now();
   const bool is_known = IsDamageKnown(range, *view->map);
   std::vector<NodeIndex> left = CopiesOf(range, *view);
+  std::vector<NodeIndex> damaged;
   // A daemon that does not answer is waited for only where none of the others has it.
   for (const bool tries_on : {false, true}) {
     std::vector<NodeIndex> away;
@@ -137,12 +138,16 @@ Result<PooledBuffer> ReplicatedFiles::ReadFromCopies(std::uint32_t file, std::ui
         away.push_back(node);
       if (copy.status != ErrorCode::kOk) continue;
       if (!is_right(*memory))
-        NoteDamage(range, node, *view->replicas[node]);
+        damaged.push_back(node);
       else if (!found)
         found = std::move(memory);
     }
-    if (found) return *std::move(found);
     left = std::move(away);
+    // Where all are alike, no daemon is to blame: the file may have been published like this.
+    if (found || !left.empty())
+      for (const NodeIndex node : std::exchange(damaged, {}))
+        NoteDamage(range, node, *view->replicas[node]);
+    if (found) return *std::move(found);
   }
   if (left.empty()) return Error{ErrorCode::kCorruption, "every replica of it is damaged"};
   return Error{ErrorCode::kUnavailable, "a replica is damaged, and " +
@@ -245,7 +250,10 @@ std::string ReplicatedFiles::Trouble(std::uint32_t file, ErrorCode status) const
     const std::string one = replica->Trouble(file, status);
     if (!one.empty()) text += (text.empty() ? "" : "; ") + one;
   }
-  return text;
+  const std::string& origin = first().origin(file);
+  if (origin.empty()) return text;
+  return text + (text.empty() ? "" : "; ") + "the nodes fetch it from " + origin +
+         ": if they cannot, or it has changed, event=origin_fails in their logs says why";
 }
 
 }  // namespace ffrecord::net

@@ -58,14 +58,15 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
   Result<std::unique_ptr<RangeQueue>> MakeQueue(QueueUse use) const override;
   std::string Trouble(std::uint32_t file, ErrorCode status) const override;
   // Looks at each copy of an owner once, unless a damaged one is known already: so it is known
-  // which ones are damaged, and they are the last to be read from then on.
+  // which ones are damaged, and they are the last to be read from then on. If all are, none of them
+  // is noted.
   Result<PooledBuffer> ReadFromCopies(std::uint32_t file, std::uint64_t offset_bytes,
                                       std::uint64_t size_bytes, const IsRight& is_right,
                                       Patience& patience) const override;
   std::vector<std::string> DamagedCopies(std::uint32_t file) const override;
 
-  // Reads from this daemon whenever it is well, because it reads ahead for us, until LetGo() of the
-  // number that is returned. Of several daemons, the last one counts.
+  // Prefers this daemon whenever it is well, because it reads ahead for us. Returns a number;
+  // LetGo() of that number ends it. If several daemons are kept to, the latest one is preferred.
   std::uint64_t KeepTo(NodeIndex node) const;
   void LetGo(std::uint64_t number) const;
 
@@ -80,7 +81,7 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
     std::optional<ReplicaHealth> state;
     std::map<std::uint64_t, NodeIndex> kept;  // By number.
     std::uint64_t last_kept = 0;
-    // What is known of copies that were damaged, by file and node; kDamagedCopiesMax at most.
+    // A line about each damaged copy, by file and node; kDamagedCopiesMax at most.
     std::map<std::pair<std::uint32_t, NodeIndex>, std::string> damaged_copies;
   };
   Health& health() const;

@@ -46,6 +46,10 @@ class RemoteFiles final : public RangeReader {
   std::string Trouble(std::uint32_t, ErrorCode status) const override {
     return last_failure_.Of(status);
   }
+  // From where the nodes of a cluster fetch the file; empty: from nowhere.
+  const std::string& origin(std::uint32_t file) const noexcept {
+    return manifest_.files[file].origin.address;
+  }
 
   // --- For its queues ---
   Session& session() const noexcept { return *session_; }

@@ -253,18 +253,40 @@ void RemoteQueue::Lost(Error why, const Error* outcome) {
     call->last = why;
     ask.PutBack();
   }
+  Forget();
+  (void)tries_->End(outcome == nullptr ? why : *outcome);
+}
+
+void RemoteQueue::Forget() {
   asks_.clear();
   entry_count_ = owed_bytes_ = 0;
   replies_.clear();
   payload_.reset();
   has_more_ = false;
-  (void)tries_->End(outcome == nullptr ? why : *outcome);
 }
 
-// Others may have the connection while nothing is under way here.
+// Others may have the connection while nothing is under way here, and its place while nobody waits
+// for what is: until there are groups again, perhaps nobody takes the answers off.
 void RemoteQueue::LetGo() {
-  if (connection() == nullptr || !asks_.empty() || !replies_.empty()) return;
+  if (connection() == nullptr) return;
+  if (!asks_.empty() || !replies_.empty()) {
+    if (calls_.empty() && !tries_->is_parked() && !tries_->Park()) Drop();
+    return;
+  }
   if (calls_.empty() || !connection()->reusable()) (void)tries_->End({});
+}
+
+// Gives up a connection on which nobody waits for anything. Nobody is to blame.
+void RemoteQueue::Drop() {
+  Forget();
+  (void)tries_->End(connection()->Break({ErrorCode::kDeadlineExceeded, "it is in nobody's use"}));
+}
+
+// False: the connection is gone.
+bool RemoteQueue::Unpark() {
+  if (!tries_->is_parked() || tries_->Unpark()) return true;
+  Drop();
+  return false;
 }
 
 void RemoteQueue::NoteHeard() {
@@ -287,7 +309,7 @@ bool RemoteQueue::BeginCall(RemoteCall& call) {
   if (call.not_before != Deadline{} && Clock::now() < call.not_before) return true;
   while (call.has_next() && !call.failure) {
     if (is_connecting()) return false;
-    if (connection() == nullptr) Connect();
+    if (connection() == nullptr || !Unpark()) Connect();
     if (connection() == nullptr || !connection()->reusable()) return false;
     if (asks_.size() >= kAsksMax || entry_count_ >= kEntriesMax) {
       const auto is_wanted = [](const auto& asked) { return asked.second.call() != nullptr; };
@@ -547,6 +569,8 @@ void RemoteQueue::EndCalls() {
 }
 
 void RemoteQueue::EndCall(std::size_t index) {
+  // One that was submitted while groups were called has not been told of these yet.
+  if (calls_[index]->TellEmpty()) ++told_count_;
   Detach(*calls_[index]);
   const std::unique_ptr<RemoteCall> call = std::move(calls_[index]);
   calls_.erase(calls_.begin() + static_cast<std::ptrdiff_t>(index));

@@ -74,7 +74,10 @@ class RemoteQueue final : public RangeQueue {
   void TakeConnecting();
   void TakeConnected(Result<void> result, Deadline deadline, bool is_given_up);
   void Lost(Error why, const Error* outcome = nullptr);
+  void Forget();
   void LetGo();
+  void Drop();
+  bool Unpark();
   void NoteHeard();
 
   void Begin();

@@ -24,6 +24,8 @@ using std::chrono_literals::operator""ms;
 
 // More callers than this at one time wait for each other: a daemon has many clients to serve.
 constexpr std::size_t kConnectionsMax = 16;
+// Beside them, connections whose callers only wait for late answers.
+constexpr std::size_t kParkedMax = 16;
 
 // How often idle connections are looked at, while there are calls.
 constexpr auto kLookEvery = 1000ms;
@@ -43,6 +45,7 @@ struct Session::Pool {
   std::condition_variable returned;
   std::vector<std::unique_ptr<Connection>> idle;  // The one used last is at the end.
   std::size_t used_count = 0;
+  std::size_t parked_count = 0;      // Beside those.
   bool reached = false;              // A greeting was answered once.
   Connector::Link link;              // Of the connection made last.
   std::string why_no_upload_memory;  // Over it; empty: it has some, or none was wanted yet.
@@ -169,10 +172,10 @@ bool Session::WasReached(Pool& pool) {
   return pool.reached;
 }
 
-void Session::GiveBack(std::unique_ptr<Connection> connection) {
+void Session::GiveBack(std::unique_ptr<Connection> connection, bool was_parked) {
   Pool& pool = pool_.Get();
   const std::lock_guard lock(pool.mutex);
-  --pool.used_count;
+  --(was_parked ? pool.parked_count : pool.used_count);
   if (connection->reusable()) pool.idle.push_back(std::move(connection));
   pool.returned.notify_one();
 }
@@ -250,12 +253,33 @@ void Session::Tries::NoteConnected() {
     session_.pool_.Get().breaker.Succeeded();
 }
 
+bool Session::Tries::Park() {
+  Pool& pool = session_.pool_.Get();
+  const std::lock_guard lock(pool.mutex);
+  if (pool.parked_count == kParkedMax) return false;
+  ++pool.parked_count;
+  --pool.used_count;
+  pool.returned.notify_one();
+  is_parked_ = true;
+  return true;
+}
+
+bool Session::Tries::Unpark() {
+  Pool& pool = session_.pool_.Get();
+  const std::lock_guard lock(pool.mutex);
+  if (pool.used_count == kConnectionsMax) return false;
+  ++pool.used_count;
+  --pool.parked_count;
+  is_parked_ = false;
+  return true;
+}
+
 Result<void> Session::Tries::End(Result<void> done) {
   const auto busy = connection_->retry_after();
   // Where the link is gone the others are as dead, and take as long to find out.
   const auto rail = connection_->rail();
   const bool is_link_gone = rail && !connection_->reusable();
-  session_.GiveBack(std::move(connection_));
+  session_.GiveBack(std::move(connection_), std::exchange(is_parked_, false));
   if (is_link_gone)
     session_.CloseIdle([rail](const Connection& other) { return other.rail() == rail; });
   if (done) {

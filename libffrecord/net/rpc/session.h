@@ -95,7 +95,7 @@ class Session {
   void NoteReached();
   static bool WasReached(Pool& pool);
   static void CloseDead(Pool& pool);  // Of its idle connections. Requires its lock.
-  void GiveBack(std::unique_ptr<Connection> channel);
+  void GiveBack(std::unique_ptr<Connection> connection, bool was_parked);
 
   const Connector connector_;
   // Also in a forked child.
@@ -128,6 +128,12 @@ class Session::Tries {
   Connection* connection() noexcept { return connection_.get(); }
   // It is kept for long: nobody waits for what comes of it.
   void NoteConnected();
+  // The caller keeps the connection, on which late answers are still to come, but asks for nothing:
+  // others may have its place. False: too many are kept like this, so it has to be given back.
+  bool Park();
+  bool is_parked() const noexcept { return is_parked_; }
+  // The caller asks again. False: all places are taken, so it has to be given back.
+  bool Unpark();
   // The daemon has done what was asked for: the next failure is the first one.
   void NoteServed() noexcept { backoff_.reset(); }
   // Gives the connection back, with what came of it. kUnavailable: it may begin again.
@@ -139,6 +145,7 @@ class Session::Tries {
   Session& session_;
   const Until until_;
   std::unique_ptr<Connection> connection_;
+  bool is_parked_ = false;
   Breaker::Entry entry_ = Breaker::Entry::kNotYet;
   std::optional<Error> last_;
   std::optional<Backoff> backoff_;  // A random number costs more than many a call.

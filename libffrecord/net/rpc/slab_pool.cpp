@@ -45,6 +45,36 @@ std::uint64_t NextNumber() {
   return next.fetch_add(1, std::memory_order_relaxed);
 }
 
+// Gives the process its own copy of the page, if it shares the page with a file. The byte that is
+// written is the one that is there; with a plain read and write, that of another thread could be
+// lost in between.
+void CopyOnWrite(std::byte& first) {
+  std::atomic_ref<std::byte> byte(first);
+  std::byte value = byte.load(std::memory_order_relaxed);
+  while (!byte.compare_exchange_weak(value, value, std::memory_order_relaxed)) {
+  }
+}
+
+// Replaces the pages of a slab, from `offset_bytes` of its file on, by private copies at the same
+// addresses. Other threads may read and write them meanwhile: the kernel copies each page with what
+// it holds at that moment. False: there is no memory.
+bool MakePrivate(std::span<std::byte> pages, int fd, std::uint64_t offset_bytes) {
+  // Mapped apart first: a mapping that cannot be made leaves the old one in place.
+  void* const copy = ::mmap(nullptr, pages.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE, fd,
+                            static_cast<off_t>(offset_bytes));
+  if (copy == MAP_FAILED) return false;
+  if (::mremap(copy, pages.size(), pages.size(), MREMAP_MAYMOVE | MREMAP_FIXED, pages.data()) ==
+      MAP_FAILED) {
+    ::munmap(copy, pages.size());
+    return false;
+  }
+  if (::madvise(pages.data(), pages.size(), MADV_POPULATE_WRITE) == 0) return true;
+  if (errno != EINVAL) return false;
+  // A kernel before 5.14.
+  for (std::size_t at = 0; at < pages.size(); at += kUnit) CopyOnWrite(pages[at]);
+  return true;
+}
+
 // One slab and what of it is taken. Guarded by the pool's mutex, but for what never changes.
 struct Region {
   explicit Region(Slab memory) : slab{NextNumber(), std::move(memory)} {
@@ -210,18 +240,9 @@ Result<void> SlabPool::Quarantine(std::span<std::byte> bytes) {
   shared_->Retire(*region);
   ++shared_->quarantine_count;
   shared_->quarantined_bytes += block.size_bytes;
-  void* const copy =
-      ::mmap(nullptr, block.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  std::byte* const place = region->begin() + offset;
-  if (copy != MAP_FAILED) {
-    std::memcpy(copy, place, block.size_bytes);
-    if (::mremap(copy, block.size_bytes, block.size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) !=
-        MAP_FAILED) {
-      block.is_quarantined = true;
-      return {};
-    }
-    ::munmap(copy, block.size_bytes);
-  }
+  const std::span<std::byte> whole(region->begin() + offset, block.size_bytes);
+  block.is_quarantined = MakePrivate(whole, region->slab.memory.fd(), offset);
+  if (block.is_quarantined) return {};
   return Error{ErrorCode::kIo,
                "no memory to move " + std::to_string(block.size_bytes) +
                    " bytes out of reach of a daemon that did not answer",

@@ -50,9 +50,9 @@ class SlabPool {
   std::optional<Place> Find(std::span<const std::byte> bytes) const;
 
   // A daemon that was asked to write into `bytes` has not said that it is done. Afterwards nothing
-  // it writes is seen in the block that holds them, which keeps its contents; it belongs to the
-  // caller, who lets nobody else write into it meanwhile. Nothing happens if `bytes` are in no
-  // slab. Fails with kIo (ENOMEM): then `bytes` must not be used.
+  // it writes is seen in the block that holds them, which keeps its contents. Other threads may use
+  // the block meanwhile, such as those that decompress records into it. Nothing happens if `bytes`
+  // are in no slab. Fails with kIo (ENOMEM): then `bytes` must not be used.
   //
   // Other daemons may be writing into the block too. When such a one has said that it is done, its
   // bytes may lie in the slab alone: Recover() brings them.

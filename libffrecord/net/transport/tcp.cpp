@@ -10,10 +10,12 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "libffrecord/base/patient_wait.h"
+#include "libffrecord/base/quiet_signals.h"
 #include "libffrecord/net/transport/socket_stream.h"
 #include "libffrecord/net/transport/tls/tls.h"
 
@@ -85,14 +87,23 @@ Result<Addresses> ResolveUntil(const Address& address, Deadline deadline) {
     std::optional<Resolved> resolved;
   };
   auto shared = std::make_shared<Shared>();
-  std::thread([shared, address] {
+  const auto look_up = [shared, address] {
     Resolved resolved = Resolve(address.host, address.port, AI_ADDRCONFIG);
     // AI_ADDRCONFIG knows no address at all on a machine that has only its loopback.
     if (resolved.status != 0) resolved = Resolve(address.host, address.port, 0);
     const std::lock_guard lock(shared->mutex);
     shared->resolved = std::move(resolved);
     shared->done.notify_one();
-  }).detach();
+  };
+  try {
+    const QuietSignals quiet;
+    std::thread(look_up).detach();
+  } catch (const std::system_error&) {
+    return Error{
+        ErrorCode::kIo,
+        "cannot look up the name of " + address.ToString() + ": the system has no thread to give",
+        EAGAIN};
+  }
 
   std::unique_lock lock(shared->mutex);
   while (!shared->resolved) {

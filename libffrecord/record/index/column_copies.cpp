@@ -53,11 +53,15 @@ Result<void> ReadColumnChunk(const RangeReader& source, std::uint32_t file, cons
       chunk.offset_bytes > layout.footer_offset_bytes ||
       values.size() > layout.footer_offset_bytes - chunk.offset_bytes)
     return corrupt("it does not lie between header and footer");
-  const auto mapped = FFR_TRY(source.MapIndex(file, chunk.offset_bytes, values.size()));
-  // Copied before they are checked: mapped bytes may change.
-  std::copy(mapped.bytes.begin(), mapped.bytes.end(), values.begin());
-  if (ColumnChunkCheck(values, layout.header.file_id, chunk.offset_bytes) != chunk.check)
+  const FileId& id = layout.header.file_id;
+  const auto check = [&](std::span<const std::byte> fetched) -> Result<void> {
+    // Copied before they are checked: mapped bytes may change.
+    std::copy(fetched.begin(), fetched.end(), values.begin());
+    if (ColumnChunkCheck(values, id, chunk.offset_bytes) == chunk.check) return {};
     return corrupt("checksum does not match");
+  };
+  const V2Source bytes{source, file, id};
+  FFR_TRY(bytes.Fetch(chunk.offset_bytes, values.size(), check));
   return {};
 }
 

@@ -2,16 +2,22 @@
 
 #include <utility>
 
+#include "libffrecord/record/index/v2_commit.h"
+
 namespace ffrecord {
 
 Result<std::vector<std::byte>> FetchDictionary(const RangeReader& source, std::uint32_t file,
                                                const FileId& id, const V2Section& section) {
   FFR_TRY(CheckSectionSize(section));
-  const auto mapped = FFR_TRY(source.MapIndex(file, section.offset_bytes, section.size_bytes));
-  // Copied before it is checked: mapped bytes may change.
-  std::vector<std::byte> bytes(mapped.bytes.begin(), mapped.bytes.end());
-  if (SectionCheck(bytes, id, section.offset_bytes) != section.check)
+  std::vector<std::byte> bytes;
+  const auto check = [&](std::span<const std::byte> fetched) -> Result<void> {
+    // Copied before it is checked: mapped bytes may change.
+    bytes.assign(fetched.begin(), fetched.end());
+    if (SectionCheck(bytes, id, section.offset_bytes) == section.check) return {};
     return Error{ErrorCode::kCorruption, "dictionary: checksum does not match"};
+  };
+  const V2Source v2{source, file, id};
+  FFR_TRY(v2.Fetch(section.offset_bytes, section.size_bytes, check));
   return bytes;
 }
 

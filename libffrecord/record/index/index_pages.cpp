@@ -24,8 +24,9 @@ Result<const std::byte*> IndexPages::Entry(std::uint64_t index) const {
   if (segment == nullptr) segment = FFR_TRY(FetchSegment(segment_number));
   const std::byte* page = segment + InSegment(page_number, segment_number);
   if (auto checked = CheckPage(page, page_number); !checked) {
-    const auto other = FetchFromCopies(segment_number);
-    if (!other) return std::move(checked).error();
+    auto other = FetchFromCopies(segment_number);
+    if (!other)
+      return other.error().code == ErrorCode::kCorruption ? checked.error() : other.error();
     page = other.value() + InSegment(page_number, segment_number);
   }
   checked_[page_number / 64].fetch_or(std::uint64_t{1} << (page_number % 64),
@@ -64,11 +65,9 @@ Result<const std::byte*> IndexPages::FetchFromCopies(std::uint64_t segment_numbe
       if (!CheckPage(segment.data() + at, first_page + at / kIndexPageSizeBytes)) return false;
     return true;
   };
-  const FileCopies* const copies = FileCopies::Of(file_.source);
-  if (copies == nullptr) return Error{ErrorCode::kCorruption, "there is one copy of the file"};
-  auto copy = FFR_TRY(copies->ReadFromCopies(file_.number, OffsetOf(segment_number),
-                                             file_.geometry.segment_size_bytes(segment_number),
-                                             is_right, Patience::OfThread()));
+  auto copy =
+      FFR_TRY(FileCopies::ReadRight(file_.source, file_.number, OffsetOf(segment_number),
+                                    file_.geometry.segment_size_bytes(segment_number), is_right));
   const std::byte* const bytes = copy->data();
   owners_.Keep(std::move(copy));
   segments_[segment_number].store(bytes, std::memory_order_release);

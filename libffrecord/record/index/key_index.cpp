@@ -10,6 +10,7 @@
 #include "libffrecord/record/index/file_index.h"
 #include "libffrecord/record/index/kept_mappings.h"
 #include "libffrecord/record/index/v2_commit.h"
+#include "libffrecord/source/file_copies.h"
 
 namespace ffrecord {
 namespace {
@@ -58,11 +59,15 @@ class KeyIndex::Run {
     const std::uint64_t chunk_number = number / kPagesPerChunk;
     const std::byte* chunk = chunks_[chunk_number].load(std::memory_order_acquire);
     if (chunk == nullptr) chunk = FFR_TRY(FetchChunk(chunk_number));
-    const std::byte* page = chunk + number % kPagesPerChunk * kKeyPageSizeBytes;
+    const std::byte* page = PageIn(chunk, number);
     const std::uint64_t bit = std::uint64_t{1} << (number % 64);
     if ((checked_[number / 64].load(std::memory_order_acquire) & bit) != 0) return page;
-    FFR_TRY(CheckKeyPage(Bytes(page), id_, run_.offset_bytes + number * kKeyPageSizeBytes,
-                         run_.entries_in_page(number)));
+    if (auto checked = CheckPage(page, number); !checked) {
+      auto other = FetchFromCopies(chunk_number);
+      if (!other)
+        return other.error().code == ErrorCode::kCorruption ? checked.error() : other.error();
+      page = PageIn(other.value(), number);
+    }
     checked_[number / 64].fetch_or(bit, std::memory_order_release);
     return page;
   }
@@ -100,15 +105,49 @@ class KeyIndex::Run {
   }
 
  private:
+  static const std::byte* PageIn(const std::byte* chunk, std::uint64_t number) {
+    return chunk + number % kPagesPerChunk * kKeyPageSizeBytes;
+  }
+
+  Result<void> CheckPage(const std::byte* page, std::uint64_t number) const {
+    return CheckKeyPage(Bytes(page), id_, run_.offset_bytes + number * kKeyPageSizeBytes,
+                        run_.entries_in_page(number));
+  }
+
+  std::uint64_t ChunkSizeBytes(std::uint64_t number) const {
+    return std::min(kPagesPerChunk * kKeyPageSizeBytes, run_.size_bytes() - ChunkBegin(number));
+  }
+  static std::uint64_t ChunkBegin(std::uint64_t number) {
+    return number * kPagesPerChunk * kKeyPageSizeBytes;
+  }
+
   Result<const std::byte*> FetchChunk(std::uint64_t number) const {
-    const std::uint64_t begin = number * kPagesPerChunk * kKeyPageSizeBytes;
-    const std::uint64_t size =
-        std::min(kPagesPerChunk * kKeyPageSizeBytes, run_.size_bytes() - begin);
-    auto mapped = FFR_TRY(source_.MapIndex(file_, run_.offset_bytes + begin, size));
-    const std::byte* bytes = mapped.bytes.data();
-    // If two threads fetch one chunk, both copies are kept, and either will do.
-    owners_.Keep(std::move(mapped.owner));
-    chunks_[number].store(bytes, std::memory_order_release);
+    auto mapped = FFR_TRY(
+        source_.MapIndex(file_, run_.offset_bytes + ChunkBegin(number), ChunkSizeBytes(number)));
+    return Keep(number, mapped.bytes.data(), std::move(mapped.owner));
+  }
+
+  // The chunk of another copy of the file, whole: pages that were checked before are looked up in
+  // it from now on.
+  Result<const std::byte*> FetchFromCopies(std::uint64_t chunk_number) const {
+    const auto is_right = [&](std::span<const std::byte> chunk) {
+      for (std::uint64_t at = 0; at < chunk.size(); at += kKeyPageSizeBytes)
+        if (!CheckPage(chunk.data() + at, chunk_number * kPagesPerChunk + at / kKeyPageSizeBytes))
+          return false;
+      return true;
+    };
+    auto copy =
+        FFR_TRY(FileCopies::ReadRight(source_, file_, run_.offset_bytes + ChunkBegin(chunk_number),
+                                      ChunkSizeBytes(chunk_number), is_right));
+    const std::byte* const bytes = copy->data();
+    return Keep(chunk_number, bytes, std::move(copy));
+  }
+
+  // If two threads fetch one chunk, both copies are kept, and either will do.
+  const std::byte* Keep(std::uint64_t chunk_number, const std::byte* bytes,
+                        std::shared_ptr<const void> owner) const {
+    owners_.Keep(std::move(owner));
+    chunks_[chunk_number].store(bytes, std::memory_order_release);
     return bytes;
   }
 
@@ -210,9 +249,10 @@ Result<RecordReader::Keys> KeyIndex::ReadAll() const {
     // Each key has its own bytes; only forged entries share them.
     if (keys.bytes.size() + entry.size_bytes > layout_.footer_offset_bytes)
       return Corrupt(entry, "the keys are together larger than the file");
-    const auto key = window.bytes.subspan(entry.offset_bytes - window_begin, entry.size_bytes);
+    auto key = window.bytes.subspan(entry.offset_bytes - window_begin, entry.size_bytes);
+    RangeReader::IndexBytes other;
     if (hash_(layout_.header.file_id, key) != entry.hash)
-      return Corrupt(entry, "its bytes are damaged");
+      key = (other = FFR_TRY(FetchKey(entry))).bytes;
     keys.indices.push_back(entry.record_index);
     keys.bytes.insert(keys.bytes.end(), key.begin(), key.end());
     keys.ends.push_back(keys.bytes.size());
@@ -228,14 +268,20 @@ Result<void> KeyIndex::CheckPlace(const KeyEntry& entry) const {
   return {};
 }
 
+Result<RangeReader::IndexBytes> KeyIndex::FetchKey(const KeyEntry& entry) const {
+  const auto check = [&](std::span<const std::byte> bytes) -> Result<void> {
+    if (hash_(layout_.header.file_id, bytes) == entry.hash) return {};
+    return Corrupt(entry, "its bytes are damaged");
+  };
+  const V2Source source{source_, file_, layout_.header.file_id};
+  return source.Fetch(entry.offset_bytes, entry.size_bytes, check);
+}
+
 Result<bool> KeyIndex::Matches(const KeyEntry& entry, std::span<const std::byte> key) const {
   FFR_TRY(CheckPlace(entry));
   if (entry.size_bytes != key.size()) return false;
-  const auto mapped = FFR_TRY(source_.MapIndex(file_, entry.offset_bytes, entry.size_bytes));
-  if (std::equal(key.begin(), key.end(), mapped.bytes.begin(), mapped.bytes.end())) return true;
-  if (hash_(layout_.header.file_id, mapped.bytes) != entry.hash)
-    return Corrupt(entry, "its bytes are damaged");
-  return false;
+  const auto stored = FFR_TRY(FetchKey(entry));
+  return std::equal(key.begin(), key.end(), stored.bytes.begin(), stored.bytes.end());
 }
 
 }  // namespace ffrecord

@@ -48,6 +48,8 @@ class KeyIndex {
   Result<std::optional<std::uint64_t>> FindIn(const Run& run, std::uint64_t hash,
                                               std::span<const std::byte> key) const;
   Result<void> CheckPlace(const KeyEntry& entry) const;
+  // The bytes of the key, checked. Fails as V2Source::Fetch. Requires CheckPlace(entry).
+  Result<RangeReader::IndexBytes> FetchKey(const KeyEntry& entry) const;
   Result<bool> Matches(const KeyEntry& entry, std::span<const std::byte> key) const;
 
   const RangeReader& source_;

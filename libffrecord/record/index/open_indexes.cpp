@@ -5,6 +5,7 @@
 #include "libffrecord/base/align.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/record/index/file_index.h"
+#include "libffrecord/source/file_copies.h"
 
 namespace ffrecord {
 namespace {
@@ -23,8 +24,8 @@ constexpr std::size_t kFilesPerRound = 256;
 // The beginning and end of one file, and the reads that fetch them. Of a small file, all is in the
 // tail.
 struct FileEnds {
-  std::span<const std::byte> head;
-  std::span<const std::byte> tail;
+  std::span<std::byte> head;
+  std::span<std::byte> tail;
 };
 
 Error InFile(const RangeReader& source, std::uint32_t file, Error error) {
@@ -61,6 +62,28 @@ FileEnds PlanEnds(const RangeReader& source, std::uint32_t file, std::span<std::
   return ends;
 }
 
+// Whether the bytes begin a file of either version, as far as they tell by themselves. A header of
+// a newer version may be a damaged one.
+bool IsHeader(std::span<const std::byte> head, std::uint64_t file_size_bytes) {
+  return HasV2Magic(head) ? static_cast<bool>(DecodeV2Header(head))
+                          : static_cast<bool>(DecodeV1Header(head, file_size_bytes));
+}
+
+// A header that is damaged in one copy of the file is replaced by that of another one. If all are
+// alike, the caller finds out what they are.
+Result<void> MendHeader(const RangeReader& source, std::uint32_t file, std::span<std::byte> head) {
+  const std::uint64_t file_size_bytes = source.file_size_bytes(file);
+  const auto header = head.first(std::min(head.size(), V2Header::kEncodedSizeBytes));
+  if (FileCopies::Of(source) == nullptr || IsHeader(header, file_size_bytes)) return {};
+  const auto is_right = [&](std::span<const std::byte> bytes) {
+    return IsHeader(bytes, file_size_bytes);
+  };
+  const auto copy = FileCopies::ReadRight(source, file, 0, header.size(), is_right);
+  if (copy) std::copy(copy.value()->begin(), copy.value()->end(), header.begin());
+  if (copy || copy.error().code == ErrorCode::kCorruption) return {};
+  return copy.error();
+}
+
 // Opens the newest commit, also if an append is running or was killed.
 Result<std::unique_ptr<FileIndex>> OpenV2(const RangeReader& reader, std::uint32_t file,
                                           const FileEnds& ends) {
@@ -81,6 +104,7 @@ Result<std::unique_ptr<FileIndex>> OpenV2(const RangeReader& reader, std::uint32
 Result<std::unique_ptr<FileIndex>> OpenIndex(const RangeReader& source, std::uint32_t file,
                                              const FileEnds& ends,
                                              const RecordReader::Options& options) {
+  FFR_TRY(MendHeader(source, file, ends.head));
   if (HasV2Magic(ends.head)) return OpenV2(source, file, ends);
   if (BeginsLikeAnotherKind(ends.head))
     return Error{ErrorCode::kInvalidArgument,

@@ -2,6 +2,7 @@
 
 #include "libffrecord/io/page_cache.h"
 #include "libffrecord/record/index/file_index.h"
+#include "libffrecord/source/file_copies.h"
 
 namespace ffrecord {
 namespace {
@@ -58,11 +59,26 @@ class V1Index final : public FileIndex {
   Schema schema_;
 };
 
+// The tables of another copy of the file. The header is a part of them, and may be what is damaged.
+Result<RangeReader::IndexBytes> FetchFromCopies(const RangeReader& source, std::uint32_t file,
+                                                std::uint64_t size_bytes) {
+  const std::uint64_t file_size_bytes = source.file_size_bytes(file);
+  const auto is_right = [&](std::span<const std::byte> bytes) {
+    const auto header = DecodeV1Header(bytes, file_size_bytes);
+    return header && header.value().metadata_size_bytes() == bytes.size() &&
+           CheckV1Tables(header.value(), bytes, file_size_bytes);
+  };
+  auto copy = FFR_TRY(FileCopies::ReadRight(source, file, 0, size_bytes, is_right));
+  const std::span<const std::byte> bytes = *copy;
+  return RangeReader::IndexBytes{std::move(copy), bytes};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<FileIndex>> OpenV1Index(const RangeReader& source, std::uint32_t file,
-                                               const V1Header& header,
+                                               const V1Header& found_header,
                                                const RecordReader::Options& options) {
+  V1Header header = found_header;
   const std::uint64_t file_size_bytes = source.file_size_bytes(file);
   auto metadata = FFR_TRY(source.MapIndex(file, 0, header.metadata_size_bytes()));
   WillNeed(metadata.bytes);  // All of it is checked next.
@@ -73,6 +89,15 @@ Result<std::unique_ptr<FileIndex>> OpenV1Index(const RangeReader& source, std::u
                        "are still checked one by one");
   if (options.verify_checksums) {
     auto checked = CheckV1Tables(header, metadata.bytes, file_size_bytes);
+    if (!checked) {
+      auto other = FetchFromCopies(source, file, header.metadata_size_bytes());
+      if (!other && other.error().code != ErrorCode::kCorruption) return std::move(other).error();
+      if (other) {
+        metadata = std::move(other).value();
+        header = FFR_TRY(DecodeV1Header(metadata.bytes, file_size_bytes));
+        checked = {};
+      }
+    }
     if (!checked && !options.salvage) return std::move(checked).error();
     if (!checked)
       warnings.push_back(source.file_name(file) +

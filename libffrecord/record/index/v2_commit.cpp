@@ -7,6 +7,7 @@
 
 #include "libffrecord/base/align.h"
 #include "libffrecord/format/v2_header.h"
+#include "libffrecord/source/file_copies.h"
 
 namespace ffrecord {
 namespace {
@@ -51,8 +52,8 @@ std::optional<std::span<const std::byte>> Within(std::span<const std::byte> byte
 
 }  // namespace
 
-Result<RangeReader::IndexBytes> V2Source::Fetch(std::uint64_t offset_bytes,
-                                                std::uint64_t size_bytes) const {
+Result<RangeReader::IndexBytes> V2Source::FetchOnce(std::uint64_t offset_bytes,
+                                                    std::uint64_t size_bytes) const {
   if (const auto found = Within(head, 0, offset_bytes, size_bytes))
     return RangeReader::IndexBytes{nullptr, *found};
   if (const auto found = Within(tail, file_size_bytes() - tail.size(), offset_bytes, size_bytes))
@@ -60,25 +61,48 @@ Result<RangeReader::IndexBytes> V2Source::Fetch(std::uint64_t offset_bytes,
   return reader.MapIndex(file, offset_bytes, size_bytes);
 }
 
+Result<RangeReader::IndexBytes> V2Source::Fetch(std::uint64_t offset_bytes,
+                                                std::uint64_t size_bytes,
+                                                const Check& check) const {
+  auto fetched = FFR_TRY(FetchOnce(offset_bytes, size_bytes));
+  auto checked = check(fetched.bytes);
+  if (checked) return fetched;
+  if (FileCopies::Of(reader) == nullptr) return std::move(checked).error();
+  const auto is_right = [&](std::span<const std::byte> bytes) {
+    return static_cast<bool>(check(bytes));
+  };
+  auto copy = FileCopies::ReadRight(reader, file, offset_bytes, size_bytes, is_right);
+  if (!copy) return Error{copy.error().code, checked.error().message + "; " + copy.error().message};
+  const std::span<const std::byte> bytes = *copy.value();
+  return RangeReader::IndexBytes{std::move(copy).value(), bytes};
+}
+
 Result<RangeReader::IndexBytes> V2Source::FetchSection(const V2Section& section) const {
   FFR_TRY(CheckSectionSize(section));
-  auto fetched = FFR_TRY(Fetch(section.offset_bytes, section.size_bytes));
-  if (SectionCheck(fetched.bytes, id, section.offset_bytes) != section.check)
+  const auto check = [&](std::span<const std::byte> bytes) -> Result<void> {
+    if (SectionCheck(bytes, id, section.offset_bytes) == section.check) return {};
     return Error{ErrorCode::kCorruption,
                  "section of type " + std::to_string(section.type) + ": checksum does not match"};
-  return fetched;
+  };
+  return Fetch(section.offset_bytes, section.size_bytes, check);
 }
 
 Result<V2Commit> ReadCommit(const V2Source& source, std::uint64_t size_bytes) {
   if (size_bytes < V2Tail::kEncodedSizeBytes)
     return Error{ErrorCode::kCorruption, "file is truncated: it has no tail; get it again"};
-  const auto tail_bytes =
-      FFR_TRY(source.Fetch(size_bytes - V2Tail::kEncodedSizeBytes, V2Tail::kEncodedSizeBytes));
-  const V2Tail tail = FFR_TRY(
-      DecodeV2Tail(tail_bytes.bytes.first<V2Tail::kEncodedSizeBytes>(), source.id, size_bytes));
-  const auto footer = FFR_TRY(source.Fetch(tail.footer_offset_bytes, tail.footer_size_bytes));
-  if (FooterCheck(footer.bytes, source.id, tail.footer_offset_bytes) != tail.footer_check)
+  V2Tail tail;
+  const auto check_tail = [&](std::span<const std::byte> bytes) -> Result<void> {
+    tail = FFR_TRY(DecodeV2Tail(bytes.first<V2Tail::kEncodedSizeBytes>(), source.id, size_bytes));
+    return {};
+  };
+  FFR_TRY(
+      source.Fetch(size_bytes - V2Tail::kEncodedSizeBytes, V2Tail::kEncodedSizeBytes, check_tail));
+  const auto check_footer = [&](std::span<const std::byte> bytes) -> Result<void> {
+    if (FooterCheck(bytes, source.id, tail.footer_offset_bytes) == tail.footer_check) return {};
     return Error{ErrorCode::kCorruption, "footer: checksum does not match"};
+  };
+  const auto footer =
+      FFR_TRY(source.Fetch(tail.footer_offset_bytes, tail.footer_size_bytes, check_footer));
   V2Commit commit{size_bytes, tail.footer_offset_bytes, tail.footer_size_bytes, {}};
   commit.footer = FFR_TRY(DecodeV2Footer(footer.bytes, tail.footer_offset_bytes));
   return commit;

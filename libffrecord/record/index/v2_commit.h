@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 
@@ -24,11 +25,19 @@ struct V2Source {
   std::span<const std::byte> head = {};  // The first bytes of the file.
   std::span<const std::byte> tail = {};  // The last ones.
 
-  // Bytes of the file; without an owner if they were read already. Fails as MapIndex.
-  Result<RangeReader::IndexBytes> Fetch(std::uint64_t offset_bytes, std::uint64_t size_bytes) const;
-  // The bytes of a section, checked against the footer's entry.
+  // Bytes of the file that pass `check`; without an owner if they were read already. Those that
+  // fail it are read from another copy of the file, if there is one. Fails as `check`, MapIndex and
+  // FileCopies::ReadFromCopies.
+  using Check = std::function<Result<void>(std::span<const std::byte>)>;
+  Result<RangeReader::IndexBytes> Fetch(std::uint64_t offset_bytes, std::uint64_t size_bytes,
+                                        const Check& check) const;
+  // The bytes of a section, checked against the footer's entry. Fails as Fetch.
   Result<RangeReader::IndexBytes> FetchSection(const V2Section& section) const;
   std::uint64_t file_size_bytes() const noexcept { return reader.file_size_bytes(file); }
+
+ private:
+  Result<RangeReader::IndexBytes> FetchOnce(std::uint64_t offset_bytes,
+                                            std::uint64_t size_bytes) const;
 };
 
 // The end of a commit: tail and footer, checked.
@@ -39,11 +48,11 @@ struct V2Commit {
   V2Footer footer;
 };
 
-// The commit that ends at `size_bytes`. Fails with kCorruption if none does, or as MapIndex.
+// The commit that ends at `size_bytes`. Fails with kCorruption if none does, or as V2Source::Fetch.
 Result<V2Commit> ReadCommit(const V2Source& source, std::uint64_t size_bytes);
 
 // The newest commit that ends before `end_bytes`, but at most kCommitSearchBytesMax before it; none
-// if there is none. Fails as MapIndex.
+// if there is none. Fails as V2Source::Fetch.
 Result<std::optional<V2Commit>> FindCommitBelow(const V2Source& source, std::uint64_t end_bytes);
 
 }  // namespace ffrecord

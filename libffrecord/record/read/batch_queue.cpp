@@ -278,8 +278,13 @@ bool BatchQueue::Cancel(std::uint64_t token) {
   });
   if (!impl_->home.is_here() || ask == impl_->asks.end()) return false;
   (*ask)->is_dropped = true;
+  const bool is_under_way = (*ask)->is_under_way;
   impl_->Expire();
-  impl_->RingIfComplete();
+  // The range queue can end what it has given up, and batches behind it can begin, only in Poll().
+  if (is_under_way && impl_->event.fd() >= 0)
+    impl_->event.Ring();
+  else
+    impl_->RingIfComplete();
   return true;
 }
 

@@ -21,7 +21,7 @@ _Read = TypeVar("_Read")
 
 _SAMPLE = re.compile(r"([a-z_]+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
-_ANSWER_BYTES_MAX = 1 << 20
+_ANSWER_BYTES_MAX = 1 << 23  # 4,096 slots with as many nodes each as there may be.
 _USED = "ffrecord_quota_used_bytes"
 
 
@@ -72,13 +72,17 @@ def fetch(address: str, timeout_s: float, token_file: str | None = None) -> Metr
     return Metrics(time.monotonic(), samples)
 
 
-def fetch_cluster(address: str, timeout_s: float, token_file: str | None = None) -> dict[str, Any]:
+def fetch_cluster(
+    address: str, timeout_s: float, token_file: str | None = None, page: str = ""
+) -> dict[str, Any]:
     """What the daemon whose admin port is at `address` knows of its cluster.
+
+    `page`: "" for the state of the node, "/slots", "/lost", or "/plan" with its query.
 
     Raises:
         PermissionError, ConnectionError: as `fetch`; or it is of no cluster.
     """
-    facts: dict[str, Any] = _ask(address, "cluster", json.loads, timeout_s, token_file)
+    facts: dict[str, Any] = _ask(address, f"cluster{page}", json.loads, timeout_s, token_file)
     return facts
 
 

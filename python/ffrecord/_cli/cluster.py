@@ -1,5 +1,6 @@
 """`ffrecord cluster`: clusters of daemons."""
 
+import itertools
 import json
 import pathlib
 import time
@@ -8,10 +9,12 @@ from typing import Any
 import click
 
 from ffrecord import _ffrecord
+from ffrecord._cli import cluster_backup, cluster_moves, cluster_up
 from ffrecord._cli.admin import fetch_cluster
 from ffrecord._cli.console import confirm
 from ffrecord._cli.local_cluster import LocalCluster
 from ffrecord._cli.units import Name, Timeout, show_size
+from ffrecord.errors import UnavailableError
 
 _SLOT_COUNT = 4096
 
@@ -21,25 +24,92 @@ def cluster() -> None:
     """Work with a cluster of daemons, or run one on this machine."""
 
 
+for _command in (
+    cluster_backup.backup,
+    cluster_backup.restore,
+    cluster_backup.rebuild,
+    cluster_backup.confirm,
+    cluster_moves.repair,
+    cluster_moves.rebalance,
+    cluster_up.up,
+    cluster_up.down,
+):
+    cluster.add_command(_command)
+
 _timeout = click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_token_file = click.option(
+    "--token-file", type=click.Path(), help="File with the token of the admin port."
+)
+_admin = click.argument("admin", type=Name(), default="http://127.0.0.1:9401")
 _address = click.argument("address", type=Name())
 _node = click.argument("node")
 
 
 @cluster.command()
-@click.argument("address", type=Name(), default="http://127.0.0.1:9401")
-@click.option("--token-file", type=click.Path(), help="File with the token of the admin port.")
+@_admin
+@_token_file
 @_timeout
 @_as_json
-def status(address: str, token_file: str | None, timeout_s: float, as_json: bool) -> None:
-    """Show what the node whose admin port is at ADDRESS knows of its cluster."""
-    facts = fetch_cluster(address, timeout_s, token_file)
-    click.echo(json.dumps(facts) if as_json else "\n".join(_describe(facts)))
+def status(admin: str, token_file: str | None, timeout_s: float, as_json: bool) -> None:
+    """Show what the node with the admin port ADMIN knows of its cluster.
+
+    The first lines say whether all is well, and if not, what happens.
+    """
+    facts = fetch_cluster(admin, timeout_s, token_file)
+    facts["state"], remarks = assess(facts)
+    click.echo(json.dumps(facts) if as_json else "\n".join([*remarks, *_describe(facts)]))
+
+
+def assess(facts: dict[str, Any]) -> tuple[str, list[str]]:
+    """The state of a cluster as one node sees it, in a word, and lines for people.
+
+    "well": nothing is to be done. "degraded": nodes are down and no data moves yet. "repairing":
+    extents are copied. "damaged": some are on no node. "cut off": the node takes no part.
+    """
+    found: dict[str, list[str]] = {}
+    if not facts["leased"]:
+        why = facts["trouble"] or "its lease is not renewed"
+        found["cut off"] = [f"{facts['node']} takes no part: {why}"]
+    if facts["unheld"]:
+        found["damaged"] = [
+            f"{facts['unheld']} extents are on no node that answers: ffrecord cluster lost"
+        ]
+    if facts["incomplete"]:
+        found["repairing"] = [
+            f"the files of {facts['incomplete']} names are not known to {facts['node']} yet"
+        ]
+    copied = facts["missing"] - facts["unheld"]
+    if copied > 0:
+        left = f"{copied} extents, {show_size(facts['missing_bytes'])}, are left to copy"
+        found["repairing"] = [f"{left} to {facts['node']}"]
+    down = [node for node in facts["nodes"] if not node["is_up"] and _counts(node)]
+    waited = [node["id"] for node in down if node["slots"] > 0]
+    lost = [node["id"] for node in down if node["slots"] == 0]
+    if facts["moving"] and copied <= 0:
+        found["repairing"] = [f"other nodes copy extents; {facts['node']} has all of its own"]
+    if waited:
+        found["degraded"] = [
+            f"{_list(waited)} down: no data moves yet, {facts['lacking']} extents have a replica"
+            f" less, {facts['alone']} of them none"
+        ]
+    if lost:
+        found.setdefault("degraded", []).append(f"{_list(lost)} down for long: others take over")
+    lines = [f"{state:<12} {line}" for state, all in found.items() for line in all]
+    return next(iter(found), "well"), lines or ["well         all nodes are up, nothing moves"]
+
+
+def _counts(node: dict[str, Any]) -> bool:
+    return node["state"] in ("in", "draining")
+
+
+def _list(nodes: list[str]) -> str:
+    return ", ".join(nodes)
 
 
 def _describe(facts: dict[str, Any]) -> list[str]:
-    down = [node["id"] for node in facts["nodes"] if not node["is_up"] and node["state"] != "out"]
+    down = [node["id"] for node in facts["nodes"] if not node["is_up"] and _counts(node)]
+    waiting = [node["id"] for node in facts["nodes"] if node["state"] == "waiting"]
     coordinator = "answers"
     if facts["coordinator_silent_ms"]:
         coordinator = f"silent for {facts['coordinator_silent_ms'] / 1000:.0f} s"
@@ -53,17 +123,61 @@ def _describe(facts: dict[str, Any]) -> list[str]:
         f"coordinator  {coordinator}",
         f"slot map     version {facts['map_version']}{', moving' if facts['moving'] else ''}",
         f"names        {facts['names']}, {facts['replicas']} replicas each",
+        f"level        {_describe_levels(facts)}",
         f"nodes        {len(facts['nodes'])}, {len(down)} down"
         + (f": {', '.join(down)}" if down else ""),
         f"extents      {facts['missing']} missing here, {facts['surplus']} surplus,"
-        f" {facts['unexplained']} unexplained",
-        f"copied here  {facts['pulled']} extents, {show_size(facts['pulled_bytes'])}",
+        f" {facts['unexplained']} unexplained, {facts['damaged']} damaged",
+        f"copied here  {facts['pulled']} extents, {show_size(facts['pulled_bytes'])};"
+        f" {facts['healed']} in place of damaged ones",
     ]
+    if facts["adopting"]:
+        trouble = f": {facts['adoption_trouble']}" if facts["adoption_trouble"] else ""
+        lines.append(f"adopting     {facts['adopting']} names are not in the cluster yet{trouble}")
+    if waiting:
+        lines.append(f"waiting      {_list(waiting)}: ffrecord cluster approve ADDRESS NODE")
+    lines += [f"refused      {one['node']}: {one['why']}" for one in facts["refusals"]]
+    if facts["frozen"]:
+        lines.append(
+            f"metadata     put back to an older state, not confirmed: nothing is removed;"
+            f" {facts['names_lost']} names that this node has known are not there"
+        )
+        lines.append(f"             {facts['why_frozen']}")
     if facts["trouble"]:
         lines.append(f"trouble      {facts['trouble']}")
     if facts["refused"]:
         lines.append(f"no room for  {facts['refused']} extents")
     return lines
+
+
+def _describe_levels(facts: dict[str, Any]) -> str:
+    known = {node["id"]: node["level"] for node in facts["nodes"] if node["level"]}
+    above = [level for level in known.values() if level > facts["level"]]
+    if not above:
+        return f"{facts['level']}"
+    behind = [name for name, level in known.items() if level == facts["level"]]
+    if behind:
+        return f"{facts['level']}; of an earlier version: {_list(behind)}"
+    return f"{facts['level']}; all nodes know {min(above)}: ffrecord cluster upgrade ADDRESS"
+
+
+@cluster.command()
+@_address
+@click.option(
+    "--level", type=click.IntRange(min=1), help="The highest that all nodes know, if not given."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_timeout
+def upgrade(address: str, level: int | None, yes: bool, timeout_s: float) -> None:
+    """Let the cluster at ADDRESS use the features of the version that all its nodes run.
+
+    The last step of an upgrade: from then on daemons of earlier versions are refused. Before it,
+    each daemon may be put back to the earlier version.
+    """
+    if not yes:
+        confirm("raise the feature level? Daemons of earlier versions are refused from then on")
+    raised = _ffrecord.raise_feature_level(address, level or 0, timeout_s=timeout_s)
+    click.echo(f"feature level {raised}")
 
 
 @cluster.command()
@@ -83,6 +197,92 @@ def nodes(address: str, timeout_s: float, as_json: bool) -> None:
             f"{node['id']:<20} {node['address'] or '-':<22} {node['domain']:<16}"
             f" {node['weight']:>6} {node['slot_count']:>6}  {state}"
         )
+
+
+@cluster.command()
+@_address
+@_node
+@_timeout
+def approve(address: str, node: str, timeout_s: float) -> None:
+    """Let NODE, which waits for it, join the cluster at ADDRESS.
+
+    Only when it is known which daemon asks: it takes its share of the data.
+    """
+    known = _ffrecord.describe_cluster(address, timeout_s=timeout_s)["nodes"]
+    state = next((one["state"] for one in known if one["id"] == node), None)
+    if state != "waiting":
+        asks = _list([one["id"] for one in known if one["state"] == "waiting"]) or "none"
+        raise FileNotFoundError(None, f"{node} does not wait for approval; waiting: {asks}")
+    _ffrecord.set_node_state(address, node, "in", timeout_s=timeout_s)
+    click.echo(f"{node} joins")
+
+
+@cluster.command()
+@_admin
+@click.option("--lacking", is_flag=True, help="List the slots with extents that lack replicas.")
+@_token_file
+@_timeout
+@_as_json
+def slots(
+    admin: str, lacking: bool, token_file: str | None, timeout_s: float, as_json: bool
+) -> None:
+    """Show which nodes hold which of the 4,096 slots, by the node with the admin port ADMIN.
+
+    An extent lacks replicas if a node that should hold it is down, or if there are too few nodes.
+    """
+    facts = fetch_cluster(admin, timeout_s, token_file, "/slots")
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    click.echo("\n".join(_list_slots(facts, lacking)))
+
+
+def _list_slots(facts: dict[str, Any], lacking: bool) -> list[str]:
+    rows = list(enumerate(facts["slots"]))
+    if lacking:
+        rows = [row for row in rows if row[1]["lacking"]]
+    lines = []
+    for nodes, same in itertools.groupby(rows, key=lambda row: row[1]["nodes"]):
+        numbers = list(same)
+        first, last = numbers[0][0], numbers[-1][0]
+        named = f"{first}" if first == last else f"{first}-{last}"
+        extents, bytes_, less, alone = (
+            sum(row[key] for _, row in numbers) for key in ("extents", "bytes", "lacking", "alone")
+        )
+        lines.append(
+            f"{named:<10} {_list(nodes):<30} {extents:>9} {show_size(bytes_):>10}"
+            f" {less:>8} {alone:>6}"
+        )
+    total = {
+        key: sum(row[key] for row in facts["slots"]) for key in ("extents", "lacking", "alone")
+    }
+    header = f"{'slots':<10} {'nodes':<30} {'extents':>9} {'bytes':>10} {'lacking':>8} {'alone':>6}"
+    moving = ", moving" if facts["moving"] else ""
+    return [
+        f"slot map {facts['map_version']}{moving}: {total['extents']} extents,"
+        f" {total['lacking']} lack replicas, {total['alone']} have none that is up",
+        *([header, *lines] if lines else []),
+    ]
+
+
+@cluster.command()
+@_admin
+@_token_file
+@_timeout
+@_as_json
+def lost(admin: str, token_file: str | None, timeout_s: float, as_json: bool) -> None:
+    """List names with extents that no node holds undamaged, by the node with the admin port ADMIN.
+
+    It knows of those that it should hold itself: ask each node. Nothing of them is removed.
+    """
+    facts = fetch_cluster(admin, timeout_s, token_file, "/lost")
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    for name in facts["names"]:
+        click.echo(f"{name['name']}: {name['extents']} extents")
+    if not facts["names"]:
+        click.echo("none")
 
 
 @cluster.command()
@@ -110,8 +310,21 @@ def drain(address: str, node: str, admin: str | None, timeout_s: float) -> None:
 
 
 def _is_drained(facts: dict[str, Any], node: str) -> bool:
+    """Whether the others have all that `node` holds.
+
+    Raises:
+        UnavailableError: Others were lost meanwhile, and those that are left are too few.
+    """
     slots = sum(one["slots"] for one in facts["nodes"] if one["id"] == node)
-    return slots == 0 and not facts["moving"] and not facts["from_cache"]
+    if slots > 0 or facts["moving"] or facts["from_cache"]:
+        return False
+    domains = {one["domain"] for one in facts["nodes"] if one["slots"] > 0}
+    if len(domains) < facts["replicas"]:
+        raise UnavailableError(
+            f"{node} is not drained, and must not be stopped: {len(domains)} failure domains are"
+            f" left for {facts['replicas']} replicas; start or add nodes"
+        )
+    return True
 
 
 @cluster.command()

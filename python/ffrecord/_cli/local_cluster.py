@@ -41,8 +41,9 @@ class LocalCluster:
         *,
         repair_after_s: int = 600,
         lease_s: int = 5,
+        program: str | None = None,
     ) -> None:
-        """Nothing runs yet.
+        """Nothing runs yet. `program`: the daemon; that of this package if it is not given.
 
         Raises:
             ValueError: more replicas than nodes, or the folder has a cluster of another size.
@@ -58,7 +59,7 @@ class LocalCluster:
             raise FileNotFoundError(
                 None, "etcd is not in PATH; install the package etcd-server, or etcd itself"
             )
-        self._etcd_program, self._daemon_program = etcd, find_daemon()
+        self._etcd_program, self._daemon_program = etcd, program or find_daemon()
         self.folder = folder
         self.replicas = replicas
         self._repair_after_s, self._lease_s = repair_after_s, lease_s
@@ -78,9 +79,15 @@ class LocalCluster:
         """Whether a node, or "etcd", was started and has not ended."""
         return name in self._processes and self._processes[name].poll() is None
 
-    def start(self, name: str) -> None:
-        """Start a node, or "etcd"; it need not be ready on return."""
-        command = self._etcd_command() if name == "etcd" else self._node_command(self._find(name))
+    def start(self, name: str, *, program: str | None = None) -> None:
+        """Start a node, or "etcd"; it need not be ready on return.
+
+        `program`: another daemon for this node, such as that of an earlier release.
+        """
+        if name == "etcd":
+            command = self._etcd_command()
+        else:
+            command = self._node_command(self._find(name), program or self._daemon_program)
         with (self.folder / f"{name}.log").open("ab") as log:
             # A Ctrl-C of the terminal is for us: the daemons are stopped in order.
             self._processes[name] = subprocess.Popen(
@@ -184,14 +191,14 @@ class LocalCluster:
             *("--initial-cluster", f"local={peer}", "--logger", "zap"),
         ]
 
-    def _node_command(self, node: Node) -> list[str]:
+    def _node_command(self, node: Node, program: str) -> list[str]:
         return [
-            *(self._daemon_program, "--data", str(self.folder / node.name)),
+            *(program, "--data", str(self.folder / node.name)),
             *("--listen", node.listen, "--admin", node.admin),
             *("--cluster", "local", "--node", node.name),
             *("--coordinator", f"etcd:http://127.0.0.1:{self._etcd_ports[0]}"),
             *("--replicas", str(self.replicas), "--lease-s", str(self._lease_s)),
-            *("--repair-after-s", str(self._repair_after_s)),
+            *("--repair-after-s", str(self._repair_after_s), "--approval", "automatic"),
         ]
 
 

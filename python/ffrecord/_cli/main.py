@@ -7,7 +7,7 @@ import json
 import pathlib
 import sys
 import time
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -161,11 +161,32 @@ def _account(report: ffrecord.RepairReport) -> list[str]:
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.argument("address", type=Name())
 @click.option("--replace", is_flag=True, help="Replace a dataset of that name.")
+@click.option(
+    "--durability",
+    type=click.Choice(["replicas", "origin"]),
+    default="replicas",
+    show_default=True,
+    help="origin: leave FILES where they are, s3://BUCKET/KEY or in a folder that all nodes of a "
+    "cluster share; the nodes fetch and cache them.",
+)
 @click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
-def publish(files: tuple[str, ...], address: str, replace: bool, timeout_s: float) -> None:
-    """Upload FILES as the dataset ADDRESS: ffrecord://HOST[:PORT]/NAME."""
+def publish(
+    files: tuple[str, ...],
+    address: str,
+    replace: bool,
+    durability: Literal["replicas", "origin"],
+    timeout_s: float,
+) -> None:
+    """Publish FILES as the dataset ADDRESS: ffrecord://HOST[:PORT]/NAME."""
     with progress_bar("publishing") as show:
-        ffrecord.publish(files, address, replace=replace, timeout_s=timeout_s, progress=show)
+        ffrecord.publish(
+            files,
+            address,
+            replace=replace,
+            durability=durability,
+            timeout_s=timeout_s,
+            progress=show,
+        )
     click.echo(f"published {address}")
 
 

@@ -220,16 +220,28 @@ int StatusOf(ErrorCode code) {
   return code == ErrorCode::kNotFound ? 404 : 503;
 }
 
+void Answer(Result<std::string> json, httplib::Response& response) {
+  if (json) {
+    response.set_content(std::move(json).value(), "application/json");
+    return;
+  }
+  response.status = StatusOf(json.error().code);
+  response.set_content(json.error().message + "\n", "text/plain");
+}
+
 void AddJson(httplib::Server& http, const char* path, std::function<Result<std::string>()> page) {
   http.Get(path, [page = std::move(page)](const httplib::Request&, httplib::Response& response) {
-    auto json = page();
-    if (json) {
-      response.set_content(std::move(json).value(), "application/json");
-      return;
-    }
-    response.status = StatusOf(json.error().code);
-    response.set_content(json.error().message + "\n", "text/plain");
+    Answer(page(), response);
   });
+}
+
+AdminServer::PlannedChange ChangeOf(const httplib::Request& request) {
+  AdminServer::PlannedChange change;
+  for (const auto& [key, value] : request.params) {
+    if (key == "down" && value == "lost") change.are_down_lost = true;
+    if (key == "without") change.without.insert(value);
+  }
+  return change;
 }
 
 void AddPages(httplib::Server& http, AdminServer::Pages pages) {
@@ -253,6 +265,12 @@ void AddPages(httplib::Server& http, AdminServer::Pages pages) {
   });
   AddJson(http, "/datasets", std::move(pages.datasets));
   AddJson(http, "/cluster", std::move(pages.cluster));
+  AddJson(http, "/cluster/slots", std::move(pages.cluster_slots));
+  AddJson(http, "/cluster/lost", std::move(pages.cluster_lost));
+  http.Get("/cluster/plan",
+           [plan = std::move(pages.cluster_plan)](const Request& request, Response& response) {
+             Answer(plan(ChangeOf(request)), response);
+           });
 }
 
 }  // namespace

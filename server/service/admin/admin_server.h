@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 
 #include <ffrecord/result.h>
@@ -17,6 +18,9 @@ namespace ffrecord::server {
 //   /metrics      Prometheus text
 //   /datasets     JSON: {"datasets": [{"name", "size_bytes", "file_count"}], "more": false}
 //   /cluster      JSON: what a node of a cluster knows of it; 404 by itself
+//   /cluster/slots  JSON: for each slot its nodes, its extents, and how many of them lack replicas
+//   /cluster/plan   JSON: what would be copied if ?down=lost, ?without=NODE (many times)
+//   /cluster/lost   JSON: names with extents that no node holds undamaged
 //   /healthz      200: the process answers
 //   /readyz       200 if it takes requests, else 503 and why
 //
@@ -27,11 +31,19 @@ namespace ffrecord::server {
 // under whatever name it reaches this port.
 class AdminServer {
  public:
+  // Of a cluster, as the plan of one is asked for.
+  struct PlannedChange {
+    bool are_down_lost = false;
+    std::set<std::string> without;
+  };
   // Called from threads of the admin server, several at a time.
   struct Pages {
     std::function<std::string()> metrics;
     std::function<Result<std::string>()> datasets;
     std::function<Result<std::string>()> cluster;
+    std::function<Result<std::string>()> cluster_slots;
+    std::function<Result<std::string>(const PlannedChange&)> cluster_plan;
+    std::function<Result<std::string>()> cluster_lost;
     std::function<std::string()> not_ready;  // Why; empty: ready.
     std::function<std::string()> remark;     // What /readyz adds when it is.
     std::string token;                       // What all but health wants; empty: nothing.

@@ -39,10 +39,15 @@ constexpr std::array kRequestTypes{
     std::pair{net::FrameType::kCheckRoom, "check_room"},
     std::pair{net::FrameType::kClusterMap, "cluster_map"},
     std::pair{net::FrameType::kSetMember, "set_member"},
+    std::pair{net::FrameType::kSetLevel, "set_level"},
+    std::pair{net::FrameType::kMetadataHistory, "metadata_history"},
+    std::pair{net::FrameType::kMetadataList, "metadata_list"},
+    std::pair{net::FrameType::kMetadataPut, "metadata_put"},
     std::pair{net::FrameType::kAskHoldings, "ask_holdings"},
     std::pair{net::FrameType::kAskHeard, "ask_heard"},
     std::pair{net::FrameType::kAskBuried, "ask_buried"},
     std::pair{net::FrameType::kAskFilled, "ask_filled"},
+    std::pair{net::FrameType::kAskKnown, "ask_known"},
 };
 
 // Writes one family after another. Labels are ours, and need no escapes.
@@ -207,18 +212,43 @@ void WriteCluster(const ClusterView& view, Writer& out) {
   out.Family("ffrecord_cluster_nodes", "gauge", "Nodes of the cluster.");
   out.Value("state", "up", view.up_count);
   out.Value("state", "down", view.down_count);
+  out.Value("state", "waiting", view.waiting_count);
+  out.Gauge("ffrecord_cluster_frozen",
+            "1 while nothing is removed, as the metadata was put back to an older state.",
+            view.is_frozen);
+  out.Gauge("ffrecord_cluster_names_lost",
+            "Names that the node has known and that the older state lacks.", view.lost_name_count);
   out.Gauge("ffrecord_cluster_extents_missing", "Extents that the node should hold and does not.",
             view.missing_count);
+  out.Gauge("ffrecord_cluster_extents_missing_bytes", "Bytes of them.", view.missing_bytes);
+  out.Gauge("ffrecord_cluster_extents_unheld",
+            "Missing extents that no node that answers holds undamaged.", view.unheld_count);
   out.Gauge("ffrecord_cluster_extents_surplus", "Extents that other nodes should hold instead.",
             view.surplus_count);
   out.Gauge("ffrecord_cluster_extents_unexplained", "Extents that no record of the cluster names.",
             view.unexplained_count);
+  out.Gauge("ffrecord_cluster_names_adopting",
+            "Names of its own that this node has not taken into the cluster yet.",
+            view.adopting_count);
   out.Gauge("ffrecord_cluster_extents_refused", "Missing extents for which there is no room.",
             view.refused_count);
   out.Count("ffrecord_cluster_pulled_total", "Extents copied from other nodes.", view.pulled_count);
   out.Count("ffrecord_cluster_pulled_bytes_total", "Bytes of them.", view.pulled_bytes);
   out.Count("ffrecord_cluster_dropped_total", "Extents that the cluster had the node remove.",
             view.dropped_count);
+  out.Count("ffrecord_cluster_healed_total", "Damaged extents replaced from other nodes.",
+            view.healed_count);
+}
+
+void WriteOrigins(const OriginView& view, Writer& out) {
+  out.Gauge("ffrecord_origin_cached_bytes", "Extents of origins on the disks of the node.",
+            view.size_bytes);
+  out.Count("ffrecord_origin_fetched_total", "Extents fetched from their origin.",
+            view.fetched_count);
+  out.Count("ffrecord_origin_fetched_bytes_total", "Bytes of them.", view.fetched_bytes);
+  out.Count("ffrecord_origin_failed_total", "Fetches that have failed.", view.failed_count);
+  out.Count("ffrecord_origin_evicted_total", "Cached extents removed to make room.",
+            view.evicted_count);
 }
 
 void WriteConnections(const MetricsView& view, Writer& out) {
@@ -339,6 +369,7 @@ std::string MetricsText(const MetricsView& view) {
   WriteDaemon(view, out);
   WriteDisks(view, out);
   if (view.cluster) WriteCluster(*view.cluster, out);
+  if (view.origins) WriteOrigins(*view.origins, out);
   WriteConnections(view, out);
   WriteRequests(out);
   WriteQueues(view, out);

@@ -47,17 +47,33 @@ struct ClusterView {
   bool is_leading = false;
   bool is_from_cache = false;
   bool is_moving = false;
+  bool is_frozen = false;
   std::uint32_t map_version = 0;
   std::chrono::milliseconds silent_for{};
   std::uint64_t up_count = 0;
   std::uint64_t down_count = 0;
+  std::uint64_t waiting_count = 0;
+  std::uint64_t lost_name_count = 0;
   std::uint64_t missing_count = 0;
+  std::uint64_t missing_bytes = 0;
+  std::uint64_t unheld_count = 0;
   std::uint64_t surplus_count = 0;
   std::uint64_t unexplained_count = 0;
+  std::uint64_t adopting_count = 0;
   std::uint64_t refused_count = 0;
   std::uint64_t pulled_count = 0;
   std::uint64_t pulled_bytes = 0;
   std::uint64_t dropped_count = 0;
+  std::uint64_t healed_count = 0;
+};
+
+// What they tell of the cache of extents that are fetched from origins.
+struct OriginView {
+  std::uint64_t size_bytes = 0;
+  std::uint64_t fetched_count = 0;
+  std::uint64_t fetched_bytes = 0;
+  std::uint64_t failed_count = 0;
+  std::uint64_t evicted_count = 0;
 };
 
 // What the metrics tell of one daemon.
@@ -86,6 +102,7 @@ struct MetricsView {
   std::vector<TenantView> tenants;  // None: all have the same weight.
   std::vector<DiskView> disks;
   std::optional<ClusterView> cluster;  // None: a daemon by itself.
+  std::optional<OriginView> origins;   // None: it may fetch from nowhere.
   std::uint64_t missing_disk_count = 0;
   std::uint64_t disk_free_bytes = 0;  // Of all file systems of the data folders, likewise the size.
   std::uint64_t disk_size_bytes = 0;

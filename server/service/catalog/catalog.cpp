@@ -12,6 +12,7 @@
 #include "libffrecord/base/cursor.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/net/protocol/messages.h"
+#include "server/metadata/name_quotas.h"
 #include "server/service/catalog/upload_records.h"
 
 namespace ffrecord::server {
@@ -208,6 +209,10 @@ Result<void> Catalog::CheckMode(const net::Publish& publish,
 // Every extent must be here, and be explained until the commit by an upload or another manifest.
 Result<void> Catalog::CheckExtents(const DatasetManifest& manifest, std::string_view own_prefix,
                                    MetaStore::Commit& commit) const {
+  if (manifest.has_origins())
+    return Error{ErrorCode::kInvalidArgument,
+                 manifest.files.front().origin.address +
+                     ": only the daemons of a cluster fetch files from origins; upload them"};
   std::set<std::uint64_t> uploads;
   for (const ManifestFile& file : manifest.files) {
     for (const ManifestExtent& wanted : file.extents) {
@@ -361,20 +366,9 @@ Result<net::RevisionReply> Catalog::Publish(const net::Publish& publish,
 // --- Room ----------------------------------------------------------------------------------------
 
 Result<void> Catalog::CheckQuotas(std::string_view name, std::uint64_t size_bytes) const {
-  const std::uint64_t own_bytes = references_.SizeOf(name);
-  if (size_bytes <= own_bytes) return {};  // Who shrinks is not held up.
-  for (const auto& [prefix, quota_bytes] : options_.quotas) {
-    if (!name.starts_with(prefix)) continue;
-    const std::uint64_t others_bytes = references_.SizeBelow(prefix, name);
-    if (others_bytes <= quota_bytes && size_bytes <= quota_bytes - others_bytes) continue;
-    return Error{ErrorCode::kIo,
-                 std::string(name) + " has " + std::to_string(size_bytes) +
-                     " bytes: with the other " + std::to_string(others_bytes) + " bytes under '" +
-                     prefix + "' that is more than the quota of " + std::to_string(quota_bytes) +
-                     "; remove something there, or have the quota raised",
-                 EDQUOT};
-  }
-  return {};
+  return CheckNameQuotas(
+      options_.quotas, name, references_.SizeOf(name), size_bytes,
+      [&](const std::string& prefix) { return references_.SizeBelow(prefix, name); });
 }
 
 // The name is not known yet: uploads may replace what is published, so that only they are counted.

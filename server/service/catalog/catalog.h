@@ -100,8 +100,8 @@ class Catalog {
   Result<void> Remove(const net::Delete& request);
 
   // That the disk of the metadata answers. Fails with kUnavailable, naming it, while a commit waits
-  // longer than answer_time_max: what would commit now waits behind it. What is waiting goes on,
-  // and has its effect, when the disk answers. Does not block on the disk.
+  // longer than answer_time_max: another commit would wait behind it. A commit that waits goes on,
+  // and takes effect when the disk answers. Does not block on the disk.
   Result<void> CheckAnswers() const;
   // How long the disk of the metadata has been waited for; 0 if it is not.
   Clock::duration waiting_time() const noexcept;

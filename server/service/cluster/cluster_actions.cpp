@@ -1,6 +1,8 @@
 // What the machines of a node want done, and how it is done: calls of the store, questions to other
 // nodes, work with extents.
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -64,6 +66,11 @@ struct ClusterService::Carrier {
     service.watches_.emplace(id, watch);
   }
 
+  void operator()(const EndWatch& call) const {
+    const auto watch = service.watches_.extract(call.watch);
+    if (!watch.empty()) service.store_->StopWatch(watch.mapped());
+  }
+
   // Questions: to this node itself at once, to others by their threads.
   template <class T, class Question>
   void Ask(Question& question) const {
@@ -81,6 +88,7 @@ struct ClusterService::Carrier {
   void operator()(AskHeard& question) const { Ask<Flags>(question); }
   void operator()(AskBuried& question) const { Ask<Flags>(question); }
   void operator()(AskFilled& question) const { Ask<Flags>(question); }
+  void operator()(AskKnown& question) const { Ask<Known>(question); }
 
   // What moves bytes: by threads that wait for disks and for other nodes.
   void operator()(FetchBody& call) const {
@@ -120,10 +128,29 @@ struct ClusterService::Carrier {
     for (const ManifestExtent& extent : call.extents) {
       auto bytes = service.extents_.Read(extent);
       if (!bytes) bytes = service.peers_.Fetch(extent, others, deadline);
+      if (!bytes) bytes = Restore(service, extent, std::move(bytes).error());
       if (!bytes) return std::move(bytes).error();
       body.insert(body.end(), bytes.value().begin(), bytes.value().end());
     }
     return body;
+  }
+
+  // Where no node has the extent of a manifest any more, this node may still know what it said:
+  // then it is put on disk again, for all. `why`: what is returned if it does not.
+  static Result<Body> Restore(ClusterService& service, const ManifestExtent& extent, Error why) {
+    const ClusterStatePtr known = service.state();
+    const auto is_of = [&](const auto& entry) {
+      return entry.second.manifest && entry.second.record.body == std::vector{extent};
+    };
+    const auto name = std::ranges::find_if(*known->names, is_of);
+    if (name == known->names->end()) return why;
+    auto bytes = FFR_TRY(EncodeDatasetManifest(*name->second.manifest));
+    FFR_TRY(CheckBytes(extent, bytes));
+    spdlog::warn("event=manifest_restored name={} why=\"{}\"", name->first, why.message);
+    if (const auto written = service.extents_.Write(extent, bytes); !written)
+      spdlog::error("event=manifest_not_restored name={} error=\"{}\"", name->first,
+                    written.error().message);
+    return bytes;
   }
 
   static Result<void> Store(ClusterService& service, const StoreBody& call, TimePoint deadline) {
@@ -137,8 +164,10 @@ struct ClusterService::Carrier {
   }
 
   static Result<void> Pull(ClusterService& service, const PullExtent& call, TimePoint deadline) {
+    // Before its bytes cross the network.
+    FFR_TRY(service.extents_.store().CheckTakes(call.extent.size_bytes));
     const auto bytes =
-        FFR_TRY(service.peers_.Fetch(call.extent, Others(service, call.nodes), deadline));
+        FFR_TRY(service.peers_.Pull(call.extent, Others(service, call.nodes), deadline));
     FFR_TRY(service.extents_.Write(call.extent, bytes));
     ++service.pulled_count_;
     service.pulled_bytes_ += bytes.size();

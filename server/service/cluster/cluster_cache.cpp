@@ -10,8 +10,11 @@ namespace ffrecord::server {
 namespace {
 
 constexpr const char* kIdKey = "cluster/id";
+constexpr const char* kMarkKey = "cluster/history";
+constexpr const char* kAnchorKey = "cluster/anchor";
 constexpr const char* kSlotsKey = "cluster/slots";
 constexpr const char* kNodesKey = "cluster/nodes";
+constexpr const char* kLevelKey = "cluster/level";
 constexpr std::string_view kNameKeys = "cluster/names/";
 constexpr std::uint32_t kPageSize = 64;
 constexpr std::size_t kCommitBytes = std::size_t{16} << 20;
@@ -34,6 +37,7 @@ std::optional<ClusterState::Name> DecodeName(std::span<const std::byte> bytes) {
   auto record = cluster::DatasetRecord::Decode(reader.TakeBytes(reader.Take<std::uint32_t>()));
   if (!reader.ok() || !record) return std::nullopt;
   name.record = std::move(record).value();
+  if (reader.remaining() == 0) return name;  // Its manifest was not known yet.
   auto manifest = DecodeDatasetManifest(reader.TakeBytes(reader.remaining()));
   if (!manifest) return std::nullopt;
   name.manifest = std::make_shared<const DatasetManifest>(std::move(manifest).value());
@@ -70,6 +74,21 @@ Result<void> ClusterCache::WriteId(const net::ClusterId& id) {
   return {};
 }
 
+Result<cluster::HistoryMark> ClusterCache::ReadMark() {
+  const auto found = FFR_TRY(store_.Get(kMarkKey));
+  if (!found) return cluster::HistoryMark();
+  auto mark = FFR_TRY(cluster::HistoryMark::Decode(found->value));
+  if (const auto anchor = FFR_TRY(store_.Get(kAnchorKey)))
+    FFR_TRY(mark.DecodeAnchor(anchor->value));
+  return mark;
+}
+
+Result<void> ClusterCache::WriteMark(const cluster::HistoryMark& mark) {
+  FFR_TRY(
+      store_.TryCommit({{}, {{kMarkKey, mark.Encode()}, {kAnchorKey, mark.EncodeAnchor()}}, {}}));
+  return {};
+}
+
 Result<ClusterState> ClusterCache::Load() {
   ClusterState state;
   state.is_from_cache = true;
@@ -79,6 +98,7 @@ Result<ClusterState> ClusterCache::Load() {
       state.slots = std::make_shared<const cluster::SlotsRecord>(std::move(record).value());
   }
   if (const auto nodes = FFR_TRY(store_.Get(kNodesKey))) state.nodes = DecodeNodes(nodes->value);
+  if (const auto level = FFR_TRY(store_.Get(kLevelKey))) state.level = cluster::LevelIn(&*level);
   auto names = std::make_shared<ClusterState::NameMap>();
   std::string after;
   for (bool more = true; more;) {
@@ -103,6 +123,10 @@ Result<void> ClusterCache::Save(const ClusterState& state) {
     FFR_TRY(store_.TryCommit({{}, {{kNodesKey, EncodeNodes(state)}}, {}}));
     saved_.nodes = state.nodes;
   }
+  if (state.level != saved_.level) {
+    FFR_TRY(store_.TryCommit({{}, {{kLevelKey, cluster::LevelRecord{state.level}.Encode()}}, {}}));
+    saved_.level = state.level;
+  }
   if (state.names == saved_.names) return {};
   return SaveNames(state);
 }
@@ -123,16 +147,18 @@ Result<void> ClusterCache::SaveNames(const ClusterState& state) {
   };
   for (const auto& [text, name] : *state.names) {
     const auto old = saved->find(text);
-    if (!name.manifest || (old != saved->end() && old->second.revision == name.revision)) continue;
-    const auto manifest = FFR_TRY(EncodeDatasetManifest(*name.manifest));
+    const bool is_saved = old != saved->end() && old->second.revision == name.revision &&
+                          old->second.record == name.record;
+    if (is_saved && (!name.manifest || old->second.manifest)) continue;
+    std::vector<std::byte> manifest;
+    if (name.manifest) manifest = FFR_TRY(EncodeDatasetManifest(*name.manifest));
     commit.puts.push_back({std::string(kNameKeys) + text, EncodeName(name, manifest)});
     size_bytes += manifest.size();
     if (size_bytes >= kCommitBytes) FFR_TRY(flush());
   }
   FFR_TRY(flush());
   std::erase_if(*saved, [&](const auto& entry) { return !state.names->contains(entry.first); });
-  for (const auto& [text, name] : *state.names)
-    if (name.manifest) saved->insert_or_assign(text, name);
+  for (const auto& [text, name] : *state.names) saved->insert_or_assign(text, name);
   return {};
 }
 

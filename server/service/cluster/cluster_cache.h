@@ -13,8 +13,9 @@ namespace ffrecord::server {
 // What this node knew of its cluster, on its own disk: so a daemon that starts while the
 // coordinator is away serves the names that it knew. Nothing is ever dropped because of it.
 //
-// Lies in the daemon's own metadata: cluster/id, cluster/slots, cluster/nodes, and for each name
-// cluster/names/<name>. Thread-bound; blocks on the disk; borrows the store.
+// Lies in the daemon's own metadata: cluster/id, cluster/history, cluster/anchor,
+// cluster/slots, cluster/nodes, cluster/level, and for each name cluster/names/<name>.
+// Thread-bound; blocks on the disk; borrows the store.
 class ClusterCache {
  public:
   explicit ClusterCache(BlockingStore& store) : store_(store) {}
@@ -23,9 +24,13 @@ class ClusterCache {
   Result<std::optional<net::ClusterId>> ReadId();
   Result<void> WriteId(const net::ClusterId& id);
 
-  // What was saved last; entries that cannot be read are left out.
+  // How far this node has seen the metadata by the state that was saved last.
+  Result<cluster::HistoryMark> ReadMark();
+  Result<void> WriteMark(const cluster::HistoryMark& mark);
+
+  // Reads the state that was saved last, without entries that cannot be read.
   Result<ClusterState> Load();
-  // Saves what differs from the last one. Names whose manifest is not known are not saved.
+  // Saves what differs from the last one.
   Result<void> Save(const ClusterState& state);
 
  private:

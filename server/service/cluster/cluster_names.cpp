@@ -1,9 +1,9 @@
 #include "server/service/cluster/cluster_names.h"
 
-#include <cerrno>
 #include <utility>
 
 #include "libffrecord/base/hex.h"
+#include "server/metadata/name_quotas.h"
 
 namespace ffrecord::server {
 namespace {
@@ -50,9 +50,15 @@ Result<void> ClusterNames::Seal(ExtentWriter& writer, const net::PutSeal& seal) 
 
 // --- Looking ------------------------------------------------------------------------------------
 
+std::optional<Adoption::Name> ClusterNames::OwnName(const std::string& name) const {
+  return service_.adoption() == nullptr ? std::nullopt : service_.adoption()->Find(name);
+}
+
 Result<ClusterNames::Resolved> ClusterNames::Known(const std::string& name) const {
   const ClusterStatePtr state = service_.state();
   const ClusterState::Name* const found = state->Find(name);
+  if (const auto own = found == nullptr ? OwnName(name) : std::nullopt)
+    return Resolved{FFR_TRY(EncodeDatasetManifest(*own->manifest)), own->revision};
   if (found == nullptr) return NotFound(name);
   if (!found->manifest)
     return Error{ErrorCode::kUnavailable,
@@ -100,12 +106,16 @@ void ClusterNames::List(const net::List& list, Done<net::ListReply> done) {
 
 std::vector<bool> ClusterNames::AreReferenced(std::string_view prefix,
                                               std::span<const ExtentId> ids) const {
-  return service_.references().AreReferenced(prefix, ids);
+  auto are = service_.references().AreReferenced(prefix, ids);
+  if (service_.adoption() == nullptr) return are;
+  const auto own = service_.adoption()->AreReferenced(prefix, ids);
+  for (std::size_t i = 0; i < are.size(); ++i) are[i] = are[i] || own[i];
+  return are;
 }
 
 // --- Changing -----------------------------------------------------------------------------------
 
-// Who may see below a prefix only must not publish what others have published.
+// A client with a prefix may publish an extent again only if a name under its prefix has it.
 Result<void> ClusterNames::CheckOwn(const DatasetManifest& manifest,
                                     const std::string& own_prefix) const {
   if (own_prefix.empty()) return {};
@@ -120,22 +130,41 @@ Result<void> ClusterNames::CheckOwn(const DatasetManifest& manifest,
   return {};
 }
 
+// That nodes can fetch the files, and that all of them understand such a name.
+Result<void> ClusterNames::CheckOrigins(const DatasetManifest& manifest) const {
+  if (!manifest.has_origins()) return {};
+  const auto& check = service_.options().check_origin;
+  if (!check)
+    return Error{ErrorCode::kDenied, manifest.files.front().origin.address +
+                                         ": the daemon may not read it; it has no setting origins"};
+  for (const ManifestFile& file : manifest.files) FFR_TRY(check(file.origin.address));
+  if (const auto level = service_.state()->level; level < cluster::kOriginLevel)
+    return Error{ErrorCode::kConflict, "names of class origin need feature level " +
+                                           std::to_string(cluster::kOriginLevel) +
+                                           ", and the cluster is at level " +
+                                           std::to_string(level) +
+                                           "; run `ffrecord cluster upgrade` once all of its "
+                                           "nodes have this version"};
+  return {};
+}
+
 void ClusterNames::Publish(const net::Publish& publish, std::span<const std::byte> bytes,
                            std::string own_prefix, Done<net::RevisionReply> done) {
   const auto manifest = DecodeDatasetManifest(bytes);
   if (!manifest) return done(Error{ErrorCode::kInvalidArgument, manifest.error().message});
   if (auto own = CheckOwn(manifest.value(), own_prefix); !own) return done(std::move(own).error());
-  if (auto room = CheckQuotas(publish.name, manifest.value().size_bytes()); !room)
-    return done(std::move(room).error());
+  if (auto can = CheckOrigins(manifest.value()); !can) return done(std::move(can).error());
   cluster::Publication::Request request;
   request.mode = ModeOf(publish.mode);
   request.name = publish.name;
   request.attempt = publish.attempt;
   request.expected_revision = publish.expected_revision;
-  request.replicas = service_.options().replicas;
+  // One node caches an extent of an origin; the list of files is kept as that of any name.
+  request.replicas = manifest.value().has_origins() ? std::uint8_t{1} : service_.options().replicas;
   request.grace = service_.options().delete_grace;
   request.manifest.assign(bytes.begin(), bytes.end());
   request.deadline = cluster::TimePoint::clock::now() + kPublishPatience;
+  request.quotas = quotas_;
   service_.Publish(std::move(request), [done](const Result<std::uint64_t>& revision) {
     if (!revision) return done(revision.error());
     done(net::RevisionReply{revision.value()});
@@ -167,18 +196,10 @@ std::uint64_t ClusterNames::SizeBelow(std::string_view prefix, std::string_view 
 }
 
 Result<void> ClusterNames::CheckQuotas(std::string_view name, std::uint64_t size_bytes) const {
-  for (const auto& [prefix, quota_bytes] : quotas_) {
-    if (!name.starts_with(prefix)) continue;
-    const std::uint64_t others_bytes = SizeBelow(prefix, name);
-    if (others_bytes <= quota_bytes && size_bytes <= quota_bytes - others_bytes) continue;
-    return Error{ErrorCode::kIo,
-                 std::string(name) + " has " + std::to_string(size_bytes) +
-                     " bytes: with the other " + std::to_string(others_bytes) + " bytes under '" +
-                     prefix + "' that is more than the quota of " + std::to_string(quota_bytes) +
-                     "; remove something there, or have the quota raised",
-                 EDQUOT};
-  }
-  return {};
+  const ClusterStatePtr state = service_.state();
+  const ClusterState::Name* const own = state->Find(name);
+  return CheckNameQuotas(quotas_, name, own == nullptr ? 0 : own->record.size_bytes, size_bytes,
+                         [&](const std::string& prefix) { return SizeBelow(prefix, name); });
 }
 
 // How much room all nodes have together nobody counts: each refuses what it cannot take.

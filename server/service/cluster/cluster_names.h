@@ -1,9 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <optional>
 #include <string>
 
+#include "server/metadata/name_quotas.h"
 #include "server/service/catalog/names.h"
 #include "server/service/cluster/cluster_service.h"
 
@@ -14,12 +15,12 @@ namespace ffrecord::server {
 // calls most of what is to be called when done.
 //
 // What was published through another node may show here some milliseconds later; a name that is
-// not known is asked for first. Quotas hold for the whole cluster, but publications through
-// different nodes at the same time may pass one together.
+// not known is asked for first. A name of its own that the daemon is to take into the cluster
+// (Adoption) is served until it is there, and not listed. Quotas hold for the whole cluster.
+// Uploads are refused by what this node knows, publications by what all nodes have published.
 class ClusterNames final : public Names {
  public:
-  using Quotas = std::map<std::string, std::uint64_t>;
-  ClusterNames(ClusterService& service, Quotas quotas)
+  ClusterNames(ClusterService& service, NameQuotas quotas)
       : service_(service), quotas_(std::move(quotas)) {}
 
   void BeginPut(const net::PutBegin& begin, std::string owner_prefix,
@@ -39,14 +40,16 @@ class ClusterNames final : public Names {
   std::vector<Usage> Usages() const override;
 
  private:
+  std::optional<Adoption::Name> OwnName(const std::string& name) const;
   Result<Resolved> Known(const std::string& name) const;
   net::ListReply Listed(const net::List& list) const;
   Result<void> CheckQuotas(std::string_view name, std::uint64_t size_bytes) const;
   Result<void> CheckOwn(const DatasetManifest& manifest, const std::string& own_prefix) const;
+  Result<void> CheckOrigins(const DatasetManifest& manifest) const;
   std::uint64_t SizeBelow(std::string_view prefix, std::string_view but_not) const;
 
   ClusterService& service_;
-  const Quotas quotas_;
+  const NameQuotas quotas_;
 };
 
 }  // namespace ffrecord::server

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <future>
+#include <set>
 #include <utility>
 
 #include "libffrecord/base/hex.h"
@@ -16,27 +17,27 @@ using std::chrono_literals::operator""ms;
 using cluster::TimePoint;
 
 constexpr auto kUploadPatience = 10'000ms;
-constexpr auto kMemberPatience = 10'000ms;
 // How long the one who published is kept waiting until this node shows what it published.
 constexpr auto kShowPatience = 2'000ms;
 constexpr auto kUpkeepInterval = 1'000ms;
 constexpr auto kLeaveTime = 500ms;
-// Of the published names that a daemon had before it was one of a cluster.
-constexpr const char* kOwnNameKeys = "datasets/";
 
-TimePoint Now() { return TimePoint::clock::now(); }
-
-Error Stopped() { return {ErrorCode::kUnavailable, "the daemon stops"}; }
-
-cluster::ClusterNode::Options NodeOptions(const ClusterService::Options& options) {
+cluster::ClusterNode::Options NodeOptions(const ClusterService::Options& options,
+                                          const cluster::HistoryMark& mark,
+                                          cluster::KnownNames known) {
   cluster::ClusterNode::Options node;
+  node.mark = mark;
+  node.known = std::move(known);
   node.lease.node = options.node;
   node.lease.record.epoch = RandomNumber();
   node.lease.record.address = options.advertise;
+  node.lease.record.level = options.feature_level;
   node.lease.ttl = options.lease;
   node.leader.row_size = std::max<std::uint32_t>(node.leader.row_size, options.replicas);
+  node.leader.replicas = options.replicas;
   node.leader.down_grace = options.down_grace;
   node.leader.upload_grace = options.upload_grace;
+  node.leader.approves_members = options.approves_members;
   return node;
 }
 
@@ -55,36 +56,50 @@ Result<std::unique_ptr<ClusterService>> ClusterService::Start(const Options& opt
                                                               std::shared_ptr<MetaStore> store,
                                                               ExtentStore& extents,
                                                               BlockingStore& home) {
-  if (!FFR_TRY(home.List(kOwnNameKeys, "", 1)).entries.empty())
-    return Error{ErrorCode::kConflict,
-                 "this daemon's data folder has names that were published without a cluster; "
-                 "start it without `cluster`, or give it another data folder"};
+  if (!options.tls.certificate.empty() && options.tls.authorities.empty())
+    return Error{ErrorCode::kInvalidArgument,
+                 "the nodes of a cluster with TLS check each other's certificates, and no "
+                 "authority is given"};
+  if (!options.adopt) FFR_TRY(Adoption::Finish(home));
+  ClusterCache cache(home);
+  auto known = FFR_TRY(cache.ReadId());
+  auto state = FFR_TRY(cache.Load());
+  Kept kept{FFR_TRY(cache.ReadMark()), {}};
+  for (const auto& [text, name] : *state.names) kept.names[text] = {name.record, name.revision};
   std::unique_ptr<ClusterService> service(
-      new ClusterService(options, std::move(store), extents, home));
-  auto known = FFR_TRY(service->cache_.ReadId());
-  auto state = FFR_TRY(service->cache_.Load());
+      new ClusterService(options, std::move(store), extents, std::move(cache), std::move(kept)));
   if (known) state.cluster = *known;
   for (const auto& [text, name] : *state.names)
-    service->references_.Change(text, nullptr, name.manifest.get());
+    if (name.manifest) service->ChangeName(text, nullptr, name.manifest.get());
+  if (options.adopt) {
+    service->adoption_ = FFR_TRY(Adoption::Open(home));
+    service->extents_.Keep(service->adoption_->extents());
+    spdlog::info("event=adopting names={} extents={}", service->adoption_->left_count(),
+                 service->adoption_->extents().size());
+  }
   service->map_version_ = state.map_version();
   service->state_ = std::make_shared<const ClusterState>(std::move(state));
-  service->enrolment_ = std::make_unique<Enrolment>(
-      Enrolment::Options{options.node, options.domain, options.weight, known});
+  service->Enrol(known);
   service->told_trouble_ = service->enrolment_->trouble();  // Nothing to tell before an answer.
   service->thread_ = std::thread([&started = *service] { started.Run(); });
   return service;
 }
 
 ClusterService::ClusterService(const Options& options, std::shared_ptr<MetaStore> store,
-                               ExtentStore& extents, BlockingStore& home)
+                               ExtentStore& extents, ClusterCache cache, Kept kept)
     : options_(options),
       store_(std::move(store)),
       extents_(extents),
-      node_(NodeOptions(options), extents_),
-      cache_(home),
+      node_(NodeOptions(options, kept.mark, std::move(kept.names)), extents_),
+      cache_(std::move(cache)),
       inbox_(std::make_shared<ServiceInbox>()),
-      peers_(PeerDialer(options.node, options.token_keys, options.tls),
-             [this](const std::string& node) { return state()->AddressOf(node); }) {}
+      peers_(
+          PeerDialer(options.node, options.token_keys, options.tls),
+          [this](const std::string& node) {
+            const ClusterStatePtr known = state();
+            return Peers::Place{known->AddressOf(node), known->cluster, known->map_version()};
+          },
+          options.pull_bytes_per_s) {}
 
 void ClusterService::Stop() {
   if (!thread_.joinable()) return;
@@ -93,6 +108,12 @@ void ClusterService::Stop() {
   peers_.Stop();
   keeper_.Stop();
   for (const auto& [call, watch] : watches_) store_->StopWatch(watch);
+  GiveLeaseBack();
+  // It answers whoever waits for it: while those who are told are still there.
+  store_.reset();
+}
+
+void ClusterService::GiveLeaseBack() {
   const auto lease = node_.view().lease.lease();
   if (lease == 0) return;
   auto left = std::make_shared<std::promise<void>>();
@@ -116,17 +137,24 @@ void ClusterService::Run() {
 }
 
 TimePoint ClusterService::Wake() const {
-  TimePoint wake =
-      std::min(upkeep_next_, enrolment_->is_done() ? node_.wake() : enrolment_->wake());
+  TimePoint wake = std::min(upkeep_next_, enrolment_->wake());
+  if (was_enrolled_) wake = std::min(wake, node_.wake());
+  if (MayAdopt()) wake = std::min(wake, adoption_->wake());
   for (const Waiter& waiter : waiters_) wake = std::min(wake, waiter.deadline);
   return wake;
 }
 
 void ClusterService::Take(const cluster::Answer& answer) {
   const TimePoint now = Now();
-  if (enrolment_->is_done()) return Carry(node_.Step(now, answer));
-  enrolment_->Take(now, answer);
+  if (!enrolment_->Take(now, answer)) {
+    const bool was_checked = node_.view().continuity.is_checked();
+    Carry(node_.Step(now, answer));
+    if (!was_checked && node_.view().continuity.is_checked()) enrolment_->LookNow();
+    return;
+  }
   if (!enrolment_->is_done()) return;
+  if (was_enrolled_) node_.Doubt();  // It was founded again, or put back.
+  was_enrolled_ = true;
   spdlog::info("event=enrolled node={} cluster={}", options_.node, Hex(*enrolment_->cluster()));
   keeper_.Post([this, id = *enrolment_->cluster()] {
     if (const auto written = cache_.WriteId(id); !written)
@@ -134,31 +162,52 @@ void ClusterService::Take(const cluster::Answer& answer) {
   });
 }
 
+void ClusterService::Enrol(const std::optional<net::ClusterId>& known) {
+  enrolment_ = std::make_unique<Enrolment>(Enrolment::Options{
+      options_.node, options_.domain, options_.weight, known, options_.feature_level});
+}
+
 void ClusterService::StepAll(TimePoint now) {
-  if (enrolment_->is_done()) {
-    Carry(node_.Step(now));
-    Refresh(now);
-    AnswerFinished();
-  } else {
+  if (!enrolment_->is_done()) {
+    if (now < may_found_until_ && enrolment_->finds_nothing()) {
+      may_found_until_ = {};
+      BeginAnew();
+    }
     enrolment_->Step(now, enrolment_out_);
     Carry(enrolment_out_.Take());
-    NoteTrouble();
   }
+  if (was_enrolled_) {
+    Carry(node_.Step(now));
+    // The store was emptied: it may be founded again, with what this node knows.
+    if (node_.view().continuity.finds_nothing() && enrolment_->is_done()) Enrol(state()->cluster);
+    may_unlink_ = node_.view().continuity.is_trusted();
+    Refresh(now);
+    AnswerFinished();
+    if (MayAdopt()) Adopt(now);
+    AnswerRebuilt();
+  }
+  NoteTrouble();
   AnswerWaiters(now);
   if (now < upkeep_next_) return;
   upkeep_next_ = now + kUpkeepInterval;
   extents_.ForgetSilent(now, options_.upload_grace);
-  if (!extents_.has_dropped() || is_sweeping_.exchange(true)) return;
-  keeper_.Post([this] {
-    extents_.Sweep();
+  if (!extents_.has_dropped()) return;
+  const bool is_frozen = node_.view().continuity.is_frozen();
+  if ((!is_frozen && !may_unlink_) || is_sweeping_.exchange(true)) return;
+  keeper_.Post([this, is_frozen] {
+    if (is_frozen)
+      extents_.TakeBack();
+    else
+      extents_.Sweep([this] { return may_unlink_.load(); });
     is_sweeping_ = false;
   });
 }
 
 void ClusterService::NoteTrouble() {
-  if (enrolment_->trouble() == told_trouble_) return;
-  told_trouble_ = enrolment_->trouble();
-  if (!told_trouble_.empty()) spdlog::warn("event=not_enrolled why=\"{}\"", told_trouble_);
+  std::string trouble = Trouble();
+  if (trouble == told_trouble_) return;
+  told_trouble_ = std::move(trouble);
+  if (!told_trouble_.empty()) spdlog::warn("event=takes_no_part why=\"{}\"", told_trouble_);
 }
 
 // Makes what others see be what the machines know.
@@ -169,7 +218,18 @@ void ClusterService::Refresh(TimePoint now) {
     spdlog::info("event={} node={}", leased ? "lease_held" : "lease_lost", options_.node);
   }
   const bool has_names = view.names.change_count() != names_seen_;
-  if (!view.mirror.was_listed() || (view.mirror.revision() == revision_seen_ && !has_names)) return;
+  if (view.continuity.is_frozen() != was_frozen_) {
+    was_frozen_ = view.continuity.is_frozen();
+    if (was_frozen_)
+      spdlog::error("event=metadata_put_back node={} why=\"{}\"", options_.node,
+                    view.continuity.why());
+    else
+      spdlog::info("event=metadata_trusted node={}", options_.node);
+  }
+  if (!view.mirror.was_listed() || (view.mirror.revision() == revision_seen_ && !has_names &&
+                                    view.continuity.mark() == mark_seen_))
+    return;
+  mark_seen_ = view.continuity.mark();
   names_seen_ = view.names.change_count();
   revision_seen_ = view.mirror.revision();
   const ClusterStatePtr before = state();
@@ -181,37 +241,77 @@ void ClusterService::Refresh(TimePoint now) {
           ? before->slots
           : std::make_shared<const cluster::SlotsRecord>(view.slots);
   after->nodes = NodesOf(view, before->nodes);
-  after->cluster = *enrolment_->cluster();
+  after->cluster = enrolment_->cluster().value_or(before->cluster);
+  after->level = node_.level();
   ChangeReferences(*before->names, *after->names);
   map_version_ = after->map_version();
   {
     const std::lock_guard lock(state_mutex_);
     state_ = after;
   }
-  keeper_.Post([this, after] {
-    // Newer ones follow by themselves.
-    if (state() != after) return;
-    if (const auto saved = cache_.Save(*after); !saved)
+  // While nobody has confirmed the metadata, the disk has what was trusted last.
+  if (!view.continuity.is_frozen()) Keep(after);
+}
+
+// The newest alone: one that was overtaken is not written.
+void ClusterService::Keep(ClusterStatePtr after) {
+  {
+    const std::lock_guard lock(state_mutex_);
+    to_keep_ = std::move(after);
+    mark_to_keep_ = mark_seen_;
+  }
+  keeper_.Post([this] {
+    ClusterStatePtr state;
+    cluster::HistoryMark mark;
+    {
+      const std::lock_guard lock(state_mutex_);
+      state.swap(to_keep_);
+      mark = mark_to_keep_;
+    }
+    if (!state) return;
+    auto saved = cache_.Save(*state);
+    // Last: a mark says that the names up to it are there.
+    if (saved) saved = cache_.WriteMark(mark);
+    if (!saved)
       spdlog::error("event=cluster_not_saved error=\"{}\"", saved.error().message);
+    else
+      inbox_->Post([this, mark] { kept_revision_ = mark.revision; });
   });
+}
+
+void ClusterService::ChangeName(const std::string& name, const DatasetManifest* before,
+                                const DatasetManifest* after) {
+  references_.Change(name, before, after);
+  if (options_.on_name) options_.on_name(before, after);
 }
 
 void ClusterService::ChangeReferences(const ClusterState::NameMap& before,
                                       const ClusterState::NameMap& after) {
   for (const auto& [text, name] : before) {
     const auto now = after.find(text);
-    if (now == after.end()) references_.Change(text, name.manifest.get(), nullptr);
+    if (now == after.end()) ChangeName(text, name.manifest.get(), nullptr);
   }
   for (const auto& [text, name] : after) {
     const auto old = before.find(text);
     const auto* const was = old == before.end() ? nullptr : old->second.manifest.get();
-    if (was != name.manifest.get()) references_.Change(text, was, name.manifest.get());
+    if (was != name.manifest.get()) ChangeName(text, was, name.manifest.get());
   }
 }
 
 ClusterStatePtr ClusterService::state() const {
   const std::lock_guard lock(state_mutex_);
   return state_;
+}
+
+bool ClusterService::IsFirstUp(const ExtentId& id) const {
+  const ClusterStatePtr known = state();
+  for (const std::string& node : known->slots->CandidatesOf(id)) {
+    if (node == options_.node) return true;
+    const auto found =
+        std::ranges::lower_bound(known->nodes, node, {}, &net::ClusterMapReply::Node::id);
+    if (found != known->nodes.end() && found->id == node && found->is_up) return false;
+  }
+  return false;
 }
 
 void ClusterService::AnswerFinished() {
@@ -241,12 +341,29 @@ void ClusterService::AnswerWaiters(TimePoint now) {
 
 void ClusterService::AnswerAll() {
   for (const auto& [request, done] : std::exchange(requests_, {})) done(Stopped());
+  for (const auto& [request, done] : std::exchange(rebuilds_, {})) done(Stopped());
   for (const Waiter& waiter : std::exchange(waiters_, {})) waiter.done(Stopped());
 }
 
+std::string ClusterService::Trouble() const {
+  if (!enrolment_->is_done()) return enrolment_->trouble();
+  // Its own start before this one ends by itself.
+  const std::string& rival = node_.view().lease.rival();
+  if (!rival.empty() && rival != options_.advertise)
+    return "the daemon at " + rival + " runs as node " + options_.node +
+           " too: give each daemon a `node` of its own";
+  const cluster::Continuity& continuity = node_.view().continuity;
+  if (continuity.is_frozen() && !continuity.is_checked())
+    return "the coordinator does not have the metadata that this daemon has seen, and reads go on "
+           "by that. Bring the coordinator's data back; or empty the coordinator, and run "
+           "`ffrecord "
+           "cluster restore` or `ffrecord cluster rebuild`";
+  if (node_.is_outdated()) return cluster::ExplainLevel(node_.level(), options_.feature_level);
+  return "";
+}
+
 Error ClusterService::NotTakingPart() const {
-  return {ErrorCode::kUnavailable,
-          "this daemon does not take part in its cluster: " + enrolment_->trouble()};
+  return {ErrorCode::kUnavailable, "this daemon does not take part in its cluster: " + Trouble()};
 }
 
 // --- Requests -----------------------------------------------------------------------------------
@@ -263,10 +380,21 @@ void ClusterService::Publish(cluster::Publication::Request request, Done<std::ui
         return done(std::move(error));
       }
       AwaitName(revision.value(), name, Now() + kShowPatience,
-                [done, revision](const Result<void>&) { done(revision); });
+                [this, done, revision](const Result<void>&) {
+                  AwaitKept(revision.value(), Now() + kShowPatience,
+                            [done, revision](const Result<void>&) { done(revision); });
+                });
     };
   });
   if (!is_posted) done(Stopped());
+}
+
+// So that this node knows of it also if the metadata is lost before another node has heard.
+void ClusterService::AwaitKept(std::uint64_t revision, TimePoint deadline, Done<void> done) {
+  waiters_.push_back({[this, revision] {
+                        return kept_revision_ >= revision || node_.view().continuity.is_frozen();
+                      },
+                      deadline, std::move(done)});
 }
 
 void ClusterService::AwaitName(std::uint64_t revision, std::string name, TimePoint deadline,
@@ -327,6 +455,10 @@ Result<std::optional<NewExtent>> ClusterService::Place(const net::PutBegin& begi
   const ExtentPtr extent = store.Find(begin.id);
   if (extent && extent->size_bytes != begin.size_bytes)
     return Error{ErrorCode::kConflict, "extent " + Hex(begin.id) + " exists with another size"};
+  // "Sealed already" would make the client count this node as a holder. It tries another one.
+  if (extent && !extents_.Find(begin.id))
+    return Error{ErrorCode::kUnavailable,
+                 "extent " + Hex(begin.id) + " is damaged or missing on this node's disks"};
   if (extent) return std::optional<NewExtent>();
   return std::optional(FFR_TRY(store.Place(begin.id, begin.size_bytes)));
 }
@@ -353,49 +485,6 @@ Result<void> ClusterService::CheckSeal(const net::PutSeal& seal) {
     });
     if (!is_posted) done(Stopped());
   });
-}
-
-void ClusterService::SetMember(const net::SetMember& request, Done<void> done) {
-  const bool is_posted = inbox_->Post([this, request, done] {
-    if (!enrolment_->is_done()) return done(NotTakingPart());
-    WriteMember(request, Now() + kMemberPatience, done);
-  });
-  if (!is_posted) done(Stopped());
-}
-
-// The mirror has the record; where it is late the commit loses, and it is looked at again.
-void ClusterService::WriteMember(const net::SetMember& request, TimePoint deadline,
-                                 Done<void> done) {
-  const std::string key = cluster::Key(cluster::kMemberKeys, request.node);
-  const MetaStore::KeyValue* const entry = node_.view().mirror.Find(key);
-  const Error unknown{ErrorCode::kNotFound, "the cluster has no member " + request.node};
-  if (entry == nullptr) return done(unknown);
-  auto record = cluster::MemberRecord::Decode(entry->value);
-  if (!record) return done(unknown);
-  const auto state = static_cast<cluster::MemberRecord::State>(request.state);
-  if (record.value().state == state) return done({});
-  if (Now() >= deadline)
-    return done(Error{ErrorCode::kDeadlineExceeded,
-                      request.node + ": the coordinator did not answer in time; try again"});
-  record.value().state = state;
-  MetaStore::Commit commit;
-  commit.compares.push_back({key, entry->mod_revision});
-  commit.puts.push_back({key, record.value().Encode()});
-  const auto committed = [this, inbox = inbox_, request, deadline,
-                          done](const Result<MetaStore::Outcome>& outcome) {
-    if (!outcome) return done(outcome.error());
-    // Then the mirror shows it, or what was faster.
-    const std::uint64_t revision = outcome.value().revision;
-    const bool is_posted = inbox->Post([this, request, revision, deadline, done] {
-      waiters_.push_back({[this, revision] { return node_.view().mirror.revision() >= revision; },
-                          deadline,
-                          [this, request, deadline, done](const Result<void>&) {
-                            WriteMember(request, deadline, done);
-                          }});
-    });
-    if (!is_posted) done(Stopped());
-  };
-  store_->TryCommit(std::move(commit), deadline, committed);
 }
 
 ClusterService::Map ClusterService::MapFor(std::uint32_t known_version) const {
@@ -432,44 +521,25 @@ void ClusterService::Ask(cluster::AskBuried question, Done<cluster::Flags> done)
 void ClusterService::Ask(cluster::AskFilled question, Done<cluster::Flags> done) {
   AskNode<cluster::Flags>(std::move(question), std::move(done));
 }
+void ClusterService::Ask(cluster::AskKnown question, Done<cluster::Known> done) {
+  AskNode<cluster::Known>(std::move(question), std::move(done));
+}
+
+Result<std::string> ClusterService::Describe(
+    const std::function<Result<std::string>(const cluster::ClusterNode&)>& describe) {
+  return Await<std::string>([&](Done<std::string> done) {
+    const bool is_posted = inbox_->Post([this, describe, done] {
+      if (!enrolment_->is_done()) return done(NotTakingPart());
+      done(describe(node_));
+    });
+    if (!is_posted) done(Stopped());
+  });
+}
 
 Result<ClusterService::Status> ClusterService::GetStatus() {
   return Await<Status>([&](Done<Status> done) {
     if (!inbox_->Post([this, done] { done(MakeStatus()); })) done(Stopped());
   });
-}
-
-ClusterService::Status ClusterService::MakeStatus() const {
-  const cluster::View& view = node_.view();
-  Status status;
-  status.state = state();
-  status.is_leased = is_leased();
-  status.is_leading = node_.leader().is_leading();
-  status.trouble = enrolment_->is_done() ? node_.leader().trouble() : enrolment_->trouble();
-  if (const auto* const leader = view.mirror.Find(cluster::kLeaderKey)) {
-    const auto* const text = reinterpret_cast<const char*>(leader->value.data());
-    const std::string_view words(text, leader->value.size());
-    status.leader = words.substr(0, words.find(' '));
-  }
-  for (const auto& [id, wanted] : view.names.wanted())
-    if (view.IsOwner(id, wanted.replicas) && !view.extents.Find(id)) ++status.missing_count;
-  for (const ManifestExtent& extent : view.extents.All()) {
-    const auto* const wanted = view.names.Find(extent.id);
-    if (wanted != nullptr && !view.IsOwner(extent.id, wanted->replicas)) ++status.surplus_count;
-  }
-  if (view.mirror.was_listed()) status.unexplained_count = node_.Unexplained().size();
-  status.refused_count = node_.replication().refused_count();
-  for (const auto& [key, entry] : view.mirror.entries())
-    if (key.starts_with(cluster::kUploadKeys)) ++status.open_upload_count;
-  status.tombstone_count = view.tombstones.all().size();
-  status.pulled_count = pulled_count_;
-  status.pulled_bytes = pulled_bytes_;
-  status.dropped_count = dropped_count_;
-  status.is_moving = view.slots.previous.has_value();
-  if (const auto silent = Now() - heard_; silent > options_.lease)
-    status.silent_for = std::chrono::duration_cast<std::chrono::milliseconds>(
-        heard_ == TimePoint{} ? Now() - started_ : silent);
-  return status;
 }
 
 }  // namespace ffrecord::server

@@ -16,12 +16,14 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/net/protocol/cluster_messages.h"
+#include "libffrecord/net/protocol/metadata_messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "libffrecord/net/transport/tls/tls.h"
 #include "server/cluster/cluster_node.h"
 #include "server/metadata/meta_store.h"
 #include "server/service/access/tokens.h"
 #include "server/service/catalog/extent_references.h"
+#include "server/service/cluster/adoption.h"
 #include "server/service/cluster/cluster_cache.h"
 #include "server/service/cluster/cluster_state.h"
 #include "server/service/cluster/enrolment.h"
@@ -47,19 +49,30 @@ class ClusterService {
     std::string advertise;  // host:port at which others reach this daemon.
     std::string domain;
     std::uint32_t weight = 1;
-    std::uint8_t replicas = 2;  // Of what is published.
+    std::uint32_t feature_level = cluster::kFeatureLevel;  // That this program knows.
+    std::uint8_t replicas = 2;                             // Of what is published.
+    bool approves_members = false;  // While it leads, new nodes join without an operator.
     std::chrono::milliseconds lease{10'000};
     std::chrono::milliseconds down_grace{600'000};
     std::chrono::milliseconds upload_grace{600'000};
     // How long the extents of a removed name stay, for those who read them.
     std::chrono::milliseconds delete_grace{86'400'000};
+    // Takes the names into the cluster that the daemon has published by itself.
+    bool adopt = false;
+    // At which this node copies extents that it lacks; 0: as fast as it goes.
+    std::uint64_t pull_bytes_per_s = 0;
     const TokenKeys* token_keys = nullptr;  // Outlives the service. Null: nobody shows a token.
     net::TlsFiles tls = {};                 // As the daemon serves; without a certificate: no TLS.
+    // Told when a name has come to stand for other files; null: for nothing. Must not block.
+    std::function<void(const DatasetManifest* before, const DatasetManifest* after)> on_name = {};
+    // Whether files of names may lie at that address; empty: at none. Fails for people.
+    std::function<Result<void>(const std::string& address)> check_origin = {};
   };
 
-  // `store` is the cluster's, `extents` and `home` are this daemon's; both outlive the service.
-  // Fails with kConflict if `home` has names that this daemon has published by itself, and as
-  // `home`.
+  // `store` is the cluster's, and nobody else's; `extents` and `home` are this daemon's, and
+  // outlive the service. Fails with kConflict if `home` has names that this daemon has published by
+  // itself, unless they are to be adopted, or all have been and it is final now; and as `home` and
+  // Adoption::Open.
   static Result<std::unique_ptr<ClusterService>> Start(const Options& options,
                                                        std::shared_ptr<MetaStore> store,
                                                        ExtentStore& extents, BlockingStore& home);
@@ -67,13 +80,18 @@ class ClusterService {
   ClusterService(const ClusterService&) = delete;
   ClusterService& operator=(const ClusterService&) = delete;
 
-  // Answers all that is open, gives the lease back, and joins. Idempotent; belongs to one thread.
+  // Answers all that is open, gives the lease back, lets go of the store, and joins. Idempotent;
+  // belongs to one thread.
   void Stop();
 
   const Options& options() const noexcept { return options_; }
   ClusterStatePtr state() const;
   const ExtentReferences& references() const noexcept { return references_; }
+  // Of the daemon's own names; null: it does not adopt.
+  const Adoption* adoption() const noexcept { return adoption_.get(); }
   NodeExtents& extents() noexcept { return extents_; }
+  // This node is the first of those to hold the extent that is up, as far as it knows.
+  bool IsFirstUp(const ExtentId& id) const;
   // The machines believe in this node's lease.
   bool is_leased() const noexcept { return is_leased_.load(std::memory_order_relaxed); }
   // Of the slot map; for the headers of frames.
@@ -86,6 +104,10 @@ class ClusterService {
   };
   Map MapFor(std::uint32_t known_version) const;
   void SetMember(const net::SetMember& request, Done<void> done);
+  // To 0: to the highest that all nodes know. Tells the level that the cluster has. Fails with
+  // kConflict if not all nodes are known to know it, kInvalidArgument if it is below the present
+  // one.
+  void RaiseLevel(std::uint32_t level, Done<std::uint32_t> done);
   void Publish(cluster::Publication::Request request, Done<std::uint64_t> done);
   // This node's table shows all that was published and removed before the call.
   void CatchUp(std::string name, std::chrono::milliseconds patience, Done<void> done);
@@ -94,11 +116,20 @@ class ClusterService {
   // Whether that extent may be sealed here now. Waits for the service's thread.
   Result<void> CheckSeal(const net::PutSeal& seal);
 
+  // For operators. The keys as they are in the store.
+  void ListMetadata(const net::MetadataList& request, Done<net::MetadataListReply> done);
+  // Fails with kConflict if the store has metadata of the cluster already, or parts of another
+  // backup.
+  void PutMetadata(const net::MetadataPut& request, Done<void> done);
+  // A JSON object. A rebuild also founds the cluster again if the store has nothing of it.
+  void WorkOnHistory(const net::MetadataHistory& request, Done<std::string> done);
+
   // Other nodes' questions.
   void Ask(cluster::AskHoldings question, Done<cluster::Holdings> done);
   void Ask(cluster::AskHeard question, Done<cluster::Flags> done);
   void Ask(cluster::AskBuried question, Done<cluster::Flags> done);
   void Ask(cluster::AskFilled question, Done<cluster::Flags> done);
+  void Ask(cluster::AskKnown question, Done<cluster::Known> done);
 
   // What operators look at.
   struct Status {
@@ -107,19 +138,41 @@ class ClusterService {
     std::string leader;  // Its node; empty: none is known.
     std::string
         trouble;  // Why this node does not take part, or no map is made; empty: all is well.
+    // Names whose files this node does not know yet: of their extents it counts nothing.
+    std::uint64_t incomplete_count = 0;
+    std::uint64_t missing_bytes = 0;
     std::uint64_t missing_count = 0;  // Extents that should be here and are not,
     std::uint64_t surplus_count = 0;  // and those that are here for others.
     std::uint64_t unexplained_count = 0;
-    std::uint64_t refused_count = 0;  // For which there was no room.
+    std::uint64_t adopting_count = 0;  // Own names that are not in the cluster yet,
+    std::string adoption_trouble;      // and why one of them is not.
+    std::uint64_t lacking_count = 0;   // Of all nodes: an owner is down,
+    std::uint64_t alone_count = 0;     // or all of them are.
+    std::uint64_t refused_count = 0;   // For which there was no room.
     std::uint64_t open_upload_count = 0;
     std::uint64_t tombstone_count = 0;
     std::uint64_t pulled_count = 0;  // Since the start, and their bytes.
     std::uint64_t pulled_bytes = 0;
     std::uint64_t dropped_count = 0;
+    std::uint64_t healed_count = 0;  // Damaged ones in whose place another node's bytes are.
+    std::uint64_t unheld_count = 0;  // Of those missing here: no node that answers has them.
     std::optional<std::chrono::milliseconds> silent_for;  // The coordinator; none: it answers.
     bool is_moving = false;                               // The map has changed and data moves.
+    std::map<std::string, std::string> refusals;          // As of Peers.
+    // Nothing is dropped: the metadata was put back to an older state, and nobody has confirmed it.
+    bool is_frozen = false;
+    std::string why_frozen;
+    std::uint64_t incarnation = 0;      // Of the metadata.
+    std::uint64_t lost_name_count = 0;  // That this node has known, and that are not there.
+    // The highest feature level that each node knows which is up.
+    std::map<std::string, std::uint32_t> levels;
     ClusterStatePtr state;
   };
+  // What `describe` makes of what the machines know. Waits for the service's thread, which calls it
+  // and does nothing else meanwhile. Fails with kUnavailable while this node does not take part or
+  // once the service stops, and as `describe`.
+  Result<std::string> Describe(
+      const std::function<Result<std::string>(const cluster::ClusterNode&)>& describe);
   // Waits for the service's thread; what it counts takes a look at every extent. Fails with
   // kUnavailable once the service stops.
   Result<Status> GetStatus();
@@ -132,29 +185,71 @@ class ClusterService {
     Done<void> done;
   };
 
+  // What this node has kept of the metadata.
+  struct Kept {
+    cluster::HistoryMark mark;
+    cluster::KnownNames names;
+  };
   ClusterService(const Options& options, std::shared_ptr<MetaStore> store, ExtentStore& extents,
-                 BlockingStore& home);
+                 ClusterCache cache, Kept kept);
 
   // --- On the service's thread (cluster_service.cpp) ---
   void Run();
   TimePoint Wake() const;
   void StepAll(TimePoint now);
+  void Enrol(const std::optional<net::ClusterId>& known);
   void Refresh(TimePoint now);
   void NoteTrouble();
+  void ChangeName(const std::string& name, const DatasetManifest* before,
+                  const DatasetManifest* after);
   void ChangeReferences(const ClusterState::NameMap& before, const ClusterState::NameMap& after);
+  void Keep(ClusterStatePtr after);
   void AnswerFinished();
   void AnswerWaiters(TimePoint now);
   void AnswerAll();
+  void GiveLeaseBack();
   template <class T, class Question>
   void AskNode(Question question, Done<T> done);
   Result<std::optional<NewExtent>> Place(const net::PutBegin& begin) const;
   Result<void> MayTake(std::uint64_t upload) const;
   void AwaitName(std::uint64_t revision, std::string name, TimePoint deadline, Done<void> done);
+  void AwaitListed(TimePoint deadline, Done<void> done);
   void WriteMember(const net::SetMember& request, TimePoint deadline, Done<void> done);
+  Result<std::uint32_t> FindCommonLevel() const;
+  void BeginToRaise(std::uint32_t level, TimePoint deadline, Done<std::uint32_t> done);
+  void WriteLevel(std::uint32_t level, TimePoint deadline, Done<std::uint32_t> done);
+  Result<std::vector<MetaStore::Compare>> FindReplacements(const std::string& node) const;
   Status MakeStatus() const;
+  // Why this node takes no part in its cluster; empty: it does.
+  std::string Trouble() const;
+  void AwaitKept(std::uint64_t revision, TimePoint deadline, Done<void> done);
+
+  // --- What operators do with the metadata (cluster_history.cpp) ---
+  void PutInto(const MetaStore::Page& first, const net::MetadataPut& request, Done<void> done);
+  void CommitPage(std::uint64_t restore_revision, std::uint64_t revision,
+                  const net::MetadataPut& request, Done<void> done);
+  static bool HasKey(const MetaStore::Commit& commit, std::string_view key);
+  cluster::HistoryRecord RestoredHistory(const cluster::HistoryRecord& older,
+                                         std::uint64_t base_revision) const;
+  void BeginAnew();
+  MetaStore::Commit FoundingKeys(std::uint64_t restored, std::uint64_t revision) const;
+  bool AllMembersLive() const;
+  void BeginRebuild(const net::MetadataHistory& request, TimePoint deadline,
+                    Done<std::string> done);
+  void AnswerRebuilt();
+  void ConfirmHistory(std::uint64_t incarnation, TimePoint deadline, Done<std::string> done);
   Error NotTakingPart() const;
+  static TimePoint Now() { return TimePoint::clock::now(); }
+  static Error Stopped() { return {ErrorCode::kUnavailable, "the daemon stops"}; }
 
   void Take(const cluster::Answer& answer);
+
+  // --- Adopting (cluster_adopting.cpp) ---
+  bool MayAdopt() const;
+  void Adopt(TimePoint now);
+  void BeginAdopting(const Adoption::Name& name);
+  void PublishAdopted(const Adoption::Name& name);
+  void EndAdopting(const Adoption::Name& name, const Result<void>& outcome);
 
   // --- Carrying out (cluster_actions.cpp) ---
   struct Carrier;
@@ -163,28 +258,38 @@ class ClusterService {
   void Deliver(cluster::CallId id, cluster::Reply reply);
 
   const Options options_;
-  const std::shared_ptr<MetaStore> store_;
+  std::shared_ptr<MetaStore> store_;  // Null once it has stopped.
   NodeExtents extents_;
   ExtentReferences references_;  // Changes on the service's thread.
+  std::unique_ptr<Adoption> adoption_;
 
   mutable std::mutex state_mutex_;
   ClusterStatePtr state_ = std::make_shared<const ClusterState>();
+  ClusterStatePtr to_keep_;  // Null: the keeper has taken it.
+  cluster::HistoryMark mark_to_keep_;
   std::atomic<std::uint32_t> map_version_{0};
   std::atomic<bool> is_leased_{false};
   std::atomic<bool> is_sweeping_{false};
+  std::atomic<bool> may_unlink_{false};  // The metadata is trusted, as far as the machines know.
   std::atomic<std::uint64_t> pulled_count_{0}, pulled_bytes_{0}, dropped_count_{0};
 
   // The service's thread's:
   cluster::ClusterNode node_;
   std::unique_ptr<Enrolment> enrolment_;
-  cluster::Outbox enrolment_out_;
+  cluster::Outbox enrolment_out_{cluster::CallId{1} << 63};
+  bool was_enrolled_ = false;     // The machines run, also while it enrols anew.
   std::uint64_t names_seen_ = 0;  // Change counts of what state_ shows.
   std::uint64_t revision_seen_ = 0;
+  cluster::HistoryMark mark_seen_;
+  std::uint64_t kept_revision_ = 0;  // To which this node's disk has the names.
+  bool was_frozen_ = false;
+  TimePoint may_found_until_{};  // An operator wants a rebuild: also of a store that has nothing.
   const TimePoint started_ = TimePoint::clock::now();
   TimePoint heard_{};  // The store answered last.
   std::string told_trouble_;
   TimePoint upkeep_next_{};
   std::map<cluster::ClusterNode::RequestId, std::function<void(Result<std::uint64_t>)>> requests_;
+  std::map<cluster::ClusterNode::RequestId, Done<std::string>> rebuilds_;
   std::list<Waiter> waiters_;
   std::map<cluster::CallId, MetaStore::WatchId> watches_;
 

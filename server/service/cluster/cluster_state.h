@@ -28,6 +28,7 @@ struct ClusterState {
       std::make_shared<const cluster::SlotsRecord>();
   Nodes nodes;  // In order of their ids.
   net::ClusterId cluster{};
+  std::uint32_t level = 1;  // Feature level of the cluster.
   // From before this start: the coordinator has not been heard since.
   bool is_from_cache = false;
 

@@ -20,21 +20,39 @@ void Enrolment::Retry(cluster::TimePoint now, Phase phase, std::string why) {
   next_ = now + kRetry;
 }
 
+void Enrolment::BeginAnew(MetaStore::Commit keys) {
+  keys_ = std::move(keys);
+  next_ = {};
+}
+
 void Enrolment::Step(cluster::TimePoint now, cluster::Outbox& out) {
   if (is_done() || call_ != 0 || now < next_) return;
   const std::string member_key = cluster::Key(cluster::kMemberKeys, options_.node);
   MetaStore::Commit commit;
   switch (phase_) {
     case Phase::kLook:
-      call_ = out.Ask(cluster::GetKey{std::string(kClusterKey)}, now + kPatience);
+      call_ = out.Ask(cluster::GetKey{std::string(cluster::kClusterKey)}, now + kPatience);
       return;
     case Phase::kFound: {
-      const auto id = Random<net::ClusterId>();
-      commit.compares.push_back({std::string(kClusterKey), 0});
-      commit.puts.push_back({std::string(kClusterKey), {id.begin(), id.end()}});
+      if (keys_) commit = *keys_;
+      const auto has_key = [&](std::string_view key) {
+        return std::ranges::find(commit.puts, key, &MetaStore::Put::key) != commit.puts.end();
+      };
+      const auto id = options_.known ? *options_.known : Random<net::ClusterId>();
+      commit.compares.push_back({std::string(cluster::kClusterKey), 0});
+      commit.puts.push_back({std::string(cluster::kClusterKey), {id.begin(), id.end()}});
+      if (!has_key(cluster::kLevelKey))
+        commit.puts.push_back(
+            {std::string(cluster::kLevelKey), cluster::LevelRecord{options_.level}.Encode()});
+      // At once: nobody else could let it in.
+      if (!has_key(member_key))
+        commit.puts.push_back({member_key, Record(cluster::MemberRecord::State::kIn).Encode()});
       call_ = out.Ask(std::move(commit), now + kPatience);
       return;
     }
+    case Phase::kLookAtLevel:
+      call_ = out.Ask(cluster::GetKey{std::string(cluster::kLevelKey)}, now + kPatience);
+      return;
     case Phase::kLookAtMember:
       call_ = out.Ask(cluster::GetKey{member_key}, now + kPatience);
       return;
@@ -55,6 +73,8 @@ bool Enrolment::Take(cluster::TimePoint now, const cluster::Answer& answer) {
     TakeCommit(now, *outcome);
   else if (phase_ == Phase::kLook)
     TakeCluster(now, std::get<Found>(answer.reply));
+  else if (phase_ == Phase::kLookAtLevel)
+    TakeLevel(now, std::get<Found>(answer.reply));
   else
     TakeMember(now, std::get<Found>(answer.reply));
   return true;
@@ -63,15 +83,18 @@ bool Enrolment::Take(cluster::TimePoint now, const cluster::Answer& answer) {
 void Enrolment::TakeCluster(cluster::TimePoint now, const Found& found) {
   if (!found)
     return Retry(now, Phase::kLook, "the coordinator does not answer: " + found.error().message);
+  finds_nothing_ = options_.known && !found.value();
   if (!found.value()) {
-    if (!options_.known) {
+    if (!options_.known || keys_) {
       phase_ = Phase::kFound;
       next_ = now;
       return;
     }
     return Retry(now, Phase::kLook,
                  "the coordinator knows no such cluster, and this node's data belongs to cluster " +
-                     Hex(*options_.known) + ": restore the coordinator from a backup");
+                     Hex(*options_.known) +
+                     ": restore it with `ffrecord cluster restore`, or from the nodes' disks with "
+                     "`ffrecord cluster rebuild`");
   }
   net::ClusterId id{};
   if (found.value()->value.size() != id.size())
@@ -82,9 +105,23 @@ void Enrolment::TakeCluster(cluster::TimePoint now, const Found& found) {
                  "the coordinator has cluster " + Hex(id) + ", and this node's data belongs to " +
                      Hex(*options_.known) + ": correct `cluster` or `coordinator`");
   cluster_ = id;
-  trouble_.clear();
+  phase_ = Phase::kLookAtLevel;
+  next_ = now;
+}
+
+void Enrolment::TakeLevel(cluster::TimePoint now, const Found& found) {
+  if (!found)
+    return Retry(now, Phase::kLookAtLevel,
+                 "the coordinator does not answer: " + found.error().message);
+  const std::uint32_t level = cluster::LevelIn(found.value() ? &*found.value() : nullptr);
+  if (level > options_.level)
+    return Retry(now, Phase::kLookAtLevel, cluster::ExplainLevel(level, options_.level));
   phase_ = Phase::kLookAtMember;
   next_ = now;
+}
+
+cluster::MemberRecord Enrolment::Record(cluster::MemberRecord::State state) const {
+  return {state, options_.weight, options_.domain};
 }
 
 // Domain and weight are what this daemon is told; whether it takes part is what operators say.
@@ -92,11 +129,15 @@ void Enrolment::TakeMember(cluster::TimePoint now, const Found& found) {
   if (!found)
     return Retry(now, Phase::kLookAtMember,
                  "the coordinator does not answer: " + found.error().message);
-  cluster::MemberRecord wanted{cluster::MemberRecord::State::kIn, options_.weight, options_.domain};
+  cluster::MemberRecord wanted = Record(cluster::MemberRecord::State::kWaiting);
   member_revision_ = found.value() ? found.value()->mod_revision : 0;
   if (found.value()) {
     const auto record = cluster::MemberRecord::Decode(found.value()->value);
     if (record) wanted.state = record.value().state;
+    if (record && record.value() == wanted &&
+        wanted.state == cluster::MemberRecord::State::kWaiting)
+      return Retry(now, Phase::kLookAtMember,
+                   "it waits for approval: ffrecord cluster approve ADDRESS " + options_.node);
     if (record && record.value() == wanted) {
       phase_ = Phase::kDone;
       trouble_.clear();
@@ -110,6 +151,8 @@ void Enrolment::TakeMember(cluster::TimePoint now, const Found& found) {
 
 // Whatever came of it: what there is now decides.
 void Enrolment::TakeCommit(cluster::TimePoint now, const Result<MetaStore::Outcome>& outcome) {
+  // The store is not what the operator has seen.
+  if (outcome && outcome.value().fate == MetaStore::Outcome::Fate::kLost) keys_.reset();
   phase_ = phase_ == Phase::kFound ? Phase::kLook : Phase::kLookAtMember;
   next_ = outcome ? now : now + kRetry;
 }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ffrecord/result.h>
 
@@ -14,9 +15,10 @@
 namespace ffrecord::server {
 
 // How a node comes into its cluster: it makes sure that the store is of the cluster that its data
-// belongs to, or founds it, and then puts itself on record as a member. Until then none of its
-// machines runs, so that nothing is concluded from the store of another cluster, or from one that
-// was lost and made anew.
+// belongs to, or founds it, that it is not above this program's feature level, puts itself on
+// record as one that waits, and goes on once it has been let in. The founder lets itself in. Until
+// then none of its machines runs, so that nothing is concluded from the store of another cluster,
+// or from one that was lost and made anew, and nobody counts on a node that nobody wanted.
 //
 // A machine, as those of server/cluster: stepped with time and answers, by one thread.
 class Enrolment {
@@ -25,16 +27,23 @@ class Enrolment {
     std::string node;
     std::string domain;
     std::uint32_t weight = 1;
-    std::optional<net::ClusterId> known;  // That the data belongs to; none: it is new.
+    std::optional<net::ClusterId> known;           // That the data belongs to; none: it is new.
+    std::uint32_t level = cluster::kFeatureLevel;  // That this program knows.
   };
   explicit Enrolment(Options options) : options_(std::move(options)) {}
-
-  static constexpr std::string_view kClusterKey = "cluster";  // Its id, 16 bytes.
 
   bool is_done() const { return phase_ == Phase::kDone; }
   // Set once it is proved.
   const std::optional<net::ClusterId>& cluster() const { return cluster_; }
-  // Why it does not go on; empty: it does. For people.
+  // The coordinator has answered, and knows nothing of the cluster to which this node's data
+  // belongs.
+  bool finds_nothing() const { return finds_nothing_; }
+  // An operator wants it: the cluster is founded again under its id, once, with these keys, if
+  // there is still nothing of it and the compares hold.
+  void BeginAnew(MetaStore::Commit keys);
+  // The store has changed: does not wait with its next look.
+  void LookNow() { next_ = {}; }
+  // Why it is not done yet; empty once it is. For people.
   const std::string& trouble() const { return trouble_; }
 
   void Step(cluster::TimePoint now, cluster::Outbox& out);
@@ -45,18 +54,22 @@ class Enrolment {
   }
 
  private:
-  enum class Phase { kLook, kFound, kLookAtMember, kPutMember, kDone };
+  enum class Phase { kLook, kFound, kLookAtLevel, kLookAtMember, kPutMember, kDone };
   using Found = Result<std::optional<MetaStore::KeyValue>>;
 
   void TakeCluster(cluster::TimePoint now, const Found& found);
+  void TakeLevel(cluster::TimePoint now, const Found& found);
   void TakeMember(cluster::TimePoint now, const Found& found);
   void TakeCommit(cluster::TimePoint now, const Result<MetaStore::Outcome>& outcome);
+  cluster::MemberRecord Record(cluster::MemberRecord::State state) const;
   void Retry(cluster::TimePoint now, Phase phase, std::string why);
 
   const Options options_;
   Phase phase_ = Phase::kLook;
   std::optional<net::ClusterId> cluster_;
   std::string trouble_ = "the coordinator has not answered yet";
+  bool finds_nothing_ = false;
+  std::optional<MetaStore::Commit> keys_;  // To found it again with.
   std::uint64_t member_revision_ = 0;
   cluster::MemberRecord member_;
   cluster::TimePoint next_{};

@@ -1,7 +1,9 @@
 #include "server/service/cluster/node_extents.h"
 
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <iterator>
 #include <utility>
@@ -38,7 +40,7 @@ std::optional<ManifestExtent> NodeExtents::Find(const ExtentId& id) const {
 std::vector<ManifestExtent> NodeExtents::All() const {
   std::vector<ManifestExtent> all;
   for (const ExtentPtr& extent :
-       store_.FindAll([](const Extent& one) { return one.disk != nullptr; }))
+       store_.FindAll([&](const Extent& one) { return one.disk != nullptr && !IsKept(one.id); }))
     all.push_back(Described(*extent));
   return all;
 }
@@ -66,7 +68,12 @@ void NodeExtents::ForgetSilent(cluster::TimePoint now, std::chrono::milliseconds
   std::erase_if(heard_, [&](const auto& entry) { return now - entry.second > grace; });
 }
 
+bool NodeExtents::IsKept(const ExtentId& id) const {
+  return std::binary_search(kept_.begin(), kept_.end(), id);
+}
+
 void NodeExtents::Drop(const ExtentId& id) {
+  if (IsKept(id)) return;
   Dropped dropped{id, store_.MarkDeleted(id)};
   const std::lock_guard lock(mutex_);
   dropped_.push_back(std::move(dropped));
@@ -77,7 +84,7 @@ bool NodeExtents::has_dropped() const {
   return !dropped_.empty();
 }
 
-void NodeExtents::Sweep() {
+void NodeExtents::Sweep(const std::function<bool()>& may_go_on) {
   std::vector<Dropped> dropped;
   {
     const std::lock_guard lock(mutex_);
@@ -85,7 +92,7 @@ void NodeExtents::Sweep() {
   }
   std::vector<Dropped> left;
   for (Dropped& one : dropped) {
-    const auto unlinked = Unlink(one);
+    const auto unlinked = may_go_on() ? Unlink(one) : Result<bool>(false);
     if (!unlinked || !unlinked.value()) left.push_back(std::move(one));
   }
   const std::lock_guard lock(mutex_);
@@ -93,10 +100,27 @@ void NodeExtents::Sweep() {
                   std::make_move_iterator(left.end()));
 }
 
-Result<bool> NodeExtents::Unlink(const Dropped& dropped) {
+void NodeExtents::TakeBack() {
+  std::vector<Dropped> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto left = std::partition(dropped_.begin(), dropped_.end(),
+                                     [](const Dropped& one) { return one.is_begun; });
+    dropped.assign(std::make_move_iterator(left), std::make_move_iterator(dropped_.end()));
+    dropped_.erase(left, dropped_.end());
+  }
+  // First those of ids that had no extent any more, so that none is marked when its extent comes.
+  for (const Dropped& one : dropped)
+    if (!one.extent) store_.Release({&one.id, 1});
+  for (const Dropped& one : dropped)
+    if (one.extent) store_.TakeBack(*one.extent);
+}
+
+Result<bool> NodeExtents::Unlink(Dropped& dropped) {
   if (dropped.extent) {
     // Nobody finds it any more: who has it now is the last to read it.
     if (dropped.extent.use_count() > 1) return false;
+    dropped.is_begun = true;
     if (!FFR_TRY(store_.Unlink(*dropped.extent))) return false;
     FFR_TRY(store_.SyncNames({&dropped.id, 1}));
   }
@@ -126,7 +150,20 @@ Result<std::vector<std::byte>> NodeExtents::Read(const ManifestExtent& extent) c
 }
 
 Result<void> NodeExtents::Write(const ManifestExtent& extent, std::span<const std::byte> bytes) {
-  FFR_TRY(RemoveBad(extent.id));
+  const bool heals = FFR_TRY(RemoveBad(extent.id));
+  // Durable since it can be found: a publication that begins again stores its manifest again.
+  if (Find(extent.id) == extent) return {};
+  auto written = WriteNew(extent, bytes);
+  if (!written && written.error().code == ErrorCode::kConflict &&
+      FFR_TRY(store_.RemoveUnknown(extent.id))) {
+    spdlog::warn("event=refused_file_removed extent={}", Hex(extent.id));
+    written = WriteNew(extent, bytes);
+  }
+  if (written && heals) healed_count_.fetch_add(1, std::memory_order_relaxed);
+  return written;
+}
+
+Result<void> NodeExtents::WriteNew(const ManifestExtent& extent, std::span<const std::byte> bytes) {
   auto place = FFR_TRY(store_.Place(extent.id, extent.size_bytes));
   for (;;) {
     auto writer = FFR_TRY(place.Open());
@@ -138,16 +175,16 @@ Result<void> NodeExtents::Write(const ManifestExtent& extent, std::span<const st
 }
 
 // Its bytes are worth nothing, and the good ones are at hand.
-Result<void> NodeExtents::RemoveBad(const ExtentId& id) {
+Result<bool> NodeExtents::RemoveBad(const ExtentId& id) {
   const ExtentPtr found = store_.Find(id);
-  if (!found || !found->is_bad.load(std::memory_order_relaxed)) return {};
+  if (!found || !found->is_bad.load(std::memory_order_relaxed)) return false;
   ExtentPtr dropped = store_.MarkDeleted(id);
   if (dropped && dropped->disk != nullptr) {
     const auto unlinked = store_.Unlink(*dropped);
     if (unlinked && unlinked.value()) FFR_TRY(store_.SyncNames({&id, 1}));
   }
   store_.Release({&id, 1});
-  return {};
+  return true;
 }
 
 }  // namespace ffrecord::server

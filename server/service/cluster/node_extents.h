@@ -1,11 +1,14 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <ffrecord/result.h>
@@ -25,6 +28,7 @@ class NodeExtents final : public cluster::LocalExtents {
   std::optional<ManifestExtent> Find(const ExtentId& id) const override;
   std::vector<ManifestExtent> All() const override;
   std::vector<ExtentId> InMotion() const override { return store_.InMotion(); }
+  std::uint64_t ChangeCount() const override { return store_.change_count(); }
   bool HasRoomFor(std::uint64_t size_bytes) const override;
   std::optional<cluster::TimePoint> LastHeard(std::uint64_t upload) const override;
 
@@ -33,31 +37,51 @@ class NodeExtents final : public cluster::LocalExtents {
   // Forgets uploads that have been silent for so long.
   void ForgetSilent(cluster::TimePoint now, std::chrono::milliseconds grace);
 
-  // From now on the extent is not here. Its file is removed by Sweep.
+  // These stay on the disks, whatever is dropped, and All() is silent about them: the machines
+  // conclude nothing from them. Requires that they are in order. Before anything else is called.
+  void Keep(std::vector<ExtentId> ids) { kept_ = std::move(ids); }
+
+  // From now on the extent is not here, unless it is kept. Its file is removed by Sweep.
   void Drop(const ExtentId& id);
   bool has_dropped() const;
 
   // These block on the disk.
 
   // Removes the files of dropped extents that nobody reads or writes any more, durably, and lets
-  // their ids be used again. The others, and those that a disk refuses, stay for the next time.
-  void Sweep();
+  // their ids be used again. The others, those that a disk refuses, and all once `may_go_on` says
+  // no, stay for the next time.
+  void Sweep(const std::function<bool()>& may_go_on);
+  // Dropped extents whose files are still there are here again: what they were dropped for does
+  // not hold any more. Not beside Sweep.
+  void TakeBack();
   Result<std::vector<std::byte>> Read(const ManifestExtent& extent) const;
-  // Requires that the bytes are those of the extent. In place of a replica that is bad.
+  // Requires that the bytes are those of the extent. In place of a replica that is bad, and of a
+  // file of its name that is no extent. Does nothing if the extent is here undamaged.
   Result<void> Write(const ManifestExtent& extent, std::span<const std::byte> bytes);
+
+  // Bad replicas that Write has replaced.
+  std::uint64_t healed_count() const noexcept {
+    return healed_count_.load(std::memory_order_relaxed);
+  }
 
   ExtentStore& store() const noexcept { return store_; }
 
  private:
   struct Dropped {
     ExtentId id{};
-    ExtentPtr extent;  // Null: there was none.
+    ExtentPtr extent;       // Null: there was none.
+    bool is_begun = false;  // Its file may be gone already, or will be at the next start.
   };
   // False: not yet.
-  Result<bool> Unlink(const Dropped& dropped);
-  Result<void> RemoveBad(const ExtentId& id);
+  Result<bool> Unlink(Dropped& dropped);
+  Result<void> WriteNew(const ManifestExtent& extent, std::span<const std::byte> bytes);
+  // False: there was none.
+  Result<bool> RemoveBad(const ExtentId& id);
+  bool IsKept(const ExtentId& id) const;
 
   ExtentStore& store_;
+  std::vector<ExtentId> kept_;
+  std::atomic<std::uint64_t> healed_count_{0};
   mutable std::mutex mutex_;
   std::map<std::uint64_t, cluster::TimePoint> heard_;
   std::vector<Dropped> dropped_;

@@ -4,8 +4,9 @@
 #include <array>
 #include <utility>
 
+#include "libffrecord/base/hex.h"
 #include "libffrecord/net/protocol/batch_messages.h"
-#include "libffrecord/net/protocol/cluster_messages.h"
+#include "libffrecord/net/protocol/metadata_messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
 
 namespace ffrecord::server {
@@ -13,7 +14,9 @@ namespace {
 
 using net::FrameType;
 
-// Of one request for bytes, and of one frame of an upload.
+// Of one request for bytes: so small that a rate is kept evenly.
+constexpr std::uint32_t kReadBytes = 1U << 20;
+// Of one frame of an upload.
 constexpr std::uint32_t kPieceBytes = 4U << 20;
 // A node makes a token for each connection, which lives longer than the token.
 constexpr std::chrono::minutes kTokenTime{5};
@@ -150,17 +153,58 @@ Result<cluster::Flags> CallPeer(net::Channel& peer, const cluster::AskFilled& qu
   return std::move(reply.flags);
 }
 
+// Page by page. What changes meanwhile is of another mark: then it begins anew.
+Result<cluster::Known> CallPeer(net::Channel& peer, const cluster::AskKnown& question,
+                                net::Deadline deadline) {
+  net::AskKnown message{question.with_names, ""};
+  cluster::Known known;
+  for (bool more = true, is_first = true; more; is_first = false) {
+    const auto reply = FFR_TRY(
+        (Call<net::AskKnown, net::KnownReply>(peer, FrameType::kAskKnown, message, deadline)));
+    const cluster::HistoryMark mark{
+        reply.incarnation, reply.revision, {reply.term, reply.term_revision}};
+    if (is_first || mark != known.mark) {
+      known = {mark, {}};
+      if (!std::exchange(message.after, "").empty()) continue;
+    }
+    for (const net::MetadataEntry& entry : reply.page.entries) {
+      if (entry.key <= message.after) return Senseless(peer);  // Else it might never end.
+      known.names[entry.key] = {FFR_TRY(cluster::DatasetRecord::Decode(entry.value)),
+                                entry.revision};
+      message.after = entry.key;
+    }
+    more = reply.more && !reply.page.entries.empty();
+  }
+  return known;
+}
+
+Result<void> CheckIsNode(net::Channel& peer, const std::string& node, const net::ClusterId& cluster,
+                         std::uint32_t known_map_version, net::Deadline deadline) {
+  const auto reply = FFR_TRY((Call<net::ClusterMap, net::ClusterMapReply>(
+      peer, FrameType::kClusterMap, {known_map_version}, deadline)));
+  if (reply.cluster == net::ClusterId{})
+    return Error{ErrorCode::kUnavailable, peer.peer() + ": it has not found its cluster yet"};
+  if (reply.node == node && reply.cluster == cluster) return {};
+  return Error{ErrorCode::kDenied, peer.peer() + ": node " + node + " of cluster " + Hex(cluster) +
+                                       " is expected there, and node " + reply.node +
+                                       " of cluster " + Hex(reply.cluster) +
+                                       " answers: correct `advertise` of one of them"};
+}
+
 Result<void> ReadExtent(net::Channel& peer, const ManifestExtent& extent, net::Deadline deadline,
-                        std::chrono::milliseconds piece_patience, const TakePiece& take) {
+                        std::chrono::milliseconds piece_patience, const TakePiece& take,
+                        const PauseBefore& pause) {
   const net::ExtentBind bind{0, {extent.id}};
+  const auto bind_deadline = std::min(deadline, net::Deadline::clock::now() + piece_patience);
   const auto bound =
-      FFR_TRY(peer.Call(FrameType::kExtentBind, bind.Encode(), {}, deadline, "an extent"));
+      FFR_TRY(peer.Call(FrameType::kExtentBind, bind.Encode(), {}, bind_deadline, "an extent"));
   const auto reply = FFR_TRY(net::ExtentBindReply::Decode(bound.body));
   if (reply.missing_count > 0)
     return Error{ErrorCode::kNotFound, peer.peer() + ": the extent is not there"};
-  for (std::uint64_t offset = 0; offset < extent.size_bytes; offset += kPieceBytes) {
-    const auto size_bytes = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(kPieceBytes, extent.size_bytes - offset));
+  for (std::uint64_t offset = 0; offset < extent.size_bytes; offset += kReadBytes) {
+    const auto size_bytes =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(kReadBytes, extent.size_bytes - offset));
+    if (pause) FFR_TRY(pause(size_bytes));
     net::BatchRead batch;
     batch.traffic_class = net::BatchRead::Class::kRepair;
     batch.entries = {{0, static_cast<std::uint32_t>(offset), size_bytes, 0}};

@@ -7,6 +7,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/net/protocol/cluster_messages.h"
 #include "libffrecord/net/rpc/channel.h"
 #include "libffrecord/net/transport/tls/tls.h"
 #include "server/cluster/machine.h"
@@ -45,12 +46,24 @@ Result<cluster::Flags> CallPeer(net::Channel& peer, const cluster::AskBuried& qu
 Result<cluster::Flags> CallPeer(net::Channel& peer, const cluster::AskFilled& question,
                                 net::Deadline deadline);
 
+Result<cluster::Known> CallPeer(net::Channel& peer, const cluster::AskKnown& question,
+                                net::Deadline deadline);
+
+// Fails with kDenied if the peer is not that node of that cluster: an address may be another's by
+// now, and its word would be taken for the node's. With kUnavailable if it does not know yet what
+// it is of. `known_map_version`: of the newest slot map here, which then need not be sent.
+Result<void> CheckIsNode(net::Channel& peer, const std::string& node, const net::ClusterId& cluster,
+                         std::uint32_t known_map_version, net::Deadline deadline);
+
 // The bytes of an extent, in order, piece by piece to `take`; each piece has to come within
-// `piece_patience`. Fails with kNotFound if the peer does not have it, with kIo if its disk fails,
-// and as `take`. The bytes are not verified.
+// `piece_patience`. `pause`, if given, is told the size of each piece before it is asked for, and
+// may wait. Fails with kNotFound if the peer does not have it, with kIo if its disk fails, and as
+// `take` and `pause`. The bytes are not verified.
 using TakePiece = std::function<Result<void>(std::span<const std::byte>)>;
+using PauseBefore = std::function<Result<void>(std::uint64_t size_bytes)>;
 Result<void> ReadExtent(net::Channel& peer, const ManifestExtent& extent, net::Deadline deadline,
-                        std::chrono::milliseconds piece_patience, const TakePiece& take);
+                        std::chrono::milliseconds piece_patience, const TakePiece& take,
+                        const PauseBefore& pause = {});
 
 // Has the peer store these bytes as that extent, sealed and durable.
 Result<void> StoreExtent(net::Channel& peer, const ManifestExtent& extent,

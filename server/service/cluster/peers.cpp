@@ -1,6 +1,12 @@
 #include "server/service/cluster/peers.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "libffrecord/base/patience.h"
 
 namespace ffrecord::server {
 namespace {
@@ -27,17 +33,49 @@ void Peers::Post(const std::string& node, std::function<void(Link&)> task) {
   link->thread.Post([&link = *link, task = std::move(task)] { task(link); });
 }
 
+void Peers::Note(Link& link, const std::string& node, const Error* error) {
+  const bool fails = error != nullptr;
+  if (std::exchange(link.is_failing, fails) == fails || link.thread.is_stopping()) return;
+  if (fails)
+    spdlog::warn("event=peer_fails node={} error=\"{}\"", node, error->message);
+  else
+    spdlog::info("event=peer_answers node={}", node);
+}
+
 Result<std::unique_ptr<net::Channel>> Peers::Dial(const std::string& node,
                                                   net::Deadline deadline) const {
-  const std::string address = address_of_(node);
-  if (address.empty())
+  const Place place = find_place_(node);
+  if (place.address.empty())
     return Error{ErrorCode::kUnavailable, "node " + node + ": its address is not known"};
-  return dialer_.Dial(address, deadline);
+  auto channel = dialer_.Dial(place.address, deadline);
+  if (channel) {
+    auto checked = CheckIsNode(*channel.value(), node, place.cluster, place.map_version, deadline);
+    if (!checked) channel = std::move(checked).error();
+  }
+  if (!channel) NoteRefusal(node, &channel.error());
+  return channel;
+}
+
+void Peers::NoteRefusal(const std::string& node, const Error* error) const {
+  // A node that is away says nothing of whether it is one of ours.
+  if (error != nullptr && error->code != ErrorCode::kDenied) return;
+  const std::lock_guard lock(mutex_);
+  if (error == nullptr) {
+    if (refusals_.erase(node) > 0) spdlog::info("event=peer_accepted node={}", node);
+  } else if (std::exchange(refusals_[node], error->message) != error->message) {
+    spdlog::warn("event=peer_refused node={} error=\"{}\"", node, error->message);
+  }
+}
+
+std::map<std::string, std::string> Peers::Refusals() const {
+  const std::lock_guard lock(mutex_);
+  return refusals_;
 }
 
 Result<std::vector<std::byte>> Peers::Fetch(const ManifestExtent& extent,
                                             std::span<const std::string> nodes,
-                                            net::Deadline deadline) const {
+                                            net::Deadline deadline,
+                                            const PauseBefore& pause) const {
   Error last{ErrorCode::kUnavailable, "no node that has the extent answers"};
   for (const std::string& node : nodes) {
     const auto now = net::Deadline::clock::now();
@@ -49,16 +87,36 @@ Result<std::vector<std::byte>> Peers::Fetch(const ManifestExtent& extent,
     }
     std::vector<std::byte> bytes;
     bytes.reserve(extent.size_bytes);
-    const auto read = ReadExtent(*channel.value(), extent, deadline, kPiecePatience,
-                                 [&](std::span<const std::byte> piece) -> Result<void> {
-                                   bytes.insert(bytes.end(), piece.begin(), piece.end());
-                                   return {};
-                                 });
+    const auto read = ReadExtent(
+        *channel.value(), extent, deadline, kPiecePatience,
+        [&](std::span<const std::byte> piece) -> Result<void> {
+          bytes.insert(bytes.end(), piece.begin(), piece.end());
+          return {};
+        },
+        pause);
+    NoteRefusal(node, read ? nullptr : &read.error());
     const auto checked = read ? CheckBytes(extent, bytes) : read;
     if (checked) return bytes;
     last = checked.error();
   }
   return Error{ErrorCode::kUnavailable, last.message};
+}
+
+Result<std::vector<std::byte>> Peers::Pull(const ManifestExtent& extent,
+                                           std::span<const std::string> nodes,
+                                           net::Deadline deadline) {
+  return Fetch(extent, nodes, deadline,
+               [this](std::uint64_t size_bytes) { return AwaitPull(size_bytes); });
+}
+
+Result<void> Peers::AwaitPull(std::uint64_t size_bytes) {
+  const auto at = pull_pace_.Take(PullPace::Time::clock::now(), size_bytes);
+  for (;;) {
+    const auto now = PullPace::Time::clock::now();
+    if (now >= at) return {};
+    if (Patience::OfThread().IsOver()) return Error{ErrorCode::kUnavailable, "the daemon stops"};
+    std::this_thread::sleep_for(std::min<PullPace::Time::duration>(at - now, Patience::kInterval));
+  }
 }
 
 }  // namespace ffrecord::server

@@ -11,6 +11,7 @@
 
 #include "server/service/cluster/node_extents.h"
 #include "server/service/cluster/peer_calls.h"
+#include "server/service/cluster/pull_pace.h"
 #include "server/service/cluster/task_threads.h"
 
 namespace ffrecord::server {
@@ -20,11 +21,20 @@ namespace ffrecord::server {
 // connections and a few threads beside them. Thread-safe.
 class Peers {
  public:
-  // The address of a node; empty: it is not known. Called from any thread.
-  using AddressOf = std::function<std::string(const std::string& node)>;
+  // Where a node is, and what this one knows of the cluster that both are of.
+  struct Place {
+    std::string address;  // Empty: it is not known.
+    net::ClusterId cluster{};
+    std::uint32_t map_version = 0;
+  };
+  // Called from any thread.
+  using FindPlace = std::function<Place(const std::string& node)>;
 
-  Peers(PeerDialer dialer, AddressOf address_of)
-      : dialer_(std::move(dialer)), address_of_(std::move(address_of)) {}
+  // `pull_bytes_per_s`: of all pulls together; 0: no limit.
+  Peers(PeerDialer dialer, FindPlace find_place, std::uint64_t pull_bytes_per_s)
+      : dialer_(std::move(dialer)),
+        find_place_(std::move(find_place)),
+        pull_pace_(pull_bytes_per_s) {}
   ~Peers() { Stop(); }
   void Stop();  // Joins; what has not been asked is dropped.
 
@@ -41,12 +51,20 @@ class Peers {
 
   // Has a thread do something that moves bytes.
   void PostBulk(TaskThreads::Task task) { bulk_.Post(std::move(task)); }
-  // For those tasks: a connection to that node.
+  // For those tasks: a connection to that node, which has said that it is the one.
   Result<std::unique_ptr<net::Channel>> Dial(const std::string& node, net::Deadline deadline) const;
+  // The nodes that this one cannot talk to since one of the two does not accept the other's
+  // certificate or token, or since another node is at its address, and why.
+  std::map<std::string, std::string> Refusals() const;
   // The verified bytes of the extent, from the first node that has them. Fails with kUnavailable.
   Result<std::vector<std::byte>> Fetch(const ManifestExtent& extent,
                                        std::span<const std::string> nodes,
-                                       net::Deadline deadline) const;
+                                       net::Deadline deadline) const {
+    return Fetch(extent, nodes, deadline, {});
+  }
+  // Likewise of an extent that this node is to hold: no faster than all pulls may be.
+  Result<std::vector<std::byte>> Pull(const ManifestExtent& extent,
+                                      std::span<const std::string> nodes, net::Deadline deadline);
 
  private:
   // Of one connection: less than its token is good for.
@@ -56,14 +74,31 @@ class Peers {
     std::string address;
     std::unique_ptr<net::Channel> channel;
     net::Deadline made{};
+    bool is_failing = false;
     TaskThreads thread{1};
   };
   void Post(const std::string& node, std::function<void(Link&)> task);
+  Result<std::vector<std::byte>> Fetch(const ManifestExtent& extent,
+                                       std::span<const std::string> nodes, net::Deadline deadline,
+                                       const PauseBefore& pause) const;
+  Result<void> AwaitPull(std::uint64_t size_bytes);
+
+  // Tells operators once that a node begins to fail, with the reason, and that it answers again.
+  static void Note(Link& link, const std::string& node, const Error* error);
 
   template <class T>
   Result<T> AskOver(Link& link, const std::string& node, net::Deadline deadline,
                     const std::function<Result<T>(net::Channel&)>& ask) {
-    const std::string address = address_of_(node);
+    auto answer = TryOver<T>(link, node, deadline, ask);
+    Note(link, node, answer ? nullptr : &answer.error());
+    NoteRefusal(node, answer ? nullptr : &answer.error());
+    return answer;
+  }
+
+  template <class T>
+  Result<T> TryOver(Link& link, const std::string& node, net::Deadline deadline,
+                    const std::function<Result<T>(net::Channel&)>& ask) {
+    const std::string address = find_place_(node).address;
     const bool is_old = net::Clock::now() - link.made > kLinkTime;
     if (is_old || link.address != address || !link.channel || !link.channel->reusable() ||
         !link.channel->Alive()) {
@@ -77,9 +112,14 @@ class Peers {
     return answer;
   }
 
+  // Tells of a refusal once, until it has ended.
+  void NoteRefusal(const std::string& node, const Error* error) const;
+
   const PeerDialer dialer_;
-  const AddressOf address_of_;
-  std::mutex mutex_;
+  const FindPlace find_place_;
+  PullPace pull_pace_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, std::string> refusals_;
   bool is_stopped_ = false;
   std::map<std::string, std::unique_ptr<Link>> links_;
   // As many as a node pulls at a time, and as many again for manifests.

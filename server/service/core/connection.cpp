@@ -199,10 +199,17 @@ Result<void> Connection::TakeFrame() {
       return TakeClusterMap(header);
     case FrameType::kSetMember:
       return TakeSetMember(header);
+    case FrameType::kSetLevel:
+      return TakeSetLevel(header);
+    case FrameType::kMetadataHistory:
+    case FrameType::kMetadataList:
+    case FrameType::kMetadataPut:
+      return TakeMetadata(header);
     case FrameType::kAskHoldings:
     case FrameType::kAskHeard:
     case FrameType::kAskBuried:
     case FrameType::kAskFilled:
+    case FrameType::kAskKnown:
       return TakePeerQuestion(header);
     default:
       return SendError(header.request_id, {ErrorCode::kInvalidArgument,

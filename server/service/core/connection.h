@@ -30,6 +30,7 @@
 namespace ffrecord::server {
 
 class ClusterService;
+class OriginCache;
 
 // The answer to a request that succeeded, made on any thread; or how the request goes on.
 struct Reply {
@@ -73,6 +74,7 @@ class Connection {
     Names& names;
     ClusterService* cluster;  // Null: a daemon by itself.
     ExtentStore& extents;
+    OriginCache* origins;  // Null: no place is one from which it may fetch.
     DiskReader& disk;
     ReadAhead& read_ahead;
     ReadAheadPort& read_ahead_port;  // The worker's.
@@ -216,6 +218,8 @@ class Connection {
   Result<void> TakePlanSet(const net::FrameHeader& header);
   Result<void> TakePlanCancel();
   Result<void> TakeExtentBind(const net::FrameHeader& header);
+  void DropDamaged(ExtentPtr& place) const;
+  ExtentPtr FindExtent(const ExtentId& id) const;
   Result<void> TakePutBegin(const net::FrameHeader& header);
   Result<void> ContinuePut(const ExtentId& id, std::uint64_t offset_bytes,
                            std::uint64_t size_bytes);
@@ -233,6 +237,8 @@ class Connection {
   Result<void> TakeDelete(const net::FrameHeader& header);
   Result<void> TakeClusterMap(const net::FrameHeader& header);
   Result<void> TakeSetMember(const net::FrameHeader& header);
+  Result<void> TakeSetLevel(const net::FrameHeader& header);
+  Result<void> TakeMetadata(const net::FrameHeader& header);
   Result<void> TakePeerQuestion(const net::FrameHeader& header);
   // Damage and malformed bodies end the connection; other errors are the request's alone.
   Result<void> Refuse(const net::FrameHeader& header, const Error& error);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "libffrecord/net/protocol/cluster_messages.h"
+#include "libffrecord/net/protocol/metadata_messages.h"
 #include "server/service/cluster/cluster_service.h"
 #include "server/service/core/connection.h"
 #include "server/service/core/replies.h"
@@ -34,6 +35,30 @@ std::vector<std::byte> EncodeAnswer(const cluster::Holdings& holdings) {
 }
 std::vector<std::byte> EncodeAnswer(const cluster::Flags& flags) {
   return net::FlagsReply{flags}.Encode();
+}
+
+std::vector<std::byte> EncodePage(const cluster::Known& known, const std::string& after) {
+  net::KnownReply reply;
+  reply.incarnation = known.mark.incarnation;
+  reply.revision = known.mark.revision;
+  reply.term = known.mark.term.token;
+  reply.term_revision = known.mark.term.revision;
+  for (auto at = known.names.upper_bound(after); at != known.names.end() && !reply.more; ++at)
+    reply.more = !reply.page.Add({at->first, at->second.revision, at->second.record.Encode()});
+  return reply.Encode();
+}
+
+Result<Connection::Work> KnownJob(ClusterService& service, std::span<const std::byte> body) {
+  auto question = FFR_TRY(net::AskKnown::Decode(body));
+  return Connection::Work([&service, question = std::move(question)]() -> Result<Reply> {
+    return Later<cluster::Known>(
+        [&service, question](auto done) {
+          service.Ask(cluster::AskKnown{"", question.with_names}, std::move(done));
+        },
+        [after = question.after](const cluster::Known& known) {
+          return Answer(FrameType::kAskKnown, EncodePage(known, after));
+        });
+  });
 }
 
 // The job that puts a question of another node to the machines.
@@ -80,6 +105,65 @@ Result<void> Connection::TakeSetMember(const FrameHeader& header) {
       });
 }
 
+Result<void> Connection::TakeSetLevel(const FrameHeader& header) {
+  const auto request = FFR_TRY(net::SetLevel::Decode(endpoint_->body()));
+  if (context_.cluster == nullptr) return SendError(header.request_id, NoCluster());
+  if (auto allowed = Allow(Right::kAdmin, token_ ? token_->prefix : ""); !allowed)
+    return SendError(header.request_id, allowed.error());
+  return AddJob(
+      header, Kind::kMetadata,
+      [&service = *context_.cluster, request, who = Who()]() -> Result<Reply> {
+        return Later<std::uint32_t>(
+            [&service, request](auto done) { service.RaiseLevel(request.level, std::move(done)); },
+            [who](std::uint32_t level) {
+              spdlog::info("event=level_set level={} {}", level, who);
+              return Answer(FrameType::kSetLevel, net::SetLevel{level}.Encode());
+            });
+      });
+}
+
+Result<void> Connection::TakeMetadata(const FrameHeader& header) {
+  if (context_.cluster == nullptr) return SendError(header.request_id, NoCluster());
+  if (auto allowed = Allow(Right::kAdmin, token_ ? token_->prefix : ""); !allowed)
+    return SendError(header.request_id, allowed.error());
+  ClusterService& service = *context_.cluster;
+  const auto body = endpoint_->body();
+  if (header.type == FrameType::kMetadataList) {
+    return AddJob(
+        header, Kind::kMetadata,
+        [&service, request = FFR_TRY(net::MetadataList::Decode(body))]() -> Result<Reply> {
+          return Later<net::MetadataListReply>(
+              [&service, request](auto done) { service.ListMetadata(request, std::move(done)); },
+              [](const net::MetadataListReply& reply) {
+                return Answer(FrameType::kMetadataList, reply.Encode());
+              });
+        });
+  }
+  if (header.type == FrameType::kMetadataPut) {
+    return AddJob(
+        header, Kind::kMetadata,
+        [&service, request = FFR_TRY(net::MetadataPut::Decode(body)),
+         who = Who()]() -> Result<Reply> {
+          return Later<void>(
+              [&service, request](auto done) { service.PutMetadata(request, std::move(done)); },
+              [is_last = request.is_last, who] {
+                if (is_last) spdlog::warn("event=metadata_restored {}", who);
+                return Answer(FrameType::kMetadataPut);
+              });
+        });
+  }
+  return AddJob(
+      header, Kind::kMetadata,
+      [&service, request = FFR_TRY(net::MetadataHistory::Decode(body))]() -> Result<Reply> {
+        return Later<std::string>(
+            [&service, request](auto done) { service.WorkOnHistory(request, std::move(done)); },
+            [](const std::string& json) {
+              const auto bytes = std::as_bytes(std::span(json));
+              return Answer(FrameType::kMetadataHistory, {}, {bytes.begin(), bytes.end()});
+            });
+      });
+}
+
 Result<void> Connection::TakePeerQuestion(const FrameHeader& header) {
   if (context_.cluster == nullptr) return SendError(header.request_id, NoCluster());
   if (auto allowed = Allow(Right::kPeer, token_ ? token_->prefix : ""); !allowed)
@@ -94,6 +178,8 @@ Result<void> Connection::TakePeerQuestion(const FrameHeader& header) {
         return AskingJob<net::AskHeard, cluster::Flags>(service, header.type, body);
       case FrameType::kAskBuried:
         return AskingJob<net::AskBuried, cluster::Flags>(service, header.type, body);
+      case FrameType::kAskKnown:
+        return KnownJob(service, body);
       default:
         return AskingJob<net::AskFilled, cluster::Flags>(service, header.type, body);
     }

@@ -7,6 +7,7 @@
 #include "libffrecord/net/transport/remote_memory.h"
 #include "server/service/core/connection.h"
 #include "server/service/core/replies.h"
+#include "server/service/origin/origin_cache.h"
 
 namespace ffrecord::server {
 Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
@@ -24,7 +25,8 @@ Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
     ExtentPtr& place = table_[bind.first_index + i];
     const bool is_empty = bind.ids[i] == ExtentId{};
     const bool is_foreign = !is_referenced.empty() && !is_referenced[i];
-    place = is_empty || is_foreign ? nullptr : context_.extents.Find(bind.ids[i]);
+    place = is_empty || is_foreign ? nullptr : FindExtent(bind.ids[i]);
+    DropDamaged(place);
     if (is_empty || place) {
       ++reply.bound_count;
     } else {
@@ -34,6 +36,19 @@ Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
   }
   if (reply.missing_count == 0) reply.statuses.clear();
   return SendBody(net::ReplyTo(FrameType::kExtentBind), header.request_id, reply.Encode());
+}
+
+// An extent with an origin is never taken from the uploads: anybody may upload under its id.
+ExtentPtr Connection::FindExtent(const ExtentId& id) const {
+  if (context_.origins != nullptr && context_.origins->Knows(id)) return context_.origins->Find(id);
+  return context_.extents.Find(id);
+}
+
+// A node of a cluster leaves what is damaged here to those that have it undamaged. A daemon by
+// itself serves what is left of it.
+void Connection::DropDamaged(ExtentPtr& place) const {
+  if (context_.cluster != nullptr && place && place->is_bad.load(std::memory_order_relaxed))
+    place = nullptr;
 }
 
 Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
@@ -50,6 +65,17 @@ Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
       reads_.entry_count() + batch.entries.size() > kEntryCountMax) {
     context_.metrics.busy_batches.Add();
     return SendBusy(header.request_id);
+  }
+  std::uint32_t used = UINT32_MAX;  // Entries of one extent often follow each other.
+  for (const auto& entry : batch.entries) {
+    if (entry.extent_index >= table_.size()) continue;
+    ExtentPtr& place = table_[entry.extent_index];
+    if (place && place->is_cached) {
+      if (std::exchange(used, entry.extent_index) != entry.extent_index)
+        place = context_.origins->Use(place);
+    } else {
+      DropDamaged(place);
+    }
   }
   std::shared_ptr<const ClientSlab> slab;
   if (batch.slab_id != 0) {

@@ -29,7 +29,10 @@ JobPool::~JobPool() {
     idle_.wait(lock, [&] { return unfinished_count_ == 0; });
     is_ending_ = true;
     add(more_upkeep_);
-    for (const auto& [disk, of_disk] : disks_) add(of_disk.strands);
+    for (const auto& [disk, of_disk] : disks_) {
+      add(of_disk.strands);
+      add(of_disk.opening);
+    }
     for (const auto& tenant : tenants_)
       for (const Strands& of_kind : tenant->strands) add(of_kind);
     for (Strand* const strand : strands) strand->posted.notify_one();
@@ -77,6 +80,13 @@ JobPool::Strand& JobPool::StrandOf(const Disk& disk) {
   Strand& strand = StrandIn(of_disk.strands, of_disk.next++);
   strand.is_of_disk = &strand != upkeep_.get();
   return strand;
+}
+
+JobPool::Strand& JobPool::OpeningStrandOf(const Disk& disk) {
+  const std::lock_guard lock(mutex_);
+  DiskStrands& of_disk = disks_[&disk];
+  of_disk.opening.resize(1);
+  return StrandIn(of_disk.opening, 0);
 }
 
 JobPool::Strand& JobPool::AddUpkeep() {

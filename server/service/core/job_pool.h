@@ -56,6 +56,9 @@ class JobPool {
   Strand& StrandOf(std::string_view tenant, Kind kind, std::uint64_t number);
   // A strand for what waits for `disk`, which outlives the pool: one of them after the other.
   Strand& StrandOf(const Disk& disk);
+  // The strand for what opens files of `disk`, which outlives the pool: no open waits for what is
+  // written.
+  Strand& OpeningStrandOf(const Disk& disk);
   // The daemon's own, for upkeep such as collecting.
   Strand& upkeep() noexcept { return *upkeep_; }
   // One more of the daemon's own, for upkeep that may wait for one disk. It lives as long as the
@@ -78,6 +81,7 @@ class JobPool {
   struct DiskStrands {
     Strands strands;  // None before the first job.
     std::uint64_t next = 0;
+    Strands opening;  // One, or none before the first job.
   };
   StrandPtr MakeStrand();
   // That of `number`, which is made if need be, or another one if the system has no more threads.

@@ -90,9 +90,26 @@ Result<void> Server::Impl::OpenCluster() {
   LogExamples("extent_refused", extents->scan_report().refused);
   spdlog::info("event=node id={} advertise={} domain={} extents={}", node.node, node.advertise,
                node.domain, extents->totals().extent_count);
+  FFR_TRY(OpenOrigins(node));
   auto store = FFR_TRY(options.cluster->connect());
   cluster = FFR_TRY(ClusterService::Start(node, std::move(store), *extents, *meta));
   names = std::make_unique<ClusterNames>(*cluster, options.quotas);
+  return {};
+}
+
+// Beside the extents of each disk, and not among them.
+Result<void> Server::Impl::OpenOrigins(ClusterService::Options& node) {
+  OriginCache::Options cache = options.cluster->origins;
+  if (cache.reader.allowed.empty()) return {};
+  for (const auto& disk : extents->disks())
+    cache.folders.push_back(disk->folder().parent_path() / "origin-cache");
+  cache.grace = node.delete_grace;
+  origins = FFR_TRY(
+      OriginCache::Open(cache, [this](const ExtentId& id) { return cluster->IsFirstUp(id); }));
+  node.on_name = [this](const DatasetManifest* before, const DatasetManifest* after) {
+    origins->Change(before, after);
+  };
+  node.check_origin = [this](const std::string& address) { return origins->Check(address); };
   return {};
 }
 
@@ -167,13 +184,16 @@ Result<void> Server::Impl::StartWorkers() {
   FFR_TRY(OpenRdma());
   transports =
       std::string(tls ? "tls" : "tcp") + (local_listener ? ",shm" : "") + (rdma ? ",rdma" : "");
+  const std::size_t cache_disk_count = origins ? origins->store().disks().size() : 0;
   const DiskReader::Bounds bounds{OpenFilesMax(count), options.mapped_count_max / count,
-                                  options.held_bytes_max, extents->disks().size()};
+                                  options.held_bytes_max,
+                                  extents->disks().size() + cache_disk_count};
   for (std::uint32_t i = 0; i < count; ++i) metrics.push_back(std::make_unique<WorkerMetrics>());
   for (std::uint32_t i = 0; i < count; ++i) {
     const Worker::Context context{.names = *names,
                                   .cluster = cluster.get(),
                                   .extents = *extents,
+                                  .origins = origins.get(),
                                   .read_ahead = *read_ahead,
                                   .planned = *planned,
                                   .jobs = *jobs,
@@ -221,7 +241,21 @@ Result<void> Server::Impl::StartScrubbers() {
             spdlog::error("event=extent_bad error=\"{}\"", why_bad);
         }));
   }
+  if (origins) ScrubOrigins();
   return {};
+}
+
+// Cached extents that are damaged are removed, and fetched again at the next read.
+void Server::Impl::ScrubOrigins() {
+  for (const auto& disk : origins->store().disks())
+    scrubbers.push_back(std::make_unique<Scrubber>(
+        origins->store(), *disk, options.scrub, Scrubber::Position{},
+        [](const Scrubber::Position&) {},
+        [&cache = *origins](const Extent& extent, const std::string& why_bad) {
+          if (why_bad.empty()) return;
+          spdlog::warn("event=cached_extent_bad error=\"{}\"", why_bad);
+          cache.Discard(extent);
+        }));
 }
 
 Result<void> Server::Impl::StartDrains() {
@@ -275,6 +309,11 @@ void Server::Impl::StartUpkeep() {
   const auto add = [this](JobPool::Strand& strand, std::function<Result<std::uint64_t>()> work) {
     upkeep.push_back(std::make_unique<Upkeep>(strand, std::move(work)));
   };
+  if (origins)
+    add(jobs->AddUpkeep(), [this]() -> Result<std::uint64_t> {
+      origins->Tend();
+      return 0;
+    });
   if (!catalog) return;
   add(jobs->upkeep(), [this]() -> Result<std::uint64_t> {
     FFR_TRY(catalog->GiveUpUploads(Catalog::Clock::now()));
@@ -323,6 +362,7 @@ bool Server::Impl::Stop(Clock::time_point deadline) {
   for (auto& worker : workers) worker->Drain();
   const bool all_closed = connection_count.WaitNone(deadline);
   for (auto& worker : workers) worker->Stop();
+  if (origins) origins->Stop();
   if (cluster) cluster->Stop();
   return (!jobs || jobs->WaitIdle(deadline)) && all_closed;
 }

@@ -17,6 +17,7 @@
 #include "libffrecord/net/transport/tls/tls.h"
 #include "server/service/catalog/catalog.h"
 #include "server/service/cluster/cluster_service.h"
+#include "server/service/origin/origin_cache.h"
 #include "server/service/read/disk_reader.h"
 #include "server/storage/disk_set.h"
 #include "server/storage/scrubber.h"
@@ -28,6 +29,9 @@ namespace ffrecord::server {
 struct ServerCluster {
   std::function<Result<std::shared_ptr<MetaStore>>()> connect;
   ClusterService::Options service = {};
+  // Where names of class origin may have their bytes; nowhere: this node fetches none. Folders are
+  // filled in, and the grace is the service's.
+  OriginCache::Options origins = {};
 };
 
 // One storage daemon: the extents and names of its disks, served on one address.

@@ -21,12 +21,14 @@
 #include "server/service/catalog/catalog_names.h"
 #include "server/service/catalog/disk_members.h"
 #include "server/service/cluster/cluster_names.h"
+#include "server/service/cluster/cluster_reports.h"
 #include "server/service/cluster/cluster_service.h"
 #include "server/service/core/connection_count.h"
 #include "server/service/core/job_pool.h"
 #include "server/service/core/server.h"
 #include "server/service/core/worker.h"
 #include "server/service/metrics.h"
+#include "server/service/origin/origin_cache.h"
 #include "server/service/read_ahead/read_ahead.h"
 #include "server/storage/disk_drain.h"
 
@@ -45,10 +47,12 @@ struct Server::Impl {
   Result<void> Open();
   Result<void> OpenCatalog(PublishedNames published);
   Result<void> OpenCluster();
+  Result<void> OpenOrigins(ClusterService::Options& node);
   Result<ExtentStore::Disks> OpenDisks();
   void KeepRoomAtHome();
   Result<void> StartWorkers();
   Result<void> StartScrubbers();
+  void ScrubOrigins();
   Result<void> StartDrains();
   void StartUpkeep();
   void SaveScrub(const std::string& key, const Scrubber::Position& position);
@@ -73,8 +77,13 @@ struct Server::Impl {
   std::string Remark() const;
   MetricsView View() const;
   void AddCluster(MetricsView& view) const;
+  Result<void> MayShowNames() const;
   Result<std::string> DatasetsJson();
+  Result<ClusterService*> ClusterOrError() const;
   Result<std::string> ClusterJson();
+  Result<std::string> ClusterSlotsJson();
+  Result<std::string> ClusterPlanJson(const cluster::PlannedChange& change);
+  Result<std::string> ClusterLostJson();
 
   const Options options;
   net::TcpListener listener;
@@ -99,6 +108,7 @@ struct Server::Impl {
   std::unique_ptr<ExtentStore> extents;
   std::optional<DiskReserve> reserve;
   std::unique_ptr<Catalog> catalog;                  // Null in a cluster.
+  std::unique_ptr<OriginCache> origins;              // Null if it may fetch from nowhere.
   std::unique_ptr<ClusterService> cluster;           // Null without one.
   std::unique_ptr<Names> names;                      // Of either.
   std::vector<std::unique_ptr<Scrubber>> scrubbers;  // One for each disk.

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "libffrecord/base/hex.h"
+#include "libffrecord/base/json_text.h"
 
 namespace ffrecord::server {
 namespace {
@@ -66,6 +67,11 @@ Result<void> Server::Impl::StartAdmin() {
   pages.metrics = [this] { return MetricsText(View()); };
   pages.datasets = [this] { return DatasetsJson(); };
   pages.cluster = [this] { return ClusterJson(); };
+  pages.cluster_slots = [this] { return ClusterSlotsJson(); };
+  pages.cluster_plan = [this](const AdminServer::PlannedChange& change) {
+    return ClusterPlanJson({change.are_down_lost, change.without});
+  };
+  pages.cluster_lost = [this] { return ClusterLostJson(); };
   pages.token = FFR_TRY(ReadAdminToken(options.admin_token_file));
   pages.remark = [this]() -> std::string {
     if (state.load(std::memory_order_acquire) == State::kStarting) return "";
@@ -137,17 +143,27 @@ void Server::Impl::AddCluster(MetricsView& view) const {
                   .is_leading = status.value().is_leading,
                   .is_from_cache = status.value().state->is_from_cache,
                   .is_moving = status.value().is_moving,
+                  .is_frozen = status.value().is_frozen,
                   .map_version = status.value().state->map_version(),
                   .silent_for = status.value().silent_for.value_or(std::chrono::milliseconds(0)),
+                  .lost_name_count = status.value().lost_name_count,
                   .missing_count = status.value().missing_count,
+                  .missing_bytes = status.value().missing_bytes,
+                  .unheld_count = status.value().unheld_count,
                   .surplus_count = status.value().surplus_count,
                   .unexplained_count = status.value().unexplained_count,
+                  .adopting_count = status.value().adopting_count,
                   .refused_count = status.value().refused_count,
                   .pulled_count = status.value().pulled_count,
                   .pulled_bytes = status.value().pulled_bytes,
-                  .dropped_count = status.value().dropped_count};
-  for (const auto& node : status.value().state->nodes)
-    ++(node.is_up ? view.cluster->up_count : view.cluster->down_count);
+                  .dropped_count = status.value().dropped_count,
+                  .healed_count = status.value().healed_count};
+  for (const auto& node : status.value().state->nodes) {
+    if (node.state == net::MemberState::kWaiting)
+      ++view.cluster->waiting_count;
+    else if (node.state != net::MemberState::kOut)
+      ++(node.is_up ? view.cluster->up_count : view.cluster->down_count);
+  }
 }
 
 MetricsView Server::Impl::View() const {
@@ -193,19 +209,28 @@ MetricsView Server::Impl::View() const {
             {prefix, share.weight, static_cast<double>(share.disk_us.value()) / 1e6});
   }
   if (cluster) AddCluster(view);
+  if (origins) {
+    const OriginCache::Counts counts = origins->counts();
+    view.origins = {counts.size_bytes, counts.fetched_count, counts.fetched_bytes,
+                    counts.failed_count, counts.evicted_count};
+  }
   view.workers = metrics;
   view.read_ahead = &read_ahead_metrics;
   view.read_ahead_bytes_max = options.read_ahead_bytes_max;
   return view;
 }
 
+// What names there are only a token tells.
+Result<void> Server::Impl::MayShowNames() const {
+  if (!token_keys || !options.admin_token_file.empty()) return {};
+  return Error{ErrorCode::kDenied, "names are shown only to clients with a token"};
+}
+
 // Names have no characters that JSON would want escaped.
 Result<std::string> Server::Impl::DatasetsJson() {
   if (state.load(std::memory_order_acquire) == State::kStarting)
     return Error{ErrorCode::kUnavailable, "starting"};
-  // What names there are only a token tells.
-  if (token_keys && options.admin_token_file.empty())
-    return Error{ErrorCode::kDenied, "names are shown only to clients with a token"};
+  FFR_TRY(MayShowNames());
   std::promise<Result<net::ListReply>> promise;
   names->List({kDatasetsShown, "", ""},
               [&](Result<net::ListReply> reply) { promise.set_value(std::move(reply)); });
@@ -218,67 +243,28 @@ Result<std::string> Server::Impl::DatasetsJson() {
   return json + (listed.more ? "], \"more\": true}" : "], \"more\": false}");
 }
 
-namespace {
-
-std::string_view NameOf(net::MemberState state) {
-  switch (state) {
-    case net::MemberState::kIn:
-      return "in";
-    case net::MemberState::kDraining:
-      return "draining";
-    case net::MemberState::kOut:
-      break;
-  }
-  return "out";
-}
-
-// As a JSON string.
-std::string Quoted(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') quoted.push_back('\\');
-    quoted.push_back(c < ' ' ? ' ' : c);
-  }
-  return quoted + '"';
-}
-
-std::string NodesJson(const ClusterState& state) {
-  std::string json = "[";
-  for (const auto& node : state.nodes) {
-    const std::uint16_t ordinal = state.slots->map.Find(node.id);
-    const auto& rows = state.slots->map.rows;
-    json += fmt::format(
-        "{}{{\"id\": {}, \"address\": {}, \"domain\": {}, \"weight\": {}, \"state\": \"{}\", "
-        "\"is_up\": {}, \"slots\": {}}}",
-        json.size() > 1 ? ", " : "", Quoted(node.id), Quoted(node.address), Quoted(node.domain),
-        node.weight, NameOf(node.state), node.is_up,
-        ordinal == SlotMap::kNoNode ? 0 : std::ranges::count(rows, ordinal));
-  }
-  return json + "]";
-}
-
-}  // namespace
-
-// All of it to those who may see metrics: names are not in it.
-Result<std::string> Server::Impl::ClusterJson() {
+Result<ClusterService*> Server::Impl::ClusterOrError() const {
   if (state.load(std::memory_order_acquire) == State::kStarting)
     return Error{ErrorCode::kUnavailable, "starting"};
   if (!cluster) return Error{ErrorCode::kNotFound, "this daemon is not one of a cluster"};
-  const auto status = FFR_TRY(cluster->GetStatus());
-  const ClusterState& known = *status.state;
-  return fmt::format(
-      "{{\"cluster\": \"{}\", \"node\": {}, \"leased\": {}, \"leading\": {}, \"leader\": {}, "
-      "\"trouble\": {}, \"coordinator_silent_ms\": {}, \"from_cache\": {}, \"map_version\": {}, "
-      "\"moving\": {}, \"replicas\": {}, \"names\": {}, \"missing\": {}, \"surplus\": {}, "
-      "\"refused\": {}, \"unexplained\": {}, \"open_uploads\": {}, \"tombstones\": {}, "
-      "\"pulled\": {}, \"pulled_bytes\": {}, \"dropped\": {}, \"nodes\": {}}}",
-      Hex(known.cluster), Quoted(cluster->options().node), status.is_leased, status.is_leading,
-      Quoted(status.leader), Quoted(status.trouble),
-      status.silent_for ? status.silent_for->count() : 0, known.is_from_cache, known.map_version(),
-      status.is_moving, +cluster->options().replicas, known.names->size(), status.missing_count,
-      status.surplus_count, status.refused_count, status.unexplained_count,
-      status.open_upload_count, status.tombstone_count, status.pulled_count, status.pulled_bytes,
-      status.dropped_count, NodesJson(known));
+  return cluster.get();
+}
+
+// To those who may see metrics: names are not in it.
+Result<std::string> Server::Impl::ClusterJson() { return StatusJson(*FFR_TRY(ClusterOrError())); }
+
+Result<std::string> Server::Impl::ClusterSlotsJson() {
+  return SlotsJson(*FFR_TRY(ClusterOrError()));
+}
+
+Result<std::string> Server::Impl::ClusterPlanJson(const cluster::PlannedChange& change) {
+  return PlanJson(*FFR_TRY(ClusterOrError()), change);
+}
+
+Result<std::string> Server::Impl::ClusterLostJson() {
+  ClusterService* const service = FFR_TRY(ClusterOrError());
+  FFR_TRY(MayShowNames());
+  return LostJson(*service);
 }
 
 }  // namespace ffrecord::server

@@ -47,12 +47,16 @@ Worker::Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueF
     : context_(context),
       epoll_(std::move(epoll)),
       wake_(std::move(wake)),
-      disk_(std::move(engine), context.disk_bounds),
+      disk_(std::move(engine), context.disk_bounds,
+            [this](std::vector<ExtentPtr> extents, bool is_mapped) {
+              Open(std::move(extents), is_mapped);
+            }),
       read_ahead_(context.read_ahead),
       idle_reads_(read_ahead_, disk_),
       connection_context_{context.names,
                           context.cluster,
                           context.extents,
+                          context.origins,
                           disk_,
                           context.read_ahead,
                           read_ahead_,
@@ -117,6 +121,21 @@ void Worker::Post(Message message) {
 
 void Worker::Wake() { wake_.Ring(); }
 
+// A file that hangs holds up others of its disk, and not this thread.
+void Worker::Open(std::vector<ExtentPtr> extents, bool is_mapped) {
+  JobPool::Strand& strand = context_.jobs.OpeningStrandOf(*extents.front()->disk);
+  context_.jobs.Post(strand, [this, extents = std::move(extents), is_mapped] {
+    for (const ExtentPtr& extent : extents) {
+      auto file = OpenFiles::Open(extent, is_mapped);
+      {
+        const std::lock_guard lock(mutex_);
+        opened_.push_back({extent, std::move(file)});
+      }
+      Wake();
+    }
+  });
+}
+
 // What a job posts is posted before the job is over, so that the pool runs that too when it ends.
 void Worker::RunJob(Job job, JobPool::Strand& strand) {
   const std::string tenant = job.tenant;
@@ -160,7 +179,7 @@ void Worker::Loop() {
     }
     WakeThrottled();
     if (ready_.empty() && !disk_.must_poll()) idle_reads_.Start(now);
-    context_.metrics.disk_reads.Set(disk_.reading_count());
+    context_.metrics.disk_reads.Set(disk_.reading_count() + disk_.waiting_count());
     context_.metrics.held_bytes.Set(disk_.held_bytes());
     WaitForEvents(EventWait(now));
     PollAll();
@@ -221,28 +240,34 @@ void Worker::WaitForEvents(std::chrono::milliseconds timeout) {
   bool is_busy = false;
   for (int i = 0; i < count; ++i) {
     const std::uint64_t id = events[static_cast<std::size_t>(i)].data.u64;
-    is_busy = is_busy || id != kDiskId;
-    if (id == kWakeId)
-      ReadMailbox();
-    else if (id == kDiskId)
+    if (id == kWakeId) {
+      is_busy = ReadMailbox() || is_busy;
+    } else if (id == kDiskId) {
       has_disk_news_ = true;
-    else
+    } else {
       Touch(id);
+      is_busy = true;
+    }
   }
   if (is_busy) idle_reads_.NoteBusy(std::chrono::steady_clock::now());
 }
 
-void Worker::ReadMailbox() {
+// False if there was nothing but news of the disk.
+bool Worker::ReadMailbox() {
   wake_.Clear();
+  std::vector<Opened> opened;
   std::vector<Message> messages;
   std::vector<std::unique_ptr<net::Endpoint>> adopted;
   {
     const std::lock_guard lock(mutex_);
     messages.swap(mailbox_);
     adopted.swap(adopted_);
+    opened.swap(opened_);
   }
+  for (Opened& one : opened) disk_.TakeOpened(one.extent, std::move(one.file));
   for (auto& endpoint : adopted) Add(std::move(endpoint));
   for (Message& message : messages) message();
+  return !adopted.empty() || !messages.empty();
 }
 
 void Worker::PollAll() {
@@ -307,6 +332,7 @@ void Worker::Tick() {
   // What the kernel had no memory to take goes out with the next look, and has no event.
   has_disk_news_ = has_disk_news_ || disk_.reading_count() > 0;
   disk_.DropDeleted();
+  disk_.GiveUpLate(now);
   read_ahead_.Say();
 }
 

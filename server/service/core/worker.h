@@ -32,6 +32,7 @@ class Worker {
     Names& names;
     ClusterService* cluster;  // Null: a daemon by itself.
     ExtentStore& extents;
+    OriginCache* origins;  // Null: no place is one from which it may fetch.
     ReadAhead& read_ahead;
     PlannedDatasets& planned;
     JobPool& jobs;
@@ -75,11 +76,12 @@ class Worker {
 
   Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueFd epoll, EventFd wake);
   void Post(Message message);
+  void Open(std::vector<ExtentPtr> extents, bool is_mapped);
   void RunJob(Job job, JobPool::Strand& strand);
   void TakeOutcome(Job job, Result<Reply> outcome);
   void Loop();
   void Fail(const Error& error);
-  void ReadMailbox();
+  bool ReadMailbox();
   void WatchDisk();
   // How long the thread may wait for events, and how long then for the disk alone.
   std::chrono::milliseconds EventWait(std::chrono::steady_clock::time_point now) const;
@@ -123,6 +125,11 @@ class Worker {
   std::mutex mutex_;
   std::vector<Message> mailbox_;
   std::vector<std::unique_ptr<net::Endpoint>> adopted_;
+  struct Opened {
+    ExtentPtr extent;
+    Result<OpenFile> file;
+  };
+  std::vector<Opened> opened_;  // By other threads, for disk_.
   bool has_failed_ = false;
 
   std::thread thread_;  // Last: it uses all the others.

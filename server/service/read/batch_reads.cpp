@@ -179,23 +179,20 @@ std::uint64_t BatchReads::PayloadOf(const Batch& batch, std::uint32_t run) {
 }
 
 // A mapped slab gets a copy, the only one: nothing of it is held.
-bool BatchReads::CompleteResident(Batch& batch, std::uint32_t run, const Extent*& whole,
-                                  Clock::time_point now) {
+bool BatchReads::CompleteResident(Batch& batch, std::uint32_t run, DiskReader::Resident resident) {
   const ReadRun& planned = batch.plan.runs[run];
-  auto resident = disk_.FindInMemory(planned, whole, now);
-  if (!resident) return false;
   if (IsReadInPlace(batch)) {
     const auto place = BytesInSlab(batch, planned);
-    std::memcpy(place.data(), resident->bytes.data(), place.size());
+    std::memcpy(place.data(), resident.bytes.data(), place.size());
     // The file was cut meanwhile: a read says so.
-    if (resident->file->mapped->has_lost()) return false;
+    if (resident.file->mapped->has_lost()) return false;
     batch.runs[run].state = RunState::kCompleted;
   } else {
     *held_bytes_ += planned.size_bytes;
     batch.runs[run] = {.state = RunState::kCompleted,
-                       .bytes = resident->bytes,
-                       .owner = resident->file,
-                       .file = resident->file->fd.get()};
+                       .bytes = resident.bytes,
+                       .owner = resident.file,
+                       .file = resident.file->fd.get()};
   }
   batch.completed.push_back(run);
   has_completed_ = true;
@@ -210,11 +207,25 @@ void BatchReads::NoteWanted(const Batch& batch, std::uint32_t run) {
       {planned.extent->get(), planned.offset_bytes, planned.size_bytes, is_in_memory});
 }
 
-bool BatchReads::Start() {
-  const bool is_throttled = StartRuns();
+void BatchReads::TellWanted() {
   if (!wanted_.empty()) read_ahead_.Take(wanted_);
   wanted_.clear();
+}
+
+bool BatchReads::Start() {
+  const bool is_throttled = StartRuns();
+  TellWanted();
   return is_throttled;
+}
+
+// False if the run waits for its file: whether it is in memory is known then.
+bool BatchReads::StartRead(std::uint64_t number, Batch& batch, std::uint32_t run) {
+  const ReadRun& planned = batch.plan.runs[run];
+  ++reading_count_;
+  batch.runs[run].state = RunState::kReading;
+  *held_bytes_ += planned.size_bytes;
+  return disk_.Start({connection_, number, run}, planned,
+                     IsReadInPlace(batch) ? PlaceInSlab(batch, planned) : nullptr, batch.deadline);
 }
 
 bool BatchReads::StartRuns() {
@@ -243,9 +254,9 @@ bool BatchReads::StartRuns() {
         return !is_window_full;
       }
       batch.begun_bytes += PayloadOf(batch, batch.next_run);
-      const bool is_resident = CompleteResident(batch, batch.next_run, whole, now);
-      NoteWanted(batch, batch.next_run);
-      if (is_resident) {
+      auto resident = disk_.FindInMemory(run, whole, now);
+      if (resident && CompleteResident(batch, batch.next_run, std::move(*resident))) {
+        NoteWanted(batch, batch.next_run);
         batch.ended = now;
         resident_bytes += run.size_bytes;
         // Into memory of this machine it is copied anyhow, and each frame wakes the client.
@@ -255,11 +266,7 @@ bool BatchReads::StartRuns() {
         ++batch.next_run;
         return false;
       }
-      ++reading_count_;
-      batch.runs[batch.next_run].state = RunState::kReading;
-      *held_bytes_ += run.size_bytes;
-      disk_.Start({connection_, number, batch.next_run}, run,
-                  IsReadInPlace(batch) ? PlaceInSlab(batch, run) : nullptr);
+      if (StartRead(number, batch, batch.next_run)) NoteWanted(batch, batch.next_run);
     }
   }
   return false;
@@ -315,12 +322,29 @@ void BatchReads::Take(DiskReader::Completed completed) {
       Fail(batch, run, completed.status);
     return;
   }
-  has_completed_ = true;
-  batch.completed.push_back(run);
-  batch.runs[run].state = RunState::kCompleted;
-  if (IsReadInPlace(batch)) return Release(completed.size_bytes);
-  batch.runs[run].bytes = *completed.buffer;
-  batch.runs[run].owner = std::move(completed.buffer);
+  if (completed.resident) {
+    Release(completed.size_bytes);
+    TakeResident(completed.ticket.batch, batch, run, std::move(*completed.resident));
+  } else {
+    has_completed_ = true;
+    batch.completed.push_back(run);
+    if (completed.has_waited) NoteWanted(batch, run);
+    batch.runs[run].state = RunState::kCompleted;
+    if (IsReadInPlace(batch)) {
+      Release(completed.size_bytes);
+    } else {
+      batch.runs[run].bytes = *completed.buffer;
+      batch.runs[run].owner = std::move(completed.buffer);
+    }
+  }
+  TellWanted();
+}
+
+// Of a run that has waited for its file.
+void BatchReads::TakeResident(std::uint64_t number, Batch& batch, std::uint32_t run,
+                              DiskReader::Resident resident) {
+  if (!CompleteResident(batch, run, std::move(resident))) (void)StartRead(number, batch, run);
+  NoteWanted(batch, run);
 }
 
 net::RemoteRegion BatchReads::PlaceOf(const Batch& batch, const RunPiece& piece) {

@@ -108,8 +108,10 @@ class BatchReads {
   static PooledBuffer PlaceInSlab(const Batch& batch, const ReadRun& run);
   static std::uint64_t PayloadOf(const Batch& batch, std::uint32_t run);
   static net::RemoteRegion PlaceOf(const Batch& batch, const RunPiece& piece);
-  bool CompleteResident(Batch& batch, std::uint32_t run, const Extent*& whole,
-                        Clock::time_point now);
+  bool CompleteResident(Batch& batch, std::uint32_t run, DiskReader::Resident resident);
+  bool StartRead(std::uint64_t number, Batch& batch, std::uint32_t run);
+  void TakeResident(std::uint64_t number, Batch& batch, std::uint32_t run,
+                    DiskReader::Resident resident);
   void Split(Batch& batch, std::uint32_t run);
   void Fail(Batch& batch, std::uint32_t run, net::EntryStatus status);
   Result<void> SendRun(Batch& batch, std::uint32_t run, Frame& frame);
@@ -125,6 +127,7 @@ class BatchReads {
 
   bool StartRuns();
   void NoteWanted(const Batch& batch, std::uint32_t run);
+  void TellWanted();
 
   DiskReader& disk_;
   ReadAheadPort& read_ahead_;
@@ -136,7 +139,7 @@ class BatchReads {
   std::uint64_t next_batch_ = 0;
   std::size_t entry_count_ = 0;
   bool has_completed_ = false;
-  std::vector<ReadAhead::Wanted> wanted_;  // In one Start(), while there are plans.
+  std::vector<ReadAhead::Wanted> wanted_;  // In one call, while there are plans.
   // Of this connection; shared with the buffers on their way out, which may outlive it here.
   std::shared_ptr<std::uint64_t> held_bytes_ = std::make_shared<std::uint64_t>(0);
 };

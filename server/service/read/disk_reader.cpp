@@ -1,7 +1,6 @@
 #include "server/service/read/disk_reader.h"
 
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +10,23 @@
 #include "libffrecord/base/hex.h"
 
 namespace ffrecord::server {
+
+namespace {
+
+net::EntryStatus StatusOfAbsent(ErrorCode refusal) {
+  switch (refusal) {
+    case ErrorCode::kCorruption:
+      return net::EntryStatus::kCorrupt;
+    case ErrorCode::kNotFound:
+      return net::EntryStatus::kNotHere;
+    case ErrorCode::kDenied:
+      return net::EntryStatus::kDenied;
+    default:
+      return net::EntryStatus::kBusy;
+  }
+}
+
+}  // namespace
 
 DiskReader::~DiskReader() {
   // The kernel may still write into the buffers of what is in flight.
@@ -42,62 +58,111 @@ Result<void> DiskReader::Submit() {
   return {};
 }
 
-IoRequest DiskReader::Request(const ReadRun& run, const PooledBuffer& buffer,
-                              const OpenFile& file) {
-  IoRequest request;
-  request.fd = file.fd.get();
-  request.offset_bytes = run.offset_bytes;
-  request.buffer = *buffer;
-  return request;
+std::optional<DiskReader::Resident> DiskReader::FindInMemory(const ReadRun& run,
+                                                             const Extent*& whole,
+                                                             Clock::time_point now) {
+  const auto file = files_.Find(*run.extent);
+  if (!file) return std::nullopt;  // Start() has it opened, and looks then.
+  return FindIn(file, run.offset_bytes, run.size_bytes, whole, now);
 }
 
-std::optional<DiskReader::Resident> DiskReader::FindInMemory(
-    const ReadRun& run, const Extent*& whole, ResidentChunks::Clock::time_point now) {
-  auto file = files_.Get(*run.extent);
-  if (!file || !file.value()->mapped) return std::nullopt;  // Start() says why.
-  if (file.value()->mapped->has_lost()) return std::nullopt;
+std::optional<DiskReader::Resident> DiskReader::FindIn(const OpenFilePtr& file,
+                                                       std::uint64_t offset_bytes,
+                                                       std::uint32_t size_bytes,
+                                                       const Extent*& whole,
+                                                       Clock::time_point now) {
+  if (!file->mapped || file->mapped->has_lost()) return std::nullopt;
   // A damaged disk may have cut it: to be told to whoever asks, and not in the middle of a frame.
-  if (whole != run.extent->get()) {
-    struct stat status {};
-    if (::fstat(file.value()->fd.get(), &status) != 0 ||
-        static_cast<std::uint64_t>(status.st_size) < (*run.extent)->size_bytes)
-      return std::nullopt;
-    whole = run.extent->get();
+  if (whole != file->extent.get()) {
+    if (!file->is_whole()) return std::nullopt;
+    whole = file->extent.get();
   }
-  const auto mapped = file.value()->mapped->bytes();
-  if (!file.value()->resident.Contains(mapped, run.offset_bytes, run.size_bytes, now))
-    return std::nullopt;
-  const auto bytes = mapped.subspan(run.offset_bytes, run.size_bytes);
-  return Resident{std::move(file).value(), bytes};
+  const auto mapped = file->mapped->bytes();
+  if (!file->resident.Contains(mapped, offset_bytes, size_bytes, now)) return std::nullopt;
+  return Resident{file, mapped.subspan(offset_bytes, size_bytes)};
 }
 
-// Clients ask again for what is on a disk that is missing, which was told at start.
+// Clients ask again for what is on a disk that is missing, which was told at start, and for what is
+// being fetched from its origin.
 net::EntryStatus DiskReader::NoteNotStarted(const Extent& extent, const Error& why) {
-  if (extent.disk == nullptr) return net::EntryStatus::kBusy;
+  if (extent.disk == nullptr) return StatusOfAbsent(extent.refusal);
   spdlog::error("event=read_failed extent={} error=\"{}\"", Hex(extent.id), why.message);
   if (why.code == ErrorCode::kNotFound) return net::EntryStatus::kNotHere;
   extent.disk->reads().NoteError();
   return net::EntryStatus::kIoError;
 }
 
-void DiskReader::Start(const Ticket& ticket, const ReadRun& run, PooledBuffer place) {
+bool DiskReader::Start(const Ticket& ticket, const ReadRun& run, PooledBuffer place,
+                       Clock::time_point deadline) {
+  const ExtentPtr& extent = *run.extent;
   held_bytes_ += run.size_bytes;
-  auto file = files_.Get(*run.extent);
-  auto buffer = place ? Result<PooledBuffer>(std::move(place)) : buffers_.Take(run.size_bytes);
-  if (!file || !buffer) {
-    failed_.push_back({ticket, nullptr, run.size_bytes,
-                       NoteNotStarted(**run.extent, !file ? file.error() : buffer.error())});
-    return;
+  QueueOf(extent->disk).reading_bytes += run.size_bytes;
+  WaitingRun waiting{ticket, run.offset_bytes, run.size_bytes, std::move(place), deadline};
+  if (const auto file = files_.Find(extent)) {
+    Enqueue(std::move(waiting), file, false);
+  } else if (extent->disk == nullptr) {
+    // Its disk is missing: there is nothing to wait for.
+    const auto missing = ExtentStore::OpenFile(*extent);
+    End(nullptr, {ticket, nullptr, run.size_bytes, NoteNotStarted(*extent, missing.error())});
+  } else {
+    waiting_.Add(extent, std::move(waiting));
+    return false;
   }
-  const IoRequest request = Request(run, buffer.value(), *file.value());
-  auto read =
-      std::make_unique<Read>(ticket, std::move(buffer).value(), std::move(file).value(), request);
-  Queue& queue = QueueOf((*run.extent)->disk);
+  return true;
+}
+
+void DiskReader::TakeOpened(const ExtentPtr& extent, Result<OpenFile> opened) {
+  const OpenFilePtr file = opened ? files_.Add(std::move(opened).value()) : nullptr;
+  const Extent* whole = nullptr;
+  for (WaitingRun& run : waiting_.TakeOpened(extent)) {
+    if (!file) {
+      const auto status = NoteNotStarted(*extent, opened.error());
+      End(extent->disk, {run.ticket, nullptr, run.size_bytes, status});
+      continue;
+    }
+    auto resident = FindIn(file, run.offset_bytes, run.size_bytes, whole, Clock::now());
+    if (resident)
+      End(extent->disk,
+          {run.ticket, nullptr, run.size_bytes, {}, std::move(resident), /*has_waited=*/true});
+    else
+      Enqueue(std::move(run), file, true);
+  }
+}
+
+// To the disk's queue, from which the engine takes it.
+void DiskReader::Enqueue(WaitingRun run, const OpenFilePtr& file, bool has_waited) {
+  Queue& queue = QueueOf(file->extent->disk);
+  auto buffer =
+      run.place ? Result<PooledBuffer>(std::move(run.place)) : buffers_.Take(run.size_bytes);
+  if (!buffer) {
+    const auto status = NoteNotStarted(*file->extent, buffer.error());
+    return End(queue.disk, {run.ticket, nullptr, run.size_bytes, status});
+  }
+  IoRequest request;
+  request.fd = file->fd.get();
+  request.offset_bytes = run.offset_bytes;
+  request.buffer = *buffer.value();
+  auto read = std::make_unique<Read>(run.ticket, std::move(buffer).value(), file, request);
+  read->has_waited = has_waited;
   queue.queued.push_back(&read->transfer.request());
   must_submit_ = true;
-  queue.reading_bytes += run.size_bytes;
   Transfer* const key = &read->transfer;
   reads_.emplace(key, std::move(read));
+}
+
+// Of a run that the engine has not taken.
+void DiskReader::End(const Disk* disk, Completed completed) {
+  QueueOf(disk).reading_bytes -= completed.size_bytes;
+  ++room_count_;
+  ended_.push_back(std::move(completed));
+}
+
+void DiskReader::GiveUpLate(Clock::time_point now) {
+  waiting_.TakeIf(
+      [&](const WaitingRun& run) { return run.deadline <= now; },
+      [&](const Extent& extent, const WaitingRun& run) {
+        End(extent.disk, {run.ticket, nullptr, run.size_bytes, net::EntryStatus::kDeadline});
+      });
 }
 
 int DiskReader::EventFd() {
@@ -112,18 +177,25 @@ void DiskReader::Release(std::uint32_t size_bytes) {
 }
 
 void DiskReader::Withdraw(std::uint64_t connection, std::optional<std::uint64_t> batch) {
+  const auto is_meant = [&](const Ticket& ticket) {
+    return ticket.connection == connection && (!batch || ticket.batch == *batch);
+  };
+  const auto cancel = [&](const Disk* disk, const Ticket& ticket, std::uint32_t size_bytes) {
+    End(disk, {ticket, nullptr, size_bytes, net::EntryStatus::kCancelled});
+  };
   for (Queue& queue : queues_)
     std::erase_if(queue.queued, [&](const IoRequest* request) {
       const auto read = reads_.find(static_cast<Transfer*>(request->user));
-      const Ticket ticket = read->second->ticket;
-      if (ticket.connection != connection || (batch && ticket.batch != *batch)) return false;
-      const auto size = static_cast<std::uint32_t>(read->second->buffer->size());
-      queue.reading_bytes -= size;
-      ++room_count_;
-      failed_.push_back({ticket, nullptr, size, net::EntryStatus::kCancelled});
+      if (!is_meant(read->second->ticket)) return false;
+      cancel(queue.disk, read->second->ticket,
+             static_cast<std::uint32_t>(read->second->buffer->size()));
       reads_.erase(read);
       return true;
     });
+  waiting_.TakeIf([&](const WaitingRun& run) { return is_meant(run.ticket); },
+                  [&](const Extent& extent, const WaitingRun& run) {
+                    cancel(extent.disk, run.ticket, run.size_bytes);
+                  });
 }
 
 DiskReader::Completed DiskReader::Finish(Read& read) {
@@ -145,9 +217,9 @@ DiskReader::Completed DiskReader::Finish(Read& read) {
 
 Result<void> DiskReader::Poll(std::chrono::milliseconds timeout,
                               std::vector<Completed>& completed) {
-  for (Completed& failed : failed_) completed.push_back(std::move(failed));
-  const bool has_news = !failed_.empty();
-  failed_.clear();
+  for (Completed& ended : ended_) completed.push_back(std::move(ended));
+  const bool has_news = !ended_.empty();
+  ended_.clear();
   FFR_TRY(Submit());
   // The engine takes no more before it has given some back.
   must_submit_ = has_queued() && engine_->in_flight() == 0;
@@ -179,6 +251,7 @@ void DiskReader::TakeBack(const IoRequest& request, std::vector<Completed>& comp
   queue.reading_bytes -= read->second->buffer->size();
   ++room_count_;
   completed.push_back(Finish(*read->second));
+  completed.back().has_waited = read->second->has_waited;
   reads_.erase(read);
 }
 

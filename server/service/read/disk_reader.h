@@ -19,13 +19,15 @@
 #include "libffrecord/io/transfer.h"
 #include "server/service/read/batch_plan.h"
 #include "server/service/read/read_buffers.h"
+#include "server/service/read/waiting_runs.h"
 #include "server/storage/open_files.h"
 
 namespace ffrecord::server {
 
 // Reads runs for all connections of one thread, through that thread's engine. Thread-bound.
 //
-// Each disk has a queue and its part of the engine: one that does not answer stops no other.
+// Each disk has a queue and its part of the engine: one that does not answer stops no other. Files
+// are opened by other threads, while their runs wait: this thread waits for no disk.
 //
 // Its memory is bounded: what was started and not yet released counts against held_bytes_max.
 // Beyond it, who holds nothing may still start one run, so that those who hold much and take
@@ -36,23 +38,22 @@ class DiskReader {
 
   using MakeEngine = std::function<Result<std::unique_ptr<IoEngine>>(std::uint32_t depth)>;
 
-  // Who asked, for what: given back with the outcome.
-  struct Ticket {
-    std::uint64_t connection = 0;
-    std::uint64_t batch = 0;
-    std::uint32_t run = 0;
+  using Ticket = ReadTicket;
+  using Clock = WaitingRun::Clock;
+  // A run that lies in the page cache, where it may be sent from.
+  struct Resident {
+    OpenFilePtr file;  // Keeps it mapped.
+    std::span<const std::byte> bytes;
   };
   struct Completed {
     Ticket ticket;
     PooledBuffer buffer;  // Where it was read to; null unless status is kOk.
     std::uint32_t size_bytes = 0;
     net::EntryStatus status = net::EntryStatus::kOk;
-  };
-
-  // A run that lies in the page cache, where it may be sent from.
-  struct Resident {
-    OpenFilePtr file;  // Keeps it mapped.
-    std::span<const std::byte> bytes;
+    // In place of `buffer`: the run was not read, for it was found in memory once its file was
+    // open.
+    std::optional<Resident> resident = std::nullopt;
+    bool has_waited = false;  // For its file.
   };
 
   struct Bounds {
@@ -61,8 +62,15 @@ class DiskReader {
     std::uint64_t held_bytes_max = std::uint64_t{64} << 20;
     std::size_t disk_count = 1;  // That share the engine and the memory.
   };
-  DiskReader(std::unique_ptr<IoEngine> engine, const Bounds& bounds)
+  // Has OpenFiles::Open() called for each of the extents, in this order, by a thread that may wait
+  // for their disk, and TakeOpened() with each outcome by this thread, unless the reader is gone by
+  // then. Their disk is the same.
+  using OpenElsewhere = std::function<void(std::vector<ExtentPtr> extents, bool is_mapped)>;
+  DiskReader(std::unique_ptr<IoEngine> engine, const Bounds& bounds, OpenElsewhere open)
       : engine_(std::move(engine)),
+        waiting_([this, open = std::move(open)](std::vector<ExtentPtr> extents) {
+          open(std::move(extents), files_.may_map());
+        }),
         files_(bounds.files_count_max, bounds.mapped_count_max),
         held_bytes_max_(bounds.held_bytes_max),
         disk_count_(std::max<std::size_t>(bounds.disk_count, 1)) {}
@@ -70,6 +78,8 @@ class DiskReader {
 
   std::string_view engine_name() const noexcept { return engine_->name(); }
   std::uint32_t reading_count() const noexcept { return static_cast<std::uint32_t>(reads_.size()); }
+  // Runs that wait for their file.
+  std::uint32_t waiting_count() const noexcept { return waiting_.count(); }
   std::uint64_t held_bytes() const noexcept { return held_bytes_; }
   std::size_t disk_count() const noexcept { return disk_count_; }
   bool has_room() const noexcept { return held_bytes_ < held_bytes_max_; }
@@ -80,7 +90,7 @@ class DiskReader {
   std::uint64_t room_count() const noexcept { return room_count_; }
   // Poll() has something to do now: runs to submit, or to report without their being read. It has
   // also where EventFd() is readable.
-  bool must_poll() const noexcept { return !failed_.empty() || must_submit_; }
+  bool must_poll() const noexcept { return !ended_.empty() || must_submit_; }
   // Becomes readable when runs end, for an edge-triggered epoll: Poll() takes all that have ended.
   // -1 if the engine has no such descriptor. To be asked for by the thread that polls.
   int EventFd();
@@ -90,14 +100,19 @@ class DiskReader {
   // than a reply takes; who touches it later than that waits for the disk. `whole` is the extent
   // that was found to have its full size a moment ago, or null; it is set.
   std::optional<Resident> FindInMemory(const ReadRun& run, const Extent*& whole,
-                                       ResidentChunks::Clock::time_point now);
+                                       Clock::time_point now);
 
   // Queues one run; its bytes are held until Release(). It goes to `place`, which is of its size,
-  // or to memory that is taken for it.
-  void Start(const Ticket& ticket, const ReadRun& run, PooledBuffer place = nullptr);
+  // or to memory that is taken for it. False if it waits for its file, at most until `deadline`.
+  bool Start(const Ticket& ticket, const ReadRun& run, PooledBuffer place = nullptr,
+             Clock::time_point deadline = Clock::time_point::max());
   void Release(std::uint32_t size_bytes);
-  // Ends what the engine has not taken of a connection's runs, or of one batch of it: Poll() gives
-  // it out as kCancelled.
+  // The runs that wait for the file go on, or fail.
+  void TakeOpened(const ExtentPtr& extent, Result<OpenFile> opened);
+  // Ends what waits for its file past its deadline: Poll() gives it out as kDeadline.
+  void GiveUpLate(Clock::time_point now);
+  // Ends what the engine has not taken of a connection's runs, or of one batch of it, also what
+  // waits for its file: Poll() gives it out as kCancelled.
   void Withdraw(std::uint64_t connection, std::optional<std::uint64_t> batch = std::nullopt);
 
   // Submits what is queued; waits for one run, if any is being read, for at most `timeout`; adds
@@ -115,23 +130,29 @@ class DiskReader {
     PooledBuffer buffer;
     OpenFilePtr file;
     Transfer transfer;
+    bool has_waited = false;
     ReadHealth::Clock::time_point started = ReadHealth::Clock::now();
   };
   struct Queue {
     const Disk* disk = nullptr;
     std::vector<IoRequest*> queued = {};  // Not yet taken by the engine.
     std::uint32_t reading_count = 0;
-    std::uint64_t reading_bytes = 0;  // Of both.
+    std::uint64_t reading_bytes = 0;  // Of both, and of what waits for its file.
   };
   Queue& QueueOf(const Disk* disk);
   Result<void> Submit();
-  static IoRequest Request(const ReadRun& run, const PooledBuffer& buffer, const OpenFile& file);
+  std::optional<Resident> FindIn(const OpenFilePtr& file, std::uint64_t offset_bytes,
+                                 std::uint32_t size_bytes, const Extent*& whole,
+                                 Clock::time_point now);
+  void Enqueue(WaitingRun run, const OpenFilePtr& file, bool has_waited);
+  void End(const Disk* disk, Completed completed);
   static net::EntryStatus NoteNotStarted(const Extent& extent, const Error& why);
   Completed Finish(Read& read);
   void TakeBack(const IoRequest& request, std::vector<Completed>& completed);
   bool has_queued() const noexcept;
 
   std::unique_ptr<IoEngine> engine_;
+  WaitingRuns waiting_;
   OpenFiles files_;
   ReadBuffers buffers_;
   const std::uint64_t held_bytes_max_;
@@ -139,9 +160,9 @@ class DiskReader {
   std::uint64_t held_bytes_ = 0;
   std::uint64_t room_count_ = 0;
   std::unordered_map<Transfer*, std::unique_ptr<Read>> reads_;
-  std::vector<Queue> queues_;  // Of the disks that were read; they are few.
-  bool must_submit_ = false;   // The engine may take some of what is queued.
-  std::vector<Completed> failed_;
+  std::vector<Queue> queues_;     // Of the disks that were read; they are few.
+  bool must_submit_ = false;      // The engine may take some of what is queued.
+  std::vector<Completed> ended_;  // Without the engine; for Poll() to give out.
 };
 
 }  // namespace ffrecord::server

@@ -56,7 +56,7 @@ void IdleReads::StartOne(const ReadAhead::Run& run) {
   ++count_;
   newest_number_ = run.number;
   // By the number of the run in the ticket its disk is found again.
-  disk_.Start(
+  (void)disk_.Start(
       {kConnection, run.number, static_cast<std::uint32_t>(with - in_flight_.begin())},
       {.extent = &run.extent, .offset_bytes = run.offset_bytes, .size_bytes = run.size_bytes},
       Place(run.size_bytes));
@@ -69,10 +69,12 @@ void IdleReads::Take(const DiskReader::Completed& completed) {
   --count_;
   none_until_ = {};
   disk_.Release(completed.size_bytes);
-  // What is in memory is read while it is submitted, and has ended by the first look.
+  // What is in memory is read while it is submitted, and has ended by the first look; or it was
+  // found there once its file was open.
   const std::uint64_t number = completed.ticket.batch;
-  read_ahead_.Finish(
-      {number, number <= polled_number_ && completed.status == net::EntryStatus::kOk});
+  read_ahead_.Finish({number, number <= polled_number_ &&
+                                  completed.status == net::EntryStatus::kOk &&
+                                  !completed.resident});
 }
 
 PooledBuffer IdleReads::Place(std::uint32_t size_bytes) {

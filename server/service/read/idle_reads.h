@@ -60,7 +60,8 @@ class IdleReads {
   std::vector<ReadAhead::Run> Next();
   void StartOne(const ReadAhead::Run& run);
   Milliseconds Patience() const noexcept {
-    return disk_.reading_count() > count_ ? kIdleAfter : kUnusedAfter;
+    const std::uint32_t count = disk_.reading_count() + disk_.waiting_count();
+    return count > count_ ? kIdleAfter : kUnusedAfter;
   }
   // Where runs are read to: nobody looks at it, and all share it.
   PooledBuffer Place(std::uint32_t size_bytes);

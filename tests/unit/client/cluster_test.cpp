@@ -68,6 +68,11 @@ class ClusterTest : public testing::Test {
     }
     return holders;
   }
+  // Of the first extent of each file.
+  void ExpectHolders(const DatasetManifest& manifest, const std::set<std::uint16_t>& holders) {
+    for (const ManifestFile& file : manifest.files)
+      EXPECT_EQ(HoldersOf(file.extents[0].id), holders);
+  }
   static std::string HexOf(const ExtentId& id) {
     std::string hex;
     for (const std::byte one : id) {
@@ -118,9 +123,7 @@ TEST_F(ClusterTest, AnOwnerThatIsDownIsReplacedByTheNextNode) {
   Upload upload(Find(), kOptions);
   const auto manifest = Put(upload);
   ASSERT_TRUE(manifest) << manifest.error().message;
-  const std::set<std::uint16_t> others{0, 2};
-  for (const ManifestFile& file : manifest.value().files)
-    EXPECT_EQ(HoldersOf(file.extents[0].id), others);
+  ExpectHolders(manifest.value(), {0, 2});
 }
 
 TEST_F(ClusterTest, AnOwnerThatDiesUnderAnUploadIsReplacedToo) {
@@ -240,6 +243,29 @@ TEST_F(ClusterTest, ANameThatOneNodeDoesNotKnowYetIsFoundAtAnother) {
   EXPECT_EQ(found.value().manifest.files.size(), 1U);
 }
 
+// Of one whose disk fails, or that has a damaged manifest, the others do not suffer.
+TEST_F(ClusterTest, ANameThatOneNodeCannotReadIsReadAtAnother) {
+  const auto deadline = net::Clock::now() + kOptions.timeout;
+  const Catalog catalog(Find());
+  ASSERT_TRUE(catalog.Publish("x", {{{"empty", 0, {}}}}, net::Publish::Mode::kCreate, 0, deadline));
+  for (const ErrorCode refusal : {ErrorCode::kIo, ErrorCode::kCorruption}) {
+    cluster_.refusal = refusal;
+    const auto found = Catalog(Find()).Resolve("x", deadline);
+    ASSERT_TRUE(found) << found.error().message;
+    EXPECT_EQ(found.value().manifest.files.size(), 1U);
+  }
+}
+
+// Nobody else knows the name: what the one node says is more than that.
+TEST_F(ClusterTest, ANameThatOnlyOneNodeKnowsAndCannotReadIsNotReportedMissing) {
+  cluster_.refusal = ErrorCode::kCorruption;
+  const auto begin = net::Clock::now();
+  const auto found = Catalog(Find()).Resolve("nowhere", begin + kOptions.timeout);
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, ErrorCode::kCorruption) << found.error().message;
+  EXPECT_LT(net::Clock::now() - begin, kOptions.timeout);
+}
+
 TEST_F(ClusterTest, ANodeThatIsSilentIsGivenUpForTheNextOne) {
   const auto cluster = Find();
   cluster_.is_silent = true;
@@ -250,6 +276,42 @@ TEST_F(ClusterTest, ANodeThatIsSilentIsGivenUpForTheNextOne) {
   const auto again = net::Clock::now();  // It is not asked first any more.
   EXPECT_EQ(catalog.Resolve("x", again + kOptions.timeout).error().code, ErrorCode::kNotFound);
   EXPECT_LT(net::Clock::now() - again, 3s);
+}
+
+// Its certificate may be over, or its keys are others.
+TEST_F(ClusterTest, ANodeThatDeniesIsLeftForTheNextOne) {
+  const auto cluster = Find();
+  cluster_.denying_count = 1;
+  const Catalog catalog(cluster);
+  const auto deadline = net::Clock::now() + kOptions.timeout;
+  const auto published =
+      catalog.Publish("x", {{{"empty", 0, {}}}}, net::Publish::Mode::kCreate, 0, deadline);
+  ASSERT_TRUE(published) << published.error().message;
+  EXPECT_EQ(cluster_.publications().size(), 1U);
+  EXPECT_TRUE(catalog.Resolve("x", deadline));
+}
+
+TEST_F(ClusterTest, WhereNodesDenyAndTheOthersAreDownTheDenialIsTold) {
+  cluster_.Alter([](auto& reply, auto&) {
+    for (std::size_t i = FakeCluster::kScriptCount; i < reply.nodes.size(); ++i)
+      reply.nodes[i].address = "127.0.0.1:1";
+  });
+  const auto cluster = Find();
+  cluster_.denying_count = FakeCluster::kScriptCount;
+  const auto found = Catalog(cluster).Resolve("x", net::Clock::now() + 1s);
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, ErrorCode::kDenied) << found.error().message;
+}
+
+TEST_F(ClusterTest, AnOwnerThatDeniesIsReplacedByTheNextNode) {
+  cluster_.Alter([&](auto& reply, auto&) {
+    reply.nodes[FakeCluster::kScriptCount + 1].address = cluster_.seed().ToString();
+  });
+  cluster_.denying_count = 1;
+  Upload upload(Find(), kOptions);
+  const auto manifest = Put(upload);
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  ExpectHolders(manifest.value(), {0, 2});
 }
 
 // --- Finding -------------------------------------------------------------------------------------

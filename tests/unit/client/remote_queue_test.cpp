@@ -49,6 +49,9 @@ class Script {
         return true;
       case FrameType::kBatchRead:
         return on_batch_(request, batch_count++);
+      case FrameType::kPing:
+        FakeDaemon::Send(request, net::ReplyTo(FrameType::kPing), {});
+        return true;
       case FrameType::kCancel:
         ++cancel_count;
         if (on_cancel) on_cancel();
@@ -383,6 +386,26 @@ TEST_F(RemoteQueueTest, WhileItConnectsTheOwnerMayDoAnything) {
   }
 }
 
+// What it has made is the owner's only once it is joined, in Poll(): ThreadSanitizer sees an owner
+// that looks before. Whether the thread has ended is told by the kernel, which orders nothing.
+TEST_F(RemoteQueueTest, AConnectionIsNotTouchedBeforeItsThreadIsJoined) {
+  Start([&](Request& request, int) {
+    Script::Answer(request);
+    return true;
+  });
+  const auto thread_count = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+  };
+  const auto before = thread_count();
+  Submit();
+  ASSERT_TRUE(Eventually([&] { return thread_count() == before; }));
+  Group& given_up = Submit();
+  queue_->GiveUp(*given_up.noted);
+  PollUntilAllEnded();
+  EXPECT_TRUE(groups_[0]->is_good());
+  EXPECT_EQ(daemon_->connection_count(), 1);
+}
+
 // Over sixteen connections calls would wait.
 TEST_F(RemoteQueueTest, AQueueWithoutGroupsKeepsNoConnection) {
   Start([&](Request& request, int) {
@@ -398,6 +421,108 @@ TEST_F(RemoteQueueTest, AQueueWithoutGroupsKeepsNoConnection) {
     EXPECT_TRUE(group.is_good());
   }
   EXPECT_EQ(daemon_->connection_count(), 1);
+}
+
+// Ranges of nothing, and past the end, need no answer: their group may end as soon as it begins.
+TEST_F(RemoteQueueTest, AGroupThatIsSubmittedByOneThatIsToldIsToldOfEachRange) {
+  Start([&](Request& request, int) {
+    Script::Answer(request);
+    return true;
+  });
+  std::byte byte{};
+  RangeRead ranges[] = {{0, 0, {}}, {0, 1'000'000, {&byte, 1}}};
+  test::NotedGroup next(ranges);
+  Group first;
+  test::NotedGroup group({&first.range, 1}, [&](RangeRead&) { queue_->Submit(next); });
+  queue_->Submit(group);
+  PollUntil([&] { return next.ended && group.ended; });
+  EXPECT_TRUE(*next.ended);
+  EXPECT_EQ(next.arrived_count, 2U);
+  EXPECT_EQ(ranges[0].status, ErrorCode::kOk);
+  EXPECT_EQ(ranges[1].status, ErrorCode::kCorruption);
+}
+
+// As those of readers that have read their last batch, of which another daemon was quicker.
+TEST_F(RemoteQueueTest, AQueueThatOnlyWaitsForLateAnswersHoldsUpNobody) {
+  std::vector<Held> held;
+  std::atomic<bool> is_silent = true;
+  Start([&](Request& request, int) {
+    if (is_silent)
+      held.emplace_back(request);
+    else
+      Script::Answer(request);
+    return true;
+  });
+  const auto session = net::Session::Get(daemon_->address());
+  constexpr int kCount = 40;
+  std::vector<std::unique_ptr<RangeQueue>> queues;
+  for (int i = 0; i < kCount; ++i) {
+    queues.push_back(files_->MakeQueue(RangeReader::QueueUse::kAnyThread).value());
+    Group group;
+    queues.back()->Submit(*group.noted);
+    const auto end = std::chrono::steady_clock::now() + 5s;
+    while (script_->batch_count == i && std::chrono::steady_clock::now() < end)
+      queues.back()->Poll(5ms);
+    ASSERT_EQ(script_->batch_count, i + 1) << "no connection was left for it";
+    queues.back()->GiveUp(*group.noted);
+    while (!group.noted->ended) queues.back()->Poll(5ms);
+  }
+  EXPECT_TRUE(session->Ping(net::Clock::now() + 5s));
+  EXPECT_EQ(daemon_->connection_count(), kCount + 1);
+
+  // Those that could keep their connection go on with it.
+  is_silent = false;
+  for (auto& queue : queues) {
+    Group group;
+    queue->Submit(*group.noted);
+    while (!group.noted->ended) queue->Poll(5ms);
+    EXPECT_TRUE(group.is_good());
+  }
+  EXPECT_EQ(daemon_->connection_count(), kCount + 1);
+  EXPECT_TRUE(session->Ping(net::Clock::now() + 5s));
+}
+
+// Its place may have been taken meanwhile.
+TEST_F(RemoteQueueTest, AQueueThatAsksAgainWaitsForAPlaceAsOthersDo) {
+  std::deque<Held> held;
+  Start([&](Request& request, int number) {
+    if (number > 16)
+      Script::Answer(request);
+    else
+      held.emplace_back(request);
+    if (number == 17) {
+      for (Held& one : held)
+        if (one.connection > 0 && one.connection < 16) one.Answer();
+    }
+    return true;
+  });
+  Group& late = Submit();
+  PollUntil([&] { return script_->batch_count == 1; });
+  queue_->GiveUp(*late.noted);
+  PollUntilAllEnded();
+  std::vector<std::unique_ptr<RangeQueue>> queues;
+  std::deque<Group> others;
+  for (int i = 0; i < 16; ++i) {
+    queues.push_back(files_->MakeQueue(RangeReader::QueueUse::kAnyThread).value());
+    queues.back()->Submit(*others.emplace_back().noted);
+    const auto end = std::chrono::steady_clock::now() + 5s;
+    while (script_->batch_count < i + 2 && std::chrono::steady_clock::now() < end)
+      queues.back()->Poll(5ms);
+  }
+  ASSERT_EQ(script_->batch_count, 17);
+
+  Group& again = Submit();
+  queue_->Poll(100ms);
+  EXPECT_FALSE(again.noted->ended);
+  EXPECT_EQ(script_->batch_count, 17) << "it has more than its share";
+  queues.pop_back();  // Leaves its place.
+  others.pop_back();
+  PollUntil([&] { return again.noted->ended.has_value(); });
+  EXPECT_TRUE(again.is_good());
+  for (std::size_t i = 0; i < queues.size(); ++i) {
+    while (!others[i].noted->ended) queues[i]->Poll(5ms);
+    EXPECT_TRUE(others[i].is_good());
+  }
 }
 
 TEST_F(RemoteQueueTest, TheDescriptorTellsOfADaemonThatIsNotThereAndOfDeadlines) {

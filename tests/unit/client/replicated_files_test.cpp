@@ -1,9 +1,10 @@
 // Goal: what all readers of replicated files share is right: the daemon that is kept to, and which
-// copies are damaged.
-// Method: daemons in this process that hold the same files.
+// copies are damaged; and one daemon that is ill spoils nothing that another one has.
+// Method: daemons in this process that hold the same files; bytes of their copies are changed.
 
 #include "libffrecord/net/replicas/replicated_files.h"
 
+#include <ffrecord/client/dataset.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,7 +17,9 @@
 #include <string_view>
 #include <vector>
 
+#include "fake_daemon.h"
 #include "libffrecord/base/endian.h"
+#include "libffrecord/format/v2_footer.h"
 #include "libffrecord/format/v2_index.h"
 #include "libffrecord/record/read/open_records.h"
 #include "replicated_daemons.h"
@@ -52,7 +55,7 @@ class ReplicatedFilesTest : public testing::Test {
     const std::lock_guard lock(health.mutex);
     NodeIndex best = 0;
     for (NodeIndex node = 1; node < kCount; ++node)
-      if (health.state->IsBetter(node, best)) best = node;
+      if (health.state->IsBetter(node, best, Clock::now())) best = node;
     return best;
   }
 
@@ -197,6 +200,77 @@ TEST_F(DamagedCopiesTest, PagesOfAnIndexAreReadFromAnotherDaemonToo) {
   DamageIndex(1);
   ReadAll(reader);
 }
+
+// Each structure of a file is tested without daemons: tests/unit/record/file_copies_test.cpp.
+TEST_F(DamagedCopiesTest, TheEndOfAFileIsReadFromAnotherDaemonToo) {
+  Damage(0, contents_[0].size() - V2Tail::kEncodedSizeBytes);
+  Damage(1, contents_[0].size() - V2Tail::kEncodedSizeBytes + 8);
+  const auto reader = Open();
+  EXPECT_EQ(reader.record_count(), records_.size());
+  ReadAll(reader);
+}
+
+TEST_F(DamagedCopiesTest, AnEndThatIsWrongInEachCopyIsNoDaemonsFault) {
+  for (std::size_t i = 0; i < kCount; ++i) Damage(i, contents_[0].size() - 1);
+  EXPECT_EQ(OpenRecords(files_, {}).error().code, ErrorCode::kCorruption);
+  EXPECT_TRUE(files_->DamagedCopies(0).empty());
+}
+
+// --- Daemons that cannot read the name -----------------------------------------------------------
+
+// Answers for each name with `code`, and has no extents.
+class IllDaemon {
+ public:
+  explicit IllDaemon(ErrorCode code) : code_(code) {}
+  std::string address() const { return daemon_.address().ToString(); }
+
+ private:
+  const ErrorCode code_;
+  test::FakeDaemon daemon_{[this](test::FakeDaemon::Request& request) {
+    const bool is_name = request.header.type == FrameType::kResolve;
+    test::FakeDaemon::SendError(request, is_name ? code_ : ErrorCode::kUnavailable);
+    return true;
+  }};
+};
+
+class IllDaemonTest : public testing::TestWithParam<ErrorCode> {
+ protected:
+  Result<RecordReader> Open(const std::string& addresses) const {
+    const std::vector<std::string> locations{"ffrecord://" + addresses + "/x"};
+    return client::OpenDataset(locations, {}, options_);
+  }
+
+  const SessionOptions options_{20s, Transport::kTcp};
+  const std::vector<std::string> records_{"zero", "first", "second"};
+  const IllDaemon ill_{GetParam()};
+  const test::Daemon well_;
+};
+
+TEST_P(IllDaemonTest, TheDatasetIsOpenedAtTheOthers) {
+  const test::TestFile file(records_);
+  const auto published =
+      client::PublishDataset({{file.path()}}, well_.Uri("x"), false, options_, {});
+  ASSERT_TRUE(published) << published.error().message;
+
+  for (const auto& addresses : {ill_.address() + "," + well_.address().ToString(),
+                                well_.address().ToString() + "," + ill_.address()}) {
+    const auto reader = Open(addresses);
+    ASSERT_TRUE(reader) << reader.error().message;
+    const auto batch = reader.value().ReadBatch(std::vector<std::uint64_t>{2, 0});
+    ASSERT_TRUE(batch) << batch.error().message;
+    ASSERT_EQ(batch.value().statuses()[0], ErrorCode::kOk);
+    EXPECT_EQ(test::AsString(batch.value().record(0)), "second");
+  }
+}
+
+TEST_P(IllDaemonTest, WhereTheOthersDoNotHaveTheNameItIsTheIllOneThatIsReported) {
+  const auto reader = Open(well_.address().ToString() + "," + ill_.address());
+  ASSERT_FALSE(reader);
+  EXPECT_EQ(reader.error().code, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Codes, IllDaemonTest,
+                         testing::Values(ErrorCode::kIo, ErrorCode::kCorruption));
 
 }  // namespace
 }  // namespace ffrecord::net

@@ -7,15 +7,35 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdarg>
 #include <cstring>
+#include <functional>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "child.h"
 #include "seed.h"
+
+namespace {
+std::function<void()> while_pages_move;
+}
+
+// In place of the C library's, for the whole program.
+extern "C" void* mremap(void* old, std::size_t old_bytes, std::size_t new_bytes, int flags,
+                        ...) noexcept {
+  std::va_list more;
+  va_start(more, flags);
+  void* const place = (flags & MREMAP_FIXED) != 0 ? va_arg(more, void*) : nullptr;
+  va_end(more);
+  if (while_pages_move) while_pages_move();
+  return reinterpret_cast<void*>(::syscall(SYS_mremap, old, old_bytes, new_bytes, flags, place));
+}
 
 namespace ffrecord::client {
 namespace {
@@ -137,6 +157,28 @@ TEST(SlabPoolTest, AfterAQuarantineLateWritesAreNotSeenAndTheSlabIsNotUsedAgain)
     EXPECT_NE(pool.Find(*fresh)->slab->number, number);
   }
   std::memset(remote->At(place.offset_bytes, kBlock).value().data(), 0xEE, kBlock);
+}
+
+// As workers do that decompress records into the block of a batch while a connection breaks.
+// Method: the write comes in the middle of it, each time that the kernel is asked to move the
+// pages.
+TEST(SlabPoolTest, WhatAThreadWritesWhileABlockIsPutInQuarantineIsKept) {
+  net::SlabPool pool;
+  const auto block = pool.Take(kBlock).value();
+  Fill(block, 3);
+  const auto place = pool.Find(*block).value();
+  const auto remote = MapAsDaemon(place);
+  int write_count = 0;
+  while_pages_move = [&] {
+    std::thread([&] { Fill(block, 4); }).join();
+    ++write_count;
+  };
+  const auto put = pool.Quarantine(block->first(1));
+  while_pages_move = nullptr;
+  ASSERT_TRUE(put) << put.error().message;
+  ASSERT_GT(write_count, 0) << "this test sees no other way to move pages";
+  std::memset(remote->At(place.offset_bytes, kBlock).value().data(), 0xEE, kBlock);
+  EXPECT_TRUE(IsFilledWith(block, 4));
 }
 
 TEST(SlabPoolTest, WhatAnotherDaemonWritesIntoABlockInQuarantineIsRecovered) {

@@ -19,6 +19,13 @@ DatasetManifest Example() {
            {"part-00000/seg-0000", 0, {}}}};
 }
 
+DatasetManifest OriginExample() {
+  DatasetManifest manifest = Example();
+  manifest.files[0].origin = {"s3://bucket/a.ffr", "\"etag\""};
+  manifest.files[1].origin = {"/mnt/b.ffr", ""};
+  return manifest;
+}
+
 // Makes the check fit again, so that the checks behind it are what refuses.
 std::vector<std::byte> Sealed(std::vector<std::byte> bytes) {
   const std::size_t size = bytes.size() - 8;
@@ -42,7 +49,7 @@ TEST(DatasetManifestTest, BytesAreThoseOfTheSpecification) {
 }
 
 TEST(DatasetManifestTest, DecodesWhatWasEncoded) {
-  for (const DatasetManifest& manifest : {Example(), DatasetManifest{}}) {
+  for (const DatasetManifest& manifest : {Example(), OriginExample(), DatasetManifest{}}) {
     const auto bytes = EncodeDatasetManifest(manifest).value();
 
     const auto decoded = DecodeDatasetManifest(bytes);
@@ -52,8 +59,53 @@ TEST(DatasetManifestTest, DecodesWhatWasEncoded) {
   }
 }
 
-TEST(DatasetManifestTest, RefusesEveryTruncationAndEveryFlippedBit) {
-  const auto bytes = EncodeDatasetManifest(Example()).value();
+TEST(DatasetManifestTest, OriginsAreThoseOfTheSpecification) {
+  const DatasetManifest one{
+      {{"x", 3, {{MakeExtentId(0x0102030405060708, 9, 10), 3, 11}}, {"s3://b/x", "\"e\""}}}};
+
+  const auto bytes = EncodeDatasetManifest(one);
+
+  ASSERT_TRUE(bytes) << bytes.error().message;
+  EXPECT_EQ(Hex(std::span(bytes.value()).first(bytes.value().size() - 8)),
+            "e5464d414e49303201000000000000005e00000000000000"
+            "0100010000000300000000000000"
+            "78"
+            "08000300"
+            "73333a2f2f622f78226522"
+            "0807060504030201000000090000000a0300000000000000"
+            "0b00000000000000");
+  EXPECT_TRUE(one.has_origins());
+  EXPECT_FALSE(Example().has_origins());
+}
+
+class DatasetManifestBytesTest : public testing::TestWithParam<DatasetManifest> {};
+INSTANTIATE_TEST_SUITE_P(BothVersions, DatasetManifestBytesTest,
+                         testing::Values(Example(), OriginExample()));
+
+TEST(DatasetManifestTest, AllFilesHaveAnOriginOrNoneHas) {
+  DatasetManifest manifest = OriginExample();
+  manifest.files[1].origin = {};
+  EXPECT_EQ(EncodeDatasetManifest(manifest).error().code, ErrorCode::kInvalidArgument);
+  std::swap(manifest.files[0], manifest.files[1]);
+  EXPECT_EQ(EncodeDatasetManifest(manifest).error().code, ErrorCode::kInvalidArgument);
+  for (const FileOrigin& origin :
+       {FileOrigin{"", "etag"}, FileOrigin{"/a\n", ""}, FileOrigin{"/a", "\x7f"},
+        FileOrigin{std::string(4097, 'a'), ""}}) {
+    manifest = OriginExample();
+    manifest.files[0].origin = origin;
+    EXPECT_EQ(EncodeDatasetManifest(manifest).error().code, ErrorCode::kInvalidArgument);
+  }
+}
+
+// Of version 2, without any: as a later version, which would say otherwise, must not be read.
+TEST(DatasetManifestTest, AFileWithoutAnOriginIsRefusedWhereAllHaveOne) {
+  auto bytes = EncodeDatasetManifest(DatasetManifest{}).value();
+  bytes[7] = std::byte{'2'};
+  EXPECT_FALSE(DecodeDatasetManifest(Sealed(bytes)));
+}
+
+TEST_P(DatasetManifestBytesTest, RefusesEveryTruncationAndEveryFlippedBit) {
+  const auto bytes = EncodeDatasetManifest(GetParam()).value();
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     const auto decoded = DecodeDatasetManifest(std::span(bytes).first(size));
     ASSERT_FALSE(decoded) << size;
@@ -66,8 +118,8 @@ TEST(DatasetManifestTest, RefusesEveryTruncationAndEveryFlippedBit) {
   }
 }
 
-TEST(DatasetManifestTest, AFlippedBitWithACheckThatFitsNeverGivesABrokenManifest) {
-  const auto bytes = EncodeDatasetManifest(Example()).value();
+TEST_P(DatasetManifestBytesTest, AFlippedBitWithACheckThatFitsNeverGivesABrokenManifest) {
+  const auto bytes = EncodeDatasetManifest(GetParam()).value();
   for (std::size_t bit = 0; bit < (bytes.size() - 8) * 8; ++bit) {
     auto flipped = bytes;
     flipped[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));

@@ -1,4 +1,5 @@
-// Goal: the latency that 99 of 100 reads stay below is learned from reads of the recent past.
+// Goal: the latencies that half of all reads, and 99 of 100, stay below are learned from reads of
+// the recent past.
 // Method: known latencies in, the bound of the quantile out.
 
 #include "libffrecord/net/replicas/latency_quantile.h"
@@ -23,6 +24,16 @@ TEST(LatencyQuantileTest, TheBoundLiesJustAboveTheNinetyNinthOfAHundred) {
   for (int i = 0; i < 30; ++i) quantile.Note(100ms);
   EXPECT_GE(*quantile.P99(), 100ms);
   EXPECT_LE(*quantile.P99(), 130ms);
+}
+
+TEST(LatencyQuantileTest, FewLateReadsDoNotMoveTheMedian) {
+  LatencyQuantile quantile;
+  EXPECT_FALSE(quantile.Median());
+  for (int i = 0; i < 60; ++i) quantile.Note(1ms);
+  for (int i = 0; i < 40; ++i) quantile.Note(1s);
+  ASSERT_TRUE(quantile.Median());
+  EXPECT_GE(*quantile.Median(), 1ms);
+  EXPECT_LE(*quantile.Median(), 1300us);
 }
 
 TEST(LatencyQuantileTest, ItForgets) {

@@ -15,6 +15,7 @@
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/protocol/cluster_messages.h"
 #include "libffrecord/net/protocol/frame.h"
+#include "libffrecord/net/protocol/metadata_messages.h"
 #include "libffrecord/net/protocol/plan_messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "seed.h"
@@ -244,6 +245,41 @@ TEST(MessagesTest, APlanThatCannotBeFollowedIsRefused) {
   EXPECT_TRUE(refused([](PlanSet& plan) { plan.name = "../a"; }));
 }
 
+TEST(MessagesTest, Metadata) {
+  MetadataPage page;
+  page.Add({"a", 3, {std::byte{1}, std::byte{2}}});
+  page.Add({"bc", 4, {}});
+  const std::string entries =
+      "02000000"
+      "010061"
+      "0300000000000000"
+      "02000000"
+      "0102"
+      "02006263"
+      "0400000000000000"
+      "00000000";
+  Check(MetadataList{9, "a"}, "0900000000000000010061");
+  Check(MetadataListReply{9, true, page}, "090000000000000001000000" + entries);
+  Check(MetadataPut{7, true, page}, "070000000000000001000000" + entries);
+  Check(MetadataHistory{MetadataHistory::Action::kConfirm, false, 7},
+        "02000000000000000700000000000000");
+  Check(AskKnown{true, "a"}, "01000000010061");
+  Check(KnownReply{1, 2, 3, 4, false, page},
+        "0100000000000000020000000000000003000000000000000400000000000000"
+        "00000000" +
+            entries);
+  std::swap(page.entries[0], page.entries[1]);
+  EXPECT_FALSE(MetadataListReply::Decode(MetadataListReply{9, false, page}.Encode()));
+  EXPECT_FALSE(MetadataPut::Decode(MetadataPut{0, true, {}}.Encode()));
+}
+
+TEST(MessagesTest, APageOfMetadataEndsBeforeItIsTooLarge) {
+  MetadataPage page;
+  EXPECT_TRUE(page.Add({"a", 1, std::vector<std::byte>(MetadataPage::kSizeMax)}));
+  EXPECT_FALSE(page.Add({"b", 1, {}}));
+  EXPECT_EQ(page.entries.size(), 1U);
+}
+
 TEST(MessagesTest, Clusters) {
   Check(ClusterMap{7}, "07000000");
   ClusterMapReply reply{.version = 7, .replicas = 2, .node = "n1"};
@@ -254,6 +290,7 @@ TEST(MessagesTest, Clusters) {
         "0700000002000000000102030405060708090a0b0c0d0e0f02006e310200000002006e310600613a39343030"
         "02007231010000000001000002006e320000020072320300000001000000");
   Check(SetMember{MemberState::kDraining, "n2"}, "0100000002006e32");
+  Check(SetLevel{7}, "07000000");
   Check(AskHoldings{7, {{Counting(1), 4096, 0x1122334455667788}}},
         "07000000010000000102030405060708090a0b0c0d0e0f1000100000000000008877665544332211");
   using Holding = HoldingsReply::Holding;
@@ -279,7 +316,8 @@ TEST(MessagesTest, NodesOfAClusterAreInOrderAndKnown) {
   EXPECT_TRUE(refused([](ClusterMapReply& reply) { reply.nodes[1].id = "a"; }));
   EXPECT_TRUE(refused([](ClusterMapReply& reply) { reply.nodes[1].id = std::string(65, 'n'); }));
   EXPECT_TRUE(
-      refused([](ClusterMapReply& reply) { reply.nodes[1].state = static_cast<MemberState>(3); }));
+      refused([](ClusterMapReply& reply) { reply.nodes[1].state = static_cast<MemberState>(4); }));
+  EXPECT_FALSE(SetMember::Decode(SetMember{MemberState::kWaiting, "n2"}.Encode()));
   // Nothing is asked about, or more than anybody may ask about at once.
   EXPECT_FALSE(AskHoldings::Decode(Spelled("0700000000000000")));
   EXPECT_FALSE(AskHeard::Decode(Spelled("00000000")));

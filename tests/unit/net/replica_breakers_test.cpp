@@ -42,6 +42,33 @@ TEST_F(ReplicaReadsTest, ThreeErrorsInTenSecondsOpenTheBreakerAndASuccessClosesI
   EXPECT_TRUE(health_->TakeProbe(0, now_));  // It counts from the beginning.
 }
 
+TEST_F(ReplicaReadsTest, ErrorsBeforeASuccessDoNotCount) {
+  const auto fail_twice = [&] {
+    for (int i = 0; i < 2; ++i) {
+      health_->Failed(0, now_);
+      now_ += 1s;
+      EXPECT_TRUE(health_->TakeProbe(0, now_));
+    }
+  };
+  fail_twice();
+  health_->Succeeded(0);
+  fail_twice();  // Four in ten seconds, and never three in a row.
+}
+
+TEST_F(ReplicaReadsTest, ErrorsOfRequestsFromBeforeTheBreakerOpenedDoNotProlongItsPause) {
+  for (int i = 0; i < 3; ++i) {
+    health_->Failed(0, now_);
+    now_ += 1s;
+  }
+  const auto opened = now_ - 1s;
+  for (int i = 0; i < 5; ++i) {
+    health_->Failed(0, now_);
+    now_ += 1s;
+  }
+  now_ = opened + ReplicaHealth::kPauseMin;
+  EXPECT_TRUE(health_->TakeProbe(0, now_));
+}
+
 TEST_F(ReplicaReadsTest, ErrorsFarApartDoNotOpenTheBreaker) {
   for (int i = 0; i < 5; ++i) {
     health_->Failed(0, now_);

@@ -135,8 +135,8 @@ TEST_F(ReplicaOwnersTest, TheOthersAreAskedBeforeAnOwnerThatIsInTrouble) {
 TEST_F(ReplicaOwnersTest, ANearOrIdleNodeThatIsNoOwnerIsNotPreferred) {
   health_->SetDistance(2, 0);
   health_->KeepTo(NodeIndex{2});
-  health_->Sent(3, 5000);
-  health_->Sent(1, 6000);
+  health_->Sent(3, 5000, now_);
+  health_->Sent(1, 6000, now_);
   BeginBy(two_owners_, 1);
   EXPECT_EQ(Only<Reads::Send>().node, 3U);
 }

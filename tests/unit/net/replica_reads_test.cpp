@@ -157,6 +157,41 @@ INSTANTIATE_TEST_SUITE_P(Statuses, EachRefusal,
                                          ErrorCode::kIo, ErrorCode::kUnavailable,
                                          ErrorCode::kDenied, ErrorCode::kDeadlineExceeded));
 
+class EachPassingTrouble : public ReplicaReadsTest,
+                           public testing::WithParamInterface<ErrorCode> {};
+
+TEST_P(EachPassingTrouble, IsNotTheNodesLastWord) {
+  Start(1);
+  Begin(1, 1);
+  const auto first = Only<Reads::Send>();
+  Arrive(first.leg, 0, GetParam());
+  EndLeg(first.leg);
+  EXPECT_TRUE(All<Reads::EndPart>().empty());
+  Pass(5s);
+  EXPECT_EQ(Only<Reads::Send>().node, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Statuses, EachPassingTrouble,
+                         testing::Values(ErrorCode::kUnavailable, ErrorCode::kDeadlineExceeded));
+
+TEST_F(ReplicaReadsTest, ANodeThatIsTooBusyForAnEntryRests) {
+  Begin(1, 2);
+  const auto busy = Only<Reads::Send>();
+  Arrive(busy.leg, 0, ErrorCode::kUnavailable);
+  EXPECT_FALSE(health_->MayAsk(busy.node, now_ + 9ms));
+  EXPECT_TRUE(health_->MayAsk(busy.node, now_ + 10ms));
+}
+
+TEST_F(ReplicaReadsTest, DamagesThatAreNotedAreBounded) {
+  for (std::uint32_t extent = 0; extent <= ReplicaHealth::kDamagesMax; ++extent)
+    health_->NoteDamage(extent, 0, now_);
+  EXPECT_TRUE(health_->IsDamaged(ReplicaHealth::kDamagesMax - 1, 0, now_));
+  EXPECT_FALSE(health_->IsDamaged(ReplicaHealth::kDamagesMax, 0, now_));
+  now_ += ReplicaHealth::kDamageKept;  // Old ones make room.
+  health_->NoteDamage(ReplicaHealth::kDamagesMax, 0, now_);
+  EXPECT_TRUE(health_->IsDamaged(ReplicaHealth::kDamagesMax, 0, now_));
+}
+
 TEST_F(ReplicaReadsTest, ALostConnectionMovesAllThatHasNotArrived) {
   Begin(1, 3);
   const auto first = Only<Reads::Send>();
@@ -405,6 +440,30 @@ TEST_F(ReplicaReadsTest, SilenceIsMeasuredFromTheFirstRequest) {
   EXPECT_TRUE(actions_.empty());
 }
 
+TEST_F(ReplicaReadsTest, RequestsThatFollowDoNotProlongASilence) {
+  Start(2);
+  health_->SetDistance(0, 0);
+  Begin(1, 1, 30s, 4 << 20);
+  Pass(60ms);
+  Begin(2, 1, 30s, 4 << 20);
+  EXPECT_EQ(Only<Reads::Send>().node, 0U);
+  Pass(40ms);
+  EXPECT_EQ(All<Reads::Send>().size(), 2U);  // What both batches wait for.
+}
+
+TEST_F(ReplicaReadsTest, WhatWasHeardBeforeASilenceDoesNotEndIt) {
+  Start(2);
+  Begin(1, 1, 30s, 4 << 20);
+  const NodeIndex silent = Only<Reads::Send>().node;
+  const auto before = now_;
+  Pass(100ms);
+  ASSERT_EQ(All<Reads::Send>().size(), 1U);
+  Step(Reads::Heard{silent, before});
+  const auto other = sent_.rbegin()->second;
+  Arrive(other.leg, 0);
+  EXPECT_EQ(Only<Reads::Drop>().node, silent);  // Its connection is not trusted any more.
+}
+
 TEST_F(ReplicaReadsTest, TimeInWhichTheOwnerIsAwayDoesNotCount) {
   Begin(1, 1, 2s, 4 << 20);
   now_ += 10s;
@@ -438,6 +497,14 @@ TEST_F(HedgeTest, OnlyOneInTwentyPartsIsHedged) {
   EXPECT_EQ(hedge.parts.size(), 5U);
   EXPECT_FALSE(hedge.is_direct);
   EXPECT_NE(hedge.node, first.node);
+}
+
+TEST_F(HedgeTest, FewHedgesAreSavedUp) {
+  health_->NoteParts(1'000'000);
+  health_->NoteParts(1'000'000);
+  std::uint32_t count = 0;
+  while (health_->TakeHedge()) ++count;
+  EXPECT_EQ(count, ReplicaHealth::kHedgesMax);
 }
 
 TEST_F(HedgeTest, AHedgeThatWinsEndsItsPartWithTheRestOfTheLeg) {
@@ -497,11 +564,18 @@ TEST_F(HedgeTest, LargePartsAreNotHedged) {
 }
 
 TEST_F(HedgeTest, ANodeThatIsSlowByHabitIsNotTakenForSilent) {
-  for (int i = 0; i < 2000; ++i) health_->NoteLatency(300ms);
+  for (int i = 0; i < 2000; ++i) health_->NoteLatency(150ms);
   Begin(1, 1, 30s, 4 << 20);
   Pass(590ms);
   EXPECT_TRUE(All<Reads::Send>().empty());
   Pass(300ms);
+  EXPECT_EQ(All<Reads::Send>().size(), 1U);
+}
+
+TEST_F(HedgeTest, AFewLateAnswersDoNotMakeItWaitLongerForASilentNode) {
+  for (int i = 0; i < 20; ++i) health_->NoteLatency(400ms);
+  Begin(1, 1, 30s, 4 << 20);
+  Pass(100ms);
   EXPECT_EQ(All<Reads::Send>().size(), 1U);
 }
 

@@ -7,9 +7,13 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+
+#include "child.h"
 #include "endpoint_pairs.h"
 #include "libffrecord/net/transport/endpoint.h"
 #include "libffrecord/net/transport/socket_stream.h"
@@ -53,6 +57,22 @@ TEST(AddressTest, OthersAreRefusedByName) {
     EXPECT_EQ(address.error().code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(address.error().message, HasSubstr("'" + std::string(text) + "'"));
   }
+}
+
+// A name is looked up in a thread. The limit counts for no superuser.
+TEST(TcpTest, WithoutAThreadANameIsAnErrorAndAnAddressConnects) {
+  auto listener = TcpListener::Listen({"127.0.0.1", 0}).value();
+  EXPECT_EQ(ffrecord::test::RunInChild([&] {
+              const rlimit none{0, 0};
+              if (::setrlimit(RLIMIT_NPROC, &none) != 0) return 1;
+              if (::geteuid() == 0 && ::setuid(65'534) != 0) return ffrecord::test::kSkipped;
+              const auto by_name = ConnectTcp({"localhost", listener.address().port}, Soon());
+              if (by_name || by_name.error().code != ErrorCode::kIo ||
+                  by_name.error().system_errno != EAGAIN)
+                return 2;
+              return ConnectTcp(listener.address(), Soon()) ? 0 : 3;
+            }),
+            0);
 }
 
 TEST(TcpTest, NamesAndBothFamiliesConnect) {

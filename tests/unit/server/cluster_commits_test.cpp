@@ -32,7 +32,7 @@ class ClusterPublicationTest : public testing::Test {
     one_.Run(1s);
   }
   void Begin(Publication::Mode mode, const std::vector<ManifestExtent>& extents,
-             std::uint8_t replicas = 2) {
+             std::uint8_t replicas = 2, std::chrono::milliseconds time = 100ms) {
     Publication::Request request;
     request.mode = mode;
     request.name = "set";
@@ -41,7 +41,7 @@ class ClusterPublicationTest : public testing::Test {
     if (mode != Publication::Mode::kRemove) request.manifest = one_.ManifestOf(extents);
     request.deadline = one_.now + 60s;
     (void)one_.node->Begin(std::move(request));
-    one_.Run(100ms);
+    one_.Run(time);
   }
   void AnswerAll() {
     for (int round = 0; round < 5; ++round) {
@@ -206,6 +206,58 @@ TEST_F(ClusterPublicationTest, ARemovalListsWhatNoOtherNameHasAndRestsOnTheGener
   EXPECT_FALSE(tombstone.Names(extent_.id));
 }
 
+TEST_F(ClusterPublicationTest, ARemovalWithoutAnAnswerIsNotMadeAgainOfWhatCameLater) {
+  one_.Publish("set", {extent_}, 2, 31);
+  one_.loses_answers = true;
+  Begin(Publication::Mode::kRemove, {}, 2, 1ms);
+  ASSERT_EQ(one_.RevisionOf("datasets/set"), 0U);
+  one_.loses_answers = false;
+  one_.Publish("set", {extent_}, 2, 32);  // By another client, who is told that it was published.
+  one_.Run(2s);
+  EXPECT_NE(one_.RevisionOf("datasets/set"), 0U);
+  EXPECT_EQ(Refused(), ErrorCode::kConflict);
+}
+
+TEST_F(ClusterPublicationTest, ANameWhoseManifestIsLostIsRemovedAndItsExtentsStay) {
+  one_.lost_bodies = {31, 32};
+  one_.Publish("set", {extent_}, 2, 31);
+  one_.Publish("other", {extent_}, 2, 32);
+  one_.Run(61s);
+  one_.commits.clear();
+  Begin(Publication::Mode::kRemove, {});
+  const auto result = Outcome();
+  ASSERT_TRUE(result && *result);
+  EXPECT_EQ(one_.RevisionOf("datasets/set"), 0U);
+  ASSERT_EQ(one_.commits.size(), 1U);
+  EXPECT_TRUE(std::ranges::none_of(one_.commits.front().puts, [](const auto& put) {
+    return put.key.starts_with(kTombstoneKeys);
+  }));
+}
+
+TEST_F(ClusterPublicationTest, ANameIsNotRemovedWithoutItsManifestBeforeThatWasSought) {
+  one_.is_store_silent = true;
+  one_.lost_bodies = {31};
+  one_.Publish("other", {extent_}, 2, 31);
+  one_.Publish("set", {extent_}, 2, 32);
+  one_.is_store_silent = false;
+  Begin(Publication::Mode::kRemove, {});
+  one_.Run(5s);
+  EXPECT_FALSE(Outcome());
+  EXPECT_NE(one_.RevisionOf("datasets/set"), 0U);
+}
+
+TEST_F(ClusterPublicationTest, ALostManifestIsNamedWhereItKeepsOthersFromBeingPublished) {
+  one_.lost_bodies = {31};
+  one_.Publish("other", {extent_}, 2, 31);
+  one_.Run(1s);
+  Begin(Publication::Mode::kCreate, {one_.ExtentOf(true, kUpload)});
+  one_.Run(61s);
+  const auto result = Outcome();
+  ASSERT_TRUE(result && !*result);
+  EXPECT_EQ(result->error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_NE(result->error().message.find("(other)"), std::string::npos) << result->error().message;
+}
+
 TEST_F(ClusterPublicationTest, AnUploadThatWasGivenUpDoesNotBeginAnew) {
   TombstoneRecord record;
   record.upload = 99;
@@ -245,6 +297,33 @@ TEST_F(ClusterLeaderTest, AChangeOfTheSlotMapComparesItsKey) {
   EXPECT_TRUE(Compares(one_.commits.front(), std::string(kLeaderKey), fence()));
 }
 
+TEST_F(ClusterLeaderTest, OneThatWaitsIsNeitherPlacedNorAskedNorLetIn) {
+  one_.Put("members/n5", MemberRecord{MemberRecord::State::kWaiting, 1, "d-n5"}.Encode());
+  one_.Put(Key(kNodeKeys, "n5"), NodeRecord{1, 0, ""}.Encode());
+  one_.Put("deletes/name-1-0", TombstoneRecord{}.Encode());
+  one_.Run(5s);
+  EXPECT_TRUE(one_.commits.empty());
+  EXPECT_EQ(one_.Asked<AskBuried>().size(), 4U);
+}
+
+TEST(ClusterApprovalTest, ALeaderThatMayLetsThoseInThatWait) {
+  OneNode one("", 4096, /*approves_members=*/true);
+  one.Run(3s);
+  one.commits.clear();
+  const MemberRecord waiting{MemberRecord::State::kWaiting, 3, "d-n5"};
+  one.Put("members/n5", waiting.Encode());
+  one.Put("members/n6", MemberRecord{MemberRecord::State::kOut, 1, "d-n6"}.Encode());
+  one.Run(2s);
+
+  ASSERT_FALSE(one.commits.empty());
+  const MetaStore::Commit& commit = one.commits.front();
+  ASSERT_EQ(commit.puts.size(), 1U);
+  EXPECT_EQ(commit.puts.front().key, "members/n5");
+  EXPECT_EQ(MemberRecord::Decode(commit.puts.front().value).value(),
+            (MemberRecord{MemberRecord::State::kIn, 3, "d-n5"}));
+  EXPECT_TRUE(Compares(commit, std::string(kLeaderKey), one.RevisionOf(std::string(kLeaderKey))));
+}
+
 TEST_F(ClusterLeaderTest, ASilentUploadIsGivenUpAndOneThatGoesOnIsNot) {
   one_.Put(UploadKey(5), {});
   one_.Run(65s);
@@ -262,6 +341,21 @@ TEST_F(ClusterLeaderTest, ASilentUploadIsGivenUpAndOneThatGoesOnIsNot) {
   EXPECT_TRUE(Compares(one_.commits.front(), std::string(kLeaderKey), fence()));
 }
 
+TEST_F(ClusterLeaderTest, WhatIsHeardWhileTheStoreIsInDoubtIsNotForgotten) {
+  one_.Put(UploadKey(5), {});
+  one_.Run(65s);
+  one_.is_store_silent = true;
+  one_.PutBack(one_.state);  // The watch breaks, and the store has nothing new to tell.
+  AnswerFlags<AskHeard>(true);
+  one_.is_store_silent = false;
+  one_.Answer<MetaStore::ListRequest>(
+      [&](const MetaStore::ListRequest& request) { return one_.state.List(request); });
+  one_.Run(50s);
+  EXPECT_TRUE(one_.Asked<AskHeard>().empty());
+  one_.Run(15s);
+  EXPECT_FALSE(one_.Asked<AskHeard>().empty());
+}
+
 TEST_F(ClusterLeaderTest, ATombstoneGoesWhenAllNodesSayThatNothingIsLeft) {
   one_.Put("deletes/name-1-0", TombstoneRecord{}.Encode());
   one_.Run(3s);
@@ -274,6 +368,43 @@ TEST_F(ClusterLeaderTest, ATombstoneGoesWhenAllNodesSayThatNothingIsLeft) {
   AnswerFlags<AskBuried>(true);
   ASSERT_EQ(one_.commits.size(), 1U);
   EXPECT_TRUE(Deletes(one_.commits.front(), "deletes/name-1-0"));
+}
+
+TEST_F(ClusterLeaderTest, TombstonesInTheirGraceKeepNoOthers) {
+  for (int i = 0; i < 200; ++i)
+    one_.Put("deletes/name-" + std::to_string(i), TombstoneRecord{}.Encode());
+  one_.Put(UploadTombstoneKey(5), TombstoneRecord{}.Encode());
+  for (int round = 0; round < 20; ++round) {
+    one_.Run(1s);
+    one_.Answer<AskBuried>([](const AskBuried& question) {
+      Flags flags;
+      for (const std::string& key : question.keys) flags.push_back(key == UploadTombstoneKey(5));
+      return Result<Flags>(flags);
+    });
+  }
+  EXPECT_EQ(one_.RevisionOf(UploadTombstoneKey(5)), 0U);
+}
+
+TEST_F(ClusterLeaderTest, AMapIsAtItsEndOnceThoseWhoOwnSlotsHaveAll) {
+  one_.Put("members/n4", MemberRecord{MemberRecord::State::kDraining, 1, "d-n4"}.Encode());
+  const auto slots = [&] {
+    return SlotsRecord::Decode(one_.state.Get(std::string(kSlotsKey))->value).value();
+  };
+  bool is_filled = false;  // n3.
+  const auto ask = [&] {
+    for (int round = 0; round < 10; ++round) {
+      one_.Run(1s);
+      one_.Answer<AskFilled>([&](const AskFilled& question) -> Result<Flags> {
+        EXPECT_NE(question.node, "n4");  // It is to own nothing, and may be stopped already.
+        return Flags{question.node != "n3" || is_filled};
+      });
+    }
+  };
+  ask();
+  EXPECT_TRUE(slots().previous);
+  is_filled = true;
+  ask();
+  EXPECT_FALSE(slots().previous);
 }
 
 TEST_F(ClusterLeaderTest, AnswersAreAboutTheTombstoneThatWasAskedAbout) {

@@ -57,6 +57,21 @@ class LeaseKeeperTest : public testing::Test {
   CallId call_ = 0;
 };
 
+TEST_F(LeaseKeeperTest, AStoreThatWentBackIsAskedForTheKeyThoughTheLeaseGoesOn) {
+  Grant(kStart, kStart, 9);
+  Name(kStart, Fate::kCommitted);
+  (void)out_.Take();
+  ASSERT_TRUE(keeper_.IsLeased(kStart + 1s));
+
+  keeper_.LookAgain(kStart + 1s);
+
+  EXPECT_FALSE(keeper_.IsLeased(kStart + 1s));
+  (void)Asked<GetKey>(kStart + 1s);
+  Answer(kStart + 1s, Result<std::optional<MetaStore::KeyValue>>(std::nullopt));
+  Name(kStart + 1s, Fate::kCommitted);
+  EXPECT_TRUE(keeper_.IsLeased(kStart + 2s));
+}
+
 TEST_F(LeaseKeeperTest, ItCountsFromWhenItAskedAndLeavesOutASixteenth) {
   Grant(kStart, kStart + 2s, 3);
   Name(kStart + 3s, Fate::kCommitted);
@@ -105,15 +120,17 @@ TEST_F(LeaseKeeperTest, TheKeyOfAnotherStartHasToEndByItself) {
   Grant(kStart, kStart, 3);
   Name(kStart, Fate::kLost);
   EXPECT_EQ(Last<GetKey>().key, "nodes/n1");
-  const MetaStore::KeyValue other{"nodes/n1", NodeRecord{8, 2, ""}.Encode(), 4};
+  const MetaStore::KeyValue other{"nodes/n1", NodeRecord{8, 2, "host2:9400"}.Encode(), 4};
 
   Answer(kStart, Result<std::optional<MetaStore::KeyValue>>(other));
 
   EXPECT_FALSE(keeper_.IsLeased(kStart));
+  EXPECT_EQ(keeper_.rival(), "host2:9400");
   EXPECT_EQ(Asked<GetKey>(kStart + 1s).key, "nodes/n1");  // Looks again, and again.
   Answer(kStart + 1s, Result<std::optional<MetaStore::KeyValue>>(std::nullopt));
   Name(kStart + 1s, Fate::kCommitted);
   EXPECT_TRUE(keeper_.IsLeased(kStart + 1s));
+  EXPECT_EQ(keeper_.rival(), "");
 }
 
 TEST_F(LeaseKeeperTest, ACommitWhoseAnswerWasLostIsLookedUp) {
@@ -144,6 +161,7 @@ class KeyMirrorTest : public testing::Test {
   void List(std::vector<MetaStore::KeyValue> entries, std::uint64_t revision) {
     Answer(Result<MetaStore::Page>(MetaStore::Page{std::move(entries), false, revision}));
   }
+  // The store says what it is after a break, and what its revision is.
   static MetaStore::KeyValue Entry(const std::string& key, std::uint64_t revision) {
     return {key, {}, revision};
   }
@@ -163,6 +181,7 @@ TEST_F(KeyMirrorTest, AfterABreakItGoesOnBehindTheLastChange) {
   Answer(MetaStore::News{MetaStore::News::Kind::kBroken, {}, std::nullopt});
 
   EXPECT_EQ(Asked<WatchKeys>(kStart + 1s).from_revision, 9U);
+  EXPECT_TRUE(mirror_.was_listed());
   EXPECT_NE(mirror_.Find("a"), nullptr);
   EXPECT_EQ(mirror_.Find("b")->mod_revision, 8U);
 }

@@ -47,7 +47,7 @@ class ClusterProcessesTest : public testing::Test {
         FFRECORDD, std::vector<std::string>{"--data", folder_ / node.id, "--listen", node.address,
                                             "--cores", "1", "--cluster", "test", "--coordinator",
                                             "etcd:" + etcd_->AddressOf(0), "--node", node.id,
-                                            "--lease-s", "5"});
+                                            "--lease-s", "5", "--approval", "automatic"});
     node.address = node.process->WaitReady();
     ASSERT_FALSE(node.address.empty()) << node.process->output();
   }

@@ -94,6 +94,174 @@ TEST(ClusterPromisesTest, OtherBytesThanPublishedAreDroppedAndPulled) {
   EXPECT_TRUE(std::ranges::any_of(pulls, [&](const auto& pull) { return pull.extent == owned; }));
 }
 
+// Repair and removal of replicas, a few at a time.
+class ClusterBatchesTest : public testing::Test {
+ protected:
+  static constexpr std::size_t kCount = 7;
+
+  // So many extents, all of which n1 should hold, or none of which it should.
+  std::vector<ManifestExtent> Extents(bool are_owned) {
+    std::vector<ManifestExtent> extents;
+    for (std::uint64_t i = 0; i < kCount; ++i)
+      extents.push_back(one_.ExtentOf(are_owned, (are_owned ? 100 : 200) + i));
+    return extents;
+  }
+  // Others hold, or promise, this one alone.
+  void AnswerFor(const ManifestExtent& good, Holding holding) {
+    one_.Answer<AskHoldings>([&](const AskHoldings& question) {
+      Holdings holdings;
+      for (const ManifestExtent& extent : question.extents)
+        holdings.push_back(extent.id == good.id ? holding : Holding::kAbsent);
+      return Result<Holdings>(holdings);
+    });
+  }
+
+  OneNode one_{"n2", 2};
+};
+
+TEST_F(ClusterBatchesTest, WhatIsLostHoldsUpNoRepair) {
+  const auto extents = Extents(true);
+  one_.Publish("set", extents, 2, 31);
+  for (const ManifestExtent& good : extents) {
+    bool is_pulled = false;
+    for (int round = 0; round < 20 && !is_pulled; ++round) {
+      one_.Run(1s);
+      AnswerFor(good, Holding::kHeld);
+      is_pulled = !one_.Asked<PullExtent>().empty();
+    }
+    EXPECT_TRUE(is_pulled);
+    one_.Answer<PullExtent>([&](const PullExtent& pull) {
+      one_.extents.extents[pull.extent.id] = pull.extent;
+      return Result<void>();
+    });
+  }
+}
+
+TEST_F(ClusterBatchesTest, WhatIsNotPromisedHoldsUpNoDrop) {
+  const auto extents = Extents(false);
+  one_.Publish("set", extents, 2, 31);
+  for (const auto& extent : extents) one_.extents.extents[extent.id] = extent;
+  for (const ManifestExtent& good : extents) {
+    std::vector<ExtentId> drops;
+    for (int round = 0; round < 20 && drops.empty(); ++round) {
+      one_.Run(1s);
+      AnswerFor(good, Holding::kPromised);
+      drops = one_.TakeDrops();
+    }
+    EXPECT_EQ(drops, std::vector{good.id});
+  }
+}
+
+TEST_F(ClusterBatchesTest, ANodeWithoutRoomDropsWhatIsOthers) {
+  const auto missing = one_.ExtentOf(true, 100), extra = one_.ExtentOf(false, 200);
+  one_.Publish("set", {missing, extra}, 2, 31);
+  one_.extents.extents[extra.id] = extra;
+  one_.extents.has_room = false;
+  std::vector<ExtentId> drops;
+  for (int round = 0; round < 10 && drops.empty(); ++round) {
+    one_.Run(1s);
+    one_.AnswerHoldings(Holding::kPromised);
+    drops = one_.TakeDrops();
+  }
+  EXPECT_EQ(drops, std::vector{extra.id});
+}
+
+TEST_F(ClusterBatchesTest, WhatNobodyHasIsNotAskedForAllTheTime) {
+  one_.Publish("set", {one_.ExtentOf(true, 100)}, 2, 31);
+  std::size_t questions = 0;
+  for (int step = 0; step < 1000; ++step) {
+    one_.Run(10ms);
+    questions += one_.Asked<AskHoldings>().size();
+    one_.AnswerHoldings(Holding::kAbsent);
+  }
+  EXPECT_GT(questions, 0U);
+  EXPECT_LE(questions, 3U * 11);  // Of three nodes, once a second.
+}
+
+TEST_F(ClusterBatchesTest, WhatCannotBeWrittenIsNotPulledAllTheTime) {
+  one_.Publish("set", {one_.ExtentOf(true, 100)}, 2, 31);
+  std::size_t pulls = 0;
+  for (int step = 0; step < 1000; ++step) {
+    one_.Run(10ms);
+    one_.AnswerHoldings(Holding::kHeld);
+    pulls += one_.Asked<PullExtent>().size();
+    one_.Answer<PullExtent>([](const PullExtent&) {
+      return Result<void>(Error{ErrorCode::kIo, "the disk fails"});
+    });
+  }
+  EXPECT_GT(pulls, 0U);
+  EXPECT_LE(pulls, 11U);
+}
+
+// A node walks all extents after a change alone: whatever changes is a change.
+class ClusterLooksTest : public testing::Test {
+ protected:
+  ClusterLooksTest() {
+    one_.Publish("set", {owned_, other_}, 2, 31);
+    one_.extents.extents[owned_.id] = owned_;
+    one_.Run(4s);
+    EXPECT_TRUE(one_.Asked<AskHoldings>().empty());
+  }
+  bool IsAskedFor(const ManifestExtent& extent, bool with_promise) const {
+    return std::ranges::any_of(one_.Asked<AskHoldings>(), [&](const AskHoldings& question) {
+      return (question.promise_version != 0) == with_promise &&
+             std::ranges::find(question.extents, extent) != question.extents.end();
+    });
+  }
+
+  OneNode one_;
+  const ManifestExtent owned_ = one_.ExtentOf(true, 21);
+  const ManifestExtent other_ = one_.ExtentOf(false, 22);
+};
+
+TEST_F(ClusterLooksTest, AReplicaThatIsDamagedLaterIsRepaired) {
+  one_.extents.extents.erase(owned_.id);
+  one_.Run(3s);
+  EXPECT_TRUE(IsAskedFor(owned_, false));
+}
+
+TEST_F(ClusterLooksTest, ANewMapIsFollowed) {
+  auto changed = one_.slots;
+  ++changed.map.version;
+  const auto row = std::span(changed.map.rows)
+                       .subspan(SlotOf(other_.id) * changed.map.row_size, changed.map.row_size);
+  const std::uint16_t own = changed.map.Find("n1");
+  std::ranges::replace(row, own, row.front());  // Each node is there once.
+  row.front() = own;
+  one_.Put(std::string(kSlotsKey), changed.Encode());
+  one_.Run(3s);
+  EXPECT_TRUE(IsAskedFor(other_, false));
+}
+
+TEST_F(ClusterLooksTest, WhatIsOthersIsDroppedOnceTheyAreUp) {
+  const std::string owner = Key(kNodeKeys, one_.slots.OwnersOf(other_.id, 2).front());
+  one_.Delete(owner);
+  one_.extents.extents[other_.id] = other_;
+  one_.Run(4s);
+  EXPECT_TRUE(one_.Asked<AskHoldings>().empty());
+  one_.Put(owner, NodeRecord{1, 0, ""}.Encode());
+  one_.Run(3s);
+  EXPECT_TRUE(IsAskedFor(other_, true));
+}
+
+TEST_F(ClusterLooksTest, OtherBytesAreDroppedOnceTheNodeMayConclude) {
+  one_.is_store_silent = true;
+  one_.Run(10s);  // Its lease ends.
+  auto draft = owned_;
+  ++draft.xxh3;
+  one_.extents.extents[owned_.id] = draft;
+  one_.Run(4s);
+  EXPECT_TRUE(one_.TakeDrops().empty());
+  one_.is_store_silent = false;
+  one_.Answer<KeepLease>([](const KeepLease&) {
+    return Result<std::optional<std::chrono::milliseconds>>(std::nullopt);
+  });
+  one_.Answer<MetaStore::ListRequest>(
+      [&](const MetaStore::ListRequest& request) { return one_.state.List(request); });
+  one_.Run(4s);
+  EXPECT_EQ(one_.TakeDrops(), std::vector{owned_.id});
+}
+
 class ClusterBurialTest : public testing::Test {
  protected:
   void Bury(const ManifestExtent& extent) {
@@ -147,6 +315,21 @@ TEST_F(ClusterBurialTest, AGivenUpUploadLeavesWhatAnotherTombstoneLetsBeRead) {
   one_.Put(UploadTombstoneKey(upload.upload), upload.Encode());
   one_.Run(5s);
   EXPECT_TRUE(one_.TakeDrops().empty());
+}
+
+TEST(ClusterNamesTest, ManifestsThatAreLostKeepNoOtherFromBeingFetched) {
+  OneNode one;
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    one.lost_bodies.insert(100 + i);
+    one.Publish("lost" + std::to_string(i), {one.ExtentOf(true, 21)}, 2, 100 + i);
+  }
+  one.lost_bodies.insert(31);
+  one.Publish("set", {one.ExtentOf(true, 21)}, 2, 31);
+  one.Run(5s);
+  EXPECT_EQ(one.node->view().names.Find("set")->manifest, nullptr);
+  one.lost_bodies.erase(31);  // The node that has it is back.
+  one.Run(5s);
+  EXPECT_NE(one.node->view().names.Find("set")->manifest, nullptr);
 }
 
 TEST(ClusterNamesTest, ReplicasAreTheMostThatANameAsksFor) {

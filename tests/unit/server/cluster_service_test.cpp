@@ -10,13 +10,13 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
+#include <cerrno>
+#include <future>
+#include <thread>
 
 #include "cluster_clients.h"
-#include "cut_store.h"
-#include "daemon.h"
-#include "daemon_metrics.h"
-#include "temp_folder.h"
+#include "daemon_cluster.h"
+#include "libffrecord/net/protocol/metadata_messages.h"
 #include "tokens.h"
 
 namespace ffrecord::server {
@@ -27,83 +27,7 @@ using test::Eventually;
 using test::SomeExtents;
 using namespace std::chrono_literals;
 
-class ClusterServiceTest : public testing::Test {
- protected:
-  struct Node {
-    std::string id;
-    std::shared_ptr<test::CutStore> store;
-    std::unique_ptr<test::Daemon> daemon;
-  };
-
-  ClusterServiceTest() {
-    auto opened = OpenSqliteStore(folder_ / "store.sqlite");
-    EXPECT_TRUE(opened) << opened.error().message;
-    store_ = std::move(opened).value();
-  }
-
-  void StartNodes(std::size_t count, const Server::Options& common = {}) {
-    for (std::size_t i = 0; i < count; ++i) {
-      Node& node = nodes_.emplace_back();
-      node.id = "n" + std::to_string(i + 1);
-      node.store = std::make_shared<test::CutStore>(store_);
-      Server::Options options = common;
-      options.core_count = 1;
-      options.admin = net::Address{"127.0.0.1", 0};
-      options.cluster.emplace();
-      options.cluster->connect = [store = node.store]() -> Result<std::shared_ptr<MetaStore>> {
-        return std::shared_ptr<MetaStore>(store);
-      };
-      options.cluster->service.node = node.id;
-      options.cluster->service.lease = 4s;
-      options.cluster->service.down_grace = down_grace_;
-      options.cluster->service.delete_grace = 0ms;
-      options.data = {folder_ / node.id};
-      node.daemon = std::make_unique<test::Daemon>(options);
-    }
-    ASSERT_TRUE(WaitForNodes(count));
-  }
-
-  // Until a map places slots on so many nodes, and all of them have seen it and are up.
-  bool WaitForNodes(std::size_t count) {
-    return Eventually([&] {
-      return std::ranges::all_of(nodes_, [&](const Node& node) {
-        const auto map = Client().GetMap(AddressOf(node));
-        return map && map.value().slots.nodes.size() == count &&
-               std::ranges::count_if(map.value().reply.nodes, [](const auto& one) {
-                 return one.is_up;
-               }) == static_cast<std::ptrdiff_t>(count);
-      });
-    });
-  }
-
-  static std::string AddressOf(const Node& node) { return node.daemon->address().ToString(); }
-  ClusterClient Client() const {
-    std::vector<std::string> addresses;
-    for (const Node& node : nodes_) addresses.push_back(AddressOf(node));
-    return ClusterClient(addresses, token_);
-  }
-  std::uint64_t Metric(const Node& node, const std::string& name) const {
-    return test::MetricOf(*node.daemon->server().admin_address(), name);
-  }
-  // The files of the extents on a node's disk.
-  static std::vector<std::filesystem::path> ExtentsOf(const Node& node) {
-    return node.daemon->Extents();
-  }
-  // Each is on two disks, and whole.
-  bool WaitForReplicas(const DatasetManifest& manifest) const {
-    return Eventually([&] {
-      const auto extents = test::ExtentsOf(manifest);
-      return std::ranges::all_of(
-          extents, [&](const ManifestExtent& one) { return Client().CountReplicas(one) == 2; });
-    });
-  }
-
-  test::TempFolder folder_;
-  std::shared_ptr<MetaStore> store_;
-  std::chrono::milliseconds down_grace_{600'000};
-  std::vector<std::byte> token_;
-  std::vector<Node> nodes_;
-};
+using ClusterServiceTest = test::DaemonCluster;
 
 TEST_F(ClusterServiceTest, WhatOnePublishesAllServe) {
   StartNodes(3);
@@ -167,6 +91,48 @@ TEST_F(ClusterServiceTest, TheSameAttemptHasOneEffect) {
   EXPECT_EQ(first.value(), again.value());
 }
 
+// One of two commits loses, for both compare the generation: it stores its manifest once more.
+TEST_F(ClusterServiceTest, NamesThatAreReplacedAtTheSameTimeAreAllReplaced) {
+  StartNodes(2);
+  const auto manifest = Client().Upload(SomeExtents(1, 10'000));
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  for (const char* const name : {"kept", "train/a", "train/b"})
+    ASSERT_TRUE(Client().Publish(AddressOf(nodes_[0]), name, manifest.value()));
+
+  for (int round = 0; round < 20; ++round) {
+    Result<std::uint64_t> one = std::uint64_t{0};
+    std::thread publisher(
+        [&] { one = Client().Publish(AddressOf(nodes_[0]), "train/a", manifest.value()); });
+    const auto other = Client().Publish(AddressOf(nodes_[1]), "train/b", manifest.value());
+    publisher.join();
+
+    ASSERT_TRUE(one) << one.error().message;
+    ASSERT_TRUE(other) << other.error().message;
+  }
+}
+
+TEST_F(ClusterServiceTest, AQuotaHoldsForPublicationsThroughDifferentNodes) {
+  Server::Options options;
+  options.quotas = {{"train/", 30'000}};
+  StartNodes(2, options);
+  const auto manifest = Client().Upload(SomeExtents(2, 10'000));
+  ASSERT_TRUE(manifest) << manifest.error().message;
+
+  for (int round = 0; round < 3; ++round) {
+    Result<std::uint64_t> one = std::uint64_t{0}, other = std::uint64_t{0};
+    std::thread publisher(
+        [&] { one = Client().Publish(AddressOf(nodes_[0]), "train/a", manifest.value()); });
+    other = Client().Publish(AddressOf(nodes_[1]), "train/b", manifest.value());
+    publisher.join();
+
+    ASSERT_NE(bool(one), bool(other));
+    const Error& refused = one ? other.error() : one.error();
+    EXPECT_EQ(refused.system_errno, EDQUOT) << refused.message;
+    ASSERT_TRUE(Client().Publish(AddressOf(nodes_[0]), "kept", manifest.value()));
+    ASSERT_TRUE(Client().Remove(AddressOf(nodes_[1]), one ? "train/a" : "train/b"));
+  }
+}
+
 TEST_F(ClusterServiceTest, AWipedNodePullsWhatItShouldHold) {
   StartNodes(3);
   const auto extents = SomeExtents(8, 100'000);
@@ -185,6 +151,24 @@ TEST_F(ClusterServiceTest, AWipedNodePullsWhatItShouldHold) {
   EXPECT_TRUE(Eventually([&] { return Metric(wiped, "ffrecord_cluster_extents_missing") == 0; }));
 }
 
+TEST_F(ClusterServiceTest, ANodePullsNoFasterThanItMay) {
+  pull_bytes_per_s_ = 400'000;
+  StartNodes(2);  // Both hold everything.
+  const auto manifest = Client().Upload(SomeExtents(8, 100'000));
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  ASSERT_TRUE(Client().Publish(AddressOf(nodes_[0]), "train/a", manifest.value()));
+  Node& wiped = nodes_[1];
+  wiped.daemon->Kill();
+  for (const auto& path : ExtentsOf(wiped)) std::filesystem::remove(path);
+  const auto started = std::chrono::steady_clock::now();
+
+  wiped.daemon->Start();
+
+  EXPECT_TRUE(WaitForReplicas(manifest.value()));
+  // The last extent is asked for once the seven before it have had their time.
+  EXPECT_GE(std::chrono::steady_clock::now() - started, 1750ms - PullPace::kUnusedMax);
+}
+
 TEST_F(ClusterServiceTest, OthersTakeOverWhatALostNodeHeld) {
   down_grace_ = 0ms;
   StartNodes(3);
@@ -195,24 +179,6 @@ TEST_F(ClusterServiceTest, OthersTakeOverWhatALostNodeHeld) {
   nodes_[1].daemon->Kill();
 
   EXPECT_TRUE(WaitForReplicas(manifest.value()));
-}
-
-TEST_F(ClusterServiceTest, ARottenReplicaIsReplaced) {
-  Server::Options options;
-  options.scrub.period = 500ms;
-  StartNodes(2, options);
-  const auto manifest = Client().Upload(SomeExtents(1, 100'000));
-  ASSERT_TRUE(manifest) << manifest.error().message;
-  ASSERT_TRUE(Client().Publish(AddressOf(nodes_[0]), "train/a", manifest.value()));
-  Node& rotten = nodes_[1];
-  const ManifestExtent extent = test::ExtentsOf(manifest.value()).front();
-  for (const auto& path : ExtentsOf(rotten)) {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(5000);
-    file.put('!');
-  }
-
-  EXPECT_TRUE(Eventually([&] { return Client().CountReplicas(extent) == 2; }));
 }
 
 TEST_F(ClusterServiceTest, WhatIsRemovedGoesFromAllDisks) {
@@ -229,6 +195,33 @@ TEST_F(ClusterServiceTest, WhatIsRemovedGoesFromAllDisks) {
   }));
   for (const Node& node : nodes_)
     EXPECT_EQ(Client().Resolve(AddressOf(node), "train/a").error().code, ErrorCode::kNotFound);
+}
+
+class ClusterAddressTest : public test::DaemonCluster {
+ protected:
+  void Adjust(const std::string& node, Server::Options& options) override {
+    if (node == "n3") options.cluster->service.advertise = AddressOf(nodes_[1]);
+  }
+  static bool Says(const Node& node, const std::string& text) {
+    return Page(node, "/cluster").find(text) != std::string::npos;
+  }
+};
+
+// Else one disk would count as two.
+TEST_F(ClusterAddressTest, ANodeAtTheAddressOfAnotherIsNotTakenForIt) {
+  StartNodes(2);
+  const auto manifest = Client().Upload(SomeExtents(8, 20'000));
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  ASSERT_TRUE(Client().Publish(AddressOf(nodes_[0]), "train/a", manifest.value()));
+
+  StartNode("n3");
+
+  // Whichever of them asks it.
+  EXPECT_TRUE(Eventually([&] {
+    return Says(nodes_[0], "and node n2 of cluster") || Says(nodes_[1], "and node n2 of cluster");
+  })) << Page(nodes_[0], "/cluster");
+  // Nobody has taken n2's word that n3 has its extents.
+  EXPECT_TRUE(Says(nodes_[0], "\"moving\": true"));
 }
 
 TEST_F(ClusterServiceTest, WithoutTheStoreReadsGoOnAndPublishingSaysWhy) {
@@ -295,6 +288,89 @@ TEST_F(ClusterServiceTest, ANodeOfAnotherClusterDoesNotTakePart) {
   }));
 }
 
+TEST_F(ClusterServiceTest, AStoreThatWasMadeAnewIsNotTakenForTheOldOne) {
+  StartNodes(2);
+  const auto manifest = Client().Upload(SomeExtents(2, 10'000));
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  ASSERT_TRUE(Client().Publish(AddressOf(nodes_[0]), "train/a", manifest.value()));
+  for (const Node& node : nodes_) ASSERT_TRUE(Client().Resolve(AddressOf(node), "train/a"));
+
+  std::shared_ptr<MetaStore> anew = OpenSqliteStore(folder_ / "anew.sqlite").value();
+  for (Node& node : nodes_) node.store->LeadTo(anew);
+
+  for (const Node& node : nodes_) {
+    EXPECT_TRUE(Eventually([&] { return Metric(node, "ffrecord_cluster_frozen") == 1; }));
+    EXPECT_TRUE(Eventually([&] { return Metric(node, "ffrecord_cluster_leased") == 0; }));
+    EXPECT_EQ(Client().Resolve(AddressOf(node), "train/a").value(), manifest.value());
+    EXPECT_EQ(Client().GetMap(AddressOf(node)).value().slots.nodes.size(), 2U);
+  }
+  std::promise<Result<MetaStore::Page>> listed;
+  anew->List({}, test::Within(20s),
+             [&](Result<MetaStore::Page> page) { listed.set_value(std::move(page)); });
+  EXPECT_TRUE(listed.get_future().get().value().entries.empty());
+}
+
+TEST_F(ClusterServiceTest, AManifestThatNoDiskHasIsRestoredByWhoeverKnowsIt) {
+  StartNodes(3);
+  const auto manifest = Client().Upload(SomeExtents(4, 10'000));
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  ASSERT_TRUE(Client().Publish(AddressOf(nodes_[0]), "train/a", manifest.value()));
+  for (const Node& node : nodes_) ASSERT_TRUE(Client().Resolve(AddressOf(node), "train/a"));
+  const auto is_of_manifest = [](const std::filesystem::path& path) {
+    return path.filename().string().ends_with("ffffffff00000000");
+  };
+  const auto copies = [&] {
+    std::ptrdiff_t count = 0;
+    for (const Node& node : nodes_) count += std::ranges::count_if(ExtentsOf(node), is_of_manifest);
+    return count;
+  };
+  ASSERT_EQ(copies(), 2);
+
+  for (Node& node : nodes_) {
+    EXPECT_TRUE(node.daemon->Stop(20s));
+    node.daemon->Kill();
+    for (const auto& path : ExtentsOf(node))
+      if (is_of_manifest(path)) std::filesystem::remove(path);
+  }
+  for (Node& node : nodes_) node.daemon->Start();
+
+  ASSERT_TRUE(WaitForNodes(3));
+  EXPECT_TRUE(Eventually([&] { return copies() >= 2; }));
+  const auto later = Client().Publish(AddressOf(nodes_[1]), "train/b", manifest.value());
+  EXPECT_TRUE(later) << later.error().message;
+}
+
+TEST_F(ClusterServiceTest, ANodeWhoseReplicasHaveNowhereToGoIsNotDrained) {
+  StartNodes(2);
+
+  const auto set = Client().SetMember(AddressOf(nodes_[0]), "n2", net::MemberState::kDraining);
+
+  ASSERT_FALSE(set);
+  EXPECT_EQ(set.error().code, ErrorCode::kConflict) << set.error().message;
+  EXPECT_NE(set.error().message.find("1 other failure domains"), std::string::npos)
+      << set.error().message;
+}
+
+// Each by itself could go. The map still has weight for both when they are asked for.
+TEST_F(ClusterServiceTest, OfTwoNodesThatCannotBothGoOneIsDrained) {
+  StartNodes(3);
+  for (int round = 0; round < 5; ++round) {
+    Result<void> first, second;
+    std::thread other([&] {
+      first = Client().SetMember(AddressOf(nodes_[1]), "n2", net::MemberState::kDraining);
+    });
+    second = Client().SetMember(AddressOf(nodes_[0]), "n3", net::MemberState::kDraining);
+    other.join();
+
+    EXPECT_NE(bool(first), bool(second)) << round;
+    const Result<void>& refused = first ? second : first;
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kConflict) << refused.error().message;
+    const std::string drained = first ? "n2" : "n3";
+    ASSERT_TRUE(Client().SetMember(AddressOf(nodes_[0]), drained, net::MemberState::kIn));
+  }
+}
+
 TEST_F(ClusterServiceTest, OperatorsDrainANode) {
   StartNodes(3);
   const auto manifest = Client().Upload(SomeExtents(8, 20'000));
@@ -329,6 +405,18 @@ TEST_F(ClusterServiceTest, OnlyNodesAskWhatNodesAsk) {
   EXPECT_EQ(asked.error().code, ErrorCode::kDenied);
   EXPECT_EQ(Client().SetMember(AddressOf(nodes_[0]), "n2", net::MemberState::kOut).error().code,
             ErrorCode::kDenied);
+  // Nor may everybody do what operators do.
+  const net::MetadataHistory history{net::MetadataHistory::Action::kConfirm, false, 1};
+  const std::pair<net::FrameType, std::vector<std::byte>> requests[] = {
+      {net::FrameType::kSetLevel, net::SetLevel{1}.Encode()},
+      {net::FrameType::kMetadataList, net::MetadataList{}.Encode()},
+      {net::FrameType::kMetadataPut, net::MetadataPut{7, true, {}}.Encode()},
+      {net::FrameType::kMetadataHistory, history.Encode()}};
+  for (const auto& [type, body] : requests) {
+    const auto done = channel->Call(type, body, {}, test::Within(20s), "what operators do");
+    ASSERT_FALSE(done) << static_cast<int>(type);
+    EXPECT_EQ(done.error().code, ErrorCode::kDenied) << static_cast<int>(type);
+  }
 }
 
 TEST_F(ClusterServiceTest, ADaemonThatStopsAnswersWhoWaits) {

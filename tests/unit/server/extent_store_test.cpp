@@ -289,6 +289,56 @@ TEST_F(ExtentStoreTest, AnExtentThatIsMarkedDeletedIsNotFoundAndItsFileStaysUnti
   EXPECT_EQ(FileCount(), 0U);
 }
 
+TEST_F(ExtentStoreTest, ADeletionThatIsTakenBackLeavesAllAsItWas) {
+  Put(id_, "some data");
+  EXPECT_TRUE(store_->Mark(*store_->Find(id_), true));
+  const auto totals = [&] {
+    const Disk::Totals& now = store_->disks().front()->totals();
+    return std::tuple(now.extent_count.load(), now.size_bytes.load(), now.bad_count.load());
+  };
+  const auto before = totals();
+
+  const ExtentPtr deleted = store_->MarkDeleted(id_);
+  store_->TakeBack(*deleted);
+
+  const ExtentPtr found = store_->Find(id_);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->size_bytes, 9U);
+  EXPECT_EQ(found->xxh3, Xxh3(AsBytes("some data")));
+  EXPECT_TRUE(found->is_bad);
+  EXPECT_FALSE(found->is_deleted);
+  EXPECT_EQ(totals(), before);
+  EXPECT_TRUE(store_->InMotion().empty());
+}
+
+TEST_F(ExtentStoreTest, WhatIsDeletedOnceMoreStaysDeleted) {
+  Put(id_, "some data");
+  const ExtentPtr deleted = store_->MarkDeleted(id_);
+  EXPECT_FALSE(store_->MarkDeleted(id_));
+
+  store_->TakeBack(*deleted);
+
+  EXPECT_FALSE(store_->Find(id_));
+  EXPECT_FALSE(test::Create(*store_, id_, 9));
+}
+
+TEST_F(ExtentStoreTest, EachChangeOfWhatIsHereIsCounted) {
+  std::uint64_t before = store_->change_count();
+  const auto has_changed = [&] {
+    return std::exchange(before, store_->change_count()) != store_->change_count();
+  };
+  Put(id_, "data");
+  EXPECT_TRUE(has_changed());
+  EXPECT_TRUE(store_->Mark(*store_->Find(id_), true));
+  EXPECT_TRUE(has_changed());
+  EXPECT_FALSE(store_->Mark(*store_->Find(id_), true));
+  EXPECT_FALSE(has_changed());
+  EXPECT_TRUE(store_->Mark(*store_->Find(id_), false));
+  EXPECT_TRUE(has_changed());
+  EXPECT_TRUE(store_->MarkDeleted(id_));
+  EXPECT_TRUE(has_changed());
+}
+
 TEST(ExtentStoreOnAFullDiskTest, RefusesAtTheStartAndLeavesNothing) {
   const TempFolder folder;
   if (::mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=1m") != 0)

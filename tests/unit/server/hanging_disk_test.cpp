@@ -1,7 +1,7 @@
-// Goal: a disk on which deletions or writes hang keeps its own extents, and no other disk's: new
-// ones go to the others, names are listed and published, and room is told.
-// Method: a daemon, or a store, with two disks in this process, whose unlink(), mkdir(), syncs and
-// statvfs() wait, or fail, in one of their folders.
+// Goal: a disk on which deletions, writes or opens hang keeps its own extents, and no other disk's:
+// new ones go to the others, names are listed and published, room is told, and all else is read.
+// Method: a daemon, or a store, with two disks in this process, whose unlink(), mkdir(), syncs,
+// statvfs() and opens wait, or fail, in one of their folders.
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -14,6 +14,8 @@
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -197,6 +199,138 @@ TEST(HangingOpenTest, NewExtentsGoToOtherDisks) {
 
   open_hangs = false;
   reader.join();
+}
+
+// One event loop, two disks with an extent each.
+class HangingOpenReadTest : public ServerTest {
+ protected:
+  HangingOpenReadTest() : HangingOpenReadTest(std::chrono::hours(1)) {}
+  explicit HangingOpenReadTest(std::chrono::milliseconds upload_grace)
+      : two_({.data = {folder_ / "good", folder_ / "hung"},
+              .core_count = 1,
+              .admin = net::Address{"127.0.0.1", 0},
+              .upload_grace = upload_grace}) {}
+  ~HangingOpenReadTest() override { open_hangs = false; }
+
+  void SetUp() override {
+    reader_ = ConnectTo(two_);
+    for (std::uint32_t i = 0; !good_ || !hung_; ++i) {
+      const ExtentId id = MakeExtentId(9, 0, i);
+      const std::size_t before_count = FilesIn(folder_ / "hung");
+      ASSERT_TRUE(Put(*reader_, id, kData));
+      (FilesIn(folder_ / "hung") > before_count ? hung_ : good_) = id;
+    }
+    ASSERT_TRUE(reader_->Call(FrameType::kExtentBind, net::ExtentBind{0, {*hung_}}.Encode(), {},
+                              Soon(), "a binding"));
+  }
+  // Sends a batch of the disk that hangs, and waits until its file is being opened.
+  std::uint64_t BeginHanging(std::uint32_t deadline_ms = 0) {
+    open_hangs = true;
+    net::BatchRead batch;
+    batch.deadline_ms = deadline_ms;
+    batch.entries = {{0, 0, kSize, 0}};
+    const auto request = reader_->Send(FrameType::kBatchRead, batch.Encode());
+    EXPECT_TRUE(request && reader_->Flush(Soon()));
+    EXPECT_TRUE(Eventually([] { return hanging_count > 0; }));
+    return request.value();
+  }
+  std::vector<net::EntryStatus> StatusesOf(std::uint64_t request) {
+    const auto header = reader_->Receive(request, Soon(), "the end of the batch");
+    EXPECT_TRUE(header) << header.error().message;
+    EXPECT_EQ(header.value().type, net::ReplyTo(FrameType::kBatchRead));
+    return net::BatchDone::Decode(reader_->body()).value().statuses;
+  }
+  void ExpectReads(Channel& channel, const ExtentId& id) {
+    const auto read = Read(channel, {id}, {{0, 0, kSize, 0}});
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_EQ(read.value().entries, std::vector{kData});
+  }
+  std::uint64_t held_bytes() const {
+    return test::MetricOf(*two_.server().admin_address(), "ffrecord_inflight_bytes");
+  }
+
+  static constexpr std::uint32_t kSize = 1000;
+  const std::string kData = std::string(kSize, 'd');
+  test::TempFolder folder_;
+  Daemon two_;
+  std::unique_ptr<Channel> reader_;
+  std::optional<ExtentId> good_;
+  std::optional<ExtentId> hung_;
+};
+
+TEST_F(HangingOpenReadTest, TheOtherDiskIsReadAndTheBatchGoesOnWhenTheDiskAnswers) {
+  const std::uint64_t request = BeginHanging();
+  const auto other = ConnectTo(two_);
+  EXPECT_TRUE(other->Call(FrameType::kPing, {}, {}, Soon(), "a ping"));
+  ExpectReads(*other, *good_);
+  EXPECT_EQ(held_bytes(), kSize);
+  EXPECT_GT(hanging_count, 0);
+
+  open_hangs = false;
+  const auto read = Receive(*reader_, request, 1);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read.value().entries, std::vector{kData});
+  EXPECT_TRUE(Eventually([&] { return held_bytes() == 0; }));
+}
+
+// Also what looks at them first.
+TEST_F(HangingOpenReadTest, FilesThatAreOpenAreReadAllTheSame) {
+  ExpectReads(*reader_, *hung_);
+  open_hangs = true;
+  ExpectReads(*reader_, *hung_);
+  ExpectReads(*ConnectTo(two_), *hung_);
+  EXPECT_EQ(hanging_count, 0);
+}
+
+TEST_F(HangingOpenReadTest, ABatchThatIsCancelledEndsAtOnce) {
+  const std::uint64_t request = BeginHanging();
+  ASSERT_TRUE(reader_->Send(FrameType::kCancel, net::Cancel{request}.Encode()));
+  EXPECT_EQ(StatusesOf(request), std::vector{net::EntryStatus::kCancelled});
+  EXPECT_TRUE(Eventually([&] { return held_bytes() == 0; }));
+  EXPECT_GT(hanging_count, 0);
+  open_hangs = false;
+  ExpectReads(*reader_, *hung_);
+}
+
+TEST_F(HangingOpenReadTest, ABatchEndsAtItsDeadline) {
+  const std::uint64_t request = BeginHanging(300);
+  EXPECT_EQ(StatusesOf(request), std::vector{net::EntryStatus::kDeadline});
+  EXPECT_GT(hanging_count, 0);
+  open_hangs = false;
+  ExpectReads(*reader_, *hung_);
+}
+
+TEST_F(HangingOpenReadTest, AClientThatGoesAwayLeavesNothingBehind) {
+  (void)BeginHanging();
+  reader_.reset();
+  EXPECT_TRUE(Eventually([&] { return held_bytes() == 0; }));
+  EXPECT_GT(hanging_count, 0);
+  open_hangs = false;
+  ExpectReads(*ConnectTo(two_), *hung_);
+}
+
+TEST_F(HangingOpenReadTest, ADaemonStopsWhenTheDiskAnswersAgain) {
+  (void)BeginHanging();
+  EXPECT_FALSE(two_.server().Stop(std::chrono::steady_clock::now() + 200ms));
+  open_hangs = false;
+  EXPECT_TRUE(two_.server().Stop(std::chrono::steady_clock::now() + 30s));
+}
+
+// Nobody publishes the extents: they are deleted soon.
+class HangingOpenDeletionTest : public HangingOpenReadTest {
+ protected:
+  HangingOpenDeletionTest() : HangingOpenReadTest(3s) {}
+};
+
+TEST_F(HangingOpenDeletionTest, AnExtentThatIsDeletedMeanwhileIsReadAndThenGoes) {
+  const std::uint64_t request = BeginHanging();
+  ASSERT_TRUE(Eventually([&] { return FilesIn(folder_ / "good") == 0; }));
+  open_hangs = false;
+  const auto read = Receive(*reader_, request, 1);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read.value().entries, std::vector{kData});
+  reader_.reset();
+  EXPECT_TRUE(Eventually([&] { return FilesIn(folder_ / "hung") == 0; }));
 }
 
 class HangingUploadTest : public ServerTest {

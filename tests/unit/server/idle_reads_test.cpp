@@ -16,6 +16,7 @@
 
 #include "bytes.h"
 #include "new_extents.h"
+#include "open_at_once.h"
 #include "seed.h"
 #include "temp_folder.h"
 #include "test_file.h"
@@ -138,7 +139,8 @@ class IdleReadsTest : public testing::Test {
       [this](std::string_view, std::function<void()> job) { jobs_.push_back(std::move(job)); }};
   ReadAhead::Handle plan_;
   bool holds_ = false;
-  DiskReader disk_{std::make_unique<HoldingEngine>(holds_), {.files_count_max = 4}};
+  DiskReader disk_{
+      std::make_unique<HoldingEngine>(holds_), {.files_count_max = 4}, test::OpenAtOnce(disk_)};
   ReadAheadPort port_{ahead_};
   IdleReads idle_{port_, disk_};
   const IdleReads::Clock::time_point now_ = IdleReads::Clock::now();
@@ -285,7 +287,8 @@ class TwoDisksTest : public testing::Test {
   ReadAhead::Handle plan_;
   bool holds_ = false;
   DiskReader disk_{std::make_unique<HoldingEngine>(holds_, "/hung/"),
-                   {.files_count_max = 4, .disk_count = 2}};
+                   {.files_count_max = 4, .disk_count = 2},
+                   test::OpenAtOnce(disk_)};
   ReadAheadPort port_{ahead_};
   IdleReads idle_{port_, disk_};
   std::uint64_t read_bytes_ = 0;

@@ -72,6 +72,20 @@ FFR_EXPORT Result<void> PublishDataset(
     const SessionOptions& options,
     const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 
+// Checks sealed FFRecord files that stay where they are, and publishes them as one dataset of class
+// `origin` under `address`, of a cluster: its nodes fetch them from there when they are read, and
+// cache them. `files` are objects, s3://bucket/key, or files of a folder that all nodes have at the
+// same path; the setting `origins` of the daemons must list them. Nothing is uploaded; each file is
+// read twice.
+//
+// `progress` as for PublishDataset, in the second pass. Fails as that, with kDenied if the daemons
+// may not read a file, kConflict if an object is replaced meanwhile, or if the cluster has nodes of
+// an earlier version.
+FFR_EXPORT Result<void> PublishFromOrigin(
+    std::span<const std::string> files, std::string_view address, bool replace,
+    const SessionOptions& options,
+    const std::function<void(std::uint64_t, std::uint64_t)>& progress);
+
 // One name that a daemon serves.
 struct Published {
   std::string name;

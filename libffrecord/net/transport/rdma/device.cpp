@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "libffrecord/base/event_fd.h"
@@ -147,17 +148,26 @@ Result<std::shared_ptr<RdmaDevice>> OpenRdmaDevice::Open(const Verbs& verbs,
   EventFd wake = FFR_TRY(EventFd::Make());
   std::shared_ptr<RdmaDevice> opened;
   std::string skipped;
+  bool has_threads = true;
   FFR_TRY(VisitPorts(verbs, name, [&](ibv_context* context, RdmaPort port) {
+    if (!has_threads) return false;
     if (!port.why_skipped.empty()) {
       skipped +=
           "; " + port.device + " port " + std::to_string(port.port) + ": " + port.why_skipped;
       return false;
     }
-    opened = std::make_shared<OpenRdmaDevice>(verbs, context, std::move(port), qos, std::move(gone),
-                                              std::move(wake));
-    return true;
+    try {
+      opened = std::make_shared<OpenRdmaDevice>(verbs, context, std::move(port), qos,
+                                                std::move(gone), std::move(wake));
+    } catch (const std::system_error&) {
+      has_threads = false;
+    }
+    return has_threads;
   }));
   if (opened) return opened;
+  if (!has_threads)
+    return Error{ErrorCode::kIo, "cannot open an RDMA device: the system has no thread to give",
+                 EAGAIN};
   return Error{ErrorCode::kUnavailable,
                (name.empty() ? std::string("no RDMA device can be used")
                              : "the RDMA device " + name + " cannot be used") +

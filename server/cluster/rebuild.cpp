@@ -1,0 +1,205 @@
+#include "server/cluster/rebuild.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ffrecord::server::cluster {
+namespace {
+
+constexpr std::chrono::seconds kPatience{5};
+constexpr std::chrono::milliseconds kRetry{200};
+constexpr std::size_t kNamesMax = 32;  // Of one commit, which has at most 128 operations.
+
+// The place of an incarnation among those of the record; 0: it is none of them.
+std::size_t OrderOf(std::uint64_t incarnation, const HistoryRecord& record) {
+  if (incarnation == record.incarnation) return record.ancestors.size() + 1;
+  const auto found = std::ranges::find(record.ancestors, incarnation);
+  if (found == record.ancestors.end()) return 0;
+  return static_cast<std::size_t>(found - record.ancestors.begin()) + 1;
+}
+
+// What the metadata is, if it is known and nobody has confirmed it.
+std::optional<HistoryRecord> UnconfirmedIn(const View& view, std::uint64_t& mod_revision) {
+  const MetaStore::KeyValue* const key = view.mirror.Find(kHistoryKey);
+  if (key == nullptr) return std::nullopt;
+  auto record = HistoryRecord::Decode(key->value);
+  if (!record || record.value().is_confirmed) return std::nullopt;
+  mod_revision = key->mod_revision;
+  return std::move(record).value();
+}
+
+bool IsLive(const View& view, const std::string& member) {
+  return member == view.node || view.IsLive(member);
+}
+
+}  // namespace
+
+bool IsNewer(const HistoryMark& mark, const HistoryMark& than, const HistoryRecord& record) {
+  return std::pair(OrderOf(mark.incarnation, record), mark.revision) >
+         std::pair(OrderOf(than.incarnation, record), than.revision);
+}
+
+std::vector<Difference> Compare(const std::map<std::string, NameTable::Name, std::less<>>& names,
+                                const KnownNames& known, const IsOlder& is_older) {
+  using Kind = Difference::Kind;
+  std::vector<Difference> differences;
+  for (const auto& [text, name] : known) {
+    const auto found = names.find(text);
+    if (found == names.end())
+      differences.push_back({Kind::kLost, text, name.record, 0});
+    else if (found->second.record != name.record && is_older(text, found->second.revision))
+      differences.push_back({Kind::kReplaced, text, name.record, found->second.revision});
+  }
+  for (const auto& [text, name] : names)
+    if (!known.contains(text) && is_older(text, name.revision))
+      differences.push_back({Kind::kReturned, text, name.record, name.revision});
+  std::ranges::sort(differences, {}, &Difference::name);
+  return differences;
+}
+
+void Rebuild::Restart(TimePoint now) {
+  phase_ = Phase::kMarks;
+  questions_.clear();
+  commit_ = 0;
+  awaited_ = 0;
+  next_ = now;
+}
+
+void Rebuild::Step(TimePoint now, const View& view, Outbox& out) {
+  if (result_) return;
+  if (now >= request_.deadline) {
+    result_ = Error{ErrorCode::kDeadlineExceeded,
+                    "the nodes or the coordinator did not answer in time; what was published again "
+                    "by then stays: repeat the command"};
+    return;
+  }
+  if (now < next_ || !questions_.empty() || commit_ != 0) return;
+  next_ = now + kRetry;
+  if (!view.mirror.was_listed() || !view.continuity.is_checked()) return;
+  std::uint64_t mod_revision = 0;
+  const auto record = UnconfirmedIn(view, mod_revision);
+  if (!record) {
+    result_ =
+        Error{ErrorCode::kConflict,
+              "the metadata was not put back to an older state, or that is confirmed already: "
+              "there is nothing to compare"};
+    return;
+  }
+  report_.incarnation = record->incarnation;
+  report_.why = record->why;
+  if (phase_ == Phase::kMarks) return AskMarks(now, view, out);
+  if (phase_ == Phase::kNames) return AskNames(now, *record, out);
+  if (view.mirror.revision() >= awaited_) Publish(now, view, *record, out);
+}
+
+void Rebuild::AskMarks(TimePoint now, const View& view, Outbox& out) {
+  report_.marks.clear();
+  report_.silent.clear();
+  witnesses_.clear();
+  // Those that joined after the older state are no members of it, and have seen most.
+  std::set<std::string> nodes = view.live;
+  nodes.insert(view.node);
+  const auto& entries = view.mirror.entries();
+  for (auto at = entries.lower_bound(kMemberKeys);
+       at != entries.end() && at->first.starts_with(kMemberKeys); ++at)
+    nodes.insert(*NameIn(kMemberKeys, at->first));
+  for (const std::string& node : nodes) {
+    if (IsLive(view, node))
+      questions_.emplace(out.Ask(AskKnown{node, false}, now + kPatience), node);
+    else
+      report_.silent.insert(node);
+  }
+  phase_ = Phase::kNames;
+}
+
+void Rebuild::AskNames(TimePoint now, const HistoryRecord& record, Outbox& out) {
+  const auto newest = std::ranges::max_element(witnesses_, [&](const auto& one, const auto& other) {
+    return IsNewer(other.second, one.second, record);
+  });
+  if (newest == witnesses_.end()) {
+    result_ = Error{ErrorCode::kUnavailable,
+                    "no node that answers has known anything of the metadata before; start the "
+                    "nodes that are down"};
+    return;
+  }
+  report_.witness = newest->first;
+  phase_ = Phase::kTakeNames;
+  questions_.emplace(out.Ask(AskKnown{newest->first, true}, now + kPatience), newest->first);
+}
+
+bool Rebuild::MayReplace(const View& view, const HistoryRecord& record, const std::string& name,
+                         std::uint64_t revision) const {
+  if (revision <= record.base_revision) return true;
+  const MetaStore::KeyValue* const key = view.mirror.Find(Key(kRebuiltKeys, name));
+  if (key == nullptr || key->mod_revision != revision) return false;
+  const auto mark = HistoryMark::Decode(key->value);
+  return mark && IsNewer(known_.mark, mark.value(), record);
+}
+
+void Rebuild::Publish(TimePoint now, const View& view, const HistoryRecord& record, Outbox& out) {
+  std::uint64_t mod_revision = 0;
+  (void)UnconfirmedIn(view, mod_revision);
+  report_.differences = Compare(view.names.names(), known_.names,
+                                [&](const std::string& name, std::uint64_t revision) {
+                                  return MayReplace(view, record, name, revision);
+                                });
+  MetaStore::Commit commit;
+  committing_count_ = 0;
+  for (const Difference& difference : report_.differences) {
+    const bool returned = difference.kind == Difference::Kind::kReturned;
+    if (!(returned ? request_.removes_returned : request_.publishes)) continue;
+    if (committing_count_ == kNamesMax) break;
+    ++committing_count_;
+    const std::string key = Key(kDatasetKeys, difference.name);
+    commit.compares.push_back({key, difference.revision});
+    if (returned) {
+      commit.deletes.push_back(key);
+      continue;
+    }
+    commit.puts.push_back({key, difference.record.Encode()});
+    commit.puts.push_back({Key(kRebuiltKeys, difference.name), known_.mark.Encode()});
+  }
+  if (committing_count_ == 0) {
+    result_ = report_;
+    return;
+  }
+  // Not once it is confirmed: from then on nodes may drop what these names refer to.
+  commit.compares.push_back({std::string(kHistoryKey), mod_revision});
+  commit.puts.push_back({std::string(kGenerationKey), {}});
+  commit_ = out.Ask(std::move(commit), now + kPatience);
+}
+
+bool Rebuild::Take(TimePoint now, const View& view, const Answer& answer, Outbox& out) {
+  if (commit_ != 0 && answer.id == commit_) {
+    commit_ = 0;
+    const auto& outcome = std::get<Result<MetaStore::Outcome>>(answer.reply);
+    if (outcome && outcome.value().fate == MetaStore::Outcome::Fate::kCommitted) {
+      report_.changed_count += committing_count_;
+      awaited_ = outcome.value().revision;
+      next_ = now;
+    }
+  } else if (const auto question = questions_.find(answer.id); question != questions_.end()) {
+    const std::string node = question->second;
+    questions_.erase(question);
+    const auto& known = std::get<Result<Known>>(answer.reply);
+    if (!known) {
+      report_.silent.insert(node);
+      report_.marks.erase(node);
+      witnesses_.erase(node);
+      phase_ = Phase::kNames;
+    } else if (phase_ == Phase::kTakeNames) {
+      known_ = known.value();
+      phase_ = Phase::kPublish;
+    } else {
+      report_.marks[node] = known.value().mark;
+      if (known.value().mark.revision != 0) witnesses_[node] = known.value().mark;
+    }
+    if (questions_.empty()) next_ = now;
+  } else {
+    return false;
+  }
+  Step(now, view, out);
+  return true;
+}
+
+}  // namespace ffrecord::server::cluster

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/format/dataset_manifest.h"
+#include "server/cluster/machine.h"
+#include "server/metadata/blocking_store.h"
+#include "server/service/catalog/extent_references.h"
+
+namespace ffrecord::server {
+
+// The names that a daemon has published by itself, on their way into its cluster.
+//
+// Until all are there, the daemon's own records of them stay as they are: so it can go back to
+// being by itself, and an adoption that was interrupted goes on. A name that the cluster has taken
+// is noted with the attempt that published it, so that one which is removed there later is not
+// published again.
+//
+// Thread-safe.
+class Adoption {
+ public:
+  struct Name {
+    std::string name;
+    std::uint64_t attempt = 0;
+    std::uint64_t revision = 0;  // As this daemon published it.
+    std::shared_ptr<const DatasetManifest> manifest;
+  };
+
+  // Whether `home` has names that the daemon published by itself. Fails as `home`.
+  static Result<bool> IsNeeded(BlockingStore& home);
+  // Fails as `home`, and with kCorruption if a name cannot be read: then nothing is adopted.
+  static Result<std::unique_ptr<Adoption>> Open(BlockingStore& home);
+  // Removes the daemon's own records, which makes the adoption final. Fails with kConflict if a
+  // name is not in the cluster yet, and as `home`.
+  static Result<void> Finish(BlockingStore& home);
+
+  // All extents of the daemon's own names, adopted or not. Ordered.
+  const std::vector<ExtentId>& extents() const noexcept { return extents_; }
+
+  // A name that is not in the cluster yet.
+  std::optional<Name> Find(std::string_view name) const;
+  // For each of `ids`, whether such a name refers to it that begins with `prefix`.
+  std::vector<bool> AreReferenced(std::string_view prefix, std::span<const ExtentId> ids) const {
+    return references_.AreReferenced(prefix, ids);
+  }
+  std::size_t left_count() const;
+  // Why the last name that failed did so; empty: none has. For people.
+  std::string trouble() const;
+
+  // A name to be published now; none: wait until wake(). It is given out again only after
+  // NoteFailed.
+  std::optional<Name> Next(cluster::TimePoint now);
+  cluster::TimePoint wake() const;
+  // The cluster has it. Waits for the disk of `home`.
+  Result<void> NoteTaken(const Name& name);
+  // It is tried again later.
+  void NoteFailed(const Name& name, const Error& error, cluster::TimePoint now);
+
+ private:
+  struct Pending {
+    Name name;
+    bool is_under_way = false;
+    cluster::TimePoint next{};
+    std::string trouble;
+  };
+  explicit Adoption(BlockingStore& home) : home_(home) {}
+  bool IsBusy() const;  // As many names are under way as may be. Holds the lock.
+
+  BlockingStore& home_;
+  std::vector<ExtentId> extents_;
+  ExtentReferences references_;  // Of the pending names.
+  mutable std::mutex mutex_;
+  std::map<std::string, Pending, std::less<>> pending_;
+};
+
+}  // namespace ffrecord::server

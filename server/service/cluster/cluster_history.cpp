@@ -1,0 +1,310 @@
+// What operators do with the metadata of a cluster: save it, put it back, compare it with what
+// nodes have known, and confirm it.
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "libffrecord/base/hex.h"
+#include "libffrecord/base/random.h"
+#include "server/service/cluster/cluster_service.h"
+#include "server/service/cluster/history_json.h"
+
+namespace ffrecord::server {
+namespace {
+
+using std::chrono_literals::operator""ms;
+using cluster::HistoryRecord;
+using cluster::TimePoint;
+
+constexpr auto kPatience = 10'000ms;
+constexpr auto kRebuildPatience = 25'000ms;
+// Tells an aborted restore of the same backup from other keys.
+constexpr std::string_view kRestoreKey = "restore";
+
+std::vector<std::byte> Bytes(std::uint64_t number) {
+  const auto bytes = std::as_bytes(std::span(&number, 1));
+  return {bytes.begin(), bytes.end()};
+}
+
+Error NotEmpty() {
+  return {ErrorCode::kConflict,
+          "the coordinator has metadata of this cluster already: a backup is put into an empty "
+          "one only"};
+}
+
+}  // namespace
+
+void ClusterService::ListMetadata(const net::MetadataList& request,
+                                  Done<net::MetadataListReply> done) {
+  const bool is_posted = inbox_->Post([this, request, done] {
+    if (!enrolment_->is_done()) return done(NotTakingPart());
+    MetaStore::ListRequest list;
+    list.after = request.after;
+    list.limit = net::MetadataPage::kCountMax;
+    list.revision = request.revision;
+    store_->List(list, Now() + kPatience, [done](Result<MetaStore::Page> page) {
+      if (!page) return done(std::move(page).error());
+      net::MetadataListReply reply;
+      reply.revision = page.value().revision;
+      reply.more = page.value().more;
+      for (MetaStore::KeyValue& entry : page.value().entries) {
+        reply.more = !reply.page.Add({entry.key, entry.mod_revision, std::move(entry.value)});
+        if (reply.more) break;
+        reply.more = page.value().more;
+      }
+      done(std::move(reply));
+    });
+  });
+  if (!is_posted) done(Stopped());
+}
+
+// --- Putting it back ----------------------------------------------------------------------------
+
+// A page of a backup. The cluster is founded by the last one: until then nobody takes part.
+void ClusterService::PutMetadata(const net::MetadataPut& request, Done<void> done) {
+  const bool is_posted = inbox_->Post([this, request, done] {
+    // The store decides, not what this node knows of it: it may have been emptied just now.
+    MetaStore::ListRequest list;
+    list.prefix = cluster::kDatasetKeys;
+    list.limit = 1;
+    store_->List(list, Now() + kPatience,
+                 [this, inbox = inbox_, request, done](Result<MetaStore::Page> page) {
+                   if (!page) return done(std::move(page).error());
+                   const bool is_passed_on =
+                       inbox->Post([this, request, page = std::move(page).value(), done] {
+                         PutInto(page, request, done);
+                       });
+                   if (!is_passed_on) done(Stopped());
+                 });
+  });
+  if (!is_posted) done(Stopped());
+}
+
+void ClusterService::PutInto(const MetaStore::Page& first, const net::MetadataPut& request,
+                             Done<void> done) {
+  // What the store has of this backup it has with the key that says so.
+  store_->Get(std::string(kRestoreKey), Now() + kPatience,
+              [this, inbox = inbox_, is_empty = first.entries.empty(), revision = first.revision,
+               request, done](const Result<std::optional<MetaStore::KeyValue>>& found) {
+                if (!found) return done(found.error());
+                const auto& key = found.value();
+                if (key ? key->value != Bytes(request.backup) : !is_empty) return done(NotEmpty());
+                const std::uint64_t mod_revision = key ? key->mod_revision : 0;
+                const bool is_posted = inbox->Post([this, mod_revision, revision, request, done] {
+                  CommitPage(mod_revision, revision, request, done);
+                });
+                if (!is_posted) done(Stopped());
+              });
+}
+
+void ClusterService::CommitPage(std::uint64_t restore_revision, std::uint64_t revision,
+                                const net::MetadataPut& request, Done<void> done) {
+  MetaStore::Commit commit;
+  commit.compares.push_back({std::string(cluster::kClusterKey), 0});
+  commit.compares.push_back({std::string(kRestoreKey), restore_revision});
+  for (const net::MetadataEntry& entry : request.page.entries) {
+    // Leased keys end with their nodes. A backup of this page alone has them not.
+    if (entry.key.starts_with(cluster::kNodeKeys) || entry.key == cluster::kLeaderKey ||
+        entry.key == kRestoreKey)
+      continue;
+    if (entry.key == cluster::kHistoryKey) {
+      const auto record = HistoryRecord::Decode(entry.value);
+      if (!record) return done(record.error());
+      commit.puts.push_back({entry.key, RestoredHistory(record.value(), revision + 1).Encode()});
+      continue;
+    }
+    commit.puts.push_back({entry.key, entry.value});
+  }
+  if (request.is_last)
+    commit.deletes.push_back(std::string(kRestoreKey));
+  else
+    commit.puts.push_back({std::string(kRestoreKey), Bytes(request.backup)});
+  if (request.is_last && !HasKey(commit, cluster::kClusterKey))
+    return done(
+        Error{ErrorCode::kInvalidArgument, "the backup does not say of which cluster it is"});
+  store_->TryCommit(std::move(commit), Now() + kPatience,
+                    [done](const Result<MetaStore::Outcome>& outcome) {
+                      if (!outcome) return done(outcome.error());
+                      using Fate = MetaStore::Outcome::Fate;
+                      if (outcome.value().fate == Fate::kLost) return done(NotEmpty());
+                      if (outcome.value().fate == Fate::kCommitted) return done({});
+                      done(Error{ErrorCode::kUnavailable,
+                                 "the coordinator did not say whether it has taken a part of the "
+                                 "backup; try again"});
+                    });
+}
+
+bool ClusterService::HasKey(const MetaStore::Commit& commit, std::string_view key) {
+  return std::ranges::any_of(commit.puts, [&](const auto& put) { return put.key == key; });
+}
+
+// The incarnation of metadata that was put back, which nobody has confirmed.
+HistoryRecord ClusterService::RestoredHistory(const HistoryRecord& older,
+                                              std::uint64_t base_revision) const {
+  HistoryRecord record;
+  record.incarnation = std::max<std::uint64_t>(RandomNumber(), 1);
+  record.is_confirmed = false;
+  record.base_revision = base_revision;
+  record.map_version_min = std::max(
+      older.map_version_min,
+      cluster::MapVersionAfter(std::max(node_.view().map_version(), state()->map_version())));
+  record.why = "the metadata was put back by way of node " + options_.node;
+  record.ancestors = older.ancestors;
+  const std::uint64_t own = node_.view().continuity.mark().incarnation;
+  for (const std::uint64_t incarnation : {std::uint64_t{0}, older.incarnation, own})
+    if (std::ranges::find(record.ancestors, incarnation) == record.ancestors.end())
+      record.ancestors.push_back(incarnation);
+  const std::size_t count = record.ancestors.size();
+  if (count > HistoryRecord::kAncestorCountMax)
+    record.ancestors.erase(record.ancestors.begin(),
+                           record.ancestors.end() - HistoryRecord::kAncestorCountMax);
+  return record;
+}
+
+// --- Comparing, publishing again, confirming ----------------------------------------------------
+
+// Founds the cluster again in a store that has nothing of it. A restore that nobody has finished
+// may have left names there: they are of the older state, and no part of it may come later.
+void ClusterService::BeginAnew() {
+  MetaStore::ListRequest list;
+  list.prefix = kRestoreKey;
+  list.limit = 1;
+  store_->List(list, Now() + kPatience, [this, inbox = inbox_](Result<MetaStore::Page> page) {
+    if (!page) return;  // The operator is told that this node does not take part.
+    inbox->Post([this, page = std::move(page).value()] {
+      if (enrolment_->is_done()) return;
+      const std::uint64_t restored = page.entries.empty() ? 0 : page.entries.front().mod_revision;
+      enrolment_->BeginAnew(FoundingKeys(restored, page.revision));
+    });
+  });
+}
+
+// What this node has on its own disk: members and slot map; names follow once the nodes take part
+// again. `restored`: the revision of an unfinished restore's key, 0: there is none; `revision`: of
+// the store.
+MetaStore::Commit ClusterService::FoundingKeys(std::uint64_t restored,
+                                               std::uint64_t revision) const {
+  const ClusterStatePtr known = state();
+  const HistoryRecord history = RestoredHistory({}, revision);
+  MetaStore::Commit commit;
+  commit.compares.push_back({std::string(kRestoreKey), restored});
+  if (restored != 0) commit.deletes.push_back(std::string(kRestoreKey));
+  std::vector<MetaStore::Put>& puts = commit.puts;
+  puts.push_back({std::string(cluster::kHistoryKey), history.Encode()});
+  puts.push_back({std::string(cluster::kLevelKey), cluster::LevelRecord{known->level}.Encode()});
+  if (known->map_version() != 0) {
+    cluster::SlotsRecord slots = *known->slots;
+    slots.map.version = history.map_version_min;
+    puts.push_back({std::string(cluster::kSlotsKey), slots.Encode()});
+  }
+  for (const auto& node : known->nodes) {
+    const cluster::MemberRecord member{static_cast<cluster::MemberRecord::State>(node.state),
+                                       node.weight, node.domain};
+    puts.push_back({cluster::Key(cluster::kMemberKeys, node.id), member.Encode()});
+  }
+  constexpr std::size_t kPutsMax = 100;  // Of one commit; others are put by the nodes themselves.
+  if (puts.size() > kPutsMax) puts.resize(kPutsMax);
+  spdlog::warn("event=metadata_begun_anew node={} nodes={}", options_.node, known->nodes.size());
+  return commit;
+}
+
+void ClusterService::WorkOnHistory(const net::MetadataHistory& request, Done<std::string> done) {
+  using Action = net::MetadataHistory::Action;
+  const bool is_posted = inbox_->Post([this, request, done] {
+    const TimePoint deadline = Now() + kRebuildPatience;
+    const bool confirms = request.action == Action::kConfirm;
+    // It looks at the store now: that may have been emptied or put back a moment ago.
+    if (!confirms) node_.Doubt();
+    enrolment_->LookNow();
+    if (request.action == Action::kRebuild) may_found_until_ = Now() + kPatience;
+    // Once it takes part, as it soon does after a backup was put back; and for comparing, once the
+    // others have had the time to.
+    waiters_.push_back({[this, confirms] {
+                          return enrolment_->is_done() && node_.view().mirror.was_listed() &&
+                                 node_.view().continuity.is_checked() &&
+                                 (confirms || AllMembersLive());
+                        },
+                        std::min(deadline, Now() + kPatience),
+                        [this, request, confirms, deadline, done](const Result<void>&) {
+                          may_found_until_ = {};
+                          if (!enrolment_->is_done()) return done(NotTakingPart());
+                          if (confirms) return ConfirmHistory(request.incarnation, deadline, done);
+                          BeginRebuild(request, deadline, done);
+                        }});
+  });
+  if (!is_posted) done(Stopped());
+}
+
+// Those that an operator has counted out, or that drain, are not waited for.
+bool ClusterService::AllMembersLive() const {
+  const auto& entries = node_.view().mirror.entries();
+  for (auto at = entries.lower_bound(cluster::kMemberKeys);
+       at != entries.end() && at->first.starts_with(cluster::kMemberKeys); ++at) {
+    const auto member = cluster::MemberRecord::Decode(at->second.value);
+    if (member && member.value().state == cluster::MemberRecord::State::kIn &&
+        !node_.view().IsLive(*cluster::NameIn(cluster::kMemberKeys, at->first)))
+      return false;
+  }
+  return true;
+}
+
+void ClusterService::BeginRebuild(const net::MetadataHistory& request, TimePoint deadline,
+                                  Done<std::string> done) {
+  cluster::Rebuild::Request rebuild;
+  rebuild.publishes = request.action == net::MetadataHistory::Action::kRebuild;
+  rebuild.removes_returned = rebuild.publishes && request.removes_returned;
+  rebuild.deadline = deadline;
+  rebuilds_[node_.Begin(rebuild)] = std::move(done);
+}
+
+void ClusterService::AnswerRebuilt() {
+  for (auto& rebuilt : node_.TakeRebuilt()) {
+    const auto done = std::move(rebuilds_.extract(rebuilt.request).mapped());
+    if (!rebuilt.result) {
+      done(std::move(rebuilt.result).error());
+      continue;
+    }
+    if (rebuilt.result.value().changed_count > 0)
+      spdlog::warn("event=metadata_rebuilt node={} witness={} names={}", options_.node,
+                   rebuilt.result.value().witness, rebuilt.result.value().changed_count);
+    done(ToJson(rebuilt.result.value()));
+  }
+}
+
+// Only what the operator has looked at: the record may be another by now.
+void ClusterService::ConfirmHistory(std::uint64_t incarnation, TimePoint deadline,
+                                    Done<std::string> done) {
+  const MetaStore::KeyValue* const key = node_.view().mirror.Find(cluster::kHistoryKey);
+  auto record =
+      key == nullptr ? Result<HistoryRecord>(HistoryRecord()) : HistoryRecord::Decode(key->value);
+  if (!record) return done(std::move(record).error());
+  if (key == nullptr || record.value().incarnation != incarnation)
+    return done(Error{ErrorCode::kConflict, "the metadata is of another incarnation than " +
+                                                Hex(incarnation) + ": compare it again"});
+  if (record.value().is_confirmed) return done(std::string("{\"confirmed\": true}"));
+  record.value().Confirm(key->mod_revision);
+  MetaStore::Commit commit;
+  commit.compares.push_back({key->key, key->mod_revision});
+  commit.puts.push_back({key->key, record.value().Encode()});
+  spdlog::warn("event=metadata_confirmed node={} incarnation={}", options_.node, Hex(incarnation));
+  store_->TryCommit(
+      std::move(commit), deadline,
+      [this, inbox = inbox_, deadline, done](const Result<MetaStore::Outcome>& outcome) {
+        if (!outcome) return done(outcome.error());
+        if (outcome.value().fate != MetaStore::Outcome::Fate::kCommitted)
+          return done(Error{ErrorCode::kUnavailable,
+                            "the metadata has changed meanwhile, or the coordinator did not "
+                            "answer; try again"});
+        const std::uint64_t revision = outcome.value().revision;
+        const bool is_posted = inbox->Post([this, revision, deadline, done] {
+          waiters_.push_back(
+              {[this, revision] { return node_.view().mirror.revision() >= revision; }, deadline,
+               [done](const Result<void>&) { done(std::string("{\"confirmed\": true}")); }});
+        });
+        if (!is_posted) done(Stopped());
+      });
+}
+
+}  // namespace ffrecord::server

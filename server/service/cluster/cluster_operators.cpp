@@ -1,0 +1,181 @@
+// What operators change: the members of the cluster and its feature level.
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "server/cluster/members.h"
+#include "server/service/cluster/cluster_service.h"
+
+namespace ffrecord::server {
+namespace {
+
+constexpr std::chrono::seconds kOperatorPatience{10};
+
+}  // namespace
+
+// --- Members ------------------------------------------------------------------------------------
+
+void ClusterService::SetMember(const net::SetMember& request, Done<void> done) {
+  const bool is_posted = inbox_->Post([this, request, done] {
+    if (!enrolment_->is_done()) return done(NotTakingPart());
+    const TimePoint deadline = Now() + kOperatorPatience;
+    AwaitListed(deadline, [this, request, deadline, done](const Result<void>& listed) {
+      if (!listed) return done(listed.error());
+      WriteMember(request, deadline, done);
+    });
+  });
+  if (!is_posted) done(Stopped());
+}
+
+// Before, nothing that this node does not know is known not to be.
+void ClusterService::AwaitListed(TimePoint deadline, Done<void> done) {
+  waiters_.push_back(
+      {[this] { return node_.view().mirror.was_listed(); }, deadline, std::move(done)});
+}
+
+// The mirror has the record; where it is late the commit loses, and it is looked at again.
+void ClusterService::WriteMember(const net::SetMember& request, TimePoint deadline,
+                                 Done<void> done) {
+  const std::string key = cluster::Key(cluster::kMemberKeys, request.node);
+  const MetaStore::KeyValue* const entry = node_.view().mirror.Find(key);
+  const Error unknown{ErrorCode::kNotFound, "the cluster has no member " + request.node};
+  if (entry == nullptr) return done(unknown);
+  auto record = cluster::MemberRecord::Decode(entry->value);
+  if (!record) return done(unknown);
+  const auto state = static_cast<cluster::MemberRecord::State>(request.state);
+  if (record.value().state == state) return done({});
+  MetaStore::Commit commit;
+  if (state == cluster::MemberRecord::State::kDraining) {
+    auto replacements = FindReplacements(request.node);
+    if (!replacements) return done(std::move(replacements).error());
+    commit.compares = std::move(replacements).value();
+  }
+  if (Now() >= deadline)
+    return done(Error{ErrorCode::kDeadlineExceeded,
+                      request.node + ": the coordinator did not answer in time; try again"});
+  record.value().state = state;
+  commit.compares.push_back({key, entry->mod_revision});
+  commit.puts.push_back({key, record.value().Encode()});
+  const auto committed = [this, inbox = inbox_, request, deadline,
+                          done](const Result<MetaStore::Outcome>& outcome) {
+    if (!outcome) return done(outcome.error());
+    // Then the mirror shows it, or what was faster.
+    const std::uint64_t revision = outcome.value().revision;
+    const bool is_posted = inbox->Post([this, request, revision, deadline, done] {
+      waiters_.push_back({[this, revision] { return node_.view().mirror.revision() >= revision; },
+                          deadline,
+                          [this, request, deadline, done](const Result<void>&) {
+                            WriteMember(request, deadline, done);
+                          }});
+    });
+    if (!is_posted) done(Stopped());
+  };
+  store_->TryCommit(std::move(commit), deadline, committed);
+}
+
+// As many other nodes as there are replicas, of different failure domains, as they are on record:
+// without them the replicas of `node` would have nowhere to go, and it could never be stopped. A
+// commit that compares them loses if one of them is drained at the same time. Fails with kConflict.
+Result<std::vector<MetaStore::Compare>> ClusterService::FindReplacements(
+    const std::string& node) const {
+  const cluster::View& view = node_.view();
+  std::size_t replicas = options_.replicas;
+  for (const auto& [text, name] : view.names.names())
+    replicas = std::max<std::size_t>(replicas, name.record.replicas);
+  std::vector<MetaStore::Compare> compares;
+  std::set<std::string> domains;
+  for (const auto& [id, member] : cluster::MembersOf(view)) {
+    const bool takes = member.state == cluster::MemberRecord::State::kIn && member.weight > 0;
+    if (id == node || !takes || !view.IsLive(id) || !domains.insert(member.domain).second) continue;
+    const std::string key = cluster::Key(cluster::kMemberKeys, id);
+    compares.push_back({key, view.mirror.Find(key)->mod_revision});
+    if (compares.size() == replicas) return compares;
+  }
+  return Error{ErrorCode::kConflict,
+               node + " cannot be drained: " + std::to_string(domains.size()) +
+                   " other failure domains are up, and there are names with " +
+                   std::to_string(replicas) + " replicas; start or add nodes first"};
+}
+
+// --- The feature level --------------------------------------------------------------------------
+
+// The highest level that all nodes know which count. Fails with kConflict while one is down: it may
+// be of an earlier version when it starts.
+Result<std::uint32_t> ClusterService::FindCommonLevel() const {
+  const cluster::View& view = node_.view();
+  std::uint32_t common = options_.feature_level;
+  std::string down;
+  for (const auto& [id, member] : cluster::MembersOf(view)) {
+    if (!member.counts()) continue;
+    const auto* const key = view.mirror.Find(cluster::Key(cluster::kNodeKeys, id));
+    const auto record = key == nullptr ? Result<cluster::NodeRecord>(Error{})
+                                       : cluster::NodeRecord::Decode(key->value);
+    if (record)
+      common = std::min(common, record.value().level);
+    else
+      down += (down.empty() ? "" : ", ") + id;
+  }
+  if (down.empty()) return common;
+  return Error{ErrorCode::kConflict,
+               "the feature level stays " + std::to_string(node_.level()) + ": " + down +
+                   " down, perhaps of an earlier version; start them, or count them out with "
+                   "`ffrecord cluster remove`"};
+}
+
+void ClusterService::RaiseLevel(std::uint32_t level, Done<std::uint32_t> done) {
+  const bool is_posted = inbox_->Post([this, level, done] {
+    if (!enrolment_->is_done()) return done(NotTakingPart());
+    const TimePoint deadline = Now() + kOperatorPatience;
+    AwaitListed(deadline, [this, level, deadline, done](const Result<void>& listed) {
+      if (!listed) return done(listed.error());
+      BeginToRaise(level, deadline, done);
+    });
+  });
+  if (!is_posted) done(Stopped());
+}
+
+void ClusterService::BeginToRaise(std::uint32_t level, TimePoint deadline,
+                                  Done<std::uint32_t> done) {
+  const std::uint32_t known = node_.level();
+  if (level != 0 && level < known)
+    return done(Error{ErrorCode::kInvalidArgument, "the cluster is at feature level " +
+                                                       std::to_string(known) +
+                                                       ", and a level is never lowered"});
+  if (level == known) return done(known);
+  const auto common = FindCommonLevel();
+  if (!common) return done(common.error());
+  if (level > common.value())
+    return done(Error{ErrorCode::kConflict, "all nodes know feature level " +
+                                                std::to_string(common.value()) +
+                                                ", and not all know " + std::to_string(level) +
+                                                ": install the newer version on each node first"});
+  if (common.value() <= known) return done(known);
+  WriteLevel(level == 0 ? common.value() : level, deadline, done);
+}
+
+// A node of an earlier version that starts meanwhile sees the level, and lets its lease end.
+void ClusterService::WriteLevel(std::uint32_t level, TimePoint deadline, Done<std::uint32_t> done) {
+  const MetaStore::KeyValue* const key = node_.view().mirror.Find(cluster::kLevelKey);
+  MetaStore::Commit commit;
+  commit.compares.push_back(
+      {std::string(cluster::kLevelKey), key == nullptr ? 0 : key->mod_revision});
+  commit.puts.push_back({std::string(cluster::kLevelKey), cluster::LevelRecord{level}.Encode()});
+  const auto committed = [this, inbox = inbox_, level, deadline,
+                          done](const Result<MetaStore::Outcome>& outcome) {
+    if (!outcome) return done(outcome.error());
+    const bool is_posted = inbox->Post([this, level, deadline, done] {
+      const auto is_raised = [this, level] { return node_.level() >= level; };
+      waiters_.push_back({is_raised, deadline, [this, done](const Result<void>& reached) {
+                            if (reached) return done(node_.level());
+                            done(Error{ErrorCode::kUnavailable,
+                                       "the coordinator did not say whether the level is raised; "
+                                       "try again"});
+                          }});
+    });
+    if (!is_posted) done(Stopped());
+  };
+  store_->TryCommit(std::move(commit), deadline, committed);
+}
+
+}  // namespace ffrecord::server

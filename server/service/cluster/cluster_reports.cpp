@@ -1,0 +1,171 @@
+#include "server/service/cluster/cluster_reports.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "libffrecord/base/hex.h"
+#include "libffrecord/base/json_text.h"
+
+namespace ffrecord::server {
+namespace {
+
+std::string_view NameOf(net::MemberState state) {
+  switch (state) {
+    case net::MemberState::kIn:
+      return "in";
+    case net::MemberState::kDraining:
+      return "draining";
+    case net::MemberState::kWaiting:
+      return "waiting";
+    case net::MemberState::kOut:
+      break;
+  }
+  return "out";
+}
+
+// `levels`: of those that are up.
+std::string NodesJson(const ClusterState& state,
+                      const std::map<std::string, std::uint32_t>& levels) {
+  std::string json = "[";
+  for (const auto& node : state.nodes) {
+    const std::uint16_t ordinal = state.slots->map.Find(node.id);
+    const auto& rows = state.slots->map.rows;
+    json += fmt::format(
+        "{}{{\"id\": {}, \"address\": {}, \"domain\": {}, \"weight\": {}, \"state\": \"{}\", "
+        "\"is_up\": {}, \"slots\": {}, \"level\": {}}}",
+        json.size() > 1 ? ", " : "", Quoted(node.id), Quoted(node.address), Quoted(node.domain),
+        node.weight, NameOf(node.state), node.is_up,
+        ordinal == SlotMap::kNoNode ? 0 : std::ranges::count(rows, ordinal),
+        levels.contains(node.id) ? std::to_string(levels.at(node.id)) : "null");
+  }
+  return json + "]";
+}
+
+std::string RefusalsJson(const std::map<std::string, std::string>& refusals) {
+  std::string json = "[";
+  for (const auto& [node, why] : refusals)
+    json += fmt::format("{}{{\"node\": {}, \"why\": {}}}", json.size() > 1 ? ", " : "",
+                        Quoted(node), Quoted(why));
+  return json + "]";
+}
+
+// What lies in one slot, or on one node.
+struct Content {
+  std::uint64_t extent_count = 0;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t lacking_count = 0;  // Extents with an owner that is down, or with too few owners,
+  std::uint64_t alone_count = 0;    // and those with no owner that is up.
+};
+
+// With the nodes that are to hold a replica, for each slot.
+std::vector<Content> ContentOfSlots(const cluster::View& view) {
+  std::vector<Content> slots(kSlotCount);
+  for (const auto& [id, wanted] : view.names.wanted()) {
+    const auto owners = view.slots.OwnersOf(id, wanted.replicas);
+    const auto up =
+        std::ranges::count_if(owners, [&](const std::string& owner) { return view.IsLive(owner); });
+    Content& slot = slots[SlotOf(id)];
+    ++slot.extent_count;
+    slot.size_bytes += wanted.extent.size_bytes;
+    slot.lacking_count += static_cast<std::size_t>(up) < wanted.replicas ? 1 : 0;
+    slot.alone_count += up == 0 ? 1 : 0;
+  }
+  return slots;
+}
+
+Result<std::string> DescribeSlots(const cluster::View& view) {
+  if (!view.names.IsComplete())
+    return Error{ErrorCode::kUnavailable, "this node does not know all names yet; try again"};
+  const std::vector<Content> slots = ContentOfSlots(view);
+  std::string json = fmt::format("{{\"map_version\": {}, \"moving\": {}, \"slots\": [",
+                                 view.map_version(), view.slots.previous.has_value());
+  for (std::uint32_t slot = 0; slot < kSlotCount; ++slot) {
+    std::string nodes;
+    for (const std::uint16_t ordinal : view.slots.map.NodesOf(slot))
+      nodes += (nodes.empty() ? "" : ", ") + Quoted(view.slots.map.nodes[ordinal].id);
+    json += fmt::format(
+        "{}{{\"nodes\": [{}], \"extents\": {}, \"bytes\": {}, \"lacking\": {}, \"alone\": {}}}",
+        slot > 0 ? ", " : "", nodes, slots[slot].extent_count, slots[slot].size_bytes,
+        slots[slot].lacking_count, slots[slot].alone_count);
+  }
+  return json + "]}";
+}
+
+Result<std::string> DescribePlan(const cluster::View& view, const cluster::PlannedChange& change) {
+  const cluster::MovePlan plan = FFR_TRY(cluster::PlanMoves(view, change));
+  std::string json = fmt::format("{{\"slot_places\": {}, \"too_few_domains\": {}, \"moves\": [",
+                                 plan.slot_count, plan.is_short);
+  for (const auto& move : plan.moves)
+    json += fmt::format("{}{{\"from\": {}, \"to\": {}, \"extents\": {}, \"bytes\": {}}}",
+                        json.ends_with('[') ? "" : ", ", Quoted(move.from), Quoted(move.to),
+                        move.extent_count, move.size_bytes);
+  return json + "]}";
+}
+
+// Names with an extent that this node should hold, and that no node that answers has undamaged.
+std::string DescribeLost(const cluster::View& view, const std::set<ExtentId>& unheld) {
+  std::string json = "{\"names\": [";
+  for (const auto& [text, name] : view.names.names()) {
+    std::size_t count = 0;
+    const auto note = [&](const ManifestExtent& extent) { count += unheld.contains(extent.id); };
+    std::ranges::for_each(name.record.body, note);
+    if (name.manifest)
+      for (const ManifestFile& file : name.manifest->files)
+        std::ranges::for_each(file.extents, note);
+    if (count > 0)
+      json += fmt::format("{}{{\"name\": {}, \"extents\": {}}}", json.ends_with('[') ? "" : ", ",
+                          Quoted(text), count);
+  }
+  return json + fmt::format("], \"extents\": {}}}", unheld.size());
+}
+
+}  // namespace
+
+Result<std::string> StatusJson(ClusterService& service) {
+  const auto status = FFR_TRY(service.GetStatus());
+  const ClusterState& known = *status.state;
+  return fmt::format(
+      "{{\"cluster\": \"{}\", \"node\": {}, \"leased\": {}, \"leading\": {}, \"leader\": {}, "
+      "\"trouble\": {}, \"frozen\": {}, \"why_frozen\": {}, \"incarnation\": \"{}\", "
+      "\"names_lost\": {}, \"coordinator_silent_ms\": {}, \"from_cache\": {}, \"map_version\": {}, "
+      "\"moving\": {}, \"replicas\": {}, \"names\": {}, \"incomplete\": {}, \"missing\": {}, "
+      "\"missing_bytes\": {}, \"lacking\": {}, \"alone\": {}, \"unheld\": {}, "
+      "\"damaged\": {}, \"healed\": {}, \"surplus\": {}, "
+      "\"refused\": {}, \"unexplained\": {}, \"adopting\": {}, \"adoption_trouble\": {}, "
+      "\"open_uploads\": {}, \"tombstones\": {}, "
+      "\"pulled\": {}, \"pulled_bytes\": {}, \"dropped\": {}, \"refusals\": {}, "
+      "\"level\": {}, \"nodes\": {}}}",
+      Hex(known.cluster), Quoted(service.options().node), status.is_leased, status.is_leading,
+      Quoted(status.leader), Quoted(status.trouble), status.is_frozen, Quoted(status.why_frozen),
+      Hex(status.incarnation), status.lost_name_count,
+      status.silent_for ? status.silent_for->count() : 0, known.is_from_cache, known.map_version(),
+      status.is_moving, +service.options().replicas, known.names->size(), status.incomplete_count,
+      status.missing_count, status.missing_bytes, status.lacking_count, status.alone_count,
+      status.unheld_count, service.extents().store().totals().bad_count, status.healed_count,
+      status.surplus_count, status.refused_count, status.unexplained_count, status.adopting_count,
+      Quoted(status.adoption_trouble), status.open_upload_count, status.tombstone_count,
+      status.pulled_count, status.pulled_bytes, status.dropped_count, RefusalsJson(status.refusals),
+      known.level, NodesJson(known, status.levels));
+}
+
+Result<std::string> SlotsJson(ClusterService& service) {
+  return service.Describe(
+      [](const cluster::ClusterNode& node) { return DescribeSlots(node.view()); });
+}
+
+Result<std::string> PlanJson(ClusterService& service, const cluster::PlannedChange& change) {
+  return service.Describe(
+      [&](const cluster::ClusterNode& node) { return DescribePlan(node.view(), change); });
+}
+
+Result<std::string> LostJson(ClusterService& service) {
+  return service.Describe([](const cluster::ClusterNode& node) -> Result<std::string> {
+    return DescribeLost(node.view(), node.replication().unheld());
+  });
+}
+
+}  // namespace ffrecord::server

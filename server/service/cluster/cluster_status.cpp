@@ -1,0 +1,75 @@
+// What a node knows of its cluster, counted.
+
+#include <algorithm>
+#include <chrono>
+#include <string_view>
+
+#include "server/service/cluster/cluster_service.h"
+
+namespace ffrecord::server {
+ClusterService::Status ClusterService::MakeStatus() const {
+  const cluster::View& view = node_.view();
+  Status status;
+  status.state = state();
+  status.is_leased = is_leased();
+  status.is_leading = node_.leader().is_leading();
+  status.trouble = Trouble();
+  if (status.trouble.empty()) status.trouble = node_.leader().trouble();
+  if (const auto* const leader = view.mirror.Find(cluster::kLeaderKey)) {
+    const auto* const text = reinterpret_cast<const char*>(leader->value.data());
+    const std::string_view words(text, leader->value.size());
+    status.leader = words.substr(0, words.find(' '));
+  }
+  status.incomplete_count = view.names.incomplete_count();
+  for (const auto& [id, wanted] : view.names.wanted()) {
+    const auto owners = view.slots.OwnersOf(id, wanted.replicas);
+    const auto up_count =
+        std::ranges::count_if(owners, [&](const std::string& owner) { return view.IsLive(owner); });
+    status.lacking_count += static_cast<std::size_t>(up_count) < wanted.replicas ? 1 : 0;
+    status.alone_count += up_count == 0 ? 1 : 0;
+    if (std::ranges::find(owners, view.node) == owners.end() || view.extents.Find(id)) continue;
+    ++status.missing_count;
+    status.missing_bytes += wanted.extent.size_bytes;
+  }
+  for (const ManifestExtent& extent : view.extents.All()) {
+    const auto* const wanted = view.names.Find(extent.id);
+    if (wanted != nullptr && !view.IsOwner(extent.id, wanted->replicas)) ++status.surplus_count;
+  }
+  if (view.mirror.was_listed()) status.unexplained_count = node_.Unexplained().size();
+  status.refused_count = node_.replication().refused_count();
+  if (adoption_) {
+    status.adopting_count = adoption_->left_count();
+    status.adoption_trouble = adoption_->trouble();
+  }
+  for (const auto& [key, entry] : view.mirror.entries())
+    if (key.starts_with(cluster::kUploadKeys)) ++status.open_upload_count;
+  status.tombstone_count = view.tombstones.all().size();
+  status.pulled_count = pulled_count_;
+  status.pulled_bytes = pulled_bytes_;
+  status.dropped_count = dropped_count_;
+  status.healed_count = extents_.healed_count();
+  status.unheld_count = node_.replication().unheld().size();
+  status.refusals = peers_.Refusals();
+  status.is_frozen = view.continuity.is_frozen();
+  if (status.is_frozen) {
+    status.why_frozen = view.continuity.why();
+    for (const auto& [text, name] : node_.TrustedNames()) {
+      const auto* const found = view.names.Find(text);
+      if (found == nullptr || found->record != name.record) ++status.lost_name_count;
+    }
+  }
+  if (const auto* const key = view.mirror.Find(cluster::kHistoryKey))
+    if (const auto record = cluster::HistoryRecord::Decode(key->value))
+      status.incarnation = record.value().incarnation;
+  for (const std::string& node : view.live)
+    if (const auto* const key = view.mirror.Find(cluster::Key(cluster::kNodeKeys, node)))
+      if (const auto record = cluster::NodeRecord::Decode(key->value))
+        status.levels[node] = record.value().level;
+  status.is_moving = view.slots.previous.has_value();
+  if (const auto silent = Now() - heard_; silent > options_.lease)
+    status.silent_for = std::chrono::duration_cast<std::chrono::milliseconds>(
+        heard_ == TimePoint{} ? Now() - started_ : silent);
+  return status;
+}
+
+}  // namespace ffrecord::server

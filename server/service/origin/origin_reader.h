@@ -1,0 +1,73 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/format/dataset_manifest.h"
+
+namespace ffrecord::server {
+
+// A file of an origin, as it was when it was published.
+struct OriginFile {
+  FileOrigin origin;
+  std::uint64_t size_bytes = 0;
+
+  bool operator==(const OriginFile&) const = default;
+};
+
+class OriginStores;  // The buckets that were read, with their credentials.
+
+// Reads files of origins: objects of S3-compatible stores, and files of folders that all nodes
+// share. With the credentials of the daemon, and nothing outside the places that it was told of.
+// Thread-safe.
+class OriginReader {
+ public:
+  struct Options {
+    // s3://BUCKET, s3://BUCKET/PREFIX or absolute folders, without a slash at the end.
+    std::vector<std::string> allowed = {};
+    std::chrono::milliseconds timeout{20'000};  // Of each request to a store, retries included.
+  };
+  explicit OriginReader(Options options);
+
+  // Whether daemons may read that address. Fails with kDenied, and with kInvalidArgument if it is
+  // no address of one object or file.
+  Result<void> Check(std::string_view address) const;
+
+  // Bytes [offset_bytes, offset_bytes + size_bytes) of the file, in order, piece by piece to
+  // `take`. Waits; ends early once the thread's patience is over.
+  //
+  // Fails with kConflict if the file has another size or version than `file` says, kNotFound,
+  // kDenied, kIo, kUnavailable, kDeadlineExceeded; with kInvalidArgument as Check and where this
+  // build has no object stores; and as `take`. The message names the address. The bytes are not
+  // verified.
+  using TakePiece = std::function<Result<void>(std::span<const std::byte>)>;
+  Result<void> Read(const OriginFile& file, std::uint64_t offset_bytes, std::uint64_t size_bytes,
+                    const TakePiece& take) const;
+
+ private:
+  // The longest of the allowed places that the address is in; null: there is none.
+  const std::string* PlaceOf(std::string_view address) const;
+
+  const Options options_;
+  const std::shared_ptr<OriginStores> stores_;
+};
+
+// Of the file that is no longer as it was published.
+Error OriginChanged(const OriginFile& file, const std::string& what);
+
+std::shared_ptr<OriginStores> MakeOriginStores(std::chrono::milliseconds timeout);
+// As OriginReader::Read, of an object.
+Result<void> ReadOriginObject(OriginStores& stores, const OriginFile& file,
+                              std::uint64_t offset_bytes, std::uint64_t size_bytes,
+                              const OriginReader::TakePiece& take);
+
+}  // namespace ffrecord::server

@@ -1,0 +1,93 @@
+"""Goal: a cluster whose etcd is lost gets all names back, from a backup or from its nodes' disks.
+
+Method: real processes on loopback; the folder of etcd is removed, while the daemons run and while
+they are stopped.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import ffrecord
+from cli import ok, run
+from cluster import cluster_in
+from ffrecord._cli.admin import fetch_cluster
+from ffrecord._cli.local_cluster import LocalCluster
+
+COUNT = 200
+
+
+def file_of(folder: Path, name: str) -> Path:
+    path = folder / f"{name}.ffr"
+    with ffrecord.Writer(path, {"label": "i64", "text": "bytes"}) as writer:
+        for i in range(COUNT):
+            writer.write({"label": i, "text": name.encode() * 300})
+    return path
+
+
+def lose_etcd(cluster: LocalCluster, stopped: Sequence[str] = ()) -> None:
+    for name in [*stopped, "etcd"]:
+        cluster.stop(name)
+    shutil.rmtree(cluster.folder / "etcd")
+    for name in ["etcd", *stopped]:
+        cluster.start(name)
+
+
+def wait_until(is_reached: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not is_reached():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def is_empty_etcd_noticed(cluster: LocalCluster) -> bool:
+    try:
+        troubles = [fetch_cluster(node.admin, 1.0)["trouble"] for node in cluster.nodes]
+    except OSError:
+        return False
+    return all("knows no such cluster" in trouble for trouble in troubles)
+
+
+def names_of(cluster: LocalCluster) -> list[str]:
+    return [found.name for found in ffrecord.list_published(f"{cluster.address}/")]
+
+
+def test_names_come_back_from_a_backup_and_from_the_nodes(tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    with cluster_in(tmp_path / "cluster") as cluster:
+        address = cluster.address
+        ffrecord.publish([file_of(tmp_path, "a")], f"{address}/d/a")
+        ok("ffrecord", "cluster", "backup", address, backup)
+        ffrecord.publish([file_of(tmp_path, "b")], f"{address}/d/b")
+
+        lose_etcd(cluster)
+        wait_until(lambda: is_empty_etcd_noticed(cluster))
+        assert len(ffrecord.open(f"{address}/d/b")) == COUNT  # Reads need no etcd.
+        ok("ffrecord", "cluster", "restore", address, backup, "--yes")
+        assert "lost      d/b" in ok("ffrecord", "cluster", "rebuild", address, "--dry-run")
+        assert any(fetch_cluster(node.admin, 5.0)["frozen"] for node in cluster.nodes)
+        assert "rebuilt      1 names" in ok("ffrecord", "cluster", "rebuild", address)
+        ok("ffrecord", "cluster", "confirm", address, "--yes")
+        assert names_of(cluster) == ["d/a", "d/b"]
+
+        # What is put back must be whole, and nothing may be in its way.
+        cut = tmp_path / "cut"
+        cut.write_bytes(backup.read_bytes()[:-40])
+        refused = run("ffrecord", "cluster", "restore", address, cut, "--yes")
+        assert refused.returncode != 0 and "damaged" in refused.stderr
+        refused = run("ffrecord", "cluster", "restore", address, backup, "--yes")
+        assert refused.returncode != 0 and "empty" in refused.stderr
+
+        cluster.wait_ready()
+        lose_etcd(cluster, [node.name for node in cluster.nodes])
+        wait_until(lambda: is_empty_etcd_noticed(cluster))
+        assert "rebuilt      2 names" in ok("ffrecord", "cluster", "rebuild", address)
+        ok("ffrecord", "cluster", "confirm", address, "--yes")
+        cluster.wait_ready()
+        assert names_of(cluster) == ["d/a", "d/b"]
+        for name in ("a", "b"):
+            batch = ffrecord.open(f"{address}/d/{name}").read([COUNT - 1])
+            assert bytes(batch["text"][0]) == name.encode() * 300
+        wait_until(lambda: not fetch_cluster(cluster.nodes[0].admin, 5.0)["frozen"])
+        ffrecord.publish([tmp_path / "a.ffr"], f"{address}/d/c")

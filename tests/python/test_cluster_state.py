@@ -1,0 +1,145 @@
+"""Goal: `status`, `repair` and `rebalance` tell apart what an operator acts on.
+
+Method: the facts of a node as its admin port gives them, changed in one respect at a time.
+"""
+
+from typing import Any
+
+import click.testing
+import pytest
+
+from ffrecord._cli import cluster_moves
+from ffrecord._cli.cluster import assess
+from ffrecord.errors import CorruptionError, DeadlineExceeded
+
+
+def facts(**changes: object) -> dict[str, Any]:
+    """Of a cluster of three nodes where all is well."""
+    nodes = [{"id": f"n{i}", "state": "in", "is_up": True, "slots": 2731} for i in (1, 2, 3)]
+    well: dict[str, Any] = {
+        **{"node": "n1", "leased": True, "trouble": "", "moving": False, "nodes": nodes},
+        **{"missing": 0, "missing_bytes": 0, "unheld": 0, "lacking": 0, "alone": 0},
+        **{"refused": 0, "incomplete": 0, "from_cache": False},
+    }
+    return well | changes
+
+
+def with_third(**changes: object) -> list[dict[str, Any]]:
+    """The nodes, the third of them different."""
+    first, second, third = facts()["nodes"]
+    return [first, second, third | changes]
+
+
+def test_all_is_well() -> None:
+    state, lines = assess(facts())
+    assert state == "well"
+    assert len(lines) == 1
+
+
+def test_a_node_that_is_down_is_not_yet_a_repair() -> None:
+    state, [line] = assess(facts(nodes=with_third(is_up=False), lacking=7, alone=2))
+    assert state == "degraded"
+    assert "n3 down: no data moves yet, 7 extents" in line
+    assert "2 of them none" in line
+
+
+def test_once_others_take_over_what_is_left_is_told() -> None:
+    down = with_third(is_up=False, slots=0)
+    state, lines = assess(facts(nodes=down, moving=True, missing=5, missing_bytes=3 << 20))
+    assert state == "repairing"
+    assert "5 extents, 3.0 MiB, are left to copy to n1" in lines[0]
+    assert "others take over" in lines[1]
+
+
+def test_a_node_that_is_filled_says_that_others_still_copy() -> None:
+    state, [line] = assess(facts(moving=True))
+    assert state == "repairing"
+    assert "n1 has all of its own" in line
+
+
+def test_what_no_node_has_is_damaged_and_not_left_to_copy() -> None:
+    state, [line] = assess(facts(missing=4, missing_bytes=9, unheld=4))
+    assert state == "damaged"
+    assert "4 extents" in line
+    state, lines = assess(facts(missing=6, missing_bytes=9, unheld=4))
+    assert state == "damaged"
+    assert "2 extents" in lines[1]
+
+
+def test_names_whose_files_are_not_known_are_not_well() -> None:
+    state, [line] = assess(facts(incomplete=2))
+    assert state == "repairing"
+    assert "the files of 2 names are not known to n1" in line
+
+
+def test_a_node_that_takes_no_part_says_why() -> None:
+    state, lines = assess(facts(leased=False, trouble="it waits for approval"))
+    assert state == "cut off"
+    assert "it waits for approval" in lines[0]
+
+
+@pytest.mark.parametrize("state", ["waiting", "out"])
+def test_a_node_that_does_not_count_is_not_down(state: str) -> None:
+    assert assess(facts(nodes=with_third(state=state, is_up=False, slots=0)))[0] == "well"
+
+
+# --- What repair and rebalance wait for ---
+
+
+def test_nothing_is_left_where_all_is_well() -> None:
+    assert cluster_moves.unrepaired(facts()) == []
+    assert cluster_moves.unbalanced(facts()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"missing": 5, "missing_bytes": 3 << 20}, "5 extents, 3.0 MiB, are left to copy to n1"),
+        ({"missing": 4, "unheld": 4}, "4 extents of n1 are on no node that answers"),
+        ({"refused": 2}, "n1 has no room for 2 extents"),
+        ({"moving": True}, "nodes copy what the new slot map gives them"),
+        ({"incomplete": 3}, "n1 does not know the files of 3 names yet"),
+        ({"from_cache": True}, "n1 has not seen the metadata since its start"),
+        ({"leased": False, "trouble": "why"}, "n1 takes no part: why"),
+    ],
+)
+def test_what_is_not_copied_holds_up_both(changes: dict[str, object], line: str) -> None:
+    assert cluster_moves.unrepaired(facts(**changes)) == [line]
+    assert cluster_moves.unbalanced(facts(**changes)) == [line]
+
+
+def test_a_node_that_is_down_holds_up_a_repair_until_others_have_its_share() -> None:
+    down = facts(nodes=with_third(is_up=False), lacking=7, alone=1)
+    lines = cluster_moves.unrepaired(down)
+    assert "ffrecord cluster remove ADDRESS n3" in lines[0]
+    assert lines[1] == "7 extents have a replica less, 1 of them none"
+    assert cluster_moves.unbalanced(down) == []
+    assert cluster_moves.unrepaired(facts(nodes=with_third(is_up=False, slots=0))) == []
+
+
+def test_nodes_that_join_or_drain_hold_up_a_rebalance() -> None:
+    draining = facts(nodes=with_third(state="draining"))
+    assert cluster_moves.unbalanced(draining) == ["n3 drains: 2731 slots are left"]
+    joining = facts(nodes=with_third(slots=0))
+    assert cluster_moves.unbalanced(joining) == ["n3 has no slots yet"]
+    assert cluster_moves.unrepaired(draining) == cluster_moves.unrepaired(joining) == []
+    drained = facts(nodes=with_third(state="draining", slots=0))
+    assert cluster_moves.unbalanced(drained) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [({"moving": True}, DeadlineExceeded), ({"missing": 1, "unheld": 1}, CorruptionError)],
+)
+def test_waiting_ends_with_the_time_and_tells_losses_apart(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], error: type[Exception]
+) -> None:
+    monkeypatch.setattr(cluster_moves, "fetch_cluster", lambda *_: facts(**changes))
+    runner = click.testing.CliRunner()
+
+    waited = runner.invoke(cluster_moves.repair, ["a", "--wait", "0.1"])
+    looked = runner.invoke(cluster_moves.repair, ["a"])
+
+    assert isinstance(waited.exception, error)
+    assert looked.exit_code == 0
+    assert waited.output == looked.output

@@ -1,0 +1,317 @@
+// Goal: a daemon with names of its own becomes a node of a cluster: all names are there, in as many
+// replicas as others, and none is missing meanwhile; it can be interrupted, and taken back.
+// Method: daemons in this process that start as they are told, with one store as the coordinator; a
+// client by hand.
+
+#include "server/service/cluster/adoption.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "cluster_clients.h"
+#include "cut_store.h"
+#include "daemon.h"
+#include "daemon_metrics.h"
+#include "temp_folder.h"
+#include "tokens.h"
+
+namespace ffrecord::server {
+namespace {
+
+using test::ClusterClient;
+using test::Eventually;
+using test::SomeExtents;
+using namespace std::chrono_literals;
+
+class AdoptionTest : public testing::Test {
+ protected:
+  AdoptionTest() {
+    auto opened = OpenSqliteStore(folder_ / "store.sqlite");
+    EXPECT_TRUE(opened) << opened.error().message;
+    store_ = std::make_shared<test::CutStore>(std::move(opened).value());
+    Start(old_, Alone());
+  }
+
+  Server::Options Alone() const {
+    Server::Options options;
+    options.core_count = 1;
+    options.data = {folder_ / "n1"};
+    return options;
+  }
+  Server::Options Node(const std::string& id, bool adopt) const {
+    Server::Options options;
+    options.core_count = 1;
+    options.admin = net::Address{"127.0.0.1", 0};
+    options.data = {folder_ / id};
+    options.cluster.emplace();
+    options.cluster->connect = [store = store_]() -> Result<std::shared_ptr<MetaStore>> {
+      return std::shared_ptr<MetaStore>(store);
+    };
+    options.cluster->service.node = id;
+    options.cluster->service.adopt = adopt;
+    options.cluster->service.approves_members = true;
+    options.cluster->service.lease = 4s;
+    options.cluster->service.delete_grace = 0ms;
+    return options;
+  }
+  // At the address that it had, if it had one.
+  static void Start(std::unique_ptr<test::Daemon>& daemon, Server::Options options) {
+    if (daemon) options.listen = daemon->address();
+    daemon.reset();
+    daemon = std::make_unique<test::Daemon>(std::move(options));
+  }
+  void StartOther(std::uint8_t replicas = 2) {
+    Server::Options options = Node("n2", false);
+    options.cluster->service.replicas = replicas;
+    Start(other_, std::move(options));
+    ASSERT_TRUE(Eventually([&] {
+      const auto map = Client().GetMap(Other());
+      return map && map.value().slots.nodes.size() == 1;
+    }));
+  }
+
+  std::string Old() const { return old_->address().ToString(); }
+  std::string Other() const { return other_->address().ToString(); }
+  ClusterClient Client() const {
+    return ClusterClient(other_ ? std::vector{Old(), Other()} : std::vector{Old()});
+  }
+
+  // To the daemon while it is by itself.
+  DatasetManifest PublishAlone(const std::string& name, std::size_t count = 3) {
+    const std::uint64_t upload = RandomNumber();
+    const auto channel = Client().Connect(Old()).value();
+    DatasetManifest manifest;
+    const auto extents = SomeExtents(count, 20'000);
+    for (std::uint32_t i = 0; i < extents.size(); ++i) {
+      const auto bytes = test::AsBytes(extents[i]);
+      const ManifestExtent extent{MakeExtentId(upload, 0, i), bytes.size(), Xxh3(bytes)};
+      EXPECT_TRUE(StoreExtent(*channel, extent, bytes, test::Within(20s)));
+      manifest.files.push_back({"data-" + std::to_string(i), bytes.size(), {extent}});
+    }
+    const auto published = Client().Publish(Old(), name, manifest);
+    EXPECT_TRUE(published) << published.error().message;
+    return manifest;
+  }
+  bool Has(const std::string& address, const std::string& name,
+           const DatasetManifest& manifest) const {
+    const auto found = Client().Resolve(address, name);
+    return found && found.value() == manifest;
+  }
+  bool IsReadable(const DatasetManifest& manifest) const {
+    return std::ranges::all_of(test::ExtentsOf(manifest), [&](const ManifestExtent& extent) {
+      return bool(Client().Read(extent));
+    });
+  }
+  // The metadata of the daemon, which has stopped.
+  std::unique_ptr<BlockingStore> Home() const {
+    return MakeBlockingStore(OpenSqliteStore(folder_ / "n1" / "metadata.sqlite").value());
+  }
+  // Each node has removed what it is to remove.
+  bool IsAllBuried() const {
+    const auto is_buried = std::make_shared<std::promise<bool>>();
+    MetaStore::ListRequest tombstones;
+    tombstones.prefix = cluster::kTombstoneKeys;
+    store_->List(tombstones, test::Within(20s), [is_buried](const Result<MetaStore::Page>& page) {
+      is_buried->set_value(page && page.value().entries.empty());
+    });
+    return is_buried->get_future().get();
+  }
+  // As the cluster has it.
+  cluster::DatasetRecord RecordOf(const std::string& name) const {
+    using Found = Result<std::optional<MetaStore::KeyValue>>;
+    const auto found = std::make_shared<std::promise<Found>>();
+    store_->Get(cluster::Key(cluster::kDatasetKeys, name), test::Within(20s),
+                [found](Found entry) { found->set_value(std::move(entry)); });
+    const auto entry = found->get_future().get();
+    return cluster::DatasetRecord::Decode(entry.value().value().value).value();
+  }
+  bool IsAdopted() const {
+    const auto left =
+        test::MetricOf(*old_->server().admin_address(), "ffrecord_cluster_names_adopting");
+    return left == 0;
+  }
+
+  test::TempFolder folder_;
+  std::shared_ptr<test::CutStore> store_;
+  std::unique_ptr<test::Daemon> old_, other_;
+};
+
+TEST_F(AdoptionTest, ItsNamesAreThoseOfTheClusterInAllReplicas) {
+  const auto first = PublishAlone("train/a");
+  const auto second = PublishAlone("train/b");
+  StartOther();
+
+  Start(old_, Node("n1", true));
+
+  ASSERT_TRUE(Eventually([&] { return IsAdopted(); }));
+  EXPECT_TRUE(Has(Other(), "train/a", first));
+  EXPECT_TRUE(Has(Old(), "train/b", second));
+  EXPECT_EQ(RecordOf("train/a").replicas, 2U);
+  for (const auto& manifest : {first, second})
+    for (const ManifestExtent& extent : test::ExtentsOf(manifest))
+      EXPECT_TRUE(Eventually([&] { return Client().CountReplicas(extent) == 2; }));
+}
+
+TEST_F(AdoptionTest, ItsNamesAreServedBeforeTheClusterHasThem) {
+  const auto manifest = PublishAlone("train/a");
+  store_->Cut();
+
+  Start(old_, Node("n1", true));
+
+  EXPECT_TRUE(Has(Old(), "train/a", manifest));
+  EXPECT_TRUE(IsReadable(manifest));
+  EXPECT_FALSE(IsAdopted());
+  store_->Mend();
+  EXPECT_TRUE(Eventually([&] { return IsAdopted(); }));
+  EXPECT_TRUE(Has(Old(), "train/a", manifest));
+}
+
+TEST_F(AdoptionTest, ThoseWhoMayReadANameReadItMeanwhile) {
+  const auto manifest = PublishAlone("train/a");
+  store_->Cut();
+  Server::Options options = Node("n1", true);
+  options.token_keys = test::WriteTokenKeys(folder_);
+
+  Start(old_, options);
+
+  const ManifestExtent extent = test::ExtentsOf(manifest).front();
+  const auto read_with = [&](const std::string& prefix) {
+    return ClusterClient({Old()}, test::MakeToken(test::kRead, prefix)).ReadFrom(Old(), extent);
+  };
+  EXPECT_TRUE(read_with("train/"));
+  EXPECT_FALSE(read_with("other/"));
+}
+
+TEST_F(AdoptionTest, WhatWasTakenAndNotNotedIsTakenOnce) {
+  const auto manifest = PublishAlone("train/a");
+  StartOther();
+  Start(old_, Node("n1", true));
+  ASSERT_TRUE(Eventually([&] { return IsAdopted(); }));
+  old_->Kill();
+  ASSERT_TRUE(Home()->TryCommit({{}, {}, {"cluster/adopted/train/a"}}));
+
+  Start(old_, Node("n1", true));
+
+  EXPECT_TRUE(Eventually([&] { return IsAdopted(); }));
+  EXPECT_TRUE(Has(Other(), "train/a", manifest));
+}
+
+TEST_F(AdoptionTest, ANameThatFailedIsTriedAgainLater) {
+  PublishAlone("train/a");
+  old_->Kill();
+  const auto home = Home();
+  const auto adoption = Adoption::Open(*home).value();
+  const cluster::TimePoint begin{1'000s};
+  const auto name = adoption->Next(begin);
+  ASSERT_TRUE(name);
+  EXPECT_FALSE(adoption->Next(begin + 1h));  // It is under way.
+
+  adoption->NoteFailed(*name, {ErrorCode::kConflict, "it is there"}, begin);
+
+  EXPECT_EQ(adoption->trouble(), "it is there");
+  EXPECT_FALSE(adoption->Next(begin));
+  EXPECT_TRUE(adoption->Next(adoption->wake()));
+}
+
+TEST_F(AdoptionTest, WithoutBeingToldSoItAdoptsNothing) {
+  PublishAlone("train/a");
+  old_.reset();
+
+  const auto refused = Server::Start(Node("n1", false));
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+  EXPECT_NE(refused.error().message.find("--adopt"), std::string::npos) << refused.error().message;
+  Start(old_, Alone());
+}
+
+TEST_F(AdoptionTest, ItCanGoBackToBeingByItself) {
+  const auto manifest = PublishAlone("train/a");
+  StartOther();
+  Start(old_, Node("n1", true));
+  ASSERT_TRUE(Eventually([&] { return IsAdopted(); }));
+  // What the cluster does with the name does not reach the daemon's own.
+  ASSERT_TRUE(Client().Remove(Other(), "train/a"));
+  ASSERT_TRUE(Eventually([&] { return other_->Extents().empty() && IsAllBuried(); }));
+
+  Start(old_, Alone());
+
+  EXPECT_TRUE(Has(Old(), "train/a", manifest));
+  EXPECT_TRUE(IsReadable(manifest));
+}
+
+TEST_F(AdoptionTest, WhatTheClusterRemovedIsNotAdoptedAgain) {
+  const auto manifest = PublishAlone("train/a");
+  StartOther();
+  Start(old_, Node("n1", true));
+  ASSERT_TRUE(Eventually([&] { return IsAdopted(); }));
+  ASSERT_TRUE(Client().Remove(Other(), "train/a"));
+  ASSERT_TRUE(Eventually([&] { return other_->Extents().empty(); }));
+
+  Start(old_, Node("n1", true));
+
+  ASSERT_TRUE(Eventually([&] { return IsAdopted(); }));
+  // Until it hears from the coordinator, it may serve what it knew before.
+  EXPECT_TRUE(Eventually([&] {
+    const auto found = Client().Resolve(Old(), "train/a");
+    return !found && found.error().code == ErrorCode::kNotFound;
+  }));
+}
+
+TEST_F(AdoptionTest, WhatWasPublishedOnTheWayBackIsNotTakenForTheOldOne) {
+  const auto first = PublishAlone("train/a");
+  StartOther();
+  Start(old_, Node("n1", true));
+  ASSERT_TRUE(Eventually([&] { return IsAdopted(); }));
+  Start(old_, Alone());
+  const auto second = PublishAlone("train/a");
+
+  Start(old_, Node("n1", true));
+
+  EXPECT_FALSE(IsAdopted());
+  EXPECT_TRUE(Has(Other(), "train/a", first));
+  old_.reset();
+  EXPECT_FALSE(Server::Start(Node("n1", false)));
+  Start(old_, Alone());
+  EXPECT_TRUE(Has(Old(), "train/a", second));
+}
+
+TEST_F(AdoptionTest, ANameThatTheClusterHasIsLeftToPeople) {
+  const auto own = PublishAlone("train/a");
+  const auto free = PublishAlone("train/b");
+  StartOther(/*replicas=*/1);  // A cluster of one node publishes nothing in two domains.
+  const auto theirs = ClusterClient({Other()}).Upload(SomeExtents(1, 1'000), 1);
+  ASSERT_TRUE(theirs) << theirs.error().message;
+  ASSERT_TRUE(ClusterClient({Other()}).Publish(Other(), "train/a", theirs.value()));
+
+  Start(old_, Node("n1", true));
+
+  EXPECT_TRUE(Eventually([&] { return Has(Other(), "train/b", free); }));
+  EXPECT_TRUE(Has(Other(), "train/a", theirs.value()));
+  EXPECT_FALSE(IsAdopted());
+  old_.reset();
+  const auto refused = Server::Start(Node("n1", false));  // Nothing is lost unawares.
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("train/a"), std::string::npos) << refused.error().message;
+  Start(old_, Alone());
+  EXPECT_TRUE(Has(Old(), "train/a", own));
+}
+
+TEST_F(AdoptionTest, WithoutTheFlagItIsFinal) {
+  const auto manifest = PublishAlone("train/a");
+  StartOther();
+  Start(old_, Node("n1", true));
+  ASSERT_TRUE(Eventually([&] { return IsAdopted(); }));
+
+  Start(old_, Node("n1", false));
+
+  EXPECT_TRUE(Eventually([&] { return Has(Old(), "train/a", manifest); }));
+  ASSERT_TRUE(Eventually([&] { return bool(Client().Remove(Other(), "train/a")); }));
+  EXPECT_TRUE(Eventually([&] { return old_->Extents().empty() && other_->Extents().empty(); }));
+  old_->Kill();
+  EXPECT_FALSE(Adoption::IsNeeded(*Home()).value());  // It has no names of its own any more.
+}
+
+}  // namespace
+}  // namespace ffrecord::server

@@ -1,0 +1,314 @@
+// Goal: metadata that is put back to an older state, or lost, costs no published byte: nothing is
+// removed, and all names come back from the nodes' disks or from a backup. Method: three daemons in
+// this process, over TCP, with a store in a file, which is replaced by a copy from before or by an
+// empty one while they run.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include "daemon_cluster.h"
+#include "libffrecord/base/hex.h"
+#include "libffrecord/net/protocol/metadata_messages.h"
+
+namespace ffrecord::server {
+namespace {
+
+using test::Eventually;
+using test::SomeExtents;
+using Action = net::MetadataHistory::Action;
+using namespace std::chrono_literals;
+
+class ClusterRestoreTest : public test::DaemonCluster {
+ protected:
+  ClusterRestoreTest() {
+    Server::Options options;
+    options.upload_grace = 1s;
+    StartNodes(3, options);
+  }
+
+  // The file as it is now, under another name. No node changes it meanwhile.
+  void Snapshot() {
+    for (Node& node : nodes_) node.store->Cut();
+    for (const char* const part : {"", "-wal"}) {
+      const std::string name = std::string("store.sqlite") + part;
+      if (std::filesystem::exists(folder_ / name))
+        std::filesystem::copy_file(folder_ / name, folder_ / (std::string("older.sqlite") + part));
+    }
+    for (Node& node : nodes_) node.store->Mend();
+    EXPECT_TRUE(WaitForNodes(3));
+  }
+  void ReplaceStore(const std::string& name) {
+    auto opened = OpenSqliteStore(folder_ / name);
+    ASSERT_TRUE(opened) << opened.error().message;
+    store_ = std::move(opened).value();
+    for (Node& node : nodes_) node.store->LeadTo(store_);
+  }
+
+  std::string AddressOf(std::size_t i) const { return DaemonCluster::AddressOf(nodes_[i]); }
+  bool AllFrozen(bool frozen = true) const {
+    return Eventually([&] {
+      return std::ranges::all_of(nodes_, [&](const Node& node) {
+        return Metric(node, "ffrecord_cluster_frozen") == (frozen ? 1U : 0U);
+      });
+    });
+  }
+  Result<net::Channel::Reply> Call(net::FrameType type, const std::vector<std::byte>& body) const {
+    const auto channel = FFR_TRY(Client().Connect(AddressOf(0)));
+    return channel->Call(type, body, {}, test::Within(40s), "the metadata");
+  }
+  Result<std::string> Work(net::MetadataHistory request) const {
+    const auto reply = FFR_TRY(Call(net::FrameType::kMetadataHistory, request.Encode()));
+    return std::string(reinterpret_cast<const char*>(reply.payload.data()), reply.payload.size());
+  }
+  net::MetadataPage Backup() const {
+    const auto read = Call(net::FrameType::kMetadataList, net::MetadataList{}.Encode());
+    EXPECT_TRUE(read) << read.error().message;
+    if (!read) return {};
+    auto reply = net::MetadataListReply::Decode(read.value().body).value();
+    EXPECT_FALSE(reply.more);
+    return std::move(reply.page);
+  }
+  static std::pair<net::MetadataPut, net::MetadataPut> InTwoParts(const net::MetadataPage& backup) {
+    net::MetadataPut first{7, false, {}}, last{7, true, {}};
+    for (const auto& entry : backup.entries) {
+      const bool is_last = entry.key == "cluster" || entry.key == "history";
+      EXPECT_TRUE((is_last ? last : first).page.Add(entry));
+    }
+    return {first, last};
+  }
+  // What an operator does: publishes again what is lost, and confirms it.
+  void RebuildAndConfirm() {
+    const auto rebuilt = Work({Action::kRebuild, false, 0});
+    ASSERT_TRUE(rebuilt) << rebuilt.error().message;
+    std::array<std::byte, 8> incarnation{};
+    const std::size_t at = rebuilt.value().find("\"incarnation\": \"") + 16;
+    ASSERT_TRUE(FromHex(rebuilt.value().substr(at, 16), incarnation)) << rebuilt.value();
+    net::MetadataHistory confirm{Action::kConfirm, false, 0};
+    for (const std::byte byte : incarnation)
+      confirm.incarnation = confirm.incarnation << 8 | std::to_integer<std::uint64_t>(byte);
+    const auto other = Work({Action::kConfirm, false, confirm.incarnation + 1});
+    EXPECT_FALSE(other);
+    const auto confirmed = Work(confirm);
+    EXPECT_TRUE(confirmed) << confirmed.error().message;
+  }
+  void ExpectReadable(const std::string& name, const DatasetManifest& manifest,
+                      const std::vector<std::string>& extents) const {
+    const auto resolved = Client().Resolve(AddressOf(1), name);
+    ASSERT_TRUE(resolved) << name << ": " << resolved.error().message;
+    EXPECT_EQ(resolved.value(), manifest);
+    for (std::size_t i = 0; i < extents.size(); ++i)
+      EXPECT_EQ(Client().Read(test::ExtentsOf(manifest)[i]).value(), extents[i]);
+  }
+};
+
+TEST_F(ClusterRestoreTest, WhatWasPublishedAfterTheOlderStateIsNotRemoved) {
+  const auto extents = SomeExtents(4, 50'000);
+  const auto manifest = Client().Upload(extents);  // Open in the older state.
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  Snapshot();
+  ASSERT_TRUE(Client().Publish(AddressOf(0), "train/a", manifest.value()));
+
+  ReplaceStore("older.sqlite");
+  ASSERT_TRUE(AllFrozen());
+  // A node is frozen as soon as it doubts the store, and shows its names a moment later.
+  EXPECT_TRUE(Eventually([&] {
+    const auto resolved = Client().Resolve(AddressOf(0), "train/a");
+    return !resolved && resolved.error().code == ErrorCode::kNotFound;
+  }));
+  EXPECT_TRUE(Eventually([&] { return Metric(nodes_[0], "ffrecord_cluster_names_lost") == 1U; }));
+  // Longer than an upload may be silent: another one, begun later, is over by then.
+  const auto later = Client().Upload(SomeExtents(1, 1'000));
+  ASSERT_TRUE(later) << later.error().message;
+  const auto end = std::chrono::steady_clock::now() + 5s;
+  while (std::chrono::steady_clock::now() < end) {
+    for (const auto& extent : test::ExtentsOf(manifest.value()))
+      ASSERT_GE(Client().CountReplicas(extent), 2U);
+    std::this_thread::sleep_for(100ms);
+  }
+
+  RebuildAndConfirm();
+  ASSERT_TRUE(AllFrozen(false));
+  ExpectReadable("train/a", manifest.value(), extents);
+  // The upload that is given up now is of none of it: its own extent goes.
+  EXPECT_TRUE(Eventually(
+      [&] { return Client().CountReplicas(test::ExtentsOf(later.value()).front()) == 0; }));
+  ExpectReadable("train/a", manifest.value(), extents);
+}
+
+// A name is removed while somebody reads it, so that its files are still there when the metadata is
+// put back: it is whole again, and not a byte of it is unlinked.
+TEST_F(ClusterRestoreTest, WhatWasDroppedAndIsStillThereComesBackWithItsName) {
+  const auto extents = SomeExtents(4, 50'000);
+  const auto manifest = Client().Upload(extents);
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  ASSERT_TRUE(Client().Publish(AddressOf(0), "train/a", manifest.value()));
+  Snapshot();
+  std::vector<std::unique_ptr<net::Channel>> readers;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    readers.push_back(Client().Connect(AddressOf(i)).value());
+    net::ExtentBind bind{0, {}};
+    for (const auto& extent : test::ExtentsOf(manifest.value())) bind.ids.push_back(extent.id);
+    ASSERT_TRUE(readers.back()->Call(net::FrameType::kExtentBind, bind.Encode(), {},
+                                     test::Within(20s), "extents"));
+  }
+  ASSERT_TRUE(Client().Remove(AddressOf(0), "train/a"));
+  for (int i = 0; i < 5; ++i)
+    ASSERT_TRUE(Client().Publish(AddressOf(0), "train/b", Client().Upload({"b"}).value()));
+  for (const auto& extent : test::ExtentsOf(manifest.value()))
+    ASSERT_TRUE(Eventually([&] { return Client().CountReplicas(extent) == 0; }));
+
+  ReplaceStore("older.sqlite");
+  ASSERT_TRUE(AllFrozen());
+  readers.clear();
+
+  EXPECT_TRUE(WaitForReplicas(manifest.value()));
+  RebuildAndConfirm();
+  ASSERT_TRUE(AllFrozen(false));
+  ExpectReadable("train/a", manifest.value(), extents);
+}
+
+TEST_F(ClusterRestoreTest, NodesThatWereDownNoticeAsWell) {
+  const auto extents = SomeExtents(2, 50'000);
+  const auto manifest = Client().Upload(extents);
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  Snapshot();
+  ASSERT_TRUE(Client().Publish(AddressOf(0), "train/a", manifest.value()));
+
+  for (Node& node : nodes_) node.daemon->Kill();
+  ReplaceStore("older.sqlite");
+  for (Node& node : nodes_) node.daemon->Start();
+
+  ASSERT_TRUE(AllFrozen());
+  RebuildAndConfirm();
+  ASSERT_TRUE(AllFrozen(false));
+  ExpectReadable("train/a", manifest.value(), extents);
+}
+
+// The older state is not what they keep.
+TEST_F(ClusterRestoreTest, NodesThatStartBeforeItIsConfirmedStillKnowWhatWasLost) {
+  const auto extents = SomeExtents(2, 50'000);
+  const auto manifest = Client().Upload(extents);
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  Snapshot();
+  ASSERT_TRUE(Client().Publish(AddressOf(0), "train/a", manifest.value()));
+  ReplaceStore("older.sqlite");
+  ASSERT_TRUE(AllFrozen());
+  for (std::size_t i = 0; i < nodes_.size(); ++i)
+    EXPECT_TRUE(Eventually([&] { return !Client().Resolve(AddressOf(i), "train/a"); }));
+
+  for (Node& node : nodes_) {
+    EXPECT_TRUE(node.daemon->Stop(20s));
+    node.daemon->Kill();
+    node.daemon->Start();
+  }
+
+  ASSERT_TRUE(AllFrozen());
+  RebuildAndConfirm();
+  ASSERT_TRUE(AllFrozen(false));
+  ExpectReadable("train/a", manifest.value(), extents);
+}
+
+TEST_F(ClusterRestoreTest, ALostStoreIsRebuiltFromTheNodes) {
+  const auto extents = SomeExtents(4, 50'000);
+  const auto manifest = Client().Upload(extents);
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  ASSERT_TRUE(Client().Publish(AddressOf(0), "train/a", manifest.value()));
+  const auto cluster = Client().GetMap(AddressOf(0)).value().reply.cluster;
+
+  ReplaceStore("empty.sqlite");
+  ASSERT_TRUE(AllFrozen());
+  EXPECT_TRUE(Client().Resolve(AddressOf(0), "train/a"));  // As it was known.
+  RebuildAndConfirm();
+
+  ASSERT_TRUE(AllFrozen(false));
+  EXPECT_TRUE(WaitForNodes(3));
+  EXPECT_EQ(Client().GetMap(AddressOf(0)).value().reply.cluster, cluster);
+  ExpectReadable("train/a", manifest.value(), extents);
+  // Each node finds out by itself that it takes part again.
+  Result<DatasetManifest> more = Error{};
+  ASSERT_TRUE(Eventually([&] {
+    more = Client().Upload(SomeExtents(1, 1'000));
+    return bool(more);
+  })) << more.error().message;
+  EXPECT_TRUE(
+      Eventually([&] { return bool(Client().Publish(AddressOf(2), "train/b", more.value())); }));
+}
+
+// At once, before any node has found out that nothing is there.
+TEST_F(ClusterRestoreTest, ARebuildLooksAtTheStoreItself) {
+  const auto extents = SomeExtents(2, 50'000);
+  const auto manifest = Client().Upload(extents);
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  ASSERT_TRUE(Client().Publish(AddressOf(0), "train/a", manifest.value()));
+
+  ReplaceStore("empty.sqlite");
+  RebuildAndConfirm();
+
+  ASSERT_TRUE(AllFrozen(false));
+  ExpectReadable("train/a", manifest.value(), extents);
+}
+
+// What a restore has put there before it was given up is older than what the nodes know.
+TEST_F(ClusterRestoreTest, ARebuildOverAnUnfinishedRestoreTakesTheNewerNames) {
+  const auto extents = SomeExtents(2, 50'000), newer_extents = SomeExtents(2, 60'000);
+  const auto manifest = Client().Upload(extents);
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  ASSERT_TRUE(Client().Publish(AddressOf(0), "train/a", manifest.value()));
+  const auto backup = Backup();
+  const auto newer = Client().Upload(newer_extents);
+  ASSERT_TRUE(newer) << newer.error().message;
+  ASSERT_TRUE(Client().Publish(AddressOf(0), "train/a", newer.value()));
+  const auto [first, last] = InTwoParts(backup);
+
+  ReplaceStore("empty.sqlite");
+  for (int i = 0; i < 2; ++i)  // So that it is not the store's first commit that puts the name.
+    ASSERT_TRUE(Call(net::FrameType::kMetadataPut, first.Encode()));
+  RebuildAndConfirm();
+
+  ASSERT_TRUE(AllFrozen(false));
+  ExpectReadable("train/a", newer.value(), newer_extents);
+  // Nor does the rest of it come later.
+  const auto late = Call(net::FrameType::kMetadataPut, last.Encode());
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code, ErrorCode::kConflict);
+}
+
+TEST_F(ClusterRestoreTest, ABackupGoesIntoAnEmptyStore) {
+  const auto extents = SomeExtents(2, 50'000);
+  const auto manifest = Client().Upload(extents);
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  ASSERT_TRUE(Client().Publish(AddressOf(0), "train/a", manifest.value()));
+  const auto backup = Backup();
+  const auto later = Client().Upload(SomeExtents(1, 1'000));
+  ASSERT_TRUE(later) << later.error().message;
+  ASSERT_TRUE(Client().Publish(AddressOf(0), "train/b", later.value()));
+
+  const net::MetadataPut put{7, true, backup};
+  const auto refused = Call(net::FrameType::kMetadataPut, put.Encode());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+
+  ReplaceStore("empty.sqlite");
+  const auto [first, last] = InTwoParts(backup);  // The first is sent twice.
+  EXPECT_TRUE(Call(net::FrameType::kMetadataPut, first.Encode()));
+  EXPECT_TRUE(Call(net::FrameType::kMetadataPut, first.Encode()));
+  net::MetadataPut other = first;
+  other.backup = 8;
+  EXPECT_FALSE(Call(net::FrameType::kMetadataPut, other.Encode()));
+  const auto restored = Call(net::FrameType::kMetadataPut, last.Encode());
+  ASSERT_TRUE(restored) << restored.error().message;
+
+  EXPECT_TRUE(WaitForNodes(3));
+  ASSERT_TRUE(AllFrozen());
+  ExpectReadable("train/a", manifest.value(), extents);
+  RebuildAndConfirm();
+  ASSERT_TRUE(AllFrozen(false));
+  EXPECT_TRUE(Client().Resolve(AddressOf(1), "train/b"));
+}
+
+}  // namespace
+}  // namespace ffrecord::server

@@ -1,0 +1,187 @@
+// Goal: a node's replicas become what the machines of the cluster want: what is written is there
+// whole, whatever was in its place; what is dropped goes once nobody needs it.
+// Method: one disk; files damaged by hand.
+
+#include "server/service/cluster/node_extents.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "bytes.h"
+#include "libffrecord/base/checksum.h"
+#include "server/storage/extent_trailer.h"
+#include "temp_folder.h"
+
+namespace ffrecord::server {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+class NodeExtentsTest : public testing::Test {
+ protected:
+  void SetUp() override { Start(); }
+  // As the daemon does: what is on the disk is looked at.
+  void Start() {
+    extents_.reset();
+    store_.reset();
+    auto store = ExtentStore::Open(folder_ / "extents");
+    ASSERT_TRUE(store) << store.error().message;
+    store_ = std::move(store).value();
+    extents_ = std::make_unique<NodeExtents>(*store_);
+  }
+  fs::path path() const { return folder_ / "extents" / ExtentPath(extent_.id); }
+  Result<void> Write() { return extents_->Write(extent_, test::AsBytes(text_)); }
+  // The byte is of the data, or from `text_.size()` on of the trailer.
+  void FlipByte(std::size_t offset) const {
+    std::fstream file(path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(offset));
+    const int byte = file.get();
+    file.seekp(static_cast<std::streamoff>(offset));
+    file.put(static_cast<char>(byte ^ 1));
+  }
+  void ExpectWhole() const {
+    EXPECT_EQ(extents_->Find(extent_.id), extent_);
+    const auto read = extents_->Read(extent_);
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_EQ(test::AsString(read.value()), text_);
+  }
+
+  const std::string text_ = std::string(5000, 'x') + "end";
+  const ManifestExtent extent_{MakeExtentId(7, 0, 0), text_.size(), Xxh3(test::AsBytes(text_))};
+  test::TempFolder folder_;
+  std::unique_ptr<ExtentStore> store_;
+  std::unique_ptr<NodeExtents> extents_;
+};
+
+TEST_F(NodeExtentsTest, WhatIsHereIsWrittenAgainWithoutAnError) {
+  ASSERT_TRUE(Write());
+
+  const auto again = Write();
+
+  EXPECT_TRUE(again) << again.error().message;
+  ExpectWhole();
+  EXPECT_EQ(extents_->healed_count(), 0U);
+}
+
+TEST_F(NodeExtentsTest, OtherBytesUnderTheSameIdAreRefused) {
+  ASSERT_TRUE(Write());
+  const std::string other(text_.size(), 'y');
+
+  const auto refused =
+      extents_->Write({extent_.id, other.size(), Xxh3(test::AsBytes(other))}, test::AsBytes(other));
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kConflict) << refused.error().message;
+  ExpectWhole();
+}
+
+TEST_F(NodeExtentsTest, AnExtentThatIsDescribedOtherwiseIsNotReadAndNotDamaged) {
+  ASSERT_TRUE(Write());
+  ManifestExtent other = extent_;
+  ++other.xxh3;
+
+  const auto read = extents_->Read(other);
+
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code, ErrorCode::kNotFound) << read.error().message;
+  ExpectWhole();
+}
+
+TEST_F(NodeExtentsTest, AReplicaThatWasFoundDamagedIsReplaced) {
+  ASSERT_TRUE(Write());
+  FlipByte(100);
+  const auto read = extents_->Read(extent_);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code, ErrorCode::kCorruption) << read.error().message;
+  EXPECT_FALSE(extents_->Find(extent_.id));
+
+  const auto written = Write();
+
+  ASSERT_TRUE(written) << written.error().message;
+  ExpectWhole();
+  EXPECT_EQ(extents_->healed_count(), 1U);
+}
+
+// The scan refuses such a file and leaves it where it is.
+TEST_F(NodeExtentsTest, AFileThatIsNoExtentIsReplaced) {
+  const auto damage = std::to_array<std::function<void()>>({
+      [&] { FlipByte(text_.size() + 30); },
+      [&] { ASSERT_EQ(::truncate(path().c_str(), 0), 0); },
+      [&] { ASSERT_EQ(::truncate(path().c_str(), 1000), 0); },
+      [&] { ASSERT_EQ(::truncate(path().c_str(), 6000), 0); },
+      [&] {
+        fs::remove(path());
+        fs::create_symlink("/dev/null", path());
+      },
+  });
+  for (const auto& hurt : damage) {
+    ASSERT_TRUE(Write());
+    hurt();
+    Start();
+    ASSERT_FALSE(extents_->Find(extent_.id));
+    ASSERT_EQ(store_->scan_report().refused.size(), 1U);
+
+    const auto written = Write();
+
+    ASSERT_TRUE(written) << written.error().message;
+    ExpectWhole();
+    Start();
+    ExpectWhole();
+    EXPECT_TRUE(store_->scan_report().refused.empty());
+  }
+}
+
+TEST_F(NodeExtentsTest, WhatIsDroppedIsNotThereAndGoesOnceNobodyReadsIt) {
+  ASSERT_TRUE(Write());
+  ExtentPtr reader = store_->Find(extent_.id);
+
+  extents_->Drop(extent_.id);
+
+  EXPECT_FALSE(extents_->Find(extent_.id));
+  extents_->Sweep([] { return true; });
+  EXPECT_TRUE(extents_->has_dropped());
+  EXPECT_TRUE(fs::exists(path()));
+  EXPECT_FALSE(Write());  // It would be removed with the old one.
+  reader.reset();
+  extents_->Sweep([] { return true; });
+  EXPECT_FALSE(extents_->has_dropped());
+  EXPECT_FALSE(fs::exists(path()));
+  const auto again = Write();
+  EXPECT_TRUE(again) << again.error().message;
+  extents_->Sweep([] { return true; });
+  ExpectWhole();
+}
+
+TEST_F(NodeExtentsTest, WhatIsKeptIsNeitherShownNorDropped) {
+  ASSERT_TRUE(Write());
+  extents_->Keep({extent_.id});
+
+  extents_->Drop(extent_.id);
+  extents_->Sweep([] { return true; });
+
+  EXPECT_TRUE(extents_->All().empty());
+  ExpectWhole();
+}
+
+TEST_F(NodeExtentsTest, UploadsAreForgottenAfterTheirGraceAndNotBefore) {
+  const auto before = cluster::TimePoint::clock::now();
+  extents_->NoteHeard(5);
+  const auto after = cluster::TimePoint::clock::now();
+
+  extents_->ForgetSilent(before + 10s, 10s);
+  ASSERT_TRUE(extents_->LastHeard(5));
+  EXPECT_LE(before, *extents_->LastHeard(5));
+  extents_->ForgetSilent(after + 10001ms, 10s);
+  EXPECT_FALSE(extents_->LastHeard(5));
+  EXPECT_FALSE(extents_->LastHeard(6));
+}
+
+}  // namespace
+}  // namespace ffrecord::server
