@@ -99,7 +99,9 @@ def interleave(arms: Sequence[Arm], rounds: int) -> dict[str, list[float]]:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """First quartile, median, third quartile."""
+    """First quartile, median, third quartile; of a single value, that value."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, middle, high
 

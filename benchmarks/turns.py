@@ -1,8 +1,8 @@
 """Before and after: `--against TREE` runs a benchmark in two checkouts of the project by turns.
 
-Each tree builds and runs its own benchmark, with the same options, and keeps its own files. What is
-compared are the keys that both report: a key's value of a turn is the median of that turn's rounds.
-The tree that begins is the other one in each turn.
+Each tree builds and runs its own benchmark, with the same options, and keeps its own files. The
+comparison has the keys that both trees report; the value of a key in a turn is the median of the
+rounds of that turn. The two trees take turns at being the first.
 """
 
 import argparse
@@ -136,7 +136,7 @@ def compare(
 
 
 def commit(tree: pathlib.Path) -> str:
-    """What is checked out there."""
+    """Name the commit that is checked out in `tree`, and whether files have changed since."""
     words = ["git", "-C", str(tree), "describe", "--always", "--dirty"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
