@@ -121,27 +121,23 @@ Result<void> PublishAt(const Place& place, std::span<const std::filesystem::path
                        std::uint64_t upload_id, bool replace, const SessionOptions& options,
                        const Upload::Progress& tell) {
   Upload upload(place.daemons, options, upload_id);
-  DatasetManifest manifest;
+  std::vector<Upload::LocalFile> named;
   const auto names = NamesOf(files);
-  std::uint64_t done = 0;
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    const auto tell_of_file = [&](std::uint64_t of_this) { tell(done + of_this); };
-    manifest.files.push_back(FFR_TRY(upload.PutFile(names[i], files[i], tell_of_file)));
-    done += manifest.files.back().size_bytes;
-  }
+  for (std::size_t i = 0; i < files.size(); ++i) named.push_back({names[i], files[i]});
+  DatasetManifest manifest;
+  manifest.files = FFR_TRY(upload.PutFiles(named, tell));
   const auto mode = replace ? net::Publish::Mode::kReplace : net::Publish::Mode::kCreate;
   const Catalog catalog(place.daemons);
   FFR_TRY(catalog.Publish(place.location.name, manifest, mode, 0, After(options)));
   return {};
 }
 
-Result<std::shared_ptr<const RangeReader>> OpenAtCluster(std::shared_ptr<Cluster> cluster,
-                                                         const net::Location& location,
-                                                         const SessionOptions& options) {
+Result<PublishedFiles> OpenAtCluster(std::shared_ptr<Cluster> cluster,
+                                     const net::Location& location, const SessionOptions& options) {
   auto resolved = FFR_TRY(Catalog(cluster).Resolve(location.name, After(options)));
   if (resolved.manifest.files.empty()) return NoFiles(location);
-  return std::shared_ptr<const RangeReader>(
-      OpenClusterFiles(std::move(cluster), std::move(resolved.manifest), location.ToString()));
+  return OpenClusterDataset(std::move(cluster), std::move(resolved.manifest), resolved.revision,
+                            location);
 }
 
 Error Mixed(const char* schemes) {

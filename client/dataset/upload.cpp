@@ -1,13 +1,45 @@
 #include "client/dataset/upload.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "libffrecord/base/random.h"
+#include "libffrecord/base/side_by_side.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/io_engine.h"
 
 namespace ffrecord::client {
+namespace {
+
+// Of the files of one call. The disks of daemons are waited for meanwhile, and each extent has
+// connections and memory of its own.
+constexpr std::size_t kExtentsAtOnce = 4;
+
+// The bytes of a file that has `size_bytes`, until another thread fails.
+Result<ExtentSource> SourceOf(const std::filesystem::path& path, std::uint64_t size_bytes,
+                              const SideBySide& others) {
+  auto opened = std::make_shared<ReadOnlyFile>(FFR_TRY(OpenReadOnly(path, /*want_direct=*/false)));
+  if (opened->size_bytes != size_bytes)
+    return Error{ErrorCode::kCorruption, path.string() + " changed its size while it was uploaded"};
+  return ExtentSource([&path, &others, file = std::move(opened)](
+                          std::uint64_t offset,
+                          std::span<std::byte> room) -> Result<std::span<const std::byte>> {
+    if (others.failed()) return Error{ErrorCode::kUnavailable, "another extent failed"};
+    IoRequest read;
+    read.fd = file->fd.get();
+    read.offset_bytes = offset;
+    read.buffer = room;
+    IoEngine* const engine = FFR_TRY(ThreadIoEngine());
+    FFR_TRY(RunAll(*engine, {&read, 1}, 1));
+    if (read.result < 0) return ErrnoError("read", path, static_cast<int>(-read.result));
+    if (static_cast<std::size_t>(read.result) != read.buffer.size())
+      return Error{ErrorCode::kCorruption, path.string() + " became shorter while it was uploaded"};
+    return std::span<const std::byte>(read.buffer);
+  });
+}
+
+}  // namespace
 
 Upload::Upload(Daemons daemons, const SessionOptions& options, std::optional<std::uint64_t> id)
     : daemons_(std::move(daemons)),
@@ -32,44 +64,74 @@ Result<ManifestFile> Upload::PutBytes(std::string name,
   return PutFrom(std::move(name), size_bytes, source, progress);
 }
 
-Result<ManifestFile> Upload::PutFile(std::string name, const std::filesystem::path& path,
-                                     const Progress& progress) {
-  const ReadOnlyFile file = FFR_TRY(OpenReadOnly(path, /*want_direct=*/false));
-  const Source source = [&](std::uint64_t offset,
-                            std::span<std::byte> room) -> Result<std::span<const std::byte>> {
-    IoRequest read;
-    read.fd = file.fd.get();
-    read.offset_bytes = offset;
-    read.buffer = room;
-    IoEngine* const engine = FFR_TRY(ThreadIoEngine());
-    FFR_TRY(RunAll(*engine, {&read, 1}, 1));
-    if (read.result < 0) return ErrnoError("read", path, static_cast<int>(-read.result));
-    if (static_cast<std::size_t>(read.result) != read.buffer.size())
-      return Error{ErrorCode::kCorruption, path.string() + " became shorter while it was uploaded"};
-    return std::span<const std::byte>(read.buffer);
-  };
-  return PutFrom(std::move(name), file.size_bytes, source, progress);
-}
-
 Result<ManifestFile> Upload::PutFrom(std::string name, std::uint64_t size_bytes,
                                      const Source& source, const Progress& progress) {
-  if (size_bytes / kExtentSizeMax >= UINT32_MAX)
-    return Error{ErrorCode::kInvalidArgument, name + ": too large to be one file of a manifest"};
+  ManifestFile file = FFR_TRY(NewEntry(std::move(name), size_bytes));
   const std::uint32_t number = next_file_.fetch_add(1, std::memory_order_relaxed);
-  ManifestFile file{std::move(name), size_bytes, {}};
-  for (std::uint64_t offset = 0; offset < size_bytes; offset += kExtentSizeMax) {
-    const auto id = MakeExtentId(id_, number, static_cast<std::uint32_t>(file.extents.size()));
-    const std::uint64_t extent_size = std::min(size_bytes - offset, kExtentSizeMax);
-    file.extents.push_back(FFR_TRY(PutExtent({id, offset, extent_size}, source, progress)));
-  }
+  std::uint64_t sent_bytes = 0;
+  const Sent sent_more = [&](std::uint64_t more) {
+    if (progress) progress(sent_bytes += more);
+  };
+  for (std::size_t i = 0; i < file.extents.size(); ++i)
+    file.extents[i] = FFR_TRY(PutExtent(ExtentOf(file, number, i), source, sent_more));
   return file;
 }
 
+Result<std::vector<ManifestFile>> Upload::PutFiles(std::span<const LocalFile> files,
+                                                   const Progress& progress) {
+  std::vector<ManifestFile> entries;
+  std::vector<std::pair<std::uint32_t, std::size_t>> extents;  // Of a file, and in it.
+  for (const auto& [name, path] : files) {
+    const ReadOnlyFile file = FFR_TRY(OpenReadOnly(path, /*want_direct=*/false));
+    entries.push_back(FFR_TRY(NewEntry(name, file.size_bytes)));
+    for (std::size_t i = 0; i < entries.back().extents.size(); ++i)
+      extents.emplace_back(static_cast<std::uint32_t>(entries.size() - 1), i);
+  }
+  const auto first =
+      next_file_.fetch_add(static_cast<std::uint32_t>(files.size()), std::memory_order_relaxed);
+  const auto caller = std::this_thread::get_id();
+  std::atomic<std::uint64_t> sent_bytes{0};
+  const Sent sent_more = [&](std::uint64_t more) {
+    const std::uint64_t sent = sent_bytes += more;
+    if (progress && std::this_thread::get_id() == caller) progress(sent);
+  };
+  std::atomic<std::size_t> next{0};
+  const auto put_some = [&](const SideBySide& others) -> Result<void> {
+    for (std::size_t i; !others.failed() && (i = next++) < extents.size();) {
+      const auto [number, of_file] = extents[i];
+      ManifestFile& entry = entries[number];
+      const Source source = FFR_TRY(SourceOf(files[number].path, entry.size_bytes, others));
+      entry.extents[of_file] =
+          FFR_TRY(PutExtent(ExtentOf(entry, first + number, of_file), source, sent_more));
+    }
+    return {};
+  };
+  FFR_TRY(SideBySide::Run(std::min(extents.size(), kExtentsAtOnce), put_some));
+  if (progress) progress(sent_bytes);  // Also of what others have sent last.
+  return entries;
+}
+
+Result<ManifestFile> Upload::NewEntry(std::string name, std::uint64_t size_bytes) {
+  const std::uint64_t extent_count = (size_bytes + kExtentSizeMax - 1) / kExtentSizeMax;
+  if (extent_count >= UINT32_MAX)
+    return Error{ErrorCode::kInvalidArgument, name + ": too large to be one file of a manifest"};
+  ManifestFile file{std::move(name), size_bytes, {}};
+  file.extents.resize(extent_count);
+  return file;
+}
+
+SourcedExtent Upload::ExtentOf(const ManifestFile& file, std::uint32_t number,
+                               std::size_t extent) const noexcept {
+  const std::uint64_t offset = extent * kExtentSizeMax;
+  return {MakeExtentId(id_, number, static_cast<std::uint32_t>(extent)), offset,
+          std::min(file.size_bytes - offset, kExtentSizeMax)};
+}
+
 Result<ManifestExtent> Upload::PutExtent(const SourcedExtent& extent, const Source& source,
-                                         const Progress& progress) {
-  std::uint64_t reported = 0;  // Of this extent; a second try begins below it.
+                                         const Sent& sent_more) {
+  std::uint64_t reported = 0;  // A second try begins below it.
   const Sent sent = [&](std::uint64_t done) {
-    if (progress && done > reported) progress(extent.offset_bytes + (reported = done));
+    if (done > reported) sent_more(done - std::exchange(reported, done));
   };
   const std::uint64_t xxh3 =
       FFR_TRY(replicas_ ? replicas_->Put(extent, source, sent) : PutAtDaemon(extent, source, sent));

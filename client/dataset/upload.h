@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <ffrecord/result.h>
 #include <ffrecord/session_options.h>
@@ -26,7 +27,8 @@ namespace ffrecord::client {
 //
 //   Upload upload(daemons, options);
 //   manifest.files.push_back(FFR_TRY(upload.PutBytes("part-00000.manifest", {&bytes, 1})));
-//   manifest.files.push_back(FFR_TRY(upload.PutFile("train.ffr", path)));
+//   for (ManifestFile& file : FFR_TRY(upload.PutFiles({{{"train.ffr", path}}})))
+//     manifest.files.push_back(std::move(file));
 //   FFR_TRY(Catalog(daemons).Publish(name, manifest, mode, 0, deadline));
 //
 // When a Put returns, its file is on stable storage; nothing is visible before a manifest that
@@ -39,7 +41,7 @@ namespace ffrecord::client {
 // several connections.
 class Upload {
  public:
-  // Called on the calling thread with the bytes of this file that have been sent, in rising order.
+  // Called on the calling thread with the bytes that have been sent, in rising order.
   using Progress = std::function<void(std::uint64_t)>;
 
   // `id`, not 0: as another upload's, to another daemon, which brings the same files in the same
@@ -54,10 +56,16 @@ class Upload {
                                 std::span<const std::span<const std::byte>> pieces,
                                 const Progress& progress = {});
 
-  // One file from the disk. Fails also as OpenReadOnly does, and with kCorruption if the file
-  // changes its size meanwhile.
-  Result<ManifestFile> PutFile(std::string name, const std::filesystem::path& path,
-                               const Progress& progress = {});
+  struct LocalFile {
+    std::string name;  // In the manifest.
+    std::filesystem::path path;
+  };
+  // Files from the disk, whose entries come in their order. Some extents travel at a time: while
+  // one waits for the disk of its daemon, another is sent. `progress` is told of the bytes of all
+  // files. Fails also as OpenReadOnly does, and with kCorruption if a file changes its size
+  // meanwhile.
+  Result<std::vector<ManifestFile>> PutFiles(std::span<const LocalFile> files,
+                                             const Progress& progress = {});
 
   using Source = ExtentSource;
   // One file of `size_bytes` from anywhere; fails also as `source` does.
@@ -66,8 +74,13 @@ class Upload {
 
  private:
   using Sent = std::function<void(std::uint64_t)>;
+  // An entry without extents yet.
+  static Result<ManifestFile> NewEntry(std::string name, std::uint64_t size_bytes);
+  SourcedExtent ExtentOf(const ManifestFile& file, std::uint32_t number,
+                         std::size_t extent) const noexcept;
+  // `sent_more` is told how many more bytes of it have been sent.
   Result<ManifestExtent> PutExtent(const SourcedExtent& extent, const Source& source,
-                                   const Progress& progress);
+                                   const Sent& sent_more);
   Result<std::uint64_t> PutAtDaemon(const SourcedExtent& extent, const Source& source,
                                     const Sent& sent);
 

@@ -375,8 +375,11 @@ TEST_F(UploadsTest, TheDaemonTakesThePiecesOutOfMemoryThatItMayOnlyRead) {
   const std::span<const std::byte> pieces[] = {bytes.first(1), bytes.subspan(1, 5'000'000),
                                                bytes.subspan(5'000'001)};
   for (const bool is_file : {true, false}) {
-    const auto put =
-        is_file ? upload.PutFile("name", folder / "file") : upload.PutBytes("name", pieces);
+    const auto put = [&]() -> Result<ManifestFile> {
+      if (!is_file) return upload.PutBytes("name", pieces);
+      const std::vector<Upload::LocalFile> files{{"name", folder / "file"}};
+      return FFR_TRY(upload.PutFiles(files)).front();
+    }();
     ASSERT_TRUE(put) << put.error().message;
     EXPECT_TRUE(std::ranges::equal(taken_, bytes));
     EXPECT_EQ(put.value().extents[0].xxh3, Xxh3(bytes));
