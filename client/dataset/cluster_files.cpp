@@ -1,11 +1,14 @@
 #include "client/dataset/cluster_files.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "client/dataset/prefetch_hint.h"
 #include "libffrecord/base/per_process.h"
 #include "libffrecord/net/replicas/replica_places.h"
 #include "libffrecord/net/replicas/replicated_files.h"
@@ -114,14 +117,90 @@ class ClusterPlaces final : public net::ReplicaPlaces {
   PerProcess<Guarded> known_;
 };
 
+std::unique_ptr<net::ReplicatedFiles> MakeFiles(std::shared_ptr<Cluster> cluster,
+                                                DatasetManifest manifest,
+                                                const std::string& location) {
+  const SessionOptions options = cluster->options();
+  return std::make_unique<net::ReplicatedFiles>(
+      std::make_shared<ClusterPlaces>(std::move(cluster), std::move(manifest), location), options);
+}
+
+// Hints at several nodes, whose order is kept to meanwhile.
+class ClusterHint final : public PrefetchHint {
+ public:
+  ClusterHint(std::shared_ptr<const net::ReplicatedFiles> files,
+              std::vector<std::unique_ptr<PrefetchHint>> hints)
+      : files_(std::move(files)), kept_(files_->KeepToOrder()), hints_(std::move(hints)) {}
+  ~ClusterHint() override { files_->LetGo(kept_); }
+  // If one is lost, all are to be sent again: the others read ahead what its node did.
+  bool alive() override {
+    return std::ranges::all_of(hints_, [](const auto& hint) { return hint->alive(); });
+  }
+
+ private:
+  const std::shared_ptr<const net::ReplicatedFiles> files_;
+  const std::uint64_t kept_;
+  const std::vector<std::unique_ptr<PrefetchHint>> hints_;
+};
+
+// A node that does not accept a connection is left out.
+constexpr std::chrono::milliseconds kConnectTime{500};
+
+// Sends the plan to all nodes that are up before it awaits the first answer: each opens the
+// indexes. Empty if no node takes hints; fails if none takes this one.
+Result<std::vector<std::unique_ptr<PrefetchHint>>> HintAtNodes(const Cluster& cluster,
+                                                               const std::string& name,
+                                                               std::uint64_t revision,
+                                                               const EpochPlan& plan) {
+  const auto view = cluster.view();
+  const auto now = net::Clock::now();
+  const auto deadline = now + std::min(cluster.options().timeout, kHintTimeout);
+  std::vector<HintCall> calls;
+  std::optional<Error> trouble;
+  for (const net::NodeIndex place : view->PlacesUp()) {
+    const auto session = cluster.SessionAt(view->places[place]);
+    const auto connected = std::min<net::Deadline>(deadline, net::Clock::now() + kConnectTime);
+    auto call = HintCall::Begin(*session, name, revision, plan, connected);
+    if (call)
+      calls.push_back(std::move(call).value());
+    else
+      trouble = std::move(call).error();
+  }
+  std::vector<std::unique_ptr<PrefetchHint>> hints;
+  bool has_any = false;
+  for (HintCall& call : calls) {
+    auto hint = call.Await(deadline);
+    has_any = has_any || hint;
+    if (!hint)
+      trouble = std::move(hint).error();
+    else if (hint.value())
+      hints.push_back(std::move(hint).value());
+  }
+  if (!has_any && trouble) return *std::move(trouble);
+  return hints;
+}
+
 }  // namespace
 
 std::unique_ptr<RangeReader> OpenClusterFiles(std::shared_ptr<Cluster> cluster,
                                               DatasetManifest manifest,
                                               const std::string& location) {
-  const SessionOptions options = cluster->options();
-  return std::make_unique<net::ReplicatedFiles>(
-      std::make_shared<ClusterPlaces>(std::move(cluster), std::move(manifest), location), options);
+  return MakeFiles(std::move(cluster), std::move(manifest), location);
+}
+
+PublishedFiles OpenClusterDataset(std::shared_ptr<Cluster> cluster, DatasetManifest manifest,
+                                  std::uint64_t revision, const net::Location& location) {
+  const bool has_origins = manifest.has_origins();
+  const std::shared_ptr<const net::ReplicatedFiles> files =
+      MakeFiles(cluster, std::move(manifest), location.ToString());
+  if (has_origins) return {files, {}};  // Nodes fetch them at the first read.
+  auto hinter =
+      [=, name = location.name](const EpochPlan& plan) -> Result<std::unique_ptr<PrefetchHint>> {
+    auto hints = FFR_TRY(HintAtNodes(*cluster, name, revision, plan));
+    if (hints.empty()) return std::unique_ptr<PrefetchHint>();
+    return std::unique_ptr<PrefetchHint>(std::make_unique<ClusterHint>(files, std::move(hints)));
+  };
+  return {files, std::move(hinter)};
 }
 
 }  // namespace ffrecord::client

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "client/dataset/cluster.h"
+#include "client/dataset/replicas.h"
 #include "libffrecord/format/dataset_manifest.h"
+#include "libffrecord/net/rpc/location.h"
 #include "libffrecord/source/range_reader.h"
 
 namespace ffrecord::client {
@@ -15,5 +18,11 @@ namespace ffrecord::client {
 std::unique_ptr<RangeReader> OpenClusterFiles(std::shared_ptr<Cluster> cluster,
                                               DatasetManifest manifest,
                                               const std::string& location);
+
+// Likewise of the name at `location`, which stands for `manifest` at `revision`. A hint goes to all
+// nodes that are up: each reads ahead of what it holds the extents whose first owner it is, and
+// from that one they are read meanwhile.
+PublishedFiles OpenClusterDataset(std::shared_ptr<Cluster> cluster, DatasetManifest manifest,
+                                  std::uint64_t revision, const net::Location& location);
 
 }  // namespace ffrecord::client

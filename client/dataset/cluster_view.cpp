@@ -85,6 +85,15 @@ ClusterView::Candidates ClusterView::CandidatesOf(std::uint32_t slot) const {
   return candidates;
 }
 
+std::vector<net::NodeIndex> ClusterView::PlacesUp() const {
+  std::vector<net::NodeIndex> up;
+  for (const net::ClusterMapReply::Node& node : reply.nodes) {
+    if (!node.is_up || node.address.empty()) continue;
+    if (const auto place = FindPlace(places, node)) up.push_back(*place);
+  }
+  return up;
+}
+
 std::vector<ClusterView::Target> ClusterView::TargetsOf(std::uint32_t slot) const {
   std::vector<Target> up;
   std::vector<Target> down;

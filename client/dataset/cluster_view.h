@@ -37,6 +37,9 @@ struct ClusterView {
   };
   Candidates CandidatesOf(std::uint32_t slot) const;
 
+  // Where the nodes are that are up.
+  std::vector<net::NodeIndex> PlacesUp() const;
+
   // Where an extent of this slot may be written: the owners first, then the others; of both, those
   // that are up first. Draining nodes, and those without an address, are left out.
   struct Target {

@@ -179,9 +179,11 @@ Result<RecordReader> OpenDataset(std::span<const std::string> locations,
   if (locations.size() != 1)
     return Error{ErrorCode::kInvalidArgument, "an ffrecord:// address must be the only location"};
   const auto daemons = FFR_TRY(ParseAllNamed(locations.front()));
-  if (auto cluster = FFR_TRY(Cluster::Find(daemons, session_options)))
-    return OpenRecords(FFR_TRY(OpenAtCluster(std::move(cluster), daemons.front(), session_options)),
-                       reader_options);
+  if (auto cluster = FFR_TRY(Cluster::Find(daemons, session_options))) {
+    auto [files, hinter] =
+        FFR_TRY(OpenAtCluster(std::move(cluster), daemons.front(), session_options));
+    return OpenRecords(std::move(files), reader_options, std::move(hinter));
+  }
   if (daemons.size() > 1) {
     auto [files, hinter] = FFR_TRY(OpenReplicas(daemons, session_options));
     return OpenRecords(std::move(files), reader_options, std::move(hinter));

@@ -22,11 +22,9 @@ class SentHint final : public PrefetchHint {
 
 }  // namespace
 
-Result<std::unique_ptr<PrefetchHint>> SendPrefetchHint(const net::Session& session,
-                                                       const std::string& name,
-                                                       std::uint64_t revision,
-                                                       const EpochPlan& plan,
-                                                       net::Deadline deadline) {
+Result<HintCall> HintCall::Begin(const net::Session& session, const std::string& name,
+                                 std::uint64_t revision, const EpochPlan& plan,
+                                 net::Deadline deadline) {
   net::PlanSet set;
   set.revision = revision;
   set.seed = plan.seed;
@@ -43,10 +41,27 @@ Result<std::unique_ptr<PrefetchHint>> SendPrefetchHint(const net::Session& sessi
   if (!net::PlanSet::Decode(body))
     return Error{ErrorCode::kInvalidArgument, "an epoch plan that no rank can follow"};
   auto connection = FFR_TRY(session.ConnectApart(deadline));
-  if ((connection->hello().capabilities & net::kCapabilityPlans) == 0)
-    return std::unique_ptr<PrefetchHint>();
-  FFR_TRY(connection->Call(net::FrameType::kPlanSet, body, {}, deadline, "an answer to a plan"));
-  return std::unique_ptr<PrefetchHint>(new SentHint(std::move(connection)));
+  if ((connection->hello().capabilities & net::kCapabilityPlans) == 0) return HintCall(nullptr, 0);
+  const std::uint64_t request = FFR_TRY(connection->Send(net::FrameType::kPlanSet, body));
+  return HintCall(std::move(connection), request);
+}
+
+Result<std::unique_ptr<PrefetchHint>> HintCall::Await(net::Deadline deadline) {
+  if (!connection_) return std::unique_ptr<PrefetchHint>();
+  const auto header = FFR_TRY(connection_->Receive(request_, deadline, "an answer to a plan"));
+  if (header.type != net::ReplyTo(net::FrameType::kPlanSet) || header.payload_size_bytes != 0)
+    return connection_->Break(
+        {ErrorCode::kUnavailable, connection_->peer() + " sent another frame for a plan"});
+  return std::unique_ptr<PrefetchHint>(new SentHint(std::move(connection_)));
+}
+
+Result<std::unique_ptr<PrefetchHint>> SendPrefetchHint(const net::Session& session,
+                                                       const std::string& name,
+                                                       std::uint64_t revision,
+                                                       const EpochPlan& plan,
+                                                       net::Deadline deadline) {
+  auto call = FFR_TRY(HintCall::Begin(session, name, revision, plan, deadline));
+  return call.Await(deadline);
 }
 
 }  // namespace ffrecord::client

@@ -19,6 +19,7 @@ bool IsFarAbove(ReplicaHealth::Duration latency, ReplicaHealth::Duration fastest
 bool ReplicaHealth::IsBetter(NodeIndex one, NodeIndex other, Time now) const noexcept {
   const bool is_slow = IsSlow(one, now);
   if (is_slow != IsSlow(other, now)) return !is_slow;
+  if (keeps_order_) return false;
   if (kept_ == one || kept_ == other) return kept_ == one;
   const Node& a = nodes_[one];
   const Node& b = nodes_[other];

@@ -76,9 +76,10 @@ class ReplicaHealth {
     return !nodes_[node].is_in_trouble && !IsBusy(node, now);
   }
   bool IsBusy(NodeIndex node, Time now) const noexcept { return now < nodes_[node].busy_until; }
-  // Whether `one` is to be asked rather than `other`: the one that is not slow, else the kept one,
-  // else the nearer one, else the one with fewer bytes on their way, else the one that was asked
-  // longer ago.
+  // Whether `one` is to be asked rather than `other`, which an extent's order has first: the one
+  // that is not slow, else the kept one, else the nearer one, else the one with fewer bytes on
+  // their way, else the one that was asked longer ago. Where the order is kept to, it comes before
+  // how near they are.
   bool IsBetter(NodeIndex one, NodeIndex other, Time now) const noexcept;
   // Whether the node is slow, and it is not time to try it.
   bool IsSlow(NodeIndex node, Time now) const noexcept {
@@ -103,7 +104,15 @@ class ReplicaHealth {
     nodes_[node].distance = distance;
   }
   // The node that is asked whenever it is well, or none: it reads ahead for this reader.
-  void KeepTo(std::optional<NodeIndex> node) noexcept { kept_ = node; }
+  void KeepTo(std::optional<NodeIndex> node) noexcept {
+    kept_ = node;
+    keeps_order_ = false;
+  }
+  // Of each extent the first owner that is well is asked: it reads that extent ahead.
+  void KeepToOrder() noexcept {
+    kept_.reset();
+    keeps_order_ = true;
+  }
 
   // What the node has of the extent is damaged. Forgotten after kDamageKept: it may be mended.
   void NoteDamage(std::uint32_t extent, NodeIndex node, Time now);
@@ -144,6 +153,7 @@ class ReplicaHealth {
   std::vector<Node> nodes_;
   std::uint64_t last_turn_ = 0;
   std::optional<NodeIndex> kept_;
+  bool keeps_order_ = false;
   std::map<std::pair<std::uint32_t, NodeIndex>, Time> damages_;  // When they were noted.
   LatencyQuantile latency_;
   std::uint64_t hedge_credit_ = 0;  // In parts.

@@ -54,11 +54,14 @@ ReplicatedFiles::Health& ReplicatedFiles::health() const {
   return health;
 }
 
-std::uint64_t ReplicatedFiles::KeepTo(NodeIndex node) const {
+std::uint64_t ReplicatedFiles::KeepTo(NodeIndex node) const { return Keep(node); }
+std::uint64_t ReplicatedFiles::KeepToOrder() const { return Keep(std::nullopt); }
+
+std::uint64_t ReplicatedFiles::Keep(std::optional<NodeIndex> node) const {
   Health& of_all = health();
   const std::lock_guard lock(of_all.mutex);
   of_all.kept.emplace(++of_all.last_kept, node);
-  of_all.state->KeepTo(node);
+  of_all.KeepLatest();
   return of_all.last_kept;
 }
 
@@ -67,8 +70,15 @@ void ReplicatedFiles::LetGo(std::uint64_t number) const {
   Health& of_all = health();
   const std::lock_guard lock(of_all.mutex);
   of_all.kept.erase(number);
-  const auto last = of_all.kept.rbegin();
-  of_all.state->KeepTo(last == of_all.kept.rend() ? std::nullopt : std::optional(last->second));
+  of_all.KeepLatest();
+}
+
+void ReplicatedFiles::Health::KeepLatest() {
+  const auto last = kept.rbegin();
+  if (last != kept.rend() && !last->second)
+    state->KeepToOrder();
+  else
+    state->KeepTo(last == kept.rend() ? std::nullopt : last->second);
 }
 
 // Where one daemon writes into our memory, its files are read without a copy; the others do not

@@ -68,6 +68,8 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
   // Prefers this daemon whenever it is well, because it reads ahead for us. Returns a number;
   // LetGo() of that number ends it. If several daemons are kept to, the latest one is preferred.
   std::uint64_t KeepTo(NodeIndex node) const;
+  // Likewise of each extent the first owner that is well.
+  std::uint64_t KeepToOrder() const;
   void LetGo(std::uint64_t number) const;
 
   // --- For its queues ---
@@ -79,8 +81,9 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
   struct Health {
     std::mutex mutex;
     std::optional<ReplicaHealth> state;
-    std::map<std::uint64_t, NodeIndex> kept;  // By number.
+    std::map<std::uint64_t, std::optional<NodeIndex>> kept;  // By number; none: the order.
     std::uint64_t last_kept = 0;
+    void KeepLatest();
     // A line about each damaged copy, by file and node; kDamagedCopiesMax at most.
     std::map<std::pair<std::uint32_t, NodeIndex>, std::string> damaged_copies;
   };
@@ -93,6 +96,7 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
     std::vector<std::unique_ptr<ReplicatedQueue>> queues;
   };
 
+  std::uint64_t Keep(std::optional<NodeIndex> node) const;
   const RemoteFiles& first() const noexcept { return *first_view_->replicas.front(); }
   // A range that is read from one copy after the other.
   struct Copied {

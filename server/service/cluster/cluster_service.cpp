@@ -305,13 +305,31 @@ ClusterStatePtr ClusterService::state() const {
 
 bool ClusterService::IsFirstUp(const ExtentId& id) const {
   const ClusterStatePtr known = state();
-  for (const std::string& node : known->slots->CandidatesOf(id)) {
-    if (node == options_.node) return true;
+  const auto is_up = [&](const std::string& node) {
     const auto found =
         std::ranges::lower_bound(known->nodes, node, {}, &net::ClusterMapReply::Node::id);
-    if (found != known->nodes.end() && found->id == node && found->is_up) return false;
+    return found != known->nodes.end() && found->id == node && found->is_up;
+  };
+  // Nearly always the slot's row tells: the order of all nodes takes longer to find.
+  const SlotMap& map = known->slots->map;
+  for (const std::uint16_t ordinal : map.NodesOf(SlotOf(id))) {
+    const std::string& node = map.nodes[ordinal].id;
+    if (node == options_.node) return true;
+    if (is_up(node)) return false;
+  }
+  for (const std::string& node : known->slots->CandidatesOf(id)) {
+    if (node == options_.node) return true;
+    if (is_up(node)) return false;
   }
   return false;
+}
+
+std::shared_ptr<PeerRanges> ClusterService::MakePeerRanges() const {
+  return std::make_shared<PeerRanges>(peers_, [this](const ExtentId& id) {
+    auto nodes = state()->slots->CandidatesOf(id);
+    std::erase(nodes, options_.node);
+    return nodes;
+  });
 }
 
 void ClusterService::AnswerFinished() {

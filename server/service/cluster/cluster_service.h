@@ -28,6 +28,7 @@
 #include "server/service/cluster/cluster_state.h"
 #include "server/service/cluster/enrolment.h"
 #include "server/service/cluster/node_extents.h"
+#include "server/service/cluster/peer_ranges.h"
 #include "server/service/cluster/peers.h"
 #include "server/service/cluster/service_inbox.h"
 
@@ -92,6 +93,8 @@ class ClusterService {
   NodeExtents& extents() noexcept { return extents_; }
   // This node is the first of those to hold the extent that is up, as far as it knows.
   bool IsFirstUp(const ExtentId& id) const;
+  // What other nodes hold, for one who plans. Borrows the service.
+  std::shared_ptr<PeerRanges> MakePeerRanges() const;
   // The machines believe in this node's lease.
   bool is_leased() const noexcept { return is_leased_.load(std::memory_order_relaxed); }
   // Of the slot map; for the headers of frames.

@@ -86,6 +86,26 @@ class PieceReader {
   std::vector<std::byte> buffer_;
 };
 
+// As number 0 of the connection.
+Result<void> BindExtent(net::Channel& peer, const ExtentId& id, net::Deadline deadline) {
+  const net::ExtentBind bind{0, {id}};
+  const auto bound =
+      FFR_TRY(peer.Call(FrameType::kExtentBind, bind.Encode(), {}, deadline, "an extent"));
+  const auto reply = FFR_TRY(net::ExtentBindReply::Decode(bound.body));
+  if (reply.missing_count > 0)
+    return Error{ErrorCode::kNotFound, peer.peer() + ": the extent is not there"};
+  return {};
+}
+
+Result<void> ReadPiece(net::Channel& peer, const net::BatchEntry& piece, net::Deadline deadline,
+                       net::BatchRead::Class traffic_class, const TakePiece& take) {
+  net::BatchRead batch;
+  batch.traffic_class = traffic_class;
+  batch.entries = {piece};
+  const auto request = FFR_TRY(peer.Send(FrameType::kBatchRead, batch.Encode()));
+  return PieceReader(peer, piece.size_bytes).Read(request, deadline, take);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<net::Channel>> PeerDialer::Dial(const std::string& address,
@@ -194,23 +214,34 @@ Result<void> CheckIsNode(net::Channel& peer, const std::string& node, const net:
 Result<void> ReadExtent(net::Channel& peer, const ManifestExtent& extent, net::Deadline deadline,
                         std::chrono::milliseconds piece_patience, const TakePiece& take,
                         const PauseBefore& pause) {
-  const net::ExtentBind bind{0, {extent.id}};
-  const auto bind_deadline = std::min(deadline, net::Deadline::clock::now() + piece_patience);
-  const auto bound =
-      FFR_TRY(peer.Call(FrameType::kExtentBind, bind.Encode(), {}, bind_deadline, "an extent"));
-  const auto reply = FFR_TRY(net::ExtentBindReply::Decode(bound.body));
-  if (reply.missing_count > 0)
-    return Error{ErrorCode::kNotFound, peer.peer() + ": the extent is not there"};
+  const auto in_time = [&] {
+    return std::min(deadline, net::Deadline::clock::now() + piece_patience);
+  };
+  FFR_TRY(BindExtent(peer, extent.id, in_time()));
   for (std::uint64_t offset = 0; offset < extent.size_bytes; offset += kReadBytes) {
     const auto size_bytes =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(kReadBytes, extent.size_bytes - offset));
     if (pause) FFR_TRY(pause(size_bytes));
-    net::BatchRead batch;
-    batch.traffic_class = net::BatchRead::Class::kRepair;
-    batch.entries = {{0, static_cast<std::uint32_t>(offset), size_bytes, 0}};
-    const auto request = FFR_TRY(peer.Send(FrameType::kBatchRead, batch.Encode()));
-    const auto piece_deadline = std::min(deadline, net::Deadline::clock::now() + piece_patience);
-    FFR_TRY(PieceReader(peer, size_bytes).Read(request, piece_deadline, take));
+    FFR_TRY(ReadPiece(peer, {0, static_cast<std::uint32_t>(offset), size_bytes, 0}, in_time(),
+                      net::BatchRead::Class::kRepair, take));
+  }
+  return {};
+}
+
+Result<void> ReadExtentPart(net::Channel& peer, const ExtentId& id, std::uint64_t offset_bytes,
+                            std::span<std::byte> destination, net::Deadline deadline) {
+  FFR_TRY(BindExtent(peer, id, deadline));
+  while (!destination.empty()) {
+    const auto size_bytes =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(kReadBytes, destination.size()));
+    const auto take = [&](std::span<const std::byte> piece) -> Result<void> {
+      std::ranges::copy(piece, destination.begin());
+      destination = destination.subspan(piece.size());
+      return {};
+    };
+    FFR_TRY(ReadPiece(peer, {0, static_cast<std::uint32_t>(offset_bytes), size_bytes, 0}, deadline,
+                      net::BatchRead::Class::kPrefetch, take));
+    offset_bytes += size_bytes;
   }
   return {};
 }

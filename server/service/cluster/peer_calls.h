@@ -65,6 +65,11 @@ Result<void> ReadExtent(net::Channel& peer, const ManifestExtent& extent, net::D
                         std::chrono::milliseconds piece_patience, const TakePiece& take,
                         const PauseBefore& pause = {});
 
+// Bytes of an extent that the peer holds, from an offset on. Fails as ReadExtent. The bytes are not
+// verified.
+Result<void> ReadExtentPart(net::Channel& peer, const ExtentId& id, std::uint64_t offset_bytes,
+                            std::span<std::byte> destination, net::Deadline deadline);
+
 // Has the peer store these bytes as that extent, sealed and durable.
 Result<void> StoreExtent(net::Channel& peer, const ManifestExtent& extent,
                          std::span<const std::byte> bytes, net::Deadline deadline);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,6 +22,9 @@ namespace ffrecord::server {
 // connections and a few threads beside them. Thread-safe.
 class Peers {
  public:
+  // Of one connection: less than its token is good for.
+  static constexpr std::chrono::minutes kLinkTime{4};
+
   // Where a node is, and what this one knows of the cluster that both are of.
   struct Place {
     std::string address;  // Empty: it is not known.
@@ -67,9 +71,6 @@ class Peers {
                                       std::span<const std::string> nodes, net::Deadline deadline);
 
  private:
-  // Of one connection: less than its token is good for.
-  static constexpr std::chrono::minutes kLinkTime{4};
-
   struct Link {
     std::string address;
     std::unique_ptr<net::Channel> channel;

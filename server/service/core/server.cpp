@@ -168,14 +168,46 @@ void Server::Impl::KeepRoomAtHome() {
   }
 }
 
+PlannedDatasets::Source Server::Impl::PlannedHere() {
+  return {
+      [&names_here = *catalog](const std::string& name) -> Result<PlannedDatasets::Source::Named> {
+        const auto resolved = FFR_TRY(names_here.Resolve(name));
+        return PlannedDatasets::Source::Named{FFR_TRY(DecodeDatasetManifest(resolved.manifest)),
+                                              resolved.revision};
+      },
+      {}};
+}
+
+PlannedDatasets::Source Server::Impl::PlannedInCluster() {
+  return {[&service = *cluster](const std::string& name) -> Result<PlannedDatasets::Source::Named> {
+            const ClusterStatePtr known = service.state();
+            const ClusterState::Name* const found = known->Find(name);
+            if (found == nullptr || !found->manifest)
+              return Error{ErrorCode::kUnavailable, name + " is not known to this daemon yet"};
+            if (found->manifest->has_origins())
+              return Error{ErrorCode::kUnavailable,
+                           name + " has an origin, and is fetched as it is read"};
+            return PlannedDatasets::Source::Named{*found->manifest, found->revision};
+          },
+          [&service = *cluster] {
+            return ExtentFiles::Others{
+                [ranges = service.MakePeerRanges()](const ExtentId& id, std::uint64_t offset_bytes,
+                                                    std::span<std::byte> destination) {
+                  return ranges->Read(id, offset_bytes, destination);
+                },
+                [&service](const ExtentId& id) { return service.IsFirstUp(id); }};
+          }};
+}
+
 Result<void> Server::Impl::StartWorkers() {
   jobs = std::make_unique<JobPool>(tenant_shares);
   read_ahead = std::make_unique<ReadAhead>(
-      cluster ? 0 : options.read_ahead_bytes_max, read_ahead_metrics,
+      options.read_ahead_bytes_max, read_ahead_metrics,
       [&pool = *jobs](std::string_view tenant, JobPool::Job job) {
         pool.Post(pool.StrandOf(tenant, JobPool::Kind::kPlan, 0), tenant, std::move(job));
       });
-  planned = std::make_unique<PlannedDatasets>(catalog.get(), *extents);
+  planned =
+      std::make_unique<PlannedDatasets>(cluster ? PlannedInCluster() : PlannedHere(), *extents);
   const std::uint32_t count = options.core_count > 0
                                   ? options.core_count
                                   : std::max(std::thread::hardware_concurrency(), 1U);

@@ -50,6 +50,8 @@ struct Server::Impl {
   Result<void> OpenOrigins(ClusterService::Options& node);
   Result<ExtentStore::Disks> OpenDisks();
   void KeepRoomAtHome();
+  PlannedDatasets::Source PlannedHere();
+  PlannedDatasets::Source PlannedInCluster();
   Result<void> StartWorkers();
   Result<void> StartScrubbers();
   void ScrubOrigins();

@@ -12,8 +12,9 @@ PlannedRecords::PlannedRecords(std::unique_ptr<const ExtentFiles> files, Indexes
 PlannedRecords::~PlannedRecords() = default;
 
 Result<std::shared_ptr<const PlannedRecords>> PlannedRecords::Open(DatasetManifest manifest,
-                                                                   const ExtentStore& extents) {
-  auto files = FFR_TRY(ExtentFiles::Open(std::move(manifest), extents));
+                                                                   const ExtentStore& extents,
+                                                                   ExtentFiles::Others others) {
+  auto files = FFR_TRY(ExtentFiles::Open(std::move(manifest), extents, std::move(others)));
   auto indexes = FFR_TRY(OpenIndexes(*files, {}));
   return std::shared_ptr<const PlannedRecords>(
       new PlannedRecords(std::move(files), std::move(indexes)));
@@ -44,13 +45,12 @@ Result<std::shared_ptr<const PlannedRecords>> PlannedDatasets::Get(const std::st
   const std::lock_guard opening(dataset->opening);
   // The name may be gone, or stand for something else: the plan is read all the same.
   if (auto records = dataset->records.lock()) return records;
-  if (catalog_ == nullptr)
-    return Error{ErrorCode::kUnavailable, "this daemon follows no plans, as a node of a cluster"};
-  const auto resolved = FFR_TRY(catalog_->Resolve(name));
-  if (resolved.revision != revision)
+  auto named = FFR_TRY(source_.resolve(name));
+  if (named.revision != revision)
     return Error{ErrorCode::kConflict, name + " was published again since it was opened"};
-  auto manifest = FFR_TRY(DecodeDatasetManifest(resolved.manifest));
-  auto records = FFR_TRY(PlannedRecords::Open(std::move(manifest), extents_));
+  auto others = source_.make_others ? source_.make_others() : ExtentFiles::Others{};
+  auto records =
+      FFR_TRY(PlannedRecords::Open(std::move(named.manifest), extents_, std::move(others)));
   dataset->records = records;
   return records;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,29 +13,28 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/record/index/file_index.h"
-#include "server/service/catalog/catalog.h"
 #include "server/service/read_ahead/extent_files.h"
 #include "server/storage/extent_store.h"
 
 namespace ffrecord::server {
 
-// Where the records of one published dataset lie on this daemon's disk. Holds its extents: they are
-// not unlinked meanwhile. Thread-safe.
+// Where the records of one published dataset lie on this daemon's disks. Thread-safe.
 class PlannedRecords {
  public:
   using Piece = ExtentFiles::Piece;
 
   // Reads and checks the ends of all files. Fails as RecordReader::Open does, also for a dataset
-  // that has no record files, such as a checkpoint.
+  // that has no record files, such as a checkpoint. `extents` and `others` as of ExtentFiles.
   static Result<std::shared_ptr<const PlannedRecords>> Open(DatasetManifest manifest,
-                                                            const ExtentStore& extents);
+                                                            const ExtentStore& extents,
+                                                            ExtentFiles::Others others = {});
   ~PlannedRecords();
 
   std::uint64_t record_count() const noexcept { return first_indexes_.back(); }
 
-  // Adds the pieces of the records `indices` to `pieces`. Records of which the index is damaged, or
-  // cannot be read, have none: whoever reads them will be told. Blocks on the disk for pages of the
-  // index that are not in memory. Requires each index < record_count().
+  // Adds the pieces of the records `indices` that this daemon reads ahead. Records of which the
+  // index is damaged, or cannot be read, have none: whoever reads them will be told. Blocks on the
+  // disk for pages of the index that are not in memory. Requires each index < record_count().
   void Locate(std::span<const std::uint64_t> indices, std::vector<Piece>& pieces) const;
 
  private:
@@ -49,12 +49,21 @@ class PlannedRecords {
 // The datasets that plans are about, each opened once for all who plan with it. Thread-safe.
 class PlannedDatasets {
  public:
-  // Without a catalog (null), as a node of a cluster is, nothing can be planned.
-  PlannedDatasets(Catalog* catalog, const ExtentStore& extents)
-      : catalog_(catalog), extents_(extents) {}
+  // Where the names are. Both functions are called from several threads.
+  struct Source {
+    struct Named {
+      DatasetManifest manifest;
+      std::uint64_t revision = 0;
+    };
+    // Fails with kNotFound if there is no such name, kUnavailable if it cannot be planned now.
+    std::function<Result<Named>(const std::string& name)> resolve;
+    std::function<ExtentFiles::Others()> make_others;  // Empty: all extents are here.
+  };
+  PlannedDatasets(Source source, const ExtentStore& extents)
+      : source_(std::move(source)), extents_(extents) {}
 
-  // Fails with kNotFound if there is no such name, kConflict if it stands for something else than
-  // at that revision, and as PlannedRecords::Open. Blocks on the disk.
+  // Fails as Source::resolve, with kConflict if the name stands for something else than at that
+  // revision, and as PlannedRecords::Open. Blocks on the disk, and on other nodes.
   Result<std::shared_ptr<const PlannedRecords>> Get(const std::string& name,
                                                     std::uint64_t revision);
 
@@ -66,7 +75,7 @@ class PlannedDatasets {
   };
   std::shared_ptr<Dataset> Find(const Key& key);
 
-  Catalog* const catalog_;
+  const Source source_;
   const ExtentStore& extents_;
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<Dataset>> open_;

@@ -106,9 +106,9 @@ ReadAhead::Pieces ReadAhead::Evaluate(Plan& plan, std::size_t count_max) {
 
 void ReadAhead::Enqueue(std::uint64_t number, Plan& plan, const Pieces& pieces) {
   for (const auto& [piece, step] : pieces) {
-    const Extent* const extent = piece.extent->get();
+    const Extent* const extent = piece.extent.get();
     Items& items = items_[extent];
-    if (!items.extent) items.extent = *piece.extent;
+    if (!items.extent) items.extent = piece.extent;
     Item& item = items.by_offset[piece.offset_bytes];
     item.size_bytes = std::max(item.size_bytes, piece.size_bytes);
     item.wants.push_back({number, step});

@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <optional>
 
 #include "bytes.h"
 #include "client/dataset/upload.h"
 #include "daemon.h"
 #include "libffrecord/base/checksum.h"
+#include "libffrecord/io/file.h"
 #include "libffrecord/net/rpc/remote_files.h"
 #include "new_extents.h"
 #include "range_queue_conformance.h"
@@ -45,16 +47,18 @@ auto Remote(Transport transport) {
 struct ExtentSource {
   TempFolder folder;
   std::unique_ptr<server::ExtentStore> store;
+  std::unique_ptr<server::ExtentStore> other;  // Of another node.
   std::unique_ptr<const server::ExtentFiles> files;
 };
 
-Result<ManifestFile> Store(server::ExtentStore& store, std::uint32_t number,
-                           std::span<const std::byte> bytes) {
+// Each extent in the store that `choose` says.
+Result<ManifestFile> Store(const std::function<server::ExtentStore&()>& choose,
+                           std::uint32_t number, std::span<const std::byte> bytes) {
   ManifestFile file{"file-" + std::to_string(number), bytes.size(), {}};
   while (!bytes.empty()) {
     const auto extent = bytes.first(std::min<std::uint64_t>(bytes.size(), kExtentSizeMax));
     const auto id = MakeExtentId(1, number, static_cast<std::uint32_t>(file.extents.size()));
-    auto writer = FFR_TRY(test::Create(store, id, extent.size()));
+    auto writer = FFR_TRY(test::Create(choose(), id, extent.size()));
     FFR_TRY(writer.Append(extent));
     FFR_TRY(writer.Seal(Xxh3(extent)));
     file.extents.push_back({id, extent.size(), Xxh3(extent)});
@@ -67,16 +71,42 @@ Made Extents(const Contents& contents) {
   auto source = std::make_shared<ExtentSource>();
   source->store = FFR_TRY(server::ExtentStore::Open(source->folder / "extents"));
   DatasetManifest manifest;
+  const auto choose = [&]() -> server::ExtentStore& { return *source->store; };
   for (std::uint32_t i = 0; i < contents.size(); ++i)
-    manifest.files.push_back(
-        FFR_TRY(Store(*source->store, i, std::as_bytes(std::span(contents[i])))));
-  source->files = FFR_TRY(server::ExtentFiles::Open(std::move(manifest), *source->store));
+    manifest.files.push_back(FFR_TRY(Store(choose, i, std::as_bytes(std::span(contents[i])))));
+  source->files = FFR_TRY(server::ExtentFiles::Open(std::move(manifest), *source->store, {}));
+  return Made(std::shared_ptr<const RangeReader>(source, source->files.get()));
+}
+
+// As a node of a cluster has them: every second extent is at another node.
+Made ExtentsInCluster(const Contents& contents) {
+  auto source = std::make_shared<ExtentSource>();
+  source->store = FFR_TRY(server::ExtentStore::Open(source->folder / "extents"));
+  source->other = FFR_TRY(server::ExtentStore::Open(source->folder / "others"));
+  DatasetManifest manifest;
+  bool is_here = false;
+  const auto choose = [&]() -> server::ExtentStore& {
+    return (is_here = !is_here) ? *source->store : *source->other;
+  };
+  for (std::uint32_t i = 0; i < contents.size(); ++i)
+    manifest.files.push_back(FFR_TRY(Store(choose, i, std::as_bytes(std::span(contents[i])))));
+  server::ExtentFiles::Others others;
+  others.read = [&other = *source->other](const ExtentId& id, std::uint64_t offset_bytes,
+                                          std::span<std::byte> destination) -> Result<void> {
+    const server::ExtentPtr extent = other.Find(id);
+    if (!extent) return Error{ErrorCode::kUnavailable, "it is not there either"};
+    const auto file = FFR_TRY(server::ExtentStore::OpenFile(*extent));
+    return ReadExactly(file.get(), extent->disk->PathOf(id), offset_bytes, destination);
+  };
+  source->files =
+      FFR_TRY(server::ExtentFiles::Open(std::move(manifest), *source->store, std::move(others)));
   return Made(std::shared_ptr<const RangeReader>(source, source->files.get()));
 }
 
 const std::vector<RangeReaderForm> kForms = {{"remote_tcp", Remote(Transport::kTcp)},
                                              {"remote_shm", Remote(Transport::kShm)},
-                                             {"extents", Extents}};
+                                             {"extents", Extents},
+                                             {"extents_in_cluster", ExtentsInCluster}};
 
 INSTANTIATE_TEST_SUITE_P(Forms, RangeReaderConformance, testing::ValuesIn(AndTheirQueues(kForms)),
                          NameOfForm);

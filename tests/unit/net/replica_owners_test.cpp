@@ -141,6 +141,24 @@ TEST_F(ReplicaOwnersTest, ANearOrIdleNodeThatIsNoOwnerIsNotPreferred) {
   EXPECT_EQ(Only<Reads::Send>().node, 3U);
 }
 
+TEST_F(ReplicaOwnersTest, WhereTheOrderIsKeptToTheFirstOwnerThatIsWellIsAsked) {
+  health_->SetDistance(1, 0);
+  health_->KeepToOrder();
+  for (Reads::BatchId batch = 1; batch <= 3; ++batch) {
+    BeginBy(two_owners_, batch);
+    EXPECT_EQ(Only<Reads::Send>().node, 3U);
+  }
+  health_->Failed(3, now_);
+  BeginBy(two_owners_, 4);
+  EXPECT_EQ(Only<Reads::Send>().node, 1U);
+  health_->Succeeded(3);
+  BeginBy(two_owners_, 5);
+  EXPECT_EQ(Only<Reads::Send>().node, 3U);
+  health_->KeepTo(std::nullopt);
+  BeginBy(two_owners_, 6);
+  EXPECT_EQ(Only<Reads::Send>().node, 1U);
+}
+
 TEST_F(ReplicaOwnersTest, OnlyOwnersAreHedgedTo) {
   health_->NoteParts(1000);
   const WrittenMap one_owner({3, 1}, 1);

@@ -182,7 +182,7 @@ class ReadAheadTest : public testing::Test {
   }
 
   static ReadAhead::Wanted Asked(const PlannedRecords::Piece& piece, bool is_in_memory = true) {
-    return {piece.extent->get(), piece.offset_bytes, piece.size_bytes, is_in_memory};
+    return {piece.extent.get(), piece.offset_bytes, piece.size_bytes, is_in_memory};
   }
 
   // A request for the whole file.
@@ -190,7 +190,7 @@ class ReadAheadTest : public testing::Test {
     std::vector<PlannedRecords::Piece> pieces;
     const std::uint64_t first = 0;
     records_->Locate({&first, 1}, pieces);
-    return {pieces.front().extent->get(), 0, static_cast<std::uint32_t>(file_.size()), true};
+    return {pieces.front().extent.get(), 0, static_cast<std::uint32_t>(file_.size()), true};
   }
 
   ReadAhead::Handle Begin(FollowedReadAhead& ahead, const net::PlanSet& plan) {
