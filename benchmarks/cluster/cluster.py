@@ -11,6 +11,8 @@ and caps. The clients' programs verify every checksum.
   resumes so long after etcd has a quorum.
 - `scaling`, `writing`: rates by those of the links, which iperf3 measures in the same rounds.
 - `repair`: a node comes back empty and pulls its extents at a capped rate.
+- `origin`: an epoch of several ranks that read an object through three nodes which fetch it, cold
+  and cached, by that of the same ranks reading the store; the store's link is the narrow one.
 - `operations`: calls of etcd per record and per opening, by etcd's own counters.
 - `placement`, `simulator`: computations of a large cluster; the simulated one of tests/cluster.
 
@@ -29,6 +31,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "arms"))
 import capped
 import counting
 import faults
+import origins
 import repairing
 
 Run = Callable[[harness.Settings], harness.Outcome]
@@ -45,6 +48,7 @@ PARTS: dict[str, Run] = {
     "scaling": capped.run_scaling,
     "writing": capped.run_writing,
     "repair": lambda settings: repairing.run_repair(settings, 4 if settings.quick else 8),
+    "origin": origins.run_origin,
     "operations": counting.run_operations,
     "placement": counting.run_placement,
     "simulator": counting.run_simulator,

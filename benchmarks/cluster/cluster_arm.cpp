@@ -2,12 +2,16 @@
 //
 //   cluster-arm read LOCATION BATCH SEED BATCHES_PER_S
 //   cluster-arm open LOCATION COUNT
+//   cluster-arm epoch LOCATION RANKS STEPS BATCH SEED
 //   cluster-arm publish FILE LOCATION TIMEOUT_S
+//   cluster-arm publish-origin ADDRESS LOCATION TIMEOUT_S
 //
 // `read` reads random batches until its standard input is closed, and prints a line for each: when
 // it ended, how long it took, both in nanoseconds of the monotonic clock, and 1 if it failed. With
 // BATCHES_PER_S of 0 each begins when the last one has ended. The others print one JSON object:
-// `open` opens a dataset so many times and reads one record each time.
+// `open` opens a dataset so many times and reads one record each time; the ranks of `epoch` are
+// processes that begin at one time, and each opens it and reads its share of so many steps;
+// `publish-origin` publishes the object at ADDRESS where it is.
 
 #include <poll.h>
 #include <unistd.h>
@@ -25,15 +29,15 @@
 #include <vector>
 
 #include <ffrecord/client/dataset.h>
+#include <ffrecord/permutation.h>
 #include <ffrecord/record_reader.h>
 
+#include "../network/crowd.h"
 #include "../support/arm.h"
 
 namespace {
 
 using namespace ffrecord::bench;
-
-long long NowNs() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 
 bool IsWanted() {
   pollfd closed{STDIN_FILENO, 0, 0};
@@ -41,9 +45,7 @@ bool IsWanted() {
 }
 
 // False, with a word why on standard error: not all records have come.
-bool ReadOne(const ffrecord::RecordReader& reader, std::size_t batch, std::mt19937_64& random) {
-  std::vector<std::uint64_t> indices(batch);
-  for (auto& index : indices) index = random() % reader.record_count();
+bool ReadThese(const ffrecord::RecordReader& reader, const std::vector<std::uint64_t>& indices) {
   const auto got = reader.ReadBatch(indices);
   if (!got) {
     std::fprintf(stderr, "batch: %s\n", got.error().message.c_str());
@@ -56,6 +58,12 @@ bool ReadOne(const ffrecord::RecordReader& reader, std::size_t batch, std::mt199
   const auto at = static_cast<std::size_t>(bad - statuses.begin());
   std::fprintf(stderr, "record: %s\n", reader.Describe(indices[at], *bad).c_str());
   return false;
+}
+
+bool ReadOne(const ffrecord::RecordReader& reader, std::size_t batch, std::mt19937_64& random) {
+  std::vector<std::uint64_t> indices(batch);
+  for (auto& index : indices) index = random() % reader.record_count();
+  return ReadThese(reader, indices);
 }
 
 void Read(const std::string& location, std::size_t batch, std::uint64_t seed,
@@ -88,6 +96,28 @@ void Open(const std::string& location, std::size_t count) {
   std::printf("{\"seconds\": %.9f}\n", SecondsSince(start));
 }
 
+void ReadEpoch(const std::string& location, std::size_t ranks, std::size_t steps, std::size_t batch,
+               std::uint64_t seed) {
+  const Crowd& crowd = RunCrowd(ranks, [&](Crowd& shared, std::size_t rank) {
+    WaitToBegin(shared);
+    const auto reader = ValueOrFail(ffrecord::client::OpenDataset({{location}}, {}, {}));
+    const auto order = ValueOrFail(ffrecord::Permutation::Make(seed, 0, 0, reader.record_count()));
+    if (steps * ranks * batch > reader.record_count()) Fail("more steps than an epoch has");
+    std::vector<std::uint64_t> indices(batch);
+    for (std::size_t step = 0; step < steps; ++step) {
+      order.Fill((step * ranks + rank) * batch, indices);
+      if (!ReadThese(reader, indices)) Fail("an epoch cannot be read");
+      shared.records.fetch_add(batch);
+    }
+    const std::int64_t now_ns = NowNs();
+    for (std::int64_t seen = shared.end_ns.load(); seen < now_ns;)
+      if (shared.end_ns.compare_exchange_weak(seen, now_ns)) break;
+  });
+  std::printf("{\"records\": %llu, \"seconds\": %.9f}\n",
+              static_cast<unsigned long long>(crowd.records.load()),
+              static_cast<double>(crowd.end_ns.load() - crowd.begin_ns.load()) * 1e-9);
+}
+
 void Publish(const char* file, const char* address, std::uint64_t timeout_s) {
   const std::vector<std::filesystem::path> files{file};
   ffrecord::SessionOptions options;
@@ -95,7 +125,16 @@ void Publish(const char* file, const char* address, std::uint64_t timeout_s) {
   const long long begin_ns = NowNs();
   const auto published = ffrecord::client::PublishDataset(files, address, true, options, {});
   if (!published) Fail(published.error().message);
-  std::printf("{\"begin_ns\": %lld, \"end_ns\": %lld}\n", begin_ns, NowNs());
+  const long long end_ns = NowNs();
+  std::printf("{\"begin_ns\": %lld, \"end_ns\": %lld}\n", begin_ns, end_ns);
+}
+
+void PublishOrigin(const char* object, const char* address, std::uint64_t timeout_s) {
+  const std::vector<std::string> files{object};
+  ffrecord::SessionOptions options;
+  options.timeout = std::chrono::seconds(timeout_s);
+  Check(ffrecord::client::PublishFromOrigin(files, address, true, options, {}));
+  std::puts("{}");
 }
 
 }  // namespace
@@ -107,8 +146,12 @@ int main(int argc, char** argv) {
     Read(argv[2], number(3), number(4), std::strtod(argv[5], nullptr));
   } else if (verb == "open" && argc == 4) {
     Open(argv[2], number(3));
+  } else if (verb == "epoch" && argc == 7) {
+    ReadEpoch(argv[2], number(3), number(4), number(5), number(6));
   } else if (verb == "publish" && argc == 5) {
     Publish(argv[2], argv[3], number(4));
+  } else if (verb == "publish-origin" && argc == 5) {
+    PublishOrigin(argv[2], argv[3], number(4));
   } else {
     Fail("see the first lines of cluster_arm.cpp");
   }

@@ -1,13 +1,15 @@
 // An object store for benchmarks: serves the files of a folder over HTTP/1.1, whole or in ranges,
 // each answer so many milliseconds after its request, as a store far away does.
 //
-//   range-server FOLDER FIRST_BYTE_MS
+//   range-server FOLDER FIRST_BYTE_MS [ADDRESS PORT]
 //
-// Prints {"port": N} and serves until its input ends. The path of a request is that of a file below
-// FOLDER: with a folder for each bucket, S3 clients that write the bucket into the path find their
-// objects. Nothing is checked: neither signatures nor headers other than Range. One thread; bodies
-// go from the page cache to the socket without a copy in this program.
+// Listens at any port of loopback, or at that IPv4 address and port. Prints {"port": N} and serves
+// until its input ends. The path of a request is that of a file below FOLDER: with a folder for
+// each bucket, S3 clients that write the bucket into the path find their objects. Nothing is
+// checked: neither signatures nor headers other than Range. One thread; bodies go from the page
+// cache to the socket without a copy in this program.
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -75,11 +77,12 @@ class Server {
   Server(std::string folder, std::chrono::milliseconds first_byte_after)
       : folder_(std::move(folder)), first_byte_after_(first_byte_after) {}
 
-  void Listen() {
+  void Listen(const char* at, std::uint16_t port) {
     listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(port);
+    if (::inet_pton(AF_INET, at, &address.sin_addr) != 1) Fail("range-server: no such address");
     socklen_t size = sizeof address;
     auto* const plain = reinterpret_cast<sockaddr*>(&address);
     if (listener_ < 0 || ::bind(listener_, plain, size) != 0 || ::listen(listener_, 4096) != 0 ||
@@ -293,14 +296,16 @@ class Server {
 }  // namespace
 
 int main(int argument_count, char** arguments) {
-  if (argument_count != 3) {
-    std::fprintf(stderr, "usage: range-server FOLDER FIRST_BYTE_MS\n");
+  if (argument_count != 3 && argument_count != 5) {
+    std::fprintf(stderr, "usage: range-server FOLDER FIRST_BYTE_MS [ADDRESS PORT]\n");
     return 2;
   }
   ::signal(SIGPIPE,
            SIG_IGN);  // Clients that hang up end their connection alone; sendfile raises it.
   Server server(arguments[1], std::chrono::milliseconds(std::atoi(arguments[2])));
-  server.Listen();
+  const bool is_placed = argument_count == 5;
+  server.Listen(is_placed ? arguments[3] : "127.0.0.1",
+                static_cast<std::uint16_t>(is_placed ? std::atoi(arguments[4]) : 0));
   server.Run();
   return 0;
 }

@@ -30,14 +30,14 @@ Slots SlotsOf(const DatasetManifest& manifest) {
 
 // The extents of one manifest, by one slot map.
 //
-// Of extents with an origin, the first node that is up fetches what it lacks. To ask many others
-// meanwhile is of no use.
+// Of extents with an origin, each node that is asked fetches what it lacks: the first is asked, and
+// the next one only where that does not answer.
 class SlottedReplicas final : public net::ReplicaMap {
  public:
   static constexpr std::size_t kFetchersMax = 4;
 
   SlottedReplicas(const ClusterView& view, std::shared_ptr<const Slots> slots, bool has_origins)
-      : slots_(std::move(slots)), candidates_(kSlotCount) {
+      : slots_(std::move(slots)), candidates_(kSlotCount), has_origins_(has_origins) {
     for (const std::uint16_t slot : *slots_) {
       ClusterView::Candidates& candidates = candidates_[slot];
       if (!candidates.nodes.empty()) continue;
@@ -55,10 +55,12 @@ class SlottedReplicas final : public net::ReplicaMap {
     return candidates_[(*slots_)[extent]].owner_count;
   }
   bool MovesExtents() const override { return true; }
+  bool AsksInOrder() const override { return has_origins_; }
 
  private:
   const std::shared_ptr<const Slots> slots_;
   std::vector<ClusterView::Candidates> candidates_;  // Of the slots that are used.
+  const bool has_origins_;
 };
 
 class ClusterPlaces final : public net::ReplicaPlaces {

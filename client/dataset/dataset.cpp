@@ -11,6 +11,7 @@
 #include "client/dataset/cluster_files.h"
 #include "client/dataset/daemons.h"
 #include "client/dataset/object_source.h"
+#include "client/dataset/origin_copy.h"
 #include "client/dataset/origin_files.h"
 #include "client/dataset/prefetch_hint.h"
 #include "client/dataset/replicas.h"
@@ -140,6 +141,22 @@ Result<PublishedFiles> OpenAtCluster(std::shared_ptr<Cluster> cluster,
                             location);
 }
 
+// Where a dataset of class origin is published. Fails with kInvalidArgument at a daemon by itself.
+Result<Place> PlaceWithOrigins(std::string_view address, bool has_no_files,
+                               const SessionOptions& options) {
+  const auto locations = FFR_TRY(ParseAllNamed(address));
+  const net::Location& location = locations.front();
+  if (has_no_files)
+    return Error{ErrorCode::kInvalidArgument, location.ToString() + ": no files to publish"};
+  auto cluster = FFR_TRY(Cluster::Find(locations, options));
+  if (cluster == nullptr)
+    return Error{ErrorCode::kInvalidArgument,
+                 location.ToString() +
+                     " is a daemon by itself, and only the nodes of a cluster "
+                     "fetch files from an origin; upload them"};
+  return Place{location, std::move(cluster)};
+}
+
 Error Mixed(const char* schemes) {
   return {ErrorCode::kInvalidArgument, std::string("one list holds files of one kind: paths, or ") +
                                            schemes +
@@ -238,17 +255,7 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
 Result<void> PublishFromOrigin(std::span<const std::string> files, std::string_view address,
                                bool replace, const SessionOptions& options,
                                const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
-  const auto locations = FFR_TRY(ParseAllNamed(address));
-  const net::Location& location = locations.front();
-  if (files.empty())
-    return Error{ErrorCode::kInvalidArgument, location.ToString() + ": no files to publish"};
-  auto cluster = FFR_TRY(Cluster::Find(locations, options));
-  if (cluster == nullptr)
-    return Error{ErrorCode::kInvalidArgument,
-                 location.ToString() +
-                     " is a daemon by itself, and only the nodes of a cluster "
-                     "fetch files from an origin; upload them"};
-  const Place place{location, std::move(cluster)};
+  const Place place = FFR_TRY(PlaceWithOrigins(address, files.empty(), options));
   const auto origin = FFR_TRY(OpenOriginFiles(files, options));
   // All at once, so that schemas that do not fit each other show.
   const RecordReader all = FFR_TRY(OpenRecords(origin.files, {}));
@@ -271,8 +278,36 @@ Result<void> PublishFromOrigin(std::span<const std::string> files, std::string_v
     done += manifest.files.back().size_bytes;
   }
   const auto mode = replace ? net::Publish::Mode::kReplace : net::Publish::Mode::kCreate;
-  FFR_TRY(Catalog(place.daemons).Publish(location.name, manifest, mode, 0, After(options)));
+  FFR_TRY(Catalog(place.daemons).Publish(place.location.name, manifest, mode, 0, After(options)));
   return {};
+}
+
+Result<void> PublishThroughOrigin(
+    std::span<const std::filesystem::path> files, std::string_view place, std::string_view address,
+    bool replace, const SessionOptions& options,
+    const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+  const Place name = FFR_TRY(PlaceWithOrigins(address, files.empty(), options));
+  for (const auto& file : files)
+    if (IsObjectAddress(file.string()))
+      return Error{ErrorCode::kInvalidArgument,
+                   file.string() + ": only local files are copied; publish objects where they are"};
+  const RecordReader all = FFR_TRY(RecordReader::Open(files, {}));
+  std::uint64_t size_bytes = 0;
+  for (std::size_t i = 0; i < all.file_count(); ++i) size_bytes += all.file(i).size_bytes;
+  FFR_TRY(CheckPlace(name, size_bytes, replace, options));
+  for (const auto& file : files) FFR_TRY(CheckFile(file));
+  const auto tell = [&](std::uint64_t done) {
+    if (progress) progress(done, 2 * size_bytes);
+  };
+  const auto copies = FFR_TRY(CopyToOrigin(files, place, options, tell));
+  auto published = PublishFromOrigin(
+      copies, address, replace, options,
+      [&](std::uint64_t done, std::uint64_t /*total*/) { tell(size_bytes + done); });
+  if (published) return published;
+  return Error{published.error().code,
+               published.error().message + "; the copies stay at " + std::string(place) +
+                   ", and are used if you publish again",
+               published.error().system_errno};
 }
 
 Result<DaemonLink> ProbeDaemon(std::string_view address, const SessionOptions& options) {

@@ -38,7 +38,8 @@ Result<OriginFiles> OpenPaths(std::span<const std::string> locations) {
   return opened;
 }
 
-// Bytes of a file, all of them there.
+}  // namespace
+
 Result<void> ReadWhole(const RangeReader& files, std::uint32_t file, std::uint64_t offset_bytes,
                        std::span<std::byte> bytes) {
   std::vector<RangeRead> ranges;
@@ -52,8 +53,6 @@ Result<void> ReadWhole(const RangeReader& files, std::uint32_t file, std::uint64
                    files.file_name(file) + " cannot be read: " + files.Trouble(file, range.status)};
   return {};
 }
-
-}  // namespace
 
 Result<OriginFiles> OpenOriginFiles(std::span<const std::string> locations,
                                     const SessionOptions& options) {

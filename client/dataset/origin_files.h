@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,6 +27,10 @@ struct OriginFiles {
 // FindObjects or OpenLocalFiles.
 Result<OriginFiles> OpenOriginFiles(std::span<const std::string> locations,
                                     const SessionOptions& options);
+
+// Bytes of a file, all of them there. Fails as the range that failed.
+Result<void> ReadWhole(const RangeReader& files, std::uint32_t file, std::uint64_t offset_bytes,
+                       std::span<std::byte> bytes);
 
 // The entry of one file in a manifest. Reads all of it, for the checksums of its extents; their ids
 // are those of the file `number` of `upload`. `tell` is told of the bytes that were read. Fails as

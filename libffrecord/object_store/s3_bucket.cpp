@@ -340,7 +340,7 @@ Result<S3Bucket::Part> S3Bucket::PutPart(std::string_view key, std::string_view 
 }
 
 Result<void> S3Bucket::FinishParts(std::string_view key, std::string_view upload,
-                                   std::span<const Part> parts) const {
+                                   std::span<const Part> parts, Existing existing) const {
   std::string list = "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">";
   for (const Part& part : parts) {
     list += "<Part><PartNumber>" + std::to_string(part.number) + "</PartNumber><ETag>" +
@@ -354,6 +354,7 @@ Result<void> S3Bucket::FinishParts(std::string_view key, std::string_view upload
   request.method = "POST";
   request.query = {{"uploadId", std::string(upload)}};
   request.body = std::as_bytes(std::span(list));
+  if (existing == Existing::kRefuse) request.headers["if-none-match"] = "*";
   FFR_TRY(impl_->Run(std::move(request)));
   return {};
 }

@@ -70,8 +70,10 @@ class S3Bucket final : public ObjectStore {
   Result<std::string> BeginParts(std::string_view key) const;
   Result<Part> PutPart(std::string_view key, std::string_view upload, std::uint32_t number,
                        std::span<const std::byte> bytes) const;
+  // With kRefuse as Put().
   Result<void> FinishParts(std::string_view key, std::string_view upload,
-                           std::span<const Part> parts) const;
+                           std::span<const Part> parts,
+                           Existing existing = Existing::kReplace) const;
   Result<void> AbortParts(std::string_view key, std::string_view upload) const;
 
   // What an earlier process has begun and not finished.

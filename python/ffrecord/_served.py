@@ -24,6 +24,7 @@ def publish(
     *,
     replace: bool = False,
     durability: Literal["replicas", "origin"] = "replicas",
+    copy_to: str | os.PathLike[str] | None = None,
     timeout_s: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
@@ -36,11 +37,15 @@ def publish(
         durability: "replicas" uploads the files. "origin" leaves them where they are: the nodes
             of a cluster fetch and cache them. Then `files` are `s3://` objects, or lie in a folder
             that all nodes share, and the setting `origins` of the daemons lists that place.
+        copy_to: for "origin": copy local files to this place first, `s3://bucket/prefix` or a
+            folder, under their own names. Nothing there is replaced; files that are there already
+            with the same bytes are used, so that a call that failed can be repeated.
         timeout_s: for each call, retries included.
         progress: called with bytes done and bytes in all.
 
     Raises:
-        ConflictError: the name exists and `replace` is False.
+        ConflictError: the name exists and `replace` is False, or `copy_to` has another file of the
+            same name.
         CorruptionError: a file is damaged.
         UnavailableError: the daemon does not answer.
         DeadlineExceeded: it did not answer in time.
@@ -50,12 +55,15 @@ def publish(
     """
     if durability not in ("replicas", "origin"):
         raise ValueError(f'durability is "replicas" or "origin", not {durability!r}')
+    if copy_to is not None and durability != "origin":
+        raise ValueError('copy_to is for durability="origin"')
     paths = expand(normalise(files))
     _ffrecord.publish(
         paths,
         address,
         replace=replace,
         from_origin=durability == "origin",
+        copy_to=None if copy_to is None else os.fspath(copy_to),
         timeout_s=timeout_s,
         progress=progress,
     )

@@ -1,6 +1,8 @@
 #include "server/cluster/publication.h"
 
 #include <algorithm>
+#include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "libffrecord/base/checksum.h"
@@ -18,6 +20,32 @@ constexpr std::chrono::seconds kLostPatience{60};
 constexpr std::uint32_t kBodyFile = 0xFFFFFFFF;
 constexpr std::size_t kTombstoneSizeMax = 256 << 10;
 constexpr std::size_t kRunsMax = kTombstoneSizeMax / sizeof(ExtentRun);
+
+// An extent that nodes fetch: the extent of that number of that file.
+struct Source {
+  const ManifestFile* file;
+  std::size_t number;
+
+  bool IsSame(const Source& other) const {
+    return number == other.number && file->origin == other.file->origin &&
+           file->size_bytes == other.file->size_bytes &&
+           file->extents[number] == other.file->extents[number];
+  }
+};
+using Sources = std::unordered_map<ExtentId, Source, HashId>;
+
+// Adds those of the manifest, or looks whether they are there. None: all agree; else one that does
+// not.
+std::optional<Source> FindOther(const DatasetManifest& manifest, Sources& sources, bool adds) {
+  for (const ManifestFile& file : manifest.files)
+    for (std::size_t i = 0; i < file.extents.size(); ++i) {
+      const Source source{&file, i};
+      const auto found = adds ? sources.try_emplace(file.extents[i].id, source).first
+                              : sources.find(file.extents[i].id);
+      if (found != sources.end() && !found->second.IsSame(source)) return found->second;
+    }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -257,7 +285,22 @@ bool Publication::CheckFetched(const View& view) {
                                             "; publish it again under new ids");
       return false;
     }
-  return true;
+  return CheckSources(view);
+}
+
+// Whoever gave an extent of another name a source of their choice would have all read from there.
+bool Publication::CheckSources(const View& view) {
+  Sources sources;
+  auto other = FindOther(*manifest_, sources, /*adds=*/true);
+  for (const auto& [text, name] : view.names.names())
+    if (!other && name.manifest && name.manifest->has_origins())
+      other = FindOther(*name.manifest, sources, /*adds=*/false);
+  if (!other) return true;
+  Fail(ErrorCode::kInvalidArgument,
+       other->file->name + ": extent " + Hex(other->file->extents[other->number].id) +
+           " is published with another origin than " + other->file->origin.address +
+           "; publish it again under new ids");
+  return false;
 }
 
 bool Publication::CheckUploaded(const View& view, const ManifestFile& file,

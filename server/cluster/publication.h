@@ -77,6 +77,7 @@ class Publication {
                       const std::map<ExtentId, std::string>& bases);
   bool CheckUploaded(const View& view, const ManifestFile& file, const ManifestExtent& extent);
   bool CheckFetched(const View& view);
+  bool CheckSources(const View& view);
   // What keeps this node from publishing, for people; empty: nothing that it knows of.
   static std::string Hindrance(const View& view);
   void TookDoubted(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found);

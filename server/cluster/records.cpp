@@ -88,6 +88,7 @@ std::vector<std::byte> NodeRecord::Encode() const {
   writer.Put(lease);
   PutText(writer, address);
   writer.Put(level);
+  if (origins_hash) writer.Put(*origins_hash);
   return std::move(writer).Take();
 }
 
@@ -99,6 +100,8 @@ Result<NodeRecord> NodeRecord::Decode(std::span<const std::byte> bytes) {
   record.lease = reader.Take<std::uint64_t>();
   record.address = TakeText(reader);
   record.level = reader.Take<std::uint32_t>();
+  if (reader.remaining() >= sizeof(std::uint64_t))
+    record.origins_hash = reader.Take<std::uint64_t>();
   // Later programs may append fields: nodes of both run while the cluster is upgraded.
   if (!is_known || !reader.ok()) return Corrupt("a node");
   return record;

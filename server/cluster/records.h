@@ -61,6 +61,8 @@ struct NodeRecord {
   MetaStore::LeaseId lease = 0;
   std::string address;
   std::uint32_t level = 1;  // The highest feature level that it knows.
+  // Of the places that it may fetch files from, 0 for none; none: it does not say.
+  std::optional<std::uint64_t> origins_hash = {};
 
   bool operator==(const NodeRecord&) const = default;
   std::vector<std::byte> Encode() const;

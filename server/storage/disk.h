@@ -50,9 +50,13 @@ class Disk {
 
   // What extents leave free for other uses of the disk. 0 at first; set before extents are written.
   void set_kept_bytes(std::uint64_t kept_bytes) noexcept { kept_bytes_ = kept_bytes; }
-  // Its extents can be fetched again, and may be removed at any time. Set before there are any.
-  void set_is_cache() noexcept { is_cache_ = true; }
-  bool is_cache() const noexcept { return is_cache_; }
+  // Its extents can be fetched again, and may be removed at any time. It is on the disk of `whole`,
+  // which outlives it, and shares that one's part of what is shared among disks. Set before there
+  // are extents.
+  void set_is_cache(const Disk& whole) noexcept { whole_ = &whole; }
+  bool is_cache() const noexcept { return whole_ != nullptr; }
+  // The one whose part its reads share: itself, unless it is a cache.
+  const Disk* whole() const noexcept { return whole_ != nullptr ? whole_ : this; }
   struct Space {
     std::uint64_t free_bytes = 0;    // For extents.
     std::uint64_t unused_bytes = 0;  // For whatever is stored there.
@@ -72,7 +76,9 @@ class Disk {
   enum class Drain : std::uint8_t { kNone, kDraining, kDrained };
   void set_drain(Drain drain) noexcept { drain_ = drain; }
   Drain drain() const noexcept { return drain_; }
-  bool is_draining() const noexcept { return drain_ != Drain::kNone; }
+  bool is_draining() const noexcept {
+    return drain_ != Drain::kNone || (whole_ != nullptr && whole_->is_draining());
+  }
 
   WriteHealth& writes() noexcept { return writes_; }
   const WriteHealth& writes() const noexcept { return writes_; }
@@ -98,7 +104,7 @@ class Disk {
   const std::uint64_t device_;
   const DiskId id_;
   std::uint64_t kept_bytes_ = 0;
-  bool is_cache_ = false;
+  const Disk* whole_ = nullptr;  // Of a cache.
   std::atomic<std::uint64_t> unused_bytes_{0};
   std::atomic<std::uint64_t> size_bytes_{0};
   WriteHealth writes_;

@@ -80,7 +80,8 @@ Result<void> ExtentStore::ScanAll(std::size_t missing_count_max,
   }
   disks_ = std::move(listed);
   credits_.resize(disks_.size());
-  if (disks_.empty()) return Error{ErrorCode::kIo, "none of the daemon's disks is there"};
+  if (disks_.empty() && missing_disk_count_ > 0)
+    return Error{ErrorCode::kIo, "none of the daemon's disks is there"};
   AddAbsent(known);
   const Totals found_totals = totals();
   scan_report_.extent_count = found_totals.extent_count;

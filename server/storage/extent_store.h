@@ -44,6 +44,8 @@ struct Extent {
   mutable std::atomic<bool> is_bad = false;
   // Its bytes lie at an origin: it may be removed at any time, and fetched again. OriginCache.
   bool is_cached = false;
+  // A read has failed, and the cache is to verify it.
+  mutable std::atomic<bool> is_suspect = false;
   // When it was used last, by the cache's clock.
   mutable std::atomic<std::int64_t> used_at = 0;
   // Of one that is on no disk: why it cannot be fetched. kOk: it is, or may be tried.
@@ -175,7 +177,7 @@ class ExtentStore {
   };
 
   // `known`: what manifests say of extents, in order of their ids, each once. Fails with kIo,
-  // kDenied, if a disk cannot be listed that may not be missing, or none is left.
+  // kDenied, if a disk cannot be listed that may not be missing, or none is left of those given.
   static Result<std::unique_ptr<ExtentStore>> Open(Disks disks,
                                                    std::span<const ManifestExtent> known = {});
   // On one disk, as Disk::Open makes it.

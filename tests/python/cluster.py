@@ -13,12 +13,14 @@ from ffrecord._cli.local_cluster import LocalCluster
 
 
 @contextmanager
-def cluster_in(folder: Path, node_count: int = 3, replicas: int = 2) -> Iterator[LocalCluster]:
+def cluster_in(
+    folder: Path, node_count: int = 3, replicas: int = 2, lease_s: int = 3
+) -> Iterator[LocalCluster]:
     """It runs until the block is left; skips the test if etcd or the daemon is not installed."""
     if shutil.which("etcd") is None:
         pytest.skip("no etcd here: the package etcd-server is not installed")
     program()
-    with LocalCluster(folder, node_count, replicas, repair_after_s=2, lease_s=3) as running:
+    with LocalCluster(folder, node_count, replicas, repair_after_s=2, lease_s=lease_s) as running:
         yield running
 
 

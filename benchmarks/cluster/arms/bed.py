@@ -31,6 +31,7 @@ class Shape:
     replicas: int = 2
     lease_s: int = 3
     more: tuple[str, ...] = ()  # Flags of every daemon.
+    hosts: tuple[str, ...] = ()  # That are neither; what runs there is not the bed's.
 
 
 @dataclass
@@ -60,7 +61,7 @@ class Bed:
         self._etcd_program = harness.foreign("etcd", "etcd-server")
         nodes = [f"n{number}" for number in range(1, shape.nodes + 1)]
         members = [f"e{number}" for number in range(1, shape.members + 1)]
-        self.network = Network([CLIENT, *nodes, *members])
+        self.network = Network([CLIENT, *nodes, *members, *shape.hosts])
         hosts = self.network.hosts
         self.client = hosts[CLIENT]
         self.nodes = {name: _member(hosts[name], PORT, ADMIN_PORT) for name in nodes}

@@ -153,7 +153,8 @@ Result<BatchRead> BatchRead::Decode(std::span<const std::byte> body) {
   if (!TakeFields(reader, batch.slab_id, count, batch.initial_grant_bytes, batch.deadline_ms,
                   batch.plan_id, batch.traffic_class, batch.options, Zeros<2>()) ||
       count == 0 || count > kBatchEntryCountMax || batch.traffic_class > Class::kRepair ||
-      batch.options != 0 || reader.remaining() != std::size_t{count} * kEntrySizeBytes)
+      batch.options > BatchRead::kDoubted ||
+      reader.remaining() != std::size_t{count} * kEntrySizeBytes)
     return MalformedBody("BATCH_READ");
   batch.entries.resize(count);
   for (BatchEntry& entry : batch.entries)

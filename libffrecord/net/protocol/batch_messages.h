@@ -118,6 +118,8 @@ struct BatchRead {
   static constexpr std::uint32_t kNoGrantLimit = 0xFFFFFFFF;
   // Classes of traffic, the most urgent first.
   enum class Class : std::uint8_t { kCollective, kDemand, kPrefetch, kCheckpoint, kRepair };
+  // An option: the client has found other bytes in these extents than the right ones.
+  static constexpr std::uint8_t kDoubted = 1;
 
   std::uint32_t slab_id = 0;  // 0: none, bytes come as BATCH_DATA.
   std::uint32_t initial_grant_bytes = kNoGrantLimit;

@@ -76,6 +76,8 @@ class ReplicaHealth {
     return !nodes_[node].is_in_trouble && !IsBusy(node, now);
   }
   bool IsBusy(NodeIndex node, Time now) const noexcept { return now < nodes_[node].busy_until; }
+  // It did not answer when it was asked last.
+  bool IsInTrouble(NodeIndex node) const noexcept { return nodes_[node].is_in_trouble; }
   // Whether `one` is to be asked rather than `other`, which an extent's order has first: the one
   // that is not slow, else the kept one, else the nearer one, else the one with fewer bytes on
   // their way, else the one that was asked longer ago. Where the order is kept to, it comes before

@@ -27,6 +27,10 @@ class ReplicaMap {
   virtual std::size_t OwnerCountOf(std::uint32_t extent) const { return NodesOf(extent).size(); }
   // Extents go from node to node: one that no node had may have been on its way.
   virtual bool MovesExtents() const { return false; }
+  // Any node that is asked gets what it lacks from elsewhere, and answers that it is busy until it
+  // has it. So one node is asked for an extent at a time: the first in the order of NodesOf() that
+  // answers at all.
+  virtual bool AsksInOrder() const { return false; }
 };
 
 // Every node holds every extent.

@@ -36,6 +36,8 @@ int Weight(ErrorCode status) {
 
 // How long a node rests that was too busy for some entries and did not say for how long.
 constexpr std::chrono::milliseconds kBusyRest{10};
+// A node that fetches an extent is asked again at least so often.
+constexpr std::chrono::milliseconds kFetchPause{100};
 
 }  // namespace
 
@@ -75,6 +77,8 @@ class ReplicaReads::Stepping {
   }
   void AskFirst(BatchId id, Batch& batch);
   void AskNext(BatchId id, Batch& batch, std::uint32_t number);
+  std::optional<std::size_t> Choose(const Part& part);
+  std::optional<std::size_t> FirstWell(const Part& part) const;
   void Probe(BatchId id, Batch& batch, std::uint32_t number);
 
   // --- Answers ---
@@ -136,8 +140,9 @@ ReplicaReads::Time ReplicaReads::NextTime() const {
 ReplicaReads::Part ReplicaReads::Stepping::MakePart(const PartSize& size, const ReplicaMap& map) {
   const auto nodes = map.NodesOf(size.extent);
   const std::size_t count = std::min(nodes.size(), ReplicaMap::kCandidatesMax);
-  return {size.extent, size.bytes, nodes.first(count),
-          std::min(count, map.OwnerCountOf(size.extent)), map.MovesExtents()};
+  return {size.extent,        size.bytes,
+          nodes.first(count), std::min(count, map.OwnerCountOf(size.extent)),
+          map.MovesExtents(), map.AsksInOrder()};
 }
 
 // The best owner that was not asked yet, else the first other node. The same for all parts of an
@@ -198,10 +203,7 @@ void ReplicaReads::Stepping::AskFirst(BatchId id, Batch& batch) {
 void ReplicaReads::Stepping::AskNext(BatchId id, Batch& batch, std::uint32_t number) {
   Part& part = batch.parts[number];
   if (batch.is_over || !part.is_wanted() || (part.under_way & ~part.silent) != 0) return;
-  auto candidate = Pick(part, Among::kWell);
-  if (!candidate) candidate = Pick(part, Among::kWhole);
-  if (!candidate) candidate = Pick(part, Among::kAll);
-  if (candidate) return Ask(id, number, *candidate, KindFor(part));
+  if (const auto candidate = Choose(part)) return Ask(id, number, *candidate, KindFor(part));
   if ((part.refused | part.absent) == All(part.nodes.size())) {
     if (part.absent != 0 && !std::exchange(part.was_absent, true))
       return batch.WaitUntil(number, now_ + kMovedPause);
@@ -210,7 +212,34 @@ void ReplicaReads::Stepping::AskNext(BatchId id, Batch& batch, std::uint32_t num
   }
   if (batch.retry_at != Time::max()) return batch.WaitUntil(number, batch.retry_at);
   if (!batch.backoff) batch.backoff.emplace(reads_.seed_ + id);
-  batch.WaitUntil(number, now_ + batch.backoff->Next());
+  const Duration pause = batch.backoff->Next();
+  batch.WaitUntil(number,
+                  now_ + (part.keeps_order ? std::min<Duration>(pause, kFetchPause) : pause));
+}
+
+// None: nobody is to be asked now.
+std::optional<std::size_t> ReplicaReads::Stepping::Choose(const Part& part) {
+  if (part.keeps_order) {
+    if (const auto first = FirstWell(part)) {
+      const bool is_due = ((part.asked | part.under_way) & Bit(*first)) == 0 &&
+                          !health_.IsBusy(part.nodes[*first], now_);
+      return is_due ? first : std::nullopt;
+    }
+  }
+  auto candidate = Pick(part, Among::kWell);
+  if (!candidate) candidate = Pick(part, Among::kWhole);
+  if (!candidate) candidate = Pick(part, Among::kAll);
+  return candidate;
+}
+
+// The first candidate that answers, if only that it is busy, and that may have the part.
+std::optional<std::size_t> ReplicaReads::Stepping::FirstWell(const Part& part) const {
+  const Candidates out = part.refused | part.absent | part.silent;
+  for (std::size_t i = 0; i < part.nodes.size(); ++i)
+    if ((out & Bit(i)) == 0 && !health_.IsInTrouble(part.nodes[i]) &&
+        !health_.IsDamaged(part.extent, part.nodes[i], now_))
+      return i;
+  return std::nullopt;
 }
 
 // Reads a part also from those of its owners that may be well again.
@@ -371,14 +400,19 @@ void ReplicaReads::Stepping::EndEntry(LegId id, Leg& leg, std::uint32_t index, E
       if (!leg.has_answered) health_.NoteAnswer(leg.node, now_ - leg.sent_at, now_);
     }
     leg.has_answered = true;
-  } else if (status == ErrorCode::kUnavailable && !leg.has_ended) {
-    health_.Busy(leg.node, now_ + kBusyRest);
   }
   if (found == reads_.batches_.end()) return;
   Batch& batch = found->second;
   Part& part = batch.parts[entry.part];
   part.under_way &= ~Bit(entry.candidate);
   part.silent &= ~Bit(entry.candidate);
+  if (status == ErrorCode::kUnavailable && !leg.has_ended) {
+    // It answers. Where it fetches what it lacks, it goes on with all else meanwhile.
+    if (part.keeps_order)
+      health_.Succeeded(leg.node);
+    else
+      health_.Busy(leg.node, now_ + kBusyRest);
+  }
   if (leg.kind == LegKind::kDirect) part.has_direct = false;
   if (part.is_done) return;
   if (status == ErrorCode::kOk) return Came(leg.batch, batch, entry.part, id, leg, index);

@@ -35,6 +35,8 @@ namespace ffrecord::net {
 //   status that says most if none of them may come back; else they are asked again, after a
 //   back-off, until the deadline. Where extents move, a node that does not have one may have it in
 //   the next round, of which there is one if no node has it.
+// - Where nodes fetch what they lack (ReplicaMap::AsksInOrder), a part waits for the first of its
+//   candidates that answers and may have it, however often that one is busy.
 // - A node that is silent for too long is suspected: its parts are asked elsewhere at once, and
 //   whichever node answers first counts.
 // - A node that is far slower than the fastest one is asked where there is no better owner, and for
@@ -144,6 +146,7 @@ class ReplicaReads {
     std::span<const NodeIndex> nodes;  // Of the extent, the owners first.
     std::size_t owner_count;
     bool moves;                // From node to node.
+    bool keeps_order;          // One candidate is asked at a time, the first that answers.
     bool was_absent = false;   // No node had it: it is sought once more.
     Candidates asked = 0;      // In this round.
     Candidates refused = 0;    // They will not have it later either.

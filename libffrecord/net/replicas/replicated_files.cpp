@@ -132,6 +132,7 @@ Result<PooledBuffer> ReplicatedFiles::ReadFromCopies(std::uint32_t file, std::ui
   const Copied range{file, offset_bytes, size_bytes};
   std::optional<PooledBuffer> found;
   const auto view = places_->Now();
+  if (view->map->AsksInOrder()) return ReadVerified(range, *view, is_right, patience);
   const bool is_known = IsDamageKnown(range, *view->map);
   std::vector<NodeIndex> left = CopiesOf(range, *view);
   std::vector<NodeIndex> damaged;
@@ -143,7 +144,7 @@ Result<PooledBuffer> ReplicatedFiles::ReadFromCopies(std::uint32_t file, std::ui
       auto memory = FFR_TRY(BufferPool::Process().Take(size_bytes));
       RangeRead copy{file, offset_bytes, *memory};
       FFR_TRY(ReadCopy(*view->replicas[node], copy, tries_on ? options_.timeout : kCopyTime,
-                       tries_on, patience));
+                       tries_on ? Asks::kUntilTimeout : Asks::kOnce, patience));
       if (copy.status == ErrorCode::kUnavailable || copy.status == ErrorCode::kDeadlineExceeded)
         away.push_back(node);
       if (copy.status != ErrorCode::kOk) continue;
@@ -163,6 +164,32 @@ Result<PooledBuffer> ReplicatedFiles::ReadFromCopies(std::uint32_t file, std::ui
   return Error{ErrorCode::kUnavailable, "a replica is damaged, and " +
                                             view->replicas[left.front()]->session().peer() +
                                             " does not answer"};
+}
+
+Result<PooledBuffer> ReplicatedFiles::ReadVerified(const Copied& range, const ReplicaView& view,
+                                                   const IsRight& is_right,
+                                                   Patience& patience) const {
+  const auto candidates = view.map->NodesOf(ExtentsOf(range).front());
+  std::vector<NodeIndex> nodes(candidates.begin(), candidates.end());
+  PutWellFirst(ExtentsOf(range), nodes);
+  const auto end = Clock::now() + options_.timeout;
+  std::string away;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const RemoteFiles& replica = *view.replicas[nodes[i]];
+    // Some of the time is left to the others.
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+    const auto time = i + 1 < nodes.size() ? left / 2 : left;
+    auto memory = FFR_TRY(BufferPool::Process().Take(range.size_bytes));
+    RangeRead copy{range.file, range.offset_bytes, *memory};
+    FFR_TRY(ReadCopy(replica, copy, time, Asks::kToVerify, patience));
+    if (copy.status == ErrorCode::kOk && is_right(*memory)) return memory;
+    if (copy.status == ErrorCode::kOk) NoteDamage(range, nodes[i], replica);
+    if (copy.status == ErrorCode::kUnavailable || copy.status == ErrorCode::kDeadlineExceeded)
+      away += (away.empty() ? "" : ", ") + replica.session().peer();
+  }
+  if (away.empty()) return Error{ErrorCode::kCorruption, "every node has other bytes of it"};
+  return Error{ErrorCode::kUnavailable,
+               "what a node has of it is damaged, and others do not have it yet: " + away};
 }
 
 std::vector<std::uint32_t> ReplicatedFiles::ExtentsOf(const Copied& range) const {
@@ -185,9 +212,15 @@ std::vector<NodeIndex> ReplicatedFiles::CopiesOf(const Copied& range,
       return std::ranges::count(OwnersOf(*view.map, extent), node) == 0;
     });
   });
+  PutWellFirst(extents, nodes);
+  return nodes;
+}
+
+void ReplicatedFiles::PutWellFirst(std::span<const std::uint32_t> extents,
+                                   std::vector<NodeIndex>& nodes) const {
   Health& of_all = health();
   const std::lock_guard lock(of_all.mutex);
-  of_all.state->Grow(view.replicas.size());
+  for (const NodeIndex node : nodes) of_all.state->Grow(std::size_t{node} + 1);
   const auto now = Clock::now();
   std::stable_partition(nodes.begin(), nodes.end(), [&](NodeIndex node) {
     return of_all.state->MayAsk(node, now) &&
@@ -195,18 +228,19 @@ std::vector<NodeIndex> ReplicatedFiles::CopiesOf(const Copied& range,
              return of_all.state->IsDamaged(extent, node, now);
            });
   });
-  return nodes;
 }
 
 // Sets the status of `copy`.
 Result<void> ReplicatedFiles::ReadCopy(const RemoteFiles& replica, RangeRead& copy,
-                                       std::chrono::milliseconds time, bool tries_on,
+                                       std::chrono::milliseconds time, Asks asks,
                                        Patience& patience) {
   const auto end = Clock::now() + time;
   const Patience::GiveUp give_up = [&] { return patience.IsOver() || Clock::now() >= end; };
   Patience until(give_up);
-  RemoteQueue queue(replica, RemoteQueue::Connects::kInPoll,
-                    tries_on ? RemoteQueue::Retries::kUntilTimeout : RemoteQueue::Retries::kNever);
+  RemoteQueue queue(
+      replica, RemoteQueue::Connects::kInPoll,
+      asks == Asks::kOnce ? RemoteQueue::Retries::kNever : RemoteQueue::Retries::kUntilTimeout,
+      asks == Asks::kToVerify ? RemoteQueue::Trust::kDoubted : RemoteQueue::Trust::kTrusted);
   const auto read = ReadThrough(
       queue, {&copy, 1}, [](RangeRead&) {}, until);
   if (patience.was_over()) return GivenUp();

@@ -59,7 +59,8 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
   std::string Trouble(std::uint32_t file, ErrorCode status) const override;
   // Looks at each copy of an owner once, unless a damaged one is known already: so it is known
   // which ones are damaged, and they are the last to be read from then on. If all are, none of them
-  // is noted.
+  // is noted. Where daemons fetch what they lack, the first that answers verifies what it has, and
+  // fetches it again if it is damaged.
   Result<PooledBuffer> ReadFromCopies(std::uint32_t file, std::uint64_t offset_bytes,
                                       std::uint64_t size_bytes, const IsRight& is_right,
                                       Patience& patience) const override;
@@ -106,8 +107,16 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
   };
   std::vector<std::uint32_t> ExtentsOf(const Copied& range) const;
   std::vector<NodeIndex> CopiesOf(const Copied& range, const ReplicaView& view) const;
+  Result<PooledBuffer> ReadVerified(const Copied& range, const ReplicaView& view,
+                                    const IsRight& is_right, Patience& patience) const;
+  void PutWellFirst(std::span<const std::uint32_t> extents, std::vector<NodeIndex>& nodes) const;
+  enum class Asks : std::uint8_t {
+    kOnce,
+    kUntilTimeout,
+    kToVerify,  // Until the timeout, and the daemon is to verify what it has.
+  };
   static Result<void> ReadCopy(const RemoteFiles& replica, RangeRead& copy,
-                               std::chrono::milliseconds time, bool tries_on, Patience& patience);
+                               std::chrono::milliseconds time, Asks asks, Patience& patience);
   bool IsDamageKnown(const Copied& range, const ReplicaMap& map) const;
   void NoteDamage(const Copied& range, NodeIndex node, const RemoteFiles& replica) const;
   Result<std::unique_ptr<ReplicatedQueue>> TakeIdle() const;

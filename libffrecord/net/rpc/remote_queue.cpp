@@ -46,10 +46,11 @@ Deadline EndOf(milliseconds timeout) {
 
 }  // namespace
 
-RemoteQueue::RemoteQueue(const RemoteFiles& files, Connects connects, Retries retries)
+RemoteQueue::RemoteQueue(const RemoteFiles& files, Connects connects, Retries retries, Trust trust)
     : files_(files),
       connects_(connects),
       retries_(retries),
+      trust_(trust),
       tries_(std::make_unique<Session::Tries>(
           files.session(), retries == Retries::kNever ? Session::Tries::Until::kFirstFailure
                                                       : Session::Tries::Until::kDeadline)),
@@ -340,6 +341,7 @@ Result<void> RemoteQueue::Ask(RemoteCall& call) {
     if (ask.slab() != nullptr) batch.slab_id = FFR_TRY(line.SlabIdOf(*ask.slab(), replies));
     // A queue's owner may be away longer than that, and ends what it wants no more.
     if (connects_ == Connects::kInPoll) batch.deadline_ms = MillisecondsUntil(call.deadline());
+    if (trust_ == Trust::kDoubted) batch.options = BatchRead::kDoubted;
     batch.entries = ask.Entries(base);
     const std::uint64_t granted = ask.Grant(kCreditBytes - std::min(kCreditBytes, owed_bytes_));
     if (granted < ask.payload_bytes())

@@ -32,8 +32,11 @@ class RemoteQueue final : public RangeQueue {
   // for have that status.
   enum class Retries : std::uint8_t { kUntilTimeout, kNever };
 
-  RemoteQueue(const RemoteFiles& files, Connects connects,
-              Retries retries = Retries::kUntilTimeout);
+  // kDoubted: what the daemon has was found to be damaged, and it verifies it before it answers.
+  enum class Trust : std::uint8_t { kTrusted, kDoubted };
+
+  RemoteQueue(const RemoteFiles& files, Connects connects, Retries retries = Retries::kUntilTimeout,
+              Trust trust = Trust::kTrusted);
   ~RemoteQueue() override;
 
   // When bytes have last come from the daemon. A connection that is being made is given some time,
@@ -103,6 +106,7 @@ class RemoteQueue final : public RangeQueue {
   const RemoteFiles& files_;
   const Connects connects_;
   const Retries retries_;
+  const Trust trust_;
   const HomeProcess home_;
   std::unique_ptr<Session::Tries> tries_;  // With the connection.
   std::unique_ptr<Connecting> connecting_;

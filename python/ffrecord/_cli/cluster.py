@@ -137,6 +137,11 @@ def _describe(facts: dict[str, Any]) -> list[str]:
     if waiting:
         lines.append(f"waiting      {_list(waiting)}: ffrecord cluster approve ADDRESS NODE")
     lines += [f"refused      {one['node']}: {one['why']}" for one in facts["refusals"]]
+    if facts.get("other_origins"):
+        lines.append(
+            f"origins      {_list(facts['other_origins'])} may fetch from other places than"
+            f" {facts['node']}: give all nodes the same setting `origins`"
+        )
     if facts["frozen"]:
         lines.append(
             f"metadata     put back to an older state, not confirmed: nothing is removed;"

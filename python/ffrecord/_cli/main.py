@@ -169,21 +169,31 @@ def _account(report: ffrecord.RepairReport) -> list[str]:
     help="origin: leave FILES where they are, s3://BUCKET/KEY or in a folder that all nodes of a "
     "cluster share; the nodes fetch and cache them.",
 )
+@click.option(
+    "--copy-to",
+    metavar="PLACE",
+    help="With --durability origin: copy local FILES to PLACE first, s3://BUCKET/PREFIX or a "
+    "folder. Replaces nothing there; rerun a failed command to resume it.",
+)
 @click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 def publish(
     files: tuple[str, ...],
     address: str,
     replace: bool,
     durability: Literal["replicas", "origin"],
+    copy_to: str | None,
     timeout_s: float,
 ) -> None:
     """Publish FILES as the dataset ADDRESS: ffrecord://HOST[:PORT]/NAME."""
+    if copy_to is not None and durability != "origin":
+        raise click.UsageError("--copy-to needs --durability origin")
     with progress_bar("publishing") as show:
         ffrecord.publish(
             files,
             address,
             replace=replace,
             durability=durability,
+            copy_to=copy_to,
             timeout_s=timeout_s,
             progress=show,
         )

@@ -249,6 +249,12 @@ void WriteOrigins(const OriginView& view, Writer& out) {
   out.Count("ffrecord_origin_failed_total", "Fetches that have failed.", view.failed_count);
   out.Count("ffrecord_origin_evicted_total", "Cached extents removed to make room.",
             view.evicted_count);
+  out.Count("ffrecord_origin_damaged_total",
+            "Cached extents that readers found damaged, and that are fetched again.",
+            view.damaged_count);
+  out.Gauge("ffrecord_origin_wait_seconds", "How long the oldest fetch under way has lasted.",
+            static_cast<std::uint64_t>(
+                std::chrono::duration_cast<std::chrono::seconds>(view.waiting).count()));
 }
 
 void WriteConnections(const MetricsView& view, Writer& out) {

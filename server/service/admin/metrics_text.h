@@ -74,6 +74,8 @@ struct OriginView {
   std::uint64_t fetched_bytes = 0;
   std::uint64_t failed_count = 0;
   std::uint64_t evicted_count = 0;
+  std::uint64_t damaged_count = 0;
+  std::chrono::milliseconds waiting{0};
 };
 
 // What the metrics tell of one daemon.

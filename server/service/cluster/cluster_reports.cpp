@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -50,6 +51,12 @@ std::string RefusalsJson(const std::map<std::string, std::string>& refusals) {
   for (const auto& [node, why] : refusals)
     json += fmt::format("{}{{\"node\": {}, \"why\": {}}}", json.size() > 1 ? ", " : "",
                         Quoted(node), Quoted(why));
+  return json + "]";
+}
+
+std::string ListJson(std::span<const std::string> texts) {
+  std::string json = "[";
+  for (const std::string& text : texts) json += (json.size() > 1 ? ", " : "") + Quoted(text);
   return json + "]";
 }
 
@@ -138,7 +145,7 @@ Result<std::string> StatusJson(ClusterService& service) {
       "\"refused\": {}, \"unexplained\": {}, \"adopting\": {}, \"adoption_trouble\": {}, "
       "\"open_uploads\": {}, \"tombstones\": {}, "
       "\"pulled\": {}, \"pulled_bytes\": {}, \"dropped\": {}, \"refusals\": {}, "
-      "\"level\": {}, \"nodes\": {}}}",
+      "\"other_origins\": {}, \"level\": {}, \"nodes\": {}}}",
       Hex(known.cluster), Quoted(service.options().node), status.is_leased, status.is_leading,
       Quoted(status.leader), Quoted(status.trouble), status.is_frozen, Quoted(status.why_frozen),
       Hex(status.incarnation), status.lost_name_count,
@@ -149,7 +156,7 @@ Result<std::string> StatusJson(ClusterService& service) {
       status.surplus_count, status.refused_count, status.unexplained_count, status.adopting_count,
       Quoted(status.adoption_trouble), status.open_upload_count, status.tombstone_count,
       status.pulled_count, status.pulled_bytes, status.dropped_count, RefusalsJson(status.refusals),
-      known.level, NodesJson(known, status.levels));
+      ListJson(status.other_origins), known.level, NodesJson(known, status.levels));
 }
 
 Result<std::string> SlotsJson(ClusterService& service) {

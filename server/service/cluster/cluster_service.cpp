@@ -32,6 +32,7 @@ cluster::ClusterNode::Options NodeOptions(const ClusterService::Options& options
   node.lease.record.epoch = RandomNumber();
   node.lease.record.address = options.advertise;
   node.lease.record.level = options.feature_level;
+  node.lease.record.origins_hash = options.origins_hash;
   node.lease.ttl = options.lease;
   node.leader.row_size = std::max<std::uint32_t>(node.leader.row_size, options.replicas);
   node.leader.replicas = options.replicas;

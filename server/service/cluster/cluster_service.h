@@ -53,6 +53,8 @@ class ClusterService {
     std::uint32_t feature_level = cluster::kFeatureLevel;  // That this program knows.
     std::uint8_t replicas = 2;                             // Of what is published.
     bool approves_members = false;  // While it leads, new nodes join without an operator.
+    // Of the places that this node may fetch files from; all nodes shall have the same.
+    std::uint64_t origins_hash = 0;
     std::chrono::milliseconds lease{10'000};
     std::chrono::milliseconds down_grace{600'000};
     std::chrono::milliseconds upload_grace{600'000};
@@ -169,6 +171,8 @@ class ClusterService {
     std::uint64_t lost_name_count = 0;  // That this node has known, and that are not there.
     // The highest feature level that each node knows which is up.
     std::map<std::string, std::uint32_t> levels;
+    // Nodes that are up and may fetch files from other places than this one.
+    std::vector<std::string> other_origins;
     ClusterStatePtr state;
   };
   // What `describe` makes of what the machines know. Waits for the service's thread, which calls it

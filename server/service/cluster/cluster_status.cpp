@@ -63,8 +63,11 @@ ClusterService::Status ClusterService::MakeStatus() const {
       status.incarnation = record.value().incarnation;
   for (const std::string& node : view.live)
     if (const auto* const key = view.mirror.Find(cluster::Key(cluster::kNodeKeys, node)))
-      if (const auto record = cluster::NodeRecord::Decode(key->value))
+      if (const auto record = cluster::NodeRecord::Decode(key->value)) {
         status.levels[node] = record.value().level;
+        if (record.value().origins_hash.value_or(options_.origins_hash) != options_.origins_hash)
+          status.other_origins.push_back(node);
+      }
   status.is_moving = view.slots.previous.has_value();
   if (const auto silent = Now() - heard_; silent > options_.lease)
     status.silent_for = std::chrono::duration_cast<std::chrono::milliseconds>(

@@ -23,15 +23,22 @@ bool TaskThreads::is_stopping() const {
 }
 
 void TaskThreads::Stop() {
-  std::deque<Task> dropped;  // Goes without the lock.
-  {
-    const std::lock_guard lock(mutex_);
-    is_stopping_ = true;
-    dropped.swap(tasks_);
-    posted_.notify_all();
-  }
+  BeginStop();
   for (std::thread& thread : threads_)
     if (thread.joinable()) thread.join();
+}
+
+void TaskThreads::BeginStop() {
+  std::deque<Task> dropped;  // Goes without the lock.
+  const std::lock_guard lock(mutex_);
+  is_stopping_ = true;
+  dropped.swap(tasks_);
+  posted_.notify_all();
+}
+
+bool TaskThreads::AwaitEnd(std::chrono::steady_clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  return idle_.wait_until(lock, deadline, [&] { return running_count_ == 0; });
 }
 
 void TaskThreads::Run() {
@@ -43,10 +50,12 @@ void TaskThreads::Run() {
     if (is_stopping_) return;
     Task task = std::move(tasks_.front());
     tasks_.pop_front();
+    ++running_count_;
     lock.unlock();
     task();
     task = nullptr;  // What it holds goes without the lock.
     lock.lock();
+    if (--running_count_ == 0) idle_.notify_all();
   }
 }
 

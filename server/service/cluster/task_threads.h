@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -27,13 +28,20 @@ class TaskThreads {
   bool is_stopping() const;
   void Stop();  // Joins. Belongs to the thread that made it.
 
+  // The two halves of a stop that does not wait for ever: for tasks that may hang.
+  void BeginStop();
+  // Waits until no task runs. False at the deadline; then only the end of the process ends it.
+  bool AwaitEnd(std::chrono::steady_clock::time_point deadline);
+
  private:
   void Run();
 
   mutable std::mutex mutex_;
   std::condition_variable posted_;
+  std::condition_variable idle_;
   std::deque<Task> tasks_;
   bool is_stopping_ = false;
+  std::size_t running_count_ = 0;
   std::vector<std::thread> threads_;
 };
 

@@ -74,7 +74,7 @@ class Connection {
     Names& names;
     ClusterService* cluster;  // Null: a daemon by itself.
     ExtentStore& extents;
-    OriginCache* origins;  // Null: no place is one from which it may fetch.
+    OriginCache* origins;  // Null without a cluster.
     DiskReader& disk;
     ReadAhead& read_ahead;
     ReadAheadPort& read_ahead_port;  // The worker's.

@@ -66,13 +66,15 @@ Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
     context_.metrics.busy_batches.Add();
     return SendBusy(header.request_id);
   }
+  const auto trust = batch.options == net::BatchRead::kDoubted ? OriginCache::Trust::kDoubted
+                                                               : OriginCache::Trust::kTrusted;
   std::uint32_t used = UINT32_MAX;  // Entries of one extent often follow each other.
   for (const auto& entry : batch.entries) {
     if (entry.extent_index >= table_.size()) continue;
     ExtentPtr& place = table_[entry.extent_index];
     if (place && place->is_cached) {
       if (std::exchange(used, entry.extent_index) != entry.extent_index)
-        place = context_.origins->Use(place);
+        place = context_.origins->Use(place, trust);
     } else {
       DropDamaged(place);
     }

@@ -97,15 +97,17 @@ Result<void> Server::Impl::OpenCluster() {
   return {};
 }
 
-// Beside the extents of each disk, and not among them.
+// Beside the extents of each disk, and not among them. A node that may fetch nothing has no cache,
+// and knows all the same which extents have an origin: they are none of its uploads.
 Result<void> Server::Impl::OpenOrigins(ClusterService::Options& node) {
   OriginCache::Options cache = options.cluster->origins;
-  if (cache.reader.allowed.empty()) return {};
+  const bool may_fetch = !cache.reader.allowed.empty();
   for (const auto& disk : extents->disks())
-    cache.folders.push_back(disk->folder().parent_path() / "origin-cache");
+    if (may_fetch)
+      cache.folders.push_back({disk->folder().parent_path() / "origin-cache", disk.get()});
   cache.grace = node.delete_grace;
-  origins = FFR_TRY(
-      OriginCache::Open(cache, [this](const ExtentId& id) { return cluster->IsFirstUp(id); }));
+  origins = FFR_TRY(OriginCache::Open(cache));
+  node.origins_hash = OriginsHash(cache.reader.allowed);
   node.on_name = [this](const DatasetManifest* before, const DatasetManifest* after) {
     origins->Change(before, after);
   };
@@ -216,10 +218,8 @@ Result<void> Server::Impl::StartWorkers() {
   FFR_TRY(OpenRdma());
   transports =
       std::string(tls ? "tls" : "tcp") + (local_listener ? ",shm" : "") + (rdma ? ",rdma" : "");
-  const std::size_t cache_disk_count = origins ? origins->store().disks().size() : 0;
   const DiskReader::Bounds bounds{OpenFilesMax(count), options.mapped_count_max / count,
-                                  options.held_bytes_max,
-                                  extents->disks().size() + cache_disk_count};
+                                  options.held_bytes_max, extents->disks().size()};
   for (std::uint32_t i = 0; i < count; ++i) metrics.push_back(std::make_unique<WorkerMetrics>());
   for (std::uint32_t i = 0; i < count; ++i) {
     const Worker::Context context{.names = *names,
@@ -280,7 +280,7 @@ Result<void> Server::Impl::StartScrubbers() {
 // Cached extents that are damaged are removed, and fetched again at the next read.
 void Server::Impl::ScrubOrigins() {
   for (const auto& disk : origins->store().disks())
-    scrubbers.push_back(std::make_unique<Scrubber>(
+    cache_scrubbers.push_back(std::make_unique<Scrubber>(
         origins->store(), *disk, options.scrub, Scrubber::Position{},
         [](const Scrubber::Position&) {},
         [&cache = *origins](const Extent& extent, const std::string& why_bad) {
@@ -394,9 +394,11 @@ bool Server::Impl::Stop(Clock::time_point deadline) {
   for (auto& worker : workers) worker->Drain();
   const bool all_closed = connection_count.WaitNone(deadline);
   for (auto& worker : workers) worker->Stop();
-  if (origins) origins->Stop();
+  if (origins) origins->BeginStop();
   if (cluster) cluster->Stop();
-  return (!jobs || jobs->WaitIdle(deadline)) && all_closed;
+  // An origin that hangs cannot be waited for, as little as a disk.
+  const bool has_fetched = !origins || origins->AwaitEnd(deadline);
+  return (!jobs || jobs->WaitIdle(deadline)) && all_closed && has_fetched;
 }
 
 Server::Impl::~Impl() {

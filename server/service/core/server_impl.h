@@ -109,11 +109,12 @@ struct Server::Impl {
   std::unique_ptr<BlockingStore> meta;
   std::unique_ptr<ExtentStore> extents;
   std::optional<DiskReserve> reserve;
-  std::unique_ptr<Catalog> catalog;                  // Null in a cluster.
-  std::unique_ptr<OriginCache> origins;              // Null if it may fetch from nowhere.
-  std::unique_ptr<ClusterService> cluster;           // Null without one.
-  std::unique_ptr<Names> names;                      // Of either.
-  std::vector<std::unique_ptr<Scrubber>> scrubbers;  // One for each disk.
+  std::unique_ptr<Catalog> catalog;                        // Null in a cluster.
+  std::unique_ptr<OriginCache> origins;                    // Null without a cluster.
+  std::unique_ptr<ClusterService> cluster;                 // Null without one.
+  std::unique_ptr<Names> names;                            // Of either.
+  std::vector<std::unique_ptr<Scrubber>> scrubbers;        // One for each disk.
+  std::vector<std::unique_ptr<Scrubber>> cache_scrubbers;  // Of what was fetched from origins.
   std::vector<std::unique_ptr<DiskDrain>> drains;
   ReadAhead::Metrics read_ahead_metrics;
   std::unique_ptr<ReadAhead> read_ahead;

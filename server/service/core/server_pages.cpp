@@ -209,10 +209,11 @@ MetricsView Server::Impl::View() const {
             {prefix, share.weight, static_cast<double>(share.disk_us.value()) / 1e6});
   }
   if (cluster) AddCluster(view);
-  if (origins) {
+  if (origins && !options.cluster->origins.reader.allowed.empty()) {
     const OriginCache::Counts counts = origins->counts();
-    view.origins = {counts.size_bytes, counts.fetched_count, counts.fetched_bytes,
-                    counts.failed_count, counts.evicted_count};
+    view.origins = {counts.size_bytes,   counts.fetched_count, counts.fetched_bytes,
+                    counts.failed_count, counts.evicted_count, counts.damaged_count,
+                    counts.waiting};
   }
   view.workers = metrics;
   view.read_ahead = &read_ahead_metrics;

@@ -32,7 +32,7 @@ class Worker {
     Names& names;
     ClusterService* cluster;  // Null: a daemon by itself.
     ExtentStore& extents;
-    OriginCache* origins;  // Null: no place is one from which it may fetch.
+    OriginCache* origins;  // Null without a cluster.
     ReadAhead& read_ahead;
     PlannedDatasets& planned;
     JobPool& jobs;

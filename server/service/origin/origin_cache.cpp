@@ -3,20 +3,28 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <optional>
 #include <utility>
 
 #include "libffrecord/base/hex.h"
+#include "libffrecord/base/patience.h"
+#include "libffrecord/io/file.h"
 
 namespace ffrecord::server {
 namespace {
 
-// For folders and for stores, each: a folder that hangs holds up no store. Each thread holds a few
-// pieces of an extent.
+// For each place. Each of them holds a few pieces of an extent.
 constexpr std::size_t kThreadCount = 4;
-// Fetches that wait for a thread: what is asked for beyond is asked for again.
+// Fetches of a place that have not ended: what is asked for beyond is asked for again.
 constexpr std::uint32_t kFetchingMax = 256;
+// A fetch that takes longer is told of.
+constexpr std::chrono::seconds kHangTime{60};
+// How often it is told that this node may not fetch what it is asked for.
+constexpr std::chrono::seconds kTellInterval{60};
 // The order of use need not be finer.
 constexpr auto kUseTick = std::chrono::milliseconds(1);
+constexpr std::uint64_t kVerifyPieceBytes = std::uint64_t{1} << 20;
 
 std::int64_t Now() { return OriginCache::Clock::now().time_since_epoch() / kUseTick; }
 
@@ -44,34 +52,71 @@ Result<T> AtHome(Result<T> result) {
                result.error().system_errno};
 }
 
+// Through the page cache, from which it is served. Ends early once the thread's patience is over.
+Result<std::uint64_t> SumOf(const Extent& extent) {
+  const auto path = extent.disk->PathOf(extent.id);
+  const UniqueFd file = FFR_TRY(extent.disk->OpenFile(extent.id));
+  Xxh3Stream sum;
+  std::vector<std::byte> piece;
+  for (std::uint64_t at = 0; at < extent.size_bytes; at += piece.size()) {
+    if (Patience::OfThread().IsOver())
+      return Error{ErrorCode::kDeadlineExceeded, "the daemon stops"};
+    piece.resize(std::min(kVerifyPieceBytes, extent.size_bytes - at));
+    FFR_TRY(ReadExactly(file.get(), path, at, piece));
+    sum.Update(piece);
+  }
+  return sum.Finish64();
+}
+
+// Empty: it is not damaged, or that cannot be told now.
+std::string WhyDamaged(const Extent& extent) {
+  const auto sum = SumOf(extent);
+  if (!sum) {
+    const Error& error = sum.error();
+    const bool is_of_process = error.system_errno == EMFILE || error.system_errno == ENFILE ||
+                               error.system_errno == ENOMEM ||
+                               error.code == ErrorCode::kDeadlineExceeded;
+    return is_of_process ? "" : error.message;
+  }
+  if (sum.value() == extent.xxh3) return "";
+  return extent.disk->PathOf(extent.id).string() + ": the bytes are not those of the checksum";
+}
+
 }  // namespace
 
-Result<std::unique_ptr<OriginCache>> OriginCache::Open(const Options& options, IsMine is_mine) {
+Result<std::unique_ptr<OriginCache>> OriginCache::Open(const Options& options) {
   ExtentStore::Disks disks;
-  for (const auto& folder : options.folders) {
-    auto disk = FFR_TRY(Disk::Open(folder));
-    disk->set_is_cache();
+  for (const Options::Folder& folder : options.folders) {
+    auto disk = FFR_TRY(Disk::Open(folder.path));
+    disk->set_is_cache(*folder.disk);
     disk->set_kept_bytes(std::min(options.free_bytes_min, disk->space().size_bytes / 20));
     disks.present.push_back(std::move(disk));
   }
   auto store = FFR_TRY(ExtentStore::Open(std::move(disks)));
   spdlog::info("event=origin_cache extents={} bytes={}", store->totals().extent_count,
                store->totals().size_bytes);
-  return std::unique_ptr<OriginCache>(
-      new OriginCache(options, std::move(is_mine), std::move(store)));
+  return std::unique_ptr<OriginCache>(new OriginCache(options, std::move(store)));
 }
 
-OriginCache::OriginCache(const Options& options, IsMine is_mine, std::unique_ptr<ExtentStore> store)
+OriginCache::OriginCache(const Options& options, std::unique_ptr<ExtentStore> store)
     : options_(options),
-      is_mine_(std::move(is_mine)),
       reader_(options.reader),
       store_(std::move(store)),
-      folder_threads_(kThreadCount),
-      store_threads_(kThreadCount) {}
+      room_(*store_, options.size_bytes_max) {
+  for (std::size_t i = 0; i < options_.reader.allowed.size(); ++i)
+    lanes_.push_back(std::make_unique<Lane>(kThreadCount));
+}
 
-void OriginCache::Stop() {
-  folder_threads_.Stop();
-  store_threads_.Stop();
+OriginCache::~OriginCache() { BeginStop(); }
+
+void OriginCache::BeginStop() {
+  for (const auto& lane : lanes_) lane->threads.BeginStop();
+  room_.BeginStop();
+}
+
+bool OriginCache::AwaitEnd(Clock::time_point deadline) {
+  const auto has_ended = [&](const auto& lane) { return lane->threads.AwaitEnd(deadline); };
+  return std::ranges::all_of(lanes_, has_ended) && room_.AwaitEnd(deadline);
 }
 
 // --- Names ---------------------------------------------------------------------------------------
@@ -86,6 +131,8 @@ void OriginCache::Change(const DatasetManifest* before, const DatasetManifest* a
         Entry& entry = entries_[file.extents[i].id];
         if (entry.name_count == 0) {
           entry.extent = file.extents[i];
+          entry.absent = nullptr;
+          entry.retry_at = entry.verify_at = {};
           entry.file = origin;
           entry.offset_bytes = i * kExtentSizeMax;
         }
@@ -119,97 +166,162 @@ ExtentPtr OriginCache::FindCached(const ManifestExtent& extent) const {
 
 ExtentPtr OriginCache::Find(const ExtentId& id) { return Look(id, /*is_read=*/false); }
 
-ExtentPtr OriginCache::Use(const ExtentPtr& extent) {
+ExtentPtr OriginCache::Use(const ExtentPtr& extent, Trust trust) {
+  ExtentPtr now = extent;
   if (extent->disk == nullptr || extent->is_deleted.load(std::memory_order_acquire) ||
       extent->is_bad.load(std::memory_order_relaxed))
-    return Look(extent->id, /*is_read=*/true);
-  extent->used_at.store(Now(), std::memory_order_relaxed);
-  return extent;
+    now = Look(extent->id, /*is_read=*/true);
+  else
+    extent->used_at.store(Now(), std::memory_order_relaxed);
+  if (!now || now->disk == nullptr) return now;
+  const bool is_doubted =
+      trust == Trust::kDoubted || now->is_suspect.load(std::memory_order_relaxed);
+  return is_doubted ? UseVerified(now) : now;
 }
 
 ExtentPtr OriginCache::Look(const ExtentId& id, bool is_read) {
-  std::unique_lock lock(mutex_);
-  const auto found = entries_.find(id);
-  if (found == entries_.end()) return nullptr;
-  if (ExtentPtr cached = FindCached(found->second.extent)) {
+  const std::lock_guard lock(mutex_);
+  const auto entry = entries_.find(id);
+  if (entry == entries_.end()) return nullptr;
+  if (ExtentPtr cached = FindCached(entry->second.extent)) {
     if (is_read) cached->used_at.store(Now(), std::memory_order_relaxed);
     return cached;
   }
-  lock.unlock();  // Others are asked.
-  if (!is_mine_(id)) return nullptr;
-  lock.lock();
-  const auto entry = entries_.find(id);
-  if (entry == entries_.end()) return nullptr;
+  ExtentPtr absent = AbsentOf(entry->second);
   if (is_read) Begin(entry->second);
-  if (entry->second.absent == nullptr) {
+  return absent;
+}
+
+// Requires mutex_.
+ExtentPtr OriginCache::AbsentOf(Entry& entry) {
+  if (entry.absent == nullptr) {
     auto absent = std::make_shared<Extent>();
-    absent->id = id;
-    absent->size_bytes = entry->second.extent.size_bytes;
-    absent->xxh3 = entry->second.extent.xxh3;
+    absent->id = entry.extent.id;
+    absent->size_bytes = entry.extent.size_bytes;
+    absent->xxh3 = entry.extent.xxh3;
     absent->is_cached = true;
-    entry->second.absent = std::move(absent);
+    entry.absent = std::move(absent);
   }
-  return entry->second.absent;
+  return entry.absent;
+}
+
+// --- Doubts --------------------------------------------------------------------------------------
+
+// Others go on reading it meanwhile: one reader's word does not stop them.
+ExtentPtr OriginCache::UseVerified(const ExtentPtr& extent) {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(extent->id);
+  if (found == entries_.end()) return extent;
+  Entry& entry = found->second;
+  if (!entry.is_verifying) {
+    if (Clock::now() < entry.verify_at) return extent;
+    entry.is_verifying = true;
+    room_.Post(*extent->disk, [this, extent] { Verify(extent); });
+  }
+  return AbsentOf(entry);
+}
+
+// In the thread of its disk.
+void OriginCache::Verify(const ExtentPtr& extent) {
+  const std::string why_bad = WhyDamaged(*extent);
+  extent->is_suspect.store(false, std::memory_order_relaxed);
+  if (!why_bad.empty()) {
+    spdlog::warn("event=cached_extent_bad error=\"{}\"", why_bad);
+    ++damaged_count_;
+    room_.Discard(*extent);
+  }
+  const std::lock_guard lock(mutex_);
+  const auto entry = entries_.find(extent->id);
+  if (entry == entries_.end()) return;
+  entry->second.is_verifying = false;
+  entry->second.verify_at = Clock::now() + options_.verify_interval;
 }
 
 // --- Fetching ------------------------------------------------------------------------------------
 
+// Requires mutex_.
 void OriginCache::Begin(Entry& entry) {
-  if (entry.is_fetching || fetching_count_ >= kFetchingMax || Clock::now() < entry.retry_at) return;
+  if (entry.is_fetching || Clock::now() < entry.retry_at) return;
+  const std::string& address = entry.file->origin.address;
+  const auto place = reader_.PlaceOf(address);
+  if (!place) {
+    Settle(entry, reader_.Check(address));
+    if (Clock::now() < tell_at_) return;
+    tell_at_ = Clock::now() + kTellInterval;
+    spdlog::error("event=origin_denied origin=\"{}\" error=\"{}\"", address, trouble_);
+    return;
+  }
+  Lane& lane = *lanes_[*place];
+  if (lane.waiting_count >= kFetchingMax) return;
   entry.is_fetching = true;
-  ++fetching_count_;
-  const bool is_file = entry.file->origin.address.starts_with('/');
-  TaskThreads& threads = is_file ? folder_threads_ : store_threads_;
-  threads.Post(
-      [this, wanted = Wanted{entry.extent, entry.file, entry.offset_bytes}] { Fetch(wanted); });
+  ++lane.waiting_count;
+  lane.threads.Post([this, &lane, wanted = Wanted{entry.extent, entry.file, entry.offset_bytes}] {
+    Fetch(lane, wanted);
+  });
 }
 
-void OriginCache::Fetch(const Wanted& wanted) {
+void OriginCache::Fetch(Lane& lane, const Wanted& wanted) {
+  std::multiset<Clock::time_point>::iterator begun;
+  {
+    const std::lock_guard lock(mutex_);
+    begun = lane.running.insert(Clock::now());
+  }
   // It may have been fetched between the look for it and the begin of this.
   const auto outcome = FindCached(wanted.extent) ? Result<void>() : Bring(wanted);
-  if (!outcome && !store_threads_.is_stopping()) {
+  if (!outcome && !lane.threads.is_stopping()) {
     ++failed_count_;
     spdlog::error("event=origin_fails extent={} origin=\"{}\" error=\"{}\"", Hex(wanted.extent.id),
                   wanted.file->origin.address, outcome.error().message);
   }
-  NoteOutcome(wanted, outcome);
-}
-
-void OriginCache::NoteOutcome(const Wanted& wanted, const Result<void>& outcome) {
   const std::lock_guard lock(mutex_);
-  --fetching_count_;
-  trouble_ = outcome ? "" : outcome.error().message;
+  lane.running.erase(begun);
+  --lane.waiting_count;
   const auto entry = entries_.find(wanted.extent.id);
   if (entry == entries_.end()) return;
   entry->second.is_fetching = false;
+  Settle(entry->second, outcome);
+}
+
+// Requires mutex_.
+void OriginCache::Settle(Entry& entry, const Result<void>& outcome) {
   const ErrorCode final = outcome ? ErrorCode::kOk : FinalOf(outcome.error().code);
+  if (entry.absent) entry.absent->refusal = final;
+  if (outcome) {
+    trouble_.clear();
+    entry.retry_at = entry.verify_at = {};
+    return;
+  }
   // What somebody has to change is not fetched in vain each second.
   const auto pause = final == ErrorCode::kOk ? options_.retry : 10 * options_.retry;
-  entry->second.retry_at = outcome ? Clock::time_point{} : Clock::now() + pause;
-  if (entry->second.absent) entry->second.absent->refusal = final;
+  entry.retry_at = Clock::now() + pause;
+  trouble_ = outcome.error().message;
 }
 
 Result<void> OriginCache::Bring(const Wanted& wanted) {
-  const std::uint64_t size_bytes = wanted.extent.size_bytes;
   RemoveOther(wanted.extent);
-  FFR_TRY(AtHome(Reserve(size_bytes)));
-  auto brought = [&]() -> Result<void> {
-    auto place = FFR_TRY(AtHome(store_->Place(wanted.extent.id, size_bytes)));
-    for (;;) {
-      auto writer = FFR_TRY(AtHome(place.Open()));
-      if (writer) return BringInto(*writer, wanted);  // Else it has a place on another disk.
+  std::optional<CacheRoom::Reservation> room;
+  std::optional<ExtentWriter> writer;
+  const auto open = [&]() -> Result<void> {
+    room.emplace(FFR_TRY(room_.Reserve(wanted.extent.size_bytes)));
+    auto opened = OpenWriter(wanted.extent);
+    // The scan may have refused a file of that name.
+    if (!opened && opened.error().code == ErrorCode::kConflict) {
+      FFR_TRY(store_->RemoveUnknown(wanted.extent.id));
+      opened = OpenWriter(wanted.extent);
     }
-  }();
-  const std::lock_guard lock(room_mutex_);
-  reserved_bytes_ -= size_bytes;
-  return brought;
-}
-
-// The extent can be found only after its checksum has been verified.
-Result<void> OriginCache::BringInto(ExtentWriter& writer, const Wanted& wanted) {
-  const auto take = [&](std::span<const std::byte> bytes) { return AtHome(writer.Append(bytes)); };
+    if (!opened) return std::move(opened).error();
+    writer.emplace(std::move(opened).value());
+    return {};
+  };
+  const auto take = [&](std::span<const std::byte> bytes) -> Result<void> {
+    // Not before bytes have come: an origin that hangs keeps no room from others.
+    if (!writer) FFR_TRY(AtHome(open()));
+    return AtHome(writer->Append(bytes));
+  };
   FFR_TRY(reader_.Read(*wanted.file, wanted.offset_bytes, wanted.extent.size_bytes, take));
-  const auto sealed = writer.Seal(wanted.extent.xxh3);
+  if (!writer) FFR_TRY(AtHome(open()));
+  // The extent can be found only after its checksum has been verified.
+  const auto sealed = writer->Seal(wanted.extent.xxh3);
   if (!sealed && sealed.error().code == ErrorCode::kCorruption)
     return OriginChanged(*wanted.file, "the checksum of the " +
                                            std::to_string(wanted.extent.size_bytes) + " bytes at " +
@@ -221,78 +333,22 @@ Result<void> OriginCache::BringInto(ExtentWriter& writer, const Wanted& wanted) 
   return {};
 }
 
-// --- Room ----------------------------------------------------------------------------------------
-
-Result<void> OriginCache::Reserve(std::uint64_t size_bytes) {
-  const std::lock_guard lock(room_mutex_);
-  const std::uint64_t used = store_->totals().size_bytes + reserved_bytes_ + size_bytes;
-  if (used > options_.size_bytes_max) {
-    const std::uint64_t excess = used - options_.size_bytes_max;
-    if (Evict(excess, nullptr) < excess)
-      return Error{ErrorCode::kUnavailable, "the cache is full of what is being fetched"};
+Result<ExtentWriter> OriginCache::OpenWriter(const ManifestExtent& extent) {
+  auto place = FFR_TRY(store_->Place(extent.id, extent.size_bytes));
+  for (;;) {
+    auto writer = FFR_TRY(place.Open());
+    if (writer) return *std::move(writer);  // Else it has a place on another disk.
   }
-  // Once: the room is there when those who read what is evicted have let go.
-  if (!store_->CheckTakes(size_bytes)) (void)Evict(size_bytes, nullptr);
-  FFR_TRY(store_->CheckTakes(size_bytes));
-  reserved_bytes_ += size_bytes;
-  return {};
-}
-
-// Removes those that were used least recently, of that disk or of any, until so many bytes are
-// gone. How many are. Requires room_mutex_.
-std::uint64_t OriginCache::Evict(std::uint64_t size_bytes, const Disk* disk) {
-  auto extents = store_->FindAll([&](const Extent& one) {
-    return one.disk != nullptr && (disk == nullptr || one.disk == disk);
-  });
-  std::vector<std::pair<std::int64_t, ExtentPtr>> by_use;
-  for (ExtentPtr& extent : extents) {
-    const std::int64_t used_at = extent->used_at.load(std::memory_order_relaxed);
-    by_use.emplace_back(used_at, std::move(extent));
-  }
-  std::ranges::sort(by_use);
-  std::uint64_t gone_bytes = 0;
-  for (const auto& [used_at, extent] : by_use) {
-    if (gone_bytes >= size_bytes) break;
-    Remove(extent->id);
-    gone_bytes += extent->size_bytes;
-    ++evicted_count_;
-  }
-  return gone_bytes;
-}
-
-// Readers that have the file open go on. The disk gets the room back when the last of them closes
-// it. Requires room_mutex_.
-void OriginCache::Remove(const ExtentId& id) {
-  if (ExtentPtr gone = store_->MarkDeleted(id))
-    unlinking_.push_back(std::move(gone));
-  else
-    store_->Release({&id, 1});
-  Sweep();
-}
-
-// Those that cannot be unlinked now stay marked, and are not fetched meanwhile. Requires
-// room_mutex_.
-void OriginCache::Sweep() {
-  std::erase_if(unlinking_, [&](const ExtentPtr& extent) {
-    const auto unlinked = store_->Unlink(*extent);
-    if (!unlinked || !unlinked.value()) return false;
-    if (!store_->SyncNames({&extent->id, 1})) return false;
-    store_->Release({&extent->id, 1});
-    return true;
-  });
 }
 
 // Removes a cached extent that has this id and is damaged or has other bytes: the right one could
 // not be stored beside it.
 void OriginCache::RemoveOther(const ManifestExtent& extent) {
-  const std::lock_guard lock(room_mutex_);
-  if (store_->Find(extent.id) && !FindCached(extent)) Remove(extent.id);
+  const ExtentPtr other = store_->Find(extent.id);
+  if (other && !FindCached(extent)) room_.Discard(*other);
 }
 
-void OriginCache::Discard(const Extent& extent) {
-  const std::lock_guard lock(room_mutex_);
-  if (store_->Find(extent.id).get() == &extent) Remove(extent.id);
-}
+// --- Upkeep --------------------------------------------------------------------------------------
 
 std::vector<ExtentId> OriginCache::ForgetRemoved() {
   const std::lock_guard lock(mutex_);
@@ -310,8 +366,7 @@ std::vector<ExtentId> OriginCache::ForgetRemoved() {
 
 // From before this start, of names that went since. Names come in one by one then.
 std::vector<ExtentId> OriginCache::Unexplained() const {
-  constexpr auto kNamesPatience = std::chrono::minutes(10);
-  if (Clock::now() - started_ < options_.grace + kNamesPatience) return {};
+  if (Clock::now() - started_ < options_.grace + options_.names_patience) return {};
   std::vector<ExtentId> unexplained;
   // Nobody is asked while the store's locks are held.
   for (const ExtentPtr& extent : store_->FindAll([](const Extent&) { return true; }))
@@ -319,18 +374,25 @@ std::vector<ExtentId> OriginCache::Unexplained() const {
   return unexplained;
 }
 
-void OriginCache::Tend() {
-  auto gone = ForgetRemoved();
-  const auto unexplained = Unexplained();
-  gone.insert(gone.end(), unexplained.begin(), unexplained.end());
-  const std::lock_guard lock(room_mutex_);
-  Sweep();
-  for (const ExtentId& id : gone)
-    if (store_->Find(id)) Remove(id);
-  for (const auto& disk : store_->disks()) {
-    disk->RefreshSpace();
-    if (disk->space().free_bytes == 0) (void)Evict(kExtentSizeMax, disk.get());
+void OriginCache::TellWhatHangs() {
+  const std::lock_guard lock(mutex_);
+  const auto now = Clock::now();
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    Lane& lane = *lanes_[i];
+    const bool hangs = !lane.running.empty() && now - *lane.running.begin() >= kHangTime;
+    if (std::exchange(lane.is_told, hangs) || !hangs) continue;
+    spdlog::error(
+        "event=origin_hangs place=\"{}\" fetches={} seconds={}", options_.reader.allowed[i],
+        lane.running.size(),
+        std::chrono::duration_cast<std::chrono::seconds>(now - *lane.running.begin()).count());
   }
+}
+
+void OriginCache::Tend() {
+  TellWhatHangs();
+  for (const ExtentId& id : ForgetRemoved()) room_.Remove(id);
+  for (const ExtentId& id : Unexplained()) room_.Remove(id);
+  room_.Tend();
 }
 
 OriginCache::Counts OriginCache::counts() const {
@@ -339,9 +401,16 @@ OriginCache::Counts OriginCache::counts() const {
   counts.fetched_count = fetched_count_;
   counts.fetched_bytes = fetched_bytes_;
   counts.failed_count = failed_count_;
-  counts.evicted_count = evicted_count_;
+  counts.damaged_count = damaged_count_;
+  counts.evicted_count = room_.evicted_count();
   const std::lock_guard lock(mutex_);
   counts.trouble = trouble_;
+  const auto now = Clock::now();
+  for (const auto& lane : lanes_)
+    if (!lane->running.empty())
+      counts.waiting = std::max(
+          counts.waiting,
+          std::chrono::duration_cast<std::chrono::milliseconds>(now - *lane->running.begin()));
   return counts;
 }
 

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "libffrecord/base/checksum.h"
 #include "libffrecord/base/patience.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/io/file.h"
@@ -89,15 +90,26 @@ Error OriginChanged(const OriginFile& file, const std::string& what) {
                                     what + "; put it back as it was, or publish the name again"};
 }
 
+std::uint64_t OriginsHash(std::vector<std::string> places) {
+  if (places.empty()) return 0;
+  std::ranges::sort(places);
+  std::string text;
+  for (const std::string& place : places) text += place + '\n';
+  return std::max<std::uint64_t>(Xxh3(std::as_bytes(std::span(text))), 1);
+}
+
 OriginReader::OriginReader(Options options)
     : options_(std::move(options)), stores_(MakeOriginStores(options_.timeout)) {}
 
-const std::string* OriginReader::PlaceOf(std::string_view address) const {
-  const std::string* place = nullptr;
-  for (const std::string& allowed : options_.allowed)
+std::optional<std::size_t> OriginReader::PlaceOf(std::string_view address) const {
+  std::optional<std::size_t> place;
+  for (std::size_t i = 0; i < options_.allowed.size(); ++i) {
+    const std::string& allowed = options_.allowed[i];
     if (address.size() > allowed.size() && address.starts_with(allowed) &&
-        address[allowed.size()] == '/' && (place == nullptr || allowed.size() > place->size()))
-      place = &allowed;
+        address[allowed.size()] == '/' &&
+        (!place || allowed.size() > options_.allowed[*place].size()))
+      place = i;
+  }
   return place;
 }
 
@@ -107,7 +119,7 @@ Result<void> OriginReader::Check(std::string_view address) const {
                  std::string(address) +
                      ": the address of an origin is s3://BUCKET/KEY or an "
                      "absolute path, without patterns, . and .."};
-  if (PlaceOf(address) == nullptr)
+  if (!PlaceOf(address))
     return Error{ErrorCode::kDenied, std::string(address) +
                                          ": the daemon may not read it; add the bucket, or the "
                                          "folder, to its setting origins"};
@@ -119,7 +131,8 @@ Result<void> OriginReader::Read(const OriginFile& file, std::uint64_t offset_byt
   FFR_TRY(Check(file.origin.address));
   if (file.origin.address.starts_with(kS3Scheme))
     return ReadOriginObject(*stores_, file, offset_bytes, size_bytes, take);
-  return ReadOriginFile(*PlaceOf(file.origin.address), file, offset_bytes, size_bytes, take);
+  const std::string& folder = options_.allowed[*PlaceOf(file.origin.address)];
+  return ReadOriginFile(folder, file, offset_bytes, size_bytes, take);
 }
 
 }  // namespace ffrecord::server

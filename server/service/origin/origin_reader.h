@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,10 +35,13 @@ class OriginReader {
   struct Options {
     // s3://BUCKET, s3://BUCKET/PREFIX or absolute folders, without a slash at the end.
     std::vector<std::string> allowed = {};
-    std::chrono::milliseconds timeout{20'000};  // Of each request to a store, retries included.
+    // Of each request to a store, retries included: many of them may share a slow link.
+    std::chrono::milliseconds timeout{60'000};
   };
   explicit OriginReader(Options options);
 
+  // Which of the allowed places that address is in, the longest of them; none: in no place.
+  std::optional<std::size_t> PlaceOf(std::string_view address) const;
   // Whether daemons may read that address. Fails with kDenied, and with kInvalidArgument if it is
   // no address of one object or file.
   Result<void> Check(std::string_view address) const;
@@ -54,15 +58,15 @@ class OriginReader {
                     const TakePiece& take) const;
 
  private:
-  // The longest of the allowed places that the address is in; null: there is none.
-  const std::string* PlaceOf(std::string_view address) const;
-
   const Options options_;
   const std::shared_ptr<OriginStores> stores_;
 };
 
 // Of the file that is no longer as it was published.
 Error OriginChanged(const OriginFile& file, const std::string& what);
+
+// The same for the same places in any order, and 0 for none: to compare nodes by.
+std::uint64_t OriginsHash(std::vector<std::string> places);
 
 std::shared_ptr<OriginStores> MakeOriginStores(std::chrono::milliseconds timeout);
 // As OriginReader::Read, of an object.

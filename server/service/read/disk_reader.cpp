@@ -26,6 +26,9 @@ net::EntryStatus StatusOfAbsent(ErrorCode refusal) {
   }
 }
 
+// What was fetched from origins lies on one of the disks, and is read within that one's part.
+const Disk* WholeOf(const Disk* disk) { return disk == nullptr ? nullptr : disk->whole(); }
+
 }  // namespace
 
 DiskReader::~DiskReader() {
@@ -35,14 +38,14 @@ DiskReader::~DiskReader() {
 
 bool DiskReader::HasRoomFor(const Extent& extent) const noexcept {
   if (!has_room()) return false;
-  const auto queue = std::ranges::find(queues_, extent.disk, &Queue::disk);
+  const auto queue = std::ranges::find(queues_, WholeOf(extent.disk), &Queue::disk);
   return disk_count_ == 1 || queue == queues_.end() ||
          queue->reading_bytes < held_bytes_max_ / disk_count_;
 }
 
 DiskReader::Queue& DiskReader::QueueOf(const Disk* disk) {
-  const auto queue = std::ranges::find(queues_, disk, &Queue::disk);
-  return queue != queues_.end() ? *queue : queues_.emplace_back(Queue{.disk = disk});
+  const auto queue = std::ranges::find(queues_, WholeOf(disk), &Queue::disk);
+  return queue != queues_.end() ? *queue : queues_.emplace_back(Queue{.disk = WholeOf(disk)});
 }
 
 Result<void> DiskReader::Submit() {
@@ -86,6 +89,7 @@ std::optional<DiskReader::Resident> DiskReader::FindIn(const OpenFilePtr& file,
 // being fetched from its origin.
 net::EntryStatus DiskReader::NoteNotStarted(const Extent& extent, const Error& why) {
   if (extent.disk == nullptr) return StatusOfAbsent(extent.refusal);
+  extent.is_suspect.store(true, std::memory_order_relaxed);
   spdlog::error("event=read_failed extent={} error=\"{}\"", Hex(extent.id), why.message);
   if (why.code == ErrorCode::kNotFound) return net::EntryStatus::kNotHere;
   extent.disk->reads().NoteError();
@@ -205,6 +209,7 @@ DiskReader::Completed DiskReader::Finish(Read& read) {
   health.NoteTime(ReadHealth::Clock::now() - read.started);
   if (result == std::int64_t{size}) return {read.ticket, std::move(read.buffer), size, {}};
   const std::string id = Hex(read.file->extent->id);
+  read.file->extent->is_suspect.store(true, std::memory_order_relaxed);
   if (result >= 0) {
     spdlog::error("event=extent_truncated extent={}", id);
     return {read.ticket, nullptr, size, net::EntryStatus::kCorrupt};

@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <numeric>
+#include <optional>
+#include <thread>
 
 #include "daemon_cluster.h"
 #include "fake_bucket.h"
@@ -37,9 +40,10 @@ class OriginTest : public test::DaemonCluster {
       records_.insert(records_.end(), records.begin(), records.end());
     }
   }
-  void Adjust(const std::string& /*node*/, server::Server::Options& options) override {
+  void Adjust(const std::string& node, server::Server::Options& options) override {
     auto& origins = options.cluster->origins;
-    origins.reader.allowed = allowed_;
+    if (node != without_) origins.reader.allowed = allowed_;
+    if (lease_) options.cluster->service.lease = *lease_;
     origins.reader.timeout = 1s;
     origins.free_bytes_min = 0;
     origins.retry = 50ms;
@@ -99,12 +103,30 @@ class OriginTest : public test::DaemonCluster {
     for (const Node& node : nodes_) count += node.daemon ? CachedOn(node) : 0;
     return count;
   }
+  static fs::path ACachedFileOf(const Node& node) {
+    for (const auto& entry : fs::recursive_directory_iterator(node.daemon->data() / "origin-cache"))
+      if (entry.is_regular_file()) return entry.path();
+    return {};
+  }
+  static void Rot(const fs::path& path) {
+    std::string bytes = test::ReadFile(path);
+    bytes[bytes.size() / 2] ^= 1;
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  }
+  std::uint64_t SumOf(const std::string& metric) const {
+    std::uint64_t sum = 0;
+    for (const Node& node : nodes_) sum += node.daemon ? Metric(node, metric) : 0;
+    return sum;
+  }
   void Hide() const { fs::rename(folder_ / "shared", folder_ / "hidden"); }
   void Show() const { fs::rename(folder_ / "hidden", folder_ / "shared"); }
 
   std::vector<std::string> records_;
   std::vector<std::string> allowed_{(folder_ / "shared").string(), "s3://bucket"};
   std::uint32_t level_ = server::cluster::kFeatureLevel;
+  std::string without_;  // This node has no setting `origins`.
+  std::optional<std::chrono::milliseconds> lease_;
 };
 
 TEST_F(OriginTest, FilesOfASharedFolderAreFetchedOnceEachByTheNodesOfTheirSlots) {
@@ -160,6 +182,210 @@ TEST_F(OriginTest, TheNextNodeFetchesWhatALostOneHad) {
 
   EXPECT_EQ(FaultOf("a"), "");
   EXPECT_EQ(CachedCount(), kFileCount);
+}
+
+// Its lease holds: the cluster takes it to be up.
+TEST_F(OriginTest, WhereANodeDoesNotAnswerTheNextOneFetchesAtOnce) {
+  lease_ = 300s;
+  StartNodes(3);
+  ASSERT_TRUE(Publish("a", Paths()));
+  ASSERT_EQ(FaultOf("a"), "");
+  const auto lost = std::ranges::max_element(nodes_, {}, CachedOn);
+  ASSERT_GT(CachedOn(*lost), 0U);
+  lost->store->Cut();
+  lost->daemon->Kill();
+
+  EXPECT_EQ(FaultOf("a"), "");
+
+  const Node& other =
+      *std::ranges::find_if(nodes_, [&](const Node& one) { return &one != &*lost; });
+  const auto map = Client().GetMap(AddressOf(other)).value();
+  EXPECT_EQ(std::ranges::count_if(map.reply.nodes, [](const auto& one) { return one.is_up; }), 3);
+  lost->daemon.reset();
+  EXPECT_EQ(CachedCount(), kFileCount);
+}
+
+// All nodes together fetch each file once, though many clients want it at once.
+TEST_F(OriginTest, ManyReadersOfWhatIsNotCachedFetchItOnce) {
+  StartNodes(3);
+  ASSERT_TRUE(Publish("a", Paths()));
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 6; ++i) readers.emplace_back([&] { EXPECT_EQ(FaultOf("a"), ""); });
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_EQ(SumOf("ffrecord_origin_fetched_total"), kFileCount);
+}
+
+TEST_F(OriginTest, WhatRotsInTheCacheIsFetchedAgainWhenItIsRead) {
+  StartNodes(1);
+  ASSERT_TRUE(Publish("a", Paths()));
+  ASSERT_EQ(FaultOf("a"), "");
+  Rot(ACachedFileOf(nodes_[0]));
+
+  EXPECT_EQ(FaultOf("a"), "");
+
+  EXPECT_EQ(SumOf("ffrecord_origin_damaged_total"), 1U);
+  EXPECT_EQ(SumOf("ffrecord_origin_fetched_total"), kFileCount + 1);
+  Hide();
+  EXPECT_EQ(FaultOf("a"), "");  // What is on the disk is right.
+  Show();
+}
+
+TEST_F(OriginTest, WhatRotsIsFetchedAgainByTheNodeThatHasIt) {
+  StartNodes(3);
+  ASSERT_TRUE(Publish("a", Paths()));
+  ASSERT_EQ(FaultOf("a"), "");
+  for (const Node& node : nodes_)
+    if (CachedOn(node) > 0) Rot(ACachedFileOf(node));
+
+  EXPECT_EQ(FaultOf("a"), "");
+
+  EXPECT_GE(SumOf("ffrecord_origin_damaged_total"), 1U);
+  EXPECT_EQ(SumOf("ffrecord_origin_fetched_total"),
+            kFileCount + SumOf("ffrecord_origin_damaged_total"));
+  EXPECT_EQ(CachedCount(), kFileCount);
+}
+
+// The file was changed on purpose, or the disk has lost it: not a bit, but all of it.
+TEST_F(OriginTest, ACachedFileThatIsGoneIsFetchedAgain) {
+  StartNodes(1);
+  ASSERT_TRUE(Publish("a", Paths()));
+  ASSERT_EQ(FaultOf("a"), "");
+  RestartNode(nodes_[0]);  // It holds no file open.
+  ASSERT_TRUE(WaitForNodes(1));
+  fs::remove(ACachedFileOf(nodes_[0]));
+  EXPECT_TRUE(Eventually([&] { return FaultOf("a").empty(); }));
+  EXPECT_EQ(CachedCount(), kFileCount);
+}
+
+TEST_F(OriginTest, ANodeWithoutTheSettingCostsNoReadAndIsTold) {
+  without_ = "n2";
+  StartNodes(3);
+  ASSERT_TRUE(PublishFromOrigin(Paths(), "ffrecord://" + AddressOf(nodes_[0]) + "/a", false,
+                                Options(), {}));
+  EXPECT_EQ(FaultOf("a"), "");
+  EXPECT_FALSE(fs::exists(nodes_[1].daemon->data() / "origin-cache"));
+  EXPECT_TRUE(Eventually([&] {
+    return Page(nodes_[0], "/cluster").find(R"("other_origins": ["n2"])") != std::string::npos;
+  })) << Page(nodes_[0], "/cluster");
+  EXPECT_NE(Page(nodes_[1], "/cluster").find(R"("other_origins": ["n1", "n3"])"),
+            std::string::npos);
+}
+
+// Whoever may upload could else have others read bytes of their choice.
+TEST_F(OriginTest, WhatIsUploadedUnderAnOriginsIdIsNotServedForIt) {
+  without_ = "n2";
+  StartNodes(2);
+  const std::string at_first = AddressOf(nodes_[0]);
+  ASSERT_TRUE(PublishFromOrigin(Paths(), "ffrecord://" + at_first + "/a", false, Options(), {}));
+  const auto manifest = Client().Resolve(at_first, "a").value();
+  for (const ManifestExtent& extent : test::ExtentsOf(manifest)) {
+    const std::string other(extent.size_bytes, 'x');
+    const auto bytes = test::AsBytes(other);
+    for (const Node& node : nodes_) {
+      const auto channel = Client().Connect(AddressOf(node)).value();
+      (void)server::StoreExtent(*channel, {extent.id, extent.size_bytes, Xxh3(bytes)}, bytes,
+                                test::Within(30s));
+    }
+  }
+
+  EXPECT_EQ(FaultOf("a"), "");
+  EXPECT_EQ(CachedOn(nodes_[0]), kFileCount);
+  for (const ManifestExtent& extent : test::ExtentsOf(manifest))
+    EXPECT_FALSE(Client().ReadFrom(AddressOf(nodes_[1]), extent));
+}
+
+// --- Copying there first ---
+
+class CopyTest : public OriginTest {
+ protected:
+  CopyTest() {
+    fs::create_directory(folder_ / "local");
+    for (std::size_t i = 0; i < 2; ++i) {
+      locals_.push_back(folder_ / "local" / ("part" + std::to_string(i) + ".ffr"));
+      fs::copy_file(PathOf(i), locals_.back());
+    }
+    records_.resize(2 * kRecordCount);
+  }
+  Result<void> PublishCopies(const std::string& place) {
+    return PublishThroughOrigin(locals_, place, Address("a"), false, Options(),
+                                [&](std::uint64_t done, std::uint64_t total) {
+                                  EXPECT_LE(done, total);
+                                  EXPECT_GE(done, told_);
+                                  told_ = done;
+                                  total_ = total;
+                                });
+  }
+  fs::path Shared(const std::string& name) const { return folder_ / "shared" / name; }
+
+  std::vector<fs::path> locals_;
+  std::uint64_t told_ = 0, total_ = 0;
+};
+
+TEST_F(CopyTest, LocalFilesAreCopiedToTheOriginAndReadFromThere) {
+  StartNodes(2);
+  const auto published = PublishCopies((folder_ / "shared").string() + "/");
+  ASSERT_TRUE(published) << published.error().message;
+  EXPECT_EQ(told_, total_);
+  fs::remove_all(folder_ / "local");
+  EXPECT_EQ(FaultOf("a"), "");
+}
+
+TEST_F(CopyTest, AnotherFileOfThatNameIsNeverReplaced) {
+  StartNodes(1);
+  test::WriteFile(Shared("part1.ffr"), "somebody's");
+  const auto refused = PublishCopies((folder_ / "shared").string());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+  EXPECT_NE(refused.error().message.find(Shared("part1.ffr").string()), std::string::npos);
+  EXPECT_EQ(test::ReadFile(Shared("part1.ffr")), "somebody's");
+  EXPECT_EQ(Client().Resolve(AddressOf(nodes_[0]), "a").error().code, ErrorCode::kNotFound);
+
+  // Made again, it takes what has been copied.
+  fs::remove(Shared("part1.ffr"));
+  told_ = 0;
+  EXPECT_TRUE(PublishCopies((folder_ / "shared").string()));
+  EXPECT_EQ(FaultOf("a"), "");
+}
+
+// As long as the right one: its bytes decide.
+TEST_F(CopyTest, AFileOfThatNameAndSizeWithOtherBytesIsNotTakenForIt) {
+  StartNodes(1);
+  std::string other = test::ReadFile(locals_[0]);
+  other.back() ^= 1;
+  test::WriteFile(Shared("part0.ffr"), other);
+  const auto refused = PublishCopies((folder_ / "shared").string());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+  EXPECT_EQ(test::ReadFile(Shared("part0.ffr")), other);
+}
+
+TEST_F(CopyTest, NothingIsCopiedWhereNothingCanBePublished) {
+  StartNodes(1);
+  const auto count = [&] {
+    return std::distance(fs::directory_iterator(folder_ / "shared"), fs::directory_iterator());
+  };
+  const auto before = count();
+  const std::string place = (folder_ / "shared").string();
+  ASSERT_TRUE(Publish("a", Paths()));
+  EXPECT_EQ(PublishCopies(place).error().code, ErrorCode::kConflict);  // The name is taken.
+  ASSERT_TRUE(RemovePublished(Address("a"), Options()));
+
+  EXPECT_EQ(PublishCopies(place + "/nowhere").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(PublishCopies("http://host/x").error().code, ErrorCode::kInvalidArgument);
+  const fs::path local = std::exchange(locals_[0], "s3://bucket/x.ffr");
+  EXPECT_EQ(PublishCopies(place).error().code, ErrorCode::kInvalidArgument);
+  locals_[0] = local;
+  const std::string good = test::ReadFile(locals_[1]);
+  std::string bad = good;
+  bad[bad.size() / 2] ^= 1;
+  test::WriteFile(locals_[1], bad);
+  EXPECT_EQ(PublishCopies(place).error().code, ErrorCode::kCorruption);
+  test::WriteFile(locals_[1], good);
+  fs::create_directory(folder_ / "local" / "more");
+  fs::copy_file(locals_[0], folder_ / "local" / "more" / "part0.ffr");
+  locals_[1] = folder_ / "local" / "more" / "part0.ffr";
+  EXPECT_EQ(PublishCopies(place).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(count(), before);
 }
 
 TEST_F(OriginTest, ARestartedNodeHasWhatItHadFetched) {
@@ -250,6 +476,34 @@ TEST_F(OriginTest, AnOriginCannotTakeTheIdOfAnUpload) {
 
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument) << refused.error().message;
+}
+
+// Else nodes would fetch what others read from there, as soon as they have started again.
+TEST_F(OriginTest, ANameCannotGiveTheExtentsOfAnotherOneAnotherOrigin) {
+  StartNodes(2);
+  ASSERT_TRUE(Publish("b", Paths()));
+  const std::string at = AddressOf(nodes_[0]);
+  const auto manifest = Client().Resolve(at, "b").value();
+  ASSERT_TRUE(Client().Publish(at, "same", manifest));
+
+  auto elsewhere = manifest;
+  elsewhere.files[0].origin.address = PathOf(1).string();
+  auto other_bytes = manifest;
+  other_bytes.files[2].extents[0].xxh3 ^= 1;
+  auto swapped = manifest;
+  std::swap(swapped.files[0].extents, swapped.files[1].extents);
+  std::swap(swapped.files[0].size_bytes, swapped.files[1].size_bytes);
+  for (const DatasetManifest& wrong : {elsewhere, other_bytes, swapped}) {
+    const auto refused = Client().Publish(at, "a", wrong);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument) << refused.error().message;
+  }
+
+  RestartNode(nodes_[0]);
+  RestartNode(nodes_[1]);
+  ASSERT_TRUE(WaitForNodes(2));
+  EXPECT_EQ(FaultOf("b"), "");
+  EXPECT_EQ(FaultOf("same"), "");
 }
 
 class BucketOriginTest : public OriginTest {

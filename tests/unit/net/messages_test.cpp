@@ -328,6 +328,17 @@ TEST(MessagesTest, NodesOfAClusterAreInOrderAndKnown) {
   EXPECT_FALSE(HoldingsReply::Decode(Spelled("0100000003")));
 }
 
+TEST(MessagesTest, ABatchOfDoubtedExtentsSaysSoAndOtherOptionsAreRefused) {
+  BatchRead batch;
+  batch.entries = {{1, 2, 3, 0}};
+  batch.options = BatchRead::kDoubted;
+  auto bytes = batch.Encode();
+  EXPECT_EQ(bytes[21], std::byte{1});  // As protocol.md says.
+  EXPECT_EQ(BatchRead::Decode(bytes).value(), batch);
+  bytes[21] = std::byte{2};
+  EXPECT_FALSE(BatchRead::Decode(bytes));
+}
+
 TEST(MessagesTest, CountsAreRefusedBeforeAllocation) {
   // A body of a few bytes that claims billions of entries.
   EXPECT_FALSE(BatchRead::Decode(Spelled("03000000ffffffff00000100d00700000000000001000000")));

@@ -21,8 +21,10 @@ class WrittenMap final : public ReplicaMap {
   std::span<const NodeIndex> NodesOf(std::uint32_t /*extent*/) const override { return nodes_; }
   std::size_t OwnerCountOf(std::uint32_t /*extent*/) const override { return owner_count_; }
   bool MovesExtents() const override { return moves_; }
+  bool AsksInOrder() const override { return asks_in_order_; }
 
   bool moves_ = false;
+  bool asks_in_order_ = false;
 
  private:
   const std::vector<NodeIndex> nodes_;
@@ -210,6 +212,111 @@ TEST_F(ReplicaOwnersTest, BatchesOfDifferentMapsAreNotMixedUpInOneStep) {
   std::ranges::sort(asked);
   const std::vector<std::pair<Reads::BatchId, NodeIndex>> wanted{{1, 1}, {2, 2}};
   EXPECT_EQ(asked, wanted);
+}
+
+// --- Nodes that fetch what they lack ---
+
+class FetchingNodesTest : public ReplicaOwnersTest {
+ protected:
+  FetchingNodesTest() { map_in_order_.moves_ = map_in_order_.asks_in_order_ = true; }
+
+  // The nodes that were asked in what happened last.
+  std::vector<NodeIndex> Asked() const {
+    std::vector<NodeIndex> nodes;
+    for (const auto& send : All<Reads::Send>()) nodes.push_back(send.node);
+    return nodes;
+  }
+  // Lets the time pass until a node is asked, at most so long.
+  Reads::Send NextSend(Reads::Duration time) {
+    const auto end = now_ + time;
+    do {
+      now_ = std::max(now_, reads_->NextTime());
+      Step(Reads::Tick{});
+    } while (now_ < end && All<Reads::Send>().empty());
+    EXPECT_LE(now_, end);
+    return Only<Reads::Send>();
+  }
+  // The node is busy with all of the leg.
+  void BeBusy(const Reads::Send& send) {
+    for (std::uint32_t i = 0; i < send.parts.size(); ++i)
+      Arrive(send.leg, i, ErrorCode::kUnavailable);
+    EndLeg(send.leg);
+  }
+
+  WrittenMap map_in_order_{{3, 1, 4}, 1};
+};
+
+TEST_F(FetchingNodesTest, ANodeThatIsBusyIsWaitedForAndNoOtherIsAsked) {
+  BeginBy(map_in_order_, 1);
+  auto send = Only<Reads::Send>();
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(send.node, 3);
+    BeBusy(send);
+    EXPECT_EQ(Asked(), std::vector<NodeIndex>{});
+    send = NextSend(100ms);  // Not the second that the back-off has grown to.
+  }
+  Arrive(send.leg, 0);
+  EXPECT_EQ(Only<Reads::EndPart>().status, ErrorCode::kOk);
+}
+
+TEST_F(FetchingNodesTest, OneBusyExtentSendsNoneOfTheOthersElsewhere) {
+  Step(Reads::Begin{1, {{0, kSize}, {1, kSize}}, now_ + 30s, &map_in_order_});
+  const auto send = Only<Reads::Send>();
+  ASSERT_EQ(send.parts.size(), 2U);
+  Arrive(send.leg, 0, ErrorCode::kUnavailable);
+  EXPECT_EQ(Asked(), std::vector<NodeIndex>{});
+  // Nor does the node get a rest: it has more than that one.
+  Step(Reads::Begin{2, {{2, kSize}}, now_ + 30s, &map_in_order_});
+  EXPECT_EQ(Asked(), std::vector<NodeIndex>{3});
+  Arrive(send.leg, 1);
+  EndLeg(send.leg);
+  EXPECT_EQ(NextSend(100ms).node, 3);
+}
+
+TEST_F(FetchingNodesTest, WhereTheFirstIsSilentTheNextIsAskedAndThenWaitedFor) {
+  BeginBy(map_in_order_, 1);
+  ASSERT_EQ(Only<Reads::Send>().node, 3);
+  auto send = NextSend(ReplicaHealth::kSilenceMax);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_EQ(send.node, 1);
+    BeBusy(send);
+    EXPECT_EQ(Asked(), std::vector<NodeIndex>{});
+    send = NextSend(100ms);
+  }
+  Arrive(send.leg, 0);
+  EXPECT_EQ(All<Reads::Cancel>().size(), 1U);
+}
+
+TEST_F(FetchingNodesTest, ANodeThatCannotBeReachedOrCannotFetchItIsPassedOver) {
+  for (const ErrorCode status : {ErrorCode::kDenied, ErrorCode::kNotFound, ErrorCode::kCorruption,
+                                 ErrorCode::kIo, ErrorCode::kUnavailable}) {
+    Start(5);
+    BeginBy(map_in_order_, 1);
+    EXPECT_EQ(AskedWhile(status, 3), (std::vector<NodeIndex>{3, 1, 4})) << static_cast<int>(status);
+  }
+}
+
+TEST_F(FetchingNodesTest, ANodeThatAnswersAgainIsTheFirstAgainThoughItIsBusy) {
+  BeginBy(map_in_order_, 1);
+  EndLeg(Only<Reads::Send>().leg, ErrorCode::kUnavailable);
+  const auto second = Only<Reads::Send>();
+  ASSERT_EQ(second.node, 1);
+  Arrive(second.leg, 0);
+  EndLeg(second.leg);
+  Pass(ReplicaHealth::kProbeEvery);
+  BeginBy(map_in_order_, 2);
+  const auto sends = All<Reads::Send>();
+  ASSERT_EQ(sends.size(), 2U);  // The second again, and the first to see whether it is well.
+  const auto& first = sends[0].node == 3 ? sends[0] : sends[1];
+  const auto& other = sends[0].node == 3 ? sends[1] : sends[0];
+  ASSERT_EQ(first.node, 3);
+  BeBusy(first);
+  Arrive(other.leg, 0);
+  EndLeg(other.leg);
+  Pass(20ms);
+
+  BeginBy(map_in_order_, 3);
+  EXPECT_EQ(Asked(), (std::vector<NodeIndex>{3}));
 }
 
 }  // namespace

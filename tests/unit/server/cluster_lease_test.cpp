@@ -116,6 +116,17 @@ TEST_F(LeaseKeeperTest, ALeaseThatHasEndedIsForgottenAtOnce) {
   EXPECT_EQ(Last<GrantLease>().ttl, 16s);
 }
 
+// Nodes of both versions run while a cluster is upgraded.
+TEST(NodeRecordTest, WhatItMayFetchIsReadAndItsAbsenceTooAndLaterFieldsAreSkipped) {
+  const NodeRecord record{7, 3, "host1:9400", 2, 5};
+  EXPECT_EQ(NodeRecord::Decode(record.Encode()).value(), record);
+  const NodeRecord earlier{7, 3, "host1:9400", 2};
+  EXPECT_EQ(NodeRecord::Decode(earlier.Encode()).value(), earlier);
+  auto later = record.Encode();
+  later.resize(later.size() + 4);
+  EXPECT_EQ(NodeRecord::Decode(later).value(), record);
+}
+
 TEST_F(LeaseKeeperTest, TheKeyOfAnotherStartHasToEndByItself) {
   Grant(kStart, kStart, 3);
   Name(kStart, Fate::kLost);

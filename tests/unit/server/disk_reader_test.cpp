@@ -119,6 +119,43 @@ TEST(DiskReaderTest, ADiskThatHangsLeavesOthersTheirPart) {
   reader.Release(1'000'000);
 }
 
+// What was fetched from an origin to the disk takes no part of another disk's, nor one of its own.
+TEST(DiskReaderTest, ACacheIsReadWithinThePartOfItsDisk) {
+  const TempFolder folder;
+  const auto disk = Disk::Open(folder / "extents").value();
+  const auto other = Disk::Open(folder / "other").value();
+  ExtentStore::Disks caches;
+  caches.present.push_back(Disk::Open(folder / "hung").value());
+  caches.present.front()->set_is_cache(*disk);
+  const auto cache = ExtentStore::Open(std::move(caches)).value();
+  const std::string data(1000, 'x');
+  auto writer = test::Create(*cache, MakeExtentId(1, 0, 0), data.size()).value();
+  ASSERT_TRUE(writer.Append(AsBytes(data)));
+  const ExtentPtr cached = writer.Seal(Xxh3(AsBytes(data))).value();
+  Extent own;
+  own.disk = disk.get();
+  Extent foreign;
+  foreign.disk = other.get();
+  bool is_over = false;
+  DiskReader reader(std::make_unique<HangingEngine>("/hung/", is_over), {16, 0, 200'000, 2},
+                    test::OpenAtOnce(reader));
+
+  std::uint32_t started = 0;
+  for (; started < 1000 && reader.HasRoomFor(*cached); ++started)
+    reader.Start({1, 1, started}, {&cached, 0, 1000});
+
+  EXPECT_EQ(started, 100U);
+  EXPECT_FALSE(reader.HasRoomFor(own));
+  EXPECT_TRUE(reader.HasRoomFor(foreign));
+  is_over = true;
+  std::vector<DiskReader::Completed> completed;
+  for (int i = 0; i < 1000 && completed.size() < started; ++i)
+    ASSERT_TRUE(reader.Poll(1ms, completed));
+  EXPECT_EQ(completed.size(), started);
+  EXPECT_TRUE(cached->is_suspect);  // Each of these reads has failed.
+  reader.Release(100'000);
+}
+
 // Files are opened when the test says so.
 class OpeningTest : public testing::Test {
  protected:

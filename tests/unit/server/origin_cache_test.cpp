@@ -32,14 +32,14 @@ class OriginCacheTest : public testing::Test {
  protected:
   OriginCacheTest() {
     fs::create_directory(folder_ / "shared");
-    options_.folders = {folder_ / "cache"};
+    options_.folders = {{folder_ / "cache", disk_.get()}};
     options_.free_bytes_min = 0;
     options_.retry = 1ms;
     options_.reader.allowed = {(folder_ / "shared").string()};
   }
   void Open() {
     cache_.reset();
-    auto opened = OriginCache::Open(options_, [this](const ExtentId&) { return is_mine_.load(); });
+    auto opened = OriginCache::Open(options_);
     ASSERT_TRUE(opened) << opened.error().message;
     cache_ = std::move(opened).value();
   }
@@ -98,14 +98,23 @@ class OriginCacheTest : public testing::Test {
         std::ranges::count_if(fs::recursive_directory_iterator(folder_ / "cache"),
                               [](const auto& entry) { return entry.is_regular_file(); }));
   }
+  // One bit of the extent, whose file is that of the number, is another one from now on.
+  void Rot(const Extent& extent, std::size_t number) const {
+    std::fstream file(extent.disk->PathOf(extent.id),
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(5);
+    file.put(static_cast<char>(contents_[number][5] ^ 1));
+    file.close();
+    ASSERT_NE(BytesOf(extent), contents_[number]);
+  }
   bool IsCached(const ExtentId& id) const { return cache_->store().Find(id) != nullptr; }
   static ExtentId IdOf(const DatasetManifest& manifest, std::size_t file) {
     return manifest.files[file].extents[0].id;
   }
 
   test::TempFolder folder_;
+  const std::unique_ptr<Disk> disk_ = Disk::Open(folder_ / "extents").value();
   OriginCache::Options options_;
-  std::atomic<bool> is_mine_{true};
   std::vector<std::string> contents_;
   std::unique_ptr<OriginCache> cache_;  // First to go.
 };
@@ -164,7 +173,7 @@ TEST_F(OriginCacheTest, WhatWasUsedLeastRecentlyGoesFirst) {
   EXPECT_TRUE(IsCached(IdOf(manifest, 0)));
   EXPECT_FALSE(IsCached(IdOf(manifest, 1)));
   EXPECT_FALSE(IsCached(IdOf(manifest, 2)));
-  EXPECT_EQ(FileCount(), 3U);
+  EXPECT_TRUE(Eventually([&] { return FileCount() == 3; }));
   EXPECT_EQ(cache_->counts().evicted_count, 2U);
   EXPECT_EQ(Content(open.get()), contents_[1]);  // Who reads it reads on.
   EXPECT_EQ(Read(IdOf(manifest, 1)), contents_[1]);
@@ -254,16 +263,13 @@ TEST_F(OriginCacheTest, AnOriginThatIsMissingIsToldAndTriedAgain) {
   EXPECT_EQ(cache_->counts().trouble, "");
 }
 
-TEST_F(OriginCacheTest, ANodeThatIsNotTheFirstServesOnlyWhatItHas) {
-  const auto manifest = Publish(2);
-  EXPECT_EQ(Read(IdOf(manifest, 0)), contents_[0]);
-  const ExtentPtr absent = cache_->Find(IdOf(manifest, 1));
-  is_mine_ = false;
-
-  EXPECT_EQ(Read(IdOf(manifest, 0)), contents_[0]);
-  EXPECT_EQ(cache_->Find(IdOf(manifest, 1)), nullptr);
-  EXPECT_EQ(cache_->Use(absent), nullptr);
+TEST_F(OriginCacheTest, WhatNoNameHasIsNotFetched) {
+  const auto manifest = Publish(1);
   EXPECT_FALSE(cache_->Knows(MakeExtentId(8, 0, 0)));
+  EXPECT_EQ(cache_->Find(MakeExtentId(8, 0, 0)), nullptr);
+  auto foreign = std::make_shared<Extent>();
+  foreign->id = MakeExtentId(8, 0, 0);
+  EXPECT_EQ(cache_->Use(foreign), nullptr);
 }
 
 TEST_F(OriginCacheTest, ADamagedExtentIsFetchedAgain) {
@@ -271,17 +277,149 @@ TEST_F(OriginCacheTest, ADamagedExtentIsFetchedAgain) {
   const ExtentId id = IdOf(manifest, 0);
   EXPECT_EQ(Read(id), contents_[0]);
   const ExtentPtr bound = cache_->Find(id);
-  std::fstream file(bound->disk->PathOf(id), std::ios::in | std::ios::out | std::ios::binary);
-  file.seekp(5);
-  file.put(static_cast<char>(contents_[0][5] ^ 1));
-  file.close();
-  ASSERT_NE(BytesOf(*bound), contents_[0]);
+  Rot(*bound, 0);
 
   cache_->store().Mark(*bound, true);  // As the scrubber does.
   cache_->Discard(*bound);
 
   EXPECT_EQ(Read(id), contents_[0]);
   EXPECT_EQ(cache_->counts().fetched_count, 2U);
+}
+
+constexpr auto kDoubted = OriginCache::Trust::kDoubted;
+
+TEST_F(OriginCacheTest, ADamagedExtentThatAReaderDoubtsIsFetchedAgain) {
+  const auto manifest = Publish(1);
+  const ExtentId id = IdOf(manifest, 0);
+  EXPECT_EQ(Read(id), contents_[0]);
+  ExtentPtr extent = cache_->Find(id);
+  Rot(*extent, 0);
+  EXPECT_EQ(cache_->Use(extent), extent);  // Nobody has noticed.
+
+  EXPECT_EQ(cache_->Use(extent, kDoubted)->disk, nullptr);
+  EXPECT_EQ(Read(id).size(), kSize);  // Others go on reading what there is.
+  ASSERT_TRUE(Eventually([&] {
+    extent = cache_->Use(extent, kDoubted);
+    return extent->disk != nullptr;
+  }));
+
+  EXPECT_EQ(BytesOf(*extent), contents_[0]);
+  EXPECT_EQ(cache_->counts().fetched_count, 2U);
+  EXPECT_EQ(cache_->counts().damaged_count, 1U);
+}
+
+// Such as what a broken disk has left of an extent: the scan takes it for none.
+TEST_F(OriginCacheTest, AFileOfItsNameThatIsNoExtentGivesWay) {
+  Open();
+  const auto manifest = Make(1);
+  const fs::path path = cache_->store().disks().front()->PathOf(IdOf(manifest, 0));
+  fs::create_directories(path.parent_path());
+  test::WriteFile(path, "torn");
+  Open();
+  cache_->Change(nullptr, &manifest);
+  EXPECT_EQ(Read(IdOf(manifest, 0)), contents_[0]);
+}
+
+TEST_F(OriginCacheTest, NothingIsCachedOnADiskThatIsTakenOut) {
+  disk_->set_drain(Disk::Drain::kDraining);
+  const auto manifest = Publish(1);
+  const ExtentPtr absent = cache_->Find(IdOf(manifest, 0));
+  EXPECT_TRUE(Eventually([&] {
+    cache_->Use(absent);
+    return cache_->counts().failed_count > 0;
+  }));
+  EXPECT_EQ(FileCount(), 0U);
+  disk_->set_drain(Disk::Drain::kNone);
+  EXPECT_EQ(Read(IdOf(manifest, 0)), contents_[0]);
+}
+
+// Somebody who doubts all the time costs a look now and then, and nothing is fetched.
+TEST_F(OriginCacheTest, AnExtentThatIsDoubtedForNothingIsServedAgainAndStays) {
+  options_.verify_interval = 1h;
+  const auto manifest = Publish(1);
+  const ExtentId id = IdOf(manifest, 0);
+  EXPECT_EQ(Read(id), contents_[0]);
+  const ExtentPtr extent = cache_->Find(id);
+
+  EXPECT_EQ(cache_->Use(extent, kDoubted)->disk, nullptr);
+  ASSERT_TRUE(Eventually([&] { return cache_->Use(extent, kDoubted) == extent; }));
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(cache_->Use(extent, kDoubted), extent);
+
+  EXPECT_EQ(cache_->counts().fetched_count, 1U);
+  EXPECT_EQ(cache_->counts().damaged_count, 0U);
+}
+
+TEST_F(OriginCacheTest, AnExtentThatCouldNotBeReadIsVerifiedAndFetchedAgain) {
+  const auto manifest = Publish(1);
+  const ExtentId id = IdOf(manifest, 0);
+  EXPECT_EQ(Read(id), contents_[0]);
+  const ExtentPtr extent = cache_->Find(id);
+  fs::remove(extent->disk->PathOf(id));
+  extent->is_suspect = true;  // As DiskReader does.
+
+  EXPECT_EQ(Read(id), contents_[0]);
+  EXPECT_EQ(cache_->counts().fetched_count, 2U);
+}
+
+// What somebody has to change is tried ten times more seldom than what may pass.
+TEST_F(OriginCacheTest, AnOriginThatIsMissingIsTriedSeldom) {
+  options_.retry = 5ms;
+  auto full_options = options_;
+  full_options.folders = {{folder_ / "full", disk_.get()}};
+  full_options.size_bytes_max = 1;
+  const auto full = OriginCache::Open(full_options).value();
+  const auto manifest = Publish(2);
+  const ExtentId missing = IdOf(manifest, 0);
+  const ExtentId too_large = IdOf(manifest, 1);
+  full->Change(nullptr, &manifest);
+  fs::remove(PathOf(0));
+
+  ASSERT_TRUE(Eventually([&] {
+    cache_->Use(cache_->Find(missing));
+    full->Use(full->Find(too_large));
+    return full->counts().failed_count >= 20;
+  }));
+
+  EXPECT_GE(cache_->counts().failed_count, 1U);
+  EXPECT_LE(cache_->counts().failed_count, 8U);
+}
+
+TEST_F(OriginCacheTest, AnAddressThatIsNoLongerAllowedIsRefusedWithoutAFetch) {
+  Open();
+  auto manifest = Make(1);
+  manifest.files[0].origin.address = (folder_ / "other" / "f0").string();
+  cache_->Change(nullptr, &manifest);
+  EXPECT_TRUE(IsRefused(IdOf(manifest, 0), ErrorCode::kDenied));
+  EXPECT_NE(cache_->counts().trouble.find("setting origins"), std::string::npos);
+}
+
+// The names of what is cached are looked at while reads look for what is cached.
+TEST_F(OriginCacheTest, ReadsAndUpkeepDoNotWaitForEachOther) {
+  options_.grace = options_.names_patience = 0ms;
+  const auto manifest = Publish(20);
+  for (std::size_t i = 0; i < 20; ++i) Read(IdOf(manifest, i));
+  std::atomic<bool> is_over{false};
+  std::thread upkeep([&] {
+    while (!is_over) cache_->Tend();
+  });
+  for (int round = 0; round < 2000; ++round)
+    for (std::size_t i = 0; i < 20; ++i) EXPECT_NE(cache_->Find(IdOf(manifest, i)), nullptr);
+  is_over = true;
+  upkeep.join();
+  EXPECT_EQ(cache_->counts().fetched_count, 20U);
+}
+
+TEST_F(OriginCacheTest, WhatNoNameExplainsLeavesTheCache) {
+  const auto manifest = Publish(2);
+  for (const std::size_t i : {0U, 1U}) Read(IdOf(manifest, i));
+  options_.grace = options_.names_patience = 0ms;
+  Open();
+  auto half = manifest;
+  half.files.resize(1);
+  cache_->Change(nullptr, &half);
+  cache_->Tend();
+  EXPECT_TRUE(Eventually([&] { return FileCount() == 1; }));
+  EXPECT_TRUE(IsCached(IdOf(manifest, 0)));
 }
 
 TEST_F(OriginCacheTest, ARemovedNameLeavesTheCacheAfterTheGraceAndTheOriginNever) {
@@ -302,7 +440,7 @@ TEST_F(OriginCacheTest, ARemovedNameLeavesTheCacheAfterTheGraceAndTheOriginNever
 
   EXPECT_FALSE(IsCached(IdOf(manifest, 1)));
   EXPECT_TRUE(IsCached(IdOf(manifest, 0)));
-  EXPECT_EQ(FileCount(), 1U);
+  EXPECT_TRUE(Eventually([&] { return FileCount() == 1; }));
   EXPECT_EQ(test::ReadFile(PathOf(0)), contents_[0]);
   EXPECT_EQ(test::ReadFile(PathOf(1)), contents_[1]);
 }

@@ -86,6 +86,18 @@ FFR_EXPORT Result<void> PublishFromOrigin(
     const SessionOptions& options,
     const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 
+// The same for local files that are copied there first: to `place`, s3://bucket/prefix or a folder
+// that exists, under their own names. Nothing there is replaced: files that are there already with
+// the same bytes count as copied. If publishing fails, the copies stay, and the same call goes on
+// from there.
+//
+// `progress` counts each byte twice, once it is copied and once it is read for its checksum. Fails
+// as both, with kConflict if a file of that name with other bytes is there.
+FFR_EXPORT Result<void> PublishThroughOrigin(
+    std::span<const std::filesystem::path> files, std::string_view place, std::string_view address,
+    bool replace, const SessionOptions& options,
+    const std::function<void(std::uint64_t, std::uint64_t)>& progress);
+
 // One name that a daemon serves.
 struct Published {
   std::string name;
