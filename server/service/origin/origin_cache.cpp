@@ -268,18 +268,18 @@ void OriginCache::Fetch(Lane& lane, const Wanted& wanted) {
   }
   // It may have been fetched between the look for it and the begin of this.
   const auto outcome = FindCached(wanted.extent) ? Result<void>() : Bring(wanted);
-  if (!outcome && !lane.threads.is_stopping()) {
-    ++failed_count_;
+  const bool has_failed = !outcome && !lane.threads.is_stopping();
+  if (has_failed)
     spdlog::error("event=origin_fails extent={} origin=\"{}\" error=\"{}\"", Hex(wanted.extent.id),
                   wanted.file->origin.address, outcome.error().message);
-  }
   const std::lock_guard lock(mutex_);
   lane.running.erase(begun);
   --lane.waiting_count;
-  const auto entry = entries_.find(wanted.extent.id);
-  if (entry == entries_.end()) return;
-  entry->second.is_fetching = false;
-  Settle(entry->second, outcome);
+  if (const auto entry = entries_.find(wanted.extent.id); entry != entries_.end()) {
+    entry->second.is_fetching = false;
+    Settle(entry->second, outcome);
+  }
+  if (has_failed) ++failed_count_;  // Who sees it sees why, too.
 }
 
 // Requires mutex_.

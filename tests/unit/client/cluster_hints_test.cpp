@@ -131,7 +131,8 @@ TEST_F(ClusterHintsTest, EachNodeReadsAheadWhatItIsTheFirstToHoldAndIsAskedForIt
   ASSERT_TRUE(hint);
   EXPECT_TRUE(hint->alive());
   EXPECT_TRUE(Eventually([&] { return HavePlans(1); }));
-  EXPECT_TRUE(Eventually([&] { return HoldAhead(PlannedBytes()); }));
+  const auto planned = PlannedBytes();
+  EXPECT_TRUE(Eventually([&] { return HoldAhead(planned); }));
 
   ReadEpoch(reader, plan_);
   EXPECT_TRUE(Eventually([&] { return HoldAhead({}); }));
@@ -144,7 +145,8 @@ TEST_F(ClusterHintsTest, WithoutAHintReadsAreSharedOutAmongOwners) {
   ASSERT_TRUE(Hint(reader));       // It ends at once.
   const auto hint = Hint(Open());  // Of another reader.
   ASSERT_TRUE(hint);
-  ASSERT_TRUE(Eventually([&] { return HoldAhead(PlannedBytes()); }));
+  const auto planned = PlannedBytes();
+  ASSERT_TRUE(Eventually([&] { return HoldAhead(planned); }));
   ReadEpoch(reader, plan_);
   EXPECT_FALSE(HoldAhead({}));
 }

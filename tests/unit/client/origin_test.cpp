@@ -140,6 +140,9 @@ TEST_F(OriginTest, FilesOfASharedFolderAreFetchedOnceEachByTheNodesOfTheirSlots)
   ASSERT_TRUE(published) << published.error().message;
   EXPECT_GT(told, kFileCount * kRecordCount * 500);
   EXPECT_EQ(CachedCount(), 0U);
+  // Else a later node of the slot may fetch what an earlier one has not heard of yet.
+  for (const Node& node : nodes_)
+    ASSERT_TRUE(Eventually([&] { return bool(Client().Resolve(AddressOf(node), "a")); }));
 
   EXPECT_EQ(FaultOf("a"), "");
 
