@@ -74,6 +74,11 @@ Result<void> Disk::MakeSlot(const ExtentId& id) {
   return {};
 }
 
+void Disk::ForgetSlot(const ExtentId& id) {
+  const std::lock_guard lock(mutex_);
+  durable_slots_.reset(SlotOf(id));
+}
+
 Result<void> Disk::CheckInPlace() const {
   struct stat opened {};
   struct stat named {};

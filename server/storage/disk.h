@@ -40,6 +40,8 @@ class Disk {
 
   // Makes the folder of the extent's slot, durably. Fails with kIo, kDenied.
   Result<void> MakeSlot(const ExtentId& id);
+  // That folder was removed: the next MakeSlot() looks again.
+  void ForgetSlot(const ExtentId& id);
   // That the folder is still at its path, and not unmounted or moved away: a file that is not found
   // there tells nothing then. Fails with kIo, which says that the disk has failed.
   Result<void> CheckInPlace() const;

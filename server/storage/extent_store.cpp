@@ -186,6 +186,10 @@ Result<AtomicFile> ExtentStore::BeginFile(Disk& disk, const ExtentId& id) {
   const ReadHealth::Running running(disk.reads());
   FFR_TRY(disk.CheckInPlace());
   FFR_TRY(disk.MakeSlot(id));
+  auto file = AtomicFile::Create(disk.PathOf(id), {});
+  if (file || file.error().code != ErrorCode::kNotFound) return file;
+  disk.ForgetSlot(id);  // Somebody has removed it.
+  FFR_TRY(disk.MakeSlot(id));
   return AtomicFile::Create(disk.PathOf(id), {});
 }
 
@@ -317,7 +321,7 @@ Result<void> ExtentStore::Relocate(const ExtentPtr& old, Disk& target) {
   index_.Put(std::move(moved));
   DropCopy(old->id, target);
   AddCopy(old->id, *old->disk);
-  old->is_deleted.store(true, std::memory_order_release);  // Caches shall let go.
+  SetDeleted(*old);
   return {};
 }
 
@@ -437,8 +441,14 @@ ExtentPtr ExtentStore::MarkDeleted(const ExtentId& id) {
   } else if (missing_disk_count_ > 0) {
     extent = Make(nullptr, {id, 0, 0});  // Its file may come back with the disk.
   }
-  if (extent) extent->is_deleted.store(true, std::memory_order_release);
+  if (extent) SetDeleted(*extent);
   return extent;
+}
+
+// Caches and connections shall let go.
+void ExtentStore::SetDeleted(const Extent& extent) noexcept {
+  extent.is_deleted.store(true, std::memory_order_release);
+  deleted_count_.fetch_add(1, std::memory_order_release);
 }
 
 Result<bool> ExtentStore::Unlink(const Extent& extent) {

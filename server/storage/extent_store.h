@@ -237,6 +237,11 @@ class ExtentStore {
     return change_count_.load(std::memory_order_acquire);
   }
 
+  // How many extents have been marked deleted since the start; rises after they are.
+  std::uint64_t deleted_count() const noexcept {
+    return deleted_count_.load(std::memory_order_acquire);
+  }
+
   // Notes whether the extent is bad. False if that is no news, or it is not here any more.
   bool Mark(const Extent& extent, bool is_bad);
 
@@ -288,6 +293,7 @@ class ExtentStore {
   void AddCopy(const ExtentId& id, Disk& disk);
   void NoteChange() noexcept { change_count_.fetch_add(1, std::memory_order_release); }
   void DropCopy(const ExtentId& id, const Disk& disk);
+  void SetDeleted(const Extent& extent) noexcept;
   static Result<AtomicFile> BeginFile(Disk& disk, const ExtentId& id);
   Result<WritingClaim> Claim(const ExtentId& id, std::uint64_t size_bytes,
                              std::span<Disk* const> tried);
@@ -300,6 +306,7 @@ class ExtentStore {
   ScanReport scan_report_;
   ExtentIndex index_;  // Changes with mutex_ held only; look-ups take no lock of the store.
   std::atomic<std::uint64_t> change_count_{0};
+  std::atomic<std::uint64_t> deleted_count_{0};
   mutable std::mutex mutex_;  // Of all below.
   // Other disks that have a file of an extent's name: as when it was copied from one to the other.
   std::unordered_multimap<ExtentId, Disk*, HashExtentId> copies_;

@@ -147,8 +147,13 @@ void CacheRoom::Work(Part& part) {
 }
 
 // False: it stays marked, and is not fetched meanwhile. A power cut may bring the file back, which
-// is no harm: it counts only if its bytes are those of the manifest.
+// is no harm: it counts only if its bytes are those of the manifest. The file on a disk that has
+// failed stays there, and the extent may be fetched to another one.
 bool CacheRoom::Unlink(const Extent& extent) {
+  if (!extent.disk->writes().CheckWritable()) {
+    store_.Release({&extent.id, 1});
+    return true;
+  }
   const auto unlinked = store_.Unlink(extent);
   if (!unlinked || !unlinked.value()) return false;
   store_.Release({&extent.id, 1});

@@ -86,12 +86,20 @@ std::string WhyDamaged(const Extent& extent) {
 
 Result<std::unique_ptr<OriginCache>> OriginCache::Open(const Options& options) {
   ExtentStore::Disks disks;
+  std::optional<Error> trouble;
   for (const Options::Folder& folder : options.folders) {
-    auto disk = FFR_TRY(Disk::Open(folder.path));
+    auto opened = Disk::Open(folder.path);
+    if (!opened) {
+      spdlog::error("event=no_origin_cache error=\"{}\"", opened.error().message);
+      trouble = std::move(opened).error();
+      continue;
+    }
+    auto disk = std::move(opened).value();
     disk->set_is_cache(*folder.disk);
     disk->set_kept_bytes(std::min(options.free_bytes_min, disk->space().size_bytes / 20));
     disks.present.push_back(std::move(disk));
   }
+  if (disks.present.empty() && trouble) return *std::move(trouble);
   auto store = FFR_TRY(ExtentStore::Open(std::move(disks)));
   spdlog::info("event=origin_cache extents={} bytes={}", store->totals().extent_count,
                store->totals().size_bytes);

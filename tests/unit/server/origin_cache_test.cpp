@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <fstream>
 #include <thread>
 
@@ -190,6 +191,44 @@ TEST_F(OriginCacheTest, AnEvictedExtentThatIsStillBoundIsFetchedAgain) {
   ExtentPtr now = bound;
   EXPECT_TRUE(Eventually([&] { return (now = cache_->Use(now))->disk != nullptr; }));
   EXPECT_EQ(BytesOf(*now), contents_[0]);
+}
+
+// The scan makes nothing of it, and it has the name of what is to be cached.
+TEST_F(OriginCacheTest, AFileWithADamagedTrailerIsReplaced) {
+  const auto manifest = Publish(1);
+  ASSERT_EQ(Read(IdOf(manifest, 0)), contents_[0]);
+  cache_.reset();
+  for (const auto& entry : fs::recursive_directory_iterator(folder_ / "cache"))
+    if (entry.is_regular_file()) fs::resize_file(entry.path(), entry.file_size() - 1);
+  Open();
+  cache_->Change(nullptr, &manifest);
+  ASSERT_FALSE(IsCached(IdOf(manifest, 0)));
+
+  EXPECT_EQ(Read(IdOf(manifest, 0)), contents_[0]);
+  EXPECT_EQ(FileCount(), 1U);
+}
+
+TEST_F(OriginCacheTest, WhatADiskHasLostThatTakesNoWritesIsFetchedToAnother) {
+  options_.folders.push_back({folder_ / "other", disk_.get()});
+  const auto manifest = Publish(1);
+  ASSERT_EQ(Read(IdOf(manifest, 0)), contents_[0]);
+  const ExtentPtr lost = cache_->Find(IdOf(manifest, 0));
+  lost->disk->writes().Note({ErrorCode::kIo, "the disk fails", EIO});
+  fs::resize_file(lost->disk->PathOf(lost->id), 10);
+  lost->is_suspect = true;
+
+  EXPECT_EQ(Read(IdOf(manifest, 0)), contents_[0]);
+  EXPECT_NE(cache_->Find(IdOf(manifest, 0))->disk, lost->disk);
+}
+
+TEST_F(OriginCacheTest, ADiskThatTakesNoCacheIsLeftOut) {
+  test::WriteFile(folder_ / "file", "no folder");
+  options_.folders.push_back({folder_ / "file" / "origin-cache", disk_.get()});
+  const auto manifest = Publish(1);
+  EXPECT_EQ(Read(IdOf(manifest, 0)), contents_[0]);
+
+  options_.folders = {{folder_ / "file" / "origin-cache", disk_.get()}};
+  EXPECT_FALSE(OriginCache::Open(options_));
 }
 
 TEST_F(OriginCacheTest, AnExtentThatIsLargerThanTheCacheIsNotFetched) {
