@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -31,7 +32,8 @@ Slots SlotsOf(const DatasetManifest& manifest) {
 // The extents of one manifest, by one slot map.
 //
 // Of extents with an origin, each node that is asked fetches what it lacks: the first is asked, and
-// the next one only where that does not answer.
+// the next one only where that does not answer. Nodes that are
+// down do not count among the few that may be asked.
 class SlottedReplicas final : public net::ReplicaMap {
  public:
   static constexpr std::size_t kFetchersMax = 4;
@@ -43,7 +45,7 @@ class SlottedReplicas final : public net::ReplicaMap {
       if (!candidates.nodes.empty()) continue;
       candidates = view.CandidatesOf(slot);
       if (!has_origins) continue;
-      candidates.nodes.resize(std::min(candidates.nodes.size(), kFetchersMax));
+      KeepFetchers(view, candidates.nodes);
       candidates.owner_count = std::min<std::size_t>(candidates.owner_count, 1);
     }
   }
@@ -58,6 +60,15 @@ class SlottedReplicas final : public net::ReplicaMap {
   bool AsksInOrder() const override { return has_origins_; }
 
  private:
+  static void KeepFetchers(const ClusterView& view, std::vector<net::NodeIndex>& nodes) {
+    std::size_t up_count = 0;
+    const auto is_last = [&](net::NodeIndex node) {
+      return view.IsUp(node) && ++up_count == kFetchersMax;
+    };
+    const auto last = std::ranges::find_if(nodes, is_last);
+    if (last != nodes.end()) nodes.erase(std::next(last), nodes.end());
+  }
+
   const std::shared_ptr<const Slots> slots_;
   std::vector<ClusterView::Candidates> candidates_;  // Of the slots that are used.
   const bool has_origins_;

@@ -94,6 +94,11 @@ std::vector<net::NodeIndex> ClusterView::PlacesUp() const {
   return up;
 }
 
+bool ClusterView::IsUp(net::NodeIndex place) const {
+  const auto* const node = FindNode(reply, places[place].node);
+  return node != nullptr && node->is_up;
+}
+
 std::vector<ClusterView::Target> ClusterView::TargetsOf(std::uint32_t slot) const {
   std::vector<Target> up;
   std::vector<Target> down;

@@ -36,6 +36,8 @@ struct ClusterView {
     std::size_t owner_count = 0;
   };
   Candidates CandidatesOf(std::uint32_t slot) const;
+  // As the nodes said last.
+  bool IsUp(net::NodeIndex place) const;
 
   // Where the nodes are that are up.
   std::vector<net::NodeIndex> PlacesUp() const;

@@ -455,6 +455,11 @@ void ClusterService::BeginPut(const net::PutBegin& begin, Done<std::optional<New
       return done(Error{ErrorCode::kConflict, "extent " + Hex(begin.id) +
                                                   " is published with another size; upload its "
                                                   "bytes under a new id"});
+    // Every name's extents are known, and this one is none that nodes hold.
+    if (wanted == nullptr && node_.view().names.IsComplete() && references_.Contains(begin.id))
+      return done(Error{ErrorCode::kConflict, "extent " + Hex(begin.id) +
+                                                  " is published, and is fetched from its origin; "
+                                                  "upload the bytes under a new id"});
     // Before anything is decided: so nobody gives it up meanwhile.
     extents_.NoteHeard(upload);
     if (wanted != nullptr || node_.TakesUpload(Now(), upload)) return done(Place(begin));

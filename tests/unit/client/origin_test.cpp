@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <thread>
@@ -507,6 +508,71 @@ TEST_F(OriginTest, ANameCannotGiveTheExtentsOfAnotherOneAnotherOrigin) {
   ASSERT_TRUE(WaitForNodes(2));
   EXPECT_EQ(FaultOf("b"), "");
   EXPECT_EQ(FaultOf("same"), "");
+}
+
+// Neither where the setting is missing: such a node would serve what was uploaded.
+TEST_F(OriginTest, AnUploadCannotTakeTheIdOfAnOrigin) {
+  without_ = "n2";
+  StartNodes(2);
+  ASSERT_TRUE(Publish("a", Paths()));
+  const auto manifest = Client().Resolve(AddressOf(nodes_[1]), "a");
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  ManifestExtent extent = manifest.value().files[0].extents[0];
+  const std::string other(extent.size_bytes, 'x');
+  extent.xxh3 = Xxh3(test::AsBytes(other));
+
+  for (const Node& node : nodes_) {
+    const auto channel = Client().Connect(AddressOf(node)).value();
+    const auto taken =
+        server::StoreExtent(*channel, extent, test::AsBytes(other), test::Within(20s));
+    ASSERT_FALSE(taken) << node.id;
+    EXPECT_EQ(taken.error().code, ErrorCode::kConflict) << taken.error().message;
+    EXPECT_FALSE(Client().ReadFrom(AddressOf(node), extent)) << node.id;
+  }
+}
+
+// Clients ask few nodes for what is being fetched, and not always the same ones.
+TEST_F(OriginTest, AnyNodeThatIsLeftFetchesWhatTheFirstFourHad) {
+  StartNodes(6);
+  ASSERT_TRUE(Publish("a", Paths()));
+  const auto manifest = Client().Resolve(AddressOf(nodes_[0]), "a").value();
+  const SlotMap map = Client().GetMap(AddressOf(nodes_[0])).value().slots;
+  const auto order = map.OrderOf(SlotOf(manifest.files[0].extents[0].id));
+  for (const std::uint16_t ordinal : std::span(order).first(4))
+    std::ranges::find(nodes_, map.nodes[ordinal].id, &Node::id)->daemon.reset();
+  std::erase_if(nodes_, [](const Node& node) { return node.daemon == nullptr; });
+  ASSERT_TRUE(Eventually([&] {
+    return std::ranges::all_of(nodes_, [&](const Node& node) {
+      const auto seen = Client().GetMap(AddressOf(node));
+      return seen && std::ranges::count_if(seen.value().reply.nodes,
+                                           [](const auto& one) { return one.is_up; }) == 2;
+    });
+  }));
+
+  EXPECT_EQ(FaultOf("a", 10s), "");
+}
+
+// Whatever becomes of what a node has cached, its origin has it.
+TEST_F(OriginTest, CachedFilesThatAreGoneOrCutAreFetchedAgain) {
+  StartNodes(1);
+  ASSERT_TRUE(Publish("a", Paths()));
+  const std::vector<std::function<void(const fs::path&)>> harms{
+      [](const fs::path& file) { fs::remove(file); },
+      [](const fs::path& file) { fs::remove_all(file.parent_path()); },
+      [](const fs::path& file) { fs::resize_file(file, 100); }};
+  for (std::size_t i = 0; i < harms.size(); ++i) {
+    ASSERT_EQ(FaultOf("a"), "") << i;
+    // What is open stays readable.
+    RestartNode(nodes_[0]);
+    ASSERT_TRUE(WaitForNodes(1));
+    std::vector<fs::path> cached;
+    for (const auto& entry :
+         fs::recursive_directory_iterator(nodes_[0].daemon->data() / "origin-cache"))
+      if (entry.is_regular_file()) cached.push_back(entry.path());
+    ASSERT_EQ(cached.size(), kFileCount) << i;
+    harms[i](cached.front());
+  }
+  EXPECT_EQ(FaultOf("a"), "");
 }
 
 class BucketOriginTest : public OriginTest {
