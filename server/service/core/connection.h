@@ -92,6 +92,8 @@ class Connection {
     std::chrono::milliseconds upload_grace;  // After which an extent nobody sends is dropped.
     // How long a job may wait for the disk of the metadata.
     std::chrono::milliseconds answer_time_max;
+    // How long a connection of a node of a cluster holds what was bound and is deleted since.
+    std::chrono::milliseconds deleted_hold;
     // Runs `work` in `strand`, and what follows from it, for `tenant`; then gives the reply to
     // FinishJob of the connection.
     std::function<void(std::uint64_t connection, JobPool::Strand& strand, std::string tenant,
@@ -130,6 +132,10 @@ class Connection {
 
   // Closes what has fallen silent in the middle of something. False: it is to be closed.
   bool CheckTimeouts(Clock::time_point now);
+  // Lets go of bound extents that were deleted since: for a copy on another disk at once. At a node
+  // of a cluster, which deletes what others have or nobody wants after its grace, the others after
+  // a while: so an idle client keeps no disk full. True: there are such to be looked at again.
+  bool ReleaseDeleted(Clock::time_point now);
   // The daemon stops: says so, takes nothing more, and closes once all is answered.
   void Drain();
 
@@ -271,6 +277,12 @@ class Connection {
   std::unique_ptr<net::Endpoint> endpoint_;
   BatchReads reads_;
   std::vector<ExtentPtr> table_;
+  struct DeletedPlace {
+    std::uint32_t index;
+    const Extent* extent;
+    Clock::time_point seen;
+  };
+  std::vector<DeletedPlace> deleted_places_;  // Of the table, in order, as they were found last.
   // By number - 1. What is being read into a slab keeps it mapped beyond its place here.
   std::array<std::shared_ptr<const ClientSlab>, net::kSlabCountMax> slabs_;
   std::shared_ptr<Plans> plans_ = std::make_shared<Plans>();  // Jobs add to them.

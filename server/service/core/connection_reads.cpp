@@ -51,6 +51,34 @@ void Connection::DropDamaged(ExtentPtr& place) const {
     place = nullptr;
 }
 
+bool Connection::ReleaseDeleted(Clock::time_point now) {
+  std::vector<DeletedPlace> left;
+  auto known = deleted_places_.cbegin();
+  for (std::uint32_t i = 0; i < table_.size(); ++i) {
+    ExtentPtr& place = table_[i];
+    if (!place || !place->is_deleted.load(std::memory_order_acquire)) continue;
+    ExtentPtr other = FindExtent(place->id);
+    // Never other bytes than those that were bound.
+    if (other && (other->size_bytes != place->size_bytes || other->xxh3 != place->xxh3))
+      other = nullptr;
+    if (other || place->is_cached) {
+      place = std::move(other);
+      DropDamaged(place);
+      continue;
+    }
+    while (known != deleted_places_.cend() && known->index < i) ++known;
+    const bool is_known =
+        known != deleted_places_.cend() && known->index == i && known->extent == place.get();
+    const auto seen = is_known ? known->seen : now;
+    if (context_.cluster != nullptr && now - seen >= context_.deleted_hold)
+      place = nullptr;
+    else
+      left.push_back({i, place.get(), seen});
+  }
+  deleted_places_ = std::move(left);
+  return context_.cluster != nullptr && !deleted_places_.empty();
+}
+
 Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
   const auto batch = FFR_TRY(net::BatchRead::Decode(endpoint_->body()));
   if (auto allowed = Allow(Right::kRead, token_ ? token_->prefix : ""); !allowed)

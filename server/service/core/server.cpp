@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <future>
 #include <span>
+#include <system_error>
 
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/random.h"
@@ -238,6 +240,7 @@ Result<void> Server::Impl::StartWorkers() {
                                   .stall_timeout = options.stall_timeout,
                                   .upload_grace = options.upload_grace,
                                   .answer_time_max = options.answer_time_max,
+                                  .deleted_hold = options.deleted_hold,
                                   .connection_count = connection_count,
                                   .disk_bounds = bounds,
                                   .on_failure = [this] { NoteFailedWorker(); }};
@@ -395,15 +398,30 @@ bool Server::Impl::Stop(Clock::time_point deadline) {
   const bool all_closed = connection_count.WaitNone(deadline);
   for (auto& worker : workers) worker->Stop();
   if (origins) origins->BeginStop();
-  if (cluster) cluster->Stop();
+  const bool has_left = LeaveCluster(deadline);
   // An origin that hangs cannot be waited for, as little as a disk.
   const bool has_fetched = !origins || origins->AwaitEnd(deadline);
-  return (!jobs || jobs->WaitIdle(deadline)) && all_closed && has_fetched;
+  return (!jobs || jobs->WaitIdle(deadline)) && all_closed && has_left && has_fetched;
+}
+
+// What hangs on a disk is waited for by the destructor alone.
+bool Server::Impl::LeaveCluster(Clock::time_point deadline) {
+  constexpr auto kLeaveTime = std::chrono::seconds(2);  // At least, for the lease is given back.
+  if (!cluster) return true;
+  try {
+    if (!leaving.valid()) leaving = std::async(std::launch::async, [this] { cluster->Stop(); });
+  } catch (const std::system_error&) {  // There is no thread to be had.
+    cluster->Stop();
+    return true;
+  }
+  const auto until = std::max(deadline, Clock::now() + kLeaveTime);
+  return leaving.wait_until(until) == std::future_status::ready;
 }
 
 Server::Impl::~Impl() {
   admin.reset();  // It looks at all the others.
   (void)Stop(Clock::now());
+  if (leaving.valid()) leaving.wait();
   jobs.reset();  // Waits; its jobs report to workers, which go after it.
 }
 

@@ -77,6 +77,9 @@ class Server {
     std::chrono::milliseconds upload_grace = Catalog::Options{}.upload_grace;
     // How long requests wait for the disk of the metadata before they are refused.
     std::chrono::milliseconds answer_time_max = Catalog::Options{}.answer_time_max;
+    // How long a client of a node of a cluster may still read what it has bound and the node has
+    // deleted since, because others have it or the grace of its name is over.
+    std::chrono::milliseconds deleted_hold = std::chrono::minutes(10);
     std::map<std::string, std::uint64_t> quotas = {};
     std::map<std::string, std::uint32_t> tenant_weights = {};  // By prefix, see TenantShares.
     // Of the disk, which only deletions may use: enough for the records of removing the largest

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,6 +63,7 @@ struct Server::Impl {
   void Collect();
   void LogWhetherMetadataAnswers();
   bool Stop(Clock::time_point deadline);
+  bool LeaveCluster(Clock::time_point deadline);
 
   // Connections.
   Result<void> ListenLocally(std::uint64_t epoch);
@@ -141,6 +143,7 @@ struct Server::Impl {
   std::vector<std::unique_ptr<Upkeep>> upkeep;
   std::vector<std::unique_ptr<Worker>> workers;
   std::unique_ptr<AdminServer> admin;
+  std::future<void> leaving;  // Once it stops: of the cluster.
   std::thread acceptor;
   // The acceptor's own:
   std::size_t next_worker = 0;

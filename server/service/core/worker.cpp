@@ -18,6 +18,8 @@ namespace {
 constexpr std::uint64_t kWakeId = 0;  // Of the eventfd; connections count from 1.
 constexpr std::uint64_t kDiskId = UINT64_MAX;
 constexpr auto kTickInterval = std::chrono::milliseconds(200);
+// Between two looks at everything that connections have bound: a look takes some nanoseconds each.
+constexpr std::chrono::milliseconds kReleaseInterval = std::chrono::seconds(10);
 // How long the thread waits for the disk before it looks at the network again, if the engine has no
 // descriptor that epoll could watch.
 constexpr auto kDiskWait = std::chrono::milliseconds(1);
@@ -71,6 +73,7 @@ Worker::Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueF
                           context.stall_timeout,
                           context.upload_grace,
                           context.answer_time_max,
+                          context.deleted_hold,
                           [this](std::uint64_t id, JobPool::Strand& strand, std::string tenant,
                                  Connection::Work work) {
                             context_.metrics.jobs.Add();
@@ -331,9 +334,20 @@ void Worker::Tick() {
   for (const std::uint64_t id : silent) Close(id);
   // What the kernel had no memory to take goes out with the next look, and has no event.
   has_disk_news_ = has_disk_news_ || disk_.reading_count() > 0;
+  ReleaseDeleted(now);
   disk_.DropDeleted();
   disk_.GiveUpLate(now);
   read_ahead_.Say();
+}
+
+void Worker::ReleaseDeleted(std::chrono::steady_clock::time_point now) {
+  const std::uint64_t deleted_count = context_.extents.deleted_count();
+  if (now < next_release_ || (deleted_count == released_count_ && !holds_deleted_)) return;
+  next_release_ = now + std::min(kReleaseInterval, context_.deleted_hold / 2);
+  released_count_ = deleted_count;
+  holds_deleted_ = false;
+  for (const auto& [id, member] : connections_)
+    holds_deleted_ = member.connection->ReleaseDeleted(now) || holds_deleted_;
 }
 
 // --- Connections ---------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ class Worker {
     std::chrono::milliseconds stall_timeout;
     std::chrono::milliseconds upload_grace;
     std::chrono::milliseconds answer_time_max;
+    std::chrono::milliseconds deleted_hold;
     ConnectionCount& connection_count;  // Of the daemon; counted down here.
     DiskReader::Bounds disk_bounds;
     std::function<void()> on_failure;  // Called once, on the worker's thread, when it has failed.
@@ -91,6 +92,7 @@ class Worker {
   void TakeCompleted();
   void WakeThrottled();
   void Tick();
+  void ReleaseDeleted(std::chrono::steady_clock::time_point now);
   void Add(std::unique_ptr<net::Endpoint> endpoint);
   void Wake();
   void Watch(const Connection& connection);
@@ -119,6 +121,11 @@ class Worker {
   std::uint64_t woken_at_room_ = 0;  // DiskReader::room_count() when they were woken last.
   std::vector<DiskReader::Completed> completed_;
   std::chrono::steady_clock::time_point next_tick_;
+  // When connections are to let go of deleted extents at the earliest; how many there were when
+  // they did last; and whether they still hold some.
+  std::chrono::steady_clock::time_point next_release_{};
+  std::uint64_t released_count_ = 0;
+  bool holds_deleted_ = false;
   bool is_draining_ = false;
   bool is_stopping_ = false;
 
