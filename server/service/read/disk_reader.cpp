@@ -26,6 +26,13 @@ net::EntryStatus StatusOfAbsent(ErrorCode refusal) {
   }
 }
 
+// Of an extent that could not be read. A cached one is verified now, and fetched again if that is
+// needed: clients ask again.
+net::EntryStatus StatusOfSuspect(const Extent& extent, net::EntryStatus status) {
+  extent.is_suspect.store(true, std::memory_order_relaxed);
+  return extent.is_cached ? net::EntryStatus::kBusy : status;
+}
+
 // What was fetched from origins lies on one of the disks, and is read within that one's part.
 const Disk* WholeOf(const Disk* disk) { return disk == nullptr ? nullptr : disk->whole(); }
 
@@ -89,11 +96,10 @@ std::optional<DiskReader::Resident> DiskReader::FindIn(const OpenFilePtr& file,
 // being fetched from its origin.
 net::EntryStatus DiskReader::NoteNotStarted(const Extent& extent, const Error& why) {
   if (extent.disk == nullptr) return StatusOfAbsent(extent.refusal);
-  extent.is_suspect.store(true, std::memory_order_relaxed);
   spdlog::error("event=read_failed extent={} error=\"{}\"", Hex(extent.id), why.message);
-  if (why.code == ErrorCode::kNotFound) return net::EntryStatus::kNotHere;
+  if (why.code == ErrorCode::kNotFound) return StatusOfSuspect(extent, net::EntryStatus::kNotHere);
   extent.disk->reads().NoteError();
-  return net::EntryStatus::kIoError;
+  return StatusOfSuspect(extent, net::EntryStatus::kIoError);
 }
 
 bool DiskReader::Start(const Ticket& ticket, const ReadRun& run, PooledBuffer place,
@@ -208,16 +214,15 @@ DiskReader::Completed DiskReader::Finish(Read& read) {
   ReadHealth& health = read.file->extent->disk->reads();
   health.NoteTime(ReadHealth::Clock::now() - read.started);
   if (result == std::int64_t{size}) return {read.ticket, std::move(read.buffer), size, {}};
-  const std::string id = Hex(read.file->extent->id);
-  read.file->extent->is_suspect.store(true, std::memory_order_relaxed);
+  const Extent& extent = *read.file->extent;
   if (result >= 0) {
-    spdlog::error("event=extent_truncated extent={}", id);
-    return {read.ticket, nullptr, size, net::EntryStatus::kCorrupt};
+    spdlog::error("event=extent_truncated extent={}", Hex(extent.id));
+    return {read.ticket, nullptr, size, StatusOfSuspect(extent, net::EntryStatus::kCorrupt)};
   }
   health.NoteError();
-  spdlog::error("event=read_failed extent={} error=\"{}\"", id,
+  spdlog::error("event=read_failed extent={} error=\"{}\"", Hex(extent.id),
                 std::strerror(static_cast<int>(-result)));
-  return {read.ticket, nullptr, size, net::EntryStatus::kIoError};
+  return {read.ticket, nullptr, size, StatusOfSuspect(extent, net::EntryStatus::kIoError)};
 }
 
 Result<void> DiskReader::Poll(std::chrono::milliseconds timeout,
