@@ -56,6 +56,10 @@ class FilesWithCopies final : public RangeReader {
       if (trouble.empty()) trouble = readers_[copy.reader]->Trouble(copy.file, status);
     return trouble;
   }
+  bool reads_indexes() const noexcept override {
+    return std::ranges::any_of(readers_,
+                               [](const auto& reader) { return reader->reads_indexes(); });
+  }
   bool HasChanged() const override {
     return std::ranges::any_of(readers_, [](const auto& reader) { return reader->HasChanged(); });
   }

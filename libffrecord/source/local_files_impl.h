@@ -73,6 +73,8 @@ class LocalFiles final : public RangeReader {
   // The status of a range of which a transfer brought `result`: bytes, or -errno.
   ErrorCode StatusOf(const RangeRead& range, std::int64_t result) const noexcept;
 
+  bool reads_indexes() const noexcept override { return false; }
+
  protected:
   Result<IndexBytes> MapInside(std::uint32_t file, std::uint64_t offset_bytes,
                                std::uint64_t size_bytes) const override;

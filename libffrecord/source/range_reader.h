@@ -97,6 +97,10 @@ class RangeReader {
   Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
                               std::uint64_t size_bytes) const;
 
+  // Whether MapIndex reads as Read does, and so may wait for a network or a store. A queue of
+  // batches then reads indexes through its RangeQueue.
+  virtual bool reads_indexes() const noexcept { return true; }
+
   // The bytes of the whole file, if it is mapped and copying from the mapping is the best way to
   // read a record whose pages are in memory; empty if all records are to be read. Touching a page
   // that is not in memory waits for that page. Pages that the file has lost read as zeros, so

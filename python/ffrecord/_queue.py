@@ -76,8 +76,6 @@ class BatchQueue(Closing):
     ) -> Hashable:
         """Begin to read a batch, and do not wait for its records.
 
-        The first batch to need a page of a file's index waits for that page, at most `timeout_s`.
-
         Args:
             indices: as for `Reader.read`.
             token: what the batch is known by; a number by default. Two may have the same.

@@ -283,9 +283,8 @@ class Reader(Records, Closing):
     async def read_async(self, indices: npt.ArrayLike, *, timeout_s: float | None = None) -> Batch:
         """Read a batch while the asyncio loop does other work.
 
-        As `read`; several tasks read at the same time, eight batches of each loop. The loop waits
-        for pages of a file's index that were not read before. A task that is cancelled stops its
-        read. Raises `DeadlineExceeded` once `timeout_s` is over.
+        As `read`; several tasks read at the same time, eight batches of each loop. A task that is
+        cancelled stops its read. Raises `DeadlineExceeded` once `timeout_s` is over.
         """
         import asyncio  # Slow to import, and few programs use it.
 

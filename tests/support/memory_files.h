@@ -57,6 +57,8 @@ class MemoryFiles : public RangeReader {
     return {};
   }
 
+  bool reads_indexes() const noexcept override { return false; }
+
   // Whether Mapped offers the files, with these bytes instead of the real ones if there are any,
   // and what IsInMemory says.
   bool mapped = false;

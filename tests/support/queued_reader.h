@@ -51,6 +51,7 @@ class QueuedReader final : public RangeReader {
   Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) const override {
     return real_->TakeMemory(size_bytes);
   }
+  bool reads_indexes() const noexcept override { return real_->reads_indexes(); }
   std::string Trouble(std::uint32_t file, ErrorCode status) const override {
     return real_->Trouble(file, status);
   }

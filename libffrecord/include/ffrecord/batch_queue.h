@@ -51,10 +51,9 @@ class FFR_EXPORT BatchQueue {
   ~BatchQueue();
 
   // Begins to read the records `indices`, which are copied. `token` is the caller's; two batches
-  // may have the same one. Does not wait for records, but does the work of a batch whose records
-  // are all in memory. Here and in Poll(), the first batch to need a page of an index waits until
-  // the daemon or device has sent it, at most until its deadline. `deadline`: then the batch
-  // completes with kDeadlineExceeded, as soon as nothing writes to its memory.
+  // may have the same one. Does not wait for records, nor for pages of an index that a daemon or a
+  // store has, but does the work of a batch whose records are all in memory. `deadline`: then the
+  // batch completes with kDeadlineExceeded, as soon as nothing writes to its memory.
   //
   // Fails with kOutOfRange, as ReadBatch, and in a forked child with kInvalidArgument; then there
   // is no batch.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "libffrecord/base/assert.h"
 #include "libffrecord/record/index/v2_commit.h"
 
 namespace ffrecord {
@@ -32,11 +33,40 @@ ErrorCode DictionarySet::Load() const {
     auto dictionary = ZstdDictionary::Make(bytes.value());
     if (dictionary) fresh->push_back(std::move(dictionary).value());
   }
-  // If two threads load at once, the second result is dropped.
+  Keep(std::move(fresh));
+  return ErrorCode::kOk;
+}
+
+// If two threads load at once, the second result is dropped.
+void DictionarySet::Keep(std::unique_ptr<std::vector<ZstdDictionary>> fresh) const {
   const std::vector<ZstdDictionary>* none = nullptr;
   if (loaded_.compare_exchange_strong(none, fresh.get(), std::memory_order_acq_rel))
     (void)fresh.release();
-  return ErrorCode::kOk;
+}
+
+std::optional<IndexPart> DictionarySet::Lacking() const {
+  if (is_empty_ || loaded_.load(std::memory_order_acquire) != nullptr) return {};
+  IndexPart part{file_, IndexPart::kDictionaries, {}};
+  for (const V2Section& section : footer_.sections) {
+    if (section.type != V2Section::kDictionary) continue;
+    if (!CheckSectionSize(section)) return {};
+    part.pieces.push_back({section.offset_bytes, section.size_bytes});
+  }
+  return part;
+}
+
+void DictionarySet::Take(std::span<const std::span<const std::byte>> pieces) const {
+  auto fresh = std::make_unique<std::vector<ZstdDictionary>>();
+  auto piece = pieces.begin();
+  for (const V2Section& section : footer_.sections) {
+    if (section.type != V2Section::kDictionary) continue;
+    FFR_ASSERT(piece != pieces.end());
+    if (SectionCheck(*piece, id_, section.offset_bytes) != section.check) return;
+    auto dictionary = ZstdDictionary::Make(*piece++);
+    if (!dictionary) return;
+    fresh->push_back(std::move(dictionary).value());
+  }
+  Keep(std::move(fresh));
 }
 
 }  // namespace ffrecord

@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -9,6 +11,7 @@
 
 #include "libffrecord/format/v2_footer.h"
 #include "libffrecord/format/zstd_codec.h"
+#include "libffrecord/record/index/index_part.h"
 #include "libffrecord/source/range_reader.h"
 
 namespace ffrecord {
@@ -22,10 +25,21 @@ class DictionarySet {
  public:
   DictionarySet(const RangeReader& source, std::uint32_t file, const FileId& id,
                 const V2Footer& footer) noexcept
-      : source_(source), file_(file), id_(id), footer_(footer) {}
+      : source_(source),
+        file_(file),
+        id_(id),
+        footer_(footer),
+        is_empty_(footer.Find(V2Section::kDictionary) == nullptr) {}
   DictionarySet(const DictionarySet&) = delete;
   DictionarySet& operator=(const DictionarySet&) = delete;
   ~DictionarySet() { delete loaded_.load(); }
+
+  // What Load() would read; none if it has been done, if there is no dictionary, or if one is
+  // damaged so that Load() leaves it out.
+  std::optional<IndexPart> Lacking() const;
+  // Takes the bytes of that part, which were read elsewhere, if all of them are right. Otherwise
+  // Load() reads them again, from other copies too.
+  void Take(std::span<const std::span<const std::byte>> pieces) const;
 
   // Fetches the dictionaries, once. Returns the error of the RangeReader if it fails; a later call
   // tries again.
@@ -38,10 +52,13 @@ class DictionarySet {
   }
 
  private:
+  void Keep(std::unique_ptr<std::vector<ZstdDictionary>> fresh) const;
+
   const RangeReader& source_;
   const std::uint32_t file_;
   const FileId& id_;
   const V2Footer& footer_;
+  const bool is_empty_;
   mutable std::atomic<const std::vector<ZstdDictionary>*> loaded_{nullptr};  // Owned.
 };
 

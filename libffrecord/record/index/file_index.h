@@ -18,6 +18,7 @@
 #include "libffrecord/format/v2_footer.h"
 #include "libffrecord/format/v2_header.h"
 #include "libffrecord/format/v2_record.h"
+#include "libffrecord/record/index/index_part.h"
 #include "libffrecord/record/index/v2_commit.h"
 #include "libffrecord/source/range_reader.h"
 
@@ -49,6 +50,14 @@ class FileIndex {
   // Fills `location`, whose bytes then lie inside the file. Otherwise returns kCorruption, or the
   // error of the RangeReader. Requires index < record_count().
   virtual ErrorCode Locate(std::uint64_t index, RecordLocation& location) const = 0;
+
+  // Adds the parts that Locate(index) would read from the source, and so might wait for. If a part
+  // was taken, Locate does not read it, unless it is damaged. Requires index < record_count().
+  virtual void AddLacking(std::uint64_t /*index*/, std::vector<IndexPart>& /*parts*/) const {}
+  // Takes the bytes of a part that AddLacking added and its caller has read: those of each of its
+  // pieces, in `owner`.
+  virtual void Take(const IndexPart& /*part*/, const std::shared_ptr<const void>& /*owner*/,
+                    std::span<const std::span<const std::byte>> /*pieces*/) const {}
 
   // Prefetches the memory that Locate will read, without waiting. Requires index < record_count().
   virtual void Prefetch(std::uint64_t /*index*/) const noexcept {}

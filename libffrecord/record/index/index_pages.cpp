@@ -74,11 +74,34 @@ Result<const std::byte*> IndexPages::FetchFromCopies(std::uint64_t segment_numbe
   return bytes;
 }
 
+bool IndexPages::LiesInside(std::uint64_t segment_number) const {
+  const std::uint64_t offset_bytes = OffsetOf(segment_number);
+  return offset_bytes % kIndexPageSizeBytes == 0 && offset_bytes >= V2Header::kEncodedSizeBytes &&
+         offset_bytes <= file_.end_bytes &&
+         file_.geometry.segment_size_bytes(segment_number) <= file_.end_bytes - offset_bytes;
+}
+
+std::optional<IndexPart> IndexPages::Lacking(std::uint64_t index) const {
+  const std::uint64_t segment = SegmentOf(index / kIndexEntriesPerPage);
+  if (segments_[segment].load(std::memory_order_acquire) != nullptr) return {};
+  if (!LiesInside(segment)) return {};  // Entry() says so.
+  return IndexPart{
+      file_.number, segment, {{OffsetOf(segment), file_.geometry.segment_size_bytes(segment)}}};
+}
+
+void IndexPages::Take(const IndexPart& part, std::shared_ptr<const void> owner,
+                      std::span<const std::byte> bytes) const {
+  FFR_ASSERT(bytes.size() == file_.geometry.segment_size_bytes(part.number));
+  const std::byte* none = nullptr;
+  // Another thread may have fetched it meanwhile. `owner` keeps the bytes until they are kept.
+  if (segments_[part.number].compare_exchange_strong(none, bytes.data(), std::memory_order_acq_rel))
+    owners_.Keep(std::move(owner));
+}
+
 Result<const std::byte*> IndexPages::FetchSegment(std::uint64_t segment_number) const {
   const std::uint64_t offset_bytes = OffsetOf(segment_number);
   const std::uint64_t size_bytes = file_.geometry.segment_size_bytes(segment_number);
-  if (offset_bytes % kIndexPageSizeBytes != 0 || offset_bytes < V2Header::kEncodedSizeBytes ||
-      offset_bytes > file_.end_bytes || size_bytes > file_.end_bytes - offset_bytes)
+  if (!LiesInside(segment_number))
     return Error{ErrorCode::kCorruption, "index segment " + std::to_string(segment_number) +
                                              " does not lie between header and footer"};
   auto mapped = FFR_TRY(file_.source.MapIndex(file_.number, offset_bytes, size_bytes));

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 
 #include <ffrecord/result.h>
@@ -10,6 +12,7 @@
 #include "libffrecord/base/prefetch.h"
 #include "libffrecord/format/v2_header.h"
 #include "libffrecord/format/v2_index.h"
+#include "libffrecord/record/index/index_part.h"
 #include "libffrecord/record/index/kept_mappings.h"
 #include "libffrecord/source/range_reader.h"
 
@@ -49,6 +52,13 @@ class IndexPages {
   // RangeReader.
   Result<const std::byte*> Entry(std::uint64_t index) const;
 
+  // The segment that Entry(index) would read; none if that would read nothing.
+  std::optional<IndexPart> Lacking(std::uint64_t index) const;
+  // Takes the bytes of such a segment, which were read elsewhere. Its pages are checked when they
+  // are first touched, as any.
+  void Take(const IndexPart& part, std::shared_ptr<const void> owner,
+            std::span<const std::byte> bytes) const;
+
   // Brings an entry into the processor's cache, without waiting.
   static void PrefetchEntry(const std::byte* entry) noexcept {
     Prefetch(entry);
@@ -77,6 +87,7 @@ class IndexPages {
     return (page - segment * file_.geometry.pages_per_segment) * kIndexPageSizeBytes;
   }
   std::uint64_t OffsetOf(std::uint64_t segment) const;
+  bool LiesInside(std::uint64_t segment) const;
   Result<const std::byte*> FetchSegment(std::uint64_t segment) const;
   Result<const std::byte*> FetchFromCopies(std::uint64_t segment) const;
   Result<void> CheckPage(const std::byte* page, std::uint64_t page_number) const;

@@ -49,6 +49,21 @@ class V2Index final : public FileIndex {
     return location.compressed() ? dictionaries_.Load() : ErrorCode::kOk;
   }
 
+  void AddLacking(std::uint64_t index, std::vector<IndexPart>& parts) const override {
+    if (pages_.CheckedEntry(index) == nullptr)
+      if (auto segment = pages_.Lacking(index)) parts.push_back(*std::move(segment));
+    // Nearly all records of a file that has dictionaries are compressed with them.
+    if (auto dictionaries = dictionaries_.Lacking()) parts.push_back(*std::move(dictionaries));
+  }
+
+  void Take(const IndexPart& part, const std::shared_ptr<const void>& owner,
+            std::span<const std::span<const std::byte>> pieces) const override {
+    if (part.number == IndexPart::kDictionaries)
+      dictionaries_.Take(pieces);
+    else
+      pages_.Take(part, owner, pieces.front());
+  }
+
   void Prefetch(std::uint64_t index) const noexcept override {
     if (const std::byte* entry = pages_.CheckedEntry(index); entry != nullptr)
       IndexPages::PrefetchEntry(entry);

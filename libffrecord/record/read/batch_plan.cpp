@@ -48,7 +48,8 @@ void SortByIndex(std::uint64_t index_max, std::vector<BatchPlan::Wish>& wishes,
 constexpr std::size_t kStepRecords = 4096;
 
 // In a file offsets rise with the index, so records sorted by index are sorted by offset.
-Result<void> LocateRecords(const RecordReader::Impl& reader, BatchPlan& plan, Patience& patience) {
+Result<void> LocateRecords(const RecordReader::Impl& reader, const IndexFailures& failures,
+                           BatchPlan& plan, Patience& patience) {
   std::uint32_t file = 0;
   std::uint64_t file_begin = 0;
   std::uint64_t file_end = 0;
@@ -64,20 +65,22 @@ Result<void> LocateRecords(const RecordReader::Impl& reader, BatchPlan& plan, Pa
     PlannedRecord& record = plan.records.emplace_back();
     record.index = index - file_begin;
     record.file = file;
+    if (!failures.empty()) record.status = failures.Of(*reader.indexes[file], record.index);
   }
   // Index pages that are not in memory are fetched side by side, not one after the other.
   constexpr std::size_t kAhead = 16;
   const auto prefetch = [&](std::size_t i) {
     if (i >= plan.records.size()) return;
     const PlannedRecord& record = plan.records[i];
-    reader.indexes[record.file]->Prefetch(record.index);
+    if (record.status == ErrorCode::kOk) reader.indexes[record.file]->Prefetch(record.index);
   };
   for (std::size_t i = 0; i < kAhead; ++i) prefetch(i);
   for (std::size_t i = 0; i < plan.records.size(); ++i) {
     if (i % kStepRecords == 0 && patience.IsOver()) return GivenUp();
     prefetch(i + kAhead);
     PlannedRecord& record = plan.records[i];
-    record.status = reader.indexes[record.file]->Locate(record.index, record.location);
+    if (record.status == ErrorCode::kOk)
+      record.status = reader.indexes[record.file]->Locate(record.index, record.location);
   }
   return {};
 }
@@ -138,7 +141,7 @@ Result<void> PlaceReads(const RangeReader& source, BatchPlan& plan) {
 }  // namespace
 
 Result<void> PlanBatch(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
-                       BatchPlan& plan, Patience& patience) {
+                       const IndexFailures& failures, BatchPlan& plan, Patience& patience) {
   plan.wishes.clear();
   plan.records.clear();
   plan.reads.clear();
@@ -146,7 +149,7 @@ Result<void> PlanBatch(const RecordReader::Impl& reader, std::span<const std::ui
   for (const std::uint64_t index : indices) plan.wishes.push_back({index, plan.wishes.size()});
   if (patience.IsOver()) return GivenUp();
   SortByIndex(reader.record_count() - 1, plan.wishes, plan.sorting);
-  FFR_TRY(LocateRecords(reader, plan, patience));
+  FFR_TRY(LocateRecords(reader, failures, plan, patience));
   MergeReads(reader.source->coalescing(), plan);
   return PlaceReads(*reader.source, plan);
 }

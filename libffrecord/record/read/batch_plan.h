@@ -8,6 +8,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/format/v2_record.h"
+#include "libffrecord/record/read/index_fetches.h"
 #include "libffrecord/record/read/record_reader_impl.h"
 
 namespace ffrecord {
@@ -57,8 +58,9 @@ struct BatchPlan {
 
 // Fills `plan` and reuses its memory. Touches index pages, but reads no record. Fails with kIo
 // (ENOMEM) if the batch cannot fit in memory, with kDeadlineExceeded once `patience` is over.
-// Requires every index to be below the record count.
+// Records that need what is among `failures` have that status. Requires every index to be below the
+// record count.
 Result<void> PlanBatch(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
-                       BatchPlan& plan, Patience& patience);
+                       const IndexFailures& failures, BatchPlan& plan, Patience& patience);
 
 }  // namespace ffrecord

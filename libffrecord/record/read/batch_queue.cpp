@@ -45,19 +45,29 @@ class BatchQueue::Impl::Ask final : public RangeGroup {
         queue_(queue),
         indices_(indices.begin(), indices.end()) {}
 
-  bool has_begun() const noexcept { return is_under_way || result; }
+  bool has_begun() const noexcept { return result || stage_ != Stage::kWaiting; }
+  // Whether Proceed() would do something.
+  bool may_proceed() const noexcept {
+    return !result && stage_ != Stage::kReading && index_.pending_count == 0;
+  }
+  // Whether something of it is in the range queue.
+  bool is_under_way() const noexcept { return !result && has_begun(); }
+  bool is_reading() const noexcept { return !result && stage_ == Stage::kReading; }
   bool is_over() const {
     return is_dropped || (deadline != kNoDeadline && Clock::now() >= deadline);
   }
 
-  // Complete at once, or on its way.
-  void Begin();
+  // Takes the next step: begins to read what it lacks of indexes, then its records. Complete
+  // afterwards, or under way.
+  void Proceed();
+  // Gives up what of it is under way; without records under way it is complete at once.
+  void Expire();
   std::span<RangeRead> ranges() noexcept override { return read_->ranges(); }
   std::uint64_t held_bytes() const noexcept {
     if (result) return *result ? result->value().data().size() : 0;
     return read_ ? read_->size_bytes() : 0;
   }
-  // Requires that it is under way.
+  // Requires that its records are being read.
   StageSums::Sum& check_stage() const noexcept { return read_->check_stage(); }
   void Arrived(RangeRead& range) override {
     if (!is_dropped) read_->Arrived(range);
@@ -66,47 +76,76 @@ class BatchQueue::Impl::Ask final : public RangeGroup {
 
   const std::uint64_t token;
   const Clock::time_point deadline;
-  bool is_dropped = false;    // By Cancel().
-  bool is_given_up = false;   // Its ranges are.
-  bool is_under_way = false;  // They are in the range queue.
+  bool is_dropped = false;   // By Cancel().
+  bool is_given_up = false;  // Its ranges are.
   std::optional<Result<Batch>> result;
 
  private:
+  enum class Stage : std::uint8_t { kWaiting, kIndexes, kReading };
+
+  void ReadIndexes();
+  void ReadRecords(StageClock& clock);
   void Complete(Result<Batch> with);
 
   Impl& queue_;
+  Stage stage_ = Stage::kWaiting;
+  IndexFetches::Wait index_;
   const std::vector<std::uint64_t> indices_;
   std::unique_ptr<BatchRead::Workspace> workspace_;
   std::optional<BatchRead> read_;
 };
 
-void BatchQueue::Impl::Ask::Begin() {
+void BatchQueue::Impl::Ask::Proceed() {
+  if (is_over()) return Complete(GivenUp());
+  StageClock clock(queue_.reader.stages);
+  if (stage_ == Stage::kWaiting) ReadIndexes();
+  if (index_.pending_count == 0) ReadRecords(clock);
+  clock.Lap(queue_.reader.stages.submit);
+}
+
+void BatchQueue::Impl::Ask::Expire() {
+  if (stage_ != Stage::kReading) {
+    queue_.index_fetches.Leave(index_, *queue_.ranges);
+    return Complete(GivenUp());
+  }
+  is_given_up = true;
+  queue_.ranges->GiveUp(*this);
+}
+
+// Nearly every batch lacks nothing of the indexes.
+void BatchQueue::Impl::Ask::ReadIndexes() {
+  auto parts = LackingParts(queue_.reader, indices_);
+  if (parts.empty()) return;
+  queue_.index_fetches.Begin(std::move(parts), index_, *queue_.ranges);
+  stage_ = Stage::kIndexes;
+}
+
+void BatchQueue::Impl::Ask::ReadRecords(StageClock& clock) {
   Patience& caller = Patience::OfThread();  // May give up before its batch does.
   const Patience::GiveUp give_up = [&] { return is_over() || caller.IsOver(); };
   Patience patience(give_up);
-  if (is_over()) return Complete(GivenUp());
   const RecordReader::Impl& source = queue_.reader;
-  StageClock clock(source.stages);
-  if (auto resident = CopyResident(source, indices_, clock, patience)) {
-    source.batches_from_memory.fetch_add(1, std::memory_order_relaxed);
-    return Complete(*std::move(resident));
+  // A copy from memory would look up records whose index has just failed.
+  if (index_.failures.empty()) {
+    if (auto resident = CopyResident(source, indices_, clock, patience)) {
+      source.batches_from_memory.fetch_add(1, std::memory_order_relaxed);
+      return Complete(*std::move(resident));
+    }
   }
   if (patience.was_over()) return Complete(GivenUp());
   source.batches_read.fetch_add(1, std::memory_order_relaxed);
   workspace_ = queue_.TakeWorkspace();
   read_.emplace(source, *workspace_);
-  if (auto planned = read_->Plan(indices_); planned) {
-    is_under_way = true;
+  if (auto planned = read_->Plan(indices_, index_.failures); planned) {
+    stage_ = Stage::kReading;
     queue_.ranges->Submit(*this);
   } else {
     Complete(std::move(planned).error());
   }
-  clock.Lap(source.stages.submit);
 }
 
 // Nothing writes to its memory any more.
 void BatchQueue::Impl::Ask::Ended(Result<void> ended) {
-  is_under_way = false;
   if (!ended) return Complete(std::move(ended).error());
   if (is_dropped) return Complete(GivenUp());
   Patience& caller = Patience::OfThread();  // May give up before its batch does.
@@ -125,7 +164,7 @@ void BatchQueue::Impl::Ask::Complete(Result<Batch> with) {
 
 BatchQueue::Impl::Impl(const RecordReader::Impl& of_reader, const Options& with,
                        std::unique_ptr<RangeQueue> through)
-    : reader(of_reader), options(with), ranges(std::move(through)) {}
+    : reader(of_reader), options(with), index_fetches(of_reader), ranges(std::move(through)) {}
 
 BatchQueue::Impl::~Impl() {
   if (home.is_here()) return;
@@ -140,12 +179,17 @@ std::unique_ptr<BatchRead::Workspace> BatchQueue::Impl::TakeWorkspace() {
   return workspace;
 }
 
-// Begins waiting batches, as far as the limits allow.
-void BatchQueue::Impl::BeginMore() {
+// Has batches take their next step, and begins waiting ones as far as the limits allow. Whether any
+// has.
+bool BatchQueue::Impl::BeginMore() {
+  bool has_any = false;
   for (const auto& ask : asks) {
-    if (begun_count() >= options.batches_in_flight) return;
-    if (!ask->has_begun()) ask->Begin();
+    if (!ask->may_proceed()) continue;
+    if (!ask->has_begun() && begun_count() >= options.batches_in_flight) break;
+    ask->Proceed();
+    has_any = true;
   }
+  return has_any;
 }
 
 // The number of batches that have memory.
@@ -159,17 +203,16 @@ std::size_t BatchQueue::Impl::size() const {
       std::ranges::count_if(asks, [](const auto& ask) { return !ask->is_dropped; }));
 }
 
-// Gives up batches whose deadline has passed or that were cancelled.
-void BatchQueue::Impl::Expire() {
+// Gives up batches whose deadline has passed or that were cancelled. Whether there were any.
+bool BatchQueue::Impl::Expire() {
+  bool has_any = false;
   for (const auto& ask : asks) {
-    if (ask->result || !ask->is_over()) continue;
-    if (!ask->is_under_way) {
-      ask->Begin();  // Completes it.
-    } else if (!std::exchange(ask->is_given_up, true)) {
-      ranges->GiveUp(*ask);
-    }
+    if (ask->result || ask->is_given_up || !ask->is_over()) continue;
+    ask->Expire();
+    has_any = true;
   }
   std::erase_if(asks, [](const auto& ask) { return ask->is_dropped && ask->result; });
+  return has_any;
 }
 
 BatchQueue::Clock::time_point BatchQueue::Impl::NextDeadline() const {
@@ -206,11 +249,13 @@ void BatchQueue::Impl::RingIfComplete() {
 Result<std::optional<BatchQueue::Completion>> BatchQueue::Impl::Poll(milliseconds timeout) {
   const auto end = EndOf(timeout);
   for (bool has_polled = false;; has_polled = true) {
-    Expire();
-    BeginMore();
+    // What was handed to the range queue is polled for at least once, for it may rely on that to
+    // ring its descriptor.
+    if (Expire()) has_polled = false;
+    if (BeginMore()) has_polled = false;
     auto complete = TakeComplete();
     const bool is_over = has_polled && (Clock::now() >= end || size() == 0);
-    if (complete || asks.empty() || is_over) {
+    if (complete || (asks.empty() && index_fetches.empty()) || is_over) {
       RingIfComplete();
       return complete;
     }
@@ -220,7 +265,7 @@ Result<std::optional<BatchQueue::Completion>> BatchQueue::Impl::Poll(millisecond
 }
 
 void BatchQueue::Impl::PollRanges(milliseconds timeout) {
-  const auto ask = std::ranges::find_if(asks, [](const auto& one) { return one->is_under_way; });
+  const auto ask = std::ranges::find_if(asks, [](const auto& one) { return one->is_reading(); });
   // Batches of one reader are alike: all checks of this call count as those of the oldest batch.
   StageSums::Sum& stage = ask != asks.end() ? (*ask)->check_stage() : reader.stages.submit;
   StageClock clock(reader.stages);
@@ -278,7 +323,7 @@ bool BatchQueue::Cancel(std::uint64_t token) {
   });
   if (!impl_->home.is_here() || ask == impl_->asks.end()) return false;
   (*ask)->is_dropped = true;
-  const bool is_under_way = (*ask)->is_under_way;
+  const bool is_under_way = (*ask)->is_under_way();
   impl_->Expire();
   // The range queue can end what it has given up, and batches behind it can begin, only in Poll().
   if (is_under_way && impl_->event.fd() >= 0)

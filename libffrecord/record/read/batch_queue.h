@@ -11,6 +11,7 @@
 #include "libffrecord/base/home_process.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/record/read/batch_read.h"
+#include "libffrecord/record/read/index_fetches.h"
 #include "libffrecord/record/read/record_reader_impl.h"
 #include "libffrecord/source/range_queue.h"
 
@@ -25,8 +26,8 @@ struct BatchQueue::Impl {
 
   Result<std::optional<Completion>> Poll(std::chrono::milliseconds timeout);
   Result<int> EventDescriptor();
-  void BeginMore();
-  void Expire();
+  bool BeginMore();
+  bool Expire();
   void RingIfComplete();
   std::size_t size() const;
   std::unique_ptr<BatchRead::Workspace> TakeWorkspace();
@@ -38,7 +39,8 @@ struct BatchQueue::Impl {
   UniqueFd events;  // Epoll of `event` and `ranges`; none until it is asked for.
   std::vector<std::unique_ptr<BatchRead::Workspace>> spare;
   std::vector<std::unique_ptr<Ask>> asks;  // In the order of Submit().
-  std::unique_ptr<RangeQueue> ranges;      // Ends before what it writes to.
+  IndexFetches index_fetches;
+  std::unique_ptr<RangeQueue> ranges;  // Ends before what it writes to.
 
  private:
   std::size_t begun_count() const;

@@ -19,8 +19,9 @@ BatchRead::BatchRead(const RecordReader::Impl& reader, Workspace& workspace)
       waiting_(workspace.waiting),
       piece_ends_(workspace.piece_ends) {}
 
-Result<void> BatchRead::Plan(std::span<const std::uint64_t> indices) {
-  FFR_TRY(PlanBatch(reader_, indices, plan_, Patience::OfThread()));
+Result<void> BatchRead::Plan(std::span<const std::uint64_t> indices,
+                             const IndexFailures& failures) {
+  FFR_TRY(PlanBatch(reader_, indices, failures, plan_, Patience::OfThread()));
   block_ = FFR_TRY(BatchBlock::Take(*reader_.source, plan_.arena_size_bytes, indices.size()));
   if (plan_.scratch_size_bytes > 0)
     scratch_ = FFR_TRY(reader_.source->TakeMemory(plan_.scratch_size_bytes));

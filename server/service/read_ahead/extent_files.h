@@ -54,6 +54,7 @@ class ExtentFiles final : public RangeReader {
     return manifest_.files[file].size_bytes;
   }
   std::uint32_t alignment_bytes(std::uint32_t) const noexcept override { return 1; }
+  bool reads_indexes() const noexcept override { return false; }
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                         Patience& patience) const override;
 

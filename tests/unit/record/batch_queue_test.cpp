@@ -231,18 +231,28 @@ class SilentFiles final : public test::MemoryFiles {
  public:
   using MemoryFiles::MemoryFiles;
   Result<std::unique_ptr<RangeQueue>> MakeQueue(QueueUse /*use*/) const override {
-    return std::unique_ptr<RangeQueue>(std::make_unique<Queue>());
+    return std::unique_ptr<RangeQueue>(std::make_unique<Queue>(needs_poll));
   }
+
+  // Whether Poll() was not called since the last Submit() or GiveUp(): then the descriptor of a
+  // queue need not tell of anything.
+  mutable std::atomic<bool> needs_poll = false;
 
  private:
   class Queue final : public RangeQueue {
    public:
-    void Submit(RangeGroup& group) override { groups_.emplace_back(&group, false); }
+    explicit Queue(std::atomic<bool>& needs_poll) : needs_poll_(needs_poll) {}
+    void Submit(RangeGroup& group) override {
+      needs_poll_ = true;
+      groups_.emplace_back(&group, false);
+    }
     void GiveUp(RangeGroup& group) override {
+      needs_poll_ = true;
       std::ranges::find(groups_, &group, &Asked::first)->second = true;
     }
     void Poll(milliseconds timeout) override {
       EXPECT_EQ(timeout, kNoWait);
+      needs_poll_ = false;
       const auto is_over = std::ranges::find(groups_, true, &Asked::second);
       if (is_over == groups_.end()) return;
       RangeGroup& group = *is_over->first;
@@ -253,6 +263,7 @@ class SilentFiles final : public test::MemoryFiles {
 
    private:
     using Asked = std::pair<RangeGroup*, bool>;  // True: it was given up.
+    std::atomic<bool>& needs_poll_;
     std::vector<Asked> groups_;
     const EventFd quiet_ = EventFd::Make().value();
   };
@@ -274,6 +285,7 @@ TEST(BatchQueueTest, TheDescriptorTellsOfTheRoomThatACancelledBatchLeaves) {
   pollfd ready{descriptor, POLLIN, 0};
   ASSERT_EQ(::poll(&ready, 1, 0), 1) << "the next batch would wait for ever";
   EXPECT_FALSE(queue.Poll(kNoWait).value());
+  EXPECT_FALSE(files->needs_poll) << "the next batch has begun, and nobody would tell of it";
   EXPECT_EQ(::poll(&ready, 1, 0), 0) << "it does not rest";
   EXPECT_TRUE(queue.Cancel(1));  // It has begun, or else there would be no event.
   EXPECT_EQ(::poll(&ready, 1, 0), 1);

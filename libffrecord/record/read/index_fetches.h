@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/home_process.h"
+#include "libffrecord/record/index/index_part.h"
+#include "libffrecord/record/read/record_reader_impl.h"
+#include "libffrecord/source/range_queue.h"
+
+namespace ffrecord {
+
+// The parts of indexes that the records need and that have to be read first, each once, sorted by
+// file and number. Reads nothing. Requires every index to be below the record count.
+std::vector<IndexPart> LackingParts(const RecordReader::Impl& reader,
+                                    std::span<const std::uint64_t> indices);
+
+// Parts that could not be read, and why: a batch that needs one does not try again.
+class IndexFailures {
+ public:
+  // Ignores kIo and kCorruption: one bad block must not cost all records of a part, and other
+  // copies of the file may be whole. Who looks such a record up reads the part again, and waits.
+  void Note(const IndexPart& part, ErrorCode status);
+  bool empty() const noexcept { return failures_.empty(); }
+  // Why the record cannot be located; kOk: it can, or was not tried.
+  ErrorCode Of(const FileIndex& index, std::uint64_t index_in_file) const;
+
+ private:
+  struct Failure {
+    std::uint32_t file;
+    std::uint64_t number;
+    ErrorCode status;
+  };
+  std::vector<Failure> failures_;
+};
+
+// Reads of parts of indexes, through the queue that reads the records: each part once at a time,
+// for all batches that wait for it.
+//
+// Memory: a part is kept as long as its reader, as if it had been read when its first record was
+// looked up. Thread-bound, as the queue; groups end only in its Poll(). Outlives the queue; in a
+// forked child it can only be destroyed.
+class IndexFetches {
+ public:
+  // What one batch waits for. In place until nothing is pending.
+  struct Wait {
+    std::size_t pending_count = 0;
+    IndexFailures failures;
+  };
+
+  explicit IndexFetches(const RecordReader::Impl& reader);
+  ~IndexFetches();
+
+  // Has `wait` wait for the parts. Begins to read those that are not on their way.
+  void Begin(std::vector<IndexPart> parts, Wait& wait, RangeQueue& queue);
+  // `wait` waits no more. Gives up the parts that nobody else waits for.
+  void Leave(Wait& wait, RangeQueue& queue);
+  // Whether no group of the queue's is one of these.
+  bool empty() const noexcept { return fetches_.empty(); }
+
+ private:
+  class Fetch;
+  void End(Fetch& fetch, const Result<void>& result);
+
+  const RecordReader::Impl& reader_;
+  const HomeProcess home_;
+  std::vector<std::unique_ptr<Fetch>> fetches_;
+};
+
+}  // namespace ffrecord
