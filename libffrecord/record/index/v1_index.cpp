@@ -59,9 +59,9 @@ class V1Index final : public FileIndex {
   Schema schema_;
 };
 
-// The tables of another copy of the file. The header is a part of them, and may be what is damaged.
-Result<RangeReader::IndexBytes> FetchFromCopies(const RangeReader& source, std::uint32_t file,
-                                                std::uint64_t size_bytes) {
+// The tables of another copy of the file, of which the header is a part.
+Result<RangeReader::IndexBytes> FetchTablesFromCopies(const RangeReader& source, std::uint32_t file,
+                                                      std::uint64_t size_bytes) {
   const std::uint64_t file_size_bytes = source.file_size_bytes(file);
   const auto is_right = [&](std::span<const std::byte> bytes) {
     const auto header = DecodeV1Header(bytes, file_size_bytes);
@@ -71,6 +71,22 @@ Result<RangeReader::IndexBytes> FetchFromCopies(const RangeReader& source, std::
   auto copy = FFR_TRY(FileCopies::ReadRight(source, file, 0, size_bytes, is_right));
   const std::span<const std::byte> bytes = *copy;
   return RangeReader::IndexBytes{std::move(copy), bytes};
+}
+
+// The same if the header may be what is damaged, and with it the size of the tables.
+Result<RangeReader::IndexBytes> FetchFromCopies(const RangeReader& source, std::uint32_t file,
+                                                const V1Header& damaged) {
+  auto tables = FetchTablesFromCopies(source, file, damaged.metadata_size_bytes());
+  if (tables || tables.error().code != ErrorCode::kCorruption) return tables;
+  const std::uint64_t file_size_bytes = source.file_size_bytes(file);
+  const auto is_another = [&](std::span<const std::byte> bytes) {
+    const auto header = DecodeV1Header(bytes, file_size_bytes);
+    return header && header.value().record_count != damaged.record_count;
+  };
+  const auto copy =
+      FFR_TRY(FileCopies::ReadRight(source, file, 0, V1Header::kEncodedSizeBytes, is_another));
+  const auto header = FFR_TRY(DecodeV1Header(*copy, file_size_bytes));
+  return FetchTablesFromCopies(source, file, header.metadata_size_bytes());
 }
 
 }  // namespace
@@ -90,7 +106,7 @@ Result<std::unique_ptr<FileIndex>> OpenV1Index(const RangeReader& source, std::u
   if (options.verify_checksums) {
     auto checked = CheckV1Tables(header, metadata.bytes, file_size_bytes);
     if (!checked) {
-      auto other = FetchFromCopies(source, file, header.metadata_size_bytes());
+      auto other = FetchFromCopies(source, file, header);
       if (!other && other.error().code != ErrorCode::kCorruption) return std::move(other).error();
       if (other) {
         metadata = std::move(other).value();
