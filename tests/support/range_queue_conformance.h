@@ -10,9 +10,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "child.h"
@@ -64,7 +66,49 @@ class RangeQueueConformance : public RangeReaderConformance {
     while (!asked.group->ended) queue_->Poll(kLong);
   }
 
+  // As an event loop: waits for the descriptor alone, and polls once more after a poll in which
+  // groups were called, for they may have submitted others or given them up.
+  template <class Done>
+  void RunLoopUntil(const Done& done) {
+    const auto descriptor = queue_->EventDescriptor();
+    ASSERT_TRUE(descriptor) << descriptor.error().message;
+    for (;;) {
+      std::size_t told_before = 0;
+      do {
+        told_before = told_;
+        queue_->Poll(std::chrono::milliseconds(0));
+      } while (told_ != told_before);
+      if (done()) return;
+      pollfd ready{descriptor.value(), POLLIN, 0};
+      ASSERT_EQ(::poll(&ready, 1, static_cast<int>(kLong.count())), 1) << "nobody said so";
+    }
+  }
+
+  // A group of the loop's, which does something else when it is called.
+  class LoopGroup final : public NotedGroup {
+   public:
+    LoopGroup(RangeQueueConformance& test, std::span<RangeRead> ranges)
+        : NotedGroup(ranges), test_(test) {}
+    void Arrived(RangeRead& range) override {
+      NotedGroup::Arrived(range);
+      ++test_.told_;
+      if (on_arrived) on_arrived();
+    }
+    void Ended(Result<void> result) override {
+      EXPECT_FALSE(ended) << "twice";
+      NotedGroup::Ended(std::move(result));
+      ++test_.told_;
+      if (on_ended) on_ended();
+    }
+
+    std::function<void()> on_arrived, on_ended;
+
+   private:
+    RangeQueueConformance& test_;
+  };
+
   std::unique_ptr<RangeQueue> queue_;
+  std::size_t told_ = 0;  // Calls of groups of the loop.
 };
 
 TEST_P(RangeQueueConformance, ManyGroupsAreOnTheirWayAtATime) {
@@ -101,6 +145,78 @@ TEST_P(RangeQueueConformance, AGroupOfNothingMayBeGivenUpOrLeft) {
   queue_->Submit(left);
   queue_.reset();
   EXPECT_FALSE(left.ended);
+}
+
+TEST_P(RangeQueueConformance, AGroupOfNothingIsToldOfThroughTheDescriptor) {
+  for (const bool is_given_up : {false, true}) {
+    LoopGroup first(*this, {}), second(*this, {});
+    queue_->Submit(first);
+    ASSERT_NO_FATAL_FAILURE(RunLoopUntil([&] { return first.ended.has_value(); }));
+    EXPECT_TRUE(*first.ended);
+    // Beside a group that takes longer.
+    const auto others = Ask(GetParam().range_count / 50);
+    queue_->Submit(second);
+    if (is_given_up) queue_->GiveUp(second);
+    ASSERT_NO_FATAL_FAILURE(RunLoopUntil([&] { return second.ended && others->group->ended; }));
+    EXPECT_TRUE(is_given_up || *second.ended);
+    EXPECT_EQ(first.arrived_count + second.arrived_count, 0U);
+    others->ExpectRight();
+  }
+}
+
+// Whoever waits for one group polls for all: none of them is told of twice, or never.
+TEST_P(RangeQueueConformance, AGroupThatAnothersPollHasToldOfIsToldOfOnce) {
+  for (std::size_t waited_for = 0; waited_for < 5; ++waited_for) {
+    std::vector<std::unique_ptr<Asked>> asked;
+    std::vector<std::unique_ptr<LoopGroup>> groups;
+    for (std::size_t i = 0; i < 5; ++i) {
+      asked.push_back(std::make_unique<Asked>(*reader_, contents_, random_, i % 2 == 0 ? 0 : 5));
+      groups.push_back(std::make_unique<LoopGroup>(*this, asked.back()->group->ranges()));
+      queue_->Submit(*groups.back());
+    }
+    while (!groups[waited_for]->ended) queue_->Poll(kLong);
+    ASSERT_NO_FATAL_FAILURE(RunLoopUntil([&] {
+      return std::ranges::all_of(groups,
+                                 [](const auto& group) { return group->ended.has_value(); });
+    }));
+    for (const auto& group : groups) {
+      EXPECT_TRUE(*group->ended);
+      EXPECT_EQ(group->arrived_count, group->ranges().size());
+    }
+    for (const auto& one : asked) one->wanted.ExpectRight();
+  }
+}
+
+// Groups that are submitted and given up by others in Poll() are told of as well, in a loop that
+// polls once more after that.
+TEST_P(RangeQueueConformance, GroupsThatOthersSubmitOrGiveUpAreToldOfThroughTheDescriptor) {
+  for (const std::size_t count : {0U, 5U}) {
+    std::vector<std::unique_ptr<Asked>> asked;
+    std::vector<std::unique_ptr<LoopGroup>> groups;
+    for (int i = 0; i < 4; ++i) {
+      asked.push_back(std::make_unique<Asked>(*reader_, contents_, random_, i == 0 ? 5 : count));
+      groups.push_back(std::make_unique<LoopGroup>(*this, asked.back()->group->ranges()));
+    }
+    const auto& given_up = groups[3];
+    bool is_submitted = false;
+    groups[0]->on_arrived = [&] {
+      if (!std::exchange(is_submitted, true)) queue_->Submit(*groups[1]);
+    };
+    groups[0]->on_ended = [&] {
+      queue_->Submit(*groups[2]);
+      if (!given_up->ended) queue_->GiveUp(*given_up);
+    };
+    queue_->Submit(*groups[0]);
+    queue_->Submit(*given_up);
+    ASSERT_NO_FATAL_FAILURE(RunLoopUntil([&] {
+      return std::ranges::all_of(groups,
+                                 [](const auto& group) { return group->ended.has_value(); });
+    }));
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(*groups[static_cast<std::size_t>(i)]->ended);
+      asked[static_cast<std::size_t>(i)]->wanted.ExpectRight();
+    }
+  }
 }
 
 // As one does that wants no more of what failed.

@@ -20,6 +20,7 @@
 #include "libffrecord/source/cached_files.h"
 #include "libffrecord/source/cached_view.h"
 #include "memory_files.h"
+#include "range_queue_conformance.h"
 #include "range_reader_conformance.h"
 #include "temp_folder.h"
 
@@ -92,17 +93,16 @@ Made Cached(const Contents& contents, bool is_warm, bool is_damaged) {
   return Made(std::shared_ptr<const RangeReader>(source, source->files.get()));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Forms, RangeReaderConformance,
-    testing::Values(
-        RangeReaderForm{.name = "empty",
-                        .make = [](auto& contents) { return Cached(contents, false, false); }},
-        RangeReaderForm{.name = "warm",
-                        .make = [](auto& contents) { return Cached(contents, true, false); }},
-        RangeReaderForm{.name = "damaged",
-                        .make = [](auto& contents) { return Cached(contents, true, true); },
-                        .presence_is_right = false}),
-    NameOfForm);
+const std::vector<RangeReaderForm> kForms{
+    {.name = "empty", .make = [](auto& contents) { return Cached(contents, false, false); }},
+    {.name = "warm", .make = [](auto& contents) { return Cached(contents, true, false); }},
+    {.name = "damaged",
+     .make = [](auto& contents) { return Cached(contents, true, true); },
+     .presence_is_right = false}};
+
+INSTANTIATE_TEST_SUITE_P(Forms, RangeReaderConformance, testing::ValuesIn(AndTheirQueues(kForms)),
+                         NameOfForm);
+INSTANTIATE_TEST_SUITE_P(Forms, RangeQueueConformance, testing::ValuesIn(kForms), NameOfForm);
 
 // --- What the cache promises ---------------------------------------------------------------------
 
