@@ -6,7 +6,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -18,153 +17,19 @@
 #include <utility>
 #include <vector>
 
-#include "fake_daemon.h"
-#include "libffrecord/net/rpc/remote_files.h"
 #include "libffrecord/net/rpc/remote_queue.h"
-#include "libffrecord/net/rpc/session.h"
-#include "queued_reader.h"
+#include "remote_queue_fixture.h"
 
 namespace ffrecord::client {
 namespace {
 
 using net::FrameType;
 using test::FakeDaemon;
+using Held = test::HeldBatch;
 using Request = test::FakeDaemon::Request;
+using Script = test::BatchScript;
+using RemoteQueueTest = test::RemoteQueueFixture;
 using namespace std::chrono_literals;
-constexpr std::uint32_t kEntry = 1000;
-
-// What a script has been asked for, and how it answers.
-class Script {
- public:
-  using OnBatch = std::function<bool(Request&, int number)>;
-
-  // `on_batch` is told of each BATCH_READ, counted from 0.
-  explicit Script(OnBatch on_batch) : on_batch_(std::move(on_batch)) {}
-
-  bool operator()(Request& request) {
-    switch (request.header.type) {
-      case FrameType::kExtentBind:
-        FakeDaemon::Send(request, net::ReplyTo(FrameType::kExtentBind),
-                         net::ExtentBindReply{1, 0, {}}.Encode());
-        return true;
-      case FrameType::kBatchRead:
-        return on_batch_(request, batch_count++);
-      case FrameType::kPing:
-        FakeDaemon::Send(request, net::ReplyTo(FrameType::kPing), {});
-        return true;
-      case FrameType::kCancel:
-        ++cancel_count;
-        if (on_cancel) on_cancel();
-        return true;
-      default:
-        return true;
-    }
-  }
-
-  static void Data(Request& request, std::byte value = std::byte{0x11}) {
-    const auto entries = net::BatchRead::Decode(request.body).value().entries;
-    for (std::uint32_t i = 0; i < entries.size(); ++i) {
-      const std::vector<std::byte> payload(entries[i].size_bytes, value);
-      FakeDaemon::Send(request, FrameType::kBatchData,
-                       net::BatchData{{{i, 0, entries[i].size_bytes}}}.Encode(), payload);
-    }
-  }
-  static void Done(Request& request) {
-    const auto entries = net::BatchRead::Decode(request.body).value().entries;
-    net::BatchDone done;
-    done.ok_count = static_cast<std::uint32_t>(entries.size());
-    for (const auto& entry : entries) done.size_bytes += entry.size_bytes;
-    FakeDaemon::Send(request, net::ReplyTo(FrameType::kBatchRead), done.Encode());
-  }
-  static void Answer(Request& request) {
-    Data(request);
-    Done(request);
-  }
-
-  std::atomic<int> batch_count = 0;
-  std::atomic<int> cancel_count = 0;
-  std::function<void()> on_cancel;
-
- private:
-  const OnBatch on_batch_;
-};
-
-// Requests that are answered later: a request is good as long as its connection.
-struct Held {
-  explicit Held(const Request& request)
-      : endpoint(request.endpoint),
-        header(request.header),
-        body(request.body),
-        connection(request.connection),
-        payloads(request.payloads) {}
-  void Answer() {
-    Request request{endpoint, header, body, connection, payloads, {}};
-    Script::Answer(request);
-  }
-  net::Endpoint& endpoint;
-  net::FrameHeader header;
-  std::vector<std::byte> body;
-  int connection;
-  std::deque<std::vector<std::byte>>& payloads;
-};
-
-class RemoteQueueTest : public testing::Test {
- protected:
-  struct Group {
-    explicit Group(std::uint64_t offset = 0) : memory(kEntry, std::byte{0xEE}) {
-      range = {0, offset, memory};
-      noted = std::make_unique<test::NotedGroup>(std::span(&range, 1));
-    }
-    bool is_good() const {
-      return noted->ended && *noted->ended && range.status == ErrorCode::kOk &&
-             std::ranges::all_of(memory, [](std::byte byte) { return byte == std::byte{0x11}; });
-    }
-    std::vector<std::byte> memory;
-    RangeRead range;
-    std::unique_ptr<test::NotedGroup> noted;
-  };
-
-  void Start(Script::OnBatch on_batch, std::chrono::milliseconds timeout = 10s,
-             std::uint64_t capabilities = net::kCapabilityCancel) {
-    script_.emplace(std::move(on_batch));
-    daemon_.emplace([this](Request& request) { return (*script_)(request); }, true, capabilities);
-    files_.emplace(net::Session::Get(daemon_->address()), test::OneFile(1'000'000), "location",
-                   SessionOptions{timeout});
-    queue_ = files_->MakeQueue(RangeReader::QueueUse::kAnyThread).value();
-  }
-  void TearDown() override {
-    queue_.reset();
-    files_.reset();
-    daemon_.reset();
-  }
-  Group& Submit() {
-    groups_.push_back(std::make_unique<Group>());
-    queue_->Submit(*groups_.back()->noted);
-    return *groups_.back();
-  }
-  void PollUntil(const std::function<bool()>& condition) {
-    const auto end = std::chrono::steady_clock::now() + 20s;
-    while (!condition() && std::chrono::steady_clock::now() < end) queue_->Poll(20ms);
-    ASSERT_TRUE(condition());
-  }
-  static bool Eventually(const std::function<bool()>& condition) {
-    const auto end = std::chrono::steady_clock::now() + 20s;
-    while (!condition() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(1ms);
-    return condition();
-  }
-  void PollUntilAllEnded() {
-    PollUntil([&] {
-      return std::ranges::all_of(groups_,
-                                 [](auto& group) { return group->noted->ended.has_value(); });
-    });
-  }
-
-  std::optional<Script> script_;
-  std::optional<FakeDaemon> daemon_;
-  std::optional<net::RemoteFiles> files_;
-  std::vector<std::unique_ptr<Group>> groups_;
-  std::unique_ptr<RangeQueue> queue_;
-};
 
 TEST_F(RemoteQueueTest, BatchesOfOneConnectionAreAnsweredInAnyOrder) {
   std::vector<Held> held;
@@ -603,122 +468,6 @@ TEST_F(RemoteQueueTest, ADeadlineThatPassesWhileGroupsAreCalledIsNotForgotten) {
   EXPECT_EQ(::poll(&ready, 1, 5'000), 1) << "nobody said so";
   PollUntilAllEnded();
   EXPECT_EQ(next.range.status, ErrorCode::kDeadlineExceeded);
-}
-
-// --- For callers with other daemons to turn to
-// ----------------------------------------------------
-
-class NoRetriesTest : public RemoteQueueTest {
- protected:
-  void Start(Script::OnBatch on_batch) {
-    RemoteQueueTest::Start(std::move(on_batch));
-    auto queue = std::make_unique<net::RemoteQueue>(*files_, net::RemoteQueue::Connects::kApart,
-                                                    net::RemoteQueue::Retries::kNever);
-    remote_ = queue.get();
-    queue_ = std::move(queue);
-  }
-  static ErrorCode EndOf(const Group& group) {
-    return *group.noted->ended ? ErrorCode::kOk : group.noted->ended->error().code;
-  }
-  net::RemoteQueue* remote_ = nullptr;
-};
-
-TEST_F(NoRetriesTest, ALostConnectionEndsItsGroupsAtOnceWithoutTellingOfRanges) {
-  Start([&](Request& request, int number) {
-    if (number == 0) Script::Answer(request);
-    return number == 0;
-  });
-  Submit();
-  PollUntilAllEnded();
-  EXPECT_TRUE(groups_[0]->is_good());
-  Group& lost = Submit();
-  const auto begin = std::chrono::steady_clock::now();
-  PollUntilAllEnded();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
-  EXPECT_EQ(EndOf(lost), ErrorCode::kUnavailable);
-  EXPECT_EQ(lost.noted->arrived_count, 0U);
-  EXPECT_EQ(script_->batch_count, 2);
-}
-
-TEST_F(NoRetriesTest, ADaemonThatIsGoneEndsAGroupLongBeforeTheTimeout) {
-  Start([](Request&, int) { return true; });
-  daemon_.reset();
-  const auto begin = std::chrono::steady_clock::now();
-  Group& group = Submit();
-  PollUntilAllEnded();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
-  EXPECT_EQ(EndOf(group), ErrorCode::kUnavailable);
-}
-
-TEST_F(NoRetriesTest, ABusyDaemonIsNotWaitedForAndSaysForHowLong) {
-  Start([&](Request& request, int) {
-    FakeDaemon::Send(request, FrameType::kBusy, net::Busy{3000}.Encode());
-    return true;
-  });
-  const auto begin = std::chrono::steady_clock::now();
-  Group& group = Submit();
-  PollUntilAllEnded();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 2s);
-  EXPECT_EQ(EndOf(group), ErrorCode::kUnavailable);
-  EXPECT_GE(remote_->busy_until(), begin + 3s);
-}
-
-TEST_F(NoRetriesTest, AnEntryThatTheDaemonIsTooBusyForEndsAlone) {
-  Start([&](Request& request, int) {
-    const std::vector<std::byte> payload(kEntry, std::byte{0x11});
-    FakeDaemon::Send(request, FrameType::kBatchData, net::BatchData{{{1, 0, kEntry}}}.Encode(),
-                     payload);
-    net::BatchDone done;
-    done.ok_count = done.failed_count = 1;
-    done.size_bytes = kEntry;
-    done.statuses = {net::EntryStatus::kBusy, net::EntryStatus::kOk};
-    FakeDaemon::Send(request, net::ReplyTo(FrameType::kBatchRead), done.Encode());
-    return true;
-  });
-  std::vector<std::byte> memory(2 * kEntry);
-  std::array<RangeRead, 2> ranges{RangeRead{0, 0, std::span(memory).first(kEntry)},
-                                  RangeRead{0, 5000, std::span(memory).last(kEntry)}};
-  test::NotedGroup group(ranges);
-  queue_->Submit(group);
-  PollUntil([&] { return group.ended.has_value(); });
-  EXPECT_TRUE(*group.ended);
-  EXPECT_EQ(group.arrived_count, 2U);
-  EXPECT_EQ(ranges[0].status, ErrorCode::kUnavailable);
-  EXPECT_EQ(ranges[1].status, ErrorCode::kOk);
-  EXPECT_EQ(script_->batch_count, 1);
-}
-
-TEST_F(NoRetriesTest, ADroppedConnectionEndsWhatIsUnderWayAndTheNextGroupHasANewOne) {
-  Start([&](Request& request, int number) {
-    if (number > 1) Script::Answer(request);
-    return true;
-  });
-  Group& first = Submit();
-  Group& second = Submit();
-  PollUntil([&] { return script_->batch_count == 2; });
-  remote_->DropConnection();
-  PollUntilAllEnded();
-  EXPECT_EQ(EndOf(first), ErrorCode::kUnavailable);
-  EXPECT_EQ(EndOf(second), ErrorCode::kUnavailable);
-  Group& third = Submit();
-  PollUntilAllEnded();
-  EXPECT_TRUE(third.is_good());
-  EXPECT_EQ(daemon_->connection_count(), 2);
-}
-
-TEST_F(NoRetriesTest, TheTimeOfTheLastBytesIsKnown) {
-  Start([&](Request& request, int number) {
-    if (number == 0) Script::Answer(request);
-    return true;
-  });
-  Submit();
-  PollUntilAllEnded();
-  EXPECT_LE(remote_->heard_at(), std::chrono::steady_clock::now());
-  Submit();
-  PollUntil([&] { return script_->batch_count == 2; });
-  const auto last = remote_->heard_at();
-  queue_->Poll(50ms);
-  EXPECT_EQ(remote_->heard_at(), last);
 }
 
 }  // namespace
