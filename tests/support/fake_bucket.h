@@ -5,6 +5,8 @@
 #include <httplib.h>
 
 #include <chrono>
+#include <cstddef>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -17,8 +19,9 @@
 
 namespace ffrecord::test {
 
-// An S3 server in this process with one bucket, "bucket", whose objects can be read: whole or in
-// ranges. It checks no signatures. Each object has an ETag, and If-Match is heeded.
+// An S3 server in this process with one bucket, "bucket", whose objects can be read, whole or in
+// ranges, listed, and made, at once or in parts. It checks no signatures. Each object has an ETag;
+// If-Match and If-None-Match are heeded.
 class FakeBucket {
  public:
   explicit FakeBucket(std::map<std::string, std::string> objects) : objects_(std::move(objects)) {
@@ -27,6 +30,8 @@ class FakeBucket {
       const auto found = objects_.find(request.matches[1]);
       if (refusal_ != 0) {
         reply.status = refusal_;
+      } else if (request.has_param("list-type")) {
+        reply.set_content(List(request.get_param_value("prefix")), "application/xml");
       } else if (found == objects_.end()) {
         reply.status = 404;
       } else {
@@ -39,6 +44,37 @@ class FakeBucket {
           reply.status = 412;
       }
     });
+    server_.Put("/bucket/(.*)", [this](const httplib::Request& request, httplib::Response& reply) {
+      const std::lock_guard lock(mutex_);
+      ++write_count_;
+      reply.set_header("ETag", '"' + std::to_string(Xxh3(AsBytes(request.body))) + '"');
+      if (!request.has_param("uploadId")) return Take(request, request.body, reply);
+      parts_[request.get_param_value("uploadId")]
+            [std::stoi(request.get_param_value("partNumber"))] = request.body;
+      if (on_part_) on_part_(objects_);
+    });
+    server_.Post("/bucket/(.*)", [this](const httplib::Request& request, httplib::Response& reply) {
+      const std::lock_guard lock(mutex_);
+      ++write_count_;
+      if (request.has_param("uploads")) {
+        const std::string id = "upload" + std::to_string(++last_upload_);
+        parts_[id];
+        reply.set_content("<R><UploadId>" + id + "</UploadId></R>", "application/xml");
+        return;
+      }
+      std::string whole;
+      for (const auto& [number, bytes] : parts_[request.get_param_value("uploadId")])
+        whole += bytes;
+      Take(request, std::move(whole), reply);
+      if (reply.status != 412) parts_.erase(request.get_param_value("uploadId"));
+    });
+    server_.Delete("/bucket/(.*)",
+                   [this](const httplib::Request& request, httplib::Response& reply) {
+                     const std::lock_guard lock(mutex_);
+                     parts_.erase(request.get_param_value("uploadId"));
+                     reply.status = 204;
+                   });
+    server_.set_payload_max_length(std::size_t{1} << 30);
     // A connection that stays open holds a thread.
     server_.new_task_queue = [] { return new httplib::ThreadPool(600); };
     server_.set_keep_alive_timeout(1);
@@ -58,7 +94,25 @@ class FakeBucket {
     const std::lock_guard lock(mutex_);
     objects_[key] = std::move(bytes);
   }
-  // From now on every request is answered so; 0: as it should be.
+  std::string Get(const std::string& key) {
+    const std::lock_guard lock(mutex_);
+    return objects_[key];
+  }
+  // Uploads in parts that have neither ended nor been given up.
+  std::size_t pending_count() {
+    const std::lock_guard lock(mutex_);
+    return parts_.size();
+  }
+  std::size_t write_count() {
+    const std::lock_guard lock(mutex_);
+    return write_count_;
+  }
+  // Is called with the objects when a part has come.
+  void OnPart(std::function<void(std::map<std::string, std::string>&)> call) {
+    const std::lock_guard lock(mutex_);
+    on_part_ = std::move(call);
+  }
+  // From now on every request to read is answered so; 0: as it should be.
   void Refuse(int status) {
     const std::lock_guard lock(mutex_);
     refusal_ = status;
@@ -70,7 +124,28 @@ class FakeBucket {
   }
 
  private:
+  // Makes the object, unless there is one and the request says that there shall be none.
+  void Take(const httplib::Request& request, std::string bytes, httplib::Response& reply) {
+    const std::string key = request.matches[1];
+    if (request.get_header_value("If-None-Match") == "*" && objects_.contains(key))
+      reply.status = 412;
+    else
+      objects_[key] = std::move(bytes);
+  }
+  std::string List(const std::string& prefix) const {
+    std::string list = "<ListBucketResult>";
+    for (const auto& [key, bytes] : objects_)
+      if (key.starts_with(prefix))
+        list += "<Contents><Key>" + key + "</Key><Size>" + std::to_string(bytes.size()) +
+                "</Size></Contents>";
+    return list + "</ListBucketResult>";
+  }
+
   std::mutex mutex_;
+  std::map<std::string, std::map<int, std::string>> parts_;  // By upload.
+  int last_upload_ = 0;
+  std::size_t write_count_ = 0;
+  std::function<void(std::map<std::string, std::string>&)> on_part_;
   std::map<std::string, std::string> objects_;
   int refusal_ = 0;
   httplib::Server server_;
