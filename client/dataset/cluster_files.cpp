@@ -43,10 +43,8 @@ class SlottedReplicas final : public net::ReplicaMap {
     for (const std::uint16_t slot : *slots_) {
       ClusterView::Candidates& candidates = candidates_[slot];
       if (!candidates.nodes.empty()) continue;
-      candidates = view.CandidatesOf(slot);
-      if (!has_origins) continue;
-      KeepFetchers(view, candidates.nodes);
-      candidates.owner_count = std::min<std::size_t>(candidates.owner_count, 1);
+      candidates = has_origins ? view.FetchersOf(slot) : view.CandidatesOf(slot);
+      if (has_origins) KeepFetchers(view, candidates.nodes);
     }
   }
 

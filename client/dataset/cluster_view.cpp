@@ -70,11 +70,22 @@ Result<ClusterView> NextView(const ClusterView* before, net::ClusterMapReply rep
 }
 
 ClusterView::Candidates ClusterView::CandidatesOf(std::uint32_t slot) const {
+  const auto owners = map.OwnersByAffinity(slot, reply.replicas);
+  auto order = map.OrderOf(slot);  // It begins with them.
+  std::ranges::copy(owners, order.begin());
+  return PlacesOf(order, owners.size());
+}
+
+ClusterView::Candidates ClusterView::FetchersOf(std::uint32_t slot) const {
+  return PlacesOf(map.FetchOrderOf(slot), 1);
+}
+
+ClusterView::Candidates ClusterView::PlacesOf(std::span<const std::uint16_t> order,
+                                              std::size_t owner_count) const {
   Candidates candidates;
-  const std::size_t row_size = std::min<std::size_t>(map.NodesOf(slot).size(), reply.replicas);
   std::size_t number = 0;
-  for (const std::uint16_t ordinal : map.OrderOf(slot)) {
-    const bool is_owner = number++ < row_size;
+  for (const std::uint16_t ordinal : order) {
+    const bool is_owner = number++ < owner_count;
     const auto* const node = FindNode(reply, map.nodes[ordinal].id);
     if (node == nullptr || node->address.empty()) continue;
     const auto place = FindPlace(places, *node);

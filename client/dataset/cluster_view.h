@@ -28,14 +28,17 @@ struct ClusterView {
   SlotMap map;                // Of the reply's version.
   std::vector<Place> places;  // Their indices are NodeIndex values.
 
-  // The places of nodes that may hold extents of this slot, its owners first, then the others as
-  // SlotMap::OrderOf has them, at most ReplicaMap::kCandidatesMax. Nodes without an address are
-  // left out.
+  // The places of nodes that may hold extents of this slot, its owners first, as
+  // SlotMap::OwnersByAffinity has them, then the others as SlotMap::OrderOf has them, at most
+  // ReplicaMap::kCandidatesMax. Nodes without an address are left out.
   struct Candidates {
     std::vector<net::NodeIndex> nodes;
     std::size_t owner_count = 0;
   };
   Candidates CandidatesOf(std::uint32_t slot) const;
+  // Those that are to fetch what has an origin, as SlotMap::FetchOrderOf has them; the first one
+  // counts as the owner.
+  Candidates FetchersOf(std::uint32_t slot) const;
   // As the nodes said last.
   bool IsUp(net::NodeIndex place) const;
 
@@ -49,6 +52,9 @@ struct ClusterView {
     std::string domain;
   };
   std::vector<Target> TargetsOf(std::uint32_t slot) const;
+
+ private:
+  Candidates PlacesOf(std::span<const std::uint16_t> order, std::size_t owner_count) const;
 };
 
 // The view after `before` (null: the first), from an answer of a node and the payload beside it;

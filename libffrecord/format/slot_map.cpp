@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -116,23 +117,50 @@ std::uint16_t SlotMap::Find(std::string_view node_id) const noexcept {
   return static_cast<std::uint16_t>(found - nodes.begin());
 }
 
+namespace {
+
+// Of equal ones the first in the map comes first.
+std::vector<std::uint16_t> ByAffinity(const SlotMap& map, std::uint32_t slot,
+                                      std::span<const std::uint16_t> of) {
+  std::vector<std::pair<std::uint64_t, std::uint16_t>> nodes;
+  for (const std::uint16_t node : of)
+    nodes.emplace_back(~SlotAffinity(slot, map.nodes[node].id), node);
+  std::ranges::sort(nodes);
+  std::vector<std::uint16_t> order;
+  for (const auto& [affinity, node] : nodes) order.push_back(node);
+  return order;
+}
+
+std::vector<std::uint16_t> AllByAffinity(const SlotMap& map, std::uint32_t slot) {
+  std::vector<std::uint16_t> all(map.nodes.size());
+  std::iota(all.begin(), all.end(), std::uint16_t{0});
+  return ByAffinity(map, slot, all);
+}
+
+}  // namespace
+
 std::vector<std::uint16_t> SlotMap::OrderOf(std::uint32_t slot) const {
   const auto row = NodesOf(slot);
   std::vector<std::uint16_t> order(row.begin(), row.end());
   std::set<std::string_view> domains;
   for (const std::uint16_t node : row) domains.insert(nodes[node].domain);
 
-  std::vector<std::pair<std::uint64_t, std::uint16_t>> others;
-  for (std::uint16_t node = 0; node < nodes.size(); ++node)
-    if (std::ranges::find(row, node) == row.end())
-      others.emplace_back(SlotAffinity(slot, nodes[node].id), node);
-  std::ranges::sort(others, [](const auto& one, const auto& other) {
-    return one.first != other.first ? one.first > other.first : one.second < other.second;
-  });
   std::vector<std::uint16_t> rest;
-  for (const auto& [affinity, node] : others)
-    (domains.insert(nodes[node].domain).second ? order : rest).push_back(node);
+  for (const std::uint16_t node : AllByAffinity(*this, slot))
+    if (std::ranges::find(row, node) == row.end())
+      (domains.insert(nodes[node].domain).second ? order : rest).push_back(node);
   order.insert(order.end(), rest.begin(), rest.end());
+  return order;
+}
+
+std::vector<std::uint16_t> SlotMap::OwnersByAffinity(std::uint32_t slot, std::size_t count) const {
+  const auto row = NodesOf(slot);
+  return ByAffinity(*this, slot, row.first(std::min(row.size(), count)));
+}
+
+std::vector<std::uint16_t> SlotMap::FetchOrderOf(std::uint32_t slot) const {
+  auto order = AllByAffinity(*this, slot);
+  std::ranges::stable_partition(order, [&](std::uint16_t node) { return nodes[node].weight > 0; });
   return order;
 }
 

@@ -57,6 +57,14 @@ struct SlotMap {
   // order does not have yet, then the rest; both of the latter by descending SlotAffinity. A writer
   // takes the first N that are up; a reader that does not find an extent goes on along the list.
   std::vector<std::uint16_t> OrderOf(std::uint32_t slot) const;
+  // The first `count` nodes of the slot's row, by descending SlotAffinity. Readers that all want
+  // the same one of an extent's owners take the first that is up: so each node is wanted equally
+  // often.
+  std::vector<std::uint16_t> OwnersByAffinity(std::uint32_t slot, std::size_t count) const;
+  // All nodes in the order in which they are to fetch the extents of this slot that have an origin:
+  // by descending SlotAffinity, those of weight 0 last. Rows are even as a whole, and their first
+  // places are not: so one node might have to fetch everything.
+  std::vector<std::uint16_t> FetchOrderOf(std::uint32_t slot) const;
 
   bool operator==(const SlotMap&) const = default;
 };

@@ -304,21 +304,16 @@ ClusterStatePtr ClusterService::state() const {
   return state_;
 }
 
-bool ClusterService::IsFirstUp(const ExtentId& id) const {
+bool ClusterService::IsPreferredOwner(const ExtentId& id) const {
   const ClusterStatePtr known = state();
   const auto is_up = [&](const std::string& node) {
     const auto found =
         std::ranges::lower_bound(known->nodes, node, {}, &net::ClusterMapReply::Node::id);
     return found != known->nodes.end() && found->id == node && found->is_up;
   };
-  // Nearly always the slot's row tells: the order of all nodes takes longer to find.
   const SlotMap& map = known->slots->map;
-  for (const std::uint16_t ordinal : map.NodesOf(SlotOf(id))) {
-    const std::string& node = map.nodes[ordinal].id;
-    if (node == options_.node) return true;
-    if (is_up(node)) return false;
-  }
-  for (const std::string& node : known->slots->CandidatesOf(id)) {
+  for (const std::uint16_t owner : map.OwnersByAffinity(SlotOf(id), options_.replicas)) {
+    const std::string& node = map.nodes[owner].id;
     if (node == options_.node) return true;
     if (is_up(node)) return false;
   }

@@ -93,8 +93,8 @@ class ClusterService {
   // Of the daemon's own names; null: it does not adopt.
   const Adoption* adoption() const noexcept { return adoption_.get(); }
   NodeExtents& extents() noexcept { return extents_; }
-  // This node is the first of those to hold the extent that is up, as far as it knows.
-  bool IsFirstUp(const ExtentId& id) const;
+  // Of the owners of the extent that are up, this node is the one that readers with a hint ask.
+  bool IsPreferredOwner(const ExtentId& id) const;
   // What other nodes hold, for one who plans. Borrows the service.
   std::shared_ptr<PeerRanges> MakePeerRanges() const;
   // The machines believe in this node's lease.

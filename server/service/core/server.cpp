@@ -199,7 +199,7 @@ PlannedDatasets::Source Server::Impl::PlannedInCluster() {
                                                     std::span<std::byte> destination) {
                   return ranges->Read(id, offset_bytes, destination);
                 },
-                [&service](const ExtentId& id) { return service.IsFirstUp(id); }};
+                [&service](const ExtentId& id) { return service.IsPreferredOwner(id); }};
           }};
 }
 

@@ -537,7 +537,7 @@ TEST_F(OriginTest, AnyNodeThatIsLeftFetchesWhatTheFirstFourHad) {
   ASSERT_TRUE(Publish("a", Paths()));
   const auto manifest = Client().Resolve(AddressOf(nodes_[0]), "a").value();
   const SlotMap map = Client().GetMap(AddressOf(nodes_[0])).value().slots;
-  const auto order = map.OrderOf(SlotOf(manifest.files[0].extents[0].id));
+  const auto order = map.FetchOrderOf(SlotOf(manifest.files[0].extents[0].id));
   for (const std::uint16_t ordinal : std::span(order).first(4))
     std::ranges::find(nodes_, map.nodes[ordinal].id, &Node::id)->daemon.reset();
   std::erase_if(nodes_, [](const Node& node) { return node.daemon == nullptr; });

@@ -8,7 +8,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <set>
 
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/endian.h"
@@ -74,6 +76,26 @@ TEST(SlotMapTest, TheOrderBeginsWithTheRowThenWithOtherDomains) {
   // Of b and c, which share a domain, the one with more affinity comes before the other.
   const bool is_b_first = SlotAffinity(5, "b") > SlotAffinity(5, "c");
   EXPECT_EQ(order.back(), is_b_first ? 2 : 1);
+}
+
+// Though the first node of each row is the same one.
+TEST(SlotMapTest, FetchesAreSpreadOverAllNodesThatTakeExtents) {
+  SlotMap map;
+  map.row_size = 3;
+  for (const char* const id : {"n1", "n2", "n3", "n4"}) map.nodes.push_back({id, id, 1});
+  map.nodes[3].weight = 0;
+  for (std::uint32_t slot = 0; slot < kSlotCount; ++slot)
+    map.rows.insert(map.rows.end(), {0, 1, 2});
+
+  std::array<std::uint32_t, 4> counts{};
+  for (std::uint32_t slot = 0; slot < kSlotCount; ++slot) {
+    const auto order = map.FetchOrderOf(slot);
+    ASSERT_EQ(std::set(order.begin(), order.end()).size(), 4U);
+    EXPECT_EQ(order.back(), 3);
+    ++counts[order.front()];
+  }
+  for (const std::size_t node : {0U, 1U, 2U})
+    EXPECT_NEAR(counts[node], kSlotCount / 3, 150) << node;
 }
 
 TEST(SlotMapTest, NoChangedByteIsAccepted) {
