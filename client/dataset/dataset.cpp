@@ -133,6 +133,25 @@ Result<void> PublishAt(const Place& place, std::span<const std::filesystem::path
   return {};
 }
 
+// As PublishAt. What lies on nodes that were lost between its upload and the commit goes to others
+// then: what is still there is not sent again.
+Result<void> PublishPatiently(const Place& place, std::span<const std::filesystem::path> files,
+                              std::uint64_t upload_id, bool replace, const SessionOptions& options,
+                              const Upload::Progress& tell) {
+  constexpr int kTriesMax = 3;
+  for (int tries = 1;; ++tries) {
+    auto published = PublishAt(place, files, upload_id, replace, options, tell);
+    const bool may_help = !published && published.error().code == ErrorCode::kConflict &&
+                          place.daemons.cluster != nullptr && tries < kTriesMax;
+    if (!may_help) return published;
+    // The name is another's, who was faster.
+    if (!replace && Catalog(place.daemons).Resolve(place.location.name, After(options)))
+      return published;
+    // The upload may have been given up.
+    if (tries > 1) upload_id = std::max<std::uint64_t>(RandomNumber(), 1);
+  }
+}
+
 Result<PublishedFiles> OpenAtCluster(std::shared_ptr<Cluster> cluster,
                                      const net::Location& location, const SessionOptions& options) {
   auto resolved = FFR_TRY(Catalog(cluster).Resolve(location.name, After(options)));
@@ -236,10 +255,13 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
   std::uint64_t done = 0;
   std::string before;  // Where it is published by now.
   for (const Place& place : places) {
+    std::uint64_t told = 0;  // What is sent again is not told of again.
     const auto tell = [&](std::uint64_t of_this) {
-      if (progress) progress(done + of_this, size_bytes * places.size());
+      if (!progress || of_this < told) return;
+      progress(done + of_this, size_bytes * places.size());
+      told = of_this;
     };
-    auto published = PublishAt(place, files, upload_id, replace, options, tell);
+    auto published = PublishPatiently(place, files, upload_id, replace, options, tell);
     if (!published && !before.empty())
       return Error{published.error().code,
                    published.error().message + "; it is published at " + before +
