@@ -14,6 +14,9 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{5};
 constexpr std::chrono::milliseconds kRetry{500};
+// How long the manifests of all names are waited for: less than a client waits for one node, so
+// that it hears which are missing.
+constexpr std::chrono::seconds kManifestsPatience{8};
 // How long a manifest is sought in vain until its name may be removed without it.
 constexpr std::chrono::seconds kLostPatience{60};
 // The number of the file, in an upload, that holds a manifest.
@@ -172,7 +175,13 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
   // A node that is away for a while may have it.
   const bool removes_lost = request_.mode == Mode::kRemove && shown && !shown->manifest &&
                             shown->lost_since && now - *shown->lost_since >= kLostPatience;
-  if (!view.names.IsComplete() && !removes_lost) return Again(now + kRetry / 5);
+  if (!view.names.IsComplete() && !removes_lost) {
+    if (!hindered_since_) hindered_since_ = now;
+    if (now - *hindered_since_ < kManifestsPatience) return Again(now + kRetry / 5);
+    return Fail(ErrorCode::kUnavailable,
+                request_.name + " cannot be changed now" + Hindrance(view));
+  }
+  hindered_since_.reset();
   compares_.clear();
   uploads_.clear();
   sought_.clear();

@@ -107,6 +107,8 @@ class Publication {
   bool has_tried_ = false;        // A commit of ours may have had its effect.
   std::uint64_t in_doubt_ = 0;    // Of the name that a removal without an answer may have removed.
   std::uint64_t lost_count_ = 0;  // Commits that lost to others.
+  // Since then some name's manifest has been missing.
+  std::optional<TimePoint> hindered_since_;
   TimePoint next_{};
   std::optional<DatasetManifest> manifest_;
   std::string doubted_;  // The key of an upload that the mirror does not show,

@@ -171,6 +171,28 @@ TEST_F(ClusterRestoreTest, WhatWasDroppedAndIsStillThereComesBackWithItsName) {
   ExpectReadable("train/a", manifest.value(), extents);
 }
 
+// Clients ask another node after ten seconds.
+TEST_F(ClusterRestoreTest, APublicationSaysInTimeWhoseListOfFilesIsMissing) {
+  const auto manifest = Client().Upload(SomeExtents(1, 1'000));
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  ASSERT_TRUE(Client().Publish(AddressOf(0), "train/a", manifest.value()));
+  Snapshot();
+  ASSERT_TRUE(Client().Remove(AddressOf(0), "train/a"));
+  ASSERT_TRUE(Eventually([&] {
+    return std::ranges::all_of(nodes_, [](const Node& node) { return ExtentsOf(node).empty(); });
+  }));
+  ReplaceStore("older.sqlite");
+  ASSERT_TRUE(AllFrozen());
+  const auto other = Client().Upload(SomeExtents(1, 2'000));
+  ASSERT_TRUE(other) << other.error().message;
+
+  const auto refused = Client().Publish(AddressOf(0), "train/b", other.value());
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("train/a"), std::string::npos) << refused.error().message;
+}
+
 TEST_F(ClusterRestoreTest, NodesThatWereDownNoticeAsWell) {
   const auto extents = SomeExtents(2, 50'000);
   const auto manifest = Client().Upload(extents);
