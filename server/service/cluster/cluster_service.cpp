@@ -100,7 +100,7 @@ ClusterService::ClusterService(const Options& options, std::shared_ptr<MetaStore
             const ClusterStatePtr known = state();
             return Peers::Place{known->AddressOf(node), known->cluster, known->map_version()};
           },
-          options.pull_bytes_per_s) {}
+          options.pull_bytes_per_s, options.pull_clock) {}
 
 void ClusterService::Stop() {
   if (!thread_.joinable()) return;

@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "libffrecord/base/patience.h"
@@ -110,12 +109,12 @@ Result<std::vector<std::byte>> Peers::Pull(const ManifestExtent& extent,
 }
 
 Result<void> Peers::AwaitPull(std::uint64_t size_bytes) {
-  const auto at = pull_pace_.Take(PullPace::Time::clock::now(), size_bytes);
+  const auto at = pull_pace_.Take(pull_clock_.now(), size_bytes);
   for (;;) {
-    const auto now = PullPace::Time::clock::now();
+    const auto now = pull_clock_.now();
     if (now >= at) return {};
     if (Patience::OfThread().IsOver()) return Error{ErrorCode::kUnavailable, "the daemon stops"};
-    std::this_thread::sleep_for(std::min<PullPace::Time::duration>(at - now, Patience::kInterval));
+    pull_clock_.sleep(std::min<PullPace::Time::duration>(at - now, Patience::kInterval));
   }
 }
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
+#include <thread>
 
 namespace ffrecord::server {
 
@@ -34,6 +36,15 @@ class PullPace {
   const std::uint64_t bytes_per_s_;
   std::mutex mutex_;
   Time free_at_{};  // When the bytes that were taken have had their time.
+};
+
+// The time that copies go by; tests have one of their own. Both are called from any thread.
+struct PullClock {
+  std::function<PullPace::Time()> now = [] { return PullPace::Time::clock::now(); };
+  // Waits for so long at most.
+  std::function<void(PullPace::Time::duration)> sleep = [](PullPace::Time::duration time) {
+    std::this_thread::sleep_for(time);
+  };
 };
 
 }  // namespace ffrecord::server
