@@ -92,7 +92,8 @@ TEST(DiskReaderTest, ADiskThatHangsLeavesOthersTheirPart) {
   EXPECT_TRUE(reader.HasRoomFor(*good));
   std::vector<DiskReader::Completed> completed;
   for (std::uint32_t i = 0; i < 200; ++i) reader.Start({1, 2, i}, {&good, 0, 1000});
-  for (int i = 0; i < 20'000 && completed.size() < 200; ++i) ASSERT_TRUE(reader.Poll(1ms, completed));
+  for (int i = 0; i < 20'000 && completed.size() < 200; ++i)
+    ASSERT_TRUE(reader.Poll(1ms, completed));
   ASSERT_EQ(completed.size(), 200U);
   for (const auto& one : completed) EXPECT_EQ(one.ticket.batch, 2U);
 
