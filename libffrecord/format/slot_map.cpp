@@ -160,7 +160,8 @@ std::vector<std::uint16_t> SlotMap::OwnersByAffinity(std::uint32_t slot, std::si
 
 std::vector<std::uint16_t> SlotMap::FetchOrderOf(std::uint32_t slot) const {
   auto order = AllByAffinity(*this, slot);
-  std::ranges::stable_partition(order, [&](std::uint16_t node) { return nodes[node].weight > 0; });
+  std::stable_partition(order.begin(), order.end(),
+                        [&](std::uint16_t node) { return nodes[node].weight > 0; });
   return order;
 }
 

@@ -32,8 +32,7 @@ std::vector<IndexPart> LackingParts(const RecordReader::Impl& reader,
     reader.indexes[file]->AddLacking(index - file_begin, parts);
   }
   std::ranges::sort(parts, {}, [](const auto& part) { return std::tuple(part.file, part.number); });
-  const auto same = std::ranges::unique(parts, IsSamePart);
-  parts.erase(same.begin(), same.end());
+  parts.erase(std::unique(parts.begin(), parts.end(), IsSamePart), parts.end());
   return parts;
 }
 
