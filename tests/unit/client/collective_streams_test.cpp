@@ -100,7 +100,7 @@ TEST(CollectiveStreamsTest, ASlowStreamCarriesLessThanTheOthers) {
 
 // The root of a broadcast takes nothing in; that others take from it is what moves.
 TEST(CollectiveStreamsTest, WhoOnlySendsHasTimeAsLongAsItIsTakenFrom) {
-  RelayedPair pair({.timeout = 3s, .algorithm = Algorithm::kRing},
+  RelayedPair pair({.timeout = 6s, .algorithm = Algorithm::kRing},
                    [](std::size_t) { return Relay::Fault{.bytes_per_s = 2 << 20}; });
   pair.group.ForEach([](std::uint32_t rank, CollectiveEngine& engine) {
     std::vector<std::byte> data(16 << 20, std::byte(1 - rank));
