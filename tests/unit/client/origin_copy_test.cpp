@@ -41,7 +41,7 @@ class OriginCopyTest : public testing::TestWithParam<std::size_t> {
   Result<std::vector<std::string>> Copy() {
     std::uint64_t told = 0;
     SessionOptions options;
-    options.timeout = std::chrono::seconds(30);
+    options.timeout = std::chrono::seconds(120);
     auto copied = CopyToOrigin({&file_, 1}, "s3://bucket/data/", options, [&](std::uint64_t done) {
       EXPECT_GE(done, told);
       told = done;

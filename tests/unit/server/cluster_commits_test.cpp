@@ -254,7 +254,7 @@ TEST_F(ClusterPublicationTest, ALostManifestIsNamedWhereItKeepsOthersFromBeingPu
   one_.Run(61s);
   const auto result = Outcome();
   ASSERT_TRUE(result && !*result);
-  EXPECT_EQ(result->error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(result->error().code, ErrorCode::kUnavailable);
   EXPECT_NE(result->error().message.find("(other)"), std::string::npos) << result->error().message;
 }
 
