@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fake_daemon.h"
+#include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/protocol/messages.h"
 
 namespace ffrecord::test {
