@@ -138,7 +138,7 @@ struct Answer {
 // What the machines of one node want done, numbered for all of them together.
 class Outbox {
  public:
-  // Of several outboxes whose answers come together, each has numbers of its own.
+  // Outboxes whose answers come together have different numbers.
   explicit Outbox(CallId before_first = 0) : last_(before_first) {}
 
   CallId Ask(Call call, TimePoint deadline = TimePoint::max()) {

@@ -297,7 +297,7 @@ bool Publication::CheckFetched(const View& view) {
   return CheckSources(view);
 }
 
-// Whoever gave an extent of another name a source of their choice would have all read from there.
+// A publisher could otherwise have the readers of another name read from a place of their choice.
 bool Publication::CheckSources(const View& view) {
   Sources sources;
   auto other = FindOther(*manifest_, sources, /*adds=*/true);

@@ -110,7 +110,7 @@ class ReplicaHealth {
     kept_ = node;
     keeps_order_ = false;
   }
-  // Of each extent the first owner that is well is asked: it reads that extent ahead.
+  // The first owner of each extent that is well is asked: it reads that extent ahead.
   void KeepToOrder() noexcept {
     kept_.reset();
     keeps_order_ = true;

@@ -24,7 +24,7 @@ std::vector<IndexPart> LackingParts(const RecordReader::Impl& reader,
 class IndexFailures {
  public:
   // Ignores kIo and kCorruption: one bad block must not cost all records of a part, and other
-  // copies of the file may be whole. Who looks such a record up reads the part again, and waits.
+  // copies of the file may be whole. A look-up of such a record reads the part again, and waits.
   void Note(const IndexPart& part, ErrorCode status);
   bool empty() const noexcept { return failures_.empty(); }
   // Why the record cannot be located; kOk: it can, or was not tried.
