@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <thread>
 
@@ -142,11 +143,12 @@ TEST_F(ClusterReportsTest, SlotsAndPlanTellOfANodeThatIsDown) {
 
 class ClusterScrubbingTest : public test::DaemonCluster {
  protected:
+  static constexpr std::size_t kExtentBytes = 100'000;
   void StartScrubbed() {
     Server::Options options;
     options.scrub.period = 500ms;
     StartNodes(2, options);
-    const auto uploaded = Client().Upload(SomeExtents(1, 100'000));
+    const auto uploaded = Client().Upload(SomeExtents(1, kExtentBytes));
     ASSERT_TRUE(uploaded) << uploaded.error().message;
     ASSERT_TRUE(Client().Publish(AddressOf(nodes_[0]), "train/a", uploaded.value()));
     extent_ = test::ExtentsOf(uploaded.value()).front();
@@ -221,7 +223,7 @@ TEST_F(ClusterScrubbingTest, AnExtentThatWasFoundDamagedDoesNotCountAsUploaded) 
   EXPECT_EQ(stored.error().code, ErrorCode::kUnavailable) << stored.error().message;
 }
 
-TEST_F(ClusterScrubbingTest, AnExtentThatWasBoundBeforeItWasFoundDamagedIsNotServed) {
+TEST_F(ClusterScrubbingTest, DamagedBytesThatWereBoundBeforeAreNotServed) {
   StartScrubbed();
   const auto channel = Client().Connect(AddressOf(nodes_[1])).value();
   const auto bound =
@@ -237,6 +239,14 @@ TEST_F(ClusterScrubbingTest, AnExtentThatWasBoundBeforeItWasFoundDamagedIsNotSer
   const auto header = channel->Receive(request, test::Within(20s), "a batch");
 
   ASSERT_TRUE(header) << header.error().message;
+  if (header.value().type == net::FrameType::kBatchData) {
+    // The connection has been given the one that replaced it.
+    std::string read(header.value().payload_size_bytes, '\0');
+    const std::array place{std::as_writable_bytes(std::span(read))};
+    ASSERT_TRUE(channel->ReceivePayload(place, test::Within(20s)));
+    EXPECT_EQ(read, SomeExtents(1, kExtentBytes).front().substr(0, 8000));
+    return;
+  }
   ASSERT_EQ(header.value().type, net::ReplyTo(net::FrameType::kBatchRead));
   const auto done = net::BatchDone::Decode(channel->body());
   ASSERT_TRUE(done && done.value().statuses.size() == 1);

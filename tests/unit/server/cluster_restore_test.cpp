@@ -183,6 +183,7 @@ TEST_F(ClusterRestoreTest, APublicationSaysInTimeWhoseListOfFilesIsMissing) {
   }));
   ReplaceStore("older.sqlite");
   ASSERT_TRUE(AllFrozen());
+  ASSERT_TRUE(WaitForNodes(3));  // The older store has none of their leases.
   const auto other = Client().Upload(SomeExtents(1, 2'000));
   ASSERT_TRUE(other) << other.error().message;
 
