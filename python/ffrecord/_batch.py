@@ -123,7 +123,7 @@ class Batch(Sequence[Sample]):
 
     def pin_memory(self) -> "Batch":
         """Copy into page-locked memory; torch's loader calls this; needs a GPU."""
-        from ffrecord.torch._pinning import pinned
+        from ffrecord.torch._placing import pinned
 
         return pinned(self)
 

@@ -170,11 +170,3 @@ def test_a_memory_limit_is_any_number_of_bytes_from_one_on(path: Path) -> None:
         )
         assert labels(loader) == expected()
         loader.close()
-
-
-def test_a_device_that_is_not_there_is_refused(path: Path) -> None:
-    with pytest.raises(ValueError, match="CUDA"):
-        DataLoader(Dataset(path), device="meta")
-    if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="CUDA"):
-            DataLoader(Dataset(path), device="cuda")

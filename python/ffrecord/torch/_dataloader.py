@@ -22,7 +22,8 @@ from ffrecord.torch._collate import collate, convert
 from ffrecord.torch._dataset import Dataset
 from ffrecord.torch._frameworks import Accelerated, Share, is_held_back_by
 from ffrecord.torch._handover import CrossingCollate, Placed, Told
-from ffrecord.torch._pinning import on_device
+from ffrecord.torch._placing import accelerator, on_device
+from ffrecord.torch._profiling import profiled
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._steps import Steps, Walk
 from ffrecord.torch._threads import Threads
@@ -92,8 +93,10 @@ class DataLoader(data.DataLoader[Any]):
                 torch's operators run in parallel, and with a `Sampler`, reading ahead does not stop
                 at the end of an epoch.
             memory_limit_bytes: for batches that threads have read ahead, per iterator.
-            device: a GPU to copy batches to, one ahead, on a stream of its own; with "cpu" they
-                stay where they are.
+            device: the accelerator to copy batches to, one ahead, on a stream of its own, as
+                `torch.accelerator.current_accelerator()` names it; with "cpu" they stay where they
+                are. Copies overlap with kernels if the batches are in page-locked memory
+                (`pin_memory=True`).
             options: torch's other options; with threads there are no processes to apply them to.
         """
         if mode not in ("workers", "threads"):
@@ -108,10 +111,7 @@ class DataLoader(data.DataLoader[Any]):
             useless = {"worker_init_fn": worker_init_fn, "persistent_workers": persistent_workers}
             if names := sorted([*options, *(name for name, value in useless.items() if value)]):
                 raise ValueError(f"mode='threads' has no processes for {', '.join(names)}")
-        wanted = torch.device("cpu" if device is None else device)
-        self._device = None if wanted.type == "cpu" else wanted
-        if self._device is not None and (wanted.type != "cuda" or not torch.cuda.is_available()):
-            raise ValueError(f"device is {device}: batches can be copied to a CUDA device only")
+        self._device = accelerator(device)
         if isinstance(collate_fn, CrossingCollate):  # When this loader is made from another one.
             collate_fn = collate_fn.collate_fn
         if processes:
@@ -379,7 +379,8 @@ class DataLoader(data.DataLoader[Any]):
                     begin = time.perf_counter_ns()
                     if self._delivered and begin > end:
                         self.stages.add("user", end, begin)
-                    found = next(batches, None)
+                    with profiled("wait for a batch"):
+                        found = next(batches, None)
                     end = time.perf_counter_ns()
                     if found is None:
                         delivery.finish()

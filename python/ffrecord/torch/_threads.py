@@ -19,7 +19,7 @@ from ffrecord.errors import CorruptionError
 from ffrecord.torch._collate import collate
 from ffrecord.torch._dataset import ConcatDataset, Dataset, Subset
 from ffrecord.torch._handover import CrossingCollate
-from ffrecord.torch._pinning import size_of
+from ffrecord.torch._placing import current_accelerator, size_of
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._stream import Stream, source_of
 
@@ -265,7 +265,7 @@ class _Loads:
 
 
 def _pins(loader: Any) -> bool:  # noqa: ANN401 - a `DataLoader`
-    return bool(loader.pin_memory and torch.cuda.is_available())
+    return bool(loader.pin_memory) and current_accelerator() is not None
 
 
 def _collates_plainly(loader: Any) -> bool:  # noqa: ANN401 - likewise

@@ -1,0 +1,232 @@
+"""Batches on an accelerator: copied one ahead, and handed over without waiting.
+
+Names no kind of device. PyTorch's module of the device (`torch.cuda`, `torch.xpu`, ...) has its
+streams and events; a device whose module has none, such as MPS, is copied to in the order of the
+program.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ffrecord import _ffrecord
+from ffrecord._batch import Batch
+from ffrecord.torch._profiling import profiled
+
+
+def pinned(batch: Batch) -> Batch:
+    """A copy of a batch in page-locked memory."""
+    data, offsets = batch.data, batch.offsets
+    locked = torch.from_numpy(np.require(data, requirements="W")).pin_memory().numpy()
+    inner = _ffrecord.Batch.over(
+        locked, offsets[:-1], np.diff(offsets), batch.status, batch.inner_schema
+    )
+    made = Batch(inner, batch.indices, batch.inner_schema, batch.column_types, batch.columns)
+    locked_values = {
+        name: torch.from_numpy(values).pin_memory().numpy() if _is_array(values) else values
+        for name, values in batch.decoded.items()
+    }
+    return made.with_decoded(locked_values, batch.reasons)
+
+
+def _is_array(values: Any) -> bool:  # noqa: ANN401 - a decoder's own
+    return isinstance(values, np.ndarray)
+
+
+def accelerator(wanted: torch.device | str | None) -> torch.device | None:
+    """The device that batches are to be copied to; None if they stay where they are.
+
+    Raises:
+        ValueError: PyTorch has no such device on this machine.
+    """
+    device = torch.device("cpu" if wanted is None else wanted)
+    if device.type == "cpu":
+        return None
+    if _is_there(device):
+        return device
+    found = current_accelerator()
+    raise ValueError(
+        f"device is {wanted}: PyTorch {torch.__version__} finds no such device on this machine; "
+        f"it finds {found or 'no accelerator, so leave device out'}"
+    )
+
+
+def _is_there(device: torch.device) -> bool:
+    module = getattr(torch, device.type, None)  # Without importing what a kind may want.
+    is_available = getattr(module, "is_available", None)
+    if is_available is None or not is_available():
+        return False
+    return device.index is None or device.index < module.device_count()  # type: ignore[union-attr]
+
+
+def current_accelerator() -> torch.device | None:
+    """What `torch.accelerator.current_accelerator()` finds; None if there is no accelerator."""
+    if hasattr(torch, "accelerator"):
+        found: torch.device | None = torch.accelerator.current_accelerator(check_available=True)
+        return found
+    return torch.device("cuda") if torch.cuda.is_available() else None  # Before 2.6.
+
+
+class Streams:
+    """The streams of a device, and copies on them."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Make the stream for copies."""
+        self.device = device
+        self._module: Any = getattr(torch, device.type, None)
+        has_streams = hasattr(self._module, "Stream")
+        self._copies: Any = self._module.Stream(device) if has_streams else None
+
+    def copying(self) -> AbstractContextManager[Any]:
+        """What is copied in the block is copied on the stream for copies."""
+        if self._copies is None:
+            return nullcontext()
+        context: AbstractContextManager[Any] = self._module.stream(self._copies)
+        return context
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy on the device, which is there once the stream has come so far.
+
+        It may be read from `tensor` until then, if that is page-locked.
+        """
+        return tensor.to(self.device, non_blocking=self._copies is not None)
+
+    def mark(self) -> Any:  # noqa: ANN401 - an event of the device's module
+        """An event behind what is on the stream for copies now; None if nothing has to be awaited.
+
+        Its `query()` says whether it has come, `synchronize()` waits for it.
+        """
+        return None if self._copies is None else self._copies.record_event()
+
+    def hand_over(self, event: Any, tensors: list[torch.Tensor]) -> None:  # noqa: ANN401
+        """Let the caller's stream go on behind `event`, and keep the tensors' memory for it."""
+        if event is None:
+            return
+        consumer = self._module.current_stream(self.device)
+        consumer.wait_event(event)
+        for tensor in tensors:
+            # The next copy must not reuse its memory while the consumer's kernels read it.
+            tensor.record_stream(consumer)
+
+
+# Batches whose copies have not ended, the one that is handed over last among them.
+_UNDER_WAY_MAX = 3
+
+
+class _Copied(NamedTuple):
+    """A batch on its way to the device."""
+
+    value: Any
+    """What the consumer gets,"""
+    source: Any
+    """what it is copied from,"""
+    event: Any
+    """and when that has ended."""
+
+
+def on_device(
+    batches: Iterator[tuple[Any, Any]], device: torch.device, streams: Streams | None = None
+) -> Iterator[tuple[Any, Any]]:
+    """Copy batches to a device, one ahead; each comes with something that is passed on as it is.
+
+    Copies overlap with the consumer's kernels if the batches are pinned. What fails is raised after
+    the batches before it.
+    """
+    streams = streams or Streams(device)
+    ahead: deque[tuple[Any, _Copied]] = deque()
+    # Whose bytes may still be read: memory of ours that is used again must not be freed before.
+    sources: deque[_Copied] = deque()
+    failure: Exception | None = None
+    try:
+        while failure is None:
+            try:
+                place, batch = next(batches)
+            except StopIteration:
+                break
+            except Exception as error:
+                failure = error
+                break
+            copied = _begin(batch, streams)
+            sources.append(copied)
+            ahead.append((place, copied))
+            del batch, copied
+            if len(ahead) == 2:
+                yield _end(ahead.popleft(), streams)
+            _let_go(sources)
+        while ahead:
+            yield _end(ahead.popleft(), streams)
+        if failure is not None:
+            raise failure
+    finally:
+        for copied in sources:
+            if copied.event is not None:
+                copied.event.synchronize()
+        failure = None  # It refers to this frame.
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
+
+
+def _let_go(sources: deque[_Copied]) -> None:
+    """Drop those that are copied; wait for the oldest, if the device is far behind."""
+    while sources:
+        event = sources[0].event
+        if event is not None and not event.query():
+            if len(sources) <= _UNDER_WAY_MAX:
+                return
+            event.synchronize()
+        sources.popleft()
+
+
+def _begin(batch: Any, streams: Streams) -> _Copied:  # noqa: ANN401 - as the batch is built
+    with profiled("copy to the device"), streams.copying():
+        value = moved(batch, streams)
+        return _Copied(value, batch, streams.mark())
+
+
+def _end(entry: tuple[Any, _Copied], streams: Streams) -> tuple[Any, Any]:
+    place, copied = entry
+    streams.hand_over(copied.event, list(tensors_of(copied.value)))
+    return place, copied.value
+
+
+def moved(value: Any, streams: Streams) -> Any:  # noqa: ANN401 - as the batch is built
+    """The same structure with its tensors on the device."""
+    if isinstance(value, torch.Tensor):
+        return streams.copy(value)
+    if isinstance(value, dict):
+        return {key: moved(item, streams) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(moved(item, streams) for item in value))
+    if isinstance(value, list | tuple):
+        return type(value)(moved(item, streams) for item in value)
+    return value
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - as the batch is built
+    """All tensors in a structure."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_of(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_of(item)
+
+
+def size_of(value: Any) -> int:  # noqa: ANN401 - as the batch is built
+    """Bytes of the tensors, arrays and batches in a structure."""
+    if isinstance(value, Batch):
+        return value.slab.nbytes + size_of(dict(value.decoded))
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return value.nbytes
+    if isinstance(value, dict):
+        return sum(map(size_of, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(size_of, value))
+    return 0

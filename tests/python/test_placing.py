@@ -1,0 +1,219 @@
+"""Goal: batches come to an accelerator in order and whole, however late its streams are.
+
+Method: a device in host memory whose streams lag, whose memory is used again as early as may be,
+and which shows what was read too early or freed too soon; and a real one where there is one.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ffrecord.torch import DataLoader, Dataset, Sampler, _placing
+from ffrecord.torch._placing import accelerator, on_device
+from late_device import LateStreams, ReusedMemory
+from loading import every_engine, expected, written
+
+CPU = torch.device("cpu")
+ACCELERATOR = _placing.current_accelerator()
+on_accelerator = pytest.mark.skipif(ACCELERATOR is None, reason="PyTorch finds no accelerator here")
+
+
+@pytest.fixture
+def streams() -> Iterator[LateStreams]:
+    made = LateStreams(CPU)
+    yield made
+    made.end()
+
+
+class Kernels:
+    """What the consumer's stream has read of each batch."""
+
+    def __init__(self, streams: LateStreams) -> None:
+        self.streams = streams
+        self.seen: dict[int, list[int]] = {}
+
+    def read(self, place: int, values: torch.Tensor) -> None:
+        """Read the batch once the stream has come so far; holds its bytes, not the tensor."""
+        address = values.detach().numpy()
+        self.streams.consumer.give(lambda: self._note(place, address))
+
+    def _note(self, place: int, values: Any) -> None:  # noqa: ANN401 - an array
+        self.seen[place] = sorted(set(values.tolist()))
+
+    def result(self) -> dict[int, list[int]]:
+        """What it was, by batch, once all is read."""
+        self.streams.consumer.record_event().synchronize()
+        return self.seen
+
+
+def consumed(streams: LateStreams, count: int) -> dict[int, list[int]]:
+    kernels = Kernels(streams)
+    for place, batch in on_device(iter_of(ReusedMemory(count)), CPU, streams):
+        assert batch["name"] == f"batch {place}"
+        kernels.read(place, batch["x"])
+        del batch
+    return kernels.result()
+
+
+def iter_of(batches: ReusedMemory) -> Iterator[tuple[Any, Any]]:
+    yield from batches
+
+
+def test_kernels_see_each_batch_whole_and_in_order(streams: LateStreams) -> None:
+    seen = consumed(streams, 60)
+    assert list(seen) == list(range(60))
+    assert seen == {i: [i] for i in range(60)}
+
+
+def test_the_late_device_shows_a_consumer_that_does_not_wait(streams: LateStreams) -> None:
+    streams.waits = False
+    assert consumed(streams, 60) != {i: [i] for i in range(60)}
+
+
+def test_one_batch_is_copied_ahead(streams: LateStreams) -> None:
+    batches = on_device(iter_of(ReusedMemory(5)), CPU, streams)
+    counts = [streams.copy_count for _ in batches]
+    assert counts == [2, 3, 4, 5, 5]
+
+
+def test_batches_that_come_before_a_failure_are_handed_over(streams: LateStreams) -> None:
+    def failing() -> Iterator[tuple[int, Any]]:
+        yield from itertools.islice(ReusedMemory(9), 3)
+        raise ValueError("a damaged record")
+
+    kernels = Kernels(streams)
+    with pytest.raises(ValueError, match="a damaged record"):
+        for place, batch in on_device(failing(), CPU, streams):
+            kernels.read(place, batch["x"])
+    assert kernels.result() == {i: [i] for i in range(3)}
+
+
+def test_a_loop_that_is_left_waits_for_its_copies_and_closes_its_loader(
+    streams: LateStreams,
+) -> None:
+    closed = []
+
+    def watched() -> Iterator[tuple[Any, Any]]:
+        try:
+            yield from ReusedMemory(9)
+        finally:
+            closed.append(streams.mark().query())
+
+    batches = on_device(watched(), CPU, streams)
+    assert next(batches)[0] == 0
+    assert closed == []
+    batches.close()  # type: ignore[attr-defined]
+    assert len(closed) == 1
+
+
+def test_every_structure_of_a_batch_is_copied(streams: LateStreams) -> None:
+    batch = {"a": [torch.ones(3), (torch.zeros(2), "text")], "b": 7, "c": None}
+    ((place, copied),) = on_device(iter([("place", batch)]), CPU, streams)
+    streams.consumer.record_event().synchronize()
+    assert place == "place"
+    assert copied["a"][0].tolist() == [1, 1, 1]
+    assert copied["a"][1][0].tolist() == [0, 0]
+    assert (copied["a"][1][1], copied["b"], copied["c"]) == ("text", 7, None)
+    assert streams.copy_count == 2
+
+
+@every_engine
+def test_a_loader_resumes_as_without_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    made: list[LateStreams] = []
+
+    def late(device: torch.device) -> LateStreams:
+        made.append(LateStreams(device))
+        return made[-1]
+
+    monkeypatch.setattr(_placing, "Streams", late)
+    monkeypatch.setattr(_placing, "_is_there", lambda _: True)
+    dataset = Dataset(written(tmp_path))
+
+    def loader() -> DataLoader:
+        return DataLoader(dataset, batch_sampler=Sampler(dataset, 20), device="cuda", **options)
+
+    def labels(batches: Any) -> list[list[int]]:  # noqa: ANN401 - any loader
+        found = []
+        for batch in batches:
+            made[-1].consumer.record_event().synchronize()
+            found.append(batch["label"].tolist())
+        return found
+
+    first = loader()
+    assert labels(itertools.islice(first, 2)) == expected()[:2]
+    assert first.state_dict()["position"] == 40  # Not what was copied ahead.
+    second = loader()
+    second.load_state_dict(first.state_dict())
+    assert labels(second) == expected()[2:]
+    assert labels(second) == expected(1)
+    for each in (first, second):
+        each.close()
+    for streams in made:
+        streams.end()
+
+
+def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert accelerator(None) is None
+    assert accelerator("cpu") is None
+    for device in ("meta", "cuda:77", "xpu:77"):
+        with pytest.raises(ValueError, match=f"device is {device}: .*it finds"):
+            accelerator(device)
+    monkeypatch.setattr(_placing, "_is_there", lambda device: device.type == "xpu")
+    monkeypatch.setattr(_placing, "current_accelerator", lambda: torch.device("xpu"))
+    assert accelerator("xpu") == torch.device("xpu")
+    with pytest.raises(ValueError, match="finds no such device on this machine; it finds xpu"):
+        accelerator("cuda")
+
+
+@on_accelerator
+@every_engine
+def test_a_real_accelerator_gets_every_batch(tmp_path: Path, options: dict[str, Any]) -> None:
+    assert ACCELERATOR is not None
+    dataset = Dataset(written(tmp_path, "numbers"))
+    loader = DataLoader(
+        dataset,
+        batch_sampler=Sampler(dataset, 20),
+        device=ACCELERATOR,
+        pin_memory=True,
+        **options,
+    )
+    for epoch in range(3):
+        sums = []
+        labels = []
+        for batch in loader:
+            assert batch["image"].device.type == ACCELERATOR.type
+            sums.append((batch["image"].long().sum(1), batch["label"] * batch["image"].shape[1]))
+            labels.append(batch["label"])
+        assert [each.tolist() for each in labels] == expected(epoch)
+        assert all(torch.equal(found, wanted) for found, wanted in sums)
+    loader.close()
+
+
+@on_accelerator
+def test_copies_to_a_real_accelerator_run_beside_kernels() -> None:
+    """A trace has copies whose times meet those of kernels."""
+    assert ACCELERATOR is not None
+    size = 32 << 20
+    batches = [(i, torch.full((size,), i, dtype=torch.uint8).pin_memory()) for i in range(8)]
+    work = torch.randn(4096, 4096, device=ACCELERATOR)
+    with torch.profiler.profile() as profiler:
+        for place, batch in on_device(iter(batches), ACCELERATOR):
+            for _ in range(8):
+                work = torch.nn.functional.normalize(work @ work)
+            assert int(batch[0]) == place
+    spans = [
+        (event.name, event.time_range.start, event.time_range.end)
+        for event in profiler.events()
+        if event.device_type != torch.profiler.DeviceType.CPU
+    ]
+    copies = [span for span in spans if "HtoD" in span[0]]
+    kernels = [span for span in spans if "Mem" not in span[0]]
+    met = [c for c in copies if any(k[1] < c[2] and c[1] < k[2] for k in kernels)]
+    assert math.ceil(len(copies) / 2) <= len(met), f"{len(met)} of {len(copies)} copies overlap"
