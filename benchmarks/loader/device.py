@@ -17,6 +17,7 @@ import harness
 
 PICTURE_BYTES = 224 * 224 * 3
 BATCH = 256
+COUNT = 8192
 WORKERS = 8
 STEP_MS = 6.0
 
@@ -177,9 +178,8 @@ def bench(settings: harness.Settings) -> harness.Outcome:
     device = torch.accelerator.current_accelerator(check_available=True)
     if device is None:
         raise harness.Unable("PyTorch finds no accelerator on this machine: run it on one that has")
-    count = 2048 if settings.quick else 8192
     steps = 100 if settings.quick else 400
-    path, array = prepare(settings, count)
+    path, array = prepare(settings, COUNT)
     step = Step(device)
     threads = {"mode": "threads", "num_workers": WORKERS}
     runs: dict[str, tuple[str, Callable[[], float]]] = {
@@ -194,7 +194,15 @@ def bench(settings: harness.Settings) -> harness.Outcome:
         ),
         "ours_workers": (
             "worker processes, device=, page-locked",
-            functools.partial(ours, step, path, steps, pin_memory=True, num_workers=WORKERS),
+            functools.partial(
+                ours,
+                step,
+                path,
+                steps,
+                pin_memory=True,
+                num_workers=WORKERS,
+                persistent_workers=True,
+            ),
         ),
         "torch": (
             "torch's loader over a mapped array, page-locked",

@@ -85,8 +85,10 @@ class Fetcher:
         self._item_size, self._skip_bytes = ITEM_SIZES[dtype], skip_bytes
         is_torch = kind_of(value) is Kind.TORCH
         self._value = value.detach() if is_torch else as_array(value)
-        if is_torch and value.device.type == "cuda":  # Others copy, on streams of their own.
-            torch_if_imported().cuda.current_stream(value.device).synchronize()
+        if is_torch and value.device.type != "cpu":  # Others copy, on streams of their own.
+            module = getattr(torch_if_imported(), value.device.type, None)
+            if hasattr(module, "current_stream"):
+                module.current_stream(value.device).synchronize()
 
     def __call__(self, offset_bytes: int, address: int, size_bytes: int) -> None:
         """Copy bytes from `offset_bytes` on, whole elements."""
