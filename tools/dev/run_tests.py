@@ -107,6 +107,8 @@ class Build:
         if not (ROOT / self.folder / "build.ninja").exists():
             compilers = {"CXX": self.compiler, "CC": self.compiler.replace("++", "")}
             chosen = {name: f"ccache {word}" for name, word in compilers.items() if word}
+            if "clang" in self.compiler:  # GNU ld takes 3 s for a sanitised program, lld 0.5 s.
+                chosen["CXX_LD"] = "lld"
             if run(BIN / "meson", "setup", self.folder, *self.options, environment=chosen):
                 return False
         ninja = (*prefix, BIN / "ninja", "-C", self.folder, "--quiet")
