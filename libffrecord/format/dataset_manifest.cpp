@@ -17,6 +17,10 @@ constexpr std::array<std::byte, 8> kMagic{std::byte{0xE5}, std::byte{'F'}, std::
 constexpr std::array<std::byte, 8> kOriginMagic{std::byte{0xE5}, std::byte{'F'}, std::byte{'M'},
                                                 std::byte{'A'},  std::byte{'N'}, std::byte{'I'},
                                                 std::byte{'0'},  std::byte{'2'}};
+// Of one that says how many replicas there are, or has an erasure code: version 3.
+constexpr std::array<std::byte, 8> kDurableMagic{std::byte{0xE5}, std::byte{'F'}, std::byte{'M'},
+                                                 std::byte{'A'},  std::byte{'N'}, std::byte{'I'},
+                                                 std::byte{'0'},  std::byte{'3'}};
 constexpr std::size_t kHeaderSizeBytes = 24;
 constexpr std::size_t kCheckSizeBytes = 8;
 constexpr std::size_t kFileSizeBytesMin = 2 + 4 + 8;  // Without name and extents.
@@ -59,6 +63,36 @@ std::string_view FaultOf(const ManifestFile& file) {
   return rest == 0 ? "" : "the extents do not add up to the file";
 }
 
+// Likewise of the durability class and the parity of a manifest whose files are right.
+std::string_view FaultOfDurability(const DatasetManifest& manifest) {
+  if (manifest.replicas > DatasetManifest::kReplicasMax) return "more than 3 replicas";
+  if (manifest.has_origins() && (manifest.replicas != 0 || manifest.has_code()))
+    return "files with an origin have replicas or an erasure code";
+  if (!manifest.has_code())
+    return manifest.parity.empty() ? "" : "there is parity without an erasure code";
+  if (!manifest.code.is_valid()) return "the erasure code is not 2 to 16 + 1 to 4";
+  if (manifest.replicas != 0) return "there are replicas and an erasure code";
+  std::size_t count = 0;
+  std::uint64_t largest = 0;
+  auto parity = manifest.parity.begin();
+  const auto ends_well = [&] {
+    for (std::size_t i = 0; i < manifest.code.parity; ++i, ++parity)
+      if (parity == manifest.parity.end() || parity->size_bytes != largest ||
+          parity->id == ExtentId{})
+        return false;
+    largest = 0;
+    return true;
+  };
+  for (const ManifestFile& file : manifest.files)
+    for (const ManifestExtent& extent : file.extents) {
+      largest = std::max(largest, extent.size_bytes);
+      if (++count % manifest.code.data == 0 && !ends_well())
+        return "the parity does not fit the extents";
+    }
+  if (count % manifest.code.data != 0 && !ends_well()) return "the parity does not fit the extents";
+  return parity == manifest.parity.end() ? "" : "there is more parity than there are stripes";
+}
+
 std::string_view FaultOf(const DatasetManifest& manifest) {
   std::unordered_set<std::string_view> names;
   std::uint64_t total = 0;
@@ -69,11 +103,29 @@ std::string_view FaultOf(const DatasetManifest& manifest) {
     if (file.size_bytes > ~std::uint64_t{0} - total) return "the sizes of the files overflow";
     total += file.size_bytes;
   }
-  return "";
+  return FaultOfDurability(manifest);
 }
 
 Error Corrupt(std::string_view what) {
   return Error{ErrorCode::kCorruption, "dataset manifest: " + std::string(what)};
+}
+
+void PutExtent(ByteWriter& writer, const ManifestExtent& extent) {
+  writer.PutBytes(extent.id);
+  writer.Put(extent.size_bytes);
+  writer.Put(extent.xxh3);
+}
+
+// False: so many do not fit.
+bool TakeExtents(ByteReader& reader, std::size_t count, std::vector<ManifestExtent>& extents) {
+  if (!reader.ok() || count > reader.remaining() / kExtentEncodedSizeBytes) return false;
+  extents.resize(count);
+  for (ManifestExtent& extent : extents) {
+    std::ranges::copy(reader.TakeBytes(extent.id.size()), extent.id.begin());
+    extent.size_bytes = reader.Take<std::uint64_t>();
+    extent.xxh3 = reader.Take<std::uint64_t>();
+  }
+  return true;
 }
 
 FileOrigin TakeOrigin(ByteReader& reader) {
@@ -105,6 +157,12 @@ std::uint64_t DatasetManifest::size_bytes() const noexcept {
   return total;
 }
 
+std::size_t DatasetManifest::extent_count() const noexcept {
+  std::size_t count = 0;
+  for (const ManifestFile& file : files) count += file.extents.size();
+  return count;
+}
+
 const ManifestFile* DatasetManifest::Find(std::string_view name) const noexcept {
   const auto found = std::ranges::find(files, name, &ManifestFile::name);
   return found == files.end() ? nullptr : &*found;
@@ -113,7 +171,8 @@ const ManifestFile* DatasetManifest::Find(std::string_view name) const noexcept 
 Result<std::vector<std::byte>> EncodeDatasetManifest(const DatasetManifest& manifest) {
   if (const auto fault = FaultOf(manifest); !fault.empty())
     return Error{ErrorCode::kInvalidArgument, "dataset manifest: " + std::string(fault)};
-  std::size_t size = kHeaderSizeBytes + kCheckSizeBytes;
+  std::size_t size =
+      kHeaderSizeBytes + kCheckSizeBytes + manifest.parity.size() * kExtentEncodedSizeBytes;
   for (const ManifestFile& file : manifest.files) {
     size += kFileSizeBytesMin + file.name.size() + file.extents.size() * kExtentEncodedSizeBytes;
     if (manifest.has_origins())
@@ -125,9 +184,13 @@ Result<std::vector<std::byte>> EncodeDatasetManifest(const DatasetManifest& mani
   }
   ByteWriter writer;
   writer.Reserve(size);
-  writer.PutBytes(manifest.has_origins() ? kOriginMagic : kMagic);
+  const bool is_durable = manifest.has_code() || manifest.replicas != 0;
+  writer.PutBytes(manifest.has_origins() ? kOriginMagic : is_durable ? kDurableMagic : kMagic);
   writer.Put(static_cast<std::uint32_t>(manifest.files.size()));
-  writer.Put(std::uint32_t{0});
+  writer.Put(manifest.code.data);
+  writer.Put(manifest.code.parity);
+  writer.Put(manifest.replicas);
+  writer.Put(std::uint8_t{0});
   writer.Put(static_cast<std::uint64_t>(size));
   for (const ManifestFile& file : manifest.files) {
     writer.Put(static_cast<std::uint16_t>(file.name.size()));
@@ -140,12 +203,9 @@ Result<std::vector<std::byte>> EncodeDatasetManifest(const DatasetManifest& mani
       writer.PutText(file.origin.address);
       writer.PutText(file.origin.version);
     }
-    for (const ManifestExtent& extent : file.extents) {
-      writer.PutBytes(extent.id);
-      writer.Put(extent.size_bytes);
-      writer.Put(extent.xxh3);
-    }
+    for (const ManifestExtent& extent : file.extents) PutExtent(writer, extent);
   }
+  for (const ManifestExtent& extent : manifest.parity) PutExtent(writer, extent);
   writer.Put(Xxh3(writer.bytes()));
   FFR_ASSERT(writer.bytes().size() == size);
   return std::move(writer).Take();
@@ -156,18 +216,24 @@ Result<DatasetManifest> DecodeDatasetManifest(std::span<const std::byte> bytes) 
   if (bytes.size() > DatasetManifest::kEncodedSizeMax) return Corrupt("larger than 8 MiB");
   const auto checked = bytes.first(bytes.size() - kCheckSizeBytes);
   const bool has_origins = std::ranges::equal(bytes.first(kOriginMagic.size()), kOriginMagic);
-  if (!has_origins && !std::ranges::equal(bytes.first(kMagic.size()), kMagic))
-    return Corrupt("no magic of version 1 or 2");
+  const bool is_durable = std::ranges::equal(bytes.first(kDurableMagic.size()), kDurableMagic);
+  if (!has_origins && !is_durable && !std::ranges::equal(bytes.first(kMagic.size()), kMagic))
+    return Corrupt("no magic of version 1, 2 or 3");
   if (LoadLittleEndian<std::uint64_t>(bytes, checked.size()) != Xxh3(checked))
     return Corrupt("the check does not fit the bytes");
 
   ByteReader reader(checked.subspan(kMagic.size()));
   const auto file_count = reader.Take<std::uint32_t>();
-  if (reader.Take<std::uint32_t>() != 0) return Corrupt("reserved bytes are not zero");
+  DatasetManifest manifest;
+  manifest.code.data = reader.Take<std::uint8_t>();
+  manifest.code.parity = reader.Take<std::uint8_t>();
+  manifest.replicas = reader.Take<std::uint8_t>();
+  if (reader.Take<std::uint8_t>() != 0 || is_durable != (manifest.has_code() || manifest.replicas))
+    return Corrupt("reserved bytes are not zero, or there is no durability class");
+  if (manifest.has_code() && !manifest.code.is_valid()) return Corrupt("no valid erasure code");
   if (reader.Take<std::uint64_t>() != bytes.size()) return Corrupt("the size is not as stated");
   if (file_count > reader.remaining() / kFileSizeBytesMin)
     return Corrupt("the count of files does not fit");
-  DatasetManifest manifest;
   manifest.files.reserve(file_count);
   for (std::uint32_t i = 0; i < file_count; ++i) {
     ManifestFile& file = manifest.files.emplace_back();
@@ -176,14 +242,13 @@ Result<DatasetManifest> DecodeDatasetManifest(std::span<const std::byte> bytes) 
     file.size_bytes = reader.Take<std::uint64_t>();
     file.name = reader.TakeText(name_size);
     if (has_origins) file.origin = TakeOrigin(reader);
-    if (!reader.ok() || extent_count > reader.remaining() / kExtentEncodedSizeBytes)
-      return Corrupt("a file does not fit");
-    file.extents.resize(extent_count);
-    for (ManifestExtent& extent : file.extents) {
-      std::ranges::copy(reader.TakeBytes(extent.id.size()), extent.id.begin());
-      extent.size_bytes = reader.Take<std::uint64_t>();
-      extent.xxh3 = reader.Take<std::uint64_t>();
-    }
+    if (!TakeExtents(reader, extent_count, file.extents)) return Corrupt("a file does not fit");
+  }
+  if (manifest.has_code()) {
+    const std::size_t stripes =
+        (manifest.extent_count() + manifest.code.data - 1) / manifest.code.data;
+    if (!TakeExtents(reader, stripes * manifest.code.parity, manifest.parity))
+      return Corrupt("the parity does not fit");
   }
   if (!reader.AtEnd()) return Corrupt("bytes behind the last file");
   if (manifest.has_origins() != has_origins) return Corrupt("an origin is missing");

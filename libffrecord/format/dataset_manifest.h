@@ -10,6 +10,8 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/erasure_code.h"
+
 namespace ffrecord {
 
 // The name of one extent, a piece of a file that lies whole on a node.
@@ -61,26 +63,36 @@ struct DatasetManifest {
   // What a frame can carry: room for 16 TiB in extents of full size.
   static constexpr std::size_t kEncodedSizeMax = std::size_t{8} << 20;
   static constexpr std::size_t kNameSizeMax = 1024;
+  static constexpr std::uint8_t kReplicasMax = 3;
   static constexpr std::size_t kOriginSizeMax = 4096;  // Of an address, and of a version.
 
   std::vector<ManifestFile> files;  // All of them have an origin, or none has.
+  // The durability class of a name of a cluster: replicas of each extent, 1 to kReplicasMax; 0: as
+  // many as the cluster has, or none but those that the erasure code stands for. With one, of each
+  // stripe (stripes.h) any `code.data` members give the others. Files with origins have neither.
+  std::uint8_t replicas = 0;
+  ErasureCode code = {};
+  std::vector<ManifestExtent> parity = {};  // `code.parity` of each stripe, in order.
 
-  std::uint64_t size_bytes() const noexcept;  // Of all files.
+  std::uint64_t size_bytes() const noexcept;  // Of all files,
+  std::size_t extent_count() const noexcept;  // and their extents, without parity.
   // The durability class of the name is `origin`: nodes cache its extents, and hold no replicas.
   bool has_origins() const noexcept { return !files.empty() && files.front().has_origin(); }
+  bool has_code() const noexcept { return !code.is_none(); }
   // The file called `name`, or null.
   const ManifestFile* Find(std::string_view name) const noexcept;
 
   bool operator==(const DatasetManifest&) const = default;
 };
 
-// Calls `visit` with each extent of which nodes are to hold replicas.
+// Calls `visit` with each extent that nodes are to hold, those of parity last.
 template <class Visit>
 void ForEachHeldExtent(const DatasetManifest& manifest, const Visit& visit) {
   for (const ManifestFile& file : manifest.files) {
     if (file.has_origin()) continue;
     for (const ManifestExtent& extent : file.extents) visit(extent);
   }
+  for (const ManifestExtent& extent : manifest.parity) visit(extent);
 }
 
 // Fails with kInvalidArgument if a file breaks a rule above, or if the result passes

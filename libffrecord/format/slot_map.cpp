@@ -165,6 +165,26 @@ std::vector<std::uint16_t> SlotMap::FetchOrderOf(std::uint32_t slot) const {
   return order;
 }
 
+std::vector<std::uint16_t> SlotMap::StripeOwners(std::uint32_t slot,
+                                                 std::size_t member_count) const {
+  auto left = OrderOf(slot);
+  std::erase_if(left, [&](std::uint16_t node) { return nodes[node].weight == 0; });
+  if (left.size() > member_count) left.resize(member_count);
+  std::vector<std::uint16_t> owners(member_count, kNoNode);
+  // Of a member. Its number stands above those of slots.
+  const auto affinity = [&](std::size_t member, std::uint16_t node) {
+    const auto key = static_cast<std::uint32_t>((member + 1) * kSlotCount) + slot;
+    return SlotAffinity(key, nodes[node].id);
+  };
+  for (std::size_t member = 0; member < member_count && !left.empty(); ++member) {
+    const auto best = std::ranges::max_element(
+        left, {}, [&](std::uint16_t node) { return affinity(member, node); });
+    owners[member] = *best;
+    left.erase(best);
+  }
+  return owners;
+}
+
 std::vector<std::byte> EncodeSlotMap(const SlotMap& map) {
   ByteWriter writer;
   writer.PutBytes(kMagic);

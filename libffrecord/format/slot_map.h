@@ -65,6 +65,11 @@ struct SlotMap {
   // by descending SlotAffinity, those of weight 0 last. Rows are even as a whole, and their first
   // places are not: so one node might have to fetch everything.
   std::vector<std::uint16_t> FetchOrderOf(std::uint32_t slot) const;
+  // The nodes that are to hold the members of a stripe of this slot (stripes.h), in their order;
+  // kNoNode for the last ones if there are fewer nodes of weight than members. They are the first
+  // ones of OrderOf(). Each member, in order, takes of those that are left the one that it prefers:
+  // so when one node is replaced, few members move.
+  std::vector<std::uint16_t> StripeOwners(std::uint32_t slot, std::size_t member_count) const;
 
   bool operator==(const SlotMap&) const = default;
 };

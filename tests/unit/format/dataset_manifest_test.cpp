@@ -26,6 +26,24 @@ DatasetManifest OriginExample() {
   return manifest;
 }
 
+// 3 + 1, three files of which one is empty: two stripes, the last one of one extent.
+DatasetManifest ErasureExample() {
+  DatasetManifest manifest = Example();
+  manifest.files.push_back(
+      {"b.ffr",
+       kExtentSizeMax + 5,
+       {{MakeExtentId(7, 1, 0), kExtentSizeMax, 3}, {MakeExtentId(7, 1, 1), 5, 4}}});
+  manifest.code = {3, 1};
+  manifest.parity = {{MakeExtentId(8, 0, 0), kExtentSizeMax, 5}, {MakeExtentId(8, 0, 1), 5, 6}};
+  return manifest;
+}
+
+DatasetManifest ReplicasExample() {
+  DatasetManifest manifest = Example();
+  manifest.replicas = 3;
+  return manifest;
+}
+
 // Makes the check fit again, so that the checks behind it are what refuses.
 std::vector<std::byte> Sealed(std::vector<std::byte> bytes) {
   const std::size_t size = bytes.size() - 8;
@@ -49,7 +67,8 @@ TEST(DatasetManifestTest, BytesAreThoseOfTheSpecification) {
 }
 
 TEST(DatasetManifestTest, DecodesWhatWasEncoded) {
-  for (const DatasetManifest& manifest : {Example(), OriginExample(), DatasetManifest{}}) {
+  for (const DatasetManifest& manifest :
+       {Example(), OriginExample(), ErasureExample(), ReplicasExample(), DatasetManifest{}}) {
     const auto bytes = EncodeDatasetManifest(manifest).value();
 
     const auto decoded = DecodeDatasetManifest(bytes);
@@ -78,9 +97,58 @@ TEST(DatasetManifestTest, OriginsAreThoseOfTheSpecification) {
   EXPECT_FALSE(Example().has_origins());
 }
 
+TEST(DatasetManifestTest, ParityIsThatOfTheSpecification) {
+  DatasetManifest one{{{"x", 3, {{MakeExtentId(0x0102030405060708, 9, 10), 3, 11}}}}};
+  one.code = {4, 1};
+  one.parity = {{MakeExtentId(0x1112131415161718, 1, 2), 3, 12}};
+
+  const auto bytes = EncodeDatasetManifest(one);
+
+  ASSERT_TRUE(bytes) << bytes.error().message;
+  EXPECT_EQ(Hex(std::span(bytes.value()).first(bytes.value().size() - 8)),
+            "e5464d414e49303301000000040100006f00000000000000"
+            "0100010000000300000000000000"
+            "78"
+            "0807060504030201000000090000000a0300000000000000"
+            "0b00000000000000"
+            "181716151413121100000001000000020300000000000000"
+            "0c00000000000000");
+}
+
+TEST(DatasetManifestTest, ParityFitsTheExtentsOrIsRefused) {
+  const auto broken = [](auto change) {
+    DatasetManifest manifest = ErasureExample();
+    change(manifest);
+    const auto bytes = EncodeDatasetManifest(manifest);
+    return !bytes && bytes.error().code == ErrorCode::kInvalidArgument;
+  };
+  EXPECT_FALSE(broken([](auto&) {}));
+  EXPECT_TRUE(broken([](auto& m) { m.code = {}; }));
+  EXPECT_TRUE(broken([](auto& m) { m.code = {17, 1}; }));
+  EXPECT_TRUE(broken([](auto& m) { m.code = {4, 1}; }));
+  EXPECT_TRUE(broken([](auto& m) { m.code = {3, 2}; }));
+  EXPECT_TRUE(broken([](auto& m) { m.parity.pop_back(); }));
+  EXPECT_TRUE(broken([](auto& m) { m.parity.push_back(m.parity.back()); }));
+  EXPECT_TRUE(broken([](auto& m) { m.parity[0].size_bytes -= 1; }));
+  EXPECT_TRUE(broken([](auto& m) { m.parity[1].size_bytes += 1; }));
+  EXPECT_TRUE(broken([](auto& m) { m.parity[1].id = {}; }));
+  EXPECT_TRUE(broken([](auto& m) {
+    for (ManifestFile& file : m.files) file.origin = {"/mnt/x", ""};
+  }));
+  EXPECT_TRUE(broken([](auto& m) { m.replicas = 1; }));
+  EXPECT_TRUE(broken([](auto& m) { m.code = {}, m.parity.clear(), m.replicas = 4; }));
+  DatasetManifest origins = OriginExample();
+  origins.replicas = 1;
+  EXPECT_FALSE(EncodeDatasetManifest(origins));
+  DatasetManifest empty{{{"x", 0, {}}}};
+  empty.code = {4, 2};
+  EXPECT_TRUE(EncodeDatasetManifest(empty));
+}
+
 class DatasetManifestBytesTest : public testing::TestWithParam<DatasetManifest> {};
-INSTANTIATE_TEST_SUITE_P(BothVersions, DatasetManifestBytesTest,
-                         testing::Values(Example(), OriginExample()));
+INSTANTIATE_TEST_SUITE_P(Versions, DatasetManifestBytesTest,
+                         testing::Values(Example(), OriginExample(), ErasureExample(),
+                                         ReplicasExample()));
 
 TEST(DatasetManifestTest, AllFilesHaveAnOriginOrNoneHas) {
   DatasetManifest manifest = OriginExample();
