@@ -39,6 +39,11 @@ std::vector<Stripe> Some(const DatasetManifest& manifest, std::size_t first, std
 
 std::uint32_t Stripe::slot() const noexcept { return SlotOf(members[data_count].id); }
 
+std::size_t StripeSizeMax(const DatasetManifest& manifest) noexcept {
+  if (manifest.parity.empty()) return 0;
+  return std::min<std::size_t>(manifest.extent_count(), manifest.code.data) + manifest.code.parity;
+}
+
 std::size_t StripeCountOf(const DatasetManifest& manifest) noexcept {
   return manifest.code.is_none() ? 0 : manifest.parity.size() / manifest.code.parity;
 }

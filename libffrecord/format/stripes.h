@@ -21,6 +21,8 @@ struct Stripe {
   std::uint32_t slot() const noexcept;
 };
 
+// Members of the largest stripe; 0 without a code.
+std::size_t StripeSizeMax(const DatasetManifest& manifest) noexcept;
 // 0 without a code.
 std::size_t StripeCountOf(const DatasetManifest& manifest) noexcept;
 // Requires that there is one of that number. Walks the files.

@@ -123,6 +123,7 @@ class ClusterNode {
   NameTable names_;
   TombstoneTable tombstones_;
   SlotsRecord slots_;
+  StripeTable stripes_;
   std::uint32_t level_ = 1;
   std::set<std::string> live_;
   View view_;

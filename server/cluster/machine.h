@@ -12,6 +12,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/format/dataset_manifest.h"
+#include "libffrecord/format/stripes.h"
 #include "server/cluster/records.h"
 #include "server/metadata/meta_store.h"
 
@@ -106,10 +107,19 @@ struct StoreBody {
   ManifestExtent extent;
   Body bytes;
 };
+// A member of a stripe.
+struct StripePart {
+  ErasureCode code;
+  Stripe stripe;
+  std::size_t member = 0;
+};
 // Copies an extent to this node's disk from the first of `nodes` that has it: verified, sealed.
+// Without nodes it is computed from other members of `part`, wherever they are. Fails with
+// kNotFound if the nodes that answer have too few of them.
 struct PullExtent {
   ManifestExtent extent;
   std::vector<std::string> nodes;
+  std::optional<StripePart> part = {};
 };
 // Removes this node's replica, once nobody reads it. From now on it is not held, and until it is
 // gone no other of that id is written.

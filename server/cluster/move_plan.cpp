@@ -36,10 +36,11 @@ Result<MovePlan> PlanMoves(const View& view, const PlannedChange& change) {
                  "this node does not know the slot map and all names yet; try again"};
   const SlotsRecord before{view.slots.previous.value_or(view.slots.map), std::nullopt};
   const SlotsRecord after{FFR_TRY(MapAfter(view, change)), std::nullopt};
+  const StripeTable stripes_before, stripes_after;
   std::map<std::pair<std::string, std::string>, MovePlan::Move> moves;
   for (const auto& [id, wanted] : view.names.wanted()) {
-    const auto holders = before.OwnersOf(id, wanted.replicas);
-    for (const std::string& owner : after.OwnersOf(id, wanted.replicas)) {
+    const auto holders = OwnersOf(before, stripes_before, wanted).nodes;
+    for (const std::string& owner : OwnersOf(after, stripes_after, wanted).nodes) {
       if (std::ranges::find(holders, owner) != holders.end()) continue;
       std::string from = SourceOf(view, holders);
       MovePlan::Move& move = moves[{from, owner}];

@@ -11,6 +11,13 @@ namespace {
 constexpr std::chrono::seconds kPatience{10};
 constexpr std::size_t kFetchesMax = 8;  // Each may bring 8 MiB.
 
+void Ask(NameTable::Wanted& wanted, std::uint8_t replicas, const StripePlace* stripe) {
+  wanted.replicas = std::max(wanted.replicas, replicas);
+  const auto is_like = [stripe](const StripePlace& known) { return known.IsLike(*stripe); };
+  if (stripe != nullptr && std::ranges::none_of(wanted.stripes, is_like))
+    wanted.stripes.push_back(*stripe);
+}
+
 }  // namespace
 
 std::size_t HashId::operator()(const ExtentId& id) const noexcept {
@@ -30,16 +37,17 @@ const NameTable::Wanted* NameTable::Find(const ExtentId& id) const {
 }
 
 std::map<ExtentId, std::string> NameTable::NamesWith(std::span<const ExtentId> ids,
-                                                     std::uint8_t replicas) const {
+                                                     std::uint8_t replicas,
+                                                     const ErasureCode& code) const {
   std::set<ExtentId> sought(ids.begin(), ids.end());
   std::map<ExtentId, std::string> found;
   for (const auto& [text, name] : names_) {
-    if (!name.manifest || name.record.replicas < replicas) continue;
-    for (const ManifestFile& file : name.manifest->files)
-      for (const ManifestExtent& extent : file.extents) {
-        if (sought.empty()) return found;
-        if (sought.erase(extent.id) > 0) found.emplace(extent.id, text);
-      }
+    if (!name.manifest || name.manifest->code != code) continue;
+    if (code.is_none() && name.record.replicas < replicas) continue;
+    ForEachHeldExtent(*name.manifest, [&, at = &text](const ManifestExtent& extent) {
+      if (sought.erase(extent.id) > 0) found.emplace(extent.id, *at);
+    });
+    if (sought.empty()) break;
   }
   return found;
 }
@@ -90,23 +98,33 @@ void NameTable::Remove(const std::string& name) {
 // The manifest's own extents from the first, the others once it is known.
 void NameTable::Refer(const Name& name, bool is_new) {
   for (const ManifestExtent& extent : name.record.body)
-    ReferTo(extent, BodyReplicas(name.record.replicas), is_new);
-  if (!name.manifest) return;
-  ForEachHeldExtent(*name.manifest, [&](const ManifestExtent& extent) {
-    ReferTo(extent, name.record.replicas, is_new);
+    ReferTo(extent, BodyReplicas(name.record.replicas), nullptr, is_new);
+  if (name.manifest) ReferToFiles(name, is_new);
+}
+
+void NameTable::ReferToFiles(const Name& name, bool is_new) {
+  if (!name.manifest->has_code()) {
+    ForEachHeldExtent(*name.manifest, [&](const ManifestExtent& extent) {
+      ReferTo(extent, name.record.replicas, nullptr, is_new);
+    });
+    return;
+  }
+  ForEachMember(name.manifest, [&](const ManifestExtent& extent, const StripePlace& place) {
+    ReferTo(extent, 0, &place, is_new);
   });
 }
 
-void NameTable::ReferTo(const ManifestExtent& extent, std::uint8_t replicas, bool is_new) {
+void NameTable::ReferTo(const ManifestExtent& extent, std::uint8_t replicas,
+                        const StripePlace* stripe, bool is_new) {
   if (is_new) {
     Wanted& wanted = wanted_[extent.id];
     wanted.extent = extent;
-    wanted.replicas = std::max(wanted.replicas, replicas);
     ++wanted.name_count;
+    Ask(wanted, replicas, stripe);
   } else if (const auto found = wanted_.find(extent.id); found != wanted_.end()) {
     if (--found->second.name_count == 0)
       wanted_.erase(found);
-    else if (found->second.replicas == replicas)
+    else if (stripe != nullptr || found->second.replicas == replicas)
       uncounted_.insert(extent.id);
   }
 }
@@ -117,20 +135,25 @@ void NameTable::CountReplicas() {
   for (const ExtentId& id : std::exchange(uncounted_, {}))
     if (const auto found = wanted_.find(id); found != wanted_.end()) {
       found->second.replicas = 0;
+      found->second.stripes.clear();
       uncounted_.insert(id);
     }
-  const auto count = [&](const ManifestExtent& extent, std::uint8_t replicas) {
-    if (!uncounted_.contains(extent.id)) return;
-    std::uint8_t& most = wanted_.at(extent.id).replicas;
-    most = std::max(most, replicas);
+  const auto count = [&](const ManifestExtent& extent, std::uint8_t replicas,
+                         const StripePlace* stripe) {
+    if (uncounted_.contains(extent.id)) Ask(wanted_.at(extent.id), replicas, stripe);
   };
   for (const auto& [text, name] : names_) {
     for (const ManifestExtent& extent : name.record.body)
-      count(extent, BodyReplicas(name.record.replicas));
+      count(extent, BodyReplicas(name.record.replicas), nullptr);
     if (!name.manifest) continue;
     const std::uint8_t replicas = name.record.replicas;
-    ForEachHeldExtent(*name.manifest,
-                      [&](const ManifestExtent& extent) { count(extent, replicas); });
+    if (name.manifest->has_code())
+      ForEachMember(name.manifest, [&](const ManifestExtent& extent, const StripePlace& place) {
+        count(extent, 0, &place);
+      });
+    else
+      ForEachHeldExtent(*name.manifest,
+                        [&](const ManifestExtent& extent) { count(extent, replicas, nullptr); });
   }
   uncounted_.clear();
 }
@@ -177,9 +200,7 @@ bool NameTable::Take(TimePoint now, const Answer& answer) {
   }
   ++change_count_;
   name.manifest = std::make_shared<const DatasetManifest>(std::move(manifest).value());
-  ForEachHeldExtent(*name.manifest, [&](const ManifestExtent& extent) {
-    ReferTo(extent, name.record.replicas, true);
-  });
+  ReferToFiles(name, true);
   missing_.erase(text);
   if (!missing_.empty()) next_ = now;
   return true;

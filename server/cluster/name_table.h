@@ -11,10 +11,12 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "server/cluster/key_mirror.h"
 #include "server/cluster/machine.h"
 #include "server/cluster/records.h"
+#include "server/cluster/stripe_table.h"
 
 namespace ffrecord::server::cluster {
 
@@ -22,9 +24,9 @@ struct HashId {
   std::size_t operator()(const ExtentId& id) const noexcept;
 };
 
-// All that is published, with the manifests: which extents the cluster has to keep, and how many
-// replicas of each. Manifests lie in extents themselves, and are fetched from whoever has them.
-// Extents that have an origin are none of its business: nobody has to keep them.
+// All that is published, with the manifests: which extents the cluster has to keep, how many
+// replicas of each, and in which stripes. Manifests lie in extents themselves, and are fetched from
+// whoever has them. Extents that have an origin are none of its business: nobody has to keep them.
 //
 // While a manifest is not known, IsComplete() is false, and nobody may conclude from the table that
 // an extent is not wanted.
@@ -39,8 +41,9 @@ class NameTable {
   };
   struct Wanted {
     ManifestExtent extent;
-    std::uint8_t replicas = 0;     // The most that a name asks for.
-    std::uint32_t name_count = 0;  // That refer to it.
+    std::uint8_t replicas = 0;         // The most that a name asks for.
+    std::vector<StripePlace> stripes;  // Different ones. An owner of each holds it too.
+    std::uint32_t name_count = 0;      // That refer to it.
   };
   using WantedExtents = std::unordered_map<ExtentId, Wanted, HashId>;
 
@@ -55,10 +58,10 @@ class NameTable {
   const std::map<std::string, Name, std::less<>>& names() const { return names_; }
   const WantedExtents& wanted() const { return wanted_; }
   const Wanted* Find(const ExtentId& id) const;
-  // For each of these extents a name that refers to it and asks for so many replicas at least, if
-  // there is one. Walks all manifests, once.
-  std::map<ExtentId, std::string> NamesWith(std::span<const ExtentId> ids,
-                                            std::uint8_t replicas) const;
+  // For each of these extents a name that refers to it and asks for so many replicas at least, or
+  // for the erasure code, if there is one. Walks all manifests, once.
+  std::map<ExtentId, std::string> NamesWith(std::span<const ExtentId> ids, std::uint8_t replicas,
+                                            const ErasureCode& code) const;
   // Some of the names whose manifests are not known, as text. For people.
   std::string MissingNames() const;
 
@@ -71,13 +74,16 @@ class NameTable {
  private:
   void Remove(const std::string& name);
   void Refer(const Name& name, bool is_new);
-  void ReferTo(const ManifestExtent& extent, std::uint8_t replicas, bool is_new);
+  void ReferToFiles(const Name& name, bool is_new);
+  void ReferTo(const ManifestExtent& extent, std::uint8_t replicas, const StripePlace* stripe,
+               bool is_new);
   void CountReplicas();
 
   const std::chrono::milliseconds retry_;
   std::map<std::string, Name, std::less<>> names_;
   WantedExtents wanted_;
-  // Names that asked for the most replicas of these are gone, others still refer to them.
+  // Names that asked for the most replicas of these, or for a stripe, are gone; others still refer
+  // to them.
   std::set<ExtentId> uncounted_;
   std::set<std::string> missing_;  // Names whose manifest is not known.
   struct Fetch {

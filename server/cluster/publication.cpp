@@ -230,12 +230,14 @@ std::set<std::string> Publication::Domains(const View& view, bool live_only) {
 
 bool Publication::CheckDomains(const View& view) {
   const std::size_t live = Domains(view, true).size();
-  if (live >= HeldMin()) return true;
-  Fail(
-      ErrorCode::kUnavailable,
-      request_.name + ": " + std::to_string(HeldMin()) + " replicas are asked for and " +
-          std::to_string(live) +
-          " failure domains are up; start the nodes that are down, or publish with fewer replicas");
+  const std::size_t members = StripeSizeMax(*manifest_);
+  if (live >= std::max(HeldMin(), members)) return true;
+  const std::string wanted = members > HeldMin() ? std::to_string(members) + " members of a stripe"
+                                                 : std::to_string(HeldMin()) + " replicas";
+  Fail(ErrorCode::kUnavailable,
+       request_.name + ": " + wanted + " are asked for and " + std::to_string(live) +
+           " failure domains are up; start the nodes that are down, or publish with " +
+           (members > HeldMin() ? "a smaller erasure code" : "fewer replicas"));
   return false;
 }
 
@@ -243,40 +245,72 @@ bool Publication::CheckDomains(const View& view) {
 bool Publication::CheckExtents(const View& view) {
   if (manifest_->has_origins()) return CheckFetched(view);
   std::vector<ExtentId> published;
+  ForEachHeldExtent(*manifest_, [&](const ManifestExtent& extent) {
+    sought_.try_emplace(extent.id, Sought{extent, {}, {}});
+    if (view.names.Find(extent.id) != nullptr) published.push_back(extent.id);
+  });
+  places_.clear();
+  ForEachMember(std::make_shared<const DatasetManifest>(*manifest_),
+                [this](const ManifestExtent& extent, const StripePlace& place) {
+                  places_.insert_or_assign(extent.id, place);
+                });
+  const auto bases = view.names.NamesWith(published, request_.replicas, manifest_->code);
+  const auto check = [&](const std::string& of, const ManifestExtent& extent) {
+    const std::string what = of + ": extent " + Hex(extent.id);
+    const NameTable::Wanted* const wanted = view.names.Find(extent.id);
+    return wanted ? CheckPublished(view, what, extent, *wanted, bases)
+                  : CheckUploaded(view, what, extent);
+  };
   for (const ManifestFile& file : manifest_->files)
     for (const ManifestExtent& extent : file.extents)
-      if (view.names.Find(extent.id) != nullptr) published.push_back(extent.id);
-  const auto bases = view.names.NamesWith(published, request_.replicas);
-  for (const ManifestFile& file : manifest_->files) {
-    for (const ManifestExtent& extent : file.extents) {
-      sought_.try_emplace(extent.id, Sought{extent, {}, {}});
-      const NameTable::Wanted* const wanted = view.names.Find(extent.id);
-      if (!(wanted ? CheckPublished(view, file, extent, *wanted, bases)
-                   : CheckUploaded(view, file, extent)))
-        return false;
-    }
-  }
-  return true;
+      if (!check(file.name, extent)) return false;
+  return std::ranges::all_of(manifest_->parity,
+                             [&](const ManifestExtent& extent) { return check("parity", extent); });
 }
 
-bool Publication::CheckPublished(const View& view, const ManifestFile& file,
+bool Publication::CheckPublished(const View& view, const std::string& what,
                                  const ManifestExtent& extent, const NameTable::Wanted& wanted,
                                  const std::map<ExtentId, std::string>& bases) {
-  const std::string what = file.name + ": extent " + Hex(extent.id);
   // While the base stands, so many replicas of it do. Others may be dropped at any time.
   const auto base = bases.find(extent.id);
+  const auto place = places_.find(extent.id);
+  const bool is_in_place =
+      place == places_.end() || std::ranges::any_of(wanted.stripes, [&](const StripePlace& known) {
+        return known.IsLike(place->second);
+      });
   if (wanted.extent != extent) {
     Fail(ErrorCode::kInvalidArgument,
          what + " is published with another size or checksum than the manifest says");
-  } else if (base == bases.end()) {
-    Fail(ErrorCode::kConflict, what + " is published with " + std::to_string(+wanted.replicas) +
-                                   " replicas and " + std::to_string(+request_.replicas) +
-                                   " are asked for; upload it again");
+  } else if (base == bases.end() || !is_in_place) {
+    const std::string has = wanted.stripes.empty() ? std::to_string(+wanted.replicas) + " replicas"
+                                                   : std::string("an erasure code");
+    const std::string asked = manifest_->has_code()
+                                  ? std::string("its place in a stripe")
+                                  : std::to_string(+request_.replicas) + " replicas";
+    Fail(ErrorCode::kConflict, what + " is published with " + has + " and " + asked +
+                                   (manifest_->has_code() ? " is" : " are") +
+                                   " asked for; upload it again");
   } else {
     compares_[Key(kDatasetKeys, base->second)] = view.names.Find(base->second)->revision;
     return true;
   }
   return false;
+}
+
+bool Publication::CheckStripes() {
+  std::map<std::pair<std::uint32_t, std::string>, ExtentId> taken;  // By stripe and domain.
+  for (const auto& [id, place] : places_) {
+    const auto& domains = sought_.at(id).domains;
+    // What is published already lies as its name has it.
+    if (domains.empty()) continue;
+    const auto [other, is_free] = taken.emplace(std::pair(place.stripe, *domains.begin()), id);
+    if (is_free) continue;
+    Fail(ErrorCode::kConflict, request_.name + ": extents " + Hex(other->second) + " and " +
+                                   Hex(id) + " of one stripe are held in failure domain " +
+                                   *domains.begin() + " alone; upload them again");
+    return false;
+  }
+  return true;
 }
 
 // Extents that nodes fetch must not have the ids of any that nodes hold.
@@ -312,11 +346,10 @@ bool Publication::CheckSources(const View& view) {
   return false;
 }
 
-bool Publication::CheckUploaded(const View& view, const ManifestFile& file,
+bool Publication::CheckUploaded(const View& view, const std::string& what,
                                 const ManifestExtent& extent) {
   const std::string key = UploadKey(UploadOf(extent.id));
   const MetaStore::KeyValue* const upload = view.mirror.Find(key);
-  const std::string what = file.name + ": extent " + Hex(extent.id);
   if (view.tombstones.WasRemoved(extent.id)) {
     Fail(ErrorCode::kConflict, what + " was removed; upload it again");
   } else if (upload == nullptr) {
@@ -364,13 +397,23 @@ std::string Publication::DomainOf(const View& view, const std::string& node) con
   return view.slots.map.nodes[ordinal].domain;
 }
 
+// The likeliest first.
+std::vector<std::string> Publication::HoldersOf(const View& view, const ExtentId& id) const {
+  auto nodes = view.slots.CandidatesOf(id);
+  const auto place = places_.find(id);
+  if (place == places_.end()) return nodes;
+  const std::uint16_t owner = view.stripes.OwnerOf(view.slots.map, place->second);
+  if (owner != SlotMap::kNoNode) nodes.insert(nodes.begin(), view.slots.map.nodes[owner].id);
+  return nodes;
+}
+
 void Publication::AskHolders(TimePoint now, const View& view, Outbox& out) {
   std::map<std::string, std::vector<ManifestExtent>> questions;
   for (auto& [id, sought] : sought_) {
-    if (sought.domains.size() >= HeldMin()) continue;
-    const std::size_t missing = HeldMin() - sought.domains.size();
+    if (sought.domains.size() >= FilesHeldMin()) continue;
+    const std::size_t missing = FilesHeldMin() - sought.domains.size();
     std::size_t wanted = missing;
-    for (const std::string& node : view.slots.CandidatesOf(id)) {
+    for (const std::string& node : HoldersOf(view, id)) {
       if (wanted == 0) break;
       const std::string domain = DomainOf(view, node);
       if (!view.IsLive(node) || domain.empty() || sought.domains.contains(domain) ||
@@ -383,8 +426,8 @@ void Publication::AskHolders(TimePoint now, const View& view, Outbox& out) {
     if (wanted == missing)
       return Fail(ErrorCode::kConflict, request_.name + ": extent " + Hex(id) + " is held in " +
                                             std::to_string(sought.domains.size()) +
-                                            " failure domains of " + std::to_string(HeldMin()) +
-                                            "; upload it again");
+                                            " failure domains of " +
+                                            std::to_string(FilesHeldMin()) + "; upload it again");
   }
   for (auto& [node, extents] : questions) {
     std::vector<ExtentId> ids;
@@ -393,6 +436,7 @@ void Publication::AskHolders(TimePoint now, const View& view, Outbox& out) {
     questions_.emplace(call, std::pair(node, std::move(ids)));
   }
   if (!questions_.empty()) return;
+  if (!CheckStripes()) return;
   phase_ = Phase::kBody;
   next_ = now;
   Step(now, view, out);

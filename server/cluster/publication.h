@@ -34,6 +34,7 @@ class Publication {
     // over: it is repeated for no longer.
     std::uint64_t attempt = 0;
     std::uint64_t expected_revision = 0;  // kSwap; kRemove, if not 0.
+    // Of the manifest's own extents, and of those of its files if it has no erasure code.
     std::uint8_t replicas = 2;
     std::chrono::milliseconds grace{86'400'000};  // Of what is replaced or removed.
     Body manifest;                                // Encoded; empty with kRemove.
@@ -72,16 +73,19 @@ class Publication {
   bool CheckDomains(const View& view);
   bool CheckExtents(const View& view);
   // `bases`: of extents that are published, a name on which the commit may rest.
-  bool CheckPublished(const View& view, const ManifestFile& file, const ManifestExtent& extent,
+  bool CheckPublished(const View& view, const std::string& what, const ManifestExtent& extent,
                       const NameTable::Wanted& wanted,
                       const std::map<ExtentId, std::string>& bases);
-  bool CheckUploaded(const View& view, const ManifestFile& file, const ManifestExtent& extent);
+  bool CheckUploaded(const View& view, const std::string& what, const ManifestExtent& extent);
+  // No failure domain is to hold two members of a stripe.
+  bool CheckStripes();
   bool CheckFetched(const View& view);
   bool CheckSources(const View& view);
   // What keeps this node from publishing, for people; empty: nothing that it knows of.
   static std::string Hindrance(const View& view);
   void TookDoubted(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found);
   void RecordUpload(TimePoint now, const View& view, Outbox& out);
+  std::vector<std::string> HoldersOf(const View& view, const ExtentId& id) const;
   void AskHolders(TimePoint now, const View& view, Outbox& out);
   void StoreBodies(TimePoint now, const View& view, Outbox& out);
   void Commit(TimePoint now, const View& view, Outbox& out);
@@ -95,6 +99,8 @@ class Publication {
   std::size_t HeldMin() const {
     return request_.held_min == 0 ? request_.replicas : request_.held_min;
   }
+  // Of the extents of files. A member of a stripe has no replica.
+  std::size_t FilesHeldMin() const { return manifest_->has_code() ? 1 : HeldMin(); }
   // In which there are nodes that take extents.
   static std::set<std::string> Domains(const View& view, bool live_only);
 
@@ -114,7 +120,8 @@ class Publication {
   std::string doubted_;  // The key of an upload that the mirror does not show,
   std::string doubt_;    // and the refusal if the store does not have it either.
   std::map<ExtentId, Sought> sought_;
-  bool is_silent_ = false;  // A node that was asked did not answer.
+  std::map<ExtentId, StripePlace> places_;  // With an erasure code.
+  bool is_silent_ = false;                  // A node that was asked did not answer.
   Sought body_;
   std::map<std::string, std::uint64_t> compares_;  // Keys on whose revision the commit rests,
   std::set<std::string> uploads_;                  // those of uploads among them.

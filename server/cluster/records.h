@@ -41,9 +41,11 @@ inline constexpr std::string_view kLevelKey = "level";            // LevelRecord
 
 // What this program understands of metadata, messages and files of a cluster. A program that writes
 // anything that an earlier one would misread has a higher one, and writes that only once the
-// cluster's level says that all nodes understand it. Level 2: manifests with origins.
-inline constexpr std::uint32_t kFeatureLevel = 2;
+// cluster's level says that all nodes understand it. Level 2: manifests with origins. Level 3: with
+// replicas, or an erasure code, of their own.
+inline constexpr std::uint32_t kFeatureLevel = 3;
 inline constexpr std::uint32_t kOriginLevel = 2;
+inline constexpr std::uint32_t kDurabilityLevel = 3;
 
 std::string Key(std::string_view kind, std::string_view name);
 std::string UploadKey(std::uint64_t upload);

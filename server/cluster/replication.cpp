@@ -36,7 +36,7 @@ Holdings Replication::OnAskHoldings(TimePoint now, const View& view, const AskHo
       continue;
     }
     const NameTable::Wanted* const wanted = view.names.Find(extent.id);
-    const bool promises = may_promise && wanted && view.IsOwner(extent.id, wanted->replicas);
+    const bool promises = may_promise && wanted && view.IsOwner(*wanted);
     holdings.push_back(promises ? Holding::kPromised : Holding::kHeld);
   }
   return holdings;
@@ -46,8 +46,7 @@ bool Replication::IsFilled(const View& view, std::uint32_t version) const {
   if (version != view.map_version() || !view.mirror.was_listed() || !view.names.IsComplete())
     return false;
   return std::ranges::all_of(view.names.wanted(), [&](const auto& entry) {
-    return !view.IsOwner(entry.first, entry.second.replicas) ||
-           view.extents.Find(entry.first) == entry.second.extent;
+    return !view.IsOwner(entry.second) || view.extents.Find(entry.first) == entry.second.extent;
   });
 }
 
@@ -85,7 +84,7 @@ std::vector<ManifestExtent> Replication::FindMissing(const View& view, bool may_
   bool has_other = false;
   std::vector<ManifestExtent> missing;
   for (const auto& [id, wanted] : view.names.wanted()) {
-    if (!view.IsOwner(id, wanted.replicas)) continue;
+    if (!view.IsOwner(wanted)) continue;
     const auto held = view.extents.Find(id);
     if (held == wanted.extent) continue;
     has_other = has_other || held;
@@ -120,11 +119,11 @@ std::vector<ManifestExtent> Replication::FindSurplus(const View& view) const {
   for (const ManifestExtent& extent : view.extents.All()) {
     const NameTable::Wanted* const wanted = view.names.Find(extent.id);
     // What no name wants is for tombstones to drop.
-    if (!wanted || view.IsOwner(extent.id, wanted->replicas)) continue;
-    const auto owners = view.slots.OwnersOf(extent.id, wanted->replicas);
-    // A row that is too short, as in a cluster without nodes, keeps everything.
-    if (owners.size() == wanted->replicas &&
-        std::ranges::all_of(owners, [&](const auto& owner) { return view.IsLive(owner); }))
+    if (!wanted || view.IsOwner(*wanted)) continue;
+    const auto owners = view.OwnersOf(*wanted);
+    // Where there are too few, as in a cluster without nodes, everything is kept.
+    if (owners.are_all &&
+        std::ranges::all_of(owners.nodes, [&](const auto& owner) { return view.IsLive(owner); }))
       found.push_back(wanted->extent);
   }
   return found;
@@ -143,7 +142,7 @@ bool Replication::AskForSurplus(TimePoint now, const View& view, Outbox& out) {
   surplus_version_ = view.map_version();
   std::map<std::string, std::vector<ManifestExtent>> questions;
   for (const ManifestExtent& extent : found) {
-    const auto owners = view.slots.OwnersOf(extent.id, view.names.Find(extent.id)->replicas);
+    const auto owners = view.OwnersOf(*view.names.Find(extent.id)).nodes;
     surplus_[extent.id].owners = {owners.begin(), owners.end()};
     for (const std::string& owner : owners) questions[owner].push_back(extent);
   }
@@ -177,8 +176,12 @@ bool Replication::Take(TimePoint now, const View& view, const Answer& answer, Ou
     return true;
   }
   if (const auto pull = pulls_.find(answer.id); pull != pulls_.end()) {
+    const auto& result = std::get<Result<void>>(answer.reply);
+    // Too many members of its stripe are lost.
+    if (!result && pull->second.is_rebuilt && result.error().code == ErrorCode::kNotFound)
+      unheld_.insert(pull->second.id);
     pulls_.erase(pull);
-    has_pulled_ = has_pulled_ || std::get<Result<void>>(answer.reply);
+    has_pulled_ = has_pulled_ || result;
     Pull(now, view, out);
     return true;
   }
@@ -199,28 +202,36 @@ void Replication::NoteHoldings(const Question& question, const Holdings& holding
   }
 }
 
+// Of an extent without any replica that answers: the part of a stripe that it can be computed from.
+std::optional<StripePart> Replication::PartOf(const View& view, const Missing& missing) {
+  const NameTable::Wanted* const wanted = view.names.Find(missing.extent.id);
+  if (!missing.holders.empty() || wanted == nullptr || wanted->stripes.empty()) return std::nullopt;
+  const StripePlace& place = wanted->stripes.front();
+  return StripePart{place.manifest->code, StripeOf(*place.manifest, place.stripe), place.member};
+}
+
 void Replication::Pull(TimePoint now, const View& view, Outbox& out) {
   while (pulls_.size() < options_.pulls_max && !missing_.empty()) {
-    // One without any replica that answers is left for the next look.
-    const auto rarest = std::ranges::min_element(missing_, {}, [](const auto& entry) {
-      return entry.second.replica_count == 0 ? SIZE_MAX : entry.second.replica_count;
-    });
+    const auto rarest = std::ranges::min_element(
+        missing_, {}, [](const auto& entry) { return entry.second.replica_count; });
     Missing missing = std::move(rarest->second);
     missing_.erase(rarest);
-    if (missing.replica_count == 0)
-      unheld_.insert(missing.extent.id);
-    else
-      unheld_.erase(missing.extent.id);
-    if (missing.replica_count == 0 || !view.names.Find(missing.extent.id)) continue;
+    auto part = PartOf(view, missing);
+    const bool can_be_had = missing.replica_count > 0 || part;
+    // One that cannot is left for the next look.
+    if (!can_be_had) unheld_.insert(missing.extent.id);
+    if (missing.replica_count > 0) unheld_.erase(missing.extent.id);
+    if (!can_be_had || !view.names.Find(missing.extent.id)) continue;
     if (!view.extents.HasRoomFor(missing.extent.size_bytes)) {
       ++refused_count_;
       continue;
     }
+    const Pulled pulled{missing.extent.id, part.has_value()};
     // The likeliest first, for they are asked in that order.
-    const ExtentId id = missing.extent.id;
-    const CallId call = out.Ask(PullExtent{missing.extent, std::move(missing.holders)},
-                                now + options_.pull_patience);
-    pulls_.emplace(call, id);
+    const CallId call =
+        out.Ask(PullExtent{missing.extent, std::move(missing.holders), std::move(part)},
+                now + options_.pull_patience);
+    pulls_.emplace(call, pulled);
   }
   // If at least one pull succeeded, looks at once for the rest; otherwise at the next interval.
   if (pulls_.empty() && missing_.empty() && has_pulled_) next_ = now;
@@ -232,7 +243,7 @@ void Replication::Drop(TimePoint now, const View& view, Outbox& out) {
     const NameTable::Wanted* const wanted = view.names.Find(id);
     if (!may_drop || !wanted || surplus.promises != surplus.owners) continue;
     // Another name may want more replicas since.
-    const auto owners = view.slots.OwnersOf(id, wanted->replicas);
+    const auto owners = view.OwnersOf(*wanted).nodes;
     if (std::set(owners.begin(), owners.end()) == surplus.owners) out.Ask(DropExtent{id});
   }
 }

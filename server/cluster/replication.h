@@ -14,9 +14,10 @@ namespace ffrecord::server::cluster {
 
 // Brings this node's replicas to what the names and the slot map want: pulls those that it should
 // hold and does not, those with the fewest replicas elsewhere first, and drops those that are
-// others'. It looks at both by turns: what cannot be pulled, for want of room or of a replica, must
-// not keep what is dropped from making room. Of more than one look can take, the next look takes
-// those that follow, so that what cannot be pulled or dropped holds up nothing else.
+// others'. A member of a stripe that no node has is computed from the others. It looks at both by
+// turns: what cannot be pulled, for want of room or of a replica, must not keep what is dropped
+// from making room. Of more than one look can take, the next look takes those that follow, so that
+// what cannot be pulled or dropped holds up nothing else.
 //
 // A replica is dropped only when every owner has promised to keep its own, by the same version of
 // the slot map as this node's, and while this node's lease holds. An owner promises only by the
@@ -59,6 +60,10 @@ class Replication {
     std::string node;
     std::vector<ExtentId> extents;
   };
+  struct Pulled {
+    ExtentId id{};
+    bool is_rebuilt = false;  // From its stripe.
+  };
   struct Surplus {
     std::set<std::string> owners;    // All of them,
     std::set<std::string> promises;  // and those that have promised.
@@ -84,13 +89,14 @@ class Replication {
   void Ask(TimePoint now, const std::map<std::string, std::vector<ManifestExtent>>& questions,
            std::uint32_t promise_version, Outbox& out);
   void NoteHoldings(const Question& question, const Holdings& holdings);
+  static std::optional<StripePart> PartOf(const View& view, const Missing& missing);
   void Pull(TimePoint now, const View& view, Outbox& out);
   void Drop(TimePoint now, const View& view, Outbox& out);
 
   Options options_;
   TimePoint next_{};
   std::map<CallId, Question> questions_;
-  std::map<CallId, ExtentId> pulls_;
+  std::map<CallId, Pulled> pulls_;
   std::map<ExtentId, Missing> missing_;
   std::map<ExtentId, Surplus> surplus_;
   std::uint32_t surplus_version_ = 0;  // Of the slot map by which they are.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -8,6 +9,7 @@
 #include "server/cluster/lease_keeper.h"
 #include "server/cluster/machine.h"
 #include "server/cluster/name_table.h"
+#include "server/cluster/owners.h"
 #include "server/cluster/records.h"
 #include "server/cluster/tombstone_table.h"
 
@@ -22,6 +24,7 @@ struct View {
   const TombstoneTable& tombstones;
   const LocalExtents& extents;
   const SlotsRecord& slots;
+  const StripeTable& stripes;
   const Continuity& continuity;
   const std::set<std::string>& live;  // Nodes that have a lease, this one perhaps among them.
 
@@ -32,9 +35,21 @@ struct View {
     return lease.IsLeased(now) && mirror.was_listed() && names.IsComplete() &&
            continuity.is_trusted();
   }
+  OwnerList OwnersOf(const NameTable::Wanted& wanted) const {
+    return cluster::OwnersOf(slots, stripes, wanted);
+  }
   // This node is one of those that are to hold the extent.
-  bool IsOwner(const ExtentId& id, std::size_t replicas) const {
-    return slots.IsOwner(node, id, replicas);
+  bool IsOwner(const NameTable::Wanted& wanted) const {
+    return cluster::IsOwner(slots, stripes, node, wanted);
+  }
+  // Nodes that are up should hold it, or enough members of its stripe.
+  bool IsInReach(const NameTable::Wanted& wanted) const {
+    const auto is_live = [this](const std::string& owner) { return IsLive(owner); };
+    const auto has_enough = [this](const StripePlace& place) {
+      return LiveMembers(slots, stripes, place, live) >= place.data_count();
+    };
+    return std::ranges::any_of(OwnersOf(wanted).nodes, is_live) ||
+           std::ranges::any_of(wanted.stripes, has_enough);
   }
   bool IsLive(const std::string& other) const { return live.contains(other); }
 };

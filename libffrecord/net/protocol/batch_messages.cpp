@@ -153,7 +153,7 @@ Result<BatchRead> BatchRead::Decode(std::span<const std::byte> body) {
   if (!TakeFields(reader, batch.slab_id, count, batch.initial_grant_bytes, batch.deadline_ms,
                   batch.plan_id, batch.traffic_class, batch.options, Zeros<2>()) ||
       count == 0 || count > kBatchEntryCountMax || batch.traffic_class > Class::kRepair ||
-      batch.options > BatchRead::kDoubted ||
+      batch.options > (BatchRead::kDoubted | BatchRead::kBring) ||
       reader.remaining() != std::size_t{count} * kEntrySizeBytes)
     return MalformedBody("BATCH_READ");
   batch.entries.resize(count);

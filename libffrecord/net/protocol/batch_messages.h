@@ -120,13 +120,15 @@ struct BatchRead {
   enum class Class : std::uint8_t { kCollective, kDemand, kPrefetch, kCheckpoint, kRepair };
   // An option: the client has found other bytes in these extents than the right ones.
   static constexpr std::uint8_t kDoubted = 1;
+  // Another one: what the daemon lacks of these extents, which are members of stripes, it brings.
+  static constexpr std::uint8_t kBring = 2;
 
   std::uint32_t slab_id = 0;  // 0: none, bytes come as BATCH_DATA.
   std::uint32_t initial_grant_bytes = kNoGrantLimit;
   std::uint32_t deadline_ms = 0;  // From the arrival of the request.
   std::uint32_t plan_id = 0;
   Class traffic_class = Class::kDemand;
-  std::uint8_t options = 0;
+  std::uint8_t options = 0;  // The sum of those that are wanted.
   std::vector<BatchEntry> entries;  // 1 to kBatchEntryCountMax.
 
   bool operator==(const BatchRead&) const = default;

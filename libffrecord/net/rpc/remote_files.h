@@ -51,6 +51,9 @@ class RemoteFiles final : public RangeReader {
     return manifest_.files[file].origin.address;
   }
 
+  // Whether extents are members of stripes: a node that lacks one can bring it.
+  bool has_stripes() const noexcept { return manifest_.has_code(); }
+
   // --- For its queues ---
   Session& session() const noexcept { return *session_; }
   std::chrono::milliseconds timeout() const noexcept { return options_.timeout; }

@@ -341,7 +341,8 @@ Result<void> RemoteQueue::Ask(RemoteCall& call) {
     if (ask.slab() != nullptr) batch.slab_id = FFR_TRY(line.SlabIdOf(*ask.slab(), replies));
     // A queue's owner may be away longer than that, and ends what it wants no more.
     if (connects_ == Connects::kInPoll) batch.deadline_ms = MillisecondsUntil(call.deadline());
-    if (trust_ == Trust::kDoubted) batch.options = BatchRead::kDoubted;
+    if (trust_ == Trust::kDoubted) batch.options |= BatchRead::kDoubted;
+    if (files_.has_stripes()) batch.options |= BatchRead::kBring;
     batch.entries = ask.Entries(base);
     const std::uint64_t granted = ask.Grant(kCreditBytes - std::min(kCreditBytes, owed_bytes_));
     if (granted < ask.payload_bytes())

@@ -209,6 +209,11 @@ Result<void> Catalog::CheckMode(const net::Publish& publish,
 // Every extent must be here, and be explained until the commit by an upload or another manifest.
 Result<void> Catalog::CheckExtents(const DatasetManifest& manifest, std::string_view own_prefix,
                                    MetaStore::Commit& commit) const {
+  if (manifest.has_code() || manifest.replicas > 1)
+    return Error{
+        ErrorCode::kInvalidArgument,
+        "this daemon is by itself: names have one replica here, and no erasure code; leave "
+        "the durability class out"};
   if (manifest.has_origins())
     return Error{ErrorCode::kInvalidArgument,
                  manifest.files.front().origin.address +

@@ -11,6 +11,7 @@ template <class Visit>
 void ForEachExtent(const DatasetManifest& manifest, Visit visit) {
   for (const ManifestFile& file : manifest.files)
     for (const ManifestExtent& extent : file.extents) visit(extent.id);
+  for (const ManifestExtent& extent : manifest.parity) visit(extent.id);
 }
 
 }  // namespace

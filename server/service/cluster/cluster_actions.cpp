@@ -166,8 +166,11 @@ struct ClusterService::Carrier {
   static Result<void> Pull(ClusterService& service, const PullExtent& call, TimePoint deadline) {
     // Before its bytes cross the network.
     FFR_TRY(service.extents_.store().CheckTakes(call.extent.size_bytes));
-    const auto bytes =
-        FFR_TRY(service.peers_.Pull(call.extent, Others(service, call.nodes), deadline));
+    const bool is_rebuilt = call.nodes.empty() && call.part;
+    const auto bytes = FFR_TRY(
+        is_rebuilt ? service.Rebuild(*call.part, deadline, /*is_paced=*/true)
+                   : service.peers_.Pull(call.extent, Others(service, call.nodes), deadline));
+    if (is_rebuilt) ++service.rebuilt_count_;
     FFR_TRY(service.extents_.Write(call.extent, bytes));
     ++service.pulled_count_;
     service.pulled_bytes_ += bytes.size();

@@ -1,5 +1,6 @@
 #include "server/service/cluster/cluster_names.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "libffrecord/base/hex.h"
@@ -120,14 +121,30 @@ Result<void> ClusterNames::CheckOwn(const DatasetManifest& manifest,
                                     const std::string& own_prefix) const {
   if (own_prefix.empty()) return {};
   const ExtentReferences& references = service_.references();
+  const auto is_others = [&](const ManifestExtent& extent) {
+    return references.Contains(extent.id) &&
+           !references.AreReferenced(own_prefix, {&extent.id, 1}).front();
+  };
+  const auto refusal = [](const std::string& of, const ManifestExtent& extent) {
+    return Error{ErrorCode::kConflict,
+                 of + ": extent " + Hex(extent.id) +
+                     " is not here; its upload did not end or was given up: upload again"};
+  };
   for (const ManifestFile& file : manifest.files)
     for (const ManifestExtent& extent : file.extents)
-      if (references.Contains(extent.id) &&
-          !references.AreReferenced(own_prefix, {&extent.id, 1}).front())
-        return Error{ErrorCode::kConflict,
-                     file.name + ": extent " + Hex(extent.id) +
-                         " is not here; its upload did not end or was given up: upload again"};
+      if (is_others(extent)) return refusal(file.name, extent);
+  for (const ManifestExtent& extent : manifest.parity)
+    if (is_others(extent)) return refusal("parity", extent);
   return {};
+}
+
+Result<void> ClusterNames::CheckLevel(std::uint32_t needed, const std::string& what) const {
+  const auto level = service_.state()->level;
+  if (level >= needed) return {};
+  return Error{ErrorCode::kConflict,
+               what + " need feature level " + std::to_string(needed) +
+                   ", and the cluster is at level " + std::to_string(level) +
+                   "; run `ffrecord cluster upgrade` once all of its nodes have this version"};
 }
 
 // That nodes can fetch the files, and that all of them understand such a name.
@@ -138,14 +155,15 @@ Result<void> ClusterNames::CheckOrigins(const DatasetManifest& manifest) const {
     return Error{ErrorCode::kDenied, manifest.files.front().origin.address +
                                          ": the daemon may not read it; it has no setting origins"};
   for (const ManifestFile& file : manifest.files) FFR_TRY(check(file.origin.address));
-  if (const auto level = service_.state()->level; level < cluster::kOriginLevel)
-    return Error{ErrorCode::kConflict, "names of class origin need feature level " +
-                                           std::to_string(cluster::kOriginLevel) +
-                                           ", and the cluster is at level " +
-                                           std::to_string(level) +
-                                           "; run `ffrecord cluster upgrade` once all of its "
-                                           "nodes have this version"};
-  return {};
+  return CheckLevel(cluster::kOriginLevel, "names of class origin");
+}
+
+// The number of replicas of what is not in stripes, the list of files among it.
+std::uint8_t ClusterNames::ReplicasOf(const DatasetManifest& manifest) const {
+  if (manifest.has_origins()) return 1;  // One node caches an extent of an origin.
+  if (manifest.has_code())
+    return std::min<std::uint8_t>(manifest.code.parity + 1, DatasetManifest::kReplicasMax);
+  return manifest.replicas != 0 ? manifest.replicas : service_.options().replicas;
 }
 
 void ClusterNames::Publish(const net::Publish& publish, std::span<const std::byte> bytes,
@@ -154,13 +172,17 @@ void ClusterNames::Publish(const net::Publish& publish, std::span<const std::byt
   if (!manifest) return done(Error{ErrorCode::kInvalidArgument, manifest.error().message});
   if (auto own = CheckOwn(manifest.value(), own_prefix); !own) return done(std::move(own).error());
   if (auto can = CheckOrigins(manifest.value()); !can) return done(std::move(can).error());
+  if (manifest.value().has_code() || manifest.value().replicas != 0)
+    if (auto can =
+            CheckLevel(cluster::kDurabilityLevel, "names with a durability class of their own");
+        !can)
+      return done(std::move(can).error());
   cluster::Publication::Request request;
   request.mode = ModeOf(publish.mode);
   request.name = publish.name;
   request.attempt = publish.attempt;
   request.expected_revision = publish.expected_revision;
-  // One node caches an extent of an origin; the list of files is kept as that of any name.
-  request.replicas = manifest.value().has_origins() ? std::uint8_t{1} : service_.options().replicas;
+  request.replicas = ReplicasOf(manifest.value());
   request.grace = service_.options().delete_grace;
   request.manifest.assign(bytes.begin(), bytes.end());
   request.deadline = cluster::TimePoint::clock::now() + kPublishPatience;

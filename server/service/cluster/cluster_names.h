@@ -45,7 +45,9 @@ class ClusterNames final : public Names {
   net::ListReply Listed(const net::List& list) const;
   Result<void> CheckQuotas(std::string_view name, std::uint64_t size_bytes) const;
   Result<void> CheckOwn(const DatasetManifest& manifest, const std::string& own_prefix) const;
+  Result<void> CheckLevel(std::uint32_t needed, const std::string& what) const;
   Result<void> CheckOrigins(const DatasetManifest& manifest) const;
+  std::uint8_t ReplicasOf(const DatasetManifest& manifest) const;
   std::uint64_t SizeBelow(std::string_view prefix, std::string_view but_not) const;
 
   ClusterService& service_;

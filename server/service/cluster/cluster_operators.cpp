@@ -81,8 +81,10 @@ Result<std::vector<MetaStore::Compare>> ClusterService::FindReplacements(
     const std::string& node) const {
   const cluster::View& view = node_.view();
   std::size_t replicas = options_.replicas;
-  for (const auto& [text, name] : view.names.names())
+  for (const auto& [text, name] : view.names.names()) {
     replicas = std::max<std::size_t>(replicas, name.record.replicas);
+    if (name.manifest) replicas = std::max(replicas, StripeSizeMax(*name.manifest));
+  }
   std::vector<MetaStore::Compare> compares;
   std::set<std::string> domains;
   for (const auto& [id, member] : cluster::MembersOf(view)) {
@@ -95,7 +97,8 @@ Result<std::vector<MetaStore::Compare>> ClusterService::FindReplacements(
   return Error{ErrorCode::kConflict,
                node + " cannot be drained: " + std::to_string(domains.size()) +
                    " other failure domains are up, and there are names with " +
-                   std::to_string(replicas) + " replicas; start or add nodes first"};
+                   std::to_string(replicas) +
+                   " replicas or members of a stripe; start or add nodes first"};
 }
 
 // --- The feature level --------------------------------------------------------------------------

@@ -65,21 +65,22 @@ struct Content {
   std::uint64_t extent_count = 0;
   std::uint64_t size_bytes = 0;
   std::uint64_t lacking_count = 0;  // Extents with an owner that is down, or with too few owners,
-  std::uint64_t alone_count = 0;    // and those with no owner that is up.
+  std::uint64_t alone_count = 0;    // and those that no node that is up has.
 };
 
 // With the nodes that are to hold a replica, for each slot.
 std::vector<Content> ContentOfSlots(const cluster::View& view) {
   std::vector<Content> slots(kSlotCount);
   for (const auto& [id, wanted] : view.names.wanted()) {
-    const auto owners = view.slots.OwnersOf(id, wanted.replicas);
-    const auto up =
-        std::ranges::count_if(owners, [&](const std::string& owner) { return view.IsLive(owner); });
+    const auto owners = view.OwnersOf(wanted);
+    const auto up = std::ranges::count_if(
+        owners.nodes, [&](const std::string& owner) { return view.IsLive(owner); });
     Content& slot = slots[SlotOf(id)];
     ++slot.extent_count;
     slot.size_bytes += wanted.extent.size_bytes;
-    slot.lacking_count += static_cast<std::size_t>(up) < wanted.replicas ? 1 : 0;
-    slot.alone_count += up == 0 ? 1 : 0;
+    const bool is_lacking = !owners.are_all || static_cast<std::size_t>(up) < owners.nodes.size();
+    slot.lacking_count += is_lacking ? 1 : 0;
+    slot.alone_count += view.IsInReach(wanted) ? 0 : 1;
   }
   return slots;
 }

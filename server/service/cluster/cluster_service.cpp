@@ -71,7 +71,7 @@ Result<std::unique_ptr<ClusterService>> ClusterService::Start(const Options& opt
       new ClusterService(options, std::move(store), extents, std::move(cache), std::move(kept)));
   if (known) state.cluster = *known;
   for (const auto& [text, name] : *state.names)
-    if (name.manifest) service->ChangeName(text, nullptr, name.manifest.get());
+    if (name.manifest) service->ChangeName(text, nullptr, name.manifest);
   if (options.adopt) {
     service->adoption_ = FFR_TRY(Adoption::Open(home));
     service->extents_.Keep(service->adoption_->extents());
@@ -100,12 +100,17 @@ ClusterService::ClusterService(const Options& options, std::shared_ptr<MetaStore
             const ClusterStatePtr known = state();
             return Peers::Place{known->AddressOf(node), known->cluster, known->map_version()};
           },
-          options.pull_bytes_per_s, options.pull_clock) {}
+          options.pull_bytes_per_s, options.pull_clock),
+      stripe_reads_(extents,
+                    [this](const ManifestExtent& extent, const cluster::StripePlace& place) {
+                      return BringMember(extent, place);
+                    }) {}
 
 void ClusterService::Stop() {
   if (!thread_.joinable()) return;
   inbox_->Close();
   thread_.join();
+  stripe_reads_.Stop();
   peers_.Stop();
   keeper_.Stop();
   for (const auto& [call, watch] : watches_) store_->StopWatch(watch);
@@ -280,22 +285,23 @@ void ClusterService::Keep(ClusterStatePtr after) {
   });
 }
 
-void ClusterService::ChangeName(const std::string& name, const DatasetManifest* before,
-                                const DatasetManifest* after) {
-  references_.Change(name, before, after);
-  if (options_.on_name) options_.on_name(before, after);
+void ClusterService::ChangeName(const std::string& name, const Manifest& before,
+                                const Manifest& after) {
+  references_.Change(name, before.get(), after.get());
+  stripe_reads_.Change(before, after);
+  if (options_.on_name) options_.on_name(before.get(), after.get());
 }
 
 void ClusterService::ChangeReferences(const ClusterState::NameMap& before,
                                       const ClusterState::NameMap& after) {
   for (const auto& [text, name] : before) {
     const auto now = after.find(text);
-    if (now == after.end()) ChangeName(text, name.manifest.get(), nullptr);
+    if (now == after.end()) ChangeName(text, name.manifest, nullptr);
   }
   for (const auto& [text, name] : after) {
     const auto old = before.find(text);
-    const auto* const was = old == before.end() ? nullptr : old->second.manifest.get();
-    if (was != name.manifest.get()) ChangeName(text, was, name.manifest.get());
+    const Manifest was = old == before.end() ? nullptr : old->second.manifest;
+    if (was != name.manifest) ChangeName(text, was, name.manifest);
   }
 }
 

@@ -31,6 +31,7 @@
 #include "server/service/cluster/peer_ranges.h"
 #include "server/service/cluster/peers.h"
 #include "server/service/cluster/service_inbox.h"
+#include "server/service/cluster/stripe_reads.h"
 
 namespace ffrecord::server {
 
@@ -94,6 +95,7 @@ class ClusterService {
   // Of the daemon's own names; null: it does not adopt.
   const Adoption* adoption() const noexcept { return adoption_.get(); }
   NodeExtents& extents() noexcept { return extents_; }
+  StripeReads& stripe_reads() noexcept { return stripe_reads_; }
   // Of the owners of the extent that are up, this node is the one that readers with a hint ask.
   bool IsPreferredOwner(const ExtentId& id) const;
   // What other nodes hold, for one who plans. Borrows the service.
@@ -208,10 +210,19 @@ class ClusterService {
   void Enrol(const std::optional<net::ClusterId>& known);
   void Refresh(TimePoint now);
   void NoteTrouble();
-  void ChangeName(const std::string& name, const DatasetManifest* before,
-                  const DatasetManifest* after);
+  using Manifest = std::shared_ptr<const DatasetManifest>;
+  void ChangeName(const std::string& name, const Manifest& before, const Manifest& after);
   void ChangeReferences(const ClusterState::NameMap& before, const ClusterState::NameMap& after);
   void Keep(ClusterStatePtr after);
+
+  // --- Stripes (cluster_stripes.cpp). They wait for other nodes ---
+  std::vector<std::string> HoldersUp(const ClusterState& known, const cluster::StripePlace& place,
+                                     const ExtentId& id) const;
+  // `is_paced`: no faster than all pulls may be.
+  Result<std::vector<std::byte>> Rebuild(const cluster::StripePart& part, TimePoint deadline,
+                                         bool is_paced);
+  Result<void> BringMember(const ManifestExtent& extent, const cluster::StripePlace& place);
+
   void AnswerFinished();
   void AnswerWaiters(TimePoint now);
   void AnswerAll();
@@ -279,7 +290,8 @@ class ClusterService {
   std::atomic<bool> is_leased_{false};
   std::atomic<bool> is_sweeping_{false};
   std::atomic<bool> may_unlink_{false};  // The metadata is trusted, as far as the machines know.
-  std::atomic<std::uint64_t> pulled_count_{0}, pulled_bytes_{0}, dropped_count_{0};
+  std::atomic<std::uint64_t> pulled_count_{0}, pulled_bytes_{0}, dropped_count_{0},
+      rebuilt_count_{0};
 
   // The service's thread's:
   cluster::ClusterNode node_;
@@ -305,6 +317,7 @@ class ClusterService {
   const std::shared_ptr<ServiceInbox> inbox_;
   TaskThreads keeper_{1};  // Of what is written to this node's disk meanwhile.
   Peers peers_;
+  StripeReads stripe_reads_;
   std::thread thread_;
 };
 

@@ -19,6 +19,11 @@ void ForEachKey(const cluster::KeyMirror& mirror, std::string_view kind, const V
 
 }  // namespace
 
+bool ClusterState::IsUp(std::string_view node) const {
+  const auto found = std::ranges::lower_bound(nodes, node, {}, &Node::id);
+  return found != nodes.end() && found->id == node && found->is_up;
+}
+
 std::string ClusterState::AddressOf(std::string_view node) const {
   const auto found = std::ranges::lower_bound(nodes, node, {}, &Node::id);
   return found == nodes.end() || found->id != node ? "" : found->address;

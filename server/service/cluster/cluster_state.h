@@ -37,6 +37,7 @@ struct ClusterState {
     const auto found = names->find(name);
     return found == names->end() ? nullptr : &found->second;
   }
+  bool IsUp(std::string_view node) const;
   // Empty: it is not known.
   std::string AddressOf(std::string_view node) const;
 };

@@ -22,18 +22,20 @@ ClusterService::Status ClusterService::MakeStatus() const {
   }
   status.incomplete_count = view.names.incomplete_count();
   for (const auto& [id, wanted] : view.names.wanted()) {
-    const auto owners = view.slots.OwnersOf(id, wanted.replicas);
-    const auto up_count =
-        std::ranges::count_if(owners, [&](const std::string& owner) { return view.IsLive(owner); });
-    status.lacking_count += static_cast<std::size_t>(up_count) < wanted.replicas ? 1 : 0;
-    status.alone_count += up_count == 0 ? 1 : 0;
-    if (std::ranges::find(owners, view.node) == owners.end() || view.extents.Find(id)) continue;
+    const auto owners = view.OwnersOf(wanted);
+    const auto up_count = std::ranges::count_if(
+        owners.nodes, [&](const std::string& owner) { return view.IsLive(owner); });
+    const bool is_lacking =
+        !owners.are_all || static_cast<std::size_t>(up_count) < owners.nodes.size();
+    status.lacking_count += is_lacking ? 1 : 0;
+    status.alone_count += view.IsInReach(wanted) ? 0 : 1;
+    if (!view.IsOwner(wanted) || view.extents.Find(id)) continue;
     ++status.missing_count;
     status.missing_bytes += wanted.extent.size_bytes;
   }
   for (const ManifestExtent& extent : view.extents.All()) {
     const auto* const wanted = view.names.Find(extent.id);
-    if (wanted != nullptr && !view.IsOwner(extent.id, wanted->replicas)) ++status.surplus_count;
+    if (wanted != nullptr && !view.IsOwner(*wanted)) ++status.surplus_count;
   }
   if (view.mirror.was_listed()) status.unexplained_count = node_.Unexplained().size();
   status.refused_count = node_.replication().refused_count();

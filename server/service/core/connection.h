@@ -226,6 +226,7 @@ class Connection {
   Result<void> TakeExtentBind(const net::FrameHeader& header);
   void DropDamaged(ExtentPtr& place) const;
   ExtentPtr FindExtent(const ExtentId& id) const;
+  ExtentPtr Renewed(const ExtentPtr& extent, std::uint8_t options) const;
   Result<void> TakePutBegin(const net::FrameHeader& header);
   Result<void> ContinuePut(const ExtentId& id, std::uint64_t offset_bytes,
                            std::uint64_t size_bytes);

@@ -7,7 +7,8 @@
 #include "libffrecord/net/transport/remote_memory.h"
 #include "server/service/core/connection.h"
 #include "server/service/core/replies.h"
-#include "server/service/origin/origin_cache.h"
+#include "server/service/cluster/cluster_service.h"
+include "server/service/origin/origin_cache.h"
 
 namespace ffrecord::server {
 Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
@@ -41,7 +42,18 @@ Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
 // An extent with an origin is never taken from the uploads: anybody may upload under its id.
 ExtentPtr Connection::FindExtent(const ExtentId& id) const {
   if (context_.origins != nullptr && context_.origins->Knows(id)) return context_.origins->Find(id);
-  return context_.extents.Find(id);
+  ExtentPtr found = context_.extents.Find(id);
+  if (!found && context_.cluster != nullptr) found = context_.cluster->stripe_reads().Find(id);
+  return found;
+}
+
+// One that may come, or go, between two reads: as it is now.
+ExtentPtr Connection::Renewed(const ExtentPtr& extent, std::uint8_t options) const {
+  if (context_.origins != nullptr && context_.origins->Knows(extent->id))
+    return context_.origins->Use(extent, (options & net::BatchRead::kDoubted) != 0
+                                             ? OriginCache::Trust::kDoubted
+                                             : OriginCache::Trust::kTrusted);
+  return context_.cluster->stripe_reads().Use(extent, (options & net::BatchRead::kBring) != 0);
 }
 
 // A node of a cluster leaves what is damaged here to those that have it undamaged. A daemon by
@@ -94,15 +106,13 @@ Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
     context_.metrics.busy_batches.Add();
     return SendBusy(header.request_id);
   }
-  const auto trust = batch.options == net::BatchRead::kDoubted ? OriginCache::Trust::kDoubted
-                                                               : OriginCache::Trust::kTrusted;
   std::uint32_t used = UINT32_MAX;  // Entries of one extent often follow each other.
   for (const auto& entry : batch.entries) {
     if (entry.extent_index >= table_.size()) continue;
     ExtentPtr& place = table_[entry.extent_index];
     if (place && place->is_cached) {
       if (std::exchange(used, entry.extent_index) != entry.extent_index)
-        place = context_.origins->Use(place, trust);
+        place = Renewed(place, batch.options);
     } else {
       DropDamaged(place);
     }
