@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -11,6 +12,7 @@
 
 #include "client/dataset/prefetch_hint.h"
 #include "libffrecord/base/per_process.h"
+#include "libffrecord/format/stripes.h"
 #include "libffrecord/net/replicas/replica_places.h"
 #include "libffrecord/net/replicas/replicated_files.h"
 #include "libffrecord/net/rpc/remote_files.h"
@@ -29,6 +31,18 @@ Slots SlotsOf(const DatasetManifest& manifest) {
   return slots;
 }
 
+// Of the nodes that fetch or bring an extent, as many are asked as are up.
+constexpr std::size_t kFetchersMax = 4;
+
+void KeepFetchers(const ClusterView& view, std::vector<net::NodeIndex>& nodes) {
+  std::size_t up_count = 0;
+  const auto is_last = [&](net::NodeIndex node) {
+    return view.IsUp(node) && ++up_count == kFetchersMax;
+  };
+  const auto last = std::ranges::find_if(nodes, is_last);
+  if (last != nodes.end()) nodes.erase(std::next(last), nodes.end());
+}
+
 // The extents of one manifest, by one slot map.
 //
 // Of extents with an origin, each node that is asked fetches what it lacks: the first is asked, and
@@ -36,14 +50,14 @@ Slots SlotsOf(const DatasetManifest& manifest) {
 // down do not count among the few that may be asked.
 class SlottedReplicas final : public net::ReplicaMap {
  public:
-  static constexpr std::size_t kFetchersMax = 4;
-
-  SlottedReplicas(const ClusterView& view, std::shared_ptr<const Slots> slots, bool has_origins)
+  // `replicas`: of each extent; 0: as many as the cluster has.
+  SlottedReplicas(const ClusterView& view, std::shared_ptr<const Slots> slots, std::size_t replicas,
+                  bool has_origins)
       : slots_(std::move(slots)), candidates_(kSlotCount), has_origins_(has_origins) {
     for (const std::uint16_t slot : *slots_) {
       ClusterView::Candidates& candidates = candidates_[slot];
       if (!candidates.nodes.empty()) continue;
-      candidates = has_origins ? view.FetchersOf(slot) : view.CandidatesOf(slot);
+      candidates = has_origins ? view.FetchersOf(slot) : view.CandidatesOf(slot, replicas);
       if (has_origins) KeepFetchers(view, candidates.nodes);
     }
   }
@@ -58,18 +72,38 @@ class SlottedReplicas final : public net::ReplicaMap {
   bool AsksInOrder() const override { return has_origins_; }
 
  private:
-  static void KeepFetchers(const ClusterView& view, std::vector<net::NodeIndex>& nodes) {
-    std::size_t up_count = 0;
-    const auto is_last = [&](net::NodeIndex node) {
-      return view.IsUp(node) && ++up_count == kFetchersMax;
-    };
-    const auto last = std::ranges::find_if(nodes, is_last);
-    if (last != nodes.end()) nodes.erase(std::next(last), nodes.end());
-  }
-
   const std::shared_ptr<const Slots> slots_;
   std::vector<ClusterView::Candidates> candidates_;  // Of the slots that are used.
   const bool has_origins_;
+};
+
+// The extents of one manifest with an erasure code, by one slot map. Where an extent's owner does
+// not answer, another node is asked, which brings what it lacks.
+class StripedReplicas final : public net::ReplicaMap {
+ public:
+  StripedReplicas(const ClusterView& view, const std::vector<Stripe>& stripes) {
+    std::map<std::pair<std::uint32_t, std::size_t>, std::vector<std::uint16_t>> owners;
+    for (const Stripe& stripe : stripes) {
+      auto& of_slot = owners[{stripe.slot(), stripe.members.size()}];
+      if (of_slot.empty()) of_slot = view.map.StripeOwners(stripe.slot(), stripe.members.size());
+      for (std::size_t i = 0; i < stripe.data_count; ++i) {
+        candidates_.push_back(view.BringersOf(of_slot[i], SlotOf(stripe.members[i].id)));
+        KeepFetchers(view, candidates_.back().nodes);
+      }
+    }
+  }
+
+  std::span<const net::NodeIndex> NodesOf(std::uint32_t extent) const override {
+    return candidates_[extent].nodes;
+  }
+  std::size_t OwnerCountOf(std::uint32_t extent) const override {
+    return candidates_[extent].owner_count;
+  }
+  bool MovesExtents() const override { return true; }
+  bool AsksInOrder() const override { return true; }
+
+ private:
+  std::vector<ClusterView::Candidates> candidates_;  // Of each extent.
 };
 
 class ClusterPlaces final : public net::ReplicaPlaces {
@@ -79,6 +113,7 @@ class ClusterPlaces final : public net::ReplicaPlaces {
         manifest_(std::move(manifest)),
         location_(std::move(location)),
         slots_(std::make_shared<const Slots>(SlotsOf(manifest_))),
+        stripes_(StripesOf(manifest_)),
         first_([this] {
           const auto view = cluster_->view();
           return Known{view, Make(*view, {})};
@@ -115,15 +150,21 @@ class ClusterPlaces final : public net::ReplicaPlaces {
     for (std::size_t i = replicas.size(); i < view.places.size(); ++i)
       replicas.push_back(std::make_shared<const net::RemoteFiles>(
           cluster_->SessionAt(view.places[i]), manifest_, location_, cluster_->options()));
-    return std::make_shared<const net::ReplicaView>(net::ReplicaView{
-        std::move(replicas),
-        std::make_shared<const SlottedReplicas>(view, slots_, manifest_.has_origins())});
+    return std::make_shared<const net::ReplicaView>(
+        net::ReplicaView{std::move(replicas), MapOf(view)});
+  }
+
+  std::shared_ptr<const net::ReplicaMap> MapOf(const ClusterView& view) const {
+    if (manifest_.has_code()) return std::make_shared<const StripedReplicas>(view, stripes_);
+    return std::make_shared<const SlottedReplicas>(view, slots_, manifest_.replicas,
+                                                   manifest_.has_origins());
   }
 
   const std::shared_ptr<Cluster> cluster_;
   const DatasetManifest manifest_;
   const std::string location_;
   const std::shared_ptr<const Slots> slots_;
+  const std::vector<Stripe> stripes_;
   const Known first_;
   PerProcess<Guarded> known_;
 };
@@ -201,10 +242,10 @@ std::unique_ptr<RangeReader> OpenClusterFiles(std::shared_ptr<Cluster> cluster,
 
 PublishedFiles OpenClusterDataset(std::shared_ptr<Cluster> cluster, DatasetManifest manifest,
                                   std::uint64_t revision, const net::Location& location) {
-  const bool has_origins = manifest.has_origins();
+  const bool is_brought = manifest.has_origins() || manifest.has_code();
   const std::shared_ptr<const net::ReplicatedFiles> files =
       MakeFiles(cluster, std::move(manifest), location.ToString());
-  if (has_origins) return {files, {}};  // Nodes fetch them at the first read.
+  if (is_brought) return {files, {}};  // Nodes fetch what they lack at the first read.
   auto hinter =
       [=, name = location.name](const EpochPlan& plan) -> Result<std::unique_ptr<PrefetchHint>> {
     auto hints = FFR_TRY(HintAtNodes(*cluster, name, revision, plan));

@@ -69,8 +69,8 @@ Result<ClusterView> NextView(const ClusterView* before, net::ClusterMapReply rep
   return view;
 }
 
-ClusterView::Candidates ClusterView::CandidatesOf(std::uint32_t slot) const {
-  const auto owners = map.OwnersByAffinity(slot, reply.replicas);
+ClusterView::Candidates ClusterView::CandidatesOf(std::uint32_t slot, std::size_t replicas) const {
+  const auto owners = map.OwnersByAffinity(slot, replicas != 0 ? replicas : reply.replicas);
   auto order = map.OrderOf(slot);  // It begins with them.
   std::ranges::copy(owners, order.begin());
   return PlacesOf(order, owners.size());
@@ -78,6 +78,14 @@ ClusterView::Candidates ClusterView::CandidatesOf(std::uint32_t slot) const {
 
 ClusterView::Candidates ClusterView::FetchersOf(std::uint32_t slot) const {
   return PlacesOf(map.FetchOrderOf(slot), 1);
+}
+
+ClusterView::Candidates ClusterView::BringersOf(std::uint16_t owner, std::uint32_t slot) const {
+  auto order = map.FetchOrderOf(slot);
+  const auto found = std::ranges::find(order, owner);
+  if (found == order.end()) return PlacesOf(order, 0);
+  std::rotate(order.begin(), found, std::next(found));
+  return PlacesOf(order, 1);
 }
 
 ClusterView::Candidates ClusterView::PlacesOf(std::span<const std::uint16_t> order,
@@ -124,6 +132,19 @@ std::vector<ClusterView::Target> ClusterView::TargetsOf(std::uint32_t slot) cons
   }
   up.insert(up.end(), down.begin(), down.end());
   return up;
+}
+
+std::vector<ClusterView::Target> ClusterView::StripeTargetsOf(std::uint32_t slot,
+                                                              std::size_t member,
+                                                              std::size_t member_count) const {
+  auto targets = TargetsOf(slot);
+  const std::uint16_t owner = map.StripeOwners(slot, member_count)[member];
+  const auto is_owner = [&](const Target& target) {
+    return owner != SlotMap::kNoNode && places[target.place].node == map.nodes[owner].id &&
+           IsUp(target.place);
+  };
+  std::ranges::stable_partition(targets, is_owner);
+  return targets;
 }
 
 }  // namespace ffrecord::client

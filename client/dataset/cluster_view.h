@@ -35,7 +35,8 @@ struct ClusterView {
     std::vector<net::NodeIndex> nodes;
     std::size_t owner_count = 0;
   };
-  Candidates CandidatesOf(std::uint32_t slot) const;
+  // `replicas`: of the extent; 0: as many as the cluster has.
+  Candidates CandidatesOf(std::uint32_t slot, std::size_t replicas = 0) const;
   // Those that are to fetch what has an origin, as SlotMap::FetchOrderOf has them; the first one
   // counts as the owner.
   Candidates FetchersOf(std::uint32_t slot) const;
@@ -52,6 +53,12 @@ struct ClusterView {
     std::string domain;
   };
   std::vector<Target> TargetsOf(std::uint32_t slot) const;
+  // Where a member of a stripe of this slot may be written: its owner, if it is up, then likewise.
+  std::vector<Target> StripeTargetsOf(std::uint32_t slot, std::size_t member,
+                                      std::size_t member_count) const;
+  // The places of nodes to ask for a data member of a stripe: its owner, then those that bring what
+  // they lack, as SlotMap::FetchOrderOf has them.
+  Candidates BringersOf(std::uint16_t owner, std::uint32_t slot) const;
 
  private:
   Candidates PlacesOf(std::span<const std::uint16_t> order, std::size_t owner_count) const;

@@ -10,6 +10,7 @@
 #include "client/dataset/cluster.h"
 #include "client/dataset/cluster_files.h"
 #include "client/dataset/daemons.h"
+#include "client/dataset/durability.h"
 #include "client/dataset/object_source.h"
 #include "client/dataset/origin_copy.h"
 #include "client/dataset/origin_files.h"
@@ -117,16 +118,35 @@ Result<void> CheckPlace(const Place& place, std::uint64_t size_bytes, bool repla
   return catalog.CheckRoom(location.name, size_bytes, After(options));
 }
 
+// That there are as many nodes as a name of this class needs. Before the first byte travels.
+Result<void> CheckCluster(const Place& place, const Durability& durability) {
+  const std::string where = place.location.ToString();
+  if (place.daemons.cluster == nullptr)
+    return Error{ErrorCode::kInvalidArgument,
+                 where +
+                     " is a daemon by itself, and has one replica of everything; leave the "
+                     "durability class out"};
+  std::set<std::string_view> domains;
+  for (const PlacedNode& node : place.daemons.cluster->view()->map.nodes)
+    if (node.weight > 0) domains.insert(node.domain);
+  const std::size_t needed =
+      durability.code.is_none() ? durability.replicas : std::size_t{durability.code.parity} + 1;
+  if (domains.size() >= needed) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               where + ": the durability class needs " + std::to_string(needed) +
+                   " failure domains, and the cluster has " + std::to_string(domains.size()) +
+                   "; add nodes, or choose a smaller one"};
+}
+
 // Publishes checked files; `tell` is told of the bytes that were sent.
 Result<void> PublishAt(const Place& place, std::span<const std::filesystem::path> files,
                        std::uint64_t upload_id, bool replace, const SessionOptions& options,
-                       const Upload::Progress& tell) {
-  Upload upload(place.daemons, options, upload_id);
+                       const Durability& durability, const Upload::Progress& tell) {
+  Upload upload(place.daemons, options, upload_id, durability);
   std::vector<Upload::LocalFile> named;
   const auto names = NamesOf(files);
   for (std::size_t i = 0; i < files.size(); ++i) named.push_back({names[i], files[i]});
-  DatasetManifest manifest;
-  manifest.files = FFR_TRY(upload.PutFiles(named, tell));
+  const DatasetManifest manifest = FFR_TRY(upload.PutManifest(named, tell));
   const auto mode = replace ? net::Publish::Mode::kReplace : net::Publish::Mode::kCreate;
   const Catalog catalog(place.daemons);
   FFR_TRY(catalog.Publish(place.location.name, manifest, mode, 0, After(options)));
@@ -137,10 +157,10 @@ Result<void> PublishAt(const Place& place, std::span<const std::filesystem::path
 // then: what is still there is not sent again.
 Result<void> PublishPatiently(const Place& place, std::span<const std::filesystem::path> files,
                               std::uint64_t upload_id, bool replace, const SessionOptions& options,
-                              const Upload::Progress& tell) {
+                              const Durability& durability, const Upload::Progress& tell) {
   constexpr int kTriesMax = 3;
   for (int tries = 1;; ++tries) {
-    auto published = PublishAt(place, files, upload_id, replace, options, tell);
+    auto published = PublishAt(place, files, upload_id, replace, options, durability, tell);
     const bool may_help = !published && published.error().code == ErrorCode::kConflict &&
                           place.daemons.cluster != nullptr && tries < kTriesMax;
     if (!may_help) return published;
@@ -239,7 +259,9 @@ Result<RecordReader> OpenDataset(std::span<const std::string> locations,
 
 Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::string_view address,
                             bool replace, const SessionOptions& options,
-                            const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+                            const std::function<void(std::uint64_t, std::uint64_t)>& progress,
+                            std::string_view durability_text) {
+  const Durability durability = FFR_TRY(ParseDurability(durability_text));
   const auto daemons = FFR_TRY(ParseAllNamed(address));
   if (files.empty())
     return Error{ErrorCode::kInvalidArgument, daemons.front().ToString() + ": no files to publish"};
@@ -248,6 +270,7 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
   std::uint64_t size_bytes = 0;
   for (std::size_t i = 0; i < all.file_count(); ++i) size_bytes += all.file(i).size_bytes;
   const auto places = FFR_TRY(PlacesOf(daemons, options));
+  if (!durability.is_default()) FFR_TRY(CheckCluster(places.front(), durability));
   for (const Place& place : places) FFR_TRY(CheckPlace(place, size_bytes, replace, options));
   // Before the first byte travels: an upload that falls silent for a long check is given up.
   for (const auto& file : files) FFR_TRY(CheckFile(file));
@@ -261,7 +284,7 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
       progress(done + of_this, size_bytes * places.size());
       told = of_this;
     };
-    auto published = PublishPatiently(place, files, upload_id, replace, options, tell);
+    auto published = PublishPatiently(place, files, upload_id, replace, options, durability, tell);
     if (!published && !before.empty())
       return Error{published.error().code,
                    published.error().message + "; it is published at " + before +

@@ -28,13 +28,24 @@ bool MayDoElsewhere(const Error& error) {
 struct ReplicaWriter::Progress {
   const SourcedExtent& extent;
   net::Deadline deadline;
+  const StripeSpot* spot;         // Null: it has replicas, so many,
+  std::size_t replicas;           // or 0 for those of the cluster.
   std::set<std::string> domains;  // That have it.
   std::set<net::NodeIndex> tried;
   std::map<net::NodeIndex, Error> failures;  // Why nodes do not have it.
   std::uint64_t xxh3 = 0;
 
+  std::size_t WantedOf(const ClusterView& view) const {
+    if (spot != nullptr) return 1;
+    return replicas != 0 ? replicas : view.reply.replicas;
+  }
   std::size_t MissingOf(const ClusterView& view) const {
-    return view.reply.replicas - std::min<std::size_t>(view.reply.replicas, domains.size());
+    const std::size_t wanted = WantedOf(view);
+    return wanted - std::min(wanted, domains.size());
+  }
+  Targets TargetsIn(const ClusterView& view) const {
+    return spot != nullptr ? view.StripeTargetsOf(spot->slot, spot->member, spot->member_count)
+                           : view.TargetsOf(SlotOf(extent.id));
   }
 };
 
@@ -51,13 +62,17 @@ struct ReplicaWriter::Way {
 };
 
 Result<std::uint64_t> ReplicaWriter::Put(const SourcedExtent& extent, const ExtentSource& source,
-                                         const std::function<void(std::uint64_t)>& sent) {
+                                         const std::function<void(std::uint64_t)>& sent,
+                                         const StripeSpot* spot) {
   const auto deadline = net::Clock::now() + cluster_->options().timeout;
-  Progress progress{extent, deadline, {}, {}, {}};
+  Progress progress{extent, deadline, spot, replicas_, {}, {}, {}};
   net::Backoff backoff(RandomNumber());
   for (;;) {
     const auto view = cluster_->view();
-    if (progress.MissingOf(*view) == 0) return progress.xxh3;
+    if (progress.MissingOf(*view) == 0) {
+      if (spot != nullptr) spot->domains->merge(progress.domains);
+      return progress.xxh3;
+    }
     Targets targets = Choose(*view, progress);
     if (!targets.empty()) {
       FFR_TRY(SendTo(*view, std::move(targets), progress, source, sent));
@@ -71,10 +86,16 @@ Result<std::uint64_t> ReplicaWriter::Put(const SourcedExtent& extent, const Exte
     SleepPatiently(next);
   }
   const auto view = cluster_->view();
-  Error error{ErrorCode::kUnavailable, "an extent could be stored in " +
-                                           std::to_string(progress.domains.size()) + " of " +
-                                           std::to_string(view->reply.replicas) +
-                                           " failure domains of the cluster until the timeout"};
+  Error error{
+      ErrorCode::kUnavailable,
+      spot != nullptr
+          ? "member " + std::to_string(spot->member + 1) + " of the " +
+                std::to_string(spot->member_count) +
+                " of a stripe could be stored in no failure domain that the others are not in, "
+                "until the timeout"
+          : "an extent could be stored in " + std::to_string(progress.domains.size()) + " of " +
+                std::to_string(progress.WantedOf(*view)) +
+                " failure domains of the cluster until the timeout"};
   for (const auto& [place, why] : progress.failures) {
     if (why.code == ErrorCode::kIo) error.code = why.code, error.system_errno = why.system_errno;
     error.message += "; " + why.message;
@@ -85,19 +106,20 @@ Result<std::uint64_t> ReplicaWriter::Put(const SourcedExtent& extent, const Exte
 std::optional<Error> ReplicaWriter::DeniedByAll(const ClusterView& view, const Progress& progress) {
   const auto denies = [](const auto& failure) { return failure.second.code == ErrorCode::kDenied; };
   const auto& failures = progress.failures;
-  if (failures.size() < view.TargetsOf(SlotOf(progress.extent.id)).size() ||
-      !std::ranges::all_of(failures, denies))
+  if (failures.size() < progress.TargetsIn(view).size() || !std::ranges::all_of(failures, denies))
     return std::nullopt;
   return failures.begin()->second;
 }
 
 // So many as are missing, in domains that do not have the extent: the first ones of its slot.
 ReplicaWriter::Targets ReplicaWriter::Choose(const ClusterView& view, const Progress& progress) {
-  Targets order = view.TargetsOf(SlotOf(progress.extent.id));
+  Targets order = progress.TargetsIn(view);
   const auto avoided = Avoided();
   std::stable_partition(order.begin(), order.end(),
                         [&](const auto& target) { return !avoided.contains(target.place); });
   auto domains = progress.domains;
+  if (progress.spot != nullptr)
+    domains.insert(progress.spot->domains->begin(), progress.spot->domains->end());
   Targets chosen;
   for (ClusterView::Target& target : order) {
     if (chosen.size() == progress.MissingOf(view)) break;

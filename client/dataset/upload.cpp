@@ -16,9 +16,11 @@ namespace {
 // connections and memory of its own.
 constexpr std::size_t kExtentsAtOnce = 4;
 
+}  // namespace
+
 // The bytes of a file that has `size_bytes`, until another thread fails.
-Result<ExtentSource> SourceOf(const std::filesystem::path& path, std::uint64_t size_bytes,
-                              const SideBySide& others) {
+Result<ExtentSource> ReadSource(const std::filesystem::path& path, std::uint64_t size_bytes,
+                                const SideBySide& others) {
   auto opened = std::make_shared<ReadOnlyFile>(FFR_TRY(OpenReadOnly(path, /*want_direct=*/false)));
   if (opened->size_bytes != size_bytes)
     return Error{ErrorCode::kCorruption, path.string() + " changed its size while it was uploaded"};
@@ -39,13 +41,13 @@ Result<ExtentSource> SourceOf(const std::filesystem::path& path, std::uint64_t s
   });
 }
 
-}  // namespace
-
-Upload::Upload(Daemons daemons, const SessionOptions& options, std::optional<std::uint64_t> id)
+Upload::Upload(Daemons daemons, const SessionOptions& options, std::optional<std::uint64_t> id,
+               const Durability& durability)
     : daemons_(std::move(daemons)),
       options_(options),
+      durability_(durability),
       id_(id ? *id : std::max<std::uint64_t>(RandomNumber(), 1)) {
-  if (daemons_.cluster != nullptr) replicas_.emplace(daemons_.cluster);
+  if (daemons_.cluster != nullptr) replicas_.emplace(daemons_.cluster, durability_.replicas);
 }
 
 Result<ManifestFile> Upload::PutBytes(std::string name,
@@ -77,38 +79,49 @@ Result<ManifestFile> Upload::PutFrom(std::string name, std::uint64_t size_bytes,
   return file;
 }
 
-Result<std::vector<ManifestFile>> Upload::PutFiles(std::span<const LocalFile> files,
-                                                   const Progress& progress) {
-  std::vector<ManifestFile> entries;
-  std::vector<std::pair<std::uint32_t, std::size_t>> extents;  // Of a file, and in it.
+Result<Upload::Plan> Upload::MakePlan(std::span<const LocalFile> files) {
+  Plan plan;
+  plan.files = files;
   for (const auto& [name, path] : files) {
     const ReadOnlyFile file = FFR_TRY(OpenReadOnly(path, /*want_direct=*/false));
-    entries.push_back(FFR_TRY(NewEntry(name, file.size_bytes)));
-    for (std::size_t i = 0; i < entries.back().extents.size(); ++i)
-      extents.emplace_back(static_cast<std::uint32_t>(entries.size() - 1), i);
+    plan.entries.push_back(FFR_TRY(NewEntry(name, file.size_bytes)));
+    for (std::size_t i = 0; i < plan.entries.back().extents.size(); ++i)
+      plan.extents.push_back({plan.entries.size() - 1, i});
   }
-  const auto first =
+  plan.first_file =
       next_file_.fetch_add(static_cast<std::uint32_t>(files.size()), std::memory_order_relaxed);
+  return plan;
+}
+
+Result<void> Upload::PutAll(std::size_t thread_count, const Progress& progress, const Work& work) {
   const auto caller = std::this_thread::get_id();
   std::atomic<std::uint64_t> sent_bytes{0};
   const Sent sent_more = [&](std::uint64_t more) {
     const std::uint64_t sent = sent_bytes += more;
     if (progress && std::this_thread::get_id() == caller) progress(sent);
   };
+  FFR_TRY(SideBySide::Run(thread_count, [&](const SideBySide& others) -> Result<void> {
+    return work(others, sent_more);
+  }));
+  if (progress) progress(sent_bytes);  // Also of what others have sent last.
+  return {};
+}
+
+Result<std::vector<ManifestFile>> Upload::PutFiles(std::span<const LocalFile> files,
+                                                   const Progress& progress) {
+  Plan plan = FFR_TRY(MakePlan(files));
   std::atomic<std::size_t> next{0};
-  const auto put_some = [&](const SideBySide& others) -> Result<void> {
-    for (std::size_t i; !others.failed() && (i = next++) < extents.size();) {
-      const auto [number, of_file] = extents[i];
-      ManifestFile& entry = entries[number];
-      const Source source = FFR_TRY(SourceOf(files[number].path, entry.size_bytes, others));
-      entry.extents[of_file] =
-          FFR_TRY(PutExtent(ExtentOf(entry, first + number, of_file), source, sent_more));
+  const Work put_some = [&](const SideBySide& others, const Sent& sent_more) -> Result<void> {
+    for (std::size_t i; !others.failed() && (i = next++) < plan.extents.size();) {
+      const Plan::Place& place = plan.extents[i];
+      ManifestFile& entry = plan.entries[place.file];
+      const Source source = FFR_TRY(ReadSource(files[place.file].path, entry.size_bytes, others));
+      entry.extents[place.extent] = FFR_TRY(PutExtent(ExtentOf(plan, place), source, sent_more));
     }
     return {};
   };
-  FFR_TRY(SideBySide::Run(std::min(extents.size(), kExtentsAtOnce), put_some));
-  if (progress) progress(sent_bytes);  // Also of what others have sent last.
-  return entries;
+  FFR_TRY(PutAll(std::min(plan.extents.size(), kExtentsAtOnce), progress, put_some));
+  return std::move(plan.entries);
 }
 
 Result<ManifestFile> Upload::NewEntry(std::string name, std::uint64_t size_bytes) {
@@ -128,13 +141,13 @@ SourcedExtent Upload::ExtentOf(const ManifestFile& file, std::uint32_t number,
 }
 
 Result<ManifestExtent> Upload::PutExtent(const SourcedExtent& extent, const Source& source,
-                                         const Sent& sent_more) {
+                                         const Sent& sent_more, const StripeSpot* spot) {
   std::uint64_t reported = 0;  // A second try begins below it.
   const Sent sent = [&](std::uint64_t done) {
     if (done > reported) sent_more(done - std::exchange(reported, done));
   };
-  const std::uint64_t xxh3 =
-      FFR_TRY(replicas_ ? replicas_->Put(extent, source, sent) : PutAtDaemon(extent, source, sent));
+  const std::uint64_t xxh3 = FFR_TRY(replicas_ ? replicas_->Put(extent, source, sent, spot)
+                                               : PutAtDaemon(extent, source, sent));
   return ManifestExtent{extent.id, extent.size_bytes, xxh3};
 }
 

@@ -15,8 +15,10 @@
 #include <ffrecord/session_options.h>
 
 #include "client/dataset/daemons.h"
+#include "client/dataset/durability.h"
 #include "client/dataset/extent_legs.h"
 #include "client/dataset/replica_writer.h"
+#include "libffrecord/base/side_by_side.h"
 #include "libffrecord/format/dataset_manifest.h"
 
 namespace ffrecord::client {
@@ -45,8 +47,10 @@ class Upload {
   using Progress = std::function<void(std::uint64_t)>;
 
   // `id`, not 0: as another upload's, to another daemon, which brings the same files in the same
-  // order: their extents have the same names there. Without one it is random.
-  Upload(Daemons daemons, const SessionOptions& options, std::optional<std::uint64_t> id = {});
+  // order: their extents have the same names there. Without one it is random. `durability`: of all
+  // extents; another one than the default is for a cluster.
+  Upload(Daemons daemons, const SessionOptions& options, std::optional<std::uint64_t> id = {},
+         const Durability& durability = {});
   std::uint64_t id() const noexcept { return id_; }
 
   // One file, made of `pieces` in order, borrowed for the call; it may be empty. `name` is what the
@@ -66,6 +70,11 @@ class Upload {
   // meanwhile.
   Result<std::vector<ManifestFile>> PutFiles(std::span<const LocalFile> files,
                                              const Progress& progress = {});
+  // Likewise, as a whole manifest of the durability class of this upload. With an erasure code,
+  // parity is computed and sent too; `progress` does not count it. Two stripes travel at a time,
+  // and hold their parity in memory.
+  Result<DatasetManifest> PutManifest(std::span<const LocalFile> files,
+                                      const Progress& progress = {});
 
   using Source = ExtentSource;
   // One file of `size_bytes` from anywhere; fails also as `source` does.
@@ -74,21 +83,47 @@ class Upload {
 
  private:
   using Sent = std::function<void(std::uint64_t)>;
+  // Files of one call, and all their extents in order.
+  struct Plan {
+    struct Place {
+      std::size_t file = 0, extent = 0;  // Of the entries, and in it.
+    };
+    std::span<const LocalFile> files;
+    std::vector<ManifestFile> entries;
+    std::vector<Place> extents;
+    std::uint32_t first_file = 0;  // The number of the first one in this upload.
+  };
+  Result<Plan> MakePlan(std::span<const LocalFile> files);
+  // Does `work` with so many threads, and tells `progress` of what they send, on this one.
+  using Work = std::function<Result<void>(const SideBySide& others, const Sent& sent_more)>;
+  static Result<void> PutAll(std::size_t thread_count, const Progress& progress, const Work& work);
+  SourcedExtent ExtentOf(const Plan& plan, const Plan::Place& place) const noexcept {
+    return ExtentOf(plan.entries[place.file],
+                    plan.first_file + static_cast<std::uint32_t>(place.file), place.extent);
+  }
+  Result<void> PutStripe(Plan& plan, std::size_t stripe, std::span<ManifestExtent> parity,
+                         const SideBySide& others, const Sent& sent_more);
   // An entry without extents yet.
   static Result<ManifestFile> NewEntry(std::string name, std::uint64_t size_bytes);
   SourcedExtent ExtentOf(const ManifestFile& file, std::uint32_t number,
                          std::size_t extent) const noexcept;
   // `sent_more` is told how many more bytes of it have been sent.
   Result<ManifestExtent> PutExtent(const SourcedExtent& extent, const Source& source,
-                                   const Sent& sent_more);
+                                   const Sent& sent_more, const StripeSpot* spot = nullptr);
   Result<std::uint64_t> PutAtDaemon(const SourcedExtent& extent, const Source& source,
                                     const Sent& sent);
 
   Daemons daemons_;
   std::optional<ReplicaWriter> replicas_;  // In a cluster.
   SessionOptions options_;
+  Durability durability_;
   std::uint64_t id_;  // The first 8 bytes of every extent's id.
   std::atomic<std::uint32_t> next_file_{0};
 };
+
+// The bytes of a file that has `size_bytes`, until another thread of `others` fails. Borrows the
+// path and the threads.
+Result<ExtentSource> ReadSource(const std::filesystem::path& path, std::uint64_t size_bytes,
+                                const SideBySide& others);
 
 }  // namespace ffrecord::client

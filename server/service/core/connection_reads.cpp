@@ -5,10 +5,10 @@
 
 #include "libffrecord/net/transport/descriptor_passing.h"
 #include "libffrecord/net/transport/remote_memory.h"
+#include "server/service/cluster/cluster_service.h"
 #include "server/service/core/connection.h"
 #include "server/service/core/replies.h"
-#include "server/service/cluster/cluster_service.h"
-include "server/service/origin/origin_cache.h"
+#include "server/service/origin/origin_cache.h"
 
 namespace ffrecord::server {
 Result<void> Connection::TakeExtentBind(const FrameHeader& header) {

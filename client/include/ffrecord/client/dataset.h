@@ -67,10 +67,16 @@ FFR_EXPORT Result<RecordReader> OpenDelegated(std::shared_ptr<DelegatedReads> re
 // kConflict if the name exists and `replace` is false, kCorruption if a file is damaged,
 // kUnavailable, kDeadlineExceeded, kIo (ENOSPC: the daemon's disk is full), kInvalidArgument for a
 // name that is not 1 to 255 characters of [A-Za-z0-9._-] in segments separated by '/'.
+//
+// `durability`, for a cluster: "r1", "r2" or "r3" replicas of all extents, or an erasure code such
+// as "ec:4+2": of each 4 extents that follow each other, with 2 of parity, any 2 may be lost. Empty:
+// as many replicas as the cluster has. Fails with kInvalidArgument if it is none of these, or the
+// cluster has too few failure domains.
 FFR_EXPORT Result<void> PublishDataset(
     std::span<const std::filesystem::path> files, std::string_view address, bool replace,
     const SessionOptions& options,
-    const std::function<void(std::uint64_t, std::uint64_t)>& progress);
+    const std::function<void(std::uint64_t, std::uint64_t)>& progress,
+    std::string_view durability = {});
 
 // Checks sealed FFRecord files that stay where they are, and publishes them as one dataset of class
 // `origin` under `address`, of a cluster: its nodes fetch them from there when they are read, and
