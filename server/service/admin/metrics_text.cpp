@@ -234,6 +234,12 @@ void WriteCluster(const ClusterView& view, Writer& out) {
             view.refused_count);
   out.Count("ffrecord_cluster_pulled_total", "Extents copied from other nodes.", view.pulled_count);
   out.Count("ffrecord_cluster_pulled_bytes_total", "Bytes of them.", view.pulled_bytes);
+  out.Count("ffrecord_cluster_rebuilt_total", "Of them, members of stripes that were computed.",
+            view.rebuilt_count);
+  out.Count("ffrecord_cluster_brought_total",
+            "Members of stripes that readers wanted here, copied or computed.", view.brought_count);
+  out.Count("ffrecord_cluster_brought_failures_total", "Tries to bring one that failed.",
+            view.brought_failure_count);
   out.Count("ffrecord_cluster_dropped_total", "Extents that the cluster had the node remove.",
             view.dropped_count);
   out.Count("ffrecord_cluster_healed_total", "Damaged extents replaced from other nodes.",

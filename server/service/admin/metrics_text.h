@@ -63,6 +63,9 @@ struct ClusterView {
   std::uint64_t refused_count = 0;
   std::uint64_t pulled_count = 0;
   std::uint64_t pulled_bytes = 0;
+  std::uint64_t rebuilt_count = 0;
+  std::uint64_t brought_count = 0;
+  std::uint64_t brought_failure_count = 0;
   std::uint64_t dropped_count = 0;
   std::uint64_t healed_count = 0;
 };

@@ -159,7 +159,9 @@ class ClusterService {
     std::uint64_t refused_count = 0;   // For which there was no room.
     std::uint64_t open_upload_count = 0;
     std::uint64_t tombstone_count = 0;
-    std::uint64_t pulled_count = 0;  // Since the start, and their bytes.
+    std::uint64_t rebuilt_count = 0;   // Since the start: members of stripes computed by repair,
+    StripeReads::Counts stripe_reads;  // those that readers wanted,
+    std::uint64_t pulled_count = 0;    // and all that repair has brought, with their bytes.
     std::uint64_t pulled_bytes = 0;
     std::uint64_t dropped_count = 0;
     std::uint64_t healed_count = 0;  // Damaged ones in whose place another node's bytes are.

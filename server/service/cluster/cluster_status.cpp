@@ -46,6 +46,8 @@ ClusterService::Status ClusterService::MakeStatus() const {
   for (const auto& [key, entry] : view.mirror.entries())
     if (key.starts_with(cluster::kUploadKeys)) ++status.open_upload_count;
   status.tombstone_count = view.tombstones.all().size();
+  status.rebuilt_count = rebuilt_count_;
+  status.stripe_reads = stripe_reads_.counts();
   status.pulled_count = pulled_count_;
   status.pulled_bytes = pulled_bytes_;
   status.dropped_count = dropped_count_;

@@ -22,6 +22,7 @@ namespace ffrecord::server {
 class StripeReads {
  public:
   using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::seconds kVerifyInterval{10};
   // Brings an extent into the store, verified; on a thread of this.
   using Bring =
       std::function<Result<void>(const ManifestExtent& extent, const cluster::StripePlace& place)>;
@@ -45,6 +46,10 @@ class StripeReads {
   // NOT_HERE for a while after that has failed; else one whose reads are answered NOT_HERE. Null:
   // no name has it any more.
   ExtentPtr Use(const ExtentPtr& extent, bool may_bring);
+  // For a read by a client that has found other bytes in a member that is here than the right ones:
+  // what its reads are to be answered from. It is verified, at most once in kVerifyInterval; until
+  // then that is as of one that is being brought. One that is damaged counts as not here.
+  ExtentPtr Doubted(const ExtentPtr& extent);
 
   struct Counts {
     std::uint64_t brought_count = 0, failed_count = 0;
@@ -59,12 +64,15 @@ class StripeReads {
     std::shared_ptr<const Extent> awaited, refused;  // Made if needed.
     bool is_coming = false;
     Clock::time_point retry_at{};
+    bool is_verifying = false;
+    Clock::time_point verify_at{};  // Not before.
   };
 
   ExtentPtr FindHere(const Entry& entry) const;
   static ExtentPtr StandIn(const Entry& entry, std::shared_ptr<const Extent>& made,
                            ErrorCode refusal);
   void Begin(Entry& entry);
+  void Verify(const ExtentPtr& extent);
   void BringOne(const ManifestExtent& extent, const cluster::StripePlace& place);
 
   ExtentStore& store_;

@@ -115,6 +115,9 @@ Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
         place = Renewed(place, batch.options);
     } else {
       DropDamaged(place);
+      const bool is_doubted = (batch.options & net::BatchRead::kDoubted) != 0;
+      if (place && is_doubted && context_.cluster != nullptr)
+        place = context_.cluster->stripe_reads().Doubted(place);
     }
   }
   std::shared_ptr<const ClientSlab> slab;

@@ -156,6 +156,9 @@ void Server::Impl::AddCluster(MetricsView& view) const {
                   .refused_count = status.value().refused_count,
                   .pulled_count = status.value().pulled_count,
                   .pulled_bytes = status.value().pulled_bytes,
+                  .rebuilt_count = status.value().rebuilt_count,
+                  .brought_count = status.value().stripe_reads.brought_count,
+                  .brought_failure_count = status.value().stripe_reads.failed_count,
                   .dropped_count = status.value().dropped_count,
                   .healed_count = status.value().healed_count};
   for (const auto& node : status.value().state->nodes) {

@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "libffrecord/base/hex.h"
-#include "libffrecord/base/patience.h"
-#include "libffrecord/io/file.h"
+#include "server/storage/extent_damage.h"
 
 namespace ffrecord::server {
 namespace {
@@ -24,7 +23,6 @@ constexpr std::chrono::seconds kHangTime{60};
 constexpr std::chrono::seconds kTellInterval{60};
 // The order of use need not be finer.
 constexpr auto kUseTick = std::chrono::milliseconds(1);
-constexpr std::uint64_t kVerifyPieceBytes = std::uint64_t{1} << 20;
 
 std::int64_t Now() { return OriginCache::Clock::now().time_since_epoch() / kUseTick; }
 
@@ -50,36 +48,6 @@ Result<T> AtHome(Result<T> result) {
   if (result) return result;
   return Error{ErrorCode::kUnavailable, "cannot cache it: " + result.error().message,
                result.error().system_errno};
-}
-
-// Through the page cache, from which it is served. Ends early once the thread's patience is over.
-Result<std::uint64_t> SumOf(const Extent& extent) {
-  const auto path = extent.disk->PathOf(extent.id);
-  const UniqueFd file = FFR_TRY(extent.disk->OpenFile(extent.id));
-  Xxh3Stream sum;
-  std::vector<std::byte> piece;
-  for (std::uint64_t at = 0; at < extent.size_bytes; at += piece.size()) {
-    if (Patience::OfThread().IsOver())
-      return Error{ErrorCode::kDeadlineExceeded, "the daemon stops"};
-    piece.resize(std::min(kVerifyPieceBytes, extent.size_bytes - at));
-    FFR_TRY(ReadExactly(file.get(), path, at, piece));
-    sum.Update(piece);
-  }
-  return sum.Finish64();
-}
-
-// Empty: it is not damaged, or that cannot be told now.
-std::string WhyDamaged(const Extent& extent) {
-  const auto sum = SumOf(extent);
-  if (!sum) {
-    const Error& error = sum.error();
-    const bool is_of_process = error.system_errno == EMFILE || error.system_errno == ENFILE ||
-                               error.system_errno == ENOMEM ||
-                               error.code == ErrorCode::kDeadlineExceeded;
-    return is_of_process ? "" : error.message;
-  }
-  if (sum.value() == extent.xxh3) return "";
-  return extent.disk->PathOf(extent.id).string() + ": the bytes are not those of the checksum";
 }
 
 }  // namespace
