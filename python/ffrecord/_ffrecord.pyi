@@ -338,6 +338,7 @@ def publish(
     replace: bool = False,
     from_origin: bool = False,
     copy_to: str | None = None,
+    durability: str = "",
     timeout_s: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> None: ...

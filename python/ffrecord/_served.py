@@ -1,12 +1,14 @@
 """Datasets that a daemon serves: publish, list, remove. Read them with `ffrecord.open`."""
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 from ffrecord import _ffrecord
 from ffrecord._locations import expand, normalise
+
+_DURABILITY = r"replicas|origin|r[123]|ec:\d+\+\d+"
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ def publish(
     address: str,
     *,
     replace: bool = False,
-    durability: Literal["replicas", "origin"] = "replicas",
+    durability: str = "replicas",
     copy_to: str | os.PathLike[str] | None = None,
     timeout_s: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
@@ -34,9 +36,12 @@ def publish(
         files: as for `ffrecord.open`, but local; checked before the upload.
         address: `ffrecord://host[:port]/name`.
         replace: replace a dataset of that name.
-        durability: "replicas" uploads the files. "origin" leaves them where they are: the nodes
-            of a cluster fetch and cache them. Then `files` are `s3://` objects, or lie in a folder
-            that all nodes share, and the setting `origins` of the daemons lists that place.
+        durability: "replicas" uploads the files, with as many replicas as the cluster has; "r1",
+            "r2" and "r3" name the number. "ec:4+2" (or another number of data and parity extents)
+            uploads them with an erasure code: any 2 of the nodes may be lost, for half of their size
+            more. "origin" leaves them where they are: the nodes of a cluster fetch and cache them.
+            Then `files` are `s3://` objects, or lie in a folder that all nodes share, and the
+            setting `origins` of the daemons lists that place.
         copy_to: for "origin": copy local files to this place first, `s3://bucket/prefix` or a
             folder, under their own names. Nothing there is replaced; files that are there already
             with the same bytes are used, so that a call that failed can be repeated.
@@ -53,8 +58,11 @@ def publish(
         OSError: a file cannot be read, or the daemon's disk is full.
         ValueError: the address or `durability` is malformed, or a file cannot have that class.
     """
-    if durability not in ("replicas", "origin"):
-        raise ValueError(f'durability is "replicas" or "origin", not {durability!r}')
+    if not re.fullmatch(_DURABILITY, durability):
+        raise ValueError(
+            'durability is "replicas", "r1", "r2", "r3", an erasure code such as "ec:4+2", or '
+            f'"origin", not {durability!r}'
+        )
     if copy_to is not None and durability != "origin":
         raise ValueError('copy_to is for durability="origin"')
     paths = expand(normalise(files))
@@ -64,6 +72,7 @@ def publish(
         replace=replace,
         from_origin=durability == "origin",
         copy_to=None if copy_to is None else os.fspath(copy_to),
+        durability="" if durability in ("replicas", "origin") else durability,
         timeout_s=timeout_s,
         progress=progress,
     )

@@ -163,11 +163,12 @@ def _account(report: ffrecord.RepairReport) -> list[str]:
 @click.option("--replace", is_flag=True, help="Replace a dataset of that name.")
 @click.option(
     "--durability",
-    type=click.Choice(["replicas", "origin"]),
+    metavar="CLASS",
     default="replicas",
     show_default=True,
-    help="origin: leave FILES where they are, s3://BUCKET/KEY or in a folder that all nodes of a "
-    "cluster share; the nodes fetch and cache them.",
+    help="For a cluster. r1, r2, r3: so many replicas; replicas: as many as the cluster has. "
+    "ec:4+2: an erasure code, of which any 2 nodes may be lost. origin: leave FILES where they "
+    "are, s3://BUCKET/KEY or in a folder that all nodes share; the nodes fetch and cache them.",
 )
 @click.option(
     "--copy-to",
@@ -180,7 +181,7 @@ def publish(
     files: tuple[str, ...],
     address: str,
     replace: bool,
-    durability: Literal["replicas", "origin"],
+    durability: str,
     copy_to: str | None,
     timeout_s: float,
 ) -> None:
