@@ -68,8 +68,8 @@ PLANTS = [
         ),
         (
             "after a compaction nothing is listed",
-            "must_list_ = news.kind == MetaStore::News::Kind::kCompacted;",
-            "must_list_ = false;",
+            "must_list_ = must_list_ || news.kind == MetaStore::News::Kind::kCompacted;",
+            "(void)news;",
         ),
     ),
     *_in(
@@ -143,7 +143,7 @@ PLANTS = [
         ),
         (
             "a node that is no owner promises",
-            "may_promise && wanted && view.IsOwner(extent.id, wanted->replicas)",
+            "may_promise && wanted && view.IsOwner(*wanted)",
             "may_promise && wanted",
         ),
         (
@@ -171,7 +171,7 @@ PLANTS = [
             "view.MayConclude(now) && view.map_version() == surplus_version_",
             "now > TimePoint{} && view.map_version() == surplus_version_",
         ),
-        ("the owners of a short row suffice", "owners.size() < wanted->replicas ||", ""),
+        ("the owners of a short row suffice", "owners.are_all &&", ""),
         (
             "other bytes than published stay",
             "if (held == wanted.extent) continue;",
@@ -253,13 +253,13 @@ PLANTS = [
         ("the silence of a holder is ignored", "is_silent_ = is_silent_ || !holdings;", ""),
         (
             "the name that extents are taken from is not compared",
-            "compares_[Key(kDatasetKeys, *base)] = view.names.Find(*base)->revision;",
+            "compares_[Key(kDatasetKeys, base->second)] = view.names.Find(base->second)->revision;",
             "",
         ),
         (
             "the upload is not compared",
-            "      compares_[key] = upload->mod_revision;",
-            "",
+            "    compares_[key] = upload->mod_revision;\n    uploads_.insert(key);",
+            "    uploads_.insert(key);",
         ),
         (
             "uploads are not put anew",
@@ -283,8 +283,8 @@ PLANTS = [
         ),
         (
             "replicas in excess of a name's count for another",
-            "view.names.NameWith(extent.id, request_.replicas)",
-            "view.names.NameWith(extent.id, 0)",
+            "view.names.NamesWith(published, request_.replicas, manifest_->code)",
+            "view.names.NamesWith(published, 0, manifest_->code)",
         ),
         (
             "an attempt whose name was removed publishes again",
@@ -328,6 +328,83 @@ PLANTS = [
             "the whole row owns",
             "row.first(std::min(row.size(), replicas))",
             "row.first(std::min(row.size(), replicas + 1))",
+        ),
+    ),
+    # Of names with an erasure code.
+    *_in(
+        "owners.cpp",
+        (
+            "stripes have no owners",
+            "  for (const StripePlace& place : wanted.stripes) {",
+            "  for (const StripePlace& place : std::vector<StripePlace>()) {",
+        ),
+        (
+            "a member without an owner is dropped",
+            "      owners.are_all = false;\n      continue;",
+            "      continue;",
+        ),
+        (
+            "a node owns what its neighbour does",
+            "return stripes.OwnerOf(slots.map, place) == ordinal;",
+            "return stripes.OwnerOf(slots.map, place) + 1 == ordinal;",
+        ),
+    ),
+    *_in(
+        "stripe_table.h",
+        (
+            "stripes stay where the first slot map has them",
+            "if (map.version != version_) owners_.clear();",
+            "",
+        ),
+        (
+            "places differ by their stripe alone",
+            " && member == other.member;",
+            ";",
+        ),
+    ),
+    *_in(
+        "name_table.cpp",
+        (
+            "the last name leaves its stripe behind",
+            "if (stripe != nullptr || found->second.replicas == replicas)",
+            "if (stripe == nullptr && found->second.replicas == replicas)",
+        ),
+        (
+            "members have replicas too",
+            "    ReferTo(extent, 0, &place, is_new);",
+            "    ReferTo(extent, 1, &place, is_new);",
+        ),
+    ),
+    *_in(
+        "replication.cpp",
+        (
+            "nothing is computed",
+            "if (!missing.holders.empty() || wanted == nullptr || wanted->stripes.empty())",
+            "if (wanted != nullptr || wanted == nullptr)",
+        ),
+        (
+            "the wrong member is computed",
+            "StripeOf(*place.manifest, place.stripe), place.member};",
+            "StripeOf(*place.manifest, place.stripe), 0};",
+        ),
+    ),
+    *_in(
+        "publication.cpp",
+        (
+            "members of a stripe may be on one node",
+            "  if (!CheckStripes()) return;\n",
+            "",
+        ),
+        (
+            "nobody has to hold a member",
+            "if (sought.domains.size() >= FilesHeldMin()) continue;",
+            "if (sought.domains.size() >= FilesHeldMin() || manifest_->has_code()) continue;",
+        ),
+        (
+            "parity is left behind",
+            "ForEachHeldExtent(*old->manifest, [&](const ManifestExtent& extent) { ++own[extent.id]; });",
+            "for (const auto& file : old->manifest->files)\n"
+            "    for (const auto& extent : file.extents) ++own[extent.id];",
         ),
     ),
 ]

@@ -19,16 +19,51 @@ std::size_t Simulation::GoodReplicas(const ManifestExtent& extent) const {
       std::ranges::count_if(nodes_, [&](const auto& node) { return node->disk.HasGood(extent); }));
 }
 
-// The most that a name asks for.
-std::size_t Simulation::WantedReplicas(const ExtentId& id) const {
-  std::size_t replicas = 0;
+NameTable::Wanted Simulation::WantedOf(const ExtentId& id) const {
+  NameTable::Wanted wanted;
   for (const auto& [name, truth] : published_) {
-    if (!truth.extents.contains(id)) continue;
+    const auto extent = truth.extents.find(id);
+    if (extent == truth.extents.end()) continue;
+    wanted.extent = extent->second;
+    ++wanted.name_count;
+    const auto place = truth.places.find(id);
     const bool is_body = truth.record.body.front().id == id;
-    replicas = std::max<std::size_t>(
-        replicas, is_body ? BodyReplicas(truth.record.replicas) : truth.record.replicas);
+    if (place != truth.places.end())
+      wanted.stripes.push_back(place->second);
+    else
+      wanted.replicas = std::max(
+          wanted.replicas, is_body ? BodyReplicas(truth.record.replicas) : truth.record.replicas);
   }
-  return replicas;
+  return wanted;
+}
+
+OwnerList Simulation::OwnersOf(const ExtentId& id) const {
+  return server::cluster::OwnersOf(slots_, StripeTable(), WantedOf(id));
+}
+
+std::size_t Simulation::MembersHad(const StripePlace& place, const Node* but) const {
+  const Stripe stripe = StripeOf(*place.manifest, place.stripe);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < stripe.members.size(); ++i)
+    count +=
+        i != place.member && std::ranges::any_of(nodes_,
+                                                 [&](const auto& node) {
+                                                   return node.get() != but &&
+                                                          node->disk.HasGood(stripe.members[i]);
+                                                 })
+            ? 1
+            : 0;
+  return count;
+}
+
+bool Simulation::IsHad(const ManifestExtent& extent, const Node* but) const {
+  const auto has_it = [&](const auto& node) {
+    return node.get() != but && node->disk.HasGood(extent);
+  };
+  if (std::ranges::any_of(nodes_, has_it)) return true;
+  return std::ranges::any_of(WantedOf(extent.id).stripes, [&](const StripePlace& place) {
+    return MembersHad(place, but) >= place.data_count();
+  });
 }
 
 // The store has changed: commit by commit.
@@ -115,11 +150,17 @@ void Simulation::NoteName(const std::string& name, const MetaStore::Event& event
   }
   const auto old = published_.extract(name);
   if (event.value) {
-    Truth truth{DatasetRecord::Decode(*event.value).value(), {}, {}, event.revision};
+    Truth truth;
+    truth.record = DatasetRecord::Decode(*event.value).value();
+    truth.revision = event.revision;
     truth.manifest = DecodeDatasetManifest(manifests_.at(truth.record.attempt)).value();
     for (const ManifestExtent& extent : truth.record.body) truth.extents[extent.id] = extent;
-    for (const ManifestFile& file : truth.manifest.files)
-      for (const ManifestExtent& extent : file.extents) truth.extents[extent.id] = extent;
+    ForEachHeldExtent(truth.manifest,
+                      [&](const ManifestExtent& extent) { truth.extents[extent.id] = extent; });
+    ForEachMember(std::make_shared<const DatasetManifest>(truth.manifest),
+                  [&](const ManifestExtent& extent, const StripePlace& place) {
+                    truth.places.insert_or_assign(extent.id, place);
+                  });
     for (const auto& [id, extent] : truth.extents) {
       Reference& reference = referenced_[id];
       if (reference.name_count > 0 && reference.extent != extent)
@@ -158,14 +199,30 @@ void Simulation::CheckNewName(const std::string& name, const Truth& truth) {
   Trace("published: ", name);
   for (const auto& [id, extent] : truth.extents) {
     if (IsRemoved(id)) Fail(name + " was published with " + Hex(id) + ", which a tombstone names");
-    if (GoodReplicas(extent) == 0) Fail("LOST: extent " + Hex(id) + " is published and nowhere");
+    if (!IsHad(extent)) Fail("LOST: extent " + Hex(id) + " is published and nowhere");
+    const std::ptrdiff_t held_min = truth.places.contains(id) ? 1 : truth.record.replicas;
     // It was promised that so many hold it: but for a loss just now, they do, or believe so.
     const auto count = std::ranges::count_if(nodes_, [&wanted = extent](const auto& node) {
       return node->disk.Find(wanted.id) == wanted;
     });
-    if (now_ - last_loss_ >= seconds(15) && count < truth.record.replicas)
+    if (now_ - last_loss_ >= seconds(15) && count < held_min)
       Fail(name + " was published with " + std::to_string(count) + " replicas of " + Hex(id) +
-           " instead of " + std::to_string(+truth.record.replicas));
+           " instead of " + std::to_string(held_min));
+  }
+  CheckNewStripes(name, truth);
+}
+
+// Each member of a stripe is on a node of its own, or could be.
+void Simulation::CheckNewStripes(const std::string& name, const Truth& truth) {
+  if (now_ - last_loss_ < seconds(15)) return;
+  for (const Stripe& stripe : StripesOf(truth.manifest)) {
+    std::set<std::string> holders;
+    for (const ManifestExtent& member : stripe.members)
+      for (const auto& node : nodes_)
+        if (node->disk.Find(member.id) == member) holders.insert(node->id);
+    if (holders.size() < stripe.members.size())
+      Fail(name + " was published with the " + std::to_string(stripe.members.size()) +
+           " members of a stripe on " + std::to_string(holders.size()) + " nodes");
   }
 }
 
@@ -219,8 +276,7 @@ void Simulation::NoteSharedWinner(const std::string& name, std::uint64_t attempt
 
 void Simulation::CheckPublished() {
   for (const auto& [id, reference] : referenced_)
-    if (GoodReplicas(reference.extent) == 0)
-      Fail("LOST: extent " + Hex(id) + " is published and nowhere");
+    if (!IsHad(reference.extent)) Fail("LOST: extent " + Hex(id) + " is published and nowhere");
 }
 
 bool Simulation::IsConverged(std::string* why) {
@@ -245,13 +301,12 @@ bool Simulation::IsConverged(std::string* why) {
   if (count(kTombstoneKeys) > 0) return is_not("tombstones are left");
   if (count(kUploadKeys) > 0) return is_not("uploads are left open");
   for (const auto& [id, reference] : referenced_) {
-    const std::size_t replicas = WantedReplicas(id);
-    const auto owners = slots.OwnersOf(id, replicas);
+    const auto [owners, are_all] = OwnersOf(id);
     for (const auto& node : nodes_) {
       const bool is_owner = std::ranges::find(owners, node->id) != owners.end();
       if (is_owner && !node->disk.HasGood(reference.extent))
         return is_not(node->id + " lacks " + Hex(id) + ", of which it is an owner");
-      if (!is_owner && node->disk.replicas.contains(id) && owners.size() >= replicas)
+      if (!is_owner && node->disk.replicas.contains(id) && are_all)
         return is_not(node->id + " has " + Hex(id) + ", of which it is no owner");
     }
   }

@@ -140,9 +140,12 @@ void SimClient::Choose(Operation& operation) {
   }
   operation.extent_index = operation.extents.size();
   AddExtents(operation, world_.Random(3) + (operation.extents.empty() ? 1 : 0));
+  // Extents of other classes cannot become members of a stripe.
+  if (operation.extent_index == 0 && world_.Chance(0.4)) AddParity(operation);
 }
 
 void SimClient::KeepExtents(Operation& operation, const Simulation::Truth& from) {
+  if (from.manifest.has_code() && !world_.Chance(0.1)) return;  // They would be refused.
   for (const ManifestFile& file : from.manifest.files)
     if (world_.Chance(0.7)) operation.extents.push_back(file.extents.front());
   // More replicas than there are may be asked for, in vain.
@@ -156,13 +159,64 @@ void SimClient::AddExtents(Operation& operation, std::size_t count) {
         {MakeExtentId(operation.upload, 0, i), 1 + world_.Random(1000), world_.random_()});
 }
 
+// 2 + 1: a cluster of three nodes may be left.
+void SimClient::AddParity(Operation& operation) {
+  operation.code = {2, 1};
+  operation.replicas = 2;  // Of the manifest itself.
+  const std::size_t count = operation.extents.size();
+  for (std::uint32_t i = 0; i * operation.code.data < count; ++i) {
+    const auto begin = operation.extents.begin() + std::ptrdiff_t{i} * operation.code.data;
+    const std::size_t data =
+        std::min<std::size_t>(operation.code.data, count - std::size_t{i} * operation.code.data);
+    const auto largest = std::max_element(
+        begin, begin + static_cast<std::ptrdiff_t>(data),
+        [](const auto& one, const auto& other) { return one.size_bytes < other.size_bytes; });
+    operation.extents.push_back(
+        {MakeExtentId(operation.upload, 1, i), largest->size_bytes, world_.random_()});
+  }
+}
+
 // A file for each extent.
-Body SimClient::ManifestOf(const Operation& operation) const {
+DatasetManifest SimClient::FilesOf(const Operation& operation) const {
   DatasetManifest manifest;
-  for (const ManifestExtent& extent : operation.extents)
-    manifest.files.push_back(
-        {"f" + std::to_string(manifest.files.size()), extent.size_bytes, {extent}});
-  return EncodeDatasetManifest(manifest).value();
+  manifest.code = operation.code;
+  for (const ManifestExtent& extent : operation.extents) {
+    const bool is_parity = !operation.code.is_none() && extent.id[11] != std::byte{0};
+    if (is_parity)
+      manifest.parity.push_back(extent);
+    else
+      manifest.files.push_back(
+          {"f" + std::to_string(manifest.files.size()), extent.size_bytes, {extent}});
+  }
+  return manifest;
+}
+
+Body SimClient::ManifestOf(const Operation& operation) const {
+  return EncodeDatasetManifest(FilesOf(operation)).value();
+}
+
+std::optional<StripePlace> SimClient::PlaceOf(const Operation& operation) const {
+  std::optional<StripePlace> found;
+  if (operation.code.is_none()) return found;
+  ForEachMember(std::make_shared<const DatasetManifest>(FilesOf(operation)),
+                [&](const ManifestExtent& member, const StripePlace& place) {
+                  if (member.id == operation.extents[operation.extent_index].id) found = place;
+                });
+  return found;
+}
+
+// The nodes for it, in their order: none that has another member of its stripe.
+std::vector<std::string> SimClient::TargetsOf(const Operation& operation) const {
+  const auto& slots = world_.Slots();
+  auto nodes = slots.CandidatesOf(operation.extents[operation.extent_index].id);
+  const auto place = PlaceOf(operation);
+  if (!place) return nodes;
+  const auto owner = StripeTable().OwnerOf(slots.map, *place);
+  if (owner != SlotMap::kNoNode) nodes.insert(nodes.begin(), slots.map.nodes[owner].id);
+  if (const auto taken = operation.stripe_nodes.find(place->stripe);
+      taken != operation.stripe_nodes.end())
+    std::erase_if(nodes, [&](const std::string& node) { return taken->second.contains(node); });
+  return nodes;
 }
 
 void SimClient::OpenUpload(Operation operation) {
@@ -185,7 +239,10 @@ void SimClient::OpenUpload(Operation operation) {
 // node that does not take it is passed over.
 void SimClient::WriteExtents(Operation operation) {
   if (operation.extent_index == operation.extents.size()) return Publish(std::move(operation));
-  if (operation.domains.size() == operation.replicas) {
+  const std::size_t copies = operation.code.is_none() ? operation.replicas : 1;
+  if (operation.domains.size() == copies) {
+    if (const auto place = PlaceOf(operation))
+      operation.stripe_nodes[place->stripe].merge(operation.domains);
     ++operation.extent_index;
     operation.asked.clear();
     operation.domains.clear();
@@ -194,7 +251,7 @@ void SimClient::WriteExtents(Operation operation) {
                      [this, operation = std::move(operation)] { WriteExtents(operation); });
   }
   const auto& slots = world_.Slots();
-  for (const std::string& node : slots.CandidatesOf(operation.extents[operation.extent_index].id)) {
+  for (const std::string& node : TargetsOf(operation)) {
     if (!operation.asked.insert(node).second) continue;
     const std::uint16_t ordinal = slots.map.Find(node);
     if (ordinal == SlotMap::kNoNode || slots.map.nodes[ordinal].weight == 0) continue;

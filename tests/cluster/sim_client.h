@@ -38,10 +38,12 @@ class SimClient {
     std::uint64_t attempt = 0;
     std::uint64_t expected_revision = 0;
     std::uint8_t replicas = 1;
-    std::vector<ManifestExtent> extents;
-    std::size_t extent_index = 0;   // Which is being written,
-    std::set<std::string> asked;    // to whom,
-    std::set<std::string> domains;  // and where it is already.
+    std::vector<ManifestExtent> extents;  // Those of parity last.
+    ErasureCode code = {};
+    std::map<std::uint32_t, std::set<std::string>> stripe_nodes = {};  // That have members of it.
+    std::size_t extent_index = 0;                                      // Which is being written,
+    std::set<std::string> asked;                                       // to whom,
+    std::set<std::string> domains;                                     // and where it is already.
     int tries = 0;
     bool is_side = false;       // Beside the client's next operation.
     bool is_removed = false;    // As soon as it is published.
@@ -61,6 +63,10 @@ class SimClient {
   void Choose(Operation& operation);
   void KeepExtents(Operation& operation, const Simulation::Truth& from);
   void AddExtents(Operation& operation, std::size_t count);
+  void AddParity(Operation& operation);
+  // Of the extent that is being written.
+  std::optional<server::cluster::StripePlace> PlaceOf(const Operation& operation) const;
+  std::vector<std::string> TargetsOf(const Operation& operation) const;
   void OpenUpload(Operation operation);
   void WriteExtents(Operation operation);
   void WriteTo(const std::string& node, Operation operation);
@@ -74,6 +80,7 @@ class SimClient {
   void End(const Operation& operation);
   void Next();
   Simulation::Node* AnyNode();
+  DatasetManifest FilesOf(const Operation& operation) const;
   server::cluster::Body ManifestOf(const Operation& operation) const;
 
   Simulation& world_;

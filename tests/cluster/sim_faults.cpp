@@ -137,12 +137,22 @@ bool Simulation::Stalls(const std::vector<Action>& actions) {
 bool Simulation::MayLose(const Node& node, const ExtentId& id) {
   // What is not published yet: its client may have counted on it already.
   if (!referenced_.contains(id)) return unreferenced_.contains(id);
-  const auto owners = Slots().OwnersOf(id, WantedReplicas(id));
-  return std::ranges::any_of(nodes_, [&](const auto& other) {
-    return other.get() != &node && now_ >= other->paused_until &&
-           other->disk.HasGood(referenced_.at(id).extent) &&
-           std::ranges::find(owners, other->id) != owners.end();
-  });
+  const auto is_safe = [&](const ExtentId& other_id) {
+    const auto owners = OwnersOf(other_id).nodes;
+    return std::ranges::any_of(nodes_, [&](const auto& other) {
+      return other.get() != &node && now_ >= other->paused_until &&
+             other->disk.HasGood(referenced_.at(other_id).extent) &&
+             std::ranges::find(owners, other->id) != owners.end();
+    });
+  };
+  // Nor too many members of a stripe.
+  const auto can_be_computed = [&](const StripePlace& place) {
+    std::size_t count = 0;
+    for (const ManifestExtent& member : StripeOf(*place.manifest, place.stripe).members)
+      if (member.id != id && is_safe(member.id)) ++count;
+    return count >= place.data_count();
+  };
+  return is_safe(id) || std::ranges::any_of(WantedOf(id).stripes, can_be_computed);
 }
 
 void Simulation::Rot(Node& node) {
@@ -170,7 +180,7 @@ void Simulation::FindOut(SimDisk::Replica& replica) {
 // A name may ask for one replica where there were more, and keep the one that rots: then a fault
 // took the last one, which faults do not.
 void Simulation::SpareLast(const ExtentId& id) {
-  if (WantedReplicas(id) != 1) return;
+  if (const auto wanted = WantedOf(id); wanted.replicas != 1 || !wanted.stripes.empty()) return;
   const auto owners = Slots().OwnersOf(id, 1);
   if (owners.empty()) return;
   SimDisk& disk = Find(owners.front())->disk;

@@ -120,6 +120,7 @@ void Simulation::Pull(Node& node, PullExtent pull, std::size_t next, Done<void> 
     std::erase(node.disk.pulling, extent.id);
     done(std::move(result));
   };
+  if (pull.part) return Rebuild(node, pull, end);
   if (next == pull.nodes.size()) return end(Error{ErrorCode::kUnavailable, "nobody has it"});
   const std::string from = pull.nodes[next];
   const std::uint64_t incarnation = node.incarnation;
@@ -144,6 +145,39 @@ void Simulation::Pull(Node& node, PullExtent pull, std::size_t next, Done<void> 
           });
         });
       });
+}
+
+// Of the members that nodes have when they are asked.
+void Simulation::Rebuild(Node& node, const PullExtent& pull, const Done<void>& end) {
+  const std::uint64_t incarnation = node.incarnation;
+  At(Between(1, 800), [this, &node, end, pull, incarnation] {
+    if (!node.is_up || node.incarnation != incarnation) return;
+    On(node, [this, &node, end, pull] {
+      const Stripe& stripe = pull.part->stripe;
+      std::size_t count = 0;
+      for (std::size_t i = 0; i < stripe.members.size(); ++i)
+        count += i != pull.part->member &&
+                         std::ranges::any_of(nodes_,
+                                             [&](const auto& other) {
+                                               if (!other->is_up || IsCut(&node, *other) ||
+                                                   IsCut(other.get(), node))
+                                                 return false;
+                                               if (now_ < other->paused_until) return false;
+                                               return bool(ReadBody(*other, stripe.members[i]));
+                                             })
+                     ? 1
+                     : 0;
+      if (count < stripe.data_count)
+        return end(Error{ErrorCode::kNotFound, "too few members of its stripe"});
+      if (const auto old = node.disk.replicas.find(pull.extent.id);
+          old != node.disk.replicas.end() && old->second.is_dropping)
+        return end(Error{ErrorCode::kConflict, "it is being dropped"});
+      ++counts_.rebuilds;
+      Trace(node.id, " has computed ", Hex(pull.extent.id));
+      node.disk.replicas.insert_or_assign(pull.extent.id, SimDisk::Replica{pull.extent, {}, now_});
+      end({});
+    });
+  });
 }
 
 // An extent of an upload: taken only while that is open. An answer means that it is durable.

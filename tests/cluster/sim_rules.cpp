@@ -64,7 +64,7 @@ void Simulation::CheckAnswer(const Node& node, const AskHoldings& question,
     const auto slots = slot_history_.find(question.promise_version);
     if (view.slots.map.version != question.promise_version || slots == slot_history_.end())
       return Fail(what + " and promises it by another slot map");
-    if (!wanted || !slots->second.IsOwner(node.id, extent.id, wanted->replicas))
+    if (!wanted || !IsOwner(slots->second, StripeTable(), node.id, *wanted))
       Fail(what + " and promises it, and is no owner");
     if (!view.lease.IsLeased(Local(node))) Fail(what + " and promises it without a lease");
   }
@@ -101,8 +101,9 @@ void Simulation::CheckDecision(const Node& node, const ExtentId& id) {
   }
   const std::uint32_t version = view.slots.map.version;
   const auto& promises = promises_[{node.owner, id}];
-  const auto owners = slot_history_.at(version).OwnersOf(id, wanted->replicas);
-  if (owners.size() < wanted->replicas) Fail(what + ", and its row is short");
+  const auto [owners, are_all] =
+      server::cluster::OwnersOf(slot_history_.at(version), StripeTable(), *wanted);
+  if (!are_all) Fail(what + ", and it has too few owners");
   for (const std::string& owner : owners) {
     const auto promise = promises.find(owner);
     if (promise == promises.end() || promise->second.version != version ||
@@ -114,8 +115,8 @@ void Simulation::CheckDecision(const Node& node, const ExtentId& id) {
 void Simulation::CheckDrop(const Node& node, const ExtentId& id) {
   const auto found = referenced_.find(id);
   if (found == referenced_.end()) return;
-  if (GoodReplicas(found->second.extent) == 0) SpareLast(id);
-  if (GoodReplicas(found->second.extent) == 0)
+  if (!IsHad(found->second.extent)) SpareLast(id);
+  if (!IsHad(found->second.extent))
     Fail("LOST: " + node.id + " drops the last replica of " + Hex(id));
 }
 
@@ -167,11 +168,13 @@ void Simulation::CheckRefusal(const Node& node, const Publication::Request& requ
   };
   if (now_ - last_map_change_ < kKnown) return;
   const auto manifest = DecodeDatasetManifest(request.manifest).value();
-  for (const ManifestFile& file : manifest.files)
-    for (const ManifestExtent& extent : file.extents)
-      if (std::ranges::count_if(nodes_, [&](const auto& one) { return holds(*one, extent); }) <
-          request.replicas)
-        return;
+  const std::ptrdiff_t held_min = manifest.has_code() ? 1 : request.replicas;
+  bool are_held = true;
+  ForEachHeldExtent(manifest, [&](const ManifestExtent& extent) {
+    are_held &= std::ranges::count_if(
+                    nodes_, [&](const auto& one) { return holds(*one, extent); }) >= held_min;
+  });
+  if (!are_held) return;
   Fail(request.name + " was refused though enough nodes hold it: " + error.message);
 }
 
@@ -192,13 +195,14 @@ void Simulation::CheckQuotaRefusal(const Publication::Request& request, TimePoin
 // Likewise if an upload did not begin: the mirror of a node may be late.
 void Simulation::CheckUploadRefusal(const Publication::Request& request, TimePoint asked_at,
                                     const Error& error) {
-  const auto manifest = DecodeDatasetManifest(request.manifest).value();
-  for (const ManifestFile& file : manifest.files)
-    for (const ManifestExtent& extent : file.extents) {
-      const auto upload = open_uploads_.find(UploadOf(extent.id));
-      const bool is_open = upload != open_uploads_.end() && upload->second < asked_at;
-      if (!referenced_.contains(extent.id) && !is_open) return;
-    }
+  bool are_explained = true;
+  ForEachHeldExtent(
+      DecodeDatasetManifest(request.manifest).value(), [&](const ManifestExtent& extent) {
+        const auto upload = open_uploads_.find(UploadOf(extent.id));
+        const bool is_open = upload != open_uploads_.end() && upload->second < asked_at;
+        are_explained &= referenced_.contains(extent.id) || is_open;
+      });
+  if (!are_explained) return;
   Fail(request.name + " was refused though its uploads are open: " + error.message);
 }
 

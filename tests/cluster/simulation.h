@@ -46,7 +46,7 @@ class Simulation {
   };
   struct Counts {
     std::uint64_t events = 0, published = 0, removed = 0, refused = 0, unresolved = 0;
-    std::uint64_t faults = 0, pulls = 0, drops = 0, map_changes = 0, stalls = 0;
+    std::uint64_t faults = 0, pulls = 0, rebuilds = 0, drops = 0, map_changes = 0, stalls = 0;
   };
 
   explicit Simulation(const Options& options);
@@ -123,6 +123,7 @@ class Simulation {
   void Fetch(Node& node, server::cluster::FetchBody fetch, std::size_t next,
              Done<server::cluster::Body> done);
   void Pull(Node& node, server::cluster::PullExtent pull, std::size_t next, Done<void> done);
+  void Rebuild(Node& node, const server::cluster::PullExtent& pull, const Done<void>& end);
   Result<void> Write(Node& node, const ManifestExtent& extent, server::cluster::Body bytes);
   void Drop(Node& node, const ExtentId& id);
 
@@ -158,12 +159,20 @@ class Simulation {
   struct Truth {
     server::cluster::DatasetRecord record;
     DatasetManifest manifest;
+    // Places of its extents in stripes.
+    std::map<ExtentId, server::cluster::StripePlace> places = {};
     std::map<ExtentId, ManifestExtent> extents;  // With those of the manifest itself.
     std::uint64_t revision = 0;
   };
   const server::cluster::SlotsRecord& Slots() const { return slots_; }
   std::size_t GoodReplicas(const ManifestExtent& extent) const;
-  std::size_t WantedReplicas(const ExtentId& id) const;
+  // What the names want of an extent that is published, and the nodes that are to hold it.
+  server::cluster::NameTable::Wanted WantedOf(const ExtentId& id) const;
+  server::cluster::OwnerList OwnersOf(const ExtentId& id) const;
+  // It is on a good disk, or can be computed: `but` and what lies there does not count.
+  bool IsHad(const ManifestExtent& extent, const Node* but = nullptr) const;
+  // Members of the stripe, but this one, that are good on other nodes than `but`.
+  std::size_t MembersHad(const server::cluster::StripePlace& place, const Node* but) const;
   void NoteSharedWinner(const std::string& name, std::uint64_t attempt);
   void CheckPublished();
   void CheckLease(const Node& node);
@@ -197,6 +206,7 @@ class Simulation {
   void CheckQuotaRefusal(const server::cluster::Publication::Request& request, TimePoint asked_at,
                          const Error& error);
   void CheckNewName(const std::string& name, const Truth& truth);
+  void CheckNewStripes(const std::string& name, const Truth& truth);
   void CheckAttempt(const std::string& name, const Truth& truth, std::uint64_t old_revision);
   void CheckTombstone(const std::string& key, const server::cluster::TombstoneRecord& record);
   void CheckBuried(const std::string& key, const server::cluster::TombstoneRecord& record);
