@@ -230,7 +230,7 @@ std::set<std::string> Publication::Domains(const View& view, bool live_only) {
 
 bool Publication::CheckDomains(const View& view) {
   const std::size_t live = Domains(view, true).size();
-  const std::size_t members = StripeSizeMax(*manifest_);
+  const std::size_t members = IsRepaired() ? 0 : StripeSizeMax(*manifest_);
   if (live >= std::max(HeldMin(), members)) return true;
   const std::string wanted = members > HeldMin() ? std::to_string(members) + " members of a stripe"
                                                  : std::to_string(HeldMin()) + " replicas";
@@ -299,15 +299,26 @@ bool Publication::CheckPublished(const View& view, const std::string& what,
 
 bool Publication::CheckStripes() {
   std::map<std::pair<std::uint32_t, std::string>, ExtentId> taken;  // By stripe and domain.
+  std::map<std::uint32_t, std::size_t> counts;                      // Of members that are held.
   for (const auto& [id, place] : places_) {
     const auto& domains = sought_.at(id).domains;
     // What is published already lies as its name has it.
     if (domains.empty()) continue;
+    ++counts[place.stripe];
     const auto [other, is_free] = taken.emplace(std::pair(place.stripe, *domains.begin()), id);
-    if (is_free) continue;
+    if (is_free || IsRepaired()) continue;
     Fail(ErrorCode::kConflict, request_.name + ": extents " + Hex(other->second) + " and " +
                                    Hex(id) + " of one stripe are held in failure domain " +
                                    *domains.begin() + " alone; upload them again");
+    return false;
+  }
+  if (!IsRepaired()) return true;
+  for (const auto& [id, place] : places_) {
+    if (counts[place.stripe] >= place.data_count()) continue;
+    Fail(ErrorCode::kConflict, request_.name + ": of the stripe of extent " + Hex(id) + " " +
+                                   std::to_string(counts[place.stripe]) + " members of " +
+                                   std::to_string(place.data_count()) +
+                                   " are held; start the nodes that have the others");
     return false;
   }
   return true;
@@ -423,6 +434,7 @@ void Publication::AskHolders(TimePoint now, const View& view, Outbox& out) {
       --wanted;
     }
     if (wanted == missing && is_silent_) return Again(now + kRetry);
+    if (wanted == missing && IsRepaired()) continue;
     if (wanted == missing)
       return Fail(ErrorCode::kConflict, request_.name + ": extent " + Hex(id) + " is held in " +
                                             std::to_string(sought.domains.size()) +

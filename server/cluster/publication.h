@@ -40,8 +40,9 @@ class Publication {
     Body manifest;                                // Encoded; empty with kRemove.
     TimePoint deadline;
     NameQuotas quotas = {};  // Of the cluster: those of other prefixes may be among them.
-    // In so many failure domains each extent must be held before the commit; repair makes the
-    // others. 0: in all, as for whatever clients publish.
+    // In so many failure domains each extent must be held before the commit, of a stripe as many as
+    // the others can be computed from; repair makes the rest. 0: in all, and all members, as for
+    // whatever clients publish.
     std::uint8_t held_min = 0;
   };
 
@@ -77,7 +78,8 @@ class Publication {
                       const NameTable::Wanted& wanted,
                       const std::map<ExtentId, std::string>& bases);
   bool CheckUploaded(const View& view, const std::string& what, const ManifestExtent& extent);
-  // No failure domain is to hold two members of a stripe.
+  // No failure domain is to hold two members of a stripe. Where repair makes the others, enough to
+  // compute them is enough.
   bool CheckStripes();
   bool CheckFetched(const View& view);
   bool CheckSources(const View& view);
@@ -99,6 +101,8 @@ class Publication {
   std::size_t HeldMin() const {
     return request_.held_min == 0 ? request_.replicas : request_.held_min;
   }
+  // Missing members of stripes can be computed afterwards.
+  bool IsRepaired() const { return request_.held_min != 0 && manifest_->has_code(); }
   // Of the extents of files. A member of a stripe has no replica.
   std::size_t FilesHeldMin() const { return manifest_->has_code() ? 1 : HeldMin(); }
   // In which there are nodes that take extents.

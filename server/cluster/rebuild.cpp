@@ -1,6 +1,7 @@
 #include "server/cluster/rebuild.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace ffrecord::server::cluster {
@@ -35,8 +36,10 @@ bool IsLive(const View& view, const std::string& member) {
 }  // namespace
 
 bool IsNewer(const HistoryMark& mark, const HistoryMark& than, const HistoryRecord& record) {
-  return std::pair(OrderOf(mark.incarnation, record), mark.revision) >
-         std::pair(OrderOf(than.incarnation, record), than.revision);
+  const auto order = [&record](const HistoryMark& of) {
+    return std::tuple(OrderOf(of.incarnation, record), of.term.revision, of.revision);
+  };
+  return order(mark) > order(than);
 }
 
 std::vector<Difference> Compare(const std::map<std::string, NameTable::Name, std::less<>>& names,

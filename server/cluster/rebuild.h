@@ -34,8 +34,10 @@ struct Difference {
 using IsOlder = std::function<bool(const std::string& name, std::uint64_t revision)>;
 std::vector<Difference> Compare(const std::map<std::string, NameTable::Name, std::less<>>& names,
                                 const KnownNames& known, const IsOlder& is_older);
-// Whether the second mark is of a later state than the first, by the order of incarnations that the
-// record has.
+// Whether the first mark is of a later state than the second: by the order of incarnations that the
+// record has, then by the newest leader that was seen, then by the revision. A node that lists an
+// older state just after it was put back may take it for a later revision of what it knew, if the
+// store has forgotten by what that could be told. It has seen an older leader then.
 bool IsNewer(const HistoryMark& mark, const HistoryMark& than, const HistoryRecord& record);
 
 // Compares metadata that nobody has confirmed with what nodes have known before, and publishes

@@ -402,9 +402,8 @@ PLANTS = [
         ),
         (
             "parity is left behind",
-            "ForEachHeldExtent(*old->manifest, [&](const ManifestExtent& extent) { ++own[extent.id]; });",
-            "for (const auto& file : old->manifest->files)\n"
-            "    for (const auto& extent : file.extents) ++own[extent.id];",
+            "{ ++own[extent.id]; });",
+            "{ if (manifest_ || extent.id[11] == std::byte{0}) ++own[extent.id]; });",
         ),
     ),
 ]

@@ -49,6 +49,7 @@ void Simulation::PlanFault() {
       node.store_wake = now_;
       break;
     case 7:
+      Trace("the store forgets what was before ", state_.revision());
       state_.CompactTo(state_.revision());
       break;
     case 8:

@@ -294,6 +294,13 @@ std::string ReplicatedFiles::Trouble(std::uint32_t file, ErrorCode status) const
     const std::string one = replica->Trouble(file, status);
     if (!one.empty()) text += (text.empty() ? "" : "; ") + one;
   }
+  if (first().has_stripes())
+    return text + (text.empty() ? "" : "; ") +
+           "it has an erasure code, and nodes compute what others do not have: if too few members "
+           "of "
+           "a stripe are left, event=stripe_member_missing in their logs says which; start the "
+           "nodes "
+           "that are down";
   const std::string& origin = first().origin(file);
   if (origin.empty()) return text;
   return text + (text.empty() ? "" : "; ") + "the nodes fetch it from " + origin +

@@ -359,6 +359,9 @@ TEST(RebuildTest, AMarkOfALaterIncarnationIsNewer) {
   EXPECT_TRUE(IsNewer({3, 1, {}}, {2, 500, {}}, record));
   EXPECT_TRUE(IsNewer({0, 1, {}}, {9, 500, {}}, record));
   EXPECT_FALSE(IsNewer({2, 5, {}}, {2, 5, {}}, record));
+  // The older state had gone on when the node listed it.
+  EXPECT_TRUE(IsNewer({2, 108, {8, 105}}, {2, 143, {7, 44}}, record));
+  EXPECT_FALSE(IsNewer({2, 143, {7, 44}}, {2, 108, {8, 105}}, record));
 }
 
 class ClusterRebuildTest : public ClusterHistoryTest {
