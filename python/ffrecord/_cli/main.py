@@ -24,7 +24,13 @@ from ffrecord._cli.units import Name, Number, Target, Timeout, show_size
 from ffrecord._tokens import make_token, read_key
 
 # Imported on use: they would take a tenth of every start.
-_LATE = {"cluster": "ffrecord._cli.cluster", "topology": "ffrecord._cli.topology"}
+_LOOKING = "ffrecord._cli.data.looking"
+_LATE = {
+    "cluster": "ffrecord._cli.cluster",
+    "topology": "ffrecord._cli.topology",
+    **dict.fromkeys(("cat", "find", "head", "sample"), _LOOKING),
+    "stats": "ffrecord._cli.data.stats_command",
+}
 
 
 class _Commands(click.Group):

@@ -1,0 +1,343 @@
+"""ffrecord head, cat, find, sample: records on the terminal, or for a program."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import click
+import numpy as np
+
+from ffrecord import Reader
+from ffrecord._cli.console import EXIT_DAMAGE, say
+from ffrecord._cli.data.records import batches, in_order, opened, selected, shuffled
+from ffrecord._cli.data.values import (
+    as_bytes,
+    brief_sample,
+    dumps,
+    plain_sample,
+    shown,
+    text_of,
+)
+from ffrecord._cli.units import Timeout
+from ffrecord._order import Indices
+from ffrecord._schema import Column
+from ffrecord.errors import CorruptionError
+
+EXIT_NOTHING_FOUND = 1
+_INDEX_MAX = (1 << 63) - 1
+
+files = click.argument("where", metavar="FILE...", nargs=-1, required=True)
+timeout = click.option(
+    "--timeout",
+    "timeout_s",
+    type=Timeout(),
+    default=30.0,
+    show_default=True,
+    help="Time limit in seconds of each request to a daemon or store.",
+)
+as_json_lines = click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON object for each record, one a line."
+)
+column_option = click.option(
+    "--column", "names", multiple=True, metavar="NAME", help="Only this column; repeatable."
+)
+seed_option = click.option(
+    "--seed",
+    type=click.IntRange(0, (1 << 64) - 1),
+    default=0,
+    show_default=True,
+    help="The same seed gives the same order.",
+)
+
+
+def count_option(default: int | None, text: str) -> Callable[[Any], Any]:
+    """The option --count."""
+    return click.option(
+        "--count",
+        type=click.IntRange(0, _INDEX_MAX),
+        default=default,
+        show_default=default is not None,
+        help=text,
+    )
+
+
+@click.command()
+@files
+@count_option(10, "So many records.")
+@click.option(
+    "--start",
+    type=click.IntRange(0, _INDEX_MAX),
+    default=0,
+    show_default=True,
+    help="Index of the first.",
+)
+@column_option
+@as_json_lines
+@timeout
+def head(
+    where: tuple[str, ...],
+    count: int,
+    start: int,
+    names: tuple[str, ...],
+    as_json: bool,
+    timeout_s: float,
+) -> None:
+    """Show the first records of FILE: index, size and values, a line each.
+
+    FILE is a file, a folder, a glob, ffrecord://HOST/NAME, or s3://BUCKET/KEY. Only the records
+    that are shown are read. Long values are cut; --json prints them whole. Exits with status 3 if a
+    record that is shown is damaged.
+    """
+    with opened(where, timeout_s) as reader:
+        pieces = in_order(start, min(start + count, len(reader)))
+        _show(reader, pieces, selected(reader, names), as_json)
+
+
+@click.command()
+@files
+@count_option(10, "So many records.")
+@seed_option
+@column_option
+@as_json_lines
+@timeout
+def sample(
+    where: tuple[str, ...],
+    count: int,
+    seed: int,
+    names: tuple[str, ...],
+    as_json: bool,
+    timeout_s: float,
+) -> None:
+    """Show random records of FILE, none twice.
+
+    Another --seed gives others. Only the records that are shown are read. Exits with status 3 if
+    one of them is damaged.
+    """
+    with opened(where, timeout_s) as reader:
+        pieces = shuffled(len(reader), seed, count)
+        _show(reader, pieces, selected(reader, names), as_json)
+
+
+def _show(
+    reader: Reader, pieces: Iterable[Indices], columns: tuple[Column, ...], as_json: bool
+) -> None:
+    """A line for each record, damaged ones too."""
+    damaged = False
+    for row in _rows(reader, pieces):
+        index, size, value, problem = row
+        damaged = damaged or problem is not None
+        if as_json:
+            facts: dict[str, Any] = {"index": index, "size_bytes": size}
+            if problem is None:
+                facts["record"] = plain_sample(value, columns)
+            else:
+                facts["damaged"] = problem
+            click.echo(dumps(facts))
+        else:
+            text = f"damaged: {shown(problem)}" if problem else brief_sample(value, columns)
+            click.echo(f"{index:>10}  {size:>9} B  {text}")
+    if damaged:
+        raise click.exceptions.Exit(EXIT_DAMAGE)
+
+
+def _rows(reader: Reader, pieces: Iterable[Indices]) -> Iterator[tuple[int, int, Any, str | None]]:
+    """Index, size, value and, of a damaged record, what is wrong with it."""
+    for batch in batches(reader, pieces, keep=True):
+        good = batch.select(np.flatnonzero(batch.status == 0))
+        values = iter(good)
+        for index, size, status in zip(
+            batch.indices.tolist(), batch.sizes.tolist(), batch.status.tolist(), strict=True
+        ):
+            if status:
+                yield index, size, None, reader._describe(index, status)
+            else:
+                yield index, size, next(values), None
+
+
+@click.command()
+@files
+@click.option(
+    "--index",
+    "indices",
+    type=click.IntRange(-_INDEX_MAX, _INDEX_MAX),
+    multiple=True,
+    help="Only this record; repeatable. -1 is the last.",
+)
+@click.option("--key", "keys", multiple=True, help="Only the record with this key; repeatable.")
+@column_option
+@as_json_lines
+@timeout
+def cat(
+    where: tuple[str, ...],
+    indices: tuple[int, ...],
+    keys: tuple[str, ...],
+    names: tuple[str, ...],
+    as_json: bool,
+    timeout_s: float,
+) -> None:
+    """Write the bytes of records of FILE to standard output, one after the other.
+
+    All records, or those of --index and then of --key. Records with several columns are JSON lines,
+    unless one --column selects the bytes to write. Nothing stands between the bytes of two records.
+    """
+    with opened(where, timeout_s) as reader:
+        columns = selected(reader, names)
+        wanted = [*_checked(reader, indices), *_of_keys(reader, keys)]
+        is_chosen = bool(indices or keys)
+        pieces = [np.array(wanted, np.int64)] if is_chosen else in_order(0, len(reader))
+        out = sys.stdout.buffer
+        for batch in batches(reader, pieces):
+            for index, value in zip(batch.indices.tolist(), batch, strict=True):
+                if as_json or len(columns) > 1:
+                    facts = {"index": index, "record": plain_sample(value, columns)}
+                    out.write(dumps(facts).encode() + b"\n")
+                else:
+                    _write(out, as_bytes(value[columns[0].name] if columns else value))
+            out.flush()
+
+
+def _write(out: Any, data: bytes) -> None:  # noqa: ANN401 - a binary stream
+    """Write the bytes, unless a terminal would take them for commands."""
+    if sys.stdout.isatty() and text_of(data) is None:
+        raise click.UsageError(
+            "these bytes are no text, and a terminal may take them for commands: write them to a "
+            "file (> FILE), or add --json"
+        )
+    out.write(data)
+
+
+def _checked(reader: Reader, indices: Iterable[int]) -> list[int]:
+    count = len(reader)
+    for index in indices:
+        if not -count <= index < count:
+            raise ValueError(f"--index {index}: there are {count} records, 0 to {count - 1}")
+    return [index % count for index in indices] if count else []
+
+
+def _of_keys(reader: Reader, keys: tuple[str, ...]) -> list[int]:
+    found = reader.find_all([_key(key) for key in keys]) if keys else []
+    for key, index in zip(keys, found, strict=True):
+        if index is None:
+            raise FileNotFoundError(f"no record of {reader.where[0]} has the key '{shown(key)}'")
+    return [index for index in found if index is not None]
+
+
+def _key(key: str) -> bytes:
+    """A key as it was typed, in UTF-8 or not."""
+    if not key:
+        raise ValueError("the key is empty; a key has at least one byte")
+    return key.encode(errors="surrogateescape")
+
+
+@click.command()
+@click.argument("where", metavar="FILE")
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@click.option(
+    "--where",
+    "conditions",
+    multiple=True,
+    metavar="COLUMN=VALUE",
+    help="Search for records with this value; of several conditions, all must hold.",
+)
+@count_option(10, "At most so many records of --where.")
+@as_json_lines
+@timeout
+def find(
+    where: str,
+    keys: tuple[str, ...],
+    conditions: tuple[str, ...],
+    count: int,
+    as_json: bool,
+    timeout_s: float,
+) -> None:
+    """Find records of FILE by KEY, or by the value of a column.
+
+    Keys are looked up in the index; --where reads, in order, until --count records are found.
+    Columns that the file has a copy of are read without the records. Exits with status 1 if a key,
+    or every value, is in no record.
+    """
+    if bool(keys) == bool(conditions):
+        raise click.UsageError("give one KEY or more, or --where COLUMN=VALUE, not both")
+    with opened([where], timeout_s) as reader:
+        if keys:
+            found = reader.find_all([_key(key) for key in keys])
+            missing = False
+            for key, index in zip(keys, found, strict=True):
+                missing = missing or index is None
+                if as_json:
+                    name = key.encode(errors="surrogateescape").decode(errors="backslashreplace")
+                    click.echo(dumps({"key": name, "index": index}))
+                elif index is not None:
+                    click.echo(f"{index:>10}  {shown(key)}")
+                else:
+                    say(f"no record has the key '{shown(key)}'")
+        else:
+            missing = not _find_values(reader, conditions, count, as_json)
+    if missing:
+        raise click.exceptions.Exit(EXIT_NOTHING_FOUND)
+
+
+def _find_values(reader: Reader, conditions: Iterable[str], count: int, as_json: bool) -> bool:
+    """Print the records that meet all conditions; return whether there are any."""
+    tests = [_condition(reader, text) for text in conditions]
+    left = count
+    for piece in in_order(0, len(reader)):
+        if left < 1:
+            break
+        for test in tests:
+            piece = piece[test(piece)] if piece.size else piece
+        if piece.size:
+            chosen = piece[:left]
+            left -= chosen.size
+            _show(reader, [chosen], reader.columns, as_json)
+    return left < count
+
+
+def _condition(reader: Reader, text: str) -> Callable[[Indices], Any]:
+    """A test of records: a function from indices, some thousands in order, to booleans."""
+    name, is_one, value = text.partition("=")
+    if not is_one:
+        raise click.BadParameter(f"'{shown(text)}' is no condition: write COLUMN=VALUE")
+    (column,) = selected(reader, [name])[:1]
+    if column.dtype is None:
+        wanted = value.encode(errors="surrogateescape")
+
+        def is_text(piece: Indices) -> Any:  # noqa: ANN401
+            return np.concatenate(
+                [
+                    np.array([as_bytes(v) == wanted for v in batch[name]], np.bool_)
+                    & (batch.status == 0)
+                    for batch in batches(reader, [piece], keep=True)
+                ]
+            )
+
+        return is_text
+    if column.shape or column.type == "bf16":
+        raise ValueError(f"column '{name}' is {column.spelling}: --where compares single values")
+    number = _number(column, value)
+
+    def is_number(piece: Indices) -> Any:  # noqa: ANN401
+        first, last = int(piece[0]), int(piece[-1])
+        return (_values(reader, name, first, last + 1) == number)[piece - first]
+
+    return is_number
+
+
+def _values(reader: Reader, name: str, first: int, end: int) -> Any:  # noqa: ANN401
+    try:
+        return reader.column(name, first, end - first)
+    except CorruptionError as error:
+        raise CorruptionError(f"--where {name}: {error}; run `ffrecord verify` on it") from None
+
+
+def _number(column: Column, text: str) -> Any:  # noqa: ANN401
+    assert column.dtype is not None
+    truth = {"true": True, "false": False, "1": True, "0": False}
+    try:
+        if column.type == "bool":
+            return truth[text.lower()]
+        value = int(text) if column.dtype.kind in "iu" else float(text)
+        return np.array(value).astype(column.dtype) if column.dtype.kind == "f" else value
+    except (ValueError, KeyError):
+        message = f"--where {column.name}={shown(text)}: the column is {column.type}"
+        raise ValueError(message) from None

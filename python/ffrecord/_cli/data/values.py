@@ -1,0 +1,170 @@
+"""Values of records: short for people, exact for programs."""
+
+import base64
+import json
+import math
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord._schema import Column
+
+_HEX_BYTES = 24
+_NUMBERS_SHOWN = 8
+_TEXT_MAX = 200
+# Of text beside other columns.
+_BRIEF_MAX = 60
+# By the first bytes: what a browser shows as such, and the ending of its files.
+_KINDS = (
+    (b"\xff\xd8\xff", "image/jpeg", "jpg"),
+    (b"\x89PNG\r\n\x1a\n", "image/png", "png"),
+    (b"GIF8", "image/gif", "gif"),
+    (b"BM", "image/bmp", "bmp"),
+    (b"fLaC", "audio/flac", "flac"),
+    (b"OggS", "audio/ogg", "ogg"),
+    (b"ID3", "audio/mpeg", "mp3"),
+    (b"\xff\xfb", "audio/mpeg", "mp3"),
+)
+_RIFF = {b"WEBP": ("image/webp", "webp"), b"WAVE": ("audio/wav", "wav")}
+# A bitmap has but two letters to be known by: its header must fit its size, too.
+_BITMAP_HEADER_BYTES = 26
+
+
+def media_type(data: bytes) -> tuple[str, str] | None:
+    """Media type, and ending of a file's name, of an image or a sound; None for all else."""
+    if data[:4] == b"RIFF":
+        return _RIFF.get(data[8:12])
+    for magic, media, ending in _KINDS:
+        if data.startswith(magic):
+            if ending == "bmp" and int.from_bytes(data[2:6], "little") != len(data):
+                return None
+            return media, ending
+    return None
+
+
+def text_of(data: bytes) -> str | None:
+    """The text that the bytes are in UTF-8; None if they are none, or have control characters."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if all(c in "\t\r\n" or unicodedata.category(c) != "Cc" for c in text) else None
+
+
+def as_bytes(value: Any) -> bytes:  # noqa: ANN401 - of any column
+    """The bytes of a value: of text in UTF-8, of numbers as the file has them."""
+    if isinstance(value, str):
+        return value.encode()
+    return bytes(value) if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
+
+
+def plain(value: Any, column: Column | None = None) -> Any:  # noqa: ANN401
+    """The value for JSON: text, numbers, lists; bytes that are no UTF-8 as {"base64": ...}.
+
+    NaN and infinities, for which JSON has no numbers, are the strings "nan", "inf" and "-inf".
+    `column` is the one of the value; None for a record without columns.
+    """
+    if isinstance(value, str):
+        return value
+    if column is None or column.dtype is None:
+        data = as_bytes(value)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(data).decode()}
+    return _numbers(numbers_of(value, column).tolist())
+
+
+def numbers_of(value: Any, column: Column) -> npt.NDArray[Any]:  # noqa: ANN401
+    """The numbers of a value; bf16, which NumPy lacks, as float32."""
+    array = np.asarray(value)
+    if column.type == "bf16":
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array
+
+
+def _numbers(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, list):
+        return [_numbers(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def plain_sample(sample: Any, columns: tuple[Column, ...]) -> Any:  # noqa: ANN401
+    """A record for JSON; `columns` are those that it has."""
+    if not columns:
+        return plain(sample)
+    return {column.name: plain(sample[column.name], column) for column in columns}
+
+
+def dumps(value: Any) -> str:  # noqa: ANN401
+    """One line of strict JSON, in characters that every terminal has."""
+    return json.dumps(value, allow_nan=False)
+
+
+def shown(text: str, most: int = _TEXT_MAX) -> str:
+    """Text of a stranger on one line: cut, and without characters that steer a terminal."""
+    cut = text[:most]
+    safe = "".join(
+        c if unicodedata.category(c)[0] != "C" else c.encode("unicode_escape").decode() for c in cut
+    )
+    return safe.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029") + (
+        "..." if len(text) > most else ""
+    )
+
+
+def brief(value: Any, column: Column | None = None) -> str:  # noqa: ANN401
+    """The value in a few words, for people."""
+    if isinstance(value, str):
+        return _quoted(value, len(value))
+    if column is not None and column.dtype is not None:
+        return _brief_numbers(numbers_of(value, column))
+    data = as_bytes(value)
+    kind = media_type(data)
+    if kind is not None:
+        return f"{len(data)} bytes of {kind[0]}"
+    head = data[: 4 * _TEXT_MAX]
+    # A character may be cut at the end.
+    if data and (text := text_of(data if len(data) <= len(head) else _whole(head))) is not None:
+        return _quoted(text, len(data))
+    more = "..." if len(data) > _HEX_BYTES else ""
+    return f"{len(data)} bytes{': ' if data else ''}{data[:_HEX_BYTES].hex()}{more}"
+
+
+def _quoted(text: str, size: int) -> str:
+    is_cut = size > len(text) or len(text) > _BRIEF_MAX
+    return f'"{shown(text[:_BRIEF_MAX])}"' + (f"... ({size})" if is_cut else "")
+
+
+def _whole(data: bytes) -> bytes:
+    """Without a character that is cut at the end."""
+    for cut in range(4):
+        piece = data[: len(data) - cut]
+        try:
+            piece.decode()
+        except UnicodeDecodeError:
+            continue
+        return piece
+    return data
+
+
+def _brief_numbers(array: npt.NDArray[Any]) -> str:
+    if array.ndim == 0:
+        return str(array.item())
+    first = array.reshape(-1)[:_NUMBERS_SHOWN].tolist()
+    more = ", ..." if array.size > _NUMBERS_SHOWN else ""
+    shape = "x".join(map(str, array.shape))
+    texts = [f"{v:.6g}" if isinstance(v, float) else str(v) for v in first]
+    return f"{shape} [{', '.join(texts)}{more}]"
+
+
+def brief_sample(sample: Any, columns: tuple[Column, ...]) -> str:  # noqa: ANN401
+    """A record in a line, for people."""
+    if not columns:
+        return brief(sample)
+    parts: Mapping[str, str] = {c.name: brief(sample[c.name], c) for c in columns}
+    return "  ".join(f"{shown(name)}={text}" for name, text in parts.items())
