@@ -134,7 +134,7 @@ def test_the_commands_take_such_a_folder(folder: bytes, tmp_path: Path) -> None:
     for step in (1, 2):
         ckpt.save(folder, step, STATE)
 
-    assert cli.ok("ffrecord", "checkpoint", "ls", target).count("\n") == 3
+    assert cli.ok("ffrecord", "checkpoint", "list", target).count("\n") == 3
     cli.ok("ffrecord", "checkpoint", "verify", target)
     cli.ok("ffrecord", "checkpoint", "diff", target, "1", "2")
     cli.ok("ffrecord", "checkpoint", "export", target, out)
@@ -170,7 +170,7 @@ def test_record_files_are_kept_in_such_a_folder(folder: bytes, tmp_path: Path) -
 def test_an_address_is_text(address: str) -> None:
     with pytest.raises(UnicodeEncodeError):
         ckpt.list(address)
-    assert "is not UTF-8" in cli.run("ffrecord", "checkpoint", "ls", address).stderr
+    assert "is not UTF-8" in cli.run("ffrecord", "checkpoint", "list", address).stderr
 
 
 @pytest.mark.parametrize("target", [5, None, ["a"]])

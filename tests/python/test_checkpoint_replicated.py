@@ -116,7 +116,7 @@ def test_everything_takes_buddies_that_takes_a_target(
     assert [commit.step for commit in ckpt.list(target)] == [1, 2, 3]
     assert ckpt.verify(target) == []
     assert [commit.step for commit in ckpt.prune(target, keep_last=1)] == [1, 2]
-    assert json.loads(cli.ok("ffrecord", "checkpoint", "ls", "--json", target))[0]["step"] == 3
+    assert json.loads(cli.ok("ffrecord", "checkpoint", "list", "--json", target))[0]["step"] == 3
     ckpt.copy(target, tmp_path / "folder")
     assert same(ckpt.load(tmp_path / "folder"), state(3))
     with ckpt.Mirror(target, str(tmp_path / "mirror"), keep_local=1) as mirror:

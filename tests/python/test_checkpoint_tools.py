@@ -169,9 +169,9 @@ def test_the_commands_list_check_compare_and_move(tmp_path: Path) -> None:
     run = tmp_path / "run"
     ckpt.save(run, 1, {"w": np.arange(10_000)})
     ckpt.save(run, 2, {"w": np.arange(10_000) + 1})
-    listed = json.loads(cli.ok("ffrecord", "checkpoint", "ls", run, "--json"))
+    listed = json.loads(cli.ok("ffrecord", "checkpoint", "list", run, "--json"))
     assert [each["step"] for each in listed] == [1, 2]
-    assert listed[0]["attempt"] in cli.ok("ffrecord", "checkpoint", "ls", run)
+    assert listed[0]["attempt"] in cli.ok("ffrecord", "checkpoint", "list", run)
     assert cli.ok("ffrecord", "checkpoint", "diff", run, "1", "2") == "~ w\n"
     assert "no damage found" in cli.ok("ffrecord", "checkpoint", "verify", run, "--step", "1")
     out = tmp_path / "out.safetensors"

@@ -150,7 +150,7 @@ def test_repair_keeps_what_is_whole_and_names_what_is_not(file: Path, tmp_path: 
     texts = [sample["text"] for sample in ffrecord.open(new)]
     assert texts == [f"number {i:02} " * 5 for i in range(50) if i not in (7, 8)]
     assert run("ffrecord", "repair", file, new).returncode == 4  # It exists.
-    facts = json.loads(run("ffrecord", "repair", "--json", "--replace", file, new).stdout)
+    facts = json.loads(run("ffrecord", "repair", "--json", "--overwrite", file, new).stdout)
     assert facts["lost"] == [[7, 9]]
 
 

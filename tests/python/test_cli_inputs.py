@@ -117,8 +117,8 @@ def test_a_run_without_checkpoints_is_no_empty_table(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for target in (tmp_path / "typo", tmp_path / "empty"):
         for arguments in (
-            ["ls", target],
-            ["ls", target, "--json"],
+            ["list", target],
+            ["list", target, "--json"],
             ["verify", target],
             ["push", target, tmp_path / "there"],
             ["pull", target, tmp_path / "there"],
@@ -154,7 +154,7 @@ def test_without_standard_input_nobody_is_asked() -> None:
 
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
 def test_the_exit_code_tells_where_messages_cannot_be_shown(tmp_path: Path, stderr: str) -> None:
-    for arguments, code in (("inspect nothing.ffr", 4), ("checkpoint ls ''", 2)):
+    for arguments, code in (("inspect nothing.ffr", 4), ("checkpoint list ''", 2)):
         command = f"{sys.executable} -m ffrecord._cli.main {arguments} {stderr}"
         done = subprocess.run(["sh", "-c", command], cwd=tmp_path, check=False)
         assert done.returncode == code
@@ -267,7 +267,7 @@ def test_names_that_are_not_utf8_are_shown_with_backslashes(tmp_path: Path) -> N
         (4, "ffrecord-pack", latin / "b.jsonl", latin / "x.ffr"),
         (4, "ffrecord-pack", latin / "b.jsonl", latin / "none" / "x.ffr"),
         (3, "ffrecord", "repair", latin / "bad.ffr", latin / "z.ffr"),
-        (4, "ffrecord", "checkpoint", "ls", latin / "none"),
+        (4, "ffrecord", "checkpoint", "list", latin / "none"),
     ):
         done = run(command, *arguments)
         assert done.returncode == code, (arguments, done.stderr)

@@ -284,9 +284,9 @@ def test_an_existing_destination_needs_replace(images: Path, tmp_path: Path, tar
     refused = run("ffrecord-pack", images, tmp_path / target)
 
     assert refused.returncode == 4
-    assert f"{target} exists; --replace replaces it" in refused.stderr
+    assert f"{target} exists; --overwrite replaces it" in refused.stderr
     assert packed(tmp_path / target) == first
-    ok("ffrecord-pack", images, tmp_path / target, "--replace")
+    ok("ffrecord-pack", images, tmp_path / target, "--overwrite")
     assert packed(tmp_path / target) == contents(images)
     assert sorted(os.listdir(tmp_path)) == ["images", target]
 
@@ -294,7 +294,7 @@ def test_an_existing_destination_needs_replace(images: Path, tmp_path: Path, tar
 def test_replace_never_deletes_what_is_no_record_file(images: Path, tmp_path: Path) -> None:
     before = contents(images)
 
-    done = run("ffrecord-pack", images, images, "--replace")
+    done = run("ffrecord-pack", images, images, "--overwrite")
 
     assert done.returncode == 4
     assert "contains other files than *.ffr" in done.stderr

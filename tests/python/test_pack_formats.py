@@ -86,7 +86,7 @@ def test_samples_that_differ_are_refused_unless_what_they_share_is_named(tmp_pat
         assert "the sample shard/000" in message
         assert "has the files" in message
         assert "--column" in message
-        ok("ffrecord-pack", source, tmp_path / "y.ffr", "--column", "jpg", "--replace")
+        ok("ffrecord-pack", source, tmp_path / "y.ffr", "--column", "jpg", "--overwrite")
         assert len(records(tmp_path / "y.ffr")) == 3
 
 
@@ -499,7 +499,7 @@ def test_a_folder_of_classes_may_hold_what_was_packed_of_it(tmp_path: Path) -> N
     (tmp_path / "images" / "cats").mkdir(parents=True)
     (tmp_path / "images" / "cats" / "1.png").write_bytes(b"x")
     for _ in range(2):
-        ok("ffrecord-pack", tmp_path / "images", tmp_path / "images" / "x.ffr", "--replace")
+        ok("ffrecord-pack", tmp_path / "images", tmp_path / "images" / "x.ffr", "--overwrite")
 
     assert [each["name"] for each in records(tmp_path / "images" / "x.ffr")] == ["cats/1.png"]
 

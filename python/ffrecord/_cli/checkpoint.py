@@ -34,10 +34,10 @@ def _committed(target: str) -> list[ckpt.Commit]:
     return commits
 
 
-@checkpoint.command()
+@checkpoint.command(name="list")
 @click.argument("target", type=Target())
 @_as_json
-def ls(target: str, as_json: bool) -> None:
+def list_(target: str, as_json: bool) -> None:
     """List the complete steps of TARGET."""
     commits = _committed(target)
     if as_json:

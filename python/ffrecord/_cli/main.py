@@ -29,6 +29,7 @@ _LATE = {
     "cluster": "ffrecord._cli.cluster",
     "topology": "ffrecord._cli.topology",
     **dict.fromkeys(("cat", "find", "head", "sample"), _LOOKING),
+    **dict.fromkeys(("merge", "shuffle", "split"), "ffrecord._cli.data.rewrite_commands"),
     "stats": "ffrecord._cli.data.stats_command",
 }
 
@@ -123,7 +124,7 @@ def _verdict(report: ffrecord.FileReport) -> list[str]:
 @cli.command()
 @click.argument("source", type=click.Path())
 @click.argument("destination", type=click.Path())
-@click.option("--replace", is_flag=True, help="Overwrite DESTINATION.")
+@click.option("--overwrite", "replace", is_flag=True, help="Replace DESTINATION if it exists.")
 @_as_json
 def repair(source: str, destination: str, replace: bool, as_json: bool) -> None:
     """Copy the intact records of the damaged file SOURCE to DESTINATION.
@@ -166,7 +167,7 @@ def _account(report: ffrecord.RepairReport) -> list[str]:
 @cli.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.argument("address", type=Name())
-@click.option("--replace", is_flag=True, help="Replace a dataset of that name.")
+@click.option("--overwrite", "replace", is_flag=True, help="Replace a dataset of that name.")
 @click.option(
     "--durability",
     metavar="CLASS",

@@ -33,7 +33,7 @@ _CLASSES_SHOWN_MAX = 30
     show_default=True,
     help="Size of each part of a folder.",
 )
-@click.option("--replace", is_flag=True, help="Replace DESTINATION if it exists.")
+@click.option("--overwrite", "replace", is_flag=True, help="Replace DESTINATION if it exists.")
 @click.option("--follow-links", is_flag=True, help="Follow symbolic links.")
 @click.option(
     "--include", multiple=True, metavar="PATTERN", help="Only files that match, such as '*.png'."

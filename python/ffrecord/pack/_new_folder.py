@@ -105,7 +105,7 @@ def check_vacant(path: Path, replace: bool) -> None:
     if not os.path.lexists(path):
         return
     if not replace:
-        raise ConflictError(errno.EEXIST, f"{path} exists; --replace replaces it")
+        raise ConflictError(errno.EEXIST, f"{path} exists; --overwrite replaces it")
     if path.is_symlink():
         message = f"{path} is a symbolic link to {os.readlink(path)}: name that, or remove the link"
         raise ConflictError(errno.EEXIST, message)

@@ -102,6 +102,8 @@ class Keys:
         """
         count = len(reader)
         self.count = 0
+        self.files_without: list[str] = []
+        """Names of files with records, of which none has a key."""
         self._text = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
         self._places = tempfile.TemporaryFile()  # noqa: SIM115
         self._spans: npt.NDArray[np.int64] | None = None
@@ -109,6 +111,8 @@ class Keys:
         for number, file in enumerate(reader.files):
             keys = inner.keys(number)
             if not keys:
+                if file.record_count:
+                    self.files_without.append(file.name)
                 continue
             if self._spans is None:
                 self._places.truncate(count * 16)

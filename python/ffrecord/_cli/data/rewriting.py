@@ -1,0 +1,262 @@
+"""Records of files written anew: together, apart, or in another order."""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import ffrecord
+from ffrecord import Reader, Writer
+from ffrecord._cli.console import Progress
+from ffrecord._cli.data.records import Keys, batches, in_order
+from ffrecord._order import Indices
+from ffrecord.errors import CorruptionError
+from ffrecord.pack._new_folder import check_vacant, new_folder
+
+# Of the number in a part's name; more if there are more parts.
+_DIGITS = 5
+
+MetadataOf = Literal["all", "first", "none"]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the new files have in common."""
+
+    compress: bool
+    dictionary_bytes: int
+    metadata: dict[str, bytes]
+
+
+@dataclass
+class Written:
+    """Summary of the new files; sizes in bytes, `raw` means before compression."""
+
+    record_count: int = 0
+    raw_size_bytes: int = 0
+    file_size_bytes: int = 0
+    files: list[dict[str, object]] = field(default_factory=list)
+
+    def add(self, name: str, summary: ffrecord.WriteSummary) -> None:
+        """Count a file that is complete."""
+        self.record_count += summary.record_count
+        self.raw_size_bytes += summary.raw_size_bytes
+        self.file_size_bytes += summary.file_size_bytes
+        self.files.append({"name": name, "record_count": summary.record_count})
+
+
+@contextmanager
+def opened_whole(where: Sequence[str], timeout_s: float) -> Iterator[Reader]:
+    """The records of `where`, of which none may be left out without notice.
+
+    Raises:
+        ValueError: the files have different columns, or no records.
+        CorruptionError: a file goes on behind its last whole commit.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the last")  # It is an error here.
+        with ffrecord.open(list(where), timeout_s=timeout_s) as reader:
+            if len(reader) == 0:
+                raise ValueError(f"{reader.where[0]} has no records: there is nothing to write")
+            for file in reader.files:
+                if file.format_version > 1 and file.warnings:
+                    raise CorruptionError(
+                        f"{file.name}: {file.warnings[0]}: wait until the append is done, or make "
+                        "a whole file of it with 'ffrecord repair', and use that"
+                    )
+            yield reader
+
+
+def form_of(
+    reader: Reader, compress: bool | None, dictionary_bytes: int, metadata_of: MetadataOf
+) -> Form:
+    """The form of new files with these records.
+
+    Args:
+        reader: the records.
+        compress: None to do as the old files: whether they are smaller than their records.
+        dictionary_bytes: of a dictionary to train; 0 for none. Implies compression.
+        metadata_of: "all" files, which must have the same; of the "first"; or "none".
+
+    Raises:
+        ValueError: the files have different metadata.
+    """
+    if compress is False and dictionary_bytes:
+        raise ValueError("--dictionary compresses: leave out --no-compress")
+    if dictionary_bytes:
+        compress = True
+    elif compress is None:
+        compress = _is_compressed(reader)
+    return Form(compress, dictionary_bytes, _metadata(reader, metadata_of))
+
+
+def _is_compressed(reader: Reader) -> bool:
+    """Whether the records have more bytes than the files.
+
+    The files also have indexes and keys: of tiny records, compression may go unnoticed.
+    """
+    raw = 0
+    for indices in in_order(0, len(reader)):
+        raw += int(reader._sizes(indices).sum())
+        if raw > reader.size_bytes:
+            return True
+    return False
+
+
+def _metadata(reader: Reader, metadata_of: MetadataOf) -> dict[str, bytes]:
+    if metadata_of == "none":
+        return {}
+    first = reader.metadata(0)
+    if metadata_of == "first":
+        return first
+    files = reader.files
+    for number in range(1, len(files)):
+        other = reader.metadata(number)
+        if other != first:
+            names = {*first, *other}
+            differing = sorted(name for name in names if first.get(name) != other.get(name))
+            raise ValueError(
+                f"{files[number].name} has other metadata than {files[0].name}: "
+                f"{', '.join(differing)}; choose with --metadata first or none"
+            )
+    return first
+
+
+def keys_of(reader: Reader) -> Keys:
+    """The keys of all records.
+
+    Raises:
+        ValueError: some files were written with keys and some were not.
+    """
+    keys = Keys(reader)
+    if keys.count and (missing := keys.files_without):
+        keys.close()
+        raise ValueError(
+            f"{missing[0]} was written without keys, other files with them: together, some records "
+            "would have none; pack it anew with ffrecord-pack --key"
+        )
+    return keys
+
+
+# Whether a part is complete, given its number, all records so far, and its own raw bytes.
+IsFull = Callable[[int, int, int], bool]
+
+
+def by_size(part_size_bytes: int) -> IsFull:
+    """Parts that end with the record that reaches this raw size."""
+    return lambda part, records, size: size >= part_size_bytes
+
+
+def by_records(count: int) -> IsFull:
+    """Parts of so many records; the last may have fewer."""
+    return lambda part, records, size: records >= (part + 1) * count
+
+
+def by_parts(parts: int, count: int) -> IsFull:
+    """So many parts, which differ by one record at most."""
+    return lambda part, records, size: records >= (part + 1) * count // parts
+
+
+class Rewriting:
+    """Writes the records of `reader` to a new file, or to the parts of a new folder."""
+
+    def __init__(self, reader: Reader, form: Form, progress: Progress | None) -> None:
+        """Write nothing yet; `progress` is given bytes of old files."""
+        self._reader = reader
+        self._form = form
+        self._progress = progress
+
+    def write(
+        self, pieces: Iterable[Indices], destination: Path, is_full: IsFull, replace: bool
+    ) -> Written:
+        """Write the records in this order; the destination appears only when it is complete.
+
+        Raises:
+            ConflictError: the destination exists, and may not be replaced.
+            CorruptionError: a record is damaged.
+            OSError: a file cannot be read or written.
+        """
+        check_vacant(destination, replace)
+        written = Written()
+        with ExitStack() as stack:
+            keys = keys_of(self._reader)
+            stack.callback(keys.close)
+            records = self._records(pieces, keys)
+            if destination.suffix == ".ffr":
+                self._write_part(records, destination, replace, keys, written, None)
+            else:
+                folder = stack.enter_context(new_folder(destination, replace))
+                self._write_parts(records, folder, keys, written, is_full)
+        return written
+
+    def _records(
+        self, pieces: Iterable[Indices], keys: Keys
+    ) -> Iterator[tuple[object, bytes | None, int]]:
+        """Each record, its key, and its size."""
+        total, done = self._reader.size_bytes, 0
+        for batch in batches(self._reader, pieces):
+            rows = zip(batch.indices.tolist(), batch, batch.sizes.tolist(), strict=True)
+            for index, value, size in rows:
+                yield value, keys.of(index), size
+            done += len(batch)
+            if self._progress is not None:
+                self._progress(total * done // len(self._reader), total)
+
+    def _write_parts(
+        self,
+        records: Iterator[tuple[object, bytes | None, int]],
+        folder: Path,
+        keys: Keys,
+        written: Written,
+        is_full: IsFull,
+    ) -> None:
+        total = len(self._reader)
+        while written.record_count < total:
+            path = folder / part_name(len(written.files), _DIGITS)
+            self._write_part(records, path, False, keys, written, is_full)
+        keep_order(folder, written)
+
+    def _write_part(
+        self,
+        records: Iterator[tuple[object, bytes | None, int]],
+        path: Path,
+        replace: bool,
+        keys: Keys,
+        written: Written,
+        is_full: IsFull | None,
+    ) -> None:
+        form = self._form
+        with Writer(
+            path,
+            self._reader.schema or None,
+            compress="zstd" if form.compress else None,
+            dictionary=form.dictionary_bytes or None,
+            replace=replace,
+            metadata=form.metadata,
+            key=True if keys.count else None,
+        ) as writer:
+            size_bytes = 0
+            for behind, (value, key, size) in enumerate(records, written.record_count + 1):
+                writer.write(value, key=key)  # type: ignore[arg-type]
+                size_bytes += size
+                if is_full is not None and is_full(len(written.files), behind, size_bytes):
+                    break
+            written.add(path.name, writer.close())
+
+
+def keep_order(folder: Path, written: Written) -> None:
+    """Readers sort names as text, so all numbers must have the same number of digits."""
+    digits = len(str(len(written.files) - 1))
+    if digits <= _DIGITS:
+        return
+    for number, file in enumerate(written.files):
+        file["name"] = part_name(number, digits)
+        if number < 10**_DIGITS:
+            (folder / part_name(number, _DIGITS)).rename(folder / part_name(number, digits))
+
+
+def part_name(number: int, digits: int) -> str:
+    """The name of a part's file."""
+    return f"PART_{number:0{digits}}.ffr"
