@@ -30,6 +30,7 @@ _LATE = {
     "topology": "ffrecord._cli.topology",
     **dict.fromkeys(("cat", "find", "head", "sample"), _LOOKING),
     **dict.fromkeys(("merge", "shuffle", "split"), "ffrecord._cli.data.rewrite_commands"),
+    "export": "ffrecord._cli.data.export_command",
     "stats": "ffrecord._cli.data.stats_command",
 }
 

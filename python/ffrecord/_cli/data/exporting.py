@@ -1,0 +1,341 @@
+"""Records as files of other kinds: a folder, a tar of WebDataset, JSON lines, Parquet."""
+
+import errno
+import importlib
+import io
+import json
+import os
+import re
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from ffrecord import Batch, Reader
+from ffrecord._cli.console import Progress
+from ffrecord._cli.data.new_file import check_vacant_file, new_file
+from ffrecord._cli.data.records import Keys, batches
+from ffrecord._cli.data.values import (
+    as_bytes,
+    dumps,
+    media_type,
+    numbers_of,
+    plain,
+    plain_sample,
+    text_of,
+)
+from ffrecord._order import Indices
+from ffrecord._schema import Column
+from ffrecord.errors import ConflictError
+from ffrecord.pack._new_folder import check_vacant, new_folder
+
+FORMATS = ("folder", "webdataset", "jsonl", "parquet")
+_BY_ENDING = {".tar": "webdataset", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+# A folder of a folder has so many records.
+_FOLDER_RECORDS = 10_000
+_DIGITS_MIN = 6
+_NAME_MAX = 60
+# Columns with such a name are files with that ending, as WebDataset names them.
+_ENDINGS = frozenset(
+    (
+        *("jpg", "jpeg", "png", "gif", "bmp", "webp", "ppm", "wav", "flac", "mp3", "ogg", "mp4"),
+        *("txt", "text", "json", "npy", "bin", "cls"),
+    )
+)
+_GROUP_BYTES, _GROUP_ROWS = 64 << 20, 1 << 16
+
+
+class Record(NamedTuple):
+    """One record of an export."""
+
+    position: int
+    """Its index."""
+    key: bytes | None
+    value: Any
+    """Its bytes, or a value for each column."""
+
+
+def format_of(path: Path, asked: str | None) -> str:
+    """The format that was asked for, or that the name of `path` stands for.
+
+    Raises:
+        ValueError: the name stands for none.
+    """
+    if asked is not None:
+        return asked
+    if path.suffix in _BY_ENDING:
+        return _BY_ENDING[path.suffix]
+    if path.suffix == ".ffr":
+        raise ValueError(f"{path.name} is the name of a record file: use 'ffrecord merge' for that")
+    if path.suffix:
+        raise ValueError(
+            f"{path.name}: its ending names no format that is known; add --format "
+            f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        )
+    return "folder"
+
+
+class Export:
+    """Writes records of `reader` in another format. Single use."""
+
+    def __init__(
+        self, reader: Reader, columns: tuple[Column, ...], progress: Progress | None
+    ) -> None:
+        """Write nothing yet.
+
+        Args:
+            reader: the records, at least one.
+            columns: those to write; () for records without columns.
+            progress: given bytes of the record files.
+        """
+        self._reader = reader
+        self._columns = columns
+        self._progress = progress
+        self._written = 0
+        self._digits = max(_DIGITS_MIN, len(str(len(reader) - 1)))
+
+    def check(self, path: Path, format_: str, overwrite: bool) -> None:
+        """Raise what `write` would raise before it writes: ConflictError, ImportError."""
+        if format_ == "folder":
+            if os.path.lexists(path):
+                raise ConflictError(
+                    errno.EEXIST, f"{path} exists; remove it, or choose another name"
+                )
+            check_vacant(path, False)
+        else:
+            check_vacant_file(path, overwrite)
+        if format_ == "parquet":
+            _pyarrow()
+
+    def write(self, pieces: Iterable[Indices], path: Path, format_: str, overwrite: bool) -> int:
+        """Write the records of these indices; return how many.
+
+        The destination appears only once it is complete.
+
+        Raises:
+            ConflictError: the destination exists, and may not be replaced.
+            CorruptionError: a record is damaged.
+            ImportError: Parquet needs pyarrow, which is not installed.
+            OSError: a file cannot be read or written.
+        """
+        self.check(path, format_, overwrite)
+        keys = Keys(self._reader)
+        try:
+            if format_ == "folder":
+                with new_folder(path, False) as folder:
+                    self._folder(pieces, keys, folder)
+                return self._written
+            writers: dict[str, Callable[[Iterable[Indices], Keys, BinaryIO], None]] = {
+                "webdataset": self._tar,
+                "jsonl": self._json_lines,
+                "parquet": self._parquet,
+            }
+            with new_file(path, overwrite) as file:
+                writers[format_](pieces, keys, file)
+            return self._written
+        finally:
+            keys.close()
+
+    def _batches(self, pieces: Iterable[Indices]) -> Iterator[Batch]:
+        total = self._reader.size_bytes
+        for batch in batches(self._reader, pieces):
+            yield batch
+            self._written += len(batch)
+            if self._progress is not None:
+                self._progress(total * self._written // len(self._reader), total)
+
+    def _records(self, pieces: Iterable[Indices], keys: Keys) -> Iterator[Record]:
+        for batch in self._batches(pieces):
+            for index, value in zip(batch.indices.tolist(), batch, strict=True):
+                yield Record(index, keys.of(index), value)
+
+    def _json_lines(self, pieces: Iterable[Indices], keys: Keys, file: BinaryIO) -> None:
+        for record in self._records(pieces, keys):
+            file.write(self._line(record, plain_sample(record.value, self._columns)))
+
+    def _line(self, record: Record, value: Any) -> bytes:  # noqa: ANN401
+        facts = {"index": record.position}
+        if record.key is not None:
+            facts["key"] = plain(record.key)
+        return dumps({**facts, "record": value}).encode() + b"\n"
+
+    def _tar(self, pieces: Iterable[Indices], keys: Keys, file: BinaryIO) -> None:
+        endings = None
+        with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+            for record in self._records(pieces, keys):
+                if endings is None:
+                    endings = endings_of(record, self._columns, bool(keys.count))
+                name = f"{record.position:0{self._digits}}"
+                for ending, data in _members(record, self._columns, endings):
+                    info = tarfile.TarInfo(f"{name}.{ending}")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+
+    def _folder(self, pieces: Iterable[Indices], keys: Keys, folder: Path) -> None:
+        """A file for each value of bytes or text; all else is in `records.jsonl`."""
+        files = tuple(column for column in self._columns if column.dtype is None)
+        others = tuple(column for column in self._columns if column.dtype is not None)
+        endings = None
+        with (folder / "records.jsonl").open("wb") as index:
+            for record in self._records(pieces, keys):
+                if endings is None:
+                    endings = endings_of(record, files, False, bool(self._columns))
+                below = f"{record.position // _FOLDER_RECORDS:05}"
+                if endings:
+                    (folder / below).mkdir(exist_ok=True)
+                names = {}
+                for column, ending in endings.items():
+                    data = as_bytes(record.value if column is None else record.value[column])
+                    name = f"{below}/{record.position:0{self._digits}}.{ending}"
+                    (folder / name).write_bytes(data)
+                    names[column or "record"] = name
+                numbers = {c.name: plain(record.value[c.name], c) for c in others}
+                index.write(self._line(record, {"files": names, "values": numbers}))
+
+    def _parquet(self, pieces: Iterable[Indices], keys: Keys, file: BinaryIO) -> None:
+        pa = _pyarrow()
+        schema = _arrow_schema(self._columns, bool(keys.count) and not self._has_key(keys))
+        with importlib.import_module("pyarrow.parquet").ParquetWriter(file, schema) as writer:
+            waiting: list[Any] = []
+            for batch in self._batches(pieces):
+                waiting.append(_arrow_batch(batch, self._columns, schema, keys))
+                rows, size = sum(map(len, waiting)), sum(each.nbytes for each in waiting)
+                if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
+                    writer.write_table(pa.Table.from_batches(waiting), row_group_size=rows)
+                    waiting = []
+            if waiting:
+                writer.write_table(pa.Table.from_batches(waiting))
+
+    def _has_key(self, keys: Keys) -> bool:
+        """Whether a column of the first record is its key."""
+        first = self._reader.read([0])[0]
+        return any(
+            column.dtype is None and as_bytes(first[column.name]) == keys.of(0)
+            for column in self._columns
+        )
+
+
+def endings_of(
+    first: Record, columns: tuple[Column, ...], with_key: bool, has_columns: bool = False
+) -> dict[str | None, str]:
+    """How the names of files end, by column, by None for a whole record, and by "" for the key.
+
+    Names of columns are a stranger's: what could lead out of a folder is replaced.
+    """
+    if not columns and not has_columns:
+        return {None: _ending_of_data(as_bytes(first.value)), **({"": "key"} if with_key else {})}
+    endings: dict[str | None, str] = {}
+    taken: set[str] = set()
+    is_key = False
+    for column in columns:
+        clean = re.sub(r"[^A-Za-z0-9_-]", "_", column.name)[:_NAME_MAX] or "_"
+        ending = clean + _ending_of_value(column, clean, first.value[column.name])
+        if column.name == "label" and column.dtype is not None and column.dtype.kind in "iu":
+            ending = ending if column.shape else "cls"
+        number = 1
+        while ending.lower() in taken:  # Some file systems do not tell a.txt from A.txt.
+            number += 1
+            ending = f"{clean}_{number}" + _ending_of_value(column, "", first.value[column.name])
+        taken.add(ending.lower())
+        endings[column.name] = ending
+        is_key = is_key or (
+            column.dtype is None and as_bytes(first.value[column.name]) == first.key
+        )
+    if with_key and not is_key:
+        endings[""] = "key" if "key" not in taken else "__key__"
+    return endings
+
+
+def _ending_of_value(column: Column, clean: str, value: Any) -> str:  # noqa: ANN401
+    if column.dtype is not None:
+        return ".json"
+    if clean.lower() in _ENDINGS:
+        return ""
+    return ".txt" if column.type == "utf8" else f".{_ending_of_data(as_bytes(value))}"
+
+
+def _ending_of_data(data: bytes) -> str:
+    kind = media_type(data)
+    if kind is not None:
+        return kind[1]
+    return "txt" if data and text_of(data) is not None else "bin"
+
+
+def _members(
+    record: Record, columns: tuple[Column, ...], endings: dict[str | None, str]
+) -> Iterator[tuple[str, bytes]]:
+    if "" in endings and record.key is not None:
+        yield endings[""], record.key
+    if not columns:
+        yield endings[None], as_bytes(record.value)
+        return
+    for column in columns:
+        value = record.value[column.name]
+        if column.dtype is not None:
+            data = json.dumps(plain(value, column)).encode()
+        else:
+            data = as_bytes(value)
+        yield endings[column.name], data
+
+
+def _pyarrow() -> Any:  # noqa: ANN401 - a module
+    from ffrecord.pack._source import needed
+
+    return needed("pyarrow", "an export to Parquet")
+
+
+_ARROW = {
+    **{"bool": "bool_", "f16": "float16", "f32": "float32", "f64": "float64", "bf16": "float32"},
+    **{f"u{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{"bytes": "large_binary", "utf8": "large_string"},
+}
+_KEY = "__key__"
+
+
+def _arrow_schema(columns: tuple[Column, ...], with_key: bool) -> Any:  # noqa: ANN401 - pyarrow's schema
+    pa = _pyarrow()
+    fields = []
+    for column in columns:
+        type_ = getattr(pa, _ARROW[column.type])()
+        for size in reversed(column.shape):
+            type_ = pa.list_(type_, size)
+        fields.append(pa.field(column.name, type_, nullable=False))
+    if not columns:
+        fields.append(pa.field("record", pa.large_binary(), nullable=False))
+    if with_key:
+        if any(column.name == _KEY for column in columns):
+            raise ValueError(f"a column is called {_KEY}: leave it out with --column")
+        fields.append(pa.field(_KEY, pa.large_binary()))
+    return pa.schema(fields)
+
+
+def _arrow_batch(
+    batch: Batch,
+    columns: tuple[Column, ...],
+    schema: Any,  # noqa: ANN401
+    keys: Keys,
+) -> Any:  # noqa: ANN401
+    pa = _pyarrow()
+    arrays = [_arrow_array(batch, column, schema.field(column.name).type) for column in columns]
+    if not columns:
+        arrays.append(pa.array([as_bytes(each) for each in batch], pa.large_binary()))
+    if _KEY in schema.names:
+        found = [keys.of(index) for index in batch.indices.tolist()]
+        arrays.append(pa.array(found, pa.large_binary()))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _arrow_array(batch: Batch, column: Column, type_: Any) -> Any:  # noqa: ANN401
+    pa = _pyarrow()
+    values = batch[column.name]
+    if column.type == "utf8":
+        return pa.array(values, type_)
+    if column.dtype is None:
+        return pa.array([as_bytes(value) for value in values], type_)
+    array = pa.array(np.ascontiguousarray(numbers_of(values, column)).reshape(-1))
+    for size in reversed(column.shape):
+        array = pa.FixedSizeListArray.from_arrays(array, size)
+    return array

@@ -1,0 +1,222 @@
+"""Goal: an export has every record, exactly; nothing in a record leads out of it.
+
+Method: export small files to each format, and read them with what others use: tarfile, json,
+pyarrow, and our own packing.
+"""
+
+import base64
+import errno
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ffrecord
+from cli import ok, run
+from ffrecord._cli.data import new_file as files
+from packing import records
+from reading import plain_file, raw, sample, typed_file
+
+JPEG = b"\xff\xd8\xff\xe0" + bytes(40)
+
+
+def pictures(folder: Path) -> Path:
+    path = folder / "pictures.ffr"
+    schema = {"image": "bytes", "label": "i64", "caption": "utf8", "box": "f32[2]", "half": "bf16"}
+    with ffrecord.Writer(path, schema, key=True) as writer:
+        for i in range(30):
+            value = {"image": JPEG + bytes([i]), "label": i % 3, "caption": f"é{i}"}
+            writer.write({**value, "box": np.array([i, np.nan]), "half": 1.5}, key=f"k{i}")
+    return path
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    ok("ffrecord", "export", pictures(tmp_path), tmp_path / "x.jsonl")
+    found = lines(tmp_path / "x.jsonl")
+    assert len(found) == 30
+    assert found[7] == {
+        "index": 7,
+        "key": "k7",
+        "record": {
+            "image": {"base64": base64.b64encode(JPEG + b"\x07").decode()},
+            "label": 1,
+            "caption": "é7",
+            "box": [7.0, "nan"],
+            "half": 1.5,
+        },
+    }
+    ok(
+        "ffrecord",
+        "export",
+        plain_file(tmp_path),
+        tmp_path / "p.jsonl",
+        "--start",
+        "5",
+        "--count",
+        "2",
+    )
+    for i, line in zip((5, 6), lines(tmp_path / "p.jsonl"), strict=True):
+        assert line == {"index": i, "record": raw(i).decode()}
+
+
+def test_a_tar_is_what_webdataset_reads_and_packs_again(tmp_path: Path) -> None:
+    ok("ffrecord", "export", pictures(tmp_path), tmp_path / "x.tar")
+    with tarfile.open(tmp_path / "x.tar") as tar:
+        names = tar.getnames()
+        member = tar.extractfile("000007.image.jpg")
+        assert member is not None and member.read() == JPEG + b"\x07"
+        box = tar.extractfile("000007.box.json")
+        assert box is not None and json.load(box) == [7.0, "nan"]
+    assert names[:6] == [
+        f"000000.{end}"
+        for end in ("key", "image.jpg", "cls", "caption.txt", "box.json", "half.json")
+    ]
+    ok("ffrecord-pack", tmp_path / "x.tar", tmp_path / "again.ffr")
+    again = records(tmp_path / "again.ffr")
+    assert len(again) == 30
+    assert (again[29]["label"], again[29]["caption.txt"]) == (2, "é29")
+    assert again[29]["image.jpg"] == JPEG + b"\x1d"
+
+
+def test_a_folder_has_a_file_for_each_value(tmp_path: Path) -> None:
+    ok("ffrecord", "export", pictures(tmp_path), tmp_path / "x")
+    index = lines(tmp_path / "x" / "records.jsonl")
+    assert [each["key"] for each in index] == [f"k{i}" for i in range(30)]
+    entry = index[9]["record"]
+    assert entry["values"] == {"label": 0, "box": [9.0, "nan"], "half": 1.5}
+    assert (tmp_path / "x" / entry["files"]["image"]).read_bytes() == JPEG + b"\x09"
+    assert (tmp_path / "x" / entry["files"]["caption"]).read_text() == "é9"
+    assert entry["files"]["image"] == "00000/000009.image.jpg"
+    ok("ffrecord", "export", plain_file(tmp_path), tmp_path / "p")
+    name = lines(tmp_path / "p" / "records.jsonl")[299]["record"]["files"]["record"]
+    assert (tmp_path / "p" / name).read_bytes() == raw(299)
+
+
+def test_parquet_has_the_columns(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    ok("ffrecord", "export", pictures(tmp_path), tmp_path / "x.parquet")
+    table = parquet.read_table(tmp_path / "x.parquet").to_pylist()
+    assert len(table) == 30
+    assert (table[4]["image"], table[4]["label"], table[4]["caption"]) == (JPEG + b"\x04", 1, "é4")
+    assert table[4]["box"][0] == 4.0 and np.isnan(table[4]["box"][1])
+    assert (table[4]["half"], table[4]["__key__"]) == (1.5, b"k4")
+    ok("ffrecord", "export", typed_file(tmp_path), tmp_path / "t.parquet", "--column", "box")
+    boxes = parquet.read_table(tmp_path / "t.parquet").to_pylist()
+    assert list(boxes[3]) == ["box"]
+    assert boxes[3]["box"] == np.asarray(sample(3)["box"]).tolist()
+    ok("ffrecord", "export", plain_file(tmp_path), tmp_path / "p.parquet")
+    assert parquet.read_table(tmp_path / "p.parquet")["record"][11].as_py() == raw(11)
+
+
+@pytest.mark.parametrize("target", ["x", "x.tar", "x.jsonl", "x.parquet"])
+def test_names_of_strangers_lead_nowhere(tmp_path: Path, target: str) -> None:
+    names = ["../../evil", "/etc/evil", "a/b", "A/B", "a.b", "é" * 120, ".", "key", "\n"]
+    with ffrecord.Writer(tmp_path / "h.ffr", dict.fromkeys(names, "bytes"), key=True) as writer:
+        for i in range(3):
+            writer.write({name: name.encode() for name in names}, key=f"../../key{i}")
+    inside = tmp_path / "in"
+    inside.mkdir()
+
+    ok("ffrecord", "export", tmp_path / "h.ffr", inside / target)
+
+    assert sorted(os.listdir(tmp_path)) == ["h.ffr", "in"]
+    assert os.listdir(inside) == [target]
+    if target == "x.tar":
+        with tarfile.open(inside / target) as tar:
+            found = tar.getnames()
+            assert len(found) == len(set(map(str.lower, found))) == 3 * (len(names) + 1)
+            assert not any("/" in name or ".." in name for name in found)
+    if target == "x":
+        written = [path for path in (inside / "x" / "00000").iterdir()]
+        assert len(written) == 3 * len(names)
+        entry = lines(inside / "x" / "records.jsonl")[0]["record"]["files"]
+        for name in names:
+            assert (inside / "x" / entry[name]).read_bytes() == name.encode()
+
+
+def test_damage_leaves_nothing_and_existing_files_stay(tmp_path: Path) -> None:
+    path = plain_file(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"299:", b"29x:", 1))
+    (tmp_path / "mine.tar").write_text("mine")
+    for target in ("x", "x.tar", "x.jsonl", "x.parquet"):
+        done = run("ffrecord", "export", path, tmp_path / target)
+        assert done.returncode == 3, done.stderr
+        done = run("ffrecord", "export", path, tmp_path / "mine.tar", "--overwrite")
+        assert done.returncode == 3
+        assert sorted(os.listdir(tmp_path)) == ["mine.tar", "plain.ffr"]
+        assert (tmp_path / "mine.tar").read_text() == "mine"
+    done = run("ffrecord", "export", path, tmp_path / "mine.tar", "--count", "2")
+    assert done.returncode == 4 and "--overwrite" in done.stderr
+    ok("ffrecord", "export", path, tmp_path / "mine.tar", "--count", "2", "--overwrite")
+    assert tarfile.is_tarfile(tmp_path / "mine.tar")
+    assert sorted(os.listdir(tmp_path)) == ["mine.tar", "plain.ffr"]
+
+
+def test_file_systems_without_nameless_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def refusing(path: Any, flags: int, *more: Any, **others: Any) -> int:  # noqa: ANN401
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "no")
+        return real(path, flags, *more, **others)
+
+    monkeypatch.setattr(os, "open", refusing)
+    for overwrite in (False, True):
+        with files.new_file(tmp_path / "a", overwrite) as file:
+            file.write(b"%d" % overwrite)
+        assert (tmp_path / "a").read_bytes() == b"%d" % overwrite
+    with pytest.raises(KeyError), files.new_file(tmp_path / "b", False):
+        raise KeyError
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_what_appears_meanwhile_is_left(tmp_path: Path) -> None:
+    with pytest.raises(ffrecord.ConflictError), files.new_file(tmp_path / "a", False) as file:
+        file.write(b"ours")
+        (tmp_path / "a").write_bytes(b"theirs")
+    assert (tmp_path / "a").read_bytes() == b"theirs"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    path = plain_file(tmp_path)
+    for target in ("x", "x.tar", "x.jsonl"):
+        facts = json.loads(ok("ffrecord", "export", path, tmp_path / target, "--dry-run", "--json"))
+        assert (facts["record_count"], facts["dry_run"]) == (300, True)
+    assert os.listdir(tmp_path) == ["plain.ffr"]
+
+
+WRONG = [
+    (["FILE", "x.ffr"], "ffrecord merge"),
+    (["FILE", "x.zip"], "add --format"),
+    (["FILE", ""], "name is empty"),
+    (["FILE", "none/x.tar"], "there is no folder"),
+    (["FILE", "x", "--format", "zip"], "--format"),
+    (["FILE", "x", "--start", "300"], "there are 300 records"),
+    (["FILE", "x", "--count", "0"], "--count"),
+    (["FILE", "x", "--column", "label"], "records are plain bytes"),
+    (["FILE", "."], "exists"),
+    (["x.tar", "FILE"], "ffrecord merge"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "expected"), WRONG, ids=lambda each: str(each)[:40])
+def test_wrong_arguments_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = plain_file(tmp_path)
+    done = run("ffrecord", "export", *[str(path) if word == "FILE" else word for word in arguments])
+    assert done.returncode in (2, 4)
+    assert expected in done.stderr
+    assert os.listdir(tmp_path) == ["plain.ffr"]
