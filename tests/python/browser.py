@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 
-def shown(url: str, folder: Path) -> str:
-    """The page once its scripts have run for three seconds; skips the test without a browser."""
+def shown(url: str, folder: Path, size: str = "800x600") -> str:
+    """The page in a window of this size, once its scripts have run for three seconds.
+
+    Skips the test without a browser.
+    """
     browser = shutil.which("chromium") or shutil.which("chromium-headless-shell")
     if browser is None:
         pytest.skip("no chromium here: apt install chromium-headless-shell")
@@ -21,6 +24,7 @@ def shown(url: str, folder: Path) -> str:
             "--disable-gpu",
             f"--user-data-dir={folder / 'browser'}",
             "--virtual-time-budget=3000",
+            f"--window-size={size.replace('x', ',')}",
             "--dump-dom",
             url,
         ],

@@ -32,6 +32,7 @@ _LATE = {
     **dict.fromkeys(("merge", "shuffle", "split"), "ffrecord._cli.data.rewrite_commands"),
     "export": "ffrecord._cli.data.export_command",
     "stats": "ffrecord._cli.data.stats_command",
+    "view": "ffrecord._cli.data.view_command",
 }
 
 

@@ -81,6 +81,8 @@ def shuffled(count: int, seed: int, most: int | None = None) -> Iterator[Indices
 
     The order is a function: it takes no memory.
     """
+    if count == 0:
+        return
     order = Permutation(seed=seed, epoch=0, count=count)
     end = count if most is None else min(most, count)
     for first in range(0, end, _RECORDS_MAX):
