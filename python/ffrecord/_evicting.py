@@ -24,6 +24,7 @@ def evict(
     *,
     keep_bytes: int = 0,
     timeout_s: float = 30.0,
+    dry_run: bool = False,
 ) -> list[str]:
     """Remove files of `folder` that `archive.push` stored at `target`, until `keep_bytes` are left.
 
@@ -33,7 +34,7 @@ def evict(
     first. Readers that have the folder open must not use it any more: pause them, or open it again.
 
     Returns:
-        The names of the files that were removed.
+        The names of the files that were removed, or that would be with `dry_run`.
 
     Raises:
         FileNotFoundError: there is no folder, or nothing at the target.
@@ -48,6 +49,8 @@ def evict(
         if away["target"] != where:
             raise ValueError(f"{place}: its other files are at {away['target']}; evict to there")
         leaving = _leaving(place, listed, keep_bytes)
+        if dry_run:
+            return leaving
         if leaving:
             away["files"].update({name: listed[name] for name in leaving})
             _write(place, away)

@@ -25,13 +25,16 @@ class FileReport:
     """In file order; the first hundred."""
 
 
-def verify(where: Where, *, progress: Progress | None = None) -> list[FileReport]:
+def verify(
+    where: Where, *, timeout_s: float = 30.0, progress: Progress | None = None
+) -> list[FileReport]:
     """Check every byte of local files, or every record at a daemon or store.
 
     A file that passes is bit for bit the file that was written. Damage is reported, not raised.
 
     Args:
         where: as for `ffrecord.open`.
+        timeout_s: time limit of each call to a daemon or store.
         progress: called with bytes done and bytes in all.
 
     Raises:
@@ -40,7 +43,7 @@ def verify(where: Where, *, progress: Progress | None = None) -> list[FileReport
     """
     names = normalise(where)
     if any(is_address(name) or is_file_system(name) for name in names):
-        return [_verify_served(Reader(names), progress)]
+        return [_verify_served(Reader(names, timeout_s=timeout_s), progress)]
     files = expand(names)
     sizes = [os.stat(file).st_size for file in files]
     reports = []

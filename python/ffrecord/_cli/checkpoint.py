@@ -85,7 +85,10 @@ def diff(target: str, first: int, second: int, as_json: bool) -> None:
 @_step
 @click.option("--prefix", default="", help="Only tensors below this path, such as model.")
 @click.option("--overwrite", is_flag=True, help="Replace FILE.")
-def export(target: str, file: str, step: int | None, prefix: str, overwrite: bool) -> None:
+@_as_json
+def export(
+    target: str, file: str, step: int | None, prefix: str, overwrite: bool, as_json: bool
+) -> None:
     """Write the tensors of a checkpoint to FILE, in the safetensors format."""
     commit = ckpt.export_safetensors(
         target,
@@ -94,7 +97,8 @@ def export(target: str, file: str, step: int | None, prefix: str, overwrite: boo
         prefix=prefix,
         overwrite=overwrite,
     )
-    click.echo(f"step {commit.step} is in {file}")
+    facts = {"step": commit.step, "file": file}
+    click.echo(json.dumps(facts) if as_json else f"step {commit.step} is in {file}")
 
 
 @checkpoint.command(name="import")
@@ -102,10 +106,12 @@ def export(target: str, file: str, step: int | None, prefix: str, overwrite: boo
 @click.argument("target", type=Target())
 @click.option("--step", type=_STEP, required=True, help="Step to save as.")
 @click.option("--prefix", default="", help="Path to save the tensors under, such as model.")
-def import_(file: str, target: str, step: int, prefix: str) -> None:
+@_as_json
+def import_(file: str, target: str, step: int, prefix: str, as_json: bool) -> None:
     """Save the tensors of FILE, in the safetensors format, as a step of TARGET."""
     commit = ckpt.import_safetensors(file, target, step, prefix=prefix)
-    click.echo(f"step {commit.step} of {target}: {show_size(commit.size_bytes)}")
+    text = f"step {commit.step} of {target}: {show_size(commit.size_bytes)}"
+    click.echo(json.dumps(dataclasses.asdict(commit)) if as_json else text)
 
 
 @checkpoint.command()
@@ -151,9 +157,16 @@ def _show_copied(copied: list[ckpt.Commit], where: str, as_json: bool) -> None:
 @click.option("--keep-every", type=_COUNT, help="Also keep every step that is a multiple of this.")
 @click.option("--verify", is_flag=True, help="Count a step as kept only if all its bytes verify.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @_as_json
 def prune(
-    target: str, keep_last: int, keep_every: int | None, verify: bool, yes: bool, as_json: bool
+    target: str,
+    keep_last: int,
+    keep_every: int | None,
+    verify: bool,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Remove old steps of TARGET. Only complete steps count as kept."""
 
@@ -165,6 +178,11 @@ def prune(
 
     _committed(target)
     steps = old()
+    if dry_run:
+        listed = " ".join(map(str, steps)) or "none"
+        facts = {"removed": [], "would_remove": steps}
+        click.echo(json.dumps(facts) if as_json else f"would remove {len(steps)} steps: {listed}")
+        return
     if steps and not yes:
         confirm(f"Remove {len(steps)} steps, {steps[0]} to {steps[-1]}?")
         still = set(old())  # Much may have happened before the answer.

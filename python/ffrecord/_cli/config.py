@@ -1,5 +1,6 @@
 """The daemon's settings: ffrecordd itself checks a file."""
 
+import json
 import pathlib
 import shutil
 import subprocess
@@ -31,9 +32,19 @@ def config() -> None:
 
 @config.command()
 @click.argument("file", type=click.Path(path_type=pathlib.Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def check(context: click.Context, file: pathlib.Path) -> None:
+def check(context: click.Context, file: pathlib.Path, as_json: bool) -> None:
     """Check whether ffrecordd would start with the settings in FILE."""
-    done = subprocess.run([find_daemon(), "--config", str(file), "--check-config"], check=False)
+    done = subprocess.run(
+        [find_daemon(), "--config", str(file), "--check-config"],
+        check=False,
+        capture_output=as_json,
+        text=True,
+        errors="backslashreplace",
+    )
+    if as_json:
+        message = (done.stderr or done.stdout).strip()
+        click.echo(json.dumps({"ok": done.returncode == 0, "message": message}))
     if done.returncode != 0:
         context.exit(done.returncode)

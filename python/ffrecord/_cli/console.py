@@ -4,15 +4,20 @@ import io
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import click
 
+from ffrecord._cli.units import show_size
 from ffrecord.errors import CorruptionError
 
 EXIT_DECLINED = 1
 EXIT_USAGE, EXIT_DAMAGE, EXIT_ENVIRONMENT, EXIT_INTERRUPTED = 2, 3, 4, 130
+
+# Between two lines of progress off a terminal.
+_INTERVAL_S = 10.0
 
 Progress = Callable[[int, int], None]
 
@@ -87,10 +92,15 @@ def say(message: str) -> None:
 
     If stderr cannot be written to, the exit code still tells.
     """
+    _print(message, "red" if _has_colour() else None)
+
+
+def _print(message: str, colour: str | None = None) -> None:
     if sys.stderr is None:
         return
     with suppress(OSError):
-        click.secho(message, fg="red" if _fancy() else None, err=True)
+        # Styled text without a colour would still end with a code.
+        click.echo(click.style(message, fg=colour) if colour else message, err=True)
 
 
 class Panel:
@@ -112,11 +122,31 @@ class Panel:
         self._line_count = len(lines)
 
 
+class _Lines:
+    """Progress where there is no terminal: a line each ten seconds, so that a log stays short."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._begin = self._last = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._last < _INTERVAL_S:
+            return
+        self._last = now
+        rate = done / max(now - self._begin, 1e-9)
+        share = f", {100 * done // total} %" if total else ""
+        _print(f"{self._what}: {show_size(done)} of {show_size(total)}{share}, {show_size(rate)}/s")
+
+
 @contextmanager
 def progress_bar(what: str) -> Iterator[Progress | None]:
-    """A bar with rate and time left, given bytes done and in all; None without a terminal."""
-    if not _fancy():
-        yield None
+    """Progress on stderr, given bytes done and in all: a bar, or lines off a terminal.
+
+    The bar has no colour if NO_COLOR says so. Yields None if there is no stderr.
+    """
+    if not _is_terminal() or os.environ.get("TERM") == "dumb":
+        yield None if sys.stderr is None else _Lines(what)
         return
     from rich.console import Console
     from rich.progress import (
@@ -135,13 +165,20 @@ def progress_bar(what: str) -> Iterator[Progress | None]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Bar(
+        *columns, console=Console(stderr=True, no_color=not _has_colour()), transient=True
+    ) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _fancy() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty() and "NO_COLOR" not in os.environ
+def _is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def _has_colour() -> bool:
+    """On a terminal, unless NO_COLOR is set to anything."""
+    return _is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _reason(error: OSError) -> str:

@@ -20,7 +20,7 @@ from ffrecord._cli.config import config
 from ffrecord._cli.console import EXIT_DAMAGE, Panel, confirm, progress_bar, run
 from ffrecord._cli.doctor import examine, examine_rdma, show_findings, show_rdma
 from ffrecord._cli.net import net
-from ffrecord._cli.units import Name, Number, Target, Timeout, show_size
+from ffrecord._cli.units import Name, Number, Size, Target, Timeout, show_size
 from ffrecord._tokens import make_token, read_key
 
 # Imported on use: they would take a tenth of every start.
@@ -62,10 +62,11 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON 
 
 @cli.command()
 @click.argument("where", nargs=-1, required=True)
+@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @_as_json
-def inspect(where: tuple[str, ...], as_json: bool) -> None:
+def inspect(where: tuple[str, ...], timeout_s: float, as_json: bool) -> None:
     """Describe the record files at WHERE: files, folders, globs, or ffrecord://HOST/NAME."""
-    with ffrecord.open(where) as reader:
+    with ffrecord.open(where, timeout_s=timeout_s) as reader:
         facts = {
             "record_count": len(reader),
             "size_bytes": sum(file.size_bytes for file in reader.files),
@@ -97,11 +98,12 @@ def _describe(facts: dict[str, Any]) -> list[str]:
 
 @cli.command()
 @click.argument("where", nargs=-1, required=True)
+@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @_as_json
-def verify(where: tuple[str, ...], as_json: bool) -> None:
+def verify(where: tuple[str, ...], timeout_s: float, as_json: bool) -> None:
     """Verify every byte of WHERE; exit with status 3 if any is damaged."""
     with progress_bar("verifying") as show:
-        reports = ffrecord.verify(where, progress=show)
+        reports = ffrecord.verify(where, timeout_s=timeout_s, progress=show)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(report) for report in reports]))
     else:
@@ -186,6 +188,7 @@ def _account(report: ffrecord.RepairReport) -> list[str]:
     "folder. Replaces nothing there; rerun a failed command to resume it.",
 )
 @click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
+@_as_json
 def publish(
     files: tuple[str, ...],
     address: str,
@@ -193,6 +196,7 @@ def publish(
     durability: str,
     copy_to: str | None,
     timeout_s: float,
+    as_json: bool,
 ) -> None:
     """Publish FILES as the dataset ADDRESS: ffrecord://HOST[:PORT]/NAME."""
     if copy_to is not None and durability != "origin":
@@ -207,7 +211,7 @@ def publish(
             timeout_s=timeout_s,
             progress=show,
         )
-    click.echo(f"published {address}")
+    click.echo(json.dumps({"published": address}) if as_json else f"published {address}")
 
 
 @cli.command()
@@ -241,21 +245,25 @@ def pull(target: str, folder: str, timeout_s: float, as_json: bool) -> None:
 @cli.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False))
 @click.argument("target", type=Target())
-@click.option("--keep-gib", type=Number(0, 1 << 30), default=0.0, show_default=True)
+@click.option(
+    "--keep", type=Size(0), default=0, show_default=True, help="Files of this size stay: 100GiB."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @_as_json
-def evict(folder: str, target: str, keep_gib: float, timeout_s: float, as_json: bool) -> None:
+def evict(
+    folder: str, target: str, keep: int, dry_run: bool, timeout_s: float, as_json: bool
+) -> None:
     """Remove files of FOLDER that are at TARGET; opening FOLDER downloads them again.
 
-    The least recently read go first, until FOLDER holds no more than --keep-gib.
+    The least recently read go first, until FOLDER holds no more than --keep.
     """
-    keep = int(keep_gib * 2**30)
-    gone = _evicting.evict(folder, target, keep_bytes=keep, timeout_s=timeout_s)
-    click.echo(
-        json.dumps({"evicted": gone})
-        if as_json
-        else f"evicted {len(gone)} files from {folder}; they remain at {target}"
-    )
+    gone = _evicting.evict(folder, target, keep_bytes=keep, timeout_s=timeout_s, dry_run=dry_run)
+    if as_json:
+        click.echo(json.dumps({"evicted": gone, "dry_run": dry_run}))
+    else:
+        done = "would evict" if dry_run else "evicted"
+        click.echo(f"{done} {len(gone)} files from {folder}; they remain at {target}")
 
 
 @cli.command(name="list")
@@ -276,13 +284,21 @@ def list_(address: str, timeout_s: float, as_json: bool) -> None:
 @cli.command()
 @click.argument("address", type=Name())
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
-def remove(address: str, yes: bool, timeout_s: float) -> None:
+@_as_json
+def remove(address: str, yes: bool, dry_run: bool, timeout_s: float, as_json: bool) -> None:
     """Remove the dataset ADDRESS from its daemon."""
+    if dry_run:
+        with ffrecord.open(address, timeout_s=timeout_s) as reader:
+            facts = {"would_remove": address, "record_count": len(reader)}
+        text = f"would remove {address}: {facts['record_count']} records"
+        click.echo(json.dumps(facts) if as_json else text)
+        return
     if not yes:
         confirm(f"remove {address}?")
     ffrecord.remove_published(address, timeout_s=timeout_s)
-    click.echo(f"removed {address}")
+    click.echo(json.dumps({"removed": address}) if as_json else f"removed {address}")
 
 
 @cli.command()
@@ -291,21 +307,24 @@ def remove(address: str, yes: bool, timeout_s: float) -> None:
 @click.option("--rights", default="read", show_default=True, help="Any of read,write,delete,admin.")
 @click.option("--hours", type=Number(0, 24 * 366), default=12.0, show_default=True)
 @click.option("--client", default="", help="The name of the client in the daemon's log.")
-def token(keys: pathlib.Path, prefix: str, rights: str, hours: float, client: str) -> None:
+@_as_json
+def token(
+    keys: pathlib.Path, prefix: str, rights: str, hours: float, client: str, as_json: bool
+) -> None:
     """Print a token signed with the first key in the file KEYS.
 
     Write it to a file that only its user can read, and name that in addresses:
     ffrecord://HOST/NAME?token_file=PATH.
     """
-    click.echo(
-        make_token(
-            read_key(keys),
-            prefix=prefix,
-            rights=[right.strip() for right in rights.split(",")],
-            expires_s=int(time.time() + hours * 3600),
-            client=client,
-        )
+    expires_s = int(time.time() + hours * 3600)
+    made = make_token(
+        read_key(keys),
+        prefix=prefix,
+        rights=[right.strip() for right in rights.split(",")],
+        expires_s=expires_s,
+        client=client,
     )
+    click.echo(json.dumps({"token": made, "expires_s": expires_s}) if as_json else made)
 
 
 @cli.command()

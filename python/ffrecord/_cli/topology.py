@@ -372,8 +372,15 @@ def _simulated(
 @_rule
 @_algorithm
 @_seed
+@_as_json
 def draw(
-    network: topo.Network, picture: Path, ranks: int | None, rule: str, algorithm: str, seed: int
+    network: topo.Network,
+    picture: Path,
+    ranks: int | None,
+    rule: str,
+    algorithm: str,
+    seed: int,
+    as_json: bool,
 ) -> None:
     """Write PICTURE, an SVG file: hosts with their ranks, and links coloured by their load."""
     count = _rank_count(network, ranks)
@@ -382,4 +389,4 @@ def draw(
     labels = {host: str(rank) for rank, host in placement.rank_map(network).items()}
     loads = topo.certify(network, placement, steps).loads
     picture.write_text(topo.draw(network, labels=labels, loads=loads))
-    click.echo(f"wrote {picture}")
+    click.echo(json.dumps({"picture": str(picture)}) if as_json else f"wrote {picture}")

@@ -89,7 +89,7 @@ class Size(_IntType):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]i?)?B?", str(value), re.IGNORECASE)
         power = "KMGTP".index(match[2][0].upper()) + 1 if match and match[2] else 0
         size = float(match[1]) * 1024**power if match else 0
-        if size < 1:
+        if match is None or (size < 1 and self._least > 0):
             self.fail(f"{value!r} is not a size; write one such as 64MiB", param, ctx)
         if not self._least <= size <= self._most:
             bounds = f"{show_size(self._least)} to {show_size(self._most)}"

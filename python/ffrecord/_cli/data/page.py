@@ -256,7 +256,8 @@ def _token_list(numbers: np.ndarray[Any, Any]) -> str:
 def _chart(title: str, bars: list[tuple[str, int]]) -> str:
     most = max((count for _, count in bars), default=1)
     rows = "".join(
-        f"<tr><th>{_text(name)}</th><td><meter min=0 max={most} value={count}></meter></td>"
+        f"<tr><th>{_text(name)}</th>"
+        f'<td class="bar"><meter min=0 max={most} value={count}></meter></td>'
         f"<td>{count:,}</td></tr>"
         for name, count in bars
     )

@@ -18,6 +18,7 @@ section, article { border: 1px solid #8884; border-radius: .4rem; padding: .6rem
 .bad { color: #c33; }
 table { width: 100%; border-spacing: .3rem .1rem; font-variant-numeric: tabular-nums; }
 th { font-weight: normal; text-align: right; }
+.bar { width: 55%; }
 meter { width: 100%; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; }
 pre { max-height: 14rem; overflow: auto; }
@@ -25,6 +26,7 @@ code { overflow-wrap: anywhere; }
 img, audio { max-width: 100%; max-height: 16rem; display: block; }
 .tokens { max-height: 8rem; overflow: auto; }
 .tokens b { font-weight: normal; background: #8883; border-radius: .2rem; padding: 0 .2rem; }
+#records { margin-top: .6rem; }
 input { font: inherit; width: min(24rem, 100%); box-sizing: border-box; }
 [hidden] { display: none; }
 """
