@@ -30,10 +30,10 @@ def run(command: click.Command) -> int:
     except click.ClickException as error:
         error.show()
         return EXIT_USAGE
-    except SystemExit:
-        # click's, when nobody reads standard output any more; its 1 would promise that nothing was
-        # changed.
-        return EXIT_ENVIRONMENT
+    except SystemExit as end:
+        # click's, once it has completed a line for a shell; or when nobody reads standard output
+        # any more, whose 1 would promise that nothing was changed.
+        return 0 if end.code == 0 else EXIT_ENVIRONMENT
     except (click.Abort, KeyboardInterrupt):
         say("interrupted")
         return EXIT_INTERRUPTED

@@ -30,6 +30,7 @@ _LATE = {
     "topology": "ffrecord._cli.topology",
     **dict.fromkeys(("cat", "find", "head", "sample"), _LOOKING),
     **dict.fromkeys(("merge", "shuffle", "split"), "ffrecord._cli.data.rewrite_commands"),
+    **dict.fromkeys(("completion", "man"), "ffrecord._cli.data.manual"),
     "export": "ffrecord._cli.data.export_command",
     "stats": "ffrecord._cli.data.stats_command",
     "view": "ffrecord._cli.data.view_command",
@@ -61,7 +62,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON 
 
 
 @cli.command()
-@click.argument("where", nargs=-1, required=True)
+@click.argument("where", nargs=-1, required=True, type=click.Path())
 @click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @_as_json
 def inspect(where: tuple[str, ...], timeout_s: float, as_json: bool) -> None:
@@ -97,7 +98,7 @@ def _describe(facts: dict[str, Any]) -> list[str]:
 
 
 @cli.command()
-@click.argument("where", nargs=-1, required=True)
+@click.argument("where", nargs=-1, required=True, type=click.Path())
 @click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @_as_json
 def verify(where: tuple[str, ...], timeout_s: float, as_json: bool) -> None:

@@ -16,7 +16,7 @@ _INDEX_MAX = (1 << 63) - 1
 
 
 @click.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 @click.argument("destination", type=click.Path())
 @click.option(
     "--format",

@@ -26,7 +26,7 @@ from ffrecord.errors import CorruptionError
 EXIT_NOTHING_FOUND = 1
 _INDEX_MAX = (1 << 63) - 1
 
-files = click.argument("where", metavar="FILE...", nargs=-1, required=True)
+files = click.argument("where", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 timeout = click.option(
     "--timeout",
     "timeout_s",
@@ -230,7 +230,7 @@ def _key(key: str) -> bytes:
 
 
 @click.command()
-@click.argument("where", metavar="FILE")
+@click.argument("where", metavar="FILE", type=click.Path())
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
 @click.option(
     "--where",

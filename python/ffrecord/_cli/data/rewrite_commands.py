@@ -100,7 +100,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @_options
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 @click.argument("destination", type=click.Path())
 @_part_size
 def merge(files: tuple[str, ...], destination: str, part_size: int, wanted: _Wanted) -> None:
@@ -116,7 +116,7 @@ def merge(files: tuple[str, ...], destination: str, part_size: int, wanted: _Wan
 
 @click.command()
 @_options
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", type=click.Path())
 @click.argument("folder", type=click.Path())
 @click.option("--parts", type=click.IntRange(1, _COUNT_MAX), help="So many parts.")
 @click.option(
@@ -154,7 +154,7 @@ def split(
 
 @click.command()
 @_options
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 @click.argument("destination", type=click.Path())
 @click.option(
     "--seed",
