@@ -18,6 +18,7 @@ import pytest
 import ffrecord
 from cli import ok, run
 from ffrecord._cli.data import records, statistics
+from files_at_a_store import addresses, at_a_server
 from reading import plain_file, raw, sample, typed_file
 
 
@@ -335,3 +336,62 @@ def test_pieces_add_up_to_the_whole() -> None:
     facts = spread.facts()
     assert facts["std"] == pytest.approx(numbers.std(), rel=1e-9)
     assert facts["mean"] == pytest.approx(numbers.mean(), rel=1e-14)
+
+
+def test_head_of_a_store_asks_for_little(tmp_path: Path) -> None:
+    path = tmp_path / "large.ffr"
+    with ffrecord.Writer(path) as writer:
+        for _ in range(400):
+            writer.write(os.urandom(20_000))
+    for served in at_a_server(tmp_path):
+        address = addresses(served)[0]
+        shown = lines(ok("ffrecord", "head", address, "--count", "2", "--json"))
+        assert [each["size_bytes"] for each in shown] == [20_000, 20_000]
+        asked_bytes = 0
+        for _, asked in served.seen:
+            begin, _, end = asked.removeprefix("bytes=").partition("-")
+            asked_bytes += int(end) - int(begin) + 1 if begin else int(end)
+        assert 40_000 < asked_bytes < 2 << 20  # Of 8 MB.
+
+
+PEAK = """
+import sys, threading, time
+from ffrecord._cli.main import main
+peak = 0
+def look():
+    global peak
+    while True:
+        for line in open("/proc/self/status"):
+            if line.startswith("RssAnon"):
+                peak = max(peak, int(line.split()[1]))
+        time.sleep(0.01)
+threading.Thread(target=look, daemon=True).start()
+code = main()
+print(peak, file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    """Memory of its own: pages of the file that are mapped can be taken away at any time."""
+
+    def peak_mib(count: int) -> int:
+        path = tmp_path / f"{count}.ffr"
+        with ffrecord.Writer(path) as writer:
+            for i in range(count):
+                writer.write(b"%01000d" % i)
+        most = 0
+        for command in (["stats"], ["shuffle", "--seed", "1", "--overwrite"], ["cat"]):
+            target = [str(tmp_path / "new.ffr")] if command[0] == "shuffle" else []
+            done = subprocess.run(
+                [sys.executable, "-c", PEAK, *command, str(path), *target],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
+            most = max(most, int(done.stderr) >> 10)
+        return most
+
+    small, large = peak_mib(20_000), peak_mib(300_000)
+    assert large < small + 40, (small, large)  # The file has 300 MB.

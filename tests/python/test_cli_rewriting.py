@@ -16,6 +16,7 @@ import pytest
 
 import ffrecord
 from cli import ok, run
+from daemon import Daemon
 from ffrecord._cli.data import rewriting
 from packing import records, schema
 from reading import plain_file, typed_file
@@ -260,3 +261,27 @@ def test_a_killed_run_leaves_no_destination(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
     ok("ffrecord", "shuffle", path, tmp_path / "new", "--seed", "1")
     assert sorted(os.listdir(tmp_path)) == ["large.ffr", "new"]
+
+
+def test_datasets_of_a_daemon_are_looked_at_and_copied(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.ffr", 0, 50, {"classes": b"[]"})
+    with Daemon(tmp_path / "data") as daemon:
+        address = f"ffrecord://{daemon.listen}/pets"
+        ok("ffrecord", "publish", path, address)
+        shown = ok("ffrecord", "head", address, "--count", "2", "--json")
+        assert [json.loads(line)["record"]["label"] for line in shown.splitlines()] == [0, 1]
+        assert run("ffrecord", "find", address, "n7").stdout.split() == ["7", "n7"]
+        assert json.loads(ok("ffrecord", "stats", address, "--json"))["seen_count"] == 50
+        ok("ffrecord", "merge", address, tmp_path / "copy.ffr")
+        ok("ffrecord", "view", address, "--output", tmp_path / "page.html")
+        ok("ffrecord", "export", address, tmp_path / "x.jsonl")
+        would = json.loads(ok("ffrecord", "remove", address, "--dry-run", "--json"))
+        assert would == {"would_remove": address, "record_count": 50}
+        assert "pets" in ok("ffrecord", "list", f"ffrecord://{daemon.listen}/")
+    assert records(tmp_path / "copy.ffr") == records(path)
+    with ffrecord.open(tmp_path / "copy.ffr") as reader:
+        assert reader.find("n33") == 33
+        assert reader.metadata() == {"classes": b"[]"}
+    assert "n49" in (tmp_path / "page.html").read_text()
+    done = run("ffrecord", "head", "ffrecord://127.0.0.1:1/x", "--timeout", "1")
+    assert done.returncode == 4
