@@ -188,6 +188,18 @@ def test_what_appears_meanwhile_is_left(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a"]
 
 
+def test_links_and_devices_are_not_replaced(tmp_path: Path) -> None:
+    path = plain_file(tmp_path)
+    (tmp_path / "real.jsonl").write_text("mine")
+    (tmp_path / "link.jsonl").symlink_to("real.jsonl")
+    os.mkfifo(tmp_path / "fifo.jsonl")
+    for name, expected in (("link", "is a symbolic link to real.jsonl"), ("fifo", "no plain file")):
+        done = run("ffrecord", "export", path, tmp_path / f"{name}.jsonl", "--overwrite")
+        assert (done.returncode, expected in done.stderr) == (4, True), done.stderr
+    assert (tmp_path / "real.jsonl").read_text() == "mine"
+    assert (tmp_path / "link.jsonl").is_symlink()
+
+
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     path = plain_file(tmp_path)
     for target in ("x", "x.tar", "x.jsonl"):

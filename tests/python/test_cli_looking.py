@@ -244,6 +244,19 @@ def test_huge_values_to_find_are_no_error(tmp_path: Path) -> None:
     assert run("ffrecord", "find", path, "é" * 60_000).returncode in (1, 2)
 
 
+def test_a_closed_standard_output_is_no_traceback(tmp_path: Path) -> None:
+    path = plain_file(tmp_path)
+    for command in ("cat", "head", "stats"):
+        done = subprocess.run(
+            ["bash", "-c", f"exec '{sys.executable}' -m ffrecord._cli.main {command} '{path}' >&-"],
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        assert done.returncode == (4 if command == "cat" else 0)
+
+
 def test_a_closed_pipe_ends_the_command_quietly(tmp_path: Path) -> None:
     path = tmp_path / "many.ffr"
     with ffrecord.Writer(path) as writer:

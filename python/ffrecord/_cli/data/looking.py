@@ -1,5 +1,6 @@
 """ffrecord head, cat, find, sample: records on the terminal, or for a program."""
 
+import errno
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -185,6 +186,8 @@ def cat(
         wanted = [*_checked(reader, indices), *_of_keys(reader, keys)]
         is_chosen = bool(indices or keys)
         pieces = [np.array(wanted, np.int64)] if is_chosen else in_order(0, len(reader))
+        if sys.stdout is None:
+            raise OSError(errno.EBADF, "standard output is closed")
         out = sys.stdout.buffer
         for batch in batches(reader, pieces):
             for index, value in zip(batch.indices.tolist(), batch, strict=True):

@@ -16,15 +16,22 @@ def check_vacant_file(path: Path, overwrite: bool) -> None:
     """Check that a file of that name may be written.
 
     Raises:
-        ConflictError: there is a file, and it may not be replaced; or a folder.
+        ConflictError: there is a file, and it may not be replaced; or a folder, link or device.
         FileNotFoundError: its folder does not exist.
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}")
     if path.is_dir():
         raise ConflictError(errno.EISDIR, f"{path} is a folder; choose another name")
-    if os.path.lexists(path) and not overwrite:
+    if not os.path.lexists(path):
+        return
+    if not overwrite:
         raise ConflictError(errno.EEXIST, f"{path} exists; --overwrite replaces it")
+    if path.is_symlink():
+        message = f"{path} is a symbolic link to {os.readlink(path)}: name that, or remove the link"
+        raise ConflictError(errno.EEXIST, message)
+    if not path.is_file():  # Such as /dev/null, which would be a file from then on.
+        raise ConflictError(errno.EEXIST, f"{path} is no plain file: it is not replaced")
 
 
 @contextmanager
