@@ -69,6 +69,9 @@ py::list ColumnText(const Batch& batch, std::size_t column) {
     PyObject* text =
         PyUnicode_DecodeUTF8(slab + field.starts_bytes[i], field.sizes_bytes[i], "strict");
     if (text == nullptr) {
+      // Python's own exception is set: another one may be raised only without it.
+      if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError) == 0) throw py::error_already_set();
+      PyErr_Clear();
       Raise({ErrorCode::kCorruption, "column '" + batch.schema().columns()[column].name +
                                          "' of the record in place " + std::to_string(i) +
                                          " of the batch is not UTF-8"});

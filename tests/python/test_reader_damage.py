@@ -168,3 +168,17 @@ def test_a_failed_open_leaves_no_descriptor(damaged: Path) -> None:
             len(ffrecord.open(damaged))
 
     assert str(damaged) not in list(open_descriptors())
+
+
+def test_text_that_is_not_utf8_is_damage_with_its_column(tmp_path: Path) -> None:
+    writer = ffrecord.Writer(tmp_path / "a.ffr", {"text": "utf8", "label": "i64"})
+    for text in (b"good", b"\xff\xfe"):
+        writer._inner.write_fields([text, bytes(8)], b"")  # As other programs could.
+    writer.close()
+    batch = ffrecord.open(tmp_path / "a.ffr").read([0, 1])
+    for _ in range(2):
+        with pytest.raises(
+            ffrecord.CorruptionError, match="column 'text' of the record in place 1"
+        ):
+            batch["text"]
+    assert batch["label"].tolist() == [0, 0]
