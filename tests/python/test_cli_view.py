@@ -112,7 +112,7 @@ def test_the_page_shows_each_kind_and_is_searched_by_key(tmp_path: Path) -> None
     assert "line 3\nnext" in dom
     assert "<b>7</b>" in dom and "and 172 more" in dom
     assert "12 of 12 records on this page" in dom
-    assert re.search(r'<th>2</th><td><meter min="0" max="4" value="4">', dom)
+    assert re.search(r'<th>2</th><td class="bar"><meter min="0" max="4" value="4">', dom)
     assert visible(shown(f"{page.as_uri()}#key7", tmp_path)) == ["7 · key7"]
     assert "0 of 12 records" in shown(f"{page.as_uri()}#nothing", tmp_path)
     # Nothing is fetched from anywhere.
