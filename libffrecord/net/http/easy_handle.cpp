@@ -119,33 +119,33 @@ std::string ShownUrlOf(const HttpRequest& request) {
 }  // namespace
 
 Result<std::unique_ptr<EasyHandle>> EasyHandle::Create() {
-  static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
-  CURL* const curl = ready == CURLE_OK ? curl_easy_init() : nullptr;
-  if (curl == nullptr) return Error{ErrorCode::kIo, "http: libcurl could not be started", ENOMEM};
+  FFR_TRY(LoadCurl());
+  CURL* const curl = Curl().easy_init();
+  if (curl == nullptr) return Error{ErrorCode::kIo, "http: libcurl has no memory", ENOMEM};
   return std::unique_ptr<EasyHandle>(new EasyHandle(curl));
 }
 
-EasyHandle::~EasyHandle() { curl_easy_cleanup(curl_); }
+EasyHandle::~EasyHandle() { Curl().easy_cleanup(curl_); }
 
 // A method other than libcurl's own is a POST under another name: it has a body, if only of 0
 // bytes, which is not copied.
 void EasyHandle::SetMethod(const HttpRequest& request) {
   if (request.method == "GET") return;
   if (request.method == "HEAD") {
-    curl_easy_setopt(curl_, CURLOPT_NOBODY, 1L);
+    Curl().easy_setopt(curl_, CURLOPT_NOBODY, 1L);
     return;
   }
-  curl_easy_setopt(curl_, CURLOPT_CUSTOMREQUEST, request.method.c_str());
+  Curl().easy_setopt(curl_, CURLOPT_CUSTOMREQUEST, request.method.c_str());
   if (request.method == "DELETE") return;
-  curl_easy_setopt(curl_, CURLOPT_POST, 1L);
-  curl_easy_setopt(curl_, CURLOPT_POSTFIELDSIZE_LARGE,
+  Curl().easy_setopt(curl_, CURLOPT_POST, 1L);
+  Curl().easy_setopt(curl_, CURLOPT_POSTFIELDSIZE_LARGE,
                    static_cast<curl_off_t>(request.body.size()));
   const void* const body = request.body.data();
-  curl_easy_setopt(curl_, CURLOPT_POSTFIELDS, request.body.empty() ? "" : body);
+  Curl().easy_setopt(curl_, CURLOPT_POSTFIELDS, request.body.empty() ? "" : body);
 }
 
 void EasyHandle::Append(const std::string& line) {
-  curl_slist* const longer = curl_slist_append(headers_.get(), line.c_str());
+  curl_slist* const longer = Curl().slist_append(headers_.get(), line.c_str());
   if (longer == nullptr) return;  // No memory: the server will miss it and say so.
   static_cast<void>(headers_.release());
   headers_.reset(longer);
@@ -158,48 +158,48 @@ void EasyHandle::SetHeaders(const HttpRequest& request) {
   Append("Expect:");  // No wait for leave to send.
   if (!request.headers.contains("content-type")) Append("Content-Type:");
   for (const auto& [name, value] : request.headers) Append(name + ": " + value);
-  curl_easy_setopt(curl_, CURLOPT_HTTPHEADER, headers_.get());
+  Curl().easy_setopt(curl_, CURLOPT_HTTPHEADER, headers_.get());
 }
 
 void EasyHandle::Prepare(const HttpRequest& request, HttpSink& sink,
                          std::chrono::milliseconds connect, std::chrono::milliseconds stall) {
-  curl_easy_reset(curl_);  // All but its connections.
+  Curl().easy_reset(curl_);  // All but its connections.
   sink_ = &sink;
   tried_ = request.method + " " + ShownUrlOf(request);
   reason_[0] = '\0';
-  curl_easy_setopt(curl_, CURLOPT_URL, UrlOf(request).c_str());
-  curl_easy_setopt(curl_, CURLOPT_PATH_AS_IS, 1L);  // It is signed as it is.
-  curl_easy_setopt(curl_, CURLOPT_PROTOCOLS_STR, "http,https");
+  Curl().easy_setopt(curl_, CURLOPT_URL, UrlOf(request).c_str());
+  Curl().easy_setopt(curl_, CURLOPT_PATH_AS_IS, 1L);  // It is signed as it is.
+  Curl().easy_setopt(curl_, CURLOPT_PROTOCOLS_STR, "http,https");
   // All of a batch over one connection would share its window and its losses.
-  curl_easy_setopt(curl_, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
-  curl_easy_setopt(curl_, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(curl_, CURLOPT_BUFFERSIZE, kBufferBytes);
-  curl_easy_setopt(curl_, CURLOPT_ERRORBUFFER, reason_);
-  curl_easy_setopt(curl_, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(connect.count()));
+  Curl().easy_setopt(curl_, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  Curl().easy_setopt(curl_, CURLOPT_NOSIGNAL, 1L);
+  Curl().easy_setopt(curl_, CURLOPT_BUFFERSIZE, kBufferBytes);
+  Curl().easy_setopt(curl_, CURLOPT_ERRORBUFFER, reason_);
+  Curl().easy_setopt(curl_, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(connect.count()));
   if (stall.count() > 0) {
-    curl_easy_setopt(curl_, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(curl_, CURLOPT_LOW_SPEED_TIME,
+    Curl().easy_setopt(curl_, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    Curl().easy_setopt(curl_, CURLOPT_LOW_SPEED_TIME,
                      static_cast<long>(std::max<std::int64_t>(stall.count() / 1000, 1)));
   }
   if (request.follows_redirects) {
-    curl_easy_setopt(curl_, CURLOPT_FOLLOWLOCATION, 1L);
-    curl_easy_setopt(curl_, CURLOPT_MAXREDIRS, kRedirectsMax);
+    Curl().easy_setopt(curl_, CURLOPT_FOLLOWLOCATION, 1L);
+    Curl().easy_setopt(curl_, CURLOPT_MAXREDIRS, kRedirectsMax);
     // What was asked for under encryption stays encrypted.
-    curl_easy_setopt(curl_, CURLOPT_REDIR_PROTOCOLS_STR,
+    Curl().easy_setopt(curl_, CURLOPT_REDIR_PROTOCOLS_STR,
                      request.scheme == "https" ? "https" : "http,https");
   }
   const std::string& ca_file = request.ca_file.empty() ? CaBundle() : request.ca_file;
-  if (!ca_file.empty()) curl_easy_setopt(curl_, CURLOPT_CAINFO, ca_file.c_str());
+  if (!ca_file.empty()) Curl().easy_setopt(curl_, CURLOPT_CAINFO, ca_file.c_str());
   if (!request.certificate_file.empty()) {
-    curl_easy_setopt(curl_, CURLOPT_SSLCERT, request.certificate_file.c_str());
-    curl_easy_setopt(curl_, CURLOPT_SSLKEY, request.key_file.c_str());
+    Curl().easy_setopt(curl_, CURLOPT_SSLCERT, request.certificate_file.c_str());
+    Curl().easy_setopt(curl_, CURLOPT_SSLKEY, request.key_file.c_str());
   }
-  if (request.is_sent_once) curl_easy_setopt(curl_, CURLOPT_FRESH_CONNECT, 1L);
-  if (request.without_proxy) curl_easy_setopt(curl_, CURLOPT_NOPROXY, "*");
-  curl_easy_setopt(curl_, CURLOPT_HEADERFUNCTION, &TakeHeader);
-  curl_easy_setopt(curl_, CURLOPT_HEADERDATA, &sink);
-  curl_easy_setopt(curl_, CURLOPT_WRITEFUNCTION, &TakeBody);
-  curl_easy_setopt(curl_, CURLOPT_WRITEDATA, &sink);
+  if (request.is_sent_once) Curl().easy_setopt(curl_, CURLOPT_FRESH_CONNECT, 1L);
+  if (request.without_proxy) Curl().easy_setopt(curl_, CURLOPT_NOPROXY, "*");
+  Curl().easy_setopt(curl_, CURLOPT_HEADERFUNCTION, &TakeHeader);
+  Curl().easy_setopt(curl_, CURLOPT_HEADERDATA, &sink);
+  Curl().easy_setopt(curl_, CURLOPT_WRITEFUNCTION, &TakeBody);
+  Curl().easy_setopt(curl_, CURLOPT_WRITEDATA, &sink);
   SetMethod(request);
   SetHeaders(request);
   sink.began = sink.progressed = std::chrono::steady_clock::now();
@@ -210,9 +210,9 @@ void EasyHandle::AskWhetherToGoOn(bool (*may_go_on)()) {
                                         curl_off_t) {
     return reinterpret_cast<bool (*)()>(asked)() ? 0 : 1;
   };
-  curl_easy_setopt(curl_, CURLOPT_XFERINFOFUNCTION, ask);
-  curl_easy_setopt(curl_, CURLOPT_XFERINFODATA, reinterpret_cast<void*>(may_go_on));
-  curl_easy_setopt(curl_, CURLOPT_NOPROGRESS, 0L);
+  Curl().easy_setopt(curl_, CURLOPT_XFERINFOFUNCTION, ask);
+  Curl().easy_setopt(curl_, CURLOPT_XFERINFODATA, reinterpret_cast<void*>(may_go_on));
+  Curl().easy_setopt(curl_, CURLOPT_NOPROGRESS, 0L);
 }
 
 Result<void> EasyHandle::Outcome(CURLcode code) const {
@@ -220,7 +220,7 @@ Result<void> EasyHandle::Outcome(CURLcode code) const {
     return Error{ErrorCode::kCorruption, tried_ + ": the response is longer than expected"};
   if (code == CURLE_OK) return {};
   return Error{CodeOf(code),
-               tried_ + ": " + (reason_[0] != '\0' ? reason_ : curl_easy_strerror(code))};
+               tried_ + ": " + (reason_[0] != '\0' ? reason_ : Curl().easy_strerror(code))};
 }
 
 }  // namespace ffrecord::net

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <curl/curl.h>
-
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +10,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/net/http/curl_library.h"
 #include "libffrecord/net/http/http.h"
 
 namespace ffrecord::net {
@@ -37,7 +36,7 @@ struct HttpSink {
 // One handle of libcurl with one request at a time. Thread-bound.
 class EasyHandle {
  public:
-  // Fails with kIo (ENOMEM).
+  // Fails as LoadCurl() does.
   static Result<std::unique_ptr<EasyHandle>> Create();
   ~EasyHandle();
   EasyHandle(const EasyHandle&) = delete;
@@ -59,7 +58,7 @@ class EasyHandle {
 
  private:
   struct FreeList {
-    void operator()(curl_slist* list) const noexcept { curl_slist_free_all(list); }
+    void operator()(curl_slist* list) const noexcept { Curl().slist_free_all(list); }
   };
 
   explicit EasyHandle(CURL* curl) noexcept : curl_(curl) {}

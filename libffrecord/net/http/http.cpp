@@ -58,7 +58,7 @@ Result<HttpResponse> HttpClient::Run(const HttpRequest& request, const Limits& l
   sink.body_size_max = limits.body_size_max;
   handle_->Prepare(request, sink, limits.timeout, limits.timeout);
   if (!Patience::OfThread().is_endless()) handle_->AskWhetherToGoOn(&MayGoOn);
-  FFR_TRY(handle_->Outcome(curl_easy_perform(handle_->curl())));
+  FFR_TRY(handle_->Outcome(Curl().easy_perform(handle_->curl())));
   return std::move(sink.response);
 }
 

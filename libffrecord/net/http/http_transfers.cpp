@@ -14,7 +14,7 @@ namespace ffrecord::net {
 namespace {
 
 Error Refused(const char* what, CURLMcode code) {
-  return {ErrorCode::kIo, std::string("http: ") + what + ": " + curl_multi_strerror(code), ENOMEM};
+  return {ErrorCode::kIo, std::string("http: ") + what + ": " + Curl().multi_strerror(code), ENOMEM};
 }
 
 }  // namespace
@@ -33,10 +33,10 @@ struct HttpTransfers::Impl {
   std::atomic<bool> is_woken = false;
 
   ~Impl() {
-    for (auto& slot : live) curl_multi_remove_handle(multi, slot->handle->curl());
+    for (auto& slot : live) Curl().multi_remove_handle(multi, slot->handle->curl());
     live.clear();
     idle.clear();
-    curl_multi_cleanup(multi);
+    Curl().multi_cleanup(multi);
   }
 
   Result<std::unique_ptr<Slot>> TakeSlot() {
@@ -65,9 +65,9 @@ struct HttpTransfers::Impl {
   Slot& Retire(std::size_t number) {
     CURL* const curl = live[number]->handle->curl();
     long sent_bytes = 0;
-    curl_easy_getinfo(curl, CURLINFO_REQUEST_SIZE, &sent_bytes);
+    Curl().easy_getinfo(curl, CURLINFO_REQUEST_SIZE, &sent_bytes);
     live[number]->transfer->was_sent = sent_bytes > 0;
-    curl_multi_remove_handle(multi, curl);
+    Curl().multi_remove_handle(multi, curl);
     idle.push_back(std::move(live[number]));
     live[number] = std::move(live.back());
     live.pop_back();
@@ -89,7 +89,7 @@ struct HttpTransfers::Impl {
     if (auto outcome = slot.handle->Outcome(code); !outcome)
       transfer.error = std::move(outcome).error();
     curl_off_t first_byte_us = 0;
-    curl_easy_getinfo(curl, CURLINFO_STARTTRANSFER_TIME_T, &first_byte_us);
+    Curl().easy_getinfo(curl, CURLINFO_STARTTRANSFER_TIME_T, &first_byte_us);
     transfer.first_byte_after = std::chrono::microseconds(first_byte_us);
     return &transfer;
   }
@@ -100,11 +100,11 @@ HttpTransfers::~HttpTransfers() = default;
 
 Result<std::unique_ptr<HttpTransfers>> HttpTransfers::Create(std::size_t connection_count_max) {
   FFR_TRY(EasyHandle::Create());  // Starts libcurl.
-  CURLM* const multi = curl_multi_init();
+  CURLM* const multi = Curl().multi_init();
   if (multi == nullptr)
     return Error{ErrorCode::kIo, "http: libcurl has no memory for a ring of transfers", ENOMEM};
-  curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS, static_cast<long>(connection_count_max));
-  curl_multi_setopt(multi, CURLMOPT_PIPELINING, static_cast<long>(CURLPIPE_NOTHING));
+  Curl().multi_setopt(multi, CURLMOPT_MAXCONNECTS, static_cast<long>(connection_count_max));
+  Curl().multi_setopt(multi, CURLMOPT_PIPELINING, static_cast<long>(CURLPIPE_NOTHING));
   auto impl = std::make_unique<Impl>();
   impl->multi = multi;
   return std::unique_ptr<HttpTransfers>(new HttpTransfers(std::move(impl)));
@@ -120,7 +120,7 @@ Result<void> HttpTransfers::Begin(HttpTransfer& transfer,
   slot->sink.body_size_max = transfer.body_size_max;
   slot->sink.stream = transfer.stream;
   slot->handle->Prepare(transfer.request, slot->sink, connect_timeout, {});
-  const CURLMcode added = curl_multi_add_handle(impl_->multi, slot->handle->curl());
+  const CURLMcode added = Curl().multi_add_handle(impl_->multi, slot->handle->curl());
   if (added != CURLM_OK) return Refused("cannot begin a transfer", added);
   impl_->live.push_back(std::move(slot));
   return {};
@@ -132,10 +132,10 @@ Result<void> HttpTransfers::Wait(std::chrono::milliseconds timeout,
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
     int live_count = 0;
-    const CURLMcode moved = curl_multi_perform(impl_->multi, &live_count);
+    const CURLMcode moved = Curl().multi_perform(impl_->multi, &live_count);
     if (moved != CURLM_OK) return Refused("cannot move bytes", moved);
     int left = 0;
-    while (const CURLMsg* message = curl_multi_info_read(impl_->multi, &left))
+    while (const CURLMsg* message = Curl().multi_info_read(impl_->multi, &left))
       if (message->msg == CURLMSG_DONE)
         ended.push_back(impl_->End(message->easy_handle, message->data.result));
     const auto now = std::chrono::steady_clock::now();
@@ -144,13 +144,13 @@ Result<void> HttpTransfers::Wait(std::chrono::milliseconds timeout,
       return {};
     const auto wait = std::chrono::ceil<std::chrono::milliseconds>(deadline - now);
     const TimedIo timed(&IoTimes::device);
-    curl_multi_poll(impl_->multi, nullptr, 0, static_cast<int>(wait.count()), nullptr);
+    Curl().multi_poll(impl_->multi, nullptr, 0, static_cast<int>(wait.count()), nullptr);
   }
 }
 
 void HttpTransfers::Wake() {
   impl_->is_woken = true;
-  curl_multi_wakeup(impl_->multi);
+  Curl().multi_wakeup(impl_->multi);
 }
 
 void HttpTransfers::Cancel(HttpTransfer& transfer) { impl_->Retire(impl_->Find(transfer)); }
