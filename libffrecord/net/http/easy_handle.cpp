@@ -139,7 +139,7 @@ void EasyHandle::SetMethod(const HttpRequest& request) {
   if (request.method == "DELETE") return;
   Curl().easy_setopt(curl_, CURLOPT_POST, 1L);
   Curl().easy_setopt(curl_, CURLOPT_POSTFIELDSIZE_LARGE,
-                   static_cast<curl_off_t>(request.body.size()));
+                     static_cast<curl_off_t>(request.body.size()));
   const void* const body = request.body.data();
   Curl().easy_setopt(curl_, CURLOPT_POSTFIELDS, request.body.empty() ? "" : body);
 }
@@ -179,14 +179,14 @@ void EasyHandle::Prepare(const HttpRequest& request, HttpSink& sink,
   if (stall.count() > 0) {
     Curl().easy_setopt(curl_, CURLOPT_LOW_SPEED_LIMIT, 1L);
     Curl().easy_setopt(curl_, CURLOPT_LOW_SPEED_TIME,
-                     static_cast<long>(std::max<std::int64_t>(stall.count() / 1000, 1)));
+                       static_cast<long>(std::max<std::int64_t>(stall.count() / 1000, 1)));
   }
   if (request.follows_redirects) {
     Curl().easy_setopt(curl_, CURLOPT_FOLLOWLOCATION, 1L);
     Curl().easy_setopt(curl_, CURLOPT_MAXREDIRS, kRedirectsMax);
     // What was asked for under encryption stays encrypted.
     Curl().easy_setopt(curl_, CURLOPT_REDIR_PROTOCOLS_STR,
-                     request.scheme == "https" ? "https" : "http,https");
+                       request.scheme == "https" ? "https" : "http,https");
   }
   const std::string& ca_file = request.ca_file.empty() ? CaBundle() : request.ca_file;
   if (!ca_file.empty()) Curl().easy_setopt(curl_, CURLOPT_CAINFO, ca_file.c_str());

@@ -14,7 +14,8 @@ namespace ffrecord::net {
 namespace {
 
 Error Refused(const char* what, CURLMcode code) {
-  return {ErrorCode::kIo, std::string("http: ") + what + ": " + Curl().multi_strerror(code), ENOMEM};
+  return {ErrorCode::kIo, std::string("http: ") + what + ": " + Curl().multi_strerror(code),
+          ENOMEM};
 }
 
 }  // namespace
