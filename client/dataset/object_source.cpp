@@ -1,13 +1,25 @@
+#include <ffrecord/client/features.h>
+
 #include "client/dataset/object_source.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "libffrecord/net/http/http.h"
 #include "libffrecord/object_store/find_objects.h"
 #include "libffrecord/object_store/object_files.h"
 #include "libffrecord/source/block_cache.h"
 #include "libffrecord/source/cached_files.h"
+
+namespace ffrecord {
+
+std::string WhyNoObjectStores() {
+  const auto client = net::HttpClient::Create();  // Loads libcurl.
+  return client ? std::string() : client.error().message;
+}
+
+}  // namespace ffrecord
 
 namespace ffrecord::client {
 namespace {

@@ -1,12 +1,20 @@
+#include <ffrecord/client/features.h>
+
 #include "client/dataset/object_source.h"
 
-namespace ffrecord::client {
+namespace ffrecord {
 
+std::string WhyNoObjectStores() {
+  return "this build has no object stores; build it with libcurl and OpenSSL 3";
+}
+
+}  // namespace ffrecord
+
+namespace ffrecord::client {
 namespace {
 
 Error NoObjectStores(const std::string& address) {
-  return {ErrorCode::kInvalidArgument,
-          address + ": this build has no object stores; build it with libcurl and OpenSSL 3"};
+  return {ErrorCode::kInvalidArgument, address + ": " + WhyNoObjectStores()};
 }
 
 }  // namespace

@@ -375,6 +375,12 @@ def probe_io_engine() -> tuple[str, str]:
 def probe_rdma() -> tuple[str, list[tuple[str, int, str, int, str]]]:
     """Why RDMA is absent; for each port: device, number, address, MTU, why it is skipped."""
 
+def why_no_tls() -> str:
+    """Why this build has no TLS; empty if it has."""
+
+def why_no_object_stores() -> str:
+    """Why s3:// and http:// addresses cannot be used; empty if they can."""
+
 def restore_sigbus_guard() -> None:
     """Make a shrinking file an error of the read again, if other code replaced our handler."""
 

@@ -1,3 +1,4 @@
+#include <ffrecord/client/features.h>
 #include <ffrecord/client/rdma_probe.h>
 #include <ffrecord/io_probe.h>
 
@@ -18,6 +19,8 @@ void BindIoProbe(py::module_& module) {
           py::make_tuple(port.device, port.port, port.address, port.mtu_bytes, port.why_skipped));
     return py::make_tuple(findings.why_absent, ports);
   });
+  module.def("why_no_tls", &WhyNoTls);
+  module.def("why_no_object_stores", [] { return WithoutGil([] { return WhyNoObjectStores(); }); });
   module.def("restore_sigbus_guard", &RestoreSigbusGuard);
 }
 

@@ -3,6 +3,7 @@
 Method: the commands run as processes on files made here and on the damaged ones of tests/data.
 """
 
+import importlib.metadata
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 import ffrecord
 from cli import ok, run
+from ffrecord._cli import features
 
 V1 = Path(__file__).resolve().parents[1] / "data" / "ffrecord-v1"
 
@@ -114,6 +116,32 @@ def test_doctor_names_engine_reason_and_limits() -> None:
     assert facts["io_engine_reason"]
     assert facts["open_files_limit"] > 0
     assert "io engine" in ok("ffrecord", "doctor")
+
+
+def test_doctor_lists_each_feature_as_present_or_with_its_remedy() -> None:
+    features = json.loads(ok("ffrecord", "doctor", "--json"))["features"]
+    expected = {"io_uring", "RDMA", "TLS", "object stores", "JPEG decoder", "daemon"}
+    assert expected <= features.keys()
+    # tools/packages.txt has what these are built with.
+    assert not any(features[name] for name in ("TLS", "object stores", "JPEG decoder"))
+    shown = ok("ffrecord", "doctor")
+    for name, why in features.items():
+        line = next(line for line in shown.splitlines() if line.startswith(f"feature {name}"))
+        assert line.endswith(why or "present")
+
+
+def test_doctor_names_the_remedy_of_a_package_that_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nothing(package: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", nothing)
+    monkeypatch.setattr(features, "daemon_program", lambda: None)
+    found = features.absences()
+    assert found["PyTorch loader"] == "run pip install torch"
+    assert "ffrecord[convert]" in found["Parquet, TFRecord"]
+    assert "-Dserver=enabled" in found["daemon"]
 
 
 def test_doctor_rdma_names_each_port_or_says_why_there_is_none() -> None:

@@ -62,7 +62,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "client/dataset": SOURCE
     | FORMAT
     | {f"{LIB}/record/read", f"{LIB}/object_store", f"{NET}/protocol"}
-    | {f"{NET}/replicas", f"{NET}/rpc"},
+    | {f"{NET}/http", f"{NET}/replicas", f"{NET}/rpc"},
     "client/checkpoint": SOURCE | FORMAT | {f"{LIB}/object_store", f"{NET}/rpc", "client/dataset"},
     "client/collective": TRANSPORT,
     "capi": set(),  # Public headers only, of the client too.

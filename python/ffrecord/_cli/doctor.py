@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from ffrecord import _ffrecord
+from ffrecord._cli.features import absences
 from ffrecord._cli.tls import examine_tls
 from ffrecord._cli.units import show_size
 from ffrecord._locations import STORES, is_file_system
@@ -57,6 +58,7 @@ def examine(
         "open_files_limit": soft,
         "locked_memory_limit_bytes": None if locked == resource.RLIM_INFINITY else locked,
         "shared_memory_free_bytes": memory.free if memory else 0,
+        "features": absences(),
     }
     advice = []
     if address is not None and (address.startswith(STORES) or is_file_system(address)):
@@ -156,7 +158,9 @@ def show_findings(findings: dict[str, Any]) -> str:
     for name, value in findings.items():
         if name.endswith("_bytes"):
             value = "unlimited" if value is None else show_size(value)
-        if name != "advice":
+        if name == "features":
+            lines += [f"feature {each:<22}{why or 'present'}" for each, why in value.items()]
+        elif name != "advice":
             lines.append(f"{name.removesuffix('_bytes').replace('_', ' '):<22}{value}")
     lines += [f"advice: {line}" for line in findings["advice"]] or ["no problems found"]
     return "\n".join(lines)

@@ -15,6 +15,9 @@
 
 namespace ffrecord::net {
 
+// Why this build has no TLS, with the remedy; empty if it has.
+std::string WhyTlsIsAbsent();
+
 // PEM files that one side of TLS connections uses.
 struct TlsFiles {
   std::filesystem::path certificate;  // And what leads from it to an authority. A client may have

@@ -4,14 +4,14 @@
 namespace ffrecord::net {
 namespace {
 
-const Error& Absent() {
-  static const Error error{
-      ErrorCode::kUnavailable,
-      "this build has no TLS: install libssl-dev, then configure with -Dtls=enabled"};
-  return error;
-}
+constexpr const char* kAbsent =
+    "this build has no TLS: install libssl-dev, then configure with -Dtls=enabled";
+
+Error Absent() { return {ErrorCode::kUnavailable, kAbsent}; }
 
 }  // namespace
+
+std::string WhyTlsIsAbsent() { return kAbsent; }
 
 TlsFiles TlsFiles::In(const std::filesystem::path& folder) {
   return {folder / "cert.pem", folder / "key.pem", folder / "ca.pem"};

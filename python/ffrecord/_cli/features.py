@@ -1,0 +1,56 @@
+"""Which optional features this build and this machine have, and how to get the others."""
+
+import importlib.metadata
+import os
+import pathlib
+import shutil
+import sys
+
+from ffrecord import _ffrecord
+
+# What the package works without: a name for people, the distribution, how to install it.
+_PACKAGES = (
+    ("PyTorch loader", "torch", "torch"),
+    ("Pillow images", "pillow", "images"),
+    ("Parquet, TFRecord", "pyarrow", "convert"),
+    ("fsspec file systems", "fsspec", "fsspec"),
+)
+
+
+def daemon_program() -> str | None:
+    """The path of `ffrecordd`: beside this interpreter, or else in PATH."""
+    beside = pathlib.Path(sys.executable).with_name("ffrecordd")
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which("ffrecordd")
+
+
+def absences() -> dict[str, str]:
+    """Each optional feature by name, and why it is absent, with the remedy; empty if present."""
+    engine, reason = _ffrecord.probe_io_engine()
+    why_no_rdma, _ = _ffrecord.probe_rdma()
+    found = {
+        "io_uring": "" if engine == "io_uring" else reason,
+        "RDMA": why_no_rdma,
+        "TLS": _ffrecord.why_no_tls(),
+        "object stores": _ffrecord.why_no_object_stores(),
+        "JPEG decoder": ""
+        if _ffrecord.has_jpeg
+        else "this build has none: install libjpeg62-turbo-dev and build again with -Djpeg=enabled",
+        "daemon": ""
+        if daemon_program()
+        else "ffrecordd is not installed: install the wheel, or build with -Dserver=enabled",
+    }
+    for name, package, extra in _PACKAGES:
+        found[name] = "" if _is_installed(package) else f"run pip install {_how(package, extra)}"
+    return found
+
+
+def _how(package: str, extra: str) -> str:
+    return package if package == extra else f"'ffrecord[{extra}]'"
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
