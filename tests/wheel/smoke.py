@@ -1,0 +1,168 @@
+"""Use an installed wheel as its users do; run by tests/wheel/run in a root without our libraries.
+
+smoke.py FOLDER [seccomp]
+
+Packs and reads record files, loads them without torch, starts `ffrecordd`, publishes to it, reads
+by TCP and by shared memory, saves and loads a checkpoint, and asks `ffrecord doctor`. With
+`seccomp`, the calls are refused that Docker's default profile refuses, io_uring's among them.
+"""
+
+import ctypes
+import json
+import os
+import pathlib
+import re
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+# Of x86-64: io_uring, memory policies, userfaultfd, keys, namespaces, mounts, bpf, perf, handles.
+REFUSED = (425, 426, 427, 237, 238, 239, 256, 279, 323, 248, 249, 250, 272, 308, 165, 321, 298, 304)
+BIN = pathlib.Path(sys.executable).parent
+RECORDS = 500
+
+
+def refuse_calls() -> None:
+    """Refuse them to this process and to all that it starts, with EPERM."""
+    load, equal, give = 0x20, 0x15, 0x06
+    program = [(load, 0, 0, 0)]  # The number of the call.
+    for left, number in zip(range(len(REFUSED) - 1, -1, -1), REFUSED, strict=True):
+        program.append((equal, left + 1, 0, number))
+    program += [(give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x00050001)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in program))
+    filter_ = ctypes.create_string_buffer(
+        struct.pack("HxxxxxxQ", len(program), ctypes.addressof(code))
+    )
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, filter_, 0, 0):
+        raise OSError(ctypes.get_errno(), "no filter of system calls")
+
+
+def command(*words: str | pathlib.Path) -> str:
+    """The output of a command of the wheel, which has to succeed."""
+    done = subprocess.run(
+        [str(BIN / words[0]), *map(str, words[1:])], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@contextmanager
+def daemon(folder: pathlib.Path) -> Iterator[int]:
+    """Run `ffrecordd`; give its port."""
+    log = (folder / "ffrecordd.log").open("w+")
+    with subprocess.Popen(
+        [BIN / "ffrecordd", "--data", folder / "data", "--listen", "127.0.0.1:0"],
+        stdout=log,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        try:
+            yield port_of(process, folder / "ffrecordd.log")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0, (folder / "ffrecordd.log").read_text()
+        finally:
+            process.kill()
+
+
+def port_of(process: subprocess.Popen[bytes], log: pathlib.Path) -> int:
+    """Wait until it says where it listens."""
+    for _ in range(600):
+        if found := re.search(r"127\.0\.0\.1:(\d+)", log.read_text()):
+            return int(found[1])
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    raise RuntimeError(f"ffrecordd did not start:\n{log.read_text()}")
+
+
+def pack(ffrecord: object, path: pathlib.Path) -> list[bytes]:
+    """Write records; return what they hold."""
+    random = np.random.default_rng(5)
+    wanted = [random.bytes(int(n)) for n in random.integers(1, 5000, RECORDS)]
+    with ffrecord.Writer(path) as writer:  # type: ignore[attr-defined]
+        for record in wanted:
+            writer.write(record)
+    return wanted
+
+
+def compare(reader: object, wanted: list[bytes]) -> None:
+    """Read all, in disorder."""
+    order = np.random.default_rng(7).permutation(len(wanted))
+    batch = reader.read(order)  # type: ignore[attr-defined]
+    for at, i in enumerate(order):
+        assert bytes(batch[at]) == wanted[i], i
+
+
+def check_daemon(ffrecord: object, file: pathlib.Path, wanted: list[bytes], port: int) -> None:
+    """Publish, read by both ways, and keep a checkpoint there."""
+    import ffrecord.checkpoint as ckpt
+
+    address = f"ffrecord://127.0.0.1:{port}"
+    command("ffrecord", "publish", file, f"{address}/train")
+    for way in ("tcp", "shm"):
+        with ffrecord.open(f"{address}/train?transport={way}") as reader:  # type: ignore[attr-defined]
+            compare(reader, wanted)
+        shown = json.loads(command("ffrecord", "doctor", f"{address}?transport={way}", "--json"))
+        assert shown["transport"].startswith(way), shown
+    check_checkpoint(ckpt, f"{address}/runs/x")
+
+
+def check_checkpoint(ckpt: object, target: str) -> None:
+    """Save and load arrays."""
+    state = {"w": np.arange(70000.0).reshape(70, 1000), "step": 3}
+    ckpt.save(target, 3, state)  # type: ignore[attr-defined]
+    empty = {"w": np.zeros((70, 1000)), "step": 0}
+    loaded = ckpt.load(target, empty)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(empty["w"], state["w"])
+    assert loaded is not None
+
+
+def check_doctor(is_filtered: bool) -> None:
+    """Every feature that the wheel carries is there; others name their remedy."""
+    found = json.loads(command("ffrecord", "doctor", "--json"))
+    features = found["features"]
+    assert not features["TLS"] and not features["JPEG decoder"] and not features["daemon"], features
+    for name in ("RDMA", "object stores"):  # This root has neither library.
+        assert "install" in features[name], features
+    assert "pip install torch" in features["PyTorch loader"], features
+    if is_filtered:
+        assert found["io_engine"] == "threads", found
+        assert "seccomp" in " ".join(found["advice"]), found
+
+
+def main() -> None:
+    """Do all of it; an exception says what does not work."""
+    folder = pathlib.Path(sys.argv[1])
+    is_filtered = "seccomp" in sys.argv[2:]
+    if is_filtered:
+        refuse_calls()
+    import ffrecord
+    import ffrecord.checkpoint as ckpt
+
+    assert "torch" not in sys.modules
+    file = folder / "a.ffr"
+    wanted = pack(ffrecord, file)
+    with ffrecord.open(file) as reader:
+        compare(reader, wanted)
+    command("ffrecord", "verify", file)
+    check_doctor(is_filtered)
+    check_checkpoint(ckpt, str(folder / "runs"))
+    try:
+        ffrecord.open("s3://bucket/a.ffr")
+    except OSError as error:
+        assert "libcurl4" in str(error), error
+    else:
+        raise AssertionError("an object store without libcurl")
+    with daemon(folder) as port:
+        check_daemon(ffrecord, file, wanted, port)
+    print(f"uid {os.getuid()}: all of the wheel works")
+
+
+main()
