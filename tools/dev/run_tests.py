@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -38,7 +39,7 @@ BIN = ROOT / ".venv" / "bin"
 # tests/chaos/campaign.
 FUZZ_SECONDS = 10
 CHAOS_SECONDS = 30
-RDMA_SKIPPED = 77
+SKIPPED = 77
 RDMA_S = "1500"  # Emulated: six minutes of a quiet machine, more of a busy one.
 SLOWEST = 10
 # Before a command: it gets the time that nothing else wants.
@@ -270,13 +271,25 @@ def rdma_suite() -> Counts:
         return unbuilt(PLAIN.folder)
     build = ROOT / PLAIN.folder
     code = run(sys.executable, "tests/rdma/run.py", "--build", build, "--timeout", RDMA_S)
-    if code == RDMA_SKIPPED:
+    if code == SKIPPED:
         return Counts(skipped=1)
     # The machine itself.
     counts = Counts(passed=1) if code == 0 else failure("tests/rdma/run", exit_status(code))
     for report in (build / "rdma" / "out").glob("*.junit.xml"):
         counts.add(junit_counts(report))
     return counts
+
+
+def wheel_suite() -> Counts:
+    """Build the wheel and use it in a root that has none of our libraries."""
+    folder = ROOT / "build" / "dist"
+    shutil.rmtree(folder, ignore_errors=True)
+    if code := run("tools/wheel", folder):
+        return failure("tools/wheel", exit_status(code))
+    code = run("tests/wheel/run", *folder.glob("*.whl"))
+    if code == SKIPPED:
+        return Counts(skipped=1)
+    return Counts(passed=1) if code == 0 else failure("tests/wheel/run", exit_status(code))
 
 
 def fuzz_suite() -> Counts:
@@ -337,6 +350,7 @@ SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
         lambda: TSAN.meson_test(*THREADED, without=ALONE_SUITES),
     ),
     "fuzz": (f"each target for {FUZZ_SECONDS} s", fuzz_suite),
+    "wheel": ("the wheel, in a root without our libraries; not by default", wheel_suite),
     "changed": ("unit and Python tests of the rooms that differ from main", changed_rooms_suite),
 }
 # What a suite leaves out: the tests that measure short times. They run when the lanes have ended.
@@ -354,6 +368,8 @@ SECOND = ("clang", "fuzz")
 AGAIN = ("tsan",)
 # A part of what the others run.
 PARTS = ("changed",)
+# What is made anew, and slowly: only by name.
+BY_NAME = ("wheel",)
 # Suites that get the time that the others leave over.
 BESIDE = ("style", "fuzz")
 # Lanes run beside each other, the suites of a lane one after another. Half of the tests wait more
@@ -459,7 +475,7 @@ def main() -> int:
     unknown = [name for name in arguments.suites if name not in SUITES]
     if unknown:
         parser.error(f"no such suite: {', '.join(unknown)}; there are {', '.join(SUITES)}")
-    left_out = PARTS if arguments.all else (*PARTS, *AGAIN)
+    left_out = (*PARTS, *BY_NAME, *(() if arguments.all else AGAIN))
     every = tuple(name for name in SUITES if name not in left_out)
     names = arguments.suites or (QUICK if arguments.quick else every)
 
