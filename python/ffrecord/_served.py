@@ -37,11 +37,11 @@ def publish(
         address: `ffrecord://host[:port]/name`.
         replace: replace a dataset of that name.
         durability: "replicas" uploads the files, with as many replicas as the cluster has; "r1",
-            "r2" and "r3" name the number. "ec:4+2" (or another number of data and parity extents)
-            uploads them with an erasure code: any 2 of the nodes may be lost, for half of their size
-            more. "origin" leaves them where they are: the nodes of a cluster fetch and cache them.
-            Then `files` are `s3://` objects, or lie in a folder that all nodes share, and the
-            setting `origins` of the daemons lists that place.
+            "r2" and "r3" name the number. "ec:4+2", or another number of data and parity extents,
+            uploads them with an erasure code: any 2 of the nodes may be lost, for half of the size
+            more. "origin" leaves them where they are: the nodes of a cluster fetch and cache
+            them. Then `files` are `s3://` objects, or lie in a folder that all nodes share, and
+            the setting `origins` of the daemons lists that place.
         copy_to: for "origin": copy local files to this place first, `s3://bucket/prefix` or a
             folder, under their own names. Nothing there is replaced; files that are there already
             with the same bytes are used, so that a call that failed can be repeated.

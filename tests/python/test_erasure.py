@@ -1,6 +1,6 @@
 """Goal: a name with an erasure code outlives its nodes, with daemons and etcd that are processes.
 
-Method: six daemons; two are killed while one reads, saves and publishes; the command line's answers.
+Method: six daemons, of which two are killed in the middle of an epoch.
 """
 
 from pathlib import Path

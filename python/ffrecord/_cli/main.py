@@ -7,7 +7,7 @@ import json
 import pathlib
 import sys
 import time
-from typing import Any, Literal
+from typing import Any
 
 import click
 

@@ -87,8 +87,9 @@ class Fetcher:
         self._value = value.detach() if is_torch else as_array(value)
         if is_torch and value.device.type != "cpu":  # Others copy, on streams of their own.
             module = getattr(torch_if_imported(), value.device.type, None)
-            if hasattr(module, "current_stream"):
-                module.current_stream(value.device).synchronize()
+            current_stream: Any = getattr(module, "current_stream", None)
+            if current_stream is not None:
+                current_stream(value.device).synchronize()
 
     def __call__(self, offset_bytes: int, address: int, size_bytes: int) -> None:
         """Copy bytes from `offset_bytes` on, whole elements."""

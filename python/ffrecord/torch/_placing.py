@@ -60,7 +60,8 @@ def _is_there(device: torch.device) -> bool:
     is_available = getattr(module, "is_available", None)
     if is_available is None or not is_available():
         return False
-    return device.index is None or device.index < module.device_count()  # type: ignore[union-attr]
+    count: Any = getattr(module, "device_count", None)
+    return device.index is None or (count is not None and device.index < count())
 
 
 def current_accelerator() -> torch.device | None:
@@ -78,8 +79,8 @@ class Streams:
         """Make the stream for copies."""
         self.device = device
         self._module: Any = getattr(torch, device.type, None)
-        has_streams = hasattr(self._module, "Stream")
-        self._copies: Any = self._module.Stream(device) if has_streams else None
+        stream: Any = getattr(self._module, "Stream", None)
+        self._copies: Any = None if stream is None else stream(device)
 
     def copying(self) -> AbstractContextManager[Any]:
         """What is copied in the block is copied on the stream for copies."""
