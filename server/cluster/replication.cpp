@@ -177,8 +177,10 @@ bool Replication::Take(TimePoint now, const View& view, const Answer& answer, Ou
   }
   if (const auto pull = pulls_.find(answer.id); pull != pulls_.end()) {
     const auto& result = std::get<Result<void>>(answer.reply);
-    // Too many members of its stripe are lost.
-    if (!result && pull->second.is_rebuilt && result.error().code == ErrorCode::kNotFound)
+    // Too many members of its stripe are lost, or they do not give it.
+    if (!result && pull->second.is_rebuilt &&
+        (result.error().code == ErrorCode::kNotFound ||
+         result.error().code == ErrorCode::kCorruption))
       unheld_.insert(pull->second.id);
     pulls_.erase(pull);
     has_pulled_ = has_pulled_ || result;

@@ -139,10 +139,13 @@ class OneNode {
   // As another node would. n1 has the manifest if it is to have it.
   void Publish(const std::string& name, const std::vector<ManifestExtent>& of,
                std::uint8_t replicas, std::uint64_t attempt) {
+    PublishBody(name, ManifestOf(of), replicas, attempt);
+  }
+  void PublishBody(const std::string& name, server::cluster::Body body, std::uint8_t replicas,
+                   std::uint64_t attempt) {
     server::cluster::DatasetRecord record;
     record.attempt = attempt;
     record.replicas = replicas;
-    auto body = ManifestOf(of);
     record.body = {{MakeExtentId(attempt, 0xFFFFFFFF, 0), body.size(), Xxh3(body)}};
     const ManifestExtent& own = record.body.front();
     if (slots.IsOwner("n1", own.id, server::cluster::BodyReplicas(replicas)))

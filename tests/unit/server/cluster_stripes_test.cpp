@@ -1,0 +1,286 @@
+// Goal: a node holds, pulls, computes and drops members of stripes as the names and the slot map
+// want them.
+// Method: one node whose peers and store are in the test's hands.
+
+#include <gtest/gtest.h>
+
+#include "one_node.h"
+#include "stripes.h"
+
+namespace ffrecord::server::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+using test::OneNode;
+
+constexpr ErasureCode kCode{2, 1};
+constexpr std::size_t kNone = 99;  // Of the members.
+
+class ClusterStripesTest : public testing::Test {
+ protected:
+  // A stripe of which n1 is to hold that member.
+  Stripe Publish(const std::string& name, std::uint64_t upload, std::size_t member,
+                 ErasureCode code = kCode) {
+    const auto manifest = test::OneStripe(one_.slots.map, "n1", upload, code, member);
+    PublishManifest(name, manifest, upload + 1'000);
+    return StripeOf(manifest, 0);
+  }
+  void PublishManifest(const std::string& name, const DatasetManifest& manifest,
+                       std::uint64_t attempt) {
+    one_.PublishBody(name, EncodeDatasetManifest(manifest).value(), 2, attempt);
+    one_.Run(100ms);
+  }
+  void Hold(const ManifestExtent& extent) { one_.extents.extents[extent.id] = extent; }
+  const NameTable::Wanted* Wanted(const ManifestExtent& extent) const {
+    return one_.node->view().names.Find(extent.id);
+  }
+  // What the node asks to have pulled, if others hold what `holds` names.
+  std::vector<PullExtent> Pulls(const std::set<ExtentId>& held) {
+    for (int round = 0; round < 4 && one_.Asked<PullExtent>().empty(); ++round) {
+      one_.Run(1s);
+      one_.Answer<AskHoldings>([&](const AskHoldings& question) {
+        Holdings holdings;
+        for (const ManifestExtent& extent : question.extents)
+          holdings.push_back(held.contains(extent.id) ? Holding::kHeld : Holding::kAbsent);
+        return Result<Holdings>(holdings);
+      });
+    }
+    return one_.Asked<PullExtent>();
+  }
+  void FailPulls(ErrorCode code) {
+    one_.Answer<PullExtent>([&](const PullExtent&) { return Result<void>(Error{code, "why"}); });
+  }
+  // Of the surplus extent: those that have been asked for promises, each of which `promises`.
+  std::set<std::string> AskedToPromise(const ManifestExtent& extent,
+                                       const std::set<std::string>& promising) {
+    std::set<std::string> nodes;
+    for (int round = 0; round < 4; ++round) {
+      one_.Run(1s);
+      one_.Answer<AskHoldings>([&](const AskHoldings& question) {
+        if (question.extents == std::vector{extent} && question.promise_version != 0)
+          nodes.insert(question.node);
+        return Result<Holdings>(
+            Holdings(question.extents.size(),
+                     promising.contains(question.node) ? Holding::kPromised : Holding::kHeld));
+      });
+    }
+    return nodes;
+  }
+  std::string OwnerOf(const Stripe& stripe, std::size_t member) const {
+    const auto owners = one_.slots.map.StripeOwners(stripe.slot(), stripe.members.size());
+    return one_.slots.map.nodes[owners[member]].id;
+  }
+
+  OneNode one_;
+};
+
+// --- What is wanted -----------------------------------------------------------------------------
+
+TEST_F(ClusterStripesTest, MembersHaveOneOwnerEachAndTheListOfFilesHasReplicas) {
+  const Stripe stripe = Publish("set", 21, 1);
+  const View& view = one_.node->view();
+  std::set<std::string> owners;
+  for (std::size_t member = 0; member < stripe.members.size(); ++member) {
+    const NameTable::Wanted* const wanted = Wanted(stripe.members[member]);
+    ASSERT_NE(wanted, nullptr);
+    EXPECT_EQ(wanted->replicas, 0);
+    const OwnerList list = view.OwnersOf(*wanted);
+    EXPECT_EQ(list.nodes, std::vector{OwnerOf(stripe, member)});
+    EXPECT_TRUE(list.are_all);
+    EXPECT_EQ(view.IsOwner(*wanted), member == 1);
+    owners.insert(list.nodes.begin(), list.nodes.end());
+  }
+  EXPECT_EQ(owners.size(), 3U);
+
+  const NameTable::Name& name = *view.names.Find("set");
+  EXPECT_EQ(view.OwnersOf(*view.names.Find(name.record.body.front().id)).nodes.size(), 2U);
+}
+
+TEST_F(ClusterStripesTest, TwoNamesOfOneStripeWantItOnceUntilTheLastIsGone) {
+  const auto manifest = test::OneStripe(one_.slots.map, "n1", 21, kCode, 0);
+  const ManifestExtent& own = manifest.files[0].extents[0];
+  PublishManifest("one", manifest, 31);
+  PublishManifest("two", manifest, 32);
+  ASSERT_EQ(Wanted(own)->stripes.size(), 1U);
+  EXPECT_EQ(Wanted(own)->name_count, 2U);
+
+  one_.Delete("datasets/one");
+  one_.Run(1ms);
+  ASSERT_EQ(Wanted(own)->stripes.size(), 1U);
+  EXPECT_EQ(Wanted(own)->name_count, 1U);
+  EXPECT_TRUE(one_.node->view().IsOwner(*Wanted(own)));
+
+  one_.Delete("datasets/two");
+  one_.Run(1ms);
+  EXPECT_EQ(Wanted(own), nullptr);
+}
+
+// As a cluster that was put together out of backups may have it.
+TEST_F(ClusterStripesTest, ANameWithReplicasAndOneWithACodeOfTheSameExtentBothHaveTheirs) {
+  const auto manifest = test::OneStripe(one_.slots.map, "n1", 21, kCode, kNone);
+  const ManifestExtent& shared = manifest.files[0].extents[0];
+  PublishManifest("coded", manifest, 31);
+  one_.Publish("plain", {shared}, 2, 32);
+  one_.Run(100ms);
+  const View& view = one_.node->view();
+
+  auto wished = one_.slots.OwnersOf(shared.id, 2);
+  if (const auto owner = OwnerOf(StripeOf(manifest, 0), 0);
+      std::ranges::find(wished, owner) == wished.end())
+    wished.push_back(owner);
+  EXPECT_EQ(view.OwnersOf(*Wanted(shared)).nodes, wished);
+
+  one_.Delete("datasets/coded");
+  one_.Run(1ms);
+  EXPECT_TRUE(Wanted(shared)->stripes.empty());
+  EXPECT_EQ(Wanted(shared)->replicas, 2);
+  EXPECT_EQ(Wanted(manifest.parity[0]), nullptr);
+  PublishManifest("coded", manifest, 33);
+  one_.Delete("datasets/plain");
+  one_.Run(1ms);
+  EXPECT_EQ(Wanted(shared)->replicas, 0);
+  EXPECT_EQ(Wanted(shared)->stripes.size(), 1U);
+}
+
+TEST_F(ClusterStripesTest, AStripeLargerThanTheClusterHasMembersWithoutOwners) {
+  const auto manifest = test::StripedManifest(21, 3, {3, 2});  // Five members, four nodes.
+  PublishManifest("set", manifest, 31);
+  std::size_t short_count = 0;
+  for (const ManifestExtent& member : StripeOf(manifest, 0).members) {
+    const OwnerList owners = one_.node->view().OwnersOf(*Wanted(member));
+    EXPECT_EQ(owners.are_all, owners.nodes.size() == 1);
+    short_count += owners.are_all ? 0 : 1;
+  }
+  EXPECT_EQ(short_count, 1U);
+}
+
+TEST_F(ClusterStripesTest, OwnersFollowANewSlotMap) {
+  const Stripe stripe = Publish("set", 21, 0);
+  auto& map = one_.slots.map;
+  std::erase_if(map.nodes, [](const PlacedNode& node) { return node.id == "n1"; });
+  map = Place({}, map.nodes, {.row_size = 3}).value();
+  map.version += 10;
+  one_.Put(std::string(kSlotsKey), one_.slots.Encode());
+  one_.Run(1ms);
+
+  const View& view = one_.node->view();
+  EXPECT_EQ(view.OwnersOf(*Wanted(stripe.members[0])).nodes, std::vector{OwnerOf(stripe, 0)});
+  EXPECT_FALSE(view.IsOwner(*Wanted(stripe.members[0])));
+}
+
+TEST_F(ClusterStripesTest, AStripeIsInReachWhileEnoughOfItsOwnersAreUp) {
+  const Stripe stripe = Publish("set", 21, kNone, {2, 1});
+  const View& view = one_.node->view();
+  EXPECT_TRUE(view.IsInReach(*Wanted(stripe.members[0])));
+  one_.Delete("nodes/" + OwnerOf(stripe, 0));
+  one_.Run(1ms);
+  EXPECT_TRUE(view.IsInReach(*Wanted(stripe.members[0])));
+  one_.Delete("nodes/" + OwnerOf(stripe, 1));
+  one_.Run(1ms);
+  EXPECT_FALSE(view.IsInReach(*Wanted(stripe.members[0])));
+  EXPECT_TRUE(view.IsInReach(*Wanted(stripe.members[2])));
+}
+
+// --- Repair -------------------------------------------------------------------------------------
+
+TEST_F(ClusterStripesTest, AMemberThatANodeHasIsPulledAndNotComputed) {
+  const Stripe stripe = Publish("set", 21, 1);
+  const auto pulls = Pulls({stripe.members[1].id});
+  ASSERT_EQ(pulls.size(), 1U);
+  EXPECT_EQ(pulls[0].extent, stripe.members[1]);
+  EXPECT_FALSE(pulls[0].nodes.empty());
+  EXPECT_FALSE(pulls[0].part);
+}
+
+TEST_F(ClusterStripesTest, AMemberThatNoNodeHasIsComputedFromItsStripe) {
+  const auto manifest = test::OneStripe(one_.slots.map, "n1", 21, kCode, 2);
+  PublishManifest("set", manifest, 31);
+  const Stripe stripe = StripeOf(manifest, 0);
+  const auto pulls = Pulls({});
+  ASSERT_EQ(pulls.size(), 1U);
+  EXPECT_EQ(pulls[0].extent, stripe.members[2]);
+  EXPECT_TRUE(pulls[0].nodes.empty());
+  ASSERT_TRUE(pulls[0].part);
+  EXPECT_EQ(pulls[0].part->code, kCode);
+  EXPECT_EQ(pulls[0].part->stripe.members, stripe.members);
+  EXPECT_EQ(pulls[0].part->member, 2U);
+}
+
+TEST_F(ClusterStripesTest, WhereTheOthersAreLostTooItCountsAsLostUntilItIsHere) {
+  const Stripe stripe = Publish("set", 21, 0);
+  const auto& lost = one_.node->replication().unheld();
+  ASSERT_EQ(Pulls({}).size(), 1U);
+  EXPECT_TRUE(lost.empty());  // It may be had yet.
+  FailPulls(ErrorCode::kNotFound);
+  EXPECT_EQ(lost, std::set{stripe.members[0].id});
+
+  Hold(stripe.members[0]);
+  one_.Run(2s);
+  EXPECT_TRUE(lost.empty());
+}
+
+TEST_F(ClusterStripesTest, ParityThatFitsNothingMakesItLostAndSilenceDoesNot) {
+  const Stripe stripe = Publish("set", 21, 0);
+  const auto& lost = one_.node->replication().unheld();
+  ASSERT_EQ(Pulls({}).size(), 1U);
+  FailPulls(ErrorCode::kDeadlineExceeded);
+  EXPECT_TRUE(lost.empty());
+  ASSERT_EQ(Pulls({}).size(), 1U);
+  FailPulls(ErrorCode::kCorruption);
+  EXPECT_EQ(lost, std::set{stripe.members[0].id});
+}
+
+TEST_F(ClusterStripesTest, ItIsFilledByItsOwnMembersAlone) {
+  const Stripe stripe = Publish("set", 21, 1);
+  const AskFilled question{"n1", one_.slots.map.version};
+  EXPECT_FALSE(one_.node->OnAsk(one_.now, question).front());
+  Hold(stripe.members[0]);
+  EXPECT_FALSE(one_.node->OnAsk(one_.now, question).front());
+  Hold(stripe.members[1]);
+  EXPECT_TRUE(one_.node->OnAsk(one_.now, question).front());
+}
+
+// --- Surplus ------------------------------------------------------------------------------------
+
+TEST_F(ClusterStripesTest, ASurplusMemberIsDroppedByThePromiseOfItsOwnerAlone) {
+  const Stripe stripe = Publish("set", 21, kNone);
+  Hold(stripe.members[0]);
+  const std::string owner = OwnerOf(stripe, 0);
+  std::set<std::string> others{"n2", "n3", "n4"};
+  others.erase(owner);
+
+  EXPECT_EQ(AskedToPromise(stripe.members[0], others), std::set{owner});
+  EXPECT_TRUE(one_.TakeDrops().empty());
+  EXPECT_EQ(AskedToPromise(stripe.members[0], {owner}), std::set{owner});
+  EXPECT_EQ(one_.TakeDrops(), std::vector{stripe.members[0].id});
+}
+
+TEST_F(ClusterStripesTest, ASurplusMemberWhoseOwnerIsAwayStays) {
+  const Stripe stripe = Publish("set", 21, kNone);
+  Hold(stripe.members[0]);
+  one_.Delete("nodes/" + OwnerOf(stripe, 0));
+  EXPECT_TRUE(AskedToPromise(stripe.members[0], {"n2", "n3", "n4"}).empty());
+  EXPECT_TRUE(one_.TakeDrops().empty());
+}
+
+TEST_F(ClusterStripesTest, AMemberWithoutAnOwnerStaysWhereItIs) {
+  const auto manifest = test::StripedManifest(21, 3, {3, 2});
+  PublishManifest("set", manifest, 31);
+  const ManifestExtent ownerless = StripeOf(manifest, 0).members.back();
+  ASSERT_TRUE(one_.node->view().OwnersOf(*Wanted(ownerless)).nodes.empty());
+  Hold(ownerless);
+  EXPECT_TRUE(AskedToPromise(ownerless, {"n2", "n3", "n4"}).empty());
+  EXPECT_TRUE(one_.TakeDrops().empty());
+}
+
+TEST_F(ClusterStripesTest, TheOwnerOfAMemberPromisesItAndOfOthersNothing) {
+  const Stripe stripe = Publish("set", 21, 2);
+  for (const ManifestExtent& member : stripe.members) Hold(member);
+  Holdings wished{Holding::kHeld, Holding::kHeld, Holding::kPromised};
+  EXPECT_EQ(one_.node->OnAsk(one_.now,
+                             AskHoldings{"n1", one_.slots.map.version, stripe.members}),
+            wished);
+}
+
+}  // namespace
+}  // namespace ffrecord::server::cluster
