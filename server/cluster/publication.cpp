@@ -254,6 +254,7 @@ bool Publication::CheckExtents(const View& view) {
                 [this](const ManifestExtent& extent, const StripePlace& place) {
                   places_.insert_or_assign(extent.id, place);
                 });
+  if (!CheckWholeStripes(view)) return false;
   const auto bases = view.names.NamesWith(published, request_.replicas, manifest_->code);
   const auto check = [&](const std::string& of, const ManifestExtent& extent) {
     const std::string what = of + ": extent " + Hex(extent.id);
@@ -295,33 +296,6 @@ bool Publication::CheckPublished(const View& view, const std::string& what,
     return true;
   }
   return false;
-}
-
-bool Publication::CheckStripes() {
-  std::map<std::pair<std::uint32_t, std::string>, ExtentId> taken;  // By stripe and domain.
-  std::map<std::uint32_t, std::size_t> counts;                      // Of members that are held.
-  for (const auto& [id, place] : places_) {
-    const auto& domains = sought_.at(id).domains;
-    // What is published already lies as its name has it.
-    if (domains.empty()) continue;
-    ++counts[place.stripe];
-    const auto [other, is_free] = taken.emplace(std::pair(place.stripe, *domains.begin()), id);
-    if (is_free || IsRepaired()) continue;
-    Fail(ErrorCode::kConflict, request_.name + ": extents " + Hex(other->second) + " and " +
-                                   Hex(id) + " of one stripe are held in failure domain " +
-                                   *domains.begin() + " alone; upload them again");
-    return false;
-  }
-  if (!IsRepaired()) return true;
-  for (const auto& [id, place] : places_) {
-    if (counts[place.stripe] >= place.data_count()) continue;
-    Fail(ErrorCode::kConflict, request_.name + ": of the stripe of extent " + Hex(id) + " " +
-                                   std::to_string(counts[place.stripe]) + " members of " +
-                                   std::to_string(place.data_count()) +
-                                   " are held; start the nodes that have the others");
-    return false;
-  }
-  return true;
 }
 
 // Extents that nodes fetch must not have the ids of any that nodes hold.

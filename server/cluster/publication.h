@@ -73,6 +73,8 @@ class Publication {
   void Prepare(TimePoint now, const View& view, Outbox& out);
   bool CheckDomains(const View& view);
   bool CheckExtents(const View& view);
+  // Of each stripe all members are published, or none.
+  bool CheckWholeStripes(const View& view);
   // `bases`: of extents that are published, a name on which the commit may rest.
   bool CheckPublished(const View& view, const std::string& what, const ManifestExtent& extent,
                       const NameTable::Wanted& wanted,

@@ -20,9 +20,14 @@ struct StripePlace {
   std::uint8_t member = 0;
 
   std::size_t data_count() const { return member_count - std::size_t{manifest->code.parity}; }
-  // What two manifests say of an extent is the same.
+  // What two manifests say of an extent is the same. Stripes with the same first parity extent are
+  // the same ones: publications see to that.
   bool IsLike(const StripePlace& other) const {
-    return slot == other.slot && member_count == other.member_count && member == other.member;
+    return first_parity() == other.first_parity() && member_count == other.member_count &&
+           member == other.member;
+  }
+  const ExtentId& first_parity() const {
+    return manifest->parity[std::size_t{stripe} * manifest->code.parity].id;
   }
 };
 
