@@ -115,7 +115,8 @@ struct StripePart {
 };
 // Copies an extent to this node's disk from the first of `nodes` that has it: verified, sealed.
 // Without nodes it is computed from other members of `part`, wherever they are. Fails with
-// kNotFound if the nodes that answer have too few of them, with kCorruption if these do not give it.
+// kNotFound if the nodes that answer have too few of them, with kCorruption if these do not give
+// it.
 struct PullExtent {
   ManifestExtent extent;
   std::vector<std::string> nodes;

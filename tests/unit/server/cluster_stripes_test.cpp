@@ -59,9 +59,9 @@ class ClusterStripesTest : public testing::Test {
       one_.Answer<AskHoldings>([&](const AskHoldings& question) {
         if (question.extents == std::vector{extent} && question.promise_version != 0)
           nodes.insert(question.node);
-        return Result<Holdings>(
-            Holdings(question.extents.size(),
-                     promising.contains(question.node) ? Holding::kPromised : Holding::kHeld));
+        return Result<Holdings>(Holdings(question.extents.size(), promising.contains(question.node)
+                                                                      ? Holding::kPromised
+                                                                      : Holding::kHeld));
       });
     }
     return nodes;
@@ -277,8 +277,7 @@ TEST_F(ClusterStripesTest, TheOwnerOfAMemberPromisesItAndOfOthersNothing) {
   const Stripe stripe = Publish("set", 21, 2);
   for (const ManifestExtent& member : stripe.members) Hold(member);
   Holdings wished{Holding::kHeld, Holding::kHeld, Holding::kPromised};
-  EXPECT_EQ(one_.node->OnAsk(one_.now,
-                             AskHoldings{"n1", one_.slots.map.version, stripe.members}),
+  EXPECT_EQ(one_.node->OnAsk(one_.now, AskHoldings{"n1", one_.slots.map.version, stripe.members}),
             wished);
 }
 

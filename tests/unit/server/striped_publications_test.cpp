@@ -58,8 +58,7 @@ class StripedPublicationsTest : public testing::Test {
       for (const Stripe& stripe : StripesOf(manifest)) {
         const auto owners = one_.slots.map.StripeOwners(stripe.slot(), stripe.members.size());
         for (std::size_t i = 0; i < owners.size(); ++i)
-          if (stripe.members[i].id == extent.id)
-            return one_.slots.map.nodes[owners[i]].id == node;
+          if (stripe.members[i].id == extent.id) return one_.slots.map.nodes[owners[i]].id == node;
       }
       return false;
     };
@@ -109,8 +108,9 @@ TEST_F(StripedPublicationsTest, AMemberThatNoNodeHoldsIsRefused) {
 
 TEST_F(StripedPublicationsTest, TwoMembersOnOneNodeAreRefused) {
   const auto manifest = test::StripedManifest(kUpload, 2, kCode);
-  ExpectRefused(Publish(manifest, [](const std::string& node, const auto&) { return node == "n2"; }),
-                ErrorCode::kConflict, "of one stripe are held in failure domain d-n2 alone");
+  ExpectRefused(
+      Publish(manifest, [](const std::string& node, const auto&) { return node == "n2"; }),
+      ErrorCode::kConflict, "of one stripe are held in failure domain d-n2 alone");
 }
 
 TEST_F(StripedPublicationsTest, TooFewFailureDomainsAreRefusedAndSayHowMany) {
@@ -165,8 +165,8 @@ TEST_F(StripedPublicationsTest, MembersOfAStripeAreNoExtentsWithReplicas) {
   auto plain = manifest;
   plain.code = {};
   plain.parity.clear();
-  ExpectRefused(Publish(plain, [](const auto&, const auto&) { return true; }),
-                ErrorCode::kConflict, "is published with an erasure code and 2 replicas");
+  ExpectRefused(Publish(plain, [](const auto&, const auto&) { return true; }), ErrorCode::kConflict,
+                "is published with an erasure code and 2 replicas");
 }
 
 TEST_F(StripedPublicationsTest, AnotherCodeOrAnotherOrderIsRefused) {
@@ -189,8 +189,7 @@ TEST_F(StripedPublicationsTest, TheStripeOfAnotherNameGetsNoOtherParity) {
   std::uint32_t number = 0;
   while (SlotOf(MakeExtentId(kOther, 1, number)) != SlotOf(manifest.parity[0].id)) ++number;
   changed.parity[0].id = MakeExtentId(kOther, 1, number);
-  ExpectRefused(Publish(changed, ByOwners(changed)), ErrorCode::kConflict,
-                "of one stripe extent ");
+  ExpectRefused(Publish(changed, ByOwners(changed)), ErrorCode::kConflict, "of one stripe extent ");
 }
 
 TEST_F(StripedPublicationsTest, TheStripeOfAnotherNameGetsNoOtherMember) {
@@ -198,8 +197,7 @@ TEST_F(StripedPublicationsTest, TheStripeOfAnotherNameGetsNoOtherMember) {
   PublishOther("other", manifest);
   auto changed = manifest;
   changed.files[1].extents[0].id = MakeExtentId(kOther, 0, 1);
-  ExpectRefused(Publish(changed, ByOwners(changed)), ErrorCode::kConflict,
-                "of one stripe extent ");
+  ExpectRefused(Publish(changed, ByOwners(changed)), ErrorCode::kConflict, "of one stripe extent ");
 }
 
 TEST_F(StripedPublicationsTest, MembersOfTwoStripesMakeNoThird) {
