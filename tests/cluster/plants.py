@@ -358,7 +358,7 @@ PLANTS = [
         ),
         (
             "places differ by their stripe alone",
-            " && member == other.member;",
+            " &&\n           member == other.member;",
             ";",
         ),
     ),
