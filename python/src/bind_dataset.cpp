@@ -38,8 +38,9 @@ void Publish(const std::vector<std::string>& files, const std::string& address, 
     const auto options = SessionOptionsOf(timeout);
     if (copy_to)
       return client::PublishThroughOrigin(paths, *copy_to, address, replace, options, observe);
-    return from_origin ? client::PublishFromOrigin(files, address, replace, options, observe)
-                       : client::PublishDataset(paths, address, replace, options, observe, durability);
+    return from_origin
+               ? client::PublishFromOrigin(files, address, replace, options, observe)
+               : client::PublishDataset(paths, address, replace, options, observe, durability);
   });
   if (raised) throw std::move(*raised);
   OkOrRaise(result);

@@ -39,9 +39,16 @@ Result<std::vector<std::byte>> ClusterService::Rebuild(const cluster::StripePart
   cluster::StripePlace place;
   place.slot = part.stripe.slot();
   place.member_count = static_cast<std::uint8_t>(part.stripe.members.size());
-  // What is here first: it crosses no network.
+  // Those that are likely to be had first, for what is missing has it begin anew; before them what
+  // is here, for it crosses no network.
+  const auto owners = known->slots->map.StripeOwners(place.slot, place.member_count);
+  const auto has_owner_up = [&](std::size_t member) {
+    const std::uint16_t owner = owners[member];
+    return owner != SlotMap::kNoNode && known->IsUp(known->slots->map.nodes[owner].id);
+  };
   std::vector<std::size_t> order(part.stripe.members.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_partition(order, has_owner_up);
   std::ranges::stable_partition(order, [&](std::size_t member) {
     return extents_.Find(part.stripe.members[member].id) == part.stripe.members[member];
   });

@@ -385,7 +385,8 @@ class ClusterRebuildTest : public ClusterHistoryTest {
       one_.Answer<AskKnown>([&](const AskKnown& question) {
         Known known = one_.node->OnAsk(one_.now, question);
         if (question.node != "n1") known.mark = {3, 1, {}};
-        if (question.node == "n3") known = {{3, revision, {}}, names};
+        // Leaders begin again and again: who has seen more has seen a later one.
+        if (question.node == "n3") known = {{3, revision, {9, revision}}, names};
         return Result<Known>(known);
       });
       one_.Run(300ms);
