@@ -328,14 +328,18 @@ TEST(MessagesTest, NodesOfAClusterAreInOrderAndKnown) {
   EXPECT_FALSE(HoldingsReply::Decode(Spelled("0100000003")));
 }
 
-TEST(MessagesTest, ABatchOfDoubtedExtentsSaysSoAndOtherOptionsAreRefused) {
+TEST(MessagesTest, OptionsOfABatchAreThoseThatAreWrittenDownAndOthersAreRefused) {
+  static_assert(BatchRead::kDoubted == 1 && BatchRead::kBring == 2);  // As protocol.md says.
   BatchRead batch;
   batch.entries = {{1, 2, 3, 0}};
-  batch.options = BatchRead::kDoubted;
+  for (const std::uint8_t options : {0, 1, 2, 3}) {
+    batch.options = options;
+    const auto bytes = batch.Encode();
+    EXPECT_EQ(bytes[21], std::byte{options});
+    EXPECT_EQ(BatchRead::Decode(bytes).value(), batch);
+  }
   auto bytes = batch.Encode();
-  EXPECT_EQ(bytes[21], std::byte{1});  // As protocol.md says.
-  EXPECT_EQ(BatchRead::Decode(bytes).value(), batch);
-  bytes[21] = std::byte{2};
+  bytes[21] = std::byte{4};
   EXPECT_FALSE(BatchRead::Decode(bytes));
 }
 
