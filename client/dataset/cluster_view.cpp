@@ -143,7 +143,7 @@ std::vector<ClusterView::Target> ClusterView::StripeTargetsOf(std::uint32_t slot
     return owner != SlotMap::kNoNode && places[target.place].node == map.nodes[owner].id &&
            IsUp(target.place);
   };
-  std::ranges::stable_partition(targets, is_owner);
+  std::stable_partition(targets.begin(), targets.end(), is_owner);
   return targets;
 }
 

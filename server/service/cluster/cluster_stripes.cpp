@@ -48,8 +48,8 @@ Result<std::vector<std::byte>> ClusterService::Rebuild(const cluster::StripePart
   };
   std::vector<std::size_t> order(part.stripe.members.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_partition(order, has_owner_up);
-  std::ranges::stable_partition(order, [&](std::size_t member) {
+  std::stable_partition(order.begin(), order.end(), has_owner_up);
+  std::stable_partition(order.begin(), order.end(), [&](std::size_t member) {
     return extents_.Find(part.stripe.members[member].id) == part.stripe.members[member];
   });
   return RebuildMember(part, order, [&](std::size_t member) -> Result<std::vector<std::byte>> {

@@ -332,7 +332,7 @@ TEST(MessagesTest, OptionsOfABatchAreThoseThatAreWrittenDownAndOthersAreRefused)
   static_assert(BatchRead::kDoubted == 1 && BatchRead::kBring == 2);  // As protocol.md says.
   BatchRead batch;
   batch.entries = {{1, 2, 3, 0}};
-  for (const std::uint8_t options : {0, 1, 2, 3}) {
+  for (std::uint8_t options = 0; options < 4; ++options) {
     batch.options = options;
     const auto bytes = batch.Encode();
     EXPECT_EQ(bytes[21], std::byte{options});
