@@ -219,26 +219,33 @@ void LocalQueue::Poll(milliseconds timeout) {
   }
 }
 
-// Reports failed ranges and ended groups. True if it reported any.
+// Reports failed ranges and ended groups, also those of groups that are submitted meanwhile. True
+// if it reported any.
 bool LocalQueue::Tell() {
-  if (broken_) queue_.Drain();
   bool has_told = false;
-  while (!failed_.empty())
-    for (const auto& [call, range] : std::exchange(failed_, {})) {
-      call->group->Arrived(*range);
-      has_told = true;
-    }
-  return EndCalls() || has_told;
+  do {
+    while (!failed_.empty())
+      for (const auto& [call, range] : std::exchange(failed_, {})) {
+        if (call->is_given_up) continue;
+        call->group->Arrived(*range);
+        has_told = true;
+      }
+    if (EndCalls()) has_told = true;
+  } while (!failed_.empty());
+  return has_told;
 }
 
+// Stops where a range has failed: its group is told of that before its end. A group that is called
+// may submit another, and so also find that the engine is broken.
 bool LocalQueue::EndCalls() {
   bool has_told = false;
-  for (std::size_t i = 0; i < calls_.size();) {
+  for (std::size_t i = 0; i < calls_.size() && failed_.empty();) {
     const Call& call = *calls_[i];
     if (!call.is_done() && !broken_) {
       ++i;
       continue;
     }
+    if (broken_) queue_.Drain();
     RangeGroup& group = *call.group;
     const bool is_given_up = call.is_given_up;
     Drop(i);

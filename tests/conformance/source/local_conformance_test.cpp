@@ -1,8 +1,13 @@
 // The byte sources of the library itself: range_reader_conformance.h says what of them is tested.
 
+#include <sys/resource.h>
+
+#include <array>
 #include <filesystem>
+#include <functional>
 
 #include "bytes.h"
+#include "child.h"
 #include "libffrecord/io/blocking_request.h"
 #include "libffrecord/record/write/locked_file.h"
 #include "libffrecord/source/file_window.h"
@@ -88,6 +93,7 @@ class HeldEngine final : public IoEngine {
     return static_cast<std::uint32_t>(held_.size());
   }
   Result<std::uint32_t> Submit(std::span<IoRequest* const> requests) override {
+    if (is_broken) return Error{ErrorCode::kIo, "held: broken", EIO};
     held_.insert(held_.end(), requests.begin(), requests.end());
     return static_cast<std::uint32_t>(requests.size());
   }
@@ -104,6 +110,8 @@ class HeldEngine final : public IoEngine {
     return static_cast<std::uint32_t>(count);
   }
   void Release() { is_released_ = true; }
+
+  bool is_broken = false;  // Takes nothing more.
 
  private:
   std::vector<IoRequest*> held_;
@@ -159,6 +167,73 @@ TEST(LocalQueueTest, AQueueThatIsLeftWaitsForTheDevice) {
   held.queue->Submit(group);
   held.queue.reset();  // The engine would say what was left.
   EXPECT_FALSE(group.ended);
+}
+
+// Calls `then` when it has ended.
+class ThenGroup final : public NotedGroup {
+ public:
+  ThenGroup(std::span<RangeRead> ranges, std::function<void()> then)
+      : NotedGroup(ranges), then_(std::move(then)) {}
+  void Ended(Result<void> result) override {
+    NotedGroup::Ended(std::move(result));
+    then_();
+  }
+
+ private:
+  const std::function<void()> then_;
+};
+
+TEST(LocalQueueTest, AnEngineThatBreaksWhileGroupsAreToldEndsNoneThatIsWrittenTo) {
+  HeldQueue held;
+  std::vector<std::byte> memory(4000);
+  auto ranges = held.Ranges(std::span(memory).first(2000));
+  auto others = held.Ranges(std::span(memory).last(2000));
+  NotedGroup late(others);
+  ThenGroup under_way(ranges, [&] { EXPECT_EQ(held.engine->in_flight(), 0U); });
+  ThenGroup first({}, [&] {
+    held.engine->is_broken = true;
+    held.queue->Submit(late);
+  });
+  held.queue->Submit(first);
+  held.queue->Submit(under_way);
+  ASSERT_GT(held.engine->in_flight(), 0U);
+
+  while (!under_way.ended || !late.ended) held.queue->Poll(std::chrono::milliseconds(0));
+  EXPECT_TRUE(*first.ended);
+  EXPECT_EQ(under_way.ended->error().code, ErrorCode::kIo);
+  EXPECT_EQ(late.ended->error().code, ErrorCode::kIo);
+  // What it has not taken is forgotten: its memory may be gone.
+  held.engine->is_broken = false;
+  held.queue->Poll(std::chrono::milliseconds(0));
+  EXPECT_EQ(held.engine->in_flight(), 0U);
+}
+
+// In a child that may have few files open, so that the last of them is closed.
+TEST(LocalQueueTest, AGroupThatOneSubmitsAtItsEndHearsOfEachRangeBeforeItsOwn) {
+  EXPECT_EQ(RunInChild([] {
+              const rlimit limit{96, 96};
+              if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+              LocalSource source(Contents(200, RandomContent(100)));
+              source.files = OpenLocalFiles(source.paths, {.io = IoPolicy::kBuffered}).value();
+              const auto queue = source.files->MakeQueue(RangeReader::QueueUse::kAnyThread).value();
+              std::filesystem::remove(source.paths.back());
+              std::array<std::byte, 100> memory;
+              std::vector<RangeRead> ranges{{199, 0, memory}, {199, 0, memory}};
+              std::size_t heard_count = 0;  // Before its end.
+              const NotedGroup* told = nullptr;
+              ThenGroup second(ranges, [&] { heard_count = told->arrived_count; });
+              told = &second;
+              ThenGroup first({}, [&] { queue->Submit(second); });
+              queue->Submit(first);
+              while (!second.ended) queue->Poll(std::chrono::milliseconds(100));
+              EXPECT_TRUE(*second.ended);
+              EXPECT_EQ(heard_count, 2U);
+              for (const RangeRead& range : ranges) EXPECT_EQ(range.status, ErrorCode::kIo);
+              queue->Poll(std::chrono::milliseconds(0));
+              EXPECT_EQ(second.arrived_count, 2U) << "it may be gone by then";
+              return 0;
+            }),
+            0);
 }
 
 // --- FileWindow ----------------------------------------------------------------------------------
