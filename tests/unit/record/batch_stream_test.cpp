@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "child.h"
+#include "child_threads.h"
 #include "held_files.h"
 #include "libffrecord/record/read/open_records.h"
 #include "libffrecord/record/stream/read_ahead_depth.h"
@@ -360,15 +361,6 @@ TEST(BatchStreamTest, AnErrorComesAtItsStepAndTheNextOnesAfterIt) {
   }
 }
 
-// ThreadSanitizer ends a child that makes a thread where one of the parent's had its stack.
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kChildMayHaveThreads = false;
-#elif defined(__has_feature)
-constexpr bool kChildMayHaveThreads = !__has_feature(thread_sanitizer);
-#else
-constexpr bool kChildMayHaveThreads = true;
-#endif
-
 TEST(BatchStreamTest, AChildLeavesTheParentsStreamAlone) {
   const auto records = RandomRecords();
   const TestFile file(records);
@@ -381,7 +373,7 @@ TEST(BatchStreamTest, AChildLeavesTheParentsStreamAlone) {
               const bool empty = stream->pending() == 0 && stream->stats().batches == 0;
               stream.reset();
               if (!refused || !empty) return 1;
-              if (!kChildMayHaveThreads) return 0;
+              if (!test::kChildMayHaveThreads) return 0;
               auto own = Open(reader, PlanOf(10), {});
               return own.Next(kLong).value() ? 0 : 2;
             }),
