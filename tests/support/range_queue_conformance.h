@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
@@ -105,6 +106,62 @@ class RangeQueueConformance : public RangeReaderConformance {
 
    private:
     RangeQueueConformance& test_;
+  };
+
+  // A group that loses its memory at its end.
+  class LostGroup final : public RangeGroup {
+   public:
+    // `is_mapped`: its memory is its own and goes away; else it is the reader's, as that of
+    // batches.
+    LostGroup(const RangeReader& reader, const Contents& contents, std::mt19937& random,
+              bool is_mapped)
+        : wanted_(reader, contents) {
+      wanted_.AddRandomly(random() % 6, random);
+      ranges_ = wanted_.Prepare();
+      if (!is_mapped) return;
+      const std::size_t size = wanted_.memory().size();
+      void* const place =
+          ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      EXPECT_NE(place, MAP_FAILED);
+      mapped_ = {static_cast<std::byte*>(place), size};
+      for (RangeRead& range : ranges_)
+        range.destination = mapped_.subspan(
+            static_cast<std::size_t>(range.destination.data() - wanted_.memory().data()),
+            range.destination.size());
+    }
+    ~LostGroup() {
+      if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());
+    }
+
+    std::span<RangeRead> ranges() noexcept override { return ranges_; }
+    void Arrived(RangeRead& range) override {
+      EXPECT_FALSE(ended);
+      EXPECT_EQ(range.status, ErrorCode::kOk);
+    }
+    void Ended(Result<void> result) override {
+      EXPECT_FALSE(ended) << "twice";
+      EXPECT_TRUE(result || is_given_up);
+      ended = true;
+      if (result && mapped_.empty()) wanted_.ExpectRight();
+      Lose();
+    }
+    void Lose() {
+      if (mapped_.empty())
+        std::ranges::fill(wanted_.memory(), RangesWanted::kGuard);
+      else
+        EXPECT_EQ(::mprotect(mapped_.data(), mapped_.size(), PROT_NONE), 0);
+    }
+    void ExpectUntouched() const {
+      if (mapped_.empty()) wanted_.ExpectUntouched();
+    }
+
+    bool is_given_up = false;
+    bool ended = false;
+
+   private:
+    RangesWanted wanted_;
+    std::span<RangeRead> ranges_;
+    std::span<std::byte> mapped_;
   };
 
   std::unique_ptr<RangeQueue> queue_;
@@ -294,6 +351,32 @@ TEST_P(RangeQueueConformance, AGroupThatIsGivenUpEndsAndIsNotWrittenToAnyMore) {
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   for (std::size_t i = 0; i < all.size(); i += 2)
     if (!*all[i]->group->ended) all[i]->wanted.ExpectUntouched();
+}
+
+// Groups that are begun, given up and left at random moments. The memory of every other one goes
+// away at its end, so that whoever writes there dies; the others' is looked at later, for the
+// kernel and daemons do not die of it.
+TEST_P(RangeQueueConformance, NothingIsWrittenWhereAGroupHasEnded) {
+  for (int round = 0; round < 8; ++round) {
+    queue_ = reader_->MakeQueue(RangeReader::QueueUse::kAnyThread).value();
+    std::vector<std::unique_ptr<LostGroup>> groups;
+    for (std::size_t i = 0; i < 16; ++i) {
+      groups.push_back(std::make_unique<LostGroup>(*reader_, contents_, random_, i % 2 == 0));
+      queue_->Submit(*groups.back());
+      for (const auto& group : groups)
+        if (!group->ended && !group->is_given_up && random_() % 8 == 0) {
+          group->is_given_up = true;
+          queue_->GiveUp(*group);
+        }
+      if (random_() % 2 == 0) queue_->Poll(std::chrono::milliseconds(random_() % 2));
+    }
+    for (auto polls = random_() % 4; polls > 0; --polls)
+      queue_->Poll(std::chrono::milliseconds(random_() % 3));
+    queue_.reset();
+    for (const auto& group : groups) group->Lose();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    for (const auto& group : groups) group->ExpectUntouched();
+  }
 }
 
 TEST_P(RangeQueueConformance, AQueueThatIsLeftWithGroupsTellsAndWritesNothing) {
