@@ -294,6 +294,101 @@ TEST(BatchQueueTest, TheDescriptorTellsOfTheRoomThatACancelledBatchLeaves) {
   EXPECT_EQ(queue.held_bytes(), 0U);
 }
 
+// Ends nothing before it is let go, and counts what is asked of it.
+class StubbornFiles final : public test::MemoryFiles {
+ public:
+  using MemoryFiles::MemoryFiles;
+  Result<std::unique_ptr<RangeQueue>> MakeQueue(QueueUse /*use*/) const override {
+    return std::unique_ptr<RangeQueue>(std::make_unique<Queue>(*this));
+  }
+  Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
+                        Patience& patience) const override {
+    ++reads;
+    return MemoryFiles::ReadEach(ranges, arrived, patience);
+  }
+
+  mutable int reads = 0;  // Beside the queue.
+  mutable int submits = 0;
+  mutable int give_ups = 0;
+  mutable int polls = 0;
+  bool fails = false;  // Ranges arrive, with kIo.
+  bool is_let_go = false;
+
+ private:
+  class Queue final : public RangeQueue {
+   public:
+    explicit Queue(const StubbornFiles& files) : files_(files) {}
+    void Submit(RangeGroup& group) override {
+      ++files_.submits;
+      groups_.push_back(&group);
+    }
+    void GiveUp(RangeGroup&) override { ++files_.give_ups; }
+    void Poll(milliseconds timeout) override {
+      // Who spins would do so for ever.
+      const bool is_over = files_.is_let_go || ++files_.polls > 1000;
+      if (!is_over) std::this_thread::sleep_for(std::min(timeout, milliseconds(20)));
+      for (RangeGroup* const group : groups_)
+        for (RangeRead& range : group->ranges()) {
+          if (!files_.fails || range.status == ErrorCode::kIo) continue;
+          range.status = ErrorCode::kIo;
+          group->Arrived(range);
+        }
+      if (!is_over) return;
+      for (RangeGroup* const group : std::exchange(groups_, {})) group->Ended({});
+    }
+    Result<int> EventDescriptor() override { return Error{ErrorCode::kIo, "it has none"}; }
+
+   private:
+    const StubbornFiles& files_;
+    std::vector<RangeGroup*> groups_;
+  };
+};
+
+struct Stubborn {
+  std::shared_ptr<StubbornFiles> files =
+      std::make_shared<StubbornFiles>(std::vector<std::string>{FileOf(RandomRecords(60))});
+  RecordReader reader = OpenRecords(files, {}).value();
+  BatchQueue queue = reader.OpenQueue().value();
+};
+
+TEST(BatchQueueTest, ABatchWhoseTimeIsOverBeforeItBeginsIsNotRead) {
+  Stubborn its;
+  ASSERT_TRUE(its.queue.Submit({{std::uint64_t{0}}}, 0, Clock::now() - milliseconds(1)));
+  EXPECT_EQ(Next(its.queue).batch.error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(its.files->submits, 0);
+}
+
+// A daemon or a device may take its time to end what was given up.
+TEST(BatchQueueTest, WhatIsGivenUpOnceIsLeftAloneUntilItEnds) {
+  Stubborn its;
+  ASSERT_TRUE(its.queue.Submit({{std::uint64_t{0}}}, 0));
+  ASSERT_TRUE(its.queue.Submit({{std::uint64_t{1}}}, 1, Clock::now() + milliseconds(30)));
+  ASSERT_TRUE(its.queue.Submit({{std::uint64_t{2}}}, 2));
+  EXPECT_TRUE(its.queue.Cancel(0));
+  EXPECT_FALSE(its.queue.Poll(kNoWait).value());
+  EXPECT_EQ(its.files->give_ups, 1);
+  EXPECT_FALSE(its.queue.Poll(milliseconds(100)).value());
+  EXPECT_EQ(its.files->give_ups, 2);
+  EXPECT_LT(its.files->polls, 30) << "it does not rest";
+  its.files->is_let_go = true;
+  EXPECT_NE(Next(its.queue).token, 0U);
+  EXPECT_NE(Next(its.queue).token, 0U);
+  EXPECT_EQ(its.queue.held_bytes(), 0U);
+}
+
+TEST(BatchQueueTest, ACancelledBatchIsNotReadAgainWhereItHasFailed) {
+  Stubborn its;
+  its.files->reads = 0;
+  its.files->fails = true;
+  ASSERT_TRUE(its.queue.Submit({{std::uint64_t{0}}}, 0));
+  EXPECT_FALSE(its.queue.Poll(kNoWait).value());
+  EXPECT_TRUE(its.queue.Cancel(0));
+  its.files->is_let_go = true;
+  EXPECT_FALSE(its.queue.Poll(kNoWait).value());
+  EXPECT_EQ(its.queue.held_bytes(), 0U);
+  EXPECT_EQ(its.files->reads, 0) << "nobody wants it";
+}
+
 TEST(BatchQueueTest, NobodyWaitsForBatchesThatWereCancelled) {
   Held held;
   auto queue = held.Open();
