@@ -264,6 +264,22 @@ TEST_F(BatchQueueIndexTest, APartThatWasGivenUpIsNotWaitedFor) {
   EXPECT_EQ(ExpectNext(queue, {0}), 2U);
 }
 
+// Else an event loop would be woken for ever.
+TEST_F(BatchQueueIndexTest, ItsDescriptorRestsWhenAPartThatWasGivenUpHasEnded) {
+  Make({RandomRecords(kCount)});
+  auto queue = reader_->OpenQueue().value();
+  pollfd ready{queue.EventDescriptor().value(), POLLIN, 0};
+  Submit(queue, {0}, 1);
+  WaitUntilBegun(1);
+  EXPECT_TRUE(queue.Cancel(1));
+  while (files_->given_up == 0) std::this_thread::sleep_for(milliseconds(1));
+  const auto end = Clock::now() + kLong / 4;
+  do {
+    EXPECT_FALSE(queue.Poll(kNoWait).value());
+    ASSERT_LT(Clock::now(), end) << "it does not rest";
+  } while (::poll(&ready, 1, 150) != 0);
+}
+
 TEST_F(BatchQueueIndexTest, AnEventLoopNeedsNoTimer) {
   Make({RandomRecords(kCount), RandomRecords(kCount, 5)});
   files_->is_open = true;

@@ -171,6 +171,18 @@ TEST(BatchQueueTest, BatchesThatNobodyTakesStopTheOthers) {
   EXPECT_EQ(held.reader->io_report().batches_from_memory, 6U);
 }
 
+TEST(BatchQueueTest, TheDescriptorTellsOfABatchThatSubmitHasRead) {
+  Held held;
+  held.files->mapped = true;
+  auto queue = held.Open();
+  pollfd ready{queue.EventDescriptor().value(), POLLIN, 0};
+  EXPECT_EQ(::poll(&ready, 1, 0), 0);
+  ASSERT_TRUE(queue.Submit({{std::uint64_t{0}}}, 0));
+  EXPECT_EQ(::poll(&ready, 1, 0), 1);
+  Next(queue);
+  EXPECT_EQ(::poll(&ready, 1, 0), 0);
+}
+
 TEST(BatchQueueTest, InOrderTheFirstBatchComesFirst) {
   for (const bool in_order : {false, true}) {
     Held held;
@@ -311,7 +323,10 @@ class StubbornFiles final : public test::MemoryFiles {
   mutable int submits = 0;
   mutable int give_ups = 0;
   mutable int polls = 0;
-  bool fails = false;  // Ranges arrive, with kIo.
+  mutable bool needs_poll = false;  // Poll() was not called since something was given up.
+  mutable milliseconds longest_wait{0};
+  milliseconds sleep_min{0};  // In Poll().
+  bool fails = false;         // Ranges arrive, with kIo.
   bool is_let_go = false;
 
  private:
@@ -322,11 +337,18 @@ class StubbornFiles final : public test::MemoryFiles {
       ++files_.submits;
       groups_.push_back(&group);
     }
-    void GiveUp(RangeGroup&) override { ++files_.give_ups; }
+    void GiveUp(RangeGroup&) override {
+      ++files_.give_ups;
+      files_.needs_poll = true;
+    }
     void Poll(milliseconds timeout) override {
+      files_.needs_poll = false;
+      files_.longest_wait = std::max(files_.longest_wait, timeout);
       // Who spins would do so for ever.
       const bool is_over = files_.is_let_go || ++files_.polls > 1000;
-      if (!is_over) std::this_thread::sleep_for(std::min(timeout, milliseconds(20)));
+      if (!is_over)
+        std::this_thread::sleep_for(
+            std::max(files_.sleep_min, std::min(timeout, milliseconds(20))));
       for (RangeGroup* const group : groups_)
         for (RangeRead& range : group->ranges()) {
           if (!files_.fails || range.status == ErrorCode::kIo) continue;
@@ -374,6 +396,37 @@ TEST(BatchQueueTest, WhatIsGivenUpOnceIsLeftAloneUntilItEnds) {
   EXPECT_NE(Next(its.queue).token, 0U);
   EXPECT_NE(Next(its.queue).token, 0U);
   EXPECT_EQ(its.queue.held_bytes(), 0U);
+}
+
+// A descriptor need not tell of what was given up before the range queue was polled once more.
+TEST(BatchQueueTest, WhatIsGivenUpInTheLastMomentOfAPollIsPolledFor) {
+  Stubborn its;
+  ASSERT_TRUE(its.queue.Submit({{std::uint64_t{0}}}, 0, Clock::now() + milliseconds(20)));
+  its.files->sleep_min = milliseconds(60);
+  EXPECT_FALSE(its.queue.Poll(milliseconds(30)).value());
+  EXPECT_EQ(its.files->give_ups, 1);
+  EXPECT_FALSE(its.files->needs_poll);
+}
+
+TEST(BatchQueueTest, NobodyWaitsForACancelledBatchThatDoesNotEnd) {
+  Stubborn its;
+  ASSERT_TRUE(its.queue.Submit({{std::uint64_t{0}}}, 0));
+  EXPECT_TRUE(its.queue.Cancel(0));
+  EXPECT_FALSE(its.queue.Poll(kLong).value());
+  EXPECT_EQ(its.files->longest_wait, kNoWait);
+}
+
+TEST(BatchQueueTest, InOrderACancelledBatchThatDoesNotEndStopsNoOther) {
+  Held held;
+  auto queue = held.Open({.in_order = true});
+  ASSERT_TRUE(queue.Submit({{std::uint64_t{0}}}, 0));
+  held.WaitUntilBegun(1);
+  held.files->mapped = true;  // The other is in memory.
+  ASSERT_TRUE(queue.Submit({{std::uint64_t{1}}}, 1));
+  EXPECT_TRUE(queue.Cancel(0));
+  const auto next = queue.Poll(kNoWait).value();
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->token, 1U);
 }
 
 TEST(BatchQueueTest, ACancelledBatchIsNotReadAgainWhereItHasFailed) {
