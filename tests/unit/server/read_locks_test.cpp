@@ -78,7 +78,8 @@ class TakenMutexes {
 
 TakenMutexes taken_mutexes;
 std::atomic<int> loop_count{0};
-thread_local int loop = -1;
+// Of this thread; unused where the functions below are not replaced.
+[[maybe_unused]] thread_local int loop = -1;
 
 }  // namespace
 
