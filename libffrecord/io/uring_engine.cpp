@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -32,6 +33,10 @@ constexpr std::array<unsigned, 2> kRovingSetupFlags{
     IORING_SETUP_SUBMIT_ALL | IORING_SETUP_R_DISABLED,
     IORING_SETUP_R_DISABLED,
 };
+
+// A ring may lie where one of another thread was before. liburing maps rings by system calls that
+// ThreadSanitizer does not see, so this tells it that the other one has ended.
+std::atomic<std::uint64_t> rings_ended{0};
 
 Error UringError(std::string_view tried, int system_errno) {
   return Error{ErrorCode::kIo,
@@ -100,6 +105,7 @@ Result<std::unique_ptr<IoEngine>> UringEngine::Make(std::uint32_t depth,
     status = io_uring_queue_init(depth, &ring, setup_flags[i]);
   }
   if (status < 0) return UringError("set up a ring of " + std::to_string(depth), -status);
+  static_cast<void>(rings_ended.load(std::memory_order_acquire));
   std::unique_ptr<IoEngine> engine(new UringEngine(ring, depth));
   // Waiting with a timeout in the same call, kernel 5.11. All operations used here are older.
   if ((ring.features & IORING_FEAT_EXT_ARG) == 0)
@@ -117,6 +123,7 @@ UringEngine::~UringEngine() {
     return;
   }
   FFR_ASSERT(in_flight_ == 0);
+  rings_ended.fetch_add(1, std::memory_order_release);
   io_uring_queue_exit(&ring_);
 }
 
