@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -476,10 +477,37 @@ TEST(BatchQueueTest, ARecordThatCannotBeReadSpoilsItsOwnStatus) {
                                                                     : ErrorCode::kOk;
   };
   auto queue = held.Open();
-  ASSERT_TRUE(queue.Submit({{std::uint64_t{3}}}, 3));
+  const auto large =
+      std::ranges::find_if(held.records, [](const auto& r) { return r.size() > 200; });
+  const auto index = static_cast<std::uint64_t>(large - held.records.begin());
+  ASSERT_TRUE(queue.Submit({{index}}, 3));
   const auto next = Next(queue);
   ASSERT_TRUE(next.batch);
   EXPECT_EQ(next.batch.value().statuses()[0], ErrorCode::kIo);
+}
+
+// Whichever piece of a large record fails, and however late the others arrive. Without checksums
+// nobody else would see it.
+TEST(BatchQueueTest, ARecordOfWhichOnePieceCannotBeReadIsNotWhole) {
+  std::mt19937_64 random(test::Seed());
+  const std::vector<std::string> records{test::RandomText(5 << 19, random)};
+  const auto files = std::make_shared<test::MemoryFiles>(std::vector<std::string>{FileOf(records)});
+  const auto reader = OpenRecords(files, {.verify_checksums = false}).value();
+  for (int failing = 0; failing < 3; ++failing) {
+    int piece = 0;
+    files->fault = [&](const RangeRead& range) {
+      if (range.destination.size() < 100'000) return ErrorCode::kOk;
+      // Read again alone, it is one range.
+      return range.destination.size() > (1 << 20) || piece++ == failing ? ErrorCode::kIo
+                                                                        : ErrorCode::kOk;
+    };
+    auto queue = reader.OpenQueue().value();
+    ASSERT_TRUE(queue.Submit({{std::uint64_t{0}}}, 0));
+    const auto next = Next(queue);
+    EXPECT_EQ(piece, 3);
+    ASSERT_TRUE(next.batch);
+    EXPECT_EQ(next.batch.value().statuses()[0], ErrorCode::kIo);
+  }
 }
 
 TEST(BatchQueueTest, WhatIsWrongIsRefusedAtOnce) {
