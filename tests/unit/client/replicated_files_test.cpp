@@ -22,6 +22,7 @@
 #include "libffrecord/format/v2_footer.h"
 #include "libffrecord/format/v2_index.h"
 #include "libffrecord/record/read/open_records.h"
+#include "queued_reader.h"
 #include "replicated_daemons.h"
 #include "test_file.h"
 
@@ -78,6 +79,19 @@ TEST_F(ReplicatedFilesTest, TheLastOfTheDaemonsThatReadAheadIsKeptTo) {
   EXPECT_EQ(Preferred(), 2U);
   files_->LetGo(second);
   EXPECT_EQ(Preferred(), 0U);
+}
+
+// Else a daemon would look busy for ever to all that read through these files.
+TEST_F(ReplicatedFilesTest, WhatALeftQueueHadAskedForIsOnItsWayNoMore) {
+  std::vector<std::byte> memory(100'000);
+  // The daemons are asked by turns; the first one for more than the others.
+  for (const std::size_t size : {std::size_t{100'000}, std::size_t{6}, std::size_t{6}}) {
+    std::vector<RangeRead> ranges{{0, 0, std::span(memory).first(size)}};
+    test::NotedGroup group(ranges);
+    const auto queue = files_->MakeQueue(RangeReader::QueueUse::kAnyThread).value();
+    queue->Submit(group);
+  }
+  EXPECT_EQ(Preferred(), 0U) << "it has the most bytes on their way";
 }
 
 // --- Damaged copies ------------------------------------------------------------------------------
