@@ -128,7 +128,7 @@ struct BatchRead {
   std::uint32_t deadline_ms = 0;  // From the arrival of the request.
   std::uint32_t plan_id = 0;
   Class traffic_class = Class::kDemand;
-  std::uint8_t options = 0;  // The sum of those that are wanted.
+  std::uint8_t options = 0;         // The sum of those that are wanted.
   std::vector<BatchEntry> entries;  // 1 to kBatchEntryCountMax.
 
   bool operator==(const BatchRead&) const = default;
