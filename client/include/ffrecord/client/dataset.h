@@ -69,9 +69,9 @@ FFR_EXPORT Result<RecordReader> OpenDelegated(std::shared_ptr<DelegatedReads> re
 // name that is not 1 to 255 characters of [A-Za-z0-9._-] in segments separated by '/'.
 //
 // `durability`, for a cluster: "r1", "r2" or "r3" replicas of all extents, or an erasure code such
-// as "ec:4+2": of each 4 extents that follow each other, with 2 of parity, any 2 may be lost. Empty:
-// as many replicas as the cluster has. Fails with kInvalidArgument if it is none of these, or the
-// cluster has too few failure domains.
+// as "ec:4+2": of each 4 extents that follow each other, with 2 of parity, any 2 may be lost.
+// Empty: as many replicas as the cluster has. Fails with kInvalidArgument if it is none of these,
+// or the cluster has too few failure domains.
 FFR_EXPORT Result<void> PublishDataset(
     std::span<const std::filesystem::path> files, std::string_view address, bool replace,
     const SessionOptions& options,
