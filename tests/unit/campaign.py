@@ -80,7 +80,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="of the seeds")
     arguments = parser.parse_args()
     os.environ["PATH"] = f"{run_tests.BIN}:{os.environ['PATH']}"
-    if not run_tests.PLAIN.make():
+    if not run_tests.PLAIN.make(*run_tests.EVERYTHING):
         return 1
     tests = random_tests(run_tests.PLAIN)
     end = time.monotonic() + arguments.minutes * 60

@@ -2,7 +2,7 @@
 
     tools/test                  what has to pass before a change lands: every test once
     tools/test --quick          style, and the unit and Python tests of the rooms changed since main
-    tools/test --all            also tsan, which runs the threaded ones again
+    tools/test --all            also unit, conformance and tsan, which are clang's in other builds
     tools/test unit python      the suites named
     tools/test --seed 7         what random tests draw; `fresh` draws anew (tests/unit/campaign)
 
@@ -29,10 +29,12 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
+sys.path.insert(0, str(ROOT / "tests" / "rdma"))
 sys.path.insert(0, str(ROOT / "tools" / "dev"))
 import fuzzing  # noqa: E402  (beside the targets, for tests/fuzz/campaign needs it too)
 import rooms  # noqa: E402
 from counts import Counts, exit_status, failure, junit_counts  # noqa: E402
+from run import PROGRAMS as GUEST_PROGRAMS  # noqa: E402  (of tests/rdma)
 
 BIN = ROOT / ".venv" / "bin"
 # Enough to find again what was mended; new things are found by tests/fuzz/campaign and
@@ -78,6 +80,8 @@ def run(*command: str | pathlib.Path, environment: dict[str, str] | None = None)
     ).returncode
 
 
+# The programs of all tests as well, which `ninja` alone leaves out.
+EVERYTHING = ("all", "meson-test-prereq")
 # What the compiler makes names no folder of this machine: the cache serves every checkout.
 CACHE = {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
 
@@ -148,15 +152,15 @@ class Build:
         ]
 
     def targets(self, *suites: str) -> list[str]:
-        """What to build for those suites: their programs, or all if not all of them are programs.
+        """What to build for those suites: their programs; with other tests what `ninja` builds too.
 
-        The style suite needs none.
+        The style suite needs nothing.
         """
         if suites == ("style",):
             return ["build.ninja"]
         kinds = {test["protocol"] for test in self.tests() if test["suite"] & set(suites)}
         programs = [str(path.relative_to(ROOT / self.folder)) for path in self.programs(*suites)]
-        return [*programs, "server/ffrecordd"] if kinds == {"gtest"} else []  # Some start it.
+        return [*programs, "server/ffrecordd" if kinds == {"gtest"} else "all"]  # Some start it.
 
     def meson_test(self, *suites: str, without: Sequence[str] = (), jobs: int = 0) -> Counts:
         """Build, run the tests of `suites`, count them.
@@ -267,7 +271,7 @@ def chaos_suite(*options: str) -> Counts:
 
 def rdma_suite() -> Counts:
     """Run what wants an RDMA device in a virtual machine that has one."""
-    if not PLAIN.make():
+    if not PLAIN.make("all", *sorted({program for program, _ in GUEST_PROGRAMS})):
         return unbuilt(PLAIN.folder)
     build = ROOT / PLAIN.folder
     code = run(sys.executable, "tests/rdma/run.py", "--build", build, "--timeout", RDMA_S)
@@ -326,6 +330,10 @@ def changed_rooms_suite() -> Counts:
 
 SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
     "style": ("layers, headers, formatting, words", lambda: PLAIN.meson_test("style")),
+    "plain": (
+        "what a sanitized build leaves out: the library as installed, minutes of computing",
+        lambda: PLAIN.meson_test("plain"),
+    ),
     "unit": ("C++ unit tests", lambda: PLAIN.meson_test("unit", without=ALONE_SUITES)),
     "conformance": (
         "every form of each seam",
@@ -364,8 +372,8 @@ ALONE: dict[str, Callable[[], Counts]] = {
 QUICK = ("style", "changed", "conformance")
 # Suites of the second compiler: it builds while the suites before them run, which mostly wait.
 SECOND = ("clang", "fuzz")
-# The same tests in one more build of everything.
-AGAIN = ("tsan",)
+# The same tests as clang's in one more build of everything.
+AGAIN = ("unit", "conformance", "tsan")
 # A part of what the others run.
 PARTS = ("changed",)
 # What is made anew, and slowly: only by name.
@@ -376,7 +384,7 @@ BESIDE = ("style", "fuzz")
 # than they compute, so two lanes keep two processors busy. A suite of no lane runs after them:
 # `chaos` gives each request of its clients a time limit.
 LANES = (
-    ("changed", "unit", "conformance", "clang", "tsan"),
+    ("changed", "plain", "unit", "conformance", "clang", "tsan"),
     ("rdma", "python", "crash"),
 )
 
@@ -386,7 +394,7 @@ def begin_second_build(names: Sequence[str]) -> None:
     if names[0] in SECOND or not set(SECOND) & set(names):
         return
     if PLAIN.make():  # First what is wanted first.
-        CLANG.make_beside("all", "fuzz-targets")
+        CLANG.make_beside(*EVERYTHING, "fuzz-targets")
 
 
 class Results:

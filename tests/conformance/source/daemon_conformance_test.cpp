@@ -103,7 +103,7 @@ Made ExtentsInCluster(const Contents& contents) {
   return Made(std::shared_ptr<const RangeReader>(source, source->files.get()));
 }
 
-// A daemon does not fork: a child of its process finds the store's locks as another thread held them.
+// A daemon does not fork: a child would find the locks of its store as another thread held them.
 const std::vector<RangeReaderForm> kForms = {
     {.name = "remote_tcp", .make = Remote(Transport::kTcp)},
     {.name = "remote_shm", .make = Remote(Transport::kShm)},
