@@ -254,7 +254,7 @@ PLANTS = [
         (
             "the name that extents are taken from is not compared",
             "compares_[Key(kDatasetKeys, base->second)] = view.names.Find(base->second)->revision;",
-            "",
+            "(void)view;",
         ),
         (
             "the upload is not compared",
