@@ -10,6 +10,7 @@
 #include "client/checkpoint/buddy_step.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
+#include "client/dataset/failures.h"
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/cursor.h"
 #include "libffrecord/base/hex.h"
@@ -24,10 +25,6 @@ constexpr std::size_t kPlacesMax = 65'536;
 // How long a place may take to answer a first question while others are there to load from. One
 // that takes longer is asked again, with patience, if what the others have is not enough.
 constexpr std::chrono::milliseconds kProbeTime{500};
-
-bool IsAway(const Error& error) {
-  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded;
-}
 
 // The places of an address, which may name one several times: rank r's part is at the r-th name,
 // counted round, and at the next that is another place.

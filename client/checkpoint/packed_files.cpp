@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "libffrecord/base/align.h"
 #include "libffrecord/format/packed_file.h"
 
 namespace ffrecord::client {
@@ -14,8 +15,6 @@ namespace {
 constexpr std::size_t kFramesAtOnce = 8;
 constexpr std::uint64_t kSpoolReadSize = std::uint64_t{4} << 20;
 
-std::uint64_t RoundUp(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
-
 // Reads [offset, offset + size) of a file, whatever alignment it asks for.
 struct AlignedPart {
   std::uint64_t begin;  // Of what is read.
@@ -23,9 +22,9 @@ struct AlignedPart {
   std::uint64_t read_size;
 
   AlignedPart(std::uint64_t offset, std::uint64_t size, std::uint64_t alignment)
-      : begin(offset / alignment * alignment),
+      : begin(AlignDown(offset, alignment)),
         skipped(offset - begin),
-        read_size(RoundUp(skipped + size, alignment)) {}
+        read_size(AlignUp(skipped + size, alignment)) {}
 };
 
 Result<std::vector<std::byte>> ReadBytes(const RangeReader& files, std::uint32_t file,
@@ -148,7 +147,7 @@ class PackedFiles final : public RangeReader {
       const AlignedPart part(offset, table.offsets[parts[i].frame + 1] - offset,
                              packed_->alignment_bytes(parts[i].file));
       stored.push_back({part, {}});
-      room += RoundUp(part.read_size, BufferPool::kAlignment);
+      room += AlignUp(part.read_size, BufferPool::kAlignment);
     }
     const PooledBuffer buffer = FFR_TRY(packed_->TakeMemory(room));
     std::vector<RangeRead> reads;
@@ -157,7 +156,7 @@ class PackedFiles final : public RangeReader {
       if (i > 0 && parts[i].IsOfFrame(parts[i - 1])) continue;
       Stored& one = stored[frame++];
       one.bytes = buffer->subspan(used, one.part.read_size);
-      used += RoundUp(one.part.read_size, BufferPool::kAlignment);
+      used += AlignUp(one.part.read_size, BufferPool::kAlignment);
       reads.push_back({parts[i].file, one.part.begin, one.bytes, ErrorCode::kOk});
     }
     FFR_TRY(packed_->Read(reads));

@@ -6,16 +6,13 @@
 #include <set>
 #include <utility>
 
+#include "libffrecord/base/align.h"
 #include "libffrecord/base/random.h"
 #include "libffrecord/base/utf8.h"
 #include "libffrecord/format/checkpoint_values.h"
 
 namespace ffrecord::client {
 namespace {
-
-std::uint64_t RoundUp(std::uint64_t value, std::uint64_t alignment) {
-  return (value + alignment - 1) / alignment * alignment;
-}
 
 std::string Text(std::span<const std::uint64_t> values) {
   std::string text = "(";
@@ -66,13 +63,13 @@ class Placer {
     plan_.segments.back().push_back({offset, tensor});
     plan_.tensor_bytes += box.size_bytes;
     end_ = offset + box.size_bytes;
-    plan_.part.segments.back().payload_size_bytes = RoundUp(end_, kSegmentAlignment);
+    plan_.part.segments.back().payload_size_bytes = AlignUp(end_, kSegmentAlignment);
   }
 
  private:
   std::uint64_t NextOffset(std::uint64_t size_bytes, const std::byte* data) const {
-    if (size_bytes < kSegmentAlignment) return RoundUp(end_, kSegmentSmallAlignment);
-    const std::uint64_t aligned = RoundUp(end_, kSegmentAlignment);
+    if (size_bytes < kSegmentAlignment) return AlignUp(end_, kSegmentSmallAlignment);
+    const std::uint64_t aligned = AlignUp(end_, kSegmentAlignment);
     if (size_bytes < kCongruentSizeMin) return aligned;
     const std::uint64_t phase = reinterpret_cast<std::uintptr_t>(data) % kSegmentAlignment;
     // Back to where the one before ended, if that leaves room.

@@ -9,6 +9,7 @@
 #include "client/checkpoint/publish.h"
 #include "client/checkpoint/target.h"
 #include "client/checkpoint/write_part.h"
+#include "client/dataset/failures.h"
 #include "libffrecord/base/random.h"
 
 namespace ffrecord::client {
@@ -49,7 +50,7 @@ class Save {
     auto published = Agree(group_, Publish(reports));
     if (published) return commit_;
     Error error = std::move(published).error();
-    if (error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded)
+    if (IsAway(error))
       error.message += "; step " + std::to_string(step_) + " may or may not be committed: list " +
                        target_.name() + " before saving it again";
     return error;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "libffrecord/base/align.h"
 #include "libffrecord/base/assert.h"
 
 namespace ffrecord::client {
@@ -13,14 +14,6 @@ constexpr std::uint64_t kRunSize = 4 * kSegmentBlockSize;
 
 // A run that is shorter is gathered with its neighbours: a copy costs less than one more write.
 constexpr std::uint64_t kOwnMemoryMin = 4 * kSegmentBlockSize;
-
-std::uint64_t RoundDown(std::uint64_t value, std::uint64_t alignment) {
-  return value / alignment * alignment;
-}
-
-std::uint64_t RoundUp(std::uint64_t value, std::uint64_t alignment) {
-  return RoundDown(value + alignment - 1, alignment);
-}
 
 }  // namespace
 
@@ -55,8 +48,8 @@ void SegmentImage::Cut() {
         break;
       data = {data.data(), data.size() + more.size()};
     }
-    const std::uint64_t begin = RoundUp(start, kSegmentBlockSize);
-    const std::uint64_t end = RoundDown(start + data.size(), kSegmentBlockSize);
+    const std::uint64_t begin = AlignUp(start, kSegmentBlockSize);
+    const std::uint64_t end = AlignDown(start + data.size(), kSegmentBlockSize);
     if (end < begin + kOwnMemoryMin) continue;
     const std::byte* memory = data.data() + (begin - start);
     if (reinterpret_cast<std::uintptr_t>(memory) % kSegmentAlignment != 0) continue;
@@ -107,7 +100,7 @@ std::span<const std::byte> SegmentImage::At(std::uint64_t offset_bytes,
   FFR_ASSERT(offset_bytes < layout_.file_size_bytes);
   if (offset_bytes < layout_.payload_size_bytes) {
     // From the beginning of its block, for a block is hashed whole.
-    const std::uint64_t block = RoundDown(offset_bytes, kSegmentBlockSize);
+    const std::uint64_t block = AlignDown(offset_bytes, kSegmentBlockSize);
     const auto bytes = Payload(block).subspan(offset_bytes - block);
     return bytes.first(std::min<std::uint64_t>(bytes.size(), size_bytes_max));
   }
@@ -121,7 +114,7 @@ std::span<const std::byte> SegmentImage::Payload(std::uint64_t offset_bytes) {
   const std::uint64_t end = std::min(offset_bytes + kSegmentBlockSize, layout_.payload_size_bytes);
   std::span<const std::byte> bytes = Contiguous(offset_bytes);
   if (bytes.size() >= kSegmentBlockSize) {
-    bytes = bytes.first(std::min(RoundDown(bytes.size(), kSegmentBlockSize), kRunSize));
+    bytes = bytes.first(std::min(AlignDown(bytes.size(), kSegmentBlockSize), kRunSize));
   } else {
     gathered_.resize(end - offset_bytes);
     Gather(offset_bytes, gathered_);

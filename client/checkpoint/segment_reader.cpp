@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "client/checkpoint/packed_files.h"
+#include "libffrecord/base/align.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/endian.h"
 #include "libffrecord/base/side_by_side.h"
@@ -25,14 +26,6 @@ constexpr std::uint64_t kInPlaceMin = 4 * kSegmentBlockSize;
 
 // In the buffer of a wave.
 constexpr std::uint64_t kPieceRoom = kPieceSize + kSegmentBlockSize;
-
-std::uint64_t RoundDown(std::uint64_t value, std::uint64_t alignment) {
-  return value / alignment * alignment;
-}
-
-std::uint64_t RoundUp(std::uint64_t value, std::uint64_t alignment) {
-  return RoundDown(value + alignment - 1, alignment);
-}
 
 }  // namespace
 
@@ -109,8 +102,8 @@ std::vector<SegmentCopy> SegmentReader::TakeInPlace(std::span<const SegmentCopy>
   std::vector<SegmentCopy> left;
   for (const SegmentCopy& copy : copies) {
     const std::uint64_t end = copy.offset_bytes + copy.size_bytes;
-    const std::uint64_t first = RoundUp(copy.offset_bytes, kSegmentBlockSize);
-    const std::uint64_t last = RoundDown(end, kSegmentBlockSize);
+    const std::uint64_t first = AlignUp(copy.offset_bytes, kSegmentBlockSize);
+    const std::uint64_t last = AlignDown(end, kSegmentBlockSize);
     const auto address = reinterpret_cast<std::uintptr_t>(copy.destination);
     const std::uint64_t alignment = files_ ? files_->alignment_bytes(copy.segment) : 1;
     if (last < first + kInPlaceMin || (address - copy.offset_bytes) % alignment != 0) {
@@ -189,7 +182,7 @@ std::vector<SegmentReader::Piece> SegmentReader::Cut(std::span<const SegmentCopy
     if (copy.size_bytes == 0) continue;
     const std::uint64_t payload = segments_[copy.segment]->segment.stored.payload_size_bytes;
     const std::uint64_t end =
-        std::min(payload, RoundUp(copy.offset_bytes + copy.size_bytes, kSegmentBlockSize));
+        std::min(payload, AlignUp(copy.offset_bytes + copy.size_bytes, kSegmentBlockSize));
     std::uint64_t at = copy.offset_bytes / kSegmentBlockSize * kSegmentBlockSize;
     if (!pieces.empty() && pieces.back().segment == copy.segment) {
       Piece& last = pieces.back();
@@ -214,7 +207,7 @@ std::vector<SegmentReader::Piece> SegmentReader::Cut(std::span<const SegmentCopy
 
 // With direct I/O a read is a multiple of the file's alignment, past the payload's end if need be.
 std::uint64_t SegmentReader::RoomFor(const Piece& piece) const {
-  return RoundUp(piece.size_bytes, files_->alignment_bytes(piece.segment));
+  return AlignUp(piece.size_bytes, files_->alignment_bytes(piece.segment));
 }
 
 Result<void> SegmentReader::ReadPieces(std::span<const Piece> pieces,

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/dataset/failures.h"
 #include "libffrecord/base/patience.h"
 #include "libffrecord/base/patient_wait.h"
 #include "libffrecord/base/process_threads.h"
@@ -23,15 +24,6 @@ constexpr auto kOthersTime = 500ms;
 // Between two looks for a newer map: because a node spoke of one, or because something failed.
 constexpr auto kNewerPause = 100ms;
 constexpr auto kFailurePause = 1'000ms;
-
-bool MayDoElsewhere(const Error& error) {
-  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded;
-}
-
-// The node cannot read what another one may.
-bool IsIll(const Error& error) {
-  return error.code == ErrorCode::kIo || error.code == ErrorCode::kCorruption;
-}
 
 // One try at one daemon, which ends as soon as it fails.
 Result<void> TryAt(net::Session& session, const Cluster::Attempt& attempt, net::Deadline until) {
@@ -93,7 +85,7 @@ class Asking {
       answer_ = std::move(answer);
       is_over_ = true;
     } else if (!answer) {
-      if (MayDoElsewhere(error_)) error_.code = answer.error().code;
+      if (IsAway(error_)) error_.code = answer.error().code;
       error_.message += (error_.message.empty() ? "" : "; ") + answer.error().message;
     }
   }
@@ -209,7 +201,7 @@ Result<void> Cluster::Run(const Attempt& attempt, net::Deadline deadline,
         // Perhaps the certificate or the keys of this node alone are wrong.
         denied = std::move(done).error();
         ++denied_count;
-      } else if (done || !MayDoElsewhere(done.error())) {
+      } else if (done || !IsAway(done.error())) {
         const bool is_ill = !done && IsIll(done.error());
         if (!is_ill && (!unknown || IsIll(*unknown)))
           last_place_.store(place, std::memory_order_relaxed);

@@ -4,6 +4,7 @@
 #include <list>
 #include <utility>
 
+#include "client/dataset/failures.h"
 #include "libffrecord/base/patience.h"
 #include "libffrecord/base/patient_wait.h"
 #include "libffrecord/base/random.h"
@@ -18,8 +19,7 @@ constexpr auto kConnectTime = 2'000ms;
 
 // Another node may do better. One that denies may have a wrong certificate or wrong keys.
 bool MayDoElsewhere(const Error& error) {
-  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded ||
-         error.code == ErrorCode::kIo || error.code == ErrorCode::kDenied;
+  return IsAway(error) || error.code == ErrorCode::kIo || error.code == ErrorCode::kDenied;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/dataset/catalog.h"
+#include "client/dataset/failures.h"
 #include "client/dataset/prefetch_hint.h"
 #include "libffrecord/base/patience.h"
 #include "libffrecord/base/random.h"
@@ -23,15 +24,6 @@ namespace {
 
 // How long the others may take to answer once one has the name.
 constexpr std::chrono::milliseconds kOthersTime{500};
-
-bool IsAway(const Error& error) {
-  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded;
-}
-
-// The daemon cannot read what it knows of the name: that says nothing of the other daemons.
-bool IsIll(const Error& error) {
-  return error.code == ErrorCode::kIo || error.code == ErrorCode::kCorruption;
-}
 
 // What one daemon says of the name.
 struct Replica {

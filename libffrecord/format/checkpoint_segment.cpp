@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "libffrecord/base/align.h"
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/cursor.h"
 
@@ -16,10 +17,6 @@ constexpr std::uint64_t kTagTrailer = 9;
 
 std::uint64_t Tagged(std::uint64_t tag, std::uint64_t number) noexcept {
   return tag << 56 | number;
-}
-
-std::uint64_t RoundUp(std::uint64_t value, std::uint64_t alignment) noexcept {
-  return (value + alignment - 1) / alignment * alignment;
 }
 
 }  // namespace
@@ -39,7 +36,7 @@ SegmentLayout LayoutOfSegment(std::uint64_t payload_size_bytes) noexcept {
   layout.block_count = (payload_size_bytes + kSegmentBlockSize - 1) / kSegmentBlockSize;
   layout.table_offset_bytes = payload_size_bytes;
   layout.table_size_bytes = layout.block_count * 8;
-  layout.file_size_bytes = RoundUp(
+  layout.file_size_bytes = AlignUp(
       layout.table_offset_bytes + layout.table_size_bytes + kSegmentTrailerSize, kSegmentAlignment);
   layout.trailer_offset_bytes = layout.file_size_bytes - kSegmentTrailerSize;
   return layout;

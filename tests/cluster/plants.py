@@ -356,19 +356,9 @@ PLANTS = [
             "if (map.version != version_) owners_.clear();",
             "",
         ),
-        (
-            "places differ by their stripe alone",
-            " &&\n           member == other.member;",
-            ";",
-        ),
     ),
     *_in(
         "name_table.cpp",
-        (
-            "the last name leaves its stripe behind",
-            "if (stripe != nullptr || found->second.replicas == replicas)",
-            "if (stripe == nullptr && found->second.replicas == replicas)",
-        ),
         (
             "members have replicas too",
             "    ReferTo(extent, 0, &place, is_new);",

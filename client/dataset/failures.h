@@ -1,0 +1,19 @@
+#pragma once
+
+#include <ffrecord/result.h>
+
+namespace ffrecord::client {
+
+// What a failure of one daemon, or of one place of a checkpoint, says of the others.
+
+// It does not answer, or not in time: the question is open.
+inline bool IsAway(const Error& error) {
+  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded;
+}
+
+// It cannot read what it has: another one may.
+inline bool IsIll(const Error& error) {
+  return error.code == ErrorCode::kIo || error.code == ErrorCode::kCorruption;
+}
+
+}  // namespace ffrecord::client
