@@ -158,9 +158,14 @@ class Build:
         """
         if suites == ("style",):
             return ["build.ninja"]
-        kinds = {test["protocol"] for test in self.tests() if test["suite"] & set(suites)}
-        programs = [str(path.relative_to(ROOT / self.folder)) for path in self.programs(*suites)]
-        return [*programs, "server/ffrecordd" if kinds == {"gtest"} else "all"]  # Some start it.
+        tests = [test for test in self.tests() if test["suite"] & set(suites)]
+        others = any(test["protocol"] != "gtest" for test in tests)
+        built = {
+            os.path.relpath(test["cmd"][0], ROOT / self.folder)
+            for test in tests
+            if test["protocol"] == "gtest" and test["depends"]
+        }
+        return [*sorted(built), "all" if others else "server/ffrecordd"]  # Some start it.
 
     def meson_test(self, *suites: str, without: Sequence[str] = (), jobs: int = 0) -> Counts:
         """Build, run the tests of `suites`, count them.
