@@ -165,15 +165,18 @@ TEST_F(ErasureTest, WhatRotsIsReadFromTheStripeAndMended) {
   StartNodes(6);
   ASSERT_TRUE(Publish("a", "ec:4+2"));
   ASSERT_TRUE(Eventually([&] { return IsInPlace("a"); }));
-  // Of one node all: of each stripe a member at most.
-  const auto files = ExtentsOf(nodes_[0]);
+  // Of one node all: of each stripe a member at most, and of one a member with data.
+  const ExtentId data = StripesOf(ManifestOf("a"))[0].members[0].id;
+  const std::string holder = *HoldersOf("a").at(data).begin();
+  Node& node = *std::ranges::find(nodes_, holder, &Node::id);
+  const auto files = ExtentsOf(node);
   ASSERT_FALSE(files.empty());
-  RestartNode(nodes_[0]);
+  RestartNode(node);
   ASSERT_TRUE(WaitForNodes(6));
   for (const fs::path& file : files) Rot(file);
   EXPECT_EQ(FaultOf("a"), "");
   // At least those that were read.
-  EXPECT_GT(Metric(nodes_[0], "ffrecord_cluster_brought_total"), 0U);
+  EXPECT_GT(Metric(node, "ffrecord_cluster_brought_total"), 0U);
   EXPECT_TRUE(Eventually([&] { return IsInPlace("a"); }));
 }
 
