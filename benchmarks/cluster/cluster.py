@@ -13,6 +13,8 @@ and caps. The clients' programs verify every checksum.
 - `repair`: a node comes back empty and pulls its extents at a capped rate.
 - `origin`: an epoch of several ranks that read an object through three nodes which fetch it, cold
   and cached, by that of the same ranks reading the store; the store's link is the narrow one.
+- `erasure`: names of class ec:4+2 by those of two replicas, published and read; an epoch that
+  begins when a node has been killed, and the next one, by one with all nodes.
 - `operations`: calls of etcd per record and per opening, by etcd's own counters.
 - `placement`, `simulator`: computations of a large cluster; the simulated one of tests/cluster.
 
@@ -33,6 +35,7 @@ import counting
 import faults
 import origins
 import repairing
+import striping
 
 Run = Callable[[harness.Settings], harness.Outcome]
 
@@ -49,6 +52,7 @@ PARTS: dict[str, Run] = {
     "writing": capped.run_writing,
     "repair": lambda settings: repairing.run_repair(settings, 4 if settings.quick else 8),
     "origin": origins.run_origin,
+    "erasure": striping.run_erasure,
     "operations": counting.run_operations,
     "placement": counting.run_placement,
     "simulator": counting.run_simulator,

@@ -3,7 +3,7 @@
 //   cluster-arm read LOCATION BATCH SEED BATCHES_PER_S
 //   cluster-arm open LOCATION COUNT
 //   cluster-arm epoch LOCATION RANKS STEPS BATCH SEED
-//   cluster-arm publish FILE LOCATION TIMEOUT_S
+//   cluster-arm publish FILE LOCATION TIMEOUT_S [COPIES DURABILITY]
 //   cluster-arm publish-origin ADDRESS LOCATION TIMEOUT_S
 //
 // `read` reads random batches until its standard input is closed, and prints a line for each: when
@@ -118,12 +118,14 @@ void ReadEpoch(const std::string& location, std::size_t ranks, std::size_t steps
               static_cast<double>(crowd.end_ns.load() - crowd.begin_ns.load()) * 1e-9);
 }
 
-void Publish(const char* file, const char* address, std::uint64_t timeout_s) {
-  const std::vector<std::filesystem::path> files{file};
+void Publish(const char* file, const char* address, std::uint64_t timeout_s, std::size_t copies,
+             std::string_view durability) {
+  const std::vector<std::filesystem::path> files(copies, file);
   ffrecord::SessionOptions options;
   options.timeout = std::chrono::seconds(timeout_s);
   const long long begin_ns = NowNs();
-  const auto published = ffrecord::client::PublishDataset(files, address, true, options, {});
+  const auto published =
+      ffrecord::client::PublishDataset(files, address, true, options, {}, durability);
   if (!published) Fail(published.error().message);
   const long long end_ns = NowNs();
   std::printf("{\"begin_ns\": %lld, \"end_ns\": %lld}\n", begin_ns, end_ns);
@@ -149,7 +151,9 @@ int main(int argc, char** argv) {
   } else if (verb == "epoch" && argc == 7) {
     ReadEpoch(argv[2], number(3), number(4), number(5), number(6));
   } else if (verb == "publish" && argc == 5) {
-    Publish(argv[2], argv[3], number(4));
+    Publish(argv[2], argv[3], number(4), 1, "");
+  } else if (verb == "publish" && argc == 7) {
+    Publish(argv[2], argv[3], number(4), number(5), argv[6]);
   } else if (verb == "publish-origin" && argc == 5) {
     PublishOrigin(argv[2], argv[3], number(4));
   } else {
