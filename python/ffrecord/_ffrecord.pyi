@@ -243,6 +243,7 @@ class BatchStream:
         first: int,
         end: int,
         epoch_end: int,
+        shuffle: bool,
         block: int,
         window: int,
         step_size: int,

@@ -159,7 +159,8 @@ class EpochOrder:
     """The order of one epoch of `count` records.
 
     Permutes all records; or, with `block` and `window`, blocks of records and then records inside
-    windows of blocks; or takes one stretch of a mixture.
+    windows of blocks; or takes one stretch of a mixture; or, without `shuffle`, the records as they
+    lie.
     """
 
     seed: int
@@ -168,6 +169,7 @@ class EpochOrder:
     block: int | None = None
     window: int | None = None
     mixture: Mixture | None = None
+    shuffle: bool = True
 
     def __post_init__(self) -> None:
         """Reject invalid arguments.
@@ -179,6 +181,8 @@ class EpochOrder:
             raise ValueError("block and window belong together: give both or neither")
         if self.mixture is not None and self.block is not None:
             raise ValueError("a mixture has an order of its own: leave out block and window")
+        if not self.shuffle and (self.mixture or self.block) is not None:
+            raise ValueError("shuffle=False leaves records where they are: no block, no mixture")
         _ = self._function
 
     def range(self, begin: int, end: int) -> Indices:
@@ -200,10 +204,12 @@ class EpochOrder:
         return np.array([self.range(p, p + 1)[0] for p in positions.tolist()], np.int64)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (self.seed, self.epoch, self.count, self.block, self.window, self.mixture)
-        return EpochOrder, arguments
+        how = (self.block, self.window, self.mixture, self.shuffle)
+        return EpochOrder, (self.seed, self.epoch, self.count, *how)
 
     def _range(self, begin: int, end: int) -> Indices:
+        if not self.shuffle:
+            return np.arange(begin, end, dtype=np.int64)
         if self.mixture is None:
             return self._function.range(begin, end)
         start = self.epoch * self.count

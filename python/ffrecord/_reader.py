@@ -299,7 +299,7 @@ class Reader(Records, Closing):
         the order, or it cannot be reached now.
         """
         order = share.order
-        if self.is_local or order.mixture is not None:
+        if self.is_local or not order.shuffle or order.mixture is not None:
             return None
         if max(share.step_size, order.block or 0, order.window or 0) >= 1 << 32:
             return None
@@ -355,6 +355,7 @@ class Reader(Records, Closing):
             first=share.first,
             end=share.end,
             epoch_end=epoch_end,
+            shuffle=order.shuffle,
             block=order.block or 0,
             window=order.window or 0,
             step_size=share.step_size,

@@ -128,7 +128,7 @@ class FFR_EXPORT RecordReader {
   // Sends the epoch plan to the daemon that serves the files, which then reads ahead until the
   // returned object is destroyed. The plan is only a prefetch hint: reads give the same bytes with
   // and without it, and the caller need not read the planned records. Returns null for local files,
-  // and if the daemon takes no hints.
+  // for records in their own order, and if the daemon takes no hints.
   //
   // Fails with kInvalidArgument if the plan does not match an epoch of these records, with
   // kConflict or kNotFound if the dataset was published again or removed since it was opened, and

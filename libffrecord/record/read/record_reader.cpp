@@ -111,7 +111,8 @@ std::size_t RecordReader::file_count() const noexcept { return impl_->indexes.si
 std::array<std::byte, 16> RecordReader::fingerprint() const noexcept { return impl_->fingerprint; }
 
 Result<std::unique_ptr<PrefetchHint>> RecordReader::HintEpoch(const EpochPlan& plan) const {
-  return impl_->hinter ? impl_->hinter(plan) : std::unique_ptr<PrefetchHint>();
+  if (!impl_->hinter || plan.in_file_order) return std::unique_ptr<PrefetchHint>();
+  return impl_->hinter(plan);
 }
 
 RecordReader::FileInfo RecordReader::file(std::size_t file_index) const {

@@ -1,6 +1,7 @@
 #include "libffrecord/record/stream/step_order.h"
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -30,6 +31,8 @@ Result<StepOrder> StepOrder::Make(const EpochPlan& plan, std::uint64_t epoch_end
   if (plan.rank >= plan.world_size)
     return refuse("rank is " + std::to_string(plan.rank) + ", must be below the world size, " +
                   std::to_string(plan.world_size));
+  if (plan.in_file_order && (plan.block != 0 || plan.window != 0))
+    return refuse("records in their order have neither block nor window");
   // The last step may go on at the epoch's start, to be as long as the others.
   const std::uint64_t end_max = record_count + plan.step_size;
   for (const auto& [first, end] : {std::pair(plan.first, plan.end), {0, epoch_end}})
@@ -73,8 +76,8 @@ Result<std::vector<std::uint64_t>> StepOrder::Indices::Of(const Step& step) {
 }
 
 Result<void> StepOrder::Indices::Turn(std::uint64_t epoch) {
-  if (epoch_ == epoch) return {};
   const EpochPlan& plan = order_.plan_;
+  if (epoch_ == epoch || plan.in_file_order) return {};
   if (plan.block != 0 || plan.window != 0)
     blocked_ = FFR_TRY(
         BlockedPermutation::Make(plan.seed, epoch, order_.record_count_, plan.block, plan.window));
@@ -86,7 +89,9 @@ Result<void> StepOrder::Indices::Turn(std::uint64_t epoch) {
 
 void StepOrder::Indices::Fill(std::uint64_t first,
                               std::span<std::uint64_t> indices) const noexcept {
-  if (blocked_)
+  if (order_.plan_.in_file_order)
+    std::iota(indices.begin(), indices.end(), first);
+  else if (blocked_)
     blocked_->Fill(first, indices);
   else
     exact_->Fill(first, indices);

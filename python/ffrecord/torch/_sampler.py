@@ -4,7 +4,7 @@ import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch.distributed
 from torch.utils import data
@@ -12,8 +12,9 @@ from torch.utils import data
 from ffrecord._order import EpochOrder, EpochShare, IndexBatch, Mixture
 from ffrecord.torch._resharding import refuse_second_share
 
-# Which specified order; format.md, "Order 1".
-_ORDER = 1
+# Which specified order: format.md, "Order 1"; 0 is that of the records.
+_ORDER, _FILE_ORDER = 1, 0
+_Last = Literal["drop", "pad", "short", "exact"]
 
 
 class Cursor(NamedTuple):
@@ -41,15 +42,18 @@ class Sampler(data.Sampler[Any]):
     def __init__(
         self,
         dataset: Sized | int,
-        global_batch: int,
+        global_batch: int | None = None,
         seed: int = 0,
         *,
+        batch_size: int | None = None,
+        shuffle: bool = True,
         block: int | None = None,
         window: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         group_size: int = 1,
-        last: Literal["drop", "pad", "short"] = "drop",
+        last: _Last | None = None,
+        drop_last: bool | None = None,
         uneven: bool = False,
     ) -> None:
         """Define the stream and this rank's share of it.
@@ -57,8 +61,12 @@ class Sampler(data.Sampler[Any]):
         Args:
             dataset: the dataset to sample, or its length. If it has a `fingerprint`, a state says
                 which data it belongs to; if it is a `mix`, its weights define the order.
-            global_batch: records of one step over all ranks.
+            global_batch: records of one step over all ranks. It defines the steps at any world
+                size; the learning rate need not change with the ranks.
             seed: 0 to 2**64 - 1.
+            batch_size: instead of `global_batch`, records of one step on each rank: as torch means
+                it, so that a step of more ranks has more records.
+            shuffle: False leaves the records in their order, as for an evaluation.
             block: records of one block, for slow disks: blocks are permuted, then records inside
                 windows of `window` blocks. None, the default, permutes all records.
             window: blocks of one window; given with `block`.
@@ -67,9 +75,13 @@ class Sampler(data.Sampler[Any]):
             group_size: consecutive ranks that get the same samples, such as a group that shares
                 tensors or a context. If such ranks are not consecutive, pass rank and world size of
                 the data-parallel group instead.
-            last: what to do with a last step of too few records: "drop"; "pad" from the start of
-                the epoch; "short". A short step with fewer records than ranks is padded to one
-                record per rank, so that no rank waits for one without data.
+            last: what to do with a last step of too few records: "drop", the default; "pad" from
+                the start of the epoch; "short". A short step with fewer records than ranks is
+                padded to one record per rank, so that no rank waits for one without data. "exact"
+                is "short" without that padding: so few records belong to the step before, in which
+                some ranks get one record more. Each record comes once, on any number of ranks, and
+                all ranks have the same number of steps: for an exact evaluation.
+            drop_last: torch's word for it: True is "drop", False "short".
             uneven: allow a global batch that is not a multiple of the ranks; their shares then
                 differ by one record.
 
@@ -78,12 +90,23 @@ class Sampler(data.Sampler[Any]):
         """
         self.count = dataset if isinstance(dataset, int) else len(dataset)
         self.fingerprint: str | None = getattr(dataset, "fingerprint", None)
-        self.global_batch = global_batch
+        if (global_batch is None) == (batch_size is None):
+            raise ValueError(
+                "give one of global_batch, records of a step over all ranks, and batch_size, those "
+                "of each rank"
+            )
+        if last is not None and drop_last is not None:
+            raise ValueError("last and drop_last say the same: give one of them")
+        if last is None:
+            last = "short" if drop_last is False else "drop"
+        self._global_batch = global_batch
+        self._batch_size = batch_size
+        self.shuffle = shuffle
         self.seed = seed
         self.block = block
         self.window = window
         self.group_size = group_size
-        self.last = last
+        self.last: _Last = last
         self.uneven = uneven
         self.mixture: Mixture | None = getattr(dataset, "mixture", None)
         self._rank = rank
@@ -93,6 +116,14 @@ class Sampler(data.Sampler[Any]):
         self.was_restored = False
         """Whether `load_state_dict` set the position, and no epoch has been counted since."""
         self._check()
+
+    @property
+    def global_batch(self) -> int:
+        """Records of one step over all ranks."""
+        if self._global_batch is not None:
+            return self._global_batch
+        assert self._batch_size is not None
+        return self._batch_size * self._ranks()
 
     @property
     def epoch(self) -> int:
@@ -139,7 +170,7 @@ class Sampler(data.Sampler[Any]):
         return {
             **mixture,
             **({"ahead": steps} if self._cursor.ahead else {}),
-            "order": _ORDER,
+            "order": _ORDER if self.shuffle else _FILE_ORDER,
             "seed": self.seed,
             "epoch": self._cursor.epoch,
             "position": self._cursor.position,
@@ -166,8 +197,11 @@ class Sampler(data.Sampler[Any]):
                 "one of the state and the dataset is a mixture and the other is not: resuming "
                 "would not continue the same stream"
             )
-        if state["order"] != _ORDER:
-            raise ValueError(f"the state is of order {state['order']}; this version knows {_ORDER}")
+        if state["order"] not in (_ORDER, _FILE_ORDER):
+            raise ValueError(
+                f"the state is of order {state['order']}; this version knows {_FILE_ORDER} and "
+                f"{_ORDER}"
+            )
         self._check_same_data(state)
         if not 0 <= state["position"] <= self.count or state["epoch"] < 0:
             raise ValueError(
@@ -176,10 +210,12 @@ class Sampler(data.Sampler[Any]):
             )
         resumed = copy.copy(self)
         resumed.seed, resumed.block, resumed.window = state["seed"], state["block"], state["window"]
+        resumed.shuffle = state["order"] == _ORDER
         if self.mixture is not None:
             resumed.mixture = self.mixture.restored(state["mixture"])
         resumed._check()
         cursor = Cursor(state["epoch"], state["position"], self._delivered_ahead(state))
+        resumed._check_last_step(cursor.position)
         resumed._move(cursor if self._steps(cursor.position) else Cursor(cursor.epoch + 1, 0))
         resumed.was_restored = True
         vars(self).update(vars(resumed))  # Together: a rejected state changes nothing.
@@ -203,7 +239,7 @@ class Sampler(data.Sampler[Any]):
 
     def identity(self) -> tuple[Any, ...]:
         """A value that differs if streams, or shares of them, differ."""
-        order = (self.seed, self.block, self.window, self.count, self.mixture)
+        order = (self.seed, self.shuffle, self.block, self.window, self.count, self.mixture)
         return (*order, self.global_batch, self.last, *self._place())
 
     def after(self, cursor: Cursor) -> Cursor:
@@ -231,9 +267,10 @@ class Sampler(data.Sampler[Any]):
         return self._delivering(self.begin())
 
     def __repr__(self) -> str:
+        how = f"seed {self.seed}" if self.shuffle else "in their order"
         return (
-            f"<ffrecord.torch.Sampler: {self.count} records, {self.global_batch} a step, seed "
-            f"{self.seed}, at epoch {self._cursor.epoch}, position {self._cursor.position}>"
+            f"<ffrecord.torch.Sampler: {self.count} records, {self.global_batch} a step, {how}, "
+            f"at epoch {self._cursor.epoch}, position {self._cursor.position}>"
         )
 
     def stream(self, start: Cursor) -> Iterator[tuple[Cursor, IndexBatch]]:
@@ -246,6 +283,7 @@ class Sampler(data.Sampler[Any]):
     def plans(self, start: Cursor) -> Iterator[tuple[Cursor, Callable[[], IndexBatch]]]:
         """Like `stream`, but with a function that makes the batch, for another thread to call."""
         rank, world_size = self._place()
+        self._check_first_step(start.position)
         cursor = start
         order = self._order(start.epoch)
         while True:
@@ -268,6 +306,7 @@ class Sampler(data.Sampler[Any]):
     def share(self, start: Cursor) -> EpochShare:
         """The indices that this rank reads from `start` to the end of its epoch."""
         rank, world_size = self._place()
+        self._check_first_step(start.position)
         last = start.position + (self._steps(start.position) - 1) * self.global_batch
         end = last + self._step_size(last, world_size)
         order = self._order(start.epoch)
@@ -279,21 +318,25 @@ class Sampler(data.Sampler[Any]):
             yield batch
 
     def _order(self, epoch: int) -> EpochOrder:
-        return EpochOrder(self.seed, epoch, self.count, self.block, self.window, self.mixture)
+        how = (self.block, self.window, self.mixture, self.shuffle)
+        return EpochOrder(self.seed, epoch, self.count, *how)
 
     def _step_size(self, position: int, world_size: int) -> int:
         """Records of the step at `position`, over all ranks."""
-        left = self.count - position
-        if left >= self.global_batch or self.last == "pad":
-            return self.global_batch
+        left, size = self.count - position, self.global_batch
+        if self.last == "exact":
+            return left if left < size + world_size else size
+        if left >= size or self.last == "pad":
+            return size
         return max(left, world_size)
 
     def _steps(self, position: int) -> int:
         """Steps from `position` to the end of its epoch."""
-        left = self.count - position
+        whole, rest = divmod(self.count - position, self.global_batch)
         if self.last == "drop":
-            return left // self.global_batch
-        return -(-left // self.global_batch)
+            return whole
+        fewest = self._place()[1] if self.last == "exact" else 1
+        return whole + (rest >= fewest)
 
     def _move(self, cursor: Cursor) -> None:
         self._next = self._cursor = cursor
@@ -301,20 +344,35 @@ class Sampler(data.Sampler[Any]):
     def _check(self) -> None:
         if self.count < 1:
             raise ValueError("the dataset is empty: there is nothing to sample")
-        if self.global_batch < 1:
-            raise ValueError(f"global_batch is {self.global_batch}; it must be positive")
+        for name, size in (("global_batch", self._global_batch), ("batch_size", self._batch_size)):
+            if size is not None and size < 1:
+                raise ValueError(f"{name} is {size}; it must be positive")
         if self.group_size < 1:
             raise ValueError(f"group_size is {self.group_size}; a group has one rank or more")
-        if self.last not in ("drop", "pad", "short"):
-            raise ValueError(f"last is {self.last!r}; it can be drop, pad, short")
-        if self.last == "drop" and self.count < self.global_batch:
+        if self.last not in get_args(_Last):
+            raise ValueError(f"last is {self.last!r}; it can be {', '.join(get_args(_Last))}")
+        self._order(0)  # Raises for an invalid seed, block or window.
+        if self._world_size is not None:
+            self._place()
+        if self._world_size is not None or self.last != "exact":
+            self._check_first_step(0)
+
+    def _check_first_step(self, position: int) -> None:
+        """Reject an epoch without steps."""
+        if self.last == "drop" and not self._steps(position):
             raise ValueError(
                 f"an epoch would be empty: {self.count} records are fewer than global_batch "
                 f"{self.global_batch}; use last='pad', last='short' or a smaller global_batch"
             )
-        self._order(0)  # Raises for an invalid seed, block or window.
-        if self._world_size is not None:
-            self._place()
+        self._check_last_step(position)
+
+    def _check_last_step(self, position: int) -> None:
+        left = self.count - position
+        if self.last == "exact" and 0 < left < (ranks := self._place()[1]):
+            raise ValueError(
+                f"{left} records are left of the epoch, for {ranks} ranks: with last='exact' each "
+                "needs one; use fewer ranks or last='short'"
+            )
 
     def _check_same_data(self, state: dict[str, Any]) -> None:
         if state["count"] != self.count:
@@ -346,6 +404,11 @@ class Sampler(data.Sampler[Any]):
         return ahead
 
     @property
+    def has_equal_steps(self) -> bool:
+        """Whether no step has more records than the others."""
+        return self.last != "exact" or self.count % self.global_batch not in range(1, self._ranks())
+
+    @property
     def world_size(self) -> int:
         """How many ranks get samples of their own."""
         return self._place()[1]
@@ -361,6 +424,14 @@ class Sampler(data.Sampler[Any]):
         """Whether the ranks get shares, or there is only one: False if each gets all on request."""
         return self.rank_count > 1 or _from_environment("WORLD_SIZE", 1) == 1
 
+    def _ranks(self) -> int:
+        """How many get samples of their own."""
+        if self.rank_count % self.group_size:
+            raise ValueError(
+                f"groups of {self.group_size} ranks do not divide a world of {self.rank_count}"
+            )
+        return self.rank_count // self.group_size
+
     def _place(self) -> tuple[int, int]:
         """Rank and number of those that get samples of their own; a step is divided among them."""
         rank, world_size = self._rank, self.rank_count
@@ -368,11 +439,7 @@ class Sampler(data.Sampler[Any]):
             rank = _from_environment("RANK", 0)
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not below the world size {world_size}")
-        if world_size % self.group_size:
-            raise ValueError(
-                f"groups of {self.group_size} ranks do not divide a world of {world_size}"
-            )
-        rank, world_size = rank // self.group_size, world_size // self.group_size
+        rank, world_size = rank // self.group_size, self._ranks()
         if self.global_batch < world_size:
             raise ValueError(
                 f"global_batch {self.global_batch} leaves some of {world_size} ranks without a "

@@ -82,6 +82,19 @@ TEST(StepOrderTest, AStepMayGoSeveralTimesAroundASmallEpoch) {
   EXPECT_EQ(Together(plan, 11, 4, 1), expected);
 }
 
+TEST(StepOrderTest, RecordsInTheirOrderAreThoseOfThePositions) {
+  const EpochPlan plan{.epoch = 3, .first = 4, .end = 9, .step_size = 3, .in_file_order = true};
+  const auto order = StepOrder::Make(plan, 12, 10);
+  ASSERT_TRUE(order);
+  StepOrder::Indices indices(order.value());
+  std::vector<std::vector<std::uint64_t>> found;
+  for (int number = 0; number < 6; ++number)
+    found.push_back(indices.Of(order.value().At(number)).value());
+  const std::vector<std::vector<std::uint64_t>> expected{{4, 5, 6}, {7, 8},    {0, 1, 2},
+                                                         {3, 4, 5}, {6, 7, 8}, {9, 0, 1}};
+  EXPECT_EQ(found, expected);
+}
+
 TEST(StepOrderTest, KnowsWhereEachShareBegins) {
   const EpochPlan plan{.seed = kSeed,
                        .epoch = 2,
@@ -105,7 +118,7 @@ TEST(StepOrderTest, KnowsWhereEachShareBegins) {
 TEST(StepOrderTest, RefusesWhatIsNoPartOfAnEpoch) {
   const EpochPlan good{.end = 10, .step_size = 4};
   EXPECT_TRUE(StepOrder::Make(good, 10, 10));
-  std::vector<EpochPlan> wrong(9, good);
+  std::vector<EpochPlan> wrong(10, good);
   wrong[0].step_size = 0;
   wrong[1].rank = 1;
   wrong[2].world_size = 0;
@@ -115,6 +128,7 @@ TEST(StepOrderTest, RefusesWhatIsNoPartOfAnEpoch) {
   wrong[6].end = ~std::uint64_t{0};
   wrong[7].block = 3;  // Without a window.
   wrong[8].first = ~std::uint64_t{0};
+  wrong[9] = {.end = 10, .block = 2, .window = 2, .step_size = 4, .in_file_order = true};
   for (std::size_t i = 0; i < wrong.size(); ++i) {
     const auto order = StepOrder::Make(wrong[i], 10, 10);
     ASSERT_FALSE(order) << i;
