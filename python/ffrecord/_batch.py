@@ -2,13 +2,17 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
+from ffrecord._formats import Format, checked, converter, table
 from ffrecord._schema import Column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Bytes = npt.NDArray[np.uint8]
 # One record: its bytes, or what a decoder made of them; in a file with a schema, values by column.
@@ -37,6 +41,9 @@ class Batch(Sequence[Sample]):
 
     If the batch was read with decoders, samples and columns are the decoded values; the block
     holds the undecoded bytes.
+
+    In another `format` than "numpy", samples and columns are what `Records.with_format` says; all
+    else, such as `data` and `records()`, is the same.
     """
 
     __slots__ = (
@@ -46,9 +53,11 @@ class Batch(Sequence[Sample]):
         "_packed",
         "_records",
         "_schema",
+        "_shown",
         "_status",
         "_values",
         "columns",
+        "format",
         "indices",
         "reasons",
     )
@@ -57,6 +66,8 @@ class Batch(Sequence[Sample]):
     """Names of the columns in sight; empty if records are just bytes."""
     indices: npt.NDArray[np.int64]
     """The index of each record, shape (n,), never negative."""
+    format: Format
+    """What samples and columns are handed out as."""
     reasons: Mapping[int, str]
     """By row, why a decoder could make nothing of a record; empty unless kept on request."""
 
@@ -67,12 +78,15 @@ class Batch(Sequence[Sample]):
         schema: _ffrecord.Schema,
         columns: tuple[Column, ...],
         names: Iterable[str] | None = None,
+        format: Format = "numpy",
     ) -> None:
         """Made by a `Reader`; callers do not create batches."""
         self._inner = inner
         self._schema = schema
         self._columns = columns
         self._values: dict[str, Values] = {}
+        self._shown: dict[str | None, Any] = {}  # In the format.
+        self.format = format
         self._packed: tuple[Bytes, npt.NDArray[np.int64]] | None = None
         self._records: list[Bytes] | None = None
         self._decoded: Decoded = {}
@@ -137,6 +151,25 @@ class Batch(Sequence[Sample]):
         if name is None:
             return self.slab, self.starts, self.sizes
         return self.slab, *self._inner.column_spans(self._number(name))
+
+    def with_format(self, format: str) -> "Batch":
+        """The same records, handed out as `format`; see `Records.with_format`."""
+        made = self.relabelled(self.indices)
+        made.format = checked(format)
+        return made
+
+    def to_arrow(self) -> "pa.Table":
+        """The columns in sight as a table of pyarrow; of plain records one column, `record`.
+
+        Numbers are not copied, but for booleans; those of a shape are of Arrow's type for tensors.
+        Bytes are large_binary, text is string. No value is null. The metadata of a field
+        name its type here, `ffrecord.type`: bf16, which Arrow lacks, is uint16.
+        """
+        if not self._columns:
+            return table([("record", self.whole, None)])
+        types = {column.name: column for column in self._columns}
+        kinds = ((name, None if name in self._decoded else types[name]) for name in self.columns)
+        return table((name, self._column(name), column) for name, column in kinds)
 
     def with_decoded(self, decoded: Decoded, reasons: Mapping[int, str]) -> "Batch":
         """The same records with decoded values; a record with a reason counts as corrupt."""
@@ -217,18 +250,24 @@ class Batch(Sequence[Sample]):
     def __getitem__(self, key: slice) -> "Batch": ...
     def __getitem__(self, key: int | str | slice) -> "Sample | Values | Batch":
         if isinstance(key, str):
-            return self._column(key)
+            return self._in_format(key)
         if isinstance(key, slice):
             return self.select(np.arange(len(self), dtype=np.int64)[key])
+        if self.format == "arrow":
+            return self.select([range(len(self))[key]]).to_arrow()
         if not self._columns:
-            return self.whole[key]
-        return {name: self._column(name)[key] for name in self.columns}
+            return self._in_format(None)[key]
+        return {name: self._in_format(name)[key] for name in self.columns}
 
     def __iter__(self) -> Iterator[Sample]:
-        if not self._columns:
-            yield from self.whole
+        if self.format == "arrow":
+            whole = self.to_arrow()
+            yield from (whole.slice(row, 1) for row in range(len(self)))
             return
-        for values in zip(*map(self._column, self.columns), strict=True):
+        if not self._columns:
+            yield from self._in_format(None)
+            return
+        for values in zip(*map(self._in_format, self.columns), strict=True):
             yield dict(zip(self.columns, values, strict=True))
 
     def __repr__(self) -> str:
@@ -240,7 +279,7 @@ class Batch(Sequence[Sample]):
         columns = [tuple(column) for column in self._columns]
         status = np.array(self.status)
         parts = (data, offsets, status, self.indices, columns, self.columns)
-        return _restore, (*parts, dict(self._decoded), dict(self.reasons))
+        return _restore, (*parts, dict(self._decoded), dict(self.reasons), self.format)
 
     def __copy__(self) -> Self:
         return self  # Nothing in it changes.
@@ -251,7 +290,19 @@ class Batch(Sequence[Sample]):
         return self._packed
 
     def _alike(self, inner: _ffrecord.Batch, indices: npt.NDArray[np.int64]) -> "Batch":
-        return Batch(inner, indices, self._schema, self._columns, self.columns)
+        return Batch(inner, indices, self._schema, self._columns, self.columns, self.format)
+
+    def _in_format(self, name: str | None) -> Any:  # noqa: ANN401 - as the format has it
+        """The values of a column, or the records for None, as they are handed out."""
+        convert = converter(self.format)
+        if convert is None:
+            return self.whole if name is None else self._column(name)
+        if name not in self._shown:
+            values = self.whole if name is None else self._column(name)
+            is_own = name is not None and name not in self._decoded
+            column = self._columns[self._number(name)] if name is not None and is_own else None
+            self._shown[name] = convert(values, column)
+        return self._shown[name]
 
     def _column(self, name: str) -> Values:
         if name in self._decoded:
@@ -301,11 +352,13 @@ def _restore(
     names: tuple[str, ...],
     decoded: Decoded,
     reasons: Mapping[int, str],
+    format: Format,
 ) -> Batch:
     schema = _ffrecord.Schema(columns)
     inner = _ffrecord.Batch.over(data, offsets[:-1], np.diff(offsets), status, schema)
     types = tuple(Column(*column) for column in columns)
-    return Batch(inner, indices, schema, types, names).with_decoded(decoded, reasons)
+    made = Batch(inner, indices, schema, types, names, format)
+    return made.with_decoded(decoded, reasons)
 
 
 def _rows(values: Values, rows: npt.NDArray[np.int64]) -> Values:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord._batch import Batch, Sample
+from ffrecord._formats import Format
 from ffrecord._order import IndexBatch, Indices
 from ffrecord._schema import Column
 from ffrecord.decode._decoder import Decode, Origin, Timed, decoded
@@ -91,6 +92,28 @@ class Records(ABC):
         """Type by column, as `Writer` takes it; empty if the records are plain bytes."""
         return {column.name: column.spelling for column in self.columns}
 
+    @property
+    def format(self) -> Format:
+        """What `read` hands values out as; see `with_format`."""
+        return "numpy"
+
+    def with_format(self, format: str) -> "Records":
+        """Return a view whose samples and columns come in another format; nothing is read.
+
+        Args:
+            format: "numpy", as `Batch` describes them; "bytes", the same with bytes and plain
+                records as `bytes`, for code that takes no arrays, such as `json.loads`; "torch",
+                numbers and bytes as tensors, bf16 as `torch.bfloat16`; "arrow", a sample as a
+                `pyarrow.Table` of one row, a column as a `pyarrow.Array`; `Batch.to_arrow` gives
+                the whole table. What a decoder made keeps its type in "bytes".
+
+        Raises:
+            ValueError: there is no such format.
+        """
+        from ffrecord._views import Formatted
+
+        return Formatted.of(self, format)
+
     def read(
         self,
         indices: npt.ArrayLike,
@@ -127,7 +150,8 @@ class Records(ABC):
                 return batch
             return decoded(batch, decode, Origin.of(indices), rows)
 
-        return self._settled(load(as_indices(indices)), load, indices, on_corrupt)
+        batch = self._settled(load(as_indices(indices)), load, indices, on_corrupt)
+        return batch if self.format == batch.format else batch.with_format(self.format)
 
     def _settled(
         self,

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord._batch import Batch
+from ffrecord._formats import Format, checked
 from ffrecord._order import EpochOrder, Indices, Mixture
 from ffrecord._reader import Reader
 from ffrecord._records import Records
@@ -60,6 +61,11 @@ class Subset(Records):
         self.choice = indices if isinstance(indices, Choice) else Choice(indices, len(source))
 
     @property
+    def format(self) -> Format:
+        """That of the source."""
+        return self.source.format
+
+    @property
     def columns(self) -> tuple[Column, ...]:
         """The columns of the source."""
         return self.source.columns
@@ -102,6 +108,77 @@ class Subset(Records):
         self.source._raise_for(int(self.choice.at(np.array([index]))[0]), status)
 
 
+class Formatted(Records):
+    """The records of `source`, handed out in another format; made by `with_format`."""
+
+    def __init__(self, source: Records, format: Format) -> None:
+        """See `Records.with_format`; the source must hand out NumPy's."""
+        super().__init__(source._max_corrupt)
+        self.source = source
+        self._format = format
+
+    @staticmethod
+    def of(source: Records, format: str) -> Records:
+        """The view, or what it would be a view of if that is in this format already."""
+        wanted = checked(format)
+        inner = source.source if isinstance(source, Formatted) else source
+        return inner if inner.format == wanted else Formatted(inner, wanted)
+
+    @property
+    def format(self) -> Format:
+        """As it was made."""
+        return self._format
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of the source."""
+        return self.source.columns
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the source: the records are the same."""
+        return self.source.fingerprint
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the source's files."""
+        return self.source.size_bytes
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """That of the source."""
+        return getattr(self.source, "mixture", None)
+
+    def probe(self, seconds: float = 0.25) -> float:
+        """See `Records.probe`."""
+        return self.source.probe(seconds)
+
+    def stats(self) -> dict[str, Any]:
+        """The statistics of the source."""
+        return {**self.source.stats(), "damaged": dict(self._damaged)}
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __repr__(self) -> str:
+        return f"<ffrecord.Formatted: {self.source!r} as {self.format}>"
+
+    def _sizes(self, wanted: Indices) -> Indices:
+        return self.source._sizes(wanted)
+
+    def _read(self, wanted: Indices) -> Batch:
+        return self.source._read(wanted)
+
+    def _in_order(self, begin: int, end: int) -> Indices:
+        return self.source._in_order(begin, end)
+
+    def _describe(self, index: int, status: int) -> str:
+        return self.source._describe(index, status)
+
+    def _raise_for(self, index: int, status: int) -> NoReturn:
+        self.source._raise_for(index, status)
+
+
 class Concat(Records):
     """Several sequences as one; made by `concat`."""
 
@@ -112,8 +189,18 @@ class Concat(Records):
             raise ValueError("the list of sequences is empty")
         if wrong := [s for s in self.sources if not isinstance(s, Records)]:
             raise TypeError(f"{wrong[0]!r} does not come from ffrecord.open or a view")
+        if len(formats := {source.format for source in self.sources}) > 1:
+            raise ValueError(
+                f"the sequences have the formats {', '.join(sorted(formats))}: use with_format on "
+                "the whole"
+            )
         super().__init__(max(source._max_corrupt for source in self.sources))
         self._ends: list[int] | None = None
+
+    @property
+    def format(self) -> Format:
+        """That of the sources."""
+        return self.sources[0].format
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -18,7 +18,8 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
     A `Batch` is collated by column, without a Python object per number: a tensor of shape
     (n, *shape) for numbers (bf16 is `torch.bfloat16`), a list of uint8 tensors for bytes, a list of
     str for utf8; records without columns become a list of uint8 tensors. Tensors of bytes are views
-    of the batch: nothing is copied, and a record that was requested twice is in memory once.
+    of the batch: nothing is copied, and a record that was requested twice is in memory once. In the
+    format "bytes", bytes are a list of `bytes`; in "arrow" the batch is a `pyarrow.Table`.
 
     Samples that a transform made are collated as by `torch.utils.data.default_collate`, except that
     arrays of unequal shapes become a list of tensors instead of an error.
@@ -51,13 +52,17 @@ def convert(sample: Any) -> Any:  # noqa: ANN401 - as the dataset makes it
 
 
 def _batch(batch: Batch) -> Any:  # noqa: ANN401 - as decoders make it
+    if batch.format == "arrow":
+        return batch.to_arrow()
     if not batch.columns:
-        return tensors(batch.whole)
+        return list(batch) if batch.format == "bytes" else tensors(batch.whole)
     types = {column.name: column for column in batch.column_types}
     return {name: _column(batch, types[name]) for name in batch.columns}
 
 
 def _column(batch: Batch, column: Column) -> Any:  # noqa: ANN401 - as decoders make it
+    if batch.format == "torch":  # They are already.
+        return batch[column.name]
     values = batch[column.name]
     if column.name in batch.decoded:
         return tensors(values)

@@ -17,6 +17,7 @@ from ffrecord import _ffrecord
 from ffrecord._reader import Reader
 from ffrecord._records import Records
 from ffrecord._stages import STAGES, Stages, numbers_of, since, summed, verdict, write_trace
+from ffrecord._views import Formatted
 from ffrecord.errors import BadArgumentError, ClosedError, DeadlineExceeded
 from ffrecord.torch._collate import collate, convert
 from ffrecord.torch._dataset import Dataset
@@ -358,6 +359,8 @@ class DataLoader(data.DataLoader[Any]):
     def _hint_epoch(self, sampler: Sampler | None, start: Cursor | None) -> "_EpochHinter | None":
         """Sends the daemon, if there is one, a prefetch hint for the rest of the epoch."""
         source = getattr(self.dataset, "source", None)
+        if isinstance(source, Formatted):
+            source = source.source
         if sampler is None or start is None or not isinstance(source, Reader) or source.is_local:
             return None
         hinter = _EpochHinter(source, sampler)

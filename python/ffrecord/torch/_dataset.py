@@ -1,12 +1,13 @@
 """Record files as map-style datasets."""
 
+import copy
 import inspect
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -150,6 +151,23 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         """Count the damaged records in a worker's `stats`; see `Records.note_damaged`."""
         self.source.note_damaged(found)
 
+    def with_format(self, format: str) -> Self:
+        """The same samples in another format; see `Records.with_format`.
+
+        Transforms get them so, and loaders keep it: the batches of `collate` have lists of `bytes`
+        with "bytes", and are a `pyarrow.Table` with "arrow"; else tensors.
+
+        Raises:
+            ValueError: there is no such format, or a subclass makes its samples itself.
+        """
+        if type(self).process is not Dataset.process:
+            raise ValueError(f"{type(self).__name__} overrides process, which takes arrays")
+        made = copy.copy(self)
+        made._source = self.source.with_format(format)
+        for name in ("reader", "stages"):
+            vars(made).pop(name, None)
+        return made
+
     def process(self, indices: Sequence[int], data: Sequence[Any]) -> Any:  # noqa: ANN401
         """Make the samples of one batch.
 
@@ -174,7 +192,11 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         """Whether samples are records as they stand in the files."""
         if type(self) is not Dataset:  # A subclass may not have called `__init__`.
             return False
-        return self.transform is None and vars(self).get("decode") is None
+        return self.transform is None and vars(self).get("decode") is None and self._is_numpys
+
+    @property
+    def _is_numpys(self) -> bool:
+        return self.source.format == "numpy"
 
     @property
     def is_plain(self) -> bool:
@@ -279,6 +301,12 @@ class Subset(Dataset):
         """The chosen records; only for an ffrecord dataset."""
         return SubsetView(self.dataset.source, self.choice)
 
+    def with_format(self, format: str) -> Self:
+        """The same samples in another format; see `Dataset.with_format`."""
+        made = copy.copy(self)
+        made.dataset = self.dataset.with_format(format)
+        return made
+
     def stats(self) -> dict[str, Any]:
         """The statistics of `dataset`, if it has any."""
         found: dict[str, Any] = getattr(self.dataset, "stats", dict)()
@@ -330,6 +358,12 @@ class ConcatDataset(Dataset):
     def source(self) -> Records:
         """All records; only for ffrecord datasets."""
         return concat([dataset.source for dataset in self.datasets])
+
+    def with_format(self, format: str) -> Self:
+        """The same samples in another format; see `Dataset.with_format`."""
+        made = copy.copy(self)
+        made.datasets = [dataset.with_format(format) for dataset in self.datasets]
+        return made
 
     def stats(self) -> dict[str, Any]:
         """The sums over the datasets that have statistics; `damaged` is by index of the whole."""

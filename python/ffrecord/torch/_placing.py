@@ -25,7 +25,8 @@ def pinned(batch: Batch) -> Batch:
     inner = _ffrecord.Batch.over(
         locked, offsets[:-1], np.diff(offsets), batch.status, batch.inner_schema
     )
-    made = Batch(inner, batch.indices, batch.inner_schema, batch.column_types, batch.columns)
+    types = batch.inner_schema, batch.column_types, batch.columns
+    made = Batch(inner, batch.indices, *types, batch.format)
     locked_values = {
         name: torch.from_numpy(values).pin_memory().numpy() if _is_array(values) else values
         for name, values in batch.decoded.items()

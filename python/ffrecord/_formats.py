@@ -1,0 +1,119 @@
+"""What the values of a batch are handed out as; see `Records.with_format`."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from ffrecord._schema import Column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Format = Literal["numpy", "bytes", "torch", "arrow"]
+
+
+def checked(format: str) -> Format:
+    """The format, if there is such a one.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    for known in get_args(Format):
+        if format == known:
+            made: Format = known
+            return made
+    raise ValueError(f"format is {format!r}; it can be {', '.join(get_args(Format))}")
+
+
+def converter(format: Format) -> "Callable[[Any, Column | None], Any] | None":
+    """Makes the values of a column, given as NumPy's, those of the format; None: they are.
+
+    The column is None for whole records and for decoded values.
+    """
+    makers: Mapping[str, Callable[[Any, Column | None], Any]] = {
+        "bytes": _as_bytes,
+        "torch": _as_tensors,
+        "arrow": as_arrow,
+    }
+    return makers.get(format)
+
+
+def _as_bytes(values: Any, column: Column | None) -> Any:  # noqa: ANN401 - as a batch has them
+    if column is not None and column.type != "bytes":
+        return values
+    return [bytes(value) if isinstance(value, np.ndarray) else value for value in values]
+
+
+def _as_tensors(values: Any, column: Column | None) -> Any:  # noqa: ANN401 - as a batch has them
+    from ffrecord.torch._collate import tensor_of, tensors  # Not without need: torch is large.
+
+    if column is not None and isinstance(values, np.ndarray):
+        return tensor_of(values, column)
+    return tensors(values)
+
+
+def as_arrow(values: Any, column: Column | None) -> "pa.Array":  # noqa: ANN401 - as a batch has them
+    """Values as an array of pyarrow: numbers without a copy, bytes and text in one block.
+
+    Values of a shape are of Arrow's type for tensors; bf16 is uint16 with the same bits.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        TypeError: Arrow has no type for what a decoder made.
+    """
+    pa = _pyarrow()
+    if isinstance(values, np.ndarray):
+        if values.ndim == 1:
+            return pa.array(values)
+        if values.dtype != np.bool_ and values.size:
+            return pa.FixedShapeTensorArray.from_numpy_ndarray(values)
+        return pa.array(values.tolist(), _nested(pa, values))
+    if all(isinstance(one, np.ndarray) and one.dtype == "u1" and one.ndim == 1 for one in values):
+        text = column is not None and column.type == "utf8"  # None of it.
+        return pa.array([], pa.large_string()) if text else _binary(pa, values)
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise TypeError(
+            f"values such as {type(values[0]).__name__} have no type of Arrow's ({error}): leave "
+            "out their decoder, or their column"
+        ) from None
+
+
+def table(columns: Iterable[tuple[str, Any, Column | None]]) -> "pa.Table":
+    """A table of pyarrow of columns with their values, as a batch has them."""
+    pa = _pyarrow()
+    arrays, fields = [], []
+    for name, values, column in columns:
+        array = as_arrow(values, column)
+        notes = {} if column is None else {"ffrecord.type": column.spelling}
+        arrays.append(array)
+        fields.append(pa.field(name, array.type, nullable=False, metadata=notes))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _pyarrow() -> Any:  # noqa: ANN401 - it has no types
+    """Not imported without need: it is large, and optional."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise ImportError("tables and the format arrow need pyarrow: pip install pyarrow") from None
+    return pyarrow
+
+
+def _binary(pa: Any, values: list[Any]) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """Laid end to end: the one copy that they need, for Arrow wants them without gaps."""
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum([value.size for value in values], out=offsets[1:])
+    block = np.concatenate(values) if values else np.empty(0, np.uint8)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(block)]
+    return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
+
+
+def _nested(pa: Any, values: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """The type of lists of fixed sizes: for booleans, of which Arrow makes no tensors."""
+    made = pa.from_numpy_dtype(values.dtype)
+    for size in reversed(values.shape[1:]):
+        made = pa.list_(made, size)
+    return made
