@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "server/cluster/row_order.h"
+
 namespace ffrecord::server::cluster {
 namespace {
 
@@ -222,6 +224,7 @@ Result<SlotMap> Place(const SlotMap& previous, std::vector<PlacedNode> nodes,
   if (!map.nodes.empty()) {
     rows.Fill();
     rows.Even();
+    EvenOrder(map);
   }
   return map;
 }

@@ -69,7 +69,12 @@ TEST(PlacementTest, RowsAreThoseOfTheGoldenVectors) {
                                 {"n5", "r3", 8},
                                 {"n6", "r3", 8}},
                                2);
-  EXPECT_EQ(DigestOf(racks), 0xa63c9a4440bfb755);
+  EXPECT_EQ(DigestOf(racks), 0xa0e01eae2e4435f8);
+
+  SlotMap grown;
+  for (const int count : {1, 2, 3, 4, 5})
+    grown = Place(grown, Nodes(count), {.row_size = 3, .allow_short = true}).value();
+  EXPECT_EQ(DigestOf(grown), 0x0dcaeabdbbc1b217);
 }
 
 // What the rules promise of any map, apart from evenness.
@@ -127,6 +132,41 @@ TEST(PlacementTest, TheOrderOfNodesGivenDoesNotMatterAndNothingMovesTwice) {
   const SlotMap again = Placed(map, nodes, 3);
   EXPECT_EQ(again.rows, map.rows);
   EXPECT_EQ(again.version, map.version + 1);
+}
+
+// Of names with so many replicas, by node.
+std::map<std::string, std::uint64_t> LoadsOf(const SlotMap& map, std::size_t replicas) {
+  std::map<std::string, std::uint64_t> loads;
+  for (const PlacedNode& node : map.nodes) loads[node.id] = 0;
+  for (std::uint32_t slot = 0; slot < kSlotCount; ++slot)
+    for (const std::uint16_t node : map.NodesOf(slot).first(replicas)) ++loads[map.nodes[node].id];
+  return loads;
+}
+
+TEST(PlacementTest, NodesThatJoinOneByOneGetTheirShareOfNamesWithFewReplicas) {
+  SlotMap map;
+  for (const int count : {1, 2, 3, 4, 5, 6, 7, 6, 5, 4, 3, 4, 5}) {
+    map = Place(map, Nodes(count), {.row_size = 3, .allow_short = true}).value();
+    for (const std::size_t replicas : {1U, 2U}) {
+      if (replicas > map.NodesOf(0).size()) continue;
+      std::vector<std::uint64_t> loads;
+      for (const auto& [id, load] : LoadsOf(map, replicas)) loads.push_back(load);
+      const auto [least, most] = std::ranges::minmax(loads);
+      EXPECT_LE(most * 8, (least + 1) * 9) << replicas << " replicas on " << count << " nodes";
+    }
+  }
+  const SlotMap again = Placed(map, Nodes(5), 3);
+  EXPECT_EQ(again.rows, map.rows);
+}
+
+TEST(PlacementTest, ANodeOfTwiceTheWeightHasTwiceAsManyFirstReplicas) {
+  SlotMap map = Placed({}, {{"n1", "d1", 1}, {"n2", "d2", 1}, {"n3", "d3", 1}}, 3);
+  map = Placed(map, {{"n1", "d1", 1}, {"n2", "d2", 1}, {"n3", "d3", 1}, {"n4", "d4", 2}}, 3);
+  const auto loads = LoadsOf(map, 1);
+  for (const char* const light : {"n1", "n2", "n3"}) {
+    EXPECT_LE(loads.at(light) * 2 * 8, (loads.at("n4") + 2) * 9) << light;
+    EXPECT_LE(loads.at("n4") * 8, (loads.at(light) + 1) * 2 * 9) << light;
+  }
 }
 
 TEST(PlacementTest, WeightsAreFollowedAsFarAsDomainsAllow) {
