@@ -73,7 +73,16 @@ ClusterView::Candidates ClusterView::CandidatesOf(std::uint32_t slot, std::size_
   const auto owners = map.OwnersByAffinity(slot, replicas != 0 ? replicas : reply.replicas);
   auto order = map.OrderOf(slot);  // It begins with them.
   std::ranges::copy(owners, order.begin());
-  return PlacesOf(order, owners.size());
+  Candidates candidates = PlacesOf(order, owners.size());
+  for (const net::ClusterMapReply::Node& node : reply.nodes) {
+    if (!node.is_up || node.state != net::MemberState::kOut || node.address.empty() ||
+        candidates.nodes.size() == net::ReplicaMap::kCandidatesMax)
+      continue;
+    const auto place = FindPlace(places, node);
+    if (place && std::ranges::find(candidates.nodes, *place) == candidates.nodes.end())
+      candidates.nodes.push_back(*place);
+  }
+  return candidates;
 }
 
 ClusterView::Candidates ClusterView::FetchersOf(std::uint32_t slot) const {

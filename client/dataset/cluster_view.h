@@ -29,7 +29,8 @@ struct ClusterView {
   std::vector<Place> places;  // Their indices are NodeIndex values.
 
   // The places of nodes that may hold extents of this slot, its owners first, as
-  // SlotMap::OwnersByAffinity has them, then the others as SlotMap::OrderOf has them, at most
+  // SlotMap::OwnersByAffinity has them, then the others as SlotMap::OrderOf has them, then those
+  // that are up although they were taken out of the cluster: one may have the last replica. At most
   // ReplicaMap::kCandidatesMax. Nodes without an address are left out.
   struct Candidates {
     std::vector<net::NodeIndex> nodes;

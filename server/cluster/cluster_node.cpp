@@ -140,7 +140,7 @@ void ClusterNode::StepAll(TimePoint now) {
   lease_.Allow(continuity_.is_checked() && !is_outdated());
   lease_.Step(now, out_);
   if (continuity_.is_checked()) mirror_.Step(now, out_);
-  names_.Step(now, slots_, out_);
+  names_.Step(now, slots_, live_, out_);
   replication_.Step(now, view_, out_);
   burial_.Step(now, view_, out_);
   leader_.Step(now, view_, out_);

@@ -158,7 +158,8 @@ void NameTable::CountReplicas() {
   uncounted_.clear();
 }
 
-void NameTable::Step(TimePoint now, const SlotsRecord& slots, Outbox& out) {
+void NameTable::Step(TimePoint now, const SlotsRecord& slots, const std::set<std::string>& live,
+                     Outbox& out) {
   if (now < next_) return;
   next_ = now + retry_;
   // By turns: those that no node has must not keep the others waiting.
@@ -168,7 +169,7 @@ void NameTable::Step(TimePoint now, const SlotsRecord& slots, Outbox& out) {
     const std::string& text = *at++;
     const Name& name = names_.at(text);
     if (name.record.body.empty() || fetched_.contains(text)) continue;
-    FetchBody fetch{name.record.body, slots.CandidatesOf(name.record.body.front().id)};
+    FetchBody fetch{name.record.body, slots.CandidatesOf(name.record.body.front().id, live)};
     fetches_.emplace(out.Ask(std::move(fetch), now + kPatience),
                      Fetch{text, name.revision, name.record.attempt});
     fetched_.insert(text);

@@ -67,7 +67,9 @@ class NameTable {
 
   // These keys have changed. What the table says of other names stays.
   void Update(const std::set<std::string>& keys, const KeyMirror& mirror);
-  void Step(TimePoint now, const SlotsRecord& slots, Outbox& out);
+  // `live`: the nodes that are up.
+  void Step(TimePoint now, const SlotsRecord& slots, const std::set<std::string>& live,
+            Outbox& out);
   bool Take(TimePoint now, const Answer& answer);
   TimePoint wake() const { return missing_.empty() ? TimePoint::max() : next_; }
 

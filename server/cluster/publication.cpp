@@ -384,7 +384,7 @@ std::string Publication::DomainOf(const View& view, const std::string& node) con
 
 // The likeliest first.
 std::vector<std::string> Publication::HoldersOf(const View& view, const ExtentId& id) const {
-  auto nodes = view.slots.CandidatesOf(id);
+  auto nodes = view.CandidatesOf(id);
   const auto place = places_.find(id);
   if (place == places_.end()) return nodes;
   const std::uint16_t owner = view.stripes.OwnerOf(view.slots.map, place->second);
@@ -440,7 +440,7 @@ void Publication::StoreBodies(TimePoint now, const View& view, Outbox& out) {
     return Step(now, view, out);
   }
   std::set<std::string> domains = body_.domains;
-  for (const std::string& node : view.slots.CandidatesOf(body_.extent.id)) {
+  for (const std::string& node : view.CandidatesOf(body_.extent.id)) {
     if (domains.size() >= replicas) break;
     const std::string domain = DomainOf(view, node);
     if (!view.IsLive(node) || domain.empty() || body_.asked.contains(node) ||

@@ -391,7 +391,8 @@ bool SlotsRecord::IsOwner(std::string_view node, const ExtentId& id, std::size_t
   return ordinal != SlotMap::kNoNode && std::ranges::find(owners, ordinal) != owners.end();
 }
 
-std::vector<std::string> SlotsRecord::CandidatesOf(const ExtentId& id) const {
+std::vector<std::string> SlotsRecord::CandidatesOf(const ExtentId& id,
+                                                   const std::set<std::string>& live) const {
   const std::uint32_t slot = SlotOf(id);
   std::vector<std::string> candidates;
   const auto add = [&](const std::string& node) {
@@ -401,6 +402,7 @@ std::vector<std::string> SlotsRecord::CandidatesOf(const ExtentId& id) const {
   if (previous)
     for (const std::uint16_t node : previous->NodesOf(slot)) add(previous->nodes[node].id);
   for (const std::uint16_t node : map.OrderOf(slot)) add(map.nodes[node].id);
+  for (const std::string& node : live) add(node);
   return candidates;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -240,8 +241,10 @@ struct SlotsRecord {
   std::vector<std::string> OwnersOf(const ExtentId& id, std::size_t replicas) const;
   // Whether the node is one of them.
   bool IsOwner(std::string_view node, const ExtentId& id, std::size_t replicas) const;
-  // All nodes, the likeliest to hold it first: the slot's row, its former row, all others.
-  std::vector<std::string> CandidatesOf(const ExtentId& id) const;
+  // All nodes, the likeliest to hold it first: the slot's row, its former row, all others of the
+  // map, then those of `live` that are not in it: a node that was taken out may have the last one.
+  std::vector<std::string> CandidatesOf(const ExtentId& id,
+                                        const std::set<std::string>& live) const;
 
   bool operator==(const SlotsRecord&) const = default;
   std::vector<std::byte> Encode() const;

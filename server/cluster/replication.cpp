@@ -106,7 +106,7 @@ bool Replication::AskForMissing(TimePoint now, const View& view, Outbox& out) {
   std::map<std::string, std::vector<ManifestExtent>> questions;
   for (const ManifestExtent& extent : found) {
     missing_.emplace(extent.id, Missing{extent, 0, {}});
-    for (const std::string& candidate : view.slots.CandidatesOf(extent.id))
+    for (const std::string& candidate : view.CandidatesOf(extent.id))
       if (candidate != view.node && view.IsLive(candidate)) questions[candidate].push_back(extent);
   }
   Ask(now, questions, 0, out);

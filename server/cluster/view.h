@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "server/cluster/continuity.h"
 #include "server/cluster/key_mirror.h"
@@ -50,6 +51,10 @@ struct View {
     };
     return std::ranges::any_of(OwnersOf(wanted).nodes, is_live) ||
            std::ranges::any_of(wanted.stripes, has_enough);
+  }
+  // Those that may hold an extent, the likeliest first; some are down.
+  std::vector<std::string> CandidatesOf(const ExtentId& id) const {
+    return slots.CandidatesOf(id, live);
   }
   bool IsLive(const std::string& other) const { return live.contains(other); }
 };

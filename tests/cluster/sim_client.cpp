@@ -208,7 +208,7 @@ std::optional<StripePlace> SimClient::PlaceOf(const Operation& operation) const 
 // The nodes for it, in their order: none that has another member of its stripe.
 std::vector<std::string> SimClient::TargetsOf(const Operation& operation) const {
   const auto& slots = world_.Slots();
-  auto nodes = slots.CandidatesOf(operation.extents[operation.extent_index].id);
+  auto nodes = slots.CandidatesOf(operation.extents[operation.extent_index].id, {});
   const auto place = PlaceOf(operation);
   if (!place) return nodes;
   const auto owner = StripeTable().OwnerOf(slots.map, *place);

@@ -91,3 +91,40 @@ def test_names_come_back_from_a_backup_and_from_the_nodes(tmp_path: Path) -> Non
             assert bytes(batch["text"][0]) == name.encode() * 300
         wait_until(lambda: not fetch_cluster(cluster.nodes[0].admin, 5.0)["frozen"])
         ffrecord.publish([tmp_path / "a.ffr"], f"{address}/d/c")
+
+
+def has_moved(cluster: LocalCluster, node: str, *, is_out: bool) -> bool:
+    """Whether the node has its share, or nothing any more, and all nodes have what is theirs."""
+    facts = [fetch_cluster(one.admin, 5.0) for one in cluster.nodes]
+    slots = [{each["id"]: each["slots"] for each in one["nodes"]}[node] for one in facts]
+    still = not any(one["moving"] or one["missing"] or one["surplus"] for one in facts)
+    held = any(path.is_file() for path in (cluster.folder / node / "extents").rglob("*"))
+    return still and is_out != held and all((count == 0) == is_out for count in slots)
+
+
+def test_what_only_a_node_has_that_was_out_in_the_backup_is_found(tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    with cluster_in(tmp_path / "cluster") as cluster:
+        address, last = cluster.address, cluster.nodes[-1].name
+        file = file_of(tmp_path, "a")
+        addresses = [f"{address}/d/{number}" for number in range(8)]
+        for one in addresses:
+            ffrecord.publish([file], one, durability="r1")
+        ok("ffrecord", "cluster", "remove", address, last, "--yes")
+        wait_until(lambda: has_moved(cluster, last, is_out=True))
+        ok("ffrecord", "cluster", "backup", address, backup)
+        ok("ffrecord", "cluster", "undrain", address, last)
+        wait_until(lambda: has_moved(cluster, last, is_out=False))
+
+        lose_etcd(cluster)
+        wait_until(lambda: is_empty_etcd_noticed(cluster))
+        ok("ffrecord", "cluster", "restore", address, backup, "--yes")
+        for one in addresses:
+            assert len(ffrecord.open(one).read(range(COUNT))) == COUNT
+        ok("ffrecord", "cluster", "confirm", address, "--yes")
+        wait_until(lambda: has_moved(cluster, last, is_out=True))
+        for one in addresses:
+            assert len(ffrecord.open(one).read(range(COUNT))) == COUNT
+    # One that is out is not waited for.
+    with cluster_in(tmp_path / "cluster") as cluster:
+        assert names_of(cluster) == [f"d/{number}" for number in range(8)]

@@ -107,7 +107,7 @@ class LocalCluster:
             process.wait()
 
     def wait_ready(self, timeout_s: float = _START_S) -> None:
-        """Return when every node has its lease and slots are placed on all of them.
+        """Return when every node has its lease and slots are placed on all that take part.
 
         Raises:
             UnavailableError: a process has ended, or it takes longer.
@@ -172,8 +172,13 @@ class LocalCluster:
             facts = fetch_cluster(node.admin, 1.0)
         except OSError:
             return False
-        placed = [one["id"] for one in facts["nodes"] if one["is_up"] and one["slots"] > 0]
-        return bool(facts["leased"]) and len(placed) >= len(self.nodes)
+        # Of those that an operator took out, no slots are expected.
+        settled = [
+            one["id"]
+            for one in facts["nodes"]
+            if one["is_up"] and (one["slots"] > 0 or one["state"] in ("draining", "out"))
+        ]
+        return bool(facts["leased"]) and len(settled) >= len(self.nodes)
 
     def _check_alive(self) -> None:
         for name, process in self._processes.items():

@@ -328,7 +328,8 @@ bool ClusterService::IsPreferredOwner(const ExtentId& id) const {
 
 std::shared_ptr<PeerRanges> ClusterService::MakePeerRanges() const {
   return std::make_shared<PeerRanges>(peers_, [this](const ExtentId& id) {
-    auto nodes = state()->slots->CandidatesOf(id);
+    const ClusterStatePtr known = state();
+    auto nodes = known->slots->CandidatesOf(id, known->NodesUp());
     std::erase(nodes, options_.node);
     return nodes;
   });

@@ -24,6 +24,13 @@ bool ClusterState::IsUp(std::string_view node) const {
   return found != nodes.end() && found->id == node && found->is_up;
 }
 
+std::set<std::string> ClusterState::NodesUp() const {
+  std::set<std::string> up;
+  for (const Node& node : nodes)
+    if (node.is_up) up.insert(node.id);
+  return up;
+}
+
 std::string ClusterState::AddressOf(std::string_view node) const {
   const auto found = std::ranges::lower_bound(nodes, node, {}, &Node::id);
   return found == nodes.end() || found->id != node ? "" : found->address;

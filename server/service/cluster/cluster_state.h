@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,7 @@ struct ClusterState {
     return found == names->end() ? nullptr : &found->second;
   }
   bool IsUp(std::string_view node) const;
+  std::set<std::string> NodesUp() const;
   // Empty: it is not known.
   std::string AddressOf(std::string_view node) const;
 };

@@ -22,7 +22,7 @@ std::vector<std::string> ClusterService::HoldersUp(const ClusterState& known,
                                                    const cluster::StripePlace& place,
                                                    const ExtentId& id) const {
   const cluster::SlotsRecord& slots = *known.slots;
-  std::vector<std::string> nodes = slots.CandidatesOf(id);
+  std::vector<std::string> nodes = slots.CandidatesOf(id, known.NodesUp());
   const auto owners = slots.map.StripeOwners(place.slot, place.member_count);
   if (owners[place.member] != SlotMap::kNoNode)
     nodes.insert(nodes.begin(), slots.map.nodes[owners[place.member]].id);

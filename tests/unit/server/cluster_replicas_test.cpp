@@ -94,6 +94,28 @@ TEST(ClusterPromisesTest, OtherBytesThanPublishedAreDroppedAndPulled) {
   EXPECT_TRUE(std::ranges::any_of(pulls, [&](const auto& pull) { return pull.extent == owned; }));
 }
 
+// As after the metadata was put back to a state in which it was out already, and its slots with it.
+TEST(ClusterPromisesTest, ANodeThatWasTakenOutAndIsUpMayHaveTheLastReplica) {
+  OneNode one;
+  const auto owned = one.ExtentOf(true, 21);
+  one.Put(Key(kMemberKeys, "n9"), MemberRecord{MemberRecord::State::kOut, 1, "d-n9"}.Encode());
+  one.Put(Key(kNodeKeys, "n9"), NodeRecord{1, 0, ""}.Encode());
+  one.Publish("set", {owned}, 2, 31);
+  for (int round = 0; round < 3; ++round) {
+    one.Run(1s);
+    one.Answer<AskHoldings>([&](const AskHoldings& question) {
+      const Holding holding = question.node == "n9" ? Holding::kHeld : Holding::kAbsent;
+      return Result<Holdings>(Holdings(question.extents.size(), holding));
+    });
+  }
+
+  const auto pulls = one.Asked<PullExtent>();
+  ASSERT_FALSE(pulls.empty());
+  EXPECT_EQ(pulls.front().extent, owned);
+  EXPECT_EQ(pulls.front().nodes, std::vector<std::string>{"n9"});
+  EXPECT_TRUE(one.node->view().names.Find("set"));
+}
+
 // Repair and removal of replicas, a few at a time.
 class ClusterBatchesTest : public testing::Test {
  protected:
