@@ -1,6 +1,6 @@
 """Goal: no training framework makes ranks see less, or more, than their share of each epoch.
 
-Method: stand-ins that treat a loader as the frameworks do, without them; test_frameworks.py has the
+Method: stand-ins that treat a loader as the frameworks do, without them; tests/frameworks has the
 real ones. Two ranks are two samplers.
 """
 

@@ -1,7 +1,7 @@
 """Goal: what others put around a loader finds its place again, and gives each rank its share.
 
 Method: an epoch is broken off and resumed by the means of each; two ranks go through one. A
-framework that is not installed is skipped; test_resharding.py has stand-ins for it.
+framework that is not installed is skipped; tests/python/test_resharding.py has stand-ins for it.
 """
 
 import itertools

@@ -1,0 +1,26 @@
+"""Goal: with the Trainer, ranks see each record once an epoch, and resume at the next, at any size.
+
+Method: the tutorial's own script, on real ranks.
+"""
+
+from pathlib import Path
+
+import pytest
+from tutorial import check_exact, replace_in, run, write_script
+
+pytest.importorskip("accelerate")
+pytest.importorskip("transformers")
+PRELOAD = ("transformers.trainer",)
+
+
+@pytest.mark.parametrize(("stop", "saved", "worlds"), [(9, 7, (2, 1)), (15, 14, (3,))])
+def test_a_trainer_stopped_in_an_epoch_goes_on_at_the_next_record(
+    stop: int, saved: int, worlds: tuple[int, ...], tmp_path: Path
+) -> None:
+    script = write_script("huggingface-trainer.md", "train.py", tmp_path)
+    before = run(script, 2, str(stop)).steps()
+    assert len(before) == stop
+
+    replace_in(script, "checkpoint-7", f"checkpoint-{saved}")
+    for world in worlds:
+        check_exact(before[:saved] + run(script, world, "0", "resume").steps())
