@@ -323,6 +323,9 @@ def frameworks_python() -> pathlib.Path | None:
     install = (python, "-m", "pip", "install", "--quiet", "--no-deps", "-r", listed)
     if run(*install, environment={"PIP_DISABLE_PIP_VERSION_CHECK": "1"}):
         return None
+    launcher = FRAMEWORKS / "bin" / "torchrun"  # The one of .venv would run .venv's Python.
+    launcher.write_text(f'#!/bin/sh\nexec "{python}" -m torch.distributed.run "$@"\n')
+    launcher.chmod(0o755)
     shutil.copy(listed, stamp)
     return python
 
@@ -332,7 +335,8 @@ def frameworks_suite() -> Counts:
     python = frameworks_python()
     if python is None:
         return failure("tests/frameworks/requirements.txt", "was not installed, see above")
-    return pytest_suite("tests/frameworks", INSTALLED, name="all-frameworks", python=python)
+    environment = INSTALLED | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
+    return pytest_suite("tests/frameworks", environment, name="all-frameworks", python=python)
 
 
 def fuzz_suite() -> Counts:
