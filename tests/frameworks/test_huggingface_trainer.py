@@ -24,3 +24,18 @@ def test_a_trainer_stopped_in_an_epoch_goes_on_at_the_next_record(
     replace_in(script, "checkpoint-7", f"checkpoint-{saved}")
     for world in worlds:
         check_exact(before[:saved] + run(script, world, "0", "resume").steps())
+
+
+def test_the_trainers_own_loader_fills_up_the_last_batch_and_reads_each_record(
+    tmp_path: Path,
+) -> None:
+    script = write_script("huggingface-trainer.md", "train.py", tmp_path)
+    replace_in(script, "def get_train_dataloader", "def unused")
+    replace_in(script, "label.", "labels.")
+    replace_in(script, "(self, label)", "(self, labels)")  # As its collator calls them.
+
+    steps = run(script, 2, "0").steps()
+
+    labels = [label for epoch, batch in steps if epoch == 0 for label in batch]
+    assert set(labels) == set(range(125))  # None is lost,
+    assert len(labels) > 125  # but accelerate repeats some, as the page says.

@@ -1,6 +1,6 @@
 """Goal: the pages on frameworks work as their readers use them, with torchrun.
 
-Method: all their commands are run; tests/python/test_docs.py, which is quick, runs only their Python.
+Method: all their commands are run; tests/python/test_docs.py, which is quick, runs their Python.
 """
 
 import os
@@ -15,6 +15,7 @@ PAGES = {
     "accelerate.md": "accelerate",
     "lightning.md": "pytorch_lightning",
     "huggingface-trainer.md": "transformers",
+    "torchdata.md": "torchdata",
 }
 
 

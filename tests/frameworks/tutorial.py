@@ -50,6 +50,7 @@ def _rank(rank: int, world: int, port: int, script: str, arguments: tuple[str, .
     os.environ.update({name: str(value) for name, value in names.items()})
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_RUN_ID="test")
     os.environ.update(OMP_NUM_THREADS="1", GROUP_RANK="0", ROLE_RANK=str(rank))
+    mp.set_start_method("fork", force=True)  # As in a process that torchrun has started.
     os.chdir(Path(script).parent)
     sys.argv = [script, *arguments]
     with open(f"printed{rank}", "w") as printed, contextlib.redirect_stdout(printed):
