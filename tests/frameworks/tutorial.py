@@ -90,10 +90,19 @@ def run(script: Path, world: int, *arguments: str) -> Run:
     assert context is not None
     while not context.join():
         pass
-    printed = [(script.parent / f"printed{rank}").read_text() for rank in range(world)]
-    return Run(
-        [[(int(e), [int(n) for n in ns.split()]) for e, ns in SEEN.findall(p)] for p in printed]
-    )
+    return Run(read_printed(script.parent, world))
+
+
+def read_printed(folder: Path, world: int) -> list[list[tuple[int, list[int]]]]:
+    """The epoch and labels of each batch, by rank."""
+    printed = [(folder / f"printed{rank}").read_text() for rank in range(world)]
+    return [
+        [
+            (int(epoch), [int(label) for label in labels.split()])
+            for epoch, labels in SEEN.findall(p)
+        ]
+        for p in printed
+    ]
 
 
 def expected() -> list[tuple[int, list[int]]]:
