@@ -16,6 +16,7 @@ PAGES = {
     "lightning.md": "pytorch_lightning",
     "huggingface-trainer.md": "transformers",
     "torchdata.md": "torchdata",
+    "huggingface-datasets.md": "datasets",
 }
 
 

@@ -30,12 +30,12 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
     if isinstance(samples, Batch):
         return _batch(samples)
     if isinstance(samples, Mapping):
+        names = ", ".join(map(str, samples))
         raise TypeError(
-            f"collate takes the samples of a batch, and got one with {', '.join(map(str, samples))}"
-            ": the loader has no batch sampler, or a framework has dropped it, as Ray does with "
-            "torch's own DataLoader. Use ffrecord.torch.DataLoader(dataset, batch_sampler=sampler); "
-            "for a dataset that makes whole batches, "
-            "collate_fn=torch.utils.data.default_convert"
+            f"collate takes the samples of a batch, and got one with {names}: the loader has no "
+            "batch sampler, or a framework has dropped it, as Ray does with torch's own. Use "
+            "ffrecord.torch.DataLoader(dataset, batch_sampler=sampler); for a dataset that makes "
+            "whole batches, collate_fn=torch.utils.data.default_convert"
         )
     first: Any = samples[0]
     rows: Sequence[Any] = samples
