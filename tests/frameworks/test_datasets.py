@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tutorial import framework
 
 import ffrecord
 from ffrecord.torch import DataLoader, Dataset, Sampler
 
-datasets = pytest.importorskip("datasets")
+datasets = framework("datasets")
 from ffrecord.huggingface import from_huggingface, to_huggingface  # noqa: E402
 
 

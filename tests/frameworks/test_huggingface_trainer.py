@@ -6,10 +6,10 @@ Method: the tutorial's own script, on real ranks.
 from pathlib import Path
 
 import pytest
-from tutorial import check_exact, replace_in, run, write_script
+from tutorial import check_exact, framework, replace_in, run, write_script
 
-pytest.importorskip("accelerate")
-pytest.importorskip("transformers")
+framework("accelerate")
+framework("transformers")
 PRELOAD = ("transformers.trainer",)
 
 

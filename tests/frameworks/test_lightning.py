@@ -6,9 +6,9 @@ Method: the tutorial's own scripts, on real ranks; and what users forget.
 from pathlib import Path
 
 import pytest
-from tutorial import check_exact, replace_in, run, write_script
+from tutorial import check_exact, framework, replace_in, run, write_script
 
-pytest.importorskip("pytorch_lightning")
+framework("pytorch_lightning")
 PRELOAD = ("pytorch_lightning",)
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tutorial import ROOT
+from tutorial import ROOT, framework
 
 PAGES = {
     "accelerate.md": "accelerate",
@@ -17,12 +17,13 @@ PAGES = {
     "huggingface-trainer.md": "transformers",
     "torchdata.md": "torchdata",
     "huggingface-datasets.md": "datasets",
+    "grain.md": "grain",
 }
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
-    pytest.importorskip(PAGES[page])
+    framework(PAGES[page])
     text = (ROOT / "docs" / "tutorials" / page).read_text()
     (tmp_path / page).write_text(text.replace("```shell\n", "```sh\n"))
 

@@ -8,10 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from tutorial import Run, check_exact, read_printed, replace_in, write_script
+from tutorial import Run, check_exact, framework, read_printed, replace_in, write_script
 
-pytest.importorskip("ray.train")
+framework("ray.train")
 # Nothing is reported to anybody, and no token is left in the home folder.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 

@@ -6,9 +6,9 @@ Method: the tutorial's own script, on real ranks, with worker processes.
 from pathlib import Path
 
 import pytest
-from tutorial import check_exact, run, write_script
+from tutorial import check_exact, framework, run, write_script
 
-pytest.importorskip("torchdata.stateful_dataloader")
+framework("torchdata.stateful_dataloader")
 PRELOAD = ("torchdata.stateful_dataloader",)
 
 

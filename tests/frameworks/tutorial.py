@@ -5,6 +5,7 @@ print `epoch 0: 5 7 9` for each batch.
 """
 
 import contextlib
+import importlib
 import os
 import re
 import runpy
@@ -12,7 +13,9 @@ import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch.multiprocessing as mp
 
 import ffrecord
@@ -23,6 +26,16 @@ GLOBAL_BATCH = 12
 STEPS = -(-RECORDS // GLOBAL_BATCH)
 SEEN = re.compile(r"^epoch (\d+):((?: \d+)*)$", re.MULTILINE)
 SCRIPT = r'^```python title="{}"\n(.*?)^```$'
+
+
+def framework(name: str) -> Any:  # noqa: ANN401 - a module
+    """Import a framework; skip the tests if it is not installed, but not if it is broken."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0]:
+            raise
+        pytest.skip(f"{error.name} is not installed", allow_module_level=True)
 
 
 def write_script(page: str, name: str, folder: Path) -> Path:
