@@ -3,14 +3,16 @@
 Method: the tutorial's own script, on real ranks.
 """
 
+import shutil
 from pathlib import Path
 
 import pytest
-from tutorial import check_exact, framework, replace_in, run, write_script
+from tutorial import check_exact, expected, framework, replace_in, run, write_script
 
 framework("accelerate")
 framework("transformers")
 PRELOAD = ("transformers.trainer",)
+CALLBACK = "from ffrecord.torch.huggingface import CheckpointCallback"
 
 
 @pytest.mark.parametrize(("stop", "saved", "worlds"), [(9, 7, (2, 1)), (15, 14, (3,))])
@@ -24,6 +26,27 @@ def test_a_trainer_stopped_in_an_epoch_goes_on_at_the_next_record(
     replace_in(script, "checkpoint-7", f"checkpoint-{saved}")
     for world in worlds:
         check_exact(before[:saved] + run(script, world, "0", "resume").steps())
+
+
+@pytest.mark.parametrize(("stop", "worlds"), [(7, (2, 1)), (15, (3,))])
+def test_our_callback_goes_on_at_the_next_record(
+    stop: int, worlds: tuple[int, ...], tmp_path: Path
+) -> None:
+    script = write_script("huggingface-trainer.md", "train.py", tmp_path)
+    replace_in(script, "from ffrecord.torch import", f"{CALLBACK}\nfrom ffrecord.torch import")
+    replace_in(script, "save_steps=7", 'save_strategy="no"')
+    ours = 'callbacks=[CheckpointCallback("run", every_steps=5)]'
+    replace_in(script, 'Dataset("numbers.ffr"))', f'Dataset("numbers.ffr"), {ours})')
+    replace_in(script, '"saved/checkpoint-7" if resume else None', "None")
+    before = [labels for _, labels in run(script, 2, str(stop)).steps()]
+    assert len(before) == stop
+    shutil.copytree(tmp_path / "run", tmp_path / "kept")
+
+    for world in worlds:
+        shutil.rmtree(tmp_path / "run")
+        shutil.copytree(tmp_path / "kept", tmp_path / "run")
+        after = [labels for _, labels in run(script, world, "0").steps()]
+        assert before + after == [labels for _, labels in expected()]
 
 
 def test_the_trainers_own_loader_fills_up_the_last_batch_and_reads_each_record(

@@ -25,6 +25,18 @@ def test_a_trainer_stopped_in_an_epoch_goes_on_at_the_next_record(
         check_exact(before[:saved] + run(script, world, "0", "resume").steps())
 
 
+def test_a_trainer_with_our_checkpoints_goes_on_at_the_next_record(tmp_path: Path) -> None:
+    script = write_script("lightning.md", "train.py", tmp_path)
+    ours = "from ffrecord.torch.lightning import CheckpointIO"
+    replace_in(script, "from ffrecord.torch import", f"{ours}\nfrom ffrecord.torch import")
+    replace_in(script, "logger=False,", "logger=False, plugins=[CheckpointIO()],")
+    before = run(script, 2, "9").steps()
+    assert (tmp_path / "saved" / "step=7.ckpt").is_dir()
+
+    for world in (1, 3):
+        check_exact(before[:7] + run(script, world, "0", "resume").steps())
+
+
 @pytest.mark.parametrize(("stop", "world"), [(7, 2), (13, 3)])
 def test_fabric_goes_on_from_the_state_of_the_loader(stop: int, world: int, tmp_path: Path) -> None:
     script = write_script("lightning.md", "fabric.py", tmp_path)
