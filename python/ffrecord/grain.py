@@ -7,7 +7,6 @@ pipeline = (
 """
 
 import operator
-import os
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from ffrecord._batch import Batch
 from ffrecord._locations import Where
 from ffrecord._reader import Reader
+from ffrecord._records import Records
 from ffrecord.decode._decoder import Decode
 
 __all__ = ["DataSource"]
@@ -32,7 +32,7 @@ class DataSource:
 
     def __init__(
         self,
-        where: Where,
+        where: Where | Records,
         *,
         columns: Sequence[str] | None = None,
         decode: Decode | None = None,
@@ -41,17 +41,22 @@ class DataSource:
         """Store the arguments; open nothing yet.
 
         Args:
-            where: as for `ffrecord.open`: files, folders, a daemon, a store.
+            where: as for `ffrecord.open`: files, folders, a daemon, a store; or a reader or a view
+                in the format "numpy", such as a `mix`, which keeps its options.
             columns: those to give out; by default all.
             decode: decoders by column; see `ffrecord.decode`.
             options: of `ffrecord.open`.
         """
-        self._reader = Reader(where, **options)
+        if isinstance(where, Records) and options:
+            raise ValueError(f"give {', '.join(options)} where {where!r} was opened")
+        if isinstance(where, Records) and where.format != "numpy":
+            raise ValueError(f"{where!r} has the format {where.format}; Grain takes numpy")
+        self._records = where if isinstance(where, Records) else Reader(where, **options)
         self._columns = None if columns is None else tuple(columns)
         self._decode = decode
 
     def __len__(self) -> int:
-        return len(self._reader)
+        return len(self._records)
 
     def __getitem__(self, record_key: SupportsIndex) -> Any:  # noqa: ANN401 - a dict or bytes
         """One record."""
@@ -60,13 +65,13 @@ class DataSource:
     def __getitems__(self, record_keys: Sequence[SupportsIndex]) -> list[Any]:
         """Many records, read in one submission."""
         batch = self._batch([operator.index(key) for key in record_keys])
-        if not batch.columns:
-            return list(batch) if self._decode else [record.tobytes() for record in batch]
         types = {column.name: column.type for column in batch.column_types}
         views = {name for name in batch.columns if types[name] == "bytes"} - set(batch.decoded)
+        if not batch.columns:
+            return list(batch) if None in batch.decoded else [one.tobytes() for one in batch]
         return [
-            # A view that is kept would keep the whole batch.
-            {name: v.tobytes() if name in views else v for name, v in record.items()}
+            # Copies: a view that is kept would keep the whole batch.
+            {name: one.tobytes() if name in views else one for name, one in record.items()}
             for record in batch
         ]
 
@@ -90,13 +95,14 @@ class DataSource:
 
     def __repr__(self) -> str:
         columns = "" if self._columns is None else f", columns={list(self._columns)}"
-        return f"ffrecord.grain.DataSource({self._reader.fingerprint}{columns})"
+        return f"ffrecord.grain.DataSource({self._records.fingerprint}{columns})"
 
     @property
     def paths(self) -> list[str]:
-        """Names of the files."""
-        return [os.fspath(file.name) for file in self._reader.files]
+        """Names of the files; none of a view."""
+        files = self._records.files if isinstance(self._records, Reader) else ()
+        return [file.name for file in files]
 
     def _batch(self, indices: npt.ArrayLike) -> Batch:
-        batch = self._reader.read(indices, decode=self._decode)
+        batch = self._records.read(indices, decode=self._decode)
         return batch if self._columns is None else batch.only(self._columns)

@@ -137,7 +137,7 @@ def _type_of(name: str, feature: Any) -> str:  # noqa: ANN401 - `datasets` has m
 
 def _value(name: str, row: int, value: Any, is_file: bool) -> Any:  # noqa: ANN401 - as it is
     """What a row holds, as a writer takes it."""
-    if value is None:
+    if value is None or (is_file and value["bytes"] is None and value["path"] is None):
         raise ValueError(
             f"column '{name}' is null in row {row}, and a record has a value in each column: "
             "fill it with dataset.map, or leave such rows out with dataset.filter"
@@ -151,13 +151,24 @@ def _value(name: str, row: int, value: Any, is_file: bool) -> Any:  # noqa: ANN4
 def _features_of(reader: Reader) -> Any:  # noqa: ANN401 - datasets.Features
     """The features that are stored in the files; else those that the schema implies."""
     columns = reader.columns
-    if stored := reader.metadata().get(_FEATURES) if len(reader.files) else None:
-        features = datasets.Features.from_dict(json.loads(stored))
-        if list(features) == [column.name for column in columns]:
-            return features
+    if columns and (stored := _stored_features(reader)) is not None:
+        return stored
     if not columns:
         return datasets.Features({_RECORD: datasets.Value("binary")})
     return datasets.Features({column.name: _feature_of(column) for column in columns})
+
+
+def _stored_features(reader: Reader) -> Any:  # noqa: ANN401 - datasets.Features, or None
+    """The features in the first file's metadata, if they describe the records that are there."""
+    stored = reader.metadata().get(_FEATURES) if len(reader.files) else None
+    if stored is None:
+        return None
+    try:
+        features = datasets.Features.from_dict(json.loads(stored))
+        schema = {name: _type_of(name, feature) for name, feature in features.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None  # Whoever wrote the file may have written anything there.
+    return features if schema == reader.schema else None
 
 
 def _feature_of(column: Column) -> Any:  # noqa: ANN401 - `datasets` has many

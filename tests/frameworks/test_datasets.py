@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 from tutorial import framework
@@ -114,6 +115,47 @@ def test_files_that_were_not_made_from_datasets_have_the_features_of_their_schem
     expected = {"a": -3, "b": 1.0, "c": [1, 2], "d": [[[1] * 3] * 2], "e": b"x", "f": "y"}
     assert list(found) == [expected, expected]
     assert to_huggingface(tmp_path / "*.ffr", streaming=True).num_shards == 2
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"",
+        b"[1]",
+        b'{"a": 3}',
+        b'{"a": {"_type": "Nothing"}}',
+        b'{"a": {"dtype": "string", "_type": "Value"}}',
+        b'{"b": {"dtype": "int64", "_type": "Value"}}',
+        b"[" * 100_000,
+        b"\xff",
+    ],
+)
+def test_features_in_a_file_that_do_not_fit_its_records_are_not_used(
+    stored: bytes, tmp_path: Path
+) -> None:
+    metadata = {"huggingface.features": stored}
+    with ffrecord.Writer(tmp_path / "a.ffr", {"a": "i64"}, metadata=metadata) as writer:
+        writer.write({"a": 5})
+
+    assert list(to_huggingface(tmp_path / "a.ffr")) == [{"a": 5}]
+
+
+def test_an_image_with_neither_bytes_nor_a_path_is_refused(tmp_path: Path) -> None:
+    features = datasets.Features({"a": datasets.Image()})
+    table = pa.table([[{"bytes": None, "path": None}]], schema=features.arrow_schema)
+    dataset = datasets.Dataset(table, datasets.DatasetInfo(features=features))
+
+    with pytest.raises(ValueError, match="column 'a' is null in row 0"):
+        from_huggingface(dataset, tmp_path / "a.ffr")
+
+
+def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
+    dataset = datasets.Dataset.from_dict({"a": [1]})
+    from_huggingface(dataset, tmp_path / "a.ffr")
+
+    with pytest.raises(ffrecord.ConflictError):
+        from_huggingface(dataset, tmp_path / "a.ffr")
+    from_huggingface(dataset, tmp_path / "a.ffr", replace=True)
 
 
 def test_a_file_that_was_written_anew_is_not_taken_from_the_cache(tmp_path: Path) -> None:

@@ -108,6 +108,18 @@ def test_a_source_is_small_to_send_and_has_only_the_columns_named(path: Path) ->
     assert repr(sent) == repr(source) != repr(DataSource(path))
 
 
+def test_a_view_is_a_source_with_the_options_it_was_opened_with(path: Path) -> None:
+    both = DataSource(ffrecord.concat([ffrecord.open(path), ffrecord.open(path)]))
+
+    assert len(both) == 2 * COUNT
+    assert both[COUNT + 3]["label"] == 3
+    assert both.paths == [str(path), str(path)]
+    with pytest.raises(ValueError, match=r"give timeout_s where .* was opened"):
+        DataSource(ffrecord.open(path), timeout_s=1.0)
+    with pytest.raises(ValueError, match="has the format arrow; Grain takes numpy"):
+        DataSource(ffrecord.open(path).with_format("arrow"))
+
+
 def test_an_index_beyond_the_end_and_a_column_that_is_not_there_are_named(path: Path) -> None:
     with pytest.raises(IndexError, match="125"):
         DataSource(path).read([125])
@@ -127,7 +139,7 @@ def test_plain_bytes_are_bytes_and_decoded_ones_are_arrays(tmp_path: Path) -> No
 
     assert DataSource(tmp_path / "b.ffr")[0] == file.getvalue()
     decoded = DataSource(tmp_path / "b.ffr", decode=Image(4))[0]
-    assert decoded.shape[-3:] in ((3, 4, 4), (4, 4, 3))
+    assert sorted(decoded.shape) == [3, 4, 4]
 
 
 def test_jax_takes_columns_by_dlpack(path: Path) -> None:
