@@ -28,6 +28,11 @@ RUN = sorted(
     for page in (ROOT / "docs").rglob("*.md")
     if re.search(r"^```(python|sh)\b", page.read_text(), re.MULTILINE) and page.name != "packing.md"
 )
+# A page that imports one of these is skipped where it is not installed.
+PACKAGES = (
+    *("torch", "PIL", "accelerate", "pytorch_lightning", "transformers"),
+    *("torchdata", "datasets", "ray", "grain", "jax", "tensorflow"),
+)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -111,7 +116,7 @@ def test_the_blocks_of_a_page_run_and_print_what_they_say(
     for command in ("ffrecord", "ffrecord-pack", "ffrecordd", "torchrun"):
         if re.search(rf"^{command} ", text, re.MULTILINE) and shutil.which(command) is None:
             pytest.skip(f"{command} is not installed")
-    for package in ("torch", "PIL"):
+    for package in PACKAGES:
         if re.search(rf"^(import|from) ({package}|ffrecord.{package})\b", text, re.MULTILINE):
             pytest.importorskip(package)
 

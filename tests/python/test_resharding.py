@@ -1,6 +1,6 @@
 """Goal: no training framework makes ranks see less, or more, than their share of each epoch.
 
-Method: stand-ins that treat a loader as the frameworks do, without them; test_frameworks.py has the
+Method: stand-ins that treat a loader as the frameworks do, without them; tests/frameworks has the
 real ones. Two ranks are two samplers.
 """
 
@@ -128,6 +128,29 @@ def test_wrappers_that_shard_nothing_or_what_is_whole_are_let_through(path: Path
     whole = [Sampler(COUNT, 20, rank=0, world_size=1) for _ in range(2)]  # Left to the other.
     shards = [BatchSamplerShard(sampler, 2, rank) for rank, sampler in enumerate(whole)]
     assert [list(map(list, shard)) for shard in shards] == [expected()[::2], expected()[1::2]]
+
+
+class Trainer:
+    """transformers', from 5.4 to 5.16: tells only the loader that skips, if it has `set_epoch`."""
+
+    def _run_epoch(self, loader: DataLoader, epoch: int) -> list[Any]:
+        skipping = data.DataLoader(
+            loader.dataset,
+            batch_sampler=SkipBatchSampler(loader.batch_sampler),
+            collate_fn=loader.collate_fn,
+        )
+        return [batch for batch in skipping]
+
+
+def test_a_trainer_that_resumes_in_another_epoch_is_told_what_to_install(path: Path) -> None:
+    loader = loader_of(path)
+
+    with pytest.raises(RuntimeError, match=r"resumes in epoch 1, .* 'transformers>=5\.17'"):
+        Trainer()._run_epoch(loader, 1)
+
+    loader.batch_sampler.set_epoch(1)  # As later ones do.
+    assert Trainer()._run_epoch(loader, 1) != []
+    assert Trainer()._run_epoch(loader_of(path), 0) != []
 
 
 def test_frameworks_find_that_the_loader_is_for_several_ranks(

@@ -99,6 +99,17 @@ def test_torchs_own_loader_gives_the_order_under_any_start_method(path: Path, me
     assert labels(loader) == expected()
 
 
+def test_collate_that_gets_one_sample_says_who_has_lost_the_batch_sampler(path: Path) -> None:
+    # What Ray's prepare_data_loader makes of torch's loader with a batch sampler.
+    dataset = Dataset(path)
+    theirs = data.DataLoader(
+        dataset, batch_size=None, sampler=data.SequentialSampler(dataset), collate_fn=collate
+    )
+
+    with pytest.raises(TypeError, match=r"Use ffrecord.torch.DataLoader\(dataset, batch_sampler"):
+        next(iter(theirs))
+
+
 def test_torchs_own_collate_takes_batches_of_numbers(path: Path) -> None:
     dataset = Dataset(path, columns=["label", "x"])
 

@@ -59,7 +59,7 @@ ROOMS = (
         ("python/ffrecord/torch/",),
         python=(
             *("test_loader*.py", "test_torch.py", "test_sampler.py", "test_resharding.py"),
-            *("test_frameworks.py", "test_lent_memory.py", "test_shared_memory.py"),
+            *("test_lent_memory.py", "test_shared_memory.py"),
             *("test_read_ahead.py", "test_checkpoint_dcp.py", "test_checkpoint_t*.py"),
         ),
     ),

@@ -50,6 +50,8 @@ IDLE = str(ROOT / "tools" / "dev" / "idle")
 SEED = "1"
 # Of Meson: tests that measure short times.
 ALONE_SUITES = ("alone-unit", "alone-conformance")
+# Of tests/frameworks: those whose packages setup installs.
+TRAINING = ("test_accelerate.py", "test_lightning.py")
 # Python's tests wait for daemons, workers and time limits. A file's tests stay in one process.
 IN_PROCESSES = ("-n", "3", "--dist", "loadfile")
 # Suites whose tests run threads of their own: they are run under ThreadSanitizer.
@@ -246,12 +248,13 @@ def pytest_suite(
     *options: str,
     files: Sequence[str] = (),
     name: str = "",
+    python: pathlib.Path = BIN / "python",
 ) -> Counts:
     """Run pytest over one folder, or over those files of it; `name` is that of its report."""
     report = ROOT / "build" / f"{name or folder.replace('/', '-')}.junit.xml"
     report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)
-    command = [BIN / "python", "-m", "pytest", "-q", "--junitxml", report, *options]
+    command = [python, "-m", "pytest", "-q", "--junitxml", report, *options]
     command += [f"{folder}/{file}" for file in files] or [folder]
     code = run(*command, environment=environment)
     counts = junit_counts(report) if report.exists() else Counts()
@@ -299,6 +302,41 @@ def wheel_suite() -> Counts:
     if code == SKIPPED:
         return Counts(skipped=1)
     return Counts(passed=1) if code == 0 else failure("tests/wheel/run", exit_status(code))
+
+
+# Beside .venv, whose packages it sees: what setup does not install.
+FRAMEWORKS = ROOT / "build-frameworks"
+
+
+def frameworks_python() -> pathlib.Path | None:
+    """Return a Python that has the packages of tests/frameworks; None where they do not install."""
+    listed = ROOT / "tests" / "frameworks" / "requirements.txt"
+    stamp, python = FRAMEWORKS / "requirements.txt", FRAMEWORKS / "bin" / "python"
+    if stamp.exists() and stamp.read_bytes() == listed.read_bytes():
+        return python
+    if run(BIN / "python", "-m", "venv", "--clear", FRAMEWORKS):
+        return None
+    (ours,) = (ROOT / ".venv" / "lib").glob("python*/site-packages")
+    (theirs,) = (FRAMEWORKS / "lib").glob("python*/site-packages")
+    (theirs / "beside.pth").write_text(f"{ours}\n")
+    # Without what they depend on: the list has it, and no other torch.
+    install = (python, "-m", "pip", "install", "--quiet", "--no-deps", "-r", listed)
+    if run(*install, environment={"PIP_DISABLE_PIP_VERSION_CHECK": "1"}):
+        return None
+    launcher = FRAMEWORKS / "bin" / "torchrun"  # The one of .venv would run .venv's Python.
+    launcher.write_text(f'#!/bin/sh\nexec "{python}" -m torch.distributed.run "$@"\n')
+    launcher.chmod(0o755)
+    shutil.copy(listed, stamp)
+    return python
+
+
+def frameworks_suite() -> Counts:
+    """Train with each framework that there is; in an environment that has them all."""
+    python = frameworks_python()
+    if python is None:
+        return failure("tests/frameworks/requirements.txt", "was not installed, see above")
+    environment = INSTALLED | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
+    return pytest_suite("tests/frameworks", environment, name="all-frameworks", python=python)
 
 
 def fuzz_suite() -> Counts:
@@ -353,6 +391,11 @@ SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
         "pytest over the installed package",
         lambda: pytest_suite("tests/python", INSTALLED, "-m", "not alone", *IN_PROCESSES),
     ),
+    "training": (
+        "training scripts with accelerate and Lightning, on several ranks",
+        lambda: pytest_suite("tests/frameworks", INSTALLED, files=TRAINING),
+    ),
+    "frameworks": ("with every framework there is; not by default", frameworks_suite),
     "rdma": ("what wants an RDMA device, in a virtual machine", rdma_suite),
     "clang": (
         "unit, conformance by clang 14 under Address- and UndefinedBehaviorSanitizer",
@@ -382,7 +425,7 @@ AGAIN = ("unit", "conformance", "tsan")
 # A part of what the others run.
 PARTS = ("changed",)
 # What is made anew, and slowly: only by name.
-BY_NAME = ("wheel",)
+BY_NAME = ("wheel", "frameworks")
 # Suites that get the time that the others leave over.
 BESIDE = ("style", "fuzz")
 # Lanes run beside each other, the suites of a lane one after another. Half of the tests wait more
@@ -390,7 +433,7 @@ BESIDE = ("style", "fuzz")
 # `chaos` gives each request of its clients a time limit.
 LANES = (
     ("changed", "plain", "unit", "conformance", "clang", "tsan"),
-    ("rdma", "python", "crash"),
+    ("rdma", "python", "training", "crash"),
 )
 
 

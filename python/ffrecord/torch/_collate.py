@@ -23,9 +23,20 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
 
     Samples that a transform made are collated as by `torch.utils.data.default_collate`, except that
     arrays of unequal shapes become a list of tensors instead of an error.
+
+    Raises:
+        TypeError: there is one sample, a mapping, instead of many.
     """
     if isinstance(samples, Batch):
         return _batch(samples)
+    if isinstance(samples, Mapping):
+        names = ", ".join(map(str, samples))
+        raise TypeError(
+            f"collate takes the samples of a batch, and got one with {names}: the loader has no "
+            "batch sampler, or a framework has dropped it, as Ray does with torch's own. Use "
+            "ffrecord.torch.DataLoader(dataset, batch_sampler=sampler); for a dataset that makes "
+            "whole batches, collate_fn=torch.utils.data.default_convert"
+        )
     first: Any = samples[0]
     rows: Sequence[Any] = samples
     if isinstance(first, Mapping):

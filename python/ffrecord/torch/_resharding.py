@@ -1,10 +1,13 @@
-"""Rejects code that shards, batch by batch, what a `Sampler` has already sharded among ranks.
+"""Rejects code that treats a `Sampler` in a way that loses records or repeats them.
 
-accelerate's `prepare_data_loader` does that with torch's own loaders. The sampler learns of it only
-from its caller, which is on the stack.
+That is code that shards, batch by batch, what the sampler has already sharded among ranks:
+accelerate's `prepare_data_loader` does that with torch's own loaders. And a Trainer of transformers
+that resumes in a later epoch without a word to the sampler. The sampler learns of either only from
+its caller, which is on the stack.
 """
 
 import sys
+from collections.abc import Iterator
 from types import FrameType
 
 from torch.utils import data
@@ -22,10 +25,7 @@ def refuse_second_share(ranks: int) -> None:
     """
     if ranks == 1:
         return
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(_FRAMES_MAX):
-        if frame is None:
-            return
+    for frame in _callers():
         owner = frame.f_locals.get("self")
         if (shares := _shares_of(owner)) > 1:
             kind = f"{type(owner).__module__.partition('.')[0]}'s {type(owner).__name__}"
@@ -36,6 +36,39 @@ def refuse_second_share(ranks: int) -> None:
                 "Accelerator.prepare, which then leaves it as it is; or use "
                 "Sampler(..., rank=0, world_size=1) and let the other code shard"
             )
+
+
+def refuse_other_epoch(epoch: int) -> None:
+    """Check the caller; runs when a `Sampler` that is at `epoch` is iterated.
+
+    Early releases 5 of transformers resume through accelerate's `skip_first_batches`, and call
+    `set_epoch` on its loader only, which has none.
+
+    Raises:
+        RuntimeError: a Trainer skips the first batches of another epoch.
+    """
+    skips = False
+    for frame in _callers():
+        owner = frame.f_locals.get("self")
+        skips = skips or type(owner).__name__ == "SkipBatchSampler"
+        theirs = frame.f_locals.get("epoch")
+        if skips and frame.f_code.co_name == "_run_epoch" and theirs not in (None, epoch):
+            version = getattr(sys.modules.get("transformers"), "__version__", "in use")
+            raise RuntimeError(
+                f"the Trainer resumes in epoch {theirs}, but has not told the loader, which would "
+                f"repeat records of epoch {epoch}: transformers {version} lacks that. Run pip "
+                "install 'transformers>=5.17'; or resume with "
+                "ffrecord.torch.huggingface.CheckpointCallback"
+            )
+
+
+def _callers() -> Iterator[FrameType]:
+    """The frames of whoever called the function that iterates over this, the nearest first."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(_FRAMES_MAX):
+        if frame is None:
+            return
+        yield frame
         frame = frame.f_back
 
 

@@ -10,7 +10,7 @@ import torch.distributed
 from torch.utils import data
 
 from ffrecord._order import EpochOrder, EpochShare, IndexBatch, Mixture
-from ffrecord.torch._resharding import refuse_second_share
+from ffrecord.torch._resharding import refuse_other_epoch, refuse_second_share
 
 # Which specified order: format.md, "Order 1"; 0 is that of the records.
 _ORDER, _FILE_ORDER = 1, 0
@@ -264,6 +264,8 @@ class Sampler(data.Sampler[Any]):
     def __iter__(self) -> Iterator[IndexBatch]:
         self._place()
         refuse_second_share(self.rank_count)
+        if not self.was_restored:
+            refuse_other_epoch(self.epoch)
         return self._delivering(self.begin())
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """Goal: what others put around a loader finds its place again, and gives each rank its share.
 
 Method: an epoch is broken off and resumed by the means of each; two ranks go through one. A
-framework that is not installed is skipped; test_resharding.py has stand-ins for it.
+framework that is not installed is skipped; tests/python/test_resharding.py has stand-ins for it.
 """
 
 import itertools
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils import data
+from tutorial import framework
 
 import ffrecord
 from ffrecord.torch import DataLoader, Dataset, Sampler, collate
@@ -40,7 +41,7 @@ def expected(dataset: Dataset) -> list[list[int]]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torchdatas_stateful_loader_resumes_our_sampler(dataset: Dataset, workers: int) -> None:
-    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    stateful = framework("torchdata.stateful_dataloader").StatefulDataLoader
 
     def loader() -> data.DataLoader[Any]:
         made: data.DataLoader[Any] = stateful(
@@ -63,7 +64,7 @@ def test_torchdatas_stateful_loader_resumes_our_sampler(dataset: Dataset, worker
 def test_lightning_saves_and_restores_our_loader(
     dataset: Dataset, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    lightning = pytest.importorskip("pytorch_lightning")
+    lightning = framework("pytorch_lightning")
 
     class Model(lightning.LightningModule):  # type: ignore[misc, name-defined]
         """Notes what it is given, and fails at a step."""
@@ -108,9 +109,9 @@ def test_lightning_saves_and_restores_our_loader(
 
 @pytest.mark.parametrize("stateful", [False, True])
 def test_accelerate_prepares_and_resumes_our_loader(dataset: Dataset, stateful: bool) -> None:
-    accelerate = pytest.importorskip("accelerate")
+    accelerate = framework("accelerate")
     if stateful:
-        pytest.importorskip("torchdata")
+        framework("torchdata")
     configuration = accelerate.utils.DataLoaderConfiguration(use_stateful_dataloader=stateful)
     accelerator = accelerate.Accelerator(cpu=True, dataloader_config=configuration)
 
@@ -132,8 +133,8 @@ def test_accelerate_prepares_and_resumes_our_loader(dataset: Dataset, stateful: 
 def test_hugging_faces_trainer_goes_on_from_its_checkpoint(
     dataset: Dataset, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    pytest.importorskip("accelerate")
-    transformers = pytest.importorskip("transformers")
+    framework("accelerate")
+    transformers = framework("transformers")
 
     class Model(torch.nn.Module):
         """Notes what it is given, and fails at a step."""
@@ -331,7 +332,7 @@ def with_ray(rank: int, world: int, path: str) -> list[list[int]]:
 def test_two_ranks_see_each_record_of_an_epoch_once(
     dataset: Dataset, name: str, body: Body
 ) -> None:
-    pytest.importorskip(name, exc_type=ImportError)
+    framework(name)
 
     by_rank = run_ranks(body, 2, str(dataset.fnames))
 
@@ -354,7 +355,7 @@ def with_torchs_loader(rank: int, world: int, path: str) -> str:
 
 
 def test_accelerate_with_a_loader_of_torchs_is_told_what_to_write(dataset: Dataset) -> None:
-    pytest.importorskip("accelerate")
+    framework("accelerate")
 
     for words in run_ranks(with_torchs_loader, 2, str(dataset.fnames)):
         assert "Use loader = ffrecord.torch.DataLoader(" in words

@@ -1,0 +1,108 @@
+"""Record files as a data source of Grain, the loader of JAX. Neither Grain nor JAX is imported.
+
+source = DataSource("train.ffr")
+pipeline = (
+    grain.MapDataset.range(len(source)).seed(0).shuffle().batch(256).map(source.read)
+)
+"""
+
+import operator
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+import numpy.typing as npt
+
+from ffrecord._batch import Batch
+from ffrecord._locations import Where
+from ffrecord._reader import Reader
+from ffrecord._records import Records
+from ffrecord.decode._decoder import Decode
+
+__all__ = ["DataSource"]
+
+
+class DataSource:
+    """Random access for `grain.MapDataset.source` and `grain.DataLoader`, and reads of a batch.
+
+    Element i is a dict with a value for each column: numbers as NumPy's, bytes as `bytes`, text as
+    `str`. Records of plain bytes are `bytes`, as those of ArrayRecord. bf16 is uint16 with the same
+    bits. Threads may share a source; a pickle holds its arguments only, so processes open the files
+    themselves. Its `repr` names the data, so Grain refuses a checkpoint of other data.
+    """
+
+    def __init__(
+        self,
+        where: Where | Records,
+        *,
+        columns: Sequence[str] | None = None,
+        decode: Decode | None = None,
+        **options: Any,  # noqa: ANN401 - those of ffrecord.open
+    ) -> None:
+        """Store the arguments; open nothing yet.
+
+        Args:
+            where: as for `ffrecord.open`: files, folders, a daemon, a store; or a reader or a view
+                in the format "numpy", such as a `mix`, which keeps its options.
+            columns: those to give out; by default all.
+            decode: decoders by column; see `ffrecord.decode`.
+            options: of `ffrecord.open`.
+        """
+        if isinstance(where, Records) and options:
+            raise ValueError(f"give {', '.join(options)} where {where!r} was opened")
+        if isinstance(where, Records) and where.format != "numpy":
+            raise ValueError(f"{where!r} has the format {where.format}; Grain takes numpy")
+        self._records = where if isinstance(where, Records) else Reader(where, **options)
+        self._columns = None if columns is None else tuple(columns)
+        self._decode = decode
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, record_key: SupportsIndex) -> Any:  # noqa: ANN401 - a dict or bytes
+        """One record."""
+        return self.__getitems__([operator.index(record_key)])[0]
+
+    def __getitems__(self, record_keys: Sequence[SupportsIndex]) -> list[Any]:
+        """Many records, read in one submission."""
+        batch = self._batch([operator.index(key) for key in record_keys])
+        types = {column.name: column.type for column in batch.column_types}
+        views = {name for name in batch.columns if types[name] == "bytes"} - set(batch.decoded)
+        if not batch.columns:
+            return list(batch) if None in batch.decoded else [one.tobytes() for one in batch]
+        return [
+            # Copies: a view that is kept would keep the whole batch.
+            {name: one.tobytes() if name in views else one for name, one in record.items()}
+            for record in batch
+        ]
+
+    # What Grain calls when it may read several at once.
+    _getitems = __getitems__
+
+    def read(self, indices: npt.ArrayLike) -> dict[str, Any]:
+        """Read a batch by column, in one submission, for `map` after `batch` of the indices.
+
+        Returns:
+            Arrays of shape (n, *shape) for numbers, which JAX takes by DLPack; lists for bytes (of
+            uint8 arrays, views of one block) and text. Plain bytes are the column `record`.
+
+        Raises:
+            IndexError, CorruptionError, OSError: as `Reader.read`.
+        """
+        batch = self._batch(indices)
+        if not batch.columns:
+            return {"record": list(batch)}
+        return {name: batch[name] for name in batch.columns}
+
+    def __repr__(self) -> str:
+        columns = "" if self._columns is None else f", columns={list(self._columns)}"
+        return f"ffrecord.grain.DataSource({self._records.fingerprint}{columns})"
+
+    @property
+    def paths(self) -> list[str]:
+        """Names of the files; none of a view."""
+        files = self._records.files if isinstance(self._records, Reader) else ()
+        return [file.name for file in files]
+
+    def _batch(self, indices: npt.ArrayLike) -> Batch:
+        batch = self._records.read(indices, decode=self._decode)
+        return batch if self._columns is None else batch.only(self._columns)

@@ -1,0 +1,189 @@
+"""Goal: what Hugging Face's datasets holds comes back from a record file as it was.
+
+Method: write datasets of every kind of column, read them back, compare; what has no counterpart is
+refused, and leaves no file.
+"""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+from tutorial import framework
+
+import ffrecord
+from ffrecord.torch import DataLoader, Dataset, Sampler
+
+datasets = framework("datasets")
+from ffrecord.huggingface import from_huggingface, to_huggingface  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+def png(colour: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (4, 3), (colour, 0, 0)).save(file, "png")
+    return file.getvalue()
+
+
+def everything() -> Any:  # noqa: ANN401 - without types
+    features = datasets.Features(
+        {
+            "picture": datasets.Image(),
+            "label": datasets.ClassLabel(names=["cat", "dog"]),
+            "caption": datasets.Value("string"),
+            "raw": datasets.Value("binary"),
+            "weight": datasets.Value("float32"),
+            "flag": datasets.Value("bool"),
+            "small": datasets.Value("uint8"),
+            "box": datasets.List(datasets.Value("int32"), length=4),
+            "grid": datasets.Array2D(shape=(2, 3), dtype="float64"),
+        }
+    )
+    rows = [
+        {
+            "picture": {"bytes": png(i), "path": None},
+            "label": i % 2,
+            "caption": f"the {i}th, \u00e4",
+            "raw": bytes([0, i, 255]) * i,
+            "weight": i / 2,
+            "flag": i % 3 == 0,
+            "small": 250 + i,
+            "box": [i, -i, 2**31 - 1 - i, 0],
+            "grid": (np.arange(6).reshape(2, 3) * i).tolist(),
+        }
+        for i in range(5)
+    ]
+    return datasets.Dataset.from_list(rows, features=features)
+
+
+def plain_rows(dataset: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - without types
+    return list(dataset.cast_column("picture", datasets.Image(decode=False)))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_dataset_comes_back_as_it_was(tmp_path: Path, streaming: bool) -> None:
+    original = everything()
+
+    summary = from_huggingface(original, tmp_path / "a.ffr", compress="zstd")
+    again = to_huggingface(tmp_path / "a.ffr", streaming=streaming)
+
+    assert summary.record_count == 5
+    assert again.features == original.features
+    assert plain_rows(again) == plain_rows(original)
+    assert next(iter(again))["picture"].getpixel((0, 0)) == (0, 0, 0)
+    assert again.features["label"].int2str(1) == "dog"
+
+
+def test_a_streamed_dataset_is_written_and_trained_on(tmp_path: Path) -> None:
+    from_huggingface(everything().to_iterable_dataset(), tmp_path / "a.ffr")
+
+    dataset = Dataset(tmp_path / "a.ffr", columns=["label", "box"])
+    (batch,) = DataLoader(dataset, batch_sampler=Sampler(dataset, 5))
+
+    assert sorted(batch["box"][:, 0].tolist()) == [0, 1, 2, 3, 4]
+    assert ffrecord.open(tmp_path / "a.ffr")[3]["picture"].tobytes() == png(3)
+
+
+def test_an_image_that_is_a_path_is_stored_with_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "one.png").write_bytes(png(7))
+    dataset = datasets.Dataset.from_dict({"picture": [str(tmp_path / "one.png")]})
+    dataset = dataset.cast_column("picture", datasets.Image())
+
+    from_huggingface(dataset, tmp_path / "a.ffr")
+
+    assert ffrecord.open(tmp_path / "a.ffr")[0]["picture"].tobytes() == png(7)
+
+
+def test_files_that_were_not_made_from_datasets_have_the_features_of_their_schema(
+    tmp_path: Path,
+) -> None:
+    schema = {"a": "i16", "b": "bf16", "c": "f32[2]", "d": "u8[1,2,3]", "e": "bytes", "f": "utf8"}
+    one = {"a": -3, "b": 0x3F80, "c": [1, 2], "d": np.ones((1, 2, 3), "u1"), "e": b"x", "f": "y"}
+    for name in ("1.ffr", "2.ffr"):
+        with ffrecord.Writer(tmp_path / name, schema) as writer:
+            writer.write(one)
+
+    found = to_huggingface([tmp_path / "1.ffr", tmp_path / "2.ffr"])
+
+    expected = {"a": -3, "b": 1.0, "c": [1, 2], "d": [[[1] * 3] * 2], "e": b"x", "f": "y"}
+    assert list(found) == [expected, expected]
+    assert to_huggingface(tmp_path / "*.ffr", streaming=True).num_shards == 2
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"",
+        b"[1]",
+        b'{"a": 3}',
+        b'{"a": {"_type": "Nothing"}}',
+        b'{"a": {"dtype": "string", "_type": "Value"}}',
+        b'{"b": {"dtype": "int64", "_type": "Value"}}',
+        b"[" * 100_000,
+        b"\xff",
+    ],
+)
+def test_features_in_a_file_that_do_not_fit_its_records_are_not_used(
+    stored: bytes, tmp_path: Path
+) -> None:
+    metadata = {"huggingface.features": stored}
+    with ffrecord.Writer(tmp_path / "a.ffr", {"a": "i64"}, metadata=metadata) as writer:
+        writer.write({"a": 5})
+
+    assert list(to_huggingface(tmp_path / "a.ffr")) == [{"a": 5}]
+
+
+def test_an_image_with_neither_bytes_nor_a_path_is_refused(tmp_path: Path) -> None:
+    features = datasets.Features({"a": datasets.Image()})
+    table = pa.table([[{"bytes": None, "path": None}]], schema=features.arrow_schema)
+    dataset = datasets.Dataset(table, datasets.DatasetInfo(features=features))
+
+    with pytest.raises(ValueError, match="column 'a' is null in row 0"):
+        from_huggingface(dataset, tmp_path / "a.ffr")
+
+
+def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
+    dataset = datasets.Dataset.from_dict({"a": [1]})
+    from_huggingface(dataset, tmp_path / "a.ffr")
+
+    with pytest.raises(ffrecord.ConflictError):
+        from_huggingface(dataset, tmp_path / "a.ffr")
+    from_huggingface(dataset, tmp_path / "a.ffr", replace=True)
+
+
+def test_a_file_that_was_written_anew_is_not_taken_from_the_cache(tmp_path: Path) -> None:
+    for text in (b"old", b"new"):
+        with ffrecord.Writer(tmp_path / "a.ffr", replace=True) as writer:
+            writer.write(text)
+        assert list(to_huggingface(tmp_path / "a.ffr")) == [{"record": text}]
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ([[1], [1, 2]], r"column 'a': records have no type for List.*remove_columns\('a'\)"),
+        ([{"b": 1}, {"b": 2}], "column 'a': records have no type for"),
+        ([1, None], "column 'a' is null in row 1"),
+    ],
+)
+def test_what_records_cannot_hold_is_refused_and_leaves_no_file(
+    values: list[Any], complaint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        from_huggingface(datasets.Dataset.from_dict({"a": values}), tmp_path / "a.ffr")
+
+    assert not list(tmp_path.glob("*.ffr*"))
+
+
+def test_several_splits_are_not_mixed(tmp_path: Path) -> None:
+    splits = datasets.DatasetDict({"train": everything(), "test": everything()})
+
+    with pytest.raises(TypeError, match=r"2 splits: pass one, such as dataset\['train'\]"):
+        from_huggingface(splits, tmp_path / "a.ffr")

@@ -1,0 +1,151 @@
+"""Goal: Grain reads record files whole, each record once an epoch, and resumes; JAX takes arrays.
+
+Method: Grain's own pipelines over a source of ours, in threads and processes.
+"""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tutorial import framework
+
+import ffrecord
+from ffrecord.decode import Image
+from ffrecord.grain import DataSource
+
+grain = framework("grain")
+framework("absl.flags").FLAGS.mark_as_parsed()  # Grain's worker processes ask for flags.
+COUNT = 125
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    schema = {"label": "i64", "raw": "bytes", "text": "utf8", "rgba": "u8[4]"}
+    with ffrecord.Writer(tmp_path / "a.ffr", schema) as writer:
+        for i in range(COUNT):
+            row = {"label": i, "raw": bytes([i]) * i, "text": str(i), "rgba": [i, 0, 0, 255 - i]}
+            writer.write(row)
+    return tmp_path / "a.ffr"
+
+
+def pipeline(source: DataSource, rank: int = 0, world: int = 1, epochs: int = 2) -> Any:  # noqa: ANN401
+    indices = grain.MapDataset.range(len(source)).seed(3).shuffle()[rank::world].repeat(epochs)
+    return indices.batch(5).map(source.read).to_iter_dataset()
+
+
+def labels(batches: Any) -> list[int]:  # noqa: ANN401
+    return [label for batch in batches for label in batch["label"].tolist()]
+
+
+def test_grain_takes_it_for_a_source_that_reads_several_at_once(path: Path) -> None:
+    source = DataSource(path)
+
+    assert isinstance(source, grain.sources.RandomAccessDataSource)
+    assert source[3]["raw"] == b"\3\3\3"
+    assert source[np.int64(3)]["text"] == "3"
+    assert source[3]["rgba"].tolist() == [3, 0, 0, 252]  # Numbers, though they are bytes wide.
+    assert [row["label"] for row in source.__getitems__([7, 2])] == [7, 2]
+    assert [row["label"] for row in grain.MapDataset.source(source)._getitems([7, 2])] == [7, 2]
+
+
+def test_each_record_comes_once_an_epoch_over_two_ranks(path: Path) -> None:
+    for epoch in range(2):
+        seen = []
+        for rank in range(2):
+            own = labels(pipeline(DataSource(path), rank, 2))
+            half = len(own) // 2
+            seen += own[half * epoch : half * (epoch + 1)]
+        assert sorted(seen) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("taken", [0, 7, 31])
+def test_a_pipeline_goes_on_at_its_place(path: Path, taken: int) -> None:
+    source = DataSource(path)
+    whole = labels(pipeline(source))
+    first = iter(pipeline(source))
+    seen = [label for _ in range(taken) for label in next(first)["label"].tolist()]
+
+    resumed = iter(pipeline(source))
+    resumed.set_state(first.get_state())
+
+    assert seen + labels(resumed) == whole
+    assert sorted(whole) == sorted([*range(COUNT), *range(COUNT)])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_grains_own_loader_reads_each_record_and_knows_the_data(path: Path, workers: int) -> None:
+    def loader(source: DataSource) -> Any:  # noqa: ANN401
+        sampler = grain.samplers.IndexSampler(
+            len(source), grain.sharding.NoSharding(), shuffle=True, num_epochs=1, seed=1
+        )
+        return grain.DataLoader(data_source=source, sampler=sampler, worker_count=workers)
+
+    iterator = iter(loader(DataSource(path)))
+    seen = [next(iterator)["label"] for _ in range(40)]
+    state = iterator.get_state()
+    resumed = iter(loader(DataSource(path)))
+    resumed.set_state(state)
+
+    assert sorted([*seen, *(row["label"] for row in resumed)]) == list(range(COUNT))
+    with ffrecord.Writer(path, {"label": "i64"}, replace=True) as writer:
+        for _ in range(COUNT):
+            writer.write({"label": 0})
+    with pytest.raises(ValueError, match=r"ffrecord\.grain\.DataSource"):
+        iter(loader(DataSource(path))).set_state(state)
+
+
+def test_a_source_is_small_to_send_and_has_only_the_columns_named(path: Path) -> None:
+    source = DataSource(path, columns=["label", "text"])
+    assert len(source) == COUNT
+
+    sent = pickle.loads(pickle.dumps(source))
+
+    assert len(pickle.dumps(source)) < 2000
+    assert sent[4] == {"label": 4, "text": "4"}
+    assert set(sent.read([1, 2])) == {"label", "text"}
+    assert repr(sent) == repr(source) != repr(DataSource(path))
+
+
+def test_a_view_is_a_source_with_the_options_it_was_opened_with(path: Path) -> None:
+    both = DataSource(ffrecord.concat([ffrecord.open(path), ffrecord.open(path)]))
+
+    assert len(both) == 2 * COUNT
+    assert both[COUNT + 3]["label"] == 3
+    assert both.paths == [str(path), str(path)]
+    with pytest.raises(ValueError, match=r"give timeout_s where .* was opened"):
+        DataSource(ffrecord.open(path), timeout_s=1.0)
+    with pytest.raises(ValueError, match="has the format arrow; Grain takes numpy"):
+        DataSource(ffrecord.open(path).with_format("arrow"))
+
+
+def test_an_index_beyond_the_end_and_a_column_that_is_not_there_are_named(path: Path) -> None:
+    with pytest.raises(IndexError, match="125"):
+        DataSource(path).read([125])
+    with pytest.raises(KeyError, match="no column 'what'; columns: label, raw, text, rgba"):
+        DataSource(path, columns=["what"])[0]
+
+
+def test_plain_bytes_are_bytes_and_decoded_ones_are_arrays(tmp_path: Path) -> None:
+    import io
+
+    from PIL import Image as Pillow
+
+    file = io.BytesIO()
+    Pillow.new("RGB", (8, 8), (9, 9, 9)).save(file, "png")
+    with ffrecord.Writer(tmp_path / "b.ffr") as writer:
+        writer.write(file.getvalue())
+
+    assert DataSource(tmp_path / "b.ffr")[0] == file.getvalue()
+    decoded = DataSource(tmp_path / "b.ffr", decode=Image(4))[0]
+    assert sorted(decoded.shape) == [3, 4, 4]
+
+
+def test_jax_takes_columns_by_dlpack(path: Path) -> None:
+    jax = framework("jax")
+    batch = DataSource(path, columns=["rgba"]).read(range(64))
+
+    array = jax.dlpack.from_dlpack(batch["rgba"])
+
+    assert array.tolist() == batch["rgba"].tolist()

@@ -1,0 +1,56 @@
+"""Goal: with Lightning and Fabric, ranks see each record once an epoch, and resume at any size.
+
+Method: the tutorial's own scripts, on real ranks; and what users forget.
+"""
+
+from pathlib import Path
+
+import pytest
+from tutorial import check_exact, framework, replace_in, run, write_script
+
+framework("pytorch_lightning")
+PRELOAD = ("pytorch_lightning",)
+
+
+@pytest.mark.parametrize(("stop", "saved", "worlds"), [(9, 7, (2, 1)), (15, 14, (3,))])
+def test_a_trainer_stopped_in_an_epoch_goes_on_at_the_next_record(
+    stop: int, saved: int, worlds: tuple[int, ...], tmp_path: Path
+) -> None:
+    script = write_script("lightning.md", "train.py", tmp_path)
+    before = run(script, 2, str(stop)).steps()
+    assert len(before) == stop
+
+    replace_in(script, "step=7", f"step={saved}")
+    for world in worlds:
+        check_exact(before[:saved] + run(script, world, "0", "resume").steps())
+
+
+def test_a_trainer_with_our_checkpoints_goes_on_at_the_next_record(tmp_path: Path) -> None:
+    script = write_script("lightning.md", "train.py", tmp_path)
+    ours = "from ffrecord.torch.lightning import CheckpointIO"
+    replace_in(script, "from ffrecord.torch import", f"{ours}\nfrom ffrecord.torch import")
+    replace_in(script, "logger=False,", "logger=False, plugins=[CheckpointIO()],")
+    before = run(script, 2, "9").steps()
+    assert (tmp_path / "saved" / "step=7.ckpt").is_dir()
+
+    for world in (1, 3):
+        check_exact(before[:7] + run(script, world, "0", "resume").steps())
+
+
+@pytest.mark.parametrize(("stop", "world"), [(7, 2), (13, 3)])
+def test_fabric_goes_on_from_the_state_of_the_loader(stop: int, world: int, tmp_path: Path) -> None:
+    script = write_script("lightning.md", "fabric.py", tmp_path)
+    before = run(script, 2, str(stop)).steps()
+    assert len(before) == stop
+
+    check_exact(before + run(script, world, "0", "resume").steps())
+
+
+def test_torchs_loader_with_our_sampler_is_told_what_to_write(tmp_path: Path) -> None:
+    script = write_script("lightning.md", "train.py", tmp_path)
+    replace_in(script, "import DataLoader, Dataset, Sampler", "import Dataset, Sampler, collate")
+    replace_in(script, "loader = DataLoader(", "loader = torch.utils.data.DataLoader(")
+    replace_in(script, 'last="short")', 'last="short"), collate_fn=collate')
+
+    with pytest.raises(Exception, match="use_distributed_sampler=False"):
+        run(script, 2, "0")

@@ -1,0 +1,60 @@
+"""Goal: with Ray Train, workers see each record once an epoch, and resume at the next, at any size.
+
+Method: the tutorial's own script, in a cluster on this machine; and what users forget.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tutorial import Run, check_exact, framework, read_printed, replace_in, write_script
+
+framework("ray.train")
+# Nothing is reported to anybody, and no token is left in the home folder.
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+
+
+def script_in(folder: Path) -> Path:
+    script = write_script("ray.md", "train.py", folder)
+    replace_in(script, "ray.init(", 'ray.init(_node_ip_address="127.0.0.1", ')
+    return script
+
+
+def train(script: Path, world: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, script, str(world), *arguments],
+        cwd=script.parent,
+        env=os.environ | QUIET,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def steps(script: Path, world: int, *arguments: str) -> list[tuple[int, list[int]]]:
+    done = train(script, world, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Run(read_printed(script.parent, world)).steps()
+
+
+def test_a_run_stopped_in_an_epoch_goes_on_at_the_next_record(tmp_path: Path) -> None:
+    script = script_in(tmp_path)
+    before = steps(script, 2, "7")
+    assert len(before) == 7
+
+    for world in (2, 1, 3):
+        check_exact(before + steps(script, world, "0", "saved"))
+
+
+def test_torchs_loader_with_our_sampler_is_told_what_to_write(tmp_path: Path) -> None:
+    script = script_in(tmp_path)
+    replace_in(script, "import DataLoader, Dataset, Sampler", "import Dataset, Sampler, collate")
+    replace_in(script, "loader = DataLoader(", "loader = torch.utils.data.DataLoader(")
+    replace_in(script, 'last="short")', 'last="short"), collate_fn=collate')
+
+    done = train(script, 2, "0")
+
+    assert done.returncode != 0
+    assert "Use ffrecord.torch.DataLoader(dataset, batch_sampler=sampler)" in done.stderr
