@@ -155,7 +155,7 @@ def main() -> None:
     check_doctor(is_filtered)
     check_checkpoint(ckpt, str(folder / "runs"))
     try:
-        ffrecord.open("s3://bucket/a.ffr")
+        len(ffrecord.open("s3://bucket/a.ffr"))
     except OSError as error:
         assert "libcurl4" in str(error), error
     else:
