@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+
 import range_server  # Beside this file.
 
 # Of x86-64: io_uring, memory policies, userfaultfd, keys, namespaces, mounts, bpf, perf, handles.
@@ -137,9 +138,11 @@ def check_https(ffrecord: object, file: pathlib.Path, wanted: list[bytes]) -> No
     """Read a file by HTTPS, whose certificate is trusted only where it is named."""
     key, certificate = file.with_name("key.pem"), file.with_name("certificate.pem")
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-        + ["-nodes", "-days", "2", "-subj", "/CN=127.0.0.1", "-addext"]
-        + ["subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt"),
+            *("ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate),
+        ],
         check=True,
         capture_output=True,
     )
