@@ -301,6 +301,18 @@ def wheel_suite() -> Counts:
     return Counts(passed=1) if code == 0 else failure("tests/wheel/run", exit_status(code))
 
 
+def oldest_suite() -> Counts:
+    """Run a core of Python's tests with the oldest packages that are allowed."""
+    report = ROOT / "build" / "oldest.junit.xml"
+    report.parent.mkdir(exist_ok=True)
+    report.unlink(missing_ok=True)
+    code = run(BIN / "python", "tests/oldest/run", "--report", report)
+    counts = junit_counts(report) if report.exists() else Counts()
+    if code and not counts.failed:
+        counts.fail("tests/oldest/run", exit_status(code))
+    return counts
+
+
 def fuzz_suite() -> Counts:
     """Run each fuzz target for a short time, from what it found before."""
     if not CLANG.make("fuzz-targets"):
@@ -364,6 +376,7 @@ SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
     ),
     "fuzz": (f"each target for {FUZZ_SECONDS} s", fuzz_suite),
     "wheel": ("the wheel, in a root without our libraries; not by default", wheel_suite),
+    "oldest": ("the oldest packages that are allowed; not by default", oldest_suite),
     "changed": ("unit and Python tests of the rooms that differ from main", changed_rooms_suite),
 }
 # What a suite leaves out: the tests that measure short times. They run when the lanes have ended.
@@ -382,7 +395,7 @@ AGAIN = ("unit", "conformance", "tsan")
 # A part of what the others run.
 PARTS = ("changed",)
 # What is made anew, and slowly: only by name.
-BY_NAME = ("wheel",)
+BY_NAME = ("wheel", "oldest")
 # Suites that get the time that the others leave over.
 BESIDE = ("style", "fuzz")
 # Lanes run beside each other, the suites of a lane one after another. Half of the tests wait more
