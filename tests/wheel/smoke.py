@@ -174,7 +174,8 @@ def check_doctor(words: list[str]) -> None:
     found = json.loads(command("ffrecord", "doctor", "--json"))
     features = found["features"]
     assert not features["TLS"] and not features["JPEG decoder"] and not features["daemon"], features
-    assert "install" in features["RDMA"], features
+    # Of the root, which has no library, or of a machine without a device.
+    assert re.search("install|load the module", features["RDMA"]), features
     assert ("install" in features["object stores"]) == ("libcurl" not in words), features
     assert "pip install torch" in features["PyTorch loader"], features
     if "seccomp" in words or "enosys" in words:
