@@ -154,6 +154,8 @@ def check_https(ffrecord: object, file: pathlib.Path, wanted: list[bytes]) -> No
             [sys.executable, "-c", show], capture_output=True, text=True, timeout=60
         )
         assert stranger.returncode != 0 and "certificate" in stranger.stderr, stranger
+        for stronger in ("AWS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+            os.environ.pop(stronger, None)
         os.environ["SSL_CERT_FILE"] = str(certificate)
         with ffrecord.open(served.url("/a.ffr")) as reader:  # type: ignore[attr-defined]
             compare(reader, wanted)
