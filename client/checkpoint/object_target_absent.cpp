@@ -1,3 +1,5 @@
+#include <ffrecord/client/features.h>
+
 #include <string>
 
 #include "client/checkpoint/target.h"
@@ -7,8 +9,7 @@ namespace ffrecord::client {
 Result<std::unique_ptr<CheckpointTarget>> OpenObjectTarget(std::string_view address,
                                                            const SessionOptions& /*options*/) {
   return Error{ErrorCode::kInvalidArgument,
-               "checkpoint: " + std::string(address) +
-                   ": this build knows no object stores; build it with libcurl and OpenSSL 3"};
+               "checkpoint: " + std::string(address) + ": " + WhyNoObjectStores()};
 }
 
 }  // namespace ffrecord::client

@@ -5,7 +5,8 @@
 namespace ffrecord {
 
 std::string WhyNoObjectStores() {
-  return "this build has no object stores; build it with libcurl and OpenSSL 3";
+  return "this build has no object stores: install libcurl4-openssl-dev and libssl-dev, then "
+         "configure with -Dobject_store=enabled";
 }
 
 }  // namespace ffrecord

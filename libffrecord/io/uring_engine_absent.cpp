@@ -5,7 +5,10 @@
 namespace ffrecord {
 
 Result<std::unique_ptr<IoEngine>> MakeUringEngine(std::uint32_t /*depth*/) {
-  return Error{ErrorCode::kIo, "io_uring: this build has none; build with liburing", ENOSYS};
+  return Error{ErrorCode::kIo,
+               "this build has no io_uring: install liburing-dev, then configure with "
+               "-Dio_uring=enabled",
+               ENOSYS};
 }
 
 Result<std::unique_ptr<IoEngine>> MakeRovingUringEngine(std::uint32_t depth) {

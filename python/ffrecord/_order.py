@@ -345,6 +345,8 @@ class IndexBatch(Sequence[int]):
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
+        if copy is None:  # NumPy 1 does not know this word of NumPy 2.
+            return np.asarray(self.array, dtype)
         return np.array(self.array, dtype, copy=copy)
 
     def __eq__(self, other: object) -> bool:

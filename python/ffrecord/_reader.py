@@ -6,10 +6,8 @@ import warnings
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import context
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
@@ -27,14 +25,17 @@ from ffrecord._locations import (
     reads_through_fsspec,
 )
 from ffrecord._order import EpochShare, Indices
-from ffrecord._queue import BatchQueue, FutureReads, LoopReads
 from ffrecord._records import OnCorrupt as OnCorrupt
 from ffrecord._records import Records, as_indices, check_on_corrupt
 from ffrecord._schema import Column, columns_of
+from ffrecord._spawning import is_spawning
 from ffrecord.errors import CorruptionError
 
 if TYPE_CHECKING:
+    from concurrent import futures
+
     from ffrecord._fsspec_reads import FileService
+    from ffrecord._queue import BatchQueue, FutureReads, LoopReads
 
 _TIMEOUT_MAX_S = 86_400.0
 _CACHE_SIZE_MIN = 64 << 20
@@ -44,7 +45,7 @@ _PROBE_MAX_S = 3600.0
 # Batches of `submit`, and of each loop of `read_async`, that are read at a time.
 _READS_IN_FLIGHT = 8
 _ReadsByOwner = weakref.WeakKeyDictionary[object, tuple[int, object]]
-_Reads = TypeVar("_Reads", FutureReads, LoopReads)
+_Reads = TypeVar("_Reads", "FutureReads", "LoopReads")
 # kCorruption of result.h.
 _CORRUPT = 3
 _NOTHING_READ: dict[str, Any] = {
@@ -249,7 +250,7 @@ class Reader(Records, Closing):
         batches_in_flight: int = 4,
         in_order: bool = False,
         on_corrupt: OnCorrupt = "raise",
-    ) -> BatchQueue:
+    ) -> "BatchQueue":
         """Open a queue that reads several batches at a time.
 
         Args:
@@ -262,6 +263,8 @@ class Reader(Records, Closing):
             ValueError: an option is out of range.
             OSError: a file is missing or cannot be read.
         """
+        from ffrecord._queue import BatchQueue  # Slow to import, and many programs need no queue.
+
         check_on_corrupt(on_corrupt)
         inner = _ffrecord.BatchQueue(
             self._open(), batches_in_flight=batches_in_flight, in_order=in_order
@@ -270,13 +273,15 @@ class Reader(Records, Closing):
 
     def submit(
         self, indices: npt.ArrayLike, *, timeout_s: float | None = None
-    ) -> futures.Future[Batch]:
+    ) -> "futures.Future[Batch]":
         """Begin to read a batch, and return a future of it.
 
         Batches that were submitted are read eight at a time. A future that is cancelled before its
         batch is complete stops the read. Thread-safe. `Future.result` raises what `read` raises,
         and `DeadlineExceeded` once `timeout_s` is over.
         """
+        from ffrecord._queue import FutureReads
+
         reads = self._reads_of(FutureReads, FutureReads)
         return reads.submit(indices, timeout_s)
 
@@ -287,6 +292,8 @@ class Reader(Records, Closing):
         cancelled stops its read. Raises `DeadlineExceeded` once `timeout_s` is over.
         """
         import asyncio  # Slow to import, and few programs use it.
+
+        from ffrecord._queue import LoopReads
 
         reads = self._reads_of(asyncio.get_running_loop(), LoopReads)
         return await reads.read(indices, timeout_s)
@@ -410,7 +417,7 @@ class Reader(Records, Closing):
 
     def __getstate__(self) -> dict[str, Any]:
         state = {"where": self.where, **self._options}
-        if self._inner is not None and context.get_spawning_popen() is not None:
+        if self._inner is not None and is_spawning():
             # A process that is being started reads for this one: the same data, or none.
             state["expected"] = self.fingerprint
         return state
@@ -550,6 +557,8 @@ def open(
 
 def _rate(reader: Reader, seconds: float) -> float:
     """Bytes/s of random batches, read by as many threads as there are processors."""
+    from concurrent import futures  # Slow to import.
+
     begin = time.monotonic()
 
     def work(seed: int) -> int:

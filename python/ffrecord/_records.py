@@ -3,7 +3,6 @@
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import numpy as np
@@ -13,11 +12,13 @@ from ffrecord._batch import Batch, Sample
 from ffrecord._formats import Format
 from ffrecord._order import IndexBatch, Indices
 from ffrecord._schema import Column
-from ffrecord.decode._decoder import Decode, Origin, Timed, decoded
 from ffrecord.errors import CorruptionError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from ffrecord._views import Subset
+    from ffrecord.decode._decoder import Decode, Timed
 
 OnCorrupt = Literal["raise", "skip", "replace", "keep"]
 
@@ -119,7 +120,7 @@ class Records(ABC):
         indices: npt.ArrayLike,
         *,
         on_corrupt: OnCorrupt = "raise",
-        decode: Decode | Timed | None = None,
+        decode: "Decode | Timed | None" = None,
     ) -> Batch:
         """Read records in one submission.
 
@@ -148,6 +149,9 @@ class Records(ABC):
             batch = self._read(wanted)
             if decode is None:
                 return batch
+            # Slow to import, and few reads decode.
+            from ffrecord.decode._decoder import Origin, decoded
+
             return decoded(batch, decode, Origin.of(indices), rows)
 
         batch = self._settled(load(as_indices(indices)), load, indices, on_corrupt)
@@ -180,7 +184,7 @@ class Records(ABC):
         start: int = 0,
         stop: int | None = None,
         on_corrupt: OnCorrupt = "raise",
-        decode: Decode | Timed | None = None,
+        decode: "Decode | Timed | None" = None,
     ) -> Iterator[Batch]:
         """Yield the records [start, stop) in order, `size` at a time, reading one batch ahead.
 
@@ -193,6 +197,8 @@ class Records(ABC):
         step = self._read_ahead_records() if size is None else size
         if step < 1:
             raise ValueError(f"size is {step}; a batch has at least one record")
+        from concurrent.futures import ThreadPoolExecutor  # Slow to import.
+
         # The thread waits without the GIL: the caller works on one batch while the next is read.
         with ThreadPoolExecutor(1, "ffrecord-read-ahead") as thread:
             ahead: Future[Batch] | None = None

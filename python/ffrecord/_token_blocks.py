@@ -3,7 +3,6 @@
 import operator
 from collections.abc import Callable
 from functools import cached_property
-from multiprocessing import context
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -15,6 +14,7 @@ from ffrecord._order import Indices
 from ffrecord._records import Records
 from ffrecord._schema import Column, parse
 from ffrecord._shared_memory import SharedArray
+from ffrecord._spawning import is_spawning
 from ffrecord._views import digest, positive
 from ffrecord.decode._decoder import Field
 
@@ -148,7 +148,7 @@ class TokenBlocks(Records):
         state = {**vars(self), "_damaged": {}}
         for made in ("_tokens", "_made_schema"):
             state.pop(made, None)
-        if context.get_spawning_popen() is None:
+        if not is_spawning():
             state["_index"] = None  # Its memory can be shared only with a process that begins.
         return state
 

@@ -4,6 +4,7 @@
 
 import hashlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -124,8 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve(files: dict[str, bytes]) -> Iterator[RangeServer]:
-    """Serves the files until the block ends."""
+def serve(files: dict[str, bytes], tls: ssl.SSLContext | None = None) -> Iterator[RangeServer]:
+    """Serves the files until the block ends, by HTTPS with `tls`."""
     served = RangeServer(files)
     handler = type("Handler", (_Handler,), {"served": served})
 
@@ -137,7 +138,12 @@ def serve(files: dict[str, bytes]) -> Iterator[RangeServer]:
             pass  # A client that hangs up is no error.
 
     server = Server(("127.0.0.1", 0), handler)
-    served.address = f"http://127.0.0.1:{server.server_address[1]}"
+    if tls is not None:
+        # The handshake is the handler's: a client that makes none holds up no other.
+        server.socket = tls.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
+    served.address = f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

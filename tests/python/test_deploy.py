@@ -5,6 +5,7 @@ ffrecordd and etcd check the settings and flags that they give; names, ports, pa
 that have to agree are compared.
 """
 
+import json
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import yaml
 
 from conftest import ROOT
 from daemon import program
+from ffrecord import _ffrecord
 
 DEPLOY = ROOT / "server" / "deploy"
 
@@ -76,15 +78,67 @@ def test_compose_gives_settings_that_the_daemon_takes(tmp_path: Path) -> None:
         assert mounts[name] == "/data"
         assert settings["data"].startswith("/data/")
         assert f"--config={mounts['./ffrecordd.toml']}" in service["command"]
-        assert settings["token_keys"] == f"/run/secrets/{service['secrets'][0]}"
-        assert f"http://{settings['admin']}/readyz" in service["healthcheck"]["test"]
+        assert [settings["token_keys"], settings["admin_token_file"]] == [
+            f"/run/secrets/{secret}" for secret in service["secrets"]
+        ]
+        port = settings["admin"].rpartition(":")[2]
+        assert f"http://127.0.0.1:{port}/readyz" in service["healthcheck"]["test"]
         assert set(service["depends_on"]) == set(members)
+    for name in members:
+        port = next(one for one in services[name]["command"] if "listen-client-urls" in one)[-4:]
+        assert f"http://127.0.0.1:{port}/health" in services[name]["healthcheck"]["test"]
     volumes = {one.split(":")[0] for service in services.values() for one in service["volumes"]}
     assert {one for one in volumes if not one.startswith(".")} == set(file["volumes"])
-    assert set(file["secrets"]) == {"token-keys"}
+    wanted = {one for service in services.values() for one in service.get("secrets", ())}
+    assert wanted == set(file["secrets"])
     build = services["etcd-1"]["build"]
     assert (DEPLOY / build["context"] / build["dockerfile"]).exists()
-    assert all(service["image"] == "ffrecord" for service in services.values())
+    for name in (*nodes, *members):
+        assert services[name]["image"] == "ffrecord"
+
+
+def test_prometheus_and_grafana_of_compose_see_the_daemons(tmp_path: Path) -> None:
+    services = compose()["services"]
+    mounts = {
+        name: {inside: outside for outside, inside in (one.split(":")[:2] for one in each)}
+        for name in ("prometheus", "grafana")
+        for each in [services[name]["volumes"]]
+    }
+    for paths in mounts.values():
+        for outside in paths.values():
+            assert not outside.startswith(".") or (DEPLOY / outside).is_file(), outside
+
+    scraping = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    assert set(scraping["rule_files"]) <= set(mounts["prometheus"])
+    (job,) = scraping["scrape_configs"]
+    (targets,) = job["static_configs"]
+    assert set(targets["targets"]) == {f"{one}:9401" for one in services if one[:5] == "node-"}
+    (secret,) = services["prometheus"]["secrets"]
+    assert job["authorization"]["credentials_file"] == f"/run/secrets/{secret}"
+
+    (source,) = yaml.safe_load((DEPLOY / "grafana" / "datasources.yaml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    (boards,) = yaml.safe_load((DEPLOY / "grafana" / "dashboards.yaml").read_text())["providers"]
+    shown = [one for one in mounts["grafana"] if one.startswith(boards["options"]["path"] + "/")]
+    assert [Path(mounts["grafana"][one]).name for one in shown] == ["grafana.json"]
+
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool here: Prometheus's own check of its settings did not run")
+    text = (DEPLOY / "prometheus.yml").read_text()
+    (tmp_path / "token").write_text("x" * 16)
+    text = text.replace("/run/secrets/prometheus-token", str(tmp_path / "token"))
+    rules = str((DEPLOY / mounts["prometheus"]["/etc/prometheus/alerts.yml"]).resolve())
+    (tmp_path / "prometheus.yml").write_text(text.replace("/etc/prometheus/alerts.yml", rules))
+    done = subprocess.run(
+        [promtool, "check", "config", str(tmp_path / "prometheus.yml")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "rules found" in done.stdout
 
 
 def test_kubernetes_gives_settings_that_the_daemon_takes(tmp_path: Path) -> None:
@@ -195,13 +249,44 @@ def test_the_image_builds_what_there_is_and_has_the_daemons_libraries() -> None:
 
     if shutil.which("dpkg") is None or shutil.which("readelf") is None:
         pytest.skip("no dpkg here: which packages have the libraries is not known")
-    installed = text.rpartition("--no-install-recommends")[2].split("&&")[0].split()
+    *_, client, daemon = (one.split("&&")[0].split() for one in text.split("recommends")[1:])
+    extension = _ffrecord.__file__
+    for installed, file in ((daemon, program()), (client, program()), (client, extension)):
+        check_libraries(installed, file)
+
+
+def test_a_container_without_arguments_refuses_to_start_without_keys(tmp_path: Path) -> None:
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+    arguments = [
+        one.replace("/data", str(tmp_path)).replace("/run/secrets", str(tmp_path))
+        for one in json.loads(text.rpartition("\nCMD ")[2])
+    ]
+    health = re.search(r"^HEALTHCHECK .*CMD (.*)$", text, re.MULTILINE)
+    assert health is not None
+    admin = next(one for one in arguments if one.startswith("--admin=")).partition("=")[2]
+    assert f"http://{admin}/healthz" in json.loads(health[1])
+
+    command = [program(), *arguments, "--check-config"]
+    # The check does not look for keys, a start does.
+    start = [one.replace(":9400", ":0").replace(":9401", ":0") for one in command[:-1]]
+    without = subprocess.run(start, capture_output=True, text=True, check=False, timeout=60)
+    (tmp_path / "token-keys").write_text("ab" * 32 + "\n")
+    (tmp_path / "token-keys").chmod(0o600)
+    with_keys = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert without.returncode != 0
+    assert "token-keys" in without.stderr
+    assert with_keys.returncode == 0, with_keys.stderr
+
+
+def check_libraries(installed: list[str], file: str) -> None:
+    """The packages of the libraries that a file is linked with are installed."""
     listed = subprocess.run(
-        ["ldd", program()], capture_output=True, text=True, check=True, timeout=60
+        ["ldd", file], capture_output=True, text=True, check=True, timeout=60
     ).stdout
     paths = dict(re.findall(r"(\S+) => (/\S+)", listed))
     needed = subprocess.run(
-        ["readelf", "-d", program()], capture_output=True, text=True, check=True, timeout=60
+        ["readelf", "-d", file], capture_output=True, text=True, check=True, timeout=60
     ).stdout
     for library in re.findall(r"NEEDED.*\[(\S+)\]", needed):
         if library not in paths or library.startswith(("libc.", "ld-", "libgcc_s", "libm.")):

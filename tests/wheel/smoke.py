@@ -1,18 +1,25 @@
 """Use an installed wheel as its users do; run by tests/wheel/run in a root without our libraries.
 
-smoke.py FOLDER [seccomp]
+smoke.py FOLDER [seccomp | enosys | libcurl]
 
 Packs and reads record files, loads them without torch, starts `ffrecordd`, publishes to it, reads
-by TCP and by shared memory, saves and loads a checkpoint, and asks `ffrecord doctor`. With
-`seccomp`, the calls are refused that Docker's default profile refuses, io_uring's among them.
+by TCP and by shared memory, saves and loads a checkpoint, and asks `ffrecord doctor`.
+
+| word | then |
+|---|---|
+| `seccomp` | the calls are refused that Docker's default profile refuses, io_uring's among them |
+| `enosys` | the kernel does not know io_uring |
+| `libcurl` | libcurl is there: files are read by HTTPS |
 """
 
 import ctypes
+import errno
 import json
 import os
 import pathlib
 import re
 import signal
+import ssl
 import struct
 import subprocess
 import sys
@@ -21,19 +28,22 @@ from contextlib import contextmanager
 
 import numpy as np
 
+import range_server  # Beside this file.
+
 # Of x86-64: io_uring, memory policies, userfaultfd, keys, namespaces, mounts, bpf, perf, handles.
-REFUSED = (425, 426, 427, 237, 238, 239, 256, 279, 323, 248, 249, 250, 272, 308, 165, 321, 298, 304)
+IO_URING = (425, 426, 427)
+REFUSED = (*IO_URING, 237, 238, 239, 256, 279, 323, 248, 249, 250, 272, 308, 165, 321, 298, 304)
 BIN = pathlib.Path(sys.executable).parent
 RECORDS = 500
 
 
-def refuse_calls() -> None:
-    """Refuse them to this process and to all that it starts, with EPERM."""
+def refuse_calls(refused: tuple[int, ...], error: int) -> None:
+    """Refuse those calls to this process and to all that it starts."""
     load, equal, give = 0x20, 0x15, 0x06
     program = [(load, 0, 0, 0)]  # The number of the call.
-    for left, number in zip(range(len(REFUSED) - 1, -1, -1), REFUSED, strict=True):
+    for left, number in zip(range(len(refused) - 1, -1, -1), refused, strict=True):
         program.append((equal, left + 1, 0, number))
-    program += [(give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x00050001)]
+    program += [(give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x00050000 | error)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in program))
     filter_ = ctypes.create_string_buffer(
         struct.pack("HxxxxxxQ", len(program), ctypes.addressof(code))
@@ -124,25 +134,66 @@ def check_checkpoint(ckpt: object, target: str) -> None:
     assert loaded is not None
 
 
-def check_doctor(is_filtered: bool) -> None:
+def check_https(ffrecord: object, file: pathlib.Path, wanted: list[bytes]) -> None:
+    """Read a file by HTTPS, whose certificate is trusted only where it is named."""
+    key, certificate = file.with_name("key.pem"), file.with_name("certificate.pem")
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt"),
+            *("ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with range_server.serve({"/a.ffr": file.read_bytes()}, tls=context) as served:
+        show = f"import ffrecord; print(len(ffrecord.open({served.url('/a.ffr')!r}, timeout_s=5)))"
+        stranger = subprocess.run(
+            [sys.executable, "-c", show], capture_output=True, text=True, timeout=60
+        )
+        assert stranger.returncode != 0 and "certificate" in stranger.stderr, stranger
+        for stronger in ("AWS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+            os.environ.pop(stronger, None)
+        os.environ["SSL_CERT_FILE"] = str(certificate)
+        with ffrecord.open(served.url("/a.ffr")) as reader:  # type: ignore[attr-defined]
+            compare(reader, wanted)
+
+
+def check_no_store(ffrecord: object) -> None:
+    """The error without libcurl says which package has it."""
+    try:
+        len(ffrecord.open("s3://bucket/a.ffr"))  # type: ignore[attr-defined]
+    except OSError as error:
+        assert "libcurl4" in str(error), error
+    else:
+        raise AssertionError("an object store without libcurl")
+
+
+def check_doctor(words: list[str]) -> None:
     """Every feature that the wheel carries is there; others name their remedy."""
     found = json.loads(command("ffrecord", "doctor", "--json"))
     features = found["features"]
     assert not features["TLS"] and not features["JPEG decoder"] and not features["daemon"], features
-    for name in ("RDMA", "object stores"):  # This root has neither library.
-        assert "install" in features[name], features
+    # Of the root, which has no library, or of a machine without a device.
+    assert re.search("install|load the module", features["RDMA"]), features
+    assert ("install" in features["object stores"]) == ("libcurl" not in words), features
     assert "pip install torch" in features["PyTorch loader"], features
-    if is_filtered:
+    if "seccomp" in words or "enosys" in words:
         assert found["io_engine"] == "threads", found
+        assert features["io_uring"], features
         assert "seccomp" in " ".join(found["advice"]), found
 
 
 def main() -> None:
     """Do all of it; an exception says what does not work."""
     folder = pathlib.Path(sys.argv[1])
-    is_filtered = "seccomp" in sys.argv[2:]
-    if is_filtered:
-        refuse_calls()
+    words = sys.argv[2:]
+    if "seccomp" in words:
+        refuse_calls(REFUSED, errno.EPERM)
+    if "enosys" in words:
+        refuse_calls(IO_URING, errno.ENOSYS)
     import ffrecord
     import ffrecord.checkpoint as ckpt
 
@@ -152,14 +203,12 @@ def main() -> None:
     with ffrecord.open(file) as reader:
         compare(reader, wanted)
     command("ffrecord", "verify", file)
-    check_doctor(is_filtered)
+    check_doctor(words)
     check_checkpoint(ckpt, str(folder / "runs"))
-    try:
-        ffrecord.open("s3://bucket/a.ffr")
-    except OSError as error:
-        assert "libcurl4" in str(error), error
+    if "libcurl" in words:
+        check_https(ffrecord, file, wanted)
     else:
-        raise AssertionError("an object store without libcurl")
+        check_no_store(ffrecord)
     with daemon(folder) as port:
         check_daemon(ffrecord, file, wanted, port)
     print(f"uid {os.getuid()}: all of the wheel works")

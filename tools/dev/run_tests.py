@@ -293,15 +293,31 @@ def rdma_suite() -> Counts:
 
 
 def wheel_suite() -> Counts:
-    """Build the wheel and use it in a root that has none of our libraries."""
+    """Build the wheel and use it where our libraries are not; build where they are not."""
     folder = ROOT / "build" / "dist"
     shutil.rmtree(folder, ignore_errors=True)
     if code := run("tools/wheel", folder):
         return failure("tools/wheel", exit_status(code))
-    code = run("tests/wheel/run", *folder.glob("*.whl"))
-    if code == SKIPPED:
-        return Counts(skipped=1)
-    return Counts(passed=1) if code == 0 else failure("tests/wheel/run", exit_status(code))
+    counts = Counts()
+    for command in (("tests/wheel/run", *folder.glob("*.whl")), ("tests/wheel/bare",)):
+        code = run(*command)
+        if code == SKIPPED:
+            counts.add(Counts(skipped=1))
+        else:
+            counts.add(failure(command[0], exit_status(code)) if code else Counts(passed=1))
+    return counts
+
+
+def oldest_suite() -> Counts:
+    """Run a core of Python's tests with the oldest packages that are allowed."""
+    report = ROOT / "build" / "oldest.junit.xml"
+    report.parent.mkdir(exist_ok=True)
+    report.unlink(missing_ok=True)
+    code = run(BIN / "python", "tests/oldest/run", "--report", report)
+    counts = junit_counts(report) if report.exists() else Counts()
+    if code and not counts.failed:
+        counts.fail("tests/oldest/run", exit_status(code))
+    return counts
 
 
 # Beside .venv, whose packages it sees: what setup does not install.
@@ -406,7 +422,8 @@ SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
         lambda: TSAN.meson_test(*THREADED, without=ALONE_SUITES),
     ),
     "fuzz": (f"each target for {FUZZ_SECONDS} s", fuzz_suite),
-    "wheel": ("the wheel, in a root without our libraries; not by default", wheel_suite),
+    "wheel": ("the wheel and a build without our libraries; not by default", wheel_suite),
+    "oldest": ("the oldest packages that are allowed; not by default", oldest_suite),
     "changed": ("unit and Python tests of the rooms that differ from main", changed_rooms_suite),
 }
 # What a suite leaves out: the tests that measure short times. They run when the lanes have ended.
@@ -425,7 +442,7 @@ AGAIN = ("unit", "conformance", "tsan")
 # A part of what the others run.
 PARTS = ("changed",)
 # What is made anew, and slowly: only by name.
-BY_NAME = ("wheel", "frameworks")
+BY_NAME = ("wheel", "oldest", "frameworks")
 # Suites that get the time that the others leave over.
 BESIDE = ("style", "fuzz")
 # Lanes run beside each other, the suites of a lane one after another. Half of the tests wait more

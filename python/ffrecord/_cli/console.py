@@ -26,7 +26,8 @@ def run(command: click.Command) -> int:
     """Run a command line; return the exit code. The only place that catches."""
     _show_any_name()
     try:
-        return command.main(standalone_mode=False) or 0
+        with _quiet_if_closed():
+            return command.main(standalone_mode=False) or 0
     except click.ClickException as error:
         error.show()
         return EXIT_USAGE
@@ -55,6 +56,22 @@ def run(command: click.Command) -> int:
     except RecursionError:
         say("wrong: JSON or text in the input is nested more deeply than Python can read")
         return EXIT_USAGE
+
+
+@contextmanager
+def _quiet_if_closed() -> Iterator[None]:
+    """Let what is printed go nowhere if standard output was closed before the start.
+
+    click before 8.1.4, which Debian 12 has, cannot print to it.
+    """
+    if sys.stdout is not None:
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf-8") as sys.stdout:
+        try:
+            yield
+        finally:
+            sys.stdout = None  # As it was.
 
 
 def _show_any_name() -> None:

@@ -76,7 +76,9 @@ def examine(
         found, trouble = examine_tls(folder)
         facts |= found
         advice += trouble
-    if engine != "io_uring":
+    if engine != "io_uring" and "this build has no" in reason:
+        advice.append(f"reads use a pool of threads, because {reason}")
+    elif engine != "io_uring":
         advice.append(
             "io_uring is not available, so reads use a pool of threads; in a container, allow the "
             "calls io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile"

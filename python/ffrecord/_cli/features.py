@@ -34,7 +34,8 @@ def absences() -> dict[str, str]:
         "object stores": _ffrecord.why_no_object_stores(),
         "JPEG decoder": ""
         if _ffrecord.has_jpeg
-        else "this build has none: install libjpeg62-turbo-dev and build again with -Djpeg=enabled",
+        else "this build has no JPEG decoder: install libjpeg62-turbo-dev, then configure with "
+        "-Djpeg=enabled",
         "daemon": ""
         if daemon_program()
         else "ffrecordd is not installed: install the wheel, or build with -Dserver=enabled",

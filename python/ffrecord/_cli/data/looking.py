@@ -186,7 +186,7 @@ def cat(
         wanted = [*_checked(reader, indices), *_of_keys(reader, keys)]
         is_chosen = bool(indices or keys)
         pieces = [np.array(wanted, np.int64)] if is_chosen else in_order(0, len(reader))
-        if sys.stdout is None:
+        if sys.__stdout__ is None:  # Closed before the start: `run` lets prints go nowhere.
             raise OSError(errno.EBADF, "standard output is closed")
         out = sys.stdout.buffer
         for batch in batches(reader, pieces):
