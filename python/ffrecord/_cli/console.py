@@ -62,7 +62,7 @@ def run(command: click.Command) -> int:
 def _quiet_if_closed() -> Iterator[None]:
     """Let what is printed go nowhere if standard output was closed before the start.
 
-    click before 8.1.4, which Debian 12 has, cannot print to it.
+    click 8.1.3, which Debian 12 has, cannot print to it.
     """
     if sys.stdout is not None:
         yield
