@@ -215,6 +215,17 @@ def test_a_loader_in_file_order_resumes(dataset: Dataset) -> None:
         again.close()
 
 
+def test_a_progress_bar_knows_where_a_resumed_epoch_begins(dataset: Dataset) -> None:
+    first = Sampler(dataset, 10)
+    assert (first.step, len(first)) == (0, 4)
+    list(islice(iter(first), 3))
+    for size, step, left in ((10, 3, 1), (5, 6, 2)):
+        resumed = Sampler(dataset, size)
+        resumed.load_state_dict(first.state_dict())
+        assert (resumed.step, len(list(resumed))) == (step, left)
+        assert resumed.step == 0
+
+
 def test_damage_is_replaced_by_the_records_that_follow(tmp_path: Path) -> None:
     path = tmp_path / "data.ffr"
     with ffrecord.Writer(path) as writer:

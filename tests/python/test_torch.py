@@ -192,6 +192,22 @@ def shift(sample: dict[str, Any]) -> tuple[int, torch.Tensor]:
     return sample["label"] + 1, torch.from_numpy(sample["x"])
 
 
+def test_a_transform_gets_a_generator_when_it_is_told_so(path: Path) -> None:
+    def any_number(*given: Any) -> int:  # noqa: ANN401
+        return len(given)
+
+    def two(sample: Any, scale: Any) -> Any:  # noqa: ANN401
+        return scale
+
+    assert Dataset(path, transform=any_number)[0] == 1  # Nobody can tell.
+    assert Dataset(path, transform=any_number, pass_generator=True)[0] == 2
+    assert isinstance(Dataset(path, transform=two)[0], np.random.Generator)
+    seeded = Dataset(path, transform=lambda _, rng=None: rng.random(), pass_generator=True)
+    assert seeded[3] == seeded[3]
+    with pytest.raises(TypeError, match="scale"):
+        Dataset(path, transform=two, pass_generator=False)[0]
+
+
 def test_a_transform_runs_on_each_sample(path: Path) -> None:
     loader = DataLoader(Dataset(path, transform=shift), batch_size=50, num_workers=2)
 

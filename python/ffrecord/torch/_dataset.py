@@ -63,6 +63,7 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         check_data: bool = True,
         *,
         transform: Callable[..., Any] | None = None,
+        pass_generator: bool | None = None,
         columns: Iterable[str] | None = None,
         decode: Decode | None = None,
         on_corrupt: OnCorrupt = "raise",
@@ -73,9 +74,10 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         Args:
             fnames: as for `ffrecord.open`; or a reader or a view, which keeps its options.
             check_data: verify the checksum of each record on every read.
-            transform: applied to each sample, in the worker. If it has a second parameter without a
-                default, it gets a NumPy generator seeded by (seed, epoch, index): augmentation is
-                then the same at any world size and after a resume.
+            transform: applied to each sample, in the worker.
+            pass_generator: whether `transform` gets a NumPy generator as its second argument,
+                seeded by (seed, epoch, index): augmentation is then the same at any world size and
+                after a resume. By default it does if it has a second parameter without a default.
             columns: the columns to return; all by default.
             decode: decoders by column, such as `{"image": decode.Image(224)}`, or one decoder for
                 records that are plain bytes; see `ffrecord.decode`. Runs before `transform`.
@@ -89,6 +91,7 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
             raise ValueError(f"on_corrupt is {on_corrupt!r}; it can be raise, skip, replace")
         self.fnames = fnames
         self.transform = transform
+        self.pass_generator = pass_generator
         self.columns = None if columns is None else tuple(columns)
         self.decode = decode
         if decode is not None and type(self).process is not Dataset.process:
@@ -180,7 +183,8 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         """
         if self.transform is None:
             return data
-        if not _takes_generator(self.transform):
+        takes: bool | None = vars(self).get("pass_generator")
+        if not (_takes_generator(self.transform) if takes is None else takes):
             return [self.transform(sample) for sample in data]
         return [
             self.transform(sample, generator)

@@ -135,6 +135,14 @@ class Sampler(data.Sampler[Any]):
         """Where the next iteration begins."""
         return self._next
 
+    @property
+    def step(self) -> int:
+        """The steps of its epoch that come before the next iteration; 0 unless it was resumed.
+
+        Of a loader as `initial` of a progress bar: `tqdm(loader, initial=sampler.step)`.
+        """
+        return len(self) - self._steps(self._next.position)
+
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of `epoch`; does nothing if it is in that epoch already."""
         self.was_restored = False
