@@ -294,14 +294,14 @@ class Batch(Sequence[Sample]):
 
     def _in_format(self, name: str | None) -> Any:  # noqa: ANN401 - as the format has it
         """The values of a column, or the records for None, as they are handed out."""
-        convert = converter(self.format)
-        if convert is None:
-            return self.whole if name is None else self._column(name)
-        if name not in self._shown:
-            values = self.whole if name is None else self._column(name)
-            is_own = name is not None and name not in self._decoded
-            column = self._columns[self._number(name)] if name is not None and is_own else None
-            self._shown[name] = convert(values, column)
+        if self.format != "numpy" and name in self._shown:
+            return self._shown[name]
+        values = self.whole if name is None else self._column(name)
+        if self.format == "numpy":
+            return values
+        is_own = name is not None and name not in self._decoded
+        column = self._columns[self._number(name)] if name is not None and is_own else None
+        self._shown[name] = converter(self.format)(values, column)
         return self._shown[name]
 
     def _column(self, name: str) -> Values:

@@ -26,8 +26,8 @@ def checked(format: str) -> Format:
     raise ValueError(f"format is {format!r}; it can be {', '.join(get_args(Format))}")
 
 
-def converter(format: Format) -> "Callable[[Any, Column | None], Any] | None":
-    """Makes the values of a column, given as NumPy's, those of the format; None: they are.
+def converter(format: Format) -> Callable[[Any, Column | None], Any]:
+    """Makes the values of a column, given as NumPy's, those of another format.
 
     The column is None for whole records and for decoded values.
     """
@@ -36,7 +36,7 @@ def converter(format: Format) -> "Callable[[Any, Column | None], Any] | None":
         "torch": _as_tensors,
         "arrow": as_arrow,
     }
-    return makers.get(format)
+    return makers[format]
 
 
 def _as_bytes(values: Any, column: Column | None) -> Any:  # noqa: ANN401 - as a batch has them
