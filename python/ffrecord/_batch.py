@@ -257,7 +257,8 @@ class Batch(Sequence[Sample]):
             return self.select([range(len(self))[key]]).to_arrow()
         if not self._columns:
             return self._in_format(None)[key]
-        return {name: self._in_format(name)[key] for name in self.columns}
+        column = self._column if self.format == "numpy" else self._in_format
+        return {name: column(name)[key] for name in self.columns}
 
     def __iter__(self) -> Iterator[Sample]:
         if self.format == "arrow":
