@@ -298,10 +298,10 @@ class Batch(Sequence[Sample]):
         if self.format != "numpy" and name in self._shown:
             return self._shown[name]
         values = self.whole if name is None else self._column(name)
-        if self.format == "numpy":
+        is_decoded = name in self._decoded
+        if self.format == "numpy" or (self.format == "bytes" and is_decoded):
             return values
-        is_own = name is not None and name not in self._decoded
-        column = self._columns[self._number(name)] if name is not None and is_own else None
+        column = None if name is None or is_decoded else self._columns[self._number(name)]
         self._shown[name] = converter(self.format)(values, column)
         return self._shown[name]
 

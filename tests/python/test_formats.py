@@ -16,7 +16,7 @@ import torch
 
 import ffrecord
 from ffrecord import Batch
-from ffrecord.decode import Text
+from ffrecord.decode import Decoder, Field, Text
 from ffrecord.torch import DataLoader, Dataset, Sampler
 
 pa = pytest.importorskip("pyarrow")
@@ -166,6 +166,15 @@ def test_a_batch_keeps_its_format_through_a_pickle(path: Path, format: str) -> N
 
 # --- Datasets and loaders ---
 
+
+class Decoded(Decoder):
+    """Makes arrays of uint8, as a decoder of pictures does."""
+
+    def decode(self, field: Field) -> tuple[list[Any], dict[int, str]]:
+        """See `Decoder`."""
+        return [np.array([size], np.uint8) for size in field.sizes.tolist()], {}
+
+
 ENGINES: list[dict[str, Any]] = [
     {},
     {"num_workers": 2},
@@ -227,6 +236,9 @@ def test_decoded_columns_keep_what_their_decoder_made(path: Path) -> None:
 
     assert json.loads(dataset[2]["picture"])["number"] == 2
     assert type(dataset[2]["picture"]) is str
+    lengths = Decoded()
+    decoded = Dataset(path, decode={"picture": lengths}).with_format("bytes")
+    assert decoded[2]["picture"].tolist() == [len(sample(2)["picture"])]
     table = Dataset(path, decode={"picture": Text()}).with_format("arrow")[[2, 1]].to_arrow()
     assert json.loads(table["picture"].to_pylist()[1])["number"] == 1
 
