@@ -24,6 +24,9 @@ import ffrecord
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = 125
 RANK_S = 150
+# What a script has left. torch 2.13 joins Gloo's thread when it frees a DistributedDataParallel, and
+# holds the GIL, which that thread may want: a rank would wait for ever. Its exit frees nothing.
+KEPT: list[object] = []
 GLOBAL_BATCH = 12
 STEPS = -(-RECORDS // GLOBAL_BATCH)
 SEEN = re.compile(r"^epoch (\d+):((?: \d+)*)$", re.MULTILINE)
@@ -71,7 +74,7 @@ def _rank(rank: int, world: int, port: int, script: str, arguments: tuple[str, .
     os.chdir(Path(script).parent)
     sys.argv = [script, *arguments]
     with open(f"printed{rank}", "w") as printed, contextlib.redirect_stdout(printed):
-        runpy.run_path(script, run_name="__main__")
+        KEPT.append(runpy.run_path(script, run_name="__main__"))
 
 
 def _free_port() -> int:
