@@ -24,8 +24,8 @@ import ffrecord
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = 125
 RANK_S = 150
-# What a script has left. torch 2.13 joins Gloo's thread when it frees a DistributedDataParallel, and
-# holds the GIL, which that thread may want: a rank would wait for ever. Its exit frees nothing.
+# What a script has left. torch 2.13 joins Gloo's thread when it frees a DistributedDataParallel,
+# holding the GIL, which that thread may want: a rank would wait for ever. Its exit frees nothing.
 KEPT: list[object] = []
 GLOBAL_BATCH = 12
 STEPS = -(-RECORDS // GLOBAL_BATCH)
