@@ -5,6 +5,7 @@ print `epoch 0: 5 7 9` for each batch.
 """
 
 import contextlib
+import faulthandler
 import importlib
 import os
 import re
@@ -22,6 +23,10 @@ import ffrecord
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = 125
+RANK_S = 150
+# What a script has left. torch 2.13 joins Gloo's thread when it frees a DistributedDataParallel,
+# holding the GIL, which that thread may want: a rank would wait for ever. Its exit frees nothing.
+KEPT: list[object] = []
 GLOBAL_BATCH = 12
 STEPS = -(-RECORDS // GLOBAL_BATCH)
 SEEN = re.compile(r"^epoch (\d+):((?: \d+)*)$", re.MULTILINE)
@@ -63,11 +68,13 @@ def _rank(rank: int, world: int, port: int, script: str, arguments: tuple[str, .
     os.environ.update({name: str(value) for name, value in names.items()})
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_RUN_ID="test")
     os.environ.update(OMP_NUM_THREADS="1", GROUP_RANK="0", ROLE_RANK=str(rank))
+    # Of a rank that waits for ever, the stacks are what is wanted.
+    faulthandler.dump_traceback_later(RANK_S, exit=True)
     mp.set_start_method("fork", force=True)  # As in a process that torchrun has started.
     os.chdir(Path(script).parent)
     sys.argv = [script, *arguments]
     with open(f"printed{rank}", "w") as printed, contextlib.redirect_stdout(printed):
-        runpy.run_path(script, run_name="__main__")
+        KEPT.append(runpy.run_path(script, run_name="__main__"))
 
 
 def _free_port() -> int:
