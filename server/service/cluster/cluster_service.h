@@ -236,6 +236,8 @@ class ClusterService {
   void AwaitName(std::uint64_t revision, std::string name, TimePoint deadline, Done<void> done);
   void AwaitListed(TimePoint deadline, Done<void> done);
   void WriteMember(const net::SetMember& request, TimePoint deadline, Done<void> done);
+  Result<void> CheckChange(const std::string& node, const cluster::MemberRecord& member,
+                           cluster::MemberRecord::State state) const;
   Result<std::uint32_t> FindCommonLevel() const;
   void BeginToRaise(std::uint32_t level, TimePoint deadline, Done<std::uint32_t> done);
   void WriteLevel(std::uint32_t level, TimePoint deadline, Done<std::uint32_t> done);
