@@ -54,7 +54,8 @@ Result<ClusterView> NextView(const ClusterView* before, net::ClusterMapReply rep
   if (reply.version == 0)
     return Error{ErrorCode::kUnavailable,
                  "the cluster of " + seed.address.ToString() +
-                     " has no slot map yet: its first nodes are still starting"};
+                     " has no slot map yet: its first nodes are still starting, or that daemon "
+                     "waits for approval, which `ffrecord cluster nodes` shows at the others"};
   if (before != nullptr && before->reply.cluster != reply.cluster)
     return Error{ErrorCode::kCorruption, seed.address.ToString() + " is now of another cluster"};
   if (before != nullptr) view.places = before->places;

@@ -154,6 +154,13 @@ bool Leader::ChangeMap(TimePoint now, const View& view, Outbox& out) {
   std::set<std::string> domains;
   for (const PlacedNode& node : nodes)
     if (node.weight > 0) domains.insert(node.domain);
+  // A map without owners would hide the replicas that there are, on nodes that drain say.
+  if (domains.empty()) {
+    trouble_ =
+        "no node that is up takes slots, and the slot map stays as it is; start, undrain or add "
+        "nodes";
+    return false;
+  }
   auto map = Place(before, std::move(nodes), {.row_size = options_.row_size, .allow_short = true});
   if (!map) {
     trouble_ = map.error().message;

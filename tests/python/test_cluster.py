@@ -319,6 +319,16 @@ def test_only_a_node_that_waits_is_approved(cluster: LocalCluster) -> None:
     assert "n1 does not wait for approval; waiting: none" in done.stderr
 
 
+def test_a_node_that_holds_data_and_is_up_is_not_removed(
+    cluster: LocalCluster, published: str, files: list[Path]
+) -> None:
+    done = run("ffrecord", "cluster", "remove", cluster.address, "n3", "--yes")
+    assert done.returncode == 4
+    assert "n3 is up and holds" in done.stderr
+    with ffrecord.open(published) as served:
+        check_all(served, files)
+
+
 def test_a_rolling_restart_under_load_fails_no_batch(
     cluster: LocalCluster, published: str, files: list[Path]
 ) -> None:

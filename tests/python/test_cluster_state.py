@@ -43,6 +43,13 @@ def test_a_node_that_is_down_is_not_yet_a_repair() -> None:
     assert "2 of them none" in line
 
 
+def test_too_few_nodes_for_all_replicas_are_not_well() -> None:
+    trouble = "1 failure domains are up and 2 replicas are wanted; start or add nodes"
+    state, [line] = assess(facts(lacking=12, trouble=trouble))
+    assert state == "degraded"
+    assert "12 extents have a replica less: 1 failure domains are up" in line
+
+
 def test_once_others_take_over_what_is_left_is_told() -> None:
     down = with_third(is_up=False, slots=0)
     state, lines = assess(facts(nodes=down, moving=True, missing=5, missing_bytes=3 << 20))

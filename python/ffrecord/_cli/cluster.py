@@ -88,6 +88,11 @@ def assess(facts: dict[str, Any]) -> tuple[str, list[str]]:
     lost = [node["id"] for node in down if node["slots"] == 0]
     if facts["moving"] and copied <= 0:
         found["repairing"] = [f"other nodes copy extents; {facts['node']} has all of its own"]
+    if facts["lacking"] and not waited:
+        found["degraded"] = [
+            f"{facts['lacking']} extents have a replica less:"
+            f" {facts['trouble'] or 'there are too few nodes for all replicas'}"
+        ]
     if waited:
         found["degraded"] = [
             f"{_list(waited)} down: no data moves yet, {facts['lacking']} extents have a replica"
@@ -213,13 +218,17 @@ def approve(address: str, node: str, timeout_s: float) -> None:
 
     Only when it is known which daemon asks: it takes its share of the data.
     """
-    known = _ffrecord.describe_cluster(address, timeout_s=timeout_s)["nodes"]
-    state = next((one["state"] for one in known if one["id"] == node), None)
-    if state != "waiting":
-        asks = _list([one["id"] for one in known if one["state"] == "waiting"]) or "none"
+    states = _states(address, timeout_s)
+    if states.get(node) != "waiting":
+        asks = _list([one for one, state in states.items() if state == "waiting"]) or "none"
         raise FileNotFoundError(None, f"{node} does not wait for approval; waiting: {asks}")
     _ffrecord.set_node_state(address, node, "in", timeout_s=timeout_s)
     click.echo(f"{node} joins")
+
+
+def _states(address: str, timeout_s: float) -> dict[str, str]:
+    known = _ffrecord.describe_cluster(address, timeout_s=timeout_s)["nodes"]
+    return {one["id"]: one["state"] for one in known}
 
 
 @cluster.command()
@@ -299,8 +308,11 @@ def lost(admin: str, token_file: str | None, timeout_s: float, as_json: bool) ->
     metavar="ADMIN",
     help="Wait, by the admin port ADMIN of any node, until the others have all that NODE holds.",
 )
+@_token_file
 @_timeout
-def drain(address: str, node: str, admin: str | None, timeout_s: float) -> None:
+def drain(
+    address: str, node: str, admin: str | None, token_file: str | None, timeout_s: float
+) -> None:
     """Have the other nodes of the cluster at ADDRESS take over what NODE holds.
 
     NODE goes on serving reads. Stop it once `ffrecord cluster status` shows no move.
@@ -309,7 +321,7 @@ def drain(address: str, node: str, admin: str | None, timeout_s: float) -> None:
     if admin is None:
         click.echo(f"{node} drains; it may be stopped once nothing moves any more")
         return
-    while not _is_drained(fetch_cluster(admin, timeout_s), node):
+    while not _is_drained(fetch_cluster(admin, timeout_s, token_file), node):
         time.sleep(1)
     click.echo(f"{node} is drained: it may be stopped")
 
@@ -338,6 +350,12 @@ def _is_drained(facts: dict[str, Any], node: str) -> bool:
 @_timeout
 def undrain(address: str, node: str, timeout_s: float) -> None:
     """Let NODE of the cluster at ADDRESS take part again, after `drain` or `remove`."""
+    if _states(address, timeout_s).get(node) == "waiting":
+        raise FileExistsError(
+            None,
+            f"{node} has never taken part: it waits for approval; if it is yours,"
+            f" `ffrecord cluster approve ADDRESS {node}`",
+        )
     _ffrecord.set_node_state(address, node, "in", timeout_s=timeout_s)
     click.echo(f"{node} takes part")
 

@@ -138,14 +138,21 @@ Result<void> ClusterCache::SaveNames(const ClusterState& state) {
   std::size_t size_bytes = 0;
   for (const auto& [text, name] : *saved)
     if (!state.names->contains(text)) commit.deletes.push_back(std::string(kNameKeys) + text);
+  std::vector<ClusterState::NameMap::const_iterator> put;
   const auto flush = [&]() -> Result<void> {
     if (commit.puts.empty() && commit.deletes.empty()) return {};
+    // After a failure it may be there, and then it is not what it should be.
+    for (const auto& at : put) saved->insert_or_assign(at->first, ClusterState::Name{});
     FFR_TRY(store_.TryCommit(commit));
+    std::erase_if(*saved, [&](const auto& entry) { return !state.names->contains(entry.first); });
+    for (const auto& at : put) saved->insert_or_assign(at->first, at->second);
+    put.clear();
     commit = {};
     size_bytes = 0;
     return {};
   };
-  for (const auto& [text, name] : *state.names) {
+  for (auto at = state.names->begin(); at != state.names->end(); ++at) {
+    const auto& [text, name] = *at;
     const auto old = saved->find(text);
     const bool is_saved = old != saved->end() && old->second.revision == name.revision &&
                           old->second.record == name.record;
@@ -153,12 +160,12 @@ Result<void> ClusterCache::SaveNames(const ClusterState& state) {
     std::vector<std::byte> manifest;
     if (name.manifest) manifest = FFR_TRY(EncodeDatasetManifest(*name.manifest));
     commit.puts.push_back({std::string(kNameKeys) + text, EncodeName(name, manifest)});
+    put.push_back(at);
     size_bytes += manifest.size();
     if (size_bytes >= kCommitBytes) FFR_TRY(flush());
   }
   FFR_TRY(flush());
-  std::erase_if(*saved, [&](const auto& entry) { return !state.names->contains(entry.first); });
-  for (const auto& [text, name] : *state.names) saved->insert_or_assign(text, name);
+  saved_.names = state.names;
   return {};
 }
 

@@ -45,6 +45,7 @@ void ClusterService::WriteMember(const net::SetMember& request, TimePoint deadli
   if (!record) return done(unknown);
   const auto state = static_cast<cluster::MemberRecord::State>(request.state);
   if (record.value().state == state) return done({});
+  if (auto may = CheckChange(request.node, record.value(), state); !may) return done(may.error());
   MetaStore::Commit commit;
   if (state == cluster::MemberRecord::State::kDraining) {
     auto replacements = FindReplacements(request.node);
@@ -72,6 +73,25 @@ void ClusterService::WriteMember(const net::SetMember& request, TimePoint deadli
     if (!is_posted) done(Stopped());
   };
   store_->TryCommit(std::move(commit), deadline, committed);
+}
+
+// Who holds data and is up is drained, or stopped, before it is counted out: what it alone has
+// could not be read. Who does not count has nothing to drain. Fails with kConflict.
+Result<void> ClusterService::CheckChange(const std::string& node,
+                                         const cluster::MemberRecord& member,
+                                         cluster::MemberRecord::State state) const {
+  const auto refuse = [](std::string why) { return Error{ErrorCode::kConflict, std::move(why)}; };
+  if (state == cluster::MemberRecord::State::kDraining && !member.counts())
+    return refuse(node + " takes no part in the cluster, and there is nothing to drain");
+  if (state != cluster::MemberRecord::State::kOut || !member.counts()) return {};
+  const cluster::View& view = node_.view();
+  const SlotMap& map = view.slots.map;
+  const std::uint16_t ordinal = map.Find(node);
+  const auto slots = ordinal == SlotMap::kNoNode ? 0 : std::ranges::count(map.rows, ordinal);
+  if (slots == 0 || !view.IsLive(node)) return {};
+  return refuse(node + " is up and holds " + std::to_string(slots) + " slots: drain it with " +
+                "`ffrecord cluster drain` first; or stop it if its data is lost, and try again "
+                "once its lease has ended");
 }
 
 // As many other nodes as there are replicas, of different failure domains, as they are on record:

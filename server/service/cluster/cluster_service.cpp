@@ -162,10 +162,11 @@ void ClusterService::Take(const cluster::Answer& answer) {
   if (was_enrolled_) node_.Doubt();  // It was founded again, or put back.
   was_enrolled_ = true;
   spdlog::info("event=enrolled node={} cluster={}", options_.node, Hex(*enrolment_->cluster()));
-  keeper_.Post([this, id = *enrolment_->cluster()] {
-    if (const auto written = cache_.WriteId(id); !written)
-      spdlog::error("event=cluster_not_saved error=\"{}\"", written.error().message);
-  });
+  {
+    const std::lock_guard lock(state_mutex_);
+    id_to_keep_ = enrolment_->cluster();
+  }
+  keeper_.Post([this] { SaveKept(); });
 }
 
 void ClusterService::Enrol(const std::optional<net::ClusterId>& known) {
@@ -197,6 +198,7 @@ void ClusterService::StepAll(TimePoint now) {
   if (now < upkeep_next_) return;
   upkeep_next_ = now + kUpkeepInterval;
   extents_.ForgetSilent(now, options_.upload_grace);
+  if (is_unsaved_.exchange(false)) keeper_.Post([this] { SaveKept(); });
   if (!extents_.has_dropped()) return;
   const bool is_frozen = node_.view().continuity.is_frozen();
   if ((!is_frozen && !may_unlink_) || is_sweeping_.exchange(true)) return;
@@ -266,23 +268,38 @@ void ClusterService::Keep(ClusterStatePtr after) {
     to_keep_ = std::move(after);
     mark_to_keep_ = mark_seen_;
   }
-  keeper_.Post([this] {
-    ClusterStatePtr state;
-    cluster::HistoryMark mark;
-    {
-      const std::lock_guard lock(state_mutex_);
-      state.swap(to_keep_);
-      mark = mark_to_keep_;
-    }
-    if (!state) return;
-    auto saved = cache_.Save(*state);
-    // Last: a mark says that the names up to it are there.
-    if (saved) saved = cache_.WriteMark(mark);
-    if (!saved)
-      spdlog::error("event=cluster_not_saved error=\"{}\"", saved.error().message);
-    else
-      inbox_->Post([this, mark] { kept_revision_ = mark.revision; });
-  });
+  keeper_.Post([this] { SaveKept(); });
+}
+
+// What the disk does not take, as it is full, is tried again at each upkeep.
+void ClusterService::SaveKept() {
+  std::optional<net::ClusterId> id;
+  ClusterStatePtr state;
+  cluster::HistoryMark mark;
+  {
+    const std::lock_guard lock(state_mutex_);
+    id = id_to_keep_;
+    state = to_keep_;
+    mark = mark_to_keep_;
+  }
+  Result<void> saved;
+  if (id) saved = cache_.WriteId(*id);
+  if (saved && state) saved = cache_.Save(*state);
+  // Last: a mark says that the names up to it are there.
+  if (saved && state) saved = cache_.WriteMark(mark);
+  const std::string why = saved ? "" : saved.error().message;
+  if (!why.empty() && why != why_not_kept_)
+    spdlog::error("event=cluster_not_saved error=\"{}\"", why);
+  if (why.empty() && !why_not_kept_.empty()) spdlog::info("event=cluster_saved");
+  why_not_kept_ = why;
+  is_unsaved_ = !saved;
+  if (!saved) return;
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (id_to_keep_ == id) id_to_keep_.reset();
+    if (to_keep_ == state) to_keep_.reset();
+  }
+  if (state) inbox_->Post([this, mark] { kept_revision_ = mark.revision; });
 }
 
 void ClusterService::ChangeName(const std::string& name, const Manifest& before,

@@ -216,6 +216,7 @@ class ClusterService {
   void ChangeName(const std::string& name, const Manifest& before, const Manifest& after);
   void ChangeReferences(const ClusterState::NameMap& before, const ClusterState::NameMap& after);
   void Keep(ClusterStatePtr after);
+  void SaveKept();  // By the keeper.
 
   // --- Stripes (cluster_stripes.cpp). They wait for other nodes ---
   std::vector<std::string> HoldersUp(const ClusterState& known, const cluster::StripePlace& place,
@@ -236,6 +237,8 @@ class ClusterService {
   void AwaitName(std::uint64_t revision, std::string name, TimePoint deadline, Done<void> done);
   void AwaitListed(TimePoint deadline, Done<void> done);
   void WriteMember(const net::SetMember& request, TimePoint deadline, Done<void> done);
+  Result<void> CheckChange(const std::string& node, const cluster::MemberRecord& member,
+                           cluster::MemberRecord::State state) const;
   Result<std::uint32_t> FindCommonLevel() const;
   void BeginToRaise(std::uint32_t level, TimePoint deadline, Done<std::uint32_t> done);
   void WriteLevel(std::uint32_t level, TimePoint deadline, Done<std::uint32_t> done);
@@ -286,11 +289,13 @@ class ClusterService {
 
   mutable std::mutex state_mutex_;
   ClusterStatePtr state_ = std::make_shared<const ClusterState>();
-  ClusterStatePtr to_keep_;  // Null: the keeper has taken it.
+  std::optional<net::ClusterId> id_to_keep_;  // None: this node's disk has it.
+  ClusterStatePtr to_keep_;                   // Null: likewise.
   cluster::HistoryMark mark_to_keep_;
   std::atomic<std::uint32_t> map_version_{0};
   std::atomic<bool> is_leased_{false};
   std::atomic<bool> is_sweeping_{false};
+  std::atomic<bool> is_unsaved_{false};  // The keeper has failed, and is to try again.
   std::atomic<bool> may_unlink_{false};  // The metadata is trusted, as far as the machines know.
   std::atomic<std::uint64_t> pulled_count_{0}, pulled_bytes_{0}, dropped_count_{0},
       rebuilt_count_{0};
@@ -315,7 +320,8 @@ class ClusterService {
   std::list<Waiter> waiters_;
   std::map<cluster::CallId, MetaStore::WatchId> watches_;
 
-  ClusterCache cache_;  // The keeper's, once it runs.
+  ClusterCache cache_;        // The keeper's, once it runs.
+  std::string why_not_kept_;  // The keeper's; empty: the disk has what it should.
   const std::shared_ptr<ServiceInbox> inbox_;
   TaskThreads keeper_{1};  // Of what is written to this node's disk meanwhile.
   Peers peers_;

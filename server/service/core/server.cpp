@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <future>
@@ -11,6 +12,7 @@
 
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/random.h"
+#include "libffrecord/io/file.h"
 #include "server/service/core/server_impl.h"
 
 namespace ffrecord::server {
@@ -339,6 +341,23 @@ void Server::Impl::SaveScrub(const std::string& key, const Scrubber::Position& p
   if (!saved) spdlog::warn("event=scrub_not_saved error=\"{}\"", saved.error().message);
 }
 
+// A disk that was full may have room again, which others have made. A catalog looks by itself.
+Result<std::uint64_t> Server::Impl::LookForRoom(Disk& disk) {
+  disk.RefreshSpace();
+  if (disk.space().free_bytes >= kExtentSizeMax && &disk.writes() != home_writes)
+    disk.writes().NoteSuccess();
+  return 0;
+}
+
+Result<std::uint64_t> Server::Impl::LookForRoomAtHome() {
+  struct statvfs disk {};
+  if (::statvfs(home.c_str(), &disk) != 0) return ErrnoError("look at", home, errno);
+  const std::uint64_t free_bytes = std::uint64_t{disk.f_bavail} * disk.f_frsize;
+  reserve->Restore(free_bytes);
+  if (reserve->is_whole() && free_bytes >= kExtentSizeMax) home_writes->NoteSuccess();
+  return 0;
+}
+
 // A disk that hangs keeps its own extents, and none of another disk.
 void Server::Impl::StartUpkeep() {
   const auto add = [this](JobPool::Strand& strand, std::function<Result<std::uint64_t>()> work) {
@@ -349,7 +368,12 @@ void Server::Impl::StartUpkeep() {
       origins->Tend();
       return 0;
     });
-  if (!catalog) return;
+  if (!catalog) {
+    for (const auto& disk : extents->disks())
+      add(jobs->AddUpkeep(), [this, &disk = *disk] { return LookForRoom(disk); });
+    add(jobs->AddUpkeep(), [this] { return LookForRoomAtHome(); });
+    return;
+  }
   add(jobs->upkeep(), [this]() -> Result<std::uint64_t> {
     FFR_TRY(catalog->GiveUpUploads(Catalog::Clock::now()));
     return 0;

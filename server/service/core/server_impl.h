@@ -58,6 +58,8 @@ struct Server::Impl {
   void ScrubOrigins();
   Result<void> StartDrains();
   void StartUpkeep();
+  Result<std::uint64_t> LookForRoom(Disk& disk);
+  Result<std::uint64_t> LookForRoomAtHome();
   void SaveScrub(const std::string& key, const Scrubber::Position& position);
   void NoteFailedWorker();
   void Collect();

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "catalog_fixture.h"
 #include "libffrecord/base/cursor.h"
 #include "server/cluster/placement.h"
 #include "temp_folder.h"
@@ -116,6 +117,32 @@ TEST_F(ClusterCacheTest, WhatChangesIsSaved) {
   // It comes again, as it was.
   names_["removed"] = NameOf(3, 12);
   Save();
+  ExpectSame(Load());
+}
+
+// The disk was full half way: what was written then, and removed before the next try, is not there.
+TEST_F(ClusterCacheTest, WhatAFailedSaveHasLeftIsRemoved) {
+  FailingStore full(*store_);
+  int left = 1;
+  full.is_full = [&] { return left-- == 0; };
+  ClusterCache cache(full);
+  // Three of them fill a commit.
+  constexpr std::uint32_t kExtentCount = 200'000;
+  for (std::uint64_t attempt = 1; attempt <= 4; ++attempt) {
+    DatasetManifest large{{{"f", kExtentCount * kExtentSizeMax, {}}}};
+    for (std::uint32_t i = 0; i < kExtentCount; ++i)
+      large.files[0].extents.push_back({MakeExtentId(attempt, 1, i), kExtentSizeMax, 5});
+    auto& name = names_[std::to_string(attempt)] = NameOf(attempt, attempt);
+    name.manifest = std::make_shared<const DatasetManifest>(std::move(large));
+  }
+  state_.names = std::make_shared<const ClusterState::NameMap>(names_);
+  ASSERT_FALSE(cache.Save(state_));
+  ASSERT_NE(Load().Find("1"), nullptr);
+
+  names_.erase("1");
+  state_.names = std::make_shared<const ClusterState::NameMap>(names_);
+  ASSERT_TRUE(cache.Save(state_));
+
   ExpectSame(Load());
 }
 

@@ -90,13 +90,58 @@ TEST_F(ClusterJoiningTest, WhatIsNotKnownYetIsNotDenied) {
 
   Result<void> set;
   std::thread operators(
-      [&] { set = Client().SetMember(AddressOf(node), "n1", net::MemberState::kOut); });
+      [&] { set = Client().SetMember(AddressOf(node), "n1", net::MemberState::kIn); });
   EXPECT_TRUE(Eventually(
       [&] { return Metric(node, "ffrecord_requests_total{type=\"set_member\"}") == 1; }));
   node.store->MendLists();
   operators.join();
 
   EXPECT_TRUE(set) << set.error().message;
+}
+
+using ClusterMembersTest = test::DaemonCluster;
+
+TEST_F(ClusterMembersTest, ANodeThatIsUpAndHoldsDataIsNotCountedOut) {
+  StartNodes(3);
+  const auto count_out = [&] {
+    return Client().SetMember(AddressOf(nodes_[0]), "n3", net::MemberState::kOut);
+  };
+
+  const auto refused = count_out();
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+  EXPECT_TRUE(Has(refused.error().message, "n3 is up and holds")) << refused.error().message;
+  EXPECT_TRUE(Has(refused.error().message, "cluster drain")) << refused.error().message;
+  // Once it is down, or drained, it is.
+  nodes_[2].daemon->Kill();
+  EXPECT_TRUE(Eventually([&] { return bool(count_out()); }));
+  nodes_[2].daemon->Start();
+  ASSERT_TRUE(Client().SetMember(AddressOf(nodes_[0]), "n3", net::MemberState::kIn));
+  ASSERT_TRUE(WaitForNodes(3));
+  ASSERT_TRUE(Client().SetMember(AddressOf(nodes_[0]), "n3", net::MemberState::kDraining));
+  EXPECT_TRUE(Eventually([&] { return bool(count_out()); }));
+  // And then there is nothing to drain.
+  const auto drained = Client().SetMember(AddressOf(nodes_[0]), "n3", net::MemberState::kDraining);
+  ASSERT_FALSE(drained);
+  EXPECT_EQ(drained.error().code, ErrorCode::kConflict);
+}
+
+// What lies on a node that drains is found by the map of before, once all others are down for long.
+TEST_F(ClusterMembersTest, TheMapKeepsItsOwnersWhileNobodyTakesSlots) {
+  down_grace_ = std::chrono::milliseconds(300);
+  StartNodes(3);
+  ASSERT_TRUE(Client().SetMember(AddressOf(nodes_[0]), "n3", net::MemberState::kDraining));
+  nodes_[0].daemon->Kill();
+  nodes_[1].daemon->Kill();
+
+  const auto keeps = [&] { return Has(Page(nodes_[2], "/cluster"), "no node that is up takes"); };
+  EXPECT_TRUE(Eventually(keeps)) << Page(nodes_[2], "/cluster");
+
+  const auto map = Client().GetMap(AddressOf(nodes_[2]));
+  ASSERT_TRUE(map) << map.error().message;
+  for (std::uint32_t slot = 0; slot < kSlotCount; ++slot)
+    ASSERT_FALSE(map.value().slots.NodesOf(slot).empty()) << slot;
 }
 
 using ClusterReportsTest = test::DaemonCluster;

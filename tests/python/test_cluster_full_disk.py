@@ -1,0 +1,83 @@
+"""Goal: a node whose disk was full serves again once there is room, without a restart.
+
+Method: real processes; the disk of one node is a small file system of its own, which a file of
+somebody else's fills, and leaves again.
+"""
+
+import contextlib
+import errno
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ffrecord
+from cluster import cluster_in
+from ffrecord._cli.local_cluster import LocalCluster
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "cluster" / "n1"
+    disk.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("this user may not mount a file system")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(1 << 16)):
+            pass
+    return filler
+
+
+def wait_for_log(cluster: LocalCluster, node: str, text: str) -> None:
+    log = cluster.folder / f"{node}.log"
+    end = time.monotonic() + 30
+    while text not in log.read_text():
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.05)
+
+
+def names_at(address: str) -> list[str]:
+    return [found.name for found in ffrecord.list_published(address)]
+
+
+def test_a_disk_that_was_full_takes_data_and_names_again(tmp_path: Path, small_disk: Path) -> None:
+    records = tmp_path / "x.ffr"
+    with ffrecord.Writer(records, {"x": "i64", "body": "bytes"}) as writer:
+        for number in range(200):
+            writer.write({"x": number, "body": bytes(10_000)})
+    with cluster_in(tmp_path / "cluster") as cluster:
+        ffrecord.publish([records], f"{cluster.address}/before")
+
+        filler = fill(small_disk)
+        # On the other nodes: the full one knows the name, and cannot write it down.
+        ffrecord.publish([records], f"{cluster.address}/meanwhile")
+        wait_for_log(cluster, "n1", "event=cluster_not_saved")
+        cluster.stop("n2")
+        with pytest.raises(OSError, match=f"the disk of {small_disk}/extents has room") as refused:
+            ffrecord.publish([records], f"{cluster.address}/after", timeout_s=3)
+        assert refused.value.errno == errno.ENOSPC
+        for name in ("before", "meanwhile"):
+            with ffrecord.open(f"{cluster.address}/{name}") as served:
+                np.testing.assert_array_equal(served.read(range(200))["x"], np.arange(200))
+
+        filler.unlink()
+        ffrecord.publish([records], f"{cluster.address}/after", timeout_s=20)
+        wait_for_log(cluster, "n1", "event=cluster_saved")
+
+        # The names are on its disk, also of what was published while that was full.
+        cluster.stop("n1")
+        cluster.stop("etcd")
+        cluster.start("n1")
+        alone = f"ffrecord://{cluster.nodes[0].listen}/"
+        assert names_at(alone) == ["after", "before", "meanwhile"]
