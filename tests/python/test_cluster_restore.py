@@ -110,8 +110,10 @@ def test_what_only_a_node_has_that_was_out_in_the_backup_is_found(tmp_path: Path
         addresses = [f"{address}/d/{number}" for number in range(8)]
         for one in addresses:
             ffrecord.publish([file], one, durability="r1")
-        ok("ffrecord", "cluster", "remove", address, last, "--yes")
+        admin = f"http://{cluster.nodes[0].admin}"
+        ok("ffrecord", "cluster", "drain", address, last, "--wait", admin)
         wait_until(lambda: has_moved(cluster, last, is_out=True))
+        ok("ffrecord", "cluster", "remove", address, last, "--yes")
         ok("ffrecord", "cluster", "backup", address, backup)
         ok("ffrecord", "cluster", "undrain", address, last)
         wait_until(lambda: has_moved(cluster, last, is_out=False))

@@ -88,7 +88,7 @@ TEST(StepOrderTest, RecordsInTheirOrderAreThoseOfThePositions) {
   ASSERT_TRUE(order);
   StepOrder::Indices indices(order.value());
   std::vector<std::vector<std::uint64_t>> found;
-  for (int number = 0; number < 6; ++number)
+  for (std::uint64_t number = 0; number < 6; ++number)
     found.push_back(indices.Of(order.value().At(number)).value());
   const std::vector<std::vector<std::uint64_t>> expected{{4, 5, 6}, {7, 8},    {0, 1, 2},
                                                          {3, 4, 5}, {6, 7, 8}, {9, 0, 1}};
