@@ -1,6 +1,7 @@
 #include "server/cluster/publication.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{5};
 constexpr std::chrono::milliseconds kRetry{500};
+constexpr std::chrono::seconds kFullPatience{5};  // Room may be made, and nodes come up.
 // How long the manifests of all names are waited for: less than a client waits for one node, so
 // that it hears which are missing.
 constexpr std::chrono::seconds kManifestsPatience{8};
@@ -453,6 +455,14 @@ void Publication::StoreBodies(TimePoint now, const View& view, Outbox& out) {
   if (!stores_.empty()) return;
   body_.asked.clear();  // All that could be asked have failed: once more, later.
   next_ = now + kRetry;
+  if (!full_ || has_tried_) return;
+  if (!full_since_) full_since_ = now;
+  if (now - *full_since_ < kFullPatience) return;
+  result_ = Error{ErrorCode::kIo,
+                  request_.name + ": its list of files could be stored in " +
+                      std::to_string(body_.domains.size()) + " of " + std::to_string(replicas) +
+                      " failure domains; make room, or start nodes that are down; " + *full_,
+                  ENOSPC};
 }
 
 // --- The commit ---------------------------------------------------------------------------------
@@ -558,7 +568,10 @@ bool Publication::Take(TimePoint now, const View& view, const Answer& answer, Ou
     questions_.erase(question);
     if (questions_.empty()) next_ = now;
   } else if (const auto store = stores_.find(answer.id); store != stores_.end()) {
-    if (std::get<Result<void>>(answer.reply)) Note(body_, DomainOf(view, store->second));
+    const auto& stored = std::get<Result<void>>(answer.reply);
+    if (stored) Note(body_, DomainOf(view, store->second));
+    if (!stored && stored.error().system_errno == ENOSPC)
+      full_ = store->second + ": " + stored.error().message;
     stores_.erase(store);
     if (stores_.empty()) next_ = now;
   } else if (call_ != 0 && answer.id == call_) {

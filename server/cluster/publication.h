@@ -129,6 +129,8 @@ class Publication {
   std::map<ExtentId, StripePlace> places_;  // With an erasure code.
   bool is_silent_ = false;                  // A node that was asked did not answer.
   Sought body_;
+  std::optional<std::string> full_;      // A node that had no room for it, and what it said,
+  std::optional<TimePoint> full_since_;  // and since when there are too few others.
   std::map<std::string, std::uint64_t> compares_;  // Keys on whose revision the commit rests,
   std::set<std::string> uploads_;                  // those of uploads among them.
   std::map<CallId, std::pair<std::string, std::vector<ExtentId>>> questions_;

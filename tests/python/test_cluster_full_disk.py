@@ -67,6 +67,11 @@ def test_a_disk_that_was_full_takes_data_and_names_again(tmp_path: Path, small_d
         with pytest.raises(OSError, match=f"the disk of {small_disk}/extents has room") as refused:
             ffrecord.publish([records], f"{cluster.address}/after", timeout_s=3)
         assert refused.value.errno == errno.ENOSPC
+        # A list of files has two places, and there is one that is up and has room.
+        with pytest.raises(OSError, match="its list of files could be stored in 1 of 2") as refused:
+            ffrecord.publish([records], f"{cluster.address}/one", durability="r1")
+        assert refused.value.errno == errno.ENOSPC
+        assert str(small_disk) in str(refused.value)
         for name in ("before", "meanwhile"):
             with ffrecord.open(f"{cluster.address}/{name}") as served:
                 np.testing.assert_array_equal(served.read(range(200))["x"], np.arange(200))
