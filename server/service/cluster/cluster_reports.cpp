@@ -136,6 +136,7 @@ std::string DescribeLost(const cluster::View& view, const std::set<ExtentId>& un
 Result<std::string> StatusJson(ClusterService& service) {
   const auto status = FFR_TRY(service.GetStatus());
   const ClusterState& known = *status.state;
+  const ClusterService::ExtentCounts& counts = status.extents;
   return fmt::format(
       "{{\"cluster\": \"{}\", \"node\": {}, \"leased\": {}, \"leading\": {}, \"leader\": {}, "
       "\"trouble\": {}, \"frozen\": {}, \"why_frozen\": {}, \"incarnation\": \"{}\", "
@@ -152,9 +153,9 @@ Result<std::string> StatusJson(ClusterService& service) {
       Hex(status.incarnation), status.lost_name_count,
       status.silent_for ? status.silent_for->count() : 0, known.is_from_cache, known.map_version(),
       status.is_moving, +service.options().replicas, known.names->size(), status.incomplete_count,
-      status.missing_count, status.missing_bytes, status.lacking_count, status.alone_count,
+      counts.missing_count, counts.missing_bytes, counts.lacking_count, counts.alone_count,
       status.unheld_count, service.extents().store().totals().bad_count, status.healed_count,
-      status.surplus_count, status.refused_count, status.unexplained_count, status.adopting_count,
+      counts.surplus_count, status.refused_count, counts.unexplained_count, status.adopting_count,
       Quoted(status.adoption_trouble), status.open_upload_count, status.tombstone_count,
       status.pulled_count, status.pulled_bytes, status.dropped_count, RefusalsJson(status.refusals),
       ListJson(status.other_origins), known.level, NodesJson(known, status.levels));

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -139,6 +140,27 @@ class ClusterService {
   void Ask(cluster::AskFilled question, Done<cluster::Flags> done);
   void Ask(cluster::AskKnown question, Done<cluster::Known> done);
 
+  // Of the extents that names refer to, and those on this node.
+  struct ExtentCounts {
+    std::uint64_t missing_bytes = 0;
+    std::uint64_t missing_count = 0;  // Extents that should be here and are not,
+    std::uint64_t surplus_count = 0;  // and those that are here for others.
+    std::uint64_t unexplained_count = 0;
+    std::uint64_t lacking_count = 0;  // Of all nodes: an owner is down,
+    std::uint64_t alone_count = 0;    // or all of them are.
+    // What they were counted from. As long as it is the same, so are they.
+    struct Basis {
+      std::uint64_t names_change = 0;
+      std::uint64_t revision = 0;  // Of the metadata.
+      std::uint64_t extents_change = 0;
+      std::uint32_t map_version = 0;
+      bool was_listed = false;
+      std::set<std::string> live;
+
+      bool operator==(const Basis&) const = default;
+    };
+    Basis basis;
+  };
   // What operators look at.
   struct Status {
     bool is_leased = false;
@@ -148,15 +170,10 @@ class ClusterService {
         trouble;  // Why this node does not take part, or no map is made; empty: all is well.
     // Names whose files this node does not know yet: of their extents it counts nothing.
     std::uint64_t incomplete_count = 0;
-    std::uint64_t missing_bytes = 0;
-    std::uint64_t missing_count = 0;  // Extents that should be here and are not,
-    std::uint64_t surplus_count = 0;  // and those that are here for others.
-    std::uint64_t unexplained_count = 0;
+    ExtentCounts extents;
     std::uint64_t adopting_count = 0;  // Own names that are not in the cluster yet,
     std::string adoption_trouble;      // and why one of them is not.
-    std::uint64_t lacking_count = 0;   // Of all nodes: an owner is down,
-    std::uint64_t alone_count = 0;     // or all of them are.
-    std::uint64_t refused_count = 0;   // For which there was no room.
+    std::uint64_t refused_count = 0;   // Extents for which there was no room.
     std::uint64_t open_upload_count = 0;
     std::uint64_t tombstone_count = 0;
     std::uint64_t rebuilt_count = 0;   // Since the start: members of stripes computed by repair,
@@ -185,8 +202,8 @@ class ClusterService {
   // once the service stops, and as `describe`.
   Result<std::string> Describe(
       const std::function<Result<std::string>(const cluster::ClusterNode&)>& describe);
-  // Waits for the service's thread; what it counts takes a look at every extent. Fails with
-  // kUnavailable once the service stops.
+  // Waits for the service's thread, which looks at every extent if something has changed. Fails
+  // with kUnavailable once the service stops.
   Result<Status> GetStatus();
 
  private:
@@ -243,7 +260,8 @@ class ClusterService {
   void BeginToRaise(std::uint32_t level, TimePoint deadline, Done<std::uint32_t> done);
   void WriteLevel(std::uint32_t level, TimePoint deadline, Done<std::uint32_t> done);
   Result<std::vector<MetaStore::Compare>> FindReplacements(const std::string& node) const;
-  Status MakeStatus() const;
+  const ExtentCounts& CountExtents();
+  Status MakeStatus();
   // Why this node takes no part in its cluster; empty: it does.
   std::string Trouble() const;
   void AwaitKept(std::uint64_t revision, TimePoint deadline, Done<void> done);
@@ -315,6 +333,7 @@ class ClusterService {
   TimePoint heard_{};  // The store answered last.
   std::string told_trouble_;
   TimePoint upkeep_next_{};
+  std::optional<ExtentCounts> counts_;  // The last ones; none: nobody has asked.
   std::map<cluster::ClusterNode::RequestId, std::function<void(Result<std::uint64_t>)>> requests_;
   std::map<cluster::ClusterNode::RequestId, Done<std::string>> rebuilds_;
   std::list<Waiter> waiters_;
