@@ -8,6 +8,7 @@ from typing import Any
 import click.testing
 import pytest
 
+from ffrecord._cli import cluster as cli
 from ffrecord._cli import cluster_moves
 from ffrecord._cli.cluster import assess
 from ffrecord.errors import CorruptionError, DeadlineExceeded
@@ -150,3 +151,36 @@ def test_waiting_ends_with_the_time_and_tells_losses_apart(
     assert isinstance(waited.exception, error)
     assert looked.exit_code == 0
     assert waited.output == looked.output
+
+
+# --- What operators may do ---
+
+
+def test_undrain_lets_in_nobody_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = {"nodes": [{"id": "n3", "state": "waiting"}]}
+    changed: list[object] = []
+    monkeypatch.setattr(cli._ffrecord, "describe_cluster", lambda *_, **__: nodes)
+    monkeypatch.setattr(cli._ffrecord, "set_node_state", lambda *each, **_: changed.append(each))
+
+    done = click.testing.CliRunner().invoke(cli.undrain, ["ffrecord://a", "n3"])
+
+    assert "waits for approval" in str(done.exception)
+    assert changed == []
+
+
+def test_drain_waits_at_an_admin_port_with_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def fetch(*arguments: object) -> dict[str, Any]:
+        asked.append(arguments)
+        domains = [node | {"domain": node["id"]} for node in with_third(slots=0)]
+        return facts(nodes=domains, replicas=2)
+
+    monkeypatch.setattr(cli, "fetch_cluster", fetch)
+    monkeypatch.setattr(cli._ffrecord, "set_node_state", lambda *_, **__: None)
+    flags = ["--wait", "http://a:1", "--token-file", "token"]
+
+    done = click.testing.CliRunner().invoke(cli.drain, ["ffrecord://a", "n3", *flags])
+
+    assert done.exit_code == 0, done.output
+    assert asked == [("http://a:1", 30.0, "token")]
