@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <queue>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -16,8 +18,9 @@ class Owners {
   Owners(SlotMap& map, std::size_t replicas)
       : map_(map), replicas_(replicas), loads_(map.nodes.size()), is_done_(map.nodes.size()) {
     for (std::uint32_t slot = 0; slot < kSlotCount; ++slot) {
-      const auto row = map.NodesOf(slot);
+      const auto row = RowOf(slot);
       for (const std::uint16_t node : row.first(std::min(replicas, row.size()))) ++loads_[node];
+      NoteTurns(slot);
     }
   }
 
@@ -26,12 +29,9 @@ class Owners {
   }
 
  private:
-  // A row in which a node may go forward, and who makes room for it.
-  struct Turn {
-    std::uint32_t slot = 0;
-    std::size_t place = 0;  // Of the one who makes room.
-    std::uint64_t affinity = 0;
-  };
+  // The rows in which one node is next and another one before it, the largest affinity to the first
+  // on top, then the lower slot. Some have changed since.
+  using Turns = std::priority_queue<std::pair<std::uint64_t, std::uint32_t>>;
 
   // False: nothing moves any more.
   bool Pass() {
@@ -63,35 +63,48 @@ class Owners {
     return Share(node, beside) * 8 > more * 9;
   }
 
-  // In a row in which it is the next one, it takes the place of the node that has most.
+  // It takes a place of the one that has most and is before it somewhere.
   bool GiveTo(std::uint16_t to) {
-    std::optional<Turn> best;
-    for (std::uint32_t slot = 0; slot < kSlotCount; ++slot) {
+    givers_.clear();
+    for (std::uint16_t node = 0; node < map_.nodes.size(); ++node)
+      if (map_.nodes[node].weight > 0 && HasTooMuch(node, to)) givers_.push_back(node);
+    std::ranges::sort(givers_, [&](std::uint16_t one, std::uint16_t other) {
+      if (Share(one, other) != Share(other, one)) return Share(one, other) > Share(other, one);
+      return one < other;
+    });
+    return std::ranges::any_of(givers_, [&](std::uint16_t from) { return Turn(from, to); });
+  }
+
+  bool Turn(std::uint16_t from, std::uint16_t to) {
+    const auto found = turns_.find(KeyOf(from, to));
+    if (found == turns_.end()) return false;
+    for (Turns& turns = found->second; !turns.empty();) {
+      const std::uint32_t slot = kSlotCount - turns.top().second;
+      turns.pop();
       const auto row = RowOf(slot);
-      if (row.size() <= replicas_ || row[replicas_] != to) continue;
-      const Turn turn{slot, Heaviest(row), SlotAffinity(slot, map_.nodes[to].id)};
-      if (HasTooMuch(row[turn.place], to) && (!best || IsBetter(turn, *best))) best = turn;
+      const auto giver = std::ranges::find(row.first(replicas_), from);
+      if (row[replicas_] != to || giver == row.begin() + static_cast<std::ptrdiff_t>(replicas_))
+        continue;
+      std::swap(*giver, row[replicas_]);
+      --loads_[from];
+      ++loads_[to];
+      NoteTurns(slot);
+      return true;
     }
-    if (!best) return false;
-    const auto row = RowOf(best->slot);
-    --loads_[row[best->place]];
-    ++loads_[to];
-    std::swap(row[best->place], row[replicas_]);
-    return true;
+    return false;
   }
 
-  std::size_t Heaviest(std::span<const std::uint16_t> row) const {
-    std::size_t heaviest = 0;
-    for (std::size_t place = 1; place < replicas_; ++place)
-      if (Share(row[heaviest], row[place]) < Share(row[place], row[heaviest])) heaviest = place;
-    return heaviest;
+  void NoteTurns(std::uint32_t slot) {
+    const auto row = RowOf(slot);
+    if (row.size() <= replicas_) return;
+    const std::uint16_t next = row[replicas_];
+    const std::uint64_t affinity = SlotAffinity(slot, map_.nodes[next].id);
+    for (const std::uint16_t node : row.first(replicas_))
+      turns_[KeyOf(node, next)].emplace(affinity, kSlotCount - slot);
   }
 
-  // Ties go to the larger affinity, then to the lower slot.
-  bool IsBetter(const Turn& turn, const Turn& than) {
-    const std::uint16_t one = RowOf(turn.slot)[turn.place], other = RowOf(than.slot)[than.place];
-    if (Share(one, other) != Share(other, one)) return Share(one, other) > Share(other, one);
-    return turn.affinity > than.affinity;
+  static std::uint32_t KeyOf(std::uint16_t from, std::uint16_t to) {
+    return static_cast<std::uint32_t>(from) << 16 | to;
   }
 
   std::span<std::uint16_t> RowOf(std::uint32_t slot) {
@@ -103,6 +116,8 @@ class Owners {
   const std::size_t replicas_;
   std::vector<std::uint64_t> loads_;
   std::vector<bool> is_done_;  // No row let it go forward in this pass.
+  std::vector<std::uint16_t> givers_;
+  std::unordered_map<std::uint32_t, Turns> turns_;
 };
 
 }  // namespace
