@@ -15,265 +15,25 @@ prefetch hints; and two simulated disks against one of the same speed (slow_disk
 """
 
 import argparse
-import contextlib
 import pathlib
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import harness
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "arms"))
 
 import crowd
-import peers
 from prefetch_hints import PrefetchHints
+from reads import Reads
+from served import LARGE_BATCH, SMALL_BATCH, SMALL_BYTES, Programs, over
 from slow_disks import SlowDisks
-
-LARGE_BYTES, LARGE_BATCH = 110_000, 128
-SMALL_BYTES, SMALL_BATCH = 4096, 256
-SEED = 11
-LOAD = 0.7
-
-
-class Daemon:
-    """A running ffrecordd, and what its clients measure."""
-
-    def __init__(self, settings: harness.Settings, pid: int, port: int, admin_port: int) -> None:
-        """Take a daemon that runs already."""
-        self.settings = settings
-        self.pid = pid
-        self.port, self.admin_port = port, admin_port
-        self.address = f"ffrecord://127.0.0.1:{port}"
-        self.program = harness.program(settings, "daemon-arm")
-        self.cost: dict[str, list[float]] = {}  # CPU seconds for each GB.
-        self.batches_per_s: dict[str, list[float]] = {}
-        self.p99_s: dict[str, list[float]] = {}
-
-    def read(self, name: str, what: str, location: str, batches: int, batch: int) -> harness.Arm:
-        """Make an arm: records per second from `location`."""
-
-        def run(number: int) -> float:
-            before = crowd.cpu_seconds(self.pid)
-            done = harness.run_json(self.program, "read", location, batches, batch, SEED + number)
-            cpu = crowd.cpu_seconds(self.pid) - before + done["cpu_seconds"]
-            self.cost.setdefault(name, []).append(cpu / (done["bytes"] / 1e9))
-            self.batches_per_s.setdefault(name, []).append(batches / done["seconds"])
-            return float(done["records"] / done["seconds"])
-
-        return harness.Arm(name, what, run)
-
-    def exchange(self, name: str, batches: int, batch: int, size: int) -> harness.Arm:
-        """Make an arm: records per second of two processes that do nothing but send them."""
-
-        def run(number: int) -> float:
-            done = harness.run_json(self.program, "exchange", batches, batch, size)
-            self.batches_per_s.setdefault(name, []).append(batches / done["seconds"])
-            return float(done["records"] / done["seconds"])
-
-        return harness.Arm(name, "bytes sent, received, not looked at", run)
-
-    def tail(self, name: str, of: str, *words: object) -> harness.Arm:
-        """Make an arm: p99 over p50 of a batch, at LOAD of what arm `of` has reached."""
-
-        def run(number: int) -> float:
-            rate = self.batches_per_s[of][number] * LOAD
-            done = harness.run_json(self.program, *words, f"{rate:.3f}")
-            self.p99_s.setdefault(name, []).append(done["p99_s"])
-            return float(done["p99_s"] / done["p50_s"])
-
-        return harness.Arm(name, f"p99 / p50 of a batch at {LOAD:.0%} load", run)
-
-
-def make(
-    settings: harness.Settings, name: str, count: int, size: int, sigma: float
-) -> pathlib.Path:
-    """Make a file of records, or take the one of the last run."""
-    path = settings.scratch / f"daemon-{name}-{count}.ffr"
-    if not path.exists():
-        harness.run_json(
-            harness.program(settings, "read-arm"), "make", path, count, size, sigma, SEED
-        )
-    return path
-
-
-class Programs:
-    """What is run and read, made when it is first needed."""
-
-    def __init__(self, settings: harness.Settings, folder: pathlib.Path) -> None:
-        """Take a folder that is empty."""
-        self.settings = settings
-        self.folder = folder
-        self.count = 4_000 if settings.quick else 20_000
-        self.large = make(settings, "large", self.count, LARGE_BYTES, 0.5)
-        self.small = make(settings, "small", 100_000, SMALL_BYTES, 0.001)
-        self.server = settings.programs.parent / "server" / "ffrecordd"
-        if not self.server.exists():
-            raise harness.Unable(f"{self.server} is not built: the server's packages are missing")
-
-    @contextlib.contextmanager
-    def daemon(self) -> Iterator[Daemon]:
-        """Run a daemon that serves both files."""
-        port, admin = peers.unused_port(), peers.unused_port()
-        data = self.folder / "data"
-        is_fresh = not data.exists()
-        words = [self.server, "--data", data, "--listen", f"127.0.0.1:{port}"]
-        words += ["--admin", f"127.0.0.1:{admin}"]
-        with peers.process(*words, log=self.folder / "daemon.log") as running:
-            peers.wait_for(port)
-            daemon = Daemon(self.settings, running.pid, port, admin)
-            for name, file in (("large", self.large), ("small", self.small)) if is_fresh else ():
-                harness.run_json(daemon.program, "publish", file, f"{daemon.address}/{name}")
-            yield daemon
-
-    def data(self) -> pathlib.Path:
-        """Find the daemon's folder, in which both files are published."""
-        if not (self.folder / "data").exists():
-            with self.daemon():
-                pass
-        return self.folder / "data"
-
-    def extents(self) -> list[pathlib.Path]:
-        """List what is published, as it lies on the disk."""
-        return [path for path in (self.folder / "data" / "extents").rglob("*") if path.is_file()]
 
 
 def run_reads(settings: harness.Settings, programs: Programs) -> harness.Outcome:
     """Compare the daemon's transports with what they replace, cold and warm."""
-    many, few = (40, 300) if settings.quick else (150, 1500)
-    with contextlib.ExitStack() as stack:
-        folder, large, small = programs.folder, programs.large, programs.small
-        ports = {name: peers.unused_port() for name in ("iperf3", "redis", "nginx")}
-        iperf_cost: list[float] = []
-        programs.data()
-        others: list[harness.Arm] = []
-        with contextlib.suppress(harness.Missing):
-            stack.enter_context(peers.iperf_server(ports["iperf3"], folder))
-            peers.wait_for(ports["iperf3"])
-            seconds = 1 if settings.quick else 4
-            others.append(peers.iperf(ports["iperf3"], seconds, LARGE_BYTES, iperf_cost))
-        with contextlib.suppress(harness.Missing):
-            stack.enter_context(peers.nginx_server(ports["nginx"], small, folder))
-            peers.wait_for(ports["nginx"])
-            others.append(peers.nginx(ports["nginx"], small, few, SMALL_BATCH, SMALL_BYTES))
-        with contextlib.suppress(harness.Missing):
-            stack.enter_context(peers.redis_server(ports["redis"], folder))
-            peers.wait_for(ports["redis"])
-            others.append(peers.redis(ports["redis"], few, SMALL_BATCH, SMALL_BYTES))
-
-        def on(
-            arms: list[harness.Arm], prepare: Callable[[pathlib.Path], None]
-        ) -> list[harness.Arm]:
-            def prepared(arm: harness.Arm) -> harness.Arm:
-                def run(number: int) -> float:
-                    for path in [large, small, *programs.extents()]:
-                        prepare(path)
-                    return arm.run(number)
-
-                return harness.Arm(arm.name, arm.what, run)
-
-            return [prepared(arm) for arm in arms]
-
-        def cold_run(location: str) -> Callable[[int], float]:
-            # By a daemon of its own: what one has mapped stays in memory while it runs.
-            def run(number: int) -> float:
-                with programs.daemon() as fresh:
-                    place = location.format(fresh.address)
-                    return fresh.read("cold", "", place, many // 4, LARGE_BATCH).run(number)
-
-            return run
-
-        colds = [
-            harness.Arm("cold_embedded", "no daemon, cold", cold_run(str(large))),
-            harness.Arm("cold_shm", "shared memory, cold", cold_run("{}/large?transport=shm")),
-        ]
-        values = harness.interleave(on(colds, harness.make_cold), settings.rounds)
-
-        # What was read at random lies in the page cache in single pages: all warm arms begin with
-        # files that were read from front to back.
-        for path in [large, small, *programs.extents()]:
-            harness.make_cold(path)
-        daemon = stack.enter_context(programs.daemon())
-
-        def address(name: str, transport: str) -> str:
-            return f"{daemon.address}/{name}?transport={transport}"
-
-        read = daemon.read
-        warms = [
-            read("warm_embedded", "no daemon, warm", str(large), many, LARGE_BATCH),
-            read("warm_shm", "shared memory, warm", address("large", "shm"), many, LARGE_BATCH),
-            read("warm_tcp", "TCP, warm", address("large", "tcp"), many, LARGE_BATCH),
-            read("tcp_4k", "TCP, 4 KiB", address("small", "tcp"), few, SMALL_BATCH),
-            daemon.exchange("bare_4k", few, SMALL_BATCH, SMALL_BYTES),
-            read("shm_4k", "shared memory, 4 KiB", address("small", "shm"), few, SMALL_BATCH),
-            *others,
-        ]
-
-        def copy_run(number: int) -> float:
-            done = harness.run_json(
-                daemon.program, "memcpy", large, many, LARGE_BATCH, LARGE_BYTES, SEED + number
-            )
-            return float(done["records"] / done["seconds"])
-
-        copy = harness.Arm("memcpy", "memcpy out of the mapped file", copy_run)
-        values |= harness.interleave(on([*warms, copy], harness.make_warm), settings.rounds)
-        # Enough of them for a hundredth to be many.
-        often = 2_000
-        bare = ("exchange", often, SMALL_BATCH, SMALL_BYTES)
-        tails = [
-            daemon.tail(
-                "tcp_4k_tail", "tcp_4k", "read", address("small", "tcp"), often, SMALL_BATCH, SEED
-            ),
-            daemon.tail("bare_4k_tail", "bare_4k", *bare),
-            # As many batches a second as of the daemon: what it adds to their tail.
-            daemon.tail("bare_4k_same_rate_tail", "tcp_4k", *bare),
-        ]
-        tail_values = harness.interleave(on(tails, harness.make_warm), settings.rounds)
-        p99_s = daemon.p99_s
-    return harness.Outcome(
-        unit="records/s",
-        arms=[*colds, *warms, copy],
-        values=values,
-        ratios={
-            "shm_cold_vs_embedded": ("cold_shm", "cold_embedded"),
-            "shm_warm_vs_embedded": ("warm_shm", "warm_embedded"),
-            "tcp_vs_iperf3": ("warm_tcp", "iperf3"),
-            "tcp_4k_vs_redis": ("tcp_4k", "redis_4k"),
-            "tcp_4k_vs_nginx": ("tcp_4k", "nginx_4k"),
-            "tcp_4k_vs_bare": ("tcp_4k", "bare_4k"),
-            "shm_warm_vs_memcpy": ("warm_shm", "memcpy"),
-        },
-        figures={
-            "shm_warm_cpu_vs_embedded_cost": [
-                ours / theirs
-                for ours, theirs in zip(
-                    daemon.cost["warm_shm"], daemon.cost["warm_embedded"], strict=True
-                )
-            ],
-        }
-        | (
-            {
-                "tcp_cpu_vs_iperf3_cost": [
-                    ours / theirs
-                    for ours, theirs in zip(daemon.cost["warm_tcp"], iperf_cost, strict=True)
-                ]
-            }
-            if iperf_cost
-            else {}
-        )
-        | {
-            "tcp_p99_over_p50_cost": tail_values["tcp_4k_tail"],
-            "bare_p99_over_p50_cost": tail_values["bare_4k_tail"],
-            "tcp_p99_ms": [value * 1e3 for value in p99_s["tcp_4k_tail"]],
-            "bare_p99_ms": [value * 1e3 for value in p99_s["bare_4k_same_rate_tail"]],
-            "tcp_p99_vs_bare_cost": [
-                ours / theirs
-                for ours, theirs in zip(
-                    p99_s["tcp_4k_tail"], p99_s["bare_4k_same_rate_tail"], strict=True
-                )
-            ],
-        },
-    )
+    return Reads(settings, programs).outcome()
 
 
 def run_crowd(settings: harness.Settings, programs: Programs) -> harness.Outcome:
@@ -304,15 +64,11 @@ def run_plans(settings: harness.Settings, programs: Programs) -> harness.Outcome
     ranks = PrefetchHints(settings, programs.server, programs.data())
     arms = [ranks.arm(dataset, plan) for dataset in ("large", "small") for plan in (True, False)]
     values = harness.interleave(arms, settings.rounds)
+    shares = ranks.read_share
     extra = {
-        f"plan_ahead_{dataset}_read_ratio": [
-            ours / theirs
-            for ours, theirs in zip(
-                ranks.read_share[f"ranks_{dataset}_hinted"],
-                ranks.read_share[f"ranks_{dataset}_unhinted"],
-                strict=True,
-            )
-        ]
+        f"plan_ahead_{dataset}_read_ratio": over(
+            shares[f"ranks_{dataset}_hinted"], shares[f"ranks_{dataset}_unhinted"]
+        )
         for dataset in ("large", "small")
     }
     return harness.Outcome(
