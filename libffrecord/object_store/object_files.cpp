@@ -10,13 +10,6 @@
 namespace ffrecord::object_store {
 namespace {
 
-// A request costs tens of milliseconds, in which a connection carries much.
-constexpr CoalescingOptions kObjectCoalescing{
-    .gap_bytes_max = std::uint64_t{64} << 10,
-    .merged_bytes_max = std::uint64_t{4} << 20,
-    .piece_bytes_max = std::uint64_t{4} << 20,
-};
-
 class ObjectFiles final : public RangeReader {
  public:
   ObjectFiles(std::vector<StoredObject> objects, std::uint32_t requests_at_once)
@@ -30,7 +23,7 @@ class ObjectFiles final : public RangeReader {
     return objects_[file].version.size_bytes;
   }
   std::uint32_t alignment_bytes(std::uint32_t /*file*/) const noexcept override { return 1; }
-  const CoalescingOptions& coalescing() const noexcept override { return kObjectCoalescing; }
+  const CoalescingOptions& coalescing() const noexcept override { return kStoreCoalescing; }
 
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                         Patience& patience) const override {

@@ -15,6 +15,15 @@ struct CoalescingOptions {
   std::uint64_t piece_bytes_max = std::uint64_t{1} << 20;
 };
 inline constexpr CoalescingOptions kDiskCoalescing{};
+// A daemon answers many ranges at once: each costs it and its client together about as much as
+// 4 KiB do on a fast link. It merges for its disks itself.
+inline constexpr CoalescingOptions kDaemonCoalescing{.gap_bytes_max = std::uint64_t{4} << 10};
+// A request to a store costs tens of milliseconds, in which a connection carries much.
+inline constexpr CoalescingOptions kStoreCoalescing{
+    .gap_bytes_max = std::uint64_t{64} << 10,
+    .merged_bytes_max = std::uint64_t{4} << 20,
+    .piece_bytes_max = std::uint64_t{4} << 20,
+};
 
 // Bytes [begin, end) of one file that are read together. Grows at its end only: offer it ranges in
 // order of their offsets.

@@ -48,13 +48,6 @@ void DelegatedReads::Close() { impl_->queue.Get().Close(); }
 
 namespace {
 
-// A request to a store costs tens of milliseconds, in which a connection carries much.
-constexpr CoalescingOptions kStoreCoalescing{
-    .gap_bytes_max = std::uint64_t{64} << 10,
-    .merged_bytes_max = std::uint64_t{4} << 20,
-    .piece_bytes_max = std::uint64_t{4} << 20,
-};
-
 class DelegatedFiles final : public RangeReader {
  public:
   explicit DelegatedFiles(std::shared_ptr<DelegatedReads> reads) : reads_(std::move(reads)) {}

@@ -52,6 +52,7 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
     return first().file_size_bytes(file);
   }
   std::uint32_t alignment_bytes(std::uint32_t) const noexcept override { return 1; }
+  const CoalescingOptions& coalescing() const noexcept override { return kDaemonCoalescing; }
   Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) const override;
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                         Patience& patience) const override;

@@ -37,6 +37,7 @@ class RemoteFiles final : public RangeReader {
     return manifest_.files[file].size_bytes;
   }
   std::uint32_t alignment_bytes(std::uint32_t) const noexcept override { return 1; }
+  const CoalescingOptions& coalescing() const noexcept override { return kDaemonCoalescing; }
   Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) const override {
     return session_->TakeMemory(size_bytes);
   }
