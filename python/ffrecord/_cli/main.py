@@ -178,9 +178,9 @@ def _account(report: ffrecord.RepairReport) -> list[str]:
     metavar="CLASS",
     default="replicas",
     show_default=True,
-    help="For a cluster. r1, r2, r3: so many replicas; replicas: as many as the cluster has. "
-    "ec:4+2: an erasure code, of which any 2 nodes may be lost. origin: leave FILES where they "
-    "are, s3://BUCKET/KEY or in a folder that all nodes share; the nodes fetch and cache them.",
+    help="How a cluster stores FILES. replicas: as its setting says. r1, r2, r3: 1, 2, 3 replicas. "
+    "ec:4+2: an erasure code that survives the loss of any 2 nodes. origin: the nodes fetch and "
+    "cache FILES from where they are: s3://BUCKET/KEY, or a folder that all nodes share.",
 )
 @click.option(
     "--copy-to",
