@@ -1,4 +1,4 @@
-"""Training data at the speed of the device: record files, read in batches, local or served."""
+"""Training data in record files: read in batches, from local files, daemons or stores."""
 
 from typing import TYPE_CHECKING
 

@@ -159,11 +159,11 @@ class Batch(Sequence[Sample]):
         return made
 
     def to_arrow(self) -> "pa.Table":
-        """The columns in sight as a table of pyarrow; of plain records one column, `record`.
+        """Return the selected columns as a pyarrow table; plain records are one column, `record`.
 
-        Numbers are not copied, but for booleans; those of a shape are of Arrow's type for tensors.
+        Numbers are not copied, except booleans; columns with a shape have Arrow's tensor type.
         Bytes are large_binary, text is string. No value is null. The metadata of a field
-        name its type here, `ffrecord.type`: bf16, which Arrow lacks, is uint16.
+        has its type, `ffrecord.type`: bf16, which Arrow lacks, is uint16.
         """
         if not self._columns:
             return table([("record", self.whole, None)])

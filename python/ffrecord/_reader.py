@@ -107,10 +107,10 @@ class Reader(Records, Closing):
             timeout_s: time limit of each call to a daemon or store, retries included.
             max_corrupt: share of all records, 0 to 1, that `on_corrupt` may skip or replace
                 before a read raises; ten records are always allowed.
-            cache: a folder on a local disk that keeps what is read from a store; any number of
+            cache: folder on a local disk for a cache of what is read from a store; any number of
                 processes may share it.
-            cache_size: bytes that the folder may take, at least 64 MiB; the blocks that were used
-                least recently go first.
+            cache_size: limit of the cache in bytes, at least 64 MiB; the least recently used
+                blocks are removed first.
             storage_options: for fsspec's file system, such as credentials; part of a pickle.
                 `s3://` and `http(s)://` are then read through fsspec, too.
         """
@@ -349,7 +349,7 @@ class Reader(Records, Closing):
             decoded: columns, or None for whole records, and their decoders.
             keeps_records: keep the records of a batch also if all these were made of it.
             threads: 1 to 64.
-            batches_ahead: batches that are read or wait to be taken, 1 to 256, at the beginning.
+            batches_ahead: batches that are being read or are ready, at first; 1 to 256.
             memory_limit_bytes: for these batches; one always fits.
         """
         inner = self._open()

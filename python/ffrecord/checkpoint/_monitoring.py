@@ -1,4 +1,4 @@
-"""What checkpoints cost a training process: how long they block it, how far saves have come."""
+"""The cost of checkpoints for a training process: the time blocked, the progress of saves."""
 
 import contextlib
 import dataclasses

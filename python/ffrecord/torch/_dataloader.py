@@ -225,8 +225,8 @@ class DataLoader(data.DataLoader[Any]):
         """Return where the time went, over all threads and workers, since the first iteration.
 
         Args:
-            probe_s: for so many seconds, read records past the page cache, to compare the loader
-                with what the device can give; 0: do not. See `Reader.probe`.
+            probe_s: seconds for which to read records past the page cache, to compare the loader
+                with the rate of the device; 0: do not. See `Reader.probe`.
 
         Returns:
             `batches` delivered, `records` and `size_bytes` read; `stages`, seconds by stage, which

@@ -47,7 +47,7 @@ class ReaderRegistry:
 
 
 class Dataset(data.Dataset[Any], ReaderRegistry):
-    """Samples by index, for torch's own DataLoader and for `ffrecord.torch`'s.
+    """Map-style dataset of records, for torch's own DataLoader and for `ffrecord.torch.DataLoader`.
 
     A loader that knows `__getitems__` (torch's does) reads each batch in one submission. Files are
     opened at the first use; a pickle holds only the arguments, so workers start at once under any
@@ -108,7 +108,7 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
 
     @cached_property
     def reader(self) -> FileReader:
-        """The files as HFAiLab/ffrecord's code knows them; a subclass may set its own instead."""
+        """The files, for code written for HFAiLab/ffrecord; a subclass may set its own instead."""
         source = self.source
         if not isinstance(source, Reader):
             raise AttributeError(f"{source!r} is a view: there is no reader of only its files")

@@ -78,10 +78,10 @@ class Sampler(data.Sampler[Any]):
             last: what to do with a last step of too few records: "drop", the default; "pad" from
                 the start of the epoch; "short". A short step with fewer records than ranks is
                 padded to one record per rank, so that no rank waits for one without data. "exact"
-                is "short" without that padding: so few records belong to the step before, in which
-                some ranks get one record more. Each record comes once, on any number of ranks, and
-                all ranks have the same number of steps: for an exact evaluation.
-            drop_last: torch's word for it: True is "drop", False "short".
+                is "short" without that padding: if there are fewer records than ranks, they are
+                added to the step before, in which some ranks get one record more. Each record
+                comes once, and all ranks have the same number of steps: for exact evaluation.
+            drop_last: torch's name for it: True is "drop", False is "short".
             uneven: allow a global batch that is not a multiple of the ranks; their shares then
                 differ by one record.
 
