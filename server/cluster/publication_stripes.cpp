@@ -43,8 +43,7 @@ std::optional<Crowd> CrowdOf(const Held& held) {
     Crowd crowd;
     if (Seat(member, held, seats, crowd.domains)) continue;
     crowd.members.push_back(Hex(member));
-    for (const std::string& domain : crowd.domains)
-      crowd.members.push_back(Hex(seats.at(domain)));
+    for (const std::string& domain : crowd.domains) crowd.members.push_back(Hex(seats.at(domain)));
     return crowd;
   }
   return std::nullopt;
@@ -89,8 +88,7 @@ bool Publication::CheckStripes(TimePoint now, const View& view, Outbox& out) {
     if (!found) continue;
     crowd = std::move(found);
     // A writer that got no answer has sent a member to another node as well: any may lie elsewhere.
-    for (const auto& [id, domains] : held)
-      AddQuestions(view, sought_.at(id), SIZE_MAX, questions);
+    for (const auto& [id, domains] : held) AddQuestions(view, sought_.at(id), SIZE_MAX, questions);
   }
   if (!crowd) return true;
   AskNodes(now, std::move(questions), out);

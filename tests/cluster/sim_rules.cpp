@@ -179,10 +179,9 @@ void Simulation::CheckRefusal(const Node& node, const Publication::Request& requ
   const std::ptrdiff_t held_min = manifest.has_code() ? 1 : request.replicas;
   bool are_held = true;
   ForEachHeldExtent(manifest, [&](const ManifestExtent& extent) {
-    are_held &= std::ranges::count_if(
-                    nodes_,
-                    [&](const auto& one) { return HoldsSince(node, *one, extent, asked_at); }) >=
-                held_min;
+    are_held &= std::ranges::count_if(nodes_, [&](const auto& one) {
+                  return HoldsSince(node, *one, extent, asked_at);
+                }) >= held_min;
   });
   if (!are_held) return;
   Fail(request.name + " was refused though enough nodes hold it: " + error.message);
