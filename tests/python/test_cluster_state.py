@@ -121,7 +121,7 @@ def test_a_node_without_room_says_how_much_it_leaves_free() -> None:
     full = facts(refused=2, room_bytes=3 << 20, kept_bytes=256 << 20)
     wanted = (
         "n1 has no room for 2 extents: repair may take 3.0 MiB more of its disks, and leaves"
-        " 256.0 MiB free"
+        " 256 MiB free"
     )
     assert cluster_moves.unrepaired(full) == [wanted]
 
@@ -148,7 +148,7 @@ def test_a_plan_says_where_extents_come_from_and_who_has_no_room(
     assert lines[2].startswith("computed from 4 members  n1 ")
     assert lines[3].startswith("no node that is up ")
     assert lines[4].startswith("no node that is up ")
-    assert lines[-1].startswith("n1 has no room for 11.0 MiB: repair may take 10.0 MiB more")
+    assert lines[-1].startswith("n1 has no room for 11 MiB: repair may take 10 MiB more")
     cluster_moves.show_plan(plan, nodes, as_json=True)
     shown = json.loads(capsys.readouterr().out)
     assert len(shown["short_of_room"]) == 1

@@ -158,9 +158,7 @@ def short_of_room(moves: list[Facts], nodes: list[Facts]) -> list[str]:
     for facts in nodes:
         wanted = sum(move["bytes"] for move in moves if move["to"] == facts["node"])
         if wanted > facts.get("room_bytes", wanted):
-            lines.append(
-                f"{facts['node']} has no room for {show_size(wanted)}{show_room(facts)}"
-            )
+            lines.append(f"{facts['node']} has no room for {show_size(wanted)}{show_room(facts)}")
     return lines
 
 

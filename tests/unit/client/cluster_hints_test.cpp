@@ -162,8 +162,7 @@ TEST_P(ClusterHintClassesTest, EachNodeReadsAheadWhatItIsThePreferredOwnerOfAndI
   EXPECT_TRUE(Eventually([&] { return HavePlans(0); }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Classes, ClusterHintClassesTest,
-                         testing::Values("", "r1", "r3", "ec:2+1"));
+INSTANTIATE_TEST_SUITE_P(Classes, ClusterHintClassesTest, testing::Values("", "r1", "ec:2+1"));
 
 class StripedHintsTest : public ClusterHintsTest {
  protected:
