@@ -242,10 +242,10 @@ std::unique_ptr<RangeReader> OpenClusterFiles(std::shared_ptr<Cluster> cluster,
 
 PublishedFiles OpenClusterDataset(std::shared_ptr<Cluster> cluster, DatasetManifest manifest,
                                   std::uint64_t revision, const net::Location& location) {
-  const bool is_brought = manifest.has_origins() || manifest.has_code();
+  const bool has_origins = manifest.has_origins();
   const std::shared_ptr<const net::ReplicatedFiles> files =
       MakeFiles(cluster, std::move(manifest), location.ToString());
-  if (is_brought) return {files, {}};  // Nodes fetch what they lack at the first read.
+  if (has_origins) return {files, {}};  // Nodes fetch what they lack at the first read.
   auto hinter =
       [=, name = location.name](const EpochPlan& plan) -> Result<std::unique_ptr<PrefetchHint>> {
     auto hints = FFR_TRY(HintAtNodes(*cluster, name, revision, plan));

@@ -156,7 +156,7 @@ def _describe(facts: dict[str, Any]) -> list[str]:
     if facts["trouble"]:
         lines.append(f"trouble      {facts['trouble']}")
     if facts["refused"]:
-        lines.append(f"no room for  {facts['refused']} extents")
+        lines.append(f"no room for  {facts['refused']} extents{cluster_moves.show_room(facts)}")
     return lines
 
 
