@@ -244,15 +244,16 @@ PublishedFiles OpenClusterDataset(std::shared_ptr<Cluster> cluster, DatasetManif
                                   std::uint64_t revision, const net::Location& location) {
   const bool has_origins = manifest.has_origins();
   const std::shared_ptr<const net::ReplicatedFiles> files =
-      MakeFiles(cluster, std::move(manifest), location.ToString());
-  if (has_origins) return {files, {}};  // Nodes fetch what they lack at the first read.
+      MakeFiles(cluster, manifest, location.ToString());
+  // Nodes fetch what they lack at the first read.
+  if (has_origins) return {files, {}, std::move(manifest)};
   auto hinter =
       [=, name = location.name](const EpochPlan& plan) -> Result<std::unique_ptr<PrefetchHint>> {
     auto hints = FFR_TRY(HintAtNodes(*cluster, name, revision, plan));
     if (hints.empty()) return std::unique_ptr<PrefetchHint>();
     return std::unique_ptr<PrefetchHint>(std::make_unique<ClusterHint>(files, std::move(hints)));
   };
-  return {files, std::move(hinter)};
+  return {files, std::move(hinter), std::move(manifest)};
 }
 
 }  // namespace ffrecord::client

@@ -16,7 +16,16 @@ from torch.utils import data
 from ffrecord import _ffrecord
 from ffrecord._reader import Reader
 from ffrecord._records import Records
-from ffrecord._stages import STAGES, Stages, numbers_of, since, summed, verdict, write_trace
+from ffrecord._stages import (
+    STAGES,
+    Stages,
+    figures,
+    numbers_of,
+    since,
+    summed,
+    verdict,
+    write_trace,
+)
 from ffrecord._views import Formatted
 from ffrecord.errors import BadArgumentError, ClosedError, DeadlineExceeded
 from ffrecord.torch._collate import collate, convert
@@ -259,6 +268,16 @@ class DataLoader(data.DataLoader[Any]):
             **{name: int(n) for name, n in counts.items() if name.startswith(_OF_STORES)},
             "verdict": verdict(stages, wait_s, size_bytes, limit),
         }
+
+    def figures(self, prefix: str = "loader/") -> dict[str, float]:
+        """Return the numbers of `stats` in one flat dict, for MLflow, W&B, TensorBoard.
+
+        The names are stable; metrics.md lists them. All are of this rank since the first iteration.
+
+        Args:
+            prefix: what all names begin with.
+        """
+        return figures(self.stats(), prefix)
 
     def _probe(self, seconds: float) -> float:
         source = getattr(self.dataset, "source", None)
