@@ -142,8 +142,8 @@ class Encoder:
             if own != kind or taken or (kind.is_plain and name in nested):
                 raise ValueError(
                     f"column '{name}' cannot be stored under its name, or one of its fields "
-                    "cannot: names of nested columns have none of []{}: and are not empty; rename "
-                    "it"
+                    "cannot: names of nested columns have none of []{}: and are not empty, and "
+                    "types nest at most 32 deep"
                 )
         for name in () if layout is None else layout.names:
             if name not in self._kinds:

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import ffrecord
+from daemon import Daemon
 from ffrecord.pack import TableSource, pack
 from ffrecord.torch import DataLoader, Dataset, Sampler
 
@@ -460,3 +461,20 @@ def test_whole_numbers_are_read_without_a_copy(tmp_path: Path) -> None:
 
     found = batch.to_arrow()["t"].chunk(0).buffers()[1]
     assert found.address == batch["t"].ctypes.data
+
+
+def test_a_daemon_serves_tables_and_draws_by_weight(tmp_path: Path) -> None:
+    ffrecord.write_table(NESTED, tmp_path / "nested.ffr")
+    (tmp_path / "daemon").mkdir()
+    with Daemon(tmp_path / "daemon") as daemon:
+        ffrecord.publish(tmp_path / "nested.ffr", daemon.address("nested"))
+        found = ffrecord.read_table(daemon.address("nested"))
+        dataset = Dataset(daemon.address("nested"))
+        sampler = Sampler(dataset, 2, weights=[0, 1, 1, 0])
+        names = [
+            name for batch in DataLoader(dataset, batch_sampler=sampler) for name in batch["name"]
+        ]
+
+    assert found.equals(NESTED)
+    assert len(names) == 4
+    assert set(names) <= {None, ""}
