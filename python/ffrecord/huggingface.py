@@ -233,7 +233,7 @@ def _rows(files: list[str], fingerprint: str, lists: bool) -> Iterator[dict[str,
     """
     with Reader(files[0] if len(files) == 1 else files) as reader:
         columns = reader.columns
-        for batch in reader.batches():
+        for batch in (each.stored() for each in reader.batches()):
             if not columns:
                 yield from ({_RECORD: record.tobytes()} for record in batch.records())
                 continue

@@ -188,6 +188,6 @@ def _size_bytes(value: object) -> int:
         value = value.sample
     if isinstance(value, Mapping):
         return sum(map(_size_bytes, value.values()))
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | memoryview):
         return value.nbytes
     return len(value) if isinstance(value, bytes | str) else _SCALAR_BYTES

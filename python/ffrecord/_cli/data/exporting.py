@@ -210,7 +210,7 @@ class Export:
 
     def _has_key(self, keys: Keys) -> bool:
         """Whether a column of the first record is its key."""
-        first = self._reader.read([0])[0]
+        first = self._reader.read([0]).stored()[0]
         return any(
             column.dtype is None and as_bytes(first[column.name]) == keys.of(0)
             for column in self._columns

@@ -67,7 +67,7 @@ def batches(reader: Reader, pieces: Iterable[Indices], *, keep: bool = False) ->
         CorruptionError: a record is damaged, and not kept.
     """
     for indices in steps(reader, pieces):
-        yield reader.read(indices, on_corrupt="keep" if keep else "raise")
+        yield reader.read(indices, on_corrupt="keep" if keep else "raise").stored()
 
 
 def in_order(start: int, stop: int) -> Iterator[Indices]:
