@@ -230,6 +230,42 @@ def test_the_page_stays_within_its_size(tmp_path: Path) -> None:
     assert "The page is full" in (tmp_path / "p.html").read_text()
 
 
+def test_a_record_of_many_sounds_stays_within_the_size(tmp_path: Path) -> None:
+    names = [f"sound{number}" for number in range(40)]
+    with ffrecord.Writer(tmp_path / "x.ffr", dict.fromkeys(names, "bytes")) as writer:
+        for _ in range(3):
+            writer.write({name: b"fLaC" + os.urandom(500_000) for name in names})
+
+    page = page_of(tmp_path / "x.ffr", "--max-size", "1MiB")
+
+    assert page.stat().st_size < 1.2 * (1 << 20)
+    assert page.read_text().count("<audio") == 1
+
+
+def test_a_record_of_many_texts_stays_within_the_size(tmp_path: Path) -> None:
+    names = [f"text{number}" for number in range(60)]
+    with ffrecord.Writer(tmp_path / "x.ffr", dict.fromkeys(names, "utf8")) as writer:
+        writer.write({name: "\U000e0001" * 2000 for name in names})
+
+    page = page_of(tmp_path / "x.ffr", "--max-size", "64KiB")
+
+    assert page.stat().st_size < 110_000
+    assert "do not fit on this page" in page.read_text()
+
+
+def test_the_page_of_this_folder_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    with ffrecord.Writer(tmp_path / "data" / "x.ffr") as writer:
+        writer.write(b"x")
+    monkeypatch.chdir(tmp_path / "data")
+
+    ok("ffrecord", "view", ".")
+
+    assert sorted(os.listdir(".")) == ["data.html", "x.ffr"]
+
+
 def test_large_pictures_become_small(tmp_path: Path) -> None:
     with ffrecord.Writer(tmp_path / "p.ffr") as writer:
         writer.write(png(900, noise=True))
@@ -258,6 +294,7 @@ def test_the_page_of_nothing_and_wrong_arguments(tmp_path: Path) -> None:
         (["empty.ffr", "--output", "page.html"], 4, "--overwrite"),
         (["empty.ffr", "--output", "none/page.html"], 4, "no folder"),
         (["empty.ffr", "--output", ""], 2, "empty"),
+        (["empty.ffr", "--output", "s3://bucket/page.html"], 2, "is an address"),
         (["none.ffr", "--output", "x.html"], 4, "none.ffr"),
         (["empty.ffr", "--max-size", "1"], 2, "--max-size"),
         (["empty.ffr", "--max-size", "9TiB"], 2, "--max-size"),

@@ -14,6 +14,7 @@ import os
 import random
 import struct
 import tarfile
+import tracemalloc
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -270,6 +271,28 @@ def test_an_mds_shard_damaged_anywhere_is_refused(tmp_path: Path, compression: s
 
 
 @pytest.mark.parametrize("compression", ["gz", "bz2", "zstd"])
+@pytest.mark.parametrize("compression", ["gz", "bz2", "zstd"])
+def test_a_small_mds_shard_that_becomes_huge_is_refused_early(
+    tmp_path: Path, compression: str
+) -> None:
+    """The index says how large a shard is: 128 MB more are not decompressed to be counted."""
+    source = write_mds(tmp_path / "mds", [mds_shard(GOLDEN)], [2], compression)
+    bomb = compressed(mds_shard(GOLDEN) + bytes(128 << 20), compression)
+    index = json.loads((source / "index.json").read_text())
+    zip_data = index["shards"][0]["zip_data"]
+    zip_data |= {"bytes": len(bomb), "hashes": {}}
+    (source / zip_data["basename"]).write_bytes(bomb)
+    (source / "index.json").write_text(json.dumps(index))
+
+    tracemalloc.start()
+    with pytest.raises(CorruptionError, match="its index says"):
+        list(open_source(source).samples())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 64 << 20
+
+
 def test_nothing_may_follow_a_compressed_mds_shard(tmp_path: Path, compression: str) -> None:
     source = write_mds(tmp_path / "mds", [mds_shard(GOLDEN)], [2], compression)
     (path,) = source.glob("shard*")

@@ -12,6 +12,7 @@ from typing import Any
 
 from ffrecord import _ffrecord
 from ffrecord._cli.features import absences
+from ffrecord._cli.limits import limits
 from ffrecord._cli.tls import examine_tls
 from ffrecord._cli.units import show_size
 from ffrecord._locations import STORES, is_file_system
@@ -45,6 +46,7 @@ def examine(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     memory = shutil.disk_usage("/dev/shm") if os.path.isdir("/dev/shm") else None
+    group = limits()
     facts: dict[str, Any] = {
         "ffrecord": _version("ffrecord"),
         "python": platform.python_version(),
@@ -52,6 +54,8 @@ def examine(
         "torch": _version("torch"),
         "kernel": platform.release(),
         "cpus": len(os.sched_getaffinity(0)),
+        "cpu_limit": group.cpus,
+        "memory_limit_bytes": group.memory_bytes,
         "start_method": multiprocessing.get_start_method(allow_none=True) or "default",
         "io_engine": engine,
         "io_engine_reason": reason,
@@ -158,8 +162,10 @@ def show_findings(findings: dict[str, Any]) -> str:
     """For people: one fact per line, then the advice."""
     lines = []
     for name, value in findings.items():
-        if name.endswith("_bytes"):
-            value = "unlimited" if value is None else show_size(value)
+        if value is None and "_limit" in name:
+            value = "unlimited"
+        elif name.endswith("_bytes"):
+            value = show_size(value)
         if name == "features":
             lines += [f"feature {each:<22}{why or 'present'}" for each, why in value.items()]
         elif name != "advice":

@@ -8,6 +8,7 @@ import time
 import click
 
 from ffrecord._cli.console import progress_bar, run
+from ffrecord._cli.text import shown
 from ffrecord._cli.units import Size, show_size
 from ffrecord.pack import DICTIONARY_BYTES, PackSummary, SourceOptions, open_source, pack
 
@@ -118,10 +119,10 @@ def _line(destination: str, summary: PackSummary, seconds: float) -> str:
     for what, count in summary.skipped.items():
         line += f"; skipped {count} {what}"
     if summary.classes:
-        shown = [f"{i} {name}" for i, name in enumerate(summary.classes[:_CLASSES_SHOWN_MAX])]
+        names = [f"{i} {name}" for i, name in enumerate(summary.classes[:_CLASSES_SHOWN_MAX])]
         more = ", ..." if len(summary.classes) > _CLASSES_SHOWN_MAX else ""
-        line += f"; {len(summary.classes)} classes: {', '.join(shown)}{more}"
-    return line
+        line += f"; {len(summary.classes)} classes: {', '.join(names)}{more}"
+    return shown(line, len(line))
 
 
 def main() -> int:

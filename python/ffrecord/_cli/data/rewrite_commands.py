@@ -1,17 +1,15 @@
 """ffrecord merge, split, shuffle: new record files of the same records."""
 
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import click
 
 from ffrecord import Reader
 from ffrecord._cli.console import progress_bar
-from ffrecord._cli.data.looking import timeout
+from ffrecord._cli.data.looking import DRY_RUN_HELP, timeout
 from ffrecord._cli.data.records import in_order, shuffled
 from ffrecord._cli.data.rewriting import (
     IsFull,
@@ -29,7 +27,7 @@ from ffrecord._cli.data.values import dumps
 from ffrecord._cli.units import Size, show_size
 from ffrecord._order import Indices
 from ffrecord.pack import DICTIONARY_BYTES
-from ffrecord.pack._new_folder import check_vacant
+from ffrecord.pack._new_folder import check_vacant, destination_path
 
 _COUNT_MAX = 1 << 40
 
@@ -54,7 +52,7 @@ _OPTIONS = (
         show_default=True,
         help="Whose metadata to keep: of all files, which must have the same, or of the first.",
     ),
-    click.option("--dry-run", is_flag=True, help="Check everything, and write nothing."),
+    click.option("--dry-run", is_flag=True, help=DRY_RUN_HELP),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     timeout,
 )
@@ -186,12 +184,8 @@ def _write(
     wanted: _Wanted,
     done: str,
 ) -> None:
-    if not destination:
-        raise ValueError("the destination's name is empty: is a variable of the shell not set?")
     begin = time.monotonic()
-    path = Path(os.getcwd(), destination)
-    if path.name in ("", ".."):
-        path = path.resolve()
+    path = destination_path(destination)
     check_vacant(path, wanted.overwrite)
     form = form_of(reader, wanted.compress, wanted.dictionary or 0, wanted.metadata_of)
     if wanted.dry_run:
