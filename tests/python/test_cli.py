@@ -12,6 +12,7 @@ import pytest
 import ffrecord
 from cli import ok, run
 from ffrecord._cli import features
+from ffrecord._cli.doctor import advice_on_threads
 
 V1 = Path(__file__).resolve().parents[1] / "data" / "ffrecord-v1"
 
@@ -116,6 +117,31 @@ def test_doctor_names_engine_reason_and_limits() -> None:
     assert facts["io_engine_reason"]
     assert facts["open_files_limit"] > 0
     assert "io engine" in ok("ffrecord", "doctor")
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason", "expected"),
+    [
+        ("0", "set up a ring: Operation not permitted", "seccomp profile"),
+        (None, "set up a ring: Function not implemented", "seccomp profile"),
+        ("2", "set up a ring: Operation not permitted", "sysctl kernel.io_uring_disabled=0"),
+        ("0", "set up a ring: Too many open files", "Too many open files"),
+        ("0", "set up a ring: Cannot allocate memory", "Cannot allocate memory"),
+        ("2", "this build has no io_uring", "this build has no io_uring"),
+    ],
+)
+def test_doctor_gives_the_remedy_for_the_reason_there_is(
+    tmp_path: Path, setting: str | None, reason: str, expected: str
+) -> None:
+    file = tmp_path / "io_uring_disabled"
+    if setting is not None:
+        file.write_text(f"{setting}\n")
+    advice = advice_on_threads(reason, file)
+    assert expected in advice and reason in advice
+    assert ("seccomp" in advice, "sysctl" in advice) == (
+        "seccomp" in expected,
+        "sysctl" in expected,
+    )
 
 
 def test_doctor_lists_each_feature_as_present_or_with_its_remedy() -> None:

@@ -187,6 +187,17 @@ def test_find_by_keys(tmp_path: Path) -> None:
     assert run("ffrecord", "find", plain_file(tmp_path), "x").returncode == 2
 
 
+def test_a_key_that_is_no_text_is_shown_as_in_all_json(tmp_path: Path) -> None:
+    with ffrecord.Writer(tmp_path / "x.ffr", key=True) as writer:
+        writer.write(b"x", key=b"a\xff")
+    done = run("ffrecord", "find", tmp_path / "x.ffr", "a\udcff", "b\udcff", "--json")
+    assert lines(done.stdout) == [
+        {"key": {"base64": "Yf8="}, "index": 0},
+        {"key": {"base64": "Yv8="}, "index": None},
+    ]
+    assert done.returncode == 1
+
+
 def test_find_by_values(tmp_path: Path) -> None:
     path = labelled(tmp_path)
 

@@ -221,6 +221,8 @@ WRONG = [
     (["merge", "FILE"], "Missing argument"),
     (["merge", "FILE", ""], "destination's name is empty"),
     (["merge", "FILE", "none/new.ffr"], "there is no folder"),
+    (["merge", "FILE", "new.ffr", "--part-size", "1MiB"], "new.ffr is one file"),
+    (["shuffle", "FILE", "new.ffr", "--seed", "1", "--part-size", "1MiB"], "is one file"),
     (["merge", "FILE", "S3://bucket/new.ffr"], "is an address"),
     (["split", "FILE", "ffrecord://localhost/x", "--parts", "2"], "is an address"),
     (["merge", "none.ffr", "new.ffr"], "none.ffr"),

@@ -20,6 +20,7 @@ import pytest
 import ffrecord
 from browser import shown
 from cli import ok, run
+from reading import typed_file
 
 ATTACKS = [
     "<script>document.title='owned'</script>",
@@ -288,12 +289,14 @@ def test_tokens_without_columns(tmp_path: Path) -> None:
 def test_the_page_of_nothing_and_wrong_arguments(tmp_path: Path) -> None:
     with ffrecord.Writer(tmp_path / "empty.ffr"):
         pass
+    typed_file(tmp_path)
     page = page_of(tmp_path / "empty.ffr")
     assert "0 of 0 records" in shown(page.as_uri(), tmp_path)
     for arguments, code, expected in (
         (["empty.ffr", "--output", "page.html"], 4, "--overwrite"),
         (["empty.ffr", "--output", "none/page.html"], 4, "no folder"),
         (["empty.ffr", "--output", ""], 2, "empty"),
+        (["typed.ffr", "--output", "new.html", "--tokens", "u16"], 2, "without columns"),
         (["empty.ffr", "--output", "s3://bucket/page.html"], 2, "is an address"),
         (["none.ffr", "--output", "x.html"], 4, "none.ffr"),
         (["empty.ffr", "--max-size", "1"], 2, "--max-size"),
@@ -301,7 +304,8 @@ def test_the_page_of_nothing_and_wrong_arguments(tmp_path: Path) -> None:
         (["empty.ffr", "--examine", "0"], 2, "--examine"),
         (["empty.ffr", "--tokens", "f32"], 2, "--tokens"),
     ):
-        words = [str(tmp_path / word) if "." in word else word for word in arguments]
+        names = [word for word in arguments if "." in word and "://" not in word]
+        words = [str(tmp_path / word) if word in names else word for word in arguments]
         done = run("ffrecord", "view", *words)
         assert done.returncode == code, arguments
         assert expected in done.stderr

@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 from ffrecord import _ffrecord
@@ -80,18 +81,31 @@ def examine(
         found, trouble = examine_tls(folder)
         facts |= found
         advice += trouble
-    if engine != "io_uring" and "this build has no" in reason:
-        advice.append(f"reads use a pool of threads, because {reason}")
-    elif engine != "io_uring":
-        advice.append(
-            "io_uring is not available, so reads use a pool of threads; in a container, allow the "
-            "calls io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile"
-        )
+    if engine != "io_uring":
+        advice.append(advice_on_threads(reason))
     if soft < _DESCRIPTORS_ENOUGH:
         advice.append(f"at most {soft} files can be open at once: run ulimit -n {max(soft, hard)}")
     if facts["torch"] is None:
         advice.append("torch is not installed, and ffrecord.torch needs it: run pip install torch")
     return {**facts, "advice": advice}
+
+
+def advice_on_threads(
+    reason: str, setting: Path = Path("/proc/sys/kernel/io_uring_disabled")
+) -> str:
+    """How to get io_uring, by the reason that it is not available and the kernel's setting."""
+    threads = f"reads use a pool of threads, because {reason}"
+    disabled = setting.read_text().strip() if setting.exists() else "0"
+    if "this build has no" in reason:
+        return threads
+    if disabled != "0":
+        return f"{threads}; run sysctl kernel.io_uring_disabled=0, which is {disabled}"
+    if "not permitted" in reason or "not implemented" in reason:
+        return (
+            f"{threads}; in a container, allow the calls io_uring_setup, io_uring_enter and "
+            "io_uring_register in its seccomp profile"
+        )
+    return threads
 
 
 def _examine_store(address: str, timeout_s: float) -> dict[str, Any]:

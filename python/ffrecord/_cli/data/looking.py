@@ -11,7 +11,7 @@ import numpy as np
 from ffrecord import Batch, Reader
 from ffrecord._cli.console import EXIT_DAMAGE, say
 from ffrecord._cli.data.records import batches, in_order, opened, selected, shuffled
-from ffrecord._cli.data.values import as_bytes, brief_sample, dumps, plain_sample, text_of
+from ffrecord._cli.data.values import as_bytes, brief_sample, dumps, plain, plain_sample, text_of
 from ffrecord._cli.options import timeout_option
 from ffrecord._cli.text import shown
 from ffrecord._order import Indices
@@ -262,8 +262,7 @@ def find(
             for key, index in zip(keys, found, strict=True):
                 missing = missing or index is None
                 if as_json:
-                    name = key.encode(errors="surrogateescape").decode(errors="backslashreplace")
-                    click.echo(dumps({"key": name, "index": index}))
+                    click.echo(dumps({"key": plain(_key(key)), "index": index}))
                 elif index is not None:
                     click.echo(f"{index:>10}  {shown(key)}")
                 else:

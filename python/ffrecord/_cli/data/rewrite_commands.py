@@ -24,6 +24,7 @@ from ffrecord._cli.data.rewriting import (
     opened_whole,
 )
 from ffrecord._cli.data.values import dumps
+from ffrecord._cli.options import PART_BYTES, check_parts
 from ffrecord._cli.units import Size, show_size
 from ffrecord._order import Indices
 from ffrecord.pack import DICTIONARY_BYTES
@@ -59,9 +60,8 @@ _OPTIONS = (
 _part_size = click.option(
     "--part-size",
     type=Size(),
-    default="1GiB",
-    show_default=True,
-    help="Size of each part of a folder.",
+    metavar="SIZE",
+    help="Size of each part of a folder, 1GiB by default.",
 )
 
 
@@ -101,15 +101,16 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 @click.argument("destination", type=click.Path())
 @_part_size
-def merge(files: tuple[str, ...], destination: str, part_size: int, wanted: _Wanted) -> None:
+def merge(files: tuple[str, ...], destination: str, part_size: int | None, wanted: _Wanted) -> None:
     """Write the records of all FILEs, in this order, to DESTINATION.
 
     DESTINATION is one file if it ends in .ffr, else a folder of parts. It appears only once it is
     complete. Keeps keys, schema and metadata; refuses files whose columns or metadata differ.
     """
+    check_parts(destination, part_size)
     with opened_whole(files, wanted.timeout_s) as reader:
         pieces = in_order(0, len(reader))
-        _write(reader, pieces, destination, by_size(part_size), wanted, "merged")
+        _write(reader, pieces, destination, by_size(part_size or PART_BYTES), wanted, "merged")
 
 
 @click.command()
@@ -162,7 +163,11 @@ def split(
 )
 @_part_size
 def shuffle(
-    files: tuple[str, ...], destination: str, seed: int, part_size: int, wanted: _Wanted
+    files: tuple[str, ...],
+    destination: str,
+    seed: int,
+    part_size: int | None,
+    wanted: _Wanted,
 ) -> None:
     """Write the records of all FILEs in the random order of --seed to DESTINATION.
 
@@ -171,9 +176,10 @@ def shuffle(
     DESTINATION is one file if it ends in .ffr, else a folder of parts. It appears only once it is
     complete. Keeps keys, schema and metadata.
     """
+    check_parts(destination, part_size)
     with opened_whole(files, wanted.timeout_s) as reader:
         pieces = shuffled(len(reader), seed)
-        _write(reader, pieces, destination, by_size(part_size), wanted, "shuffled")
+        _write(reader, pieces, destination, by_size(part_size or PART_BYTES), wanted, "shuffled")
 
 
 def _write(

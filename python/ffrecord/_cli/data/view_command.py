@@ -79,6 +79,8 @@ def view(
     check_vacant_file(path, overwrite)
     with opened(where, timeout_s) as reader:
         check_no_source(path, reader)
+        if tokens is not None and reader.columns:
+            raise ValueError(f"--tokens is for records without columns, and {where[0]} has some")
         with progress_bar("reading") as show:
             found = examined(reader, None if everything else examine, seed, show)
         keys = Keys(reader) if len(reader) <= _KEYS_RECORDS_MAX else None
