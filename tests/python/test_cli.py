@@ -5,6 +5,8 @@ Method: the commands run as processes on files made here and on the damaged ones
 
 import importlib.metadata
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -142,6 +144,36 @@ def test_doctor_gives_the_remedy_for_the_reason_there_is(
         "seccomp" in expected,
         "sysctl" in expected,
     )
+
+
+# io_uring_setup fails as under a container's seccomp profile; then the command runs.
+WITHOUT_IO_URING = """
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+load, equal, answer, number = 0x20, 0x15, 0x06, 425
+refuse, allow = 0x00050000 | 1, 0x7FFF0000
+lines = [(load, 0, 0, 0), (equal, 0, 1, number), (answer, 0, 0, refuse), (answer, 0, 0, allow)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
+program = struct.pack("HP", len(lines), ctypes.addressof(code))
+set_no_new_privileges, set_seccomp, by_filter = 38, 22, 2
+assert libc.prctl(set_no_new_privileges, 1, 0, 0, 0) == 0
+assert libc.prctl(set_seccomp, by_filter, program, 0, 0) == 0, os.strerror(ctypes.get_errno())
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def test_doctor_in_a_container_that_refuses_io_uring() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_IO_URING, "-m", "ffrecord._cli.main", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    facts = json.loads(done.stdout)
+    assert facts["io_engine"] == "threads"
+    assert "Operation not permitted" in facts["io_engine_reason"]
+    assert any("seccomp profile" in line for line in facts["advice"])
+    assert facts["features"]["io_uring"] == facts["io_engine_reason"]
 
 
 def test_doctor_lists_each_feature_as_present_or_with_its_remedy() -> None:
