@@ -33,8 +33,9 @@ def run(command: click.Command) -> int:
         with _quiet_if_closed(), _warnings_said():
             return command.main(standalone_mode=False) or 0
     except click.ClickException as error:
-        error.message = safe_lines(error.message)
-        error.show()
+        text = io.StringIO()
+        error.show(file=text)
+        _print(safe_lines(text.getvalue().rstrip("\n")))
         return EXIT_USAGE
     except SystemExit as end:
         # click's, once it has completed a line for a shell; or when nobody reads standard output
