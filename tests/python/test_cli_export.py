@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,28 @@ def test_a_column_that_is_a_key_by_chance_does_not_take_its_place(tmp_path: Path
     table = parquet.read_table(tmp_path / "x.parquet")
     assert (len(table), table["__key__"][9000].as_py()) == (10_000, b"other")
     assert parquet.read_table(tmp_path / "y.parquet").column_names == ["text"]
+
+
+@pytest.mark.parametrize("format_", ["webdataset", "jsonl", "parquet"])
+def test_memory_does_not_grow_with_the_records(tmp_path: Path, format_: str) -> None:
+    from ffrecord._cli.data import exporting
+
+    with ffrecord.Writer(tmp_path / "x.ffr", {"number": "i64", "text": "utf8"}) as writer:
+        for number in range(12_000):
+            writer.write({"number": number, "text": f"text {number}"})
+
+    def peak(count: int) -> int:
+        with ffrecord.open(tmp_path / "x.ffr") as reader:
+            reader.read([0])
+            tracemalloc.start()
+            export = exporting.Export(reader, reader.columns, None)
+            export.write(range(count), tmp_path / f"{count}", format_, True)
+            _, most = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        return most
+
+    peak(10)  # Modules are imported, too.
+    assert peak(12_000) < peak(5_000) + (1 << 20)
 
 
 def test_a_column_named_twice_is_written_once(tmp_path: Path) -> None:

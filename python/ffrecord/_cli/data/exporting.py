@@ -210,6 +210,7 @@ class Export:
                     info = tarfile.TarInfo(f"{name}.{ending}")
                     info.size = len(data)
                     tar.addfile(info, io.BytesIO(data))
+                tar.members.clear()  # It remembers all that it has written.
 
     def _folder(
         self, pieces: Iterable[Indices], keys: Keys, folder: Path, destination: Path
