@@ -192,6 +192,34 @@ def test_a_file_that_is_read_is_not_replaced(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("has_nameless", [False, True])
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool, has_nameless: bool
+) -> None:
+    done: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def noted_fsync(descriptor: int) -> None:
+        what = "folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file"
+        done.append(f"sync {what} of {os.fstat(descriptor).st_size if what == 'file' else 0}")
+        fsync(descriptor)
+
+    def noted_link(*names: Any, **others: Any) -> None:  # noqa: ANN401
+        done.append("name")
+        link(*names, **others)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "link", noted_link)
+    if not has_nameless:
+        monkeypatch.setattr(files, "_nameless", lambda folder: None)
+
+    with files.new_file(tmp_path / "a", overwrite) as file:
+        file.write(b"abc")
+
+    assert done == ["sync file of 3", "name", "sync folder of 0"]
+
+
 def test_an_exported_folder_is_on_the_disk_before_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -253,6 +253,18 @@ def test_a_search_for_nan_finds_it(tmp_path: Path) -> None:
     assert [each["index"] for each in found] == [5]
 
 
+def test_the_histogram_of_sizes_is_by_powers_of_two(tmp_path: Path) -> None:
+    with ffrecord.Writer(tmp_path / "x.ffr") as writer:
+        for size in (0, 1, 2, 3, 4, 7, 8, 8, 63):
+            writer.write(bytes(size))
+    facts = json.loads(ok("ffrecord", "stats", tmp_path / "x.ffr", "--json"))
+    assert facts["size_histogram"] == [
+        *([0, 0, 1], [1, 1, 1], [2, 3, 2], [4, 7, 2]),
+        *([8, 15, 2], [16, 31, 0], [32, 63, 1]),
+    ]
+    assert facts["raw_size_bytes"] == 96
+
+
 def test_a_table_of_values_is_of_integers_only(tmp_path: Path) -> None:
     schema = {"i": "i8", "b": "bool", "h": "bf16", "f": "f32", "v": "i8[2]"}
     with ffrecord.Writer(tmp_path / "x.ffr", schema) as writer:

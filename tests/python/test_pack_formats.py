@@ -233,6 +233,7 @@ def test_an_mds_sample_with_more_than_its_columns_is_refused(tmp_path: Path) -> 
         ({"column_sizes": [8]}, "no index of MDS shards"),
         ({"raw_data": None}, "no index of MDS shards"),
         ({"column_names": ["id", "id", "v"]}, "several of one name"),
+        ({"samples": 1 << 32}, "no count of 32 bits"),
         ({"column_sizes": [4, None, 8]}, "'id' is int and of 4 bytes"),
         ({"column_sizes": [8, None, None]}, "'v' is ndarray:float32:2 and of None bytes"),
     ],
