@@ -20,6 +20,7 @@ import pytest
 import ffrecord
 from browser import shown
 from cli import ok, run
+from ffrecord._cli.data.pictures import thumbnail
 from reading import typed_file
 
 ATTACKS = [
@@ -275,6 +276,16 @@ def test_large_pictures_become_small(tmp_path: Path) -> None:
     assert page.stat().st_size < 1 << 20
     assert "data:image/jpeg;base64," in page.read_text()
     assert "too large for this page" in page.read_text()
+
+
+def test_a_picture_of_too_many_pixels_is_not_decoded() -> None:
+    """A few bytes can claim to be a picture that fills the memory."""
+    image = pytest.importorskip("PIL.Image")
+    for size, is_small in (((4000, 4000), True), ((9000, 9000), False), ((100, 700_000), False)):
+        made = io.BytesIO()
+        image.new("1", size).save(made, "PNG")
+        found = thumbnail(made.getvalue() + bytes(40 << 10))  # Smaller ones are left as they are.
+        assert (found is not None) == is_small, size
 
 
 def test_tokens_without_columns(tmp_path: Path) -> None:

@@ -82,6 +82,12 @@ def test_version_1_has_a_tree_for_each_controller(tmp_path: Path) -> None:
     assert limits(process(tmp_path, cgroup, mounts, files)) == Limits(100 << 20, 2.0)
 
 
+def test_version_1_without_a_limit_says_a_huge_number(tmp_path: Path) -> None:
+    files = {"mem/memory.limit_in_bytes": "9223372036854771712\n"}
+    mounts = [("/", "mem", "cgroup cgroup rw,memory")]
+    assert limits(process(tmp_path, "4:memory:/\n", mounts, files)) == Limits(None, None)
+
+
 def test_doctor_shows_the_limits() -> None:
     facts = json.loads(ok("ffrecord", "doctor", "--json"))
     assert (facts["memory_limit_bytes"], facts["cpu_limit"]) == tuple(limits())

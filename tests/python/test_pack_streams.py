@@ -316,6 +316,29 @@ def test_a_label_without_a_file_is_refused(tmp_path: Path) -> None:
         packed(tmp_path / "a.tar", tar)
 
 
+@pytest.mark.parametrize(("claimed", "is_read"), [(1 << 20, True), (1 << 33, False)])
+def test_holes_that_a_header_claims_cost_no_memory(
+    tmp_path: Path, claimed: int, is_read: bool
+) -> None:
+    """A sparse file of GNU tar: 512 bytes are stored, and the header says how many there are."""
+    head = bytearray(tar_of({"a.txt": b"x" * 512})[:512])
+    head[156:157] = b"S"
+    head[257:265] = b"ustar  \0"
+    head[386:410] = b"%011o\0%011o\0" % (0, 512)
+    head[483:495] = b"%011o\0" % claimed
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    path = tmp_path / "x.tar"
+    path.write_bytes(head + b"x" * 512 + bytes(1024))
+
+    if is_read:
+        ((sample, _),) = open_source(path).samples()
+        assert sample["payload"] == b"x" * 512 + bytes(claimed - 512)  # type: ignore[call-overload, index]
+    else:
+        with pytest.raises(ValueError, match=r"'a\.txt' is sparse, and 8589934592 bytes"):
+            open_source(path)
+
+
 class _BadDisk(io.RawIOBase):
     """A file of which only the first bytes can be read."""
 

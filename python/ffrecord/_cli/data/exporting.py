@@ -210,7 +210,8 @@ class Export:
                     info = tarfile.TarInfo(f"{name}.{ending}")
                     info.size = len(data)
                     tar.addfile(info, io.BytesIO(data))
-                tar.members.clear()  # It remembers all that it has written.
+                # It remembers all that it has written.
+                tar.members = []  # type: ignore[attr-defined]
 
     def _folder(
         self, pieces: Iterable[Indices], keys: Keys, folder: Path, destination: Path
