@@ -5,6 +5,7 @@ Method: the commands run as processes on files made here and on the damaged ones
 
 import importlib.metadata
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import ffrecord
 from cli import ok, run
 from ffrecord._cli import features
-from ffrecord._cli.doctor import advice_on_threads
+from ffrecord._cli.doctor import advice_on_files, advice_on_threads
 
 V1 = Path(__file__).resolve().parents[1] / "data" / "ffrecord-v1"
 
@@ -144,6 +145,19 @@ def test_doctor_gives_the_remedy_for_the_reason_there_is(
         "seccomp" in expected,
         "sysctl" in expected,
     )
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "expected"),
+    [
+        (1024, 1 << 20, "run ulimit -n 1048576"),
+        (1024, resource.RLIM_INFINITY, "run ulimit -n 4096"),
+        (14, 14, "the hard limit is 14: root raises it"),
+    ],
+)
+def test_doctor_does_not_advise_what_changes_nothing(soft: int, hard: int, expected: str) -> None:
+    advice = advice_on_files(soft, hard)
+    assert advice.startswith(f"at most {soft} files") and expected in advice
 
 
 # io_uring_setup fails as under a container's seccomp profile; then the command runs.

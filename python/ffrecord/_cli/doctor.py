@@ -84,7 +84,7 @@ def examine(
     if engine != "io_uring":
         advice.append(advice_on_threads(reason))
     if soft < _DESCRIPTORS_ENOUGH:
-        advice.append(f"at most {soft} files can be open at once: run ulimit -n {max(soft, hard)}")
+        advice.append(advice_on_files(soft, hard))
     if facts["torch"] is None:
         advice.append("torch is not installed, and ffrecord.torch needs it: run pip install torch")
     return {**facts, "advice": advice}
@@ -106,6 +106,18 @@ def advice_on_threads(
             "io_uring_register in its seccomp profile"
         )
     return threads
+
+
+def advice_on_files(soft: int, hard: int) -> str:
+    """How to get more descriptors than `soft`; the user may have `hard` of them."""
+    if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS_ENOUGH:
+        how = (
+            f"the hard limit is {hard}: root raises it, in /etc/security/limits.conf, with "
+            "LimitNOFILE= of a service, or with --ulimit nofile= of a container"
+        )
+    else:
+        how = f"run ulimit -n {_DESCRIPTORS_ENOUGH if hard == resource.RLIM_INFINITY else hard}"
+    return f"at most {soft} files can be open at once: {how}"
 
 
 def _examine_store(address: str, timeout_s: float) -> dict[str, Any]:
