@@ -242,17 +242,18 @@ std::unique_ptr<RangeReader> OpenClusterFiles(std::shared_ptr<Cluster> cluster,
 
 PublishedFiles OpenClusterDataset(std::shared_ptr<Cluster> cluster, DatasetManifest manifest,
                                   std::uint64_t revision, const net::Location& location) {
-  const bool is_brought = manifest.has_origins() || manifest.has_code();
+  const bool has_origins = manifest.has_origins();
   const std::shared_ptr<const net::ReplicatedFiles> files =
-      MakeFiles(cluster, std::move(manifest), location.ToString());
-  if (is_brought) return {files, {}};  // Nodes fetch what they lack at the first read.
+      MakeFiles(cluster, manifest, location.ToString());
+  // Nodes fetch what they lack at the first read.
+  if (has_origins) return {files, {}, std::move(manifest)};
   auto hinter =
       [=, name = location.name](const EpochPlan& plan) -> Result<std::unique_ptr<PrefetchHint>> {
     auto hints = FFR_TRY(HintAtNodes(*cluster, name, revision, plan));
     if (hints.empty()) return std::unique_ptr<PrefetchHint>();
     return std::unique_ptr<PrefetchHint>(std::make_unique<ClusterHint>(files, std::move(hints)));
   };
-  return {files, std::move(hinter)};
+  return {files, std::move(hinter), std::move(manifest)};
 }
 
 }  // namespace ffrecord::client

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "client/dataset/cluster.h"
-#include "client/dataset/replicas.h"
+#include "client/dataset/published_files.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/rpc/location.h"
 #include "libffrecord/source/range_reader.h"

@@ -8,18 +8,15 @@
 
 #include "client/dataset/catalog.h"
 #include "client/dataset/cluster.h"
-#include "client/dataset/cluster_files.h"
 #include "client/dataset/daemons.h"
 #include "client/dataset/durability.h"
 #include "client/dataset/object_source.h"
 #include "client/dataset/origin_copy.h"
 #include "client/dataset/origin_files.h"
-#include "client/dataset/prefetch_hint.h"
-#include "client/dataset/replicas.h"
+#include "client/dataset/published_files.h"
 #include "client/dataset/upload.h"
 #include "libffrecord/base/patience.h"
 #include "libffrecord/base/random.h"
-#include "libffrecord/net/rpc/remote_files.h"
 #include "libffrecord/net/rpc/session.h"
 #include "libffrecord/record/read/open_records.h"
 #include "libffrecord/source/range_reader.h"
@@ -71,10 +68,6 @@ std::vector<std::string> NamesOf(std::span<const std::filesystem::path> files) {
     names.push_back(*taken.insert(std::move(name)).first);
   }
   return names;
-}
-
-Error NoFiles(const net::Location& location) {
-  return {ErrorCode::kInvalidArgument, location.ToString() + " has no files"};
 }
 
 Error Exists(const net::Location& location) {
@@ -172,14 +165,6 @@ Result<void> PublishPatiently(const Place& place, std::span<const std::filesyste
   }
 }
 
-Result<PublishedFiles> OpenAtCluster(std::shared_ptr<Cluster> cluster,
-                                     const net::Location& location, const SessionOptions& options) {
-  auto resolved = FFR_TRY(Catalog(cluster).Resolve(location.name, After(options)));
-  if (resolved.manifest.files.empty()) return NoFiles(location);
-  return OpenClusterDataset(std::move(cluster), std::move(resolved.manifest), resolved.revision,
-                            location);
-}
-
 // Where a dataset of class origin is published. Fails with kInvalidArgument at a daemon by itself.
 Result<Place> PlaceWithOrigins(std::string_view address, bool has_no_files,
                                const SessionOptions& options) {
@@ -235,26 +220,8 @@ Result<RecordReader> OpenDataset(std::span<const std::string> locations,
   if (locations.size() != 1)
     return Error{ErrorCode::kInvalidArgument, "an ffrecord:// address must be the only location"};
   const auto daemons = FFR_TRY(ParseAllNamed(locations.front()));
-  if (auto cluster = FFR_TRY(Cluster::Find(daemons, session_options))) {
-    auto [files, hinter] =
-        FFR_TRY(OpenAtCluster(std::move(cluster), daemons.front(), session_options));
-    return OpenRecords(std::move(files), reader_options, std::move(hinter));
-  }
-  if (daemons.size() > 1) {
-    auto [files, hinter] = FFR_TRY(OpenReplicas(daemons, session_options));
-    return OpenRecords(std::move(files), reader_options, std::move(hinter));
-  }
-  const net::Location& location = daemons.front();
-  const auto session = net::Session::Get(location, session_options);
-  auto resolved = FFR_TRY(Catalog(session).Resolve(location.name, After(session_options)));
-  if (resolved.manifest.files.empty()) return NoFiles(location);
-  auto files = std::make_shared<const net::RemoteFiles>(session, std::move(resolved.manifest),
-                                                        location.ToString(), session_options);
-  auto hinter = [=, revision = resolved.revision](const EpochPlan& plan) {
-    const auto wait = std::min(session_options.timeout, kHintTimeout);
-    return SendPrefetchHint(*session, location.name, revision, plan, net::Clock::now() + wait);
-  };
-  return OpenRecords(std::move(files), reader_options, std::move(hinter));
+  auto published = FFR_TRY(OpenPublished(daemons, session_options));
+  return OpenRecords(std::move(published.files), reader_options, std::move(published.hinter));
 }
 
 Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::string_view address,

@@ -184,7 +184,7 @@ Result<PublishedFiles> OpenReplicas(std::span<const net::Location> locations,
     }
     return hint;
   };
-  return PublishedFiles{joined, std::move(hinter)};
+  return PublishedFiles{joined, std::move(hinter), manifest};
 }
 
 }  // namespace ffrecord::client

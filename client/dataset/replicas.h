@@ -1,23 +1,14 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
 #include <span>
 
 #include <ffrecord/result.h>
 #include <ffrecord/session_options.h>
 
+#include "client/dataset/published_files.h"
 #include "libffrecord/net/rpc/location.h"
-#include "libffrecord/record/read/open_records.h"
-#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord::client {
-
-// The files of a published dataset, and how to hint at what will be read of them.
-struct PublishedFiles {
-  std::shared_ptr<const RangeReader> files;
-  PrefetchHinter hinter;
-};
 
 // Opens the dataset that was published to the daemons at `locations`, at least two, under one name.
 // Its bytes come from whichever daemon answers, those of this machine first. A hint goes to one

@@ -1,4 +1,4 @@
-"""Training data at the speed of the device: record files, read in batches, local or served."""
+"""Training data in record files: read in batches, from local files, daemons or stores."""
 
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ffrecord._queue import BatchQueue, Completion
     from ffrecord._repairing import RepairReport, repair
     from ffrecord._served import Published, list_published, publish, remove_published
+    from ffrecord._tables import read_table, write_table
     from ffrecord._token_blocks import TokenBlocks
     from ffrecord._verification import FileReport, verify
     from ffrecord._views import concat, mix
@@ -47,9 +48,11 @@ __all__ = [
     "open",
     "pack_folder",
     "publish",
+    "read_table",
     "remove_published",
     "repair",
     "verify",
+    "write_table",
 ]
 
 # Reading a file needs none of these, and they take longer to import than all the rest
@@ -74,9 +77,11 @@ __getattr__ = later(
         "mix": "_views",
         "pack_folder": "compat",
         "publish": "_served",
+        "read_table": "_tables",
         "remove_published": "_served",
         "repair": "_repairing",
         "verify": "_verification",
+        "write_table": "_tables",
     },
     modules=("compat", "decode"),
 )

@@ -2,14 +2,18 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
-from ffrecord._formats import Format, checked, converter, table
+from ffrecord._arrow_schema import NONE, ArrowSchemas
+from ffrecord._formats import Format, checked, converter, nested_converter
+from ffrecord._nested import Gathering, Kind, as_numpy, layout_of, row_of, rows_of
+from ffrecord._nested import Values as Nested
 from ffrecord._schema import Column
+from ffrecord.errors import CorruptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,6 +26,16 @@ Values = npt.NDArray[Any] | list[Any]
 # What decoders made, by column; of records that are just bytes, under None.
 Decoded = Mapping[str | None, Values]
 
+
+class _Spans(NamedTuple):
+    """Where the bytes of a column are."""
+
+    slab: Bytes
+    starts: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    status: npt.NDArray[np.uint8]
+
+
 CORRUPT = 3
 """The status of a record that is damaged: kCorruption of result.h."""
 
@@ -33,6 +47,11 @@ class Batch(Sequence[Sample]):
     for each column. `batch["label"]` is a whole column: an array of shape (n, *shape) for numbers
     (bf16 as uint16 bits), a list of uint8 views for bytes, a list of str for utf8. `batch[2:5]` is
     a batch of these rows over the same block.
+
+    Of nullable, ragged and nested columns, as tables of Arrow have them: numbers of which some may
+    be missing are a masked array, of which a sample has None for those; bytes and text have None in
+    their lists; lists of numbers are a list of arrays, views of one block; a struct is a dict of
+    columns, in which all is missing where the struct is.
 
     The block is available in two forms. As it was read, in the order of the files: record i is
     `slab[starts[i] : starts[i] + sizes[i]]`. In request order, without gaps: record i is
@@ -50,12 +69,14 @@ class Batch(Sequence[Sample]):
         "_columns",
         "_decoded",
         "_inner",
+        "_layout",
         "_packed",
         "_records",
         "_schema",
         "_shown",
         "_status",
         "_values",
+        "arrow",
         "columns",
         "format",
         "indices",
@@ -68,6 +89,8 @@ class Batch(Sequence[Sample]):
     """The index of each record, shape (n,), never negative."""
     format: Format
     """What samples and columns are handed out as."""
+    arrow: ArrowSchemas
+    """The schemas of Arrow that the files were written with."""
     reasons: Mapping[int, str]
     """By row, why a decoder could make nothing of a record; empty unless kept on request."""
 
@@ -92,7 +115,12 @@ class Batch(Sequence[Sample]):
         self._decoded: Decoded = {}
         self._status: Bytes | None = None
         self.reasons = {}
-        self.columns = tuple(column.name for column in columns) if names is None else tuple(names)
+        self.arrow = NONE
+        self._layout = layout_of(columns)
+        if names is None:
+            stored = (column.name for column in columns)
+            names = stored if self._layout is None else self._layout.names
+        self.columns = tuple(names)
         self.indices = indices
 
     @property
@@ -159,17 +187,58 @@ class Batch(Sequence[Sample]):
         return made
 
     def to_arrow(self) -> "pa.Table":
-        """The columns in sight as a table of pyarrow; of plain records one column, `record`.
+        """Return the selected columns as a pyarrow table; plain records are one column, `record`.
 
-        Numbers are not copied, but for booleans; those of a shape are of Arrow's type for tensors.
-        Bytes are large_binary, text is string. No value is null. The metadata of a field
-        name its type here, `ffrecord.type`: bf16, which Arrow lacks, is uint16.
+        Numbers are not copied, except booleans. A file that was written from a table returns its
+        types, nulls and metadata. For other files, columns with a shape have Arrow's tensor type,
+        bytes are large_binary, text is string, no value is null, and the metadata of a field has
+        its type, `ffrecord.type`: bf16, which Arrow lacks, is uint16.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+            CorruptionError: a nested column, or the stored schema of Arrow, is damaged.
+            ValueError: the files were written from tables of different types.
         """
-        if not self._columns:
-            return table([("record", self.whole, None)])
-        types = {column.name: column for column in self._columns}
-        kinds = ((name, None if name in self._decoded else types[name]) for name in self.columns)
-        return table((name, self._column(name), column) for name, column in kinds)
+        from ffrecord._arrow_reading import table_of  # Few programs need it.
+
+        return table_of(self)
+
+    def stored(self) -> "Batch":
+        """The same records with the columns as they are stored: a nested one is several."""
+        made = self.relabelled(self.indices)
+        made._layout = None
+        made.columns = tuple(column.name for column in self._columns)
+        return made
+
+    def nested(self, name: str) -> Kind | None:
+        """The type of a nullable, ragged or nested column; None for others."""
+        return None if self._layout is None else self._layout.nested.get(name)
+
+    def kind(self, name: str) -> Kind:
+        """The type of a column, nested or not.
+
+        Raises:
+            KeyError: there is no such column.
+        """
+        if (nested := self.nested(name)) is not None:
+            return nested
+        column = self._columns[self._number(name)]
+        return Kind(column.type, column.shape)
+
+    def values_of(self, name: str) -> Nested:
+        """The values of a column end to end, with all that is in it.
+
+        Raises:
+            CorruptionError: its parts do not fit each other.
+        """
+        try:
+            return Gathering(len(self), self._joined, self.plain).values(name, self.kind(name))
+        except ValueError as error:
+            raise CorruptionError(f"a record is damaged: {error}") from None
+
+    def plain(self, name: str) -> Values:
+        """The values of one column of the file, not decoded."""
+        return self._gather(name) if self.nested(name) is not None else self._own(name)
 
     def with_decoded(self, decoded: Decoded, reasons: Mapping[int, str]) -> "Batch":
         """The same records with decoded values; a record with a reason counts as corrupt."""
@@ -228,13 +297,15 @@ class Batch(Sequence[Sample]):
         starts = np.cumsum(sizes) - sizes
         status = np.concatenate([batch.status for batch in batches])[order]
         inner = _ffrecord.Batch.over(block, starts[order], sizes[order], status, first._schema)
-        return Batch(inner, np.arange(rows.size), first._schema, first._columns, first.columns)
+        made = Batch(inner, np.arange(rows.size), first._schema, first._columns, first.columns)
+        made.arrow = ArrowSchemas.of_all(batch.arrow for batch in batches)
+        return made
 
     def only(self, names: Iterable[str]) -> "Batch":
         """The same records with only these columns selected."""
         wanted = tuple(names)
         for name in wanted:
-            self._number(name)
+            self.kind(name)
         made = self.relabelled(self.indices)
         made.columns = wanted
         return made
@@ -258,6 +329,8 @@ class Batch(Sequence[Sample]):
         if not self._columns:
             return self._in_format(None)[key]
         column = self._column if self.format == "numpy" else self._in_format
+        if self._layout is not None:
+            return {name: row_of(column(name), key) for name in self.columns}
         return {name: column(name)[key] for name in self.columns}
 
     def __iter__(self) -> Iterator[Sample]:
@@ -268,7 +341,10 @@ class Batch(Sequence[Sample]):
         if not self._columns:
             yield from self._in_format(None)
             return
-        for values in zip(*map(self._in_format, self.columns), strict=True):
+        columns: Iterable[Iterable[Any]] = map(self._in_format, self.columns)
+        if self._layout is not None:
+            columns = map(rows_of, columns)
+        for values in zip(*columns, strict=True):
             yield dict(zip(self.columns, values, strict=True))
 
     def __repr__(self) -> str:
@@ -280,7 +356,8 @@ class Batch(Sequence[Sample]):
         columns = [tuple(column) for column in self._columns]
         status = np.array(self.status)
         parts = (data, offsets, status, self.indices, columns, self.columns)
-        return _restore, (*parts, dict(self._decoded), dict(self.reasons), self.format)
+        seen = self.format, self.arrow, self._layout is None
+        return _restore, (*parts, dict(self._decoded), dict(self.reasons), *seen)
 
     def __copy__(self) -> Self:
         return self  # Nothing in it changes.
@@ -291,16 +368,27 @@ class Batch(Sequence[Sample]):
         return self._packed
 
     def _alike(self, inner: _ffrecord.Batch, indices: npt.NDArray[np.int64]) -> "Batch":
-        return Batch(inner, indices, self._schema, self._columns, self.columns, self.format)
+        made = Batch(inner, indices, self._schema, self._columns, self.columns, self.format)
+        made.arrow, made._layout = self.arrow, self._layout
+        return made
 
     def _in_format(self, name: str | None) -> Any:  # noqa: ANN401 - as the format has it
         """The values of a column, or the records for None, as they are handed out."""
         if self.format != "numpy" and name in self._shown:
             return self._shown[name]
-        values = self.whole if name is None else self._column(name)
         is_decoded = name in self._decoded
+        if self.format == "arrow":
+            from ffrecord._arrow_reading import array_of  # Few programs need it.
+
+            self._shown[name] = array_of(self, name)
+            return self._shown[name]
+        values = self.whole if name is None else self._column(name)
         if self.format == "numpy" or (self.format == "bytes" and is_decoded):
             return values
+        kind = None if name is None or is_decoded else self.nested(name)
+        if kind is not None:
+            self._shown[name] = nested_converter(self.format)(values, kind)
+            return self._shown[name]
         column = None if name is None or is_decoded else self._columns[self._number(name)]
         self._shown[name] = converter(self.format)(values, column)
         return self._shown[name]
@@ -308,15 +396,35 @@ class Batch(Sequence[Sample]):
     def _column(self, name: str) -> Values:
         if name in self._decoded:
             return self._decoded[name]
+        return self._own(name)
+
+    def _own(self, name: str) -> Values:
         if name not in self._values:
-            self._values[name] = self._gather(name)
+            is_nested = self.nested(name) is not None
+            try:
+                made = as_numpy(self.values_of(name)) if is_nested else self._gather(name)
+            except UnicodeDecodeError as error:
+                raise CorruptionError(f"column '{name}' is not UTF-8: {error}") from None
+            self._values[name] = made
         return self._values[name]
+
+    def _joined(self, name: str) -> tuple[Bytes, npt.NDArray[np.int64]]:
+        """The bytes of a column, all records' end to end, and where each ends: n + 1 offsets."""
+        slab, starts, sizes = self.field(name)
+        good = self._inner.status
+        sizes = np.where(good == 0, sizes, 0)
+        ends = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(sizes, out=ends[1:])
+        block = np.empty(int(ends[-1]), np.uint8)
+        _ffrecord.gather_spans(_Spans(slab, starts, sizes, good), ends[:-1], block)
+        return block, ends
 
     def _number(self, name: str) -> int:
         for number, column in enumerate(self._columns):
             if column.name == name:
                 return number
-        known = ", ".join(column.name for column in self._columns)
+        seen = self._layout.names if self._layout is not None else ()
+        known = ", ".join(seen or (column.name for column in self._columns))
         raise KeyError(f"no column '{name}'; columns: {known or 'none, records are plain bytes'}")
 
     def _gather(self, name: str) -> Values:
@@ -354,11 +462,16 @@ def _restore(
     decoded: Decoded,
     reasons: Mapping[int, str],
     format: Format,
+    arrow: ArrowSchemas = NONE,
+    as_stored: bool = False,
 ) -> Batch:
     schema = _ffrecord.Schema(columns)
     inner = _ffrecord.Batch.over(data, offsets[:-1], np.diff(offsets), status, schema)
     types = tuple(Column(*column) for column in columns)
     made = Batch(inner, indices, schema, types, names, format)
+    made.arrow = arrow
+    if as_stored:
+        made._layout = None
     return made.with_decoded(decoded, reasons)
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NoReturn, final
+from typing import Any, ClassVar, Literal, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
@@ -348,6 +348,20 @@ def list_published(address: str, *, timeout_s: float = 30.0) -> list[tuple[str, 
     """Name, size in bytes and count of files of each dataset."""
 
 def remove_published(address: str, *, timeout_s: float = 30.0) -> None: ...
+
+@final
+class ServedFiles:
+    """The files behind a published name, as plain bytes."""
+
+    @staticmethod
+    def open(address: str, *, timeout_s: float = 30.0) -> ServedFiles: ...
+    @property
+    def files(self) -> list[tuple[str, int, str]]:
+        """Name, size in bytes and version of each file."""
+    def read(self, ranges: Sequence[tuple[int, int, int]]) -> list[bytes]:
+        """The bytes of each range: file, offset, size."""
+    verified_bytes: ClassVar[int]  # Whole parts of this size are checked.
+
 def describe_cluster(address: str, *, timeout_s: float = 30.0) -> dict[str, Any]: ...
 def set_node_state(address: str, node: str, state: str, *, timeout_s: float = 30.0) -> None: ...
 def raise_feature_level(address: str, level: int, *, timeout_s: float = 30.0) -> int: ...

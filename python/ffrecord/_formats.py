@@ -1,10 +1,12 @@
 """What the values of a batch are handed out as; see `Records.with_format`."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from ffrecord._nested import Kind, mapped
 from ffrecord._schema import Column
 
 if TYPE_CHECKING:
@@ -27,16 +29,16 @@ def checked(format: str) -> Format:
 
 
 def converter(format: Format) -> Callable[[Any, Column | None], Any]:
-    """Makes the values of a column, given as NumPy's, those of another format.
+    """Makes the values of a column, given as NumPy's, those of "bytes" or "torch".
 
     The column is None for whole records and for decoded values.
     """
-    makers: Mapping[str, Callable[[Any, Column | None], Any]] = {
-        "bytes": _as_bytes,
-        "torch": _as_tensors,
-        "arrow": as_arrow,
-    }
-    return makers[format]
+    return _as_bytes if format == "bytes" else _as_tensors
+
+
+def nested_converter(format: Format) -> Callable[[Any, Kind], Any]:
+    """As `converter`, for a nested column."""
+    return partial(mapped, leaf=_bytes_of_leaf if format == "bytes" else _tensors_of_leaf)
 
 
 def _as_bytes(values: Any, column: Column | None) -> Any:  # noqa: ANN401 - as a batch has them
@@ -45,12 +47,22 @@ def _as_bytes(values: Any, column: Column | None) -> Any:  # noqa: ANN401 - as a
     return [bytes(value) if isinstance(value, np.ndarray) else value for value in values]
 
 
+def _bytes_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as a batch has them
+    return _as_bytes(values, kind.column(""))
+
+
 def _as_tensors(values: Any, column: Column | None) -> Any:  # noqa: ANN401 - as a batch has them
     from ffrecord.torch._collate import tensor_of, tensors  # Not without need: torch is large.
 
     if column is not None and isinstance(values, np.ndarray):
         return tensor_of(values, column)
     return tensors(values)
+
+
+def _tensors_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as a batch has them
+    from ffrecord.torch._collate import tensors_of_leaf
+
+    return tensors_of_leaf(values, kind)
 
 
 def as_arrow(values: Any, column: Column | None) -> "pa.Array":  # noqa: ANN401 - as a batch has them
@@ -62,7 +74,7 @@ def as_arrow(values: Any, column: Column | None) -> "pa.Array":  # noqa: ANN401 
         ImportError: pyarrow is not installed.
         TypeError: Arrow has no type for what a decoder made.
     """
-    pa = _pyarrow()
+    pa = pyarrow()
     if isinstance(values, np.ndarray):
         if values.ndim == 1:
             return pa.array(values)
@@ -81,25 +93,17 @@ def as_arrow(values: Any, column: Column | None) -> "pa.Array":  # noqa: ANN401 
         ) from None
 
 
-def table(columns: Iterable[tuple[str, Any, Column | None]]) -> "pa.Table":
-    """A table of pyarrow of columns with their values, as a batch has them."""
-    pa = _pyarrow()
-    arrays, fields = [], []
-    for name, values, column in columns:
-        array = as_arrow(values, column)
-        notes = {} if column is None else {"ffrecord.type": column.spelling}
-        arrays.append(array)
-        fields.append(pa.field(name, array.type, nullable=False, metadata=notes))
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+def pyarrow() -> Any:  # noqa: ANN401 - it has no types
+    """The package: not imported without need, for it is large, and optional.
 
-
-def _pyarrow() -> Any:  # noqa: ANN401 - it has no types
-    """Not imported without need: it is large, and optional."""
+    Raises:
+        ImportError: it is not installed.
+    """
     try:
-        import pyarrow
+        import pyarrow as found
     except ImportError:
         raise ImportError("tables and the format arrow need pyarrow: pip install pyarrow") from None
-    return pyarrow
+    return found
 
 
 def _binary(pa: Any, values: list[Any]) -> Any:  # noqa: ANN401 - pyarrow has no types

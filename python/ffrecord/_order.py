@@ -4,12 +4,15 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from ffrecord._ffrecord import BlockedPermutation, Permutation
+
+if TYPE_CHECKING:
+    from ffrecord._weights import Weights
 
 Indices = npt.NDArray[np.int64]
 
@@ -159,8 +162,8 @@ class EpochOrder:
     """The order of one epoch of `count` records.
 
     Permutes all records; or, with `block` and `window`, blocks of records and then records inside
-    windows of blocks; or takes one stretch of a mixture; or, without `shuffle`, the records as they
-    lie.
+    windows of blocks; or takes one stretch of a mixture; or draws records by weight; or, without
+    `shuffle`, the records as they lie.
     """
 
     seed: int
@@ -170,6 +173,7 @@ class EpochOrder:
     window: int | None = None
     mixture: Mixture | None = None
     shuffle: bool = True
+    weights: "Weights | None" = None
 
     def __post_init__(self) -> None:
         """Reject invalid arguments.
@@ -181,6 +185,8 @@ class EpochOrder:
             raise ValueError("block and window belong together: give both or neither")
         if self.mixture is not None and self.block is not None:
             raise ValueError("a mixture has an order of its own: leave out block and window")
+        if self.weights is not None and (self.mixture or self.block or not self.shuffle):
+            raise ValueError("weights draw records anew: no block, no mixture, no shuffle=False")
         if not self.shuffle and (self.mixture or self.block) is not None:
             raise ValueError("shuffle=False leaves records where they are: no block, no mixture")
         _ = self._function
@@ -204,12 +210,16 @@ class EpochOrder:
         return np.array([self.range(p, p + 1)[0] for p in positions.tolist()], np.int64)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        how = (self.block, self.window, self.mixture, self.shuffle)
-        return EpochOrder, (self.seed, self.epoch, self.count, *how)
+        place = self.seed, self.epoch, self.count
+        if self.weights is not None:  # Which may be large, while orders travel with each batch.
+            return _drawing, (*place, self.weights.token)
+        return EpochOrder, (*place, self.block, self.window, self.mixture, self.shuffle)
 
     def _range(self, begin: int, end: int) -> Indices:
         if not self.shuffle:
             return np.arange(begin, end, dtype=np.int64)
+        if self.weights is not None:
+            return self.weights.draw(self.seed, self.epoch, begin, end)
         if self.mixture is None:
             return self._function.range(begin, end)
         start = self.epoch * self.count
@@ -226,6 +236,12 @@ class EpochOrder:
             block=self.block,
             window=self.window,
         )
+
+
+def _drawing(seed: int, epoch: int, count: int, token: str) -> EpochOrder:
+    from ffrecord._weights import Weights  # Slow to import, for it shares memory.
+
+    return EpochOrder(seed, epoch, count, weights=Weights.known(token))
 
 
 class EpochShare(NamedTuple):
@@ -272,7 +288,8 @@ class IndexBatch(Sequence[int]):
 
     They know their order. So a reader of them knows seed and epoch, even in a worker that outlives
     its epoch, and knows which index comes next in place of a damaged record. A pickle holds the
-    order and the positions, not the indices: these are computed at the first use.
+    order and the positions, not the indices: these are computed at the first use. Only of an order
+    by weights it has the indices, since the weights do not travel with each batch.
     """
 
     __slots__ = ("_array", "_size", "_views", "epoch", "order", "position", "seed")
@@ -368,6 +385,8 @@ class IndexBatch(Sequence[int]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = self.order, self.position, self._size
+        if self.order.weights is not None:
+            return _seen_again, (*place, self._views, np.array(self.array))
         return (_seen_again, (*place, self._views)) if self._views else (IndexBatch, place)
 
 
@@ -379,8 +398,13 @@ def _fixed(indices: Indices) -> Indices:
 
 
 def _seen_again(
-    order: EpochOrder, position: int, size: int, views: tuple[Callable[[Indices], Indices], ...]
+    order: EpochOrder,
+    position: int,
+    size: int,
+    views: tuple[Callable[[Indices], Indices], ...],
+    array: Indices | None = None,
 ) -> IndexBatch:
     made = IndexBatch(order, position, size)
     made._views = views
+    made._array = None if array is None else _fixed(array)
     return made

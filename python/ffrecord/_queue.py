@@ -55,8 +55,8 @@ class _Asked:
 class BatchQueue(Closing):
     """Reads several batches at a time; made by `Reader.open_queue`.
 
-    The device reads the next batch while one ends and is used. Not thread-safe: a call that
-    overlaps another raises. A forked child opens its own.
+    The device reads further batches while the program uses one. Not thread-safe: a call that
+    overlaps another raises. A forked child must open its own queue.
     """
 
     def __init__(self, inner: _ffrecord.BatchQueue, settle: Settle, on_corrupt: OnCorrupt) -> None:
@@ -78,7 +78,7 @@ class BatchQueue(Closing):
 
         Args:
             indices: as for `Reader.read`.
-            token: what the batch is known by; a number by default. Two may have the same.
+            token: identifies the batch; a number by default. It need not be unique.
             timeout_s: after that time the batch is complete with `DeadlineExceeded`.
 
         Returns:
@@ -97,7 +97,7 @@ class BatchQueue(Closing):
     def poll(self, timeout_s: float | None = None) -> Completion | None:
         """Return the next batch that is complete.
 
-        Waits at most `timeout_s`; without it, as long as it takes. None if that time is over, or if
+        Waits at most `timeout_s`; by default without a limit. Returns None after that time, or if
         there is no batch to wait for.
         """
         done = self._open().poll(_DAY_S if timeout_s is None else timeout_s)
@@ -135,7 +135,7 @@ class BatchQueue(Closing):
         return len(self._asked)
 
     def close(self) -> None:
-        """Give up what is not complete. Batches that were returned stay valid."""
+        """Cancel incomplete batches. Batches that were returned stay valid."""
         self._inner = None
         self._asked = {}
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
+from ffrecord._arrow_schema import NONE, ArrowSchemas
 from ffrecord._batch import Batch
 from ffrecord._closing import Closing
 from ffrecord._locations import (
@@ -107,10 +108,10 @@ class Reader(Records, Closing):
             timeout_s: time limit of each call to a daemon or store, retries included.
             max_corrupt: share of all records, 0 to 1, that `on_corrupt` may skip or replace
                 before a read raises; ten records are always allowed.
-            cache: a folder on a local disk that keeps what is read from a store; any number of
+            cache: folder on a local disk for a cache of what is read from a store; any number of
                 processes may share it.
-            cache_size: bytes that the folder may take, at least 64 MiB; the blocks that were used
-                least recently go first.
+            cache_size: limit of the cache in bytes, at least 64 MiB; the least recently used
+                blocks are removed first.
             storage_options: for fsspec's file system, such as credentials; part of a pickle.
                 `s3://` and `http(s)://` are then read through fsspec, too.
         """
@@ -141,6 +142,7 @@ class Reader(Records, Closing):
         self._kept: dict[str, tuple[_ffrecord.RecordReader, FileService | None]] = {}
         self._schema: _ffrecord.Schema | None = None
         self._columns: tuple[Column, ...] = ()
+        self._arrow = NONE
         # Of `submit`, and of each loop that awaits reads; with the process that made them.
         self._reads: weakref.WeakKeyDictionary[object, tuple[int, object]] = (
             weakref.WeakKeyDictionary()
@@ -306,7 +308,7 @@ class Reader(Records, Closing):
         the order, or it cannot be reached now.
         """
         order = share.order
-        if self.is_local or not order.shuffle or order.mixture is not None:
+        if self.is_local or not order.shuffle or (order.mixture or order.weights) is not None:
             return None
         if max(share.step_size, order.block or 0, order.window or 0) >= 1 << 32:
             return None
@@ -349,7 +351,7 @@ class Reader(Records, Closing):
             decoded: columns, or None for whole records, and their decoders.
             keeps_records: keep the records of a batch also if all these were made of it.
             threads: 1 to 64.
-            batches_ahead: batches that are read or wait to be taken, 1 to 256, at the beginning.
+            batches_ahead: batches that are being read or are ready, at first; 1 to 256.
             memory_limit_bytes: for these batches; one always fits.
         """
         inner = self._open()
@@ -411,6 +413,7 @@ class Reader(Records, Closing):
         """Release the files; batches that were read stay valid."""
         self._closed = True
         self._inner = None
+        self._arrow.close()
         self._service = None
         self._kept = {}
         self._reads = weakref.WeakKeyDictionary()
@@ -457,6 +460,7 @@ class Reader(Records, Closing):
             warnings.warn(warning, stacklevel=3)
         self._schema = inner.schema
         self._columns = columns_of(inner.schema)
+        self._arrow = ArrowSchemas(inner) if self._columns else NONE
         self._service = service
         self._inner = inner
         return inner
@@ -505,7 +509,10 @@ class Reader(Records, Closing):
         positive = wanted.copy()
         if wanted.size and wanted.min() < 0:
             positive[wanted < 0] += len(self)
-        return Batch(read, positive, self._schema, self._columns)
+        self._arrow.begin()
+        made = Batch(read, positive, self._schema, self._columns)
+        made.arrow = self._arrow
+        return made
 
     def _describe(self, index: int, status: int) -> str:
         self._raise_if_replaced(index, status)

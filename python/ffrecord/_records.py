@@ -95,7 +95,7 @@ class Records(ABC):
 
     @property
     def format(self) -> Format:
-        """What `read` hands values out as; see `with_format`."""
+        """The format of the values that `read` returns; see `with_format`."""
         return "numpy"
 
     def with_format(self, format: str) -> "Records":

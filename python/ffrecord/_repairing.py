@@ -47,11 +47,11 @@ def repair(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> RepairReport:
-    """Copy every whole record of a damaged file to a new file; the damaged file stays as it is.
+    """Copy every intact record of a damaged file to a new file; the damaged file is unchanged.
 
     Records keep their order and get new numbers. Schema, metadata, dictionaries and compression are
     kept as far as they can be found; keys and column copies are made again. The new file appears
-    whole or not at all.
+    complete or not at all.
 
     Args:
         source: one local file, of either version.

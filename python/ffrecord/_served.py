@@ -36,15 +36,15 @@ def publish(
         files: as for `ffrecord.open`, but local; checked before the upload.
         address: `ffrecord://host[:port]/name`.
         replace: replace a dataset of that name.
-        durability: "replicas" uploads the files, with as many replicas as the cluster has; "r1",
-            "r2" and "r3" name the number. "ec:4+2", or another number of data and parity extents,
-            uploads them with an erasure code: any 2 of the nodes may be lost, for half of the size
-            more. "origin" leaves them where they are: the nodes of a cluster fetch and cache
-            them. Then `files` are `s3://` objects, or lie in a folder that all nodes share, and
-            the setting `origins` of the daemons lists that place.
+        durability: how a cluster stores the files. "replicas": as many replicas as its setting
+            says; "r1", "r2" and "r3": 1, 2 or 3. "ec:4+2", or other numbers of data and parity
+            extents: an erasure code; any 2 nodes may be lost, and the size grows by half.
+            "origin": the nodes fetch and cache the files from where they are. `files` are then
+            `s3://` objects, or in a folder that all nodes share, and the setting `origins` of
+            the daemons lists that place.
         copy_to: for "origin": copy local files to this place first, `s3://bucket/prefix` or a
-            folder, under their own names. Nothing there is replaced; files that are there already
-            with the same bytes are used, so that a call that failed can be repeated.
+            folder, under their own names. Replaces no file there; files with the same bytes are
+            used, so you can repeat a call that failed.
         timeout_s: for each call, retries included.
         progress: called with bytes done and bytes in all.
 
@@ -87,7 +87,7 @@ def list_published(
 
 
 def remove_published(address: str, *, timeout_s: float = 30.0) -> None:
-    """Remove the dataset `address`; data that clients have read stays valid.
+    """Remove the dataset `address`; batches that clients have read stay valid.
 
     Raises:
         FileNotFoundError: there is no dataset of that name.

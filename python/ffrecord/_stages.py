@@ -149,6 +149,20 @@ def verdict(
     )
 
 
+def figures(stats: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    """The numbers of `DataLoader.stats` as one level of names, as loggers take them.
+
+    metrics.md lists the names, which do not depend on what has happened so far.
+    """
+    stages: Mapping[str, float] = stats["stages"]
+    total_s = stats["wait_s"] + stages["user"]
+    numbers = {name: value for name, value in numbers_of(stats).items() if name != "limit"}
+    numbers |= {f"stage_{stage}_s": seconds for stage, seconds in stages.items()}
+    numbers["wait_share"] = stats["wait_s"] / total_s if total_s else 0.0
+    numbers["bytes_per_s"] = stats["size_bytes"] / total_s if total_s else 0.0
+    return {f"{prefix}{name}": float(value) for name, value in numbers.items()}
+
+
 def summed(each: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Statistics added up, number by number."""
     sums: dict[str, float] = {}

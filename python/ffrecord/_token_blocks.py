@@ -1,4 +1,4 @@
-"""Blocks of tokens, cut on the fly from documents that are laid end to end."""
+"""Blocks of tokens, cut on the fly from concatenated documents."""
 
 import operator
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class _Pieces(NamedTuple):
 class TokenBlocks(Records):
     """Blocks of a fixed number of tokens; a view, read and loaded like any other.
 
-    A record of the source is a document. Documents are laid end to end, and block i is the tokens
+    A record of the source is a document. Documents are concatenated, and block i is the tokens
     [i * step, i * step + block) of that stream, where step is block - overlap, for every reader.
     Two binary searches in an index of 8 bytes per document find a block. The index is made from the
     index of the files at the first use, without reading a record, and is shared with processes that

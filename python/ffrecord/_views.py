@@ -336,9 +336,9 @@ def concat(sources: Iterable[Records]) -> Records:
 def mix(sources: Iterable[Records], weights: Iterable[int], seed: int = 0) -> Mix:
     """Mix sequences in whole-numbered proportions.
 
-    Each source comes in its own permuted order, as a whole, again and again. The sources alternate
-    as evenly as the weights allow. A `Sampler` can change the weights during a run and still resume
-    exactly.
+    Each source is read in its own permuted order, which starts again when it ends. The sources
+    alternate as evenly as the weights allow. A `Sampler` can change the weights during a run and
+    still resume exactly.
 
     Args:
         sources: readers or views of the same columns.

@@ -3,14 +3,21 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
+from ffrecord._arrow_reading import schema_of
+from ffrecord._arrow_schema import KEY
+from ffrecord._arrow_writing import Encoder, as_table, is_arrow_schema, table_of_row
 from ffrecord._closing import Closing
+from ffrecord._reader import Reader
 from ffrecord._schema import Column, columns_of, encode, parse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # What shows its bytes as they are; arrays of any type, contiguous or not.
 BytesLike = bytes | bytearray | memoryview | npt.NDArray[Any]
@@ -46,7 +53,7 @@ class Writer(Closing):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        schema: Mapping[str, str] | None = None,
+        schema: "Mapping[str, str] | pa.Schema | None" = None,
         *,
         compress: Literal["zstd"] | None = None,
         level: int = 3,
@@ -62,7 +69,8 @@ class Writer(Closing):
 
         Args:
             path: where the file will be; its folder must exist.
-            schema: type by column name (ffrecord._schema); None if records are plain bytes.
+            schema: type by column name (ffrecord._schema), or a schema of pyarrow, for
+                `write_table`; None if records are plain bytes.
             compress: compress each record on its own, unless that saves less than 5 %.
             level: of the compression, 1 to 19.
             align: of each record in the file, in bytes: 1, or 512 or 4096 for direct reads.
@@ -85,14 +93,26 @@ class Writer(Closing):
         """
         if compress not in (None, "zstd"):
             raise ValueError(f"compress is {compress!r}; it can be 'zstd' or None")
-        own_schema = parse(schema)
         self.path = os.fspath(path)
+        self._encoder: Encoder | None = None
+        if is_arrow_schema(schema):
+            self._encoder = Encoder(schema)
+        elif isinstance(schema, Encoder):  # Of `ffrecord.write_table`.
+            self._encoder = schema
+        if self._encoder is not None and append:
+            self._encoder = _encoder_for_append(self._encoder.arrow, path)
+        elif self._encoder is not None:
+            metadata = {**(metadata or {}), **self._encoder.metadata}
+        types = schema if self._encoder is None else self._encoder.schema
+        own_schema = parse(types)
         self._summary: WriteSummary | None = None
         if append:
             if replace or align != 1:
                 raise ValueError("append keeps the file and its alignment: no replace, no align")
             if dictionary is not None or copy_columns is not None:
                 raise ValueError("append keeps the file's dictionary and column copies")
+            if metadata is not None:  # The types of Arrow are not the user's to leave out.
+                metadata = {**metadata, **_arrow_metadata(path)}
             self._inner = _ffrecord.RecordWriter.append(
                 os.fsencode(path),
                 compress=True if compress else None,
@@ -136,6 +156,9 @@ class Writer(Closing):
             TypeError: a value has another type than its column.
             OSError: the disk fails; the writer is then unusable, except for `discard`.
         """
+        if self._encoder is not None:
+            self._write_row(self._encoder, sample, key)
+            return
         if not self._columns:
             if isinstance(sample, Mapping):
                 raise TypeError("a dict needs a schema: Writer(path, schema={'name': 'type'})")
@@ -165,6 +188,27 @@ class Writer(Closing):
             self._inner.write_fields(fields, bytes(fields[self._key_column]))
         else:
             self._inner.write_fields(fields, _as_key(key))
+
+    def write_table(self, table: Any) -> None:  # noqa: ANN401 - pyarrow has no types
+        """Add a record for each row of a table; the file must have been begun with its schema.
+
+        Numbers are not copied before they are written. If the file has a key column, its values
+        are the keys.
+
+        Args:
+            table: a pyarrow Table, RecordBatch or RecordBatchReader, or what pyarrow makes one of
+                without a copy: what has `__arrow_c_stream__`, such as a DataFrame of polars.
+
+        Raises:
+            ValueError: the table has another schema, or a null in a column that may have none.
+            TypeError: it is no table, or the writer was not made with a schema of pyarrow.
+            OSError: the disk fails; the writer is then unusable, except for `discard`.
+        """
+        if self._encoder is None:
+            raise TypeError("for tables, give their schema: Writer(path, table.schema)")
+        for fields in self._encoder.records(as_table(table)):
+            number = self._key_column
+            self._inner.write_fields(fields, b"" if number is None else bytes(fields[number]))
 
     def commit(self) -> None:
         """In an append: make all records so far durable, and visible to readers that open the file.
@@ -198,6 +242,19 @@ class Writer(Closing):
     def __repr__(self) -> str:
         return f"ffrecord.Writer({self.path!r})"
 
+    def _write_row(
+        self, encoder: Encoder, sample: BytesLike | Mapping[str, Any], key: str | bytes | None
+    ) -> None:
+        """One sample of a file of tables; slower than a table of many."""
+        if not isinstance(sample, Mapping):
+            raise TypeError(f"a record of this file is a dict, not {type(sample).__name__}")
+        if key is not None:
+            raise ValueError("a file of tables has the keys of its key column, or none")
+        if unknown := [name for name in sample if name not in encoder.arrow.names]:
+            names = ", ".join(encoder.arrow.names)
+            raise ValueError(f"unknown: {', '.join(map(str, unknown))}; the columns are {names}")
+        self.write_table(table_of_row(sample, encoder.arrow))
+
     def _refuse_columns(self, sample: Mapping[str, Any]) -> None:
         names = [column.name for column in self._columns]
         raise ValueError(
@@ -205,6 +262,22 @@ class Writer(Closing):
             f"missing: {', '.join(n for n in names if n not in sample) or 'none'}; "
             f"unknown: {', '.join(str(n) for n in sample if n not in names) or 'none'}"
         )
+
+
+def _arrow_metadata(path: str | os.PathLike[str]) -> dict[str, bytes]:
+    """The metadata of a file that say which types of Arrow its columns have."""
+    with Reader(path) as reader:
+        return {name: value for name, value in reader.metadata().items() if name == KEY}
+
+
+def _encoder_for_append(schema: "pa.Schema", path: str | os.PathLike[str]) -> Encoder:
+    with Reader(path) as reader:
+        stored = reader.metadata().get(KEY)
+        if stored is None or schema_of((stored,)).types != schema.types:
+            raise ValueError(
+                f"append to {os.fspath(path)}: it was not written from a table of these types"
+            )
+        return Encoder(schema, columns=reader.columns)
 
 
 def _as_key(key: str | bytes | None) -> bytes:

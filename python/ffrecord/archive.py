@@ -1,4 +1,4 @@
-"""Record files at an object store, or wherever checkpoints are kept: sent and brought back."""
+"""Upload and download record files, at an object store or another target of checkpoints."""
 
 from ffrecord._archive import Mirror, pull, push
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ffrecord._batch import Batch
 from ffrecord._locations import Where
+from ffrecord._nested import Kind
 from ffrecord._reader import Reader
 from ffrecord._records import Records
 from ffrecord.decode._decoder import Decode
@@ -65,8 +66,8 @@ class DataSource:
     def __getitems__(self, record_keys: Sequence[SupportsIndex]) -> list[Any]:
         """Many records, read in one submission."""
         batch = self._batch([operator.index(key) for key in record_keys])
-        types = {column.name: column.type for column in batch.column_types}
-        views = {name for name in batch.columns if types[name] == "bytes"} - set(batch.decoded)
+        own_bytes = {name for name in batch.columns if batch.kind(name) == Kind("bytes")}
+        views = own_bytes - set(batch.decoded)
         if not batch.columns:
             return list(batch) if None in batch.decoded else [one.tobytes() for one in batch]
         return [

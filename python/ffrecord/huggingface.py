@@ -2,6 +2,7 @@
 
     from_huggingface(datasets.load_dataset("imagefolder", data_dir="x", split="train"), "x.ffr")
     same = to_huggingface("x.ffr")
+    splits = load_dataset({"train": "train-*.ffr", "test": "test.ffr"})
 
 Images and audio are stored as the bytes of their files, not decoded. The features are stored in the
 file's metadata, so that `to_huggingface` gives them back: names of labels, images as images.
@@ -9,7 +10,7 @@ file's metadata, so that `to_huggingface` gives them back: names of labels, imag
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ except ImportError as error:
         "ffrecord.huggingface needs Hugging Face's datasets 4.0 or newer: pip install datasets"
     ) from error
 
-__all__ = ["from_huggingface", "to_huggingface"]
+__all__ = ["from_huggingface", "load_dataset", "to_huggingface"]
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -86,6 +87,41 @@ def from_huggingface(
         return writer.close()
 
 
+def load_dataset(
+    data_files: Files | Mapping[str, Files],
+    *,
+    split: str | None = None,
+    streaming: bool = False,
+) -> Any:  # noqa: ANN401 - datasets has no types
+    """Do for record files what `datasets.load_dataset("parquet", data_files=...)` does for Parquet.
+
+    Args:
+        data_files: files by split, or files of the split "train"; see `to_huggingface`.
+        split: the one to load; by default all.
+        streaming: as for `to_huggingface`.
+
+    Returns:
+        A datasets.DatasetDict, or a datasets.IterableDatasetDict with `streaming`; with `split`
+        the dataset itself.
+
+    Raises:
+        ValueError: there is no such split; and as `to_huggingface`, whose other errors it has, too.
+    """
+    splits = dict(data_files) if isinstance(data_files, Mapping) else {"train": data_files}
+    if not splits:
+        raise ValueError("data_files has no splits: write {'train': 'train.ffr'}")
+    if split is not None and split not in splits:
+        raise ValueError(
+            f"split is {split!r}; there are {', '.join(splits)}. For a part of one, load it and "
+            "take rows: .select(range(100)), or .take(100) where it is streamed"
+        )
+    wanted = splits if split is None else {split: splits[split]}
+    made = {name: _load(files, name, streaming) for name, files in wanted.items()}
+    if split is not None:
+        return made[split]
+    return (datasets.IterableDatasetDict if streaming else datasets.DatasetDict)(made)
+
+
 def to_huggingface(files: Files, *, streaming: bool = False) -> Any:  # noqa: ANN401
     """Make a dataset of `datasets` from record files.
 
@@ -103,6 +139,10 @@ def to_huggingface(files: Files, *, streaming: bool = False) -> Any:  # noqa: AN
         OSError: a file is missing.
         CorruptionError: a file is damaged.
     """
+    return _load(files, "train", streaming)
+
+
+def _load(files: Files, split: str, streaming: bool) -> Any:  # noqa: ANN401 - a dataset
     with Reader(files) as reader:
         features = _features_of(reader)
         names = [file.name for file in reader.files]
@@ -112,7 +152,8 @@ def to_huggingface(files: Files, *, streaming: bool = False) -> Any:  # noqa: AN
         # The cache of `datasets` goes by the arguments: other data must not be found there.
         arguments = {"files": names, "fingerprint": reader.fingerprint, "lists": streaming}
     kind = datasets.IterableDataset if streaming else datasets.Dataset
-    return kind.from_generator(_rows, features=features, gen_kwargs=arguments)
+    name = datasets.NamedSplit(split)
+    return kind.from_generator(_rows, features=features, gen_kwargs=arguments, split=name)
 
 
 def _type_of(name: str, feature: Any) -> str:  # noqa: ANN401 - `datasets` has many
@@ -192,7 +233,7 @@ def _rows(files: list[str], fingerprint: str, lists: bool) -> Iterator[dict[str,
     """
     with Reader(files[0] if len(files) == 1 else files) as reader:
         columns = reader.columns
-        for batch in reader.batches():
+        for batch in (each.stored() for each in reader.batches()):
             if not columns:
                 yield from ({_RECORD: record.tobytes()} for record in batch.records())
                 continue

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include <ffrecord/client/dataset.h>
+#include <ffrecord/client/served_files.h>
 
 #include "python/src/bind.h"
 #include "python/src/errors.h"
+#include "python/src/signals.h"
 #include "python/src/time_limit.h"
 
 namespace ffrecord::python {
@@ -67,6 +69,56 @@ std::tuple<std::string, std::string, double> Probe(const std::string& address, T
   return {link.transport, link.reason, std::chrono::duration<double>(link.round_trip).count()};
 }
 
+using client::ServedFiles;
+
+ServedFiles OpenServed(const std::string& address, TimeLimit timeout) {
+  return ValueOrRaise(Interruptible([&](const auto& give_up) {
+    return ServedFiles::Open(address, SessionOptionsOf(timeout), give_up);
+  }));
+}
+
+// Name, size in bytes and version of each file.
+py::list DescribeServed(const ServedFiles& self) {
+  py::list rows;
+  for (const auto& file : self.files())
+    rows.append(py::make_tuple(TextOf(file.name), file.size_bytes, file.version));
+  return rows;
+}
+
+// Raises IndexError for a range that is not in its file: no memory is taken for it.
+void CheckServed(const ServedFiles& self, std::uint32_t file, std::uint64_t offset_bytes,
+                 std::uint64_t size_bytes) {
+  const auto& files = self.files();
+  if (file < files.size() && offset_bytes <= files[file].size_bytes &&
+      size_bytes <= files[file].size_bytes - offset_bytes)
+    return;
+  Raise({ErrorCode::kOutOfRange, std::to_string(size_bytes) + " bytes at " +
+                                     std::to_string(offset_bytes) + " are not in file " +
+                                     std::to_string(file)});
+}
+
+// File, offset and size in bytes.
+using ServedRange = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>;
+
+// The bytes of each range.
+py::list ReadServed(const ServedFiles& self, const std::vector<ServedRange>& asked) {
+  for (const auto& [file, offset_bytes, size_bytes] : asked)
+    CheckServed(self, file, offset_bytes, size_bytes);
+  py::list read;
+  std::vector<ServedFiles::Range> ranges;
+  for (const auto& [file, offset_bytes, size_bytes] : asked) {
+    const auto bytes = py::reinterpret_steal<py::bytes>(
+        PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size_bytes)));
+    if (!bytes) throw py::error_already_set();
+    // Nobody else knows of it yet, so it may still be filled.
+    const auto memory = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.ptr()));
+    ranges.push_back({file, offset_bytes, {memory, static_cast<std::size_t>(size_bytes)}});
+    read.append(bytes);
+  }
+  OkOrRaise(Interruptible([&](const auto& give_up) { return self.Read(ranges, give_up); }));
+  return read;
+}
+
 }  // namespace
 
 void BindDataset(py::module_& module) {
@@ -80,6 +132,13 @@ void BindDataset(py::module_& module) {
              py::arg("timeout_s") = 30.0);
   module.def("remove_published", &Remove, py::arg("address"), py::kw_only(),
              py::arg("timeout_s") = 30.0);
+  auto served = py::class_<ServedFiles>(module, "ServedFiles", py::is_final());
+  served.attr("verified_bytes") = ServedFiles::kVerifiedBytes;
+  served
+      .def_static("open", &OpenServed, py::arg("address"), py::kw_only(),
+                  py::arg("timeout_s") = 30.0)
+      .def_property_readonly("files", &DescribeServed)
+      .def("read", &ReadServed, py::arg("ranges"));
 }
 
 }  // namespace ffrecord::python

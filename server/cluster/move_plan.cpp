@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "server/cluster/members.h"
@@ -28,6 +29,16 @@ std::string SourceOf(const View& view, const std::vector<std::string>& holders) 
   return found == holders.end() ? "" : *found;
 }
 
+// The members that an extent can be computed from, if enough nodes that should have them are up. 0:
+// it cannot be.
+std::size_t MembersFor(const View& view, const SlotsRecord& slots, const StripeTable& stripes,
+                       const NameTable::Wanted& wanted) {
+  for (const StripePlace& place : wanted.stripes)
+    if (LiveMembers(slots, stripes, place, view.live) >= place.data_count())
+      return place.data_count();
+  return 0;
+}
+
 }  // namespace
 
 Result<MovePlan> PlanMoves(const View& view, const PlannedChange& change) {
@@ -37,15 +48,18 @@ Result<MovePlan> PlanMoves(const View& view, const PlannedChange& change) {
   const SlotsRecord before{view.slots.previous.value_or(view.slots.map), std::nullopt};
   const SlotsRecord after{FFR_TRY(MapAfter(view, change)), std::nullopt};
   const StripeTable stripes_before, stripes_after;
-  std::map<std::pair<std::string, std::string>, MovePlan::Move> moves;
+  std::map<std::tuple<std::string, std::size_t, std::string>, MovePlan::Move> moves;
   for (const auto& [id, wanted] : view.names.wanted()) {
     const auto holders = OwnersOf(before, stripes_before, wanted).nodes;
     for (const std::string& owner : OwnersOf(after, stripes_after, wanted).nodes) {
       if (std::ranges::find(holders, owner) != holders.end()) continue;
       std::string from = SourceOf(view, holders);
-      MovePlan::Move& move = moves[{from, owner}];
+      const std::size_t members =
+          from.empty() ? MembersFor(view, before, stripes_before, wanted) : 0;
+      MovePlan::Move& move = moves[{from, members, owner}];
       move.from = std::move(from);
       move.to = owner;
+      move.member_count = members;
       ++move.extent_count;
       move.size_bytes += wanted.extent.size_bytes;
     }
@@ -56,7 +70,7 @@ Result<MovePlan> PlanMoves(const View& view, const PlannedChange& change) {
   for (const PlacedNode& node : after.map.nodes)
     if (node.weight > 0) domains.insert(node.domain);
   plan.is_short = domains.size() < after.map.row_size;
-  for (auto& [nodes, move] : moves) plan.moves.push_back(std::move(move));
+  for (auto& [key, move] : moves) plan.moves.push_back(std::move(move));
   return plan;
 }
 

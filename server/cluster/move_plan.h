@@ -16,10 +16,13 @@ struct MovePlan {
   struct Move {
     std::string from;  // The first node that is asked; empty: none that holds them is up.
     std::string to;
+    // Without `from`: of their stripes so many members that are up, out of which they are computed.
+    // 0: they cannot be had.
+    std::size_t member_count = 0;
     std::uint64_t extent_count = 0;
     std::uint64_t size_bytes = 0;
   };
-  std::vector<Move> moves;       // By `from`, then `to`.
+  std::vector<Move> moves;       // By `from`, `member_count`, `to`.
   std::uint64_t slot_count = 0;  // Places in rows that get another node.
   bool is_short = false;         // There would be fewer domains than nodes in a row.
 };

@@ -13,8 +13,6 @@
 namespace ffrecord::server::cluster {
 namespace {
 
-constexpr std::chrono::seconds kPatience{5};
-constexpr std::chrono::milliseconds kRetry{500};
 constexpr std::chrono::seconds kFullPatience{5};  // Room may be made, and nodes come up.
 // How long the manifests of all names are waited for: less than a client waits for one node, so
 // that it hears which are missing.
@@ -376,58 +374,6 @@ void Publication::RecordUpload(TimePoint now, const View& view, Outbox& out) {
   commit.compares.push_back({UploadTombstoneKey(request_.attempt), 0});
   commit.puts.push_back({key, {}});
   call_ = out.Ask(std::move(commit), now + kPatience);
-}
-
-std::string Publication::DomainOf(const View& view, const std::string& node) const {
-  const std::uint16_t ordinal = view.slots.map.Find(node);
-  if (ordinal == SlotMap::kNoNode || view.slots.map.nodes[ordinal].weight == 0) return "";
-  return view.slots.map.nodes[ordinal].domain;
-}
-
-// The likeliest first.
-std::vector<std::string> Publication::HoldersOf(const View& view, const ExtentId& id) const {
-  auto nodes = view.CandidatesOf(id);
-  const auto place = places_.find(id);
-  if (place == places_.end()) return nodes;
-  const std::uint16_t owner = view.stripes.OwnerOf(view.slots.map, place->second);
-  if (owner != SlotMap::kNoNode) nodes.insert(nodes.begin(), view.slots.map.nodes[owner].id);
-  return nodes;
-}
-
-void Publication::AskHolders(TimePoint now, const View& view, Outbox& out) {
-  std::map<std::string, std::vector<ManifestExtent>> questions;
-  for (auto& [id, sought] : sought_) {
-    if (sought.domains.size() >= FilesHeldMin()) continue;
-    const std::size_t missing = FilesHeldMin() - sought.domains.size();
-    std::size_t wanted = missing;
-    for (const std::string& node : HoldersOf(view, id)) {
-      if (wanted == 0) break;
-      const std::string domain = DomainOf(view, node);
-      if (!view.IsLive(node) || domain.empty() || sought.domains.contains(domain) ||
-          !sought.asked.insert(node).second)
-        continue;
-      questions[node].push_back(sought.extent);
-      --wanted;
-    }
-    if (wanted == missing && is_silent_) return Again(now + kRetry);
-    if (wanted == missing && IsRepaired()) continue;
-    if (wanted == missing)
-      return Fail(ErrorCode::kConflict, request_.name + ": extent " + Hex(id) + " is held in " +
-                                            std::to_string(sought.domains.size()) +
-                                            " failure domains of " +
-                                            std::to_string(FilesHeldMin()) + "; upload it again");
-  }
-  for (auto& [node, extents] : questions) {
-    std::vector<ExtentId> ids;
-    for (const ManifestExtent& extent : extents) ids.push_back(extent.id);
-    const CallId call = out.Ask(AskHoldings{node, 0, std::move(extents)}, now + kPatience);
-    questions_.emplace(call, std::pair(node, std::move(ids)));
-  }
-  if (!questions_.empty()) return;
-  if (!CheckStripes()) return;
-  phase_ = Phase::kBody;
-  next_ = now;
-  Step(now, view, out);
 }
 
 void Publication::StoreBodies(TimePoint now, const View& view, Outbox& out) {

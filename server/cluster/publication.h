@@ -58,6 +58,8 @@ class Publication {
   TimePoint wake() const { return std::min(next_, request_.deadline); }
 
  private:
+  static constexpr std::chrono::seconds kPatience{5};  // With a question.
+  static constexpr std::chrono::milliseconds kRetry{500};
   enum class Phase { kLook, kGeneration, kPrepare, kDoubt, kRecord, kHolders, kBody, kCommit };
   // An extent, with what is known of its replicas.
   struct Sought {
@@ -81,8 +83,9 @@ class Publication {
                       const std::map<ExtentId, std::string>& bases);
   bool CheckUploaded(const View& view, const std::string& what, const ManifestExtent& extent);
   // No failure domain is to hold two members of a stripe. Where repair makes the others, enough to
-  // compute them is enough.
-  bool CheckStripes();
+  // compute them is enough. False: it has failed, or asks more nodes where members are.
+  bool CheckStripes(TimePoint now, const View& view, Outbox& out);
+  bool CheckComputable();
   bool CheckFetched(const View& view);
   bool CheckSources(const View& view);
   // What keeps this node from publishing, for people; empty: nothing that it knows of.
@@ -91,6 +94,11 @@ class Publication {
   void RecordUpload(TimePoint now, const View& view, Outbox& out);
   std::vector<std::string> HoldersOf(const View& view, const ExtentId& id) const;
   void AskHolders(TimePoint now, const View& view, Outbox& out);
+  // Adds the next nodes that may hold it, up to `count`; how many.
+  using Questions = std::map<std::string, std::vector<ManifestExtent>>;
+  std::size_t AddQuestions(const View& view, Sought& sought, std::size_t count,
+                           Questions& questions) const;
+  void AskNodes(TimePoint now, Questions questions, Outbox& out);
   void StoreBodies(TimePoint now, const View& view, Outbox& out);
   void Commit(TimePoint now, const View& view, Outbox& out);
   // Adds what removes the name's manifest. False: not now.
@@ -128,6 +136,7 @@ class Publication {
   std::map<ExtentId, Sought> sought_;
   std::map<ExtentId, StripePlace> places_;  // With an erasure code.
   bool is_silent_ = false;                  // A node that was asked did not answer.
+  int moved_count_ = 0;  // Times that extents of other names were nowhere, and may have moved.
   Sought body_;
   std::optional<std::string> full_;      // A node that had no room for it, and what it said,
   std::optional<TimePoint> full_since_;  // and since when there are too few others.

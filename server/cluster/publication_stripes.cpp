@@ -1,13 +1,61 @@
 // What a publication demands of the stripes of its manifest.
 
+#include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "libffrecord/base/hex.h"
 #include "server/cluster/publication.h"
 
 namespace ffrecord::server::cluster {
+namespace {
+
+// The failure domains in which each member of a stripe is held.
+using Held = std::map<ExtentId, std::set<std::string>>;
+// Members that are held in fewer domains than there are of them, and these domains.
+struct Crowd {
+  std::vector<std::string> members;  // As text.
+  std::set<std::string> domains;
+};
+
+// Gives the member a domain of its own, those that have one giving way. `tried`: domains that were
+// asked for without success.
+bool Seat(const ExtentId& member, const Held& held, std::map<std::string, ExtentId>& seats,
+          std::set<std::string>& tried) {
+  for (const std::string& domain : held.at(member)) {
+    if (!tried.insert(domain).second) continue;
+    const auto [seat, is_free] = seats.try_emplace(domain, member);
+    if (!is_free && !Seat(seat->second, held, seats, tried)) continue;
+    seat->second = member;
+    return true;
+  }
+  return false;
+}
+
+// None: each member can have a domain of its own.
+std::optional<Crowd> CrowdOf(const Held& held) {
+  std::map<std::string, ExtentId> seats;
+  for (const auto& [member, domains] : held) {
+    Crowd crowd;
+    if (Seat(member, held, seats, crowd.domains)) continue;
+    crowd.members.push_back(Hex(member));
+    for (const std::string& domain : crowd.domains) crowd.members.push_back(Hex(seats.at(domain)));
+    return crowd;
+  }
+  return std::nullopt;
+}
+
+std::string Listed(const auto& texts) {
+  std::string list;
+  for (const std::string& text : texts) list += (list.empty() ? "" : ", ") + text;
+  return list;
+}
+
+}  // namespace
 
 // A publisher could otherwise give the stripe of another name other members, which it could not be
 // computed from.
@@ -26,22 +74,38 @@ bool Publication::CheckWholeStripes(const View& view) {
   return true;
 }
 
-bool Publication::CheckStripes() {
-  std::map<std::pair<std::uint32_t, std::string>, ExtentId> taken;  // By stripe and domain.
-  std::map<std::uint32_t, std::size_t> counts;                      // Of members that are held.
-  for (const auto& [id, place] : places_) {
-    const auto& domains = sought_.at(id).domains;
-    // What is published already lies as its name has it.
-    if (domains.empty()) continue;
-    ++counts[place.stripe];
-    const auto [other, is_free] = taken.emplace(std::pair(place.stripe, *domains.begin()), id);
-    if (is_free || IsRepaired()) continue;
-    Fail(ErrorCode::kConflict, request_.name + ": extents " + Hex(other->second) + " and " +
-                                   Hex(id) + " of one stripe are held in failure domain " +
-                                   *domains.begin() + " alone; upload them again");
-    return false;
+bool Publication::CheckStripes(TimePoint now, const View& view, Outbox& out) {
+  if (!manifest_->has_code()) return true;
+  if (IsRepaired()) return CheckComputable();
+  std::map<std::uint32_t, Held> stripes;
+  // What is published lies as its name has it, also where two nodes have it while it moves.
+  for (const auto& [id, place] : places_)
+    if (view.names.Find(id) == nullptr) stripes[place.stripe].emplace(id, sought_.at(id).domains);
+  std::optional<Crowd> crowd;
+  Questions questions;
+  for (const auto& [stripe, held] : stripes) {
+    auto found = CrowdOf(held);
+    if (!found) continue;
+    crowd = std::move(found);
+    // A writer that got no answer has sent a member to another node as well: any may lie elsewhere.
+    for (const auto& [id, domains] : held) AddQuestions(view, sought_.at(id), SIZE_MAX, questions);
   }
-  if (!IsRepaired()) return true;
+  if (!crowd) return true;
+  AskNodes(now, std::move(questions), out);
+  if (!questions_.empty()) return false;
+  if (is_silent_)
+    Again(now + kRetry);
+  else
+    Fail(ErrorCode::kConflict, request_.name + ": extents " + Listed(crowd->members) +
+                                   " of one stripe are held in failure domain " +
+                                   Listed(crowd->domains) + " alone; upload them again");
+  return false;
+}
+
+bool Publication::CheckComputable() {
+  std::map<std::uint32_t, std::size_t> counts;  // Of members that are held, by stripe.
+  for (const auto& [id, place] : places_)
+    if (!sought_.at(id).domains.empty()) ++counts[place.stripe];
   for (const auto& [id, place] : places_) {
     if (counts[place.stripe] >= place.data_count()) continue;
     Fail(ErrorCode::kConflict, request_.name + ": of the stripe of extent " + Hex(id) + " " +

@@ -6,6 +6,8 @@
 namespace ffrecord::server::cluster {
 namespace {
 
+constexpr std::size_t kLostRank = ErasureCode::kDataMax + ErasureCode::kParityMax + 1;  // Last.
+
 // Keeps at most `count` of them: those behind `last` in the order of ids, then those from the
 // beginning. `last` becomes the last one that is kept.
 void KeepBatch(std::vector<ManifestExtent>& extents, std::size_t count, ExtentId& last) {
@@ -20,6 +22,21 @@ void KeepBatch(std::vector<ManifestExtent>& extents, std::size_t count, ExtentId
   std::nth_element(extents.begin(), end, extents.end(), is_before);
   extents.erase(end, extents.end());
   last = std::max_element(extents.begin(), extents.end(), is_before)->id;
+}
+
+// Where a member of a stripe most probably is: with its owner, or with the one before the last
+// change of the map. One without an owner may be anywhere. `former`: of that map.
+std::vector<std::string> LikelyHolders(const View& view, const StripeTable& former,
+                                       const StripePlace& place, const ExtentId& id) {
+  const std::uint16_t owner = view.stripes.OwnerOf(view.slots.map, place);
+  if (owner == SlotMap::kNoNode) return view.CandidatesOf(id);
+  std::vector<std::string> nodes{view.slots.map.nodes[owner].id};
+  if (!view.slots.previous) return nodes;
+  const SlotMap& previous = *view.slots.previous;
+  const std::uint16_t other = former.OwnerOf(previous, place);
+  if (other != SlotMap::kNoNode && previous.nodes[other].id != nodes.front())
+    nodes.push_back(previous.nodes[other].id);
+  return nodes;
 }
 
 }  // namespace
@@ -59,6 +76,9 @@ void Replication::Step(TimePoint now, const View& view, Outbox& out) {
 
 void Replication::Look(TimePoint now, const View& view, Outbox& out) {
   missing_.clear();
+  order_.clear();
+  members_held_.clear();
+  were_members_asked_ = false;
   surplus_.clear();
   has_pulled_ = false;
   if (!view.mirror.was_listed()) return;
@@ -100,18 +120,58 @@ std::vector<ManifestExtent> Replication::FindMissing(const View& view, bool may_
 
 bool Replication::AskForMissing(TimePoint now, const View& view, Outbox& out) {
   auto found = FindMissing(view, view.MayConclude(now), out);
-  refused_count_ = 0;
-  if (found.empty()) return false;
+  refusing_count_ = 0;
+  if (found.empty()) {
+    refused_count_ = 0;
+    return false;
+  }
   KeepBatch(found, options_.batch_max, last_missing_);
   std::map<std::string, std::vector<ManifestExtent>> questions;
   for (const ManifestExtent& extent : found) {
-    missing_.emplace(extent.id, Missing{extent, 0, {}});
+    missing_.emplace(extent.id, Missing{extent});
     for (const std::string& candidate : view.CandidatesOf(extent.id))
       if (candidate != view.node && view.IsLive(candidate)) questions[candidate].push_back(extent);
   }
-  Ask(now, questions, 0, out);
-  if (questions.empty()) Pull(now, view, out);  // Nobody is there to answer.
+  Ask(now, questions, 0, /*is_of_members=*/false, out);
+  if (questions.empty()) GoOn(now, view, out);  // Nobody is there to answer.
   return true;
+}
+
+// All nodes would be asked for too much: a member that lies elsewhere makes its stripe look worse
+// than it is, and nothing else comes of it.
+void Replication::AskForMembers(TimePoint now, const View& view, Outbox& out) {
+  std::map<const DatasetManifest*, std::vector<Missing*>> by_manifest;  // Each is walked once.
+  for (auto& [id, missing] : missing_)
+    if (const StripePlace* const place = PlaceOf(view, missing))
+      by_manifest[place->manifest.get()].push_back(&missing);
+  const StripeTable former;
+  std::map<std::string, std::vector<ManifestExtent>> questions;
+  for (const auto& [manifest, lost] : by_manifest) {
+    const std::vector<Stripe> stripes = StripesOf(*manifest);
+    for (Missing* const missing : lost) {
+      const StripePlace& place = *PlaceOf(view, *missing);
+      const Stripe& stripe = stripes[place.stripe];
+      missing->needed_count = stripe.data_count;
+      StripePlace at = place;
+      for (at.member = 0; at.member < at.member_count; ++at.member) {
+        if (at.member == place.member) continue;
+        const ManifestExtent& member = stripe.members[at.member];
+        missing->others.push_back(member.id);
+        if (view.extents.Find(member.id) == member) members_held_.insert(member.id);
+        for (const std::string& node : LikelyHolders(view, former, at, member.id))
+          if (node != view.node && view.IsLive(node)) questions[node].push_back(member);
+      }
+    }
+  }
+  Ask(now, questions, 0, /*is_of_members=*/true, out);
+}
+
+void Replication::GoOn(TimePoint now, const View& view, Outbox& out) {
+  if (missing_.empty()) return Drop(now, view, out);
+  if (!std::exchange(were_members_asked_, true)) AskForMembers(now, view, out);
+  if (!questions_.empty()) return;
+  for (const auto& [id, missing] : missing_) order_.emplace(Rank(view, missing), id);
+  Pull(now, view, out);
 }
 
 std::vector<ManifestExtent> Replication::FindSurplus(const View& view) const {
@@ -146,15 +206,15 @@ bool Replication::AskForSurplus(TimePoint now, const View& view, Outbox& out) {
     surplus_[extent.id].owners = {owners.begin(), owners.end()};
     for (const std::string& owner : owners) questions[owner].push_back(extent);
   }
-  Ask(now, questions, surplus_version_, out);
+  Ask(now, questions, surplus_version_, /*is_of_members=*/false, out);
   return true;
 }
 
 void Replication::Ask(TimePoint now,
                       const std::map<std::string, std::vector<ManifestExtent>>& questions,
-                      std::uint32_t promise_version, Outbox& out) {
+                      std::uint32_t promise_version, bool is_of_members, Outbox& out) {
   for (const auto& [node, extents] : questions) {
-    Question question{node, {}};
+    Question question{node, {}, is_of_members};
     for (const ManifestExtent& extent : extents) question.extents.push_back(extent.id);
     const CallId call =
         out.Ask(AskHoldings{node, promise_version, extents}, now + options_.patience);
@@ -168,11 +228,7 @@ bool Replication::Take(TimePoint now, const View& view, const Answer& answer, Ou
     if (holdings && holdings.value().size() == question->second.extents.size())
       NoteHoldings(question->second, holdings.value());
     questions_.erase(question);
-    if (!questions_.empty()) return true;
-    if (!missing_.empty())
-      Pull(now, view, out);
-    else
-      Drop(now, view, out);
+    if (questions_.empty()) GoOn(now, view, out);
     return true;
   }
   if (const auto pull = pulls_.find(answer.id); pull != pulls_.end()) {
@@ -193,39 +249,64 @@ bool Replication::Take(TimePoint now, const View& view, const Answer& answer, Ou
 void Replication::NoteHoldings(const Question& question, const Holdings& holdings) {
   for (std::size_t i = 0; i < holdings.size(); ++i) {
     const ExtentId& id = question.extents[i];
-    if (const auto found = missing_.find(id);
-        found != missing_.end() && holdings[i] != Holding::kAbsent) {
-      ++found->second.replica_count;
-      found->second.holders.push_back(question.node);
+    const bool is_held = holdings[i] != Holding::kAbsent;
+    if (question.is_of_members) {
+      if (is_held) members_held_.insert(id);
+      continue;
     }
+    if (const auto found = missing_.find(id); found != missing_.end() && is_held)
+      found->second.holders.push_back(question.node);
     if (const auto found = surplus_.find(id);
         found != surplus_.end() && holdings[i] == Holding::kPromised)
       found->second.promises.insert(question.node);
   }
 }
 
-// Of an extent without any replica that answers: the part of a stripe that it can be computed from.
-std::optional<StripePart> Replication::PartOf(const View& view, const Missing& missing) {
+// Of an extent without any replica that answers: its place in a stripe that it can be computed
+// from. Null: there is none.
+const StripePlace* Replication::PlaceOf(const View& view, const Missing& missing) {
   const NameTable::Wanted* const wanted = view.names.Find(missing.extent.id);
-  if (!missing.holders.empty() || wanted == nullptr || wanted->stripes.empty()) return std::nullopt;
-  const StripePlace& place = wanted->stripes.front();
-  return StripePart{place.manifest->code, StripeOf(*place.manifest, place.stripe), place.member};
+  if (!missing.holders.empty() || wanted == nullptr || wanted->stripes.empty()) return nullptr;
+  return &wanted->stripes.front();
+}
+
+std::optional<StripePart> Replication::PartOf(const View& view, const Missing& missing) {
+  const StripePlace* const place = PlaceOf(view, missing);
+  if (place == nullptr) return std::nullopt;
+  return StripePart{place->manifest->code, StripeOf(*place->manifest, place->stripe),
+                    place->member};
+}
+
+// How many further losses of nodes would take it from the cluster. What seems to be lost already
+// comes last: it is tried, and what can be had is not kept waiting.
+std::size_t Replication::Rank(const View& view, const Missing& missing) const {
+  const auto held_count = static_cast<std::size_t>(std::ranges::count_if(
+      missing.others, [&](const ExtentId& id) { return members_held_.contains(id); }));
+  if (missing.holders.empty()) {
+    const bool can_be_had = missing.needed_count > 0 && held_count >= missing.needed_count;
+    return can_be_had ? held_count - missing.needed_count + 1 : kLostRank;
+  }
+  // A member that is only to lie elsewhere: its stripe has all others, as far as is known.
+  const NameTable::Wanted* const wanted = view.names.Find(missing.extent.id);
+  const bool is_member = wanted != nullptr && !wanted->stripes.empty();
+  return missing.holders.size() +
+         (is_member ? wanted->stripes.front().manifest->code.parity : std::size_t{0});
 }
 
 void Replication::Pull(TimePoint now, const View& view, Outbox& out) {
-  while (pulls_.size() < options_.pulls_max && !missing_.empty()) {
-    const auto rarest = std::ranges::min_element(
-        missing_, {}, [](const auto& entry) { return entry.second.replica_count; });
-    Missing missing = std::move(rarest->second);
-    missing_.erase(rarest);
+  while (pulls_.size() < options_.pulls_max && !order_.empty()) {
+    const auto first = missing_.find(order_.begin()->second);
+    order_.erase(order_.begin());
+    Missing missing = std::move(first->second);
+    missing_.erase(first);
     auto part = PartOf(view, missing);
-    const bool can_be_had = missing.replica_count > 0 || part;
+    const bool can_be_had = !missing.holders.empty() || part;
     // One that cannot is left for the next look.
     if (!can_be_had) unheld_.insert(missing.extent.id);
-    if (missing.replica_count > 0) unheld_.erase(missing.extent.id);
+    if (!missing.holders.empty()) unheld_.erase(missing.extent.id);
     if (!can_be_had || !view.names.Find(missing.extent.id)) continue;
     if (!view.extents.HasRoomFor(missing.extent.size_bytes)) {
-      ++refused_count_;
+      ++refusing_count_;
       continue;
     }
     const Pulled pulled{missing.extent.id, part.has_value()};
@@ -235,8 +316,10 @@ void Replication::Pull(TimePoint now, const View& view, Outbox& out) {
                 now + options_.pull_patience);
     pulls_.emplace(call, pulled);
   }
+  if (!pulls_.empty() || !missing_.empty()) return;
+  refused_count_ = refusing_count_;
   // If at least one pull succeeded, looks at once for the rest; otherwise at the next interval.
-  if (pulls_.empty() && missing_.empty() && has_pulled_) next_ = now;
+  if (has_pulled_) next_ = now;
 }
 
 void Replication::Drop(TimePoint now, const View& view, Outbox& out) {

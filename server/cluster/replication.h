@@ -13,11 +13,11 @@
 namespace ffrecord::server::cluster {
 
 // Brings this node's replicas to what the names and the slot map want: pulls those that it should
-// hold and does not, those with the fewest replicas elsewhere first, and drops those that are
-// others'. A member of a stripe that no node has is computed from the others. It looks at both by
-// turns: what cannot be pulled, for want of room or of a replica, must not keep what is dropped
-// from making room. Of more than one look can take, the next look takes those that follow, so that
-// what cannot be pulled or dropped holds up nothing else.
+// hold and does not, those first that the fewest further losses would take from the cluster, and
+// drops those that are others'. A member of a stripe that no node has is computed from the others.
+// It looks at both by turns: what cannot be pulled, for want of room or of a replica, must not keep
+// what is dropped from making room. Of more than one look can take, the next look takes those that
+// follow, so that what cannot be pulled or dropped holds up nothing else.
 //
 // A replica is dropped only when every owner has promised to keep its own, by the same version of
 // the slot map as this node's, and while this node's lease holds. An owner promises only by the
@@ -40,7 +40,8 @@ class Replication {
 
   // All that this node should hold by that version of the slot map is here.
   bool IsFilled(const View& view, std::uint32_t version) const;
-  // Extents that were wanted here at the last look, and for which there was no room.
+  // Extents that were wanted here when all that one look takes was last gone through, and for which
+  // there was no room.
   std::uint64_t refused_count() const { return refused_count_; }
 
   // Extents that should be here and are not, and that no node that has answered holds undamaged.
@@ -53,12 +54,14 @@ class Replication {
  private:
   struct Missing {
     ManifestExtent extent;
-    std::size_t replica_count = 0;  // On other nodes, as far as they have answered.
-    std::vector<std::string> holders;
+    std::vector<std::string> holders = {};  // Other nodes, as far as they have answered.
+    std::vector<ExtentId> others = {};      // If there are none: the other members of its stripe,
+    std::size_t needed_count = 0;           // of which it takes so many to compute it.
   };
   struct Question {
     std::string node;
     std::vector<ExtentId> extents;
+    bool is_of_members = false;  // Of stripes, besides what is missing here.
   };
   struct Pulled {
     ExtentId id{};
@@ -84,12 +87,19 @@ class Replication {
   // Each asks other nodes about a batch of them. False: there are none.
   bool AskForMissing(TimePoint now, const View& view, Outbox& out);
   bool AskForSurplus(TimePoint now, const View& view, Outbox& out);
+  // Of the stripes out of which something has to be computed: whether their members are where they
+  // are most likely to be.
+  void AskForMembers(TimePoint now, const View& view, Outbox& out);
+  // Nothing that was asked is left without an answer.
+  void GoOn(TimePoint now, const View& view, Outbox& out);
   std::vector<ManifestExtent> FindMissing(const View& view, bool may_conclude, Outbox& out);
   std::vector<ManifestExtent> FindSurplus(const View& view) const;
   void Ask(TimePoint now, const std::map<std::string, std::vector<ManifestExtent>>& questions,
-           std::uint32_t promise_version, Outbox& out);
+           std::uint32_t promise_version, bool is_of_members, Outbox& out);
   void NoteHoldings(const Question& question, const Holdings& holdings);
+  static const StripePlace* PlaceOf(const View& view, const Missing& missing);
   static std::optional<StripePart> PartOf(const View& view, const Missing& missing);
+  std::size_t Rank(const View& view, const Missing& missing) const;
   void Pull(TimePoint now, const View& view, Outbox& out);
   void Drop(TimePoint now, const View& view, Outbox& out);
 
@@ -98,6 +108,9 @@ class Replication {
   std::map<CallId, Question> questions_;
   std::map<CallId, Pulled> pulls_;
   std::map<ExtentId, Missing> missing_;
+  std::multimap<std::size_t, ExtentId> order_;  // Of what is missing, by its rank.
+  std::set<ExtentId> members_held_;             // Of stripes, by some node.
+  bool were_members_asked_ = false;
   std::map<ExtentId, Surplus> surplus_;
   std::uint32_t surplus_version_ = 0;  // Of the slot map by which they are.
   bool is_turn_of_missing_ = false;
@@ -107,7 +120,7 @@ class Replication {
   // Nothing was missing, or surplus, when all was so: there is no use in another walk. Of 10^6
   // extents one takes half a second.
   std::optional<Seen> filled_, tidy_;
-  std::uint64_t refused_count_ = 0;
+  std::uint64_t refused_count_ = 0, refusing_count_ = 0;  // And of what is gone through now.
   std::set<ExtentId> unheld_;
 };
 

@@ -282,6 +282,14 @@ Result<std::uint64_t> ExtentStore::FreeBytes() const {
   return free_bytes;
 }
 
+std::uint64_t ExtentStore::SizeBytes() const {
+  std::uint64_t size_bytes = 0;
+  for (const auto& disk : disks_)
+    if (!disk->is_draining() && disk->writes().CheckWritable())
+      size_bytes += disk->space().size_bytes;
+  return size_bytes;
+}
+
 // --- Moving --------------------------------------------------------------------------------------
 
 Result<ExtentWriter> ExtentStore::BeginMove(const Extent& extent) {

@@ -230,6 +230,8 @@ class ExtentStore {
 
   // What new extents may take of all disks that can be written to. Fails with kIo if there is none.
   Result<std::uint64_t> FreeBytes() const;
+  // What these disks have in all, whoever uses it. 0 if that is not known.
+  std::uint64_t SizeBytes() const;
 
   // Another number after each change of which extents are here and of which are bad, and not before
   // it can be seen: who takes the number and then looks has seen all that it stands for.

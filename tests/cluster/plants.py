@@ -374,15 +374,15 @@ PLANTS = [
         ),
         (
             "the wrong member is computed",
-            "StripeOf(*place.manifest, place.stripe), place.member};",
-            "StripeOf(*place.manifest, place.stripe), 0};",
+            "                    place->member};",
+            "                    0};",
         ),
     ),
     *_in(
-        "publication.cpp",
+        "publication_holders.cpp",
         (
             "members of a stripe may be on one node",
-            "  if (!CheckStripes()) return;\n",
+            "  if (!CheckStripes(now, view, out)) return;\n",
             "",
         ),
         (
@@ -390,6 +390,17 @@ PLANTS = [
             "if (sought.domains.size() >= FilesHeldMin()) continue;",
             "if (sought.domains.size() >= FilesHeldMin() || manifest_->has_code()) continue;",
         ),
+    ),
+    *_in(
+        "publication_stripes.cpp",
+        (
+            "the first node that has a member is the only one",
+            "      AddQuestions(view, sought_.at(id), SIZE_MAX, questions);",
+            "      AddQuestions(view, sought_.at(id), 0, questions);",
+        ),
+    ),
+    *_in(
+        "publication.cpp",
         (
             "parity is left behind",
             "{ ++own[extent.id]; });",

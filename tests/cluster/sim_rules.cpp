@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
+#include <map>
+#include <set>
 
 #include "libffrecord/base/hex.h"
 #include "sim_client.h"
@@ -147,6 +150,19 @@ void Simulation::CheckGivenUp(const Node& node, const MetaStore::Commit& commit)
   }
 }
 
+// `other` has been there, as `node` sees it, and has held the extent, since that time.
+bool Simulation::HoldsSince(const Node& node, const Node& other, const ManifestExtent& extent,
+                            TimePoint since) const {
+  const View& view = node.machine->view();
+  const auto lease = leases_.find(other.id);
+  const auto replica = other.disk.replicas.find(extent.id);
+  const std::uint16_t ordinal = view.slots.map.Find(other.id);
+  return other.is_up && lease != leases_.end() && lease->second.since + kKnown < since &&
+         view.IsLive(other.id) && ordinal != SlotMap::kNoNode &&
+         view.slots.map.nodes[ordinal].weight > 0 && other.disk.Find(extent.id) == extent &&
+         replica->second.since < since;
+}
+
 // A client is sent to upload again only if too few hold an extent. Nodes that have been there, and
 // have held it, all the time would have said so.
 void Simulation::CheckRefusal(const Node& node, const Publication::Request& request,
@@ -155,27 +171,46 @@ void Simulation::CheckRefusal(const Node& node, const Publication::Request& requ
   if (error.code != ErrorCode::kConflict) return;
   if (error.message.find("its upload did not begin") != std::string::npos)
     return CheckUploadRefusal(request, asked_at, error);
+  if (error.message.find("of one stripe are held in") != std::string::npos)
+    return CheckStripeRefusal(node, request, asked_at, error);
   if (error.message.find("is held in") == std::string::npos) return;
-  const View& view = node.machine->view();
-  const auto holds = [&](const Node& other, const ManifestExtent& extent) {
-    const auto lease = leases_.find(other.id);
-    const auto replica = other.disk.replicas.find(extent.id);
-    const std::uint16_t ordinal = view.slots.map.Find(other.id);
-    return other.is_up && lease != leases_.end() && lease->second.since + kKnown < asked_at &&
-           view.IsLive(other.id) && ordinal != SlotMap::kNoNode &&
-           view.slots.map.nodes[ordinal].weight > 0 && other.disk.Find(extent.id) == extent &&
-           replica->second.since < asked_at;
-  };
   if (now_ - last_map_change_ < kKnown) return;
   const auto manifest = DecodeDatasetManifest(request.manifest).value();
   const std::ptrdiff_t held_min = manifest.has_code() ? 1 : request.replicas;
   bool are_held = true;
   ForEachHeldExtent(manifest, [&](const ManifestExtent& extent) {
-    are_held &= std::ranges::count_if(
-                    nodes_, [&](const auto& one) { return holds(*one, extent); }) >= held_min;
+    are_held &= std::ranges::count_if(nodes_, [&](const auto& one) {
+                  return HoldsSince(node, *one, extent, asked_at);
+                }) >= held_min;
   });
   if (!are_held) return;
   Fail(request.name + " was refused though enough nodes hold it: " + error.message);
+}
+
+// Likewise if members of a stripe are on one node: they are not if each has a node to itself.
+void Simulation::CheckStripeRefusal(const Node& node, const Publication::Request& request,
+                                    TimePoint asked_at, const Error& error) {
+  if (now_ - last_map_change_ < kKnown) return;
+  for (const Stripe& stripe : StripesOf(DecodeDatasetManifest(request.manifest).value())) {
+    std::map<const Node*, std::size_t> seats;
+    std::set<const Node*> tried;
+    const std::function<bool(std::size_t)> seat = [&](std::size_t member) {
+      return std::ranges::any_of(nodes_, [&](const auto& other) {
+        if (!HoldsSince(node, *other, stripe.members[member], asked_at) ||
+            !tried.insert(other.get()).second)
+          return false;
+        const auto taken = seats.find(other.get());
+        if (taken != seats.end() && !seat(taken->second)) return false;
+        seats[other.get()] = member;
+        return true;
+      });
+    };
+    for (std::size_t member = 0; member < stripe.members.size(); ++member) {
+      tried.clear();
+      if (!seat(member)) return;
+    }
+  }
+  Fail(request.name + " was refused though each member has a node to itself: " + error.message);
 }
 
 // Likewise for want of room, if names are what they were when it was asked.

@@ -192,6 +192,10 @@ class Simulation {
   void CheckGivenUp(const Node& node, const server::MetaStore::Commit& commit);
   void CheckRefusal(const Node& node, const server::cluster::Publication::Request& request,
                     TimePoint asked_at, const Error& error);
+  bool HoldsSince(const Node& node, const Node& other, const ManifestExtent& extent,
+                  TimePoint since) const;
+  void CheckStripeRefusal(const Node& node, const server::cluster::Publication::Request& request,
+                          TimePoint asked_at, const Error& error);
   void CheckUploadRefusal(const server::cluster::Publication::Request& request, TimePoint asked_at,
                           const Error& error);
   void NoteChanges();

@@ -4,11 +4,14 @@ A test module names it in `PRELOAD`: torch and a framework take seconds to impor
 """
 
 import multiprocessing
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+# Where tests/python/daemon.py, which imports it from here, looks for a daemon.
+BUILD = Path(os.environ.get("FFRECORD_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
 # Their conftest chooses the package that is tested.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 

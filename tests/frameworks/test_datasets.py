@@ -18,7 +18,11 @@ import ffrecord
 from ffrecord.torch import DataLoader, Dataset, Sampler
 
 datasets = framework("datasets")
-from ffrecord.huggingface import from_huggingface, to_huggingface  # noqa: E402
+from ffrecord.huggingface import (  # noqa: E402
+    from_huggingface,
+    load_dataset,
+    to_huggingface,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -187,3 +191,36 @@ def test_several_splits_are_not_mixed(tmp_path: Path) -> None:
 
     with pytest.raises(TypeError, match=r"2 splits: pass one, such as dataset\['train'\]"):
         from_huggingface(splits, tmp_path / "a.ffr")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_splits_are_loaded_by_name(tmp_path: Path, streaming: bool) -> None:
+    for name, texts in {"a": "pq", "b": "r", "c": "st"}.items():
+        rows = datasets.Dataset.from_dict({"text": list(texts)})
+        from_huggingface(rows, tmp_path / f"{name}.ffr")
+    files = {"train": [tmp_path / "a.ffr", tmp_path / "b.ffr"], "test": tmp_path / "c.ffr"}
+
+    splits = load_dataset(files, streaming=streaming)
+    one = load_dataset(files, split="test", streaming=streaming)
+    alone = load_dataset(tmp_path / "[ab].ffr", streaming=streaming)
+
+    kind = datasets.IterableDatasetDict if streaming else datasets.DatasetDict
+    assert isinstance(splits, kind) and isinstance(alone, kind)
+    assert {name: [row["text"] for row in split] for name, split in splits.items()} == {
+        "train": ["p", "q", "r"],
+        "test": ["s", "t"],
+    }
+    assert [row["text"] for row in one] == ["s", "t"]
+    assert [row["text"] for row in alone["train"]] == ["p", "q", "r"]
+    assert str(splits["test"].split) == "test"
+
+
+def test_a_split_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    from_huggingface(datasets.Dataset.from_dict({"text": ["p"]}), tmp_path / "a.ffr")
+
+    with pytest.raises(ValueError, match=r"split is 'train\[:10\]'; there are train.*select"):
+        load_dataset(tmp_path / "a.ffr", split="train[:10]")
+    with pytest.raises(ValueError, match="has no splits"):
+        load_dataset({})
+    with pytest.raises(FileNotFoundError, match=r"none\.ffr"):
+        load_dataset({"train": tmp_path / "none.ffr"})

@@ -105,3 +105,27 @@ def test_a_watch_tells_now_and_then_and_at_the_end(tmp_path: Path) -> None:
         pass  # The last word comes at once.
     with pytest.raises(ValueError, match="every_s"), ckpt.monitor(every_s=0):
         pass
+
+
+def test_figures_are_the_report_under_lasting_names(tmp_path: Path) -> None:
+    names = {
+        *("elapsed_s", "stall_s", "stalled_fraction", "saves", "failures", "running"),
+        *("done_bytes", "total_bytes"),
+    }
+    with ckpt.monitor() as watch:
+        before = watch.report().figures()
+        gate = Gate(at=3)
+        pending = ckpt.async_save(tmp_path, 5, state(), group=gate)
+        assert gate.reached.wait(60)
+        during = watch.report().figures()
+        gate.opened.set()
+        pending.result()
+    report = watch.report()
+
+    assert set(before) == set(during) == {f"checkpoint/{name}" for name in names}
+    assert all(type(value) is float for value in {**before, **during}.values())
+    assert (before["checkpoint/running"], before["checkpoint/total_bytes"]) == (0, 0)
+    assert during["checkpoint/running"] == 1
+    assert during["checkpoint/done_bytes"] == during["checkpoint/total_bytes"] >= 1 << 20
+    assert report.figures("rank1/")["rank1/saves"] == 1
+    assert report.figures()["checkpoint/stall_s"] == report.stall_s > 0

@@ -5,6 +5,9 @@ Method: the commands run as processes on files made here and on the damaged ones
 
 import importlib.metadata
 import json
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 import ffrecord
 from cli import ok, run
 from ffrecord._cli import features
+from ffrecord._cli.doctor import advice_on_files, advice_on_threads
 
 V1 = Path(__file__).resolve().parents[1] / "data" / "ffrecord-v1"
 
@@ -116,6 +120,74 @@ def test_doctor_names_engine_reason_and_limits() -> None:
     assert facts["io_engine_reason"]
     assert facts["open_files_limit"] > 0
     assert "io engine" in ok("ffrecord", "doctor")
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason", "expected"),
+    [
+        ("0", "set up a ring: Operation not permitted", "seccomp profile"),
+        (None, "set up a ring: Function not implemented", "seccomp profile"),
+        ("2", "set up a ring: Operation not permitted", "sysctl kernel.io_uring_disabled=0"),
+        ("0", "set up a ring: Too many open files", "Too many open files"),
+        ("0", "set up a ring: Cannot allocate memory", "Cannot allocate memory"),
+        ("2", "this build has no io_uring", "this build has no io_uring"),
+    ],
+)
+def test_doctor_gives_the_remedy_for_the_reason_there_is(
+    tmp_path: Path, setting: str | None, reason: str, expected: str
+) -> None:
+    file = tmp_path / "io_uring_disabled"
+    if setting is not None:
+        file.write_text(f"{setting}\n")
+    advice = advice_on_threads(reason, file)
+    assert expected in advice and reason in advice
+    assert ("seccomp" in advice, "sysctl" in advice) == (
+        "seccomp" in expected,
+        "sysctl" in expected,
+    )
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "expected"),
+    [
+        (1024, 1 << 20, "run ulimit -n 1048576"),
+        (1024, resource.RLIM_INFINITY, "run ulimit -n 4096"),
+        (14, 14, "the hard limit is 14: root raises it"),
+    ],
+)
+def test_doctor_does_not_advise_what_changes_nothing(soft: int, hard: int, expected: str) -> None:
+    advice = advice_on_files(soft, hard)
+    assert advice.startswith(f"at most {soft} files") and expected in advice
+
+
+# io_uring_setup fails as under a container's seccomp profile; then the command runs.
+WITHOUT_IO_URING = """
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+load, equal, answer, number = 0x20, 0x15, 0x06, 425
+refuse, allow = 0x00050000 | 1, 0x7FFF0000
+lines = [(load, 0, 0, 0), (equal, 0, 1, number), (answer, 0, 0, refuse), (answer, 0, 0, allow)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
+program = struct.pack("HP", len(lines), ctypes.addressof(code))
+set_no_new_privileges, set_seccomp, by_filter = 38, 22, 2
+assert libc.prctl(set_no_new_privileges, 1, 0, 0, 0) == 0
+assert libc.prctl(set_seccomp, by_filter, program, 0, 0) == 0, os.strerror(ctypes.get_errno())
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def test_doctor_in_a_container_that_refuses_io_uring() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_IO_URING, "-m", "ffrecord._cli.main", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    facts = json.loads(done.stdout)
+    assert facts["io_engine"] == "threads"
+    assert "Operation not permitted" in facts["io_engine_reason"]
+    assert any("seccomp profile" in line for line in facts["advice"])
+    assert facts["features"]["io_uring"] == facts["io_engine_reason"]
 
 
 def test_doctor_lists_each_feature_as_present_or_with_its_remedy() -> None:

@@ -8,7 +8,10 @@ import base64
 import errno
 import json
 import os
+import subprocess
+import sys
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +119,134 @@ def test_parquet_has_the_columns(tmp_path: Path) -> None:
     assert parquet.read_table(tmp_path / "p.parquet")["record"][11].as_py() == raw(11)
 
 
+def test_a_column_that_is_a_key_by_chance_does_not_take_its_place(tmp_path: Path) -> None:
+    """Only the first record's key is its text."""
+    path = tmp_path / "chance.ffr"
+    with ffrecord.Writer(path, {"text": "utf8"}, key=True) as writer:
+        for number in range(10_000):
+            key = f"key{number}" if number != 9_000 else "other"
+            writer.write({"text": f"key{number}"}, key=key)
+
+    ok("ffrecord", "export", path, tmp_path / "x.tar")
+    ok("ffrecord", "export", path, tmp_path / "y.tar", "--count", "9000")
+
+    with tarfile.open(tmp_path / "x.tar") as tar:
+        assert len(tar.getnames()) == 20_000
+        key = tar.extractfile("009000.key")
+        assert key is not None and key.read() == b"other"
+        text = tar.extractfile("000000.text")
+        assert text is not None and text.read() == b"key0"
+    with tarfile.open(tmp_path / "y.tar") as tar:
+        assert len(tar.getnames()) == 9000
+    parquet = pytest.importorskip("pyarrow.parquet")
+    ok("ffrecord", "export", path, tmp_path / "x.parquet")
+    ok("ffrecord", "export", path, tmp_path / "y.parquet", "--count", "9000")
+    table = parquet.read_table(tmp_path / "x.parquet")
+    assert (len(table), table["__key__"][9000].as_py()) == (10_000, b"other")
+    assert parquet.read_table(tmp_path / "y.parquet").column_names == ["text"]
+
+
+@pytest.mark.parametrize("format_", ["webdataset", "jsonl", "parquet"])
+def test_memory_does_not_grow_with_the_records(tmp_path: Path, format_: str) -> None:
+    from ffrecord._cli.data import exporting
+
+    with ffrecord.Writer(tmp_path / "x.ffr", {"number": "i64", "text": "utf8"}) as writer:
+        for number in range(12_000):
+            writer.write({"number": number, "text": f"text {number}"})
+
+    def peak(count: int) -> int:
+        with ffrecord.open(tmp_path / "x.ffr") as reader:
+            reader.read([0])
+            tracemalloc.start()
+            export = exporting.Export(reader, reader.columns, None)
+            export.write(range(count), tmp_path / f"{count}", format_, True)
+            _, most = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        return most
+
+    peak(10)  # Modules are imported, too.
+    assert peak(12_000) < peak(5_000) + (1 << 20)
+
+
+def test_a_column_named_twice_is_written_once(tmp_path: Path) -> None:
+    path = pictures(tmp_path)
+    twice = ("--column", "label", "--column", "caption", "--column", "label")
+    ok("ffrecord", "export", path, tmp_path / "x.jsonl", *twice)
+    assert lines(tmp_path / "x.jsonl")[1]["record"] == {"label": 1, "caption": "é1"}
+    parquet = pytest.importorskip("pyarrow.parquet")
+    ok("ffrecord", "export", path, tmp_path / "x.parquet", *twice)
+    names = parquet.read_table(tmp_path / "x.parquet").column_names
+    assert names == ["label", "caption", "__key__"]
+
+
+def test_a_file_that_is_read_is_not_replaced(tmp_path: Path) -> None:
+    path = plain_file(tmp_path)
+    before = path.read_bytes()
+    os.link(path, tmp_path / "other.jsonl")
+    for target in (path, tmp_path / "other.jsonl"):
+        for dry in ((), ("--dry-run",)):
+            done = run("ffrecord", "export", path, target, "--format", "jsonl", "--overwrite", *dry)
+            assert (done.returncode, "is a file that is read" in done.stderr) == (2, True)
+    done = run("ffrecord", "view", path, "--output", path, "--overwrite")
+    assert (done.returncode, "is a file that is read" in done.stderr) == (2, True)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("has_nameless", [False, True])
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool, has_nameless: bool
+) -> None:
+    done: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def noted_fsync(descriptor: int) -> None:
+        what = "folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file"
+        done.append(f"sync {what} of {os.fstat(descriptor).st_size if what == 'file' else 0}")
+        fsync(descriptor)
+
+    def noted_link(*names: Any, **others: Any) -> None:  # noqa: ANN401
+        done.append("name")
+        link(*names, **others)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "link", noted_link)
+    if not has_nameless:
+        monkeypatch.setattr(files, "_nameless", lambda folder: None)
+
+    with files.new_file(tmp_path / "a", overwrite) as file:
+        file.write(b"abc")
+
+    assert done == ["sync file of 3", "name", "sync folder of 0"]
+
+
+def test_an_exported_folder_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ffrecord._cli.data import exporting
+    from ffrecord.pack import _new_folder
+
+    done: list[str] = []
+    contents, rename = _new_folder.sync_contents, os.rename
+
+    def noted_contents(folder: Path) -> None:
+        done.append(f"sync {sorted(os.listdir(folder))}")
+        contents(folder)
+
+    def noted_rename(one: Path, other: Path) -> None:
+        done.append(f"rename {Path(other).name}")
+        rename(one, other)
+
+    monkeypatch.setattr(exporting, "sync_contents", noted_contents)
+    monkeypatch.setattr(os, "rename", noted_rename)
+    with ffrecord.open(plain_file(tmp_path)) as reader:
+        exporting.Export(reader, (), None).write(range(9), tmp_path / "x", "folder", False)
+
+    assert done[-2:] == ["sync ['00000', 'records.jsonl']", "rename x"]
+    with pytest.raises(FileNotFoundError):
+        contents(tmp_path / "absent")
+
+
 @pytest.mark.parametrize("target", ["x", "x.tar", "x.jsonl", "x.parquet"])
 def test_names_of_strangers_lead_nowhere(tmp_path: Path, target: str) -> None:
     names = ["../../evil", "/etc/evil", "a/b", "A/B", "a.b", "é" * 120, ".", "key", "\n"]
@@ -180,6 +311,27 @@ def test_file_systems_without_nameless_files(
     assert os.listdir(tmp_path) == ["a"]
 
 
+def test_what_a_kill_left_without_nameless_files_is_removed_by_the_next_run(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from ffrecord._cli.data import new_file\n"
+        "new_file._nameless = lambda folder: None\n"
+        "with new_file.new_file(Path(sys.argv[1]), False) as file:\n"
+        "    file.write(b'x')\n"
+        "    if sys.argv[2] == 'kill':\n"
+        "        os._exit(9)\n"
+    )
+
+    def runs(how: str) -> list[str]:
+        subprocess.run([sys.executable, "-c", code, tmp_path / "a", how], check=False)
+        return os.listdir(tmp_path)
+
+    for _ in range(2):
+        (left_over,) = runs("kill")
+        assert left_over.startswith(".a.partial-")
+    assert runs("to the end") == ["a"]
+
+
 def test_what_appears_meanwhile_is_left(tmp_path: Path) -> None:
     with pytest.raises(ffrecord.ConflictError), files.new_file(tmp_path / "a", False) as file:
         file.write(b"ours")
@@ -212,6 +364,8 @@ WRONG = [
     (["FILE", "x.ffr"], "ffrecord merge"),
     (["FILE", "x.zip"], "add --format"),
     (["FILE", ""], "name is empty"),
+    (["FILE", "s3://bucket/x.tar"], "is an address"),
+    (["FILE", "ffrecord://localhost/x"], "is an address"),
     (["FILE", "none/x.tar"], "there is no folder"),
     (["FILE", "x", "--format", "zip"], "--format"),
     (["FILE", "x", "--start", "300"], "there are 300 records"),

@@ -20,6 +20,7 @@ from cli import ok, run
 from ffrecord._cli import console
 from ffrecord._cli.main import cli
 from ffrecord._cli.pack import command as pack_command
+from ffrecord._cli.units import Size
 from reading import plain_file
 
 # Those of a cluster have their own test.
@@ -73,10 +74,7 @@ def test_every_option_is_explained() -> None:
         (*path, parameter.opts[0])
         for path, command in commands()
         for parameter in command.params
-        if isinstance(parameter, click.Option)
-        and not parameter.help
-        and path[0]
-        in ("head", "cat", "find", "stats", "sample", "export", "merge", "split", "view")
+        if isinstance(parameter, click.Option) and not parameter.help
     ]
     assert unexplained == []
 
@@ -163,6 +161,14 @@ def test_sizes_to_keep_have_units(tmp_path: Path) -> None:
         assert run("ffrecord", "evict", shards, away, "--keep", wrong).returncode == 2
     ok("ffrecord", "evict", shards, away, "--keep", "0")
     assert list(shards.glob("*.ffr")) == []
+
+
+def test_sizes_are_in_units_of_1024() -> None:
+    for text, size in {
+        **{"0": 0, "1": 1, "17B": 17, "64KiB": 65536, "64k": 65536, "1.5 MiB": 3 << 19},
+        **{"2GB": 2 << 30, "1TiB": 1 << 40, "3P": 3 << 50},
+    }.items():
+        assert Size(0).convert(text, None, None) == size, text
 
 
 def test_a_token_as_json(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ NUMBERS = [
     ("topology plan --bigraph 2,2,1", "--ranks", ["0", "-3"]),
     ("list", "--timeout", ["nan", "inf", "0", "-1", "1e300"]),
     ("top", "--interval", ["nan"]),
-    ("token /etc/hostname", "--hours", ["nan"]),
+    ("token /etc/hostname", "--hours", ["nan", "0"]),
 ]
 
 

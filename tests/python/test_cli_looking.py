@@ -187,6 +187,17 @@ def test_find_by_keys(tmp_path: Path) -> None:
     assert run("ffrecord", "find", plain_file(tmp_path), "x").returncode == 2
 
 
+def test_a_key_that_is_no_text_is_shown_as_in_all_json(tmp_path: Path) -> None:
+    with ffrecord.Writer(tmp_path / "x.ffr", key=True) as writer:
+        writer.write(b"x", key=b"a\xff")
+    done = run("ffrecord", "find", tmp_path / "x.ffr", "a\udcff", "b\udcff", "--json")
+    assert lines(done.stdout) == [
+        {"key": {"base64": "Yf8="}, "index": 0},
+        {"key": {"base64": "Yv8="}, "index": None},
+    ]
+    assert done.returncode == 1
+
+
 def test_find_by_values(tmp_path: Path) -> None:
     path = labelled(tmp_path)
 
@@ -205,7 +216,67 @@ def test_find_by_values(tmp_path: Path) -> None:
     assert len(lines(only_two.stdout)) == 2
 
 
+def test_a_search_goes_on_behind_a_damaged_record(tmp_path: Path) -> None:
+    path = tmp_path / "x.ffr"
+    with ffrecord.Writer(path, {"label": "i64", "text": "utf8"}) as writer:
+        for i in range(9_000):
+            writer.write({"label": int(i in (7, 8_888)), "text": f"text {i} " * 9})
+    path.write_bytes(path.read_bytes().replace(b"text 7 ", b"text X ", 1))
+
+    by_copy = run("ffrecord", "find", path, "--where", "label=1", "--json")
+    by_text = run("ffrecord", "find", path, "--where", f"text={'text 8888 ' * 9}", "--json")
+    absent = run("ffrecord", "find", path, "--where", "text=absent")
+    before = run("ffrecord", "find", path, "--where", f"text={'text 3 ' * 9}", "--count", "1")
+
+    assert [(each["index"], "damaged" in each) for each in lines(by_copy.stdout)] == [
+        (7, True),
+        (8_888, False),
+    ]
+    assert by_copy.returncode == 3
+    assert [each["index"] for each in lines(by_text.stdout)] == [8_888]
+    for done in (by_text, absent, before):
+        assert done.returncode == 3
+        assert done.stderr.count("damaged: ") == 1 and "record 7" in done.stderr
+
+
+def test_a_search_for_nan_finds_it(tmp_path: Path) -> None:
+    path = tmp_path / "x.ffr"
+    with ffrecord.Writer(path, {"loss": "f32", "half": "f16"}) as writer:
+        for i in range(20):
+            value = float("nan") if i % 7 == 3 else i
+            writer.write({"loss": value, "half": value})
+    for column in ("loss", "half"):
+        found = lines(ok("ffrecord", "find", path, "--where", f"{column}=nan", "--json"))
+        assert [each["index"] for each in found] == [3, 10, 17]
+        assert found[0]["record"][column] == "nan"
+    found = lines(ok("ffrecord", "find", path, "--where", "loss=5", "--json"))
+    assert [each["index"] for each in found] == [5]
+
+
+def test_the_histogram_of_sizes_is_by_powers_of_two(tmp_path: Path) -> None:
+    with ffrecord.Writer(tmp_path / "x.ffr") as writer:
+        for size in (0, 1, 2, 3, 4, 7, 8, 8, 63):
+            writer.write(bytes(size))
+    facts = json.loads(ok("ffrecord", "stats", tmp_path / "x.ffr", "--json"))
+    assert facts["size_histogram"] == [
+        *([0, 0, 1], [1, 1, 1], [2, 3, 2], [4, 7, 2]),
+        *([8, 15, 2], [16, 31, 0], [32, 63, 1]),
+    ]
+    assert facts["raw_size_bytes"] == 96
+
+
+def test_a_table_of_values_is_of_integers_only(tmp_path: Path) -> None:
+    schema = {"i": "i8", "b": "bool", "h": "bf16", "f": "f32", "v": "i8[2]"}
+    with ffrecord.Writer(tmp_path / "x.ffr", schema) as writer:
+        writer.write({"i": 1, "b": True, "h": 1.5, "f": 2.0, "v": [1, 2]})
+    facts = json.loads(ok("ffrecord", "stats", tmp_path / "x.ffr", "--json"))
+    tables = {column["name"]: column.get("values") for column in facts["columns"]}
+    assert tables == {"i": [[1, 1]], "b": [[True, 1]], "h": None, "f": None, "v": None}
+    assert "values" not in facts["columns"][2]
+
+
 WRONG = [
+    (["cat", "EMPTY", "--index", "0"], "there are no records\n"),
     (["head", "FILE", "--count", "-1"], "--count"),
     (["head", "FILE", "--count", "many"], "--count"),
     (["head", "FILE", "--start", str(1 << 70)], "--start"),
@@ -230,8 +301,11 @@ WRONG = [
 @pytest.mark.parametrize(("arguments", "expected"), WRONG, ids=lambda each: str(each)[:40])
 def test_wrong_arguments_are_answered(tmp_path: Path, arguments: list[str], expected: str) -> None:
     path = labelled(tmp_path)
+    with ffrecord.Writer(tmp_path / "empty.ffr"):
+        pass
+    names = {"FILE": str(path), "EMPTY": str(tmp_path / "empty.ffr")}
 
-    done = run("ffrecord", *[str(path) if word == "FILE" else word for word in arguments])
+    done = run("ffrecord", *[names.get(word, word) for word in arguments])
 
     assert done.returncode in (2, 4)
     assert done.stdout == ""

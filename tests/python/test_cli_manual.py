@@ -52,6 +52,49 @@ def test_bash_completes_commands_options_and_choices(tmp_path: Path) -> None:
     assert "--overwrite" in completed("ffrecord-pack --o", tmp_path, "ffrecord-pack")
 
 
+# What zsh's own completion would do with the words is printed.
+_ZSH = """
+compdef() { : }
+compadd() { print -l -- "${(@P)@[-1]}" }
+_describe() { print -l -- "${(@P)3}" }
+eval "$(COMMAND)"
+words=(WORDS); CURRENT=$#words
+_FUNCTION_completion
+"""
+
+
+@needs_commands
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_complete_as_well(shell: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here: apt install {shell}")
+
+    def offered(line: str) -> set[str]:
+        program = line.split(" ")[0]
+        command = f"ffrecord completion {shell} --command {program}"
+        script = f"{command} | source; complete -C {line!r}"
+        if shell == "zsh":
+            words = " ".join(f"'{word}'" for word in line.split(" "))
+            script = _ZSH.replace("COMMAND", command).replace("WORDS", words)
+            script = script.replace("FUNCTION", program.replace("-", "_"))
+        done = subprocess.run(
+            [shell, *(["-f"] if shell == "zsh" else ["-N"]), "-c", script],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env={**os.environ, "HOME": str(tmp_path)},
+        )
+        assert done.stderr == ""
+        return {re.split(r"[:\t]", each)[0] for each in done.stdout.splitlines()}
+
+    assert offered("ffrecord hea") == {"head"}
+    assert offered("ffrecord head --co") == {"--count", "--column"}
+    assert offered("ffrecord checkpoint li") == {"list"}
+    assert offered("ffrecord export a b --format web") == {"webdataset"}
+    assert "--overwrite" in offered("ffrecord-pack --o")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_script(shell: str) -> None:
     script = ok("ffrecord", "completion", shell)

@@ -20,6 +20,8 @@ import pytest
 import ffrecord
 from browser import shown
 from cli import ok, run
+from ffrecord._cli.data.pictures import thumbnail
+from reading import typed_file
 
 ATTACKS = [
     "<script>document.title='owned'</script>",
@@ -230,6 +232,42 @@ def test_the_page_stays_within_its_size(tmp_path: Path) -> None:
     assert "The page is full" in (tmp_path / "p.html").read_text()
 
 
+def test_a_record_of_many_sounds_stays_within_the_size(tmp_path: Path) -> None:
+    names = [f"sound{number}" for number in range(40)]
+    with ffrecord.Writer(tmp_path / "x.ffr", dict.fromkeys(names, "bytes")) as writer:
+        for _ in range(3):
+            writer.write({name: b"fLaC" + os.urandom(500_000) for name in names})
+
+    page = page_of(tmp_path / "x.ffr", "--max-size", "1MiB")
+
+    assert page.stat().st_size < 1.2 * (1 << 20)
+    assert page.read_text().count("<audio") == 1
+
+
+def test_a_record_of_many_texts_stays_within_the_size(tmp_path: Path) -> None:
+    names = [f"text{number}" for number in range(60)]
+    with ffrecord.Writer(tmp_path / "x.ffr", dict.fromkeys(names, "utf8")) as writer:
+        writer.write({name: "\U000e0001" * 2000 for name in names})
+
+    page = page_of(tmp_path / "x.ffr", "--max-size", "64KiB")
+
+    assert page.stat().st_size < 110_000
+    assert "do not fit on this page" in page.read_text()
+
+
+def test_the_page_of_this_folder_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    with ffrecord.Writer(tmp_path / "data" / "x.ffr") as writer:
+        writer.write(b"x")
+    monkeypatch.chdir(tmp_path / "data")
+
+    ok("ffrecord", "view", ".")
+
+    assert sorted(os.listdir(".")) == ["data.html", "x.ffr"]
+
+
 def test_large_pictures_become_small(tmp_path: Path) -> None:
     with ffrecord.Writer(tmp_path / "p.ffr") as writer:
         writer.write(png(900, noise=True))
@@ -238,6 +276,16 @@ def test_large_pictures_become_small(tmp_path: Path) -> None:
     assert page.stat().st_size < 1 << 20
     assert "data:image/jpeg;base64," in page.read_text()
     assert "too large for this page" in page.read_text()
+
+
+def test_a_picture_of_too_many_pixels_is_not_decoded() -> None:
+    """A few bytes can claim to be a picture that fills the memory."""
+    image = pytest.importorskip("PIL.Image")
+    for size, is_small in (((4000, 4000), True), ((9000, 9000), False), ((100, 700_000), False)):
+        made = io.BytesIO()
+        image.new("1", size).save(made, "PNG")
+        found = thumbnail(made.getvalue() + bytes(40 << 10))  # Smaller ones are left as they are.
+        assert (found is not None) == is_small, size
 
 
 def test_tokens_without_columns(tmp_path: Path) -> None:
@@ -252,19 +300,23 @@ def test_tokens_without_columns(tmp_path: Path) -> None:
 def test_the_page_of_nothing_and_wrong_arguments(tmp_path: Path) -> None:
     with ffrecord.Writer(tmp_path / "empty.ffr"):
         pass
+    typed_file(tmp_path)
     page = page_of(tmp_path / "empty.ffr")
     assert "0 of 0 records" in shown(page.as_uri(), tmp_path)
     for arguments, code, expected in (
         (["empty.ffr", "--output", "page.html"], 4, "--overwrite"),
         (["empty.ffr", "--output", "none/page.html"], 4, "no folder"),
         (["empty.ffr", "--output", ""], 2, "empty"),
+        (["typed.ffr", "--output", "new.html", "--tokens", "u16"], 2, "without columns"),
+        (["empty.ffr", "--output", "s3://bucket/page.html"], 2, "is an address"),
         (["none.ffr", "--output", "x.html"], 4, "none.ffr"),
         (["empty.ffr", "--max-size", "1"], 2, "--max-size"),
         (["empty.ffr", "--max-size", "9TiB"], 2, "--max-size"),
         (["empty.ffr", "--examine", "0"], 2, "--examine"),
         (["empty.ffr", "--tokens", "f32"], 2, "--tokens"),
     ):
-        words = [str(tmp_path / word) if "." in word else word for word in arguments]
+        names = [word for word in arguments if "." in word and "://" not in word]
+        words = [str(tmp_path / word) if word in names else word for word in arguments]
         done = run("ffrecord", "view", *words)
         assert done.returncode == code, arguments
         assert expected in done.stderr

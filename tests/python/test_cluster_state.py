@@ -3,6 +3,7 @@
 Method: the facts of a node as its admin port gives them, changed in one respect at a time.
 """
 
+import json
 from typing import Any
 
 import click.testing
@@ -114,6 +115,45 @@ def test_nothing_is_left_where_all_is_well() -> None:
 def test_what_is_not_copied_holds_up_both(changes: dict[str, object], line: str) -> None:
     assert cluster_moves.unrepaired(facts(**changes)) == [line]
     assert cluster_moves.unbalanced(facts(**changes)) == [line]
+
+
+def test_a_node_without_room_says_how_much_it_leaves_free() -> None:
+    full = facts(refused=2, room_bytes=3 << 20, kept_bytes=256 << 20)
+    wanted = (
+        "n1 has no room for 2 extents: repair may take 3.0 MiB more of its disks, and leaves"
+        " 256 MiB free"
+    )
+    assert cluster_moves.unrepaired(full) == [wanted]
+
+
+def test_a_plan_says_where_extents_come_from_and_who_has_no_room(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    moves = [
+        {"from": "n2", "members": 0, "to": "n1", "extents": 1, "bytes": 5 << 20},
+        {"from": "", "members": 4, "to": "n1", "extents": 2, "bytes": 6 << 20},
+        {"from": "", "members": 0, "to": "n3", "extents": 3, "bytes": 7 << 20},
+        {"from": "", "to": "n3", "extents": 3, "bytes": 7 << 20},  # Of an earlier version.
+    ]
+    plan = {"moves": moves, "slot_places": 9, "too_few_domains": False}
+    kept = {"kept_bytes": 1 << 20}
+    nodes = [
+        facts(room_bytes=10 << 20, **kept),
+        facts(node="n2", room_bytes=0, **kept),
+        facts(node="n3"),
+    ]
+    cluster_moves.show_plan(plan, nodes, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("n2 ")
+    assert lines[2].startswith("computed from 4 members  n1 ")
+    assert lines[3].startswith("no node that is up ")
+    assert lines[4].startswith("no node that is up ")
+    assert lines[-1].startswith("n1 has no room for 11 MiB: repair may take 10 MiB more")
+    cluster_moves.show_plan(plan, nodes, as_json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert len(shown["short_of_room"]) == 1
+    nodes[0]["room_bytes"] = 11 << 20
+    assert cluster_moves.short_of_room(moves, nodes) == []
 
 
 def test_a_node_that_is_down_holds_up_a_repair_until_others_have_its_share() -> None:

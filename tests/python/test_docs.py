@@ -30,8 +30,8 @@ RUN = sorted(
 )
 # A page that imports one of these is skipped where it is not installed.
 PACKAGES = (
-    *("torch", "PIL", "accelerate", "pytorch_lightning", "transformers"),
-    *("torchdata", "datasets", "ray", "grain", "jax", "tensorflow"),
+    *("torch", "PIL", "pyarrow", "tqdm", "accelerate", "pytorch_lightning", "transformers"),
+    *("torchdata", "datasets", "ray", "grain", "jax", "tensorflow", "mlflow", "wandb"),
 )
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

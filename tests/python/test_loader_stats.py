@@ -175,3 +175,35 @@ def test_stages_add_up_over_threads() -> None:
     assert stages.sums()["read"] == pytest.approx(4.0)
     assert len(stages.events()) == 4000
     assert pickle.loads(pickle.dumps(stages)).sums() == {}
+
+
+FIGURES = {
+    *("batches", "records", "size_bytes", "wait_s", "wait_share", "bytes_per_s"),
+    *("depth", "held_bytes", "damaged"),
+    *(f"stage_{stage}_s" for stage in STAGES),
+}
+
+
+@every_engine
+def test_figures_are_the_numbers_of_the_stats_under_lasting_names(
+    path: Path, options: dict[str, Any]
+) -> None:
+    dataset = Dataset(path)
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), **options)
+    before = loader.figures()
+    assert before == {f"loader/{name}": 0.0 for name in FIGURES}
+
+    for _ in loader:
+        time.sleep(WORK_S)
+    loader.close()  # Threads read ahead, into the next epoch.
+    after, stats = loader.figures("rank3/"), loader.stats()
+
+    assert {name.removeprefix("rank3/") for name in after} == FIGURES
+    assert all(type(value) is float for value in after.values())
+    assert after["rank3/batches"] == stats["batches"] == -(-COUNT // 20)
+    assert after["rank3/records"] == stats["records"] >= COUNT
+    assert after["rank3/wait_s"] == stats["wait_s"] > 0
+    assert after["rank3/stage_device_s"] == pytest.approx(stats["stages"]["device"])
+    total_s = stats["wait_s"] + stats["stages"]["user"]
+    assert after["rank3/wait_share"] == pytest.approx(stats["wait_s"] / total_s)
+    assert after["rank3/bytes_per_s"] == pytest.approx(stats["size_bytes"] / total_s)

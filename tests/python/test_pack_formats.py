@@ -14,6 +14,7 @@ import os
 import random
 import struct
 import tarfile
+import tracemalloc
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,7 @@ def test_an_mds_sample_with_more_than_its_columns_is_refused(tmp_path: Path) -> 
         ({"column_sizes": [8]}, "no index of MDS shards"),
         ({"raw_data": None}, "no index of MDS shards"),
         ({"column_names": ["id", "id", "v"]}, "several of one name"),
+        ({"samples": 1 << 32}, "no count of 32 bits"),
         ({"column_sizes": [4, None, 8]}, "'id' is int and of 4 bytes"),
         ({"column_sizes": [8, None, None]}, "'v' is ndarray:float32:2 and of None bytes"),
     ],
@@ -267,6 +269,28 @@ def test_an_mds_shard_damaged_anywhere_is_refused(tmp_path: Path, compression: s
             assert str(path) in str(error), at
         else:  # Where it makes no difference: gzip's time.
             assert found == wanted, at
+
+
+@pytest.mark.parametrize("compression", ["gz", "bz2", "zstd"])
+def test_a_small_mds_shard_that_becomes_huge_is_refused_early(
+    tmp_path: Path, compression: str
+) -> None:
+    """The index says how large a shard is: 128 MB more are not decompressed to be counted."""
+    source = write_mds(tmp_path / "mds", [mds_shard(GOLDEN)], [2], compression)
+    bomb = compressed(mds_shard(GOLDEN) + bytes(128 << 20), compression)
+    index = json.loads((source / "index.json").read_text())
+    zip_data = index["shards"][0]["zip_data"]
+    zip_data |= {"bytes": len(bomb), "hashes": {}}
+    (source / zip_data["basename"]).write_bytes(bomb)
+    (source / "index.json").write_text(json.dumps(index))
+
+    tracemalloc.start()
+    with pytest.raises(CorruptionError, match="its index says"):
+        list(open_source(source).samples())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 64 << 20
 
 
 @pytest.mark.parametrize("compression", ["gz", "bz2", "zstd"])

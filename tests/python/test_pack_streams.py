@@ -5,9 +5,11 @@ for a good end - of a stream, of a tar - must be an error here. Sources are read
 """
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,8 @@ import pytest
 
 from ffrecord.errors import CorruptionError
 from ffrecord.pack import SourceOptions, open_source
+from ffrecord.pack._source import read_named
+from ffrecord.pack._stream import Stream
 from packing import refused
 
 Compress = Callable[[bytes], bytes]
@@ -310,3 +314,52 @@ def test_a_label_without_a_file_is_refused(tmp_path: Path) -> None:
     tar = tar_of({"0.cls": b"0", "0.png": b"x", "1.cls": b"1", "2.cls": b"2", "2.png": b"y"})
     with pytest.raises(ValueError, match=r"1\.cls is a label without a file"):
         packed(tmp_path / "a.tar", tar)
+
+
+@pytest.mark.parametrize(("claimed", "is_read"), [(1 << 20, True), (1 << 33, False)])
+def test_holes_that_a_header_claims_cost_no_memory(
+    tmp_path: Path, claimed: int, is_read: bool
+) -> None:
+    """A sparse file of GNU tar: 512 bytes are stored, and the header says how many there are."""
+    head = bytearray(tar_of({"a.txt": b"x" * 512})[:512])
+    head[156:157] = b"S"
+    head[257:265] = b"ustar  \0"
+    head[386:410] = b"%011o\0%011o\0" % (0, 512)
+    head[483:495] = b"%011o\0" % claimed
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    path = tmp_path / "x.tar"
+    path.write_bytes(head + b"x" * 512 + bytes(1024))
+
+    if is_read:
+        ((sample, _),) = open_source(path).samples()
+        assert sample["payload"] == b"x" * 512 + bytes(claimed - 512)  # type: ignore[call-overload, index]
+    else:
+        with pytest.raises(ValueError, match=r"'a\.txt' is sparse, and 8589934592 bytes"):
+            open_source(path)
+
+
+class _BadDisk(io.RawIOBase):
+    """A file of which only the first bytes can be read."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401
+        if not self._content:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        piece, self._content = self._content[: len(buffer)], self._content[len(buffer) :]
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+@pytest.mark.parametrize("content", [b"", b"plain text" * 9, gzip.compress(bytes(1000))[:50]])
+def test_a_disk_that_fails_is_an_error_with_the_name(content: bytes) -> None:
+    with pytest.raises(OSError, match="error: '/data/x'") as caught:
+        Stream(_BadDisk(content), "/data/x").read()  # type: ignore[arg-type]
+    assert caught.value.errno == errno.EIO
+    with pytest.raises(OSError, match="error: '/data/y'"):
+        read_named(_BadDisk(content), "/data/y")  # type: ignore[arg-type]

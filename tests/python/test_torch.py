@@ -172,7 +172,7 @@ def test_the_state_is_what_was_delivered_not_what_was_read_ahead(
 
 
 def test_a_state_needs_our_sampler(path: Path) -> None:
-    loader = DataLoader(Dataset(path), batch_size=4)
+    loader = DataLoader(Dataset(path), batch_size=4, sampler=[3, 1, 2])
 
     with pytest.raises(TypeError, match=r"ffrecord\.torch\.Sampler"):
         loader.state_dict()

@@ -47,7 +47,7 @@ class FFR_EXPORT BatchQueue {
 
   BatchQueue(BatchQueue&&) noexcept;
   BatchQueue& operator=(BatchQueue&&) noexcept;
-  // Gives up what is not complete, and waits until nothing writes to its memory.
+  // Cancels incomplete batches, and waits until nothing writes to their memory.
   ~BatchQueue();
 
   // Begins to read the records `indices`, which are copied. `token` is the caller's; two batches
@@ -60,12 +60,12 @@ class FFR_EXPORT BatchQueue {
   Result<void> Submit(std::span<const std::uint64_t> indices, std::uint64_t token,
                       Clock::time_point deadline = kNoDeadline);
 
-  // The next batch that is complete; waits for one, at most `timeout`. Nothing: the time is over,
-  // or there is no batch to wait for. Fails with kInvalidArgument in a forked child.
+  // Returns the next complete batch; waits for at most `timeout`. Returns nullopt after that, or at
+  // once if there is no batch to wait for. Fails with kInvalidArgument in a forked child.
   Result<std::optional<Completion>> Poll(std::chrono::milliseconds timeout);
 
-  // Drops the oldest batch with `token`: Poll() will not return it, and what of it has not begun is
-  // not read. False if there is none, or if Poll() has returned it.
+  // Drops the oldest batch with `token`: Poll() will not return it, and reads that have not begun
+  // are not made. Returns false if there is no such batch, or if Poll() has returned it.
   bool Cancel(std::uint64_t token);
 
   // Batches that were submitted and neither returned nor cancelled.
@@ -76,8 +76,8 @@ class FFR_EXPORT BatchQueue {
 
   // A descriptor for an event loop: readable while Poll() would find something to do without
   // waiting. Call Poll(0) until it returns nothing, once after each Submit() and whenever the
-  // descriptor is readable; where batches have deadlines, also at those. The queue's own, open as
-  // long as it lives. Fails with kIo if there is no descriptor to be had.
+  // descriptor is readable; if batches have deadlines, also at these times. The queue owns the
+  // descriptor. Fails with kIo if the process has no free descriptor.
   Result<int> EventDescriptor();
 
   struct Impl;  // For the library's own layers.

@@ -14,12 +14,12 @@
 
 namespace ffrecord {
 
-// Files that the program reads with means of its own, such as the client of a store that this
-// library does not know. client::OpenDelegated makes a reader of them.
+// Files that the program reads itself, for example with the client of a store that this library
+// does not support. client::OpenDelegated makes a reader of them.
 //
-// The reader puts the ranges that it wants into this queue, and waits. Threads of the program take
-// them in groups, in the order in which they came, and answer each one. Offsets and sizes are in
-// bytes; an answer is copied during the call, and never written once its reader has given up.
+// The reader puts the ranges that it needs into this queue, and waits. Threads of the program take
+// them in groups, in the order of arrival, and answer each range. Offsets and sizes are in bytes.
+// An answer is copied during the call, unless its reader has given up.
 //
 // Thread-safe. A forked child begins with an empty queue, which threads of the child must serve.
 class FFR_EXPORT DelegatedReads {
@@ -27,14 +27,14 @@ class FFR_EXPORT DelegatedReads {
   struct File {
     std::string name;  // For messages; no secrets.
     std::uint64_t size_bytes = 0;
-    // Text that another version of the file would not have, nor a file of that name at another
-    // place, such as another host. Empty: unknown, and no cache is possible.
+    // Text that identifies this version of the file at this place: another version, or a file of
+    // the same name on another host, must have another text. Empty: unknown; no cache is possible.
     std::string version;
   };
 
   struct Options {
-    // A range fails with kDeadlineExceeded if it has no answer so long after it was taken (one more
-    // second for each 64 KB), or if nothing is taken for so long.
+    // A range fails with kDeadlineExceeded if it is not answered in this time (one more second for
+    // each 64 KB) after it was taken, or if no range is taken for this time.
     std::chrono::milliseconds timeout{30'000};
     // Bounds of a group; a larger range is a group by itself. At least 1.
     std::uint32_t group_count_max = 32;
@@ -71,10 +71,10 @@ class FFR_EXPORT DelegatedReads {
   // Waits until ranges are wanted, or the reader is closed.
   Group Take();
 
-  // Gives the bytes of a range. Too few count as a failure that may pass, too many as kNever. Has
-  // no effect if the range was answered before or is not wanted any more.
+  // Answers a range with its bytes. Too few bytes count as a temporary failure (kLater), too many
+  // as kNever. Has no effect if the range was answered before, or if nobody waits for it any more.
   void Answer(std::uint64_t id, std::span<const std::byte> bytes);
-  // Says that a range cannot be read. Of `error`, readers see the code and the message.
+  // Answers that a range cannot be read. Readers see the code and the message of `error`.
   void Refuse(std::uint64_t id, Error error, Retry retry);
   // Whether somebody waits for an answer.
   bool IsWanted(std::uint64_t id) const;

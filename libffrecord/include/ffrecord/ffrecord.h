@@ -204,7 +204,7 @@ typedef struct ffr_completion {
 // descriptors or memory for it.
 FFR_EXPORT ffr_code ffr_queue_open(const ffr_reader* reader, const ffr_queue_options* options,
                                    ffr_queue** queue, ffr_error** error);
-// Gives up what is not complete. Batches that were returned stay valid.
+// Cancels incomplete batches. Batches that were returned stay valid.
 FFR_EXPORT void ffr_queue_free(ffr_queue* queue);
 // Begins to read the records `indices`, which are copied; does not wait. `token` is the caller's.
 // After `timeout_ms` the batch fails with FFR_DEADLINE_EXCEEDED; -1: never.
@@ -213,11 +213,11 @@ FFR_EXPORT void ffr_queue_free(ffr_queue* queue);
 // then there is no batch.
 FFR_EXPORT ffr_code ffr_queue_submit(ffr_queue* queue, const uint64_t* indices, size_t index_count,
                                      uint64_t token, int64_t timeout_ms, ffr_error** error);
-// Fills `completion` with the next batch that is complete. Waits for one, at most `timeout_ms`; -1:
-// as long as it takes. Returns at once if there is no batch to wait for.
+// Fills `completion` with the next complete batch. Waits for at most `timeout_ms`; -1: without a
+// limit. Returns at once if there is no batch to wait for.
 FFR_EXPORT ffr_code ffr_queue_poll(ffr_queue* queue, int64_t timeout_ms, ffr_completion* completion,
                                    ffr_error** error);
-// Drops the oldest batch with `token`. 0 if there is none that was not returned.
+// Drops the oldest batch with `token` that was not returned; 0 if there is none.
 FFR_EXPORT int ffr_queue_cancel(ffr_queue* queue, uint64_t token);
 // Batches that were submitted and neither returned nor cancelled.
 FFR_EXPORT size_t ffr_queue_size(const ffr_queue* queue);

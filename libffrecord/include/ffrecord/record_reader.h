@@ -59,7 +59,7 @@ class FFR_EXPORT RecordReader {
     std::vector<std::string> warnings;      // Such as: an old v1 file without metadata checksum.
   };
 
-  // Where the time of reads went so far, in sum over all threads that called.
+  // Time of each stage of all reads so far, summed over the calling threads.
   struct StageTimes {
     std::chrono::nanoseconds submit{0};  // Finding records, planning reads, handing them over.
     std::chrono::nanoseconds device{0};  // Waiting for devices, daemons and stores.

@@ -21,6 +21,8 @@ _Read = TypeVar("_Read")
 
 _SAMPLE = re.compile(r"([a-z_]+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
+# An admin port is in the same network: a proxy for the Internet would get its token, or no answer.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _ANSWER_BYTES_MAX = 1 << 23  # 4,096 slots with as many nodes each as there may be.
 _USED = "ffrecord_quota_used_bytes"
 
@@ -61,6 +63,7 @@ def fetch(address: str, timeout_s: float, token_file: str | None = None) -> Metr
     """Ask the admin port at `address`, http://host:port, with the token in a file if it needs one.
 
     Raises:
+        ValueError: the address is not one of HTTP.
         PermissionError: it needs a token, or another one.
         ConnectionError: nothing answers there, or something other than a daemon.
     """
@@ -95,12 +98,14 @@ def _ask(
 ) -> _Read:
     """One page of an admin port, read by `read`, which may raise ValueError."""
     url = address if "://" in address else f"http://{address}"
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"{address} is no address of an admin port; write http://HOST:PORT")
     token = "" if token_file is None else _read_token(token_file)
     try:
         request = urllib.request.Request(f"{url.rstrip('/')}/{page}")
         if token:
             request.add_header("Authorization", f"Bearer {token}")
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+        with _DIRECT.open(request, timeout=timeout_s) as answer:
             return read(answer.read(_ANSWER_BYTES_MAX).decode())
     except (OSError, ValueError, http.client.HTTPException) as error:
         code = error.code if isinstance(error, urllib.error.HTTPError) else None

@@ -8,6 +8,7 @@ import click
 
 import ffrecord.checkpoint as ckpt
 from ffrecord._cli.console import EXIT_DAMAGE, confirm
+from ffrecord._cli.options import json_option
 from ffrecord._cli.units import Target, show_size
 
 
@@ -19,7 +20,7 @@ def checkpoint() -> None:
     """
 
 
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_as_json = json_option()
 # As many bits as a step has where it is stored.
 _STEP = click.IntRange(0, (1 << 64) - 1)
 _COUNT = click.IntRange(1, (1 << 63) - 1)
@@ -36,7 +37,7 @@ def _committed(target: str) -> list[ckpt.Commit]:
 
 @checkpoint.command(name="list")
 @click.argument("target", type=Target())
-@_as_json
+@json_option("Print a JSON array with an object for each step.")
 def list_(target: str, as_json: bool) -> None:
     """List the complete steps of TARGET."""
     commits = _committed(target)

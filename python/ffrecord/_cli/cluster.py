@@ -52,9 +52,9 @@ _node = click.argument("node")
 @_timeout
 @_as_json
 def status(admin: str, token_file: str | None, timeout_s: float, as_json: bool) -> None:
-    """Show what the node with the admin port ADMIN knows of its cluster.
+    """Show the state of a cluster, as seen by the node with the admin port ADMIN.
 
-    The first lines say whether all is well, and if not, what happens.
+    The first lines give the state; if it is not "well", they say what is wrong.
     """
     facts = fetch_cluster(admin, timeout_s, token_file)
     facts["state"], remarks = assess(facts)
@@ -156,7 +156,7 @@ def _describe(facts: dict[str, Any]) -> list[str]:
     if facts["trouble"]:
         lines.append(f"trouble      {facts['trouble']}")
     if facts["refused"]:
-        lines.append(f"no room for  {facts['refused']} extents")
+        lines.append(f"no room for  {facts['refused']} extents{cluster_moves.show_room(facts)}")
     return lines
 
 
@@ -174,15 +174,15 @@ def _describe_levels(facts: dict[str, Any]) -> str:
 @cluster.command()
 @_address
 @click.option(
-    "--level", type=click.IntRange(min=1), help="The highest that all nodes know, if not given."
+    "--level", type=click.IntRange(min=1), help="By default the highest that all nodes support."
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_timeout
 def upgrade(address: str, level: int | None, yes: bool, timeout_s: float) -> None:
     """Let the cluster at ADDRESS use the features of the version that all its nodes run.
 
-    The last step of an upgrade: from then on daemons of earlier versions are refused. Before it,
-    each daemon may be put back to the earlier version.
+    This is the last step of an upgrade. Afterwards, daemons of earlier versions are refused.
+    Before it, you can put each daemon back to the earlier version.
     """
     if not yes:
         confirm("raise the feature level? Daemons of earlier versions are refused from then on")
@@ -214,9 +214,9 @@ def nodes(address: str, timeout_s: float, as_json: bool) -> None:
 @_node
 @_timeout
 def approve(address: str, node: str, timeout_s: float) -> None:
-    """Let NODE, which waits for it, join the cluster at ADDRESS.
+    """Let NODE, which waits for approval, join the cluster at ADDRESS.
 
-    Only when it is known which daemon asks: it takes its share of the data.
+    Approve a node only if you know which daemon it is: it gets a share of the data.
     """
     states = _states(address, timeout_s)
     if states.get(node) != "waiting":
@@ -240,7 +240,7 @@ def _states(address: str, timeout_s: float) -> dict[str, str]:
 def slots(
     admin: str, lacking: bool, token_file: str | None, timeout_s: float, as_json: bool
 ) -> None:
-    """Show which nodes hold which of the 4,096 slots, by the node with the admin port ADMIN.
+    """Show which nodes own which of the 4,096 slots, as seen by the node with admin port ADMIN.
 
     An extent lacks replicas if a node that should hold it is down, or if there are too few nodes.
     """
@@ -285,9 +285,10 @@ def _list_slots(facts: dict[str, Any], lacking: bool) -> list[str]:
 @_timeout
 @_as_json
 def lost(admin: str, token_file: str | None, timeout_s: float, as_json: bool) -> None:
-    """List names with extents that no node holds undamaged, by the node with the admin port ADMIN.
+    """List names with extents that no node holds undamaged, by the node with admin port ADMIN.
 
-    It knows of those that it should hold itself: ask each node. Nothing of them is removed.
+    A node knows only the extents that it should hold itself: ask each node. The nodes keep all data
+    of these names.
     """
     facts = fetch_cluster(admin, timeout_s, token_file, "/lost")
     if as_json:
@@ -306,16 +307,16 @@ def lost(admin: str, token_file: str | None, timeout_s: float, as_json: bool) ->
     "--wait",
     "admin",
     metavar="ADMIN",
-    help="Wait, by the admin port ADMIN of any node, until the others have all that NODE holds.",
+    help="Wait until the others have all data of NODE. ADMIN: the admin port of any node.",
 )
 @_token_file
 @_timeout
 def drain(
     address: str, node: str, admin: str | None, token_file: str | None, timeout_s: float
 ) -> None:
-    """Have the other nodes of the cluster at ADDRESS take over what NODE holds.
+    """Move the data of NODE to the other nodes of the cluster at ADDRESS.
 
-    NODE goes on serving reads. Stop it once `ffrecord cluster status` shows no move.
+    NODE serves reads meanwhile. Stop it once `ffrecord cluster status` shows no move.
     """
     _ffrecord.set_node_state(address, node, "draining", timeout_s=timeout_s)
     if admin is None:
@@ -366,12 +367,12 @@ def undrain(address: str, node: str, timeout_s: float) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_timeout
 def remove(address: str, node: str, yes: bool, timeout_s: float) -> None:
-    """Count NODE of the cluster at ADDRESS out: it is lost, or drained and stopped.
+    """Remove NODE from the cluster at ADDRESS: it is lost, or drained and stopped.
 
-    The others copy what it held from the replicas that are left, at once.
+    The other nodes at once copy its data from the remaining replicas.
     """
     if not yes:
-        confirm(f"count {node} out? What only it holds is lost to the cluster")
+        confirm(f"remove {node}? Data that only this node holds is lost to the cluster")
     _ffrecord.set_node_state(address, node, "out", timeout_s=timeout_s)
     click.echo(f"{node} is out")
 
@@ -386,12 +387,13 @@ def remove(address: str, node: str, yes: bool, timeout_s: float) -> None:
     type=click.IntRange(0),
     default=600,
     show_default=True,
-    help="Seconds for which a node is down before the others copy what it holds.",
+    help="Seconds after which the others copy the data of a node that is down.",
 )
 def local(folder: pathlib.Path, node_count: int, replicas: int, repair_after_s: int) -> None:
     """Run a cluster on this machine, with its data in FOLDER, until Ctrl-C.
 
-    An etcd and --nodes daemons, on loopback. The same FOLDER brings the same cluster back.
+    Starts one etcd and --nodes daemons on loopback. To restart the same cluster, give the same
+    FOLDER.
     """
     running = LocalCluster(folder, node_count, replicas, repair_after_s=repair_after_s)
     with running:

@@ -34,7 +34,7 @@ _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 def backup(address: str, file: pathlib.Path, timeout_s: float) -> None:
     """Save the metadata of the cluster at ADDRESS to FILE.
 
-    All of it as it is at one moment. FILE is replaced at the end, or stays as it is.
+    The backup is consistent. FILE is replaced only once the backup is complete.
     """
     revision, keys = _ffrecord.read_metadata(address, timeout_s=timeout_s)
     write_backup(file, revision, keys)
@@ -48,10 +48,10 @@ def backup(address: str, file: pathlib.Path, timeout_s: float) -> None:
 @_yes
 @_timeout
 def restore(address: str, file: pathlib.Path, yes: bool, timeout_s: float) -> None:
-    """Put the backup FILE into the empty etcd of the cluster of the daemon at ADDRESS.
+    """Restore the backup FILE into the empty etcd of the cluster at ADDRESS.
 
-    Afterwards the cluster serves again, and removes no data until `ffrecord cluster confirm`.
-    `ffrecord cluster rebuild` publishes again the names that are newer than the backup.
+    Afterwards the cluster serves again, but removes no data until `ffrecord cluster confirm`.
+    To publish again the names that are newer than the backup, run `ffrecord cluster rebuild`.
     """
     number, keys = read_backup(file)
     if not yes:
@@ -69,18 +69,18 @@ def restore(address: str, file: pathlib.Path, yes: bool, timeout_s: float) -> No
 @click.option(
     "--remove-returned",
     is_flag=True,
-    help="Remove names that had been removed and are there again. Their data is kept.",
+    help="Remove names that were removed before and have returned. Their data is kept.",
 )
 @_timeout
 @_as_json
 def rebuild(
     address: str, dry_run: bool, remove_returned: bool, timeout_s: float, as_json: bool
 ) -> None:
-    """Publish again what the nodes of the cluster at ADDRESS know and its metadata lacks.
+    """Publish again the names that the nodes of the cluster at ADDRESS know and etcd lacks.
 
-    After etcd was lost, restored from a backup, or put back to an older snapshot. Every node keeps
-    all names on its disks; those of the node that has seen most count. An etcd that has nothing of
-    the cluster is filled first. Nothing is removed before `ffrecord cluster confirm`.
+    Use it after etcd was lost, restored from a backup, or put back to an older snapshot. Every node
+    keeps all names on its disks; `rebuild` uses those of the node that has seen most. It also fills
+    an etcd that has no data of the cluster. Nodes remove no data before `ffrecord cluster confirm`.
     """
     work = "rebuild and remove" if remove_returned else "rebuild"
     found = json.loads(
@@ -94,10 +94,10 @@ def rebuild(
 @_yes
 @_timeout
 def confirm(address: str, yes: bool, timeout_s: float) -> None:
-    """Let the nodes of the cluster at ADDRESS remove data again, by its metadata as it is now.
+    """Let the nodes of the cluster at ADDRESS remove data again, after `rebuild`.
 
-    Lists what the metadata, put back to an older state, lacks of what nodes have known. Names that
-    are lost stay so, and their data may be removed.
+    First lists the names that the nodes know and etcd still lacks. These names are then lost, and
+    their data may be removed.
     """
     found = json.loads(_ffrecord.work_on_metadata(address, "compare", timeout_s=timeout_s))
     click.echo("\n".join(describe(found)))

@@ -55,7 +55,7 @@ def repair(
     """
     ask = _asker(admins, timeout_s, token_file)
     if plan:
-        show_plan(ask("/plan?down=lost")[0], as_json)
+        show_plan(ask("/plan?down=lost")[0], ask(""), as_json)
         return
     _follow(ask, unrepaired, wait_s, as_json, "every extent has its replicas")
 
@@ -87,7 +87,7 @@ def rebalance(
         raise click.UsageError("--without needs --plan; to move data, `ffrecord cluster drain`")
     if plan:
         query = urllib.parse.urlencode([("without", node) for node in without])
-        show_plan(ask(f"/plan?{query}")[0], as_json)
+        show_plan(ask(f"/plan?{query}")[0], ask(""), as_json)
         return
     _follow(ask, unbalanced, wait_s, as_json, "each node has its share")
 
@@ -134,9 +134,31 @@ def _uncopied(facts: Facts) -> list[str]:
     if facts["unheld"]:
         lines.append(f"{facts['unheld']} extents of {facts['node']} are on no node that answers")
     if facts["refused"]:
-        lines.append(f"{facts['node']} has no room for {facts['refused']} extents")
+        lines.append(
+            f"{facts['node']} has no room for {facts['refused']} extents{show_room(facts)}"
+        )
     if facts["moving"]:
         lines.append("nodes copy what the new slot map gives them")
+    return lines
+
+
+def show_room(facts: Facts) -> str:
+    """How much more a node copies; daemons of earlier versions do not tell."""
+    if "room_bytes" not in facts:
+        return ""
+    return (
+        f": repair may take {show_size(facts['room_bytes'])} more of its disks, and leaves"
+        f" {show_size(facts['kept_bytes'])} free"
+    )
+
+
+def short_of_room(moves: list[Facts], nodes: list[Facts]) -> list[str]:
+    """Which of the nodes that were asked have no room for what a change gives them."""
+    lines = []
+    for facts in nodes:
+        wanted = sum(move["bytes"] for move in moves if move["to"] == facts["node"])
+        if wanted > facts.get("room_bytes", wanted):
+            lines.append(f"{facts['node']} has no room for {show_size(wanted)}{show_room(facts)}")
     return lines
 
 
@@ -185,17 +207,26 @@ def _follow(
         raise DeadlineExceeded(f"not done after {wait_s:g} s: {left[0]}")
 
 
-def show_plan(facts: Facts, as_json: bool) -> None:
-    """Print what a change would copy."""
-    if as_json:
-        click.echo(json.dumps(facts))
-        return
+def _source(move: Facts) -> str:
+    """Where a move comes from; daemons of earlier versions do not tell of stripes."""
+    if move["from"]:
+        return str(move["from"])
+    members = move.get("members", 0)
+    return f"computed from {members} members" if members else "no node that is up"
+
+
+def show_plan(facts: Facts, nodes: list[Facts], as_json: bool) -> None:
+    """Print what a change would copy, and which of `nodes` have no room for it."""
     moves = facts["moves"]
+    short = short_of_room(moves, nodes)
+    if as_json:
+        click.echo(json.dumps({**facts, "short_of_room": short}))
+        return
     if moves:
-        click.echo(f"{'from':<20} {'to':<20} {'extents':>9} {'bytes':>10}")
+        click.echo(f"{'from':<24} {'to':<20} {'extents':>9} {'bytes':>10}")
     for move in moves:
         click.echo(
-            f"{move['from'] or 'no node that is up':<20} {move['to']:<20} {move['extents']:>9}"
+            f"{_source(move):<24} {move['to']:<20} {move['extents']:>9}"
             f" {show_size(move['bytes']):>10}"
         )
     extents, bytes_ = (sum(move[key] for move in moves) for key in ("extents", "bytes"))
@@ -205,3 +236,5 @@ def show_plan(facts: Facts, as_json: bool) -> None:
     )
     if facts["too_few_domains"]:
         click.echo("there would be fewer failure domains than nodes for each slot")
+    if short:
+        click.echo("\n".join(short))

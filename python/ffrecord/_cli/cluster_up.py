@@ -35,8 +35,8 @@ _ssh_config = click.option(
 def up(file: pathlib.Path, dry_run: bool, options: str, ssh_config: str, timeout_s: float) -> None:
     """Bring a cluster up on the hosts in a file, over ssh, with systemd.
 
-    It checks all hosts first and changes nothing if one is not as it should be. Run it again to
-    continue after an error, to add hosts, or to change settings: it does what is left to do.
+    It checks all hosts first, and changes nothing if a check fails. Run it again to continue after
+    an error, to add hosts, or to change settings: it does only what is left to do.
     """
     cluster = read_hosts_file(file)
     hosts = _connect(cluster, ssh_config)

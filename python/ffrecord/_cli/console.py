@@ -1,21 +1,25 @@
 """The code that both commands share: exit codes, messages, and the progress bar."""
 
+import errno
 import io
 import os
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import click
 
+from ffrecord._cli.text import safe_lines
 from ffrecord._cli.units import show_size
 from ffrecord.errors import CorruptionError
 
 EXIT_DECLINED = 1
 EXIT_USAGE, EXIT_DAMAGE, EXIT_ENVIRONMENT, EXIT_INTERRUPTED = 2, 3, 4, 130
 
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Between two lines of progress off a terminal.
 _INTERVAL_S = 10.0
 
@@ -26,10 +30,12 @@ def run(command: click.Command) -> int:
     """Run a command line; return the exit code. The only place that catches."""
     _show_any_name()
     try:
-        with _quiet_if_closed():
+        with _quiet_if_closed(), _warnings_said():
             return command.main(standalone_mode=False) or 0
     except click.ClickException as error:
-        error.show()
+        text = io.StringIO()
+        error.show(file=text)
+        _print(safe_lines(text.getvalue().rstrip("\n")))
         return EXIT_USAGE
     except SystemExit as end:
         # click's, once it has completed a line for a shell; or when nobody reads standard output
@@ -43,6 +49,7 @@ def run(command: click.Command) -> int:
         return EXIT_DAMAGE
     except OSError as error:
         say(f"failed: {_reason(error)}")
+        _drop_output()
         return EXIT_ENVIRONMENT
     except ImportError as error:
         say(f"failed: {error}")
@@ -56,6 +63,17 @@ def run(command: click.Command) -> int:
     except RecursionError:
         say("wrong: JSON or text in the input is nested more deeply than Python can read")
         return EXIT_USAGE
+    except RuntimeError as error:
+        say(f"failed: {error}")  # Such as "can't start new thread", or another rank's error.
+        return EXIT_ENVIRONMENT
+
+
+@contextmanager
+def _warnings_said() -> Iterator[None]:
+    """Show warnings of the library as messages, not as lines of its source."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
+        yield
 
 
 @contextmanager
@@ -107,9 +125,10 @@ def confirm(question: str) -> None:
 def say(message: str) -> None:
     """Print for people, on stderr; red on a terminal with colour.
 
-    If stderr cannot be written to, the exit code still tells.
+    Names of strangers in it cannot steer a terminal. If stderr cannot be written to, the exit code
+    still tells.
     """
-    _print(message, "red" if _has_colour() else None)
+    _print(safe_lines(message), "red" if _has_colour() else None)
 
 
 def _print(message: str, colour: str | None = None) -> None:
@@ -198,10 +217,23 @@ def _has_colour() -> bool:
     return _is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def _drop_output() -> None:
+    """Let what cannot be printed go nowhere: Python would try again and exit with 120."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
 def _reason(error: OSError) -> str:
     """The message without Python's `[Errno 2]`, and with the file if Python knows it."""
     text = error.strerror or str(error)
     name = error.filename
+    if name is None and error.errno in _NO_SPACE and text == os.strerror(error.errno):
+        return f"standard output: {text}"  # All other files are named where they are written.
     return (
         text
         if name is None

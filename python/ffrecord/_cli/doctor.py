@@ -8,10 +8,12 @@ import re
 import resource
 import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 from ffrecord import _ffrecord
 from ffrecord._cli.features import absences
+from ffrecord._cli.limits import limits
 from ffrecord._cli.tls import examine_tls
 from ffrecord._cli.units import show_size
 from ffrecord._locations import STORES, is_file_system
@@ -45,6 +47,7 @@ def examine(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     memory = shutil.disk_usage("/dev/shm") if os.path.isdir("/dev/shm") else None
+    group = limits()
     facts: dict[str, Any] = {
         "ffrecord": _version("ffrecord"),
         "python": platform.python_version(),
@@ -52,6 +55,8 @@ def examine(
         "torch": _version("torch"),
         "kernel": platform.release(),
         "cpus": len(os.sched_getaffinity(0)),
+        "cpu_limit": group.cpus,
+        "memory_limit_bytes": group.memory_bytes,
         "start_method": multiprocessing.get_start_method(allow_none=True) or "default",
         "io_engine": engine,
         "io_engine_reason": reason,
@@ -76,18 +81,43 @@ def examine(
         found, trouble = examine_tls(folder)
         facts |= found
         advice += trouble
-    if engine != "io_uring" and "this build has no" in reason:
-        advice.append(f"reads use a pool of threads, because {reason}")
-    elif engine != "io_uring":
-        advice.append(
-            "io_uring is not available, so reads use a pool of threads; in a container, allow the "
-            "calls io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile"
-        )
+    if engine != "io_uring":
+        advice.append(advice_on_threads(reason))
     if soft < _DESCRIPTORS_ENOUGH:
-        advice.append(f"at most {soft} files can be open at once: run ulimit -n {max(soft, hard)}")
+        advice.append(advice_on_files(soft, hard))
     if facts["torch"] is None:
         advice.append("torch is not installed, and ffrecord.torch needs it: run pip install torch")
     return {**facts, "advice": advice}
+
+
+def advice_on_threads(
+    reason: str, setting: Path = Path("/proc/sys/kernel/io_uring_disabled")
+) -> str:
+    """How to get io_uring, by the reason that it is not available and the kernel's setting."""
+    threads = f"reads use a pool of threads, because {reason}"
+    disabled = setting.read_text().strip() if setting.exists() else "0"
+    if "this build has no" in reason:
+        return threads
+    if disabled != "0":
+        return f"{threads}; run sysctl kernel.io_uring_disabled=0, which is {disabled}"
+    if "not permitted" in reason or "not implemented" in reason:
+        return (
+            f"{threads}; in a container, allow the calls io_uring_setup, io_uring_enter and "
+            "io_uring_register in its seccomp profile"
+        )
+    return threads
+
+
+def advice_on_files(soft: int, hard: int) -> str:
+    """How to get more descriptors than `soft`; the user may have `hard` of them."""
+    if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS_ENOUGH:
+        how = (
+            f"the hard limit is {hard}: root raises it, in /etc/security/limits.conf, with "
+            "LimitNOFILE= of a service, or with --ulimit nofile= of a container"
+        )
+    else:
+        how = f"run ulimit -n {_DESCRIPTORS_ENOUGH if hard == resource.RLIM_INFINITY else hard}"
+    return f"at most {soft} files can be open at once: {how}"
 
 
 def _examine_store(address: str, timeout_s: float) -> dict[str, Any]:
@@ -158,8 +188,10 @@ def show_findings(findings: dict[str, Any]) -> str:
     """For people: one fact per line, then the advice."""
     lines = []
     for name, value in findings.items():
-        if name.endswith("_bytes"):
-            value = "unlimited" if value is None else show_size(value)
+        if value is None and "_limit" in name:
+            value = "unlimited"
+        elif name.endswith("_bytes"):
+            value = show_size(value)
         if name == "features":
             lines += [f"feature {each:<22}{why or 'present'}" for each, why in value.items()]
         elif name != "advice":

@@ -20,7 +20,9 @@ from ffrecord._cli.config import config
 from ffrecord._cli.console import EXIT_DAMAGE, Panel, confirm, progress_bar, run
 from ffrecord._cli.doctor import examine, examine_rdma, show_findings, show_rdma
 from ffrecord._cli.net import net
-from ffrecord._cli.units import Name, Number, Size, Target, Timeout, show_size
+from ffrecord._cli.options import json_option, timeout_option
+from ffrecord._cli.text import safe_lines, shown
+from ffrecord._cli.units import Name, Number, Size, Target, show_size
 from ffrecord._tokens import make_token, read_key
 
 # Imported on use: they would take a tenth of every start.
@@ -58,12 +60,14 @@ def cli() -> None:
     """Inspect, verify and publish training data in record files."""
 
 
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_as_json = json_option()
+# A name is never cut: Linux has no longer paths.
+_PATH_MAX = 4096
 
 
 @cli.command()
 @click.argument("where", nargs=-1, required=True, type=click.Path())
-@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
+@timeout_option()
 @_as_json
 def inspect(where: tuple[str, ...], timeout_s: float, as_json: bool) -> None:
     """Describe the record files at WHERE: files, folders, globs, or ffrecord://HOST/NAME."""
@@ -86,21 +90,22 @@ def _describe(facts: dict[str, Any]) -> list[str]:
     ]
     schema = facts["schema"] or {"(bytes)": "no schema"}
     lines += [
-        f"{'schema' if number == 0 else '':<13}{name}: {spelling}"
+        f"{'schema' if number == 0 else '':<13}{shown(name)}: {spelling}"
         for number, (name, spelling) in enumerate(schema.items())
     ]
     lines += [f"{'format':<8}{'records':>12}{'size':>12}  file"]
     for file in facts["files"]:
         count, size = file["record_count"], show_size(file["size_bytes"])
-        lines.append(f"v{file['format_version']:<7}{count:>12}{size:>12}  {file['name']}")
-        lines += [f"{'':<8}warning: {warning}" for warning in file["warnings"]]
+        name = shown(file["name"], _PATH_MAX)
+        lines.append(f"v{file['format_version']:<7}{count:>12}{size:>12}  {name}")
+        lines += [f"{'':<8}warning: {shown(text, _PATH_MAX)}" for text in file["warnings"]]
     return lines
 
 
 @cli.command()
 @click.argument("where", nargs=-1, required=True, type=click.Path())
-@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
-@_as_json
+@timeout_option()
+@json_option("Print a JSON array with an object for each file.")
 def verify(where: tuple[str, ...], timeout_s: float, as_json: bool) -> None:
     """Verify every byte of WHERE; exit with status 3 if any is damaged."""
     with progress_bar("verifying") as show:
@@ -116,14 +121,16 @@ def verify(where: tuple[str, ...], timeout_s: float, as_json: bool) -> None:
 
 def _verdict(report: ffrecord.FileReport) -> list[str]:
     """One line for a good file; for a bad one, one for each problem before it."""
-    lines = [f"{report.name}: {problem}" for problem in report.problems]
+    name = shown(report.name, _PATH_MAX)
+    problems = [problem.removeprefix(f"{report.name}: ") for problem in report.problems]
+    lines = [f"{name}: {shown(problem, _PATH_MAX)}" for problem in problems]
     if report.problem_count > len(report.problems):
-        lines.append(f"{report.name}: and {report.problem_count - len(report.problems)} more")
+        lines.append(f"{name}: and {report.problem_count - len(report.problems)} more")
     verdict = "good"
     if report.problem_count:
         verdict = f"{report.problem_count} problems, {report.bad_record_count} damaged records"
     size = show_size(report.size_bytes)
-    return [*lines, f"{report.name}: {report.record_count} records, {size}: {verdict}"]
+    return [*lines, f"{name}: {report.record_count} records, {size}: {verdict}"]
 
 
 @cli.command()
@@ -142,7 +149,7 @@ def repair(source: str, destination: str, replace: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report)))
     else:
-        click.echo("\n".join(_account(report)))
+        click.echo(safe_lines("\n".join(_account(report))))
     if not report.lost_nothing:
         raise click.exceptions.Exit(EXIT_DAMAGE)
 
@@ -178,9 +185,9 @@ def _account(report: ffrecord.RepairReport) -> list[str]:
     metavar="CLASS",
     default="replicas",
     show_default=True,
-    help="For a cluster. r1, r2, r3: so many replicas; replicas: as many as the cluster has. "
-    "ec:4+2: an erasure code, of which any 2 nodes may be lost. origin: leave FILES where they "
-    "are, s3://BUCKET/KEY or in a folder that all nodes share; the nodes fetch and cache them.",
+    help="How a cluster stores FILES. replicas: as its setting says. r1, r2, r3: 1, 2, 3 replicas. "
+    "ec:4+2: an erasure code that survives the loss of any 2 nodes. origin: the nodes fetch and "
+    "cache FILES from where they are: s3://BUCKET/KEY, or a folder that all nodes share.",
 )
 @click.option(
     "--copy-to",
@@ -188,7 +195,7 @@ def _account(report: ffrecord.RepairReport) -> list[str]:
     help="With --durability origin: copy local FILES to PLACE first, s3://BUCKET/PREFIX or a "
     "folder. Replaces nothing there; rerun a failed command to resume it.",
 )
-@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
+@timeout_option()
 @_as_json
 def publish(
     files: tuple[str, ...],
@@ -218,7 +225,7 @@ def publish(
 @cli.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.argument("target", type=Target())
-@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
+@timeout_option()
 @_as_json
 def push(files: tuple[str, ...], target: str, timeout_s: float, as_json: bool) -> None:
     """Upload sealed FILES as one dataset to TARGET, such as s3://BUCKET/NAME.
@@ -233,7 +240,7 @@ def push(files: tuple[str, ...], target: str, timeout_s: float, as_json: bool) -
 @cli.command()
 @click.argument("target", type=Target())
 @click.argument("folder", type=click.Path(file_okay=False))
-@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
+@timeout_option()
 @_as_json
 def pull(target: str, folder: str, timeout_s: float, as_json: bool) -> None:
     """Download the dataset at TARGET, made by `push`, to FOLDER; existing files stay."""
@@ -250,7 +257,7 @@ def pull(target: str, folder: str, timeout_s: float, as_json: bool) -> None:
     "--keep", type=Size(0), default=0, show_default=True, help="Files of this size stay: 100GiB."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
-@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
+@timeout_option()
 @_as_json
 def evict(
     folder: str, target: str, keep: int, dry_run: bool, timeout_s: float, as_json: bool
@@ -269,8 +276,8 @@ def evict(
 
 @cli.command(name="list")
 @click.argument("address", type=Name(), default="ffrecord://localhost/")
-@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
-@_as_json
+@timeout_option()
+@json_option("Print a JSON array with an object for each dataset.")
 def list_(address: str, timeout_s: float, as_json: bool) -> None:
     """List the datasets of the daemon at ADDRESS."""
     published = ffrecord.list_published(address, timeout_s=timeout_s)
@@ -279,14 +286,15 @@ def list_(address: str, timeout_s: float, as_json: bool) -> None:
         return
     for dataset in published:
         size = show_size(dataset.size_bytes)
-        click.echo(f"{size:>10}  {dataset.file_count:>6} files  {dataset.name}")
+        name = shown(dataset.name, _PATH_MAX)
+        click.echo(f"{size:>10}  {dataset.file_count:>6} files  {name}")
 
 
 @cli.command()
 @click.argument("address", type=Name())
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
-@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
+@timeout_option()
 @_as_json
 def remove(address: str, yes: bool, dry_run: bool, timeout_s: float, as_json: bool) -> None:
     """Remove the dataset ADDRESS from its daemon."""
@@ -306,7 +314,13 @@ def remove(address: str, yes: bool, dry_run: bool, timeout_s: float, as_json: bo
 @click.argument("keys", type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path))
 @click.option("--prefix", default="", help="Only names with this prefix; end it with /.")
 @click.option("--rights", default="read", show_default=True, help="Any of read,write,delete,admin.")
-@click.option("--hours", type=Number(0, 24 * 366), default=12.0, show_default=True)
+@click.option(
+    "--hours",
+    type=Number(0, 24 * 366, min_open=True),
+    default=12.0,
+    show_default=True,
+    help="Hours until it expires.",
+)
 @click.option("--client", default="", help="The name of the client in the daemon's log.")
 @_as_json
 def token(
@@ -330,7 +344,7 @@ def token(
 
 @cli.command()
 @click.argument("address", type=Name(), required=False)
-@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
+@timeout_option()
 @click.option(
     "--tls",
     "tls_folder",
@@ -360,22 +374,29 @@ _admin_token = click.option(
 
 @cli.command()
 @_admin_address
-@click.option("--timeout", "timeout_s", type=Timeout(), default=10.0, show_default=True)
+@timeout_option(10.0, "Time limit in seconds of each request to the admin port.")
 @_admin_token
 @_as_json
 def status(address: str, timeout_s: float, token_file: str | None, as_json: bool) -> None:
     """Show the state of the daemon whose admin port is at ADDRESS."""
     facts = status_of(fetch(address, timeout_s, token_file))
-    click.echo(json.dumps(facts) if as_json else show_status(facts))
+    click.echo(json.dumps(facts) if as_json else safe_lines(show_status(facts)))
 
 
 @cli.command()
 @_admin_address
-@click.option("--interval", "interval_s", type=Number(0.1, 3600), default=1.0, show_default=True)
+@click.option(
+    "--interval",
+    "interval_s",
+    type=Number(0.1, 3600),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two updates.",
+)
 @click.option("--count", type=click.IntRange(1), help="Number of updates; until Ctrl-C by default.")
-@click.option("--timeout", "timeout_s", type=Timeout(), default=10.0, show_default=True)
+@timeout_option(10.0, "Time limit in seconds of each request to the admin port.")
 @_admin_token
-@_as_json
+@json_option("Print a JSON object for each update, one a line.")
 def top(
     address: str,
     interval_s: float,

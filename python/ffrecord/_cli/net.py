@@ -4,7 +4,6 @@ import dataclasses
 import datetime
 import json
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -24,7 +23,14 @@ def net() -> None:
 
 
 @net.command()
-@click.option("--size", "size_bytes", type=Size(), default="8MiB", help="Size of the arrays.")
+@click.option(
+    "--size",
+    "size_bytes",
+    type=Size(),
+    default="8MiB",
+    show_default=True,
+    help="Size of the arrays.",
+)
 @click.option(
     "--repeats", type=click.IntRange(1), default=5, help="Repetitions; the median counts."
 )
@@ -60,7 +66,7 @@ def check(
     finally:
         dist.destroy_process_group()
     if report.slow or report.wrong:
-        sys.exit(EXIT_DAMAGE)
+        raise click.exceptions.Exit(EXIT_DAMAGE)
 
 
 def _shown(report: "Report") -> str:

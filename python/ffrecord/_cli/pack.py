@@ -8,6 +8,8 @@ import time
 import click
 
 from ffrecord._cli.console import progress_bar, run
+from ffrecord._cli.options import PART_BYTES, check_parts
+from ffrecord._cli.text import shown
 from ffrecord._cli.units import Size, show_size
 from ffrecord.pack import DICTIONARY_BYTES, PackSummary, SourceOptions, open_source, pack
 
@@ -29,9 +31,8 @@ _CLASSES_SHOWN_MAX = 30
 @click.option(
     "--part-size",
     type=Size(),
-    default="1GiB",
-    show_default=True,
-    help="Size of each part of a folder.",
+    metavar="SIZE",
+    help="Size of each part of a folder, 1GiB by default.",
 )
 @click.option("--overwrite", "replace", is_flag=True, help="Replace DESTINATION if it exists.")
 @click.option("--follow-links", is_flag=True, help="Follow symbolic links.")
@@ -57,7 +58,7 @@ def command(
     destination: str,
     compress: bool,
     dictionary: int | None,
-    part_size: int,
+    part_size: int | None,
     replace: bool,
     follow_links: bool,
     include: tuple[str, ...],
@@ -76,6 +77,7 @@ def command(
     TFRecords, Parquet, record files. DESTINATION is one file if it ends in .ffr, else a folder of
     parts. DESTINATION appears only once it is complete.
     """
+    check_parts(destination, part_size)
     begin = time.monotonic()
     with progress_bar("packing") as show:
         samples = open_source(
@@ -95,7 +97,7 @@ def command(
             destination,
             compress=compress,
             dictionary_bytes=dictionary or 0,
-            part_size_bytes=part_size,
+            part_size_bytes=part_size or PART_BYTES,
             replace=replace,
             key=key,
             progress=None if show is None else lambda done: show(done, samples.size_bytes),
@@ -118,10 +120,10 @@ def _line(destination: str, summary: PackSummary, seconds: float) -> str:
     for what, count in summary.skipped.items():
         line += f"; skipped {count} {what}"
     if summary.classes:
-        shown = [f"{i} {name}" for i, name in enumerate(summary.classes[:_CLASSES_SHOWN_MAX])]
+        names = [f"{i} {name}" for i, name in enumerate(summary.classes[:_CLASSES_SHOWN_MAX])]
         more = ", ..." if len(summary.classes) > _CLASSES_SHOWN_MAX else ""
-        line += f"; {len(summary.classes)} classes: {', '.join(shown)}{more}"
-    return line
+        line += f"; {len(summary.classes)} classes: {', '.join(names)}{more}"
+    return shown(line, len(line))
 
 
 def main() -> int:

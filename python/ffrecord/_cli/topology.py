@@ -121,6 +121,7 @@ _algorithm = click.option(
     type=click.Choice(list(topo.ALGORITHMS)),
     default="halving-doubling",
     show_default=True,
+    help="Algorithm of the all-reduce.",
 )
 _size = _number("--mib", 100.0, "Size of the all-reduce, in MiB.")
 _seed = click.option("--seed", default=0, show_default=True, help="Seed of hashes and searches.")

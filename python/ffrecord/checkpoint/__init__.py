@@ -186,8 +186,8 @@ def async_save(
 
     Returns:
         The save. A failure on any rank fails its `result` on every rank, and `ffrecord.checkpoint`
-        logs it at once. If the program does not ask for the result, the next save raises it, and so
-        does `close`; at the exit of the interpreter it becomes an exit status of 1.
+        logs it at once. If the program does not call `result`, the next save and `close` raise the
+        error; at the exit of the interpreter it becomes an exit status of 1.
 
     Raises:
         FailedSaveError: an earlier save has failed, and the program has not asked for its result.
@@ -216,7 +216,7 @@ def close() -> None:
 
 
 def latest(target: Target, *, timeout_s: float = 30.0) -> Commit | None:
-    """Return the newest checkpoint that is whole, the one that `load` would take, or None."""
+    """Return the newest complete checkpoint, the one that `load` would load, or None."""
     try:
         reader = _ffrecord.CheckpointReader(target, None, timeout_s)
     except FileNotFoundError:
@@ -266,13 +266,13 @@ def prune(
 ) -> _list[Commit]:
     """Remove old checkpoints, oldest first; return those removed.
 
-    Only whole checkpoints count: every manifest verifies, every segment exists with its size. Steps
-    newer than the last whole one stay, whole or not, so the last one that can be loaded is never
+    Only complete checkpoints count: every manifest verifies, every segment exists with its size.
+    Steps newer than the last complete one stay, so the last one that can be loaded is never
     removed. Call it on one rank.
 
     Args:
         target: as for `save`.
-        keep_last: how many of the newest whole checkpoints to keep, 1 or more.
+        keep_last: how many of the newest complete checkpoints to keep, 1 or more.
         keep_every: also keep steps that are multiples of this.
         verify: read every byte of those that are to count before anything is removed.
         dry_run: remove nothing, and return what would be removed.

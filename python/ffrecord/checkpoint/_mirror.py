@@ -28,17 +28,17 @@ def copy(
     """Copy a committed checkpoint unchanged, from any target to any other.
 
     It becomes visible there when it is complete. Files that an earlier copy sent, even one that
-    failed or was killed, are not sent again; a checkpoint that exists there already is left alone.
+    failed or was killed, are not sent again; an existing copy of the checkpoint is not changed.
 
     Args:
         source: a target of any kind, its steps compressed or not.
         target: where the copy goes.
         step: the step to copy; the newest by default.
-        compress: keep its tensors compressed at `target`, byte planes of their elements by zstd,
-            every part on its own. Saves, for example, a seventh of float32 weights and three
+        compress: store the tensors compressed at `target`: byte planes of their elements with zstd,
+            in independent parts. Saves, for example, a seventh of float32 weights and three
             tenths of bfloat16, but loads take longer. Loads and copies from there return the same
-            data. Meanwhile takes the space of one segment, that is of a rank's share, below TMPDIR
-            or /var/tmp.
+            data. The copy uses temporary space for one segment, which is a rank's shard, below
+            TMPDIR or /var/tmp.
         timeout_s: for each call, its retries included.
 
     Raises:
@@ -81,7 +81,7 @@ class Mirror(Copying[list[Commit]]):
             target: where checkpoints are saved: a folder, `ffrecord://host[:port]/run`, or a
                 replicated target.
             remote: where they are copied to: `s3://bucket/run`.
-            keep_local: how many of the newest whole checkpoints to keep at `target`, 1 or more,
+            keep_local: how many of the newest complete checkpoints to keep at `target`, 1 or more,
                 after they are copied; all by default. If the target is a folder, `remote` must be a
                 store.
             compress: as for `copy`.

@@ -1,4 +1,4 @@
-"""What checkpoints cost a training process: how long they block it, how far saves have come."""
+"""The cost of checkpoints for a training process: the time blocked, the progress of saves."""
 
 import contextlib
 import dataclasses
@@ -50,6 +50,26 @@ class Report:
     def stalled_fraction(self) -> float:
         """The share of the time that training spent in saves: 0 is best."""
         return self.stall_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    def figures(self, prefix: str = "checkpoint/") -> dict[str, float]:
+        """Return all of it in one flat dict of numbers, for MLflow, W&B, TensorBoard.
+
+        The names are stable; metrics.md lists them.
+
+        Args:
+            prefix: what all names begin with.
+        """
+        numbers = {
+            "elapsed_s": self.elapsed_s,
+            "stall_s": self.stall_s,
+            "stalled_fraction": self.stalled_fraction,
+            "saves": self.saves,
+            "failures": self.failures,
+            "running": len(self.running),
+            "done_bytes": sum(save.done_bytes for save in self.running),
+            "total_bytes": sum(save.total_bytes for save in self.running),
+        }
+        return {f"{prefix}{name}": float(value) for name, value in numbers.items()}
 
 
 class Save:

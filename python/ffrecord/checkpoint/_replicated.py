@@ -14,14 +14,14 @@ def replicated_target(places: Sequence[Target]) -> str:
         ckpt.async_save(target, step, state, group=group)
         ckpt.load(target, state, group=group)        # Also when one of the nodes is gone.
 
-    Rank r writes its part to place r, counted round, and a copy to the next different place; a
-    checkpoint is committed when both are durable, for all ranks. Give one place per rank, in the
-    order of the ranks, and each rank writes to its own node's daemon and to a neighbour's. A daemon
-    whose folder is in memory (tmpfs) keeps its copies in memory; `Mirror` copies them further.
+    Rank r writes its shard to place r, modulo the number of places, and a copy to the next
+    different place; a checkpoint is committed when both are durable, for all ranks. If you give one
+    place per rank, in the order of the ranks, each rank writes to its own node's daemon and to a
+    neighbour's. A daemon whose folder is in memory (tmpfs) keeps its copies in memory; `Mirror`
+    copies them further.
 
-    A save needs every place. A load needs one copy of each part: places may come in any order, and
-    places that are gone may be named or left out. If one copy is lost or damaged, the other is
-    read.
+    A save needs every place. A load needs one copy of each shard: places may come in any order, and
+    lost places may be named or left out. If one copy is lost or damaged, the other is read.
 
     Args:
         places: targets as for `save`; at least two different ones. A place may occur several times.

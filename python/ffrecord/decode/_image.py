@@ -67,16 +67,16 @@ class Image(Decoder):
         Args:
             size: of every decoded picture, (height, width); an int is both. None: each keeps its
                 own size.
-            crop: the part to show, resized to `size`; None is all of it, stretched.
+            crop: the part to keep, resized to `size`; None keeps the whole picture, stretched.
             flip: probability of a mirror image, left to right.
             channels: 3 is RGB, 1 is grey; pictures are converted. Alpha is dropped.
             dtype: "uint8", or floats: (value / 255 - mean) / std.
             layout: "NHWC", or "NCHW" as torch's convolutions take it.
             mean: for floats; one number, or one for each channel.
             std: likewise.
-            orient: turn JPEGs by their EXIF. Pillow and torchvision do so only on request.
+            orient: rotate JPEGs by their EXIF. Pillow and torchvision do so only on request.
             max_pixels: a larger picture counts as corrupt; nothing is allocated for it.
-            threads: at most so many for one batch; by default one in a worker process, else one per
+            threads: limit for one batch; by default one in a worker process, else one per
                 processor. Except for the caller's, they come from one pool per process.
 
         Raises:

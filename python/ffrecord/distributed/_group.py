@@ -91,7 +91,7 @@ class Group(Closing):
             timeout_s: time limit for joining, and for an operation in progress in which nothing
                 moves: longer than one rank alone may be busy, for example with an evaluation. By
                 default that of the process group, 30 minutes unless it was set.
-            listen_host: the address of this machine that the other ranks can reach. By default
+            listen_host: the address at which the other ranks can reach this machine. By default
                 loopback if all ranks are on one machine, else the address that leads to
                 MASTER_ADDR.
             chunk_size_bytes: the largest piece of the pipeline, 64 B to 8 MiB; the same on all
@@ -186,7 +186,7 @@ class Group(Closing):
     def reduce_scatter(
         self, buffer: torch.Tensor, op: ReduceOp = "average"
     ) -> torch.futures.Future[torch.Tensor]:
-        """Start to reduce `buffer`, each rank its shard; like `all_reduce`.
+        """Start to reduce `buffer`; each rank gets its shard of the result. Like `all_reduce`.
 
         Args:
             buffer: its size is a multiple of the number of ranks. Rank r of n ends with the result
@@ -200,7 +200,7 @@ class Group(Closing):
         )
 
     def all_gather(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Start to give all ranks all shards of `buffer`; each rank contributes its own.
+        """Start to gather `buffer` on all ranks; each rank contributes its own shard.
 
         Args:
             buffer: of any dtype; its size is a multiple of the number of ranks; rank r of n
@@ -226,7 +226,7 @@ class Group(Closing):
         return self._pump.transfers_since(ended_ns)
 
     def events(self) -> list[Event]:
-        """Events that an operator should know: streams that were lost, and why."""
+        """Events for operators: lost streams, and the reasons."""
         return [Event(at_ns, text) for at_ns, text in self._pump.engine.events()]
 
     def tune(
@@ -244,7 +244,7 @@ class Group(Closing):
             chunk_size_bytes: the pipelined piece, at most that of the group; None: that of the
                 group.
             algorithm: of all-reduces of 64 KiB and more; None: that of the group.
-            streams: use at most so many; None: all.
+            streams: the largest number to use; None: all.
 
         Raises:
             ValueError: the group does not support these settings.

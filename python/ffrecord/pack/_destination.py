@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ffrecord._writer import Writer, WriteSummary
-from ffrecord.pack._new_folder import check_vacant, new_folder
+from ffrecord.pack._new_folder import check_vacant, destination_path, new_folder
 from ffrecord.pack._source import CLASSES, Keyed, Progressed, Sample, Source
 
 # Of what has no length, a number.
@@ -81,11 +81,7 @@ def pack(
         raise ValueError(f"a dictionary has {least} to {most} bytes, not {dictionary_bytes}")
     if part_size_bytes < 1:
         raise ValueError(f"a part has at least one byte, not {part_size_bytes}")
-    if not os.fspath(destination):
-        raise ValueError("the destination's name is empty: is a variable of the shell not set?")
-    path = Path(os.getcwd(), destination)  # The process may go to another folder.
-    if path.name in ("", ".."):
-        path = path.resolve()  # `.` has a name, too.
+    path = destination_path(destination)
     check_vacant(path, replace)
     summary = PackSummary(classes=source.classes)
     samples = _observed(source, progress, None if key is None else _without_key)
@@ -188,6 +184,6 @@ def _size_bytes(value: object) -> int:
         value = value.sample
     if isinstance(value, Mapping):
         return sum(map(_size_bytes, value.values()))
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | memoryview):
         return value.nbytes
     return len(value) if isinstance(value, bytes | str) else _SCALAR_BYTES

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from ffrecord.pack._source import Progressed, Source, SourceOptions, check_text
+from ffrecord.pack._source import Progressed, Source, SourceOptions, check_text, read_named
 
 # Files read at the same time, and read ahead of the writer in all.
 _THREADS = 4
@@ -182,7 +182,7 @@ def _follow(parent: str, subfolders: list[str], through: dict[str, set[str]]) ->
 
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:
-        return file.read()
+        return read_named(file, path)
 
 
 def _raise(error: OSError) -> None:

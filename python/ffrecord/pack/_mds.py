@@ -29,12 +29,15 @@ from ffrecord.pack._source import (
     check_text,
     needed,
     picked,
+    read_named,
 )
 from ffrecord.pack._stream import Stream
 
 T = TypeVar("T")
 
 _INDEX = "index.json"
+# Fed to zstd at a time: so much becomes some MiB at most.
+_FED_BYTES = 1 << 10
 _NUMBERS = {
     "int": "i64",
     **{
@@ -222,10 +225,10 @@ def _count(value: object) -> int:
 def _contents(shard: _Shard) -> bytes:
     """Decompressed if it is compressed; checked before and after."""
     with open(shard.file.path, "rb") as file:
-        data = file.read()
+        data = read_named(file, shard.file.path)
     shard.file.check(data, shard.file.path)
     if shard.packed is not None:
-        data = _decompressed(shard.file.path, shard.compression, data)
+        data = _decompressed(shard.file.path, shard.compression, data, shard.raw.size_bytes)
         shard.raw.check(data, f"{shard.file.path}, decompressed,")
     return data
 
@@ -286,18 +289,24 @@ def _value(where: str, column: _Column, data: bytes) -> Any:  # noqa: ANN401 - o
     return numbers.reshape([int(size) for size in shape.split(",")]) if shape else numbers[0]
 
 
-def _decompressed(path: str, compression: str, data: bytes) -> bytes:
+def _decompressed(path: str, compression: str, data: bytes, size_bytes: int) -> bytes:
+    """The content; what goes far beyond `size_bytes` is not decompressed, which takes memory."""
     form = compression.partition(":")[0]
     if form in ("gz", "bz2"):
-        return Stream(io.BytesIO(data), path).read()
+        return Stream(io.BytesIO(data), path).read(size_bytes + 1)
     if form != "zstd":
         raise ValueError(f"{path} is compressed by {compression}; gz, bz2 and zstd are known")
     zstandard = needed("zstandard", "an MDS shard compressed with zstd")
     decompressor = zstandard.ZstdDecompressor().decompressobj()
+    pieces, found_bytes, fed = [], 0, 0
     try:
-        content = bytes(decompressor.decompress(data))
+        while fed < len(data) and found_bytes <= size_bytes and not decompressor.eof:
+            pieces.append(decompressor.decompress(data[fed : fed + _FED_BYTES]))
+            found_bytes += len(pieces[-1])
+            fed += _FED_BYTES
     except zstandard.ZstdError as error:
         raise CorruptionError(f"{path} cannot be decompressed: {error}") from error
-    if not decompressor.eof or decompressor.unused_data:
+    is_whole = decompressor.eof and not decompressor.unused_data and fed >= len(data)
+    if found_bytes <= size_bytes and not is_whole:
         raise CorruptionError(f"{path} cannot be decompressed: it is truncated, or bytes follow it")
-    return content
+    return b"".join(pieces)

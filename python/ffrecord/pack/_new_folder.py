@@ -23,6 +23,25 @@ _MAKER = "made-by-ffrecord-pack"
 _PARTS = "parts"
 # As tempfile.mkdtemp ends a name.
 _RANDOM = re.compile(r"[a-z0-9_]{8}")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
+
+def destination_path(name: str | os.PathLike[str], what: str = "the destination") -> Path:
+    """The absolute path of a file or folder to be written: the process may go to another folder.
+
+    Raises:
+        ValueError: the name is empty, or is the address of a store or daemon.
+    """
+    text = os.fspath(name)
+    if not text:
+        raise ValueError(f"{what}'s name is empty: is a variable of the shell not set?")
+    if _ADDRESS.match(text):
+        raise ValueError(
+            f"{text} is an address, and {what} must be a local name: write a local file, then "
+            "upload it with 'ffrecord push' or 'ffrecord publish'"
+        )
+    path = Path(os.getcwd(), text)
+    return path.resolve() if path.name in ("", "..") else path  # `.` has a name, too.
 
 
 @contextmanager
@@ -33,18 +52,31 @@ def new_folder(path: Path, replace: bool) -> Iterator[Path]:
         ConflictError: `path` has appeared in the meantime, and may not be replaced.
         OSError: it cannot be made, or not be synced to the disk.
     """
-    prefix = f".{path.name}.partial-"
-    _remove_left_over(path.parent, prefix)
-    partial = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
-    lock = None
-    try:
-        lock = _claim(partial)
+    with partial_folder(path) as partial:
         parts = partial / _PARTS
         parts.mkdir()
         yield parts
         sync(parts)
         _publish(parts, path, replace)
         sync(path.parent)
+
+
+@contextmanager
+def partial_folder(path: Path) -> Iterator[Path]:
+    """A folder beside `path` for what becomes it, removed at the end of the block.
+
+    First removes what killed runs of this host have left for the same `path`.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    prefix = f".{path.name}.partial-"
+    _remove_left_over(path.parent, prefix)
+    partial = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
+    lock = None
+    try:
+        lock = _claim(partial)
+        yield partial
     finally:
         # What is in here now is unfinished, or what was replaced.
         shutil.rmtree(partial, ignore_errors=True)
@@ -99,9 +131,11 @@ def check_vacant(path: Path, replace: bool) -> None:
     Raises:
         ConflictError: it may not; the message says why, and what to do.
         FileNotFoundError: its parent folder does not exist.
+        PermissionError: nothing may be written there.
     """
     if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent} to pack into")
+        raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}; make it first")
+    check_writable(path.parent)
     if not os.path.lexists(path):
         return
     if not replace:
@@ -120,6 +154,17 @@ def check_vacant(path: Path, replace: bool) -> None:
     if (other := _other_than_record_files(path)) is not None:
         message = f"{path} contains other files than *.ffr, such as {other}: not replaced"
         raise ConflictError(errno.EEXIST, message)
+
+
+def check_writable(folder: Path) -> None:
+    """Check that files can be made in a folder, before hours of work for them.
+
+    Raises:
+        PermissionError: they cannot.
+    """
+    if not os.access(folder, os.W_OK | os.X_OK):
+        why = "is read-only, or you may not write to it; choose another"
+        raise PermissionError(errno.EACCES, f"the folder {folder} {why}")
 
 
 def _other_than_record_files(folder: Path) -> str | None:
@@ -156,6 +201,18 @@ def _exchange(one: Path, other: Path) -> None:
     if libc.renameat2(at_fdcwd, bytes(one), at_fdcwd, bytes(other), rename_exchange) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"cannot swap {one} and {other}: {os.strerror(number)}")
+
+
+def sync_contents(folder: Path) -> None:
+    """Sync all that is on the file system of a folder: one call, however many files it has."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if libc.syncfs(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
+    finally:
+        os.close(descriptor)
 
 
 def sync(folder: Path) -> None:

@@ -79,6 +79,7 @@ class RecordFiles(Source):
         done, step = 0, 1
         while done < count:
             batch = self._reader.read(range(first + done, first + min(done + step, count)))
+            batch = batch.stored()
             done += len(batch)
             for sample in batch:
                 if self.schema:

@@ -6,7 +6,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType, ModuleType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
 
 class Keyed(NamedTuple):
@@ -158,6 +158,15 @@ def picked(schema: Mapping[str, str], columns: tuple[str, ...], where: str) -> d
 def is_label(number: int) -> bool:
     """Whether a column of labels can hold it."""
     return -(1 << 63) <= number < 1 << 63
+
+
+def read_named(file: BinaryIO, path: str) -> bytes:
+    """All bytes of a file; an error names it, which those of a disk do not."""
+    try:
+        return file.read()
+    except OSError as error:
+        error.filename = path
+        raise
 
 
 def check_text(name: str, where: str) -> str:

@@ -72,7 +72,7 @@ class Stream(io.RawIOBase):
         """Read the content of `file`, which is at its start; `path` is for messages."""
         self._file = file
         self._path = path
-        self._fed = file.read(_MAGIC_BYTES_MAX)
+        self._fed = self._raw(_MAGIC_BYTES_MAX)
         self._new: Callable[[], Any] = next(
             (new for magic, new in _KINDS if magic.match(self._fed)), _Plain
         )
@@ -138,7 +138,7 @@ class Stream(io.RawIOBase):
                     return b""
                 at_end = False
                 if self._decompressor.needs_input and not self._fed:
-                    self._fed = self._file.read(_PIECE_BYTES)
+                    self._fed = self._raw(_PIECE_BYTES)
                     at_end = not self._fed
                 fed, self._fed = self._fed, b""
                 if not self.is_compressed:
@@ -158,11 +158,19 @@ class Stream(io.RawIOBase):
             raise self._damaged(str(error)) from error
         return b""
 
+    def _raw(self, size: int) -> bytes:
+        """Bytes of the file as they are; an error names it, which those of a disk do not."""
+        try:
+            return self._file.read(size)
+        except OSError as error:
+            error.filename = self._path
+            raise
+
     def _begin_next(self) -> bool:
         """Whether another stream follows; anything but that or padding is damage."""
         rest = self._decompressor.unused_data.lstrip(_PADDING)
         while not rest:
-            if not (piece := self._file.read(_PIECE_BYTES)):
+            if not (piece := self._raw(_PIECE_BYTES)):
                 return False
             rest = piece.lstrip(_PADDING)
         self._decompressor, self._fed = self._new(), rest

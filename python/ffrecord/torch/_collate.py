@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import default_collate, default_convert
 
 from ffrecord._batch import Batch, Values
+from ffrecord._nested import Kind
 from ffrecord._schema import Column
 
 
@@ -68,7 +69,13 @@ def _batch(batch: Batch) -> Any:  # noqa: ANN401 - as decoders make it
     if not batch.columns:
         return list(batch) if batch.format == "bytes" else tensors(batch.whole)
     types = {column.name: column for column in batch.column_types}
-    return {name: _column(batch, types[name]) for name in batch.columns}
+    nested = batch.with_format("torch") if batch.format == "numpy" else batch
+    return {
+        name: _column(batch, types[name])
+        if batch.nested(name) is None or name in batch.decoded
+        else nested[name]
+        for name in batch.columns
+    }
 
 
 def _column(batch: Batch, column: Column) -> Any:  # noqa: ANN401 - as decoders make it
@@ -95,3 +102,18 @@ def tensors(values: Values) -> Any:  # noqa: ANN401 - as the values are
     if values and isinstance(values[0], dict):
         return {key: tensors([value[key] for value in values]) for key in values[0]}
     return list(values)
+
+
+def tensors_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as the values are
+    """Numbers as a tensor, with a tensor of what is there if some may be missing; bytes as tensors.
+
+    Missing bytes and missing text stay None.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        mask = np.ma.getmaskarray(values).reshape(len(values), -1)
+        there = ~mask[:, 0] if mask.shape[1] else np.ones(len(values), np.bool_)
+        numbers = tensor_of(values.data, kind.column(""))
+        return {"values": numbers, "valid": torch.from_numpy(there)}
+    if isinstance(values, np.ndarray):
+        return tensor_of(values, kind.column(""))
+    return [torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in values]

@@ -13,17 +13,27 @@ from typing import Any, Literal
 import torch
 from torch.utils import data
 
-from ffrecord import _ffrecord
 from ffrecord._reader import Reader
 from ffrecord._records import Records
-from ffrecord._stages import STAGES, Stages, numbers_of, since, summed, verdict, write_trace
+from ffrecord._stages import (
+    STAGES,
+    Stages,
+    figures,
+    numbers_of,
+    since,
+    summed,
+    verdict,
+    write_trace,
+)
 from ffrecord._views import Formatted
 from ffrecord.errors import BadArgumentError, ClosedError, DeadlineExceeded
 from ffrecord.torch._collate import collate, convert
 from ffrecord.torch._dataset import Dataset
+from ffrecord.torch._delivery import Delivery, EpochHinter, PlainDelivery
 from ffrecord.torch._frameworks import Accelerated, Share, is_held_back_by
 from ffrecord.torch._handover import CrossingCollate, Placed, Told
 from ffrecord.torch._placing import accelerator, on_device
+from ffrecord.torch._plain_state import PlainPlace, place_of, state_of
 from ffrecord.torch._profiling import profiled
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._steps import Steps, Walk
@@ -130,7 +140,10 @@ class DataLoader(data.DataLoader[Any]):
             batch_sampler=batch_sampler,
             num_workers=processes,
             collate_fn=CrossingCollate(
-                collate_fn or (collate if many else convert), self.stages, self._told.token
+                collate_fn or (collate if many else convert),
+                self.stages,
+                self._told.token,
+                batch_sampler.weights if isinstance(batch_sampler, Sampler) else None,
             ),
             pin_memory=pin_memory,
             drop_last=drop_last,
@@ -154,6 +167,9 @@ class DataLoader(data.DataLoader[Any]):
             )
         self._under_way: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
         self._delivered = 0
+        # Without a `Sampler`: of the iteration that delivered last, and of the next if it resumes.
+        self._place: PlainPlace | None = None
+        self._resumed: PlainPlace | None = None
         self._before: dict[str, float] | None = None  # What was read before the first iteration.
 
     def set_step(self, step: int) -> None:
@@ -205,11 +221,20 @@ class DataLoader(data.DataLoader[Any]):
 
         With several iterators, it is the position of the one that delivered last.
 
+        Without a `Sampler`, with torch's own order (`shuffle=True` or not): the state of this
+        rank, from which a loader with the same arguments delivers the rest of the epoch. JSON, and
+        10 KB if `generator` is given. The order of later epochs is drawn from torch's default
+        generator, whose state is the program's to save, or from `generator`, which is restored.
+
         Raises:
-            TypeError: there is no `Sampler`.
-            ValueError: with `in_order=False` on several ranks, each would be at another position.
+            TypeError: nothing says where the loader is: the dataset is iterable, or the sampler is
+                another one.
+            ValueError: with `in_order=False` on several ranks, or without a `Sampler`, nothing says
+                which batches all of them have.
         """
-        sampler = self._elastic_sampler("state_dict")
+        sampler = self.batch_sampler
+        if not isinstance(sampler, Sampler):
+            return state_of(self, self._steps.inner, self._place, self._steps.epoch + 1)
         if self.num_workers and not getattr(self, "in_order", True) and sampler.world_size > 1:
             raise ValueError(
                 f"in_order=False on {sampler.world_size} ranks: each has delivered other steps, "
@@ -218,15 +243,24 @@ class DataLoader(data.DataLoader[Any]):
         return sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration continue from `state`; see `Sampler.load_state_dict`."""
-        self._elastic_sampler("load_state_dict").load_state_dict(state)
+        """Let the next iteration continue from `state`; see `Sampler.load_state_dict`.
+
+        Raises:
+            TypeError, ValueError: as `state_dict`; or the state is of other data or arguments.
+        """
+        if isinstance(self.batch_sampler, Sampler):
+            self.batch_sampler.load_state_dict(state)
+            return
+        self._resumed, epoch = place_of(self, self._steps.inner, state)
+        self._place = self._resumed
+        self._steps.epoch = epoch - 1
 
     def stats(self, *, probe_s: float = 0.0) -> dict[str, Any]:
         """Return where the time went, over all threads and workers, since the first iteration.
 
         Args:
-            probe_s: for so many seconds, read records past the page cache, to compare the loader
-                with what the device can give; 0: do not. See `Reader.probe`.
+            probe_s: seconds for which to read records past the page cache, to compare the loader
+                with the rate of the device; 0: do not. See `Reader.probe`.
 
         Returns:
             `batches` delivered, `records` and `size_bytes` read; `stages`, seconds by stage, which
@@ -259,6 +293,16 @@ class DataLoader(data.DataLoader[Any]):
             **{name: int(n) for name, n in counts.items() if name.startswith(_OF_STORES)},
             "verdict": verdict(stages, wait_s, size_bytes, limit),
         }
+
+    def figures(self, prefix: str = "loader/") -> dict[str, float]:
+        """Return the numbers of `stats` in one flat dict, for MLflow, W&B, TensorBoard.
+
+        The names are stable; metrics.md lists them. All are of this rank since the first iteration.
+
+        Args:
+            prefix: what all names begin with.
+        """
+        return figures(self.stats(), prefix)
 
     def _probe(self, seconds: float) -> float:
         source = getattr(self.dataset, "source", None)
@@ -294,12 +338,11 @@ class DataLoader(data.DataLoader[Any]):
         start = None if sampler is None else sampler.skipped(sampler.begin(), self._steps.step)
         if self._before is None:
             self._before = self._dataset_numbers()
-        self._steps.seed = (self.generator or torch.default_generator).initial_seed()
-        self._steps.epoch += 1
+        place = self._begin_place()
         hinter = self._hint_epoch(sampler, start)  # Before the first record is requested.
         batches: Iterator[tuple[Cursor | None, Any]]
         if self._threads is not None:
-            batches = self._threads.batches(self, self._steps, sampler, start)
+            batches = self._threads.batches(self, self._steps.at(place), sampler, start)
         else:
             found = self._from_torch()
             walk = None if isinstance(self.dataset, data.IterableDataset) else self._steps.begun
@@ -312,7 +355,24 @@ class DataLoader(data.DataLoader[Any]):
             batches = on_device(batches, device)
         # Checked before the generator starts: later, the caller's frame is not on its stack.
         held_back = is_held_back_by(sys._getframe(1).f_locals.get("self"))
-        return _Iteration(self._watched(batches, _Delivery(sampler, start, hinter, held_back)))
+        delivery: Delivery | PlainDelivery
+        if sampler is None:
+            delivery = PlainDelivery(self._note_place, place, held_back)
+        else:
+            delivery = Delivery(sampler, start, hinter, held_back)
+        return _Iteration(self._watched(batches, delivery))
+
+    def _begin_place(self) -> PlainPlace:
+        """Where an iteration that begins now begins, if there is no `Sampler`."""
+        steps = self._steps
+        steps.epoch += 1
+        seed = (self.generator or torch.default_generator).initial_seed()
+        place, self._resumed = self._resumed, None
+        steps.place = place or PlainPlace(seed, steps.epoch, steps.step)
+        return steps.place
+
+    def _note_place(self, place: PlainPlace) -> None:
+        self._place = place
 
     def _from_torch(self) -> Iterator[Any]:
         """An iterator of torch's over an epoch.
@@ -356,14 +416,14 @@ class DataLoader(data.DataLoader[Any]):
                 "transform or collate_fn raised StopIteration, as next() of an empty iterator does"
             )
 
-    def _hint_epoch(self, sampler: Sampler | None, start: Cursor | None) -> "_EpochHinter | None":
+    def _hint_epoch(self, sampler: Sampler | None, start: Cursor | None) -> EpochHinter | None:
         """Sends the daemon, if there is one, a prefetch hint for the rest of the epoch."""
         source = getattr(self.dataset, "source", None)
         if isinstance(source, Formatted):
             source = source.source
         if sampler is None or start is None or not isinstance(source, Reader) or source.is_local:
             return None
-        hinter = _EpochHinter(source, sampler)
+        hinter = EpochHinter(source, sampler)
         ahead = 0 if self._threads is None else self._threads.pending(self, sampler, start)
         cursor = sampler.skipped(start, ahead)
         if cursor.epoch == start.epoch:
@@ -371,7 +431,9 @@ class DataLoader(data.DataLoader[Any]):
         return hinter
 
     def _watched(
-        self, batches: Iterator[tuple[Cursor | None, Any]], delivery: "_Delivery"
+        self,
+        batches: Iterator[tuple[Cursor | None, Any]],
+        delivery: Delivery | PlainDelivery,
     ) -> Iterator[Any]:
         """Yields batches; reports delivered batches to the sampler, and times the consumer."""
         end = time.perf_counter_ns()
@@ -407,14 +469,6 @@ class DataLoader(data.DataLoader[Any]):
     def _dataset_numbers(self) -> dict[str, float]:
         stats: dict[str, Any] = getattr(self.dataset, "stats", dict)()
         return numbers_of(stats)
-
-    def _elastic_sampler(self, what: str) -> Sampler:
-        if not isinstance(self.batch_sampler, Sampler):
-            raise TypeError(
-                f"{what} needs batch_sampler=ffrecord.torch.Sampler(...), whose order is a "
-                f"function of position; {type(self.batch_sampler).__name__} cannot resume"
-            )
-        return self.batch_sampler
 
 
 def _taken(batches: Iterator[Any]) -> Iterator[Any]:
@@ -463,60 +517,3 @@ class _Iteration:
     def close(self) -> None:
         """Start no further batch, and release what was loaded."""
         self._batches.close()  # type: ignore[attr-defined]
-
-
-class _Delivery:
-    """Reports to the sampler how far one iteration has come."""
-
-    def __init__(
-        self,
-        sampler: Sampler | None,
-        start: Cursor | None,
-        hinter: "_EpochHinter | None",
-        held_back: bool,
-    ) -> None:
-        """`held_back`: a batch is with the consumer when the next one is requested."""
-        self._sampler = sampler
-        self._start = start
-        self._hinter = hinter
-        self._held_back = held_back
-        self._last: Cursor | None = None
-        self.is_last = False
-        """Whether the batch that was noted last is the epoch's last."""
-
-    def note(self, cursor: Cursor | None) -> None:
-        """Note that a batch is delivered, and that `cursor` follows it."""
-        if self._sampler is None or cursor is None:
-            return
-        delivered, self._last = (self._last if self._held_back else cursor), cursor
-        if delivered is not None:
-            self._sampler.deliver(delivered)
-        self.is_last = self._start is not None and cursor.epoch != self._start.epoch
-        if self._hinter is not None:
-            self._hinter.keep(cursor)
-
-    def finish(self) -> None:
-        """All batches are with the consumer."""
-        if self._held_back and self._sampler is not None and self._last is not None:
-            self._sampler.deliver(self._last)
-
-
-class _EpochHinter:
-    """Keeps the prefetch hint of one epoch alive; `Reader.hint_epoch`."""
-
-    def __init__(self, reader: Reader, sampler: Sampler) -> None:
-        self._reader = reader
-        self._sampler = sampler
-        self._epoch = -1
-        self._hint: _ffrecord.PrefetchHint | None = None
-
-    def send(self, cursor: Cursor) -> None:
-        self._epoch = cursor.epoch
-        self._hint = self._reader.hint_epoch(self._sampler.share(cursor))
-
-    def keep(self, cursor: Cursor) -> None:
-        """Send it again if the daemon was lost; a daemon that took none gets none again."""
-        if self._hint is not None and not self._hint.alive:
-            self._hint = None
-            if cursor.epoch == self._epoch:
-                self.send(cursor)

@@ -7,11 +7,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils import data
+from typing_extensions import TypeVar
 
 from ffrecord import _ffrecord
 from ffrecord._batch import Batch
@@ -29,7 +30,10 @@ from ffrecord.errors import BadArgumentError, RangeError
 OnCorrupt = Literal["raise", "skip", "replace"]
 _guarded_pid = 0  # The id of the last worker process in which the handler was installed.
 
-Key = int | slice | Sequence[int] | npt.NDArray[np.integer[Any]]
+Keys = slice | Sequence[int] | npt.NDArray[np.integer[Any]]
+Key = SupportsIndex | Keys
+# Any, if nothing says more, so that `Dataset` alone means what it did before it had a parameter.
+T = TypeVar("T", covariant=True, default=Any)
 
 
 class ReaderRegistry:
@@ -46,8 +50,11 @@ class ReaderRegistry:
         return readers
 
 
-class Dataset(data.Dataset[Any], ReaderRegistry):
-    """Samples by index, for torch's own DataLoader and for `ffrecord.torch`'s.
+class Dataset(data.Dataset[T], ReaderRegistry):
+    """Map-style dataset of records, for torch's own DataLoader and for `ffrecord.torch.DataLoader`.
+
+    `Dataset[T]` has samples of type `T`, for type checkers: what `transform` returns, or what the
+    program says, `train: Dataset[dict[str, Tensor]] = Dataset("train.ffr")`.
 
     A loader that knows `__getitems__` (torch's does) reads each batch in one submission. Files are
     opened at the first use; a pickle holds only the arguments, so workers start at once under any
@@ -57,6 +64,32 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
     for HFAiLab/ffrecord overrides it.
     """
 
+    @overload
+    def __init__(
+        self: "Dataset[Any]",
+        fnames: Where | Records,
+        check_data: bool = True,
+        *,
+        transform: None = None,
+        pass_generator: bool | None = None,
+        columns: Iterable[str] | None = None,
+        decode: Decode | None = None,
+        on_corrupt: OnCorrupt = "raise",
+        max_corrupt: float = 0.001,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        fnames: Where | Records,
+        check_data: bool = True,
+        *,
+        transform: Callable[[Any], T] | Callable[[Any, np.random.Generator], T],
+        pass_generator: bool | None = None,
+        columns: Iterable[str] | None = None,
+        decode: Decode | None = None,
+        on_corrupt: OnCorrupt = "raise",
+        max_corrupt: float = 0.001,
+    ) -> None: ...
     def __init__(
         self,
         fnames: Where | Records,
@@ -108,7 +141,7 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
 
     @cached_property
     def reader(self) -> FileReader:
-        """The files as HFAiLab/ffrecord's code knows them; a subclass may set its own instead."""
+        """The files, for code written for HFAiLab/ffrecord; a subclass may set its own instead."""
         source = self.source
         if not isinstance(source, Reader):
             raise AttributeError(f"{source!r} is a view: there is no reader of only its files")
@@ -210,7 +243,11 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, key: Key) -> Any:  # noqa: ANN401 - as process makes it
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> T: ...
+    @overload
+    def __getitem__(self, key: Keys) -> Any: ...  # noqa: ANN401 - as process makes it
+    def __getitem__(self, key: Key) -> Any:
         """One sample for an integer; a batch of samples for a list, an array or a slice."""
         if isinstance(key, IndexBatch):
             return self._batch(key, self.on_corrupt)
@@ -227,7 +264,7 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         """The samples of one batch; a subclass may define `__getitem__` of a list instead."""
         return self[indices]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         batches = self.source.batches(on_corrupt=self.on_corrupt, decode=self._timed_decode())
         for batch in batches:
             yield from self._made(batch.indices.tolist(), batch)
@@ -282,10 +319,10 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
             return self.process(indices, seen)
 
 
-class Subset(Dataset):
+class Subset(Dataset[T]):
     """The samples of `dataset` at `indices`, made as `dataset` makes them."""
 
-    def __init__(self, dataset: data.Dataset[Any], indices: npt.ArrayLike | range | slice) -> None:
+    def __init__(self, dataset: data.Dataset[T], indices: npt.ArrayLike | range | slice) -> None:
         """Choose samples.
 
         Args:
@@ -323,10 +360,14 @@ class Subset(Dataset):
     def __len__(self) -> int:
         return len(self.choice)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         return (self[i] for i in range(len(self)))
 
-    def __getitem__(self, key: Key) -> Any:  # noqa: ANN401 - as dataset makes it
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> T: ...
+    @overload
+    def __getitem__(self, key: Keys) -> Any: ...  # noqa: ANN401 - as dataset makes it
+    def __getitem__(self, key: Key) -> Any:
         if isinstance(key, IndexBatch):
             return _fetch(self.dataset, key.through(self.choice.at))
         if isinstance(key, slice):
@@ -341,13 +382,13 @@ class Subset(Dataset):
         return _fetch(self.dataset, SeededIndices.like(chosen.tolist(), key))
 
 
-class ConcatDataset(Dataset):
+class ConcatDataset(Dataset[T]):
     """Datasets laid end to end, each making its own samples.
 
     To read batches across similar files in one submission, use `ffrecord.concat` instead.
     """
 
-    def __init__(self, datasets: Iterable[data.Dataset[Any]]) -> None:
+    def __init__(self, datasets: Iterable[data.Dataset[T]]) -> None:
         """Join map-style datasets.
 
         Raises:
@@ -392,10 +433,14 @@ class ConcatDataset(Dataset):
     def __len__(self) -> int:
         return self.cumulative_sizes[-1]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         return chain.from_iterable(self.datasets)
 
-    def __getitem__(self, key: Key) -> Any:  # noqa: ANN401 - as the datasets make them
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> T: ...
+    @overload
+    def __getitem__(self, key: Keys) -> Any: ...  # noqa: ANN401 - as the datasets make them
+    def __getitem__(self, key: Key) -> Any:
         """One sample for an integer; a list of samples for a list, in its order, with repeats."""
         if isinstance(key, slice):
             key = range(*key.indices(len(self)))

@@ -24,6 +24,7 @@ from torch.utils.data import get_worker_info
 from ffrecord._lent_memory import Lender, borrow
 from ffrecord._order import EpochOrder, IndexBatch
 from ffrecord._stages import Stages, numbers_of, since, summed
+from ffrecord._weights import Weights
 
 _ALIGNMENT = 64
 # Below this size a pipe is faster than sending a descriptor, which takes a handshake.
@@ -156,9 +157,19 @@ class Crossing:
 class CrossingCollate:
     """Collates; in a worker process, also prepares the result for the other process."""
 
-    def __init__(self, collate_fn: Callable[[Any], Any], stages: Stages, token: str) -> None:
-        """Collate with `collate_fn`, count its time, tell that of `token` in workers."""
+    def __init__(
+        self,
+        collate_fn: Callable[[Any], Any],
+        stages: Stages,
+        token: str,
+        weights: Weights | None = None,
+    ) -> None:
+        """Collate with `collate_fn`, count its time, tell that of `token` in workers.
+
+        They get the `weights` of a sampler with it, once: batches of indices do not carry them.
+        """
         self.collate_fn = collate_fn
+        self.weights = weights
         self._stages = stages
         self._token = token
         self._before: dict[str, float] = {}
@@ -193,7 +204,7 @@ class CrossingCollate:
         return {f"{stage}_s": seconds for stage, seconds in sums.items()} | numbers_of(stats)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"collate_fn": self.collate_fn, "token": self._token}
+        return {"collate_fn": self.collate_fn, "token": self._token, "weights": self.weights}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(stages=Stages(), **state)  # type: ignore[misc]

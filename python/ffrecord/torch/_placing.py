@@ -27,6 +27,7 @@ def pinned(batch: Batch) -> Batch:
     )
     types = batch.inner_schema, batch.column_types, batch.columns
     made = Batch(inner, batch.indices, *types, batch.format)
+    made.arrow = batch.arrow
     locked_values = {
         name: torch.from_numpy(values).pin_memory().numpy() if _is_array(values) else values
         for name, values in batch.decoded.items()

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
+import numpy.typing as npt
 import torch.distributed
 from torch.utils import data
 
 from ffrecord._order import EpochOrder, EpochShare, IndexBatch, Mixture
+from ffrecord._weights import Weights
 from ffrecord.torch._resharding import refuse_other_epoch, refuse_second_share
 
-# Which specified order: format.md, "Order 1"; 0 is that of the records.
-_ORDER, _FILE_ORDER = 1, 0
+# Which specified order: format.md, "Order 1"; 0 is that of the records, 2 is drawn by weights.
+_ORDER, _FILE_ORDER, _DRAWN = 1, 0, 2
 _Last = Literal["drop", "pad", "short", "exact"]
 
 
@@ -47,6 +49,7 @@ class Sampler(data.Sampler[Any]):
         *,
         batch_size: int | None = None,
         shuffle: bool = True,
+        weights: npt.ArrayLike | torch.Tensor | None = None,
         block: int | None = None,
         window: int | None = None,
         rank: int | None = None,
@@ -67,6 +70,9 @@ class Sampler(data.Sampler[Any]):
             batch_size: instead of `global_batch`, records of one step on each rank: as torch means
                 it, so that a step of more ranks has more records.
             shuffle: False leaves the records in their order, as for an evaluation.
+            weights: one number for each record, 0 or more: each position of an epoch draws a record
+                by them, with replacement. A record of weight 0 never comes; an epoch has as many
+                draws as there are records. Takes 8 bytes for each record.
             block: records of one block, for slow disks: blocks are permuted, then records inside
                 windows of `window` blocks. None, the default, permutes all records.
             window: blocks of one window; given with `block`.
@@ -78,10 +84,10 @@ class Sampler(data.Sampler[Any]):
             last: what to do with a last step of too few records: "drop", the default; "pad" from
                 the start of the epoch; "short". A short step with fewer records than ranks is
                 padded to one record per rank, so that no rank waits for one without data. "exact"
-                is "short" without that padding: so few records belong to the step before, in which
-                some ranks get one record more. Each record comes once, on any number of ranks, and
-                all ranks have the same number of steps: for an exact evaluation.
-            drop_last: torch's word for it: True is "drop", False "short".
+                is "short" without that padding: if there are fewer records than ranks, they are
+                added to the step before, in which some ranks get one record more. Each record
+                comes once, and all ranks have the same number of steps: for exact evaluation.
+            drop_last: torch's name for it: True is "drop", False is "short".
             uneven: allow a global batch that is not a multiple of the ranks; their shares then
                 differ by one record.
 
@@ -109,6 +115,10 @@ class Sampler(data.Sampler[Any]):
         self.last: _Last = last
         self.uneven = uneven
         self.mixture: Mixture | None = getattr(dataset, "mixture", None)
+        self.weights: Weights | None = None
+        if weights is not None:
+            self._check_count()
+            self.weights = Weights.of(weights, self.count)
         self._rank = rank
         self._world_size = world_size
         self._next = Cursor(0, 0)  # Where the next iteration begins.
@@ -159,7 +169,10 @@ class Sampler(data.Sampler[Any]):
             ValueError: the weights do not fit its sources, or batches came out of order.
         """
         if self.mixture is None:
-            raise TypeError("only the order of an ffrecord.mix has weights")
+            raise TypeError(
+                "only the order of an ffrecord.mix has proportions that change; for other weights "
+                "of records, make another Sampler"
+            )
         if self._cursor.ahead:
             raise ValueError("batches came out of order: change weights without in_order=False")
         at = self._cursor.epoch * self.count + self._cursor.position
@@ -170,15 +183,18 @@ class Sampler(data.Sampler[Any]):
         """The position in the stream, as a few scalars (JSON, at most 256 bytes).
 
         It counts what was yielded; `ffrecord.torch.DataLoader` corrects that to what it delivered.
-        The state of a mixture also has its weights. After batches out of order (`in_order=False`),
+        The state of a mixture also has its weights, that of a stream drawn by weights a digest of
+        them. After batches out of order (`in_order=False`),
         it also has `ahead`, the positions of delivered steps after that position.
         """
         mixture = {} if self.mixture is None else {"mixture": self.mixture.state()}
         steps = {"step": self.global_batch, "positions": sorted(self._cursor.ahead)}
+        drawn = {} if self.weights is None else {"weights": self.weights.token}
         return {
             **mixture,
+            **drawn,
             **({"ahead": steps} if self._cursor.ahead else {}),
-            "order": _ORDER if self.shuffle else _FILE_ORDER,
+            "order": self._kind_of_order(),
             "seed": self.seed,
             "epoch": self._cursor.epoch,
             "position": self._cursor.position,
@@ -197,7 +213,8 @@ class Sampler(data.Sampler[Any]):
         Raises:
             ValueError: the state belongs to other data, or to an order that this version lacks.
         """
-        missing = [name for name in self.state_dict() if name not in state and name != "ahead"]
+        extra = ("ahead", "weights")
+        missing = [name for name in self.state_dict() if name not in state and name not in extra]
         if missing:
             raise ValueError(f"not a sampler's state: {', '.join(missing)} is missing")
         if ("mixture" in state) != (self.mixture is not None):
@@ -205,11 +222,12 @@ class Sampler(data.Sampler[Any]):
                 "one of the state and the dataset is a mixture and the other is not: resuming "
                 "would not continue the same stream"
             )
-        if state["order"] not in (_ORDER, _FILE_ORDER):
+        if state["order"] not in (_ORDER, _FILE_ORDER, _DRAWN):
             raise ValueError(
-                f"the state is of order {state['order']}; this version knows {_FILE_ORDER} and "
-                f"{_ORDER}"
+                f"the state is of order {state['order']}; this version knows {_FILE_ORDER}, "
+                f"{_ORDER} and {_DRAWN}"
             )
+        self._check_same_weights(state)
         self._check_same_data(state)
         if not 0 <= state["position"] <= self.count or state["epoch"] < 0:
             raise ValueError(
@@ -218,7 +236,7 @@ class Sampler(data.Sampler[Any]):
             )
         resumed = copy.copy(self)
         resumed.seed, resumed.block, resumed.window = state["seed"], state["block"], state["window"]
-        resumed.shuffle = state["order"] == _ORDER
+        resumed.shuffle = state["order"] != _FILE_ORDER
         if self.mixture is not None:
             resumed.mixture = self.mixture.restored(state["mixture"])
         resumed._check()
@@ -247,7 +265,8 @@ class Sampler(data.Sampler[Any]):
 
     def identity(self) -> tuple[Any, ...]:
         """A value that differs if streams, or shares of them, differ."""
-        order = (self.seed, self.shuffle, self.block, self.window, self.count, self.mixture)
+        drawn = None if self.weights is None else self.weights.token
+        order = (self.seed, self.shuffle, self.block, self.window, self.count, self.mixture, drawn)
         return (*order, self.global_batch, self.last, *self._place())
 
     def after(self, cursor: Cursor) -> Cursor:
@@ -278,6 +297,7 @@ class Sampler(data.Sampler[Any]):
 
     def __repr__(self) -> str:
         how = f"seed {self.seed}" if self.shuffle else "in their order"
+        how += "" if self.weights is None else ", by weight"
         return (
             f"<ffrecord.torch.Sampler: {self.count} records, {self.global_batch} a step, {how}, "
             f"at epoch {self._cursor.epoch}, position {self._cursor.position}>"
@@ -328,8 +348,13 @@ class Sampler(data.Sampler[Any]):
             yield batch
 
     def _order(self, epoch: int) -> EpochOrder:
-        how = (self.block, self.window, self.mixture, self.shuffle)
+        how = (self.block, self.window, self.mixture, self.shuffle, self.weights)
         return EpochOrder(self.seed, epoch, self.count, *how)
+
+    def _kind_of_order(self) -> int:
+        if self.weights is not None:
+            return _DRAWN
+        return _ORDER if self.shuffle else _FILE_ORDER
 
     def _step_size(self, position: int, world_size: int) -> int:
         """Records of the step at `position`, over all ranks."""
@@ -351,9 +376,12 @@ class Sampler(data.Sampler[Any]):
     def _move(self, cursor: Cursor) -> None:
         self._next = self._cursor = cursor
 
-    def _check(self) -> None:
+    def _check_count(self) -> None:
         if self.count < 1:
             raise ValueError("the dataset is empty: there is nothing to sample")
+
+    def _check(self) -> None:
+        self._check_count()
         for name, size in (("global_batch", self._global_batch), ("batch_size", self._batch_size)):
             if size is not None and size < 1:
                 raise ValueError(f"{name} is {size}; it must be positive")
@@ -382,6 +410,20 @@ class Sampler(data.Sampler[Any]):
             raise ValueError(
                 f"{left} records are left of the epoch, for {ranks} ranks: with last='exact' each "
                 "needs one; use fewer ranks or last='short'"
+            )
+
+    def _check_same_weights(self, state: dict[str, Any]) -> None:
+        ours = None if self.weights is None else self.weights.token
+        theirs = state.get("weights") if state["order"] == _DRAWN else None
+        if (state["order"] == _DRAWN) != (ours is not None):
+            raise ValueError(
+                "one of the state and the sampler draws by weights and the other does not: "
+                "resuming would not continue the same stream"
+            )
+        if theirs != ours:
+            raise ValueError(
+                f"the state was drawn by other weights ({theirs}, these are {ours}): give the "
+                "sampler the weights of that run"
             )
 
     def _check_same_data(self, state: dict[str, Any]) -> None:

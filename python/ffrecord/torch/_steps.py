@@ -1,10 +1,12 @@
 """The steps of an epoch, as torch's own iterators ask for them."""
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
 from ffrecord._order import IndexBatch, SeededIndices
 from ffrecord.torch._handover import PlacedIndices
+from ffrecord.torch._plain_state import PlainPlace
 from ffrecord.torch._sampler import Cursor, Sampler
 
 
@@ -27,10 +29,23 @@ class Steps:
         self._cross = cross
         self._seeded = seeded
         self.step = 0
-        self.seed, self.epoch = 0, -1
-        """Of the iteration that began last, for transforms that draw, where no `Sampler` says."""
+        self.epoch = -1
+        """The iteration that began last, where no `Sampler` says."""
+        self.place = PlainPlace(0, 0)
+        """Where the next iteration begins, likewise."""
         self.begun: Walk | None = None
         """What was made for the iterator of torch's that began last."""
+
+    @property
+    def inner(self) -> Any:  # noqa: ANN401 - torch's own
+        """What the steps come from."""
+        return self._inner
+
+    def at(self, place: PlainPlace) -> "Steps":
+        """The steps of the iteration at `place`, whichever begins next here."""
+        made = copy.copy(self)
+        made.place = place
+        return made
 
     def __len__(self) -> int:
         return len(self._inner) - self.step
@@ -43,7 +58,7 @@ class Steps:
         if isinstance(self._inner, Sampler):
             start = self._inner.skipped(self._inner.begin(), self.step)
             return self._placed(self._inner, start) if self._cross else self._plain(start)
-        return self._skipping()
+        return self._skipping(self.place)
 
     def _plain(self, start: Cursor) -> Iterator[IndexBatch]:
         return (batch for _, batch in self._inner.epoch_from(start))
@@ -54,11 +69,11 @@ class Steps:
             yield PlacedIndices(batch, at.position)
             at = cursor
 
-    def _skipping(self) -> Iterator[Any]:
+    def _skipping(self, place: PlainPlace) -> Iterator[Any]:
         # Only when the first batch is requested: torch draws from its generator in that order.
-        origin = SeededIndices.at(self.seed, self.epoch)
-        for number, indices in enumerate(self._inner):
-            if number >= self.step:
+        origin, first = SeededIndices.at(place.seed, place.epoch), place.batches
+        for number, indices in enumerate(place.walk(self._inner)):
+            if number >= first:
                 plain = type(indices) is list and self._seeded
                 yield SeededIndices.like(indices, origin) if plain else indices
 

@@ -108,9 +108,10 @@ Result<std::string> DescribePlan(const cluster::View& view, const cluster::Plann
   std::string json = fmt::format("{{\"slot_places\": {}, \"too_few_domains\": {}, \"moves\": [",
                                  plan.slot_count, plan.is_short);
   for (const auto& move : plan.moves)
-    json += fmt::format("{}{{\"from\": {}, \"to\": {}, \"extents\": {}, \"bytes\": {}}}",
-                        json.ends_with('[') ? "" : ", ", Quoted(move.from), Quoted(move.to),
-                        move.extent_count, move.size_bytes);
+    json += fmt::format(
+        "{}{{\"from\": {}, \"members\": {}, \"to\": {}, \"extents\": {}, \"bytes\": {}}}",
+        json.ends_with('[') ? "" : ", ", Quoted(move.from), move.member_count, Quoted(move.to),
+        move.extent_count, move.size_bytes);
   return json + "]}";
 }
 
@@ -144,7 +145,8 @@ Result<std::string> StatusJson(ClusterService& service) {
       "\"moving\": {}, \"replicas\": {}, \"names\": {}, \"incomplete\": {}, \"missing\": {}, "
       "\"missing_bytes\": {}, \"lacking\": {}, \"alone\": {}, \"unheld\": {}, "
       "\"damaged\": {}, \"healed\": {}, \"surplus\": {}, "
-      "\"refused\": {}, \"unexplained\": {}, \"adopting\": {}, \"adoption_trouble\": {}, "
+      "\"refused\": {}, \"room_bytes\": {}, \"kept_bytes\": {}, \"unexplained\": {}, "
+      "\"adopting\": {}, \"adoption_trouble\": {}, "
       "\"open_uploads\": {}, \"tombstones\": {}, "
       "\"pulled\": {}, \"pulled_bytes\": {}, \"dropped\": {}, \"refusals\": {}, "
       "\"other_origins\": {}, \"level\": {}, \"nodes\": {}}}",
@@ -155,7 +157,8 @@ Result<std::string> StatusJson(ClusterService& service) {
       status.is_moving, +service.options().replicas, known.names->size(), status.incomplete_count,
       counts.missing_count, counts.missing_bytes, counts.lacking_count, counts.alone_count,
       status.unheld_count, service.extents().store().totals().bad_count, status.healed_count,
-      counts.surplus_count, status.refused_count, counts.unexplained_count, status.adopting_count,
+      counts.surplus_count, status.refused_count, service.extents().RoomBytes(),
+      service.extents().KeptBytes(), counts.unexplained_count, status.adopting_count,
       Quoted(status.adoption_trouble), status.open_upload_count, status.tombstone_count,
       status.pulled_count, status.pulled_bytes, status.dropped_count, RefusalsJson(status.refusals),
       ListJson(status.other_origins), known.level, NodesJson(known, status.levels));

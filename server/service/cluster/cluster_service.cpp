@@ -327,15 +327,18 @@ ClusterStatePtr ClusterService::state() const {
   return state_;
 }
 
-bool ClusterService::IsPreferredOwner(const ExtentId& id) const {
+bool ClusterService::IsPreferredOwner(const ExtentId& id, std::size_t replicas) const {
   const ClusterStatePtr known = state();
+  // A member of a stripe has one owner. Without it nodes bring what they lack at the first read.
+  if (const auto place = stripe_reads_.PlaceOf(id)) return OwnerOf(*known, *place) == options_.node;
   const auto is_up = [&](const std::string& node) {
     const auto found =
         std::ranges::lower_bound(known->nodes, node, {}, &net::ClusterMapReply::Node::id);
     return found != known->nodes.end() && found->id == node && found->is_up;
   };
   const SlotMap& map = known->slots->map;
-  for (const std::uint16_t owner : map.OwnersByAffinity(SlotOf(id), options_.replicas)) {
+  const std::size_t count = replicas != 0 ? replicas : options_.replicas;
+  for (const std::uint16_t owner : map.OwnersByAffinity(SlotOf(id), count)) {
     const std::string& node = map.nodes[owner].id;
     if (node == options_.node) return true;
     if (is_up(node)) return false;
@@ -346,6 +349,7 @@ bool ClusterService::IsPreferredOwner(const ExtentId& id) const {
 std::shared_ptr<PeerRanges> ClusterService::MakePeerRanges() const {
   return std::make_shared<PeerRanges>(peers_, [this](const ExtentId& id) {
     const ClusterStatePtr known = state();
+    if (const auto place = stripe_reads_.PlaceOf(id)) return HoldersUp(*known, *place, id);
     auto nodes = known->slots->CandidatesOf(id, known->NodesUp());
     std::erase(nodes, options_.node);
     return nodes;

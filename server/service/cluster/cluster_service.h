@@ -98,7 +98,8 @@ class ClusterService {
   NodeExtents& extents() noexcept { return extents_; }
   StripeReads& stripe_reads() noexcept { return stripe_reads_; }
   // Of the owners of the extent that are up, this node is the one that readers with a hint ask.
-  bool IsPreferredOwner(const ExtentId& id) const;
+  // `replicas`: of the extents of its name; 0: as many as the cluster has.
+  bool IsPreferredOwner(const ExtentId& id, std::size_t replicas) const;
   // What other nodes hold, for one who plans. Borrows the service.
   std::shared_ptr<PeerRanges> MakePeerRanges() const;
   // The machines believe in this node's lease.
@@ -236,6 +237,7 @@ class ClusterService {
   void SaveKept();  // By the keeper.
 
   // --- Stripes (cluster_stripes.cpp). They wait for other nodes ---
+  static std::string OwnerOf(const ClusterState& known, const cluster::StripePlace& place);
   std::vector<std::string> HoldersUp(const ClusterState& known, const cluster::StripePlace& place,
                                      const ExtentId& id) const;
   // `is_paced`: no faster than all pulls may be.

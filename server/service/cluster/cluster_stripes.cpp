@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "server/service/cluster/cluster_service.h"
@@ -17,15 +19,21 @@ constexpr auto kBringTime = 120s;
 
 }  // namespace
 
+// Empty: it has none.
+std::string ClusterService::OwnerOf(const ClusterState& known, const cluster::StripePlace& place) {
+  const SlotMap& map = known.slots->map;
+  const std::uint16_t owner = map.StripeOwners(place.slot, place.member_count)[place.member];
+  return owner == SlotMap::kNoNode ? "" : map.nodes[owner].id;
+}
+
 // Without this one: its owner, then those that may have it, of those that are up.
 std::vector<std::string> ClusterService::HoldersUp(const ClusterState& known,
                                                    const cluster::StripePlace& place,
                                                    const ExtentId& id) const {
   const cluster::SlotsRecord& slots = *known.slots;
   std::vector<std::string> nodes = slots.CandidatesOf(id, known.NodesUp());
-  const auto owners = slots.map.StripeOwners(place.slot, place.member_count);
-  if (owners[place.member] != SlotMap::kNoNode)
-    nodes.insert(nodes.begin(), slots.map.nodes[owners[place.member]].id);
+  if (std::string owner = OwnerOf(known, place); !owner.empty())
+    nodes.insert(nodes.begin(), std::move(owner));
   std::vector<std::string> up;
   for (std::string& node : nodes)
     if (node != options_.node && known.IsUp(node) && std::ranges::find(up, node) == up.end())

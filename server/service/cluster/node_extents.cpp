@@ -15,8 +15,8 @@
 namespace ffrecord::server {
 namespace {
 
-// What is left on the disks for manifests and for pulls that were begun at the same time.
-constexpr std::uint64_t kKeptBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kKeptBytesMax = std::uint64_t{256} << 20;
+constexpr std::uint64_t kKeptPart = 20;  // One of so many.
 
 ManifestExtent Described(const Extent& extent) {
   return {extent.id, extent.size_bytes, extent.xxh3};
@@ -45,10 +45,13 @@ std::vector<ManifestExtent> NodeExtents::All() const {
   return all;
 }
 
-bool NodeExtents::HasRoomFor(std::uint64_t size_bytes) const {
+std::uint64_t NodeExtents::KeptOf(std::uint64_t size_bytes) noexcept {
+  return std::min(kKeptBytesMax, size_bytes / kKeptPart);
+}
+
+std::uint64_t NodeExtents::RoomBytes() const {
   const auto free_bytes = store_.FreeBytes();
-  return free_bytes && free_bytes.value() >= kKeptBytes &&
-         size_bytes <= free_bytes.value() - kKeptBytes;
+  return free_bytes ? free_bytes.value() - std::min(free_bytes.value(), KeptBytes()) : 0;
 }
 
 std::optional<cluster::TimePoint> NodeExtents::LastHeard(std::uint64_t upload) const {

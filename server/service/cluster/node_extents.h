@@ -29,8 +29,15 @@ class NodeExtents final : public cluster::LocalExtents {
   std::vector<ManifestExtent> All() const override;
   std::vector<ExtentId> InMotion() const override { return store_.InMotion(); }
   std::uint64_t ChangeCount() const override { return store_.change_count(); }
-  bool HasRoomFor(std::uint64_t size_bytes) const override;
+  bool HasRoomFor(std::uint64_t size_bytes) const override { return size_bytes <= RoomBytes(); }
   std::optional<cluster::TimePoint> LastHeard(std::uint64_t upload) const override;
+
+  // What is left free of disks of that size in all, for manifests and for pulls that were begun at
+  // the same time: 256 MiB, or a twentieth of small ones.
+  static std::uint64_t KeptOf(std::uint64_t size_bytes) noexcept;
+  std::uint64_t KeptBytes() const { return KeptOf(store_.SizeBytes()); }
+  // For replicas that this node is to hold and has not. 0 if no disk can be written.
+  std::uint64_t RoomBytes() const;
 
   // Bytes of that upload have come, or are about to.
   void NoteHeard(std::uint64_t upload);

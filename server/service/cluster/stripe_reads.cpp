@@ -62,6 +62,12 @@ ExtentPtr StripeReads::Find(const ExtentId& id) {
   return StandIn(found->second, found->second.refused, ErrorCode::kNotFound);
 }
 
+std::optional<cluster::StripePlace> StripeReads::PlaceOf(const ExtentId& id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(id);
+  return found == entries_.end() ? std::nullopt : std::optional(found->second.place);
+}
+
 ExtentPtr StripeReads::Use(const ExtentPtr& extent, bool may_bring) {
   const std::lock_guard lock(mutex_);
   const auto found = entries_.find(extent->id);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 #include <ffrecord/result.h>
@@ -41,6 +42,8 @@ class StripeReads {
   // What stands for a member that is not here, to be bound; on no disk. Null: no name has it in a
   // stripe.
   ExtentPtr Find(const ExtentId& id);
+  // Its place in a stripe of some name; none: no name has it in a stripe.
+  std::optional<cluster::StripePlace> PlaceOf(const ExtentId& id) const;
   // For each read of what Find() or Use() has returned: the extent of the store as soon as it is
   // there. Until then, if `may_bring`, one whose reads are answered BUSY while it is brought, and
   // NOT_HERE for a while after that has failed; else one whose reads are answered NOT_HERE. Null:

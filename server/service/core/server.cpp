@@ -195,13 +195,15 @@ PlannedDatasets::Source Server::Impl::PlannedInCluster() {
                            name + " has an origin, and is fetched as it is read"};
             return PlannedDatasets::Source::Named{*found->manifest, found->revision};
           },
-          [&service = *cluster] {
+          [&service = *cluster](const DatasetManifest& manifest) {
             return ExtentFiles::Others{
                 [ranges = service.MakePeerRanges()](const ExtentId& id, std::uint64_t offset_bytes,
                                                     std::span<std::byte> destination) {
                   return ranges->Read(id, offset_bytes, destination);
                 },
-                [&service](const ExtentId& id) { return service.IsPreferredOwner(id); }};
+                [&service, replicas = std::size_t{manifest.replicas}](const ExtentId& id) {
+                  return service.IsPreferredOwner(id, replicas);
+                }};
           }};
 }
 

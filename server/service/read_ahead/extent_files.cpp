@@ -78,8 +78,9 @@ ExtentPtr ExtentFiles::Here(const Part& part) const {
 void ExtentFiles::Cut(std::uint32_t file, std::uint64_t offset_bytes, std::uint64_t size_bytes,
                       std::vector<Piece>& pieces) const {
   (void)ForEachPart(file, offset_bytes, size_bytes, [&](const Part& part) -> Result<void> {
-    if (others_.read && !others_.is_ours(*part.id)) return {};
-    if (ExtentPtr extent = Here(part))
+    // Whether it is here is the cheaper question, and most are not.
+    ExtentPtr extent = Here(part);
+    if (extent && (!others_.read || others_.is_ours(*part.id)))
       pieces.push_back({std::move(extent), part.offset_bytes, part.size_bytes});
     return {};
   });

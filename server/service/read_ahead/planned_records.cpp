@@ -48,7 +48,7 @@ Result<std::shared_ptr<const PlannedRecords>> PlannedDatasets::Get(const std::st
   auto named = FFR_TRY(source_.resolve(name));
   if (named.revision != revision)
     return Error{ErrorCode::kConflict, name + " was published again since it was opened"};
-  auto others = source_.make_others ? source_.make_others() : ExtentFiles::Others{};
+  auto others = source_.make_others ? source_.make_others(named.manifest) : ExtentFiles::Others{};
   auto records =
       FFR_TRY(PlannedRecords::Open(std::move(named.manifest), extents_, std::move(others)));
   dataset->records = records;

@@ -57,7 +57,8 @@ class PlannedDatasets {
     };
     // Fails with kNotFound if there is no such name, kUnavailable if it cannot be planned now.
     std::function<Result<Named>(const std::string& name)> resolve;
-    std::function<ExtentFiles::Others()> make_others;  // Empty: all extents are here.
+    // Empty: all extents are here.
+    std::function<ExtentFiles::Others(const DatasetManifest& manifest)> make_others;
   };
   PlannedDatasets(Source source, const ExtentStore& extents)
       : source_(std::move(source)), extents_(extents) {}

@@ -13,6 +13,7 @@
 #include <random>
 
 #include "daemon_cluster.h"
+#include "libffrecord/format/stripes.h"
 #include "test_file.h"
 
 namespace ffrecord::client {
@@ -41,9 +42,13 @@ class ClusterHintsTest : public test::DaemonCluster {
       records_.insert(records_.end(), records.begin(), records.end());
     }
     StartNodes(3);
-    const auto published = PublishDataset(paths_, Address(), false, Options(), {});
+    const auto published = PublishDataset(paths_, Address(), false, Options(), {}, Durability());
     ASSERT_TRUE(published) << published.error().message;
   }
+  void Adjust(const std::string& /*node*/, server::Server::Options& options) override {
+    options.cluster->service.feature_level = server::cluster::kFeatureLevel;
+  }
+  virtual std::string Durability() const { return ""; }
 
   std::string Address() const {
     std::string hosts;
@@ -82,8 +87,7 @@ class ClusterHintsTest : public test::DaemonCluster {
       const auto indexes = OpenIndexes(*source, {}).value();
       const auto& extents = manifest.files[i].extents;
       EXPECT_EQ(extents.size(), 1U);
-      const auto owners = map.OwnersByAffinity(SlotOf(extents.front().id), 2);
-      std::uint64_t& sum = bytes[map.nodes[owners.front()].id];
+      std::uint64_t& sum = bytes[map.nodes[ReaderOf(map, manifest, i)].id];
       for (std::size_t j = 0; j < kRecordsOfFile; ++j) {
         RecordLocation location;
         EXPECT_EQ(indexes.front()->Locate(j, location), ErrorCode::kOk);
@@ -91,6 +95,18 @@ class ClusterHintsTest : public test::DaemonCluster {
       }
     }
     return bytes;
+  }
+  // Of the one extent of that file.
+  static std::uint16_t ReaderOf(const SlotMap& map, const DatasetManifest& manifest,
+                                std::size_t file) {
+    if (manifest.has_code()) {
+      const Stripe stripe = StripeOf(manifest, file / manifest.code.data);
+      const auto owners = map.StripeOwners(stripe.slot(), stripe.members.size());
+      return owners[file % manifest.code.data];
+    }
+    const std::size_t replicas = manifest.replicas != 0 ? manifest.replicas : 2;
+    const ExtentId& id = manifest.files[file].extents.front().id;
+    return map.OwnersByAffinity(SlotOf(id), replicas).front();
   }
   bool HoldAhead(const std::map<std::string, std::uint64_t>& expected) const {
     return std::ranges::all_of(nodes_, [&](const Node& node) {
@@ -124,7 +140,13 @@ class ClusterHintsTest : public test::DaemonCluster {
   const EpochPlan plan_{.seed = 3, .epoch = 1, .end = kCount, .step_size = kStep};
 };
 
-TEST_F(ClusterHintsTest, EachNodeReadsAheadWhatItIsThePreferredOwnerOfAndIsAskedForIt) {
+class ClusterHintClassesTest : public ClusterHintsTest,
+                               public testing::WithParamInterface<const char*> {
+ protected:
+  std::string Durability() const override { return GetParam(); }
+};
+
+TEST_P(ClusterHintClassesTest, EachNodeReadsAheadWhatItIsThePreferredOwnerOfAndIsAskedForIt) {
   for (const Node& node : nodes_) ASSERT_LT(ExtentsOf(node).size(), kFileCount + 1);
   const RecordReader reader = Open();
   auto hint = Hint(reader);
@@ -138,6 +160,31 @@ TEST_F(ClusterHintsTest, EachNodeReadsAheadWhatItIsThePreferredOwnerOfAndIsAsked
   EXPECT_TRUE(Eventually([&] { return HoldAhead({}); }));
   hint = nullptr;
   EXPECT_TRUE(Eventually([&] { return HavePlans(0); }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Classes, ClusterHintClassesTest, testing::Values("", "r1", "ec:2+1"));
+
+class StripedHintsTest : public ClusterHintsTest {
+ protected:
+  std::string Durability() const override { return "ec:2+1"; }
+};
+
+// Its indexes are computed for readers, not for those who plan: the epoch is read without a hint.
+TEST_F(StripedHintsTest, ANodeThatIsAwayCostsTheHintAndNoRead) {
+  const RecordReader reader = Open();
+  auto hint = reader.HintEpoch(plan_);
+  ASSERT_TRUE(hint && hint.value());
+  const std::vector<Node> lost(std::make_move_iterator(nodes_.end() - 1),
+                               std::make_move_iterator(nodes_.end()));
+  nodes_.pop_back();
+  lost.front().daemon->Stop();
+  EXPECT_TRUE(Eventually([&] { return !hint.value()->alive(); }));
+  ReadEpoch(reader, plan_);
+  // What was brought for readers is there for those who plan.
+  auto next = reader.HintEpoch(plan_);
+  ASSERT_TRUE(next) << next.error().message;
+  EXPECT_TRUE(next.value());
+  ReadEpoch(reader, plan_);
 }
 
 TEST_F(ClusterHintsTest, WithoutAHintReadsAreSharedOutAmongOwners) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "one_node.h"
+#include "server/cluster/move_plan.h"
 #include "stripes.h"
 
 namespace ffrecord::server::cluster {
@@ -238,6 +239,190 @@ TEST_F(ClusterStripesTest, ItIsFilledByItsOwnMembersAlone) {
   EXPECT_FALSE(one_.node->OnAsk(one_.now, question).front());
   Hold(stripe.members[1]);
   EXPECT_TRUE(one_.node->OnAsk(one_.now, question).front());
+}
+
+// What is pulled first, while others hold what `held` names. All that is asked for is answered.
+class ClusterStripeOrderTest : public ClusterStripesTest {
+ protected:
+  static constexpr ErasureCode kWide{2, 2};  // On all four nodes.
+
+  // Six stripes of which n1 lacks a member each, in the order in which it would be taken by ids.
+  ClusterStripeOrderTest() {
+    for (std::uint64_t upload = 21; upload < 27; ++upload)
+      stripes_.push_back(Publish("set" + std::to_string(upload), upload, 0, kWide));
+    std::ranges::sort(stripes_, {}, [](const Stripe& one) { return one.members[0].id; });
+    Settle();
+  }
+  // What was begun before all was published comes to nothing.
+  void Settle() {
+    for (int round = 0; round < 4; ++round) {
+      one_.AnswerHoldings(Holding::kAbsent);
+      FailPulls(ErrorCode::kUnavailable);
+    }
+  }
+  // Of each stripe so many members but that of n1.
+  std::set<ExtentId> Held(const std::vector<std::size_t>& counts) const {
+    std::set<ExtentId> held;
+    for (std::size_t i = 0; i < counts.size(); ++i)
+      for (std::size_t member = 1; member <= counts[i]; ++member)
+        held.insert(stripes_[i].members[member].id);
+    return held;
+  }
+  // The order in which they are pulled, one after another.
+  std::vector<ExtentId> Order(const std::set<ExtentId>& held) {
+    std::vector<ExtentId> order;
+    for (int round = 0; round < 40; ++round) {
+      for (const PullExtent& pull : Pulls(held)) order.push_back(pull.extent.id);
+      one_.Answer<PullExtent>([&](const PullExtent& pull) {
+        Hold(pull.extent);
+        return Result<void>();
+      });
+    }
+    return order;
+  }
+  std::size_t At(const std::vector<ExtentId>& order, const ManifestExtent& extent) const {
+    return static_cast<std::size_t>(std::ranges::find(order, extent.id) - order.begin());
+  }
+
+  std::vector<Stripe> stripes_;
+};
+
+TEST_F(ClusterStripeOrderTest, AStripeThatCanLoseNothingMoreIsComputedFirst) {
+  const auto order = Order(Held({3, 3, 3, 3, 3, 2}));
+  ASSERT_EQ(order.size(), 6U);
+  EXPECT_EQ(order.front(), stripes_[5].members[0].id);
+}
+
+TEST_F(ClusterStripeOrderTest, WhatSeemsToBeLostHoldsUpNothing) {
+  const auto order = Order(Held({1, 0, 1, 3, 2, 3}));
+  ASSERT_EQ(order.size(), 6U);
+  EXPECT_EQ(order[0], stripes_[4].members[0].id);
+  for (const std::size_t lost : {0, 1, 2}) EXPECT_GE(At(order, stripes_[lost].members[0]), 3U);
+}
+
+TEST_F(ClusterStripeOrderTest, TheLastReplicaOfAnExtentCountsAsAStripeThatCanLoseNothing) {
+  const auto last = one_.ExtentOf(true, 31), other = one_.ExtentOf(true, 32);
+  one_.Publish("plain", {last}, 2, 41);
+  one_.Publish("other", {other}, 3, 42);
+  one_.Run(100ms);
+  Settle();
+  const std::string holder = one_.slots.OwnersOf(last.id, 2)[0] == "n1"
+                                 ? one_.slots.OwnersOf(last.id, 2)[1]
+                                 : one_.slots.OwnersOf(last.id, 2)[0];
+  const auto held = Held({3, 3, 3, 3, 3, 2});
+  for (int round = 0; round < 4 && one_.Asked<PullExtent>().empty(); ++round) {
+    one_.Run(1s);
+    one_.Answer<AskHoldings>([&](const AskHoldings& question) {
+      Holdings holdings;
+      for (const ManifestExtent& extent : question.extents) {
+        const bool has = held.contains(extent.id) || extent == other ||
+                         (extent == last && question.node == holder);
+        holdings.push_back(has ? Holding::kHeld : Holding::kAbsent);
+      }
+      return Result<Holdings>(holdings);
+    });
+  }
+  const auto pulls = one_.Asked<PullExtent>();
+  ASSERT_EQ(pulls.size(), 4U);
+  const std::set<ExtentId> first{pulls[0].extent.id, pulls[1].extent.id};
+  EXPECT_EQ(first, (std::set{last.id, stripes_[5].members[0].id}));
+}
+
+TEST_F(ClusterStripeOrderTest, AMemberThatIsOnlyToMoveComesAfterThoseThatAreLost) {
+  auto held = Held({3, 3, 3, 3, 3, 3});
+  held.insert(stripes_[0].members[0].id);
+  const auto order = Order(held);
+  ASSERT_EQ(order.size(), 6U);
+  EXPECT_EQ(order.back(), stripes_[0].members[0].id);
+}
+
+TEST_F(ClusterStripeOrderTest, MembersThatThisNodeHasCount) {
+  Hold(stripes_[3].members[3]);
+  const auto order = Order(Held({3, 3, 3, 1, 3, 3}));
+  ASSERT_EQ(order.size(), 6U);
+  EXPECT_EQ(order.front(), stripes_[3].members[0].id);
+}
+
+TEST_F(ClusterStripeOrderTest, FormerOwnersAreAskedForMembersToo) {
+  // n4 leaves, and has the members that it had.
+  auto slots = one_.slots;
+  slots.previous = slots.map;
+  std::erase_if(slots.map.nodes, [](const PlacedNode& node) { return node.id == "n4"; });
+  slots.map = Place({}, slots.map.nodes, {.row_size = 3}).value();
+  slots.map.version = slots.previous->version + 1;
+  one_.Put(std::string(kSlotsKey), slots.Encode());
+  std::map<ExtentId, std::set<std::string>> asked;
+  for (int round = 0; round < 4; ++round) {
+    one_.Run(1s);
+    one_.Answer<AskHoldings>([&](const AskHoldings& question) {
+      for (const ManifestExtent& extent : question.extents) asked[extent.id].insert(question.node);
+      return Result<Holdings>(Holdings(question.extents.size(), Holding::kAbsent));
+    });
+  }
+  for (const Stripe& stripe : stripes_) {
+    const auto former = slots.previous->StripeOwners(stripe.slot(), stripe.members.size());
+    const auto owners = slots.map.StripeOwners(stripe.slot(), stripe.members.size());
+    for (std::size_t i = 1; i < former.size(); ++i) {
+      const std::string& node = slots.previous->nodes[former[i]].id;
+      if (node == "n1" || owners[i] == SlotMap::kNoNode) continue;
+      EXPECT_TRUE(asked[stripe.members[i].id].contains(node)) << i;
+    }
+  }
+}
+
+TEST_F(ClusterStripeOrderTest, WhatHasNoRoomIsCountedUntilThereIsRoom) {
+  one_.extents.has_room = false;
+  const auto held = Held({3, 3, 3, 3, 3, 3});
+  const auto& replication = one_.node->replication();
+  (void)Pulls(held);
+  EXPECT_EQ(replication.refused_count(), 6U);
+  // While others are asked again, it is not forgotten.
+  for (int i = 0; i < 30; ++i) {
+    one_.Run(100ms);
+    EXPECT_EQ(replication.refused_count(), 6U);
+  }
+  one_.extents.has_room = true;
+  EXPECT_EQ(Order(held).size(), 6U);
+  EXPECT_EQ(replication.refused_count(), 0U);
+}
+
+// --- Plans --------------------------------------------------------------------------------------
+
+TEST_F(ClusterStripesTest, APlanSaysOutOfHowManyMembersWhatIsLostIsComputed) {
+  const Stripe stripe = Publish("set", 21, kNone);
+  const std::string owner = OwnerOf(stripe, 1);
+  one_.Delete("nodes/" + owner);
+  one_.Run(1s);
+  const auto plan = PlanMoves(one_.node->view(), {.are_down_lost = true, .without = {}});
+  ASSERT_TRUE(plan) << plan.error().message;
+  std::uint64_t computed = 0, silent = 0;
+  for (const MovePlan::Move& move : plan.value().moves) {
+    EXPECT_TRUE(move.from.empty() || move.member_count == 0);
+    if (move.member_count > 0) {
+      EXPECT_EQ(move.from, "");
+      EXPECT_EQ(move.member_count, stripe.data_count);
+      computed += move.size_bytes;
+    } else if (move.from.empty()) {
+      silent += move.extent_count;
+    }
+  }
+  EXPECT_EQ(computed, stripe.members[1].size_bytes);
+  EXPECT_EQ(silent, 0U);
+}
+
+TEST_F(ClusterStripesTest, APlanDoesNotComputeOutOfTooFewMembers) {
+  const Stripe stripe = Publish("set", 21, kNone);
+  one_.Delete("nodes/" + OwnerOf(stripe, 0));
+  one_.Delete("nodes/" + OwnerOf(stripe, 1));
+  one_.Run(1s);
+  const auto plan = PlanMoves(one_.node->view(), {.are_down_lost = true, .without = {}});
+  ASSERT_TRUE(plan) << plan.error().message;
+  std::uint64_t silent = 0;
+  for (const MovePlan::Move& move : plan.value().moves) {
+    EXPECT_EQ(move.member_count, 0U);
+    silent += move.from.empty() ? move.extent_count : 0;
+  }
+  EXPECT_GE(silent, 1U);
 }
 
 // --- Surplus ------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 #include "server/service/cluster/node_extents.h"
 
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -107,6 +108,38 @@ TEST_F(NodeExtentsTest, AReplicaThatWasFoundDamagedIsReplaced) {
   ASSERT_TRUE(written) << written.error().message;
   ExpectWhole();
   EXPECT_EQ(extents_->healed_count(), 1U);
+}
+
+TEST_F(NodeExtentsTest, ATwentiethOfASmallDiskIsLeftFreeAnd256MiBOfALargeOne) {
+  constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+  EXPECT_EQ(NodeExtents::KeptOf(0), 0U);
+  EXPECT_EQ(NodeExtents::KeptOf(100 * kMiB), 5 * kMiB);
+  EXPECT_EQ(NodeExtents::KeptOf(5120 * kMiB), 256 * kMiB);
+  EXPECT_EQ(NodeExtents::KeptOf(std::uint64_t{1} << 50), 256 * kMiB);
+}
+
+TEST_F(NodeExtentsTest, ASmallDiskTakesReplicasUntilItIsNearlyFull) {
+  test::TempFolder folder;
+  const fs::path small = folder / "small";
+  fs::create_directory(small);
+  if (::mount("tmpfs", small.c_str(), "tmpfs", 0, "size=10m") != 0)
+    GTEST_SKIP() << "tmpfs cannot be mounted here";
+  {
+    const auto store = ExtentStore::Open(small / "extents");
+    ASSERT_TRUE(store) << store.error().message;
+    const NodeExtents extents(*store.value());
+    const std::uint64_t free_bytes = store.value()->FreeBytes().value();
+    EXPECT_EQ(store.value()->SizeBytes(), 10U << 20);
+    EXPECT_EQ(extents.KeptBytes(), (10U << 20) / 20);
+    EXPECT_EQ(extents.RoomBytes(), free_bytes - extents.KeptBytes());
+    EXPECT_TRUE(extents.HasRoomFor(extents.RoomBytes()));
+    EXPECT_FALSE(extents.HasRoomFor(extents.RoomBytes() + 1));
+    // Others fill it.
+    store.value()->disks().front()->set_kept_bytes(free_bytes - 100);
+    EXPECT_EQ(extents.RoomBytes(), 0U);
+    EXPECT_FALSE(extents.HasRoomFor(1));
+  }
+  EXPECT_EQ(::umount2(small.c_str(), MNT_DETACH), 0);
 }
 
 // The scan refuses such a file and leaves it where it is.

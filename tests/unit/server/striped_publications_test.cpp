@@ -5,6 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "libffrecord/base/hex.h"
 #include "one_node.h"
@@ -41,6 +45,10 @@ class StripedPublicationsTest : public testing::Test {
     for (int round = 0; round < 200; ++round) {
       one_.Run(100ms);
       one_.Answer<AskHoldings>([&](const AskHoldings& question) {
+        if (question.node == silent_ && silent_count_ > 0) {
+          --silent_count_;
+          return Result<Holdings>(Error{ErrorCode::kDeadlineExceeded, "no answer"});
+        }
         Holdings holdings;
         for (const ManifestExtent& extent : question.extents)
           holdings.push_back(is_held(question.node, extent) ? Holding::kHeld : Holding::kAbsent);
@@ -82,6 +90,8 @@ class StripedPublicationsTest : public testing::Test {
   }
 
   OneNode one_;
+  std::string silent_;  // A node that does not answer so many questions.
+  int silent_count_ = 0;
 };
 
 TEST_F(StripedPublicationsTest, ItIsCommittedOnceEachMemberIsHeldOnANodeOfItsOwn) {
@@ -111,6 +121,69 @@ TEST_F(StripedPublicationsTest, TwoMembersOnOneNodeAreRefused) {
   ExpectRefused(
       Publish(manifest, [](const std::string& node, const auto&) { return node == "n2"; }),
       ErrorCode::kConflict, "of one stripe are held in failure domain d-n2 alone");
+}
+
+// A writer that gets no answer from a node sends the member to another one, and the next member to
+// the first: each has a node of its own all the same.
+TEST_F(StripedPublicationsTest, AMemberThatIsOnTwoNodesLeavesOneToAnother) {
+  const auto manifest = test::StripedManifest(kUpload, 2, kCode);
+  const Stripe stripe = StripeOf(manifest, 0);
+  const auto owners = one_.slots.map.StripeOwners(stripe.slot(), 3);
+  const auto owner = [&](std::size_t member) { return one_.slots.map.nodes[owners[member]].id; };
+  std::string spare;
+  for (const PlacedNode& node : one_.slots.map.nodes)
+    if (node.id != owner(0) && node.id != owner(1) && node.id != owner(2)) spare = node.id;
+  // The first is asked for at its owner, where the second is too, and nowhere else.
+  const std::map<ExtentId, std::set<std::string>> places{{stripe.members[0].id, {owner(0), spare}},
+                                                         {stripe.members[1].id, {owner(0)}},
+                                                         {stripe.members[2].id, {owner(2)}}};
+  const auto is_held = [&](const std::string& node, const ManifestExtent& extent) {
+    return places.at(extent.id).contains(node);
+  };
+  const auto result = Publish(manifest, is_held);
+  EXPECT_TRUE(result) << result.error().message;
+}
+
+// Whoever says nothing may have the member that would make it right.
+TEST_F(StripedPublicationsTest, ANodeThatDoesNotAnswerIsAskedAgainBeforeAStripeIsRefused) {
+  const auto manifest = test::StripedManifest(kUpload, 2, kCode);
+  const Stripe stripe = StripeOf(manifest, 0);
+  const auto owners = one_.slots.map.StripeOwners(stripe.slot(), 3);
+  const std::string& crowded = one_.slots.map.nodes[owners[0]].id;
+  for (const PlacedNode& node : one_.slots.map.nodes)
+    if (std::ranges::none_of(
+            owners, [&](std::uint16_t owner) { return one_.slots.map.nodes[owner].id == node.id; }))
+      silent_ = node.id;
+  const auto is_held = [&](const std::string& node, const ManifestExtent& extent) {
+    if (node == silent_) return extent.id == stripe.members[0].id;
+    return node == crowded ? extent.id != stripe.members[2].id : extent.id == stripe.members[2].id;
+  };
+  silent_count_ = 2;
+  const auto result = Publish(manifest, is_held);
+  EXPECT_TRUE(result) << result.error().message;
+  EXPECT_EQ(silent_count_, 0);
+}
+
+// Each of the three has more than one node; the three have two.
+TEST_F(StripedPublicationsTest, ThreeMembersOnTwoNodesAreRefused) {
+  const auto manifest = test::StripedManifest(kUpload, 2, kCode);
+  ExpectRefused(Publish(manifest, [](const std::string& node,
+                                     const auto&) { return node == "n2" || node == "n3"; }),
+                ErrorCode::kConflict,
+                "of one stripe are held in failure domain d-n2, d-n3 alone; upload them again");
+}
+
+TEST_F(StripedPublicationsTest, OneGivesWayToAnotherThatGivesWay) {
+  const auto manifest = test::StripedManifest(kUpload, 3, {3, 1});
+  const auto& members = StripeOf(manifest, 0).members;
+  // A chain: it can be n1, n2, n3, n4 in one way only, whatever is found first.
+  const std::vector<std::set<std::string>> places{{"n1", "n2"}, {"n2", "n3"}, {"n3", "n4"}, {"n4"}};
+  const auto is_held = [&](const std::string& node, const ManifestExtent& extent) {
+    const auto at = std::ranges::find(members, extent) - members.begin();
+    return places[static_cast<std::size_t>(at)].contains(node);
+  };
+  const auto result = Publish(manifest, is_held);
+  EXPECT_TRUE(result) << result.error().message;
 }
 
 TEST_F(StripedPublicationsTest, TooFewFailureDomainsAreRefusedAndSayHowMany) {
@@ -148,6 +221,33 @@ TEST_F(StripedPublicationsTest, WholeStripesOfAnotherNameAreTakenWhileItStands) 
   EXPECT_TRUE(std::ranges::any_of(compares, [&](const auto& compare) {
     return compare.key == "datasets/other" && compare.mod_revision == revision;
   }));
+}
+
+// While the slot map moves, a node may have one member still and another already.
+TEST_F(StripedPublicationsTest, StripesOfAnotherNameMayMoveMeanwhile) {
+  const auto manifest = test::StripedManifest(kUpload, 2, kCode);
+  PublishOther("other", manifest);
+  EXPECT_TRUE(Publish(manifest, [](const std::string& node, const auto&) { return node == "n2"; }));
+}
+
+TEST_F(StripedPublicationsTest, AMemberThatIsNowhereForAMomentIsLookedForAgain) {
+  const auto manifest = test::StripedManifest(kUpload, 2, kCode);
+  PublishOther("other", manifest);
+  int asked = 0;  // Of each node once: by then it is where nobody looks any more.
+  const auto by_owners = ByOwners(manifest);
+  const auto result = Publish(manifest, [&](const std::string& node, const auto& extent) {
+    if (extent.id == manifest.parity[0].id && ++asked <= 4) return false;
+    return by_owners(node, extent);
+  });
+  EXPECT_TRUE(result) << result.error().message;
+  EXPECT_GT(asked, 4);
+}
+
+TEST_F(StripedPublicationsTest, AMemberOfAnotherNameThatStaysAwayIsRefusedInTheEnd) {
+  const auto manifest = test::StripedManifest(kUpload, 2, kCode);
+  PublishOther("other", manifest);
+  ExpectRefused(Publish(manifest, But(ByOwners(manifest), manifest.parity[0])),
+                ErrorCode::kConflict, Hex(manifest.parity[0].id) + " is held in 0");
 }
 
 TEST_F(StripedPublicationsTest, ExtentsWithReplicasBecomeNoMembersOfAStripe) {

@@ -11,53 +11,53 @@
 
 namespace ffrecord::client {
 
-// A cluster as its operators see it: which nodes it has, and which of them take part. Both calls
-// connect to the nodes that the address names, ask one after another until one answers, block for
-// `options.timeout` at most, and keep no connection. They may be called from any thread. What they
-// return are values, and a node may know of a change some milliseconds later than another one.
+// Calls for the operators of a cluster: its nodes, their states, and its metadata. Each call
+// connects to the nodes in the address, one after another until one answers, blocks for at most
+// `options.timeout`, and keeps no connection. The calls may be made from any thread, and return
+// values that the caller owns. A node may learn of a change some milliseconds later than another.
 
-// Whether a node of a cluster takes part, as operators have said.
+// Whether a node takes part in its cluster, as set by operators.
 enum class NodeState : std::uint8_t {
   kIn,
-  kDraining,  // It takes nothing new, and the others take over what it holds.
-  kOut,       // It counts no more.
-  kWaiting,   // It has asked to join, and nobody has let it: kIn does.
+  kDraining,  // It gets no new extents, and the other nodes copy those that it holds.
+  kOut,       // It is removed.
+  kWaiting,   // It waits for approval; setting kIn approves it.
 };
 
 struct ClusterNodeInfo {
   std::string id;
-  std::string address;  // host:port; empty while nobody knows.
-  std::string domain;   // Nodes of one may fail together.
+  std::string address;  // host:port; empty while unknown.
+  std::string domain;   // Failure domain: its nodes may fail together.
   std::uint32_t weight = 1;
   NodeState state = NodeState::kIn;
   bool is_up = false;
-  std::uint32_t slot_count = 0;  // Of the 4,096, as the map places them on it.
+  std::uint32_t slot_count = 0;  // Slots of the 4,096 that the slot map assigns to it.
 };
 
 struct ClusterInfo {
   std::string id;  // 32 hex digits.
   std::uint32_t map_version = 0;
-  std::uint32_t replica_count = 1;  // Of what is published.
+  std::uint32_t replica_count = 1;  // Of each published extent.
   std::string answered_by;          // Id of a node.
   std::vector<ClusterNodeInfo> nodes;
 };
 
-// What the first node of the cluster at `address` that answers knows of it: ffrecord:// with the
-// address of one node or several, separated by commas; a name is ignored. Fails with
-// kInvalidArgument if the daemon there is of no cluster, else as OpenDataset for an address.
+// Describes the cluster, as seen by the first node that answers. `address` is ffrecord:// with the
+// addresses of one or more nodes, separated by commas; a name is ignored. Fails with
+// kInvalidArgument if the daemon is not part of a cluster, else as OpenDataset for an address.
 FFR_EXPORT Result<ClusterInfo> DescribeCluster(std::string_view address,
                                                const SessionOptions& options);
 
-// Lets a node take part, drains it, or counts it out; returns once that is on record. Any node of
-// the cluster may be asked. Fails also with kNotFound if there is no such node, kDenied, and
+// Approves, drains or removes a node; returns once the new state is stored. `address` may name any
+// node of the cluster. Fails also with kNotFound if there is no such node, kDenied, and
 // kInvalidArgument for kWaiting.
 FFR_EXPORT Result<void> SetNodeState(std::string_view address, std::string_view node,
                                      NodeState state, const SessionOptions& options);
 
-// Raises the feature level of the cluster, after which nodes of earlier versions are refused;
-// returns the level that it has then. `level` 0: the highest that all nodes know. Wants the right
-// `admin`. Fails also with kConflict if a node is down or does not know the level, and
-// kInvalidArgument if the cluster is above it.
+// Raises the feature level of the cluster, and returns the new level. Afterwards, nodes of earlier
+// versions cannot take part. `level` 0: the highest that all nodes support. Requires the right
+// `admin`. Fails also with kConflict if a node is down or does not support the level, and
+// kInvalidArgument if the cluster has a higher level.
 FFR_EXPORT Result<std::uint32_t> RaiseFeatureLevel(std::string_view address, std::uint32_t level,
                                                    const SessionOptions& options);
 
@@ -72,31 +72,31 @@ struct Metadata {
   std::vector<MetadataKey> keys;
 };
 
-// All keys of the metadata, as they are at one revision. Wants the right `admin`, as the others
-// below. Fails with kConflict if the coordinator has forgotten the revision meanwhile: read it
-// again.
+// Reads all keys of the metadata at one revision. Requires the right `admin`, like the calls below.
+// Fails with kConflict if the coordinator has compacted that revision meanwhile: in this case, call
+// it again.
 FFR_EXPORT Result<Metadata> ReadMetadata(std::string_view address, const SessionOptions& options);
 
-// Puts a backup into a coordinator that has no metadata of the cluster, by way of the daemon at
-// `address` alone. Each key goes there once; the cluster takes part again once all are there, and
-// nothing is removed from it until ConfirmMetadata(). `backup` tells backups apart: after a failure
-// the same one may be put again. Fails with kConflict if there is metadata already.
+// Writes a backup to a coordinator that has no metadata of the cluster, through the daemon at
+// `address` only. Once all keys are written, the cluster works again, but its nodes remove no data
+// until ConfirmMetadata(). `backup` identifies the backup: after a failure, call it again with the
+// same one. Fails with kConflict if the coordinator has metadata already.
 FFR_EXPORT Result<void> RestoreMetadata(std::string_view address, std::uint64_t backup,
                                         const std::vector<MetadataKey>& keys,
                                         const SessionOptions& options);
 
 enum class MetadataWork : std::uint8_t {
-  kCompare,           // With what nodes have known.
-  kRebuild,           // Publishes again what is lost or replaced,
-  kRebuildAndRemove,  // and removes names that had been removed and are there again.
+  kCompare,           // Changes nothing.
+  kRebuild,           // Publishes again the names that are lost or replaced.
+  kRebuildAndRemove,  // Also removes names that were removed before and have returned.
 };
-// Compares metadata that was put back to an older state with what the nodes have on their disks, or
-// makes it that. A JSON object: what differs, and which nodes have not answered. Fails with
-// kConflict if the metadata is confirmed.
+// Compares metadata that was put back to an older state with the names on the nodes' disks; except
+// for kCompare, changes it to match them. Returns a JSON object with the differences and the nodes
+// that did not answer. Fails with kConflict if the metadata is confirmed.
 FFR_EXPORT Result<std::string> WorkOnMetadata(std::string_view address, MetadataWork work,
                                               const SessionOptions& options);
-// An operator knows what the metadata of this incarnation lacks: nodes may remove again what it
-// says. Fails with kConflict if it is of another incarnation by now.
+// Confirms the metadata of this incarnation, with all that it lacks: nodes may remove data again.
+// Fails with kConflict if the metadata has another incarnation by now.
 FFR_EXPORT Result<void> ConfirmMetadata(std::string_view address, std::uint64_t incarnation,
                                         const SessionOptions& options);
 

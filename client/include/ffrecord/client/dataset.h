@@ -18,9 +18,9 @@
 
 namespace ffrecord::client {
 
-// A folder on a local disk that keeps what was read from a store, for all processes of the machine.
-// The blocks that were used least recently go first. A damaged, full or removed folder costs only
-// time.
+// A cache of store reads in a folder on a local disk, for all processes of the machine. The least
+// recently used blocks are removed first. If the folder is damaged, full or removed, reads only get
+// slower.
 struct CacheOptions {
   std::filesystem::path folder;                            // Empty: no cache.
   std::uint64_t size_bytes_max = std::uint64_t{64} << 30;  // At least 64 MiB.
@@ -38,9 +38,9 @@ struct CacheOptions {
 // Fails as RecordReader::Open; for an address with kInvalidArgument if it is malformed, kNotFound
 // if there is no such name or object, kDenied if a store refuses or there are no credentials,
 // kUnavailable if no daemon answers (the message says where and how to start one),
-// kDeadlineExceeded. If the daemon goes away later, reads try to reconnect until
-// the timeout, then return kUnavailable for each record. Of several daemons, those that answer
-// serve; kConflict if their files differ.
+// kDeadlineExceeded. If the daemon goes away later, reads try to reconnect until the
+// timeout, then return kUnavailable for each record. With several daemons, those that answer are
+// used; kConflict if their files differ.
 //
 // `give_up` as for RecordReader::ReadBatch: kDeadlineExceeded once it returns true.
 FFR_EXPORT Result<RecordReader> OpenDataset(std::span<const std::string> locations,
@@ -49,10 +49,10 @@ FFR_EXPORT Result<RecordReader> OpenDataset(std::span<const std::string> locatio
                                             const CacheOptions& cache = {},
                                             const RecordReader::GiveUp& give_up = {});
 
-// Opens files that threads of the program read, which must serve `reads` by then. One reader for
-// each `reads`, which it closes when it is destroyed; a call that fails leaves them open. Fails as
-// OpenDataset, and with kInvalidArgument if there are no files, or if a cache is given and the
-// version of a file is unknown.
+// Opens files that threads of the program read. These threads must serve `reads` before the call.
+// Each `reads` has one reader, which closes it when it is destroyed; a call that fails leaves it
+// open. Fails as OpenDataset, and with kInvalidArgument if there are no files, or if a cache is
+// given and the version of a file is unknown.
 FFR_EXPORT Result<RecordReader> OpenDelegated(std::shared_ptr<DelegatedReads> reads,
                                               const RecordReader::Options& options,
                                               const CacheOptions& cache = {},
@@ -69,20 +69,20 @@ FFR_EXPORT Result<RecordReader> OpenDelegated(std::shared_ptr<DelegatedReads> re
 // name that is not 1 to 255 characters of [A-Za-z0-9._-] in segments separated by '/'.
 //
 // `durability`, for a cluster: "r1", "r2" or "r3" replicas of all extents, or an erasure code such
-// as "ec:4+2": of each 4 extents that follow each other, with 2 of parity, any 2 may be lost.
-// Empty: as many replicas as the cluster has. Fails with kInvalidArgument if it is none of these,
-// or the cluster has too few failure domains.
+// as "ec:4+2", by which any 2 of 4 consecutive extents and their 2 parity extents may be lost.
+// Empty: as many replicas as the cluster's setting says. Fails with kInvalidArgument if it is none
+// of these, or the cluster has too few failure domains.
 FFR_EXPORT Result<void> PublishDataset(
     std::span<const std::filesystem::path> files, std::string_view address, bool replace,
     const SessionOptions& options,
     const std::function<void(std::uint64_t, std::uint64_t)>& progress,
     std::string_view durability = {});
 
-// Checks sealed FFRecord files that stay where they are, and publishes them as one dataset of class
-// `origin` under `address`, of a cluster: its nodes fetch them from there when they are read, and
-// cache them. `files` are objects, s3://bucket/key, or files of a folder that all nodes have at the
-// same path; the setting `origins` of the daemons must list them. Nothing is uploaded; each file is
-// read twice.
+// Checks sealed FFRecord files, and publishes them as one dataset of class `origin` under `address`
+// of a cluster, without uploading them: when a client reads a file, the nodes fetch it from its
+// place, and cache it. `files` are objects, s3://bucket/key, or files of a folder that all nodes
+// have at the same path; the setting `origins` of the daemons must list them. Each file is read
+// twice.
 //
 // `progress` as for PublishDataset, in the second pass. Fails as that, with kDenied if the daemons
 // may not read a file, kConflict if an object is replaced meanwhile, or if the cluster has nodes of
@@ -92,10 +92,10 @@ FFR_EXPORT Result<void> PublishFromOrigin(
     const SessionOptions& options,
     const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 
-// The same for local files that are copied there first: to `place`, s3://bucket/prefix or a folder
-// that exists, under their own names. Nothing there is replaced: files that are there already with
-// the same bytes count as copied. If publishing fails, the copies stay, and the same call goes on
-// from there.
+// As PublishFromOrigin, for local files, which it first copies to `place`: s3://bucket/prefix, or a
+// folder that exists. Files keep their names. It replaces no file there; a file with the same bytes
+// counts as copied. If publishing fails, the copies stay; to resume, make the same call
+// again.
 //
 // `progress` counts each byte twice, once it is copied and once it is read for its checksum. Fails
 // as both, with kConflict if a file of that name with other bytes is there.

@@ -1,16 +1,14 @@
 """ffrecord export: records as files of other kinds."""
 
-import os
-from pathlib import Path
-
 import click
 
 from ffrecord._cli.console import progress_bar
 from ffrecord._cli.data.exporting import FORMATS, Export, format_of
-from ffrecord._cli.data.looking import column_option, timeout
-from ffrecord._cli.data.records import in_order, selected
+from ffrecord._cli.data.looking import DRY_RUN_HELP, column_option, timeout
+from ffrecord._cli.data.records import selected
 from ffrecord._cli.data.rewriting import opened_whole
 from ffrecord._cli.data.values import dumps
+from ffrecord.pack._new_folder import destination_path
 
 _INDEX_MAX = (1 << 63) - 1
 
@@ -30,7 +28,7 @@ _INDEX_MAX = (1 << 63) - 1
 )
 @click.option("--count", type=click.IntRange(1, _INDEX_MAX), help="So many records at most.")
 @click.option("--overwrite", is_flag=True, help="Replace the file DESTINATION if it exists.")
-@click.option("--dry-run", is_flag=True, help="Check everything, and write nothing.")
+@click.option("--dry-run", is_flag=True, help=DRY_RUN_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @timeout
 def export(
@@ -52,11 +50,7 @@ def export(
     that are no UTF-8 are {"base64": ...}. Parquet needs pyarrow. DESTINATION appears only once it
     is complete; a folder that exists is not replaced.
     """
-    if not destination:
-        raise ValueError("the destination's name is empty: is a variable of the shell not set?")
-    path = Path(os.getcwd(), destination)
-    if path.name in ("", ".."):
-        path = path.resolve()
+    path = destination_path(destination)
     format_ = format_of(path, asked)
     with opened_whole(files, timeout_s) as reader:
         if start >= len(reader):
@@ -69,7 +63,7 @@ def export(
         else:
             with progress_bar("exporting") as show:
                 made = Export(reader, columns, show)
-                written = made.write(in_order(start, stop), path, format_, overwrite)
+                written = made.write(range(start, stop), path, format_, overwrite)
     if as_json:
         facts = {"record_count": written, "format": format_, "dry_run": dry_run}
         click.echo(dumps({**facts, "destination": str(path)}))

@@ -15,8 +15,8 @@ import numpy as np
 
 from ffrecord import Batch, Reader
 from ffrecord._cli.console import Progress
-from ffrecord._cli.data.new_file import check_vacant_file, new_file
-from ffrecord._cli.data.records import Keys, batches
+from ffrecord._cli.data.new_file import check_no_source, check_vacant_file, named_file, new_file
+from ffrecord._cli.data.records import Keys, batches, in_order
 from ffrecord._cli.data.values import (
     as_bytes,
     dumps,
@@ -29,13 +29,14 @@ from ffrecord._cli.data.values import (
 from ffrecord._order import Indices
 from ffrecord._schema import Column
 from ffrecord.errors import ConflictError
-from ffrecord.pack._new_folder import check_vacant, new_folder
+from ffrecord.pack._new_folder import check_vacant, new_folder, sync_contents
 
 FORMATS = ("folder", "webdataset", "jsonl", "parquet")
 _BY_ENDING = {".tar": "webdataset", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 # A folder of a folder has so many records.
 _FOLDER_RECORDS = 10_000
 _DIGITS_MIN = 6
+_INDEX = "records.jsonl"
 _NAME_MAX = 60
 # Columns with such a name are files with that ending, as WebDataset names them.
 _ENDINGS = frozenset(
@@ -77,6 +78,10 @@ def format_of(path: Path, asked: str | None) -> str:
     return "folder"
 
 
+class _KeyIsNoColumnError(Exception):
+    """A record's key is not the value of the column that was the key of the first record."""
+
+
 class Export:
     """Writes records of `reader` in another format. Single use."""
 
@@ -94,10 +99,19 @@ class Export:
         self._columns = columns
         self._progress = progress
         self._written = 0
+        self._key_column: str | None = None
+        """The column whose values are the keys, which are not written apart from it then."""
         self._digits = max(_DIGITS_MIN, len(str(len(reader) - 1)))
 
     def check(self, path: Path, format_: str, overwrite: bool) -> None:
-        """Raise what `write` would raise before it writes: ConflictError, ImportError."""
+        """Raise what `write` would raise before it writes.
+
+        Raises:
+            ConflictError: the destination exists, and may not be replaced.
+            ImportError: Parquet needs pyarrow, which is not installed.
+            OSError: the destination's folder is not there, or may not be written.
+            ValueError: the destination is a file that is read.
+        """
         if format_ == "folder":
             if os.path.lexists(path):
                 raise ConflictError(
@@ -106,10 +120,11 @@ class Export:
             check_vacant(path, False)
         else:
             check_vacant_file(path, overwrite)
+            check_no_source(path, self._reader)
         if format_ == "parquet":
             _pyarrow()
 
-    def write(self, pieces: Iterable[Indices], path: Path, format_: str, overwrite: bool) -> int:
+    def write(self, span: range, path: Path, format_: str, overwrite: bool) -> int:
         """Write the records of these indices; return how many.
 
         The destination appears only once it is complete.
@@ -119,35 +134,57 @@ class Export:
             CorruptionError: a record is damaged.
             ImportError: Parquet needs pyarrow, which is not installed.
             OSError: a file cannot be read or written.
+            ValueError: the destination is a file that is read.
         """
         self.check(path, format_, overwrite)
         keys = Keys(self._reader)
+        pieces = in_order(span.start, span.stop)
         try:
             if format_ == "folder":
                 with new_folder(path, False) as folder:
-                    self._folder(pieces, keys, folder)
+                    self._folder(pieces, keys, folder, path)
                 return self._written
             writers: dict[str, Callable[[Iterable[Indices], Keys, BinaryIO], None]] = {
                 "webdataset": self._tar,
                 "jsonl": self._json_lines,
                 "parquet": self._parquet,
             }
+            if format_ != "jsonl":
+                self._key_column = self._column_of_key(keys, span.start)
             with new_file(path, overwrite) as file:
-                writers[format_](pieces, keys, file)
+                try:
+                    writers[format_](pieces, keys, file)
+                except _KeyIsNoColumnError:  # Once more, with the keys.
+                    self._key_column, self._written = None, 0
+                    file.seek(0)
+                    file.truncate()
+                    writers[format_](in_order(span.start, span.stop), keys, file)
             return self._written
         finally:
             keys.close()
 
-    def _batches(self, pieces: Iterable[Indices]) -> Iterator[Batch]:
+    def _column_of_key(self, keys: Keys, first: int) -> str | None:
+        """The column with the key of the record `first`, if there is one."""
+        sample, key = self._reader.read([first])[0], keys.of(first)
+        for column in self._columns:
+            if column.dtype is None and as_bytes(sample[column.name]) == key:
+                return column.name
+        return None
+
+    def _batches(self, pieces: Iterable[Indices], keys: Keys) -> Iterator[Batch]:
         total = self._reader.size_bytes
         for batch in batches(self._reader, pieces):
+            if self._key_column is not None:
+                values = zip(batch.indices.tolist(), batch[self._key_column], strict=True)
+                if any(keys.of(index) != as_bytes(value) for index, value in values):
+                    raise _KeyIsNoColumnError
             yield batch
             self._written += len(batch)
             if self._progress is not None:
                 self._progress(total * self._written // len(self._reader), total)
 
     def _records(self, pieces: Iterable[Indices], keys: Keys) -> Iterator[Record]:
-        for batch in self._batches(pieces):
+        for batch in self._batches(pieces, keys):
             for index, value in zip(batch.indices.tolist(), batch, strict=True):
                 yield Record(index, keys.of(index), value)
 
@@ -163,22 +200,27 @@ class Export:
 
     def _tar(self, pieces: Iterable[Indices], keys: Keys, file: BinaryIO) -> None:
         endings = None
+        with_keys = bool(keys.count) and self._key_column is None
         with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as tar:
             for record in self._records(pieces, keys):
                 if endings is None:
-                    endings = endings_of(record, self._columns, bool(keys.count))
+                    endings = endings_of(record, self._columns, with_keys)
                 name = f"{record.position:0{self._digits}}"
                 for ending, data in _members(record, self._columns, endings):
                     info = tarfile.TarInfo(f"{name}.{ending}")
                     info.size = len(data)
                     tar.addfile(info, io.BytesIO(data))
+                # It remembers all that it has written.
+                tar.members = []  # type: ignore[attr-defined]
 
-    def _folder(self, pieces: Iterable[Indices], keys: Keys, folder: Path) -> None:
+    def _folder(
+        self, pieces: Iterable[Indices], keys: Keys, folder: Path, destination: Path
+    ) -> None:
         """A file for each value of bytes or text; all else is in `records.jsonl`."""
         files = tuple(column for column in self._columns if column.dtype is None)
         others = tuple(column for column in self._columns if column.dtype is not None)
         endings = None
-        with (folder / "records.jsonl").open("wb") as index:
+        with named_file(folder / _INDEX, destination / _INDEX) as index:
             for record in self._records(pieces, keys):
                 if endings is None:
                     endings = endings_of(record, files, False, bool(self._columns))
@@ -189,17 +231,20 @@ class Export:
                 for column, ending in endings.items():
                     data = as_bytes(record.value if column is None else record.value[column])
                     name = f"{below}/{record.position:0{self._digits}}.{ending}"
-                    (folder / name).write_bytes(data)
+                    with named_file(folder / name, destination / name) as file:
+                        file.write(data)
                     names[column or "record"] = name
                 numbers = {c.name: plain(record.value[c.name], c) for c in others}
                 index.write(self._line(record, {"files": names, "values": numbers}))
+        sync_contents(folder)
 
     def _parquet(self, pieces: Iterable[Indices], keys: Keys, file: BinaryIO) -> None:
         pa = _pyarrow()
-        schema = _arrow_schema(self._columns, bool(keys.count) and not self._has_key(keys))
+        with_keys = bool(keys.count) and self._key_column is None
+        schema = _arrow_schema(self._columns, with_keys)
         with importlib.import_module("pyarrow.parquet").ParquetWriter(file, schema) as writer:
             waiting: list[Any] = []
-            for batch in self._batches(pieces):
+            for batch in self._batches(pieces, keys):
                 waiting.append(_arrow_batch(batch, self._columns, schema, keys))
                 rows, size = sum(map(len, waiting)), sum(each.nbytes for each in waiting)
                 if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
@@ -207,14 +252,6 @@ class Export:
                     waiting = []
             if waiting:
                 writer.write_table(pa.Table.from_batches(waiting))
-
-    def _has_key(self, keys: Keys) -> bool:
-        """Whether a column of the first record is its key."""
-        first = self._reader.read([0])[0]
-        return any(
-            column.dtype is None and as_bytes(first[column.name]) == keys.of(0)
-            for column in self._columns
-        )
 
 
 def endings_of(
@@ -228,7 +265,6 @@ def endings_of(
         return {None: _ending_of_data(as_bytes(first.value)), **({"": "key"} if with_key else {})}
     endings: dict[str | None, str] = {}
     taken: set[str] = set()
-    is_key = False
     for column in columns:
         clean = re.sub(r"[^A-Za-z0-9_-]", "_", column.name)[:_NAME_MAX] or "_"
         ending = clean + _ending_of_value(column, clean, first.value[column.name])
@@ -240,10 +276,7 @@ def endings_of(
             ending = f"{clean}_{number}" + _ending_of_value(column, "", first.value[column.name])
         taken.add(ending.lower())
         endings[column.name] = ending
-        is_key = is_key or (
-            column.dtype is None and as_bytes(first.value[column.name]) == first.key
-        )
-    if with_key and not is_key:
+    if with_key:
         endings[""] = "key" if "key" not in taken else "__key__"
     return endings
 

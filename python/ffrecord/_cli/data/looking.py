@@ -8,34 +8,24 @@ from typing import Any
 import click
 import numpy as np
 
-from ffrecord import Reader
+from ffrecord import Batch, Reader
 from ffrecord._cli.console import EXIT_DAMAGE, say
 from ffrecord._cli.data.records import batches, in_order, opened, selected, shuffled
-from ffrecord._cli.data.values import (
-    as_bytes,
-    brief_sample,
-    dumps,
-    plain_sample,
-    shown,
-    text_of,
-)
-from ffrecord._cli.units import Timeout
+from ffrecord._cli.data.values import as_bytes, brief_sample, dumps, plain, plain_sample, text_of
+from ffrecord._cli.options import timeout_option
+from ffrecord._cli.text import shown
 from ffrecord._order import Indices
 from ffrecord._schema import Column
 from ffrecord.errors import CorruptionError
 
 EXIT_NOTHING_FOUND = 1
+# Of a search.
+_DAMAGED_NAMED_MAX = 100
 _INDEX_MAX = (1 << 63) - 1
 
 files = click.argument("where", metavar="FILE...", nargs=-1, required=True, type=click.Path())
-timeout = click.option(
-    "--timeout",
-    "timeout_s",
-    type=Timeout(),
-    default=30.0,
-    show_default=True,
-    help="Time limit in seconds of each request to a daemon or store.",
-)
+timeout = timeout_option()
+DRY_RUN_HELP = "Check names, columns, keys and the destination, but no record; write nothing."
 as_json_lines = click.option(
     "--json", "as_json", is_flag=True, help="Print a JSON object for each record, one a line."
 )
@@ -91,7 +81,9 @@ def head(
     """
     with opened(where, timeout_s) as reader:
         pieces = in_order(start, min(start + count, len(reader)))
-        _show(reader, pieces, selected(reader, names), as_json)
+        damaged = _show(reader, pieces, selected(reader, names), as_json)
+    if damaged:
+        raise click.exceptions.Exit(EXIT_DAMAGE)
 
 
 @click.command()
@@ -116,13 +108,15 @@ def sample(
     """
     with opened(where, timeout_s) as reader:
         pieces = shuffled(len(reader), seed, count)
-        _show(reader, pieces, selected(reader, names), as_json)
+        damaged = _show(reader, pieces, selected(reader, names), as_json)
+    if damaged:
+        raise click.exceptions.Exit(EXIT_DAMAGE)
 
 
 def _show(
     reader: Reader, pieces: Iterable[Indices], columns: tuple[Column, ...], as_json: bool
-) -> None:
-    """A line for each record, damaged ones too."""
+) -> bool:
+    """Print a line for each record, damaged ones too; return whether there are such."""
     damaged = False
     for row in _rows(reader, pieces):
         index, size, value, problem = row
@@ -137,8 +131,7 @@ def _show(
         else:
             text = f"damaged: {shown(problem)}" if problem else brief_sample(value, columns)
             click.echo(f"{index:>10}  {size:>9} B  {text}")
-    if damaged:
-        raise click.exceptions.Exit(EXIT_DAMAGE)
+    return damaged
 
 
 def _rows(reader: Reader, pieces: Iterable[Indices]) -> Iterator[tuple[int, int, Any, str | None]]:
@@ -213,7 +206,8 @@ def _checked(reader: Reader, indices: Iterable[int]) -> list[int]:
     count = len(reader)
     for index in indices:
         if not -count <= index < count:
-            raise ValueError(f"--index {index}: there are {count} records, 0 to {count - 1}")
+            which = f"{count} records, 0 to {count - 1}" if count else "no records"
+            raise ValueError(f"--index {index}: there are {which}")
     return [index % count for index in indices] if count else []
 
 
@@ -257,7 +251,7 @@ def find(
 
     Keys are looked up in the index; --where reads, in order, until --count records are found.
     Columns that the file has a copy of are read without the records. Exits with status 1 if a key,
-    or every value, is in no record.
+    or every value, is in no record; with status 3 if a record that was read is damaged.
     """
     if bool(keys) == bool(conditions):
         raise click.UsageError("give one KEY or more, or --where COLUMN=VALUE, not both")
@@ -268,62 +262,80 @@ def find(
             for key, index in zip(keys, found, strict=True):
                 missing = missing or index is None
                 if as_json:
-                    name = key.encode(errors="surrogateescape").decode(errors="backslashreplace")
-                    click.echo(dumps({"key": name, "index": index}))
+                    click.echo(dumps({"key": plain(_key(key)), "index": index}))
                 elif index is not None:
                     click.echo(f"{index:>10}  {shown(key)}")
                 else:
                     say(f"no record has the key '{shown(key)}'")
         else:
-            missing = not _find_values(reader, conditions, count, as_json)
+            search = _Search(reader)
+            missing = not search.show(conditions, count, as_json)
+            if search.damaged_count:
+                raise click.exceptions.Exit(EXIT_DAMAGE)
     if missing:
         raise click.exceptions.Exit(EXIT_NOTHING_FOUND)
 
 
-def _find_values(reader: Reader, conditions: Iterable[str], count: int, as_json: bool) -> bool:
-    """Print the records that meet all conditions; return whether there are any."""
-    tests = [_condition(reader, text) for text in conditions]
-    left = count
-    for piece in in_order(0, len(reader)):
-        if left < 1:
-            break
-        for test in tests:
-            piece = piece[test(piece)] if piece.size else piece
-        if piece.size:
-            chosen = piece[:left]
-            left -= chosen.size
-            _show(reader, [chosen], reader.columns, as_json)
-    return left < count
+class _Search:
+    """Records that meet conditions; damaged ones, which meet none, are named on stderr."""
 
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.damaged_count = 0
 
-def _condition(reader: Reader, text: str) -> Callable[[Indices], Any]:
-    """A test of records: a function from indices, some thousands in order, to booleans."""
-    name, is_one, value = text.partition("=")
-    if not is_one:
-        raise click.BadParameter(f"'{shown(text)}' is no condition: write COLUMN=VALUE")
-    (column,) = selected(reader, [name])[:1]
-    if column.dtype is None:
-        wanted = value.encode(errors="surrogateescape")
+    def show(self, conditions: Iterable[str], count: int, as_json: bool) -> bool:
+        """Print the records that meet all conditions; return whether there are any."""
+        reader = self._reader
+        tests = [self._condition(text) for text in conditions]
+        left = count
+        for piece in in_order(0, len(reader)):
+            if left < 1:
+                break
+            for test in tests:
+                piece = piece[test(piece)] if piece.size else piece
+            if piece.size:
+                chosen = piece[:left]
+                left -= chosen.size
+                self.damaged_count += _show(reader, [chosen], reader.columns, as_json)
+        return left < count
 
-        def is_text(piece: Indices) -> Any:  # noqa: ANN401
-            return np.concatenate(
-                [
-                    np.array([as_bytes(v) == wanted for v in batch[name]], np.bool_)
-                    & (batch.status == 0)
-                    for batch in batches(reader, [piece], keep=True)
-                ]
+    def _condition(self, text: str) -> Callable[[Indices], Any]:
+        """A test of records: a function from indices, some thousands in order, to booleans."""
+        name, is_one, value = text.partition("=")
+        if not is_one:
+            raise click.BadParameter(f"'{shown(text)}' is no condition: write COLUMN=VALUE")
+        (column,) = selected(self._reader, [name])[:1]
+        if column.dtype is None:
+            wanted = value.encode(errors="surrogateescape")
+            return lambda piece: self._has_text(piece, name, wanted)
+        if column.shape or column.type == "bf16":
+            raise ValueError(
+                f"column '{shown(name)}' is {column.spelling}: --where compares single values"
             )
+        number = _number(column, value)
+        return lambda piece: _has_number(self._reader, piece, name, number)
 
-        return is_text
-    if column.shape or column.type == "bf16":
-        raise ValueError(f"column '{name}' is {column.spelling}: --where compares single values")
-    number = _number(column, value)
+    def _has_text(self, piece: Indices, name: str, wanted: bytes) -> Any:  # noqa: ANN401
+        found = []
+        for batch in batches(self._reader, [piece], keep=True):
+            self._name_damaged(batch)
+            same = np.array([as_bytes(value) == wanted for value in batch[name]], np.bool_)
+            found.append(same & (batch.status == 0))
+        return np.concatenate(found)
 
-    def is_number(piece: Indices) -> Any:  # noqa: ANN401
-        first, last = int(piece[0]), int(piece[-1])
-        return (_values(reader, name, first, last + 1) == number)[piece - first]
+    def _name_damaged(self, batch: Batch) -> None:
+        for row in np.flatnonzero(batch.status).tolist():
+            if self.damaged_count < _DAMAGED_NAMED_MAX:
+                index, status = int(batch.indices[row]), int(batch.status[row])
+                say(f"damaged: {self._reader._describe(index, status)}")
+            self.damaged_count += 1
 
-    return is_number
+
+def _has_number(reader: Reader, piece: Indices, name: str, number: Any) -> Any:  # noqa: ANN401
+    first, last = int(piece[0]), int(piece[-1])
+    values = _values(reader, name, first, last + 1)
+    is_nan = isinstance(number, np.ndarray) and bool(np.isnan(number))  # It is not itself.
+    return (np.isnan(values) if is_nan else values == number)[piece - first]
 
 
 def _values(reader: Reader, name: str, first: int, end: int) -> Any:  # noqa: ANN401

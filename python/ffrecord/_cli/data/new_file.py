@@ -1,15 +1,19 @@
 """A file that gets its name only when it is complete."""
 
 import errno
+import io
 import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
+from ffrecord import Reader
 from ffrecord.errors import ConflictError
-from ffrecord.pack._new_folder import sync
+from ffrecord.pack._new_folder import check_writable, partial_folder, sync
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 def check_vacant_file(path: Path, overwrite: bool) -> None:
@@ -18,9 +22,11 @@ def check_vacant_file(path: Path, overwrite: bool) -> None:
     Raises:
         ConflictError: there is a file, and it may not be replaced; or a folder, link or device.
         FileNotFoundError: its folder does not exist.
+        PermissionError: nothing may be written there.
     """
     if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}")
+        raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}; make it first")
+    check_writable(path.parent)
     if path.is_dir():
         raise ConflictError(errno.EISDIR, f"{path} is a folder; choose another name")
     if not os.path.lexists(path):
@@ -34,44 +40,72 @@ def check_vacant_file(path: Path, overwrite: bool) -> None:
         raise ConflictError(errno.EEXIST, f"{path} is no plain file: it is not replaced")
 
 
+def check_no_source(path: Path, reader: Reader) -> None:
+    """Check that a file that would be replaced is none of those that are read.
+
+    Raises:
+        ValueError: it is: its records would be lost.
+    """
+    for file in reader.files:
+        with suppress(OSError):  # One of them is in a store, or not there yet.
+            if os.path.samefile(file.name, path):
+                raise ValueError(f"{path} is a file that is read; choose another name")
+
+
+class _Named(io.FileIO):
+    """A file whose errors name it, by the name that it will have."""
+
+    def __init__(self, file: int | Path, mode: str, shown: Path) -> None:
+        super().__init__(file, mode)
+        self._shown = shown
+
+    def write(self, data: "ReadableBuffer") -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = str(self._shown)
+            raise
+
+
+def named_file(path: Path, shown: Path) -> BinaryIO:
+    """A new file to write; an error names `shown`."""
+    return io.BufferedWriter(_Named(path, "xb", shown))
+
+
 @contextmanager
 def new_file(path: Path, overwrite: bool) -> Iterator[BinaryIO]:
     """Publish a file as `path`, synced to the disk, at the end of the block.
 
     An exception leaves nothing behind, and where the file system has nameless files, neither does a
-    kill.
+    kill; elsewhere the next run on this host with the same `path` removes what a kill has left.
 
     Raises:
         ConflictError: see `check_vacant_file`.
         OSError: it cannot be made, or not be synced.
     """
     check_vacant_file(path, overwrite)
-    descriptor, name = _nameless(path)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+    descriptor = _nameless(path.parent)
+    with ExitStack() as stack:
+        source = f"/proc/self/fd/{descriptor}"
+        if descriptor is None:
+            source = str(stack.enter_context(partial_folder(path)) / "complete")
+            descriptor = os.open(source, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with io.BufferedWriter(_Named(descriptor, "wb", path)) as file:
             yield file
             file.flush()
             os.fsync(descriptor)
-            _name(name or f"/proc/self/fd/{descriptor}", path, overwrite)
-    finally:
-        if name is not None:
-            with suppress(FileNotFoundError):
-                os.unlink(name)
+            _name(source, path, overwrite)
     sync(path.parent)
 
 
-def _nameless(path: Path) -> tuple[int, str | None]:
-    """A new file in the folder of `path`, with a name only if there must be one."""
+def _nameless(folder: Path) -> int | None:
+    """A new file without a name; None where the file system has no such files."""
     try:
-        return os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666), None
+        return os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
             raise
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.partial-", dir=path.parent)
-    umask = os.umask(0o077)
-    os.umask(umask)
-    os.fchmod(descriptor, 0o666 & ~umask)
-    return descriptor, name
+    return None
 
 
 def _name(source: str, path: Path, overwrite: bool) -> None:
@@ -83,10 +117,10 @@ def _name(source: str, path: Path, overwrite: bool) -> None:
             message = f"{path} has appeared meanwhile; it was left as it is"
             raise ConflictError(errno.EEXIST, message) from None
         return
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.partial-", dir=path.parent) as folder:
-        complete = Path(folder, "complete")
-        _link(source, complete)
-        complete.replace(path)
+    with partial_folder(path) as folder:
+        named = folder / "named"
+        _link(source, named)
+        named.replace(path)
 
 
 def _link(source: str, path: Path) -> None:

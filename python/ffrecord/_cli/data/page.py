@@ -17,7 +17,8 @@ from ffrecord._cli.data.page_style import SCRIPT, STYLE
 from ffrecord._cli.data.pictures import thumbnail
 from ffrecord._cli.data.records import Keys
 from ffrecord._cli.data.statistics import Statistics
-from ffrecord._cli.data.values import as_bytes, brief, media_type, numbers_of, shown, text_of
+from ffrecord._cli.data.values import as_bytes, brief, media_type, numbers_of, text_of
+from ffrecord._cli.text import shown
 from ffrecord._cli.units import show_size
 from ffrecord._schema import Column
 
@@ -58,6 +59,8 @@ class Page:
         self._statistics = statistics
         self._keys = keys
         self._left = size_max_bytes
+        self._room = size_max_bytes
+        """Of `_left`, what the record that is being added has not used."""
         self._tokens = tokens
         self.record_count = 0
 
@@ -154,6 +157,7 @@ class Page:
         yield "</div>"
 
     def _card(self, index: int, size: int, value: Any, problem: str | None) -> str:  # noqa: ANN401
+        self._room = self._left
         key = self._keys.of(index) if self._keys is not None else None
         shown_key = "" if key is None else key.decode(errors="backslashreplace")
         words = [str(index), shown_key]
@@ -162,8 +166,12 @@ class Page:
         elif self._reader.columns:
             parts = []
             for column in self._reader.columns[:_COLUMNS_MAX]:
+                if self._room <= 0:
+                    parts.append("<p>The other columns do not fit on this page.</p>")
+                    break
                 field = value[column.name]
                 parts.append(f"<h4>{_text(column.name)}</h4>{self._value(field, column)}")
+                self._room -= len(parts[-1])
                 if column.type == "utf8" or not column.shape:
                     words.append(_word(field, column))
             body = "".join(parts)
@@ -205,7 +213,7 @@ class Page:
             small = thumbnail(data)
             if small is not None:
                 data, media = small
-        if len(data) > min(_MEDIA_MAX, max(self._left, 0)):
+        if len(data) > min(_MEDIA_MAX, max(self._room, 0)):
             return f"<p>{_text(media)}, {show_size(len(data))}: too large for this page</p>"
         url = f"data:{media};base64,{base64.b64encode(data).decode()}"
         if media.startswith("image/"):

@@ -1,6 +1,8 @@
 """Reading in bounded memory: batches by size, in any order, damaged records included."""
 
+import errno
 import mmap
+import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,6 +12,7 @@ import numpy.typing as npt
 
 import ffrecord
 from ffrecord import Batch, Reader
+from ffrecord._cli.text import shown
 from ffrecord._ffrecord import Permutation
 from ffrecord._order import Indices
 from ffrecord._schema import Column
@@ -27,7 +30,7 @@ def opened(where: Iterable[str], timeout_s: float) -> Iterator[Reader]:
 
 
 def selected(reader: Reader, names: Iterable[str]) -> tuple[Column, ...]:
-    """The columns of these names, in this order; all columns without names.
+    """The columns of these names, each once, in this order; all columns without names.
 
     Raises:
         ValueError: there is no such column.
@@ -35,9 +38,9 @@ def selected(reader: Reader, names: Iterable[str]) -> tuple[Column, ...]:
     by_name = {column.name: column for column in reader.columns}
     for name in names:
         if name not in by_name:
-            known = ", ".join(by_name) or "none, the records are plain bytes"
-            raise ValueError(f"{reader.where[0]} has no column '{name}'; columns: {known}")
-    wanted = tuple(by_name[name] for name in names)
+            known = ", ".join(map(shown, by_name)) or "none, the records are plain bytes"
+            raise ValueError(f"{reader.where[0]} has no column '{shown(name)}'; columns: {known}")
+    wanted = tuple(by_name[name] for name in dict.fromkeys(names))
     return wanted or reader.columns
 
 
@@ -67,7 +70,7 @@ def batches(reader: Reader, pieces: Iterable[Indices], *, keep: bool = False) ->
         CorruptionError: a record is damaged, and not kept.
     """
     for indices in steps(reader, pieces):
-        yield reader.read(indices, on_corrupt="keep" if keep else "raise")
+        yield reader.read(indices, on_corrupt="keep" if keep else "raise").stored()
 
 
 def in_order(start: int, stop: int) -> Iterator[Indices]:
@@ -102,6 +105,16 @@ class Keys:
             CorruptionError: a list of keys is damaged.
             OSError: the folder for temporary files is full.
         """
+        try:
+            self._copy(reader)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
+                raise
+            folder = tempfile.gettempdir()
+            why = f"{os.strerror(error.errno)} for a copy of the keys; name another with TMPDIR"
+            raise OSError(error.errno, f"{folder}: {why}") from error
+
+    def _copy(self, reader: Reader) -> None:
         count = len(reader)
         self.count = 0
         self.files_without: list[str] = []
@@ -117,7 +130,8 @@ class Keys:
                     self.files_without.append(file.name)
                 continue
             if self._spans is None:
-                self._places.truncate(count * 16)
+                # Not sparse: a full disk would end the process at a write to the mapping (SIGBUS).
+                os.posix_fallocate(self._places.fileno(), 0, count * 16)
                 space = mmap.mmap(self._places.fileno(), count * 16)
                 self._spans = np.frombuffer(space, np.int64).reshape(count, 2)
             for index, key in keys:

@@ -1,17 +1,15 @@
 """ffrecord merge, split, shuffle: new record files of the same records."""
 
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import click
 
 from ffrecord import Reader
 from ffrecord._cli.console import progress_bar
-from ffrecord._cli.data.looking import timeout
+from ffrecord._cli.data.looking import DRY_RUN_HELP, timeout
 from ffrecord._cli.data.records import in_order, shuffled
 from ffrecord._cli.data.rewriting import (
     IsFull,
@@ -26,10 +24,11 @@ from ffrecord._cli.data.rewriting import (
     opened_whole,
 )
 from ffrecord._cli.data.values import dumps
+from ffrecord._cli.options import PART_BYTES, check_parts
 from ffrecord._cli.units import Size, show_size
 from ffrecord._order import Indices
 from ffrecord.pack import DICTIONARY_BYTES
-from ffrecord.pack._new_folder import check_vacant
+from ffrecord.pack._new_folder import check_vacant, destination_path
 
 _COUNT_MAX = 1 << 40
 
@@ -54,16 +53,15 @@ _OPTIONS = (
         show_default=True,
         help="Whose metadata to keep: of all files, which must have the same, or of the first.",
     ),
-    click.option("--dry-run", is_flag=True, help="Check everything, and write nothing."),
+    click.option("--dry-run", is_flag=True, help=DRY_RUN_HELP),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     timeout,
 )
 _part_size = click.option(
     "--part-size",
     type=Size(),
-    default="1GiB",
-    show_default=True,
-    help="Size of each part of a folder.",
+    metavar="SIZE",
+    help="Size of each part of a folder, 1GiB by default.",
 )
 
 
@@ -103,15 +101,16 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 @click.argument("destination", type=click.Path())
 @_part_size
-def merge(files: tuple[str, ...], destination: str, part_size: int, wanted: _Wanted) -> None:
+def merge(files: tuple[str, ...], destination: str, part_size: int | None, wanted: _Wanted) -> None:
     """Write the records of all FILEs, in this order, to DESTINATION.
 
     DESTINATION is one file if it ends in .ffr, else a folder of parts. It appears only once it is
     complete. Keeps keys, schema and metadata; refuses files whose columns or metadata differ.
     """
+    check_parts(destination, part_size)
     with opened_whole(files, wanted.timeout_s) as reader:
         pieces = in_order(0, len(reader))
-        _write(reader, pieces, destination, by_size(part_size), wanted, "merged")
+        _write(reader, pieces, destination, by_size(part_size or PART_BYTES), wanted, "merged")
 
 
 @click.command()
@@ -164,7 +163,11 @@ def split(
 )
 @_part_size
 def shuffle(
-    files: tuple[str, ...], destination: str, seed: int, part_size: int, wanted: _Wanted
+    files: tuple[str, ...],
+    destination: str,
+    seed: int,
+    part_size: int | None,
+    wanted: _Wanted,
 ) -> None:
     """Write the records of all FILEs in the random order of --seed to DESTINATION.
 
@@ -173,9 +176,10 @@ def shuffle(
     DESTINATION is one file if it ends in .ffr, else a folder of parts. It appears only once it is
     complete. Keeps keys, schema and metadata.
     """
+    check_parts(destination, part_size)
     with opened_whole(files, wanted.timeout_s) as reader:
         pieces = shuffled(len(reader), seed)
-        _write(reader, pieces, destination, by_size(part_size), wanted, "shuffled")
+        _write(reader, pieces, destination, by_size(part_size or PART_BYTES), wanted, "shuffled")
 
 
 def _write(
@@ -186,12 +190,8 @@ def _write(
     wanted: _Wanted,
     done: str,
 ) -> None:
-    if not destination:
-        raise ValueError("the destination's name is empty: is a variable of the shell not set?")
     begin = time.monotonic()
-    path = Path(os.getcwd(), destination)
-    if path.name in ("", ".."):
-        path = path.resolve()
+    path = destination_path(destination)
     check_vacant(path, wanted.overwrite)
     form = form_of(reader, wanted.compress, wanted.dictionary or 0, wanted.metadata_of)
     if wanted.dry_run:

@@ -105,8 +105,16 @@ class ColumnStatistics:
             return
         numbers = numbers_of(batch[self.column.name], self.column)
         self.spread.add(numbers)
-        if not self.column.shape and numbers.dtype.kind != "f":
+        if self._has_values:
             self.values.add(numbers)
+
+    @property
+    def _has_values(self) -> bool:
+        """Whether it is one integer, or boolean, of which there may be a table."""
+        column = self.column
+        if column.dtype is None or column.shape or column.type == "bf16":
+            return False
+        return column.dtype.kind != "f"
 
     def facts(self) -> dict[str, Any]:
         """For JSON: `values` is null if there are more than a thousand."""
@@ -114,7 +122,7 @@ class ColumnStatistics:
         if self.column.dtype is None:
             return facts | {"size_bytes": self.spread.facts()}
         facts |= self.spread.facts()
-        if not self.column.shape and self.column.dtype.kind not in "fV":
+        if self._has_values:
             facts["values"] = self.values.facts()
         return facts
 
@@ -128,6 +136,8 @@ class Statistics:
         self.sizes = Spread()
         self.size_classes = np.zeros(_SIZE_CLASSES, np.int64)
         """By the power of two that a size is below."""
+        self.raw_bytes = 0
+        """The bytes of all good records that were seen, before compression."""
         self.columns = [ColumnStatistics(column) for column in reader.columns]
         self.damaged: dict[int, str] = {}
         self.damaged_count = 0
@@ -143,15 +153,11 @@ class Statistics:
             self.damaged[index] = self._reader._describe(index, int(batch.status[row]))
         good = batch.select(np.flatnonzero(batch.status == 0)) if bad.size else batch
         self.sizes.add(good.sizes)
+        self.raw_bytes += int(good.sizes.sum())
         classes = np.frexp(good.sizes.astype(np.float64))[1]
         self.size_classes += np.bincount(classes, minlength=_SIZE_CLASSES)[:_SIZE_CLASSES]
         for column in self.columns:
             column.add(good)
-
-    @property
-    def raw_bytes(self) -> int:
-        """The bytes of all good records that were seen, before compression."""
-        return round((self.sizes.facts()["mean"] or 0) * self.sizes.count)
 
     def size_histogram(self) -> list[tuple[int, int, int]]:
         """Least size, most size, and how many records; from the smallest class to the largest."""

@@ -10,7 +10,8 @@ from ffrecord._cli.console import EXIT_DAMAGE, Progress, progress_bar
 from ffrecord._cli.data.looking import count_option, files, seed_option, timeout
 from ffrecord._cli.data.records import batches, in_order, opened, shuffled
 from ffrecord._cli.data.statistics import Statistics
-from ffrecord._cli.data.values import dumps, shown
+from ffrecord._cli.data.values import dumps
+from ffrecord._cli.text import shown
 from ffrecord._cli.units import show_size
 from ffrecord._order import Indices
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ffrecord._cli.text import shown
 from ffrecord._schema import Column
 
 _HEX_BYTES = 24
@@ -104,17 +105,6 @@ def plain_sample(sample: Any, columns: tuple[Column, ...]) -> Any:  # noqa: ANN4
 def dumps(value: Any) -> str:  # noqa: ANN401
     """One line of strict JSON, in characters that every terminal has."""
     return json.dumps(value, allow_nan=False)
-
-
-def shown(text: str, most: int = _TEXT_MAX) -> str:
-    """Text of a stranger on one line: cut, and without characters that steer a terminal."""
-    cut = text[:most]
-    safe = "".join(
-        c if unicodedata.category(c)[0] != "C" else c.encode("unicode_escape").decode() for c in cut
-    )
-    return safe.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029") + (
-        "..." if len(text) > most else ""
-    )
 
 
 def brief(value: Any, column: Column | None = None) -> str:  # noqa: ANN401

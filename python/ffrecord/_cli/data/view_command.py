@@ -10,12 +10,13 @@ import numpy as np
 from ffrecord import Batch, Reader
 from ffrecord._cli.console import progress_bar
 from ffrecord._cli.data.looking import count_option, files, seed_option, timeout
-from ffrecord._cli.data.new_file import check_vacant_file, new_file
+from ffrecord._cli.data.new_file import check_no_source, check_vacant_file, new_file
 from ffrecord._cli.data.page import Page
 from ffrecord._cli.data.records import Keys, batches, opened, shuffled
 from ffrecord._cli.data.stats_command import examined
 from ffrecord._cli.data.values import dumps
 from ffrecord._cli.units import Size, show_size
+from ffrecord.pack._new_folder import destination_path
 
 # Keys of more records would take long to list for a few that are shown.
 _KEYS_RECORDS_MAX = 1_000_000
@@ -74,11 +75,12 @@ def view(
     and other numbers, and the damaged records among those read. It can be searched by key, and
     needs nothing from elsewhere. Nothing in a record can run in it.
     """
-    path = Path(os.getcwd(), output if output is not None else _name(where[0]))
-    if output == "":
-        raise ValueError("the page's name is empty: is a variable of the shell not set?")
+    path = destination_path(output if output is not None else _name(where[0]), "the page")
     check_vacant_file(path, overwrite)
     with opened(where, timeout_s) as reader:
+        check_no_source(path, reader)
+        if tokens is not None and reader.columns:
+            raise ValueError(f"--tokens is for records without columns, and {where[0]} has some")
         with progress_bar("reading") as show:
             found = examined(reader, None if everything else examine, seed, show)
         keys = Keys(reader) if len(reader) <= _KEYS_RECORDS_MAX else None
@@ -113,4 +115,6 @@ def _chosen(reader: Reader, seed: int, count: int, page: Page) -> Iterator[Batch
 def _name(where: str) -> str:
     """The name of the page about `where`."""
     name = where.split("?")[0].rstrip("/").rsplit("/", 1)[-1]
+    if name in (".", ".."):
+        name = Path(os.getcwd(), where).resolve().name
     return f"{name.replace('*', '_') or 'records'}.html"

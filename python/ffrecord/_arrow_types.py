@@ -1,0 +1,108 @@
+"""Types of Arrow, and what stores their values."""
+
+import math
+from typing import Any
+
+from ffrecord._formats import pyarrow
+from ffrecord._nested import Kind
+from ffrecord._schema import Column
+
+# pyarrow has no types for mypy: its objects are Any.
+_FIXED = {
+    **{"bool": "bool", "halffloat": "f16", "float": "f32", "double": "f64"},
+    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
+}
+
+
+def plain_type(kind: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """The type that stores values: without extensions, dictionaries and views."""
+    pa = pyarrow()
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    return kind
+
+
+def leaf_of(kind: Any) -> tuple[str, tuple[int, ...]] | None:  # noqa: ANN401 - no types
+    """The type and shape in a schema of a type without children; None if it has none."""
+    types = pyarrow().types
+    if (name := _FIXED.get(str(kind))) is not None:
+        return name, ()
+    if types.is_string(kind) or types.is_large_string(kind):
+        return "utf8", ()
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return "bytes", ()
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        return f"i{kind.bit_width}", ()
+    if types.is_fixed_size_binary(kind) or types.is_decimal(kind) or types.is_interval(kind):
+        width = kind.bit_width // 8
+        return ("u8", (width,)) if width else None
+    return None
+
+
+def is_list(kind: Any) -> bool:  # noqa: ANN401 - pyarrow has no types
+    """Whether its values are lists of any length, maps among them."""
+    types = pyarrow().types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind))
+
+
+def entry_of(kind: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """The field of the items of lists, or of the pairs of a map."""
+    pa = pyarrow()
+    if not pa.types.is_map(kind):
+        return kind.value_field
+    return pa.field("entries", pa.struct([kind.key_field, kind.item_field]), nullable=False)
+
+
+def fits(kind: Kind, wanted: Any) -> bool:  # noqa: ANN401 - pyarrow has no types
+    """Whether values of that kind can be handed out as that type."""
+    types = pyarrow().types
+    wanted = plain_type(wanted)
+    if types.is_fixed_size_list(wanted):
+        if kind.type == "list":
+            return fits(kind.item, wanted.value_type)
+        size = 1
+        while types.is_fixed_size_list(wanted):
+            size *= wanted.list_size
+            wanted = plain_type(wanted.value_type)
+        leaf = leaf_of(wanted)
+        return leaf is not None and _alike(kind, leaf[0], size * math.prod(leaf[1]))
+    if is_list(wanted):
+        return kind.type == "list" and fits(kind.item, entry_of(wanted).type)
+    if types.is_struct(wanted):
+        names = [name for name, _ in kind.fields]
+        return (
+            kind.type == "struct"
+            and names == [each.name for each in wanted]
+            and all(
+                fits(own, each.type) for (_, own), each in zip(kind.fields, wanted, strict=True)
+            )
+        )
+    leaf = leaf_of(wanted)
+    return leaf is not None and _alike(kind, leaf[0], math.prod(leaf[1]))
+
+
+def _alike(kind: Kind, name: str, size: int) -> bool:
+    return kind.type == name and math.prod(kind.shape) == size
+
+
+def shown_type(kind: Kind) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """The type of values of that kind, where no schema of Arrow says more."""
+    pa = pyarrow()
+    if kind.type == "list":
+        return pa.list_(pa.field("item", shown_type(kind.item), kind.item.nullable))
+    if kind.type == "struct":
+        return pa.struct([pa.field(n, shown_type(k), k.nullable) for n, k in kind.fields])
+    if kind.is_text:
+        return pa.string() if kind.type == "utf8" else pa.large_binary()
+    dtype = Column("", kind.type, ()).dtype
+    made = pa.from_numpy_dtype(dtype)
+    for size in reversed(kind.shape):
+        made = pa.list_(pa.field("item", made, nullable=False), size)
+    return made

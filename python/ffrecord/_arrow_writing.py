@@ -1,0 +1,424 @@
+"""Tables of pyarrow as the records of a file: one record for each row."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord._arrow_schema import KEY
+from ffrecord._arrow_types import entry_of, fits, is_list, leaf_of, plain_type
+from ffrecord._formats import pyarrow
+from ffrecord._nested import Kind, layout_of, stored
+from ffrecord._schema import Column
+
+# Rows that are converted at a time: their numbers are not copied, their lists' lengths are.
+_ROWS = 4096
+_U32_MAX = (1 << 32) - 1
+# The values of one stored column, row by row: their bytes.
+Buffers = list[memoryview]
+
+
+def is_arrow_schema(schema: object) -> bool:
+    """Whether it is a schema of pyarrow, which need not be imported to know that."""
+    return type(schema).__module__.partition(".")[0] == "pyarrow"
+
+
+def as_table(data: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """A table, or a stream of batches, of whatever shows its data as Arrow does.
+
+    Raises:
+        TypeError: it does not.
+    """
+    pa = pyarrow()
+    if isinstance(data, pa.Table | pa.RecordBatchReader):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return pa.table(data)
+    raise TypeError(
+        f"a {type(data).__name__} is no table: give a pyarrow Table, RecordBatch or "
+        "RecordBatchReader, or what has __arrow_c_stream__, such as a DataFrame of polars"
+    )
+
+
+def table_of_row(row: Mapping[str, Any], schema: Any) -> Any:  # noqa: ANN401 - no types
+    """A table of one row; what is left out is null."""
+    return pyarrow().Table.from_pylist([row], schema=schema)
+
+
+class Encoder:
+    """Makes records of rows."""
+
+    def __init__(
+        self,
+        schema: Any,  # noqa: ANN401 - pyarrow has no types
+        table: Any = None,  # noqa: ANN401
+        columns: tuple[Column, ...] | None = None,
+    ) -> None:
+        """For rows of that schema.
+
+        Args:
+            schema: of pyarrow. What may be null by it is stored with what is valid.
+            table: all rows that will come, if they are known: then only what is null in some row
+                is stored so.
+            columns: those of the file, if there is one already.
+
+        Raises:
+            ValueError: a column's type or name cannot be stored, or the file has other columns;
+                names the column.
+        """
+        if len(set(schema.names)) < len(schema.names):
+            twice = next(name for name in schema.names if schema.names.count(name) > 1)
+            raise ValueError(f"there are several columns called '{twice}': rename them")
+        if not schema.names:
+            raise ValueError("a table without columns cannot be stored")
+        self.arrow = schema
+        self._kinds: dict[str, Kind] = {}
+        for field in schema:
+            chunks = None if table is None else _plain(table.column(field.name).chunks)
+            self._kinds[field.name] = (
+                _kind_of(field.name, field.type, field.nullable, chunks)
+                if columns is None
+                else _kind_in(columns, field)
+            )
+        self._columns = tuple(c for name, kind in self._kinds.items() for c in stored(name, kind))
+        if columns is None:
+            self._check_names()
+        elif self._columns != columns:
+            raise ValueError("the table has other columns than the file, or in another order")
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """Type by stored column, as `Writer` takes it."""
+        return {column.name: column.spelling for column in self._columns}
+
+    @property
+    def metadata(self) -> dict[str, bytes]:
+        """What tells readers the types of Arrow."""
+        return {KEY: self.arrow.serialize().to_pybytes()}
+
+    def records(self, data: Any) -> Iterator[tuple[memoryview, ...]]:  # noqa: ANN401 - no types
+        """The bytes of each stored column, row by row.
+
+        Raises:
+            ValueError: the data have another schema, or a null where none was to come.
+        """
+        if not data.schema.equals(self.arrow):
+            raise ValueError(
+                f"the table has the schema {_brief(data.schema)}, and the file was begun with "
+                f"{_brief(self.arrow)}: use table.cast(schema)"
+            )
+        batches = data.to_batches(max_chunksize=_ROWS) if hasattr(data, "to_batches") else data
+        for batch in batches:
+            for first in range(0, len(batch), _ROWS):
+                rows = batch.slice(first, _ROWS)
+                yield from zip(*self._encoded(rows), strict=True)
+
+    def samples(self, data: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - no types
+        """The same rows as `Writer.write` takes them."""
+        for record in self.records(data):
+            yield {
+                column.name: _value(column, buffer)
+                for column, buffer in zip(self._columns, record, strict=True)
+            }
+
+    def _encoded(self, batch: Any) -> Iterator[Buffers]:  # noqa: ANN401 - pyarrow has no types
+        for name, kind in self._kinds.items():
+            (array,) = _plain([batch.column(name)])
+            yield from _encoded(name, kind, array, None)
+
+    def _check_names(self) -> None:
+        """What is stored must be seen as the same columns again."""
+        names = [column.name for column in self._columns]
+        layout = layout_of(self._columns)
+        nested = {} if layout is None else layout.nested
+        for name, kind in self._kinds.items():
+            own = nested.get(name, kind if kind.is_plain else None)
+            taken = [column.name for column in stored(name, kind) if names.count(column.name) > 1]
+            if own != kind or taken or (kind.is_plain and name in nested):
+                raise ValueError(
+                    f"column '{name}' cannot be stored under its name, or one of its fields "
+                    "cannot: names of nested columns have none of []{}: and are not empty, and "
+                    "types nest at most 32 deep"
+                )
+        for name in () if layout is None else layout.names:
+            if name not in self._kinds:
+                raise ValueError(f"names of columns would be taken for a nested one's, '{name}'")
+
+
+def _brief(schema: Any) -> str:  # noqa: ANN401 - pyarrow has no types
+    text = ", ".join(f"{field.name}: {field.type}" for field in schema)
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def _value(column: Column, buffer: memoryview) -> Any:  # noqa: ANN401 - as the column has it
+    if column.type == "utf8":
+        return str(buffer, "utf-8")
+    if column.dtype is None:
+        return buffer
+    return np.frombuffer(buffer, column.dtype).reshape(column.shape)
+
+
+def _plain(arrays: Iterable[Any]) -> list[Any]:
+    """The arrays that store the values: without extensions, dictionaries and views."""
+    return [_plain_one(array) for array in arrays]
+
+
+def _plain_one(array: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
+    pa = pyarrow()
+    if isinstance(array, pa.ExtensionArray):
+        return _plain_one(array.storage)
+    if isinstance(array, pa.DictionaryArray):
+        return _plain_one(array.dictionary_decode())
+    wanted = plain_type(array.type)
+    return array if wanted.equals(array.type) else array.cast(wanted)
+
+
+def _kind_of(name: str, wanted: Any, nullable: bool, chunks: list[Any] | None) -> Kind:  # noqa: ANN401
+    """What stores a column of that type.
+
+    Args:
+        name: of the column, or of what is in it, for errors.
+        wanted: its type.
+        nullable: whether nulls may come.
+        chunks: all values, if they are known, plain.
+    """
+    pa = pyarrow()
+    if isinstance(wanted, pa.FixedShapeTensorType) and _is_in_order(wanted.permutation):
+        leaf = leaf_of(plain_type(wanted.value_type))
+        if leaf is not None and 0 not in wanted.shape:
+            shape = (*wanted.shape, *leaf[1])
+            return Kind(leaf[0], shape, _has_null(nullable, chunks))
+    wanted, missing = plain_type(wanted), _has_null(nullable, chunks)
+    if pa.types.is_fixed_size_list(wanted):
+        if (dense := _dense(wanted, chunks)) is not None:
+            return Kind(*dense, missing)
+        # Under a null there are items, too, which are null whatever their field says.
+        item, known = wanted.value_field, _below(chunks, _slots)
+        inner = _kind_of(f"{name}[]", item.type, item.nullable or nullable, known)
+        return Kind("list", (), missing, (("item", inner),))
+    if is_list(wanted):
+        item, known = entry_of(wanted), _below(chunks, _items)
+        inner = _kind_of(f"{name}[]", item.type, item.nullable, known)
+        return Kind("list", (), missing, (("item", inner),))
+    if pa.types.is_struct(wanted) and wanted.num_fields:
+        fields = []
+        for number, each in enumerate(wanted):
+            known = None if chunks is None else _plain(chunk.field(number) for chunk in chunks)
+            inner = _kind_of(f"{name}{{{each.name}}}", each.type, each.nullable, known)
+            fields.append((each.name, inner))
+        return Kind("struct", (), missing, tuple(fields))
+    leaf = leaf_of(wanted)
+    if leaf is None:
+        raise ValueError(
+            f"column '{name}' is {wanted}, which records cannot hold: leave it out, or cast it"
+        )
+    return Kind(*leaf, missing)
+
+
+def _kind_in(columns: tuple[Column, ...], field: Any) -> Kind:  # noqa: ANN401 - no types
+    """The kind that a file stores a column as."""
+    layout = layout_of(columns)
+    kinds = {column.name: Kind(column.type, column.shape) for column in columns}
+    kind = (kinds if layout is None else {**kinds, **layout.nested}).get(field.name)
+    if kind is None or not fits(kind, field.type):
+        raise ValueError(
+            f"column '{field.name}' is {field.type}, and the file has "
+            f"{'no such column' if kind is None else 'another type'}"
+        )
+    return kind
+
+
+def _is_in_order(permutation: Sequence[int] | None) -> bool:
+    """Whether the dimensions of a tensor lie in memory as they are named."""
+    return permutation is None or list(permutation) == sorted(permutation)
+
+
+def _has_null(nullable: bool, chunks: list[Any] | None) -> bool:
+    return nullable if chunks is None else any(chunk.null_count for chunk in chunks)
+
+
+def _below(chunks: list[Any] | None, items: Any) -> list[Any] | None:  # noqa: ANN401
+    return None if chunks is None else _plain(items(chunk) for chunk in chunks)
+
+
+def _dense(wanted: Any, chunks: list[Any] | None) -> tuple[str, tuple[int, ...]] | None:  # noqa: ANN401
+    """Type and shape of lists of one size, of numbers, none of which is null."""
+    types, shape = pyarrow().types, []
+    while types.is_fixed_size_list(wanted):
+        shape.append(wanted.list_size)
+        if chunks is None and wanted.value_field.nullable:
+            return None
+        if chunks is not None:
+            chunks = _plain(chunk.flatten() for chunk in chunks)
+            if any(chunk.null_count for chunk in chunks):
+                return None
+        wanted = plain_type(wanted.value_type)
+    leaf = leaf_of(wanted)
+    if leaf is None or leaf[0] in ("utf8", "bytes") or 0 in shape:
+        return None
+    return leaf[0], (*shape, *leaf[1])
+
+
+def _items(array: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """The items of lists, without those under nulls."""
+    pa = pyarrow()
+    if pa.types.is_map(array.type):
+        entry = entry_of(array.type)
+        pairs = pa.StructArray.from_arrays([array.keys, array.items], fields=list(entry.type))
+        buffers = array.buffers()[:2]
+        array = pa.Array.from_buffers(
+            pa.list_(entry), len(array), buffers, offset=array.offset, children=[pairs]
+        )
+    return array.flatten()
+
+
+def _slots(array: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """The items of lists of one size, with those under nulls."""
+    size = array.type.list_size
+    return array.values.slice(array.offset * size, len(array) * size)
+
+
+def _encoded(
+    name: str,
+    kind: Kind,
+    array: Any,  # noqa: ANN401 - pyarrow has no types
+    ends: npt.NDArray[np.int64] | None,
+) -> Iterator[Buffers]:
+    """The buffers of the stored columns of a kind, in their order.
+
+    Args:
+        name: of the column, or of what is in it, for errors.
+        kind: what it is stored as.
+        array: its values, plain.
+        ends: of values in lists, where those of each row begin, and the last end; else None.
+    """
+    if array.null_count and not kind.nullable:
+        raise ValueError(f"column '{name}' has a null, which its schema does not allow")
+    valid = None
+    if kind.nullable:
+        valid = np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.uint8)
+        yield _cut(valid, 1, len(array), ends)
+    if kind.type == "list":
+        yield from _encoded_list(name, kind, array, ends)
+    elif kind.type == "struct":
+        for number, (inner, each) in enumerate(kind.fields):
+            (part,) = _plain([array.field(number)])
+            yield from _encoded(f"{name}{{{inner}}}", each, part, ends)
+    elif kind.is_text:
+        yield from _encoded_text(name, kind, array, ends)
+    else:
+        data = _numbers(name, kind, array)
+        if valid is not None and not valid.all():
+            data = np.array(data).reshape(len(array), -1)
+            data[valid == 0] = 0  # Anything may lie under a null.
+        column = kind.column("")
+        assert column.dtype is not None
+        yield _cut(data, column.dtype.itemsize * math.prod(kind.shape), len(array), ends)
+
+
+def _encoded_list(
+    name: str,
+    kind: Kind,
+    array: Any,  # noqa: ANN401 - pyarrow has no types
+    ends: npt.NDArray[np.int64] | None,
+) -> Iterator[Buffers]:
+    if pyarrow().types.is_fixed_size_list(array.type):
+        (items,) = _plain([_slots(array)])
+        lengths = np.full(len(array), array.type.list_size, np.int64)
+    else:
+        (items,) = _plain([_items(array)])
+        lengths = _lengths(array)
+    bounds = _bounds(lengths)
+    if ends is not None:
+        yield _cut(_as_u32(lengths, name), 4, len(array), ends)
+        bounds = bounds[ends]
+    yield from _encoded(f"{name}[]", kind.item, items, bounds)
+
+
+def _encoded_text(
+    name: str,
+    kind: Kind,
+    array: Any,  # noqa: ANN401 - pyarrow has no types
+    ends: npt.NDArray[np.int64] | None,
+) -> Iterator[Buffers]:
+    if array.null_count:
+        array = array.fill_null("" if kind.type == "utf8" else b"")
+    bounds, data = _text(array)
+    if ends is not None:
+        yield _cut(_as_u32(np.diff(bounds), name), 4, len(array), ends)
+        bounds = bounds[ends]
+    yield _pieces(data, bounds)
+
+
+def _lengths(array: Any) -> npt.NDArray[np.int64]:  # noqa: ANN401 - pyarrow has no types
+    pa = pyarrow()
+    width = np.int64 if pa.types.is_large_list(array.type) else np.int32
+    buffer = array.buffers()[1]
+    if not len(array) or buffer is None:
+        return np.zeros(len(array), np.int64)
+    offsets = np.frombuffer(buffer, width)[array.offset : array.offset + len(array) + 1]
+    lengths = np.diff(offsets).astype(np.int64)
+    if array.null_count:
+        lengths[~array.is_valid().to_numpy(zero_copy_only=False)] = 0
+    return lengths
+
+
+def _text(array: Any) -> tuple[npt.NDArray[np.int64], Any]:  # noqa: ANN401 - no types
+    """Where each value begins and the last ends, and the bytes."""
+    types = pyarrow().types
+    large = types.is_large_string(array.type) or types.is_large_binary(array.type)
+    _, offsets, data = array.buffers()
+    if not len(array) or offsets is None:
+        return np.zeros(len(array) + 1, np.int64), b""
+    bounds = np.frombuffer(offsets, np.int64 if large else np.int32)
+    bounds = bounds[array.offset : array.offset + len(array) + 1]
+    return bounds.astype(np.int64), b"" if data is None else data
+
+
+def _numbers(name: str, kind: Kind, array: Any) -> npt.NDArray[np.uint8]:  # noqa: ANN401 - no types
+    """The bytes of numbers, as they lie in Arrow's memory."""
+    types, count = pyarrow().types, len(array)
+    while types.is_fixed_size_list(array.type):
+        if array.flatten().null_count:
+            raise ValueError(f"column '{name}' has a null in a list or tensor of a fixed size")
+        (array,) = _plain([_slots(array)])
+    if kind.type == "bool":
+        values = array.fill_null(False) if array.null_count else array
+        return np.asarray(values.to_numpy(zero_copy_only=False), np.bool_).view(np.uint8)
+    width = array.type.bit_width // 8
+    buffer = array.buffers()[1]
+    if not count or buffer is None:
+        return np.empty(0, np.uint8)
+    first = array.offset * width
+    return np.frombuffer(buffer, np.uint8)[first : first + len(array) * width]
+
+
+def _bounds(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    bounds = np.zeros(lengths.size + 1, np.int64)
+    np.cumsum(lengths, out=bounds[1:])
+    return bounds
+
+
+def _as_u32(lengths: npt.NDArray[np.int64], name: str) -> npt.NDArray[np.uint8]:
+    if lengths.size and lengths.max() > _U32_MAX:
+        raise ValueError(f"a value of column '{name}' has {lengths.max()} bytes or items, too many")
+    return lengths.astype("<u4").view(np.uint8)
+
+
+def _cut(
+    data: npt.NDArray[np.uint8], width: int, count: int, ends: npt.NDArray[np.int64] | None
+) -> Buffers:
+    """For each row the bytes of its values, each of that width."""
+    bounds = np.arange(count + 1, dtype=np.int64) if ends is None else ends
+    return _pieces(data.reshape(-1), bounds * width)
+
+
+def _pieces(data: Any, bounds: Sequence[int] | npt.NDArray[np.int64]) -> Buffers:  # noqa: ANN401
+    whole = memoryview(data).cast("B") if len(data) else memoryview(b"")
+    places = np.asarray(bounds).tolist()
+    return [whole[begin:end] for begin, end in pairwise(places)]

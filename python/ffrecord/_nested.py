@@ -1,0 +1,347 @@
+"""Nullable, ragged and nested columns, stored as several columns; format.md, "Nested columns".
+
+The names of stored columns say what they are: `tokens[]:i32` has the items of lists, `x:valid` says
+where `x` is there, `point{x}` is the field of a struct. So the schema of a file is all there is to
+know, and a reader that knows nothing of this sees numbers and bytes.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord._schema import Column
+
+_STEPS = r"(?:\[\]|\{[^{}\[\]]+\})"
+_SHAPED = r"(?:[uif]\d\d?|bool|bf16)(?:\[\d+(?:,\d+)*\])?"
+_NAME = re.compile(rf"([^\[\]{{}}]+?)({_STEPS}*)(?::(valid|lengths|bytes|utf8|{_SHAPED}))?")
+_STEP = re.compile(_STEPS)
+_LEAF = re.compile(r"(\w+)(?:\[([\d,]+)\])?")
+# What only names of stored columns have.
+_MARKS = ("[]", "{", ":valid")
+_DEPTH_MAX = 32
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The type of a value: one of a schema, "list" of `fields[0]`, or "struct" of `fields`."""
+
+    type: str
+    shape: tuple[int, ...] = ()
+    nullable: bool = False
+    fields: tuple[tuple[str, "Kind"], ...] = ()
+
+    @property
+    def item(self) -> "Kind":
+        """Of a list."""
+        return self.fields[0][1]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its values are bytes of any size, or text."""
+        return self.type in ("bytes", "utf8")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one column of a schema is enough for it."""
+        return not self.nullable and not self.fields
+
+    def column(self, name: str) -> Column:
+        """A column of values of this type; of a leaf."""
+        return Column(name, self.type, self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns that users see: their names in order, and the kinds of those that are nested."""
+
+    names: tuple[str, ...]
+    nested: Mapping[str, Kind]
+
+
+def stored(name: str, kind: Kind, in_list: bool = False) -> Iterator[Column]:
+    """The columns that store a column of that kind."""
+    if kind.nullable:
+        yield Column(f"{name}:valid", "bytes" if in_list else "bool", ())
+    if kind.type == "list":
+        if in_list:
+            yield Column(f"{name}:lengths", "bytes", ())
+        yield from stored(f"{name}[]", kind.item, True)
+    elif kind.type == "struct":
+        for inner, each in kind.fields:
+            yield from stored(f"{name}{{{inner}}}", each, in_list)
+    elif not in_list:
+        yield kind.column(name)
+    else:
+        if kind.is_text:
+            yield Column(f"{name}:lengths", "bytes", ())
+        yield Column(f"{name}:{kind.column(name).spelling}", "bytes", ())
+
+
+@lru_cache(maxsize=64)
+def layout_of(columns: tuple[Column, ...]) -> Layout | None:
+    """What the columns of a file store; None if each of them is a column of its own.
+
+    Columns whose names look like those of a nested one, but do not make one, are their own.
+    """
+    if not any(mark in column.name for column in columns for mark in _MARKS):
+        return None
+    groups: dict[str, list[Column]] = {}
+    owners: list[str] = []  # Of each column.
+    for column in columns:
+        match = _NAME.fullmatch(column.name)
+        owners.append(column.name if match is None else match[1])
+        groups.setdefault(owners[-1], []).append(column)
+    found = ((name, _kind_of(name, group)) for name, group in groups.items())
+    nested = {name: kind for name, kind in found if kind is not None and not kind.is_plain}
+    names = (
+        owner if owner in nested else column.name
+        for owner, column in zip(owners, columns, strict=True)
+    )
+    return Layout(tuple(dict.fromkeys(names)), nested) if nested else None
+
+
+class _Node:
+    """A place in a nested type: its columns by role, and what is below it by step."""
+
+    def __init__(self) -> None:
+        self.roles: dict[str, Column] = {}
+        self.below: dict[str, _Node] = {}
+
+    def kind(self, in_list: bool = False) -> Kind:
+        """Raises ValueError or LookupError where it is none."""
+        nullable = "valid" in self.roles
+        if "[]" in self.below:
+            return Kind("list", (), nullable, (("item", self.below["[]"].kind(True)),))
+        if self.below:
+            fields = tuple((step[1:-1], node.kind(in_list)) for step, node in self.below.items())
+            return Kind("struct", (), nullable, fields)
+        if not in_list:
+            column = self.roles[""]
+            return Kind(column.type, column.shape, nullable)
+        (spelling,) = (role for role in self.roles if role not in ("valid", "lengths"))
+        leaf = _LEAF.fullmatch(spelling)
+        if leaf is None:
+            raise ValueError(spelling)
+        shape = tuple(map(int, leaf[2].split(","))) if leaf[2] else ()
+        return Kind(leaf[1], shape, nullable)
+
+
+def _kind_of(name: str, group: list[Column]) -> Kind | None:
+    """The kind that these columns store, if they are exactly what stores it."""
+    root = _Node()
+    for column in group:
+        match = _NAME.fullmatch(column.name)
+        if match is None:
+            return None
+        node, steps = root, _STEP.findall(match[2])
+        if len(steps) > _DEPTH_MAX:
+            return None
+        for step in steps:
+            node = node.below.setdefault(step, _Node())
+        node.roles[match[3] or ""] = column
+    try:
+        kind = root.kind()
+    except (ValueError, LookupError):
+        return None
+    return kind if list(stored(name, kind)) == group else None
+
+
+@dataclass
+class Values:
+    """Values of one kind, end to end, as a batch has them.
+
+    Numbers are in `numbers`, shape (n, *shape); bytes and text are
+    `block[offsets[i] : offsets[i + 1]]`; value i of a list is the items from `offsets[i]` to
+    `offsets[i + 1]` of `below[0]`; a struct has its fields in `below`.
+    """
+
+    kind: Kind
+    count: int
+    valid: npt.NDArray[np.bool_] | None = None
+    numbers: npt.NDArray[Any] | None = None
+    block: npt.NDArray[np.uint8] | None = None
+    offsets: npt.NDArray[np.int64] | None = None
+    below: list["Values"] = field(default_factory=list)
+
+
+# The bytes of a stored column, all records' end to end, and where each ends: n + 1 offsets.
+Joined = Callable[[str], tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]
+# The values of a stored column: an array, where it is of fixed width.
+Fixed = Callable[[str], npt.NDArray[Any] | list[Any]]
+
+
+class Gathering:
+    """Gathers the values of nested columns; checks that their parts fit each other."""
+
+    def __init__(self, rows: int, joined: Joined, fixed: Fixed) -> None:
+        """Of so many records; `joined` and `fixed` read a stored column."""
+        self._rows = rows
+        self._joined = joined
+        self._fixed = fixed
+
+    def values(self, name: str, kind: Kind) -> Values:
+        """The values of a column.
+
+        Raises:
+            ValueError: the parts do not fit each other.
+        """
+        return self._in_rows(name, kind)
+
+    def _array(self, name: str) -> npt.NDArray[Any]:
+        values = self._fixed(name)
+        assert isinstance(values, np.ndarray)
+        return values
+
+    def _in_rows(self, name: str, kind: Kind) -> Values:
+        """One value for each record."""
+        made = Values(kind, self._rows)
+        if kind.nullable:
+            made.valid = self._array(f"{name}:valid")
+        if kind.type == "list":
+            item, ends = self._in_lists(f"{name}[]", kind.item)
+            made.offsets, made.below = ends, [item]
+        elif kind.type == "struct":
+            made.below = [self._in_rows(f"{name}{{{n}}}", each) for n, each in kind.fields]
+        elif kind.is_text:
+            made.block, made.offsets = self._joined(name)
+        else:
+            made.numbers = self._array(name)
+        return made
+
+    def _in_lists(self, name: str, kind: Kind) -> tuple[Values, npt.NDArray[np.int64]]:
+        """Any number of values for each record, and where those of each record end."""
+        made = Values(kind, 0)
+        if kind.type == "list":
+            made.offsets, ends = self._lengths(name)
+            item, item_ends = self._in_lists(f"{name}[]", kind.item)
+            _require(np.array_equal(made.offsets[ends], item_ends), f"{name}[]", "lengths")
+            made.below = [item]
+        elif kind.type == "struct":
+            parts = [self._in_lists(f"{name}{{{n}}}", each) for n, each in kind.fields]
+            ends = parts[0][1]
+            for (inner, _), (_, others) in zip(kind.fields, parts, strict=True):
+                _require(np.array_equal(ends, others), f"{name}{{{inner}}}", "other fields")
+            made.below = [part for part, _ in parts]
+        elif kind.is_text:
+            made.offsets, ends = self._lengths(name)
+            made.block, block_ends = self._joined(f"{name}:{kind.type}")
+            _require(np.array_equal(made.offsets[ends], block_ends), name, "lengths")
+        else:
+            column = kind.column(name)
+            assert column.dtype is not None
+            block, block_ends = self._joined(f"{name}:{column.spelling}")
+            width = column.dtype.itemsize * int(np.prod(column.shape, dtype=np.int64))
+            ends, rest = np.divmod(block_ends, width)
+            _require(not rest.any(), name, f"size of {column.spelling}")
+            made.numbers = _numbers(block, column)
+        made.count = int(ends[-1])
+        if kind.nullable:
+            block, valid_ends = self._joined(f"{name}:valid")
+            _require(np.array_equal(ends, valid_ends), f"{name}:valid", "values")
+            made.valid = block != 0
+        return made, ends
+
+    def _lengths(self, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where each value ends, and how many values there are up to the end of each record."""
+        block, block_ends = self._joined(f"{name}:lengths")
+        ends, rest = np.divmod(block_ends, 4)
+        _require(not rest.any(), f"{name}:lengths", "size of u32")
+        offsets = np.zeros(int(ends[-1]) + 1, np.int64)
+        np.cumsum(block.view("<u4"), out=offsets[1:], dtype=np.int64)
+        return offsets, ends
+
+
+def _numbers(block: npt.NDArray[np.uint8], column: Column) -> npt.NDArray[Any]:
+    assert column.dtype is not None
+    values = block.view(np.uint8 if column.type == "bool" else column.dtype)
+    values = values.reshape(-1, *column.shape)
+    return values != 0 if column.type == "bool" else values
+
+
+def _require(fits: bool, name: str, what: str) -> None:
+    if not fits:
+        raise ValueError(f"column '{name}' does not fit its {what}")
+
+
+# What a column is handed out as: an array, masked where there is no value; a list, with None there;
+# a dict of these for a struct.
+Form = Any
+
+
+def as_numpy(values: Values, hidden: npt.NDArray[np.bool_] | None = None) -> Form:
+    """The values as NumPy knows them.
+
+    Args:
+        values: of one column.
+        hidden: values that are not there because the struct around them is not.
+    """
+    valid = values.valid
+    if hidden is not None:
+        valid = ~hidden if valid is None else valid & ~hidden
+    missing = None if valid is None else ~valid
+    kind = values.kind
+    if kind.type == "struct":
+        parts = zip(kind.fields, values.below, strict=True)
+        return {name: as_numpy(part, missing) for (name, _), part in parts}
+    if values.numbers is not None:
+        if missing is None:
+            return values.numbers
+        mask = missing.reshape(-1, *[1] * len(kind.shape))
+        shape = values.numbers.shape
+        return np.ma.MaskedArray(values.numbers, np.broadcast_to(mask, shape).copy())
+    assert values.offsets is not None
+    bounds = values.offsets.tolist()
+    there = [True] * values.count if valid is None else valid.tolist()
+    pieces = zip(bounds, bounds[1:], there, strict=False)
+    if kind.type == "list":
+        items = as_numpy(values.below[0])
+        return [cut(items, begin, end) if known else None for begin, end, known in pieces]
+    block = values.block
+    assert block is not None
+    if kind.type == "utf8":
+        data = block.data
+        return [str(data[b:e], "utf-8") if known else None for b, e, known in pieces]
+    return [block[begin:end] if known else None for begin, end, known in pieces]
+
+
+def cut(form: Form, begin: int, end: int) -> Form:
+    """The values from `begin` to `end`."""
+    if isinstance(form, dict):
+        return {name: cut(part, begin, end) for name, part in form.items()}
+    return form[begin:end]
+
+
+def row_of(form: Form, row: int) -> Any:  # noqa: ANN401 - as the column has it
+    """One value; None if it is not there."""
+    if isinstance(form, dict):
+        return {name: row_of(part, row) for name, part in form.items()}
+    if isinstance(form, np.ma.MaskedArray):
+        return None if np.ma.getmaskarray(form)[row].any() else form.data[row]
+    return form[row]
+
+
+def rows_of(form: Form) -> Iterator[Any]:
+    """All values, one after the other."""
+    if isinstance(form, dict):
+        for row in zip(*map(rows_of, form.values()), strict=True):
+            yield dict(zip(form, row, strict=True))
+    elif isinstance(form, np.ma.MaskedArray):
+        yield from (row_of(form, row) for row in range(len(form)))
+    else:
+        yield from form
+
+
+def mapped(form: Form, kind: Kind, leaf: Callable[[Form, Kind], Form]) -> Form:
+    """The same structure with all its arrays, and lists of bytes or text, as `leaf` makes them."""
+    if form is None:
+        return None
+    if kind.type == "list":
+        return [mapped(one, kind.item, leaf) for one in form]
+    if kind.type == "struct":
+        return {name: mapped(form[name], each, leaf) for name, each in kind.fields}
+    return leaf(form, kind)

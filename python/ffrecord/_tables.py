@@ -1,0 +1,72 @@
+"""Tables of pyarrow to record files, and back."""
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ffrecord._arrow_writing import Encoder, as_table
+from ffrecord._formats import pyarrow
+from ffrecord._locations import Where
+from ffrecord._reader import Reader
+from ffrecord._writer import Writer, WriteSummary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def write_table(
+    table: Any,  # noqa: ANN401 - pyarrow has no types
+    path: str | os.PathLike[str],
+    **options: Any,  # noqa: ANN401 - those of Writer
+) -> WriteSummary:
+    """Write a table as a record file, one record for each row; `read_table` gives it back.
+
+    A column of a table that has no null is stored as if it could have none. Of a stream, whose
+    rows are not known before they come, each column that may have nulls is stored so.
+
+    Args:
+        table: a pyarrow Table, RecordBatch or RecordBatchReader, or what pyarrow makes one of
+            without a copy: what has `__arrow_c_stream__`, such as a DataFrame of polars.
+        path: of the file, whose folder must exist.
+        options: of `ffrecord.Writer`, such as `compress="zstd"`, `key=` or `append=True`.
+
+    Raises:
+        ValueError: records cannot hold a column; its name is in the message, and there is no file.
+        TypeError: it is no table.
+        ImportError: pyarrow is not installed.
+        OSError, ConflictError: as `Writer`.
+    """
+    data = as_table(table)
+    is_known = not isinstance(data, pyarrow().RecordBatchReader)
+    encoder: Any = data.schema
+    if not options.get("append"):
+        encoder = Encoder(data.schema, data if is_known else None)
+    with Writer(path, encoder, **options) as writer:
+        writer.write_table(data)
+        return writer.close()
+
+
+def read_table(
+    where: Where,
+    *,
+    columns: Iterable[str] | None = None,
+    **options: Any,  # noqa: ANN401 - those of open
+) -> "pa.Table":
+    """Read all records as one table; for some of them, `Reader.read(indices).to_arrow()`.
+
+    Args:
+        where: as for `ffrecord.open`.
+        columns: the columns to return; all by default.
+        options: of `ffrecord.open`.
+
+    Raises:
+        CorruptionError: a record, or the schema of Arrow, is damaged.
+        KeyError: there is no such column.
+        ImportError: pyarrow is not installed.
+        OSError: a file is missing or cannot be read.
+    """
+    names = None if columns is None else tuple(columns)
+    with Reader(where, **options) as reader:
+        batches = reader.batches() if len(reader) else [reader.read([])]
+        seen = (batch if names is None else batch.only(names) for batch in batches)
+        return pyarrow().concat_tables([batch.to_arrow() for batch in seen])

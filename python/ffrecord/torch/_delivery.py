@@ -1,0 +1,96 @@
+"""What happens when a batch has reached its consumer."""
+
+from collections.abc import Callable
+
+from ffrecord import _ffrecord
+from ffrecord._reader import Reader
+from ffrecord.torch._plain_state import PlainPlace
+from ffrecord.torch._sampler import Cursor, Sampler
+
+
+class Delivery:
+    """Reports to the sampler how far one iteration has come."""
+
+    def __init__(
+        self,
+        sampler: Sampler | None,
+        start: Cursor | None,
+        hinter: "EpochHinter | None",
+        held_back: bool,
+    ) -> None:
+        """`held_back`: a batch is with the consumer when the next one is requested."""
+        self._sampler = sampler
+        self._start = start
+        self._hinter = hinter
+        self._held_back = held_back
+        self._last: Cursor | None = None
+        self.is_last = False
+        """Whether the batch that was noted last is the epoch's last."""
+
+    def note(self, cursor: Cursor | None) -> None:
+        """Note that a batch is delivered, and that `cursor` follows it."""
+        if self._sampler is None or cursor is None:
+            return
+        delivered, self._last = (self._last if self._held_back else cursor), cursor
+        if delivered is not None:
+            self._sampler.deliver(delivered)
+        self.is_last = self._start is not None and cursor.epoch != self._start.epoch
+        if self._hinter is not None:
+            self._hinter.keep(cursor)
+
+    def finish(self) -> None:
+        """All batches are with the consumer."""
+        if self._held_back and self._sampler is not None and self._last is not None:
+            self._sampler.deliver(self._last)
+
+
+class PlainDelivery:
+    """Reports how far one iteration without a `Sampler` has come."""
+
+    def __init__(
+        self, tell: Callable[[PlainPlace], None], place: PlainPlace, held_back: bool
+    ) -> None:
+        """`held_back`: as for a `Delivery`."""
+        self._tell = tell
+        self._place = place
+        self._first = place.batches
+        self._held_back = held_back
+        self._count = 0
+        self.is_last = False
+        """Unknown."""
+
+    def note(self, _: Cursor | None) -> None:
+        """Note that a batch is delivered."""
+        self._count += 1
+        delivered = self._count - self._held_back
+        if delivered:
+            self._place.batches = self._first + delivered
+            self._tell(self._place)
+
+    def finish(self) -> None:
+        """All batches are with the consumer."""
+        self._place.ended = True
+        self._tell(self._place)
+
+
+class EpochHinter:
+    """Keeps the prefetch hint of one epoch alive; `Reader.hint_epoch`."""
+
+    def __init__(self, reader: Reader, sampler: Sampler) -> None:
+        """Send none yet."""
+        self._reader = reader
+        self._sampler = sampler
+        self._epoch = -1
+        self._hint: _ffrecord.PrefetchHint | None = None
+
+    def send(self, cursor: Cursor) -> None:
+        """Send one for the epoch of `cursor`, from there on."""
+        self._epoch = cursor.epoch
+        self._hint = self._reader.hint_epoch(self._sampler.share(cursor))
+
+    def keep(self, cursor: Cursor) -> None:
+        """Send it again if the daemon was lost; a daemon that took none gets none again."""
+        if self._hint is not None and not self._hint.alive:
+            self._hint = None
+            if cursor.epoch == self._epoch:
+                self.send(cursor)

@@ -1,0 +1,178 @@
+"""The position of a loader that has no `Sampler`, but one of torch's own."""
+
+from collections.abc import Iterator, Sized
+from typing import Any
+
+import torch
+from torch.utils import data
+
+# Named by the states of loaders.
+_KINDS = (data.SequentialSampler, data.RandomSampler)
+_NAMES = ("sampler", "count", "batch_size", "drop_last", "fingerprint")
+_OWN = ("epoch", "seed", "batches", "drawn", "begun")
+
+
+class PlainPlace:
+    """How far an iteration has come."""
+
+    def __init__(
+        self, seed: int, epoch: int, batches: int = 0, drawn: int | str | None = None
+    ) -> None:
+        """In the `epoch`-th iteration, after so many batches.
+
+        Args:
+            seed: for transforms that draw.
+            epoch: counts iterations, from 0.
+            batches: from the start of the epoch.
+            drawn: what the order was drawn from: the seed that torch's sampler took from the
+                default generator, or the state of its own, in hex; None as long as it is not drawn.
+        """
+        self.seed = seed
+        self.epoch = epoch
+        self.batches = batches
+        self.drawn = drawn
+        self.ended = False
+
+    def walk(self, inner: Any) -> Iterator[Any]:  # noqa: ANN401 - torch's own
+        """The steps of torch's sampler in the order of this place, from the first one on."""
+        sampler = _of_samples(inner)
+        if type(sampler) is not data.RandomSampler:
+            return iter(inner)
+        if (own := sampler.generator) is not None:
+            if self.drawn is None:
+                self.drawn = _state_of(own)
+            else:
+                _set_state(own, str(self.drawn))
+            return iter(inner)
+        if self.drawn is None:  # As the sampler would: once from the default generator.
+            self.drawn = int(torch.empty((), dtype=torch.int64).random_().item())
+        generator = torch.Generator()
+        generator.manual_seed(int(self.drawn))
+        again = data.RandomSampler(
+            sampler.data_source, sampler.replacement, sampler._num_samples, generator
+        )
+        if inner is sampler:
+            return iter(again)
+        return iter(data.BatchSampler(again, inner.batch_size, inner.drop_last))
+
+
+def state_of(
+    loader: Any,  # noqa: ANN401 - a `DataLoader`, which imports this
+    inner: Any,  # noqa: ANN401 - torch's own
+    place: PlainPlace | None,
+    epoch: int,
+) -> dict[str, Any]:
+    """The state of a loader: JSON, and 10 KB if the sampler has a generator of its own.
+
+    Args:
+        loader: the loader.
+        inner: torch's sampler, of batches or of samples.
+        place: of the iteration that delivered last, if there is one.
+        epoch: that of the next iteration, if there is none.
+
+    Raises:
+        TypeError: nothing says where a loader with such a sampler is.
+        ValueError: batches come out of order.
+    """
+    known = _identity("state_dict", loader, inner)
+    own = getattr(_of_samples(inner), "generator", None)
+    # A generator of its own is drawn from once more when the iteration ends.
+    is_whole = place is not None and own is None and place.batches >= len(inner)
+    if place is None or place.ended or is_whole:
+        drawn = None if own is None else _state_of(own)
+        next_epoch = epoch if place is None else place.epoch + 1
+        values: tuple[Any, ...] = (next_epoch, None, 0, drawn, False)
+    else:
+        values = (place.epoch, place.seed, place.batches, place.drawn, True)
+    return {**known, **dict(zip(_OWN, values, strict=True))}
+
+
+def place_of(loader: Any, inner: Any, state: dict[str, Any]) -> tuple[PlainPlace | None, int]:  # noqa: ANN401
+    """Where the next iteration begins, if inside of an epoch; and which one it is.
+
+    Raises:
+        TypeError, ValueError: as `state_of`; or the state is of other data, or another loader.
+    """
+    known = _identity("load_state_dict", loader, inner)
+    if "position" in state:
+        raise ValueError(
+            "the state is of a loader with batch_sampler=ffrecord.torch.Sampler(...): give this "
+            "one a Sampler, too"
+        )
+    if missing := [name for name in (*_NAMES, *_OWN) if name not in state]:
+        raise ValueError(f"not a loader's state: {', '.join(missing)} is missing")
+    for name in _NAMES:
+        if state[name] != known[name]:
+            raise ValueError(
+                f"the state is of a loader whose {name} is {state[name]}, this one's is "
+                f"{known[name]}: resuming would not continue the same epoch"
+            )
+    epoch, seed, batches, drawn, begun = (state[name] for name in _OWN)
+    own = getattr(_of_samples(inner), "generator", None)
+    if (own is not None) != isinstance(drawn, str):
+        raise ValueError(
+            "one of the state and the loader has a generator of its own and the other has not: "
+            "resuming would not continue the same order"
+        )
+    if not begun:
+        if own is not None:
+            _set_state(own, drawn)
+        return None, epoch
+    if batches < len(inner):
+        return PlainPlace(seed, epoch, batches, drawn), epoch
+    if own is not None:  # At the end of an epoch torch's sampler may draw once more.
+        _set_state(own, drawn)
+        for _ in inner:
+            pass
+    return None, epoch + 1
+
+
+def _of_samples(inner: Any) -> Any:  # noqa: ANN401 - torch's own
+    """The sampler of samples in a plain sampler of batches."""
+    return inner.sampler if type(inner) is data.BatchSampler else inner
+
+
+def _identity(what: str, loader: Any, inner: Any) -> dict[str, Any]:  # noqa: ANN401
+    sampler = _of_samples(inner)
+    if isinstance(loader.dataset, data.IterableDataset) or type(sampler) not in _KINDS:
+        raise TypeError(f"{what}: {_remedy(loader, sampler)}")
+    if loader.num_workers and not getattr(loader, "in_order", True):
+        raise ValueError(
+            f"{what}: with in_order=False nothing says which batches were delivered: use "
+            "batch_sampler=ffrecord.torch.Sampler(...), or leave out in_order=False"
+        )
+    found = getattr(loader.dataset, "fingerprint", None)
+    source: Sized = loader.dataset
+    batches = inner is not sampler
+    values = (
+        type(sampler).__name__,
+        len(source),
+        inner.batch_size if batches else None,
+        inner.drop_last if batches else None,
+        found,
+    )
+    return dict(zip(_NAMES, values, strict=True))
+
+
+def _remedy(loader: Any, sampler: Any) -> str:  # noqa: ANN401
+    if isinstance(loader.dataset, data.IterableDataset):
+        return (
+            f"only {type(loader.dataset).__name__} knows where it is, for it is iterable: use "
+            "torchdata's StatefulDataLoader, which saves the state of datasets; or a map-style "
+            "dataset with batch_sampler=ffrecord.torch.Sampler(...)"
+        )
+    wanted = "batch_sampler=ffrecord.torch.Sampler(...)"
+    if isinstance(sampler, data.WeightedRandomSampler):
+        wanted = "batch_sampler=ffrecord.torch.Sampler(dataset, batch, weights=weights)"
+    return (
+        f"it needs {wanted}, whose order is a function of position; a loader with "
+        f"{type(sampler).__name__} cannot resume"
+    )
+
+
+def _state_of(generator: torch.Generator) -> str:
+    return bytes(generator.get_state().tolist()).hex()
+
+
+def _set_state(generator: torch.Generator, state: str) -> None:
+    generator.set_state(torch.tensor(list(bytes.fromhex(state)), dtype=torch.uint8))

@@ -1,0 +1,232 @@
+"""Goal: a loader with torch's own order resumes exactly, or says why it cannot and what to use.
+
+Method: an epoch is cut after each number of batches, the state goes through JSON into a new loader,
+and both parts together are compared with the epoch of torch's own loader under the same seed; other
+datasets and samplers are refused.
+"""
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import data
+
+from ffrecord.torch import DataLoader, Dataset, Sampler
+from loading import COUNT, every_engine, noise, written
+
+BATCH = 25  # 120 records: the last batch has 20.
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("plain"), "numbers")
+
+
+def through_json(loader: DataLoader) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads(json.dumps(loader.state_dict()))
+    return state
+
+
+def torchs(seed: int, epochs: int, generator: torch.Generator | None = None) -> list[list[int]]:
+    """The indices of torch's own loader."""
+    torch.manual_seed(seed)
+    loader: Any = data.DataLoader(range(COUNT), BATCH, True, generator=generator)  # type: ignore[arg-type]
+    return [batch.tolist() for _ in range(epochs) for batch in loader]
+
+
+def labels(batches: Any) -> list[list[int]]:  # noqa: ANN401 - any loader
+    return [batch["label"].tolist() for batch in batches]
+
+
+@every_engine
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_an_epoch_that_was_cut_goes_on(path: Path, shuffle: bool, options: dict[str, Any]) -> None:
+    dataset = Dataset(path, columns=["label"])
+    expected = torchs(3, 1) if shuffle else labels(DataLoader(dataset, BATCH))
+    for cut in (0, 1, 4, 5):
+        torch.manual_seed(3)
+        first = DataLoader(dataset, BATCH, shuffle, **options)
+        seen = labels(islice(first, cut))
+        state = through_json(first)
+        torch.manual_seed(3 if cut == 0 else 99)  # The order of this epoch is in the state.
+        second = DataLoader(dataset, BATCH, shuffle, **options)
+        second.load_state_dict(state)
+        assert through_json(second) == state
+        if cut < 5:
+            seen += labels(second)
+        else:
+            assert (state["epoch"], state["batches"]) == (1, 0)
+            assert len(labels(second)) == 5
+        assert seen == expected
+        assert len(labels(second)) == 5
+        first.close()
+        second.close()
+
+
+@every_engine
+def test_a_generator_is_restored_for_all_epochs_to_come(
+    path: Path, options: dict[str, Any]
+) -> None:
+    dataset = Dataset(path, columns=["label"])
+
+    def loader(seed: int) -> DataLoader:
+        generator = torch.Generator().manual_seed(seed)
+        return DataLoader(dataset, BATCH, True, generator=generator, **options)
+
+    whole = loader(5)
+    expected = [labels(whole) for _ in range(3)]
+    if "persistent_workers" not in options:  # Such iterators of torch's draw once less.
+        own = torch.Generator().manual_seed(5)
+        assert [batch for epoch in expected for batch in epoch] == torchs(0, 3, own)
+    whole.close()
+    for cut in range(7):
+        first = loader(5)
+        seen = labels(islice(first, 5)) if cut >= 5 else []
+        if cut == 6:
+            seen = labels(first)  # The second epoch, to its end; the first was left after the last.
+        elif 0 < cut < 5:
+            seen = labels(islice(first, cut))
+        second = loader(77)
+        second.load_state_dict(through_json(first))
+        rest = [labels(second), labels(second)]
+        first.close()
+        second.close()
+        if cut == 0:
+            assert rest == expected[:2]
+        elif cut < 5:
+            assert seen + rest[0] == expected[0]
+            assert rest[1] == expected[1]
+        elif cut == 5:
+            assert seen == expected[0]
+            if options.get("num_workers", 0) == 0:
+                assert rest == expected[1:]
+
+
+def test_transforms_that_draw_draw_the_same(path: Path) -> None:
+    dataset = Dataset(path, transform=noise)
+
+    def loader() -> DataLoader:
+        return DataLoader(dataset, BATCH, True)
+
+    torch.manual_seed(4)
+    whole = loader()
+    expected = [[column.tolist() for column in batch] for _ in range(2) for batch in whole]
+    torch.manual_seed(4)
+    first = loader()
+    seen = [[c.tolist() for c in batch] for batch in first]
+    seen += [[c.tolist() for c in batch] for batch in islice(first, 2)]
+    torch.manual_seed(8)
+    second = loader()
+    second.load_state_dict(through_json(first))
+    seen += [[c.tolist() for c in batch] for batch in second]
+
+    assert seen == expected
+
+
+def test_drawing_with_replacement_and_single_samples_resume_too(path: Path) -> None:
+    dataset = Dataset(path, columns=["label"])
+    for batch_size in (BATCH, None):
+
+        def loader() -> DataLoader:
+            sampler = data.RandomSampler(dataset, replacement=True, num_samples=90)  # type: ignore[arg-type]
+            return DataLoader(dataset, batch_size, sampler=sampler)  # noqa: B023 - used at once
+
+        torch.manual_seed(6)
+        expected = [np.asarray(batch["label"]).tolist() for batch in loader()]
+        torch.manual_seed(6)
+        first = loader()
+        seen = [np.asarray(batch["label"]).tolist() for batch in islice(first, 3)]
+        second = loader()
+        second.load_state_dict(through_json(first))
+        seen += [np.asarray(batch["label"]).tolist() for batch in second]
+        assert seen == expected
+
+
+def test_resuming_leaves_torchs_default_generator_alone(path: Path) -> None:
+    dataset = Dataset(path, columns=["label"])
+    first = DataLoader(dataset, BATCH, True)
+    next(iter(first))
+    second = DataLoader(dataset, BATCH, True)
+    second.load_state_dict(first.state_dict())
+    torch.manual_seed(1)
+    torch.empty((), dtype=torch.int64).random_()  # torch's iterators draw this for their workers.
+    expected = torch.get_rng_state()
+
+    torch.manual_seed(1)
+    list(second)
+
+    assert torch.equal(torch.get_rng_state(), expected)
+
+
+class Stream(data.IterableDataset[int]):
+    """Iterable, so that only it knows where it is."""
+
+    def __iter__(self) -> Any:  # noqa: ANN401
+        return iter(range(10))
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda dataset: DataLoader(Stream(), 2), "StatefulDataLoader"),
+        (
+            lambda dataset: DataLoader(
+                dataset, 2, sampler=data.WeightedRandomSampler([1.0] * COUNT, COUNT)
+            ),
+            r"weights=weights",
+        ),
+        (
+            lambda dataset: DataLoader(dataset, 2, sampler=data.DistributedSampler(dataset, 2, 0)),
+            r"Sampler\(\.\.\.\), whose order .* DistributedSampler cannot resume",
+        ),
+        (lambda dataset: DataLoader(dataset, batch_sampler=[[1, 2]]), "list cannot resume"),
+    ],
+)
+def test_what_cannot_resume_says_what_to_use(path: Path, made: Any, said: str) -> None:  # noqa: ANN401
+    loader = made(Dataset(path))
+
+    for call in (loader.state_dict, lambda: loader.load_state_dict({})):
+        with pytest.raises(TypeError, match=said):
+            call()
+    assert len(list(islice(loader, 1))) == 1  # It loads all the same.
+
+
+def test_states_of_something_else_are_refused(path: Path) -> None:
+    dataset = Dataset(path)
+    loader = DataLoader(dataset, BATCH, True)
+    state = loader.state_dict()
+
+    with pytest.raises(ValueError, match="a Sampler, too"):
+        loader.load_state_dict(Sampler(dataset, BATCH).state_dict())
+    with pytest.raises(ValueError, match="batches, drawn, begun is missing"):
+        loader.load_state_dict(
+            {k: v for k, v in state.items() if k not in ("batches", "drawn", "begun")}
+        )
+    with pytest.raises(ValueError, match="batch_size is 25, this one's is 5"):
+        DataLoader(dataset, 5, True).load_state_dict(state)
+    with pytest.raises(ValueError, match="sampler is RandomSampler"):
+        DataLoader(dataset, BATCH).load_state_dict(state)
+    with pytest.raises(ValueError, match="a generator of its own"):
+        DataLoader(dataset, BATCH, True, generator=torch.Generator()).load_state_dict(state)
+    with pytest.raises(ValueError, match="not a sampler's state"):
+        DataLoader(dataset, batch_sampler=Sampler(dataset, BATCH)).load_state_dict(state)
+    with pytest.raises(ValueError, match="in_order=False"):
+        DataLoader(dataset, BATCH, num_workers=1, in_order=False).state_dict()
+
+
+def test_the_state_is_of_the_iterator_that_delivered_last(path: Path) -> None:
+    dataset = Dataset(path, columns=["label"])
+    loader = DataLoader(dataset, BATCH, mode="threads", num_workers=1)
+    one, two = iter(loader), iter(loader)
+    next(one)
+    next(two)
+    next(two)
+    assert (loader.state_dict()["batches"], loader.state_dict()["epoch"]) == (2, 1)
+    next(one)
+    next(one)
+    assert (loader.state_dict()["batches"], loader.state_dict()["epoch"]) == (3, 0)
+    loader.close()
