@@ -331,7 +331,9 @@ Result<DaemonLink> ProbeDaemon(std::string_view address, const SessionOptions& o
 }
 
 Result<std::vector<Published>> ListPublished(std::string_view address,
-                                             const SessionOptions& options) {
+                                             const SessionOptions& options,
+                                             const RecordReader::GiveUp& give_up) {
+  const Patience patience(give_up);
   const auto locations = FFR_TRY(net::Location::ParseAll(address));
   const auto [location, daemons] = FFR_TRY(OnePlace(locations, options));
   const auto entries = FFR_TRY(Catalog(daemons).List(location.name, After(options)));

@@ -51,8 +51,10 @@ void Publish(const std::vector<std::string>& files, const std::string& address, 
 std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> List(const std::string& address,
                                                                         TimeLimit timeout) {
   std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> rows;
-  for (auto& published : ValueOrRaise(
-           WithoutGil([&] { return client::ListPublished(address, SessionOptionsOf(timeout)); })))
+  auto listed = Interruptible([&](const auto& give_up) {
+    return client::ListPublished(address, SessionOptionsOf(timeout), give_up);
+  });
+  for (auto& published : ValueOrRaise(std::move(listed)))
     rows.emplace_back(std::move(published.name), published.size_bytes, published.file_count);
   return rows;
 }

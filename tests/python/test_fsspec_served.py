@@ -306,6 +306,8 @@ def test_an_interrupt_ends_the_wait_for_a_silent_daemon(folder: Path, tmp_path: 
             file.read(10)
         with pytest.raises(KeyboardInterrupt), interrupted_after(0.3):
             system.open(path)
+        with pytest.raises(KeyboardInterrupt), interrupted_after(0.3):
+            system.ls(running.address("x"))
         running.thaw()
         assert file.read(10) == (folder / "part-0.ffr").read_bytes()[:10]
 

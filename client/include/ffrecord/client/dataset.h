@@ -124,8 +124,10 @@ struct DaemonLink {
 FFR_EXPORT Result<DaemonLink> ProbeDaemon(std::string_view address, const SessionOptions& options);
 
 // Lists the names under `address` (ffrecord://host[:port]/, or with a prefix of names), sorted.
+// `give_up` as for OpenDataset.
 FFR_EXPORT Result<std::vector<Published>> ListPublished(std::string_view address,
-                                                        const SessionOptions& options);
+                                                        const SessionOptions& options,
+                                                        const RecordReader::GiveUp& give_up = {});
 
 // Removes the name at once; its bytes are freed later. Fails with kNotFound.
 FFR_EXPORT Result<void> RemovePublished(std::string_view address, const SessionOptions& options);
