@@ -179,7 +179,9 @@ def _describe_drains(facts: dict[str, Any]) -> list[str]:
         if is_drained:
             lines.append(f"drained      {node['id']}: it may be stopped")
         else:
-            lines.append(f"draining     {node['id']}: others copy what it holds; do not stop it yet")
+            lines.append(
+                f"draining     {node['id']}: others copy what it holds; do not stop it yet"
+            )
     return lines
 
 
