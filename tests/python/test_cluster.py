@@ -235,7 +235,9 @@ def test_commands_show_the_cluster(cluster: LocalCluster) -> None:
 
     facts = json.loads(ok("ffrecord", "cluster", "status", cluster.nodes[0].admin, "--json"))
     assert facts["node"] == cluster.nodes[0].name
-    assert "held" in ok("ffrecord", "cluster", "status", cluster.nodes[0].admin)
+    shown = ok("ffrecord", "cluster", "status", cluster.nodes[0].admin)
+    assert "held" in shown
+    assert "; without a durability class: 2 replicas" in shown
     kill(cluster, cluster.nodes[2].name)
     end = time.monotonic() + 30
     while "1 down: n3" not in ok("ffrecord", "cluster", "status", cluster.nodes[0].admin):
@@ -377,6 +379,8 @@ def test_a_node_is_drained_stopped_and_taken_back(
     wait = ["--wait", cluster.nodes[0].admin]
     shown = ok("ffrecord", "cluster", "drain", cluster.address, node.name, *wait)
     assert "may be stopped" in shown
+    shown = ok("ffrecord", "cluster", "status", cluster.nodes[0].admin)
+    assert f"drained      {node.name}: it may be stopped" in shown
     cluster.stop(node.name)
     with ffrecord.open(published) as served:
         check_all(served, files)

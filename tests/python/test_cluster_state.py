@@ -21,7 +21,7 @@ def facts(**changes: object) -> dict[str, Any]:
     well: dict[str, Any] = {
         **{"node": "n1", "leased": True, "trouble": "", "moving": False, "nodes": nodes},
         **{"missing": 0, "missing_bytes": 0, "unheld": 0, "lacking": 0, "alone": 0},
-        **{"refused": 0, "incomplete": 0, "from_cache": False},
+        **{"refused": 0, "incomplete": 0, "from_cache": False, "refusals": []},
     }
     return well | changes
 
@@ -87,9 +87,49 @@ def test_a_node_that_takes_no_part_says_why() -> None:
     assert "it waits for approval" in lines[0]
 
 
+def test_a_node_whose_certificate_is_refused_is_not_well() -> None:
+    state, [line] = assess(facts(refusals=[{"node": "n3", "why": "not signed"}]))
+    assert state == "degraded"
+    assert "n1 and n3 refuse each other" in line
+
+
 @pytest.mark.parametrize("state", ["waiting", "out"])
 def test_a_node_that_does_not_count_is_not_down(state: str) -> None:
     assert assess(facts(nodes=with_third(state=state, is_up=False, slots=0)))[0] == "well"
+
+
+# --- What else status says ---
+
+
+def with_drain(**changes: object) -> dict[str, Any]:
+    """n3 drains, and the new map has no slots on it."""
+    nodes = [
+        node | {"domain": f"rack{i}"}
+        for i, node in enumerate(with_third(state="draining", slots=0), start=1)
+    ]
+    return facts(nodes=nodes, replicas=2) | changes
+
+
+def test_a_node_is_drained_once_the_others_have_all() -> None:
+    assert cli._describe_drains(facts()) == []
+    assert cli._describe_drains(with_drain()) == ["drained      n3: it may be stopped"]
+
+
+@pytest.mark.parametrize("changes", [{"moving": True}, {"from_cache": True}, {"leased": False}])
+def test_a_node_drains_while_others_copy_or_nobody_can_know(changes: dict[str, object]) -> None:
+    [line] = cli._describe_drains(with_drain(**changes))
+    assert line == "draining     n3: others copy what it holds; do not stop it yet"
+
+
+def test_a_node_is_not_drained_where_too_few_others_are_left() -> None:
+    [line] = cli._describe_drains(with_drain(replicas=3))
+    assert line.startswith("draining     n3 is not drained, and must not be stopped: 2 failure")
+
+
+def test_a_drained_node_that_was_stopped_is_not_told_of() -> None:
+    stopped = with_drain()
+    stopped["nodes"][2]["is_up"] = False
+    assert cli._describe_drains(stopped) == []
 
 
 # --- What repair and rebalance wait for ---

@@ -100,6 +100,10 @@ def assess(facts: dict[str, Any]) -> tuple[str, list[str]]:
         ]
     if lost:
         found.setdefault("degraded", []).append(f"{_list(lost)} down for long: others take over")
+    if refused := [one["node"] for one in facts["refusals"]]:
+        found.setdefault("degraded", []).append(
+            f"{facts['node']} and {_list(refused)} refuse each other: see `refused` below"
+        )
     lines = [f"{state:<12} {line}" for state, all in found.items() for line in all]
     return next(iter(found), "well"), lines or ["well         all nodes are up, nothing moves"]
 
@@ -127,7 +131,7 @@ def _describe(facts: dict[str, Any]) -> list[str]:
         f"leader       {facts['leader'] or 'none'}",
         f"coordinator  {coordinator}",
         f"slot map     version {facts['map_version']}{', moving' if facts['moving'] else ''}",
-        f"names        {facts['names']}, {facts['replicas']} replicas each",
+        f"names        {facts['names']}; without a durability class: {facts['replicas']} replicas",
         f"level        {_describe_levels(facts)}",
         f"nodes        {len(facts['nodes'])}, {len(down)} down"
         + (f": {', '.join(down)}" if down else ""),
@@ -139,6 +143,7 @@ def _describe(facts: dict[str, Any]) -> list[str]:
     if facts["adopting"]:
         trouble = f": {facts['adoption_trouble']}" if facts["adoption_trouble"] else ""
         lines.append(f"adopting     {facts['adopting']} names are not in the cluster yet{trouble}")
+    lines += _describe_drains(facts)
     if waiting:
         lines.append(f"waiting      {_list(waiting)}: ffrecord cluster approve ADDRESS NODE")
     lines += [f"refused      {one['node']}: {one['why']}" for one in facts["refusals"]]
@@ -157,6 +162,26 @@ def _describe(facts: dict[str, Any]) -> list[str]:
         lines.append(f"trouble      {facts['trouble']}")
     if facts["refused"]:
         lines.append(f"no room for  {facts['refused']} extents{cluster_moves.show_room(facts)}")
+    return lines
+
+
+def _describe_drains(facts: dict[str, Any]) -> list[str]:
+    """A line for each node that drains and runs: whether the others have all that it holds."""
+    lines = []
+    for node in facts["nodes"]:
+        if node["state"] != "draining" or not node["is_up"]:
+            continue
+        try:
+            is_drained = facts["leased"] and _is_drained(facts, node["id"])
+        except UnavailableError as error:
+            lines.append(f"draining     {error}")
+            continue
+        if is_drained:
+            lines.append(f"drained      {node['id']}: it may be stopped")
+        else:
+            lines.append(
+                f"draining     {node['id']}: others copy what it holds; do not stop it yet"
+            )
     return lines
 
 

@@ -338,6 +338,14 @@ void Worker::Tick() {
   disk_.DropDeleted();
   disk_.GiveUpLate(now);
   read_ahead_.Say();
+  TellOfFaults(now);
+}
+
+void Worker::TellOfFaults(std::chrono::steady_clock::time_point now) {
+  if (const std::uint64_t count = fault_lines_.TakeUnsaid(now); count > 0)
+    spdlog::warn("event=connections_closed count={} reason=\"more faults of connections, as those "
+                 "of the lines before\"",
+                 count);
 }
 
 void Worker::ReleaseDeleted(std::chrono::steady_clock::time_point now) {
@@ -387,8 +395,9 @@ void Worker::Close(std::uint64_t id) {
   const auto found = connections_.find(id);
   const Connection& connection = *found->second.connection;
   if (!connection.fault().empty()) {
-    spdlog::warn("event=connection_closed peer={} reason=\"{}\"", connection.peer(),
-                 connection.fault());
+    if (fault_lines_.Take(std::chrono::steady_clock::now()))
+      spdlog::warn("event=connection_closed peer={} reason=\"{}\"", connection.peer(),
+                   connection.fault());
     context_.metrics.connection_faults.Add();
   }
   context_.metrics.connections[WorkerMetrics::TransportIndex(connection.transport())].Remove();

@@ -18,6 +18,7 @@
 #include "libffrecord/net/transport/endpoint.h"
 #include "server/service/core/connection.h"
 #include "server/service/core/connection_count.h"
+#include "server/service/core/fault_lines.h"
 #include "server/service/core/job_pool.h"
 #include "server/service/read/disk_reader.h"
 #include "server/service/read/idle_reads.h"
@@ -93,6 +94,7 @@ class Worker {
   void WakeThrottled();
   void Tick();
   void ReleaseDeleted(std::chrono::steady_clock::time_point now);
+  void TellOfFaults(std::chrono::steady_clock::time_point now);
   void Add(std::unique_ptr<net::Endpoint> endpoint);
   void Wake();
   void Watch(const Connection& connection);
@@ -126,6 +128,7 @@ class Worker {
   std::chrono::steady_clock::time_point next_release_{};
   std::uint64_t released_count_ = 0;
   bool holds_deleted_ = false;
+  FaultLines fault_lines_;
   bool is_draining_ = false;
   bool is_stopping_ = false;
 
