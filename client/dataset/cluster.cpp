@@ -25,11 +25,23 @@ constexpr auto kOthersTime = 500ms;
 constexpr auto kNewerPause = 100ms;
 constexpr auto kFailurePause = 1'000ms;
 
+// A daemon by itself may have got the address of a node. It would take a name, and no cluster have it.
+Result<void> CheckIsNode(const net::Connection& connection) {
+  if ((connection.hello().capabilities & net::kCapabilityCluster) != 0) return {};
+  return Error{ErrorCode::kUnavailable,
+               connection.peer() + " is a daemon of no cluster, at the address of a node; stop it, "
+                                   "or start it with the settings of the node"};
+}
+
 // One try at one daemon, which ends as soon as it fails.
 Result<void> TryAt(net::Session& session, const Cluster::Attempt& attempt, net::Deadline until) {
   net::Session::Tries tries(session, net::Session::Tries::Until::kFirstFailure);
   FFR_TRY(tries.Begin(until));
-  return tries.End(attempt(*tries.connection(), until));
+  const auto try_it = [&](net::Connection& connection) -> Result<void> {
+    FFR_TRY(CheckIsNode(connection));
+    return attempt(connection, until);
+  };
+  return tries.End(try_it(*tries.connection()));
 }
 
 Result<ClusterView> AskView(net::Connection& connection, const ClusterView* before,

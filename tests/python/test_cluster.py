@@ -397,6 +397,21 @@ def test_a_command_at_a_daemon_of_its_own_says_so(tmp_path: Path) -> None:
     assert "is of no cluster" in done.stderr
 
 
+def test_a_daemon_of_no_cluster_at_the_address_of_a_node_is_given_no_name(
+    cluster: LocalCluster, files: list[Path], tmp_path: Path
+) -> None:
+    from daemon import Daemon
+
+    taken = cluster.nodes[1]
+    cluster.stop(taken.name)
+    stranger = Daemon(tmp_path / "alone")
+    stranger.listen = taken.listen
+    with stranger:
+        ffrecord.publish(files, f"ffrecord://{cluster.nodes[0].listen}/data/stranger")
+        assert ffrecord.list_published(stranger.address()) == []
+    ok("ffrecord", "remove", f"{cluster.address}/data/stranger", "--yes")
+
+
 def test_a_node_that_there_is_not_cannot_be_drained(cluster: LocalCluster) -> None:
     done = run("ffrecord", "cluster", "drain", cluster.address, "nobody")
     assert done.returncode == 4

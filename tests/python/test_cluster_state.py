@@ -132,6 +132,19 @@ def test_a_drained_node_that_was_stopped_is_not_told_of() -> None:
     assert cli._describe_drains(stopped) == []
 
 
+@pytest.mark.parametrize(
+    ("state", "shown"), [("waiting", "waiting"), ("in", "in, down"), ("out", "out, down")]
+)
+def test_whether_a_node_that_waits_runs_is_not_told(
+    monkeypatch: pytest.MonkeyPatch, state: str, shown: str
+) -> None:
+    node = {"id": "n3", "address": "", "domain": "rack3", "weight": 100, "slot_count": 0}
+    told = {"nodes": [node | {"state": state, "is_up": False}]}
+    monkeypatch.setattr(cli._ffrecord, "describe_cluster", lambda *_, **__: told)
+    done = click.testing.CliRunner().invoke(cli.cluster, ["nodes", "ffrecord://host1"])
+    assert done.output.splitlines()[1].endswith(f"  {shown}")
+
+
 # --- What repair and rebalance wait for ---
 
 

@@ -227,7 +227,9 @@ def nodes(address: str, timeout_s: float, as_json: bool) -> None:
         return
     click.echo(f"{'node':<20} {'address':<22} {'domain':<16} {'weight':>6} {'slots':>6}  state")
     for node in facts["nodes"]:
-        state = node["state"] if node["is_up"] else f"{node['state']}, down"
+        # One that waits has no lease: whether it runs, nobody knows.
+        is_down = not node["is_up"] and node["state"] != "waiting"
+        state = f"{node['state']}, down" if is_down else node["state"]
         click.echo(
             f"{node['id']:<20} {node['address'] or '-':<22} {node['domain']:<16}"
             f" {node['weight']:>6} {node['slot_count']:>6}  {state}"

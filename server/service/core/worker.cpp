@@ -342,10 +342,9 @@ void Worker::Tick() {
 }
 
 void Worker::TellOfFaults(std::chrono::steady_clock::time_point now) {
-  if (const std::uint64_t count = fault_lines_.TakeUnsaid(now); count > 0)
-    spdlog::warn("event=connections_closed count={} reason=\"more faults of connections, as those "
-                 "of the lines before\"",
-                 count);
+  const std::uint64_t count = fault_lines_.TakeUnsaid(now);
+  if (count > 0)
+    spdlog::warn("event=connections_closed count={} reason=\"as in the lines before\"", count);
 }
 
 void Worker::ReleaseDeleted(std::chrono::steady_clock::time_point now) {
