@@ -106,6 +106,24 @@ def test_a_generator_is_restored_for_all_epochs_to_come(
                 assert rest == expected[1:]
 
 
+@every_engine
+def test_an_epoch_may_be_cut_at_each_batch(path: Path, options: dict[str, Any]) -> None:
+    dataset = Dataset(path, columns=["label"])
+    torch.manual_seed(3)
+    loader = DataLoader(dataset, BATCH, True, **options)
+    seen = labels(islice(loader, 1))
+    for _ in range(4):
+        state = through_json(loader)
+        loader.close()
+        loader = DataLoader(dataset, BATCH, True, **options)
+        loader.load_state_dict(state)
+        seen += labels(islice(loader, 1))
+
+    assert seen == torchs(3, 1)
+    assert loader.state_dict()["epoch"] == 1
+    loader.close()
+
+
 def test_transforms_that_draw_draw_the_same(path: Path) -> None:
     dataset = Dataset(path, transform=noise)
 
