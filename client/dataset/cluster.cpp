@@ -25,14 +25,13 @@ constexpr auto kOthersTime = 500ms;
 constexpr auto kNewerPause = 100ms;
 constexpr auto kFailurePause = 1'000ms;
 
-// A daemon by itself may have got the address of a node. It would take a name, and no cluster have
-// it.
+// A daemon by itself may have got the address of a node. It would take a name that the cluster then
+// does not have.
 Result<void> CheckIsNode(const net::Connection& connection) {
   if ((connection.hello().capabilities & net::kCapabilityCluster) != 0) return {};
-  return Error{ErrorCode::kUnavailable,
-               connection.peer() +
-                   " is a daemon of no cluster, at the address of a node; stop it, "
-                   "or start it with the settings of the node"};
+  return Error{ErrorCode::kUnavailable, connection.peer() +
+                                            " is a daemon of no cluster, at the address of a node; "
+                                            "stop it, or start it with the settings of the node"};
 }
 
 // One try at one daemon, which ends as soon as it fails.
