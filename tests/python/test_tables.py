@@ -261,6 +261,41 @@ def test_numbers_alone_still_have_native_threads_and_nested_ones_do_not(tmp_path
     assert source_of(Dataset(tmp_path / "nulls.ffr")) is None
 
 
+def test_what_lies_under_a_null_is_not_stored(tmp_path: Path) -> None:
+    numbers = pa.array([1, 2, 3, 4, 5, 6])
+    mask = pa.array([False, True, False])
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 4, 6], pa.int32()), numbers, mask=mask)
+    whole = pa.array([b"aa", b"secret", b"cc"])
+    valid = pa.py_buffer(b"\x05")
+    some = pa.Array.from_buffers(pa.binary(), 3, [valid, *whole.buffers()[1:]])
+    inner = pa.ListArray.from_arrays(pa.array([0, 3], pa.int32()), some)
+    table = pa.table({"lists": lists, "some": some, "inner": pa.concat_arrays([inner] * 3)})
+    ffrecord.write_table(table, tmp_path / "t.ffr")
+
+    assert ffrecord.read_table(tmp_path / "t.ffr").to_pylist() == table.to_pylist()
+    assert b"secret" not in (tmp_path / "t.ffr").read_bytes()
+    stored = ffrecord.open(tmp_path / "t.ffr").read([1]).stored()
+    assert (stored["lists[]:i64"][0].size, stored["some"][0].size) == (0, 0)
+
+
+def test_a_null_in_a_tensor_of_a_stream_is_refused_by_name(tmp_path: Path) -> None:
+    storage = pa.array([[1.0, None]], pa.list_(pa.float32(), 2))
+    kind = pa.fixed_shape_tensor(pa.float32(), (2,))
+    stream = pa.table({"t": pa.ExtensionArray.from_storage(kind, storage)}).to_reader()
+
+    with pytest.raises(ValueError, match="column 't' has a null in a list or tensor"):
+        ffrecord.write_table(stream, tmp_path / "t.ffr")
+    assert not (tmp_path / "t.ffr").exists()
+
+
+def test_beside_a_file_of_no_table_columns_have_the_stored_types(tmp_path: Path) -> None:
+    ffrecord.write_table(pa.table({"t": pa.array([1], pa.timestamp("ms"))}), tmp_path / "a.ffr")
+    with ffrecord.Writer(tmp_path / "b.ffr", {"t": "i64"}) as writer:
+        writer.write({"t": 2})
+
+    assert ffrecord.read_table(tmp_path)["t"].to_pylist() == [1, 2]
+
+
 def test_views_and_several_files_keep_the_types(tmp_path: Path) -> None:
     kind = pa.timestamp("ms")
     first = pa.table({"t": pa.array([1, 2], kind), "l": [[1], [2, 3]]})
@@ -439,6 +474,8 @@ def test_tables_are_packed_into_parts_and_repacked(tmp_path: Path) -> None:
     pack(ffrecord.pack.open_source(tmp_path / "parts"), tmp_path / "again.ffr")
 
     assert summary.file_count > 1
+    large = pa.table({"b": [b"x" * 1000] * 4})
+    assert pack(TableSource(large), tmp_path / "large", part_size_bytes=1000).file_count == 4
     assert ffrecord.read_table(tmp_path / "parts").to_pylist() == table.to_pylist()
     assert ffrecord.read_table(tmp_path / "again.ffr").to_pylist() == table.to_pylist()
 
