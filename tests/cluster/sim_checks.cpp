@@ -212,10 +212,12 @@ void Simulation::CheckNewName(const std::string& name, const Truth& truth) {
   CheckNewStripes(name, truth);
 }
 
-// Each member of a stripe is on a node of its own, or could be.
+// Each member of a stripe is on a node of its own, or could be. One that another name has already
+// may be moving: a node can have one member still and another already.
 void Simulation::CheckNewStripes(const std::string& name, const Truth& truth) {
   if (now_ - last_loss_ < seconds(15)) return;
   for (const Stripe& stripe : StripesOf(truth.manifest)) {
+    if (referenced_.at(stripe.members.front().id).name_count > 1) continue;
     std::set<std::string> holders;
     for (const ManifestExtent& member : stripe.members)
       for (const auto& node : nodes_)
