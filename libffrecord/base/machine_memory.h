@@ -1,10 +1,17 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 
 namespace ffrecord {
 
-// The memory of the machine, or the limit of the container where that is less. Reads a file.
+// The memory of the machine, or the limit of the process's control groups where that is less. Reads
+// some files.
 std::uint64_t MachineMemoryBytes();
+
+// The least limit of the control groups of version 1 or 2 that the process of this folder is in,
+// such as /proc/self; none if there is no limit.
+std::optional<std::uint64_t> GroupMemoryBytes(const std::filesystem::path& process);
 
 }  // namespace ffrecord
