@@ -97,7 +97,32 @@ TEST_F(StripeReadsTest, ItIsBroughtOnceForAllWhoWaitAndIsAnExtentOfTheNodeThen) 
 TEST_F(StripeReadsTest, WhoDoesNotAskForItToBeBroughtIsToldThatItIsNotHere) {
   const ExtentPtr bound = reads_->Find(extent_.id);
   EXPECT_EQ(RefusalOf(reads_->Use(bound, false)), ErrorCode::kNotFound);
+  Release();
+  reads_.reset();  // What was begun ends first.
   EXPECT_EQ(brought_, 0);
+}
+
+TEST_F(StripeReadsTest, SoManyAreBroughtAtATimeAndNoMore) {
+  constexpr int kAtATime = 64, kCount = kAtATime + 6;
+  DatasetManifest manifest;
+  manifest.code = {2, 1};
+  for (std::uint32_t i = 0; i < kCount; ++i) {
+    manifest.files.push_back({std::to_string(i), 9, {{MakeExtentId(9, i, 0), 9, i}}});
+    if (i % 2 == 1) manifest.parity.push_back({MakeExtentId(10, i, 0), 9, i});
+  }
+  std::promise<void> may_end;
+  const auto end = may_end.get_future().share();
+  StripeReads reads(*store_, [end](const auto&, const auto&) -> Result<void> {
+    end.wait();
+    return Error{ErrorCode::kNotFound, "too few members"};
+  });
+  reads.Change(nullptr, std::make_shared<const DatasetManifest>(manifest));
+  for (const ManifestFile& file : manifest.files)
+    (void)reads.Use(reads.Find(file.extents.front().id), true);
+  may_end.set_value();
+  EXPECT_TRUE(Eventually([&] { return reads.counts().failed_count == kAtATime; }));
+  (void)reads.Use(reads.Find(manifest.files.back().extents.front().id), true);
+  EXPECT_TRUE(Eventually([&] { return reads.counts().failed_count == kAtATime + 1; }));
 }
 
 TEST_F(StripeReadsTest, AFailureIsToldAndTriedAgainLater) {
