@@ -4,6 +4,10 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
+#include <array>
+#include <ctime>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "libffrecord/base/hex.h"
@@ -26,6 +30,34 @@ Error Denied() {
           "address: ?token_file=PATH"};
 }
 
+// Only who holds the token learns this.
+Error Expired(std::chrono::system_clock::time_point expires) {
+  const std::time_t time = std::chrono::system_clock::to_time_t(expires);
+  std::tm utc{};
+  std::array<char, 32> text{};
+  ::gmtime_r(&time, &utc);
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &utc);
+  return {ErrorCode::kDenied,
+          std::string("access denied: the token expired at ") + text.data() +
+              "; get a new one, or set this host's clock if that is still to come"};
+}
+
+std::string_view NameOf(Right right) {
+  switch (right) {
+    case Right::kRead:
+      return "read";
+    case Right::kWrite:
+      return "write";
+    case Right::kDelete:
+      return "delete";
+    case Right::kPeer:
+      return "peer";
+    case Right::kAdmin:
+      return "admin";
+  }
+  return "";
+}
+
 std::optional<Mac> MacOf(std::span<const std::byte> key, std::span<const std::byte> bytes) {
   Mac mac;
   unsigned size = 0;
@@ -38,6 +70,15 @@ std::optional<Mac> MacOf(std::span<const std::byte> key, std::span<const std::by
 }
 
 }  // namespace
+
+Error Token::Denial(Right right) const {
+  std::string why = "access denied: the token ";
+  if (Has(right))
+    why += "is for names that begin with \"" + prefix + "\"; get one for this name";
+  else
+    why.append("lacks the right \"").append(NameOf(right)).append("\"; get one that has it");
+  return {ErrorCode::kDenied, why + ", made with `ffrecord token`"};
+}
 
 Result<TokenKeys> TokenKeys::Load(const std::filesystem::path& path) {
   const std::string text = FFR_TRY(ReadSecret(path));
@@ -88,7 +129,7 @@ Result<Token> TokenKeys::Check(std::span<const std::byte> credential,
       version != kVersion || (token.rights & ~kAllRights) != 0 || expires_s > kExpiresMax)
     return Denied();
   token.expires = std::chrono::system_clock::time_point(std::chrono::seconds(expires_s));
-  if (now >= token.expires) return Denied();
+  if (now >= token.expires) return Expired(token.expires);
   return token;
 }
 

@@ -33,9 +33,12 @@ struct Token {
   std::string prefix;  // Empty: all names.
   std::string client;  // For the log.
 
+  bool Has(Right right) const noexcept { return (rights & static_cast<std::uint8_t>(right)) != 0; }
   bool Allows(Right right, std::string_view name) const noexcept {
-    return (rights & static_cast<std::uint8_t>(right)) != 0 && name.starts_with(prefix);
+    return Has(right) && name.starts_with(prefix);
   }
+  // Says to its holder why it does not allow this.
+  Error Denial(Right right) const;
 };
 
 // The secrets that tokens are made with. Whoever has one can make any token.
@@ -48,8 +51,8 @@ class TokenKeys {
 
   // What `credential` says, which came over a connection of that binding, if it has one: then only
   // a token that is bound to it will do. Fails with kDenied, always in the same words, if it was
-  // made with none of the keys, is malformed, bound otherwise, or has expired at `now`. Takes the
-  // same time for each wrong one.
+  // made with none of the keys, is malformed, or bound otherwise; takes the same time for each of
+  // these. Fails with kDenied, and says when, if it has expired at `now`.
   Result<Token> Check(std::span<const std::byte> credential,
                       std::chrono::system_clock::time_point now,
                       const std::optional<net::ChannelBinding>& binding = std::nullopt) const;

@@ -108,7 +108,7 @@ Result<void> Connection::Allow(Right right, std::string_view name) {
   if (token_->Allows(right, name)) return {};
   // Once: how often is in the metrics.
   if (!std::exchange(has_been_denied_, true)) spdlog::warn("event=denied {}", Who());
-  return Error{ErrorCode::kDenied, "access denied: the token does not allow this"};
+  return token_->Denial(right);
 }
 
 std::string Connection::Who() const {

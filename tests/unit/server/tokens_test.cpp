@@ -93,7 +93,24 @@ TEST_F(TokensTest, TheGoldenTokenSaysWhatItSaysUntilItExpires) {
   EXPECT_FALSE(token.value().Allows(Right::kDelete, "train/a"));
   EXPECT_FALSE(token.value().Allows(Right::kRead, "train"));
   EXPECT_FALSE(token.value().Allows(Right::kRead, "other/train/"));
-  ExpectDenied(keys.value(), Spelled(kGolden), kExpiry);
+  const auto expired = keys.value().Check(Spelled(kGolden), kExpiry);
+  ASSERT_FALSE(expired);
+  EXPECT_EQ(expired.error().code, ErrorCode::kDenied);
+  EXPECT_NE(expired.error().message.find("the token expired at 2"), std::string::npos)
+      << expired.error().message;
+}
+
+TEST_F(TokensTest, ADenialSaysWhatTheTokenLacks) {
+  const auto token = Load(kKey).value().Check(Spelled(kGolden), kBefore).value();
+  for (const auto& [right, what] :
+       {std::pair(Right::kDelete, "lacks the right \"delete\""),
+        std::pair(Right::kPeer, "lacks the right \"peer\""),
+        std::pair(Right::kAdmin, "lacks the right \"admin\""),
+        std::pair(Right::kRead, "is for names that begin with \"train/\"")}) {
+    const Error denial = token.Denial(right);
+    EXPECT_EQ(denial.code, ErrorCode::kDenied);
+    EXPECT_NE(denial.message.find(what), std::string::npos) << denial.message;
+  }
 }
 
 TEST_F(TokensTest, NoChangedBitAndNoCutIsBelieved) {
@@ -148,7 +165,7 @@ TEST_F(TokensTest, OverAnEncipheredConnectionOnlyATokenThatIsBoundToItIsBelieved
 
   ASSERT_TRUE(token) << token.error().message;
   EXPECT_EQ(token.value().client, "alice");
-  ExpectDenied(keys, bound, kExpiry, binding);
+  EXPECT_FALSE(keys.Check(bound, kExpiry, binding));
   ExpectDenied(keys, bound, kBefore);  // Overheard, and shown without TLS.
   ExpectDenied(keys, Spelled(kGolden), kBefore, binding);
   for (std::size_t bit = 0; bit < binding.size() * 8; ++bit) {
