@@ -297,7 +297,7 @@ TEST_F(ClusterStripeOrderTest, WhatSeemsToBeLostHoldsUpNothing) {
   const auto order = Order(Held({1, 0, 1, 3, 2, 3}));
   ASSERT_EQ(order.size(), 6U);
   EXPECT_EQ(order[0], stripes_[4].members[0].id);
-  for (const std::size_t lost : {0, 1, 2}) EXPECT_GE(At(order, stripes_[lost].members[0]), 3U);
+  for (const std::size_t lost : {0U, 1U, 2U}) EXPECT_GE(At(order, stripes_[lost].members[0]), 3U);
 }
 
 TEST_F(ClusterStripeOrderTest, TheLastReplicaOfAnExtentCountsAsAStripeThatCanLoseNothing) {
