@@ -233,22 +233,25 @@ TEST_F(ClusterTest, ARemovalWhoseAnswerWasLostHasHappened) {
 }
 
 // Published through one node, it may not be known to the next one yet.
-TEST_F(ClusterTest, ANameThatOneNodeDoesNotKnowYetIsFoundAtAnother) {
+// Daemons of no cluster are at the addresses of "n0" to "n2": what one of them has is no name of
+// the cluster.
+TEST_F(ClusterTest, ADaemonOfNoClusterAtTheAddressOfANodeIsNotAskedForNames) {
   const auto deadline = net::Clock::now() + kOptions.timeout;
   const auto session = net::Session::Get(cluster_.node(2).address(), Transport::kTcp);
-  ASSERT_TRUE(Catalog(session).Publish("late", {{{"empty", 0, {}}}}, net::Publish::Mode::kCreate, 0,
-                                       deadline));
-  const auto found = Catalog(Find()).Resolve("late", deadline);
-  ASSERT_TRUE(found) << found.error().message;
-  EXPECT_EQ(found.value().manifest.files.size(), 1U);
+  ASSERT_TRUE(Catalog(session).Publish("stray", {{{"empty", 0, {}}}}, net::Publish::Mode::kCreate,
+                                       0, deadline));
+  const auto found = Catalog(Find()).Resolve("stray", deadline);
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, ErrorCode::kNotFound) << found.error().message;
 }
 
-// Of one whose disk fails, or that has a damaged manifest, the others do not suffer.
-TEST_F(ClusterTest, ANameThatOneNodeCannotReadIsReadAtAnother) {
+// Of one that does not know it yet, whose disk fails, or that has a damaged manifest, the others do
+// not suffer.
+TEST_F(ClusterTest, ANameThatOneNodeDoesNotKnowOrCannotReadIsReadAtAnother) {
   const auto deadline = net::Clock::now() + kOptions.timeout;
   const Catalog catalog(Find());
   ASSERT_TRUE(catalog.Publish("x", {{{"empty", 0, {}}}}, net::Publish::Mode::kCreate, 0, deadline));
-  for (const ErrorCode refusal : {ErrorCode::kIo, ErrorCode::kCorruption}) {
+  for (const ErrorCode refusal : {ErrorCode::kNotFound, ErrorCode::kIo, ErrorCode::kCorruption}) {
     cluster_.refusal = refusal;
     const auto found = Catalog(Find()).Resolve("x", deadline);
     ASSERT_TRUE(found) << found.error().message;
