@@ -14,6 +14,7 @@ from served import (
     SMALL_BYTES,
     Daemon,
     Programs,
+    over,
 )
 
 # Enough of them for a hundredth to be many.
@@ -48,7 +49,7 @@ class Reads:
             others = self.start_peers(stack)
             colds = self.colds()
             values = harness.interleave(self.on(colds, harness.make_cold), rounds)
-            # What was read at random lies in the page cache in single pages: all warm arms begin
+            # Random reads leave single pages in the page cache, not runs: all warm arms begin
             # with files that were read from front to back.
             for path in self.paths():
                 harness.make_cold(path)
@@ -163,11 +164,6 @@ class Reads:
         if self.iperf_cost:
             found["tcp_cpu_vs_iperf3_cost"] = over(cost["warm_tcp"], self.iperf_cost)
         return found
-
-
-def over(ours: list[float], theirs: list[float]) -> list[float]:
-    """Divide round by round."""
-    return [one / other for one, other in zip(ours, theirs, strict=True)]
 
 
 def tail_figures(daemon: Daemon, tails: dict[str, list[float]]) -> dict[str, list[float]]:

@@ -80,7 +80,7 @@ def make(
 
 
 class Programs:
-    """What is run and read, made when it is first needed."""
+    """The daemon's program and its two files, each made at its first use."""
 
     def __init__(self, settings: harness.Settings, folder: pathlib.Path) -> None:
         """Take a folder that is empty."""
@@ -118,3 +118,8 @@ class Programs:
     def extents(self) -> list[pathlib.Path]:
         """List what is published, as it lies on the disk."""
         return [path for path in (self.folder / "data" / "extents").rglob("*") if path.is_file()]
+
+
+def over(ours: list[float], theirs: list[float]) -> list[float]:
+    """Divide round by round."""
+    return [one / other for one, other in zip(ours, theirs, strict=True)]
