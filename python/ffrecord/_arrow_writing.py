@@ -132,7 +132,7 @@ class Encoder:
             yield from _encoded(name, kind, array, None)
 
     def _check_names(self) -> None:
-        """What is stored must be seen as the same columns again."""
+        """Check that a reader recognises the same columns in the stored ones."""
         names = [column.name for column in self._columns]
         layout = layout_of(self._columns)
         nested = {} if layout is None else layout.nested

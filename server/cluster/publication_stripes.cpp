@@ -78,7 +78,7 @@ bool Publication::CheckStripes(TimePoint now, const View& view, Outbox& out) {
   if (!manifest_->has_code()) return true;
   if (IsRepaired()) return CheckComputable();
   std::map<std::uint32_t, Held> stripes;
-  // What is published lies as its name has it, also where two nodes have it while it moves.
+  // Published members are not checked again: while one moves, two nodes have it.
   for (const auto& [id, place] : places_)
     if (view.names.Find(id) == nullptr) stripes[place.stripe].emplace(id, sought_.at(id).domains);
   std::optional<Crowd> crowd;

@@ -32,7 +32,7 @@ class NodeExtents final : public cluster::LocalExtents {
   bool HasRoomFor(std::uint64_t size_bytes) const override { return size_bytes <= RoomBytes(); }
   std::optional<cluster::TimePoint> LastHeard(std::uint64_t upload) const override;
 
-  // What is left free of disks of that size in all, for manifests and for pulls that were begun at
+  // Bytes kept free on disks of that total size, for manifests and for pulls that were begun at
   // the same time: 256 MiB, or a twentieth of small ones.
   static std::uint64_t KeptOf(std::uint64_t size_bytes) noexcept;
   std::uint64_t KeptBytes() const { return KeptOf(store_.SizeBytes()); }

@@ -180,7 +180,7 @@ TEST_F(StripedHintsTest, ANodeThatIsAwayCostsTheHintAndNoRead) {
   lost.front().daemon->Stop();
   EXPECT_TRUE(Eventually([&] { return !hint.value()->alive(); }));
   ReadEpoch(reader, plan_);
-  // What was brought for readers is there for those who plan.
+  // The indexes that were computed for readers serve plans as well.
   auto next = reader.HintEpoch(plan_);
   ASSERT_TRUE(next) << next.error().message;
   EXPECT_TRUE(next.value());
