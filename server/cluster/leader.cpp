@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/hex.h"
@@ -204,9 +205,11 @@ bool Leader::AskFilledNodes(TimePoint now, const View& view, Outbox& out) {
   subjects_ = {{std::string(kSlotsKey), view.mirror.Find(kSlotsKey)->mod_revision}};
   flags_.clear();
   const SlotMap& map = view.slots.map;
-  for (const std::uint16_t owner : std::set(map.rows.begin(), map.rows.end()))
-    if (owner != SlotMap::kNoNode)
-      Ask(now, map.nodes[owner].id, AskFilled{"", view.map_version()}, out);
+  std::vector<bool> owns(map.nodes.size(), false);
+  for (const std::uint16_t owner : map.rows)
+    if (owner != SlotMap::kNoNode) owns[owner] = true;
+  for (std::size_t node = 0; node < owns.size(); ++node)
+    if (owns[node]) Ask(now, map.nodes[node].id, AskFilled{"", view.map_version()}, out);
   return !questions_.empty();
 }
 

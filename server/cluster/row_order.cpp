@@ -20,11 +20,12 @@ class Owners {
     for (std::uint32_t slot = 0; slot < kSlotCount; ++slot) {
       const auto row = RowOf(slot);
       for (const std::uint16_t node : row.first(std::min(replicas, row.size()))) ++loads_[node];
-      NoteTurns(slot);
     }
   }
 
   void Even() {
+    if (IsEven()) return;
+    for (std::uint32_t slot = 0; slot < kSlotCount; ++slot) NoteTurns(slot);
     while (Pass()) is_done_.assign(map_.nodes.size(), false);
   }
 
@@ -32,6 +33,17 @@ class Owners {
   // The rows in which one node is next and another one before it, the largest affinity to the first
   // on top, then the lower slot. Some have changed since.
   using Turns = std::priority_queue<std::pair<std::uint64_t, std::uint32_t>>;
+
+  // No node has too much beside any other.
+  bool IsEven() const {
+    const auto count = static_cast<std::uint16_t>(map_.nodes.size());
+    for (std::uint16_t node = 0; node < count; ++node)
+      for (std::uint16_t beside = 0; beside < count; ++beside)
+        if (map_.nodes[node].weight > 0 && map_.nodes[beside].weight > 0 &&
+            HasTooMuch(node, beside))
+          return false;
+    return true;
+  }
 
   // False: nothing moves any more.
   bool Pass() {
