@@ -82,6 +82,7 @@ class ReplicaReads::Stepping {
   void Probe(BatchId id, Batch& batch, std::uint32_t number);
 
   // --- Answers ---
+  bool IsToBlame(const Leg& leg) const;
   void Hear(NodeIndex node, Time at);
   void EndEntry(LegId id, Leg& leg, std::uint32_t index, ErrorCode status);
   void Came(BatchId id, Batch& batch, std::uint32_t number, LegId leg_id, Leg& leg,
@@ -302,7 +303,7 @@ void ReplicaReads::Stepping::On(const LegEnded& ended) {
   leg.has_ended = true;
   if (ended.busy_until > now_)
     health_.Busy(leg.node, ended.busy_until);
-  else if (ended.status != ErrorCode::kOk && !leg.is_cancelled && !leg.is_silent)
+  else if (ended.status != ErrorCode::kOk && IsToBlame(leg))
     health_.Failed(leg.node, now_);
   const ErrorCode missing = ended.status == ErrorCode::kOk ? ErrorCode::kUnavailable : ended.status;
   for (std::uint32_t i = 0; i < leg.entries.size(); ++i) EndEntry(ended.leg, leg, i, missing);
@@ -365,6 +366,13 @@ void ReplicaReads::Stepping::On(const Tick& /*tick*/) {
   for (auto& [id, leg] : reads_.legs_)
     if (!leg.is_cancelled && !leg.is_silent && leg.open_count > 0 && now_ >= leg.hedge_at)
       Hedge(leg);
+}
+
+// A leg that was cancelled ends with an error in any case. But a node that did not even say that it
+// has ended is as silent as one that owes something.
+bool ReplicaReads::Stepping::IsToBlame(const Leg& leg) const {
+  if (leg.is_silent) return false;  // It was told already.
+  return !leg.is_cancelled || now_ >= reads_.nodes_[leg.node].heard_at + health_.SilenceLimit();
 }
 
 // --- Answers -------------------------------------------------------------------------------------

@@ -77,8 +77,10 @@ class ReplicatedQueue::Leg final : public RangeGroup {
     has_ended_ = true;
     if (!result) queue_.why_ = result.error().message;
     if (!result) queue_.files_.places().NoteFailure();
+    const RemoteQueue& node = *queue_.nodes_[node_].queue;
+    if (!result) queue_.Step(ReplicaReads::Heard{node_, node.heard_at()});
     queue_.Step(ReplicaReads::LegEnded{id_, result ? ErrorCode::kOk : result.error().code,
-                                       queue_.nodes_[node_].queue->busy_until()});
+                                       node.busy_until()});
   }
 
  private:
@@ -113,9 +115,9 @@ ReplicatedQueue::~ReplicatedQueue() {
     if (!std::exchange(call.is_given_up, true)) Step(ReplicaReads::GiveUp{id});
   // They wait until nothing is written any more, and call nobody.
   for (Node& node : nodes_) node.queue.reset();
-  // Other queues see in the shared state what is under way.
+  // Other queues see in the shared state what is under way. That it ends here is no node's fault.
   for (const auto& [id, leg] : legs_)
-    if (!leg->has_ended()) Step(ReplicaReads::LegEnded{id, ErrorCode::kDeadlineExceeded});
+    if (!leg->has_ended()) Step(ReplicaReads::LegEnded{id, ErrorCode::kOk});
 }
 
 void ReplicatedQueue::Submit(RangeGroup& group) {

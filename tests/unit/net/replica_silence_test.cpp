@@ -246,6 +246,26 @@ TEST_F(HedgeTest, AHedgeThatWinsEndsItsPartWithTheRestOfTheLeg) {
   EXPECT_TRUE(health_->MayAsk(first.node, now_));  // A cancelled leg is no error.
 }
 
+// A node that was cut off just before it would have been suspected: the next batch would wait for
+// it, and for a connection to it, once more.
+TEST_F(HedgeTest, ANodeThatDoesNotSayThatACancelledLegHasEndedIsSilent) {
+  health_->NoteParts(2 * ReplicaHealth::kPartsPerHedge);
+  for (const bool is_heard : {true, false}) {
+    Begin(is_heard ? 1 : 2, 1);
+    const auto first = Only<Reads::Send>();
+    Pass(10ms);
+    const auto hedge = Only<Reads::Send>();
+    Arrive(hedge.leg, 0);
+    EXPECT_EQ(Only<Reads::Cancel>().leg, first.leg);
+    EndLeg(hedge.leg);
+    now_ += 100ms;
+    if (is_heard) Step(Reads::Heard{first.node, now_ - 1ms});
+    EndLeg(first.leg, ErrorCode::kDeadlineExceeded);
+    EXPECT_EQ(All<Reads::EndBatch>().size(), 1U);
+    EXPECT_EQ(health_->MayAsk(first.node, now_), is_heard);
+  }
+}
+
 TEST_F(HedgeTest, AHedgeThatFailsIsNoMatterWhileTheFirstGoesOn) {
   Begin(1, 20);
   const auto first = Only<Reads::Send>();
