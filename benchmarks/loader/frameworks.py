@@ -11,6 +11,7 @@ environment are left out.
 """
 
 import importlib.util
+import os
 import pathlib
 import sys
 from collections.abc import Callable
@@ -108,6 +109,7 @@ def bench(settings: harness.Settings) -> harness.Outcome:
     """Run all arms whose framework is installed."""
     root = pathlib.Path(__file__).resolve().parents[2]
     sys.path += map(str, (root / "build-frameworks").glob("lib/python*/site-packages"))
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # For Ray's processes.
     count = (128 if settings.quick else 512) * BATCH
     path = prepare(settings, count)
     arms: list[harness.Arm] = []

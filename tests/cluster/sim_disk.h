@@ -15,10 +15,11 @@ class SimDisk final : public server::cluster::LocalExtents {
  public:
   struct Replica {
     ManifestExtent extent;
-    server::cluster::Body bytes = {};  // Of manifests only.
-    server::cluster::TimePoint since;  // Of the world.
-    bool is_rotten = false;            // Its bytes are not those of its checksum,
-    bool is_known_bad = false;         // and the node has found that out.
+    server::cluster::Body bytes = {};             // Of manifests only.
+    server::cluster::TimePoint since;             // Of the world.
+    bool is_rotten = false;                       // Its bytes are not those of its checksum,
+    bool is_known_bad = false;                    // and the node has found that out
+    server::cluster::TimePoint known_since = {};  // by that time of the world.
     bool is_dropping = false;
   };
 

@@ -175,18 +175,22 @@ void Simulation::Rot(Node& node) {
 // Until then others count on it: it is lost now.
 void Simulation::FindOut(SimDisk::Replica& replica) {
   if (!replica.is_rotten || std::exchange(replica.is_known_bad, true)) return;
-  last_loss_ = now_;
+  last_loss_ = replica.known_since = now_;
 }
 
-// A name may ask for one replica where there were more, and keep the one that rots: then a fault
-// took the last one, which faults do not.
+// A name may ask for one replica where there were more, or its one owner change, and keep the one
+// that rots: then a fault took the last one, which faults do not. Its node may have found that out
+// since it promised to keep it.
 void Simulation::SpareLast(const ExtentId& id) {
   if (const auto wanted = WantedOf(id); wanted.replicas != 1 || !wanted.stripes.empty()) return;
   const auto owners = Slots().OwnersOf(id, 1);
   if (owners.empty()) return;
   SimDisk& disk = Find(owners.front())->disk;
   const auto found = disk.replicas.find(id);
-  if (found != disk.replicas.end() && !found->second.is_known_bad) found->second.is_rotten = false;
+  if (found == disk.replicas.end()) return;
+  SimDisk::Replica& last = found->second;
+  if (!last.is_known_bad || now_ - last.known_since <= kPromiseAge)
+    last.is_rotten = last.is_known_bad = false;
 }
 
 void Simulation::Wipe(Node& node) {

@@ -21,8 +21,6 @@ namespace {
 
 // Two clocks differ by so much at most.
 constexpr Simulation::Duration WithDrift(Simulation::Duration time) { return time + time / 16; }
-// What was promised is not believed for longer.
-constexpr seconds kPromiseAge{10};
 // How long a node has been there when nobody can think that it is not.
 constexpr seconds kKnown{10};
 

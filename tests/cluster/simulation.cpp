@@ -205,6 +205,7 @@ void Simulation::Crash(Node& node) {
   ++node.incarnation;
   node.is_up = false;
   node.paused_until = {};
+  node.wake_planned = {};  // Its next process would wait for that one.
   node.held.clear();
   node.requests.clear();
   node.machine.reset();
