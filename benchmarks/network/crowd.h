@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -59,24 +60,25 @@ Crowd& RunCrowd(std::size_t count, const Member& member) {
   return crowd;
 }
 
-// Makes batches of `batch` records for as long as the crowd's time lasts, and counts the records.
-// One batch comes before that time.
+// Makes batches of `batch` records, and counts the records of those of the crowd's time, of a batch
+// that only in part fell within it that part. One batch comes before that time; with `lead_ns` it
+// begins so much later: what was under way before has come by then.
 template <class MakeOne>
 void CountInCrowd(Crowd& crowd, std::int64_t duration_ns, std::size_t batch,
-                  const MakeOne& make_one) {
+                  const MakeOne& make_one, std::int64_t lead_ns = 0) {
   make_one();
   WaitToBegin(crowd);
-  const std::int64_t end_ns = crowd.begin_ns.load() + duration_ns;
+  const std::int64_t begin_ns = crowd.begin_ns.load() + lead_ns;
+  const std::int64_t end_ns = begin_ns + duration_ns;
   double records = 0;
-  for (std::int64_t begin_ns = NowNs(); begin_ns < end_ns;) {
+  for (std::int64_t last_ns = NowNs(); last_ns < end_ns;) {
     make_one();
     const std::int64_t now_ns = NowNs();
-    // The last one counts for as much of it as fell within the time.
-    const double share = now_ns <= end_ns ? 1
-                                          : static_cast<double>(end_ns - begin_ns) /
-                                                static_cast<double>(now_ns - begin_ns);
-    records += share * static_cast<double>(batch);
-    begin_ns = now_ns;
+    const std::int64_t within_ns = std::min(now_ns, end_ns) - std::max(last_ns, begin_ns);
+    if (within_ns > 0)
+      records += static_cast<double>(batch) * static_cast<double>(within_ns) /
+                 static_cast<double>(now_ns - last_ns);
+    last_ns = now_ns;
   }
   crowd.records.fetch_add(static_cast<std::uint64_t>(records));
 }

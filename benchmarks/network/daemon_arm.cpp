@@ -1,7 +1,7 @@
 // One arm of one round of the benchmark `daemon` (daemon.py says what is compared and how).
 //
 //   daemon-arm read LOCATION BATCHES BATCH SEED [BATCHES_PER_S]
-//   daemon-arm crowd LOCATION CLIENTS SECONDS BATCH SEED
+//   daemon-arm crowd LOCATION CLIENTS SECONDS BATCH SEED [IN_FLIGHT]
 //   daemon-arm ranks LOCATION RANKS STEPS BATCH SEED HINT
 //   daemon-arm publish FILE LOCATION [COPIES]
 //   daemon-arm memcpy FILE BATCHES BATCH SIZE_BYTES SEED
@@ -10,7 +10,8 @@
 //
 // LOCATION is a file or an ffrecord:// address. With BATCHES_PER_S batches begin at that rate, and
 // the time of each counts from when it was due. The clients of a crowd are processes, and what they
-// read within the same SECONDS counts, of the last batch its part. Ranks are processes too: each
+// read within the same SECONDS counts, of the last batch its part. With IN_FLIGHT each keeps so
+// many batches under way, as a loader does; else it waits for each. Ranks are processes too: each
 // reads its share of STEPS steps of an epoch in the order of SEED; HINT is 1 if it sends a prefetch
 // hint first. Prints one JSON object; opening and a first batch are not timed.
 
@@ -25,6 +26,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <memory>
 #include <random>
@@ -57,9 +59,9 @@ double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-std::uint64_t ReadThese(const ffrecord::RecordReader& reader,
-                        std::span<const std::uint64_t> indices) {
-  const auto got = ValueOrFail(reader.ReadBatch(indices));
+// The bytes of a batch, all of whose records have come.
+std::uint64_t SizeOf(const ffrecord::RecordReader& reader, const ffrecord::Batch& got,
+                     std::span<const std::uint64_t> indices) {
   std::uint64_t size = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
     if (got.statuses()[i] != ffrecord::ErrorCode::kOk)
@@ -69,12 +71,52 @@ std::uint64_t ReadThese(const ffrecord::RecordReader& reader,
   return size;
 }
 
-std::uint64_t ReadOne(const ffrecord::RecordReader& reader, std::size_t batch,
-                      std::mt19937_64& random) {
+std::uint64_t ReadThese(const ffrecord::RecordReader& reader,
+                        std::span<const std::uint64_t> indices) {
+  return SizeOf(reader, ValueOrFail(reader.ReadBatch(indices)), indices);
+}
+
+std::vector<std::uint64_t> RandomIndices(const ffrecord::RecordReader& reader, std::size_t batch,
+                                         std::mt19937_64& random) {
   std::vector<std::uint64_t> indices(batch);
   for (auto& index : indices) index = random() % reader.record_count();
-  return ReadThese(reader, indices);
+  return indices;
 }
+
+std::uint64_t ReadOne(const ffrecord::RecordReader& reader, std::size_t batch,
+                      std::mt19937_64& random) {
+  return ReadThese(reader, RandomIndices(reader, batch, random));
+}
+
+// Random batches, several of them under way, taken in their order.
+class QueuedBatches {
+ public:
+  QueuedBatches(const ffrecord::RecordReader& reader, std::size_t batch, std::uint32_t in_flight,
+                std::mt19937_64& random)
+      : reader_(reader),
+        batch_(batch),
+        in_flight_(in_flight),
+        random_(random),
+        queue_(ValueOrFail(reader.OpenQueue({.batches_in_flight = in_flight, .in_order = true}))) {}
+
+  void TakeOne() {
+    while (wanted_.size() < in_flight_) {
+      wanted_.push_back(RandomIndices(reader_, batch_, random_));
+      Check(queue_.Submit(wanted_.back(), 0));
+    }
+    const auto done = ValueOrFail(queue_.Poll(ffrecord::BatchQueue::kForever));
+    (void)SizeOf(reader_, ValueOrFail(std::move(done->batch)), wanted_.front());
+    wanted_.pop_front();
+  }
+
+ private:
+  const ffrecord::RecordReader& reader_;
+  const std::size_t batch_;
+  const std::uint32_t in_flight_;
+  std::mt19937_64& random_;
+  std::deque<std::vector<std::uint64_t>> wanted_;
+  ffrecord::BatchQueue queue_;
+};
 
 // Makes that many batches, each with its size for answer, one after the other or at a rate, and
 // prints how long they took.
@@ -123,10 +165,15 @@ void Exchange(std::size_t batches, std::size_t batch, std::size_t size, double b
 }
 
 void ReadInCrowd(Crowd& crowd, const std::string& location, std::int64_t duration_ns,
-                 std::size_t batch, std::uint64_t seed) {
+                 std::size_t batch, std::uint64_t seed, std::uint32_t in_flight) {
   const auto reader = ValueOrFail(ffrecord::client::OpenDataset({{location}}, {}, {}));
   std::mt19937_64 random(seed);
-  CountInCrowd(crowd, duration_ns, batch, [&] { (void)ReadOne(reader, batch, random); });
+  if (in_flight == 0)
+    return CountInCrowd(crowd, duration_ns, batch, [&] { (void)ReadOne(reader, batch, random); });
+  QueuedBatches batches(reader, batch, in_flight, random);
+  // Until the clients wait for one another, batches may complete that take no part of the time.
+  CountInCrowd(
+      crowd, duration_ns, batch, [&] { batches.TakeOne(); }, duration_ns);
 }
 
 void ReadAsRank(Crowd& crowd, const std::string& location, ffrecord::EpochPlan plan, bool hints) {
@@ -156,10 +203,10 @@ void PrintRate(const Crowd& crowd, double seconds) {
 }
 
 void ReadAsCrowd(const std::string& location, std::size_t clients, double seconds,
-                 std::size_t batch, std::uint64_t seed) {
+                 std::size_t batch, std::uint64_t seed, std::uint32_t in_flight) {
   Crowd& crowd = RunCrowd(clients, [&](Crowd& shared, std::size_t i) {
     ReadInCrowd(shared, location, static_cast<std::int64_t>(seconds * 1e9), batch,
-                seed * clients + i);
+                seed * clients + i, in_flight);
   });
   PrintRate(crowd, seconds);
 }
@@ -225,8 +272,9 @@ int main(int argc, char** argv) {
   const auto number = [&](int i) { return std::strtoull(argv[i], nullptr, 10); };
   if (verb == "read" && (argc == 6 || argc == 7)) {
     Read(argv[2], number(3), number(4), number(5), argc == 7 ? std::strtod(argv[6], nullptr) : 0);
-  } else if (verb == "crowd" && argc == 7) {
-    ReadAsCrowd(argv[2], number(3), std::strtod(argv[4], nullptr), number(5), number(6));
+  } else if (verb == "crowd" && (argc == 7 || argc == 8)) {
+    ReadAsCrowd(argv[2], number(3), std::strtod(argv[4], nullptr), number(5), number(6),
+                argc == 8 ? static_cast<std::uint32_t>(number(7)) : 0);
   } else if (verb == "ranks" && argc == 8) {
     ReadAsRanks(argv[2], number(3), number(4), number(5), number(6), number(7) == 1);
   } else if (verb == "publish" && (argc == 4 || argc == 5)) {

@@ -12,6 +12,7 @@ from faults import RECORD_BYTES, record_file, serving
 READ_MBIT, WRITE_MBIT = 100, 200  # Of each daemon's link; of the client's.
 NODES_MAX = 8
 CLIENTS, BATCH = 16, 64
+IN_FLIGHT = 2  # Batches of each client: one link has these in less than the seconds below.
 CAP_S = 1.0
 LARGE_RECORDS = 1024  # Of a file of one extent.
 SAVER = pathlib.Path(__file__).with_name("saver.py")
@@ -34,10 +35,13 @@ def run_scaling(settings: harness.Settings) -> harness.Outcome:
     ratios = {
         "read_scaling_vs_caps": (f"read_{NODES_MAX}", f"caps_{NODES_MAX}"),
         "read_1_vs_cap": ("read_1", "caps_1"),
+        "waiting_scaling_vs_caps": (f"waiting_{NODES_MAX}", f"caps_{NODES_MAX}"),
+        "waiting_1_vs_cap": ("waiting_1", "caps_1"),
     }
     note = (
-        f"scaling: links of {READ_MBIT} Mbit/s, {CLIENTS} clients, batches of {BATCH} records of "
-        f"{RECORD_BYTES} B; a cap is what iperf3 carries over one of the links"
+        f"scaling: links of {READ_MBIT} Mbit/s, {CLIENTS} clients with {IN_FLIGHT} batches of "
+        f"{BATCH} records of {RECORD_BYTES} B in flight, `waiting` with one; a cap is what iperf3 "
+        "carries over one of the links"
     )
     return harness.Outcome("bytes/s", arms, values, ratios, {}, [note])
 
@@ -45,9 +49,9 @@ def run_scaling(settings: harness.Settings) -> harness.Outcome:
 def scaling_arms(bed: Bed, address: str, count: int, seconds: int) -> list[harness.Arm]:
     """Reads from all daemons, and the sum of what their links carry."""
 
-    def read(number: int) -> float:
+    def read(number: int, *in_flight: int) -> float:
         words = [bed.program("daemon-arm"), "crowd", address, CLIENTS, seconds, BATCH, number]
-        found = bed.run_json(*words)
+        found = bed.run_json(*words, *in_flight)
         records, took = found["records"], found["seconds"]
         assert isinstance(records, int) and isinstance(took, float)
         return records * RECORD_BYTES / took
@@ -56,7 +60,12 @@ def scaling_arms(bed: Bed, address: str, count: int, seconds: int) -> list[harne
         return count * bed.network.iperf_bytes_per_s("n1", CLIENT, CAP_S, CLIENTS)
 
     return [
-        harness.Arm(f"read_{count}", f"random reads from {count} daemons", read),
+        harness.Arm(
+            f"read_{count}",
+            f"random reads from {count} daemons, {IN_FLIGHT} batches in flight",
+            lambda number: read(number, IN_FLIGHT),
+        ),
+        harness.Arm(f"waiting_{count}", f"random reads from {count} daemons, one batch", read),
         harness.Arm(
             f"caps_{count}", f"iperf3, {CLIENTS} streams over one link, times {count}", caps
         ),
