@@ -6,6 +6,9 @@ under them; all that is read is compared with what was written.
 
 import json
 import re
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -366,6 +369,8 @@ def test_a_rolling_restart_under_load_fails_no_batch(
 
     raised = ok("ffrecord", "cluster", "upgrade", cluster.address, "--yes")
     assert re.fullmatch(r"feature level \d+\n", raised)
+    raised = ok("ffrecord", "cluster", "upgrade", cluster.address, "--yes", "--json")
+    assert json.loads(raised)["level"] > 0
     kill(cluster, cluster.nodes[0].name)
     end = time.monotonic() + 30  # Its lease has to end.
     while run("ffrecord", "cluster", "upgrade", cluster.address, "--yes").returncode == 0:
@@ -376,9 +381,14 @@ def test_a_node_is_drained_stopped_and_taken_back(
     cluster: LocalCluster, published: str, files: list[Path]
 ) -> None:
     node = cluster.nodes[1]
-    wait = ["--wait", cluster.nodes[0].admin]
-    shown = ok("ffrecord", "cluster", "drain", cluster.address, node.name, *wait)
-    assert "may be stopped" in shown
+    drain = ("ffrecord", "cluster", "drain", cluster.address, node.name)
+    dry = json.loads(ok(*drain, "--dry-run", "--json"))
+    assert dry["state_before"] == "in" and dry["slot_count"] > 0
+    known = json.loads(ok("ffrecord", "cluster", "nodes", cluster.address, "--json"))["nodes"]
+    assert {one["state"] for one in known} == {"in"}
+    wait = ["--wait", cluster.nodes[0].admin, "--wait-limit", "120"]
+    told = json.loads(ok(*drain, *wait, "--json"))
+    assert told == {**dry, "state": "draining", "dry_run": False, "drained": True}
     shown = ok("ffrecord", "cluster", "status", cluster.nodes[0].admin)
     assert f"drained      {node.name}: it may be stopped" in shown
     cluster.stop(node.name)
@@ -424,6 +434,24 @@ def test_more_replicas_than_nodes_are_refused(tmp_path: Path) -> None:
     done = run("ffrecord", "cluster", "local", tmp_path, "-n", "2", "--replicas", "3")
     assert done.returncode == 2
     assert "raise --nodes or lower --replicas" in done.stderr
+
+
+def test_a_cluster_on_this_machine_tells_a_program_where_it_is(tmp_path: Path) -> None:
+    if shutil.which("etcd") is None:
+        pytest.skip("no etcd here: the package etcd-server is not installed")
+    words = ["cluster", "local", str(tmp_path), "-n", "1", "--replicas", "1", "--json"]
+    command = [sys.executable, "-m", "ffrecord._cli.main", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            facts = json.loads(process.stdout.readline())
+            [node] = facts["nodes"]
+            assert facts["address"] == f"ffrecord://{node['address']}/"
+            assert fetch_cluster(node["admin"], 5.0)["node"] == node["id"]
+            assert Path(f"/proc/{node['process']}/exe").resolve().name == "ffrecordd"
+        finally:
+            process.terminate()
+    assert process.returncode == 0
 
 
 # --- All of it, stopped and started ---

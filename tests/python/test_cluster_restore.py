@@ -4,6 +4,7 @@ Method: real processes on loopback; the folder of etcd is removed, while the dae
 they are stopped.
 """
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -64,11 +65,14 @@ def test_names_come_back_from_a_backup_and_from_the_nodes(tmp_path: Path) -> Non
         lose_etcd(cluster)
         wait_until(lambda: is_empty_etcd_noticed(cluster))
         assert len(ffrecord.open(f"{address}/d/b")) == COUNT  # Reads need no etcd.
-        ok("ffrecord", "cluster", "restore", address, backup, "--yes")
+        told = json.loads(ok("ffrecord", "cluster", "restore", address, backup, "--yes", "--json"))
+        assert told["names"] == 1 and told["keys"] > 1
         assert "lost      d/b" in ok("ffrecord", "cluster", "rebuild", address, "--dry-run")
         assert any(fetch_cluster(node.admin, 5.0)["frozen"] for node in cluster.nodes)
         assert "rebuilt      1 names" in ok("ffrecord", "cluster", "rebuild", address)
-        ok("ffrecord", "cluster", "confirm", address, "--yes")
+        dry = json.loads(ok("ffrecord", "cluster", "confirm", address, "--dry-run", "--json"))
+        told = json.loads(ok("ffrecord", "cluster", "confirm", address, "--yes", "--json"))
+        assert told == {**dry, "confirmed": True} and not dry["confirmed"]
         assert names_of(cluster) == ["d/a", "d/b"]
 
         # What is put back must be whole, and nothing may be in its way.

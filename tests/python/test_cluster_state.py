@@ -10,7 +10,7 @@ import click.testing
 import pytest
 
 from ffrecord._cli import cluster as cli
-from ffrecord._cli import cluster_moves
+from ffrecord._cli import cluster_moves, cluster_nodes
 from ffrecord._cli.cluster import assess
 from ffrecord.errors import CorruptionError, DeadlineExceeded
 
@@ -255,7 +255,7 @@ def test_undrain_lets_in_nobody_who_waits(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(cli._ffrecord, "describe_cluster", lambda *_, **__: nodes)
     monkeypatch.setattr(cli._ffrecord, "set_node_state", lambda *each, **_: changed.append(each))
 
-    done = click.testing.CliRunner().invoke(cli.undrain, ["ffrecord://a", "n3"])
+    done = click.testing.CliRunner().invoke(cluster_nodes.undrain, ["ffrecord://a", "n3"])
 
     assert "waits for approval" in str(done.exception)
     assert changed == []
@@ -269,11 +269,13 @@ def test_drain_waits_at_an_admin_port_with_a_token(monkeypatch: pytest.MonkeyPat
         domains = [node | {"domain": node["id"]} for node in with_third(slots=0)]
         return facts(nodes=domains, replicas=2)
 
-    monkeypatch.setattr(cli, "fetch_cluster", fetch)
+    monkeypatch.setattr(cluster_nodes, "fetch_cluster", fetch)
+    nodes = {"nodes": [{"id": "n3", "state": "in", "slot_count": 0}]}
+    monkeypatch.setattr(cli._ffrecord, "describe_cluster", lambda *_, **__: nodes)
     monkeypatch.setattr(cli._ffrecord, "set_node_state", lambda *_, **__: None)
     flags = ["--wait", "http://a:1", "--token-file", "token"]
 
-    done = click.testing.CliRunner().invoke(cli.drain, ["ffrecord://a", "n3", *flags])
+    done = click.testing.CliRunner().invoke(cluster_nodes.drain, ["ffrecord://a", "n3", *flags])
 
     assert done.exit_code == 0, done.output
     assert asked == [("http://a:1", 30.0, "token")]

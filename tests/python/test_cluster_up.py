@@ -7,6 +7,7 @@ etcd. Faults are made on a host before the run; what hosts keep is compared befo
 test goes over a real sshd on loopback.
 """
 
+import json
 import shutil
 import socket
 from collections.abc import Iterator
@@ -227,13 +228,20 @@ def test_over_ssh_a_host_is_checked_first_and_brought_up(
         assert f"h1: make {machines.folder}/disks/etcd" in plan
         assert "    lease_s = 3" in plan
         assert "h1: start ffrecord-t-h1.service" in plan
+        planned = json.loads(ok("ffrecord", "cluster", "up", *arguments, "--dry-run", "--json"))
+        assert [one["host"] for one in planned["changes"]] == ["h1", "h1"]
+        assert planned["changes"][1]["unit"] == "ffrecord-t-h1.service"
+        assert planned["changes"][1]["action"] == "start" and planned["dry_run"]
         assert machines.tree() == before
 
         printed = ok("ffrecord", "cluster", "up", *arguments)
         assert printed.splitlines()[-1].startswith("ready: ffrecord://127.0.0.1:")
         assert ok("ffrecord", "cluster", "up", *arguments, "--dry-run") == "nothing to do\n"
-        stopped = ok("ffrecord", "cluster", "down", *arguments)
-        assert "h1: stopped ffrecord-t-h1.service" in stopped
+        again = json.loads(ok("ffrecord", "cluster", "up", *arguments, "--json"))
+        assert again == {**planned, "changes": [], "dry_run": False}
+        stopped = run("ffrecord", "cluster", "down", *arguments, "--json")
+        assert "h1: stopped ffrecord-t-h1.service" in stopped.stderr
+        assert json.loads(stopped.stdout) == {"down": ["h1"]}
 
     # The server is gone.
     before = machines.tree()

@@ -3,13 +3,12 @@
 import itertools
 import json
 import pathlib
-import time
 from typing import Any
 
 import click
 
 from ffrecord import _ffrecord
-from ffrecord._cli import cluster_backup, cluster_moves, cluster_up
+from ffrecord._cli import cluster_backup, cluster_moves, cluster_nodes, cluster_up
 from ffrecord._cli.admin import fetch_cluster
 from ffrecord._cli.console import confirm
 from ffrecord._cli.local_cluster import LocalCluster
@@ -31,6 +30,10 @@ for _command in (
     cluster_backup.confirm,
     cluster_moves.repair,
     cluster_moves.rebalance,
+    cluster_nodes.approve,
+    cluster_nodes.drain,
+    cluster_nodes.undrain,
+    cluster_nodes.remove,
     cluster_up.up,
     cluster_up.down,
 ):
@@ -43,7 +46,6 @@ _token_file = click.option(
 )
 _admin = click.argument("admin", type=Name(), default="http://127.0.0.1:9401")
 _address = click.argument("address", type=Name())
-_node = click.argument("node")
 
 
 @cluster.command()
@@ -172,7 +174,7 @@ def _describe_drains(facts: dict[str, Any]) -> list[str]:
         if node["state"] != "draining" or not node["is_up"]:
             continue
         try:
-            is_drained = facts["leased"] and _is_drained(facts, node["id"])
+            is_drained = facts["leased"] and cluster_nodes.is_drained(facts, node["id"])
         except UnavailableError as error:
             lines.append(f"draining     {error}")
             continue
@@ -203,7 +205,8 @@ def _describe_levels(facts: dict[str, Any]) -> str:
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_timeout
-def upgrade(address: str, level: int | None, yes: bool, timeout_s: float) -> None:
+@_as_json
+def upgrade(address: str, level: int | None, yes: bool, timeout_s: float, as_json: bool) -> None:
     """Let the cluster at ADDRESS use the features of the version that all its nodes run.
 
     This is the last step of an upgrade. Afterwards, daemons of earlier versions are refused.
@@ -212,7 +215,7 @@ def upgrade(address: str, level: int | None, yes: bool, timeout_s: float) -> Non
     if not yes:
         confirm("raise the feature level? Daemons of earlier versions are refused from then on")
     raised = _ffrecord.raise_feature_level(address, level or 0, timeout_s=timeout_s)
-    click.echo(f"feature level {raised}")
+    click.echo(json.dumps({"level": raised}) if as_json else f"feature level {raised}")
 
 
 @cluster.command()
@@ -234,28 +237,6 @@ def nodes(address: str, timeout_s: float, as_json: bool) -> None:
             f"{node['id']:<20} {node['address'] or '-':<22} {node['domain']:<16}"
             f" {node['weight']:>6} {node['slot_count']:>6}  {state}"
         )
-
-
-@cluster.command()
-@_address
-@_node
-@_timeout
-def approve(address: str, node: str, timeout_s: float) -> None:
-    """Let NODE, which waits for approval, join the cluster at ADDRESS.
-
-    Approve a node only if you know which daemon it is: it gets a share of the data.
-    """
-    states = _states(address, timeout_s)
-    if states.get(node) != "waiting":
-        asks = _list([one for one, state in states.items() if state == "waiting"]) or "none"
-        raise FileNotFoundError(None, f"{node} does not wait for approval; waiting: {asks}")
-    _ffrecord.set_node_state(address, node, "in", timeout_s=timeout_s)
-    click.echo(f"{node} joins")
-
-
-def _states(address: str, timeout_s: float) -> dict[str, str]:
-    known = _ffrecord.describe_cluster(address, timeout_s=timeout_s)["nodes"]
-    return {one["id"]: one["state"] for one in known}
 
 
 @cluster.command()
@@ -328,83 +309,6 @@ def lost(admin: str, token_file: str | None, timeout_s: float, as_json: bool) ->
 
 
 @cluster.command()
-@_address
-@_node
-@click.option(
-    "--wait",
-    "admin",
-    metavar="ADMIN",
-    help="Wait until the others have all data of NODE. ADMIN: the admin port of any node.",
-)
-@_token_file
-@_timeout
-def drain(
-    address: str, node: str, admin: str | None, token_file: str | None, timeout_s: float
-) -> None:
-    """Move the data of NODE to the other nodes of the cluster at ADDRESS.
-
-    NODE serves reads meanwhile. Stop it once `ffrecord cluster status` shows no move.
-    """
-    _ffrecord.set_node_state(address, node, "draining", timeout_s=timeout_s)
-    if admin is None:
-        click.echo(f"{node} drains; it may be stopped once nothing moves any more")
-        return
-    while not _is_drained(fetch_cluster(admin, timeout_s, token_file), node):
-        time.sleep(1)
-    click.echo(f"{node} is drained: it may be stopped")
-
-
-def _is_drained(facts: dict[str, Any], node: str) -> bool:
-    """Whether the others have all that `node` holds.
-
-    Raises:
-        UnavailableError: Others were lost meanwhile, and those that are left are too few.
-    """
-    slots = sum(one["slots"] for one in facts["nodes"] if one["id"] == node)
-    if slots > 0 or facts["moving"] or facts["from_cache"]:
-        return False
-    domains = {one["domain"] for one in facts["nodes"] if one["slots"] > 0}
-    if len(domains) < facts["replicas"]:
-        raise UnavailableError(
-            f"{node} is not drained, and must not be stopped: {len(domains)} failure domains are"
-            f" left for {facts['replicas']} replicas; start or add nodes"
-        )
-    return True
-
-
-@cluster.command()
-@_address
-@_node
-@_timeout
-def undrain(address: str, node: str, timeout_s: float) -> None:
-    """Let NODE of the cluster at ADDRESS take part again, after `drain` or `remove`."""
-    if _states(address, timeout_s).get(node) == "waiting":
-        raise FileExistsError(
-            None,
-            f"{node} has never taken part: it waits for approval; if it is yours,"
-            f" `ffrecord cluster approve ADDRESS {node}`",
-        )
-    _ffrecord.set_node_state(address, node, "in", timeout_s=timeout_s)
-    click.echo(f"{node} takes part")
-
-
-@cluster.command()
-@_address
-@_node
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@_timeout
-def remove(address: str, node: str, yes: bool, timeout_s: float) -> None:
-    """Remove NODE from the cluster at ADDRESS: it is lost, or drained and stopped.
-
-    The other nodes at once copy its data from the remaining replicas.
-    """
-    if not yes:
-        confirm(f"remove {node}? Data that only this node holds is lost to the cluster")
-    _ffrecord.set_node_state(address, node, "out", timeout_s=timeout_s)
-    click.echo(f"{node} is out")
-
-
-@cluster.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=pathlib.Path))
 @click.option("-n", "--nodes", "node_count", type=click.IntRange(1, 64), default=5)
 @click.option("--replicas", type=click.IntRange(1, 8), default=2, show_default=True)
@@ -416,7 +320,10 @@ def remove(address: str, node: str, yes: bool, timeout_s: float) -> None:
     show_default=True,
     help="Seconds after which the others copy the data of a node that is down.",
 )
-def local(folder: pathlib.Path, node_count: int, replicas: int, repair_after_s: int) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object once all serve.")
+def local(
+    folder: pathlib.Path, node_count: int, replicas: int, repair_after_s: int, as_json: bool
+) -> None:
     """Run a cluster on this machine, with its data in FOLDER, until Ctrl-C.
 
     Starts one etcd and --nodes daemons on loopback. To restart the same cluster, give the same
@@ -424,5 +331,5 @@ def local(folder: pathlib.Path, node_count: int, replicas: int, repair_after_s: 
     """
     running = LocalCluster(folder, node_count, replicas, repair_after_s=repair_after_s)
     with running:
-        click.echo(running.describe())
+        click.echo(json.dumps(running.facts()) if as_json else running.describe())
         running.watch(click.echo)

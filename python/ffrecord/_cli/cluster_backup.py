@@ -31,32 +31,51 @@ _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 @_address
 @click.argument("file", type=click.Path(dir_okay=False, path_type=pathlib.Path))
 @_timeout
-def backup(address: str, file: pathlib.Path, timeout_s: float) -> None:
+@_as_json
+def backup(address: str, file: pathlib.Path, timeout_s: float, as_json: bool) -> None:
     """Save the metadata of the cluster at ADDRESS to FILE.
 
     The backup is consistent. FILE is replaced only once the backup is complete.
     """
     revision, keys = _ffrecord.read_metadata(address, timeout_s=timeout_s)
     write_backup(file, revision, keys)
-    names = sum(key.startswith("datasets/") for key, _, _ in keys)
-    click.echo(f"{file}: {names} names, {len(keys)} keys of revision {revision}")
+    names = _count_names(keys)
+    facts = {"file": str(file), "names": names, "keys": len(keys), "revision": revision}
+    text = f"{file}: {names} names, {len(keys)} keys of revision {revision}"
+    click.echo(json.dumps(facts) if as_json else text)
+
+
+def _count_names(keys: list[Key]) -> int:
+    return sum(key.startswith("datasets/") for key, _, _ in keys)
 
 
 @click.command()
 @_address
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path))
 @_yes
+@click.option("--dry-run", is_flag=True, help="Check FILE, and put nothing back.")
 @_timeout
-def restore(address: str, file: pathlib.Path, yes: bool, timeout_s: float) -> None:
+@_as_json
+def restore(
+    address: str, file: pathlib.Path, yes: bool, dry_run: bool, timeout_s: float, as_json: bool
+) -> None:
     """Restore the backup FILE into the empty etcd of the cluster at ADDRESS.
 
     Afterwards the cluster serves again, but removes no data until `ffrecord cluster confirm`.
     To publish again the names that are newer than the backup, run `ffrecord cluster rebuild`.
     """
     number, keys = read_backup(file)
+    facts = {"names": _count_names(keys), "keys": len(keys), "dry_run": dry_run}
+    if dry_run:
+        text = f"{file} is whole: {facts['names']} names, {len(keys)} keys would be put back"
+        click.echo(json.dumps(facts) if as_json else text)
+        return
     if not yes:
         ask(f"put {len(keys)} keys into the etcd of {address}?")
     _ffrecord.restore_metadata(address, number, keys, timeout_s=timeout_s)
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
     click.echo(
         f"{len(keys)} keys are put back. Nothing is removed until `ffrecord cluster confirm"
         f" {address}`; before, see what `ffrecord cluster rebuild {address}` finds"
@@ -92,19 +111,27 @@ def rebuild(
 @click.command()
 @_address
 @_yes
+@click.option("--dry-run", is_flag=True, help="Only list what would be lost.")
 @_timeout
-def confirm(address: str, yes: bool, timeout_s: float) -> None:
+@_as_json
+def confirm(address: str, yes: bool, dry_run: bool, timeout_s: float, as_json: bool) -> None:
     """Let the nodes of the cluster at ADDRESS remove data again, after `rebuild`.
 
     First lists the names that the nodes know and etcd still lacks. These names are then lost, and
     their data may be removed.
     """
     found = json.loads(_ffrecord.work_on_metadata(address, "compare", timeout_s=timeout_s))
-    click.echo("\n".join(describe(found)))
-    if not yes:
-        ask("confirm the metadata? What it lacks may be removed from the nodes' disks")
-    _ffrecord.confirm_metadata(address, int(found["incarnation"], 16), timeout_s=timeout_s)
-    click.echo("confirmed")
+    # A person who is asked reads it; a program gets one object, at the end.
+    if not as_json or not (yes or dry_run):
+        click.echo("\n".join(describe(found)), err=as_json)
+    if not dry_run:
+        if not yes:
+            ask("confirm the metadata? What it lacks may be removed from the nodes' disks")
+        _ffrecord.confirm_metadata(address, int(found["incarnation"], 16), timeout_s=timeout_s)
+    if as_json:
+        click.echo(json.dumps({**found, "confirmed": not dry_run}))
+    elif not dry_run:
+        click.echo("confirmed")
 
 
 def describe(found: dict[str, Any]) -> list[str]:

@@ -15,7 +15,9 @@ from ffrecord.errors import CorruptionError, DeadlineExceeded
 _LOOK_S = 0.5
 
 _admins = click.argument("admins", metavar="[ADMIN]...", type=Name(), nargs=-1)
-_plan = click.option("--plan", is_flag=True, help="Print what would be copied; change nothing.")
+_plan = click.option(
+    "--plan", "--dry-run", is_flag=True, help="Print what would be copied; change nothing."
+)
 _without = click.option(
     "--without", multiple=True, metavar="NODE", help="As if NODE were drained; several times."
 )

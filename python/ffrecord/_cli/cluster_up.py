@@ -1,10 +1,13 @@
 """`ffrecord cluster up` and `down`: a cluster on hosts that are reached over ssh."""
 
+import json
 import pathlib
+from typing import Any
 
 import click
 
 from ffrecord._cli.bring_up import BringUp, Change
+from ffrecord._cli.console import say
 from ffrecord._cli.hosts_file import HostEntry, HostsFile, read_hosts_file
 from ffrecord._cli.remote_host import SshHost
 from ffrecord._cli.units import Timeout
@@ -19,6 +22,9 @@ _hosts = click.option(
 _ssh_config = click.option(
     "--ssh-config", type=click.Path(exists=True), help="File with settings for ssh."
 )
+_as_json = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object at the end; steps go to stderr."
+)
 
 
 @click.command()
@@ -32,7 +38,15 @@ _ssh_config = click.option(
 )
 @_ssh_config
 @click.option("--timeout", "timeout_s", type=Timeout(), default=120.0, show_default=True)
-def up(file: pathlib.Path, dry_run: bool, options: str, ssh_config: str, timeout_s: float) -> None:
+@_as_json
+def up(
+    file: pathlib.Path,
+    dry_run: bool,
+    options: str,
+    ssh_config: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
     """Bring a cluster up on the hosts in a file, over ssh, with systemd.
 
     It checks all hosts first, and changes nothing if a check fails. Run it again to continue after
@@ -40,25 +54,37 @@ def up(file: pathlib.Path, dry_run: bool, options: str, ssh_config: str, timeout
     """
     cluster = read_hosts_file(file)
     hosts = _connect(cluster, ssh_config)
-    bring_up = BringUp(cluster, hosts, click.echo, options=options, timeout_s=timeout_s)
+    tell = say if as_json else click.echo
+    bring_up = BringUp(cluster, hosts, tell, options=options, timeout_s=timeout_s)
     steps = bring_up.plan(bring_up.check())
-    if dry_run:
+    if dry_run and not as_json:
         click.echo("\n".join(_describe(steps)) or "nothing to do")
         return
-    bring_up.apply(steps)
+    if not dry_run:
+        bring_up.apply(steps)
+    if as_json:
+        facts = {"address": bring_up.address, "dry_run": dry_run, "changes": _list(steps)}
+        click.echo(json.dumps(facts))
+        return
     click.echo(f"{'ready' if steps else 'nothing to do'}: {bring_up.address}")
 
 
 @click.command()
 @_hosts
 @_ssh_config
-def down(file: pathlib.Path, ssh_config: str) -> None:
+@click.option("--timeout", "timeout_s", type=Timeout(), default=120.0, show_default=True)
+@_as_json
+def down(file: pathlib.Path, ssh_config: str, timeout_s: float, as_json: bool) -> None:
     """Stop the cluster that `up` has brought up on the hosts in a file.
 
     No data is removed: `up` brings the same cluster back.
     """
     cluster = read_hosts_file(file)
-    BringUp(cluster, _connect(cluster, ssh_config), click.echo).down()
+    tell = say if as_json else click.echo
+    bring_up = BringUp(cluster, _connect(cluster, ssh_config), tell, timeout_s=timeout_s)
+    bring_up.down()
+    if as_json:
+        click.echo(json.dumps({"down": [entry.name for entry in cluster.hosts]}))
 
 
 def _connect(cluster: HostsFile, ssh_config: str | None) -> dict[str, SshHost]:
@@ -77,3 +103,17 @@ def _describe(steps: list[tuple[HostEntry, Change]]) -> list[str]:
         if change.start:
             lines.append(f"{entry.name}: {change.start} {change.service.unit}")
     return lines
+
+
+def _list(steps: list[tuple[HostEntry, Change]]) -> list[dict[str, Any]]:
+    """For programs: the same."""
+    return [
+        {
+            "host": entry.name,
+            "unit": change.service.unit,
+            "folders": change.folders,
+            "files": change.files,
+            "action": change.start or None,
+        }
+        for entry, change in steps
+    ]

@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from ffrecord._cli.admin import fetch_cluster
 from ffrecord._cli.config import find_daemon
@@ -131,6 +131,19 @@ class LocalCluster:
             for node in self.nodes
         ]
         return "\n".join([*lines, f"ready: {self.address}/"])
+
+    def facts(self) -> dict[str, Any]:
+        """For programs: what `describe` says."""
+        nodes = [
+            {
+                "id": node.name,
+                "address": node.listen,
+                "admin": f"http://{node.admin}",
+                "process": self._processes[node.name].pid,
+            }
+            for node in self.nodes
+        ]
+        return {"address": f"{self.address}/", "nodes": nodes}
 
     def watch(self, say: Callable[[str], None]) -> None:
         """Tell of every process that ends, until Ctrl-C or SIGTERM."""
