@@ -4,15 +4,12 @@ Method: the page's own code; then each logger's own reader. No account and no ne
 """
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tutorial import ROOT, framework
+from tutorial import ROOT, framework, run_page
 
 mlflow = framework("mlflow")
 framework("wandb")
@@ -28,17 +25,8 @@ NAMES = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("logging")
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests/python/run_page.py", ROOT / "docs/tutorials/logging.md"],
-        cwd=made,
-        env=os.environ | {"WANDB_SILENT": "true", "WANDB_DIR": str(made), "HOME": str(made)},
-        capture_output=True,
-        text=True,
-        check=False,
-        start_new_session=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    own = {"WANDB_SILENT": "true", "WANDB_DIR": str(made), "HOME": str(made)}
+    run_page(ROOT / "docs" / "tutorials" / "logging.md", made, **own)
     return made
 
 

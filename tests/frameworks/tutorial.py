@@ -11,6 +11,7 @@ import os
 import re
 import runpy
 import socket
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,21 @@ def write_script(page: str, name: str, folder: Path) -> Path:
     script = folder / name
     script.write_text(found[1])
     return script
+
+
+def run_page(page: Path, folder: Path, *, timeout_s: float = 300, **environment: str) -> None:
+    """Run the code of a page in a folder, in processes of its own; fail with what has failed."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "python" / "run_page.py", page],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
+        timeout=timeout_s,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def replace_in(script: Path, old: str, new: str) -> None:

@@ -76,6 +76,16 @@ class ClusterHintsTest : public test::DaemonCluster {
     EXPECT_TRUE(hint) << hint.error().message;
     return hint ? std::move(hint).value() : nullptr;
   }
+  // Sends a hint, then stops a node for good, which ends the hint.
+  std::unique_ptr<PrefetchHint> HintThatLosesANode(const RecordReader& reader) {
+    auto hint = reader.HintEpoch(plan_);
+    EXPECT_TRUE(hint && hint.value());
+    if (!hint || !hint.value()) return nullptr;
+    nodes_.back().daemon->Stop();
+    nodes_.pop_back();
+    EXPECT_TRUE(Eventually([&] { return !hint.value()->alive(); }));
+    return std::move(hint).value();
+  }
 
   // What the records of each file take of the page cache, by the preferred owner of its one extent.
   std::map<std::string, std::uint64_t> PlannedBytes() const {
@@ -172,13 +182,8 @@ class StripedHintsTest : public ClusterHintsTest {
 // Its indexes are computed for readers, not for those who plan: the epoch is read without a hint.
 TEST_F(StripedHintsTest, ANodeThatIsAwayCostsTheHintAndNoRead) {
   const RecordReader reader = Open();
-  auto hint = reader.HintEpoch(plan_);
-  ASSERT_TRUE(hint && hint.value());
-  const std::vector<Node> lost(std::make_move_iterator(nodes_.end() - 1),
-                               std::make_move_iterator(nodes_.end()));
-  nodes_.pop_back();
-  lost.front().daemon->Stop();
-  EXPECT_TRUE(Eventually([&] { return !hint.value()->alive(); }));
+  const auto ended = HintThatLosesANode(reader);
+  ASSERT_TRUE(ended);
   ReadEpoch(reader, plan_);
   // The indexes that were computed for readers serve plans as well.
   auto next = reader.HintEpoch(plan_);
@@ -200,17 +205,12 @@ TEST_F(ClusterHintsTest, WithoutAHintReadsAreSharedOutAmongOwners) {
 
 TEST_F(ClusterHintsTest, ALostNodeEndsTheHintAndTheNextOneGoesToTheOthers) {
   const RecordReader reader = Open();
-  auto hint = reader.HintEpoch(plan_);
-  ASSERT_TRUE(hint && hint.value());
-  const std::vector<Node> lost(std::make_move_iterator(nodes_.end() - 1),
-                               std::make_move_iterator(nodes_.end()));
-  nodes_.pop_back();
-  lost.front().daemon->Stop();
-  EXPECT_TRUE(Eventually([&] { return !hint.value()->alive(); }));
+  auto ended = HintThatLosesANode(reader);
+  ASSERT_TRUE(ended);
   auto next = reader.HintEpoch(plan_);
   ASSERT_TRUE(next) << next.error().message;
   ASSERT_TRUE(next.value());
-  hint.value() = nullptr;
+  ended = nullptr;
   EXPECT_TRUE(next.value()->alive());
   EXPECT_TRUE(Eventually([&] { return HavePlans(1); }));
   ReadEpoch(reader, plan_);
