@@ -22,6 +22,19 @@ std::uintptr_t PageSize() noexcept {
   return size;
 }
 
+constexpr std::size_t kPagesAtOnce = 256;
+
+// How many pages of at most kPagesAtOnce are in memory, from the beginning of a page on; all where
+// the kernel does not tell.
+std::size_t PagesInMemory(std::uintptr_t begin, std::size_t size_bytes) noexcept {
+  std::array<unsigned char, kPagesAtOnce> pages{};
+  const std::size_t count = (size_bytes + PageSize() - 1) / PageSize();
+  if (::mincore(reinterpret_cast<void*>(begin), size_bytes, pages.data()) != 0) return count;
+  return static_cast<std::size_t>(
+      std::count_if(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(count),
+                    [](unsigned char page) { return (page & 1) != 0; }));
+}
+
 void Advise(std::span<const std::byte> mapped, int advice) noexcept {
   if (mapped.empty()) return;
   const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data()) & ~(PageSize() - 1);
@@ -45,19 +58,29 @@ std::uint64_t PageCacheRoomBytes() {
 
 bool IsInMemory(std::span<const std::byte> mapped) noexcept {
   const std::uintptr_t page_size = PageSize();
-  std::array<unsigned char, 256> pages{};
   auto begin = reinterpret_cast<std::uintptr_t>(mapped.data()) & ~(page_size - 1);
   const auto end = reinterpret_cast<std::uintptr_t>(mapped.data()) + mapped.size();
   while (begin < end) {
-    const std::uintptr_t size = std::min(end - begin, pages.size() * page_size);
-    if (::mincore(reinterpret_cast<void*>(begin), size, pages.data()) != 0) return true;
-    const auto count = static_cast<std::ptrdiff_t>((size + page_size - 1) / page_size);
-    if (!std::all_of(pages.begin(), pages.begin() + count,
-                     [](unsigned char page) { return (page & 1) != 0; }))
-      return false;
+    const std::uintptr_t size = std::min(end - begin, kPagesAtOnce * page_size);
+    if (PagesInMemory(begin, size) != (size + page_size - 1) / page_size) return false;
     begin += size;
   }
   return true;
+}
+
+double ResidentShare(std::span<const std::byte> mapped) noexcept {
+  constexpr std::size_t kPiecesMax = 4096;
+  const std::size_t piece = kPagesAtOnce * PageSize();
+  const std::size_t count = (mapped.size() + piece - 1) / piece;
+  const std::size_t step = (count + kPiecesMax - 1) / kPiecesMax;
+  std::size_t there = 0;
+  std::size_t all = 0;
+  for (std::size_t i = 0; i < count; i += step) {
+    const auto bytes = mapped.subspan(i * piece, std::min(piece, mapped.size() - i * piece));
+    there += PagesInMemory(reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size());
+    all += (bytes.size() + PageSize() - 1) / PageSize();
+  }
+  return static_cast<double>(there) / static_cast<double>(all);
 }
 
 bool TellsWhatIsInMemory(int fd) noexcept {

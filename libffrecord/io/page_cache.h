@@ -11,6 +11,10 @@ namespace ffrecord {
 // kernel fetch the missing pages.
 bool IsInMemory(std::span<const std::byte> mapped) noexcept;
 
+// Share of the pages of mapped bytes, which are not empty, that are in memory; of more than 4 GiB,
+// an estimate from 4,096 pieces of 1 MiB. Costs a system call for each piece.
+double ResidentShare(std::span<const std::byte> mapped) noexcept;
+
 // Whether the kernel tells this process which pages of the file are in memory. To a process that
 // neither owns the file nor may write to it, the kernel reports all pages as present.
 bool TellsWhatIsInMemory(int fd) noexcept;

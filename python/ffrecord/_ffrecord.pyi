@@ -387,6 +387,18 @@ def repair_file(
 def probe_io_engine() -> tuple[str, str]:
     """Name of the engine that reads files here, and why."""
 
+def probe_file(path: bytes, *, seconds: float, read_bytes_max: int) -> dict[str, Any]:
+    """How fast a local file is read, direct and through the page cache; see file_probe.h.
+
+    Keys: `size_bytes`, `direct_memory_alignment_bytes`, `direct_offset_alignment_bytes`,
+    `why_not_direct`, `resident_share`, `kept_share`, `rates`; of a rate: `direct`, `random`,
+    `block_bytes`, `depth`, `reads`, `read_bytes`, `cached_bytes`, `duration_s`,
+    `latency_median_us`, `latency_p99_us`.
+    """
+
+def memory_cap_bytes() -> int:
+    """The most memory that batches of this process may take together."""
+
 def probe_rdma() -> tuple[str, list[tuple[str, int, str, int, str]]]:
     """Why RDMA is absent; for each port: device, number, address, MTU, why it is skipped."""
 

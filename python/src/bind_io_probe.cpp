@@ -1,6 +1,7 @@
 #include <ffrecord/client/features.h>
 #include <ffrecord/client/rdma_probe.h>
 #include <ffrecord/io_probe.h>
+#include <ffrecord/memory.h>
 
 #include "python/src/bind.h"
 
@@ -19,6 +20,7 @@ void BindIoProbe(py::module_& module) {
           py::make_tuple(port.device, port.port, port.address, port.mtu_bytes, port.why_skipped));
     return py::make_tuple(findings.why_absent, ports);
   });
+  module.def("memory_cap_bytes", [] { return GetMemoryUse().cap_bytes; });
   module.def("why_no_tls", &WhyNoTls);
   module.def("why_no_object_stores", [] { return WithoutGil([] { return WhyNoObjectStores(); }); });
   module.def("restore_sigbus_guard", &RestoreSigbusGuard);

@@ -14,34 +14,47 @@ from typing import Any
 from ffrecord import _ffrecord
 from ffrecord._cli.features import absences
 from ffrecord._cli.limits import limits
+from ffrecord._cli.measure import examine_dataset, examine_place, show_rate
 from ffrecord._cli.tls import examine_tls
 from ffrecord._cli.units import show_size
 from ffrecord._locations import STORES, is_file_system
 from ffrecord._reader import Reader
+from ffrecord.errors import CorruptionError
 
 # Below this many descriptors, many files and workers at once run out of them.
 _DESCRIPTORS_ENOUGH = 4096
 # Below this much, some hundreds of RDMA connections are refused.
 _LOCKED_ENOUGH_BYTES = 64 << 20
+# What containers have by default; torch's own workers fill it.
+_SHARED_TOO_LITTLE_BYTES = 64 << 20
 # So many records are read from a store, spread over its files.
 _SAMPLE = 64
 
 
 def examine(
-    address: str | None = None, timeout_s: float = 30.0, tls_folder: str | None = None
+    address: str | None = None,
+    timeout_s: float = 30.0,
+    tls_folder: str | None = None,
+    *,
+    seconds: float = 3.0,
+    may_write: bool = False,
 ) -> dict[str, Any]:
     """Return the facts, and advice about those that should be different.
 
     Args:
-        address: a daemon to contact, `ffrecord://host[:port]/...`, or record files at an object
-            store, such as `s3://bucket/x`, to read from; adds the answer to the facts.
+        address: a daemon to contact, `ffrecord://host[:port]`, or a dataset of it to read from;
+            record files at an object store, such as `s3://bucket/x`, to read from; a local file
+            or folder to measure. Adds what is found to the facts.
         timeout_s: for that daemon or store.
         tls_folder: certificates to check, beside those that the address names.
+        seconds: for the reads that measure a file, a folder or a dataset.
+        may_write: measure a folder by a temporary file.
 
     Raises:
         ConnectionError: the daemon or store does not answer.
-        OSError: the store refuses.
-        ValueError: the transport that the address requires is not available.
+        OSError: the store refuses, or the file cannot be read.
+        ValueError: the transport that the address requires is not available, or the folder has no
+            file.
     """
     engine, reason = _ffrecord.probe_io_engine()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -57,25 +70,25 @@ def examine(
         "cpus": len(os.sched_getaffinity(0)),
         "cpu_limit": group.cpus,
         "memory_limit_bytes": group.memory_bytes,
+        "batch_memory_max_bytes": _ffrecord.memory_cap_bytes(),
         "start_method": multiprocessing.get_start_method(allow_none=True) or "default",
         "io_engine": engine,
         "io_engine_reason": reason,
         "open_files_limit": soft,
         "locked_memory_limit_bytes": None if locked == resource.RLIM_INFINITY else locked,
+        "shared_memory_bytes": memory.total if memory else 0,
         "shared_memory_free_bytes": memory.free if memory else 0,
         "features": absences(),
     }
     advice = []
     if address is not None and (address.startswith(STORES) or is_file_system(address)):
         facts |= _examine_store(address, timeout_s)
+    elif address is not None and "://" in address:
+        found, trouble = _examine_daemon(address, timeout_s, seconds)
+        facts |= found
+        advice += trouble
     elif address is not None:
-        transport, reason, round_trip_s = _ffrecord.probe_daemon(address, timeout_s=timeout_s)
-        facts |= {
-            "daemon": address,
-            "transport": transport,
-            "transport_reason": reason,
-            "round_trip_us": round(round_trip_s * 1e6),
-        }
+        facts |= examine_place(address, seconds, may_write=may_write)
     named = re.search(r"[?&]tls=([^&]+)", address or "")
     if folder := tls_folder or (named and named[1]):
         found, trouble = examine_tls(folder)
@@ -85,9 +98,32 @@ def examine(
         advice.append(advice_on_threads(reason))
     if soft < _DESCRIPTORS_ENOUGH:
         advice.append(advice_on_files(soft, hard))
+    if facts["shared_memory_bytes"] <= _SHARED_TOO_LITTLE_BYTES:
+        advice.append(
+            f"/dev/shm has {show_size(facts['shared_memory_bytes'])}: ffrecord uses none of it, but"
+            " workers of torch's own DataLoader do; start a container with --shm-size=1g"
+        )
     if facts["torch"] is None:
         advice.append("torch is not installed, and ffrecord.torch needs it: run pip install torch")
     return {**facts, "advice": advice}
+
+
+def _examine_daemon(
+    address: str, timeout_s: float, seconds: float
+) -> tuple[dict[str, Any], list[str]]:
+    transport, reason, round_trip_s = _ffrecord.probe_daemon(address, timeout_s=timeout_s)
+    facts: dict[str, Any] = {
+        "daemon": address,
+        "transport": transport,
+        "transport_reason": reason,
+        "round_trip_us": round(round_trip_s * 1e6),
+    }
+    if not re.match(r"\w+://[^/?]+/[^?]", address):
+        return facts, []
+    try:
+        return facts | examine_dataset(address, seconds / 3, timeout_s), []
+    except (OSError, CorruptionError) as error:  # The daemon itself answers.
+        return facts, [f"{address} cannot be read: {error}"]
 
 
 def advice_on_threads(
@@ -192,10 +228,18 @@ def show_findings(findings: dict[str, Any]) -> str:
             value = "unlimited"
         elif name.endswith("_bytes"):
             value = show_size(value)
+        elif name.endswith("_bytes_per_s") and value is not None:
+            value = f"{show_size(value)}/s"
+        elif name.endswith("_share") and value is not None:
+            value = f"{value:.0%}"
         if name == "features":
             lines += [f"feature {each:<22}{why or 'present'}" for each, why in value.items()]
-        elif name != "advice":
-            lines.append(f"{name.removesuffix('_bytes').replace('_', ' '):<22}{value}")
+        elif name == "rates":
+            lines += [show_rate(rate) for rate in value]
+        elif name not in ("advice", "verdicts") and value != "":
+            label = name.removesuffix("_per_s").removesuffix("_bytes").replace("_", " ")
+            lines.append(f"{label:<21} {value}")
+    lines += findings.get("verdicts", [])
     lines += [f"advice: {line}" for line in findings["advice"]] or ["no problems found"]
     return "\n".join(lines)
 

@@ -1,0 +1,227 @@
+"""Goal: `ffrecord doctor PLACE` measures a file, a folder or a dataset, and says what to do.
+
+Method: the command on small files, folders and a daemon; verdicts on made-up findings.
+"""
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ffrecord
+from cli import ok, run
+from daemon import Daemon
+from ffrecord._cli import doctor
+from ffrecord._cli.measure import in_time, verdicts
+from ffrecord.errors import DeadlineExceeded
+
+KiB, MiB = 1 << 10, 1 << 20
+SHORT = ("--seconds", "0.6")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("files") / "a.ffr"
+    with ffrecord.Writer(path) as writer:
+        for _ in range(300):
+            writer.write(os.urandom(10_000))
+    return path
+
+
+def measured(*words: str | Path) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads(ok("ffrecord", "doctor", *words, *SHORT, "--json"))
+    return facts
+
+
+def test_a_file_is_read_in_each_way_and_not_changed(file: Path) -> None:
+    before = file.read_bytes(), file.stat().st_mtime_ns
+    facts = measured(file)
+
+    assert (facts["measured"], facts["size_bytes"]) == (str(file), file.stat().st_size)
+    ways = {(one["direct"], one["random"], one["block_bytes"]) for one in facts["rates"]}
+    kinds = {(True, 4 * KiB), (True, 128 * KiB), (False, MiB)}
+    assert {way[1:] for way in ways} == kinds
+    assert (facts["why_not_direct"] == "") == ((True, True, 4 * KiB) in ways)
+    for rate in facts["rates"]:
+        assert rate["read_bytes_per_s"] > 0 and rate["reads_per_s"] > 0
+        assert 0 < rate["latency_median_us"] <= rate["latency_p99_us"]
+    assert 0 <= facts["resident_share"] <= 1
+    assert facts["record_read_bytes_per_s"] > 0
+    assert [line.split(":")[0] for line in facts["verdicts"]] == [
+        "device",
+        "direct I/O",
+        "page cache",
+    ]
+    assert before == (file.read_bytes(), file.stat().st_mtime_ns)
+
+
+def test_people_read_rates_and_verdicts(file: Path) -> None:
+    shown = ok("ffrecord", "doctor", file, *SHORT)
+    assert "buffered random, 4.0 KiB, 32 at a time: " in shown
+    assert "buffered in order, 1.0 MiB, 8 at a time: " in shown
+    assert "page cache: it held" in shown
+
+
+def test_a_folder_is_measured_by_its_largest_record_file(file: Path, tmp_path: Path) -> None:
+    shutil.copy(file, tmp_path / "large.ffr")
+    (tmp_path / "small.ffr").write_bytes(file.read_bytes()[:5000])
+    (tmp_path / "other").write_bytes(bytes(2 * file.stat().st_size))
+    before = tmp_path.stat().st_mtime_ns
+    assert measured(tmp_path)["measured"] == str(tmp_path / "large.ffr")
+    assert tmp_path.stat().st_mtime_ns == before
+
+
+def test_a_folder_is_written_to_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    before = tmp_path.stat().st_mtime_ns
+    refused = run("ffrecord", "doctor", tmp_path)
+    assert refused.returncode == 2
+    assert "has no file to read: name a file, or add --write" in refused.stderr
+    assert tmp_path.stat().st_mtime_ns == before
+
+    facts = measured(tmp_path, "--write")
+
+    assert facts["written_bytes"] == facts["size_bytes"] > 0
+    assert facts["write_bytes_per_s"] > 0 and facts["rates"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["none"], 4, "No such file"),
+        ([""], 2, "the ADDRESS is empty"),
+        (["/proc/self/environ/x"], 4, "environ/x"),
+        (["file", "--write"], 2, "is no folder"),
+        (["--write"], 2, "--write needs a local folder"),
+        (["ffrecord://localhost", "--write"], 2, "--write needs a local folder"),
+        ([".", "--seconds", "0"], 2, "--seconds"),
+    ],
+)
+def test_wrong_places_are_named(
+    words: list[str],
+    status: int,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    done = run("ffrecord", "doctor", *words)
+    assert done.returncode == status
+    assert message in done.stderr
+
+
+def test_an_empty_file_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    assert measured(tmp_path / "empty")["verdicts"] == ["the file is empty: nothing was read"]
+
+
+def test_holes_say_nothing_of_a_device(tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 30)
+    [verdict] = measured(tmp_path / "sparse")["verdicts"]
+    assert "of 1.0 GiB, only 0 B are stored" in verdict
+
+
+def test_a_dataset_is_read_and_one_that_is_not_there_is_named(file: Path, tmp_path: Path) -> None:
+    with Daemon(tmp_path / "served") as daemon:
+        ffrecord.publish([file], daemon.address("x"))
+        facts = measured(daemon.address("x"))
+        assert facts["dataset_records"] == 300
+        assert facts["dataset_read_bytes_per_s"] > 0
+        facts = measured(daemon.address("y"))
+        assert facts["round_trip_us"] > 0
+        assert any("cannot be read" in line and "y" in line for line in facts["advice"])
+
+
+def test_little_shared_memory_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(64 * MiB, 60 * MiB))
+    facts = doctor.examine()
+    assert facts["shared_memory_bytes"] == 64 * MiB
+    assert any("--shm-size" in line for line in facts["advice"])
+
+
+# --- Verdicts ---
+
+
+def rate(per_s: int, *, direct: bool, block: int, cached: float = 0.0) -> dict[str, Any]:
+    return {
+        "direct": direct,
+        "random": True,
+        "block_bytes": block,
+        "reads_per_s": per_s,
+        "read_bytes_per_s": per_s * block,
+        "read_bytes": 100 * block,
+        "cached_bytes": round(cached * 100 * block),
+    }
+
+
+def findings(
+    direct: int = 10_000, buffered: int = 10_000, cached: float = 0.0, **changes: object
+) -> dict[str, Any]:
+    rates = [
+        rate(per_s, direct=is_direct, block=block, cached=0 if is_direct else cached)
+        for is_direct, per_s in ((True, direct), (False, buffered))
+        for block in (4 * KiB, 128 * KiB)
+    ]
+    facts = {
+        "size_bytes": MiB,
+        "stored_bytes": MiB,
+        "direct_offset_alignment_bytes": 512,
+        "why_not_direct": "",
+        "resident_share": 0.25,
+        "kept_share": 1.0,
+        "rates": rates,
+    }
+    return facts | changes
+
+
+def without_direct(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - of `findings`
+    facts = findings(**changes) | {"why_not_direct": "tmpfs"}
+    return facts | {"rates": [one for one in facts["rates"] if not one["direct"]]}
+
+
+@pytest.mark.parametrize(
+    ("facts", "number", "sentence"),
+    [
+        (findings(), 0, "device: fast at random, 10000 reads/s"),
+        (findings(direct=150), 0, "device: slow at random, 150 reads/s of 4 KiB: shuffle in bl"),
+        (without_direct(buffered=150), 0, "device: slow at random, 150"),
+        (without_direct(cached=1.0), 0, "device: not measured, because the page cache holds"),
+        (findings(), 1, "direct I/O: supported, aligned to 512 bytes; about as fast"),
+        (findings(direct=20_000), 1, "2.0 times as fast as buffered: use direct=True"),
+        (findings(direct=5_000), 1, "0.5 times as fast as buffered: leave out direct=True"),
+        (findings(cached=0.5), 1, "not compared, because the page cache holds the file"),
+        (without_direct(), 1, "direct I/O: not possible: tmpfs; direct=True changes nothing"),
+        (findings(), 2, "page cache: it held 25% of the file"),
+        (findings(kept_share=0.2), 2, "80% of what was read is gone again after half a second"),
+        (findings(resident_share=None), 2, "run as the owner"),
+    ],
+)
+def test_a_verdict_follows_from_the_findings(
+    facts: dict[str, Any], number: int, sentence: str
+) -> None:
+    assert sentence in verdicts(facts)[number]
+
+
+def test_a_device_that_does_not_answer_ends_the_measurement_and_is_named() -> None:
+    answers = threading.Event()
+    begin = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match="/nfs/a: the device has not answered"):
+        in_time(answers.wait, 0.2, "/nfs/a: the device has not answered a read")
+    answers.set()
+    assert time.monotonic() - begin < 30
+    assert in_time(lambda: 5, 30.0, "") == 5
+    with pytest.raises(PermissionError):
+        in_time(_refuse, 30.0, "")
+
+
+def _refuse() -> None:
+    raise PermissionError
