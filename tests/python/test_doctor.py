@@ -5,6 +5,7 @@ Method: the command on small files, folders and a daemon; verdicts on made-up fi
 
 import json
 import os
+import re
 import shutil
 import threading
 import time
@@ -89,6 +90,12 @@ def test_a_folder_is_written_to_only_where_that_is_asked_for(tmp_path: Path) -> 
     assert facts["written_bytes"] == facts["size_bytes"] > 0
     assert facts["write_bytes_per_s"] > 0 and facts["rates"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_to_is_named() -> None:
+    refused = run("ffrecord", "doctor", "/proc/self/task", "--write")
+    assert refused.returncode == 4
+    assert re.search(r"write to /proc/self/task: .*; choose another folder\n", refused.stderr)
 
 
 @pytest.mark.parametrize(

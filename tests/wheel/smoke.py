@@ -1,6 +1,6 @@
 """Use an installed wheel as its users do; run by tests/wheel/run in a root without our libraries.
 
-smoke.py FOLDER [seccomp | enosys | libcurl]
+smoke.py FOLDER [seccomp | enosys | libcurl | sealed]
 
 Packs and reads record files, loads them without torch, starts `ffrecordd`, publishes to it, reads
 by TCP and by shared memory, saves and loads a checkpoint, and asks `ffrecord doctor`.
@@ -10,6 +10,7 @@ by TCP and by shared memory, saves and loads a checkpoint, and asks `ffrecord do
 | `seccomp` | the calls are refused that Docker's default profile refuses, io_uring's among them |
 | `enosys` | the kernel does not know io_uring |
 | `libcurl` | libcurl is there: files are read by HTTPS |
+| `sealed` | FOLDER is left from a run without it, and no file can be written any more |
 """
 
 import ctypes
@@ -92,10 +93,15 @@ def port_of(process: subprocess.Popen[bytes], log: pathlib.Path) -> int:
     raise RuntimeError(f"ffrecordd did not start:\n{log.read_text()}")
 
 
+def contents() -> list[bytes]:
+    """What records hold, in each run the same."""
+    random = np.random.default_rng(5)
+    return [random.bytes(int(n)) for n in random.integers(1, 5000, RECORDS)]
+
+
 def pack(ffrecord: object, path: pathlib.Path) -> list[bytes]:
     """Write records; return what they hold."""
-    random = np.random.default_rng(5)
-    wanted = [random.bytes(int(n)) for n in random.integers(1, 5000, RECORDS)]
+    wanted = contents()
     with ffrecord.Writer(path) as writer:  # type: ignore[attr-defined]
         for record in wanted:
             writer.write(record)
@@ -186,6 +192,35 @@ def check_doctor(words: list[str]) -> None:
         assert "seccomp" in " ".join(found["advice"]), found
 
 
+def check_sealed(ffrecord: object, ckpt: object, folder: pathlib.Path) -> None:
+    """Reads go on where nothing can be written, and writers say why they cannot."""
+    file = folder / "a.ffr"
+    with ffrecord.open(file) as reader:  # type: ignore[attr-defined]
+        compare(reader, contents())
+    for words in (["verify"], ["inspect"], ["head"], ["stats"], ["doctor", "--seconds", "0.3"]):
+        command("ffrecord", words[0], file, *words[1:])
+    empty = {"w": np.zeros((70, 1000)), "step": 0}
+    assert ckpt.load(str(folder / "runs"), empty) is not None  # type: ignore[attr-defined]
+    assert empty["w"].sum() > 0
+    for words in (
+        ["ffrecord", "repair", file, folder / "b.ffr"],
+        ["ffrecord", "shuffle", file, folder / "b.ffr", "--seed", "1"],
+        ["ffrecord", "doctor", folder, "--write"],
+        ["ffrecordd", "--data", folder / "new", "--listen", "127.0.0.1:0"],
+    ):
+        program = [BIN / words[0], *words[1:]]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+        said = done.stdout + done.stderr
+        assert done.returncode == 4 and "read-only" in said.lower(), (words, done)
+        assert "Traceback" not in said and "; choose a" in said, said
+    try:
+        ckpt.save(str(folder / "runs"), 4, empty)  # type: ignore[attr-defined]
+    except OSError as error:
+        assert error.errno == errno.EROFS, error
+    else:
+        raise AssertionError("a checkpoint was written to a file system that is read-only")
+
+
 def main() -> None:
     """Do all of it; an exception says what does not work."""
     folder = pathlib.Path(sys.argv[1])
@@ -198,6 +233,10 @@ def main() -> None:
     import ffrecord.checkpoint as ckpt
 
     assert "torch" not in sys.modules
+    if "sealed" in words:
+        check_sealed(ffrecord, ckpt, folder)
+        print(f"uid {os.getuid()}: reads need nothing to write to")
+        return
     file = folder / "a.ffr"
     wanted = pack(ffrecord, file)
     with ffrecord.open(file) as reader:

@@ -134,7 +134,12 @@ def _temporary_file(folder: pathlib.Path, seconds: float) -> Iterator[tuple[int,
     if not folder.is_dir():
         raise ValueError(f"--write: {folder} is no folder")
     piece = np.random.default_rng(1).bytes(_PIECE_BYTES)
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+    try:
+        file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - closed below
+    except OSError as error:  # It names a file that nobody knows.
+        why = f"write to {folder}: {error.strerror}; choose another folder"
+        raise OSError(error.errno, why) from error
+    with file:
         begin = time.monotonic()
         size_bytes = 0
         while size_bytes < _SIZE_BYTES and (not size_bytes or time.monotonic() - begin < seconds):
