@@ -1,13 +1,11 @@
 """Reading record files: local, served, or at a store."""
 
 import os
-import time
 import warnings
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
@@ -17,6 +15,7 @@ from ffrecord import _ffrecord
 from ffrecord._arrow_schema import NONE, ArrowSchemas
 from ffrecord._batch import Batch
 from ffrecord._closing import Closing
+from ffrecord._file_info import FileInfo, file_info
 from ffrecord._locations import (
     Where,
     absolute,
@@ -26,6 +25,7 @@ from ffrecord._locations import (
     reads_through_fsspec,
 )
 from ffrecord._order import EpochShare, Indices
+from ffrecord._read_rate import read_rate
 from ffrecord._records import OnCorrupt as OnCorrupt
 from ffrecord._records import Records, as_indices, check_on_corrupt
 from ffrecord._schema import Column, columns_of
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _TIMEOUT_MAX_S = 86_400.0
 _CACHE_SIZE_MIN = 64 << 20
 CACHE_SIZE = 64 << 30
-_PROBE_BATCH = 128
 _PROBE_MAX_S = 3600.0
 # Batches of `submit`, and of each loop of `read_async`, that are read at a time.
 _READS_IN_FLIGHT = 8
@@ -59,19 +58,6 @@ _NOTHING_READ: dict[str, Any] = {
     "verify_s": 0.0,
     "decompress_s": 0.0,
 }
-
-
-@dataclass(frozen=True)
-class FileInfo:
-    """Facts about one file that need no record to be read; sizes in bytes."""
-
-    name: str
-    format_version: int
-    size_bytes: int
-    record_count: int
-    first_index: int
-    fingerprint: str
-    warnings: tuple[str, ...]
 
 
 class Reader(Records, Closing):
@@ -181,7 +167,7 @@ class Reader(Records, Closing):
     def files(self) -> tuple[FileInfo, ...]:
         """The files in order."""
         inner = self._open()
-        return tuple(_file_info(inner.file(number)) for number in range(inner.file_count))
+        return tuple(file_info(inner.file(number)) for number in range(inner.file_count))
 
     def metadata(self, file_index: int = 0) -> dict[str, bytes]:
         """Read and check the user metadata of one file: values by name.
@@ -407,7 +393,7 @@ class Reader(Records, Closing):
             raise ValueError("a speed cannot be measured with 0 records")
         options = {**self._options, "check_data": False, "direct": self.is_local}
         with Reader(self.where, **options) as raw:
-            return _rate(raw, seconds)
+            return read_rate(raw, seconds)
 
     def close(self) -> None:
         """Release the files; batches that were read stay valid."""
@@ -562,38 +548,9 @@ def open(
     )
 
 
-def _rate(reader: Reader, seconds: float) -> float:
-    """Bytes/s of random batches, read by as many threads as there are processors."""
-    from concurrent import futures  # Slow to import.
-
-    begin = time.monotonic()
-
-    def work(seed: int) -> int:
-        chance = np.random.default_rng(seed)
-        size_bytes = 0
-        while time.monotonic() - begin < seconds:
-            wanted = chance.integers(0, len(reader), _PROBE_BATCH)
-            size_bytes += int(reader.read(wanted, on_corrupt="skip").sizes.sum())
-        return size_bytes
-
-    threads = len(os.sched_getaffinity(0))
-    with futures.ThreadPoolExecutor(threads) as pool:
-        total_bytes = sum(pool.map(work, range(threads)))
-    return total_bytes / (time.monotonic() - begin)
-
-
 def _as_key(key: str | bytes) -> bytes:
     if isinstance(key, str):
         return key.encode()
     if isinstance(key, bytes | bytearray | memoryview):
         return bytes(key)
     raise TypeError(f"a key is str or bytes, not {type(key).__name__}: {key!r:.60}")
-
-
-def _file_info(info: dict[str, Any]) -> FileInfo:
-    fields = {
-        **info,
-        "fingerprint": info["fingerprint"].hex(),
-        "warnings": tuple(info["warnings"]),
-    }
-    return FileInfo(**fields)
