@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from ffrecord._batch import Batch
 from ffrecord._ffrecord import __version__
-from ffrecord._later import later
 from ffrecord._file_info import FileInfo
+from ffrecord._later import later
 from ffrecord._reader import Reader, open
 from ffrecord._records import Records
 from ffrecord.errors import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
