@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <string>
 
 #include "libffrecord/base/unique_fd.h"
@@ -103,6 +104,37 @@ TEST(FileProbeTest, WhatTheKernelReadsAheadWasNotThereBefore) {
   const ReadRate& in_order = found.rates.back();
   EXPECT_EQ(in_order.read_bytes, 24 * kMiB);
   EXPECT_EQ(in_order.cached_bytes, 0);  // Of no MiB have random reads brought all pages.
+}
+
+TEST(FileProbeTest, BlocksThatAreNotInMemoryArePreferred) {
+  TempFolder folder;
+  test::WriteFile(folder / "file", std::string(64 * kMiB, 'x'));
+  DropPages(folder / "file");
+  std::string half(32 * kMiB, '\0');
+  std::ifstream(folder / "file").read(half.data(), static_cast<std::streamsize>(half.size()));
+
+  const FileFindings found = Probe(folder / "file", {milliseconds(20000), 2 * kMiB});
+
+  if (*found.resident_share > 0.75) GTEST_SKIP() << "pages of this file system are not dropped";
+  EXPECT_GT(*found.resident_share, 0.4);
+  for (const ReadRate& rate : found.rates) {
+    if (rate.is_random && !rate.is_direct) {
+      EXPECT_LT(rate.cached_bytes, rate.read_bytes / 5);  // Half of all blocks are in memory.
+    }
+  }
+}
+
+TEST(FileProbeTest, DirectReadsLeaveThePageCacheAlone) {
+  TempFolder folder;
+  test::WriteFile(folder / "file", std::string(64 << 10, 'x'));
+  DropPages(folder / "file");
+
+  const FileFindings found = Probe(folder / "file", {milliseconds(20000), kMiB});
+
+  if (*found.resident_share > 0.5) GTEST_SKIP() << "pages of this file system are not dropped";
+  const auto buffered =
+      std::ranges::find_if(found.rates, [](const ReadRate& rate) { return !rate.is_direct; });
+  EXPECT_LT(buffered->cached_bytes, buffered->read_bytes);
 }
 
 TEST(FileProbeTest, SmallAndEmptyFilesAreRead) {
