@@ -110,16 +110,18 @@ TEST(FileProbeTest, BlocksThatAreNotInMemoryArePreferred) {
   TempFolder folder;
   test::WriteFile(folder / "file", std::string(64 * kMiB, 'x'));
   DropPages(folder / "file");
-  std::string half(32 * kMiB, '\0');
-  std::ifstream(folder / "file").read(half.data(), static_cast<std::streamsize>(half.size()));
+  std::string part(24 * kMiB, '\0');
+  std::ifstream(folder / "file").read(part.data(), static_cast<std::streamsize>(part.size()));
 
-  const FileFindings found = Probe(folder / "file", {milliseconds(20000), 2 * kMiB});
+  const FileFindings found = Probe(folder / "file", {milliseconds(20000), 4 * kMiB});
 
-  if (*found.resident_share > 0.75) GTEST_SKIP() << "pages of this file system are not dropped";
-  EXPECT_GT(*found.resident_share, 0.4);
+  // Those of the last writes may stay for a while.
+  if (*found.resident_share > 0.6) GTEST_SKIP() << "pages of this file system are not dropped";
+  EXPECT_GT(*found.resident_share, 0.3);
   for (const ReadRate& rate : found.rates) {
     if (rate.is_random && !rate.is_direct) {
-      EXPECT_LT(rate.cached_bytes, rate.read_bytes / 5);  // Half of all blocks are in memory.
+      EXPECT_LT(static_cast<double>(rate.cached_bytes),
+                static_cast<double>(rate.read_bytes) * *found.resident_share / 2);
     }
   }
 }
