@@ -49,6 +49,9 @@ bool Simulation::RunRestored() {
 void Simulation::PutBack() {
   Trace("the store is put back from ", state_.revision(), " to ", snapshot_->revision());
   for (const auto& [node, lease] : leases_) ended_by_force_[lease.lease] = now_;
+  // The older state may have a lease again whose key is gone: until its node looks, it renews it.
+  for (const auto& node : nodes_)
+    if (node->machine) ended_by_force_[node->machine->view().lease.lease()] = now_;
   // Up to this time: what nodes ask when their watches break is of now.
   for (auto& node : nodes_) RunStore(*node);
   const std::uint64_t gap = state_.revision() - snapshot_->revision();
