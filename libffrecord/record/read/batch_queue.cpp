@@ -255,7 +255,9 @@ Result<std::optional<BatchQueue::Completion>> BatchQueue::Impl::Poll(millisecond
     if (BeginMore()) has_polled = false;
     auto complete = TakeComplete();
     const bool is_over = has_polled && (Clock::now() >= end || size() == 0);
-    if (complete || (asks.empty() && index_fetches.empty()) || is_over) {
+    // A descriptor that the range queue has rung late rests only once that queue finds nothing.
+    const bool is_idle = asks.empty() && index_fetches.empty() && (has_polled || event.fd() < 0);
+    if (complete || is_idle || is_over) {
       RingIfComplete();
       return complete;
     }

@@ -21,7 +21,6 @@
 #include "child.h"
 #include "child_threads.h"
 #include "held_files.h"
-#include "libffrecord/base/event_fd.h"
 #include "libffrecord/record/read/open_records.h"
 #include "libffrecord/source/range_queue.h"
 #include "seed.h"
@@ -237,74 +236,6 @@ TEST(BatchQueueTest, ACancelledBatchIsNotReturnedAndMakesRoom) {
   EXPECT_EQ(Next(queue).token, 3U);
   EXPECT_EQ(held.files->begun, 3U);
   EXPECT_FALSE(queue.Poll(kLong).value());
-}
-
-// Ends what is given up in the next Poll(), and has no event of its own: as a queue of a daemon
-// that is silent.
-class SilentFiles final : public test::MemoryFiles {
- public:
-  using MemoryFiles::MemoryFiles;
-  Result<std::unique_ptr<RangeQueue>> MakeQueue(QueueUse /*use*/) const override {
-    return std::unique_ptr<RangeQueue>(std::make_unique<Queue>(needs_poll));
-  }
-
-  // Whether Poll() was not called since the last Submit() or GiveUp(): then the descriptor of a
-  // queue need not tell of anything.
-  mutable std::atomic<bool> needs_poll = false;
-
- private:
-  class Queue final : public RangeQueue {
-   public:
-    explicit Queue(std::atomic<bool>& needs_poll) : needs_poll_(needs_poll) {}
-    void Submit(RangeGroup& group) override {
-      needs_poll_ = true;
-      groups_.emplace_back(&group, false);
-    }
-    void GiveUp(RangeGroup& group) override {
-      needs_poll_ = true;
-      std::ranges::find(groups_, &group, &Asked::first)->second = true;
-    }
-    void Poll(milliseconds timeout) override {
-      EXPECT_EQ(timeout, kNoWait);
-      needs_poll_ = false;
-      const auto is_over = std::ranges::find(groups_, true, &Asked::second);
-      if (is_over == groups_.end()) return;
-      RangeGroup& group = *is_over->first;
-      groups_.erase(is_over);
-      group.Ended(GivenUp());
-    }
-    Result<int> EventDescriptor() override { return quiet_.fd(); }
-
-   private:
-    using Asked = std::pair<RangeGroup*, bool>;  // True: it was given up.
-    std::atomic<bool>& needs_poll_;
-    std::vector<Asked> groups_;
-    const EventFd quiet_ = EventFd::Make().value();
-  };
-};
-
-TEST(BatchQueueTest, TheDescriptorTellsOfTheRoomThatACancelledBatchLeaves) {
-  const auto files =
-      std::make_shared<SilentFiles>(std::vector<std::string>{FileOf(RandomRecords(60))});
-  const auto reader = OpenRecords(files, {}).value();
-  auto queue = reader.OpenQueue({.batches_in_flight = 1}).value();
-  const int descriptor = queue.EventDescriptor().value();
-  ASSERT_TRUE(queue.Submit({{std::uint64_t{0}}}, 0));
-  ASSERT_TRUE(queue.Submit({{std::uint64_t{1}}}, 1));
-  EXPECT_FALSE(queue.Poll(kNoWait).value());
-  const std::uint64_t held_bytes = queue.held_bytes();
-  EXPECT_GT(held_bytes, 0U);
-
-  EXPECT_TRUE(queue.Cancel(0));
-  pollfd ready{descriptor, POLLIN, 0};
-  ASSERT_EQ(::poll(&ready, 1, 0), 1) << "the next batch would wait for ever";
-  EXPECT_FALSE(queue.Poll(kNoWait).value());
-  EXPECT_FALSE(files->needs_poll) << "the next batch has begun, and nobody would tell of it";
-  EXPECT_EQ(::poll(&ready, 1, 0), 0) << "it does not rest";
-  EXPECT_TRUE(queue.Cancel(1));  // It has begun, or else there would be no event.
-  EXPECT_EQ(::poll(&ready, 1, 0), 1);
-  EXPECT_FALSE(queue.Poll(kNoWait).value());
-  EXPECT_EQ(queue.held_bytes(), 0U);
 }
 
 // Ends nothing before it is let go, and counts what is asked of it.
