@@ -1,11 +1,13 @@
 """Reading several batches of one reader at a time."""
 
 import itertools
+import os
 import select
 import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent import futures
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -66,6 +68,8 @@ class BatchQueue(Closing):
         self._on_corrupt = on_corrupt
         self._numbers = itertools.count()
         self._asked: dict[int, _Asked] = {}
+        # By number, with a batch or an error: complete, and not returned.
+        self._found: list[tuple[int, _ffrecord.Batch | None, Exception | None]] = []
 
     def submit(
         self,
@@ -89,9 +93,13 @@ class BatchQueue(Closing):
             ValueError: the queue is closed, or belongs to the parent of this process.
         """
         number = next(self._numbers)
-        self._open().submit(as_indices(indices), number, timeout_s)
         token = number if token is None else token
-        self._asked[number] = _Asked(token, indices)
+        try:  # A signal handler may raise as soon as the batch has begun, and before it is noted.
+            self._asked[number] = _Asked(token, indices)
+            self._open().submit(as_indices(indices), number, timeout_s)
+        except BaseException:
+            self._drop(number)
+            raise
         return token
 
     def poll(self, timeout_s: float | None = None) -> Completion | None:
@@ -100,11 +108,13 @@ class BatchQueue(Closing):
         Waits at most `timeout_s`; by default without a limit. Returns None after that time, or if
         there is no batch to wait for.
         """
-        done = self._open().poll(_DAY_S if timeout_s is None else timeout_s)
-        if done is None:
+        inner = self._open()
+        if not self._found:
+            inner.poll(_DAY_S if timeout_s is None else timeout_s, self._found)
+        if not self._found:
             return None
-        number, batch, error = done
-        asked = self._asked.pop(number)
+        number, batch, error = self._found[0]
+        asked = self._asked[number]
 
         def result() -> Batch:
             if error is not None:
@@ -112,15 +122,31 @@ class BatchQueue(Closing):
             assert batch is not None
             return self._settle(batch, asked.indices, self._on_corrupt)
 
-        return Completion(asked.token, result)
+        completion = Completion(asked.token, result)
+        # No calls from here on: a signal handler that raises would cost the batch.
+        del self._found[0], self._asked[number]
+        return completion
 
     def cancel(self, token: Hashable) -> bool:
         """Drop the oldest batch with `token`; False if `poll` has returned it, or there is none."""
         for number, asked in self._asked.items():
             if asked.token == token:
-                del self._asked[number]
-                return self._open().cancel(number)
+                self._open()
+                self._drop(number)
+                return True
         return False
+
+    def _drop(self, number: int) -> None:
+        self._asked.pop(number, None)
+        self._found = [one for one in self._found if one[0] != number]
+        if self._inner is not None:
+            self._inner.cancel(number)
+
+    def _advance(self) -> bool:
+        """Do what `poll(0)` does, but leave batches to `poll`; return whether there is one."""
+        if not self._found:
+            self._open().poll(0, self._found)
+        return bool(self._found)
 
     def fileno(self) -> int:
         """Return a descriptor for event loops: readable while `poll(0)` has something to do.
@@ -138,6 +164,7 @@ class BatchQueue(Closing):
         """Cancel incomplete batches. Batches that were returned stay valid."""
         self._inner = None
         self._asked = {}
+        self._found = []
 
     def _open(self) -> _ffrecord.BatchQueue:
         if self._inner is None:
@@ -152,6 +179,8 @@ class FutureReads:
         """Use `queue`, which nobody else uses."""
         self._queue = queue
         self._descriptor = queue.fileno()
+        self._wake = os.fdopen(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK), "r+b", buffering=0)
+        self._tokens = itertools.count()
         self._lock = threading.Lock()  # Of all that follows, and the queue.
         self._futures: dict[Hashable, futures.Future[Batch]] = {}
         self._is_waited_for = False
@@ -159,28 +188,30 @@ class FutureReads:
     def submit(self, indices: npt.ArrayLike, timeout_s: float | None) -> "futures.Future[Batch]":
         """A future of the batch. Thread-safe."""
         future: futures.Future[Batch] = futures.Future()
+        token = next(self._tokens)
         with self._lock:
-            token = self._queue.submit(indices, timeout_s=timeout_s)
-            starts = not self._is_waited_for
-            if starts:
-                self._start_waiting(token)
-            self._futures[token] = future
-        if not starts:
-            self._take()
+            try:  # A signal handler may raise anywhere: no batch may be left without its future.
+                self._futures[token] = future
+                self._queue.submit(indices, token=token, timeout_s=timeout_s)
+                if not self._is_waited_for:
+                    self._start_waiting()
+                elif self._queue._advance():
+                    os.eventfd_write(self._wake.fileno(), 1)
+            except BaseException:
+                self._futures.pop(token, None)
+                self._queue.cancel(token)
+                raise
         return future
 
-    def _start_waiting(self, token: Hashable) -> None:
+    def _start_waiting(self) -> None:
         """Start the thread, which looks once the lock is free. Without it nobody would wait."""
-        try:
-            threading.Thread(target=self._wait, name=_THREAD_NAME).start()
-        except BaseException:
-            self._queue.cancel(token)
-            raise
+        threading.Thread(target=self._wait, name=_THREAD_NAME).start()
         self._is_waited_for = True
 
     def _wait(self) -> None:
         events = select.poll()  # Needs no descriptor of its own: there may be none to be had.
         events.register(self._descriptor, select.POLLIN)
+        events.register(self._wake, select.POLLIN)
         ended_at: float | None = None  # The program.
         while True:
             self._take()
@@ -194,6 +225,8 @@ class FutureReads:
                 if not self._is_waited_for:
                     return
             events.poll(_LOOK_S * 1000)
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._wake.fileno())
 
     def _leave(self) -> None:
         """Cancel what is not complete: a daemon may be silent, and nobody waits for it."""
@@ -204,6 +237,7 @@ class FutureReads:
         self._take()
 
     def _take(self) -> None:
+        """Settle what is complete; for the thread that waits, where no signal handler raises."""
         while True:
             with self._lock:
                 for token in [t for t, future in self._futures.items() if future.cancelled()]:
@@ -224,6 +258,7 @@ class LoopReads:
         """Use `queue`, which nobody else uses."""
         self._queue = queue
         self._descriptor = queue.fileno()
+        self._tokens = itertools.count()
         self._futures: dict[Hashable, asyncio.Future[Batch]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -232,10 +267,11 @@ class LoopReads:
         import asyncio  # By now it is imported.
 
         loop = asyncio.get_running_loop()
-        token = self._queue.submit(indices, timeout_s=timeout_s)
+        token = next(self._tokens)
         future: asyncio.Future[Batch] = loop.create_future()
-        self._futures[token] = future
-        try:
+        try:  # As in FutureReads.
+            self._futures[token] = future
+            self._queue.submit(indices, token=token, timeout_s=timeout_s)
             if len(self._futures) == 1:
                 loop.add_reader(self._descriptor, self._take)
                 self._look(loop)
@@ -256,8 +292,8 @@ class LoopReads:
 
     def _take(self) -> None:
         while (done := self._queue.poll(0)) is not None:
-            future = self._futures.pop(done.token)
-            if not future.done():
+            future = self._futures.pop(done.token, None)
+            if future is not None and not future.done():
                 _settle_future(future, done)
 
 

@@ -79,8 +79,9 @@ py::tuple TupleOf(CountingReader& reader, BatchQueue::Completion completion) {
   return py::make_tuple(completion.token, std::move(batch), py::none());
 }
 
-// Returns now and then to let signal handlers run.
-py::object Poll(CountingQueue& self, WaitLimit timeout) {
+// Appends what is complete to `found`, where a signal handler that raises does not lose it. Returns
+// now and then to let such handlers run.
+void Poll(CountingQueue& self, WaitLimit timeout, py::list& found) {
   constexpr milliseconds kSliceMax{50};
   const auto begin = Clock::now();
   for (;;) {
@@ -92,9 +93,9 @@ py::object Poll(CountingQueue& self, WaitLimit timeout) {
       left = queue.size();
       return result;
     }));
-    if (polled) return TupleOf(self.reader, *std::move(polled));
+    if (polled) found.append(TupleOf(self.reader, *std::move(polled)));
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-    if (Clock::now() - begin >= timeout.value || left == 0) return py::none();
+    if (!found.empty() || Clock::now() - begin >= timeout.value || left == 0) return;
   }
 }
 
@@ -109,7 +110,7 @@ void BindBatchQueue(py::module_& module) {
              return self.Do([](BatchQueue& queue) { return queue.size(); });
            })
       .def("submit", &Submit, py::arg("indices"), py::arg("token"), py::arg("timeout_s"))
-      .def("poll", &Poll, py::arg("timeout_s"))
+      .def("poll", &Poll, py::arg("timeout_s"), py::arg("found"))
       .def(
           "cancel",
           [](CountingQueue& self, std::uint64_t token) {

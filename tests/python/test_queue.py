@@ -1,19 +1,20 @@
 """Several batches of one reader at a time.
 
 Goal: a queue, futures and asyncio tasks give the batches that `read` gives, and what is cancelled,
-late, damaged or left stops nobody.
+late, damaged, interrupted or left stops nobody.
 Method: random batches of local files, warm and past the page cache, compared with `read`; a damaged
-record; threads, loops, forks and interpreters that end with batches under way.
+record; threads, loops, forks, Ctrl-C and interpreters that end with batches under way.
 """
 
 import asyncio
 import os
 import pathlib
 import select
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 
 import numpy as np
@@ -162,7 +163,7 @@ def test_calls_of_two_threads_do_not_overlap(reader: ffrecord.Reader) -> None:
             while not stop.is_set():
                 try:
                     inner.submit(np.arange(100), 1, None)
-                    inner.poll(0)
+                    inner.poll(0, [])
                 except ValueError as error:
                     refused.append(str(error))
 
@@ -236,6 +237,51 @@ def test_a_child_reads_with_queues_of_its_own(reader: ffrecord.Reader) -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert len(queue.poll().result()) == COUNT
     assert len(first.result(20)) == COUNT
+
+
+def interrupted_at_random(chance: np.random.Generator, work: Callable[[], None]) -> None:
+    """Run `work`, and have Ctrl-C come within 4 ms, if it takes so long."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, float(chance.uniform(1e-5, 4e-3)))
+            work()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_ctrl_c_at_any_moment_leaves_a_queue_usable(reader: ffrecord.Reader) -> None:
+    chance = np.random.default_rng(3)
+
+    def work() -> None:
+        for token in "abc":
+            queue.submit(range(COUNT), token=token)
+        while queue.poll(20) is not None:
+            pass
+
+    for _ in range(100):
+        with reader.open_queue(batches_in_flight=2) as queue:
+            interrupted_at_random(chance, work)
+            left = [queue.poll(20) for _ in range(len(queue))]
+            assert all(done is not None and len(done.result()) == COUNT for done in left)
+            assert queue.poll(0) is None
+
+
+def test_ctrl_c_at_any_moment_costs_no_other_future(reader: ffrecord.Reader) -> None:
+    chance = np.random.default_rng(4)
+
+    def work() -> None:
+        reader.submit(range(COUNT))
+        reader.submit(range(COUNT)).result(20)
+
+    for _ in range(100):
+        others = reader.submit(range(COUNT))
+        interrupted_at_random(chance, work)
+        assert len(others.result(20)) == len(reader.submit(range(COUNT)).result(20)) == COUNT
 
 
 def test_futures_need_no_further_descriptor(reader: ffrecord.Reader) -> None:
