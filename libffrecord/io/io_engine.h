@@ -73,7 +73,8 @@ Result<std::unique_ptr<IoEngine>> MakeUringEngine(std::uint32_t depth);
 Result<std::unique_ptr<IoEngine>> MakeThreadsEngine(std::uint32_t depth);
 
 // An engine that is bound to no thread, as long as no two calls overlap: for owners that another
-// thread may destroy. It costs interrupts that the engine of MakeUringEngine avoids.
+// thread may destroy. It costs interrupts that the engine of MakeUringEngine avoids. A read whose
+// thread has exited may end with -EAGAIN.
 Result<std::unique_ptr<IoEngine>> MakeRovingUringEngine(std::uint32_t depth);
 
 // An engine that runs each request in Submit(), which then blocks: for writes through the page

@@ -68,9 +68,9 @@ void Prepare(io_uring_sqe* sqe, IoRequest& request) {
 // already.
 class UringEngine final : public IoEngine {
  public:
-  // `setup_flags`: the first set that the kernel knows is taken.
+  // `setup_flags`: the first set that the kernel knows is taken. `roves`: several threads submit.
   static Result<std::unique_ptr<IoEngine>> Make(std::uint32_t depth,
-                                                std::span<const unsigned> setup_flags);
+                                                std::span<const unsigned> setup_flags, bool roves);
   ~UringEngine() override;
 
   std::string_view name() const noexcept override { return "io_uring"; }
@@ -81,12 +81,15 @@ class UringEngine final : public IoEngine {
   std::uint32_t in_flight() const noexcept override { return in_flight_; }
 
  private:
-  UringEngine(const io_uring& ring, std::uint32_t depth) : ring_(ring), depth_(depth) {}
+  UringEngine(const io_uring& ring, std::uint32_t depth, bool roves)
+      : ring_(ring), depth_(depth), roves_(roves) {}
+  std::int64_t ResultOf(const IoRequest& request, std::int64_t result) const noexcept;
   std::uint32_t Reap(std::span<IoRequest*> done);
   int Enter(std::uint32_t count_min, std::chrono::nanoseconds timeout);
 
   io_uring ring_;
   const std::uint32_t depth_;
+  const bool roves_;
   const HomeProcess home_;
   EventFd event_;  // None until somebody asks for it.
   std::uint32_t in_flight_ = 0;
@@ -96,7 +99,8 @@ class UringEngine final : public IoEngine {
 };
 
 Result<std::unique_ptr<IoEngine>> UringEngine::Make(std::uint32_t depth,
-                                                    std::span<const unsigned> setup_flags) {
+                                                    std::span<const unsigned> setup_flags,
+                                                    bool roves) {
   if (auto checked = CheckDepth(depth); !checked) return checked.error();
   io_uring ring{};
   int status = -EINVAL;
@@ -106,7 +110,7 @@ Result<std::unique_ptr<IoEngine>> UringEngine::Make(std::uint32_t depth,
   }
   if (status < 0) return UringError("set up a ring of " + std::to_string(depth), -status);
   static_cast<void>(rings_ended.load(std::memory_order_acquire));
-  std::unique_ptr<IoEngine> engine(new UringEngine(ring, depth));
+  std::unique_ptr<IoEngine> engine(new UringEngine(ring, depth, roves));
   // Waiting with a timeout in the same call, kernel 5.11. All operations used here are older.
   if ((ring.features & IORING_FEAT_EXT_ARG) == 0)
     return UringError("wait with a timeout (needs Linux 5.11)", ENOSYS);
@@ -175,6 +179,13 @@ Result<std::uint32_t> UringEngine::Submit(std::span<IoRequest* const> requests) 
   return count;
 }
 
+// When a thread exits, the kernel ends reads of its that it has not begun to copy, so that whoever
+// waits for them has to submit them again (Linux 6.18: EFAULT, or ECANCELED from its workers).
+std::int64_t UringEngine::ResultOf(const IoRequest& request, std::int64_t result) const noexcept {
+  const bool is_left = roves_ && (result == -EFAULT || result == -ECANCELED);
+  return is_left && request.kind == IoRequest::Kind::kRead ? -EAGAIN : result;
+}
+
 // Takes what has completed, without a system call.
 std::uint32_t UringEngine::Reap(std::span<IoRequest*> done) {
   std::uint32_t count = 0;
@@ -183,7 +194,7 @@ std::uint32_t UringEngine::Reap(std::span<IoRequest*> done) {
   io_uring_for_each_cqe(&ring_, head, cqe) {
     if (count == done.size()) break;
     auto* request = static_cast<IoRequest*>(io_uring_cqe_get_data(cqe));
-    request->result = cqe->res;
+    request->result = ResultOf(*request, cqe->res);
     done[count++] = request;
   }
   io_uring_cq_advance(&ring_, count);
@@ -245,11 +256,11 @@ Result<std::uint32_t> UringEngine::Wait(std::span<IoRequest*> done, std::uint32_
 }  // namespace
 
 Result<std::unique_ptr<IoEngine>> MakeUringEngine(std::uint32_t depth) {
-  return UringEngine::Make(depth, kSetupFlags);
+  return UringEngine::Make(depth, kSetupFlags, false);
 }
 
 Result<std::unique_ptr<IoEngine>> MakeRovingUringEngine(std::uint32_t depth) {
-  return UringEngine::Make(depth, kRovingSetupFlags);
+  return UringEngine::Make(depth, kRovingSetupFlags, true);
 }
 
 }  // namespace ffrecord
