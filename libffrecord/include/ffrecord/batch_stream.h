@@ -88,8 +88,8 @@ class FFR_EXPORT BatchStream {
   // Cancels incomplete batches, and waits until nothing writes to their memory.
   ~BatchStream();
 
-  // Returns the batch of the next step; waits for at most `timeout`, then returns nullopt. Fails
-  // with kInvalidArgument in a forked child.
+  // Returns the batch of the next step; waits for at most `timeout`, without end for a year or
+  // more, then returns nullopt. Fails with kInvalidArgument in a forked child.
   Result<std::optional<Item>> Next(std::chrono::milliseconds timeout);
 
   // Batches that are read ahead at present, and those that were begun and not returned.

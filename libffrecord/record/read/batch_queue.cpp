@@ -25,7 +25,8 @@ milliseconds MillisecondsUntil(BatchQueue::Clock::time_point end) {
 
 BatchQueue::Clock::time_point EndOf(milliseconds timeout) {
   constexpr std::chrono::hours kYear{24 * 365};
-  return timeout >= kYear ? BatchQueue::kNoDeadline : BatchQueue::Clock::now() + timeout;
+  return timeout >= kYear ? BatchQueue::kNoDeadline
+                          : BatchQueue::Clock::now() + std::max(timeout, milliseconds(0));
 }
 
 Error OfParent() {

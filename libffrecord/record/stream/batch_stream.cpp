@@ -32,6 +32,7 @@ constexpr std::uint32_t kThreadsMax = 64;
 constexpr std::uint32_t kInFlightMax = 4;
 // A thread that waits for its device looks so often whether the stream is closed.
 constexpr milliseconds kStopInterval{20};
+constexpr std::chrono::hours kEndless{24 * 365};
 
 // Adds the time of a block to `sum`.
 class Timed {
@@ -219,7 +220,12 @@ std::optional<BatchStream::Item> BatchStream::Impl::Next(milliseconds timeout) {
   const bool had_to_wait = !slot.item;
   if (had_to_wait) {
     is_awaited_ = true;
-    arrived_.wait_for(lock, timeout, [&] { return slot.item.has_value(); });
+    const auto has_come = [&] { return slot.item.has_value(); };
+    // A very long wait would overflow the clock.
+    if (timeout >= kEndless)
+      arrived_.wait(lock, has_come);
+    else
+      arrived_.wait_for(lock, std::max(timeout, milliseconds(0)), has_come);
     is_awaited_ = false;
     if (!slot.item) return std::nullopt;
   }

@@ -303,6 +303,18 @@ TEST(BatchStreamTest, AWaitThatIsOverLosesNoStep) {
   for (std::uint64_t step = 0; step < 25; ++step) EXPECT_EQ(Next(stream).position, step % 10 * 10);
 }
 
+TEST(BatchStreamTest, AWaitWithoutEndLastsUntilTheBatchComes) {
+  const Held held;
+  auto stream = Open(*held.reader, PlanOf(10), {});
+  EXPECT_FALSE(stream.Next(milliseconds::min()).value());
+  std::thread later([&] {
+    held.WaitUntilBegun(1);
+    held.files->is_open = true;
+  });
+  EXPECT_TRUE(stream.Next(milliseconds::max()).value());
+  later.join();
+}
+
 TEST(BatchStreamTest, EndsWhileAllIsHeld) {
   const Held held;
   std::optional<BatchStream> stream =
