@@ -3,6 +3,7 @@
 import itertools
 import os
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -248,7 +249,10 @@ class FutureReads:
                     return
                 future = self._futures.pop(done.token)
             if future.set_running_or_notify_cancel():
-                _settle_future(future, done)
+                try:
+                    _settle_future(future, done)
+                except BaseException:  # A callback calls sys.exit(): others wait for this thread.
+                    _report()
 
 
 class LoopReads:
@@ -278,10 +282,12 @@ class LoopReads:
             self._take()
             return await future
         finally:
-            if self._futures.pop(token, None) is not None and self._queue.cancel(token):
-                self._take()  # Ends what can be ended: perhaps nobody looks again.
-            if not self._futures:
-                loop.remove_reader(self._descriptor)
+            is_dropped = self._futures.pop(token, None) is not None and self._queue.cancel(token)
+            if not loop.is_closed():  # Else nobody waits, and the loop takes no call.
+                if is_dropped:
+                    self._take()  # Ends what can be ended: perhaps nobody looks again.
+                if not self._futures:
+                    loop.remove_reader(self._descriptor)
 
     def _look(self, loop: "asyncio.AbstractEventLoop") -> None:
         """Take what is complete now, and again later while there is something to wait for."""
@@ -306,10 +312,17 @@ def _has_program_ended() -> bool:
     )
 
 
+def _report() -> None:
+    """Tell of the current exception as of one that ends the current thread."""
+    threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+
+
 def _settle_future(
     future: "futures.Future[Batch] | asyncio.Future[Batch]", done: Completion
 ) -> None:
     try:
-        future.set_result(done.result())
+        batch = done.result()
     except Exception as error:
         future.set_exception(error)
+    else:
+        future.set_result(batch)

@@ -7,6 +7,7 @@ record; threads, loops, forks, Ctrl-C and interpreters that end with batches und
 """
 
 import asyncio
+import contextlib
 import os
 import pathlib
 import select
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 
@@ -282,6 +284,33 @@ def test_ctrl_c_at_any_moment_costs_no_other_future(reader: ffrecord.Reader) -> 
         others = reader.submit(range(COUNT))
         interrupted_at_random(chance, work)
         assert len(others.result(20)) == len(reader.submit(range(COUNT)).result(20)) == COUNT
+
+
+def test_a_callback_that_would_end_its_thread_costs_no_other_future(
+    reader: ffrecord.Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[type[BaseException]] = []
+    monkeypatch.setattr(threading, "excepthook", lambda found: told.append(found.exc_type))
+    others = [reader.submit(range(COUNT)) for _ in range(5)]
+    with contextlib.suppress(SystemExit):  # It may be done already.
+        others[0].add_done_callback(lambda _: sys.exit(1))
+    others += [reader.submit(range(COUNT)) for _ in range(5)]
+    assert all(len(future.result(20)) == COUNT for future in others)
+    assert told in ([], [SystemExit])
+
+
+def test_a_loop_that_is_closed_with_reads_under_way_is_left_alone(reader: ffrecord.Reader) -> None:
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _loop, _facts: None)  # Of tasks that are left.
+    reads = [reader.read_async(range(COUNT)) for _ in range(12)]
+    tasks = [loop.create_task(read) for read in reads]
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    time.sleep(0.2)  # Some are complete by now, and nobody has taken them.
+    for read in reads:
+        read.close()  # As the garbage collector does, which would hide an error.
+    del tasks
+    assert len(asyncio.run(reader.read_async(range(COUNT)))) == COUNT
 
 
 def test_futures_need_no_further_descriptor(reader: ffrecord.Reader) -> None:
