@@ -47,6 +47,8 @@ class BatchQueue::Impl::Ask final : public RangeGroup {
         indices_(indices.begin(), indices.end()) {}
 
   bool has_begun() const noexcept { return result || stage_ != Stage::kWaiting; }
+  // Whether it counts against the limit; one that has failed has no memory.
+  bool has_memory() const noexcept { return result ? bool(*result) : stage_ != Stage::kWaiting; }
   // Whether Proceed() would do something.
   bool may_proceed() const noexcept {
     return !result && stage_ != Stage::kReading && index_.pending_count == 0;
@@ -196,7 +198,7 @@ bool BatchQueue::Impl::BeginMore() {
 // The number of batches that have memory.
 std::size_t BatchQueue::Impl::begun_count() const {
   return static_cast<std::size_t>(
-      std::ranges::count_if(asks, [](const auto& ask) { return ask->has_begun(); }));
+      std::ranges::count_if(asks, [](const auto& ask) { return ask->has_memory(); }));
 }
 
 std::size_t BatchQueue::Impl::size() const {

@@ -202,6 +202,24 @@ TEST(BatchQueueTest, InOrderTheFirstBatchComesFirst) {
   }
 }
 
+// One that waits has no memory when its time is over, and takes nobody's place.
+TEST(BatchQueueTest, InOrderABatchWhoseTimeIsOverStopsNoneBeforeIt) {
+  Held held;
+  auto queue = held.Open({.batches_in_flight = 1, .in_order = true});
+  const auto over = Clock::now() - milliseconds(1);
+  ASSERT_TRUE(queue.Submit({{std::uint64_t{0}}}, 0));
+  ASSERT_TRUE(queue.Submit({{std::uint64_t{1}}}, 1));
+  ASSERT_TRUE(queue.Submit({{std::uint64_t{2}}}, 2, over));
+  ASSERT_TRUE(queue.Submit({{std::uint64_t{3}}}, 3));
+  EXPECT_FALSE(queue.Poll(kNoWait).value());
+  held.files->is_open = true;
+  for (std::uint64_t token = 0; token < 4; ++token) {
+    const auto next = Next(queue);
+    EXPECT_EQ(next.token, token);
+    EXPECT_EQ(bool(next.batch), token != 2);
+  }
+}
+
 TEST(BatchQueueTest, InOrderNobodyIsWokenBeforeTheFirstBatchIsComplete) {
   Held held;
   auto queue = held.Open({.in_order = true});
