@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 _I32_MAX = (1 << 31) - 1
 
 
+class TooManyError(ValueError):
+    """A batch has more of something than the type of a column can count."""
+
+
 def table_of(batch: "Batch") -> Any:  # noqa: ANN401 - pyarrow has no types
     """The columns in sight as a table; records without columns are a column `record`."""
     pa = pyarrow()
@@ -115,7 +119,13 @@ def built(values: Values, wanted: Any) -> Any:  # noqa: ANN401 - pyarrow has no 
         return pa.ExtensionArray.from_storage(wanted, built(values, wanted.storage_type))
     if types.is_dictionary(wanted):
         found = built(values, wanted.value_type).dictionary_encode()
-        indices = found.indices.cast(wanted.index_type)
+        try:
+            indices = found.indices.cast(wanted.index_type)
+        except pa.ArrowInvalid:
+            raise TooManyError(
+                f"a column has {len(found.dictionary)} different values in one batch, and its type "
+                f"{wanted} does not count so far: read fewer records at a time"
+            ) from None
         return pa.DictionaryArray.from_arrays(indices, found.dictionary, ordered=wanted.ordered)
     if types.is_string_view(wanted):
         return built(values, pa.large_string()).cast(wanted)
@@ -157,7 +167,7 @@ def _bitmap(pa: Any, valid: npt.NDArray[np.bool_] | None) -> Any:  # noqa: ANN40
 def _offsets(pa: Any, values: Values, dtype: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
     assert values.offsets is not None
     if dtype is np.int32 and values.offsets[-1] > _I32_MAX:
-        raise ValueError(
+        raise TooManyError(
             f"a column has {values.offsets[-1]} bytes or items in one batch, and its type of Arrow "
             f"counts to {_I32_MAX}: read fewer records at a time"
         )

@@ -1,6 +1,7 @@
 """Types of Arrow, and what stores their values."""
 
 import math
+from functools import lru_cache
 from typing import Any
 
 from ffrecord._formats import pyarrow
@@ -27,6 +28,23 @@ def plain_type(kind: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
     if pa.types.is_binary_view(kind):
         return pa.large_binary()
     return kind
+
+
+@lru_cache(maxsize=256)
+def dictionary_trouble(kind: Any) -> str | None:  # noqa: ANN401 - pyarrow has no types
+    """Why a type cannot be made again of values, if it or its storage is a dictionary; or None."""
+    pa = pyarrow()
+    if isinstance(kind, pa.BaseExtensionType):
+        return dictionary_trouble(kind.storage_type)
+    if not pa.types.is_dictionary(kind):
+        return None
+    if kind.ordered:
+        return "the order of its dictionary would be lost: cast it to the type of its values"
+    try:
+        pa.array([], kind.value_type).dictionary_encode()
+    except pa.ArrowNotImplementedError:
+        return "pyarrow makes no dictionaries of such values: cast it to their type"
+    return dictionary_trouble(kind.value_type)
 
 
 def leaf_of(kind: Any) -> tuple[str, tuple[int, ...]] | None:  # noqa: ANN401 - no types
@@ -57,12 +75,16 @@ def entry_of(kind: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
     pa = pyarrow()
     if not pa.types.is_map(kind):
         return kind.value_field
-    return pa.field("entries", pa.struct([kind.key_field, kind.item_field]), nullable=False)
+    # Whatever its pairs call them: Arrow's messages do not keep other names than these.
+    pair = [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
+    return pa.field("entries", pa.struct(pair), nullable=False)
 
 
 def fits(kind: Kind, wanted: Any) -> bool:  # noqa: ANN401 - pyarrow has no types
     """Whether values of that kind can be handed out as that type."""
     types = pyarrow().types
+    if dictionary_trouble(wanted):
+        return False
     wanted = plain_type(wanted)
     if types.is_fixed_size_list(wanted):
         if kind.type == "list":

@@ -9,7 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord._arrow_schema import KEY
-from ffrecord._arrow_types import entry_of, fits, is_list, leaf_of, plain_type
+from ffrecord._arrow_types import (
+    dictionary_trouble,
+    entry_of,
+    fits,
+    is_list,
+    leaf_of,
+    plain_type,
+)
 from ffrecord._formats import pyarrow
 from ffrecord._nested import Kind, layout_of, stored
 from ffrecord._schema import Column
@@ -68,14 +75,16 @@ class Encoder:
             columns: those of the file, if there is one already.
 
         Raises:
-            ValueError: a column's type or name cannot be stored, or the file has other columns;
-                names the column.
+            ValueError: a column's type or name cannot be stored, the file has other columns, or the
+                table is not valid; names the column.
         """
         if len(set(schema.names)) < len(schema.names):
             twice = next(name for name in schema.names if schema.names.count(name) > 1)
             raise ValueError(f"there are several columns called '{twice}': rename them")
         if not schema.names:
             raise ValueError("a table without columns cannot be stored")
+        if table is not None:
+            _check_valid(table)
         self.arrow = schema
         self._kinds: dict[str, Kind] = {}
         for field in schema:
@@ -105,15 +114,15 @@ class Encoder:
         """The bytes of each stored column, row by row.
 
         Raises:
-            ValueError: the data have another schema, or a null where none was to come.
+            ValueError: the data have another schema, are not valid, or have a null where none was
+                to come.
         """
-        if not data.schema.equals(self.arrow):
-            raise ValueError(
-                f"the table has the schema {_brief(data.schema)}, and the file was begun with "
-                f"{_brief(self.arrow)}: use table.cast(schema)"
-            )
-        batches = data.to_batches(max_chunksize=_ROWS) if hasattr(data, "to_batches") else data
-        for batch in batches:
+        is_table = hasattr(data, "to_batches")
+        if is_table:
+            self._check(data)
+        for batch in data.to_batches(max_chunksize=_ROWS) if is_table else data:
+            if not is_table:
+                self._check(batch)
             for first in range(0, len(batch), _ROWS):
                 rows = batch.slice(first, _ROWS)
                 yield from zip(*self._encoded(rows), strict=True)
@@ -125,6 +134,14 @@ class Encoder:
                 column.name: _value(column, buffer)
                 for column, buffer in zip(self._columns, record, strict=True)
             }
+
+    def _check(self, data: Any) -> None:  # noqa: ANN401 - pyarrow has no types
+        if not data.schema.equals(self.arrow):
+            raise ValueError(
+                f"the table has the schema {_brief(data.schema)}, and the file was begun with "
+                f"{_brief(self.arrow)}: use table.cast(schema)"
+            )
+        _check_valid(data)
 
     def _encoded(self, batch: Any) -> Iterator[Buffers]:  # noqa: ANN401 - pyarrow has no types
         for name, kind in self._kinds.items():
@@ -150,6 +167,15 @@ class Encoder:
                 raise ValueError(f"names of columns would be taken for a nested one's, '{name}'")
 
 
+def _check_valid(data: Any) -> None:  # noqa: ANN401 - a table or a batch of pyarrow
+    """Check what others made: offsets out of their buffers, text that is not UTF-8."""
+    for name in data.schema.names:
+        try:
+            data.column(name).validate(full=True)
+        except (pyarrow().ArrowException, IndexError) as error:
+            raise ValueError(f"column '{name}' is not valid as Arrow's: {error}") from None
+
+
 def _brief(schema: Any) -> str:  # noqa: ANN401 - pyarrow has no types
     text = ", ".join(f"{field.name}: {field.type}" for field in schema)
     return text if len(text) <= 300 else f"{text[:300]}..."
@@ -173,7 +199,9 @@ def _plain_one(array: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
     if isinstance(array, pa.ExtensionArray):
         return _plain_one(array.storage)
     if isinstance(array, pa.DictionaryArray):
-        return _plain_one(array.dictionary_decode())
+        # Plain first: pyarrow does not decode dictionaries of all types.
+        values = _plain_one(array.dictionary)
+        return pa.DictionaryArray.from_arrays(array.indices, values, safe=False).dictionary_decode()
     wanted = plain_type(array.type)
     return array if wanted.equals(array.type) else array.cast(wanted)
 
@@ -188,6 +216,8 @@ def _kind_of(name: str, wanted: Any, nullable: bool, chunks: list[Any] | None) -
         chunks: all values, if they are known, plain.
     """
     pa = pyarrow()
+    if trouble := dictionary_trouble(wanted):
+        raise ValueError(f"column '{name}' is {wanted}, and {trouble}")
     if isinstance(wanted, pa.FixedShapeTensorType) and _is_in_order(wanted.permutation):
         leaf = leaf_of(plain_type(wanted.value_type))
         if leaf is not None and 0 not in wanted.shape:

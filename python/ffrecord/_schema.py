@@ -6,7 +6,7 @@ uint16 with the same bits; `ffrecord.torch` makes it `torch.bfloat16`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,17 @@ _DTYPES = {
     "f32": "<f4",
     "f64": "<f8",
 }
+
+
+def names_of(columns: Iterable[str] | None) -> tuple[str, ...] | None:
+    """The names of the columns to give out; None for all.
+
+    Raises:
+        TypeError: it is one text, whose letters would be taken for names.
+    """
+    if isinstance(columns, str):
+        raise TypeError(f"columns is the text {columns!r}; give a list: columns=[{columns!r}]")
+    return None if columns is None else tuple(columns)
 
 
 class Column(NamedTuple):

@@ -4,10 +4,13 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ffrecord._arrow_reading import TooManyError
 from ffrecord._arrow_writing import Encoder, as_table
+from ffrecord._batch import Batch
 from ffrecord._formats import pyarrow
 from ffrecord._locations import Where
 from ffrecord._reader import Reader
+from ffrecord._schema import names_of
 from ffrecord._writer import Writer, WriteSummary
 
 if TYPE_CHECKING:
@@ -31,7 +34,8 @@ def write_table(
         options: of `ffrecord.Writer`, such as `compress="zstd"`, `key=` or `append=True`.
 
     Raises:
-        ValueError: records cannot hold a column; its name is in the message, and there is no file.
+        ValueError: records cannot hold a column, or it is not valid (offsets out of its buffers,
+            text that is not UTF-8); its name is in the message, and there is no file.
         TypeError: it is no table.
         ImportError: pyarrow is not installed.
         OSError, ConflictError: as `Writer`.
@@ -62,11 +66,23 @@ def read_table(
     Raises:
         CorruptionError: a record, or the schema of Arrow, is damaged.
         KeyError: there is no such column.
+        TypeError: `columns` is a text.
         ImportError: pyarrow is not installed.
         OSError: a file is missing or cannot be read.
     """
-    names = None if columns is None else tuple(columns)
+    names = names_of(columns)
     with Reader(where, **options) as reader:
         batches = reader.batches() if len(reader) else [reader.read([])]
         seen = (batch if names is None else batch.only(names) for batch in batches)
-        return pyarrow().concat_tables([batch.to_arrow() for batch in seen])
+        return pyarrow().concat_tables([table for batch in seen for table in _tables_of(batch)])
+
+
+def _tables_of(batch: Batch) -> list[Any]:
+    """The batch as a table, or as several where a type of Arrow cannot count all its values."""
+    try:
+        return [batch.to_arrow()]
+    except TooManyError:
+        if len(batch) < 2:
+            raise
+    half = len(batch) // 2
+    return _tables_of(batch[:half]) + _tables_of(batch[half:])

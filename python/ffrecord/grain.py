@@ -17,6 +17,7 @@ from ffrecord._locations import Where
 from ffrecord._nested import Kind
 from ffrecord._reader import Reader
 from ffrecord._records import Records
+from ffrecord._schema import names_of
 from ffrecord.decode._decoder import Decode
 
 __all__ = ["DataSource"]
@@ -53,7 +54,7 @@ class DataSource:
         if isinstance(where, Records) and where.format != "numpy":
             raise ValueError(f"{where!r} has the format {where.format}; Grain takes numpy")
         self._records = where if isinstance(where, Records) else Reader(where, **options)
-        self._columns = None if columns is None else tuple(columns)
+        self._columns = names_of(columns)
         self._decode = decode
 
     def __len__(self) -> int:

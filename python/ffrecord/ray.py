@@ -18,6 +18,7 @@ from ffrecord._batch import Batch
 from ffrecord._locations import Where
 from ffrecord._reader import Reader
 from ffrecord._records import OnCorrupt, Records, check_on_corrupt
+from ffrecord._schema import names_of
 from ffrecord.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class RecordSource(ray.data.Datasource):  # type: ignore[misc, unused-ignore]
         records = where if isinstance(where, Records) else Reader(where, **options)
         self._plan = _Plan(
             records,
-            None if columns is None else tuple(columns),
+            names_of(columns),
             decode,
             on_corrupt,
             records.fingerprint,

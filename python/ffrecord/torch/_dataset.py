@@ -20,6 +20,7 @@ from ffrecord._locations import Where
 from ffrecord._order import IndexBatch, Indices, Mixture, SeededIndices
 from ffrecord._reader import Reader
 from ffrecord._records import Records
+from ffrecord._schema import names_of
 from ffrecord._stages import Stages, summed
 from ffrecord._views import Choice, concat, positive
 from ffrecord._views import Subset as SubsetView
@@ -125,7 +126,7 @@ class Dataset(data.Dataset[T], ReaderRegistry):
         self.fnames = fnames
         self.transform = transform
         self.pass_generator = pass_generator
-        self.columns = None if columns is None else tuple(columns)
+        self.columns = names_of(columns)
         self.decode = decode
         if decode is not None and type(self).process is not Dataset.process:
             raise ValueError(
