@@ -13,6 +13,8 @@ Indices = npt.NDArray[np.int64]
 
 _G = 0x9E3779B97F4A7C15
 _U64 = (1 << 64) - 1
+# Below, a product of the sum and a share would not have the digits to tell records apart.
+_SUM_MIN = 2.0**-900
 # Orders of format.md have lanes below; sources of a mixture have 2**32 and some.
 _LANE = 1 << 33
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -29,8 +31,8 @@ class Weights:
         """Check the weights of `count` records; any array, or a tensor on the host.
 
         Raises:
-            ValueError: there are more or fewer than records; one is negative or no number; or their
-                sum is 0, or too large.
+            ValueError: there are more or fewer than records; one is missing, negative or no number;
+                or their sum is 0, too small or too large.
             TypeError: they are no real numbers.
         """
         given = np.asarray(weights)
@@ -41,6 +43,9 @@ class Weights:
                 f"weights have the shape {given.shape}; there must be one for each of the {count} "
                 "records"
             )
+        if np.ma.is_masked(weights):  # What lies under the mask is no weight.
+            index = int(np.ma.getmaskarray(weights).argmax())
+            raise ValueError(f"the weight of record {index} is missing: fill it with .filled(0)")
         values = given.astype(np.float64)
         wrong = ~(values >= 0)
         if wrong.any():
@@ -55,6 +60,11 @@ class Weights:
             raise ValueError("the weights add up to infinity: divide them by their largest")
         if not sums[-1]:
             raise ValueError("all weights are 0: there is no record to draw")
+        if sums[-1] < _SUM_MIN:
+            raise ValueError(
+                f"the weights add up to {sums[-1]}, too little to draw by: divide them by their "
+                "largest"
+            )
         self._shared = SharedArray(sums.view(np.int64))
         self._last = _last(sums)
         self.token = hashlib.blake2b(sums.tobytes(), digest_size=8).hexdigest()

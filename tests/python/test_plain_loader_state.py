@@ -236,6 +236,45 @@ def test_states_of_something_else_are_refused(path: Path) -> None:
         DataLoader(dataset, BATCH, num_workers=1, in_order=False).state_dict()
 
 
+def test_a_state_of_other_draws_is_refused(path: Path) -> None:
+    dataset = Dataset(path)
+
+    def loader(**options: Any) -> DataLoader:  # noqa: ANN401
+        return DataLoader(dataset, BATCH, sampler=data.RandomSampler(dataset, **options))  # type: ignore[arg-type]
+
+    drawn = loader(replacement=True, num_samples=90)
+    with pytest.raises(ValueError, match="replacement is True, this one's is False"):
+        loader(num_samples=90).load_state_dict(drawn.state_dict())
+    with pytest.raises(ValueError, match="samples is 90, this one's is 120"):
+        loader(replacement=True).load_state_dict(drawn.state_dict())
+    loader(replacement=True, num_samples=90).load_state_dict(drawn.state_dict())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"batches": -3}, {"batches": 1.5}, {"batches": "2"}, {"epoch": -5}, {"epoch": None}),
+        *({"seed": None}, {"drawn": 1.5}, {"drawn": 2**70}, {"drawn": "zz"}, {"begun": "yes"}),
+    ],
+)
+def test_a_damaged_state_changes_nothing(path: Path, wrong: dict[str, Any]) -> None:
+    dataset = Dataset(path, columns=["label"])
+    first, second = DataLoader(dataset, BATCH, True), DataLoader(dataset, BATCH, True)
+    next(iter(first))
+    before = second.state_dict()
+
+    with pytest.raises(ValueError, match="it is damaged"):
+        second.load_state_dict({**first.state_dict(), **wrong})
+    assert second.state_dict() == before
+
+
+def test_a_damaged_state_of_a_generator_is_refused(path: Path) -> None:
+    loader = DataLoader(Dataset(path), BATCH, True, generator=torch.Generator())
+
+    with pytest.raises(ValueError, match="generator is damaged"):
+        loader.load_state_dict({**loader.state_dict(), "drawn": "ab" * 100})
+
+
 def test_the_state_is_of_the_iterator_that_delivered_last(path: Path) -> None:
     dataset = Dataset(path, columns=["label"])
     loader = DataLoader(dataset, BATCH, mode="threads", num_workers=1)

@@ -39,7 +39,7 @@ def draw(weights: list[float], seed: int, epoch: int, position: int) -> int:
 
 
 @given(
-    weights=st.lists(st.floats(0, 100), min_size=1, max_size=50).filter(any),
+    weights=st.lists(st.floats(0, 100), min_size=1, max_size=50).filter(lambda w: sum(w) > 1e-270),
     seed=st.integers(0, 2**64 - 1),
     epoch=st.integers(0, 2**40),
 )
@@ -50,6 +50,15 @@ def test_draws_are_the_specified_ones(weights: list[float], seed: int, epoch: in
 
     assert found.tolist() == [draw(weights, seed, epoch, p) for p in range(3, 40)]
     assert all(weights[index] > 0 for index in found)
+
+
+def test_a_share_at_the_edge_of_two_records_is_of_the_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shares = np.array([0, 0.25, 0.5, 1 - 2.0**-53])
+    monkeypatch.setattr("ffrecord._weights._uniform", lambda *_: shares)
+
+    assert Weights([0, 1, 0, 1, 2], 5).draw(0, 0, 0, 4).tolist() == [1, 3, 4, 4]
 
 
 def test_the_golden_vector_of_the_page() -> None:
@@ -130,11 +139,24 @@ def test_every_world_size_sees_one_stream_and_resumes_it(
         ([1, 2], r"shape \(2,\); there must be one for each of the 3"),
         ([[1], [2], [3]], r"shape \(3, 1\)"),
         (1.0, r"shape \(\)"),
+        (np.ma.MaskedArray([1, 2, 3], [False, True, True]), "weight of record 1 is missing"),
+        ([5e-324, 0, 5e-324], "add up to 1e-323, too little to draw by"),
     ],
 )
 def test_weights_that_are_none_are_refused(weights: Any, said: str) -> None:  # noqa: ANN401
     with pytest.raises(ValueError, match=said):
         Sampler(3, 1, weights=weights)
+
+
+def test_weights_may_be_what_a_model_made() -> None:
+    scores = torch.tensor(WEIGHTS, dtype=torch.bfloat16, requires_grad=True)
+    expected = list(Sampler(8, 2, weights=WEIGHTS))
+
+    assert list(Sampler(8, 2, weights=scores)) == expected
+    assert list(Sampler(8, 2, weights=np.ma.MaskedArray(WEIGHTS))) == expected
+    # Whatever their unit: half of the draws are of each.
+    tiny = Weights([2.0**-890, 0, 2.0**-890], 3).draw(0, 0, 0, 10_000)
+    assert abs(np.bincount(tiny)[0] - 5000) < 250
 
 
 @pytest.mark.parametrize("weights", [["a", "b", "c"], [1j, 1, 1], [None, 1, 2]])
@@ -168,8 +190,9 @@ def test_a_state_of_other_weights_or_of_none_is_refused() -> None:
     state = drawn.state_dict()
 
     Sampler(8, 4, weights=torch.tensor(WEIGHTS, dtype=torch.float64)).load_state_dict(state)
-    with pytest.raises(ValueError, match="drawn by other weights"):
-        Sampler(8, 2, weights=[1.0] * 8).load_state_dict(state)
+    for others in ([1.0] * 8, [*WEIGHTS[:-1], 3]):
+        with pytest.raises(ValueError, match="drawn by other weights"):
+            Sampler(8, 2, weights=others).load_state_dict(state)
     with pytest.raises(ValueError, match="one of the state and the sampler draws by weights"):
         Sampler(8, 2).load_state_dict(state)
     with pytest.raises(ValueError, match="one of the state and the sampler draws by weights"):

@@ -1,5 +1,6 @@
 """The position of a loader that has no `Sampler`, but one of torch's own."""
 
+import re
 from collections.abc import Iterator, Sized
 from typing import Any
 
@@ -8,7 +9,10 @@ from torch.utils import data
 
 # Named by the states of loaders.
 _KINDS = (data.SequentialSampler, data.RandomSampler)
-_NAMES = ("sampler", "count", "batch_size", "drop_last", "fingerprint")
+_NAMES = (
+    *("sampler", "count", "samples", "replacement"),
+    *("batch_size", "drop_last", "fingerprint"),
+)
 _OWN = ("epoch", "seed", "batches", "drawn", "begun")
 
 
@@ -107,6 +111,7 @@ def place_of(loader: Any, inner: Any, state: dict[str, Any]) -> tuple[PlainPlace
                 f"the state is of a loader whose {name} is {state[name]}, this one's is "
                 f"{known[name]}: resuming would not continue the same epoch"
             )
+    _check_own(state)
     epoch, seed, batches, drawn, begun = (state[name] for name in _OWN)
     own = getattr(_of_samples(inner), "generator", None)
     if (own is not None) != isinstance(drawn, str):
@@ -125,6 +130,27 @@ def place_of(loader: Any, inner: Any, state: dict[str, Any]) -> tuple[PlainPlace
         for _ in inner:
             pass
     return None, epoch + 1
+
+
+def _check_own(state: dict[str, Any]) -> None:
+    """Check what a state says of its place: a damaged one must not start somewhere else.
+
+    Raises:
+        ValueError: it says what no loader says.
+    """
+    epoch, seed, batches, drawn, begun = (state[name] for name in _OWN)
+    counts = [epoch, batches, *([seed] if begun else [])]
+    fits = all(type(count) is int for count in counts) and epoch >= 0 and batches >= 0
+    if isinstance(drawn, str):
+        fits = fits and re.fullmatch(r"(?:[0-9a-f]{2})+", drawn) is not None
+    else:
+        fits = fits and (drawn is None or (type(drawn) is int and 0 <= drawn < 1 << 63))
+    if not fits or type(begun) is not bool:
+        shown = f"{str(drawn)[:20]}..." if len(str(drawn)) > 20 else drawn
+        raise ValueError(
+            f"the state names epoch {epoch}, {batches} batches, seed {seed}, drawn {shown}, begun "
+            f"{begun}: it is damaged"
+        )
 
 
 def _of_samples(inner: Any) -> Any:  # noqa: ANN401 - torch's own
@@ -147,6 +173,8 @@ def _identity(what: str, loader: Any, inner: Any) -> dict[str, Any]:  # noqa: AN
     values = (
         type(sampler).__name__,
         len(source),
+        len(sampler),
+        getattr(sampler, "replacement", None),
         inner.batch_size if batches else None,
         inner.drop_last if batches else None,
         found,
@@ -175,4 +203,7 @@ def _state_of(generator: torch.Generator) -> str:
 
 
 def _set_state(generator: torch.Generator, state: str) -> None:
-    generator.set_state(torch.tensor(list(bytes.fromhex(state)), dtype=torch.uint8))
+    try:
+        generator.set_state(torch.tensor(list(bytes.fromhex(state)), dtype=torch.uint8))
+    except RuntimeError as error:
+        raise ValueError(f"the state's generator is damaged: {error}") from None

@@ -118,6 +118,8 @@ class Sampler(data.Sampler[Any]):
         self.weights: Weights | None = None
         if weights is not None:
             self._check_count()
+            if isinstance(weights, torch.Tensor):
+                weights = _as_numpy(weights)
             self.weights = Weights.of(weights, self.count)
         self._rank = rank
         self._world_size = world_size
@@ -504,6 +506,13 @@ class Sampler(data.Sampler[Any]):
                 f"{below} or {below + world_size}, another world size, or uneven=True"
             )
         return rank, world_size
+
+
+def _as_numpy(weights: torch.Tensor) -> npt.NDArray[Any]:
+    """The numbers of a tensor on any device, of any type: those of a model, too."""
+    values = weights.detach().cpu()
+    made: npt.NDArray[Any] = (values.double() if values.is_floating_point() else values).numpy()
+    return made
 
 
 def _from_environment(name: str, default: int) -> int:
