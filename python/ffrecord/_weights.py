@@ -43,7 +43,8 @@ class Weights:
                 f"weights have the shape {given.shape}; there must be one for each of the {count} "
                 "records"
             )
-        if np.ma.is_masked(weights):  # What lies under the mask is no weight.
+        if isinstance(weights, np.ma.MaskedArray) and np.ma.is_masked(weights):
+            # What lies under the mask is no weight.
             index = int(np.ma.getmaskarray(weights).argmax())
             raise ValueError(f"the weight of record {index} is missing: fill it with .filled(0)")
         values = given.astype(np.float64)

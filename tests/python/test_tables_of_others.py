@@ -83,7 +83,7 @@ def test_dictionaries_that_differ_from_chunk_to_chunk_are_read_in_parts(tmp_path
     assert found.to_pylist() == table.to_pylist()
     reader = ffrecord.open(tmp_path / "t.ffr")
     assert reader.read(range(128)).to_arrow()["c"].to_pylist() == table["c"].to_pylist()[:128]
-    with pytest.raises(ValueError, match="129 different values in one batch.*read fewer records"):
+    with pytest.raises(ValueError, match=r"129 different values in one batch.*read fewer records"):
         reader.read(range(129)).to_arrow()
 
 
@@ -120,6 +120,7 @@ class Forged:
         self.column = pa.Array.from_buffers(kind, len(offsets) - 1, buffers, children=children)
 
     def tables(self) -> Iterator[Any]:
+        """The column as `tables` has it, forged as soon as it is made."""
         for made in tables(self.column):
             self.places[:] = self.offsets
             yield made
