@@ -249,6 +249,21 @@ def test_an_address_without_a_daemon_is_refused(system: FileSystem) -> None:
             system.info(path)
 
 
+@pytest.mark.parametrize("user", ["anna:s3cret", "anna:s3/cret", "a:s3cret@x", "s3cret"])
+def test_no_error_shows_a_password_that_an_address_has(user: str, system: FileSystem) -> None:
+    path = f"{user}@127.0.0.1:9/train"
+    for call in (
+        lambda: system.ls(path),
+        lambda: system.open(f"{path}/a.ffr"),
+        lambda: fsspec.open(f"ffrecord://{path}/a.ffr?transport=tcp").open(),
+        lambda: len(ffrecord.open(f"ffrecord://{path}")),
+        lambda: ffrecord.publish("/nowhere", f"ffrecord://127.0.0.1,{path}"),
+    ):
+        with pytest.raises(ValueError, match=r"@127\.0\.0\.1:9/train.*knows no user") as raised:
+            call()
+        assert "s3" not in str(raised.value)
+
+
 # --- Versions ------------------------------------------------------------------------------------
 
 

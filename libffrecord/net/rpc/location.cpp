@@ -48,6 +48,16 @@ Result<void> TakeRdma(std::string_view one, RdmaOptions& rdma) {
   return {};
 }
 
+// An address with a user before its host, whose password no error may show.
+Result<void> RefuseUser(std::string_view text) {
+  const std::size_t at = text.substr(0, text.find('?')).rfind('@');
+  if (at == std::string_view::npos) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               "'" + std::string(Location::kScheme) + "..." + std::string(text.substr(at)) +
+                   "': a daemon knows no user and no password: leave out what is before the @, "
+                   "and name a file with a token, ffrecord://host[:port]/name?token_file=PATH"};
+}
+
 }  // namespace
 
 std::string_view NameOf(Transport transport) {
@@ -65,6 +75,7 @@ std::string_view NameOf(Transport transport) {
 }
 
 Result<Location> Location::Parse(std::string_view text) {
+  FFR_TRY(RefuseUser(text));
   const auto bad = [&](std::string_view why) {
     return Error{ErrorCode::kInvalidArgument, "'" + std::string(text) + "': " + std::string(why) +
                                                   "; an address looks like "
