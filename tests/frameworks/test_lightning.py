@@ -6,7 +6,8 @@ Method: the tutorial's own scripts, on real ranks; and what users forget.
 from pathlib import Path
 
 import pytest
-from tutorial import check_exact, framework, replace_in, run, write_script
+from torch.utils.data import BatchSampler, DistributedSampler
+from tutorial import RECORDS, check_exact, framework, replace_in, run, write_script
 
 framework("pytorch_lightning")
 PRELOAD = ("pytorch_lightning",)
@@ -44,6 +45,25 @@ def test_fabric_goes_on_from_the_state_of_the_loader(stop: int, world: int, tmp_
     assert len(before) == stop
 
     check_exact(before + run(script, world, "0", "resume").steps())
+
+
+def test_a_loader_without_our_sampler_goes_on_at_the_next_record_of_each_rank(
+    tmp_path: Path,
+) -> None:
+    script = write_script("lightning.md", "train.py", tmp_path)
+    plain = "batch_size=6, shuffle=True)"
+    replace_in(script, 'batch_sampler=Sampler(dataset, 12, seed=1, last="short"))', plain)
+    before = run(script, 2, "9").steps()
+    after = run(script, 2, "0", "resume").steps()
+
+    expected = []
+    for epoch in range(2):
+        shares = [DistributedSampler(range(RECORDS), 2, rank) for rank in range(2)]  # type: ignore[arg-type, var-annotated]
+        for share in shares:
+            share.set_epoch(epoch)
+        ranks = [list(BatchSampler(share, 6, drop_last=False)) for share in shares]
+        expected += [(epoch, one + other) for one, other in zip(*ranks, strict=True)]
+    assert before[:7] + after == expected
 
 
 def test_torchs_loader_with_our_sampler_is_told_what_to_write(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ datasets and samplers are refused.
 """
 
 import json
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -198,8 +198,8 @@ class Stream(data.IterableDataset[int]):
             r"weights=weights",
         ),
         (
-            lambda dataset: DataLoader(dataset, 2, sampler=data.DistributedSampler(dataset, 2, 0)),
-            r"Sampler\(\.\.\.\), whose order .* DistributedSampler cannot resume",
+            lambda dataset: DataLoader(dataset, 2, sampler=data.SubsetRandomSampler([1, 2])),
+            r"Sampler\(\.\.\.\), whose order .* SubsetRandomSampler cannot resume",
         ),
         (lambda dataset: DataLoader(dataset, batch_sampler=[[1, 2]]), "list cannot resume"),
     ],
@@ -234,6 +234,46 @@ def test_states_of_something_else_are_refused(path: Path) -> None:
         DataLoader(dataset, batch_sampler=Sampler(dataset, BATCH)).load_state_dict(state)
     with pytest.raises(ValueError, match="in_order=False"):
         DataLoader(dataset, BATCH, num_workers=1, in_order=False).state_dict()
+
+
+@every_engine
+def test_a_distributed_sampler_goes_on_in_its_epoch(path: Path, options: dict[str, Any]) -> None:
+    """What Lightning makes of a loader without a `Sampler`; it saves the state of one rank."""
+    dataset = Dataset(path, columns=["label"])
+
+    def loader(of: int) -> DataLoader:
+        sampler = data.DistributedSampler(dataset, 2, of, seed=5)
+        return DataLoader(dataset, 8, sampler=sampler, **options)
+
+    own: Any = data.DistributedSampler(range(COUNT), 2, 1, seed=5)  # type: ignore[arg-type]
+    own.set_epoch(3)
+    expected = list(own)
+    first, second = loader(0), loader(1)
+    first.set_epoch(3)
+    list(islice(first, 3))
+    second.load_state_dict(through_json(first))
+    second.set_epoch(1)  # Of a framework that counts anew: the epoch that was begun goes on.
+
+    assert list(chain.from_iterable(labels(second))) == expected[3 * 8 :]
+    own.set_epoch(1)
+    assert list(chain.from_iterable(labels(second))) == list(own)
+    assert second.state_dict()["begun"] is False
+    first.close()
+    second.close()
+
+
+def test_a_state_of_another_world_is_refused(path: Path) -> None:
+    dataset = Dataset(path)
+
+    def loader(world: int, **options: Any) -> DataLoader:  # noqa: ANN401
+        return DataLoader(dataset, 8, sampler=data.DistributedSampler(dataset, world, 0, **options))
+
+    state = loader(2).state_dict()
+    with pytest.raises(ValueError, match=r"of 2 ranks, seed 0, this one's is .* of 4 ranks"):
+        loader(4).load_state_dict(state)
+    for others in ({"seed": 1}, {"shuffle": False}, {"drop_last": True}):
+        with pytest.raises(ValueError, match="sampler is DistributedSampler"):
+            loader(2, **others).load_state_dict(state)
 
 
 def test_a_state_of_other_draws_is_refused(path: Path) -> None:

@@ -222,9 +222,10 @@ class DataLoader(data.DataLoader[Any]):
         With several iterators, it is the position of the one that delivered last.
 
         Without a `Sampler`, with torch's own order (`shuffle=True` or not): the state of this
-        rank, from which a loader with the same arguments delivers the rest of the epoch. JSON, and
-        10 KB if `generator` is given. The order of later epochs is drawn from torch's default
-        generator, whose state is the program's to save, or from `generator`, which is restored.
+        rank, from which a loader with the same arguments delivers the rest of the epoch; with a
+        `DistributedSampler` that of all ranks. JSON, and 10 KB if `generator` is given. The order
+        of later epochs is drawn from torch's default generator, whose state is the program's to
+        save, or from `generator`, which is restored.
 
         Raises:
             TypeError: nothing says where the loader is: the dataset is iterable, or the sampler is

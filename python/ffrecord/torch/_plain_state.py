@@ -1,14 +1,16 @@
 """The position of a loader that has no `Sampler`, but one of torch's own."""
 
+import copy
 import re
 from collections.abc import Iterator, Sized
 from typing import Any
 
 import torch
 from torch.utils import data
+from torch.utils.data.distributed import DistributedSampler
 
 # Named by the states of loaders.
-_KINDS = (data.SequentialSampler, data.RandomSampler)
+_KINDS = (data.SequentialSampler, data.RandomSampler, DistributedSampler)
 _NAMES = (
     *("sampler", "count", "samples", "replacement"),
     *("batch_size", "drop_last", "fingerprint"),
@@ -29,7 +31,8 @@ class PlainPlace:
             epoch: counts iterations, from 0.
             batches: from the start of the epoch.
             drawn: what the order was drawn from: the seed that torch's sampler took from the
-                default generator, or the state of its own, in hex; None as long as it is not drawn.
+                default generator, or the state of its own, in hex; of a `DistributedSampler`, its
+                epoch; None as long as it is not drawn.
         """
         self.seed = seed
         self.epoch = epoch
@@ -40,6 +43,11 @@ class PlainPlace:
     def walk(self, inner: Any) -> Iterator[Any]:  # noqa: ANN401 - torch's own
         """The steps of torch's sampler in the order of this place, from the first one on."""
         sampler = _of_samples(inner)
+        if type(sampler) is DistributedSampler:
+            # Whatever epoch a framework names: this one was begun.
+            again = copy.copy(sampler)
+            again.epoch = self.drawn = sampler.epoch if self.drawn is None else int(self.drawn)
+            return _with_samples(inner, again)
         if type(sampler) is not data.RandomSampler:
             return iter(inner)
         if (own := sampler.generator) is not None:
@@ -52,12 +60,10 @@ class PlainPlace:
             self.drawn = int(torch.empty((), dtype=torch.int64).random_().item())
         generator = torch.Generator()
         generator.manual_seed(int(self.drawn))
-        again = data.RandomSampler(
+        drawn = data.RandomSampler(
             sampler.data_source, sampler.replacement, sampler._num_samples, generator
         )
-        if inner is sampler:
-            return iter(again)
-        return iter(data.BatchSampler(again, inner.batch_size, inner.drop_last))
+        return _with_samples(inner, drawn)
 
 
 def state_of(
@@ -158,6 +164,22 @@ def _of_samples(inner: Any) -> Any:  # noqa: ANN401 - torch's own
     return inner.sampler if type(inner) is data.BatchSampler else inner
 
 
+def _with_samples(inner: Any, sampler: data.Sampler[int]) -> Iterator[Any]:  # noqa: ANN401
+    """The steps of torch's sampler, were its samples those of `sampler`."""
+    if type(inner) is not data.BatchSampler:
+        return iter(sampler)
+    return iter(data.BatchSampler(sampler, inner.batch_size, inner.drop_last))
+
+
+def _name_of(sampler: Any) -> str:  # noqa: ANN401 - torch's own
+    """What tells orders apart; the ranks of one run have the same."""
+    if type(sampler) is not DistributedSampler:
+        return type(sampler).__name__
+    how = f"seed {sampler.seed}" if sampler.shuffle else "in order"
+    last = ", drop_last" if sampler.drop_last else ""
+    return f"DistributedSampler of {sampler.num_replicas} ranks, {how}{last}"
+
+
 def _identity(what: str, loader: Any, inner: Any) -> dict[str, Any]:  # noqa: ANN401
     sampler = _of_samples(inner)
     if isinstance(loader.dataset, data.IterableDataset) or type(sampler) not in _KINDS:
@@ -171,7 +193,7 @@ def _identity(what: str, loader: Any, inner: Any) -> dict[str, Any]:  # noqa: AN
     source: Sized = loader.dataset
     batches = inner is not sampler
     values = (
-        type(sampler).__name__,
+        _name_of(sampler),
         len(source),
         len(sampler),
         getattr(sampler, "replacement", None),
