@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
@@ -181,6 +182,11 @@ class EpochOrder:
         Raises:
             ValueError: seed, count, block or window is out of range.
         """
+        for name, value in (("seed", self.seed), ("epoch", self.epoch)):
+            if not isinstance(value, Integral) or not 0 <= int(value) <= _U64:
+                raise ValueError(
+                    f"{name} is {value!r}; it must be a whole number from 0 to 2**64 - 1"
+                )
         if (self.block is None) != (self.window is None):
             raise ValueError("block and window belong together: give both or neither")
         if self.mixture is not None and self.block is not None:

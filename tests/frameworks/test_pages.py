@@ -15,6 +15,7 @@ PAGES = {
     "torchdata.md": "torchdata",
     "huggingface-datasets.md": "datasets",
     "grain.md": "grain",
+    "tensorflow.md": "tensorflow",
 }
 
 

@@ -11,7 +11,7 @@ import operator
 import pickle
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -127,6 +127,18 @@ def test_another_global_batch_continues_at_the_same_record() -> None:
     seen += flat([list(b) for b in second])
 
     assert seen == expected
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "a", None])
+def test_a_seed_that_is_none_is_refused(seed: Any) -> None:  # noqa: ANN401
+    said = r"seed is .*; it must be a whole number from 0 to 2\*\*64 - 1"
+    for options in ({}, {"shuffle": False}, {"weights": [1] * 8}, {"block": 2, "window": 2}):
+        with pytest.raises(ValueError, match=said):
+            Sampler(8, 2, seed, **options)
+    sampler = Sampler(8, 2)
+    with pytest.raises(ValueError, match=said):
+        sampler.load_state_dict({**sampler.state_dict(), "seed": seed})
+    next(iter(Sampler(8, 2, np.int64(3))))  # type: ignore[arg-type]
 
 
 def test_indices_carry_seed_epoch_and_position_through_a_pickle() -> None:

@@ -320,39 +320,48 @@ def oldest_suite() -> Counts:
     return counts
 
 
-# Beside .venv, whose packages it sees: what setup does not install.
-FRAMEWORKS = ROOT / "build-frameworks"
+def python_with(listed: pathlib.Path, folder: pathlib.Path) -> pathlib.Path | None:
+    """Return a Python that has the packages of a list; None where they do not install.
 
-
-def frameworks_python() -> pathlib.Path | None:
-    """Return a Python that has the packages of tests/frameworks; None where they do not install."""
-    listed = ROOT / "tests" / "frameworks" / "requirements.txt"
-    stamp, python = FRAMEWORKS / "requirements.txt", FRAMEWORKS / "bin" / "python"
+    It is in `folder`, beside .venv, whose packages it sees: the list has what setup does not
+    install.
+    """
+    stamp, python = folder / "requirements.txt", folder / "bin" / "python"
     if stamp.exists() and stamp.read_bytes() == listed.read_bytes():
         return python
-    if run(BIN / "python", "-m", "venv", "--clear", FRAMEWORKS):
+    if run(BIN / "python", "-m", "venv", "--clear", folder):
         return None
     (ours,) = (ROOT / ".venv" / "lib").glob("python*/site-packages")
-    (theirs,) = (FRAMEWORKS / "lib").glob("python*/site-packages")
+    (theirs,) = (folder / "lib").glob("python*/site-packages")
     (theirs / "beside.pth").write_text(f"{ours}\n")
     # Without what they depend on: the list has it, and no other torch.
     install = (python, "-m", "pip", "install", "--quiet", "--no-deps", "-r", listed)
     if run(*install, environment={"PIP_DISABLE_PIP_VERSION_CHECK": "1"}):
         return None
-    launcher = FRAMEWORKS / "bin" / "torchrun"  # The one of .venv would run .venv's Python.
+    launcher = folder / "bin" / "torchrun"  # The one of .venv would run .venv's Python.
     launcher.write_text(f'#!/bin/sh\nexec "{python}" -m torch.distributed.run "$@"\n')
     launcher.chmod(0o755)
     shutil.copy(listed, stamp)
     return python
 
 
-def frameworks_suite() -> Counts:
+def frameworks_suite(
+    folder: str = "build-frameworks",
+    listed: str = "tests/frameworks/requirements.txt",
+    files: Sequence[str] = (),
+) -> Counts:
     """Train with each framework that there is; in an environment that has them all."""
-    python = frameworks_python()
+    python = python_with(ROOT / listed, ROOT / folder)
     if python is None:
-        return failure("tests/frameworks/requirements.txt", "was not installed, see above")
+        return failure(listed, "was not installed, see above")
     environment = INSTALLED | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
-    return pytest_suite("tests/frameworks", environment, name="all-frameworks", python=python)
+    return pytest_suite("tests/frameworks", environment, files=files, name=folder, python=python)
+
+
+def tensorflow_suite() -> Counts:
+    """Read with TensorFlow, for CPUs, in an environment of its own: 1.6 GB."""
+    listed = "tests/frameworks/requirements-tensorflow.txt"
+    return frameworks_suite("build-tensorflow", listed, files=["test_tensorflow.py"])
 
 
 def fuzz_suite() -> Counts:
@@ -412,6 +421,7 @@ SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
         lambda: pytest_suite("tests/frameworks", INSTALLED, files=TRAINING),
     ),
     "frameworks": ("with every framework there is; not by default", frameworks_suite),
+    "tensorflow": ("tf.data, with TensorFlow for CPUs; not by default", tensorflow_suite),
     "rdma": ("what wants an RDMA device, in a virtual machine", rdma_suite),
     "clang": (
         "unit, conformance by clang 14 under Address- and UndefinedBehaviorSanitizer",
@@ -442,7 +452,7 @@ AGAIN = ("unit", "conformance", "tsan")
 # A part of what the others run.
 PARTS = ("changed",)
 # What is made anew, and slowly: only by name.
-BY_NAME = ("wheel", "oldest", "frameworks")
+BY_NAME = ("wheel", "oldest", "frameworks", "tensorflow")
 # Suites that get the time that the others leave over.
 BESIDE = ("style", "fuzz")
 # Lanes run beside each other, the suites of a lane one after another. Half of the tests wait more
