@@ -18,6 +18,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+import torch
 
 import ffrecord
 import ffrecord.checkpoint as ckpt
@@ -399,6 +400,31 @@ def test_a_copy_of_a_checkpoints_step_can_be_loaded(
     loaded = ckpt.load(tmp_path / "copy")
     assert loaded["step"] == 7
     assert loaded["w"].tolist() == list(range(100_000))
+
+
+def test_torchs_hugging_face_storage_reads_what_is_exported_and_no_address(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    pytest.importorskip("safetensors")
+    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    if not hasattr(dcp, "HuggingFaceStorageReader"):
+        pytest.skip("this torch has no HuggingFaceStorageReader")
+    state = {"w": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.bfloat16)}
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    ours.mkdir()
+    run = daemon.address("runs/hf")
+
+    dcp.save(state, storage_writer=dcp.HuggingFaceStorageWriter(str(theirs)))
+    (written,) = theirs.glob("*.safetensors")
+    ckpt.import_safetensors(written, run, 1)
+    ckpt.export_safetensors(run, ours / "model.safetensors")
+    found = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    dcp.load(found, storage_reader=dcp.HuggingFaceStorageReader(str(ours)))
+
+    assert all(torch.equal(found[name], tensor) for name, tensor in state.items())
+    # It takes an address for a folder, and opens files by their paths: no file system helps.
+    with pytest.raises(FileNotFoundError, match="ffrecord:"):
+        dcp.HuggingFaceStorageReader(run).read_metadata()
 
 
 def test_fsspec_finds_it_by_itself_and_imports_it_only_then() -> None:
