@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ffrecord._batch import Batch
 from ffrecord._reader import Reader
 from ffrecord._schema import Column
 from ffrecord._writer import Writer, WriteSummary
@@ -132,10 +133,11 @@ def to_huggingface(files: Files, *, streaming: bool = False) -> Any:  # noqa: AN
 
     Returns:
         A datasets.Dataset or datasets.IterableDataset; its features are those of the dataset that
-        the files were written from, if they were, else as the schema says. bf16 becomes float32.
+        the files were written from, if they were, else as the schema says, or the types of Arrow
+        where columns are nullable or nested. bf16 becomes float32.
 
     Raises:
-        ValueError: a column has no counterpart: arrays of more than five dimensions.
+        ValueError: a column has no counterpart: arrays of more than five dimensions, maps.
         OSError: a file is missing.
         CorruptionError: a file is damaged.
     """
@@ -151,6 +153,10 @@ def _load(files: Files, split: str, streaming: bool) -> Any:  # noqa: ANN401 - a
             names = [os.fspath(file) for file in given]
         # The cache of `datasets` goes by the arguments: other data must not be found there.
         arguments = {"files": names, "fingerprint": reader.fingerprint, "lists": streaming}
+        is_empty = not len(reader)
+    if is_empty and not streaming:  # `datasets` makes none of a generator that yields nothing.
+        none: dict[str, list[Any]] = {column: [] for column in features}
+        return datasets.Dataset.from_dict(none, features, split=datasets.NamedSplit(split))
     kind = datasets.IterableDataset if streaming else datasets.Dataset
     name = datasets.NamedSplit(split)
     return kind.from_generator(_rows, features=features, gen_kwargs=arguments, split=name)
@@ -196,6 +202,14 @@ def _features_of(reader: Reader) -> Any:  # noqa: ANN401 - datasets.Features
         return stored
     if not columns:
         return datasets.Features({_RECORD: datasets.Value("binary")})
+    if _is_nested(none := reader.read([])):
+        schema = none.to_arrow().schema
+        try:
+            return datasets.Features.from_arrow_schema(schema)
+        except (ValueError, NotImplementedError) as error:
+            raise ValueError(
+                f"datasets has no features for a table with {', '.join(schema.names)}: {error}"
+            ) from error
     return datasets.Features({column.name: _feature_of(column) for column in columns})
 
 
@@ -233,13 +247,21 @@ def _rows(files: list[str], fingerprint: str, lists: bool) -> Iterator[dict[str,
     """
     with Reader(files[0] if len(files) == 1 else files) as reader:
         columns = reader.columns
-        for batch in (each.stored() for each in reader.batches()):
+        for batch in reader.batches():
+            if _is_nested(batch):
+                yield from batch.to_arrow().to_pylist()
+                continue
             if not columns:
                 yield from ({_RECORD: record.tobytes()} for record in batch.records())
                 continue
             values = [_plain(column, batch[column.name], lists) for column in columns]
             for row in zip(*values, strict=True):
                 yield {column.name: value for column, value in zip(columns, row, strict=True)}
+
+
+def _is_nested(batch: Batch) -> bool:
+    """Whether a column is nullable, ragged or nested, as tables of Arrow may be."""
+    return any(not batch.kind(name).is_plain for name in batch.columns)
 
 
 def _plain(column: Column, values: Any, lists: bool) -> Any:  # noqa: ANN401 - arrays, lists

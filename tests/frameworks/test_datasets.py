@@ -24,6 +24,8 @@ from ffrecord.huggingface import (  # noqa: E402
     to_huggingface,
 )
 
+MAP = pa.map_(pa.string(), pa.int64())
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +85,42 @@ def test_a_dataset_comes_back_as_it_was(tmp_path: Path, streaming: bool) -> None
     assert plain_rows(again) == plain_rows(original)
     assert next(iter(again))["picture"].getpixel((0, 0)) == (0, 0, 0)
     assert again.features["label"].int2str(1) == "dog"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_file_without_records_is_a_dataset_without_rows(tmp_path: Path, streaming: bool) -> None:
+    original = everything().select([])
+
+    from_huggingface(original, tmp_path / "a.ffr")
+    again = to_huggingface(tmp_path / "a.ffr", streaming=streaming)
+
+    assert again.features == original.features
+    assert list(again) == []
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_nullable_and_nested_columns_of_a_table_come_whole(tmp_path: Path, streaming: bool) -> None:
+    table = pa.table(
+        {
+            "n": [1, None, 3],
+            "tokens": [[1, 2], [], [3]],
+            "box": [{"x": 1.5, "of": "cat"}, None, {"x": 2.5, "of": None}],
+            "text": ["a", "b", "c"],
+        }
+    )
+    ffrecord.write_table(table, tmp_path / "a.ffr")
+
+    found = to_huggingface(tmp_path / "a.ffr", streaming=streaming)
+
+    assert found.features == datasets.Features.from_arrow_schema(table.schema)
+    rows = list(found)
+    assert [row["n"] for row in rows] == [1, None, 3]
+    assert [row["tokens"] for row in rows] == [[1, 2], [], [3]]
+    assert rows[0]["box"] == {"x": 1.5, "of": "cat"}
+    assert rows[2]["box"] == {"x": 2.5, "of": None}
+    ffrecord.write_table(pa.table({"m": pa.array([[("a", 1)]], MAP)}), tmp_path / "m.ffr")
+    with pytest.raises(ValueError, match="datasets has no features for a table with m"):
+        to_huggingface(tmp_path / "m.ffr")
 
 
 def test_a_streamed_dataset_is_written_and_trained_on(tmp_path: Path) -> None:
