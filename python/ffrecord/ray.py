@@ -199,10 +199,23 @@ class _Plan:
         made = batch.to_arrow()
         for place, name in enumerate(made.column_names):
             values = batch[name] if batch.columns else batch.whole
-            if isinstance(values, np.ndarray) and values.ndim > 1:
+            if _is_tensor(values, made.field(place).type):
                 tensors = ray.data.extensions.ArrowTensorArray.from_numpy(values)
                 made = made.set_column(place, made.field(place).with_type(tensors.type), tensors)
         return made
+
+
+def _is_tensor(values: Any, kind: Any) -> bool:  # noqa: ANN401 - pyarrow has no types
+    """Whether values that Arrow has as that type are numbers with a shape, none of them missing.
+
+    Decimals and binary of a fixed size are stored like these, and are no tensors.
+    """
+    import pyarrow as pa
+
+    if not isinstance(values, np.ndarray) or isinstance(values, np.ma.MaskedArray):
+        return False
+    is_shaped = isinstance(kind, pa.FixedShapeTensorType) or pa.types.is_fixed_size_list(kind)
+    return values.ndim > 1 and bool(is_shaped)
 
 
 def _mean_size(records: Records) -> float:

@@ -11,10 +11,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tutorial import framework, replace_in, write_script
 
@@ -83,6 +85,28 @@ def test_rows_have_the_types_of_their_columns(path: Path) -> None:
     batch = next(iter(rows.iter_batches(batch_size=COUNT, batch_format="numpy")))
     assert batch["point"].shape == (COUNT, 2, 3)
     assert batch["point"].dtype == np.float32
+
+
+def test_decimals_and_missing_lists_of_a_table_are_no_tensors(tmp_path: Path) -> None:
+    numbers = pa.list_(pa.float32(), 2)
+    table = pa.table(
+        {
+            "price": pa.array([Decimal("1.5"), Decimal("2.5")], pa.decimal128(5, 1)),
+            "code": pa.array([b"abc", b"def"], pa.binary(3)),
+            "maybe": pa.array([[1, 2], None], numbers),
+            "point": pa.array([[1, 2], [3, 4]], numbers),
+            "ragged": [[1], [2, 3]],
+        }
+    )
+    ffrecord.write_table(table, tmp_path / "t.ffr")
+
+    first, second = ffrecord.ray.read(tmp_path / "t.ffr", blocks=1).take_all()
+
+    assert [first["price"], first["code"], first["maybe"]] == [Decimal("1.5"), b"abc", [1, 2]]
+    assert [second["price"], second["code"], second["maybe"]] == [Decimal("2.5"), b"def", None]
+    assert isinstance(second["point"], np.ndarray)
+    assert second["point"].tolist() == [3, 4]
+    assert list(second["ragged"]) == [2, 3]
 
 
 def test_only_the_columns_named_are_there(path: Path) -> None:
