@@ -348,20 +348,20 @@ def python_with(listed: pathlib.Path, folder: pathlib.Path) -> pathlib.Path | No
 def frameworks_suite(
     folder: str = "build-frameworks",
     listed: str = "tests/frameworks/requirements.txt",
-    files: Sequence[str] = (),
+    *options: str,
 ) -> Counts:
     """Train with each framework that there is; in an environment that has them all."""
     python = python_with(ROOT / listed, ROOT / folder)
     if python is None:
         return failure(listed, "was not installed, see above")
     environment = INSTALLED | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
-    return pytest_suite("tests/frameworks", environment, files=files, name=folder, python=python)
+    return pytest_suite("tests/frameworks", environment, *options, name=folder, python=python)
 
 
 def tensorflow_suite() -> Counts:
     """Read with TensorFlow, for CPUs, in an environment of its own: 1.6 GB."""
     listed = "tests/frameworks/requirements-tensorflow.txt"
-    return frameworks_suite("build-tensorflow", listed, files=["test_tensorflow.py"])
+    return frameworks_suite("build-tensorflow", listed, "-k", "tensorflow")
 
 
 def fuzz_suite() -> Counts:
