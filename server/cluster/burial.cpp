@@ -28,18 +28,20 @@ std::vector<ExtentId> Burial::Left(const View& view, const Tombstone& tombstone,
 }
 
 // A crash, or the end of a copy that is under way, would bring back what it names.
-bool Burial::IsInMotion(const View& view, const Tombstone& tombstone) {
-  return std::ranges::any_of(view.extents.InMotion(),
+bool Burial::IsInMotion(std::span<const ExtentId> moving, const Tombstone& tombstone) {
+  return std::ranges::any_of(moving,
                              [&](const ExtentId& id) { return tombstone.record.Names(id); });
 }
 
 Flags Burial::OnAskBuried(TimePoint now, const View& view, const AskBuried& question) const {
   Flags flags;
+  // First: what comes between the two looks is seen by both.
+  const std::vector<ExtentId> moving = view.extents.InMotion();
   const auto& unnamed = Unnamed(view);
   for (const std::string& key : question.keys) {
     const Tombstone* const found = view.tombstones.Find(key);
     flags.push_back(found != nullptr && view.MayConclude(now) &&
-                    Left(view, *found, unnamed).empty() && !IsInMotion(view, *found));
+                    Left(view, *found, unnamed).empty() && !IsInMotion(moving, *found));
   }
   return flags;
 }

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,7 +42,7 @@ class Burial {
   // Those of them that the tombstone names.
   static std::vector<ExtentId> Left(const View& view, const Tombstone& tombstone,
                                     const std::vector<ExtentId>& unnamed);
-  static bool IsInMotion(const View& view, const Tombstone& tombstone);
+  static bool IsInMotion(std::span<const ExtentId> moving, const Tombstone& tombstone);
 
   Options options_;
   TimePoint next_{};

@@ -196,7 +196,7 @@ PLANTS = [
             "return tombstone.record.upload != 0 &&",
             "return tombstone.record.upload == 0 &&",
         ),
-        ("what is on its way does not count as left", " && !IsInMotion(view, *found)", ""),
+        ("what is on its way does not count as left", " && !IsInMotion(moving, *found)", ""),
         (
             "a tombstone is done while something is left",
             "Left(view, *found, unnamed).empty()",

@@ -32,13 +32,20 @@ class HandExtents final : public server::cluster::LocalExtents {
   std::vector<ManifestExtent> All() const override {
     std::vector<ManifestExtent> all;
     for (const auto& [id, extent] : extents) all.push_back(extent);
+    Arrive();
     return all;
   }
-  std::vector<ExtentId> InMotion() const override { return {}; }
+  std::vector<ExtentId> InMotion() const override {
+    std::vector<ExtentId> moving;
+    if (arriving) moving.push_back(arriving->id);
+    Arrive();
+    return moving;
+  }
   // A test changes them as it likes: what they are now.
   std::uint64_t ChangeCount() const override {
     std::uint64_t digest = 0;
     for (const auto& [id, extent] : extents) digest += Xxh3(id) ^ extent.xxh3 ^ extent.size_bytes;
+    Arrive();
     return digest;
   }
   bool HasRoomFor(std::uint64_t) const override { return has_room; }
@@ -46,8 +53,16 @@ class HandExtents final : public server::cluster::LocalExtents {
     return std::nullopt;
   }
 
-  std::map<ExtentId, ManifestExtent> extents;
+  mutable std::map<ExtentId, ManifestExtent> extents;
+  // Another thread writes it: it is here as soon as somebody has looked.
+  mutable std::optional<ManifestExtent> arriving;
   bool has_room = true;
+
+ private:
+  void Arrive() const {
+    if (arriving) extents[arriving->id] = *arriving;
+    arriving.reset();
+  }
 };
 
 // The node "n1" of a cluster of four, whose other nodes and store are in the hands of a test.

@@ -104,10 +104,14 @@ struct ClusterService::Carrier {
         });
   }
   void operator()(PullExtent& call) const {
-    service.peers_.PostBulk(
-        [&service = service, id = id, deadline = deadline, call = std::move(call)] {
-          service.Deliver(id, Pull(service, call, deadline));
-        });
+    // From now on: what its name leaves behind is not gone before it has come.
+    auto coming = std::make_shared<NodeExtents::Coming>(service.extents_, call.extent.id);
+    service.peers_.PostBulk([&service = service, id = id, deadline = deadline,
+                             call = std::move(call), coming = std::move(coming)]() mutable {
+      auto pulled = Pull(service, call, deadline);
+      coming.reset();
+      service.Deliver(id, std::move(pulled));
+    });
   }
   void operator()(DropExtent& call) const {
     service.extents_.Drop(call.id);

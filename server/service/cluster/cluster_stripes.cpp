@@ -71,6 +71,7 @@ Result<std::vector<std::byte>> ClusterService::Rebuild(const cluster::StripePart
 
 Result<void> ClusterService::BringMember(const ManifestExtent& extent,
                                          const cluster::StripePlace& place) {
+  const NodeExtents::Coming coming(extents_, extent.id);
   FFR_TRY(extents_.store().CheckTakes(extent.size_bytes));
   const TimePoint deadline = Now() + kBringTime;
   auto bytes = peers_.Fetch(extent, HoldersUp(*state(), place, extent.id), deadline);

@@ -45,6 +45,28 @@ std::vector<ManifestExtent> NodeExtents::All() const {
   return all;
 }
 
+std::vector<ExtentId> NodeExtents::InMotion() const {
+  std::vector<ExtentId> moving;
+  {
+    const std::lock_guard lock(mutex_);
+    moving.assign(coming_.begin(), coming_.end());
+  }
+  // Second: what came meanwhile is being written by now, or is here.
+  const std::vector<ExtentId> written = store_.InMotion();
+  moving.insert(moving.end(), written.begin(), written.end());
+  return moving;
+}
+
+NodeExtents::Coming::Coming(NodeExtents& extents, const ExtentId& id) : extents_(extents), id_(id) {
+  const std::lock_guard lock(extents_.mutex_);
+  extents_.coming_.insert(id_);
+}
+
+NodeExtents::Coming::~Coming() {
+  const std::lock_guard lock(extents_.mutex_);
+  extents_.coming_.erase(extents_.coming_.find(id_));
+}
+
 std::uint64_t NodeExtents::KeptOf(std::uint64_t size_bytes) noexcept {
   return std::min(kKeptBytesMax, size_bytes / kKeptPart);
 }

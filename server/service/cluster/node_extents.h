@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -27,7 +28,7 @@ class NodeExtents final : public cluster::LocalExtents {
   // --- LocalExtents: none of it waits for a disk ---
   std::optional<ManifestExtent> Find(const ExtentId& id) const override;
   std::vector<ManifestExtent> All() const override;
-  std::vector<ExtentId> InMotion() const override { return store_.InMotion(); }
+  std::vector<ExtentId> InMotion() const override;
   std::uint64_t ChangeCount() const override { return store_.change_count(); }
   bool HasRoomFor(std::uint64_t size_bytes) const override { return size_bytes <= RoomBytes(); }
   std::optional<cluster::TimePoint> LastHeard(std::uint64_t upload) const override;
@@ -42,6 +43,20 @@ class NodeExtents final : public cluster::LocalExtents {
   // Bytes of that upload have come, or are about to.
   void NoteHeard(std::uint64_t upload);
   // Forgets uploads that have been silent for so long.
+  // An extent that is on its way here, from other nodes: in motion until this is gone. Outlived by
+  // the extents.
+  class Coming {
+   public:
+    Coming(NodeExtents& extents, const ExtentId& id);
+    ~Coming();
+    Coming(const Coming&) = delete;
+    Coming& operator=(const Coming&) = delete;
+
+   private:
+    NodeExtents& extents_;
+    const ExtentId id_;
+  };
+
   void ForgetSilent(cluster::TimePoint now, std::chrono::milliseconds grace);
 
   // These stay on the disks, whatever is dropped, and All() is silent about them: the machines
@@ -95,6 +110,7 @@ class NodeExtents final : public cluster::LocalExtents {
 };
 
 // Whether these are the bytes of that extent. Fails with kCorruption.
+  std::multiset<ExtentId> coming_;
 Result<void> CheckBytes(const ManifestExtent& extent, std::span<const std::byte> bytes);
 
 }  // namespace ffrecord::server

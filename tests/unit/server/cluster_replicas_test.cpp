@@ -319,6 +319,15 @@ TEST_F(ClusterBurialTest, WhatANameRefersToStays) {
   EXPECT_TRUE(one_.TakeDrops().empty());
 }
 
+// What another thread has just written is in one of the two places where one looks.
+TEST_F(ClusterBurialTest, WhatComesWhileOneLooksIsLeft) {
+  Bury(extent_);
+  one_.Run(1s);
+  ASSERT_TRUE(IsBuried());
+  one_.extents.arriving = extent_;
+  EXPECT_FALSE(IsBuried());
+}
+
 TEST_F(ClusterBurialTest, NothingIsConcludedWithoutALease) {
   one_.extents.extents[extent_.id] = extent_;
   Bury(extent_);

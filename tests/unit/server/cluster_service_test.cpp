@@ -19,6 +19,8 @@
 
 #include "cluster_clients.h"
 #include "daemon_cluster.h"
+#include "libffrecord/base/hex.h"
+#include "libffrecord/net/protocol/cluster_messages.h"
 #include "libffrecord/net/protocol/metadata_messages.h"
 #include "tokens.h"
 
@@ -175,6 +177,53 @@ TEST_F(ClusterServiceTest, ANodePullsNoFasterThanItMay) {
   EXPECT_TRUE(WaitForReplicas(manifest.value()));
   // The last extent is asked for once the seven before it have had their time.
   EXPECT_GE(pull_clock_.now() - started, 1750ms - PullPace::kUnusedMax);
+}
+
+// Else it would come once nobody counts it as left any more, and stay.
+TEST_F(ClusterServiceTest, WhatIsBeingPulledIsNotGone) {
+  struct Gate {
+    ~Gate() { is_open = true; }
+    std::atomic<bool> is_open{false}, is_reached{false};
+  };
+  const auto gate = std::make_shared<Gate>();
+  pull_clock_.now = [gate] {
+    gate->is_reached = true;
+    gate->is_open.wait(false);
+    return PullPace::Time::clock::now();
+  };
+  pull_bytes_per_s_ = 1 << 30;
+  StartNodes(2);  // Both hold everything.
+  const auto manifest = Client().Upload(SomeExtents(1, 10'000));
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  const auto revision = Client().Publish(AddressOf(nodes_[0]), "train/a", manifest.value());
+  ASSERT_TRUE(revision);
+  Node& wiped = nodes_[1];
+  wiped.daemon->Kill();
+  for (const auto& path : ExtentsOf(wiped)) std::filesystem::remove(path);
+  wiped.daemon->Start();
+  const bool is_pulling = Eventually([&] { return gate->is_reached.load(); });
+  const bool is_removed = bool(Client().Remove(AddressOf(nodes_[0]), "train/a"));
+  const bool is_known = Eventually(
+      [&] { return Page(wiped, "/cluster").find("\"tombstones\": 1") != std::string::npos; });
+
+  const net::AskBuried question{{"deletes/name-" + Hex(revision.value()) + "-0"}};
+  const auto reply = Client()
+                         .Connect(AddressOf(wiped))
+                         .value()
+                         ->Call(net::FrameType::kAskBuried, question.Encode(), {},
+                                test::Within(20s), "a tombstone");
+
+  gate->is_open = true;
+  gate->is_open.notify_all();
+  EXPECT_TRUE(is_pulling && is_removed && is_known);
+  ASSERT_TRUE(reply) << reply.error().message;
+  EXPECT_EQ(net::FlagsReply::Decode(reply.value().body).value().flags, std::vector<bool>{false});
+  EXPECT_TRUE(Eventually([&] {
+    return std::ranges::all_of(nodes_, [](const Node& node) {
+      return ExtentsOf(node).empty() &&
+             Page(node, "/cluster").find("\"tombstones\": 0") != std::string::npos;
+    });
+  }));
 }
 
 TEST_F(ClusterServiceTest, OthersTakeOverWhatALostNodeHeld) {

@@ -9,10 +9,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <memory>
 
 #include "bytes.h"
 #include "libffrecord/base/checksum.h"
@@ -211,6 +213,18 @@ TEST_F(NodeExtentsTest, UploadsAreForgottenAfterTheirGraceAndNotBefore) {
   extents_->ForgetSilent(before + 10s, 10s);
   ASSERT_TRUE(extents_->LastHeard(5));
   EXPECT_LE(before, *extents_->LastHeard(5));
+TEST_F(NodeExtentsTest, WhatComesFromOtherNodesIsInMotionUntilItIsHere) {
+  const ExtentId id = MakeExtentId(3, 0, 1);
+  auto first = std::make_unique<NodeExtents::Coming>(*extents_, id);
+  {
+    const NodeExtents::Coming second(*extents_, id);
+    EXPECT_NE(std::ranges::count(extents_->InMotion(), id), 0);
+  }
+  EXPECT_EQ(std::ranges::count(extents_->InMotion(), id), 1);
+  first.reset();
+  EXPECT_TRUE(extents_->InMotion().empty());
+}
+
   extents_->ForgetSilent(after + 10001ms, 10s);
   EXPECT_FALSE(extents_->LastHeard(5));
   EXPECT_FALSE(extents_->LastHeard(6));
