@@ -114,9 +114,10 @@ struct StripePart {
   std::size_t member = 0;
 };
 // Copies an extent to this node's disk from the first of `nodes` that has it: verified, sealed.
-// Without nodes it is computed from other members of `part`, wherever they are. Fails with
-// kNotFound if the nodes that answer have too few of them, with kCorruption if these do not give
-// it.
+// Without nodes it is computed from other members of `part`, wherever they are; without `part` it
+// is the list of files of a name that this node knows, and is written out anew. Fails with
+// kNotFound if the nodes that answer have too few of the members, or the name is gone, and with
+// kCorruption if what comes of it is not the extent.
 struct PullExtent {
   ManifestExtent extent;
   std::vector<std::string> nodes;

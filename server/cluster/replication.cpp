@@ -82,8 +82,10 @@ void Replication::Look(TimePoint now, const View& view, Outbox& out) {
   surplus_.clear();
   has_pulled_ = false;
   if (!view.mirror.was_listed()) return;
-  std::erase_if(unheld_,
-                [&](const ExtentId& id) { return !view.names.Find(id) || view.extents.Find(id); });
+  std::erase_if(unheld_, [&](const ExtentId& id) {
+    const NameTable::Wanted* const wanted = view.names.Find(id);
+    return !wanted || !view.IsOwner(*wanted) || view.extents.Find(id);
+  });
   is_turn_of_missing_ = !is_turn_of_missing_;
   if (is_turn_of_missing_)
     (void)(AskForMissing(now, view, out) || AskForSurplus(now, view, out));
@@ -166,9 +168,22 @@ void Replication::AskForMembers(TimePoint now, const View& view, Outbox& out) {
   Ask(now, questions, 0, /*is_of_members=*/true, out);
 }
 
+void Replication::FindKnownLists(const View& view) {
+  const auto has_none = [](const auto& entry) { return entry.second.holders.empty(); };
+  if (std::ranges::none_of(missing_, has_none)) return;
+  for (const auto& [text, name] : view.names.names()) {
+    if (!name.manifest || name.record.body.size() != 1) continue;
+    const auto missing = missing_.find(name.record.body.front().id);
+    if (missing != missing_.end() && has_none(*missing)) missing->second.is_known_list = true;
+  }
+}
+
 void Replication::GoOn(TimePoint now, const View& view, Outbox& out) {
   if (missing_.empty()) return Drop(now, view, out);
-  if (!std::exchange(were_members_asked_, true)) AskForMembers(now, view, out);
+  if (!std::exchange(were_members_asked_, true)) {
+    FindKnownLists(view);
+    AskForMembers(now, view, out);
+  }
   if (!questions_.empty()) return;
   for (const auto& [id, missing] : missing_) order_.emplace(Rank(view, missing), id);
   Pull(now, view, out);
@@ -233,7 +248,7 @@ bool Replication::Take(TimePoint now, const View& view, const Answer& answer, Ou
   }
   if (const auto pull = pulls_.find(answer.id); pull != pulls_.end()) {
     const auto& result = std::get<Result<void>>(answer.reply);
-    // Too many members of its stripe are lost, or they do not give it.
+    // Too many members of its stripe are lost, or it does not come of what is known.
     if (!result && pull->second.is_rebuilt &&
         (result.error().code == ErrorCode::kNotFound ||
          result.error().code == ErrorCode::kCorruption))
@@ -300,7 +315,8 @@ void Replication::Pull(TimePoint now, const View& view, Outbox& out) {
     Missing missing = std::move(first->second);
     missing_.erase(first);
     auto part = PartOf(view, missing);
-    const bool can_be_had = !missing.holders.empty() || part;
+    const bool is_rebuilt = part || missing.is_known_list;
+    const bool can_be_had = !missing.holders.empty() || is_rebuilt;
     // One that cannot is left for the next look.
     if (!can_be_had) unheld_.insert(missing.extent.id);
     if (!missing.holders.empty()) unheld_.erase(missing.extent.id);
@@ -309,7 +325,7 @@ void Replication::Pull(TimePoint now, const View& view, Outbox& out) {
       ++refusing_count_;
       continue;
     }
-    const Pulled pulled{missing.extent.id, part.has_value()};
+    const Pulled pulled{missing.extent.id, is_rebuilt};
     // The likeliest first, for they are asked in that order.
     const CallId call =
         out.Ask(PullExtent{missing.extent, std::move(missing.holders), std::move(part)},

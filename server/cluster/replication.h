@@ -19,6 +19,9 @@ namespace ffrecord::server::cluster {
 // what is dropped from making room. Of more than one look can take, the next look takes those that
 // follow, so that what cannot be pulled or dropped holds up nothing else.
 //
+// Of names that this node knows, the lists of files are never lost: one that no node has on its
+// disks is written out anew.
+//
 // A replica is dropped only when every owner has promised to keep its own, by the same version of
 // the slot map as this node's, and while this node's lease holds. An owner promises only by the
 // version that it has itself. So two nodes never drop for each other's sake: of two versions, the
@@ -57,6 +60,7 @@ class Replication {
     std::vector<std::string> holders = {};  // Other nodes, as far as they have answered.
     std::vector<ExtentId> others = {};      // If there are none: the other members of its stripe,
     std::size_t needed_count = 0;           // of which it takes so many to compute it.
+    bool is_known_list = false;             // Or: what is in it this node knows.
   };
   struct Question {
     std::string node;
@@ -65,7 +69,7 @@ class Replication {
   };
   struct Pulled {
     ExtentId id{};
-    bool is_rebuilt = false;  // From its stripe.
+    bool is_rebuilt = false;  // From its stripe, or from what this node knows.
   };
   struct Surplus {
     std::set<std::string> owners;    // All of them,
@@ -90,6 +94,8 @@ class Replication {
   // Of the stripes out of which something has to be computed: whether their members are where they
   // are most likely to be.
   void AskForMembers(TimePoint now, const View& view, Outbox& out);
+  // Of what no node has that answers: which are lists of files of names that this node knows.
+  void FindKnownLists(const View& view);
   // Nothing that was asked is left without an answer.
   void GoOn(TimePoint now, const View& view, Outbox& out);
   std::vector<ManifestExtent> FindMissing(const View& view, bool may_conclude, Outbox& out);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "libffrecord/base/checksum.h"
 #include "libffrecord/base/hex.h"
 #include "sim_client.h"
 #include "sim_node.h"
@@ -121,6 +122,7 @@ void Simulation::Pull(Node& node, PullExtent pull, std::size_t next, Done<void> 
     done(std::move(result));
   };
   if (pull.part) return Rebuild(node, pull, end);
+  if (pull.nodes.empty()) return WriteKnown(node, extent, end);
   if (next == pull.nodes.size()) return end(Error{ErrorCode::kUnavailable, "nobody has it"});
   const std::string from = pull.nodes[next];
   const std::uint64_t incarnation = node.incarnation;
@@ -145,6 +147,30 @@ void Simulation::Pull(Node& node, PullExtent pull, std::size_t next, Done<void> 
           });
         });
       });
+}
+
+// The list of files of a name that the node knows.
+void Simulation::WriteKnown(Node& node, const ManifestExtent& extent, const Done<void>& end) {
+  const std::uint64_t incarnation = node.incarnation;
+  At(Between(1, 400), [this, &node, extent, end, incarnation] {
+    if (!node.is_up || node.incarnation != incarnation) return;
+    On(node, [this, &node, extent, end] {
+      const auto& names = node.machine->view().names.names();
+      const auto name = std::ranges::find_if(names, [&](const auto& entry) {
+        return entry.second.manifest && entry.second.record.body.front() == extent;
+      });
+      if (name == names.end()) return end(Error{ErrorCode::kNotFound, "no such name"});
+      const auto old = node.disk.replicas.find(extent.id);
+      if (old != node.disk.replicas.end() && old->second.is_dropping)
+        return end(Error{ErrorCode::kConflict, "it is being dropped"});
+      const Body bytes = EncodeDatasetManifest(*name->second.manifest).value();
+      if (Xxh3(bytes) != extent.xxh3) Fail(node.id + " knows another list of " + name->first);
+      ++counts_.lists;
+      Trace(node.id, " writes out what it knows: ", Hex(extent.id));
+      node.disk.replicas.insert_or_assign(extent.id, SimDisk::Replica{extent, bytes, now_});
+      end({});
+    });
+  });
 }
 
 // Of the members that nodes have when they are asked.

@@ -46,7 +46,8 @@ class Simulation {
   };
   struct Counts {
     std::uint64_t events = 0, published = 0, removed = 0, refused = 0, unresolved = 0;
-    std::uint64_t faults = 0, pulls = 0, rebuilds = 0, drops = 0, map_changes = 0, stalls = 0;
+    std::uint64_t faults = 0, pulls = 0, rebuilds = 0, lists = 0, drops = 0, map_changes = 0,
+                  stalls = 0;
   };
 
   explicit Simulation(const Options& options);
@@ -126,6 +127,7 @@ class Simulation {
              Done<server::cluster::Body> done);
   void Pull(Node& node, server::cluster::PullExtent pull, std::size_t next, Done<void> done);
   void Rebuild(Node& node, const server::cluster::PullExtent& pull, const Done<void>& end);
+  void WriteKnown(Node& node, const ManifestExtent& extent, const Done<void>& end);
   Result<void> Write(Node& node, const ManifestExtent& extent, server::cluster::Body bytes);
   void Drop(Node& node, const ExtentId& id);
 

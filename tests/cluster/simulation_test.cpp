@@ -35,12 +35,14 @@ TEST(SimulationTest, NothingThatWasAcknowledgedIsLostAndEverythingHeals) {
     total.drops += counts.drops;
     total.map_changes += counts.map_changes;
     total.rebuilds += counts.rebuilds;
+    total.lists += counts.lists;
   }
   std::cout << count << " seeds: " << total.events << " events, " << total.published
             << " published, " << total.removed << " removed, " << total.refused << " refused, "
             << total.unresolved << " unresolved, " << total.faults << " faults, " << total.pulls
-            << " pulls, " << total.rebuilds << " computed, " << total.drops << " drops, "
-            << total.map_changes << " slot maps\n";
+            << " pulls, " << total.rebuilds << " computed, " << total.lists
+            << " lists written out, " << total.drops << " drops, " << total.map_changes
+            << " slot maps\n";
   EXPECT_GT(total.published, count);
 }
 

@@ -167,14 +167,18 @@ struct ClusterService::Carrier {
     return service.extents_.Write(call.extent, call.bytes);
   }
 
+  static Result<Body> BytesOf(ClusterService& service, const PullExtent& call, TimePoint deadline) {
+    if (!call.nodes.empty())
+      return service.peers_.Pull(call.extent, Others(service, call.nodes), deadline);
+    if (call.part) return service.Rebuild(*call.part, deadline, /*is_paced=*/true);
+    return Restore(service, call.extent, {ErrorCode::kNotFound, "no node that answers has it"});
+  }
+
   static Result<void> Pull(ClusterService& service, const PullExtent& call, TimePoint deadline) {
     // Before its bytes cross the network.
     FFR_TRY(service.extents_.store().CheckTakes(call.extent.size_bytes));
-    const bool is_rebuilt = call.nodes.empty() && call.part;
-    const auto bytes = FFR_TRY(
-        is_rebuilt ? service.Rebuild(*call.part, deadline, /*is_paced=*/true)
-                   : service.peers_.Pull(call.extent, Others(service, call.nodes), deadline));
-    if (is_rebuilt) ++service.rebuilt_count_;
+    const auto bytes = FFR_TRY(BytesOf(service, call, deadline));
+    if (call.nodes.empty() && call.part) ++service.rebuilt_count_;
     FFR_TRY(service.extents_.Write(call.extent, bytes));
     ++service.pulled_count_;
     service.pulled_bytes_ += bytes.size();

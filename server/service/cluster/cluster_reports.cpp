@@ -122,9 +122,7 @@ std::string DescribeLost(const cluster::View& view, const std::set<ExtentId>& un
     std::size_t count = 0;
     const auto note = [&](const ManifestExtent& extent) { count += unheld.contains(extent.id); };
     std::ranges::for_each(name.record.body, note);
-    if (name.manifest)
-      for (const ManifestFile& file : name.manifest->files)
-        std::ranges::for_each(file.extents, note);
+    if (name.manifest) ForEachHeldExtent(*name.manifest, note);
     if (count > 0)
       json += fmt::format("{}{{\"name\": {}, \"extents\": {}}}", json.ends_with('[') ? "" : ", ",
                           Quoted(text), count);
