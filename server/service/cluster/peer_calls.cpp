@@ -98,9 +98,11 @@ Result<void> BindExtent(net::Channel& peer, const ExtentId& id, net::Deadline de
 }
 
 Result<void> ReadPiece(net::Channel& peer, const net::BatchEntry& piece, net::Deadline deadline,
-                       net::BatchRead::Class traffic_class, const TakePiece& take) {
+                       net::BatchRead::Class traffic_class, const TakePiece& take,
+                       std::uint8_t options = 0) {
   net::BatchRead batch;
   batch.traffic_class = traffic_class;
+  batch.options = options;
   batch.entries = {piece};
   const auto request = FFR_TRY(peer.Send(FrameType::kBatchRead, batch.Encode()));
   return PieceReader(peer, piece.size_bytes).Read(request, deadline, take);
@@ -226,6 +228,13 @@ Result<void> ReadExtent(net::Channel& peer, const ManifestExtent& extent, net::D
                       net::BatchRead::Class::kRepair, take));
   }
   return {};
+}
+
+void DoubtExtent(net::Channel& peer, net::Deadline deadline) {
+  const auto leave = [](std::span<const std::byte>) { return Result<void>(); };
+  // The first byte, which nobody wants: meanwhile the node is busy with it.
+  (void)ReadPiece(peer, {0, 0, 1, 0}, deadline, net::BatchRead::Class::kRepair, leave,
+                  net::BatchRead::kDoubted);
 }
 
 Result<void> ReadExtentPart(net::Channel& peer, const ExtentId& id, std::uint64_t offset_bytes,

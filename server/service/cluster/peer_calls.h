@@ -65,6 +65,11 @@ Result<void> ReadExtent(net::Channel& peer, const ManifestExtent& extent, net::D
                         std::chrono::milliseconds piece_patience, const TakePiece& take,
                         const PauseBefore& pause = {});
 
+// Tells a peer that the extent that was read over this connection last has other bytes than the
+// right ones: it verifies a member of a stripe, and what is damaged it no longer counts as held.
+// Does not wait for that.
+void DoubtExtent(net::Channel& peer, net::Deadline deadline);
+
 // Bytes of an extent that the peer holds, from an offset on. Fails as ReadExtent. The bytes are not
 // verified.
 Result<void> ReadExtentPart(net::Channel& peer, const ExtentId& id, std::uint64_t offset_bytes,

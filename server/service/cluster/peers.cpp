@@ -96,6 +96,10 @@ Result<std::vector<std::byte>> Peers::Fetch(const ManifestExtent& extent,
     NoteRefusal(node, read ? nullptr : &read.error());
     const auto checked = read ? CheckBytes(extent, bytes) : read;
     if (checked) return bytes;
+    // Else it would offer them until its scrubber comes by, and nobody would compute others.
+    if (read)
+      DoubtExtent(*channel.value(),
+                  std::min(deadline, net::Deadline::clock::now() + kPiecePatience));
     last = checked.error();
   }
   return Error{ErrorCode::kUnavailable, last.message};
