@@ -15,8 +15,10 @@ ClusterNode::ClusterNode(const Options& options, const LocalExtents& extents)
     : options_(options),
       node_(options.lease.node),
       lease_(options.lease),
-      continuity_(
-          {.seed = options.lease.record.epoch, .node = options.lease.node, .mark = options.mark}),
+      continuity_({.seed = options.lease.record.epoch,
+                   .node = options.lease.node,
+                   .mark = options.mark,
+                   .ancestors = options.ancestors}),
       mirror_(options.mirror, [this](const auto& keys) { OnChange(keys); }),
       known_(options.known),
       view_{node_,   lease_, mirror_,  names_,      tombstones_,

@@ -34,8 +34,10 @@ class ClusterNode {
     Replication::Options replication = {};
     Burial::Options burial = {};
     Leader::Options leader = {};
-    // What this node has seen of the metadata before it started, and the names by then.
+    // What this node has seen of the metadata before it started, the incarnations before that, and
+    // the names by then.
     HistoryMark mark = {};
+    std::vector<std::uint64_t> ancestors = {};
     KnownNames known = {};
   };
   // `extents` outlives the node.

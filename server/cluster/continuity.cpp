@@ -63,6 +63,7 @@ void Continuity::Update(const std::set<std::string>& changed, const KeyMirror& m
   if (const auto* const cluster = mirror.Find(kClusterKey))
     cluster_revision_ = cluster->mod_revision;
   current_ = {0, mirror.revision(), {}, newest_.newest()};
+  current_ancestors_.clear();
   is_unconfirmed_ = false;
   if (key != nullptr) {
     const auto record = HistoryRecord::Decode(key->value);
@@ -71,10 +72,16 @@ void Continuity::Update(const std::set<std::string>& changed, const KeyMirror& m
     why_ = record ? record.value().why : record.error().message;
     if (record) {
       current_.incarnation = record.value().incarnation;
+      current_ancestors_ = record.value().ancestors;
       current_.term = record.value().NewestTerm(key->mod_revision).value_or(HistoryRecord::Term{});
     }
   }
-  if (is_trusted()) mark_ = current_;
+  if (is_trusted()) Trust();
+}
+
+void Continuity::Trust() {
+  mark_ = current_;
+  ancestors_ = current_ancestors_;
 }
 
 void Continuity::Step(TimePoint now, Outbox& out) {
@@ -182,11 +189,12 @@ void Continuity::Conclude(TimePoint now, std::uint32_t map_version, Outbox& out)
   next_ = now + options_.interval;
   if (asked_current_.revision == 0) return;
   if (look_.current == Relation::kContinues) {
-    if (is_trusted()) mark_ = current_;
+    if (is_trusted()) Trust();
     return;
   }
   must_restart_ = true;
   current_ = {};
+  current_ancestors_.clear();
   newest_.Clear();
 }
 
@@ -217,14 +225,11 @@ void Continuity::BeginIncarnation(TimePoint now, std::uint32_t map_version, Outb
     if (!record->is_confirmed) next.base_revision = std::min(revision, record->base_revision);
     next.map_version_min = std::max(next.map_version_min, record->map_version_min);
     next.ancestors = record->ancestors;
-    if (!Contains(next.ancestors, record->incarnation))
-      next.ancestors.push_back(record->incarnation);
+    next.AddAncestors({&record->incarnation, 1});
   }
-  if (!Contains(next.ancestors, asked_mark_.incarnation))
-    next.ancestors.push_back(asked_mark_.incarnation);
-  if (next.ancestors.size() > HistoryRecord::kAncestorCountMax)
-    next.ancestors.erase(next.ancestors.begin(),
-                         next.ancestors.end() - HistoryRecord::kAncestorCountMax);
+  // Also those between the older state's and the mark's: a node may have slept since one of them.
+  next.AddAncestors(ancestors_);
+  next.AddAncestors({&asked_mark_.incarnation, 1});
   MetaStore::Commit commit;
   commit.compares.push_back({std::string(kHistoryKey), look_.mod_revision});
   if (cluster_revision_ != 0)

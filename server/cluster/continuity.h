@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "server/cluster/key_mirror.h"
 #include "server/cluster/machine.h"
@@ -40,12 +41,14 @@ class Continuity {
   struct Options {
     std::uint64_t seed = 0;  // Random for each start.
     std::string node;
-    HistoryMark mark;  // Of before this start.
+    HistoryMark mark;                           // Of before this start,
+    std::vector<std::uint64_t> ancestors = {};  // and those of its incarnation.
     std::chrono::milliseconds interval{3'000};
     std::chrono::milliseconds retry{500};
     std::chrono::milliseconds patience{5'000};
   };
-  explicit Continuity(Options options) : options_(std::move(options)), mark_(options_.mark) {}
+  explicit Continuity(Options options)
+      : options_(std::move(options)), mark_(options_.mark), ancestors_(options_.ancestors) {}
 
   // The store was looked at since the last doubt, and the keys may be listed and watched.
   bool is_checked() const { return is_checked_ && !must_restart_; }
@@ -57,8 +60,9 @@ class Continuity {
   // The store has nothing of the cluster that this node has seen there: it was lost, and an
   // operator has to restore or rebuild it.
   bool finds_nothing() const { return finds_nothing_; }
-  // To keep on disk.
+  // To keep on disk, with the incarnations before its own.
   const HistoryMark& mark() const { return mark_; }
+  const std::vector<std::uint64_t>& ancestors() const { return ancestors_; }
 
   // The store may be another from now on: a watch has ended, or a lease is gone.
   void Doubt();
@@ -94,12 +98,14 @@ class Continuity {
   void TakeCluster(TimePoint now, std::uint32_t map_version,
                    const std::optional<MetaStore::KeyValue>& found, Outbox& out);
   void BeginIncarnation(TimePoint now, std::uint32_t map_version, Outbox& out);
+  void Trust();  // What the mirror shows.
 
   const Options options_;
   // Of the key that founded the cluster, which is never put again; 0: not seen yet.
   std::uint64_t cluster_revision_ = 0;
   HistoryMark mark_;     // Of what this node has trusted last,
   HistoryMark current_;  // and of what the mirror shows; revision 0: nothing yet.
+  std::vector<std::uint64_t> ancestors_, current_ancestors_;  // Of their incarnations.
   // As they were when the store was asked: what it answers is as new at least.
   HistoryMark asked_mark_, asked_current_;
   bool is_checked_ = false;

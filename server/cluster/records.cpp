@@ -294,6 +294,13 @@ void HistoryRecord::Confirm(std::uint64_t mod_revision) {
   is_confirmed = true;
 }
 
+void HistoryRecord::AddAncestors(std::span<const std::uint64_t> incarnations) {
+  for (const std::uint64_t one : incarnations)
+    if (std::ranges::find(ancestors, one) == ancestors.end()) ancestors.push_back(one);
+  if (ancestors.size() > kAncestorCountMax)
+    ancestors.erase(ancestors.begin(), ancestors.end() - kAncestorCountMax);
+}
+
 std::vector<std::byte> HistoryRecord::Encode() const {
   ByteWriter writer = Begin();
   writer.Put(incarnation);

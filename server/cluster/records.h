@@ -186,6 +186,8 @@ struct HistoryRecord {
   // Both are about to be put in place of the record that was put at `mod_revision`.
   void AddTerm(std::uint64_t token, std::uint64_t mod_revision);
   void Confirm(std::uint64_t mod_revision);
+  // Those that are not among the ancestors come behind them; the oldest are forgotten.
+  void AddAncestors(std::span<const std::uint64_t> incarnations);
 
   bool operator==(const HistoryRecord&) const = default;
   std::vector<std::byte> Encode() const;

@@ -15,6 +15,7 @@ constexpr const char* kAnchorKey = "cluster/anchor";
 constexpr const char* kSlotsKey = "cluster/slots";
 constexpr const char* kNodesKey = "cluster/nodes";
 constexpr const char* kLevelKey = "cluster/level";
+constexpr const char* kAncestorsKey = "cluster/ancestors";
 constexpr std::string_view kNameKeys = "cluster/names/";
 constexpr std::uint32_t kPageSize = 64;
 constexpr std::size_t kCommitBytes = std::size_t{16} << 20;
@@ -59,6 +60,19 @@ ClusterState::Nodes DecodeNodes(std::span<const std::byte> bytes) {
   return std::move(reply).value().nodes;
 }
 
+std::vector<std::byte> EncodeNumbers(std::span<const std::uint64_t> numbers) {
+  ByteWriter writer;
+  for (const std::uint64_t number : numbers) writer.Put(number);
+  return std::move(writer).Take();
+}
+
+std::vector<std::uint64_t> DecodeNumbers(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  std::vector<std::uint64_t> numbers(bytes.size() / sizeof(std::uint64_t));
+  for (std::uint64_t& number : numbers) number = reader.Take<std::uint64_t>();
+  return numbers;
+}
+
 }  // namespace
 
 Result<std::optional<net::ClusterId>> ClusterCache::ReadId() {
@@ -99,6 +113,8 @@ Result<ClusterState> ClusterCache::Load() {
   }
   if (const auto nodes = FFR_TRY(store_.Get(kNodesKey))) state.nodes = DecodeNodes(nodes->value);
   if (const auto level = FFR_TRY(store_.Get(kLevelKey))) state.level = cluster::LevelIn(&*level);
+  if (const auto numbers = FFR_TRY(store_.Get(kAncestorsKey)))
+    state.ancestors = DecodeNumbers(numbers->value);
   auto names = std::make_shared<ClusterState::NameMap>();
   std::string after;
   for (bool more = true; more;) {
@@ -126,6 +142,10 @@ Result<void> ClusterCache::Save(const ClusterState& state) {
   if (state.level != saved_.level) {
     FFR_TRY(store_.TryCommit({{}, {{kLevelKey, cluster::LevelRecord{state.level}.Encode()}}, {}}));
     saved_.level = state.level;
+  }
+  if (state.ancestors != saved_.ancestors) {
+    FFR_TRY(store_.TryCommit({{}, {{kAncestorsKey, EncodeNumbers(state.ancestors)}}, {}}));
+    saved_.ancestors = state.ancestors;
   }
   if (state.names == saved_.names) return {};
   return SaveNames(state);

@@ -13,8 +13,8 @@ namespace ffrecord::server {
 // What this node knew of its cluster, on its own disk: so a daemon that starts while the
 // coordinator is away serves the names that it knew. Nothing is ever dropped because of it.
 //
-// Lies in the daemon's own metadata: cluster/id, cluster/history, cluster/anchor,
-// cluster/slots, cluster/nodes, cluster/level, and for each name cluster/names/<name>.
+// Lies in the daemon's own metadata: cluster/id, cluster/history, cluster/anchor, cluster/slots,
+// cluster/nodes, cluster/level, cluster/ancestors, and for each name cluster/names/<name>.
 // Thread-bound; blocks on the disk; borrows the store.
 class ClusterCache {
  public:

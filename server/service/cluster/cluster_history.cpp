@@ -151,15 +151,14 @@ HistoryRecord ClusterService::RestoredHistory(const HistoryRecord& older,
       older.map_version_min,
       cluster::MapVersionAfter(std::max(node_.view().map_version(), state()->map_version())));
   record.why = "the metadata was put back by way of node " + options_.node;
-  record.ancestors = older.ancestors;
-  const std::uint64_t own = node_.view().continuity.mark().incarnation;
-  for (const std::uint64_t incarnation : {std::uint64_t{0}, older.incarnation, own})
-    if (std::ranges::find(record.ancestors, incarnation) == record.ancestors.end())
-      record.ancestors.push_back(incarnation);
-  const std::size_t count = record.ancestors.size();
-  if (count > HistoryRecord::kAncestorCountMax)
-    record.ancestors.erase(record.ancestors.begin(),
-                           record.ancestors.end() - HistoryRecord::kAncestorCountMax);
+  // In their order: those of the older state, then those that came after it. A node that has slept
+  // through several of them knows one of the earlier ones.
+  const cluster::Continuity& known = node_.view().continuity;
+  record.ancestors = {0};
+  record.AddAncestors(older.ancestors);
+  record.AddAncestors({&older.incarnation, 1});
+  record.AddAncestors(known.ancestors());
+  record.AddAncestors({&known.mark().incarnation, 1});
   return record;
 }
 

@@ -23,11 +23,11 @@ constexpr auto kUpkeepInterval = 1'000ms;
 constexpr auto kLeaveTime = 500ms;
 
 cluster::ClusterNode::Options NodeOptions(const ClusterService::Options& options,
-                                          const cluster::HistoryMark& mark,
-                                          cluster::KnownNames known) {
+                                          ClusterService::Kept kept) {
   cluster::ClusterNode::Options node;
-  node.mark = mark;
-  node.known = std::move(known);
+  node.mark = kept.mark;
+  node.ancestors = std::move(kept.ancestors);
+  node.known = std::move(kept.names);
   node.lease.node = options.node;
   node.lease.record.epoch = RandomNumber();
   node.lease.record.address = options.advertise;
@@ -65,7 +65,7 @@ Result<std::unique_ptr<ClusterService>> ClusterService::Start(const Options& opt
   ClusterCache cache(home);
   auto known = FFR_TRY(cache.ReadId());
   auto state = FFR_TRY(cache.Load());
-  Kept kept{FFR_TRY(cache.ReadMark()), {}};
+  Kept kept{FFR_TRY(cache.ReadMark()), state.ancestors, {}};
   for (const auto& [text, name] : *state.names) kept.names[text] = {name.record, name.revision};
   std::unique_ptr<ClusterService> service(
       new ClusterService(options, std::move(store), extents, std::move(cache), std::move(kept)));
@@ -91,7 +91,7 @@ ClusterService::ClusterService(const Options& options, std::shared_ptr<MetaStore
     : options_(options),
       store_(std::move(store)),
       extents_(extents),
-      node_(NodeOptions(options, kept.mark, std::move(kept.names)), extents_),
+      node_(NodeOptions(options, std::move(kept)), extents_),
       cache_(std::move(cache)),
       inbox_(std::make_shared<ServiceInbox>()),
       peers_(
@@ -251,6 +251,7 @@ void ClusterService::Refresh(TimePoint now) {
   after->nodes = NodesOf(view, before->nodes);
   after->cluster = enrolment_->cluster().value_or(before->cluster);
   after->level = node_.level();
+  after->ancestors = view.continuity.ancestors();
   ChangeReferences(*before->names, *after->names);
   map_version_ = after->map_version();
   {

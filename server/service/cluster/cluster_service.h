@@ -90,6 +90,12 @@ class ClusterService {
   // belongs to one thread.
   void Stop();
 
+  // What a node has kept of the metadata, for its next start.
+  struct Kept {
+    cluster::HistoryMark mark;
+    std::vector<std::uint64_t> ancestors;
+    cluster::KnownNames names;
+  };
   const Options& options() const noexcept { return options_; }
   ClusterStatePtr state() const;
   const ExtentReferences& references() const noexcept { return references_; }
@@ -215,11 +221,6 @@ class ClusterService {
     Done<void> done;
   };
 
-  // What this node has kept of the metadata.
-  struct Kept {
-    cluster::HistoryMark mark;
-    cluster::KnownNames names;
-  };
   ClusterService(const Options& options, std::shared_ptr<MetaStore> store, ExtentStore& extents,
                  ClusterCache cache, Kept kept);
 

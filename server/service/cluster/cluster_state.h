@@ -30,6 +30,8 @@ struct ClusterState {
   Nodes nodes;  // In order of their ids.
   net::ClusterId cluster{};
   std::uint32_t level = 1;  // Feature level of the cluster.
+  // Incarnations of the metadata before the one that is trusted (HistoryRecord).
+  std::vector<std::uint64_t> ancestors;
   // From before this start: the coordinator has not been heard since.
   bool is_from_cache = false;
 

@@ -81,6 +81,7 @@ TEST_F(ClusterCacheTest, WhatIsSavedIsLoaded) {
   slots.map.version = 12;
   state_.slots = std::make_shared<const cluster::SlotsRecord>(slots);
   state_.level = 3;
+  state_.ancestors = {7, 9};
   state_.nodes = {{"n1", "a:1", "d1", 1, net::MemberState::kIn, true},
                   {"n2", "b:1", "d2", 9, net::MemberState::kDraining, false}};
   Save();
@@ -90,6 +91,7 @@ TEST_F(ClusterCacheTest, WhatIsSavedIsLoaded) {
   ExpectSame(loaded);
   EXPECT_EQ(*loaded.slots, slots);
   EXPECT_EQ(loaded.level, 3U);
+  EXPECT_EQ(loaded.ancestors, state_.ancestors);
   EXPECT_EQ(ClusterCache(*store_).ReadId().value(), id);
   EXPECT_EQ(ClusterCache(*store_).ReadMark().value(), mark);
   ASSERT_EQ(loaded.nodes.size(), 2U);

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+#include <variant>
+#include <vector>
+
 #include "server/cluster/continuity.h"
 
 namespace ffrecord::server::cluster {
@@ -87,6 +91,39 @@ TEST(HistoryMarkTest, ATermKeepsTheRevisionOfItsCommit) {
   for (std::uint64_t i = 0; i < HistoryRecord::kTermCountMax; ++i) record.AddTerm(100 + i, 80 + i);
   EXPECT_EQ(record.terms.size(), HistoryRecord::kTermCountMax);
   EXPECT_EQ(record.terms.front().token, 100U);
+}
+
+TEST(HistoryRecordTest, AncestorsAreInOrderEachOnceAndTheOldestAreForgotten) {
+  HistoryRecord record;
+  record.ancestors = {1, 3};
+  record.AddAncestors(std::vector<std::uint64_t>{1, 3, 4, 5});
+  EXPECT_EQ(record.ancestors, (std::vector<std::uint64_t>{1, 3, 4, 5}));
+  std::vector<std::uint64_t> many(HistoryRecord::kAncestorCountMax);
+  std::iota(many.begin(), many.end(), 10);
+  record.AddAncestors(many);
+  EXPECT_EQ(record.ancestors, many);
+}
+
+// A node that has slept since one of them would take itself for the one that knows most.
+TEST(ContinuityTest, AnIncarnationDescendsFromAllThatItsNodeHasSeen) {
+  const TimePoint now{std::chrono::seconds(100)};
+  Continuity history({.seed = 1, .node = "n1", .mark = {5, 900, {}}, .ancestors = {1, 3, 4}});
+  HistoryRecord older;
+  older.incarnation = 3;
+  older.ancestors = {1};
+  MetaStore::Page page;
+  page.revision = 60;
+  page.entries = {{std::string(kHistoryKey), older.Encode(), 50}};
+  Outbox out;
+  history.Step(now, out);
+  ASSERT_TRUE(history.Take(now, 1, {out.Take().front().id, Result<MetaStore::Page>(page)}, out));
+
+  const auto begun = out.Take();
+  ASSERT_EQ(begun.size(), 1U);
+  const auto* const commit = std::get_if<MetaStore::Commit>(&begun.front().call);
+  ASSERT_NE(commit, nullptr);
+  const auto next = HistoryRecord::Decode(commit->puts.front().value).value();
+  EXPECT_EQ(next.ancestors, (std::vector<std::uint64_t>{1, 3, 4, 5}));
 }
 
 }  // namespace

@@ -261,6 +261,46 @@ TEST_F(ClusterRestoreTest, ALostStoreIsRebuiltFromTheNodes) {
       Eventually([&] { return bool(Client().Publish(AddressOf(2), "train/b", more.value())); }));
 }
 
+// It knows less than all others, of an incarnation that they have left behind them long ago.
+TEST_F(ClusterRestoreTest, ANodeThatHasSleptThroughTwoLossesPutsNothingBack) {
+  const auto older = Client().Upload(SomeExtents(2, 50'000));
+  ASSERT_TRUE(older) << older.error().message;
+  ASSERT_TRUE(Client().Publish(AddressOf(0), "train/a", older.value()));
+  Node sleeper = std::move(nodes_.back());
+  nodes_.pop_back();
+  sleeper.daemon->Kill();
+  const auto is_up = [](const auto& node) { return node.is_up; };
+  ASSERT_TRUE(Eventually([&] {
+    const auto map = Client().GetMap(AddressOf(0));
+    return map && std::ranges::count_if(map.value().reply.nodes, is_up) == 2;
+  }));
+  ASSERT_TRUE(Client().SetMember(AddressOf(0), "n3", net::MemberState::kOut));  // Not waited for.
+
+  ReplaceStore("first.sqlite");
+  RebuildAndConfirm();
+  const auto extents = SomeExtents(2, 60'000);
+  Result<DatasetManifest> newer = Error{};
+  ASSERT_TRUE(Eventually([&] {
+    newer = Client().Upload(extents);
+    return newer && Client().Publish(AddressOf(0), "train/a", newer.value());
+  }));
+  for (Node& node : nodes_) RestartNode(node);  // What they know is on their disks.
+  ReplaceStore("second.sqlite");
+  RebuildAndConfirm();
+  ASSERT_TRUE(AllFrozen(false));
+
+  sleeper.store->LeadTo(store_);
+  sleeper.daemon->Start();
+  nodes_.push_back(std::move(sleeper));
+  EXPECT_TRUE(Eventually([&] {
+    const auto resolved = Client().Resolve(AddressOf(2), "train/a");
+    return resolved && resolved.value() == newer.value();
+  }));
+  EXPECT_TRUE(AllFrozen(false));
+  EXPECT_FALSE(Work({Action::kRebuild, false, 0}));  // There is nothing to compare.
+  ExpectReadable("train/a", newer.value(), extents);
+}
+
 // At once, before any node has found out that nothing is there.
 TEST_F(ClusterRestoreTest, ARebuildLooksAtTheStoreItself) {
   const auto extents = SomeExtents(2, 50'000);
