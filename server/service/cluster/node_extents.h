@@ -30,7 +30,10 @@ class NodeExtents final : public cluster::LocalExtents {
   std::vector<ManifestExtent> All() const override;
   std::vector<ExtentId> InMotion() const override;
   std::uint64_t ChangeCount() const override { return store_.change_count(); }
-  bool HasRoomFor(std::uint64_t size_bytes) const override { return size_bytes <= RoomBytes(); }
+  // On one disk, and with the bytes that are kept free of them all.
+  bool HasRoomFor(std::uint64_t size_bytes) const override {
+    return size_bytes <= RoomBytes() && store_.CheckTakes(size_bytes);
+  }
   std::optional<cluster::TimePoint> LastHeard(std::uint64_t upload) const override;
 
   // Bytes kept free on disks of that total size, for manifests and for pulls that were begun at
@@ -40,9 +43,6 @@ class NodeExtents final : public cluster::LocalExtents {
   // For replicas that this node is to hold and has not. 0 if no disk can be written.
   std::uint64_t RoomBytes() const;
 
-  // Bytes of that upload have come, or are about to.
-  void NoteHeard(std::uint64_t upload);
-  // Forgets uploads that have been silent for so long.
   // An extent that is on its way here, from other nodes: in motion until this is gone. Outlived by
   // the extents.
   class Coming {
@@ -57,6 +57,9 @@ class NodeExtents final : public cluster::LocalExtents {
     const ExtentId id_;
   };
 
+  // Bytes of that upload have come, or are about to.
+  void NoteHeard(std::uint64_t upload);
+  // Forgets uploads that have been silent for so long.
   void ForgetSilent(cluster::TimePoint now, std::chrono::milliseconds grace);
 
   // These stay on the disks, whatever is dropped, and All() is silent about them: the machines
@@ -107,10 +110,10 @@ class NodeExtents final : public cluster::LocalExtents {
   mutable std::mutex mutex_;
   std::map<std::uint64_t, cluster::TimePoint> heard_;
   std::vector<Dropped> dropped_;
+  std::multiset<ExtentId> coming_;
 };
 
 // Whether these are the bytes of that extent. Fails with kCorruption.
-  std::multiset<ExtentId> coming_;
 Result<void> CheckBytes(const ManifestExtent& extent, std::span<const std::byte> bytes);
 
 }  // namespace ffrecord::server

@@ -144,6 +144,25 @@ TEST_F(NodeExtentsTest, ASmallDiskTakesReplicasUntilItIsNearlyFull) {
   EXPECT_EQ(::umount2(small.c_str(), MNT_DETACH), 0);
 }
 
+// Else it would be pulled again and again, and nobody would be told that there is no room.
+TEST_F(NodeExtentsTest, WhatFitsOnNoDiskHasNoRoomThoughAllTogetherHaveIt) {
+  constexpr std::uint64_t kMiB = std::uint64_t{1} << 20, kLeft = 300 * kMiB;
+  ExtentStore::Disks disks;
+  for (const char* const name : {"one", "two"})
+    disks.present.push_back(Disk::Open(folder_ / name).value());
+  for (const auto& disk : disks.present) {
+    ASSERT_GT(disk->space().free_bytes, kLeft);
+    disk->set_kept_bytes(disk->space().free_bytes - kLeft);
+  }
+  const auto store = ExtentStore::Open(std::move(disks));
+  ASSERT_TRUE(store) << store.error().message;
+  const NodeExtents extents(*store.value());
+
+  ASSERT_GT(extents.RoomBytes(), kLeft + 20 * kMiB);
+  EXPECT_FALSE(extents.HasRoomFor(kLeft + 20 * kMiB));
+  EXPECT_TRUE(extents.HasRoomFor(kLeft - 20 * kMiB));
+}
+
 // The scan refuses such a file and leaves it where it is.
 TEST_F(NodeExtentsTest, AFileThatIsNoExtentIsReplaced) {
   const auto damage = std::to_array<std::function<void()>>({
@@ -194,6 +213,18 @@ TEST_F(NodeExtentsTest, WhatIsDroppedIsNotThereAndGoesOnceNobodyReadsIt) {
   ExpectWhole();
 }
 
+TEST_F(NodeExtentsTest, WhatComesFromOtherNodesIsInMotionUntilItIsHere) {
+  const ExtentId id = MakeExtentId(3, 0, 1);
+  auto first = std::make_unique<NodeExtents::Coming>(*extents_, id);
+  {
+    const NodeExtents::Coming second(*extents_, id);
+    EXPECT_NE(std::ranges::count(extents_->InMotion(), id), 0);
+  }
+  EXPECT_EQ(std::ranges::count(extents_->InMotion(), id), 1);
+  first.reset();
+  EXPECT_TRUE(extents_->InMotion().empty());
+}
+
 TEST_F(NodeExtentsTest, WhatIsKeptIsNeitherShownNorDropped) {
   ASSERT_TRUE(Write());
   extents_->Keep({extent_.id});
@@ -213,18 +244,6 @@ TEST_F(NodeExtentsTest, UploadsAreForgottenAfterTheirGraceAndNotBefore) {
   extents_->ForgetSilent(before + 10s, 10s);
   ASSERT_TRUE(extents_->LastHeard(5));
   EXPECT_LE(before, *extents_->LastHeard(5));
-TEST_F(NodeExtentsTest, WhatComesFromOtherNodesIsInMotionUntilItIsHere) {
-  const ExtentId id = MakeExtentId(3, 0, 1);
-  auto first = std::make_unique<NodeExtents::Coming>(*extents_, id);
-  {
-    const NodeExtents::Coming second(*extents_, id);
-    EXPECT_NE(std::ranges::count(extents_->InMotion(), id), 0);
-  }
-  EXPECT_EQ(std::ranges::count(extents_->InMotion(), id), 1);
-  first.reset();
-  EXPECT_TRUE(extents_->InMotion().empty());
-}
-
   extents_->ForgetSilent(after + 10001ms, 10s);
   EXPECT_FALSE(extents_->LastHeard(5));
   EXPECT_FALSE(extents_->LastHeard(6));
