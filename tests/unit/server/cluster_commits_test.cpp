@@ -246,6 +246,36 @@ TEST_F(ClusterPublicationTest, ANameIsNotRemovedWithoutItsManifestBeforeThatWasS
   EXPECT_NE(one_.RevisionOf("datasets/set"), 0U);
 }
 
+// The node that has it may be away for a moment.
+TEST_F(ClusterPublicationTest, ANameWhoseOwnManifestIsMissingIsNotRemovedAtOnce) {
+  one_.lost_bodies = {31};
+  one_.Publish("set", {extent_}, 2, 31);
+  one_.Run(10s);
+  Begin(Publication::Mode::kRemove, {});
+  one_.Run(5s);
+  EXPECT_FALSE(Outcome());
+  EXPECT_NE(one_.RevisionOf("datasets/set"), 0U);
+}
+
+// One tombstone holds no more than so many runs.
+TEST_F(ClusterPublicationTest, ARemovalOfManyRunsHasSeveralTombstones) {
+  std::vector<ManifestExtent> extents;
+  for (std::uint32_t i = 0; i < 11'000; ++i)
+    extents.push_back({MakeExtentId(kUpload, 0, 2 * i), 100, i});
+  one_.Publish("set", extents, 2, 31);
+  one_.Put("generation", {});
+  Begin(Publication::Mode::kRemove, {});
+
+  std::map<std::string, TombstoneRecord> tombstones;
+  for (const MetaStore::Put& put : one_.commits.back().puts)
+    if (put.key.starts_with(kTombstoneKeys))
+      tombstones.emplace(put.key, TombstoneRecord::Decode(put.value).value());
+  ASSERT_EQ(tombstones.size(), 2U);
+  for (const ManifestExtent& extent : extents)
+    EXPECT_TRUE(std::ranges::any_of(
+        tombstones, [&](const auto& entry) { return entry.second.Names(extent.id); }));
+}
+
 TEST_F(ClusterPublicationTest, ALostManifestIsNamedWhereItKeepsOthersFromBeingPublished) {
   one_.lost_bodies = {31};
   one_.Publish("other", {extent_}, 2, 31);

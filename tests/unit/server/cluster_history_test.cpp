@@ -569,6 +569,16 @@ TEST_F(LeadingHistoryTest, UploadsOfAnOlderStateAreNotGivenUpAndItsSlotMapIsANew
   EXPECT_NE(one_.RevisionOf(UploadKey(kUpload)), 0U);
   EXPECT_EQ(one_.RevisionOf(UploadTombstoneKey(kUpload)), 0U);
   EXPECT_GT(one_.node->view().slots.map.version, version);
+
+  // Once it is confirmed they have their whole time.
+  Confirm();
+  for (int i = 0; i < 4; ++i) {
+    one_.Run(10s);
+    one_.Answer<AskHeard>([](const AskHeard& question) {
+      return Result<Flags>(Flags(question.uploads.size(), false));
+    });
+  }
+  EXPECT_NE(one_.RevisionOf(UploadKey(kUpload)), 0U);
 }
 
 }  // namespace

@@ -43,6 +43,20 @@ TEST_F(ClusterLossesTest, WhatIsOthersToHoldByNowIsNotLostHere) {
   EXPECT_TRUE(Unheld().empty());
 }
 
+// Its holder is back, and this node has no room for it.
+TEST_F(ClusterLossesTest, WhatAnotherNodeHasIsNotLostThoughItDoesNotCome) {
+  const auto owned = one_.ExtentOf(true, 21);
+  one_.Publish("set", {owned}, 2, 31);
+  AnswerThatNobodyHasIt();
+  ASSERT_TRUE(Unheld().contains(owned.id));
+
+  one_.extents.has_room = false;
+  one_.Run(2s);
+  one_.AnswerHoldings(Holding::kHeld);
+
+  EXPECT_TRUE(Unheld().empty());
+}
+
 // Every node knows it.
 TEST_F(ClusterLossesTest, TheListOfFilesOfAKnownNameIsWrittenOutAnew) {
   const auto owned = one_.ExtentOf(true, 21);

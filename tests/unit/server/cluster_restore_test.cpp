@@ -97,7 +97,11 @@ class ClusterRestoreTest : public test::DaemonCluster {
   }
   void ExpectReadable(const std::string& name, const DatasetManifest& manifest,
                       const std::vector<std::string>& extents) const {
-    const auto resolved = Client().Resolve(AddressOf(1), name);
+    Result<DatasetManifest> resolved = Error{};
+    (void)Eventually([&] {
+      resolved = Client().Resolve(AddressOf(1), name);  // Its list of files may be on its way.
+      return bool(resolved);
+    });
     ASSERT_TRUE(resolved) << name << ": " << resolved.error().message;
     EXPECT_EQ(resolved.value(), manifest);
     for (std::size_t i = 0; i < extents.size(); ++i)
@@ -284,8 +288,8 @@ TEST_F(ClusterRestoreTest, ANodeThatHasSleptThroughTwoLossesPutsNothingBack) {
     newer = Client().Upload(extents);
     return newer && Client().Publish(AddressOf(0), "train/a", newer.value());
   }));
-  for (Node& node : nodes_) RestartNode(node);  // What they know is on their disks.
   ReplaceStore("second.sqlite");
+  for (Node& node : nodes_) RestartNode(node);  // What they know is on their disks.
   RebuildAndConfirm();
   ASSERT_TRUE(AllFrozen(false));
 

@@ -336,6 +336,26 @@ TEST_F(ClusterStripeOrderTest, AMemberThatIsOnlyToMoveComesAfterThoseThatAreLost
   EXPECT_EQ(order.back(), stripes_[0].members[0].id);
 }
 
+// Also if one node alone has it, as is the rule.
+TEST_F(ClusterStripeOrderTest, AMemberWithOneHolderIsNotTakenForTheLastReplica) {
+  const ExtentId moving = stripes_[0].members[0].id;
+  const auto held = Held({3, 3, 3, 3, 3, 3});
+  for (int round = 0; round < 4 && one_.Asked<PullExtent>().empty(); ++round) {
+    one_.Run(1s);
+    one_.Answer<AskHoldings>([&](const AskHoldings& question) {
+      Holdings holdings;
+      for (const ManifestExtent& extent : question.extents) {
+        const bool has = held.contains(extent.id) || (extent.id == moving && question.node == "n2");
+        holdings.push_back(has ? Holding::kHeld : Holding::kAbsent);
+      }
+      return Result<Holdings>(holdings);
+    });
+  }
+  const auto pulls = one_.Asked<PullExtent>();
+  ASSERT_EQ(pulls.size(), 4U);
+  for (const PullExtent& pull : pulls) EXPECT_NE(pull.extent.id, moving);
+}
+
 TEST_F(ClusterStripeOrderTest, MembersThatThisNodeHasCount) {
   Hold(stripes_[3].members[3]);
   const auto order = Order(Held({3, 3, 3, 1, 3, 3}));
@@ -408,6 +428,25 @@ TEST_F(ClusterStripesTest, APlanSaysOutOfHowManyMembersWhatIsLostIsComputed) {
   }
   EXPECT_EQ(computed, stripe.members[1].size_bytes);
   EXPECT_EQ(silent, 0U);
+}
+
+// While a change is under way, data lies where the map before it says.
+TEST_F(ClusterStripesTest, APlanHasWhatIsStillToMove) {
+  Publish("set", 21, 1);
+  auto nodes = one_.slots.map.nodes;
+  for (PlacedNode& node : nodes)
+    if (node.id == "n1") node.weight = 0;
+  SlotsRecord changed;
+  changed.map = Place(one_.slots.map, nodes, {.row_size = 3}).value();
+  changed.previous = one_.slots.map;
+  one_.Put(std::string(kSlotsKey), changed.Encode());
+  one_.Run(1ms);
+
+  const auto plan = PlanMoves(one_.node->view(), {.are_down_lost = false, .without = {"n1"}});
+
+  ASSERT_TRUE(plan) << plan.error().message;
+  const auto& moves = plan.value().moves;
+  EXPECT_TRUE(std::ranges::any_of(moves, [](const auto& move) { return move.from == "n1"; }));
 }
 
 TEST_F(ClusterStripesTest, APlanDoesNotComputeOutOfTooFewMembers) {
