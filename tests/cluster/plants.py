@@ -395,8 +395,8 @@ PLANTS = [
         "publication_stripes.cpp",
         (
             "the first node that has a member is the only one",
-            "      AddQuestions(view, sought_.at(id), SIZE_MAX, questions);",
-            "      AddQuestions(view, sought_.at(id), 0, questions);",
+            "AddQuestions(view, sought_.at(id), SIZE_MAX, questions);",
+            "AddQuestions(view, sought_.at(id), 0, questions);",
         ),
     ),
     *_in(
