@@ -129,5 +129,22 @@ TEST_F(ErasureLossesTest, ANodeWhoseMembersHaveRottenCanBeDrained) {
   EXPECT_TRUE(Eventually([&] { return AreInPlace(names); }));
 }
 
+// What it has would have nowhere to go, whatever the cluster's own number of replicas is.
+TEST_F(ErasureLossesTest, ANodeThatAStripeOrThreeReplicasNeedIsNotDrained) {
+  StartNodes(3);
+  for (const char* const durability : {"ec:2+1", "r3"}) {
+    Publish("needs", durability);
+    const auto drained =
+        Client().SetMember(AddressOf(nodes_[0]), "n3", net::MemberState::kDraining);
+    ASSERT_FALSE(drained) << durability;
+    EXPECT_EQ(drained.error().code, ErrorCode::kConflict);
+    EXPECT_NE(drained.error().message.find("with 3 replicas or members"), std::string::npos)
+        << drained.error().message;
+    ASSERT_TRUE(RemovePublished(Address("needs"), Options()));
+    ASSERT_TRUE(Eventually([&] { return !Client().Resolve(AddressOf(nodes_[0]), "needs"); }));
+  }
+  EXPECT_TRUE(Client().SetMember(AddressOf(nodes_[0]), "n3", net::MemberState::kDraining));
+}
+
 }  // namespace
 }  // namespace ffrecord::client
