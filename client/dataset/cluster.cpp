@@ -25,24 +25,11 @@ constexpr auto kOthersTime = 500ms;
 constexpr auto kNewerPause = 100ms;
 constexpr auto kFailurePause = 1'000ms;
 
-// A daemon by itself may have got the address of a node. It would take a name that the cluster then
-// does not have.
-Result<void> CheckIsNode(const net::Connection& connection) {
-  if ((connection.hello().capabilities & net::kCapabilityCluster) != 0) return {};
-  return Error{ErrorCode::kUnavailable, connection.peer() +
-                                            " is a daemon of no cluster, at the address of a node; "
-                                            "stop it, or start it with the settings of the node"};
-}
-
 // One try at one daemon, which ends as soon as it fails.
 Result<void> TryAt(net::Session& session, const Cluster::Attempt& attempt, net::Deadline until) {
   net::Session::Tries tries(session, net::Session::Tries::Until::kFirstFailure);
   FFR_TRY(tries.Begin(until));
-  const auto try_it = [&](net::Connection& connection) -> Result<void> {
-    FFR_TRY(CheckIsNode(connection));
-    return attempt(connection, until);
-  };
-  return tries.End(try_it(*tries.connection()));
+  return tries.End(attempt(*tries.connection(), until));
 }
 
 Result<ClusterView> AskView(net::Connection& connection, const ClusterView* before,
@@ -87,7 +74,10 @@ class Asking {
         view = FFR_TRY(AskView(connection, nullptr, location, deadline_));
       return {};
     };
-    FFR_TRY(net::Session::Get(location, options_)->Run(ask, deadline_));
+    const auto session = net::Session::Get(location, options_);
+    FFR_TRY(session->Run(ask, deadline_));
+    // From now on only the nodes are asked, each over a session that makes sure which one it is.
+    if (view) session->CloseIdle([](const net::Connection&) { return true; });
     return view;
   }
 

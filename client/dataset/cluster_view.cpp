@@ -39,6 +39,7 @@ Result<void> AddPlaces(ClusterView& view, const net::Location& seed) {
     if (FindPlace(view.places, node) || view.places.size() == kPlacesMax) continue;
     net::Location location = seed;
     location.address = address.value();
+    location.node = net::NodeIdentity{view.reply.cluster, node.id};
     view.places.push_back({node.id, std::move(location)});
   }
   if (!view.places.empty()) return {};

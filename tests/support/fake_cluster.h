@@ -26,7 +26,12 @@ class FakeCluster {
   static constexpr std::uint32_t kReplicas = 2;
 
   FakeCluster() {
-    for (auto& node : nodes_) node = std::make_unique<Daemon>();
+    reply_.cluster.fill(std::byte{0xC1});
+    for (std::uint16_t i = 0; i < kNodeCount; ++i) {
+      server::Server::Options options;
+      options.identity = IdentityOf(i);
+      nodes_[i] = std::make_unique<Daemon>(std::move(options));
+    }
     const net::Address nobody{"127.0.0.1", 1};
     for (std::uint16_t i = 0; i < kScriptCount; ++i)
       AddNode("a" + std::to_string(i), nobody, net::MemberState::kOut, 0);
@@ -47,6 +52,10 @@ class FakeCluster {
   ~FakeCluster() { scripts_ = {}; }
 
   Daemon& node(std::size_t i) { return *nodes_[i]; }
+  // As which "n0" to "n2" answer.
+  net::NodeIdentity IdentityOf(std::uint16_t i) const {
+    return {reply_.cluster, "n" + std::to_string(i)};
+  }
   const net::Address& seed() const { return scripts_[0]->address(); }
   std::string Uri(const std::string& name) const { return scripts_[0]->Uri(name); }
   // The number of the node that is the i-th owner of the slot.

@@ -8,11 +8,12 @@
 namespace ffrecord::net {
 namespace {
 
-constexpr std::size_t kNodeIdSizeMax = 64;
 constexpr std::size_t kNodeSizeMin = 3 * 2 + 4 + 1 + 1 + 2;
 constexpr std::size_t kExtentSizeBytes = 16 + 8 + 8;
 
-bool IsNodeId(const std::string& id) { return !id.empty() && id.size() <= kNodeIdSizeMax; }
+bool IsNodeId(const std::string& id) {
+  return !id.empty() && id.size() <= NodeIdentity::kNodeSizeMax;
+}
 
 // A count of items of at least `size_min` bytes each, which all have to be in the body.
 bool TakeCount(ByteReader& reader, std::uint32_t count_max, std::size_t size_min,

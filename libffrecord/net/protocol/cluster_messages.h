@@ -10,13 +10,12 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/net/protocol/batch_messages.h"
+#include "libffrecord/net/protocol/messages.h"
 
 namespace ffrecord::net {
 
 // Bodies of the frames that tell clients of a cluster's nodes, and of those in which its daemons
 // ask each other; protocol.md, "Clusters". Encode and Decode as in messages.h.
-
-using ClusterId = std::array<std::byte, 16>;
 
 // Where extents lie. The reply's payload is the slot map (format.md, "Slot map"), or nothing if
 // known_version is its version.

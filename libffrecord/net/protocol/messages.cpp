@@ -53,11 +53,13 @@ Result<Hello> Hello::Decode(std::span<const std::byte> body) {
 
 std::vector<std::byte> HelloReply::Encode() const {
   FFR_ASSERT(local.has_value() == ((capabilities & kCapabilityLocal) != 0));
+  FFR_ASSERT(identity.has_value() == ((capabilities & kCapabilityIdentity) != 0));
   ByteWriter writer;
   PutFields(writer, version, Zeros<3>(), body_size_bytes_max, payload_size_bytes_max,
             batch_entry_count_max, bound_extent_count_max, Zeros<4>(), capabilities, epoch);
   if (local)
     PutFields(writer, local->machine, local->ticket, local->daemon_secret, local->client_secret);
+  if (identity) PutFields(writer, identity->cluster, identity->node);
   return std::move(writer).Take();
 }
 
@@ -71,6 +73,12 @@ Result<HelloReply> HelloReply::Decode(std::span<const std::byte> body) {
     LocalOffer& local = reply.local.emplace();
     fits =
         TakeFields(reader, local.machine, local.ticket, local.daemon_secret, local.client_secret);
+  }
+  if (fits && (reply.capabilities & kCapabilityIdentity) != 0) {
+    NodeIdentity& identity = reply.identity.emplace();
+    fits = TakeFields(reader, identity.cluster, identity.node) && !identity.node.empty() &&
+           identity.node.size() <= NodeIdentity::kNodeSizeMax &&
+           std::ranges::all_of(identity.node, [](char c) { return c > ' ' && c <= '~'; });
   }
   if (!fits || !reader.AtEnd()) return MalformedBody("reply to HELLO");
   return reply;

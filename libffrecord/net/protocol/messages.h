@@ -30,7 +30,20 @@ enum Capability : std::uint64_t {
   kCapabilityPulls = 32,  // Takes slabs to read from, and PUT_PULL.
   // The daemon takes this client on its local socket too, and slabs there: LocalOffer.
   kCapabilityLocal = 64,
-  kCapabilityCluster = 128,  // The daemon is a node of a cluster: CLUSTER_MAP.
+  kCapabilityCluster = 128,   // The daemon is a node of a cluster: CLUSTER_MAP.
+  kCapabilityIdentity = 256,  // It says which one: NodeIdentity.
+};
+
+using ClusterId = std::array<std::byte, 16>;
+
+// Which node of which cluster a daemon is. An address may be another's by now.
+struct NodeIdentity {
+  static constexpr std::size_t kNodeSizeMax = 64;  // At least 1.
+
+  ClusterId cluster = {};  // Zeros: the daemon has not found its cluster yet.
+  std::string node;
+
+  auto operator<=>(const NodeIdentity&) const = default;
 };
 
 // The way to the local socket LocalSocketName(epoch) of a daemon, told to a client that it has
@@ -73,7 +86,8 @@ struct HelloReply {
   std::uint64_t epoch = 0;  // Random at each start: a new one means that tables are gone.
   std::uint32_t batch_entry_count_max = 0;
   std::uint32_t bound_extent_count_max = 0;
-  std::optional<LocalOffer> local = {};  // With kCapabilityLocal, and only then.
+  std::optional<LocalOffer> local = {};       // With kCapabilityLocal, and only then.
+  std::optional<NodeIdentity> identity = {};  // Likewise with kCapabilityIdentity.
 
   bool operator==(const HelloReply&) const = default;
   std::vector<std::byte> Encode() const;

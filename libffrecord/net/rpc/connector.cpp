@@ -21,6 +21,8 @@ using std::chrono_literals::operator""ms;
 
 // How long a daemon that breaks a handshake off is left alone: there was no room for a frame.
 constexpr auto kTurnedAwayFor = 1000ms;
+// And one that is not the node that was meant: it answers, and will go on doing so.
+constexpr auto kStrangerFor = 1000ms;
 // How long a connection over RDMA may take to be made, where there is another way.
 constexpr auto kRailMax = 5000ms;
 constexpr std::size_t kTokenSizeBytesMax = 3072;
@@ -53,16 +55,45 @@ Result<std::unique_ptr<Connection>> Greeted(Result<std::unique_ptr<Channel>> cha
 }  // namespace
 
 Connector::Connector(Address address, Transport transport, std::string token_file,
-                     std::string tls_folder, RdmaOptions rdma)
+                     std::string tls_folder, RdmaOptions rdma, std::optional<NodeIdentity> node)
     : address_(std::move(address)),
       transport_(transport),
       token_file_(std::move(token_file)),
       tls_folder_(std::move(tls_folder)),
       rdma_(std::move(rdma)),
+      node_(std::move(node)),
       peer_(std::string(Location::kScheme) + address_.ToString()) {}
 
 Connector::Made Connector::ConnectRemotely(Deadline deadline, std::span<const std::byte> token,
                                            RetryAfter& busy) const {
+  auto made = FFR_TRY(Greet(deadline, token, busy));
+  auto checked = CheckIdentity(*made);
+  if (checked) return made;
+  busy = kStrangerFor;
+  return std::move(checked).error();
+}
+
+Result<void> Connector::CheckIdentity(const Channel& channel) const {
+  if (!node_) return {};
+  const HelloReply& hello = channel.hello();
+  if (hello.identity == node_) return {};
+  const auto wrong = [&](const std::string& who, const char* remedy) {
+    return Error{ErrorCode::kUnavailable, peer_ + " is " + who + ", at the address of node " +
+                                              node_->node + " of cluster " + Hex(node_->cluster) +
+                                              "; " + remedy};
+  };
+  if (hello.identity && hello.identity->cluster == ClusterId{})
+    return wrong("node " + hello.identity->node + ", which has not found its cluster yet",
+                 "its `status` says why");
+  if (hello.identity)
+    return wrong("node " + hello.identity->node + " of cluster " + Hex(hello.identity->cluster),
+                 "correct `advertise` of one of the two, or stop the one that is not yours");
+  if ((hello.capabilities & kCapabilityCluster) != 0) return {};  // Of an earlier version.
+  return wrong("a daemon of no cluster", "stop it, or start it with the settings of the node");
+}
+
+Connector::Made Connector::Greet(Deadline deadline, std::span<const std::byte> token,
+                                 RetryAfter& busy) const {
   if (tls_folder_.empty()) return Greeted(Channel::Connect(address_, deadline, token, &busy));
   // Read each time, as the token is, and for the same reason.
   const auto tls = FFR_TRY(TlsContext::Load(TlsContext::Side::kClient, TlsFiles::In(tls_folder_)));

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include <ffrecord/result.h>
 #include <ffrecord/session_options.h>
 
+#include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/rpc/connection.h"
 #include "libffrecord/net/rpc/rails.h"
 #include "libffrecord/net/transport/endpoint.h"
@@ -21,7 +23,7 @@ namespace ffrecord::net {
 //
 // Fails as Channel does; with kInvalidArgument if a demanded transport cannot be had, or if the
 // token's or TLS's files are not what they should be. `busy` is set if the daemon is too busy to
-// greet.
+// greet, or is not the node that it should be.
 class Connector {
  public:
   using RetryAfter = Channel::RetryAfter;
@@ -36,8 +38,11 @@ class Connector {
     Link link;
   };
 
+  // `node`: the one that is to answer; with any other daemon it fails with kUnavailable, before
+  // that is asked for anything. A daemon that is too old to say which one it is passes for it.
+  // None: whichever daemon answers.
   Connector(Address address, Transport transport, std::string token_file, std::string tls_folder,
-            RdmaOptions rdma);
+            RdmaOptions rdma, std::optional<NodeIdentity> node);
 
   // For messages: "ffrecord://host:port".
   const std::string& peer() const noexcept { return peer_; }
@@ -51,7 +56,10 @@ class Connector {
 
  private:
   using Made = Result<std::unique_ptr<Connection>>;
+  Made Greet(Deadline deadline, std::span<const std::byte> token, RetryAfter& busy) const;
   Made ConnectRemotely(Deadline deadline, std::span<const std::byte> token, RetryAfter& busy) const;
+  // That the right daemon answers.
+  Result<void> CheckIdentity(const Channel& channel) const;
   Made ConnectLocally(const Connection& tcp, Deadline deadline, RetryAfter& busy) const;
   // Makes `tcp` one over RDMA, or another one in its place.
   Result<Link> GoOverRdma(std::unique_ptr<Connection>& tcp, Rails& rails, Deadline deadline,
@@ -65,6 +73,7 @@ class Connector {
   std::string token_file_;
   std::string tls_folder_;
   RdmaOptions rdma_;
+  std::optional<NodeIdentity> node_;
   std::string peer_;
 };
 

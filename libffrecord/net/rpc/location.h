@@ -9,6 +9,7 @@
 
 #include <ffrecord/session_options.h>
 
+#include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/transport/endpoint.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
 
@@ -30,6 +31,9 @@ struct Location {
   std::string token_file;              // Holds the token for the daemon; empty: none.
   std::string tls_folder;              // As TlsFiles::In wants it; empty: no TLS.
   RdmaOptions rdma;
+  // Which node is to answer there; another daemon is not talked to. None: whichever does. No
+  // address says it.
+  std::optional<NodeIdentity> node = {};
 
   // Fails with kInvalidArgument, naming what a right address looks like.
   static Result<Location> Parse(std::string_view text);

@@ -61,8 +61,10 @@ Session::~Session() = default;
 
 std::shared_ptr<Session> Session::Get(const Address& address, Transport transport,
                                       const std::string& token_file, const std::string& tls_folder,
-                                      const RdmaOptions& rdma) {
-  using Key = std::tuple<std::string, Transport, std::string, std::string, RdmaOptions>;
+                                      const RdmaOptions& rdma,
+                                      const std::optional<NodeIdentity>& node) {
+  using Key = std::tuple<std::string, Transport, std::string, std::string, RdmaOptions,
+                         std::optional<NodeIdentity>>;
   struct Registry {
     std::mutex mutex;
     std::map<Key, std::shared_ptr<Session>> sessions;
@@ -72,10 +74,10 @@ std::shared_ptr<Session> Session::Get(const Address& address, Transport transpor
   Registry& registry = registries->Get();
   const std::lock_guard lock(registry.mutex);
   auto& session =
-      registry.sessions[Key(address.ToString(), transport, token_file, tls_folder, rdma)];
+      registry.sessions[Key(address.ToString(), transport, token_file, tls_folder, rdma, node)];
   if (!session)
-    session =
-        std::make_shared<Session>(Connector(address, transport, token_file, tls_folder, rdma));
+    session = std::make_shared<Session>(
+        Connector(address, transport, token_file, tls_folder, rdma, node));
   return session;
 }
 

@@ -39,11 +39,12 @@ class Session {
                                       Transport transport = Transport::kAuto,
                                       const std::string& token_file = "",
                                       const std::string& tls_folder = "",
-                                      const RdmaOptions& rdma = {});
+                                      const RdmaOptions& rdma = {},
+                                      const std::optional<NodeIdentity>& node = std::nullopt);
   // The transport is the location's, or else that of `options`.
   static std::shared_ptr<Session> Get(const Location& location, const SessionOptions& options) {
     auto session = Get(location.address, location.transport.value_or(options.transport),
-                       location.token_file, location.tls_folder, location.rdma);
+                       location.token_file, location.tls_folder, location.rdma, location.node);
     if (options.assume_running) session->NoteReached();
     return session;
   }

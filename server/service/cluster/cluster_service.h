@@ -119,6 +119,7 @@ class ClusterService {
     std::vector<std::byte> slots;  // Empty: as known.
   };
   Map MapFor(std::uint32_t known_version) const;
+  net::NodeIdentity Identity() const { return {state()->cluster, options_.node}; }
   void SetMember(const net::SetMember& request, Done<void> done);
   // To 0: to the highest that all nodes know. Tells the level that the cluster has. Fails with
   // kConflict if not all nodes are known to know it, kInvalidArgument if it is below the present

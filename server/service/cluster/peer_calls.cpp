@@ -210,7 +210,8 @@ Result<void> CheckIsNode(net::Channel& peer, const std::string& node, const net:
   return Error{ErrorCode::kDenied, peer.peer() + ": node " + node + " of cluster " + Hex(cluster) +
                                        " is expected there, and node " + reply.node +
                                        " of cluster " + Hex(reply.cluster) +
-                                       " answers: correct `advertise` of one of them"};
+                                       " answers: correct `advertise` of one of them, or "
+                                       "stop the one that is not yours"};
 }
 
 Result<void> ReadExtent(net::Channel& peer, const ManifestExtent& extent, net::Deadline deadline,

@@ -69,10 +69,15 @@ class Connection {
   // come one by one keep no connection.
   static constexpr std::uint64_t kProgressBytesMin = 4096;
 
+  // Which node this daemon is at the moment; none: it is of no cluster. Any thread may call it; it
+  // does not wait.
+  using IdentitySource = std::function<std::optional<net::NodeIdentity>()>;
+
   // What a connection uses; all of it outlives the connection.
   struct Context {
     Names& names;
     ClusterService* cluster;  // Null: a daemon by itself.
+    const IdentitySource& identity;
     ExtentStore& extents;
     OriginCache* origins;  // Null without a cluster.
     DiskReader& disk;

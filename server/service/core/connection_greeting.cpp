@@ -44,6 +44,7 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
   if (cipher.ends_with("kernel")) context_.metrics.kernel_tls.Add();
   spdlog::debug("event=greeted transport={} {} cipher=\"{}\"", transport(), Who(), cipher);
   endpoint_->SetLimits(limits);
+  auto identity = context_.identity();
   net::HelloReply reply;
   reply.version = version.value();
   reply.body_size_bytes_max = limits.body_size_bytes_max;
@@ -52,6 +53,7 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
       net::kCapabilityCancel | net::kCapabilityPulls |
       (context_.read_ahead.takes_plans() ? net::kCapabilityPlans : net::kCapabilityNone) |
       (context_.cluster != nullptr ? net::kCapabilityCluster : net::kCapabilityNone) |
+      (identity ? net::kCapabilityIdentity : net::kCapabilityNone) |
       (OffersLocal() ? net::kCapabilityLocal : net::kCapabilityNone) |
       (context_.rdma != nullptr ? net::kCapabilityRdma : net::kCapabilityNone);
   reply.capabilities = hello.capabilities & own;
@@ -60,6 +62,7 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
     reply.local = context_.local_tickets->Issue(token_);
     issued_ticket_ = reply.local->ticket;
   }
+  if ((reply.capabilities & net::kCapabilityIdentity) != 0) reply.identity = std::move(identity);
   reply.batch_entry_count_max = net::kBatchEntryCountMax;
   reply.bound_extent_count_max = net::kBoundExtentCountMax;
   return SendBody(net::ReplyTo(FrameType::kHello), header.request_id, reply.Encode());

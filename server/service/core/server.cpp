@@ -224,12 +224,17 @@ Result<void> Server::Impl::StartWorkers() {
   FFR_TRY(OpenRdma());
   transports =
       std::string(tls ? "tls" : "tcp") + (local_listener ? ",shm" : "") + (rdma ? ",rdma" : "");
+  identity = [this] {
+    if (options.identity || cluster == nullptr) return options.identity;
+    return std::optional(cluster->Identity());
+  };
   const DiskReader::Bounds bounds{OpenFilesMax(count), options.mapped_count_max / count,
                                   options.held_bytes_max, extents->disks().size()};
   for (std::uint32_t i = 0; i < count; ++i) metrics.push_back(std::make_unique<WorkerMetrics>());
   for (std::uint32_t i = 0; i < count; ++i) {
     const Worker::Context context{.names = *names,
                                   .cluster = cluster.get(),
+                                  .identity = identity,
                                   .extents = *extents,
                                   .origins = origins.get(),
                                   .read_ahead = *read_ahead,

@@ -87,6 +87,8 @@ class Server {
     std::uint64_t reserve_bytes = std::uint64_t{32} << 20;
     Scrubber::Options scrub = {};
     std::optional<ServerCluster> cluster = {};  // None: the daemon is by itself.
+    // Which node it says that it is, in place of `cluster`: for one that plays a part.
+    std::optional<net::NodeIdentity> identity = {};
     // Called once, from any thread, when no event loop is left that could serve anybody: the
     // process had best end, and be started again.
     std::function<void()> on_failure = {};

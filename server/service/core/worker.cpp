@@ -57,6 +57,7 @@ Worker::Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueF
       idle_reads_(read_ahead_, disk_),
       connection_context_{context.names,
                           context.cluster,
+                          context.identity,
                           context.extents,
                           context.origins,
                           disk_,

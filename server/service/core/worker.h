@@ -32,6 +32,7 @@ class Worker {
   struct Context {  // Outlive the worker.
     Names& names;
     ClusterService* cluster;  // Null: a daemon by itself.
+    const Connection::IdentitySource& identity;
     ExtentStore& extents;
     OriginCache* origins;  // Null without a cluster.
     ReadAhead& read_ahead;

@@ -233,11 +233,12 @@ TEST_F(ClusterTest, ARemovalWhoseAnswerWasLostHasHappened) {
 }
 
 // Published through one node, it may not be known to the next one yet.
-// Daemons of no cluster are at the addresses of "n0" to "n2": what one of them has is no name of
-// the cluster.
+// What a daemon of no cluster has is no name of the cluster.
 TEST_F(ClusterTest, ADaemonOfNoClusterAtTheAddressOfANodeIsNotAskedForNames) {
+  const test::Daemon daemon;
+  cluster_.Alter([&](auto& reply, auto&) { reply.nodes[4].address = daemon.address().ToString(); });
   const auto deadline = net::Clock::now() + kOptions.timeout;
-  const auto session = net::Session::Get(cluster_.node(2).address(), Transport::kTcp);
+  const auto session = net::Session::Get(daemon.address(), Transport::kTcp);
   ASSERT_TRUE(Catalog(session).Publish("stray", {{{"empty", 0, {}}}}, net::Publish::Mode::kCreate,
                                        0, deadline));
   const auto found = Catalog(Find()).Resolve("stray", deadline);
@@ -412,6 +413,7 @@ TEST_F(ClusterReadsTest, ANodeThatMovesIsFoundAtItsNewAddress) {
   server::Server::Options options;
   options.data = {cluster_.node(0).data()};
   options.core_count = 1;
+  options.identity = cluster_.IdentityOf(0);
   cluster_.node(0).Kill();
   auto moved = server::Server::Start(options);
   ASSERT_TRUE(moved) << moved.error().message;

@@ -103,6 +103,19 @@ TEST(MessagesTest, TheWayToTheLocalSocket) {
   Check(LocalOpenReply{offer.daemon_secret}, secret);
 }
 
+TEST(MessagesTest, WhichNodeADaemonIs) {
+  NodeIdentity identity{{}, "n1"};
+  for (std::size_t i = 0; i < 16; ++i) identity.cluster[i] = static_cast<std::byte>(i);
+  const std::string before =
+      "01000000000020000000800000000100000001000000000004010000000000008877665544332211"
+      "000102030405060708090a0b0c0d0e0f";
+  Check(HelloReply{1, 2U << 20, 8U << 20, 260, 0x1122334455667788, 65536, 65536, {}, identity},
+        before + "02006e31");
+  // It comes into messages for people.
+  for (const char* const node : {"0000", "01000a", "0100", "02006e"})
+    EXPECT_FALSE(HelloReply::Decode(Spelled(before + node))) << node;
+}
+
 TEST(MessagesTest, GoAwayBusyAndError) {
   Check(GoAway{"stop"}, "040073746f70");
   Check(Busy{250}, "fa000000");
