@@ -88,7 +88,9 @@ def main() -> int:
     command, *names = (one for one in sys.argv[3:] if not one.startswith("-"))
     with (running / "calls.log").open("a") as calls:
         calls.write(f"{command} {' '.join(names)}\n")
-    if command == "daemon-reload":
+    if command == "is-system-running":
+        print("running")
+    if command in ("daemon-reload", "is-system-running"):
         return 0
     (unit,) = names
     enabled = running / f"{unit}.enabled"

@@ -135,6 +135,8 @@ def faulty(machines: Machines, fault: str) -> None:
         machines.add_program("ffrecordd", "echo ffrecordd 9.9.9")
     elif fault == "clock":
         machines.add_program("date", "echo 1000000000.5")
+    elif fault == "no systemd":
+        machines.add_program("systemctl", "echo offline; exit 1")
     elif fault == "no user":
         path = machines.hosts_file(NAMES)
         text = path.read_text().splitlines()
@@ -153,6 +155,7 @@ def faulty(machines: Machines, fault: str) -> None:
         ("no daemon", r"h1: ffrecordd: ffrecordd-gone is not in PATH; install"),
         ("version", r"h1: ffrecordd: .* is ffrecordd 9.9.9, and this command is of version"),
         ("clock", r"h3: clock: \d+ s from the clock here; run a time service"),
+        ("no systemd", r"h1: systemd: it does not run, as in a container; `up` needs a host that"),
         ("no user", r"h1: user: there is no user nobody-of-that-name; add it: useradd"),
         ("settings", r"h1: settings: .*replica"),
     ],
@@ -215,6 +218,39 @@ def test_a_daemon_that_does_not_start_is_named_and_the_next_run_goes_on(
     said = up(machines, file)
 
     assert said == ["h2: started ffrecord-t-h2.service", "h2: approved"]
+
+
+def test_settings_that_an_interrupted_run_has_written_come_into_force_with_the_next_one(
+    machines: Machines,
+) -> None:
+    up(machines, machines.hosts_file(NAMES[:2]))
+    file = machines.hosts_file(NAMES[:2], more="repair_mib_s = 64")
+    machines.refuse("restart ffrecord-t-h1.service")
+    with pytest.raises(UnavailableError, match=r"h1: restart ffrecord-t-h1.service: refused;"):
+        up(machines, file)
+    machines.refuse("")
+    machines.calls()
+
+    said = up(machines, file)
+
+    assert said[0] == "h1: restarted ffrecord-t-h1.service", said
+    restarts = [line for line in machines.calls() if line.startswith("restart")]
+    assert restarts == [f"restart ffrecord-t-{one}.service" for one in NAMES[:2]]
+    assert up(machines, file) == []
+    assert not list(machines.folder.rglob("*.restart"))
+
+
+def test_a_stranger_that_waits_under_the_name_of_a_host_is_not_let_in(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, said = bring_up(machines, machines.hosts_file(NAMES[:2]))
+    node = {"id": "h2", "state": "waiting", "is_up": False, "slot_count": 0}
+    told = {"nodes": [node | {"address": "192.0.2.7:9400"}]}
+    monkeypatch.setattr(_ffrecord, "describe_cluster", lambda *_, **__: told)
+    monkeypatch.setattr(_ffrecord, "set_node_state", lambda *_, **__: pytest.fail("it is let in"))
+    with pytest.raises(UnavailableError, match=r"h2: another daemon, at 192.0.2.7:9400, waits"):
+        running.apply([])
+    assert said == []
 
 
 def test_over_ssh_a_host_is_checked_first_and_brought_up(

@@ -11,6 +11,7 @@ from ffrecord._cli.host_checks import Found, examine
 from ffrecord._cli.host_files import Service, etcd_service, node_service
 from ffrecord._cli.hosts_file import HostEntry, HostsFile
 from ffrecord._cli.remote_host import Host, write_file
+from ffrecord._cli.text import shown
 from ffrecord.errors import UnavailableError
 
 _LOOK_S = 0.5
@@ -129,6 +130,10 @@ class BringUp:
             owner = self._cluster.user
             self._run(host, f"make {folder}", f"install -d -m 700 -o {owner} {shlex.quote(folder)}")
             self._say(f"{entry.name}: made {folder}")
+        marker = change.service.marker
+        if change.start == "restart" and change.files:
+            # An interrupted run has perhaps written files that what runs has not read.
+            write_file(host, marker, "Written by `ffrecord cluster up`: this unit must restart.\n")
         for path, text in change.files.items():
             write_file(host, path, text)
             self._say(f"{entry.name}: wrote {path}")
@@ -140,7 +145,7 @@ class BringUp:
                 host,
                 f"{change.start} {change.service.unit}",
                 f"systemctl daemon-reload && systemctl enable --quiet {unit}"
-                f" && systemctl {waits} {change.start} {unit}",
+                f" && systemctl {waits} {change.start} {unit} && rm -f {shlex.quote(marker)}",
             )
             self._say(f"{entry.name}: {change.start}ed {change.service.unit}")
 
@@ -198,7 +203,7 @@ class BringUp:
             if node is None:
                 missing.append(f"{entry.name} has not asked to join")
             elif node["state"] == "waiting":
-                self._approve(entry)
+                self._approve(entry, node["address"])
                 missing.append(f"{entry.name} joins")
             elif not node["is_up"]:
                 missing.append(f"{entry.name} is down")
@@ -206,8 +211,17 @@ class BringUp:
                 missing.append(f"{entry.name} has no share of the data yet")
         return missing
 
-    def _approve(self, entry: HostEntry) -> None:
-        """Let in a node whose unit runs. One that waits has no address to compare."""
+    def _approve(self, entry: HostEntry, address: str) -> None:
+        """Let in a node whose unit runs, unless another daemon waits under its name.
+
+        `address`: where it says that it is; empty for one of an earlier version.
+        """
+        if address and address != entry.address:
+            raise UnavailableError(
+                f"{entry.name}: another daemon, at {shown(address)}, waits for approval as node"
+                f" {entry.name}, which is to be at {entry.address}; stop that daemon, or correct"
+                " the file, and run the command again"
+            )
         _ffrecord.set_node_state(self.address, entry.name, "in", timeout_s=_ASK_S)
         self._say(f"{entry.name}: approved")
 
@@ -225,6 +239,7 @@ class BringUp:
 def _change(service: Service, found: Found) -> Change:
     files = {path: text for path, text in service.files.items() if found.files.get(path) != text}
     runs = service.unit in found.active
-    start = "" if runs and not files else "restart" if runs else "start"
+    is_outdated = bool(files) or service.unit in found.outdated
+    start = "" if runs and not is_outdated else "restart" if runs else "start"
     folders = [folder for folder in service.folders if folder in found.missing_folders]
     return Change(service, folders, files, start)

@@ -24,6 +24,7 @@ class Found:
     files: dict[str, str] = field(default_factory=dict)  # Those that exist, of all services.
     missing_folders: list[str] = field(default_factory=list)
     active: set[str] = field(default_factory=set)  # Units that run.
+    outdated: set[str] = field(default_factory=set)  # Of a run that ended before their restart.
     problems: list[str] = field(default_factory=list)  # "HOST: STEP: what; remedy".
 
 
@@ -54,7 +55,8 @@ def examine(cluster: HostsFile, entry: HostEntry, host: Host) -> Found:
     if programs.get("daemon"):
         problems += _check_settings(host, services[-1], programs.get("daemon"), cluster.insecure)
     named = [f"{entry.name}: {one}" for one in problems]
-    return Found(services, files, state.all("missing"), active, named)
+    outdated = set(state.all("outdated"))
+    return Found(services, files, state.all("missing"), active, outdated, named)
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ def _programs_script(cluster: HostsFile, entry: HostEntry) -> str:
         'echo "me $(id -u)"',
         f'echo "user $(id -u {user} 2>/dev/null)"',
         'echo "systemctl $(command -v systemctl)"',
+        'echo "systemd $(systemctl is-system-running 2>/dev/null)"',
         f'echo "daemon $(command -v {daemon})"',
         f'echo "version $({daemon} --version 2>/dev/null)"',
     ]
@@ -108,6 +111,10 @@ def _check_programs(
         )
     if not facts.get("systemctl"):
         problems.append("systemd: systemctl is not in PATH; `up` needs a host with systemd")
+    elif facts.get("systemd") in ("offline", ""):
+        problems.append(
+            "systemd: it does not run, as in a container; `up` needs a host that systemd has booted"
+        )
     if not facts.get("daemon"):
         problems.append(f"ffrecordd: {cluster.daemon} is not in PATH; install it, or set `daemon`")
     elif facts.get("version") != f"ffrecordd {ffrecord.__version__}":
@@ -131,6 +138,8 @@ def _state_script(cluster: HostsFile, services: list[Service]) -> str:
     for service in services:
         unit = shlex.quote(service.unit)
         lines.append(f'systemctl is-active --quiet {unit} && echo "active {service.unit}"')
+        marker = shlex.quote(service.marker)
+        lines.append(f'[ ! -e {marker} ] || echo "outdated {service.unit}"')
         for path in map(shlex.quote, service.files):
             lines.append(f'[ -f {path} ] && echo {path} "$(base64 -w0 {path})" | sed "s/^/file /"')
         for folder in map(shlex.quote, service.folders):

@@ -17,6 +17,11 @@ class Service:
     folders: list[str]
     ports: list[int] = field(default_factory=list)
 
+    @property
+    def marker(self) -> str:
+        """A file that is there while the unit may run without having read the others."""
+        return f"{next(iter(self.files))}.restart"
+
 
 def node_service(cluster: HostsFile, host: HostEntry, program: str) -> Service:
     """The daemon of a host; `program` is the full path of ffrecordd there."""
