@@ -78,8 +78,22 @@ Result<ClusterInfo> DescribeCluster(std::string_view address, const SessionOptio
   const net::ClusterMapReply& reply = view->reply;
   ClusterInfo info{Hex(reply.cluster), reply.version, reply.replicas, reply.node, {}};
   for (const auto& node : reply.nodes)
-    info.nodes.push_back({node.id, node.address, node.domain, node.weight, StateOf(node.state),
-                          node.is_up, SlotCountOf(view->map, node.id)});
+    info.nodes.push_back({node.id,
+                          node.address,
+                          node.domain,
+                          node.weight,
+                          StateOf(node.state),
+                          node.is_up,
+                          SlotCountOf(view->map, node.id),
+                          0,
+                          {}});
+  for (const net::ClusterMapReply::Waiting& one : reply.waiting) {
+    const auto node = std::ranges::find(info.nodes, one.id, &ClusterNodeInfo::id);
+    if (node == info.nodes.end() || node->state != NodeState::kWaiting) continue;
+    node->address = one.address;
+    node->waiting_since_unix_ms = one.since_unix_ms;
+    node->daemon = one.daemon;
+  }
   return info;
 }
 

@@ -33,7 +33,8 @@ py::dict DescribeNode(const client::ClusterNodeInfo& node) {
   using py::literals::operator""_a;
   return py::dict("id"_a = node.id, "address"_a = node.address, "domain"_a = node.domain,
                   "weight"_a = node.weight, "state"_a = NameOf(node.state), "is_up"_a = node.is_up,
-                  "slot_count"_a = node.slot_count);
+                  "slot_count"_a = node.slot_count,
+                  "waiting_since_unix_ms"_a = node.waiting_since_unix_ms, "daemon"_a = node.daemon);
 }
 
 py::dict Describe(const std::string& address, TimeLimit timeout) {

@@ -108,6 +108,7 @@ bool Leader::ApproveMembers(TimePoint now, const View& view, Outbox& out) {
     approved.state = MemberRecord::State::kIn;
     commit.compares.push_back({key, view.mirror.Find(key)->mod_revision});
     commit.puts.push_back({key, approved.Encode()});
+    commit.deletes.push_back(Key(kWaitingKeys, id));
   }
   if (commit.puts.empty()) return false;
   Commit(now, std::move(commit), out);

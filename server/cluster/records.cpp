@@ -156,6 +156,25 @@ Result<MemberRecord> MemberRecord::Decode(std::span<const std::byte> bytes) {
   return record;
 }
 
+std::vector<std::byte> WaitingRecord::Encode() const {
+  ByteWriter writer = Begin();
+  writer.Put(since_unix_ms);
+  PutText(writer, address);
+  PutText(writer, daemon);
+  return std::move(writer).Take();
+}
+
+Result<WaitingRecord> WaitingRecord::Decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  WaitingRecord record;
+  const bool is_known = Begin(reader);
+  record.since_unix_ms = reader.Take<std::uint64_t>();
+  record.address = TakeText(reader);
+  record.daemon = TakeText(reader);
+  if (!is_known || !reader.ok()) return Corrupt("a node that waits");
+  return record;
+}
+
 std::vector<std::byte> DatasetRecord::Encode() const {
   ByteWriter writer = Begin();
   writer.Put(attempt);

@@ -26,6 +26,8 @@ namespace ffrecord::server::cluster {
 inline constexpr std::string_view kClusterKey = "cluster";     // Its id, 16 random bytes; once.
 inline constexpr std::string_view kNodeKeys = "nodes/";        // <id>: NodeRecord, leased.
 inline constexpr std::string_view kMemberKeys = "members/";    // <id>: MemberRecord.
+inline constexpr std::string_view kWaitingKeys = "waiting/";   // <id>: WaitingRecord, as long as
+                                                               // its member waits.
 inline constexpr std::string_view kDatasetKeys = "datasets/";  // <name>: DatasetRecord.
 // <name>: HistoryMark. A rebuild has put the name in the same commit, by what a node with that mark
 // knew. Until the metadata is confirmed.
@@ -90,6 +92,17 @@ struct MemberRecord {
   bool operator==(const MemberRecord&) const = default;
   std::vector<std::byte> Encode() const;
   static Result<MemberRecord> Decode(std::span<const std::byte> bytes);
+};
+
+// What a node that waits to be let in says of itself, for the operator who decides.
+struct WaitingRecord {
+  std::uint64_t since_unix_ms = 0;  // By its own clock.
+  std::string address;
+  std::string daemon;  // Id of the daemon, which is on its disks and in its log.
+
+  bool operator==(const WaitingRecord&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<WaitingRecord> Decode(std::span<const std::byte> bytes);
 };
 
 // The feature level of the cluster: no node is below it, and it is never lowered.

@@ -81,6 +81,15 @@ def test_names_whose_files_are_not_known_are_not_well() -> None:
     assert "the files of 2 names are not known to n1" in line
 
 
+@pytest.mark.parametrize("changes", [{"moving": True}, {"missing": 5, "missing_bytes": 9}])
+def test_that_lists_of_files_are_missing_is_told_beside_what_is_copied(
+    changes: dict[str, object],
+) -> None:
+    _, lines = assess(facts(incomplete=2, **changes))
+    assert "the files of 2 names are not known to n1" in lines[0]
+    assert "cop" in lines[1]
+
+
 def test_a_node_that_takes_no_part_says_why() -> None:
     state, lines = assess(facts(leased=False, trouble="it waits for approval"))
     assert state == "cut off"
@@ -139,10 +148,34 @@ def test_whether_a_node_that_waits_runs_is_not_told(
     monkeypatch: pytest.MonkeyPatch, state: str, shown: str
 ) -> None:
     node = {"id": "n3", "address": "", "domain": "rack3", "weight": 100, "slot_count": 0}
-    told = {"nodes": [node | {"state": state, "is_up": False}]}
+    told = {"nodes": [node | {"state": state, "is_up": False, "daemon": ""}]}
     monkeypatch.setattr(cli._ffrecord, "describe_cluster", lambda *_, **__: told)
     done = click.testing.CliRunner().invoke(cli.cluster, ["nodes", "ffrecord://host1"])
     assert done.output.splitlines()[1].endswith(f"  {shown}")
+
+
+def test_of_a_node_that_waits_an_operator_sees_which_daemon_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = {"address": "10.0.0.3:9400", "daemon": "ab" * 16}
+    line = f"n3 at 10.0.0.3:9400 since 2026-11-27 05:00 UTC, daemon {'ab' * 16}"
+    since = 1795755600_000
+    waiting = with_third(
+        state="waiting", is_up=False, slots=0, waiting=said | {"since_unix_ms": since}
+    )
+    [told] = cli._list_waiting(facts(nodes=waiting))
+    assert told == f"waiting      {line}: ffrecord cluster approve ADDRESS n3"
+    node = {"id": "n3", "domain": "rack3", "weight": 1, "slot_count": 0, "is_up": False} | said
+    nodes = [node | {"state": "waiting", "waiting_since_unix_ms": since}]
+    monkeypatch.setattr(cli._ffrecord, "describe_cluster", lambda *_, **__: {"nodes": nodes})
+    done = click.testing.CliRunner().invoke(cli.cluster, ["nodes", "ffrecord://host1"])
+    assert done.output.splitlines()[2] == f"waiting: {line}"
+
+
+def test_of_a_node_of_an_earlier_version_that_waits_its_name_is_all() -> None:
+    waiting = with_third(state="waiting", is_up=False, slots=0)
+    [told] = cli._list_waiting(facts(nodes=waiting))
+    assert told == "waiting      n3: ffrecord cluster approve ADDRESS n3"
 
 
 # --- What repair and rebalance wait for ---

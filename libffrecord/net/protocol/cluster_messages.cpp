@@ -56,6 +56,27 @@ Result<ClusterMap> ClusterMap::Decode(std::span<const std::byte> body) {
   return request;
 }
 
+namespace {
+
+// To the end of the body, which is here if none wait.
+bool TakeWaiting(ByteReader& reader, ClusterMapReply& reply) {
+  constexpr std::size_t kWaitingSizeMin = 2 + 1 + 2 + 8 + 2;
+  if (reader.AtEnd()) return true;
+  std::uint32_t count = 0;
+  if (!TakeCount(reader, ClusterMapReply::kNodeCountMax, kWaitingSizeMin, count) || count == 0)
+    return false;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    ClusterMapReply::Waiting one;
+    if (!TakeFields(reader, one.id, one.address, one.since_unix_ms, one.daemon) ||
+        !IsNodeId(one.id) || (i > 0 && one.id <= reply.waiting.back().id))
+      return false;
+    reply.waiting.push_back(std::move(one));
+  }
+  return reader.AtEnd();
+}
+
+}  // namespace
+
 std::vector<std::byte> ClusterMapReply::Encode() const {
   FFR_ASSERT(nodes.size() <= kNodeCountMax);
   ByteWriter writer;
@@ -63,6 +84,9 @@ std::vector<std::byte> ClusterMapReply::Encode() const {
   for (const Node& one : nodes)
     PutFields(writer, one.id, one.address, one.domain, one.weight, one.state, one.is_up,
               Zeros<2>());
+  if (!waiting.empty()) PutFields(writer, static_cast<std::uint32_t>(waiting.size()));
+  for (const Waiting& one : waiting)
+    PutFields(writer, one.id, one.address, one.since_unix_ms, one.daemon);
   return std::move(writer).Take();
 }
 
@@ -84,7 +108,7 @@ Result<ClusterMapReply> ClusterMapReply::Decode(std::span<const std::byte> body)
       return MalformedBody("reply to CLUSTER_MAP");
     reply.nodes.push_back(std::move(one));
   }
-  if (!reader.AtEnd()) return MalformedBody("reply to CLUSTER_MAP");
+  if (!TakeWaiting(reader, reply)) return MalformedBody("reply to CLUSTER_MAP");
   return reply;
 }
 

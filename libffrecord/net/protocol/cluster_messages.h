@@ -49,6 +49,18 @@ struct ClusterMapReply {
   std::string node = {};         // The one that answers.
   std::vector<Node> nodes = {};  // In byte order of their ids, which are unique.
 
+  // What a node that waits to be let in says of itself.
+  struct Waiting {
+    std::string id;
+    std::string address;
+    std::uint64_t since_unix_ms = 0;  // By its own clock.
+    std::string daemon;               // Id of the daemon.
+
+    bool operator==(const Waiting&) const = default;
+  };
+  // Likewise in order. Only with kCapabilityWaiting; nothing of it is sent if there are none.
+  std::vector<Waiting> waiting = {};
+
   bool operator==(const ClusterMapReply&) const = default;
   std::vector<std::byte> Encode() const;
   static Result<ClusterMapReply> Decode(std::span<const std::byte> body);

@@ -32,6 +32,7 @@ enum Capability : std::uint64_t {
   kCapabilityLocal = 64,
   kCapabilityCluster = 128,   // The daemon is a node of a cluster: CLUSTER_MAP.
   kCapabilityIdentity = 256,  // It says which one: NodeIdentity.
+  kCapabilityWaiting = 512,   // And which nodes wait to be let in: ClusterMapReply.
 };
 
 using ClusterId = std::array<std::byte, 16>;

@@ -75,7 +75,8 @@ Result<void> Channel::Greet(std::vector<std::byte> credential, Deadline deadline
   hello.payload_size_bytes_max = FrameLimits{}.payload_size_bytes_max;
   hello.credential = std::move(credential);
   hello.capabilities = kCapabilityLocal | kCapabilityCancel | kCapabilityRdma | kCapabilityPlans |
-                       kCapabilityPulls | kCapabilityCluster | kCapabilityIdentity;
+                       kCapabilityPulls | kCapabilityCluster | kCapabilityIdentity |
+                       kCapabilityWaiting;
   const auto reply = FFR_TRY(Call(FrameType::kHello, hello.Encode(), {}, deadline, "the greeting"));
   auto decoded = HelloReply::Decode(reply.body);
   if (!decoded) return Break(std::move(decoded).error());

@@ -12,6 +12,7 @@ from ffrecord._cli import cluster_backup, cluster_moves, cluster_nodes, cluster_
 from ffrecord._cli.admin import fetch_cluster
 from ffrecord._cli.console import confirm
 from ffrecord._cli.local_cluster import LocalCluster
+from ffrecord._cli.text import shown
 from ffrecord._cli.units import Name, Timeout, show_size
 from ffrecord.errors import UnavailableError
 
@@ -84,12 +85,14 @@ def assess(facts: dict[str, Any]) -> tuple[str, list[str]]:
     copied = facts["missing"] - facts["unheld"]
     if copied > 0:
         left = f"{copied} extents, {show_size(facts['missing_bytes'])}, are left to copy"
-        found["repairing"] = [f"{left} to {facts['node']}"]
+        found.setdefault("repairing", []).append(f"{left} to {facts['node']}")
     down = [node for node in facts["nodes"] if not node["is_up"] and _counts(node)]
     waited = [node["id"] for node in down if node["slots"] > 0]
     lost = [node["id"] for node in down if node["slots"] == 0]
     if facts["moving"] and copied <= 0:
-        found["repairing"] = [f"other nodes copy extents; {facts['node']} has all of its own"]
+        found.setdefault("repairing", []).append(
+            f"other nodes copy extents; {facts['node']} has all of its own"
+        )
     if facts["lacking"] and not waited:
         found["degraded"] = [
             f"{facts['lacking']} extents have a replica less:"
@@ -120,7 +123,6 @@ def _list(nodes: list[str]) -> str:
 
 def _describe(facts: dict[str, Any]) -> list[str]:
     down = [node["id"] for node in facts["nodes"] if not node["is_up"] and _counts(node)]
-    waiting = [node["id"] for node in facts["nodes"] if node["state"] == "waiting"]
     coordinator = "answers"
     if facts["coordinator_silent_ms"]:
         coordinator = f"silent for {facts['coordinator_silent_ms'] / 1000:.0f} s"
@@ -146,8 +148,7 @@ def _describe(facts: dict[str, Any]) -> list[str]:
         trouble = f": {facts['adoption_trouble']}" if facts["adoption_trouble"] else ""
         lines.append(f"adopting     {facts['adopting']} names are not in the cluster yet{trouble}")
     lines += _describe_drains(facts)
-    if waiting:
-        lines.append(f"waiting      {_list(waiting)}: ffrecord cluster approve ADDRESS NODE")
+    lines += _list_waiting(facts)
     lines += [f"refused      {one['node']}: {one['why']}" for one in facts["refusals"]]
     if facts.get("other_origins"):
         lines.append(
@@ -165,6 +166,25 @@ def _describe(facts: dict[str, Any]) -> list[str]:
     if facts["refused"]:
         lines.append(f"no room for  {facts['refused']} extents{cluster_moves.show_room(facts)}")
     return lines
+
+
+def _list_waiting(facts: dict[str, Any]) -> list[str]:
+    waiting = [node for node in facts["nodes"] if node["state"] == "waiting"]
+    return [
+        f"waiting      {_describe_waiting(node['id'], **(node.get('waiting') or {}))}:"
+        f" ffrecord cluster approve ADDRESS {node['id']}"
+        for node in waiting
+    ]
+
+
+def _describe_waiting(
+    node: str, *, address: str = "", daemon: str = "", since_unix_ms: int = 0
+) -> str:
+    """What an operator decides by; a node of an earlier version says nothing of itself."""
+    if not daemon:
+        return node
+    since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(min(since_unix_ms / 1000, 1e11)))
+    return f"{node} at {shown(address)} since {since}, daemon {shown(daemon)}"
 
 
 def _describe_drains(facts: dict[str, Any]) -> list[str]:
@@ -223,7 +243,11 @@ def upgrade(address: str, level: int | None, yes: bool, timeout_s: float, as_jso
 @_timeout
 @_as_json
 def nodes(address: str, timeout_s: float, as_json: bool) -> None:
-    """List the nodes of the cluster at ADDRESS: ffrecord://HOST[:PORT], of any of them."""
+    """List the nodes of the cluster at ADDRESS: ffrecord://HOST[:PORT], of any of them.
+
+    Of a node that waits for approval: its address, since when it has waited, and the id of its
+    daemon, which is also in the file `identity` in its data folder, and in its log.
+    """
     facts = _ffrecord.describe_cluster(address, timeout_s=timeout_s)
     if as_json:
         click.echo(json.dumps(facts))
@@ -237,6 +261,11 @@ def nodes(address: str, timeout_s: float, as_json: bool) -> None:
             f"{node['id']:<20} {node['address'] or '-':<22} {node['domain']:<16}"
             f" {node['weight']:>6} {node['slot_count']:>6}  {state}"
         )
+    for node in facts["nodes"]:
+        if node["state"] == "waiting" and node["daemon"]:
+            since = node["waiting_since_unix_ms"]
+            told = {"daemon": node["daemon"], "since_unix_ms": since}
+            click.echo(f"waiting: {_describe_waiting(node['id'], address=node['address'], **told)}")
 
 
 @cluster.command()

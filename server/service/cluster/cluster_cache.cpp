@@ -10,6 +10,7 @@ namespace ffrecord::server {
 namespace {
 
 constexpr const char* kIdKey = "cluster/id";
+constexpr const char* kNodeKey = "cluster/node";
 constexpr const char* kMarkKey = "cluster/history";
 constexpr const char* kAnchorKey = "cluster/anchor";
 constexpr const char* kSlotsKey = "cluster/slots";
@@ -83,8 +84,17 @@ Result<std::optional<net::ClusterId>> ClusterCache::ReadId() {
   return std::optional(id);
 }
 
-Result<void> ClusterCache::WriteId(const net::ClusterId& id) {
-  FFR_TRY(store_.TryCommit({{}, {{kIdKey, {id.begin(), id.end()}}}, {}}));
+Result<std::optional<std::string>> ClusterCache::ReadNode() {
+  const auto found = FFR_TRY(store_.Get(kNodeKey));
+  if (!found) return std::optional<std::string>();
+  return std::optional(
+      std::string(reinterpret_cast<const char*>(found->value.data()), found->value.size()));
+}
+
+Result<void> ClusterCache::WriteId(const net::ClusterId& id, const std::string& node) {
+  const auto text = std::as_bytes(std::span(node));
+  FFR_TRY(store_.TryCommit(
+      {{}, {{kIdKey, {id.begin(), id.end()}}, {kNodeKey, {text.begin(), text.end()}}}, {}}));
   return {};
 }
 

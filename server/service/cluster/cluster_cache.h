@@ -13,8 +13,9 @@ namespace ffrecord::server {
 // What this node knew of its cluster, on its own disk: so a daemon that starts while the
 // coordinator is away serves the names that it knew. Nothing is ever dropped because of it.
 //
-// Lies in the daemon's own metadata: cluster/id, cluster/history, cluster/anchor, cluster/slots,
-// cluster/nodes, cluster/level, cluster/ancestors, and for each name cluster/names/<name>.
+// Lies in the daemon's own metadata: cluster/id, cluster/node, cluster/history, cluster/anchor,
+// cluster/slots, cluster/nodes, cluster/level, cluster/ancestors, and for each name
+// cluster/names/<name>.
 // Thread-bound; blocks on the disk; borrows the store.
 class ClusterCache {
  public:
@@ -22,7 +23,9 @@ class ClusterCache {
 
   // The cluster that this node's data belongs to; none: it has never been of one.
   Result<std::optional<net::ClusterId>> ReadId();
-  Result<void> WriteId(const net::ClusterId& id);
+  // And the node that it is of; none: it is not on record.
+  Result<std::optional<std::string>> ReadNode();
+  Result<void> WriteId(const net::ClusterId& id, const std::string& node);
 
   // How far this node has seen the metadata by the state that was saved last.
   Result<cluster::HistoryMark> ReadMark();

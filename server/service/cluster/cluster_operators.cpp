@@ -58,6 +58,7 @@ void ClusterService::WriteMember(const net::SetMember& request, TimePoint deadli
   record.value().state = state;
   commit.compares.push_back({key, entry->mod_revision});
   commit.puts.push_back({key, record.value().Encode()});
+  commit.deletes.push_back(cluster::Key(cluster::kWaitingKeys, request.node));
   const auto committed = [this, inbox = inbox_, request, deadline,
                           done](const Result<MetaStore::Outcome>& outcome) {
     if (!outcome) return done(outcome.error());

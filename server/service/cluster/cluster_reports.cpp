@@ -29,6 +29,14 @@ std::string_view NameOf(net::MemberState state) {
 }
 
 // `levels`: of those that are up.
+std::string WaitingJson(const ClusterState& state, const std::string& node) {
+  const auto found = state.waiting.find(node);
+  if (found == state.waiting.end()) return "null";
+  return fmt::format("{{\"address\": {}, \"daemon\": {}, \"since_unix_ms\": {}}}",
+                     Quoted(found->second.address), Quoted(found->second.daemon),
+                     found->second.since_unix_ms);
+}
+
 std::string NodesJson(const ClusterState& state,
                       const std::map<std::string, std::uint32_t>& levels) {
   std::string json = "[";
@@ -37,11 +45,12 @@ std::string NodesJson(const ClusterState& state,
     const auto& rows = state.slots->map.rows;
     json += fmt::format(
         "{}{{\"id\": {}, \"address\": {}, \"domain\": {}, \"weight\": {}, \"state\": \"{}\", "
-        "\"is_up\": {}, \"slots\": {}, \"level\": {}}}",
+        "\"is_up\": {}, \"slots\": {}, \"level\": {}, \"waiting\": {}}}",
         json.size() > 1 ? ", " : "", Quoted(node.id), Quoted(node.address), Quoted(node.domain),
         node.weight, NameOf(node.state), node.is_up,
         ordinal == SlotMap::kNoNode ? 0 : std::ranges::count(rows, ordinal),
-        levels.contains(node.id) ? std::to_string(levels.at(node.id)) : "null");
+        levels.contains(node.id) ? std::to_string(levels.at(node.id)) : "null",
+        WaitingJson(state, node.id));
   }
   return json + "]";
 }

@@ -51,6 +51,21 @@ Result<T> Await(const Begin& begin) {
   return result.get();
 }
 
+std::uint64_t UnixMilliseconds() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
+}
+
+// A disk that was copied would bring another node what the first one has promised to keep.
+Result<void> CheckNode(const std::optional<std::string>& before, const std::string& node) {
+  if (!before || *before == node) return {};
+  return Error{ErrorCode::kConflict,
+               "the data folder is that of node " + *before + ", and this daemon is node " + node +
+                   ": give it `node = \"" + *before + "\"`; or, if the folder is a copy, or node " +
+                   *before + " was removed, give this daemon an empty one"};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ClusterService>> ClusterService::Start(const Options& options,
@@ -64,6 +79,8 @@ Result<std::unique_ptr<ClusterService>> ClusterService::Start(const Options& opt
   if (!options.adopt) FFR_TRY(Adoption::Finish(home));
   ClusterCache cache(home);
   auto known = FFR_TRY(cache.ReadId());
+  const auto node = FFR_TRY(cache.ReadNode());
+  FFR_TRY(CheckNode(node, options.node));
   auto state = FFR_TRY(cache.Load());
   Kept kept{FFR_TRY(cache.ReadMark()), state.ancestors, {}};
   for (const auto& [text, name] : *state.names) kept.names[text] = {name.record, name.revision};
@@ -171,7 +188,8 @@ void ClusterService::Take(const cluster::Answer& answer) {
 
 void ClusterService::Enrol(const std::optional<net::ClusterId>& known) {
   enrolment_ = std::make_unique<Enrolment>(Enrolment::Options{
-      options_.node, options_.domain, options_.weight, known, options_.feature_level});
+      options_.node, options_.domain, options_.weight, known, options_.feature_level,
+      cluster::WaitingRecord{UnixMilliseconds(), options_.advertise, options_.daemon}});
 }
 
 void ClusterService::StepAll(TimePoint now) {
@@ -249,6 +267,7 @@ void ClusterService::Refresh(TimePoint now) {
           ? before->slots
           : std::make_shared<const cluster::SlotsRecord>(view.slots);
   after->nodes = NodesOf(view, before->nodes);
+  after->waiting = WaitingOf(view, after->nodes);
   after->cluster = enrolment_->cluster().value_or(before->cluster);
   after->level = node_.level();
   after->ancestors = view.continuity.ancestors();
@@ -284,7 +303,7 @@ void ClusterService::SaveKept() {
     mark = mark_to_keep_;
   }
   Result<void> saved;
-  if (id) saved = cache_.WriteId(*id);
+  if (id) saved = cache_.WriteId(*id, options_.node);
   if (saved && state) saved = cache_.Save(*state);
   // Last: a mark says that the names up to it are there.
   if (saved && state) saved = cache_.WriteMark(mark);
@@ -543,6 +562,8 @@ ClusterService::Map ClusterService::MapFor(std::uint32_t known_version) const {
   map.reply.cluster = now->cluster;
   map.reply.node = options_.node;
   map.reply.nodes = now->nodes;
+  for (const auto& [node, record] : now->waiting)
+    map.reply.waiting.push_back({node, record.address, record.since_unix_ms, record.daemon});
   if (map.reply.version != 0 && map.reply.version != known_version)
     map.slots = EncodeSlotMap(now->slots->map);
   return map;

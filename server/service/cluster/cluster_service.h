@@ -50,6 +50,7 @@ class ClusterService {
   struct Options {
     std::string node;       // Id; also of its member.
     std::string advertise;  // host:port at which others reach this daemon.
+    std::string daemon;     // Its id, for operators who are to let it in.
     std::string domain;
     std::uint32_t weight = 1;
     std::uint32_t feature_level = cluster::kFeatureLevel;  // That this program knows.
@@ -77,8 +78,8 @@ class ClusterService {
 
   // `store` is the cluster's, and nobody else's; `extents` and `home` are this daemon's, and
   // outlive the service. Fails with kConflict if `home` has names that this daemon has published by
-  // itself, unless they are to be adopted, or all have been and it is final now; and as `home` and
-  // Adoption::Open.
+  // itself, unless they are to be adopted, or all have been and it is final now; with kConflict if
+  // it is that of another node; and as `home` and Adoption::Open.
   static Result<std::unique_ptr<ClusterService>> Start(const Options& options,
                                                        std::shared_ptr<MetaStore> store,
                                                        ExtentStore& extents, BlockingStore& home);

@@ -76,4 +76,17 @@ ClusterState::Nodes NodesOf(const cluster::View& view, const ClusterState::Nodes
   return list;
 }
 
+std::map<std::string, cluster::WaitingRecord> WaitingOf(const cluster::View& view,
+                                                        const ClusterState::Nodes& nodes) {
+  std::map<std::string, cluster::WaitingRecord> waiting;
+  for (const Node& node : nodes) {
+    if (node.state != net::MemberState::kWaiting) continue;
+    const auto* const entry = view.mirror.Find(cluster::Key(cluster::kWaitingKeys, node.id));
+    if (entry == nullptr) continue;
+    if (auto record = cluster::WaitingRecord::Decode(entry->value))
+      waiting.emplace(node.id, std::move(record).value());
+  }
+  return waiting;
+}
+
 }  // namespace ffrecord::server

@@ -28,6 +28,8 @@ struct ClusterState {
   std::shared_ptr<const cluster::SlotsRecord> slots =
       std::make_shared<const cluster::SlotsRecord>();
   Nodes nodes;  // In order of their ids.
+  // Of those that wait: what they say of themselves. Some may have said nothing.
+  std::map<std::string, cluster::WaitingRecord> waiting;
   net::ClusterId cluster{};
   std::uint32_t level = 1;  // Feature level of the cluster.
   // Incarnations of the metadata before the one that is trusted (HistoryRecord).
@@ -53,5 +55,8 @@ std::shared_ptr<const ClusterState::NameMap> NamesOf(const cluster::NameTable& t
                                                      const ClusterState::NameMap& before);
 // All that are members, or run. Of those that do not run the address is the one of `before`.
 ClusterState::Nodes NodesOf(const cluster::View& view, const ClusterState::Nodes& before);
+// What those of `nodes` that wait say of themselves.
+std::map<std::string, cluster::WaitingRecord> WaitingOf(const cluster::View& view,
+                                                        const ClusterState::Nodes& nodes);
 
 }  // namespace ffrecord::server

@@ -28,6 +28,7 @@ void Enrolment::BeginAnew(MetaStore::Commit keys) {
 void Enrolment::Step(cluster::TimePoint now, cluster::Outbox& out) {
   if (is_done() || call_ != 0 || now < next_) return;
   const std::string member_key = cluster::Key(cluster::kMemberKeys, options_.node);
+  const std::string waiting_key = cluster::Key(cluster::kWaitingKeys, options_.node);
   MetaStore::Commit commit;
   switch (phase_) {
     case Phase::kLook:
@@ -61,6 +62,16 @@ void Enrolment::Step(cluster::TimePoint now, cluster::Outbox& out) {
       commit.puts.push_back({member_key, member_.Encode()});
       call_ = out.Ask(std::move(commit), now + kPatience);
       return;
+    case Phase::kLookAtWaiting:
+      call_ = out.Ask(cluster::GetKey{waiting_key}, now + kPatience);
+      return;
+    case Phase::kPutWaiting:
+      // Only beside a member that still waits: whoever lets it in deletes the key.
+      commit.compares.push_back({member_key, member_revision_});
+      commit.compares.push_back({waiting_key, waiting_revision_});
+      commit.puts.push_back({waiting_key, waiting_.Encode()});
+      call_ = out.Ask(std::move(commit), now + kPatience);
+      return;
     case Phase::kDone:
       return;
   }
@@ -75,6 +86,8 @@ bool Enrolment::Take(cluster::TimePoint now, const cluster::Answer& answer) {
     TakeCluster(now, std::get<Found>(answer.reply));
   else if (phase_ == Phase::kLookAtLevel)
     TakeLevel(now, std::get<Found>(answer.reply));
+  else if (phase_ == Phase::kLookAtWaiting)
+    TakeWaiting(now, std::get<Found>(answer.reply));
   else
     TakeMember(now, std::get<Found>(answer.reply));
   return true;
@@ -135,9 +148,12 @@ void Enrolment::TakeMember(cluster::TimePoint now, const Found& found) {
     const auto record = cluster::MemberRecord::Decode(found.value()->value);
     if (record) wanted.state = record.value().state;
     if (record && record.value() == wanted &&
-        wanted.state == cluster::MemberRecord::State::kWaiting)
-      return Retry(now, Phase::kLookAtMember,
-                   "it waits for approval: ffrecord cluster approve ADDRESS " + options_.node);
+        wanted.state == cluster::MemberRecord::State::kWaiting) {
+      if (has_told_) return GoOnWaiting(now);
+      phase_ = Phase::kLookAtWaiting;
+      next_ = now;
+      return;
+    }
     if (record && record.value() == wanted) {
       phase_ = Phase::kDone;
       trouble_.clear();
@@ -146,6 +162,27 @@ void Enrolment::TakeMember(cluster::TimePoint now, const Found& found) {
   }
   member_ = wanted;
   phase_ = Phase::kPutMember;
+  next_ = now;
+}
+
+void Enrolment::GoOnWaiting(cluster::TimePoint now) {
+  Retry(now, Phase::kLookAtMember,
+        "it waits for approval: ffrecord cluster approve ADDRESS " + options_.node);
+}
+
+// For people: nothing waits for it.
+void Enrolment::TakeWaiting(cluster::TimePoint now, const Found& found) {
+  waiting_ = options_.waiting;
+  waiting_revision_ = found && found.value() ? found.value()->mod_revision : 0;
+  if (waiting_revision_ != 0) {
+    const auto before = cluster::WaitingRecord::Decode(found.value()->value);
+    if (before && before.value().daemon == waiting_.daemon)
+      waiting_.since_unix_ms = before.value().since_unix_ms;
+    has_told_ = before && before.value() == waiting_;
+  }
+  if (!found || has_told_) return GoOnWaiting(now);
+  trouble_ = "it waits for approval: ffrecord cluster approve ADDRESS " + options_.node;
+  phase_ = Phase::kPutWaiting;
   next_ = now;
 }
 

@@ -29,6 +29,8 @@ class Enrolment {
     std::uint32_t weight = 1;
     std::optional<net::ClusterId> known;           // That the data belongs to; none: it is new.
     std::uint32_t level = cluster::kFeatureLevel;  // That this program knows.
+    // What is put on record while it waits; `since` of an earlier start of the same daemon stays.
+    cluster::WaitingRecord waiting = {};
   };
   explicit Enrolment(Options options) : options_(std::move(options)) {}
 
@@ -54,12 +56,23 @@ class Enrolment {
   }
 
  private:
-  enum class Phase { kLook, kFound, kLookAtLevel, kLookAtMember, kPutMember, kDone };
+  enum class Phase {
+    kLook,
+    kFound,
+    kLookAtLevel,
+    kLookAtMember,
+    kPutMember,
+    kLookAtWaiting,
+    kPutWaiting,
+    kDone
+  };
   using Found = Result<std::optional<MetaStore::KeyValue>>;
 
   void TakeCluster(cluster::TimePoint now, const Found& found);
   void TakeLevel(cluster::TimePoint now, const Found& found);
   void TakeMember(cluster::TimePoint now, const Found& found);
+  void TakeWaiting(cluster::TimePoint now, const Found& found);
+  void GoOnWaiting(cluster::TimePoint now);
   void TakeCommit(cluster::TimePoint now, const Result<MetaStore::Outcome>& outcome);
   cluster::MemberRecord Record(cluster::MemberRecord::State state) const;
   void Retry(cluster::TimePoint now, Phase phase, std::string why);
@@ -72,6 +85,9 @@ class Enrolment {
   std::optional<MetaStore::Commit> keys_;  // To found it again with.
   std::uint64_t member_revision_ = 0;
   cluster::MemberRecord member_;
+  std::uint64_t waiting_revision_ = 0;
+  cluster::WaitingRecord waiting_;
+  bool has_told_ = false;  // What it waits with is on record.
   cluster::TimePoint next_{};
   cluster::CallId call_ = 0;
 };

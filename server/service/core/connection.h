@@ -303,8 +303,9 @@ class Connection {
   std::size_t put_data_count_ = 0;
 
   std::optional<Token> token_;  // Of a client that has been admitted; none without keys.
-  std::optional<net::LocalTicket> issued_ticket_;     // To this client, for the local socket.
-  std::optional<LocalTickets::Admission> admission_;  // On the local socket, before HELLO.
+  std::optional<net::LocalTicket> issued_ticket_;      // To this client, for the local socket.
+  std::optional<LocalTickets::Admission> admission_;   // On the local socket, before HELLO.
+  std::uint64_t capabilities_ = net::kCapabilityNone;  // That client and daemon have.
   bool has_greeted_ = false;
   bool has_been_denied_ = false;
   bool is_held_ = false;  // A frame has arrived that waits until jobs are done.

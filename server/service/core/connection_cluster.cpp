@@ -83,6 +83,7 @@ Result<void> Connection::TakeClusterMap(const FrameHeader& header) {
   const auto request = FFR_TRY(net::ClusterMap::Decode(endpoint_->body()));
   if (context_.cluster == nullptr) return SendError(header.request_id, NoCluster());
   auto map = context_.cluster->MapFor(request.known_version);
+  if ((capabilities_ & net::kCapabilityWaiting) == 0) map.reply.waiting.clear();
   return SendReply(header.request_id,
                    Answer(FrameType::kClusterMap, map.reply.Encode(), std::move(map.slots)));
 }

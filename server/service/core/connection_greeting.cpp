@@ -52,11 +52,12 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
   const std::uint64_t own =
       net::kCapabilityCancel | net::kCapabilityPulls |
       (context_.read_ahead.takes_plans() ? net::kCapabilityPlans : net::kCapabilityNone) |
-      (context_.cluster != nullptr ? net::kCapabilityCluster : net::kCapabilityNone) |
+      (context_.cluster != nullptr ? net::kCapabilityCluster | net::kCapabilityWaiting
+                                   : net::kCapabilityNone) |
       (identity ? net::kCapabilityIdentity : net::kCapabilityNone) |
       (OffersLocal() ? net::kCapabilityLocal : net::kCapabilityNone) |
       (context_.rdma != nullptr ? net::kCapabilityRdma : net::kCapabilityNone);
-  reply.capabilities = hello.capabilities & own;
+  reply.capabilities = capabilities_ = hello.capabilities & own;
   reply.epoch = context_.epoch;
   if ((reply.capabilities & net::kCapabilityLocal) != 0) {
     reply.local = context_.local_tickets->Issue(token_);

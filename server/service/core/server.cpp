@@ -80,11 +80,12 @@ Result<void> Server::Impl::OpenCatalog(PublishedNames published) {
 
 Result<void> Server::Impl::OpenCluster() {
   ClusterService::Options node = options.cluster->service;
+  const DiskMembers members = FFR_TRY(ReadDiskMembers(*meta));
+  if (members.daemon) node.daemon = Hex(*members.daemon);
   if (node.node.empty()) {
-    const DiskMembers members = FFR_TRY(ReadDiskMembers(*meta));
     if (!members.daemon)
       return Error{ErrorCode::kIo, "the daemon's id could not be recorded: make room on its disk"};
-    node.node = Hex(*members.daemon);
+    node.node = node.daemon;
   }
   if (node.advertise.empty()) node.advertise = listener.address().ToString();
   if (node.domain.empty()) node.domain = node.node;
@@ -92,8 +93,8 @@ Result<void> Server::Impl::OpenCluster() {
   node.tls = options.tls;
   node.upload_grace = options.upload_grace;
   LogExamples("extent_refused", extents->scan_report().refused);
-  spdlog::info("event=node id={} advertise={} domain={} extents={}", node.node, node.advertise,
-               node.domain, extents->totals().extent_count);
+  spdlog::info("event=node id={} daemon={} advertise={} domain={} extents={}", node.node,
+               node.daemon, node.advertise, node.domain, extents->totals().extent_count);
   FFR_TRY(OpenOrigins(node));
   auto store = FFR_TRY(options.cluster->connect());
   cluster = FFR_TRY(ClusterService::Start(node, std::move(store), *extents, *meta));

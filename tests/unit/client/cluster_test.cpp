@@ -154,6 +154,15 @@ TEST_F(ClusterTest, ANodeThatDrainsTakesNoUploads) {
     EXPECT_EQ(HoldersOf(file.extents[0].id), others);
 }
 
+// Two of them would be one.
+TEST_F(ClusterTest, AReplicaForOneNodeIsNotGivenToAnotherThatHasItsAddress) {
+  cluster_.Alter([](auto& reply, auto&) { reply.nodes[3].address = reply.nodes[2].address; });
+  Upload upload(Find(), kOptions);
+  const auto manifest = Put(upload);
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  ExpectHolders(manifest.value(), {0, 2});
+}
+
 TEST_F(ClusterTest, TwoReplicasNeverLieInOneDomain) {
   cluster_.Alter([](auto& reply, auto& map) {
     for (const std::size_t i : {2U, 3U}) reply.nodes[i].domain = map.nodes[i].domain = "rack";

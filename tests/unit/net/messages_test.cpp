@@ -302,6 +302,14 @@ TEST(MessagesTest, Clusters) {
   Check(reply,
         "0700000002000000000102030405060708090a0b0c0d0e0f02006e310200000002006e310600613a39343030"
         "02007231010000000001000002006e320000020072320300000001000000");
+  ClusterMapReply waited{.version = 7, .replicas = 2, .node = "n1"};
+  waited.waiting = {{"n3", "c:1", 0x1122334455667788, "d3"}};
+  Check(waited,
+        "07000000020000000000000000000000000000000000000002006e310000000001000000"
+        "02006e330300633a31887766554433221102006433",
+        /*open_ended=*/true);
+  waited.waiting.push_back(waited.waiting.front());  // Once each.
+  EXPECT_FALSE(ClusterMapReply::Decode(waited.Encode()));
   Check(SetMember{MemberState::kDraining, "n2"}, "0100000002006e32");
   Check(SetLevel{7}, "07000000");
   Check(AskHoldings{7, {{Counting(1), 4096, 0x1122334455667788}}},

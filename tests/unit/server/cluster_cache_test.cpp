@@ -71,7 +71,8 @@ TEST_F(ClusterCacheTest, ANodeThatWasNeverOfAClusterKnowsNothing) {
 TEST_F(ClusterCacheTest, WhatIsSavedIsLoaded) {
   net::ClusterId id{};
   id[3] = std::byte{7};
-  ASSERT_TRUE(cache_.WriteId(id));
+  EXPECT_EQ(cache_.ReadNode().value(), std::nullopt);
+  ASSERT_TRUE(cache_.WriteId(id, "n1"));
   const cluster::HistoryMark mark{5, 99, {3, 4}};
   ASSERT_TRUE(cache_.WriteMark(mark));
   for (std::uint64_t i = 0; i < 200; ++i)  // Of several pages.
@@ -93,6 +94,7 @@ TEST_F(ClusterCacheTest, WhatIsSavedIsLoaded) {
   EXPECT_EQ(loaded.level, 3U);
   EXPECT_EQ(loaded.ancestors, state_.ancestors);
   EXPECT_EQ(ClusterCache(*store_).ReadId().value(), id);
+  EXPECT_EQ(ClusterCache(*store_).ReadNode().value(), "n1");
   EXPECT_EQ(ClusterCache(*store_).ReadMark().value(), mark);
   ASSERT_EQ(loaded.nodes.size(), 2U);
   EXPECT_EQ(loaded.nodes[1], state_.nodes[1]);

@@ -30,6 +30,12 @@ class ClusterJoiningTest : public test::DaemonCluster {
     approves_members_ = false;
     expected_count_ = 1;
   }
+  // As its disk says.
+  static std::string DaemonIdOf(const Node& node) {
+    const std::string text = test::ReadFile(node.daemon->data() / "identity");
+    const std::size_t at = text.find("daemon ");
+    return at == std::string::npos ? "" : text.substr(at + 7, 32);
+  }
   std::optional<net::MemberState> StateOf(const std::string& id) const {
     const auto map = Client().GetMap(AddressOf(nodes_[0]));
     if (!map) return std::nullopt;
@@ -49,6 +55,23 @@ TEST_F(ClusterJoiningTest, ANewNodeWaitsUntilItIsApproved) {
   EXPECT_TRUE(Has(Page(waiting, "/cluster"), "waits for approval"));
   EXPECT_TRUE(Has(Page(nodes_[founder], "/cluster"), "\"state\": \"waiting\", \"is_up\": false"));
   EXPECT_EQ(Metric(nodes_[founder], "ffrecord_cluster_nodes{state=\"waiting\"}"), 1U);
+  // What an operator decides by.
+  const auto what_waits = [&] {
+    const auto map = Client().GetMap(AddressOf(nodes_[founder]));
+    return map ? map.value().reply.waiting : std::vector<net::ClusterMapReply::Waiting>();
+  };
+  ASSERT_TRUE(Eventually([&] { return what_waits().size() == 1; }));
+  const auto shown = what_waits().front();
+  EXPECT_EQ(shown.id, other);
+  EXPECT_EQ(shown.address, AddressOf(waiting));
+  EXPECT_EQ(shown.daemon, DaemonIdOf(waiting));
+  const std::chrono::milliseconds since(shown.since_unix_ms);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  EXPECT_LE(since, now);
+  EXPECT_GT(since, now - 600s);
+  EXPECT_TRUE(Has(Page(nodes_[founder], "/cluster"), "\"waiting\": {\"address\": \"" +
+                                                         AddressOf(waiting) + "\", \"daemon\": \"" +
+                                                         shown.daemon + "\""));
   const auto refused = Client().Publish(AddressOf(waiting), "a", DatasetManifest{});
   ASSERT_FALSE(refused);
   EXPECT_TRUE(Has(refused.error().message, "waits for approval")) << refused.error().message;
@@ -56,9 +79,41 @@ TEST_F(ClusterJoiningTest, ANewNodeWaitsUntilItIsApproved) {
   ASSERT_TRUE(Client().SetMember(AddressOf(nodes_[founder]), other, net::MemberState::kIn));
 
   EXPECT_TRUE(WaitForNodes(2));
+  EXPECT_TRUE(Eventually([&] { return what_waits().empty(); }));
+  EXPECT_FALSE(Has(Page(nodes_[founder], "/cluster"), "\"waiting\": {"));
   waiting.daemon->Kill();
   waiting.daemon->Start();
   EXPECT_TRUE(WaitForNodes(2));  // It was approved for good.
+}
+
+// A disk that was copied, or a node that was given another name.
+TEST_F(ClusterJoiningTest, ADataFolderOfOneNodeIsNotThatOfAnother) {
+  StartNodes(1);
+  auto options = OptionsOf(nodes_[0]);
+  nodes_[0].daemon.reset();
+  options.data = {folder_ / "copy"};
+  std::filesystem::copy(folder_ / "n1", folder_ / "copy", std::filesystem::copy_options::recursive);
+  nodes_[0].daemon = std::make_unique<test::Daemon>(OptionsOf(nodes_[0]));
+  options.cluster->service.node = "n2";
+
+  const auto started = Server::Start(options);
+
+  ASSERT_FALSE(started);
+  EXPECT_EQ(started.error().code, ErrorCode::kConflict);
+  EXPECT_TRUE(Has(started.error().message, "that of node n1, and this daemon is node n2"));
+  EXPECT_TRUE(Has(started.error().message, "`node = \"n1\"`")) << started.error().message;
+  EXPECT_TRUE(Has(started.error().message, "an empty one"));
+  EXPECT_EQ(StateOf("n2"), std::nullopt);
+
+  // Under its own name it is the same node: of the two, one has the lease.
+  ASSERT_TRUE(Eventually([&] { return Has(Page(nodes_[0], "/cluster"), "\"leased\": true"); }));
+  options.cluster->service.node = "n1";
+  const test::Daemon copy(options);
+  const auto page = [&] { return test::PageOf(*copy.server().admin_address(), "/cluster"); };
+  ASSERT_TRUE(Eventually(
+      [&] { return Has(page(), "the daemon at " + AddressOf(nodes_[0]) + " runs as node n1"); }));
+  EXPECT_TRUE(Has(page(), "\"leased\": false"));
+  EXPECT_TRUE(Has(Page(nodes_[0], "/cluster"), "\"leased\": true"));
 }
 
 TEST_F(ClusterJoiningTest, ApprovalNeedsTheRightOfOperators) {

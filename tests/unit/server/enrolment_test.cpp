@@ -15,6 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using cluster::MemberRecord;
+using cluster::WaitingRecord;
 using State = MemberRecord::State;
 
 class EnrolmentTest : public testing::Test {
@@ -36,6 +37,10 @@ class EnrolmentTest : public testing::Test {
   std::optional<MemberRecord> Member(const std::string& node) const {
     const auto found = store_.Get(cluster::Key(cluster::kMemberKeys, node));
     return found ? std::optional(MemberRecord::Decode(found->value).value()) : std::nullopt;
+  }
+  std::optional<WaitingRecord> Waiting(const std::string& node) const {
+    const auto found = store_.Get(cluster::Key(cluster::kWaitingKeys, node));
+    return found ? std::optional(WaitingRecord::Decode(found->value).value()) : std::nullopt;
   }
   void Set(const std::string& node, State state) {
     MemberRecord record = *Member(node);
@@ -71,6 +76,28 @@ TEST_F(EnrolmentTest, ALaterOneWaitsUntilItIsLetIn) {
   Run(later);
   EXPECT_TRUE(later.is_done());
   EXPECT_EQ(later.trouble(), "");
+}
+
+// An operator decides by it.
+TEST_F(EnrolmentTest, OneThatWaitsSaysSinceWhenAndWhichDaemonItIs) {
+  Enrolment founder({"n1", "r1", 1, std::nullopt});
+  Run(founder);
+  EXPECT_EQ(Waiting("n1"), std::nullopt);
+  Enrolment first({"n2", "r2", 1, {}, 3, {1'000, "host2:1", "d2"}});
+  Run(first, 20s);
+  EXPECT_EQ(Waiting("n2"), (WaitingRecord{1'000, "host2:1", "d2"}));
+  // The same daemon, started again at another address, has waited since then; another one has not.
+  Enrolment again({"n2", "r2", 1, {}, 3, {2'000, "host3:1", "d2"}});
+  Run(again, 20s);
+  EXPECT_EQ(Waiting("n2"), (WaitingRecord{1'000, "host3:1", "d2"}));
+  Enrolment other({"n2", "r2", 1, {}, 3, {3'000, "host4:1", "d4"}});
+  Run(other, 20s);
+  EXPECT_EQ(Waiting("n2"), (WaitingRecord{3'000, "host4:1", "d4"}));
+  EXPECT_NE(other.trouble().find("cluster approve"), std::string::npos) << other.trouble();
+
+  Set("n2", State::kIn);
+  Run(other);
+  EXPECT_TRUE(other.is_done());
 }
 
 TEST_F(EnrolmentTest, WhatItIsToldOfItselfChangesAndWhatOperatorsSaidStays) {

@@ -32,6 +32,11 @@ struct ClusterNodeInfo {
   NodeState state = NodeState::kIn;
   bool is_up = false;
   std::uint32_t slot_count = 0;  // Slots of the 4,096 that the slot map assigns to it.
+  // Of a node that waits for approval, as it says itself: its address is above, and this is since
+  // when it has waited, in ms since 1970 by its own clock, and the id of its daemon, which is in
+  // its log and in the file `identity` on its disks. 0 and empty: it has not said so.
+  std::uint64_t waiting_since_unix_ms = 0;
+  std::string daemon;
 };
 
 struct ClusterInfo {
