@@ -3,6 +3,7 @@
 import itertools
 import json
 import pathlib
+import time
 from typing import Any
 
 import click
