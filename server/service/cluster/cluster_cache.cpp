@@ -91,6 +91,15 @@ Result<std::optional<std::string>> ClusterCache::ReadNode() {
       std::string(reinterpret_cast<const char*>(found->value.data()), found->value.size()));
 }
 
+Result<void> ClusterCache::CheckNode(const std::string& node) {
+  const auto before = FFR_TRY(ReadNode());
+  if (!before || *before == node) return {};
+  return Error{ErrorCode::kConflict,
+               "the data folder is that of node " + *before + ", and this daemon is node " + node +
+                   ": give it `node = \"" + *before + "\"`; or, if the folder is a copy, or node " +
+                   *before + " was removed, give this daemon an empty one"};
+}
+
 Result<void> ClusterCache::WriteId(const net::ClusterId& id, const std::string& node) {
   const auto text = std::as_bytes(std::span(node));
   FFR_TRY(store_.TryCommit(

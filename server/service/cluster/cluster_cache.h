@@ -25,6 +25,9 @@ class ClusterCache {
   Result<std::optional<net::ClusterId>> ReadId();
   // And the node that it is of; none: it is not on record.
   Result<std::optional<std::string>> ReadNode();
+  // Fails with kConflict if that is another one. A disk that was copied would bring another node
+  // what the first one has promised to keep.
+  Result<void> CheckNode(const std::string& node);
   Result<void> WriteId(const net::ClusterId& id, const std::string& node);
 
   // How far this node has seen the metadata by the state that was saved last.

@@ -57,15 +57,6 @@ std::uint64_t UnixMilliseconds() {
       std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
 }
 
-// A disk that was copied would bring another node what the first one has promised to keep.
-Result<void> CheckNode(const std::optional<std::string>& before, const std::string& node) {
-  if (!before || *before == node) return {};
-  return Error{ErrorCode::kConflict,
-               "the data folder is that of node " + *before + ", and this daemon is node " + node +
-                   ": give it `node = \"" + *before + "\"`; or, if the folder is a copy, or node " +
-                   *before + " was removed, give this daemon an empty one"};
-}
-
 }  // namespace
 
 Result<std::unique_ptr<ClusterService>> ClusterService::Start(const Options& options,
@@ -79,8 +70,7 @@ Result<std::unique_ptr<ClusterService>> ClusterService::Start(const Options& opt
   if (!options.adopt) FFR_TRY(Adoption::Finish(home));
   ClusterCache cache(home);
   auto known = FFR_TRY(cache.ReadId());
-  const auto node = FFR_TRY(cache.ReadNode());
-  FFR_TRY(CheckNode(node, options.node));
+  FFR_TRY(cache.CheckNode(options.node));
   auto state = FFR_TRY(cache.Load());
   Kept kept{FFR_TRY(cache.ReadMark()), state.ancestors, {}};
   for (const auto& [text, name] : *state.names) kept.names[text] = {name.record, name.revision};
