@@ -51,12 +51,6 @@ Result<T> Await(const Begin& begin) {
   return result.get();
 }
 
-std::uint64_t UnixMilliseconds() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
-}
-
 }  // namespace
 
 Result<std::unique_ptr<ClusterService>> ClusterService::Start(const Options& options,
@@ -179,7 +173,7 @@ void ClusterService::Take(const cluster::Answer& answer) {
 void ClusterService::Enrol(const std::optional<net::ClusterId>& known) {
   enrolment_ = std::make_unique<Enrolment>(Enrolment::Options{
       options_.node, options_.domain, options_.weight, known, options_.feature_level,
-      cluster::WaitingRecord{UnixMilliseconds(), options_.advertise, options_.daemon}});
+      WaitsFromNowOn(options_.advertise, options_.daemon)});
 }
 
 void ClusterService::StepAll(TimePoint now) {

@@ -14,6 +14,12 @@ constexpr std::chrono::seconds kRetry{1};
 
 }  // namespace
 
+cluster::WaitingRecord WaitsFromNowOn(std::string address, std::string daemon) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return {static_cast<std::uint64_t>(now / std::chrono::milliseconds(1)), std::move(address),
+          std::move(daemon)};
+}
+
 void Enrolment::Retry(cluster::TimePoint now, Phase phase, std::string why) {
   phase_ = phase;
   trouble_ = std::move(why);

@@ -14,6 +14,9 @@
 
 namespace ffrecord::server {
 
+// Of a daemon that begins to wait now.
+cluster::WaitingRecord WaitsFromNowOn(std::string address, std::string daemon);
+
 // How a node comes into its cluster: it makes sure that the store is of the cluster that its data
 // belongs to, or founds it, that it is not above this program's feature level, puts itself on
 // record as one that waits, and goes on once it has been let in. The founder lets itself in. Until
