@@ -52,7 +52,7 @@ class BatchRead {
   // Plans the batch, takes its memory and sets ranges(). Records that need what is among `failures`
   // have that status. Requires every index to be below the record count. Fails as PlanBatch, and
   // with kIo (ENOMEM).
-  Result<void> Plan(std::span<const std::uint64_t> indices, const IndexFailures& failures = {});
+  Result<void> Plan(std::span<const std::uint64_t> indices, const IndexFailures& failures);
 
   // The ranges to read, for one ReadEach or one RangeGroup.
   std::span<RangeRead> ranges() noexcept { return ranges_; }

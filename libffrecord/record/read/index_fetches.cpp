@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "libffrecord/base/align.h"
-#include "libffrecord/base/buffer_pool.h"
 
 namespace ffrecord {
 namespace {
@@ -51,33 +50,8 @@ ErrorCode IndexFailures::Of(const FileIndex& index, std::uint64_t index_in_file)
   return ErrorCode::kOk;
 }
 
-// One part on its way.
-class IndexFetches::Fetch final : public RangeGroup {
- public:
-  Fetch(IndexFetches& fetches, IndexPart wanted) : part(std::move(wanted)), fetches_(fetches) {}
-
-  // Fails with kIo (ENOMEM).
-  Result<void> Prepare(const RangeReader& source);
-  // Hands the bytes to the index, if all have arrived.
-  ErrorCode Take(const FileIndex& index, const Result<void>& result) const;
-
-  std::span<RangeRead> ranges() noexcept override { return ranges_; }
-  void Arrived(RangeRead&) override {}
-  void Ended(Result<void> result) override { fetches_.End(*this, result); }
-
-  const IndexPart part;
-  std::vector<Wait*> waits;
-  bool is_given_up = false;
-
- private:
-  IndexFetches& fetches_;
-  PooledBuffer memory_;
-  std::vector<std::span<const std::byte>> pieces_;
-  std::vector<RangeRead> ranges_;
-};
-
 // Widens each piece to the file's alignment, and cuts it as the source wants reads to be.
-Result<void> IndexFetches::Fetch::Prepare(const RangeReader& source) {
+Result<void> IndexPartRead::Prepare(const RangeReader& source) {
   const std::uint64_t alignment = source.alignment_bytes(part.file);
   const std::uint64_t range_bytes_max = source.coalescing().piece_bytes_max;
   const auto begin_of = [&](const auto& piece) { return AlignDown(piece.offset_bytes, alignment); };
@@ -99,13 +73,52 @@ Result<void> IndexFetches::Fetch::Prepare(const RangeReader& source) {
   return {};
 }
 
-ErrorCode IndexFetches::Fetch::Take(const FileIndex& index, const Result<void>& result) const {
+ErrorCode IndexPartRead::Take(const FileIndex& index, const Result<void>& result) const {
   if (!result) return result.error().code;
   for (const RangeRead& range : ranges_)
     if (range.status != ErrorCode::kOk) return range.status;
   index.Take(part, memory_, pieces_);
   return ErrorCode::kOk;
 }
+
+IndexFailures FetchLacking(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
+                           Patience& patience) {
+  IndexFailures failures;
+  std::vector<IndexPartRead> parts;
+  std::vector<RangeRead> ranges;
+  for (IndexPart& part : LackingParts(reader, indices)) {
+    IndexPartRead read(std::move(part));
+    if (!read.Prepare(*reader.source)) continue;  // Who looks the record up says why.
+    ranges.insert(ranges.end(), read.ranges().begin(), read.ranges().end());
+    parts.push_back(std::move(read));
+  }
+  if (parts.empty()) return failures;
+  const auto result = reader.source->ReadEach(
+      ranges, [](RangeRead&) {}, patience);
+  auto arrived = ranges.begin();
+  for (IndexPartRead& read : parts)
+    for (RangeRead& range : read.ranges()) range.status = (arrived++)->status;
+  for (const IndexPartRead& read : parts)
+    failures.Note(read.part, read.Take(*reader.indexes[read.part.file], result));
+  return failures;
+}
+
+// One part on its way, for those that wait for it.
+class IndexFetches::Fetch final : public RangeGroup {
+ public:
+  Fetch(IndexFetches& fetches, IndexPart wanted) : read(std::move(wanted)), fetches_(fetches) {}
+
+  std::span<RangeRead> ranges() noexcept override { return read.ranges(); }
+  void Arrived(RangeRead&) override {}
+  void Ended(Result<void> result) override { fetches_.End(*this, result); }
+
+  IndexPartRead read;
+  std::vector<Wait*> waits;
+  bool is_given_up = false;
+
+ private:
+  IndexFetches& fetches_;
+};
 
 IndexFetches::IndexFetches(const RecordReader::Impl& reader) : reader_(reader) {}
 
@@ -118,7 +131,7 @@ IndexFetches::~IndexFetches() {
 void IndexFetches::Begin(std::vector<IndexPart> parts, Wait& wait, RangeQueue& queue) {
   for (IndexPart& part : parts) {
     const auto under_way = std::ranges::find_if(fetches_, [&](const auto& fetch) {
-      return IsSamePart(fetch->part, part) && !fetch->is_given_up;
+      return IsSamePart(fetch->read.part, part) && !fetch->is_given_up;
     });
     if (under_way != fetches_.end()) {
       (*under_way)->waits.push_back(&wait);
@@ -126,7 +139,7 @@ void IndexFetches::Begin(std::vector<IndexPart> parts, Wait& wait, RangeQueue& q
       continue;
     }
     auto fetch = std::make_unique<Fetch>(*this, std::move(part));
-    if (!fetch->Prepare(*reader_.source)) continue;  // Who looks the record up says why.
+    if (!fetch->read.Prepare(*reader_.source)) continue;  // Who looks the record up says why.
     fetch->waits.push_back(&wait);
     ++wait.pending_count;
     fetches_.push_back(std::move(fetch));
@@ -144,10 +157,11 @@ void IndexFetches::Leave(Wait& wait, RangeQueue& queue) {
 }
 
 void IndexFetches::End(Fetch& fetch, const Result<void>& result) {
-  const ErrorCode status = fetch.Take(*reader_.indexes[fetch.part.file], result);
+  const IndexPart& part = fetch.read.part;
+  const ErrorCode status = fetch.read.Take(*reader_.indexes[part.file], result);
   for (Wait* const wait : fetch.waits) {
     --wait->pending_count;
-    wait->failures.Note(fetch.part, status);
+    wait->failures.Note(part, status);
   }
   std::erase_if(fetches_, [&](const auto& one) { return one.get() == &fetch; });
 }

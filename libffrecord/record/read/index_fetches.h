@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/home_process.h"
 #include "libffrecord/record/index/index_part.h"
 #include "libffrecord/record/read/record_reader_impl.h"
@@ -37,6 +39,32 @@ class IndexFailures {
     ErrorCode status;
   };
   std::vector<Failure> failures_;
+};
+
+// Reads what the records need of indexes, all at once: a batch of many files waits for a daemon or
+// a store once, not for each file. What is left out, or could not be read, is read again when a
+// record is looked up, unless it is among the failures. None for a source whose indexes are mapped.
+IndexFailures FetchLacking(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
+                           Patience& patience);
+
+// The bytes of one part, on their way.
+class IndexPartRead {
+ public:
+  explicit IndexPartRead(IndexPart wanted) : part(std::move(wanted)) {}
+
+  // Fails with kIo (ENOMEM).
+  Result<void> Prepare(const RangeReader& source);
+  // In place until they were read.
+  std::span<RangeRead> ranges() noexcept { return ranges_; }
+  // Hands the bytes to the index, if all have arrived. `result`: of the reads as a whole.
+  ErrorCode Take(const FileIndex& index, const Result<void>& result) const;
+
+  const IndexPart part;
+
+ private:
+  PooledBuffer memory_;
+  std::vector<std::span<const std::byte>> pieces_;
+  std::vector<RangeRead> ranges_;
 };
 
 // Reads of parts of indexes, through the queue that reads the records: each part once at a time,

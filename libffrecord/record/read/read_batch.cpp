@@ -6,6 +6,7 @@
 
 #include "libffrecord/base/thread_scratch.h"
 #include "libffrecord/record/read/batch_read.h"
+#include "libffrecord/record/read/index_fetches.h"
 #include "libffrecord/record/read/resident_batch.h"
 
 namespace ffrecord {
@@ -27,15 +28,19 @@ Result<Batch> ReadRecords(const RecordReader::Impl& reader, std::span<const std:
                           Patience& patience) {
   FFR_TRY(CheckIndices(reader, indices));
   StageClock clock(reader.stages);
-  if (auto resident = CopyResident(reader, indices, clock, patience)) {
-    reader.batches_from_memory.fetch_add(1, std::memory_order_relaxed);
-    return *std::move(resident);
+  const IndexFailures failures = FetchLacking(reader, indices, patience);
+  // It would try again.
+  if (failures.empty()) {
+    if (auto resident = CopyResident(reader, indices, clock, patience)) {
+      reader.batches_from_memory.fetch_add(1, std::memory_order_relaxed);
+      return *std::move(resident);
+    }
   }
   if (patience.was_over()) return GivenUp();
   reader.batches_read.fetch_add(1, std::memory_order_relaxed);
   const ThreadScratch<BatchRead::Workspace> workspace;
   BatchRead batch(reader, *workspace);
-  auto planned = batch.Plan(indices);
+  auto planned = batch.Plan(indices, failures);
   clock.Lap(reader.stages.submit);
   if (!planned) return std::move(planned).error();
   auto result = reader.source->ReadEach(

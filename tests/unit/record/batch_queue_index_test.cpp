@@ -1,9 +1,9 @@
 // Goal: a queue never waits for a part of an index that has to be read: it reads the part as it
 // reads records, once for all batches that need it, and cancelled and late batches and parts that
-// cannot be read cost nobody else anything.
-// Method: files in memory whose indexes are read, not mapped, with reads that are held until the
-// test lets them go, and that know whether the queue's own thread makes them; compared with what
-// one call for each batch returns.
+// cannot be read cost nobody else anything. A call that waits reads all parts that it needs at
+// once. Method: files in memory whose indexes are read, not mapped, with reads that are held until
+// the test lets them go, and that know whether the queue's own thread makes them; compared with
+// what one call for each batch returns.
 
 #include <ffrecord/batch_queue.h>
 
@@ -188,6 +188,51 @@ TEST_F(BatchQueueIndexTest, SubmitAndPollDoNotWaitForAnIndex) {
   EXPECT_EQ(files_->CountAt(segments_[3]), 0) << "nobody needs it";
   EXPECT_EQ(reader_->io_report().batches_read, 1U);
 }
+
+// --- Calls that wait ----------------------------------------------------------------------------
+
+TEST_F(BatchQueueIndexTest, ACallReadsWhatItNeedsOfAllIndexesAtOnce) {
+  std::vector<std::vector<std::string>> files(12);
+  for (std::size_t i = 0; i < files.size(); ++i) files[i] = RandomRecords(200, test::Seed() + i);
+  Make(files);
+  std::vector<std::uint64_t> indices;  // Two of each file, in both of its segments.
+  for (std::uint64_t file = 12; file-- > 0;)
+    indices.insert(indices.end(), {200 * file + 180, 200 * file + 3});
+
+  ExpectSame(reader_->ReadBatch(indices).value(), indices);
+  EXPECT_EQ(owner_calls(), 2U);  // The indexes, then the records.
+  ExpectSame(reader_->ReadBatch(indices).value(), indices);
+  EXPECT_EQ(owner_calls(), 3U);
+}
+
+// Each file would wait for its time otherwise, 15 s each for daemons that are all gone.
+TEST_F(BatchQueueIndexTest, ACallWaitsOnceForFilesThatAreAllGone) {
+  Make({RandomRecords(200), RandomRecords(200), RandomRecords(200)});
+  files_->fault = [](const RangeRead&) { return ErrorCode::kDeadlineExceeded; };
+  const std::vector<std::uint64_t> indices{450, 3, 250, 180};
+  files_->ResetCounts();
+
+  const auto batch = reader_->ReadBatch(indices).value();
+  for (const ErrorCode status : batch.statuses()) EXPECT_EQ(status, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(files_->range_count(), 4U);  // Each part once.
+
+  files_->fault = [](const RangeRead&) { return ErrorCode::kOk; };
+  ExpectSame(reader_->ReadBatch(indices).value(), indices);
+}
+
+// A bad block of one file: its records alone are damaged.
+TEST_F(BatchQueueIndexTest, ACallReadsAnIndexThatIsDamagedAgainForItsRecordsOnly) {
+  Make({RandomRecords(200), RandomRecords(200)});
+  files_->fault = [](const RangeRead& range) {
+    return range.file == 1 ? ErrorCode::kIo : ErrorCode::kOk;
+  };
+  const auto batch = reader_->ReadBatch(std::vector<std::uint64_t>{3, 250, 180}).value();
+  EXPECT_EQ(batch.statuses()[0], ErrorCode::kOk);
+  EXPECT_EQ(batch.statuses()[1], ErrorCode::kIo);
+  EXPECT_EQ(batch.statuses()[2], ErrorCode::kOk);
+}
+
+// --- Queues --------------------------------------------------------------------------------------
 
 TEST_F(BatchQueueIndexTest, APartIsReadOnceForAllBatchesThatNeedIt) {
   Make({RandomRecords(kCount)});
