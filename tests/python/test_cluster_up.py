@@ -69,6 +69,10 @@ def test_a_cluster_comes_up_grows_changes_and_comes_back_with_its_data(
     running, _ = bring_up(machines, file)
     said = up(machines, file)
     assert "h2: approved" in said
+    # Settings may have a password.
+    modes = {path.suffix: path.stat().st_mode & 0o777 for path in machines.folder.rglob("*-h1.*")}
+    modes |= {path.suffix: path.stat().st_mode & 0o777 for path in machines.folder.rglob("h1.toml")}
+    assert (modes[".toml"], modes[".service"]) == (0o600, 0o644)
     assert states(running.address) == {"h1": ("in", True), "h2": ("in", True)}
     name = f"{running.address}x"
     ffrecord.publish([records], name)

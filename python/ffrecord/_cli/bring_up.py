@@ -135,7 +135,9 @@ class BringUp:
             # An interrupted run has perhaps written files that what runs has not read.
             write_file(host, marker, "Written by `ffrecord cluster up`: this unit must restart.\n")
         for path, text in change.files.items():
-            write_file(host, path, text)
+            # Settings may have a password.
+            owner = self._cluster.user if path.endswith(".toml") else ""
+            write_file(host, path, text, owner)
             self._say(f"{entry.name}: wrote {path}")
         if change.start:
             unit = shlex.quote(change.service.unit)

@@ -78,8 +78,10 @@ class SshHost:
         return finished
 
 
-def write_file(host: Host, path: str, text: str) -> None:
+def write_file(host: Host, path: str, text: str, owner: str = "") -> None:
     """Put a file there, in one step: it has the old text or the new one.
+
+    With `owner`, that user alone can read it.
 
     Raises:
         UnavailableError: The host cannot be reached, or refuses.
@@ -87,8 +89,10 @@ def write_file(host: Host, path: str, text: str) -> None:
     folder, new, final = (
         shlex.quote(one) for one in (path.rpartition("/")[0], f"{path}.new", path)
     )
+    private = f" && chown {shlex.quote(owner)} {new}" if owner else ""
     done = host.run(
-        f"umask 022 && mkdir -p {folder} && cat > {new} && sync {new} && mv {new} {final}",
+        f"umask 022 && mkdir -p {folder} && umask {'077' if owner else '022'} && rm -f {new}"
+        f" && cat > {new}{private} && sync {new} && mv {new} {final}",
         text=text,
     )
     if done.code != 0:
