@@ -100,7 +100,7 @@ TEST_F(ClusterStrangersTest, ANodeOfAnotherClusterTakesNoReplicasAndNoNames) {
 
   Upload upload(cluster, Options());
   for (int i = 0; i < 20; ++i) {
-    const std::string content(100 + i, 'a');
+    const std::string content(100 + static_cast<std::size_t>(i), 'a');
     const auto bytes = std::as_bytes(std::span(content));
     const auto put = upload.PutBytes("f", {&bytes, 1});
     ASSERT_TRUE(put) << put.error().message;
@@ -178,7 +178,7 @@ TEST_F(ClusterStrangersTest, NodesThatHaveExchangedTheirAddressesAreFoundAgain) 
   ASSERT_TRUE(WaitForNodes(3));
   Upload upload(cluster, Options());
   for (int i = 0; i < 20; ++i) {
-    const std::string content(100 + i, 'b');
+    const std::string content(100 + static_cast<std::size_t>(i), 'b');
     const auto bytes = std::as_bytes(std::span(content));
     const auto put = upload.PutBytes("f", {&bytes, 1});
     ASSERT_TRUE(put) << put.error().message;
