@@ -100,18 +100,6 @@ TEST_F(OpenFilesTest, WhatIsPinnedStaysOpen) {
 }
 
 // One that is closed and opened again gets another descriptor, for the next file has taken its own.
-TEST_F(OpenFilesTest, WhatIsUsedAgainAndAgainStaysOpen) {
-  EXPECT_EQ(RunLimited([&](OpenFiles& files) {
-              const int first = files.Take(0, Way::kBuffered).value().fd();
-              for (std::uint32_t file = 1; file < kFileCount; ++file) {
-                if (!IsRight(files, file)) return 1;
-                if (files.Take(0, Way::kBuffered).value().fd() != first) return 2;
-              }
-              return 0;
-            }),
-            0);
-}
-
 TEST_F(OpenFilesTest, ManyThreadsTakeAndGiveBack) {
   EXPECT_EQ(RunLimited([&](OpenFiles& files) {
               std::atomic<int> wrong{0};
