@@ -76,7 +76,7 @@ class Simulation {
   }
   static constexpr std::chrono::seconds kLeaseTime{4};
   static constexpr std::chrono::seconds kUploadGrace{6};
-  // What was promised is not believed for longer.
+  // Nodes rely on a promise for this long.
   static constexpr std::chrono::seconds kPromiseAge{10};
   std::int64_t Milliseconds() const;
   std::uint64_t Random(std::uint64_t below) { return below == 0 ? 0 : random_() % below; }

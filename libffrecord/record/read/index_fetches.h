@@ -42,8 +42,9 @@ class IndexFailures {
 };
 
 // Reads what the records need of indexes, all at once: a batch of many files waits for a daemon or
-// a store once, not for each file. What is left out, or could not be read, is read again when a
-// record is looked up, unless it is among the failures. None for a source whose indexes are mapped.
+// a store once, not for each file. Parts that could not be had in time are the failures. A part for
+// which there is no memory, or whose bytes are bad, is read again when a record is looked up. Does
+// nothing for a source whose indexes are mapped.
 IndexFailures FetchLacking(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
                            Patience& patience);
 

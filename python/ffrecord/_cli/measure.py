@@ -23,7 +23,7 @@ _PIECE_BYTES = 4 << 20
 _GRACE_S = 5.0
 # Below this, random reads of 4 KiB are those of a disk that turns, or of a far file system.
 _RANDOM_READS_ENOUGH = 2000
-# Of two rates, which differ from run to run.
+# Rates differ from run to run: one that is higher by this factor is said to be faster.
 _CLEARLY = 1.25
 # Reads through the page cache say something of the device if at most this share was there.
 _CACHED_MOST = 0.1

@@ -28,7 +28,7 @@ struct ClusterState {
   std::shared_ptr<const cluster::SlotsRecord> slots =
       std::make_shared<const cluster::SlotsRecord>();
   Nodes nodes;  // In order of their ids.
-  // Of those that wait: what they say of themselves. Some may have said nothing.
+  // What nodes that wait for approval say of themselves; an earlier version says nothing.
   std::map<std::string, cluster::WaitingRecord> waiting;
   net::ClusterId cluster{};
   std::uint32_t level = 1;  // Feature level of the cluster.

@@ -32,7 +32,7 @@ class Enrolment {
     std::uint32_t weight = 1;
     std::optional<net::ClusterId> known;           // That the data belongs to; none: it is new.
     std::uint32_t level = cluster::kFeatureLevel;  // That this program knows.
-    // What is put on record while it waits; `since` of an earlier start of the same daemon stays.
+    // Stored in the coordinator while it waits; keeps the `since` of its earlier starts.
     cluster::WaitingRecord waiting = {};
   };
   explicit Enrolment(Options options) : options_(std::move(options)) {}

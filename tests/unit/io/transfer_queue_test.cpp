@@ -191,7 +191,7 @@ TEST_F(TransferQueueTest, AnEngineThatTakesNothingIsAnErrorOnlyIfItIsIdle) {
   EXPECT_EQ(refused.error().system_errno, EAGAIN);
 }
 
-// Who processes each at once gets those of the page cache in small portions.
+// An owner that processes each read at once gets reads from the page cache a few at a time.
 TEST_F(TransferQueueTest, WhoTakesEachGetsThemAsTheyCome) {
   buffer_.resize(std::size_t{200} << 10);
   TransferQueue queue(engine_, 64, Wants::kEach, memory_);

@@ -96,7 +96,7 @@ TEST_F(ClusterLossesTest, AListThatAnotherNodeHasIsPulledFromThere) {
   EXPECT_EQ(pulls.front().nodes.size(), 3U);
 }
 
-// What is known may not be what was published.
+// The list that a node knows may differ from the published one.
 TEST_F(ClusterLossesTest, AListThatDoesNotComeOfWhatIsKnownIsLost) {
   for (std::uint64_t attempt = 31; one_.extents.extents.empty(); ++attempt)
     one_.Publish("set", {}, 2, attempt);
