@@ -342,8 +342,8 @@ class HangingUploadTest : public ServerTest {
 
   // Puts one extent on a connection of its own; notes whether that succeeded.
   void PutInBackground(std::uint32_t number) {
-    clients_.emplace_back([this, number] {
-      const auto channel = ConnectTo(two_);
+    // Here: the daemon of a test may be stopped before a thread has come so far.
+    clients_.emplace_back([this, number, channel = ConnectTo(two_)] {
       if (Put(*channel, MakeExtentId(3, 0, number), "data")) ++put_count_;
     });
   }
