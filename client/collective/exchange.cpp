@@ -21,6 +21,9 @@ using namespace std::chrono_literals;
 constexpr auto kFarewell = 250ms;
 // Operations that have queued all they send but still receive, and the one that sends.
 constexpr std::size_t kActiveMax = 64;
+// How long one that closes waits for its last pieces to leave: a silent stream is found before.
+constexpr std::chrono::milliseconds kLastPiecesMax = 10s;
+constexpr int kDeliveryPollMs = 2;
 
 }  // namespace
 
@@ -121,7 +124,10 @@ Result<void> Exchange::WaitForFds(int wake_fd) {
 }
 
 net::Deadline Exchange::wake_at() const {
-  if (active_.empty()) return IsAwaited() ? told_at_ + tick_ : Clock::now() + 1h;
+  if (active_.empty()) {
+    const auto told_again = IsAwaited() ? told_at_ + tick_ : Clock::now() + 1h;
+    return AwaitsTaken() ? std::min(told_again, checked_at_ + tick_) : told_again;
+  }
   return std::min(time_up_at(), std::max(data_at_, told_at_) + tick_);
 }
 
@@ -309,13 +315,39 @@ void Exchange::Close(const Error& why) {
 
 void Exchange::Close() {
   // What was taken, so that nobody sends it again.
-  std::vector<Endpoint*> senders;
-  for (Incoming& in : from_) {
+  for (Incoming& in : from_)
     if (in.untold.pieces > 0) (void)SendTaken(in);
-    senders.push_back(in.link.endpoint.get());
-  }
+  DeliverLast();
+  std::vector<Endpoint*> senders;
+  for (Incoming& in : from_) senders.push_back(in.link.endpoint.get());
   Flush(senders);
   for (Endpoint* peer : Endpoints()) peer->Close();
+}
+
+// An operation ends when copies of its small pieces are queued, and who has ended may close.
+void Exchange::DeliverLast() {
+  const auto deadline =
+      Clock::now() + std::min<std::chrono::milliseconds>(group_.timeout, kLastPiecesMax);
+  std::vector<Ended> ended;
+  while (IsDelivering() && Clock::now() < deadline) {
+    for (Outgoing& out : to_)
+      for (Stream& stream : out.streams) stream.is_ready = true;
+    if (!Advance(ended)) return;  // Whoever is gone needs nothing.
+    // No event tells when the other machine has acknowledged.
+    if (IsDelivering()) (void)::poll(nullptr, 0, kDeliveryPollMs);
+  }
+}
+
+// Whether something that was sent may not have reached its peer's machine.
+bool Exchange::IsDelivering() const {
+  return std::ranges::any_of(to_, [](const Outgoing& out) {
+    if (out.gone || out.ring() != nullptr) return false;
+    return !out.again.empty() || std::ranges::any_of(out.streams, [](const Stream& stream) {
+      const Endpoint& endpoint = *stream.link.endpoint;
+      return !stream.gone && (endpoint.bytes_queued() > 0 ||
+                              (!stream.in_flight.empty() && HasUnacknowledged(endpoint.fd())));
+    });
+  });
 }
 
 void Exchange::Flush(const std::vector<Endpoint*>& peers) {

@@ -116,7 +116,8 @@ class Exchange {
   // Tells all peers why, as far as they listen, and closes. Blocks for a quarter of a second at
   // most. From then on the callers' arrays are not touched.
   void Close(const Error& why);
-  // Closes in good order, without a word but what was still to be sent.
+  // Closes in good order, without a word but what was still to be sent; waits up to ten seconds for
+  // that to leave, which is long only where a connection is silent.
   void Close();
 
  private:
@@ -248,6 +249,9 @@ class Exchange {
 
   std::vector<net::Endpoint*> Endpoints();
   static void Flush(const std::vector<net::Endpoint*>& peers);
+  void DeliverLast();
+  bool IsDelivering() const;
+  static bool HasUnacknowledged(int fd);
   void StartOperations();
   void TakeEnded(std::vector<Ended>& ended);
 
@@ -307,6 +311,7 @@ class Exchange {
   void TakeReplacements();
   void Replace(Outgoing& out, Link link);
   void Replace(Incoming& in, Link link);
+  bool AwaitsTaken() const;
   Result<void> CheckStreams(net::Clock::time_point now);
   bool IsGone(const Incoming& in) const;
   bool TakesOver(const Incoming& in, net::Clock::time_point come_at, const Target& target);

@@ -84,16 +84,16 @@ Error Exchange::TimeIsUp(Clock::time_point now) {
 
 Result<void> Exchange::CheckTime() {
   const auto now = Clock::now();
+  if (!active_.empty() && now >= time_up_at()) return TimeIsUp(now);
+  if (now - checked_at_ >= tick_ && (!active_.empty() || AwaitsTaken())) {
+    checked_at_ = now;
+    FFR_TRY(CheckStreams(now));
+  }
   if (active_.empty()) {
     if (!IsAwaited() || now - told_at_ < tick_) return {};
     told_at_ = now;
     Tell({group_.rank, true}, false);
   } else {
-    if (now >= time_up_at()) return TimeIsUp(now);
-    if (now - checked_at_ >= tick_) {
-      checked_at_ = now;
-      FFR_TRY(CheckStreams(now));
-    }
     if (now - data_at_ < tick_ || now - told_at_ < tick_) return {};
     TellWaiting(now);
   }

@@ -1,5 +1,7 @@
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -45,6 +47,12 @@ bool IsSilent(int fd, std::chrono::milliseconds limit) {
 }
 
 }  // namespace
+
+// With what the other machine has no room for yet. Over RDMA there is no such thing.
+bool Exchange::HasUnacknowledged(int fd) {
+  int size_bytes = 0;
+  return ::ioctl(fd, SIOCOUTQ, &size_bytes) == 0 && size_bytes > 0;
+}
 
 void ExchangeCounters::Tell(std::string text) {
   const auto now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
@@ -272,13 +280,23 @@ void Exchange::Replace(Incoming& in, Link link) {
   in.tells_taken = true;
 }
 
+// Whether a stream may hold something that its peer waits for, though our operations have ended:
+// of a small piece there is a copy.
+bool Exchange::AwaitsTaken() const {
+  return std::ranges::any_of(to_, [](const Outgoing& out) {
+    const auto has_untaken = [](const Stream& stream) { return !stream.in_flight.empty(); };
+    return out.hears_taken() &&
+           (!out.again.empty() || std::ranges::any_of(out.streams, has_untaken));
+  });
+}
+
 // Gives up streams whose other end is silent.
 Result<void> Exchange::CheckStreams(Clock::time_point now) {
   const auto limit = std::min<std::chrono::milliseconds>(group_.timeout / 4, kSilenceMax);
   for (Outgoing& out : to_) {
     if (!out.hears_taken()) {
       const Link& link = out.link();
-      if (out.gone || !IsSilent(link.endpoint->fd(), kOnlySilenceMax)) continue;
+      if (out.gone || active_.empty() || !IsSilent(link.endpoint->fd(), kOnlySilenceMax)) continue;
       const Error why{ErrorCode::kUnavailable, "nothing that was sent to it is acknowledged"};
       return Gone(link, &why);
     }

@@ -54,6 +54,11 @@ class Relay {
   }
 
   const std::string& address() const { return address_; }
+  // From when this returns, that connection is silent.
+  void Silence(std::size_t connection) {
+    to_silence_ = connection;
+    while (to_silence_ != kNone) std::this_thread::yield();
+  }
   // Bytes that went to the rank on that connection.
   std::uint64_t bytes(std::size_t connection) const { return bytes_.at(connection); }
 
@@ -77,6 +82,11 @@ class Relay {
 
   void Run() {
     while (!ends_) {
+      if (to_silence_ != kNone) {
+        for (Pair& pair : pairs_)
+          if (pair.index == to_silence_) BeSilent(pair);
+        to_silence_ = kNone;
+      }
       std::vector<pollfd> waited{{listener_.get(), POLLIN, 0}};
       for (const Pair& pair : pairs_) {
         const bool may_pass = std::chrono::steady_clock::now() >= pair.next_at;
@@ -86,7 +96,7 @@ class Relay {
       ::poll(waited.data(), waited.size(), 2);
       for (std::size_t i = 0; 2 * i + 2 < waited.size(); ++i) {
         if (waited[2 * i + 1].revents != 0) PassOn(pairs_[i]);
-        if (waited[2 * i + 2].revents != 0) Pass(pairs_[i].far, pairs_[i].near, kBlock);
+        if (waited[2 * i + 2].revents != 0) Answer(pairs_[i]);
       }
       std::erase_if(pairs_, [](const Pair& pair) { return !pair.near || !pair.far; });
       if (waited[0].revents != 0) Accept();
@@ -129,6 +139,15 @@ class Relay {
     }
   }
 
+  // Who has closed hears none, but what it sent before is still passed on.
+  void Answer(Pair& pair) {
+    const auto size = ::recv(pair.far.get(), block_.data(), kBlock, 0);
+    if (size <= 0)
+      pair.far.Reset();
+    else
+      Send(pair.near, static_cast<std::size_t>(size));
+  }
+
   // The kernel drops all that comes, and so acknowledges nothing.
   static void BeSilent(Pair& pair) {
     pair.is_silent = true;
@@ -139,23 +158,31 @@ class Relay {
 
   std::size_t Pass(UniqueFd& from, UniqueFd& to, std::size_t size_max) {
     const auto size = ::recv(from.get(), block_.data(), size_max, 0);
-    std::size_t sent = 0;
-    while (size > 0 && sent < static_cast<std::size_t>(size) && to) {
-      const auto now = ::send(to.get(), block_.data() + sent, static_cast<std::size_t>(size) - sent,
-                              MSG_NOSIGNAL);
-      if (now <= 0) to.Reset();
-      sent += static_cast<std::size_t>(std::max<ssize_t>(now, 0));
-    }
     if (size <= 0) from.Reset();
+    const std::size_t sent = size > 0 ? Send(to, static_cast<std::size_t>(size)) : 0;
+    if (size > 0 && sent < static_cast<std::size_t>(size)) to.Reset();
+    return sent;
+  }
+
+  // So much of the block, until that end breaks; how much it was.
+  std::size_t Send(const UniqueFd& to, std::size_t size) {
+    std::size_t sent = 0;
+    while (sent < size) {
+      const auto now = ::send(to.get(), block_.data() + sent, size - sent, MSG_NOSIGNAL);
+      if (now <= 0) break;
+      sent += static_cast<std::size_t>(now);
+    }
     return sent;
   }
 
   static constexpr std::size_t kBlock = 64 << 10;
+  static constexpr std::size_t kNone = ~std::size_t{0};
   const net::Address target_;
   const FaultOf fault_of_;
   UniqueFd listener_;
   std::string address_;
   std::atomic<bool> ends_ = false;
+  std::atomic<std::size_t> to_silence_ = kNone;
   std::size_t accepted_ = 0;
   std::deque<Pair> pairs_;
   std::array<std::atomic<std::uint64_t>, 64> bytes_{};

@@ -216,6 +216,51 @@ TEST(CollectiveStreamsTest, AStreamWhoseOtherEndIsSilentIsGivenUpAndReplaced) {
   EXPECT_EQ(first.stats().streams_lost, 2U);
 }
 
+// Its operation has ended, for small pieces are copied: it waits for nothing, but is waited for.
+TEST(CollectiveStreamsTest, AStreamThatFallsSilentIsGivenUpByOneThatHasEnded) {
+  RelayedPair pair({.timeout = 12s, .chunk_size_bytes = 4096, .streams = 2},
+                   [](std::size_t) { return Relay::Fault{}; });
+  const auto broadcast = [&] {
+    pair.group.ForEach([](std::uint32_t rank, CollectiveEngine& engine) {
+      std::vector<std::byte> data(64 << 10, std::byte(1 - rank));
+      const auto token = engine.Broadcast(data.data(), data.size(), ReduceType::kBytes, 0).value();
+      const auto ended = engine.Wait(token);
+      EXPECT_TRUE(ended) << "rank " << rank << ": " << ended.error().message;
+      EXPECT_EQ(std::ranges::count(data, std::byte{1}), 64 << 10);
+    });
+  };
+  broadcast();
+  pair.relay.Silence(1);
+  const CollectiveEngine& first = pair.group.engines[0];
+  // The first of them waits, unless the stream had room for nothing.
+  for (const auto end = Clock::now() + 20s;
+       first.stats().streams_lost == 0 && !HasFailure() && Clock::now() < end;)
+    broadcast();
+  EXPECT_EQ(first.stats().streams_lost, 1U);
+}
+
+// It closes with pieces that its own machine still holds: the other rank has not come to them.
+TEST(CollectiveStreamsTest, WhoClosesAtOnceHasSentWhatItsOperationsSent) {
+  constexpr int kPieces = 200;
+  constexpr std::size_t kSize = 16 << 10;
+  RelayedPair pair({.timeout = 20s, .streams = 2},
+                   [](std::size_t) { return Relay::Fault{.bytes_per_s = 4 << 20}; });
+  pair.group.ForEach([](std::uint32_t rank, CollectiveEngine& engine) {
+    std::vector<std::vector<std::byte>> data(kPieces,
+                                             std::vector<std::byte>(kSize, std::byte(1 - rank)));
+    std::vector<CollectiveEngine::Token> tokens;
+    for (auto& each : data)
+      tokens.push_back(engine.Broadcast(each.data(), kSize, ReduceType::kBytes, 0).value());
+    for (const auto token : tokens) {
+      const auto ended = engine.Wait(token);
+      ASSERT_TRUE(ended) << "rank " << rank << ": " << ended.error().message;
+    }
+    for (const auto& each : data)
+      ASSERT_EQ(std::ranges::count(each, std::byte{1}), static_cast<std::ptrdiff_t>(kSize));
+    const CollectiveEngine gone(std::move(engine));
+  });
+}
+
 TEST(CollectiveStreamsTest, ARankWhoseStreamsAllBreakIsNamed) {
   RelayedPair pair(
       {.timeout = 20s, .chunk_size_bytes = 4096, .algorithm = Algorithm::kRing, .streams = 3},
