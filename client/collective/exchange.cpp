@@ -124,11 +124,12 @@ Result<void> Exchange::WaitForFds(int wake_fd) {
 }
 
 net::Deadline Exchange::wake_at() const {
-  if (active_.empty()) {
-    const auto told_again = IsAwaited() ? told_at_ + tick_ : Clock::now() + 1h;
-    return AwaitsTaken() ? std::min(told_again, checked_at_ + tick_) : told_again;
-  }
-  return std::min(time_up_at(), std::max(data_at_, told_at_) + tick_);
+  if (!active_.empty()) return std::min(time_up_at(), std::max(data_at_, told_at_) + tick_);
+  auto at = IsAwaited() ? told_at_ + tick_ : Clock::now() + 1h;
+  if (AwaitsTaken()) at = std::min(at, checked_at_ + tick_);
+  for (const Incoming& in : from_)
+    if (in.untold.pieces > 0) at = std::min(at, in.come_at + tick_);
+  return at;
 }
 
 // Whether another rank is at an operation that was not submitted here.

@@ -316,6 +316,7 @@ class Exchange {
   bool IsGone(const Incoming& in) const;
   bool TakesOver(const Incoming& in, net::Clock::time_point come_at, const Target& target);
   Result<void> TellTaken(Incoming& in, std::uint64_t number, std::uint64_t size_bytes);
+  Result<void> TellUntold(net::Clock::time_point now);
   Result<void> SendTaken(Incoming& in);
   bool SetItAside(Incoming& in);
   void KeepAside(Incoming& in);

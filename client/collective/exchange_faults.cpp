@@ -89,6 +89,7 @@ Result<void> Exchange::CheckTime() {
     checked_at_ = now;
     FFR_TRY(CheckStreams(now));
   }
+  FFR_TRY(TellUntold(now));
   if (active_.empty()) {
     if (!IsAwaited() || now - told_at_ < tick_) return {};
     told_at_ = now;

@@ -34,6 +34,11 @@ constexpr double kTryAgain = 20;
 // A stream on which a piece stands for so many ticks while it has come on another is given up.
 constexpr int kStandingTicks = 8;
 
+std::uint32_t WaitedUs(std::chrono::microseconds waited) {
+  return static_cast<std::uint32_t>(
+      std::clamp<std::int64_t>(waited.count(), 0, std::numeric_limits<std::uint32_t>::max()));
+}
+
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 // Whether the other machine has been silent for so long though it had something to acknowledge:
@@ -300,14 +305,17 @@ Result<void> Exchange::CheckStreams(Clock::time_point now) {
       const Error why{ErrorCode::kUnavailable, "nothing that was sent to it is acknowledged"};
       return Gone(link, &why);
     }
+    auto live = std::ranges::count_if(out.streams, [](const Stream& each) { return !each.gone; });
     for (Stream& stream : out.streams) {
-      if (stream.gone || stream.in_flight.empty() ||
-          now - stream.in_flight.front().given_at < limit ||
+      // While nobody here waits the last one may come back: an outage costs an idle group nothing.
+      if (stream.gone || (active_.empty() && live == 1)) continue;
+      if (stream.in_flight.empty() || now - stream.in_flight.front().given_at < limit ||
           !IsSilent(stream.link.endpoint->fd(), limit))
         continue;
       FFR_TRY(LoseStream(
           out, stream,
           "nothing that it sent was acknowledged for " + std::to_string(limit.count()) + " ms"));
+      --live;
     }
   }
   return {};
@@ -348,13 +356,24 @@ Result<void> Exchange::TellTaken(Incoming& in, std::uint64_t number, std::uint64
   if (untold.pieces > 0 && untold.first + untold.pieces != number) FFR_TRY(SendTaken(in));
   if (untold.pieces == 0) untold.first = number;
   ++untold.pieces;
-  untold.waited_us = static_cast<std::uint32_t>(
-      std::clamp<std::int64_t>(in.waited.count(), 0, std::numeric_limits<std::uint32_t>::max()));
+  untold.waited_us = WaitedUs(in.waited);
   in.untold_bytes += size_bytes;
   // The sender waits for word of large ones, and has room for two chunks.
   if (size_bytes > kCopiedMax || untold.pieces >= kUntoldPiecesMax ||
       in.untold_bytes >= group_.chunk_size_bytes / 2)
     return SendTaken(in);
+  return {};
+}
+
+// Words that nothing followed go after a tick, so that nobody takes the pieces for lost.
+Result<void> Exchange::TellUntold(Clock::time_point now) {
+  for (Incoming& in : from_) {
+    const auto held = now - in.come_at;
+    if (in.untold.pieces == 0 || held < tick_) continue;
+    // That was not the stream's slowness.
+    in.untold.waited_us = WaitedUs(std::chrono::duration_cast<std::chrono::microseconds>(held));
+    FFR_TRY(SendTaken(in));
+  }
   return {};
 }
 

@@ -54,15 +54,18 @@ class Relay {
   }
 
   const std::string& address() const { return address_; }
-  // From when this returns, that connection is silent.
-  void Silence(std::size_t connection) {
-    to_silence_ = connection;
-    while (to_silence_ != kNone) std::this_thread::yield();
-  }
+  // From when these return it is, or is no more.
+  void Silence(std::size_t connection) { SetSilent(connection, true); }
+  void EndSilence(std::size_t connection) { SetSilent(connection, false); }
   // Bytes that went to the rank on that connection.
   std::uint64_t bytes(std::size_t connection) const { return bytes_.at(connection); }
 
  private:
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  struct Order {
+    std::uint32_t connection = kNone;
+    std::uint32_t is_silent = 0;
+  };
   struct Pair {
     UniqueFd near;
     UniqueFd far;
@@ -71,6 +74,11 @@ class Relay {
     bool is_silent = false;
     std::chrono::steady_clock::time_point next_at{};
   };
+
+  void SetSilent(std::size_t connection, bool is_silent) {
+    order_ = Order{static_cast<std::uint32_t>(connection), is_silent};
+    while (order_.load().connection != kNone) std::this_thread::yield();
+  }
 
   static sockaddr_in Loopback(std::uint16_t port) {
     sockaddr_in address{};
@@ -82,10 +90,10 @@ class Relay {
 
   void Run() {
     while (!ends_) {
-      if (to_silence_ != kNone) {
+      if (const Order order = order_; order.connection != kNone) {
         for (Pair& pair : pairs_)
-          if (pair.index == to_silence_) BeSilent(pair);
-        to_silence_ = kNone;
+          if (pair.index == order.connection) order.is_silent ? BeSilent(pair) : Speak(pair);
+        order_ = Order{};
       }
       std::vector<pollfd> waited{{listener_.get(), POLLIN, 0}};
       for (const Pair& pair : pairs_) {
@@ -164,6 +172,12 @@ class Relay {
     return sent;
   }
 
+  static void Speak(Pair& pair) {
+    pair.is_silent = false;
+    const int unused = 0;
+    ::setsockopt(pair.near.get(), SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof(unused));
+  }
+
   // So much of the block, until that end breaks; how much it was.
   std::size_t Send(const UniqueFd& to, std::size_t size) {
     std::size_t sent = 0;
@@ -176,13 +190,12 @@ class Relay {
   }
 
   static constexpr std::size_t kBlock = 64 << 10;
-  static constexpr std::size_t kNone = ~std::size_t{0};
   const net::Address target_;
   const FaultOf fault_of_;
   UniqueFd listener_;
   std::string address_;
   std::atomic<bool> ends_ = false;
-  std::atomic<std::size_t> to_silence_ = kNone;
+  std::atomic<Order> order_{};
   std::size_t accepted_ = 0;
   std::deque<Pair> pairs_;
   std::array<std::atomic<std::uint64_t>, 64> bytes_{};
