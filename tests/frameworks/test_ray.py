@@ -11,8 +11,13 @@ from pathlib import Path
 from tutorial import STEPS, Run, check_exact, framework, read_printed, replace_in, write_script
 
 framework("ray.train")
-# Nothing is reported to anybody, and no token is left in the home folder.
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+# Nothing is reported to anybody, and no token is left in the home folder. Workers may take their
+# time to start on a busy machine: after a minute Ray would start others.
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
+}
 
 
 def script_in(folder: Path) -> Path:
@@ -29,7 +34,7 @@ def train(script: Path, world: int, *arguments: str) -> subprocess.CompletedProc
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
 
 

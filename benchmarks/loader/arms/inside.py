@@ -12,8 +12,12 @@ import harness
 
 BATCH = 256
 THREADS = 2
-# Ray reports to nobody, and leaves no token in the home folder.
-RAY_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+# Ray reports to nobody, leaves no token in the home folder, and waits for workers that start slowly.
+RAY_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
+}
 
 
 def rate(count: int, work: Callable[[], int]) -> Callable[[int], float]:
