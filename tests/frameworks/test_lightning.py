@@ -122,6 +122,15 @@ def test_a_loader_without_a_state_is_refused_before_the_first_step(tmp_path: Pat
     assert len(run(script, 1, "0").steps()) == 20
 
 
+def test_a_loader_that_a_training_step_iterates_needs_no_state(tmp_path: Path) -> None:
+    script = write_script("lightning.md", "train.py", tmp_path)
+    step = "    def training_step(self, batch, batch_index):\n"
+    inner = "        assert len(list(DataLoader(dataset, 6, sampler=list(range(12))))) == 2\n"
+    replace_in(script, step, step + inner)
+
+    check_exact(run(script, 1, "0").steps())
+
+
 def test_torchs_loader_with_our_sampler_is_told_what_to_write(tmp_path: Path) -> None:
     script = write_script("lightning.md", "train.py", tmp_path)
     replace_in(script, "import DataLoader, Dataset, Sampler", "import Dataset, Sampler, collate")

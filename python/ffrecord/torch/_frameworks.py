@@ -68,21 +68,28 @@ def is_held_back_by(owner: object) -> bool:
 def is_saved_by_lightning() -> bool:
     """Whether a Trainer of Lightning trains with the loader that the caller iterates, and saves it.
 
-    Its checkpoints have the states of all loaders that know `state_dict`. What has no state would
+    Its checkpoints, those of weights alone too, have the states of all loaders that know
+    `state_dict`. What has no state would
     end a training at its first checkpoint, perhaps hours from now.
     """
-    frame: FrameType | None = sys._getframe(1)
+    # The loader's __iter__ is called by Lightning's combination of loaders, that by a loop.
+    frame = sys._getframe(1).f_back
+    if frame is None or not _module_of(frame).endswith(".utilities.combined_loader"):
+        return False
     for _ in range(_FRAMES_MAX):
-        if frame is None:
-            break
-        module = str(frame.f_globals.get("__name__", ""))
-        if "lightning" in module and module.endswith(".loops.evaluation_loop"):
-            break
-        if "lightning" in module and module.endswith(".loops.fit_loop"):
+        frame = frame.f_back
+        if frame is None or _module_of(frame).endswith(".loops.evaluation_loop"):
+            return False
+        if _module_of(frame).endswith(".loops.fit_loop"):
             trainer = getattr(frame.f_locals.get("self"), "trainer", None)
             return bool(getattr(trainer, "checkpoint_callbacks", None))
-        frame = frame.f_back
     return False
+
+
+def _module_of(frame: FrameType) -> str:
+    """The name of Lightning's module that a function is in; empty if it is in none."""
+    name = str(frame.f_globals.get("__name__", ""))
+    return name if name.startswith(("pytorch_lightning.", "lightning.pytorch.")) else ""
 
 
 class Accelerated:
