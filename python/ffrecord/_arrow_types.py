@@ -30,14 +30,18 @@ def plain_type(kind: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
     return kind
 
 
-@lru_cache(maxsize=256)
 def dictionary_trouble(kind: Any) -> str | None:  # noqa: ANN401 - pyarrow has no types
     """Why a type cannot be made again of values, if it or its storage is a dictionary; or None."""
     pa = pyarrow()
-    if isinstance(kind, pa.BaseExtensionType):
-        return dictionary_trouble(kind.storage_type)
-    if not pa.types.is_dictionary(kind):
-        return None
+    while isinstance(kind, pa.BaseExtensionType):  # Those of users have no hash.
+        kind = kind.storage_type
+    return _trouble_of(kind) if pa.types.is_dictionary(kind) else None
+
+
+@lru_cache(maxsize=256)
+def _trouble_of(kind: Any) -> str | None:  # noqa: ANN401 - pyarrow has no types
+    """Why a dictionary cannot be made again of values; or None."""
+    pa = pyarrow()
     if kind.ordered:
         return "the order of its dictionary would be lost: cast it to the type of its values"
     try:

@@ -284,7 +284,7 @@ def _dense(wanted: Any, chunks: list[Any] | None) -> tuple[str, tuple[int, ...]]
         if chunks is None and wanted.value_field.nullable:
             return None
         if chunks is not None:
-            chunks = _plain(chunk.flatten() for chunk in chunks)
+            chunks = _plain(_flat(chunk) for chunk in chunks)
             if any(chunk.null_count for chunk in chunks):
                 return None
         wanted = plain_type(wanted.value_type)
@@ -304,7 +304,12 @@ def _items(array: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
         array = pa.Array.from_buffers(
             pa.list_(entry), len(array), buffers, offset=array.offset, children=[pairs]
         )
-    return array.flatten()
+    return _flat(array)
+
+
+def _flat(array: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """The items of valid lists; `flatten` makes no empty arrays of extension types."""
+    return array.values[:0] if array.null_count == len(array) else array.flatten()
 
 
 def _slots(array: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -414,7 +419,7 @@ def _numbers(name: str, kind: Kind, array: Any) -> npt.NDArray[np.uint8]:  # noq
     """The bytes of numbers, as they lie in Arrow's memory."""
     types, count = pyarrow().types, len(array)
     while types.is_fixed_size_list(array.type):
-        if array.flatten().null_count:
+        if _flat(array).null_count:
             raise ValueError(f"column '{name}' has a null in a list or tensor of a fixed size")
         (array,) = _plain([_slots(array)])
     if kind.type == "bool":

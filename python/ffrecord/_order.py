@@ -158,6 +158,21 @@ def _deal(weights: tuple[int, ...]) -> tuple[Indices, Indices]:
     return sources, taken
 
 
+def check_counts(low: int, **counts: object) -> None:
+    """Check that each is a whole number, of Python or NumPy, and `low` or more.
+
+    Raises:
+        ValueError: it is less.
+        TypeError: it is something else, such as a quotient.
+    """
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise TypeError(f"{name} is {value!r}; it must be a whole number, such as 7 // 2")
+        if value < low:
+            what = "positive" if low else "0 or more"
+            raise ValueError(f"{name} is {value}; it must be {what}")
+
+
 @dataclass(frozen=True)
 class EpochOrder:
     """The order of one epoch of `count` records.

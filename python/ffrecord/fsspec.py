@@ -39,6 +39,8 @@ _OPTIONS = (
 )
 # Another question mark is one of a pattern: part-?.ffr.
 _QUERY = re.compile(rf"\?(?=(?:{'|'.join(_OPTIONS)})=)")
+# Names of files may have it, but no name at a daemon.
+_NEVER_PUBLISHED = "?"
 _NAMES_SHOWN = 5
 
 
@@ -113,7 +115,10 @@ class FileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _strip_protocol(cls, path: Any) -> Any:  # noqa: ANN401 - text, or a list of it
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
-        return _QUERY.split(super()._strip_protocol(path), maxsplit=1)[0].rstrip("/")
+        stripped = super()._strip_protocol(path)
+        is_url = stripped != str(path).rstrip("/")
+        # A path has no options: a file may be called what would be some.
+        return _QUERY.split(stripped, maxsplit=1)[0].rstrip("/") if is_url else stripped
 
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, str]:
@@ -315,6 +320,8 @@ class FileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _find(self, place: str, name: str) -> _Served | None:
         """What a published name stands for; None if there is no such name."""
+        if _NEVER_PUBLISHED in name:
+            return None
         address = f"{SCHEME}{place}/{name}{self._query}"
         try:
             files = _ffrecord.ServedFiles.open(address, timeout_s=self._timeout_s)
@@ -324,8 +331,9 @@ class FileSystem(AbstractFileSystem):  # type: ignore[misc]
         return _Served(folder, files, _entries(files, folder))
 
     def _names(self, place: str, prefix: str) -> list[str]:
-        """The published names that begin with `prefix`."""
-        address = f"{SCHEME}{place}/{prefix}{self._query}"
+        """The published names that begin with `prefix`, or with what may be part of a name."""
+        asked = prefix.partition(_NEVER_PUBLISHED)[0]
+        address = f"{SCHEME}{place}/{asked}{self._query}"
         found = _ffrecord.list_published(address, timeout_s=self._timeout_s)
         return [name for name, _size, _count in found]
 

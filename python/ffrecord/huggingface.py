@@ -48,6 +48,8 @@ _THEIRS = {ours: theirs for theirs, ours in _NUMBERS.items()} | {
 }
 _ARRAYS = (datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D)
 _MEDIA = (datasets.Image, datasets.Audio)
+# What stores the rest, and comes back from `to_huggingface` the same.
+_AS_TABLE = "write all columns with ffrecord.write_table(dataset.with_format('arrow')[:], path)"
 
 
 def from_huggingface(
@@ -176,9 +178,9 @@ def _type_of(name: str, feature: Any) -> str:  # noqa: ANN401 - `datasets` has m
     if isinstance(inner, datasets.Value) and inner.dtype in _NUMBERS and length > 0:
         return f"{_NUMBERS[inner.dtype]}[{length}]"
     raise ValueError(
-        f"column '{name}': records have no type for {feature!r}. Leave it out with "
-        f"dataset.remove_columns('{name}'), or make it a number, text, bytes, or a list or "
-        "array of a fixed shape with dataset.map"
+        f"column '{name}': records have no plain type for {feature!r}. To keep it, {_AS_TABLE}. Or "
+        f"leave it out with dataset.remove_columns('{name}'), or make it a number, text, bytes, or "
+        "a list or array of a fixed shape with dataset.map"
     )
 
 
@@ -186,8 +188,9 @@ def _value(name: str, row: int, value: Any, is_file: bool) -> Any:  # noqa: ANN4
     """What a row holds, as a writer takes it."""
     if value is None or (is_file and value["bytes"] is None and value["path"] is None):
         raise ValueError(
-            f"column '{name}' is null in row {row}, and a record has a value in each column: "
-            "fill it with dataset.map, or leave such rows out with dataset.filter"
+            f"column '{name}' is null in row {row}, and a plain record has a value in each column. "
+            f"To keep nulls, {_AS_TABLE}. Or fill it with dataset.map, or leave such rows out with "
+            "dataset.filter"
         )
     if not is_file:
         return value

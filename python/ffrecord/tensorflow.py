@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ffrecord._batch import Batch
 from ffrecord._locations import Where
 from ffrecord._nested import Kind
-from ffrecord._order import EpochOrder
+from ffrecord._order import EpochOrder, check_counts
 from ffrecord._reader import Reader
 from ffrecord._records import Records
 from ffrecord._schema import names_of
@@ -76,6 +76,7 @@ class Batches:
             options: of `ffrecord.open`.
 
         Raises:
+            TypeError: a number is not whole.
             ValueError: an argument is out of range; or a column is nullable or nested, of which
                 TensorFlow has no plain tensor: its name is in the message.
             KeyError: there is no such column.
@@ -151,13 +152,11 @@ class Batches:
         return EpochOrder(self._seed, epoch, count, mixture=mixture, shuffle=self._shuffle)
 
     def _check(self) -> None:
-        for name, value in (("batch_size", self._batch_size), ("shards", self._shards)):
-            if value < 1:
-                raise ValueError(f"{name} is {value}; it must be positive")
-        for name, value in (("epochs", self._epochs), ("skip", self._skip)):
-            if value < 0:
-                raise ValueError(f"{name} is {value}; it must be 0 or more")
-        if not 0 <= self._shard < self._shards:
+        check_counts(1, batch_size=self._batch_size, shards=self._shards)
+        check_counts(0, epochs=self._epochs, skip=self._skip, shard=self._shard)
+        if self._columns == ():
+            raise ValueError("columns is empty: name those to give out, or leave it out for all")
+        if self._shard >= self._shards:
             raise ValueError(
                 f"shard {self._shard} is not below the number of shards {self._shards}"
             )

@@ -191,6 +191,43 @@ def test_an_image_with_neither_bytes_nor_a_path_is_refused(tmp_path: Path) -> No
         from_huggingface(dataset, tmp_path / "a.ffr")
 
 
+def test_what_is_refused_is_kept_as_the_message_says(tmp_path: Path) -> None:
+    features = datasets.Features(
+        {
+            "picture": datasets.Image(),
+            "label": datasets.ClassLabel(names=["no", "yes"]),
+            "tokens": datasets.List(datasets.Value("int32")),
+            "when": datasets.Value("timestamp[us, tz=UTC]"),
+            "turns": datasets.List({"role": datasets.Value("string")}),
+        }
+    )
+    rows = [
+        {
+            "picture": {"bytes": png(i), "path": None},
+            "label": i % 2,
+            "tokens": None if i == 2 else list(range(i)),
+            "when": None if i == 1 else 1_000_000 * i,
+            "turns": [{"role": None if i == 3 else "user"}] * i,
+        }
+        for i in range(5)
+    ]
+    dataset = datasets.Dataset.from_list(rows, features=features).select([3, 1, 4, 0, 2])
+    with pytest.raises(ValueError, match="write_table") as raised:
+        from_huggingface(dataset, tmp_path / "a.ffr")
+
+    call = str(raised.value).partition("write all columns with ")[2].partition(". Or")[0]
+    eval(call, {"ffrecord": ffrecord, "dataset": dataset, "path": tmp_path / "a.ffr"})
+
+    for again in (
+        to_huggingface(tmp_path / "a.ffr"),
+        to_huggingface(tmp_path / "a.ffr", streaming=True),
+    ):
+        assert again.features == dataset.features
+        undecoded = again.cast_column("picture", datasets.Image(decode=False))
+        expected = dataset.cast_column("picture", datasets.Image(decode=False))
+        assert list(undecoded) == list(expected)
+
+
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     dataset = datasets.Dataset.from_dict({"a": [1]})
     from_huggingface(dataset, tmp_path / "a.ffr")
@@ -210,9 +247,9 @@ def test_a_file_that_was_written_anew_is_not_taken_from_the_cache(tmp_path: Path
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ([[1], [1, 2]], r"column 'a': records have no type for List.*remove_columns\('a'\)"),
-        ([{"b": 1}, {"b": 2}], "column 'a': records have no type for"),
-        ([1, None], "column 'a' is null in row 1"),
+        ([[1], [1, 2]], r"column 'a': records have no plain type for List.*remove_columns\('a'\)"),
+        ([{"b": 1}, {"b": 2}], "column 'a': .* no plain type for .*write_table"),
+        ([1, None], r"column 'a' is null in row 1.*write_table\("),
     ],
 )
 def test_what_records_cannot_hold_is_refused_and_leaves_no_file(

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 from torch.utils.data import BatchSampler, DistributedSampler
-from tutorial import RECORDS, check_exact, framework, replace_in, run, write_script
+from tutorial import (
+    RECORDS,
+    Run,
+    check_exact,
+    framework,
+    read_printed,
+    replace_in,
+    run,
+    write_script,
+)
 
 framework("pytorch_lightning")
 PRELOAD = ("pytorch_lightning",)
@@ -64,6 +73,62 @@ def test_a_loader_without_our_sampler_goes_on_at_the_next_record_of_each_rank(
         ranks = [list(BatchSampler(share, 6, drop_last=False)) for share in shares]
         expected += [(epoch, one + other) for one, other in zip(*ranks, strict=True)]
     assert before[:7] + after == expected
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        f"WeightedRandomSampler([1.0 + i % 5 for i in range({RECORDS})], {RECORDS})",
+        f"SubsetRandomSampler(range({RECORDS}))",
+    ],
+)
+@pytest.mark.parametrize("world", [1, 2])
+def test_what_torchs_samplers_draw_goes_on_where_it_was_saved(
+    world: int, sampler: str, tmp_path: Path
+) -> None:
+    script = write_script("lightning.md", "train.py", tmp_path)
+    plain = f"batch_size=6, sampler=torch.utils.data.{sampler})"
+    replace_in(script, 'batch_sampler=Sampler(dataset, 12, seed=1, last="short"))', plain)
+    # Of the default generator, which Lightning does not save: the state of the loader has it.
+    replace_in(script, "dataset = Dataset", "torch.manual_seed(5)\ndataset = Dataset")
+    whole = run(script, world, "9").steps()
+    replace_in(script, "torch.manual_seed(5)", "torch.manual_seed(6)")
+    rest = run(script, world, "0", "resume").by_rank
+
+    assert len(whole) == 9
+    assert [steps[:2] for steps in rest] == [
+        [(epoch, labels[6 * rank : 6 * rank + 6]) for epoch, labels in whole[7:]]
+        for rank in range(world)
+    ]
+    if sampler.startswith("Subset"):
+        assert {len(steps) for steps in rest} == {2 * -(-RECORDS // (6 * world)) - 7}
+        steps = [*whole[:7], *Run(rest).steps()]
+        seen = [label for epoch, labels in steps for label in labels if epoch == 0]
+        assert len(seen) == world * -(-RECORDS // world)
+        assert set(seen) == set(range(RECORDS))
+
+
+def test_a_loader_without_a_state_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    script = write_script("lightning.md", "train.py", tmp_path)
+    plain = "batch_size=6, sampler=list(range(60)))"
+    replace_in(script, 'batch_sampler=Sampler(dataset, 12, seed=1, last="short"))', plain)
+
+    with pytest.raises(Exception, match=r"checkpoints have the state.*list in a") as raised:
+        run(script, 1, "0")
+    assert "During handling" not in str(raised.value)
+    assert read_printed(tmp_path, 1) == [[]]
+    saver = "    callbacks=[saver],\n"
+    replace_in(script, saver, "    enable_checkpointing=False,\n")
+    assert len(run(script, 1, "0").steps()) == 20
+
+
+def test_a_loader_that_a_training_step_iterates_needs_no_state(tmp_path: Path) -> None:
+    script = write_script("lightning.md", "train.py", tmp_path)
+    step = "    def training_step(self, batch, batch_index):\n"
+    inner = "        assert len(list(DataLoader(dataset, 6, sampler=list(range(12))))) == 2\n"
+    replace_in(script, step, step + inner)
+
+    check_exact(run(script, 1, "0").steps())
 
 
 def test_torchs_loader_with_our_sampler_is_told_what_to_write(tmp_path: Path) -> None:

@@ -8,11 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tutorial import Run, check_exact, framework, read_printed, replace_in, write_script
+from tutorial import STEPS, Run, check_exact, framework, read_printed, replace_in, write_script
 
 framework("ray.train")
-# Nothing is reported to anybody, and no token is left in the home folder.
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+# Nothing is reported to anybody, and no token is left in the home folder. Workers may take their
+# time to start on a busy machine: after a minute Ray would start others.
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
+}
 
 
 def script_in(folder: Path) -> Path:
@@ -29,7 +34,7 @@ def train(script: Path, world: int, *arguments: str) -> subprocess.CompletedProc
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
 
 
@@ -46,6 +51,30 @@ def test_a_run_stopped_in_an_epoch_goes_on_at_the_next_record(tmp_path: Path) ->
 
     for world in (2, 1, 3):
         check_exact(before + steps(script, world, "0", "saved"))
+
+
+def test_workers_started_again_go_on_at_the_last_checkpoint(tmp_path: Path) -> None:
+    script = script_in(tmp_path)
+    replace_in(script, '{rank}", "w")', '{rank}", "a")')
+    stop = '                if step == config["stop_at"]:\n'
+    died = """
+                if rank == 1 and step == 5 and not os.path.exists(config["printed"]):
+                    printed.flush()
+                    open(config["printed"], "w").close()
+                    os._exit(1)
+                if step % 3 == 0:
+"""
+    replace_in(script, stop, died)
+    replace_in(script, "                    return\n", "")
+
+    done = train(script, 2, "0")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    by_rank = read_printed(tmp_path, 2)
+    rest = 2 * STEPS - 3
+    before = Run([steps[:-rest][:3] for steps in by_rank]).steps()
+    assert len(by_rank[1]) == 5 + rest  # The steps that no checkpoint has came again.
+    check_exact(before + Run([steps[-rest:] for steps in by_rank]).steps())
 
 
 def test_torchs_loader_with_our_sampler_is_told_what_to_write(tmp_path: Path) -> None:

@@ -378,6 +378,39 @@ def test_options_may_stand_behind_the_address(daemon: Daemon, folder: Path) -> N
         fsspec.open(address, timeout_s=0).open()
 
 
+def test_a_file_may_be_called_what_would_be_an_option(
+    daemon: Daemon, folder: Path, system: FileSystem, tmp_path: Path
+) -> None:
+    names = ["a?tls=b.ffr", "a?transport=tcp", "part-?.ffr", "100%&tls=x #1.ffr"]
+    files = [name if name.endswith(".ffr") else f"{name}.ffr" for name in names]
+    (tmp_path / "odd").mkdir()
+    for file in files:
+        (tmp_path / "odd" / file).write_bytes((folder / "part-0.ffr").read_bytes())
+    ffrecord.publish(tmp_path / "odd", daemon.address("odd/names"))
+    path = f"{daemon.listen}/odd/names"
+
+    system.get(path, str(tmp_path / "copy"), recursive=True)
+
+    assert sorted(one.name for one in (tmp_path / "copy").iterdir()) == sorted(files)
+    assert sorted(system.ls(path, detail=False)) == sorted(f"{path}/{file}" for file in files)
+    for file in files:
+        assert system.exists(f"{path}/{file}")
+        assert system.cat_file(f"{path}/{file}", 0, 9) == system.cat_file(
+            f"{daemon.listen}/demo/train/part-0.ffr", 0, 9
+        )
+    for absent in ("a?tls=c.ffr", "a?tls=b.ffr/x", "a?tls=b"):
+        assert not system.exists(f"{path}/{absent}")
+        assert not system.exists(f"{daemon.listen}/{absent}")
+
+
+def test_options_behind_the_address_go_through_a_local_cache(
+    daemon: Daemon, folder: Path, tmp_path: Path
+) -> None:
+    where = f"simplecache::{daemon.address('demo/train')}/part-0.ffr?transport=tcp"
+    with fsspec.open(where, simplecache={"cache_storage": str(tmp_path)}) as file:
+        assert file.read() == (folder / "part-0.ffr").read_bytes()
+
+
 def test_records_are_read_through_a_local_cache_of_fsspec(
     daemon: Daemon, folder: Path, tmp_path: Path
 ) -> None:

@@ -196,6 +196,9 @@ def bad_sources(tmp_path: Path) -> dict[str, tuple[Path, int, str]]:
     (tmp_path / "empty").mkdir()
     (tmp_path / "classless").mkdir()
     (tmp_path / "classless" / "a.png").write_bytes(png(0))
+    (tmp_path / "shards").mkdir()
+    for shard in ("0.tar", "1.TAR.gz", "README.md"):
+        (tmp_path / "shards" / shard).touch()
     (tmp_path / "hollow" / "cats").mkdir(parents=True)
     (tmp_path / "text.dat").write_text("neither tar nor JSON lines")
     (tmp_path / "nothing.tar").write_bytes(b"")
@@ -217,6 +220,7 @@ def bad_sources(tmp_path: Path) -> dict[str, tuple[Path, int, str]]:
         "missing": (tmp_path / "no", 4, "No such file or directory: "),
         "empty folder": (tmp_path / "empty", 2, "has no subfolders"),
         "no classes": (tmp_path / "classless", 2, "has no subfolders: one for each class"),
+        "shards": (tmp_path / "shards", 2, "is a folder of datasets: pack them by their names"),
         "no files": (tmp_path / "hollow", 2, "1 subfolders but no files"),
         "foreign file": (tmp_path / "text.dat", 2, "text.dat is not a source: give a folder"),
         "empty file": (tmp_path / "nothing.tar", 2, "nothing.tar is empty"),

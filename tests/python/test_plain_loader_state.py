@@ -6,6 +6,7 @@ datasets and samplers are refused.
 """
 
 import json
+from collections.abc import Callable
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,74 @@ def test_drawing_with_replacement_and_single_samples_resume_too(path: Path) -> N
         assert seen == expected
 
 
+DRAWN: list[Callable[[torch.Generator | None], Any]] = [
+    lambda own: data.WeightedRandomSampler([1.0 + i % 5 for i in range(COUNT)], 110, generator=own),
+    lambda own: data.SubsetRandomSampler(range(5, COUNT - 5), generator=own),
+]
+
+
+@every_engine
+@pytest.mark.parametrize("draw", DRAWN)
+@pytest.mark.parametrize("has_own", [False, True])
+def test_what_is_drawn_by_weight_or_of_some_records_goes_on(
+    path: Path,
+    draw: Callable[[torch.Generator | None], Any],
+    has_own: bool,
+    options: dict[str, Any],
+) -> None:
+    dataset = Dataset(path, columns=["label"])
+
+    def loader(seed: int) -> DataLoader:
+        torch.manual_seed(seed)
+        own = torch.Generator().manual_seed(seed) if has_own else None
+        return DataLoader(dataset, BATCH, sampler=draw(own), **options)
+
+    torch.manual_seed(6)
+    own = torch.Generator().manual_seed(6) if has_own else None
+    theirs: Any = data.DataLoader(range(COUNT), BATCH, sampler=draw(own))  # type: ignore[arg-type]
+    expected = [batch.tolist() for batch in theirs]
+    for cut in (0, 1, 4, 5):
+        first = loader(6)
+        seen = labels(islice(first, cut)) if cut else []  # Workers draw as soon as they begin.
+        state = through_json(first)
+        first.close()
+        second = loader(6 if cut == 0 else 99)
+        second.load_state_dict(state)
+        assert through_json(second) == state or (has_own and cut == 5)
+        seen += labels(second) if cut < 5 else []
+        assert seen == expected
+        assert len(labels(second)) == 5
+        second.close()
+
+
+def test_states_of_other_weights_or_indices_are_refused(path: Path) -> None:
+    dataset = Dataset(path)
+
+    def loader(sampler: Any) -> DataLoader:  # noqa: ANN401 - torch's own
+        return DataLoader(dataset, BATCH, sampler=sampler)
+
+    weights = [1.0] * COUNT
+    weighted = loader(data.WeightedRandomSampler(weights, COUNT))
+    some = loader(data.SubsetRandomSampler(range(COUNT)))
+    for of in (weighted, some):
+        next(iter(of))
+        of.load_state_dict(through_json(of))
+    for state, other in (
+        (weighted.state_dict(), data.WeightedRandomSampler([2.0, *weights[1:]], COUNT)),
+        (weighted.state_dict(), data.WeightedRandomSampler(weights, COUNT - 1)),
+        (
+            weighted.state_dict(),
+            data.WeightedRandomSampler(weights, COUNT, generator=torch.Generator()),
+        ),
+        (weighted.state_dict(), data.RandomSampler(weights)),
+        (some.state_dict(), data.SubsetRandomSampler([*range(1, COUNT), 0])),
+    ):
+        with pytest.raises(ValueError, match="would not continue the same epoch"):
+            loader(other).load_state_dict(state)
+    with pytest.raises(ValueError, match="it is damaged"):
+        weighted.load_state_dict(weighted.state_dict() | {"drawn": "xy"})
+
+
 def test_resuming_leaves_torchs_default_generator_alone(path: Path) -> None:
     dataset = Dataset(path, columns=["label"])
     first = DataLoader(dataset, BATCH, True)
@@ -187,19 +256,21 @@ class Stream(data.IterableDataset[int]):
         return iter(range(10))
 
 
+class OwnWeighted(data.WeightedRandomSampler):
+    """Of a user, who may draw in another way."""
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
         (lambda dataset: DataLoader(Stream(), 2), "StatefulDataLoader"),
         (
-            lambda dataset: DataLoader(
-                dataset, 2, sampler=data.WeightedRandomSampler([1.0] * COUNT, COUNT)
-            ),
+            lambda dataset: DataLoader(dataset, 2, sampler=OwnWeighted([1.0] * COUNT, COUNT)),
             r"weights=weights",
         ),
         (
-            lambda dataset: DataLoader(dataset, 2, sampler=data.SubsetRandomSampler([1, 2])),
-            r"Sampler\(\.\.\.\), whose order .* SubsetRandomSampler cannot resume",
+            lambda dataset: DataLoader(dataset, 2, sampler=[1, 2]),
+            r"Sampler\(\.\.\.\), whose order .* list cannot resume",
         ),
         (lambda dataset: DataLoader(dataset, batch_sampler=[[1, 2]]), "list cannot resume"),
     ],

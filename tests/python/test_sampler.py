@@ -312,6 +312,14 @@ def test_wrong_arguments_name_the_remedy(
         Sampler(*arguments, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("records", [6 / 2, True, "4"])
+def test_records_of_a_step_are_a_whole_number(records: Any) -> None:  # noqa: ANN401
+    for name in ("global_batch", "batch_size"):
+        with pytest.raises(TypeError, match=f"{name} is .* must be a whole number, such as 7 // 2"):
+            Sampler(10, **{name: records})
+    assert len(Sampler(10, np.int64(5))) == 2  # type: ignore[arg-type]
+
+
 def test_a_wrong_world_size_at_resume_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     state = Sampler(100, 10, world_size=2, rank=0).state_dict()
     resumed = Sampler(100, 10)

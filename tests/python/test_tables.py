@@ -7,7 +7,7 @@ pyarrow's equality; the forms of NumPy and torch are compared with the table's o
 
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -489,6 +489,55 @@ def test_tensors_of_arrow_are_arrays_of_their_shape(tmp_path: Path) -> None:
     assert reader.schema == {"t:valid": "bool", "t": "f32[2,3]"}
     np.testing.assert_array_equal(reader.read(range(4))["t"], values)
     assert reader.read(range(4)).to_arrow().equals(table)
+
+
+class Celsius(pa.ExtensionType):  # type: ignore[misc, name-defined]
+    """As the documentation of pyarrow says to write one; it has no hash."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.float32(), "test.celsius")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: Any, serialized: bytes) -> "Celsius":  # noqa: ANN401
+        return cls()
+
+
+@pytest.fixture
+def celsius() -> Iterator[Celsius]:
+    pa.register_extension_type(Celsius())
+    yield Celsius()
+    pa.unregister_extension_type("test.celsius")
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_extension_types_of_users_are_kept_at_every_depth(
+    celsius: Celsius, streams: bool, tmp_path: Path
+) -> None:
+    values = pa.ExtensionArray.from_storage(celsius, pa.array([1.5, None, -2.0], pa.float32()))
+    table = pa.table(
+        {
+            "plain": values,
+            "list": pa.ListArray.from_arrays(pa.array([0, 1, None, 3], pa.int32()), values),
+            "none": pa.nulls(3, pa.list_(celsius)),
+            "deep": pa.nulls(3, pa.large_list(pa.list_(celsius, 2))),
+            "struct": pa.StructArray.from_arrays([values], ["x"]),
+            "code": pa.DictionaryArray.from_arrays(pa.array([2, 0, None], pa.int8()), values),
+        }
+    )
+    columns = table.drop_columns(["code"])
+    path = tmp_path / "t.ffr"
+
+    ffrecord.write_table(columns.to_reader() if streams else columns, path)
+
+    found = ffrecord.read_table(path)
+    assert found.schema == columns.schema
+    assert found.equals(columns)
+    assert ffrecord.open(path).read([2, 0]).to_arrow().equals(columns.take([2, 0]))
+    with pytest.raises(ValueError, match=r"column 'code' is .*no dictionaries of such values"):
+        ffrecord.write_table(table, tmp_path / "code.ffr")
 
 
 def test_whole_numbers_are_read_without_a_copy(tmp_path: Path) -> None:

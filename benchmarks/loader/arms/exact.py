@@ -15,7 +15,7 @@ from inside import RAY_SETTINGS
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 EPOCHS, RANKS = 2, 2
-TIMEOUT_S = 300
+TIMEOUT_S = 900
 # Its page in docs/tutorials, by the package that it needs.
 PAGES = {
     "accelerate": "accelerate.md",

@@ -58,7 +58,7 @@ def examine_place(where: str, seconds: float, *, may_write: bool) -> Facts:
     file = _largest_file(path) if path.is_dir() else path
     record_rate = {}
     facts = _measure(file, seconds)
-    if file.suffix == ".ffr" and facts["rates"]:
+    if file.suffix == ".ffr" and (facts["rates"] or not facts["size_bytes"]):
         with Reader(file) as reader:
             if len(reader):
                 record_rate["record_read_bytes_per_s"] = round(reader.probe(seconds / 8))
@@ -153,7 +153,7 @@ def _temporary_file(folder: pathlib.Path, seconds: float) -> Iterator[tuple[int,
 def verdicts(found: Facts) -> list[str]:
     """A sentence for each finding, with what to do."""
     if not found["size_bytes"]:
-        return ["the file is empty: nothing was read"]
+        return ["nothing was read: the file is empty, or the kernel does not tell its size"]
     if found["stored_bytes"] < _STORED_ENOUGH * found["size_bytes"]:
         return [
             f"of {show_size(found['size_bytes'])}, only {show_size(found['stored_bytes'])} are"

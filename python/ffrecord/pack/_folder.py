@@ -89,7 +89,7 @@ class FolderSource(Source):
                 pool.shutdown(cancel_futures=True)
 
     def _class_names(self) -> list[str]:
-        names = []
+        names, datasets = [], set()
         with os.scandir(self._root) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
@@ -100,6 +100,12 @@ class FolderSource(Source):
                     names.append(check_text(entry.name, self._root))
                 else:
                     self.skipped["files outside of classes"] += 1
+                    datasets |= {found[0] for found in [_DATASETS.search(entry.name)] if found}
+        if datasets and not names:
+            each = " ".join(os.path.join(self._root, f"*{suffix}") for suffix in sorted(datasets))
+            raise ValueError(
+                f"{self._root} is a folder of datasets: pack them by their names, {each}"
+            )
         if not names:
             raise ValueError(
                 f"{self._root} has no subfolders: one for each class is needed{self._hint()}"

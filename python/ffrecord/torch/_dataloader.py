@@ -30,7 +30,12 @@ from ffrecord.errors import BadArgumentError, ClosedError, DeadlineExceeded
 from ffrecord.torch._collate import collate, convert
 from ffrecord.torch._dataset import Dataset
 from ffrecord.torch._delivery import Delivery, EpochHinter, PlainDelivery
-from ffrecord.torch._frameworks import Accelerated, Share, is_held_back_by
+from ffrecord.torch._frameworks import (
+    Accelerated,
+    Share,
+    is_held_back_by,
+    is_saved_by_lightning,
+)
 from ffrecord.torch._handover import CrossingCollate, Placed, Told
 from ffrecord.torch._placing import accelerator, on_device
 from ffrecord.torch._plain_state import PlainPlace, place_of, state_of
@@ -221,9 +226,10 @@ class DataLoader(data.DataLoader[Any]):
 
         With several iterators, it is the position of the one that delivered last.
 
-        Without a `Sampler`, with torch's own order (`shuffle=True` or not): the state of this
-        rank, from which a loader with the same arguments delivers the rest of the epoch; with a
-        `DistributedSampler` that of all ranks. JSON, and 10 KB if `generator` is given. The order
+        Without a `Sampler`, with torch's own order (`shuffle=True` or not, a
+        `WeightedRandomSampler` or `SubsetRandomSampler`): the state of this rank, from which a
+        loader with the same arguments delivers the rest of the epoch; with a `DistributedSampler`
+        that of all ranks. JSON, and 10 KB if `generator` is given, or for those two. The order
         of later epochs is drawn from torch's default generator, whose state is the program's to
         save, or from `generator`, which is restored.
 
@@ -336,6 +342,8 @@ class DataLoader(data.DataLoader[Any]):
     # torch declares its own iterator class; callers only need to iterate.
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         sampler = self.batch_sampler if isinstance(self.batch_sampler, Sampler) else None
+        if is_saved_by_lightning() and (trouble := self._state_trouble()) is not None:
+            return _Iteration(_refused(trouble))
         start = None if sampler is None else sampler.skipped(sampler.begin(), self._steps.step)
         if self._before is None:
             self._before = self._dataset_numbers()
@@ -362,6 +370,15 @@ class DataLoader(data.DataLoader[Any]):
         else:
             delivery = Delivery(sampler, start, hinter, held_back)
         return _Iteration(self._watched(batches, delivery))
+
+    def _state_trouble(self) -> Exception | None:
+        """What Lightning's first checkpoint would raise."""
+        try:
+            self.state_dict()
+        except (TypeError, ValueError) as error:
+            why = f"Lightning's checkpoints have the state of each loader; of this one, {error}"
+            return type(error)(why)
+        return None
 
     def _begin_place(self) -> PlainPlace:
         """Where an iteration that begins now begins, if there is no `Sampler`."""
@@ -470,6 +487,12 @@ class DataLoader(data.DataLoader[Any]):
     def _dataset_numbers(self) -> dict[str, float]:
         stats: dict[str, Any] = getattr(self.dataset, "stats", dict)()
         return numbers_of(stats)
+
+
+def _refused(error: Exception) -> Iterator[Any]:
+    """Raise when the first batch is wanted: Lightning hides what is raised before."""
+    raise error
+    yield
 
 
 def _taken(batches: Iterator[Any]) -> Iterator[Any]:

@@ -9,12 +9,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
+from types import FrameType
 
 import torch
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 
 from ffrecord.torch._sampler import Sampler
+
+# Between a loop of Lightning and the loader that it iterates are half as many.
+_FRAMES_MAX = 20
 
 
 class Share(DistributedSampler[int], data.SequentialSampler):
@@ -59,6 +63,33 @@ def is_held_back_by(owner: object) -> bool:
     """Whether `owner` requests a batch before it passes on the last: its consumer is one behind."""
     kind = type(owner)
     return kind.__name__ == "_WrappedDataLoader" and kind.__module__.partition(".")[0] == "ray"
+
+
+def is_saved_by_lightning() -> bool:
+    """Whether a Trainer of Lightning trains with the loader that the caller iterates, and saves it.
+
+    Its checkpoints, those of weights alone too, have the states of all loaders that know
+    `state_dict`. What has no state would
+    end a training at its first checkpoint, perhaps hours from now.
+    """
+    # The loader's __iter__ is called by Lightning's combination of loaders, that by a loop.
+    frame = sys._getframe(1).f_back
+    if frame is None or not _module_of(frame).endswith(".utilities.combined_loader"):
+        return False
+    for _ in range(_FRAMES_MAX):
+        frame = frame.f_back
+        if frame is None or _module_of(frame).endswith(".loops.evaluation_loop"):
+            return False
+        if _module_of(frame).endswith(".loops.fit_loop"):
+            trainer = getattr(frame.f_locals.get("self"), "trainer", None)
+            return bool(getattr(trainer, "checkpoint_callbacks", None))
+    return False
+
+
+def _module_of(frame: FrameType) -> str:
+    """The name of Lightning's module that a function is in; empty if it is in none."""
+    name = str(frame.f_globals.get("__name__", ""))
+    return name if name.startswith(("pytorch_lightning.", "lightning.pytorch.")) else ""
 
 
 class Accelerated:

@@ -1,16 +1,20 @@
 """The position of a loader that has no `Sampler`, but one of torch's own."""
 
 import copy
+import hashlib
 import re
 from collections.abc import Iterator, Sized
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 
+# They draw an epoch at once, from torch's default generator unless they have their own.
+_DRAWN = (data.WeightedRandomSampler, data.SubsetRandomSampler)
 # Named by the states of loaders.
-_KINDS = (data.SequentialSampler, data.RandomSampler, DistributedSampler)
+_KINDS = (data.SequentialSampler, data.RandomSampler, *_DRAWN, DistributedSampler)
 _NAMES = (
     *("sampler", "count", "samples", "replacement"),
     *("batch_size", "drop_last", "fingerprint"),
@@ -31,8 +35,8 @@ class PlainPlace:
             epoch: counts iterations, from 0.
             batches: from the start of the epoch.
             drawn: what the order was drawn from: the seed that torch's sampler took from the
-                default generator, or the state of its own, in hex; of a `DistributedSampler`, its
-                epoch; None as long as it is not drawn.
+                default generator, or the state of a generator, in hex; of a `DistributedSampler`,
+                its epoch; None as long as it is not drawn.
         """
         self.seed = seed
         self.epoch = epoch
@@ -48,7 +52,14 @@ class PlainPlace:
             again = copy.copy(sampler)
             again.epoch = self.drawn = sampler.epoch if self.drawn is None else int(self.drawn)
             return _with_samples(inner, again)
-        if type(sampler) is not data.RandomSampler:
+        if (wrapped := _wrapped_by(sampler)) is not None:
+            again = copy.copy(sampler)
+            again.epoch = self.drawn = sampler.epoch if self.drawn is None else int(self.drawn)
+            # All ranks draw alike, as torch's DistributedSampler does: each takes its share of it.
+            own = torch.Generator().manual_seed(sampler.seed + again.epoch)
+            again.dataset = type(sampler.dataset)(_drawing(wrapped, own))
+            return _with_samples(inner, again)
+        if type(sampler) not in (data.RandomSampler, *_DRAWN):
             return iter(inner)
         if (own := sampler.generator) is not None:
             if self.drawn is None:
@@ -56,6 +67,11 @@ class PlainPlace:
             else:
                 _set_state(own, str(self.drawn))
             return iter(inner)
+        if type(sampler) in _DRAWN:
+            if self.drawn is None:
+                self.drawn = _state_of(torch.default_generator)
+                return iter(inner)
+            return _with_samples(inner, _drawing(sampler, _with_state(str(self.drawn))))
         if self.drawn is None:  # As the sampler would: once from the default generator.
             self.drawn = int(torch.empty((), dtype=torch.int64).random_().item())
         generator = torch.Generator()
@@ -72,7 +88,7 @@ def state_of(
     place: PlainPlace | None,
     epoch: int,
 ) -> dict[str, Any]:
-    """The state of a loader: JSON, and 10 KB if the sampler has a generator of its own.
+    """The state of a loader: JSON, and 10 KB if it has the state of a generator.
 
     Args:
         loader: the loader.
@@ -119,8 +135,10 @@ def place_of(loader: Any, inner: Any, state: dict[str, Any]) -> tuple[PlainPlace
             )
     _check_own(state)
     epoch, seed, batches, drawn, begun = (state[name] for name in _OWN)
-    own = getattr(_of_samples(inner), "generator", None)
-    if (own is not None) != isinstance(drawn, str):
+    sampler = _of_samples(inner)
+    own = getattr(sampler, "generator", None)
+    is_kept = own is not None or (type(sampler) in _DRAWN and drawn is not None)
+    if is_kept != isinstance(drawn, str):
         raise ValueError(
             "one of the state and the loader has a generator of its own and the other has not: "
             "resuming would not continue the same order"
@@ -173,16 +191,48 @@ def _with_samples(inner: Any, sampler: data.Sampler[int]) -> Iterator[Any]:  # n
 
 def _name_of(sampler: Any) -> str:  # noqa: ANN401 - torch's own
     """What tells orders apart; the ranks of one run have the same."""
-    if type(sampler) is not DistributedSampler:
+    wrapped = _wrapped_by(sampler)
+    if type(sampler) in _DRAWN:
+        whose = ", with a generator of its own" if sampler.generator is not None else ""
+        return f"{type(sampler).__name__} of {_digest_of(sampler)}{whose}"
+    if type(sampler) is not DistributedSampler and wrapped is None:
         return type(sampler).__name__
-    how = f"seed {sampler.seed}" if sampler.shuffle else "in order"
+    how = f"seed {sampler.seed}" if sampler.shuffle or wrapped is not None else "in order"
     last = ", drop_last" if sampler.drop_last else ""
-    return f"DistributedSampler of {sampler.num_replicas} ranks, {how}{last}"
+    of = "" if wrapped is None else f", {_name_of(wrapped)}"
+    return f"DistributedSampler of {sampler.num_replicas} ranks, {how}{last}{of}"
+
+
+def _digest_of(sampler: Any) -> str:  # noqa: ANN401 - torch's own
+    """Digits that differ if the weights or indices do."""
+    if isinstance(sampler, data.WeightedRandomSampler):
+        what, values = "weights", sampler.weights.cpu().numpy()
+    else:
+        what, values = "indices", np.asarray(sampler.indices)
+    return f"{what} {hashlib.blake2b(values.tobytes(), digest_size=8).hexdigest()}"
+
+
+def _wrapped_by(sampler: Any) -> Any:  # noqa: ANN401 - Lightning's
+    """The sampler whose draws Lightning shares out among ranks, if they can be drawn again."""
+    kind = type(sampler)
+    if kind.__name__ != "DistributedSamplerWrapper" or "lightning" not in kind.__module__:
+        return None
+    wrapped = getattr(sampler.dataset, "_sampler", None)
+    known = type(wrapped) in _DRAWN and getattr(wrapped, "generator", None) is None
+    return wrapped if known else None
+
+
+def _drawing(sampler: Any, own: torch.Generator) -> Any:  # noqa: ANN401 - torch's own
+    """The sampler with a generator of its own."""
+    made = copy.copy(sampler)
+    made.generator = own
+    return made
 
 
 def _identity(what: str, loader: Any, inner: Any) -> dict[str, Any]:  # noqa: ANN401
     sampler = _of_samples(inner)
-    if isinstance(loader.dataset, data.IterableDataset) or type(sampler) not in _KINDS:
+    known = type(sampler) in _KINDS or _wrapped_by(sampler) is not None
+    if isinstance(loader.dataset, data.IterableDataset) or not known:
         raise TypeError(f"{what}: {_remedy(loader, sampler)}")
     if loader.num_workers and not getattr(loader, "in_order", True):
         raise ValueError(
@@ -211,17 +261,26 @@ def _remedy(loader: Any, sampler: Any) -> str:  # noqa: ANN401
             "torchdata's StatefulDataLoader, which saves the state of datasets; or a map-style "
             "dataset with batch_sampler=ffrecord.torch.Sampler(...)"
         )
-    wanted = "batch_sampler=ffrecord.torch.Sampler(...)"
-    if isinstance(sampler, data.WeightedRandomSampler):
+    wanted, name = "batch_sampler=ffrecord.torch.Sampler(...)", type(sampler).__name__
+    shared = getattr(getattr(sampler, "dataset", None), "_sampler", sampler)
+    if shared is not sampler:  # Lightning's wrapper.
+        name = f"{type(shared).__name__} in a {name}"
+    if isinstance(shared, data.WeightedRandomSampler):
         wanted = "batch_sampler=ffrecord.torch.Sampler(dataset, batch, weights=weights)"
     return (
-        f"it needs {wanted}, whose order is a function of position; a loader with "
-        f"{type(sampler).__name__} cannot resume"
+        f"it needs {wanted}, whose order is a function of position; a loader with {name} cannot "
+        "resume"
     )
 
 
 def _state_of(generator: torch.Generator) -> str:
     return bytes(generator.get_state().tolist()).hex()
+
+
+def _with_state(state: str) -> torch.Generator:
+    made = torch.Generator()
+    _set_state(made, state)
+    return made
 
 
 def _set_state(generator: torch.Generator, state: str) -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch.distributed
 from torch.utils import data
 
-from ffrecord._order import EpochOrder, EpochShare, IndexBatch, Mixture
+from ffrecord._order import EpochOrder, EpochShare, IndexBatch, Mixture, check_counts
 from ffrecord._weights import Weights
 from ffrecord.torch._resharding import refuse_other_epoch, refuse_second_share
 
@@ -92,6 +92,7 @@ class Sampler(data.Sampler[Any]):
                 differ by one record.
 
         Raises:
+            TypeError: the records of a step are no whole number.
             ValueError: an argument is wrong, or the epoch would be empty.
         """
         self.count = dataset if isinstance(dataset, int) else len(dataset)
@@ -385,8 +386,8 @@ class Sampler(data.Sampler[Any]):
     def _check(self) -> None:
         self._check_count()
         for name, size in (("global_batch", self._global_batch), ("batch_size", self._batch_size)):
-            if size is not None and size < 1:
-                raise ValueError(f"{name} is {size}; it must be positive")
+            if size is not None:
+                check_counts(1, **{name: size})
         if self.group_size < 1:
             raise ValueError(f"group_size is {self.group_size}; a group has one rank or more")
         if self.last not in get_args(_Last):
