@@ -118,10 +118,12 @@ class FFR_EXPORT RecordReader {
   // memory for it.
   Result<BatchQueue> OpenQueue(const BatchQueue::Options& options = {}) const;
 
-  // Looks up the size in bytes of each record in `indices`, without reading a record. A damaged
-  // index entry gives 0. Requires sizes_bytes.size() == indices.size().
+  // Looks up the size in bytes of each record in `indices`, without reading a record. An index
+  // entry that is damaged, or that the device cannot read, gives 0. Requires sizes_bytes.size() ==
+  // indices.size().
   //
-  // Fails as a whole with kOutOfRange if an index is out of range.
+  // Fails as a whole with kOutOfRange if an index is out of range, and with kUnavailable,
+  // kDeadlineExceeded or kDenied if a daemon or a store does not give its part of an index.
   Result<void> ReadSizes(std::span<const std::uint64_t> indices,
                          std::span<std::int64_t> sizes_bytes) const;
 
