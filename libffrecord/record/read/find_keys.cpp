@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "libffrecord/base/patience.h"
 #include "libffrecord/source/gathered_reads.h"
 
 namespace ffrecord {
@@ -77,21 +76,23 @@ class KeySearch {
 };
 
 // Searches for all of them at once.
-Result<void> SearchTogether(const RecordReader::Impl& reader, std::span<KeySearch> searches) {
+Result<void> SearchTogether(const RecordReader::Impl& reader, std::span<KeySearch> searches,
+                            Patience& patience) {
   GatheredReads bytes(*reader.source);
   std::vector<KeySearch*> open;
   for (KeySearch& search : searches) open.push_back(&search);
   for (;;) {
     std::erase_if(open, [&](KeySearch* search) { return search->SearchSome(bytes); });
     if (open.empty()) return {};
-    FFR_TRY(bytes.ReadNoted(Patience::OfThread()));
+    FFR_TRY(bytes.ReadNoted(patience));
   }
 }
 
 }  // namespace
 
 Result<std::vector<std::optional<std::uint64_t>>> FindKeys(
-    const RecordReader::Impl& reader, std::span<const std::span<const std::byte>> keys) {
+    const RecordReader::Impl& reader, std::span<const std::span<const std::byte>> keys,
+    Patience& patience) {
   const auto files = KeyedFiles(reader);
   const std::size_t together =
       std::max<std::size_t>(kOpenFilesMax / std::max<std::size_t>(files.size(), 1), 1);
@@ -103,7 +104,7 @@ Result<std::vector<std::optional<std::uint64_t>>> FindKeys(
     for (const auto key : rest.first(std::min(rest.size(), together)))
       searches.emplace_back(reader, key, files);
     if (reader.source->reads_indexes())
-      FFR_TRY(SearchTogether(reader, searches));
+      FFR_TRY(SearchTogether(reader, searches, patience));
     else
       for (KeySearch& search : searches) search.SearchInOrder();
     for (KeySearch& search : searches) found.push_back(FFR_TRY(search.Take()));

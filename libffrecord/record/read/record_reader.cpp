@@ -133,11 +133,12 @@ RecordReader::FileInfo RecordReader::file(std::size_t file_index) const {
           .warnings = std::move(warnings)};
 }
 
-Result<Metadata> RecordReader::metadata(std::size_t file_index) const {
+Result<Metadata> RecordReader::metadata(std::size_t file_index, const GiveUp& give_up) const {
   if (file_index >= file_count())
     return Error{ErrorCode::kOutOfRange, "metadata of file " + std::to_string(file_index) +
                                              ": there are " + std::to_string(file_count()) +
                                              " files"};
+  const Patience patience(give_up);
   auto metadata = impl_->indexes[file_index]->ReadMetadata();
   if (metadata) return metadata;
   Error error = std::move(metadata).error();
@@ -158,12 +159,15 @@ Result<Batch> RecordReader::ReadBatch(std::span<const std::uint64_t> indices,
 }
 
 Result<void> RecordReader::ReadSizes(std::span<const std::uint64_t> indices,
-                                     std::span<std::int64_t> sizes_bytes) const {
+                                     std::span<std::int64_t> sizes_bytes,
+                                     const GiveUp& give_up) const {
   for (const std::uint64_t index : indices)
     if (index >= record_count())
       return Error{ErrorCode::kOutOfRange, "the size of record " + std::to_string(index) +
                                                ": there are " + std::to_string(record_count())};
-  const IndexFailures failures = FetchLacking(*impl_, indices, Patience::OfThread());
+  Patience patience(give_up);
+  const IndexFailures failures = FetchLacking(*impl_, indices, patience);
+  if (patience.was_over()) return GivenUp();
   for (std::size_t i = 0; i < indices.size(); ++i) {
     const std::uint32_t file = impl_->FileOf(indices[i]);
     const FileIndex& index = *impl_->indexes[file];
@@ -171,9 +175,9 @@ Result<void> RecordReader::ReadSizes(std::span<const std::uint64_t> indices,
     RecordLocation location;
     ErrorCode found = failures.empty() ? ErrorCode::kOk : failures.Of(index, index_in_file);
     if (found == ErrorCode::kOk) found = index.Locate(index_in_file, location);
-    const bool is_lost = found == ErrorCode::kCorruption || found == ErrorCode::kIo;
-    if (found != ErrorCode::kOk && !is_lost) return Error{found, Describe(indices[i], found)};
-    sizes_bytes[i] = is_lost ? 0 : static_cast<std::int64_t>(location.raw_size_bytes);
+    const bool is_damaged = found == ErrorCode::kCorruption;
+    if (found != ErrorCode::kOk && !is_damaged) return Error{found, Describe(indices[i], found)};
+    sizes_bytes[i] = is_damaged ? 0 : static_cast<std::int64_t>(location.raw_size_bytes);
   }
   return {};
 }
@@ -183,7 +187,7 @@ Result<std::optional<std::uint64_t>> RecordReader::Find(std::span<const std::byt
 }
 
 Result<std::vector<std::optional<std::uint64_t>>> RecordReader::FindAll(
-    std::span<const std::span<const std::byte>> keys) const {
+    std::span<const std::span<const std::byte>> keys, const GiveUp& give_up) const {
   const auto& indexes = impl_->indexes;
   if (!keys.empty() && std::none_of(indexes.begin(), indexes.end(),
                                     [](const auto& index) { return index->has_keys(); }))
@@ -193,13 +197,16 @@ Result<std::vector<std::optional<std::uint64_t>>> RecordReader::FindAll(
             (indexes.size() > 1 ? " and the other files of the list were" : std::string(" was")) +
             " written without keys; look records up by index, or write them again with "
             "keys (Writer(key=...))"};
-  return FindKeys(*impl_, keys);
+  Patience patience(give_up);
+  return FindKeys(*impl_, keys, patience);
 }
 
-Result<RecordReader::Keys> RecordReader::ReadKeys(std::size_t file_index) const {
+Result<RecordReader::Keys> RecordReader::ReadKeys(std::size_t file_index,
+                                                  const GiveUp& give_up) const {
   if (file_index >= impl_->indexes.size())
     return Error{ErrorCode::kOutOfRange, "file " + std::to_string(file_index) + " of " +
                                              std::to_string(impl_->indexes.size())};
+  const Patience patience(give_up);
   auto keys = impl_->indexes[file_index]->ReadKeys();
   if (!keys) {
     Error error = std::move(keys).error();

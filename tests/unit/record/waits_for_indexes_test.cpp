@@ -122,17 +122,26 @@ TEST_F(KeysOfManyFiles, FilesThatAreGoneAreAwaitedTogether) {
   EXPECT_EQ(Find(KeyOf(900)), 900U) << "nothing of a failure stays";
 }
 
-TEST_F(KeysOfManyFiles, ACallerWhoGivesUpIsFreed) {
-  const Patience::GiveUp at_once = [] { return true; };
+// Each of the calls waits for a source that never answers.
+TEST_F(KeysOfManyFiles, ACallerThatGivesUpIsFreed) {
   files->fault = [](const RangeRead&) {
     std::this_thread::sleep_for(2 * Patience::kInterval);
     return ErrorCode::kOk;
   };
-  const Patience patience(at_once);
-  const auto found = reader->Find(AsBytes(KeyOf(900)));
+  const RecordReader::GiveUp at_once = [] { return true; };
+  const std::string key = KeyOf(900);
+  const std::span<const std::byte> bytes = AsBytes(key);
+  std::vector<std::int64_t> sizes(2);
+  const auto found = reader->FindAll({&bytes, 1}, at_once);
   ASSERT_FALSE(found);
   EXPECT_EQ(found.error().code, ErrorCode::kDeadlineExceeded);
-  EXPECT_LE(files->range_count(), 2U);
+  const auto keys = reader->ReadKeys(3, at_once);
+  ASSERT_FALSE(keys);
+  EXPECT_EQ(keys.error().code, ErrorCode::kDeadlineExceeded);
+  const auto measured = reader->ReadSizes(std::vector<std::uint64_t>{3, 300}, sizes, at_once);
+  ASSERT_FALSE(measured);
+  EXPECT_EQ(measured.error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_LE(files->range_count(), 6U) << "not more than one or two each";
 }
 
 // As the files of a local cache: only whole blocks are read, none of them twice.
@@ -288,11 +297,13 @@ TEST(SizesOfManyFiles, AreKnownAfterOneWait) {
 TEST(SizesOfManyFiles, OfAFileThatIsGoneAreAnError) {
   const auto files = FilesWithoutCopies();
   const auto reader = OpenRecords(files, {}).value();
-  files->fault = [](const RangeRead&) { return ErrorCode::kUnavailable; };
   std::vector<std::int64_t> sizes(2);
-  const auto read = reader.ReadSizes(std::vector<std::uint64_t>{3, 300}, sizes);
-  ASSERT_FALSE(read);
-  EXPECT_EQ(read.error().code, ErrorCode::kUnavailable);
+  for (const ErrorCode code : {ErrorCode::kUnavailable, ErrorCode::kDenied, ErrorCode::kIo}) {
+    files->fault = [code](const RangeRead&) { return code; };
+    const auto read = reader.ReadSizes(std::vector<std::uint64_t>{3, 300}, sizes);
+    ASSERT_FALSE(read);
+    EXPECT_EQ(read.error().code, code);
+  }
 }
 
 }  // namespace
