@@ -22,7 +22,7 @@ class FileCopies {
 
   // Null: the files of `reader` have one copy.
   static const FileCopies* Of(const RangeReader& reader) {
-    return dynamic_cast<const FileCopies*>(&reader);
+    return dynamic_cast<const FileCopies*>(&reader.origin());
   }
 
   // Reads a range, which lies inside the file, from one copy after the other, and returns the first

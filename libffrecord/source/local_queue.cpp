@@ -184,7 +184,6 @@ void LocalQueue::GiveUp(RangeGroup& group) {
   Call& given_up = **call;
   given_up.is_given_up = true;
   given_up.next = given_up.ranges.size();
-  std::erase_if(failed_, [&](const auto& failed) { return failed.first == &given_up; });
   std::vector<Transfer*> withdrawn;
   queue_.Withdraw(
       [&](const Transfer& transfer) {

@@ -37,6 +37,14 @@ Result<RangeReader::IndexBytes> RangeReader::MapIndex(std::uint32_t file,
   return MapInside(file, offset_bytes, size_bytes);
 }
 
+Error RangeReader::NotRead(const RangeReader& reader, std::uint32_t file,
+                           std::uint64_t offset_bytes, std::uint64_t size_bytes, ErrorCode status) {
+  const std::string trouble = reader.Trouble(file, status);
+  return {status, reader.file_name(file) + ": cannot read " + std::to_string(size_bytes) +
+                      " bytes of index at " + std::to_string(offset_bytes) +
+                      (trouble.empty() ? "" : ": " + trouble)};
+}
+
 Result<RangeReader::IndexBytes> RangeReader::MapInside(std::uint32_t file,
                                                        std::uint64_t offset_bytes,
                                                        std::uint64_t size_bytes) const {
@@ -44,12 +52,8 @@ Result<RangeReader::IndexBytes> RangeReader::MapInside(std::uint32_t file,
   auto memory = FFR_TRY(BufferPool::Process().Take(size_bytes));
   RangeRead range{file, offset_bytes, *memory};
   FFR_TRY(Read({&range, 1}));
-  if (range.status != ErrorCode::kOk) {
-    const std::string trouble = Trouble(file, range.status);
-    return Error{range.status, file_name(file) + ": cannot read " + std::to_string(size_bytes) +
-                                   " bytes of index at " + std::to_string(offset_bytes) +
-                                   (trouble.empty() ? "" : ": " + trouble)};
-  }
+  if (range.status != ErrorCode::kOk)
+    return NotRead(*this, file, offset_bytes, size_bytes, range.status);
   const std::span<const std::byte> bytes = *memory;
   return IndexBytes{std::move(memory), bytes};
 }

@@ -133,12 +133,19 @@ class RangeReader {
   // How ranges that are not in memory are read: kBuffered or kDirect.
   virtual IoPolicy policy() const noexcept { return IoPolicy::kBuffered; }
 
+  // The reader whose files these are, if this one only stands before it.
+  virtual const RangeReader& origin() const noexcept { return *this; }
+
   // The requests to object stores so far; none if the files are no objects.
   virtual std::optional<StoreReport> store_report() const { return {}; }
 
  protected:
   // Whether a range passes the end of its file, the last block being whole where reads are aligned.
   bool PassesEnd(const RangeRead& range) const noexcept;
+
+  // Why MapIndex has no bytes, after a read of `reader` that ended with `status`.
+  static Error NotRead(const RangeReader& reader, std::uint32_t file, std::uint64_t offset_bytes,
+                       std::uint64_t size_bytes, ErrorCode status);
 
   // MapIndex for a non-empty range inside the file. By default reads it into memory. Requires an
   // alignment of 1.

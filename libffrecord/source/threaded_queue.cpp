@@ -166,6 +166,8 @@ class ThreadedQueue final : public RangeQueue {
     else
       shared_->told.wait_for(lock, timeout, has_news);
     shared_->event.Clear();
+    // Without a thread nobody else would ring for those that wait.
+    if (threads_.empty() && !shared_->waiting.empty()) shared_->event.Ring();
     return std::exchange(shared_->news, {});
   }
 

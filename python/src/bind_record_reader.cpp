@@ -81,25 +81,25 @@ py::array_t<std::int64_t> SizesOf(const CountingReader& self,
   const auto indices = IndicesOf(array, self.reader.record_count());
   py::array_t<std::int64_t> sizes(static_cast<py::ssize_t>(indices.size()));
   const std::span out(sizes.mutable_data(), indices.size());
-  OkOrRaise(WithoutGil([&] { return self.reader.ReadSizes(indices, out); }));
+  OkOrRaise(Interruptible(
+      [&](const auto& give_up) { return self.reader.ReadSizes(indices, out, give_up); }));
   return sizes;
 }
 
 // For each key the index of its record, or None.
 std::vector<std::optional<std::uint64_t>> Find(const CountingReader& self,
                                                const std::vector<std::string>& keys) {
-  return ValueOrRaise(WithoutGil([&] {
-    std::vector<std::span<const std::byte>> spans;
-    spans.reserve(keys.size());
-    for (const std::string& key : keys) spans.push_back(std::as_bytes(std::span(key)));
-    return self.reader.FindAll(spans);
-  }));
+  std::vector<std::span<const std::byte>> spans;
+  spans.reserve(keys.size());
+  for (const std::string& key : keys) spans.push_back(std::as_bytes(std::span(key)));
+  return ValueOrRaise(
+      Interruptible([&](const auto& give_up) { return self.reader.FindAll(spans, give_up); }));
 }
 
 // The record in the file, and the key, of each record that has one.
 py::list KeysOf(const CountingReader& self, std::size_t file_index) {
-  const RecordReader::Keys keys =
-      ValueOrRaise(WithoutGil([&] { return self.reader.ReadKeys(file_index); }));
+  const RecordReader::Keys keys = ValueOrRaise(Interruptible(
+      [&](const auto& give_up) { return self.reader.ReadKeys(file_index, give_up); }));
   py::list list(keys.indices.size());
   std::uint64_t begin = 0;
   for (std::size_t i = 0; i < keys.indices.size(); ++i) {
@@ -185,8 +185,8 @@ py::dict FileOf(const CountingReader& self, std::size_t file_index) {
 }
 
 py::dict MetadataOf(const CountingReader& self, std::size_t file_index) {
-  const Metadata metadata =
-      ValueOrRaise(WithoutGil([&] { return self.reader.metadata(file_index); }));
+  const Metadata metadata = ValueOrRaise(Interruptible(
+      [&](const auto& give_up) { return self.reader.metadata(file_index, give_up); }));
   py::dict result;
   for (const auto& [name, value] : metadata) result[py::str(name)] = Bytes(value);
   return result;

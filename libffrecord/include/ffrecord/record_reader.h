@@ -94,9 +94,12 @@ class FFR_EXPORT RecordReader {
   const Schema& schema() const noexcept;
   std::size_t file_count() const noexcept;
   FileInfo file(std::size_t file_index) const;
+  // Called on the calling thread about ten times per second while a call waits. Once it returns
+  // true, the call fails with kDeadlineExceeded as soon as nothing writes to its memory any more.
+  using GiveUp = std::function<bool()>;
   // Reads and checks the user metadata of that file; empty if there is none. Fails with kOutOfRange
   // if there is no such file, with kCorruption, kIo, or as ReadBatch.
-  Result<Metadata> metadata(std::size_t file_index) const;
+  Result<Metadata> metadata(std::size_t file_index, const GiveUp& give_up = {}) const;
   // Fingerprint of the whole list. It changes if any record, or the order of records, changes.
   std::array<std::byte, 16> fingerprint() const noexcept;
 
@@ -107,10 +110,6 @@ class FFR_EXPORT RecordReader {
   // Fails as a whole with kOutOfRange, before any I/O, if an index is out of range; with kIo
   // (ENOMEM) if there is no memory for the batch; and if no read could be tried at all.
   //
-  // `give_up`, if given, is called on the calling thread about ten times per second during a long
-  // read. Once it returns true, the call fails with kDeadlineExceeded as soon as nothing writes to
-  // the batch's memory any more.
-  using GiveUp = std::function<bool()>;
   Result<Batch> ReadBatch(std::span<const std::uint64_t> indices, const GiveUp& give_up = {}) const;
 
   // Opens a queue that reads several batches at a time; it borrows the reader. Fails with
@@ -121,9 +120,10 @@ class FFR_EXPORT RecordReader {
   // Looks up the size in bytes of each record in `indices`, without reading a record. A damaged
   // index entry gives 0. Requires sizes_bytes.size() == indices.size().
   //
-  // Fails as a whole with kOutOfRange if an index is out of range.
+  // Fails as a whole with kOutOfRange if an index is out of range, and as ReadBatch, or with the
+  // status that a record would have, if an entry cannot be read now.
   Result<void> ReadSizes(std::span<const std::uint64_t> indices,
-                         std::span<std::int64_t> sizes_bytes) const;
+                         std::span<std::int64_t> sizes_bytes, const GiveUp& give_up = {}) const;
 
   // Sends the epoch plan to the daemon that serves the files, which then reads ahead until the
   // returned object is destroyed. The plan is only a prefetch hint: reads give the same bytes with
@@ -154,7 +154,7 @@ class FFR_EXPORT RecordReader {
   Result<std::optional<std::uint64_t>> Find(std::span<const std::byte> key) const;
   // The same for each of many keys.
   Result<std::vector<std::optional<std::uint64_t>>> FindAll(
-      std::span<const std::span<const std::byte>> keys) const;
+      std::span<const std::span<const std::byte>> keys, const GiveUp& give_up = {}) const;
 
   // The keys of one file's records, ascending by index. Records without a key are not listed.
   struct Keys {
@@ -164,7 +164,7 @@ class FFR_EXPORT RecordReader {
   };
   // Reads, checks and returns all keys of the file; used to copy a file. Fails with kOutOfRange,
   // with kCorruption if a key or the key index is damaged, or with kIo.
-  Result<Keys> ReadKeys(std::size_t file_index) const;
+  Result<Keys> ReadKeys(std::size_t file_index, const GiveUp& give_up = {}) const;
 
   // Explains the status of a record, for people: the file, the index within it, and the cause.
   std::string Describe(std::uint64_t index, ErrorCode status) const;

@@ -301,7 +301,7 @@ std::string ReplicatedFiles::Trouble(std::uint32_t file, ErrorCode status) const
            "a stripe are left, event=stripe_member_missing in their logs says which; start the "
            "nodes "
            "that are down";
-  const std::string& origin = first().origin(file);
+  const std::string& origin = first().origin_address(file);
   if (origin.empty()) return text;
   return text + (text.empty() ? "" : "; ") + "the nodes fetch it from " + origin +
          ": if they cannot, or it has changed, event=origin_fails in their logs says why";

@@ -80,6 +80,11 @@ Result<std::uint32_t> Connection::SlabIdOf(const SharedSlab& slab,
   return registered.slab_id;
 }
 
+bool Connection::HoldsRetiredSlab() const {
+  return std::ranges::any_of(
+      slab_ids_, [](const auto& known) { return SlabPool::Process().IsRetired(known.first); });
+}
+
 Result<void> Connection::ExposeSlab(Deadline deadline) {
   SlabPool& pool = SlabPool::Process();
   const PooledBuffer block = FFR_TRY(pool.Take(kBlockBytes));

@@ -61,6 +61,10 @@ class Connection final : public Channel {
   // naming the remedy, if the slab cannot be locked in memory.
   Result<std::uint32_t> SlabIdOf(const SharedSlab& slab, std::vector<std::uint64_t>& requests);
 
+  // Whether the daemon knows a slab that is used no more. It keeps such memory as long as the
+  // connection lives.
+  bool HoldsRetiredSlab() const;
+
   // Makes the slab known that the next block would be taken from: over RDMA that shows early what
   // may not be locked. Fails as SlabIdOf, and breaks the connection.
   Result<void> ExposeSlab(Deadline deadline);

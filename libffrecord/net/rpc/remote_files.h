@@ -48,7 +48,7 @@ class RemoteFiles final : public RangeReader {
     return last_failure_.Of(status);
   }
   // From where the nodes of a cluster fetch the file; empty: from nowhere.
-  const std::string& origin(std::uint32_t file) const noexcept {
+  const std::string& origin_address(std::uint32_t file) const noexcept {
     return manifest_.files[file].origin.address;
   }
 

@@ -155,12 +155,14 @@ std::unique_ptr<Connection> Session::TakeIdle(Pool& pool) {
 }
 
 // A call looks at the connection it takes; others may hold a device that was taken away, and that
-// nothing else uses any more.
+// nothing else uses any more, or memory.
 void Session::CloseDead(Pool& pool) {
   const auto now = Clock::now();
   if (now < pool.next_look) return;
   pool.next_look = now + kLookEvery;
-  std::erase_if(pool.idle, [](const auto& connection) { return !connection->Alive(); });
+  std::erase_if(pool.idle, [](const auto& connection) {
+    return !connection->Alive() || connection->HoldsRetiredSlab();
+  });
 }
 
 void Session::NoteReached() {
@@ -178,7 +180,8 @@ void Session::GiveBack(std::unique_ptr<Connection> connection, bool was_parked) 
   Pool& pool = pool_.Get();
   const std::lock_guard lock(pool.mutex);
   --(was_parked ? pool.parked_count : pool.used_count);
-  if (connection->reusable()) pool.idle.push_back(std::move(connection));
+  if (connection->reusable() && !connection->HoldsRetiredSlab())
+    pool.idle.push_back(std::move(connection));
   pool.returned.notify_one();
 }
 

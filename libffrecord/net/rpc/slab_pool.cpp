@@ -269,6 +269,13 @@ Result<void> SlabPool::Recover(std::span<std::byte> bytes) const {
 
 std::uint64_t SlabPool::quarantine_count() const noexcept { return shared_->quarantine_count; }
 
+bool SlabPool::IsRetired(std::uint64_t number) const {
+  const std::lock_guard lock(shared_->mutex);
+  return std::ranges::none_of(shared_->regions, [&](const auto& entry) {
+    return entry.second->slab.number == number && !entry.second->is_retired;
+  });
+}
+
 std::uint64_t SlabPool::quarantined_bytes() const {
   const std::lock_guard lock(shared_->mutex);
   return shared_->quarantined_bytes;

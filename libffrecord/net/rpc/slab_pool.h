@@ -66,6 +66,10 @@ class SlabPool {
 
   std::uint64_t quarantined_bytes() const;  // In all.
 
+  // Nothing is taken any more from the slab of that number. Its memory is free once its blocks and
+  // the connections over which daemons know it are gone.
+  bool IsRetired(std::uint64_t number) const;
+
  private:
   struct Shared;
   const std::shared_ptr<Shared> shared_;  // With the blocks.

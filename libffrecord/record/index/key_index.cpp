@@ -44,9 +44,8 @@ std::uint64_t FirstNotBelow(const std::byte* page, std::uint64_t entry_count, st
 // The pages of one run, each checked when it is first asked for.
 class KeyIndex::Run {
  public:
-  Run(const RangeReader& source, std::uint32_t file, const FileId& id, const KeyRun& run)
-      : source_(source),
-        file_(file),
+  Run(std::uint32_t file, const FileId& id, const KeyRun& run)
+      : file_(file),
         id_(id),
         run_(run),
         chunks_(run.page_count() / kPagesPerChunk + 1),
@@ -55,15 +54,16 @@ class KeyIndex::Run {
   explicit operator bool() const noexcept { return chunks_ && checked_; }
   const KeyRun& run() const noexcept { return run_; }
 
-  Result<const std::byte*> Page(std::uint64_t number) const {
+  // Fetched from `source`, if it is not there.
+  Result<const std::byte*> Page(std::uint64_t number, const RangeReader& source) const {
     const std::uint64_t chunk_number = number / kPagesPerChunk;
     const std::byte* chunk = chunks_[chunk_number].load(std::memory_order_acquire);
-    if (chunk == nullptr) chunk = FFR_TRY(FetchChunk(chunk_number));
+    if (chunk == nullptr) chunk = FFR_TRY(FetchChunk(chunk_number, source));
     const std::byte* page = PageIn(chunk, number);
     const std::uint64_t bit = std::uint64_t{1} << (number % 64);
     if ((checked_[number / 64].load(std::memory_order_acquire) & bit) != 0) return page;
     if (auto checked = CheckPage(page, number); !checked) {
-      auto other = FetchFromCopies(chunk_number);
+      auto other = FetchFromCopies(chunk_number, source);
       if (!other)
         return other.error().code == ErrorCode::kCorruption ? checked.error() : other.error();
       page = PageIn(other.value(), number);
@@ -74,7 +74,7 @@ class KeyIndex::Run {
 
   // The first page whose last hash is not below `hash`; page_count() if there is none. Hashes are
   // evenly spread, so this guesses the page from the value, and falls back to bisection.
-  Result<std::uint64_t> FirstPageNotBelow(std::uint64_t hash) const {
+  Result<std::uint64_t> FirstPageNotBelow(std::uint64_t hash, const RangeReader& source) const {
     constexpr int kGuessesMax = 6;
     std::uint64_t low = 0;
     std::uint64_t high = run_.page_count();
@@ -88,7 +88,7 @@ class KeyIndex::Run {
         const double guess = share * static_cast<double>(high - low);
         number = low + std::min(static_cast<std::uint64_t>(guess), high - low - 1);
       }
-      const std::byte* page = FFR_TRY(Page(number));
+      const std::byte* page = FFR_TRY(Page(number, source));
       const std::uint64_t first = LoadKeyEntry(Bytes(page), 0).hash;
       const std::uint64_t last = LoadKeyEntry(Bytes(page), run_.entries_in_page(number) - 1).hash;
       if (last < hash) {
@@ -121,15 +121,16 @@ class KeyIndex::Run {
     return number * kPagesPerChunk * kKeyPageSizeBytes;
   }
 
-  Result<const std::byte*> FetchChunk(std::uint64_t number) const {
+  Result<const std::byte*> FetchChunk(std::uint64_t number, const RangeReader& source) const {
     auto mapped = FFR_TRY(
-        source_.MapIndex(file_, run_.offset_bytes + ChunkBegin(number), ChunkSizeBytes(number)));
+        source.MapIndex(file_, run_.offset_bytes + ChunkBegin(number), ChunkSizeBytes(number)));
     return Keep(number, mapped.bytes.data(), std::move(mapped.owner));
   }
 
   // The chunk of another copy of the file, whole: pages that were checked before are looked up in
   // it from now on.
-  Result<const std::byte*> FetchFromCopies(std::uint64_t chunk_number) const {
+  Result<const std::byte*> FetchFromCopies(std::uint64_t chunk_number,
+                                           const RangeReader& source) const {
     const auto is_right = [&](std::span<const std::byte> chunk) {
       for (std::uint64_t at = 0; at < chunk.size(); at += kKeyPageSizeBytes)
         if (!CheckPage(chunk.data() + at, chunk_number * kPagesPerChunk + at / kKeyPageSizeBytes))
@@ -137,7 +138,7 @@ class KeyIndex::Run {
       return true;
     };
     auto copy =
-        FFR_TRY(FileCopies::ReadRight(source_, file_, run_.offset_bytes + ChunkBegin(chunk_number),
+        FFR_TRY(FileCopies::ReadRight(source, file_, run_.offset_bytes + ChunkBegin(chunk_number),
                                       ChunkSizeBytes(chunk_number), is_right));
     const std::byte* const bytes = copy->data();
     return Keep(chunk_number, bytes, std::move(copy));
@@ -151,7 +152,6 @@ class KeyIndex::Run {
     return bytes;
   }
 
-  const RangeReader& source_;
   const std::uint32_t file_;
   const FileId& id_;
   const KeyRun run_;
@@ -166,17 +166,16 @@ struct KeyIndex::Runs {
 
 KeyIndex::~KeyIndex() { delete runs_.load(); }
 
-Result<const KeyIndex::Runs*> KeyIndex::Load() const {
+Result<const KeyIndex::Runs*> KeyIndex::Load(const RangeReader& bytes) const {
   const Runs* loaded = runs_.load(std::memory_order_acquire);
   if (loaded != nullptr) return loaded;
   auto fresh = std::make_unique<Runs>();
   if (const V2Section* section = layout_.footer.Find(V2Section::kKeyDirectory)) {
-    const V2Source source{source_, file_, layout_.header.file_id};
+    const V2Source source{bytes, file_, layout_.header.file_id};
     const auto directory = FFR_TRY(source.FetchSection(*section));
     for (const KeyRun& run :
          FFR_TRY(DecodeKeyDirectory(directory.bytes, layout_.footer_offset_bytes))) {
-      fresh->runs.push_back(
-          std::make_unique<const Run>(source_, file_, layout_.header.file_id, run));
+      fresh->runs.push_back(std::make_unique<const Run>(file_, layout_.header.file_id, run));
       if (!*fresh->runs.back())
         return Error{ErrorCode::kIo, "no memory to keep track of the pages of keys", ENOMEM};
     }
@@ -187,35 +186,39 @@ Result<const KeyIndex::Runs*> KeyIndex::Load() const {
   return loaded;
 }
 
-Result<std::optional<std::uint64_t>> KeyIndex::Find(std::span<const std::byte> key) const {
-  const Runs* runs = FFR_TRY(Load());
+Result<std::optional<std::uint64_t>> KeyIndex::Find(std::span<const std::byte> key,
+                                                    const RangeReader& bytes) const {
+  const Runs* runs = FFR_TRY(Load(bytes));
   std::optional<std::uint64_t> lowest;
   if (runs->runs.empty()) return lowest;
   const std::uint64_t hash = hash_(layout_.header.file_id, key);
   for (const auto& run : runs->runs) {
-    const auto found = FFR_TRY(FindIn(*run, hash, key));
+    const auto found = FFR_TRY(FindIn(*run, hash, key, bytes));
     if (found && (!lowest || *found < *lowest)) lowest = found;
   }
   return lowest;
 }
 
 Result<std::optional<std::uint64_t>> KeyIndex::FindIn(const Run& run, std::uint64_t hash,
-                                                      std::span<const std::byte> key) const {
+                                                      std::span<const std::byte> key,
+                                                      const RangeReader& bytes) const {
   const std::uint64_t page_count = run.run().page_count();
-  for (std::uint64_t number = FFR_TRY(run.FirstPageNotBelow(hash)); number < page_count; ++number) {
-    const std::byte* page = FFR_TRY(run.Page(number));
+  for (std::uint64_t number = FFR_TRY(run.FirstPageNotBelow(hash, bytes)); number < page_count;
+       ++number) {
+    const std::byte* page = FFR_TRY(run.Page(number, bytes));
     const std::uint64_t count = run.run().entries_in_page(number);
     for (std::uint64_t slot = FirstNotBelow(page, count, hash); slot < count; ++slot) {
       const KeyEntry entry = LoadKeyEntry(Bytes(page), slot);
       if (entry.hash != hash) return std::optional<std::uint64_t>();
-      if (FFR_TRY(Matches(entry, key))) return std::optional<std::uint64_t>(entry.record_index);
+      if (FFR_TRY(Matches(entry, key, bytes)))
+        return std::optional<std::uint64_t>(entry.record_index);
     }
   }
   return std::optional<std::uint64_t>();
 }
 
 Result<RecordReader::Keys> KeyIndex::ReadAll() const {
-  const Runs* runs = FFR_TRY(Load());
+  const Runs* runs = FFR_TRY(Load(source_));
   // A forged directory may list one page many times.
   std::uint64_t entry_count = 0;
   for (const auto& run : runs->runs) entry_count += run->run().entry_count;
@@ -224,7 +227,7 @@ Result<RecordReader::Keys> KeyIndex::ReadAll() const {
   std::vector<KeyEntry> entries;
   for (const auto& run : runs->runs) {
     for (std::uint64_t number = 0; number < run->run().page_count(); ++number) {
-      const std::byte* page = FFR_TRY(run->Page(number));
+      const std::byte* page = FFR_TRY(run->Page(number, source_));
       for (std::uint64_t slot = 0; slot < run->run().entries_in_page(number); ++slot) {
         entries.push_back(LoadKeyEntry(Bytes(page), slot));
         FFR_TRY(CheckPlace(entries.back()));
@@ -252,7 +255,7 @@ Result<RecordReader::Keys> KeyIndex::ReadAll() const {
     auto key = window.bytes.subspan(entry.offset_bytes - window_begin, entry.size_bytes);
     RangeReader::IndexBytes other;
     if (hash_(layout_.header.file_id, key) != entry.hash)
-      key = (other = FFR_TRY(FetchKey(entry))).bytes;
+      key = (other = FFR_TRY(FetchKey(entry, source_))).bytes;
     keys.indices.push_back(entry.record_index);
     keys.bytes.insert(keys.bytes.end(), key.begin(), key.end());
     keys.ends.push_back(keys.bytes.size());
@@ -268,19 +271,21 @@ Result<void> KeyIndex::CheckPlace(const KeyEntry& entry) const {
   return {};
 }
 
-Result<RangeReader::IndexBytes> KeyIndex::FetchKey(const KeyEntry& entry) const {
-  const auto check = [&](std::span<const std::byte> bytes) -> Result<void> {
-    if (hash_(layout_.header.file_id, bytes) == entry.hash) return {};
+Result<RangeReader::IndexBytes> KeyIndex::FetchKey(const KeyEntry& entry,
+                                                   const RangeReader& bytes) const {
+  const auto check = [&](std::span<const std::byte> key) -> Result<void> {
+    if (hash_(layout_.header.file_id, key) == entry.hash) return {};
     return Corrupt(entry, "its bytes are damaged");
   };
-  const V2Source source{source_, file_, layout_.header.file_id};
+  const V2Source source{bytes, file_, layout_.header.file_id};
   return source.Fetch(entry.offset_bytes, entry.size_bytes, check);
 }
 
-Result<bool> KeyIndex::Matches(const KeyEntry& entry, std::span<const std::byte> key) const {
+Result<bool> KeyIndex::Matches(const KeyEntry& entry, std::span<const std::byte> key,
+                               const RangeReader& bytes) const {
   FFR_TRY(CheckPlace(entry));
   if (entry.size_bytes != key.size()) return false;
-  const auto stored = FFR_TRY(FetchKey(entry));
+  const auto stored = FFR_TRY(FetchKey(entry, bytes));
   return std::equal(key.begin(), key.end(), stored.bytes.begin(), stored.bytes.end());
 }
 

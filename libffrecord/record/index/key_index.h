@@ -32,9 +32,14 @@ class KeyIndex {
   KeyIndex& operator=(const KeyIndex&) = delete;
   ~KeyIndex();
 
-  // The record with this key and the lowest index, if there is one. Fails with kCorruption if a
-  // page or a key on the way is damaged, with kIo (ENOMEM), or as the RangeReader.
-  Result<std::optional<std::uint64_t>> Find(std::span<const std::byte> key) const;
+  // The record with this key and the lowest index, if there is one. What is not in memory is read
+  // through `bytes`, a reader of the same files. Fails with kCorruption if a page or a key on the
+  // way is damaged, with kIo (ENOMEM), or as `bytes`.
+  Result<std::optional<std::uint64_t>> Find(std::span<const std::byte> key,
+                                            const RangeReader& bytes) const;
+  Result<std::optional<std::uint64_t>> Find(std::span<const std::byte> key) const {
+    return Find(key, source_);
+  }
 
   // All keys, ascending by record. Every page and every key is checked. Fails like Find, and with
   // kCorruption if a record has two keys.
@@ -44,13 +49,15 @@ class KeyIndex {
   class Run;
   struct Runs;
 
-  Result<const Runs*> Load() const;
+  Result<const Runs*> Load(const RangeReader& bytes) const;
   Result<std::optional<std::uint64_t>> FindIn(const Run& run, std::uint64_t hash,
-                                              std::span<const std::byte> key) const;
+                                              std::span<const std::byte> key,
+                                              const RangeReader& bytes) const;
   Result<void> CheckPlace(const KeyEntry& entry) const;
   // The bytes of the key, checked. Fails as V2Source::Fetch. Requires CheckPlace(entry).
-  Result<RangeReader::IndexBytes> FetchKey(const KeyEntry& entry) const;
-  Result<bool> Matches(const KeyEntry& entry, std::span<const std::byte> key) const;
+  Result<RangeReader::IndexBytes> FetchKey(const KeyEntry& entry, const RangeReader& bytes) const;
+  Result<bool> Matches(const KeyEntry& entry, std::span<const std::byte> key,
+                       const RangeReader& bytes) const;
 
   const RangeReader& source_;
   const std::uint32_t file_;

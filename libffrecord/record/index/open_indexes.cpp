@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <iterator>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -6,6 +8,7 @@
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/record/index/file_index.h"
 #include "libffrecord/source/file_copies.h"
+#include "libffrecord/source/gathered_reads.h"
 
 namespace ffrecord {
 namespace {
@@ -114,6 +117,31 @@ Result<std::unique_ptr<FileIndex>> OpenIndex(const RangeReader& source, std::uin
   return OpenV1Index(source, file, header, options);
 }
 
+// What lies elsewhere, such as the tables of version 1, is read of all files at once.
+Result<void> OpenWithEnds(const RangeReader& source, std::uint32_t first_file,
+                          std::span<const FileEnds> ends, const RecordReader::Options& options,
+                          std::vector<std::unique_ptr<FileIndex>>& indexes) {
+  GatheredReads gathered(source);
+  const RangeReader& bytes =
+      source.reads_indexes() ? static_cast<const RangeReader&>(gathered) : source;
+  std::vector<std::unique_ptr<FileIndex>> opened(ends.size());
+  for (;;) {
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+      if (opened[i]) continue;
+      const auto file = first_file + static_cast<std::uint32_t>(i);
+      const std::uint64_t misses = gathered.miss_count();
+      auto index = OpenIndex(bytes, file, ends[i], options);
+      if (gathered.miss_count() != misses) continue;
+      if (!index) return InFile(source, file, std::move(index).error());
+      opened[i] = std::move(index).value();
+    }
+    if (!gathered.has_noted()) break;
+    FFR_TRY(gathered.ReadNoted(Patience::OfThread()));
+  }
+  std::ranges::move(opened, std::back_inserter(indexes));
+  return {};
+}
+
 Result<void> OpenRound(const RangeReader& source, std::uint32_t first_file, std::size_t file_count,
                        const RecordReader::Options& options,
                        std::vector<std::unique_ptr<FileIndex>>& indexes) {
@@ -127,13 +155,7 @@ Result<void> OpenRound(const RangeReader& source, std::uint32_t first_file, std:
   if (!read) return read;
   for (const RangeRead& range : reads)
     if (range.status != ErrorCode::kOk) return NotRead(source, range);
-  for (std::size_t i = 0; i < file_count; ++i) {
-    const auto file = first_file + static_cast<std::uint32_t>(i);
-    auto index = OpenIndex(source, file, ends[i], options);
-    if (!index) return InFile(source, file, std::move(index).error());
-    indexes.push_back(std::move(index).value());
-  }
-  return {};
+  return OpenWithEnds(source, first_file, ends, options, indexes);
 }
 
 }  // namespace

@@ -96,8 +96,9 @@ class V2Index final : public FileIndex {
     return (layout_.header.append_features & V2Header::kKeys) != 0;
   }
 
-  Result<std::optional<std::uint64_t>> FindKey(std::span<const std::byte> key) const override {
-    return keys_.Find(key);
+  Result<std::optional<std::uint64_t>> FindKey(std::span<const std::byte> key,
+                                               const RangeReader& bytes) const override {
+    return keys_.Find(key, bytes);
   }
 
   Result<RecordReader::Keys> ReadKeys() const override { return keys_.ReadAll(); }
@@ -165,7 +166,7 @@ Result<std::unique_ptr<FileIndex>> OpenV2Index(const V2Source& source, const V2H
     const auto section = FFR_TRY(source.FetchSection(*schema));
     columns = FFR_TRY(Schema::Decode(section.bytes));
   }
-  auto index = std::make_unique<V2Index>(source.reader, source.file, std::move(layout),
+  auto index = std::make_unique<V2Index>(source.reader.origin(), source.file, std::move(layout),
                                          std::move(columns), std::move(warnings));
   if (!*index)
     return Error{

@@ -7,6 +7,8 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/format/fingerprint.h"
+#include "libffrecord/record/read/find_keys.h"
+#include "libffrecord/record/read/index_fetches.h"
 #include "libffrecord/record/read/open_records.h"
 #include "libffrecord/record/read/read_batch.h"
 #include "libffrecord/record/read/record_reader_impl.h"
@@ -131,11 +133,12 @@ RecordReader::FileInfo RecordReader::file(std::size_t file_index) const {
           .warnings = std::move(warnings)};
 }
 
-Result<Metadata> RecordReader::metadata(std::size_t file_index) const {
+Result<Metadata> RecordReader::metadata(std::size_t file_index, const GiveUp& give_up) const {
   if (file_index >= file_count())
     return Error{ErrorCode::kOutOfRange, "metadata of file " + std::to_string(file_index) +
                                              ": there are " + std::to_string(file_count()) +
                                              " files"};
+  const Patience patience(give_up);
   auto metadata = impl_->indexes[file_index]->ReadMetadata();
   if (metadata) return metadata;
   Error error = std::move(metadata).error();
@@ -156,56 +159,54 @@ Result<Batch> RecordReader::ReadBatch(std::span<const std::uint64_t> indices,
 }
 
 Result<void> RecordReader::ReadSizes(std::span<const std::uint64_t> indices,
-                                     std::span<std::int64_t> sizes_bytes) const {
-  for (std::size_t i = 0; i < indices.size(); ++i) {
-    if (indices[i] >= record_count())
-      return Error{ErrorCode::kOutOfRange, "the size of record " + std::to_string(indices[i]) +
+                                     std::span<std::int64_t> sizes_bytes,
+                                     const GiveUp& give_up) const {
+  for (const std::uint64_t index : indices)
+    if (index >= record_count())
+      return Error{ErrorCode::kOutOfRange, "the size of record " + std::to_string(index) +
                                                ": there are " + std::to_string(record_count())};
+  Patience patience(give_up);
+  const IndexFailures failures = FetchLacking(*impl_, indices, patience);
+  if (patience.was_over()) return GivenUp();
+  for (std::size_t i = 0; i < indices.size(); ++i) {
     const std::uint32_t file = impl_->FileOf(indices[i]);
+    const FileIndex& index = *impl_->indexes[file];
+    const std::uint64_t index_in_file = indices[i] - impl_->first_indexes[file];
     RecordLocation location;
-    const ErrorCode found =
-        impl_->indexes[file]->Locate(indices[i] - impl_->first_indexes[file], location);
-    sizes_bytes[i] =
-        found == ErrorCode::kOk ? static_cast<std::int64_t>(location.raw_size_bytes) : 0;
+    ErrorCode found = failures.empty() ? ErrorCode::kOk : failures.Of(index, index_in_file);
+    if (found == ErrorCode::kOk) found = index.Locate(index_in_file, location);
+    const bool is_damaged = found == ErrorCode::kCorruption;
+    if (found != ErrorCode::kOk && !is_damaged) return Error{found, Describe(indices[i], found)};
+    sizes_bytes[i] = is_damaged ? 0 : static_cast<std::int64_t>(location.raw_size_bytes);
   }
   return {};
 }
 
 Result<std::optional<std::uint64_t>> RecordReader::Find(std::span<const std::byte> key) const {
+  return FFR_TRY(FindAll({&key, 1})).front();
+}
+
+Result<std::vector<std::optional<std::uint64_t>>> RecordReader::FindAll(
+    std::span<const std::span<const std::byte>> keys, const GiveUp& give_up) const {
   const auto& indexes = impl_->indexes;
-  if (std::none_of(indexes.begin(), indexes.end(),
-                   [](const auto& index) { return index->has_keys(); }))
+  if (!keys.empty() && std::none_of(indexes.begin(), indexes.end(),
+                                    [](const auto& index) { return index->has_keys(); }))
     return Error{
         ErrorCode::kInvalidArgument,
         "find a key: " + impl_->source->file_name(0) +
             (indexes.size() > 1 ? " and the other files of the list were" : std::string(" was")) +
             " written without keys; look records up by index, or write them again with "
             "keys (Writer(key=...))"};
-  for (std::uint32_t file = 0; file < impl_->indexes.size(); ++file) {
-    auto found = impl_->indexes[file]->FindKey(key);
-    if (!found) {
-      Error error = std::move(found).error();
-      error.message = impl_->source->file_name(file) + ": " + error.message;
-      return error;
-    }
-    if (found.value())
-      return std::optional<std::uint64_t>(impl_->first_indexes[file] + *found.value());
-  }
-  return std::optional<std::uint64_t>();
+  Patience patience(give_up);
+  return FindKeys(*impl_, keys, patience);
 }
 
-Result<std::vector<std::optional<std::uint64_t>>> RecordReader::FindAll(
-    std::span<const std::span<const std::byte>> keys) const {
-  std::vector<std::optional<std::uint64_t>> found;
-  found.reserve(keys.size());
-  for (const auto key : keys) found.push_back(FFR_TRY(Find(key)));
-  return found;
-}
-
-Result<RecordReader::Keys> RecordReader::ReadKeys(std::size_t file_index) const {
+Result<RecordReader::Keys> RecordReader::ReadKeys(std::size_t file_index,
+                                                  const GiveUp& give_up) const {
   if (file_index >= impl_->indexes.size())
     return Error{ErrorCode::kOutOfRange, "file " + std::to_string(file_index) + " of " +
                                              std::to_string(impl_->indexes.size())};
+  const Patience patience(give_up);
   auto keys = impl_->indexes[file_index]->ReadKeys();
   if (!keys) {
     Error error = std::move(keys).error();

@@ -94,6 +94,7 @@ class HeldEngine final : public IoEngine {
   }
   Result<std::uint32_t> Submit(std::span<IoRequest* const> requests) override {
     if (is_broken) return Error{ErrorCode::kIo, "held: broken", EIO};
+    submitted_count += requests.size();
     held_.insert(held_.end(), requests.begin(), requests.end());
     return static_cast<std::uint32_t>(requests.size());
   }
@@ -111,7 +112,8 @@ class HeldEngine final : public IoEngine {
   }
   void Release() { is_released_ = true; }
 
-  bool is_broken = false;  // Takes nothing more.
+  bool is_broken = false;           // Takes nothing more.
+  std::size_t submitted_count = 0;  // Requests.
 
  private:
   std::vector<IoRequest*> held_;
@@ -206,6 +208,58 @@ TEST(LocalQueueTest, AnEngineThatBreaksWhileGroupsAreToldEndsNoneThatIsWrittenTo
   held.engine->is_broken = false;
   held.queue->Poll(std::chrono::milliseconds(0));
   EXPECT_EQ(held.engine->in_flight(), 0U);
+}
+
+// In a child that may have few files open: most ranges of the group wait for a descriptor, and they
+// must not be begun once those before them have ended.
+TEST(LocalQueueTest, AGroupThatIsGivenUpBeginsNothingThatWaitsForADescriptor) {
+  EXPECT_EQ(RunInChild([] {
+              const rlimit limit{96, 96};
+              if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+              LocalSource source(Contents(200, RandomContent(100)));
+              source.files = OpenLocalFiles(source.paths, {.io = IoPolicy::kBuffered}).value();
+              auto held = std::make_unique<HeldEngine>();
+              HeldEngine& engine = *held;
+              const auto queue =
+                  MakeLocalQueue(static_cast<const LocalFiles&>(*source.files), std::move(held));
+              std::vector<std::byte> memory(20'000);
+              std::vector<RangeRead> ranges;
+              for (std::uint32_t file = 0; file < 200; ++file)
+                ranges.push_back({file, 0, std::span(memory).subspan(100 * file, 100)});
+              NotedGroup group(ranges);
+              queue->Submit(group);
+              const std::size_t begun_count = engine.submitted_count;
+              EXPECT_GT(begun_count, 0U);
+              EXPECT_LT(begun_count, 200U);
+              queue->GiveUp(group);
+              engine.Release();
+              while (!group.ended) queue->Poll(std::chrono::milliseconds(0));
+              EXPECT_EQ(engine.submitted_count, begun_count);
+              return 0;
+            }),
+            0);
+}
+
+// A range that failed when it was begun is not told of either.
+TEST(LocalQueueTest, AGroupThatIsGivenUpHearsNothingOfAFileThatIsGone) {
+  EXPECT_EQ(RunInChild([] {
+              const rlimit limit{96, 96};
+              if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+              LocalSource source(Contents(200, RandomContent(100)));
+              source.files = OpenLocalFiles(source.paths, {.io = IoPolicy::kBuffered}).value();
+              const auto queue = source.files->MakeQueue(RangeReader::QueueUse::kAnyThread).value();
+              std::filesystem::remove(source.paths.back());
+              std::array<std::byte, 100> memory;
+              std::vector<RangeRead> ranges{{199, 0, memory}};
+              NotedGroup group(ranges);
+              queue->Submit(group);
+              queue->GiveUp(group);
+              while (!group.ended) queue->Poll(std::chrono::milliseconds(100));
+              EXPECT_EQ(group.ended->error().code, ErrorCode::kDeadlineExceeded);
+              EXPECT_EQ(group.arrived_count, 0U);
+              return 0;
+            }),
+            0);
 }
 
 // In a child that may have few files open, so that the last of them is closed.

@@ -272,6 +272,22 @@ TEST_F(RemoteQueueTest, AConnectionIsNotTouchedBeforeItsThreadIsJoined) {
   EXPECT_EQ(daemon_->connection_count(), 1);
 }
 
+// Its silence counts from when the owner is back: only then could it have been heard.
+TEST_F(RemoteQueueTest, AnOwnerThatWasAwayDoesNotBlameTheDaemon) {
+  std::vector<Held> held;
+  Start([&](Request& request, int) {
+    held.emplace_back(request);
+    return true;
+  });
+  Submit();
+  PollUntil([&] { return script_->batch_count == 1; });
+  const auto& queue = static_cast<const net::RemoteQueue&>(*queue_);
+  const auto before = queue.heard_at();
+  std::this_thread::sleep_for(300ms);
+  queue_->Poll(0ms);
+  EXPECT_GE(queue.heard_at() - before, 300ms);
+}
+
 // Over sixteen connections calls would wait.
 TEST_F(RemoteQueueTest, AQueueWithoutGroupsKeepsNoConnection) {
   Start([&](Request& request, int) {

@@ -534,8 +534,17 @@ class LateWritesTest : public testing::TestWithParam<Left> {
       const auto batch = net::BatchRead::Decode(endpoint.body()).value();
       for (const auto& entry : batch.entries)
         places_.push_back(slabs_.at(batch.slab_id)->At(entry.slab_offset_bytes, kEntry).value());
+      asked_.push_back(request.header);
+      if (answers_) EndAll(endpoint);
     }
     return true;
+  }
+  // Ends all batches, without a byte.
+  void EndAll(net::Endpoint& endpoint) {
+    const std::vector<net::EntryStatus> statuses(2, net::EntryStatus::kIoError);
+    for (const net::FrameHeader& header : std::exchange(asked_, {}))
+      (void)endpoint.Send(ReplyHeader(net::ReplyTo(FrameType::kBatchRead), header),
+                          net::BatchDone{0, 2, 0, 0, 0, 0, 0, statuses}.Encode(), {});
   }
   std::size_t asked_count() {
     const std::lock_guard lock(mutex_);
@@ -549,6 +558,8 @@ class LateWritesTest : public testing::TestWithParam<Left> {
   std::mutex mutex_;
   std::map<std::uint32_t, std::shared_ptr<const net::RemoteSlab>> slabs_;
   std::vector<std::span<std::byte>> places_;
+  std::vector<net::FrameHeader> asked_;  // Batches that have no answer.
+  std::atomic<bool> answers_ = false;
 };
 
 TEST_P(LateWritesTest, WhatIsTakenAgainIsNeverWrittenTo) {
@@ -589,6 +600,40 @@ TEST_P(LateWritesTest, WhatIsTakenAgainIsNeverWrittenTo) {
   WriteLate();
   EXPECT_TRUE(std::ranges::all_of(taken, is_untouched));
 }
+
+// A daemon keeps memory that it was given as long as the connection lives, and with each batch that
+// is too late the client gives it more: gigabytes that nobody uses any more.
+using RetiredSlabTest = LateWritesTest;
+TEST_P(RetiredSlabTest, ItsConnectionEndsWithTheLastBatch) {
+  const LocalDaemon daemon([this](LocalDaemon::Request& request) { return Answer(request); });
+  const auto session = net::Session::Get(daemon.address(), Transport::kShm);
+  ASSERT_TRUE(session->Ping(net::Clock::now() + 20s));
+  const net::RemoteFiles files(session, OneFile(1'000'000), "location",
+                               {20'000ms, Transport::kShm});
+  const auto queue = files.MakeQueue(RangeReader::QueueUse::kAnyThread).value();
+  const auto end = std::chrono::steady_clock::now() + 20s;
+  const auto read = [&](bool is_late) {
+    const auto memory = files.TakeMemory(2 * kEntry).value();
+    RangeRead ranges[] = {{0, 0, memory->first(kEntry)}, {0, 500'000, memory->subspan(kEntry)}};
+    test::NotedGroup group(ranges);
+    const std::size_t before = asked_count();
+    answers_ = !is_late;
+    queue->Submit(group);
+    while (asked_count() == before && std::chrono::steady_clock::now() < end) queue->Poll(1ms);
+    if (is_late) queue->GiveUp(group);
+    while (!group.ended && std::chrono::steady_clock::now() < end) queue->Poll(20ms);
+    EXPECT_TRUE(group.ended);
+  };
+  read(false);
+  ASSERT_TRUE(session->Ping(net::Clock::now() + 20s));
+  EXPECT_EQ(daemon.local_count(), 1) << "it was in time";
+
+  read(true);
+  read(false);  // With this one the daemon ends the other, too: the connection is in good order.
+  ASSERT_TRUE(session->Ping(net::Clock::now() + 20s));
+  EXPECT_EQ(daemon.local_count(), 2);
+}
+INSTANTIATE_TEST_SUITE_P(All, RetiredSlabTest, testing::Values(Left::kGivenUp));
 
 INSTANTIATE_TEST_SUITE_P(All, LateWritesTest,
                          testing::Values(Left::kGivenUp, Left::kLate, Left::kWithItsQueue));

@@ -5,10 +5,13 @@
 #include "libffrecord/io/open_files.h"
 
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <fstream>
 #include <random>
 #include <string>
@@ -112,6 +115,44 @@ TEST_F(OpenFilesTest, ManyThreadsTakeAndGiveBack) {
                 });
               for (std::thread& thread : threads) thread.join();
               return wrong == 0 && files.open_count() <= kLimit / 2 + 8 ? 0 : 1;
+            }),
+            0);
+}
+
+// How often a file is opened while the descriptor is open; -1: the kernel does not tell.
+int OpenedCount(int events) {
+  int count = 0;
+  alignas(inotify_event) std::array<char, 4096> buffer;
+  for (;;) {
+    const ssize_t size = ::read(events, buffer.data(), buffer.size());
+    if (size <= 0) return errno == EAGAIN ? count : -1;
+    count += static_cast<int>(size / static_cast<ssize_t>(sizeof(inotify_event)));
+  }
+}
+
+// Closing the files in turn would close each of these once while all others are opened for it.
+TEST_F(OpenFilesTest, FilesThatAreUsedAllTheTimeMostlyStayOpen) {
+  constexpr std::uint32_t kUsedCount = 8;
+  EXPECT_EQ(RunLimited([&](OpenFiles& files) {
+              const int events = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+              if (events < 0) return 1;
+              const auto use = [&] {
+                for (std::uint32_t i = 0; i < kUsedCount; ++i)
+                  if (!IsRight(files, 20 * i)) return false;
+                return true;
+              };
+              if (!use()) return 2;
+              for (std::uint32_t i = 0; i < kUsedCount; ++i)
+                if (::inotify_add_watch(events, paths[20 * i].c_str(), IN_OPEN) < 0) return 3;
+              constexpr int kRounds = 1000;
+              for (std::uint32_t round = 0; round < kRounds; ++round)
+                if (!IsRight(files, (7 * round) % kFileCount) || !use()) return 4;
+              const int opened_count = OpenedCount(events);
+              // In turn, each would be opened again for every kLimit / 2 others.
+              constexpr int kInTurn = kRounds * kUsedCount / static_cast<int>(kLimit / 2);
+              EXPECT_GE(opened_count, 0);
+              EXPECT_LT(opened_count, kInTurn / 3);
+              return 0;
             }),
             0);
 }

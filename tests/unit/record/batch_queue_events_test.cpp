@@ -1,23 +1,27 @@
 // Goal: the descriptor of a batch queue tells of all that there is to do, and rests after it.
-// Method: sources whose queues have no event, or ring theirs late.
+// Method: sources whose queues have no event, or ring theirs late; a child without threads.
 
 #include <ffrecord/batch_queue.h>
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "child.h"
 #include "libffrecord/base/event_fd.h"
 #include "libffrecord/record/read/open_records.h"
 #include "libffrecord/source/range_queue.h"
 #include "memory_files.h"
+#include "refused_calls.h"
 #include "test_file.h"
 
 namespace ffrecord {
@@ -139,6 +143,33 @@ TEST(BatchQueueTest, ADescriptorThatIsRungLateRestsOnceThereIsNothingToDo) {
   EXPECT_FALSE(queue.Poll(kNoWait).value());
   pollfd ready{descriptor, POLLIN, 0};
   EXPECT_EQ(::poll(&ready, 1, 0), 0) << "an event loop would spin";
+}
+
+// A process that may have no more threads: whoever polls reads.
+TEST(BatchQueueTest, WithoutThreadsTheDescriptorTellsOfBatchesThatAreToBeRead) {
+  const int status = test::RunInChild([] {
+    const std::vector<std::string> records = Records();
+    const auto files = std::make_shared<test::MemoryFiles>(std::vector{FileOf(records)});
+    const auto reader = OpenRecords(files, {}).value();
+    if (!test::RefuseCalls({{SYS_clone, EAGAIN}, {SYS_clone3, EAGAIN}})) return test::kSkipped;
+    auto queue = reader.OpenQueue({.batches_in_flight = 4}).value();
+    pollfd ready{queue.EventDescriptor().value(), POLLIN, 0};
+    for (std::uint64_t token = 0; token < 4; ++token)
+      if (!queue.Submit({{token, token + 10}}, token)) return 1;
+    if (!queue.Cancel(0)) return 2;
+    std::uint64_t next = 1;
+    for (int turn = 0; next < 4; ++turn) {  // As an event loop.
+      if (turn == 100 || ::poll(&ready, 1, 0) != 1) return 3;
+      while (auto complete = queue.Poll(kNoWait).value()) {
+        if (complete->token != next || !complete->batch) return 4;
+        if (test::AsString(complete->batch.value().record(1)) != records[next + 10]) return 5;
+        ++next;
+      }
+    }
+    return ::poll(&ready, 1, 0) == 0 ? 0 : 6;
+  });
+  if (status == test::kSkipped) GTEST_SKIP() << "no system call can be refused here";
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace
