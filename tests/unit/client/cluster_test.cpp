@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <set>
 #include <thread>
@@ -466,6 +467,34 @@ TEST_P(MovedNodesTest, ABatchUnderWayFindsItsNodesAtTheirNewAddresses) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Nodes, MovedNodesTest, testing::Bool());
+
+// At each time one node is said to be where nobody answers, and all have other slots than before.
+TEST_F(ClusterReadsTest, BatchesGoOnWhileTheMapChangesAllTheTime) {
+  std::atomic<bool> is_over{false};
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 3; ++i)
+    readers.emplace_back([&] {
+      while (!is_over) ReadAll(*files_);
+    });
+  std::uint32_t version = 5;
+  for (std::uint16_t i = 0; i < 20; ++i) {
+    const auto away = static_cast<std::uint16_t>(i % FakeCluster::kNodeCount);
+    ++version;
+    cluster_.Alter([&](auto& reply, auto& map) {
+      reply.version = map.version = version;
+      for (std::uint16_t node = 0; node < FakeCluster::kNodeCount; ++node)
+        reply.nodes[FakeCluster::kScriptCount + node].address =
+            node == away ? "127.0.0.1:1" : cluster_.node(node).address().ToString();
+      for (auto& ordinal : map.rows)
+        ordinal = ordinal == 4 ? 2 : static_cast<std::uint16_t>(ordinal + 1);
+    });
+    cluster_client_->NoteVersion(version);
+    std::this_thread::sleep_for(110ms);
+  }
+  is_over = true;
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_GT(cluster_client_->view()->map.version, 6U);
+}
 
 TEST_F(ClusterReadsTest, ASilentNodeDelaysTheMapByLittle) {
   cluster_.is_silent = true;
