@@ -17,7 +17,9 @@ namespace {
 
 using std::chrono_literals::operator""ms;
 
-// How long one node may take to send its map while there are others.
+// How long one node may take to send its map while there are others: in the first round, so that
+// silent nodes do not delay it by much, and at most.
+constexpr auto kMapTimeMin = 250ms;
 constexpr auto kMapTime = 2'000ms;
 // How long another one may take to find what one did not.
 constexpr auto kOthersTime = 500ms;
@@ -39,6 +41,13 @@ Result<ClusterView> AskView(net::Connection& connection, const ClusterView* befo
                                              deadline, "the map of its cluster"));
   auto decoded = FFR_TRY(net::ClusterMapReply::Decode(reply.body));
   return NextView(before, std::move(decoded), reply.payload, seed);
+}
+
+// Whichever node it comes from.
+bool SaysNothingNew(const ClusterView& fresh, const ClusterView& current) {
+  net::ClusterMapReply reply = fresh.reply;
+  reply.node = current.reply.node;
+  return reply == current.reply;
 }
 
 // The daemons of an address, which are asked at once whether they are of a cluster.
@@ -108,12 +117,14 @@ Result<std::shared_ptr<Cluster>> Cluster::Find(std::span<const net::Location> lo
                                                const SessionOptions& options) {
   auto view = FFR_TRY(Asking(locations, options).Run());
   if (!view) return std::shared_ptr<Cluster>();
-  return std::make_shared<Cluster>(*std::move(view), options);
+  return std::make_shared<Cluster>(*std::move(view), options,
+                                   std::vector(locations.begin(), locations.end()));
 }
 
-Cluster::Cluster(ClusterView view, const SessionOptions& options)
+Cluster::Cluster(ClusterView view, const SessionOptions& options, std::vector<net::Location> seeds)
     : first_view_(std::make_shared<const ClusterView>(std::move(view))),
       options_(options),
+      seeds_(std::move(seeds)),
       version_(first_view_->map.version),
       state_([] { return new State; }) {}
 
@@ -169,17 +180,41 @@ Result<void> Cluster::Refresh(net::Deadline deadline) {
     fresh = FFR_TRY(AskView(connection, before.get(), before->places.front().location, until));
     return {};
   };
-  FFR_TRY(Run(ask, deadline, kMapTime));
-  Take(*std::move(fresh));
-  return {};
+  net::Backoff backoff(RandomNumber());
+  for (auto time = kMapTimeMin;; time = std::min(2 * time, kMapTime)) {
+    auto [has_answer, done] = TryEach(ask, deadline, time, Absence::kIsAnAnswer);
+    if (!has_answer && AskSeeds(ask, deadline, time)) done = {};
+    if (done) {
+      Take(*std::move(fresh));
+      return {};
+    }
+    const auto next = net::Clock::now() + backoff.Next();
+    if (has_answer || next >= deadline || Patience::OfThread().IsOver()) return done;
+    SleepPatiently(next);
+  }
+}
+
+// Whoever is now at the addresses that the cluster was found by; NextView() looks whether it is of
+// the same one.
+bool Cluster::AskSeeds(const Attempt& attempt, net::Deadline deadline,
+                       std::chrono::milliseconds answer_time) const {
+  return std::ranges::any_of(seeds_, [&](const net::Location& seed) {
+    const auto session = net::Session::Get(seed, options_);
+    const auto until = std::min<net::Deadline>(deadline, net::Clock::now() + answer_time);
+    const bool has_answered{TryAt(*session, attempt, until)};
+    session->CloseIdle([](const net::Connection&) { return true; });
+    return has_answered;
+  });
 }
 
 // Views of several calls may come in any order; an older map never takes the place of a newer one.
+// What says nothing new leaves the view, and with it all that readers have computed of it.
 void Cluster::Take(ClusterView fresh) {
   State& state = state_.Get();
   const std::lock_guard lock(state.mutex);
   const ClusterView& current = state.view != nullptr ? *state.view : *first_view_;
-  if (fresh.map.version < current.map.version || fresh.places.size() < current.places.size())
+  if (fresh.map.version < current.map.version || fresh.places.size() < current.places.size() ||
+      SaysNothingNew(fresh, current))
     return;
   version_ = fresh.map.version;
   state.view = std::make_shared<const ClusterView>(std::move(fresh));
@@ -189,45 +224,52 @@ Result<void> Cluster::Run(const Attempt& attempt, net::Deadline deadline,
                           std::chrono::milliseconds answer_time, Absence absence) const {
   std::optional<net::Backoff> backoff;
   for (;;) {
-    const auto places = view()->places;
-    std::optional<Error> last;
-    std::optional<Error> unknown;  // Whatever is not the name's absence says more than that.
-    std::optional<Error> denied;
-    std::size_t denied_count = 0;
-    const std::size_t first = last_place_.load(std::memory_order_relaxed);
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      const std::size_t place = (first + i) % places.size();
-      const auto share = unknown ? std::min(kOthersTime, answer_time) : answer_time;
-      const auto until = std::min(deadline, net::Clock::now() + share);
-      auto done = TryAt(*SessionAt(places[place]), attempt, until);
-      if (!done && done.error().code == ErrorCode::kDenied) {
-        // Perhaps the certificate or the keys of this node alone are wrong.
-        denied = std::move(done).error();
-        ++denied_count;
-      } else if (done || !IsAway(done.error())) {
-        const bool is_ill = !done && IsIll(done.error());
-        if (!is_ill && (!unknown || IsIll(*unknown)))
-          last_place_.store(place, std::memory_order_relaxed);
-        const bool is_unknown = is_ill || (!done && done.error().code == ErrorCode::kNotFound);
-        if (!is_unknown || absence == Absence::kIsAnAnswer) return done;
-        if (!unknown || is_ill) unknown = std::move(done).error();
-      } else {
-        last = std::move(done).error();
-      }
-      if (net::Clock::now() >= deadline || Patience::OfThread().IsOver()) break;
-    }
-    if (unknown) return *std::move(unknown);
-    if (denied_count == places.size()) return *std::move(denied);
+    auto [has_answer, done] = TryEach(attempt, deadline, answer_time, absence);
+    if (has_answer) return done;
     if (!backoff) backoff.emplace(RandomNumber());
     const auto next = net::Clock::now() + backoff->Next();
     if (next >= deadline || Patience::OfThread().IsOver()) {
-      Error error = *std::move(denied ? denied : last);
-      error.message += " (all " + std::to_string(places.size()) +
+      Error error = std::move(done).error();
+      error.message += " (all " + std::to_string(view()->places.size()) +
                        " nodes of the cluster were tried until the timeout)";
       return error;
     }
     SleepPatiently(next);
   }
+}
+
+Cluster::Round Cluster::TryEach(const Attempt& attempt, net::Deadline deadline,
+                                std::chrono::milliseconds answer_time, Absence absence) const {
+  const auto places = view()->places;
+  std::optional<Error> last;
+  std::optional<Error> unknown;  // Whatever is not the name's absence says more than that.
+  std::optional<Error> denied;
+  std::size_t denied_count = 0;
+  const std::size_t first = last_place_.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const std::size_t place = (first + i) % places.size();
+    const auto share = unknown ? std::min(kOthersTime, answer_time) : answer_time;
+    const auto until = std::min(deadline, net::Clock::now() + share);
+    auto done = TryAt(*SessionAt(places[place]), attempt, until);
+    if (!done && done.error().code == ErrorCode::kDenied) {
+      // Perhaps the certificate or the keys of this node alone are wrong.
+      denied = std::move(done).error();
+      ++denied_count;
+    } else if (done || !IsAway(done.error())) {
+      const bool is_ill = !done && IsIll(done.error());
+      if (!is_ill && (!unknown || IsIll(*unknown)))
+        last_place_.store(place, std::memory_order_relaxed);
+      const bool is_unknown = is_ill || (!done && done.error().code == ErrorCode::kNotFound);
+      if (!is_unknown || absence == Absence::kIsAnAnswer) return {true, std::move(done)};
+      if (!unknown || is_ill) unknown = std::move(done).error();
+    } else {
+      last = std::move(done).error();
+    }
+    if (net::Clock::now() >= deadline || Patience::OfThread().IsOver()) break;
+  }
+  if (unknown) return {true, *std::move(unknown)};
+  if (denied_count == places.size()) return {true, *std::move(denied)};
+  return {false, *std::move(denied ? denied : last)};
 }
 
 }  // namespace ffrecord::client

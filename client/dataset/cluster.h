@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <ffrecord/result.h>
 #include <ffrecord/session_options.h>
@@ -33,8 +34,8 @@ class Cluster {
   // at most `options.timeout`, and fails as a call to the daemons does.
   static Result<std::shared_ptr<Cluster>> Find(std::span<const net::Location> locations,
                                                const SessionOptions& options);
-  // For Find().
-  Cluster(ClusterView view, const SessionOptions& options);
+  // For Find(). `seeds`: by which it was found.
+  Cluster(ClusterView view, const SessionOptions& options, std::vector<net::Location> seeds = {});
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
   ~Cluster();
@@ -47,7 +48,8 @@ class Cluster {
   // A node does not answer, or nodes do not have what they should: looks whether there is a newer
   // map or another address, in the background, now and then. Never waits.
   void NoteFailure();
-  // Fetches the view anew, and waits for it.
+  // Fetches the view anew, and waits for it. Where no node answers at the addresses that are known,
+  // those are asked by which the cluster was found: their names may stand for other hosts by now.
   Result<void> Refresh(net::Deadline deadline);
 
   // Runs `attempt` at the node that answered last, and at the next ones while they fail with
@@ -79,12 +81,22 @@ class Cluster {
     std::atomic<bool> is_over{false};
     net::Deadline fetched_at{};  // When that was last begun.
   };
+  // One attempt at each node, until one has an answer, or else why none has.
+  struct Round {
+    bool has_answer;
+    Result<void> done;
+  };
+  Round TryEach(const Attempt& attempt, net::Deadline deadline,
+                std::chrono::milliseconds answer_time, Absence absence) const;
   static void* Fetch(void* self);
   void FetchSoon(net::Deadline::duration pause);
+  bool AskSeeds(const Attempt& attempt, net::Deadline deadline,
+                std::chrono::milliseconds answer_time) const;
   void Take(ClusterView view);
 
   const std::shared_ptr<const ClusterView> first_view_;
   const SessionOptions options_;
+  const std::vector<net::Location> seeds_;
   mutable std::atomic<std::size_t> last_place_{0};  // Of the node that answered last.
   std::atomic<std::uint32_t> version_;              // Of the newest view.
   mutable PerProcess<State> state_;

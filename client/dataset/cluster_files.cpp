@@ -121,10 +121,10 @@ class ClusterPlaces final : public net::ReplicaPlaces {
         known_([] { return new Guarded; }) {}
 
   std::shared_ptr<const net::ReplicaView> Now() override {
-    const auto view = cluster_->view();
-    if (view == first_.cluster) return first_.replicas;
+    if (cluster_->view() == first_.cluster) return first_.replicas;
     Guarded& known = known_.Get();
     const std::lock_guard lock(known.mutex);
+    const auto view = cluster_->view();  // No older one than that of a call before.
     if (known.newest.cluster != view) {
       const Known& before = known.newest.cluster != nullptr ? known.newest : first_;
       known.newest = {view, Make(*view, before.replicas->replicas)};

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <map>
 #include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "libffrecord/net/replicas/replica_reads.h"
@@ -16,6 +18,24 @@ using namespace std::chrono_literals;
 using Reads = ReplicaReads;
 
 inline constexpr std::uint64_t kSize = 1000;
+
+// Every extent has these candidates.
+class WrittenMap final : public ReplicaMap {
+ public:
+  WrittenMap(std::vector<NodeIndex> nodes, std::size_t owner_count)
+      : nodes_(std::move(nodes)), owner_count_(owner_count) {}
+  std::span<const NodeIndex> NodesOf(std::uint32_t /*extent*/) const override { return nodes_; }
+  std::size_t OwnerCountOf(std::uint32_t /*extent*/) const override { return owner_count_; }
+  bool MovesExtents() const override { return moves_; }
+  bool AsksInOrder() const override { return asks_in_order_; }
+
+  bool moves_ = false;
+  bool asks_in_order_ = false;
+
+ private:
+  const std::vector<NodeIndex> nodes_;
+  const std::size_t owner_count_;
+};
 
 // The machine with a clock of the test's own: events in, actions kept.
 class ReplicaReadsTest : public testing::Test {
@@ -50,6 +70,11 @@ class ReplicaReadsTest : public testing::Test {
              std::uint64_t size_bytes = kSize) {
     Step(Reads::Begin{batch, std::vector<Reads::PartSize>(part_count, {0, size_bytes}),
                       now_ + timeout});
+  }
+  // A batch of one part, by this map.
+  void BeginBy(const ReplicaMap& map, Reads::BatchId batch, std::uint64_t size_bytes = kSize) {
+    Step(Reads::NewMap{&map});
+    Step(Reads::Begin{batch, {{0, size_bytes}}, now_ + 30s});
   }
   template <class Action>
   std::vector<Action> All() const {

@@ -47,6 +47,7 @@ class ReplicaReads::Stepping {
       : reads_(reads), health_(reads.health_), now_(now), actions_(actions) {}
 
   void On(const Begin& begin);
+  void On(const NewMap& newer);
   void On(const Arrived& arrived);
   void On(const LegEnded& ended);
   void On(const Heard& heard) { Hear(heard.node, heard.at); }
@@ -64,8 +65,10 @@ class ReplicaReads::Stepping {
     kWhole,   // Those that are in trouble too.
     kAll,     // And those whose copy is damaged.
   };
-  static Part MakePart(const PartSize& size, const ReplicaMap& map);
-  static Candidates Bit(std::size_t candidate) { return Candidates{1} << candidate; }
+  Part MakePart(const PartSize& size) const;
+  static Candidates Bit(std::size_t candidate) {
+    return candidate == kFormer ? 0 : Candidates{1} << candidate;
+  }
   static Candidates All(std::size_t count) {
     return count == 0 ? 0 : ~Candidates{0} >> (64 - count);
   }
@@ -79,7 +82,18 @@ class ReplicaReads::Stepping {
   void AskNext(BatchId id, Batch& batch, std::uint32_t number);
   std::optional<std::size_t> Choose(const Part& part);
   std::optional<std::size_t> FirstWell(const Part& part) const;
+  bool NeedsMap(const Part& part) const;
+  void Seek(Batch& batch);
   void Probe(BatchId id, Batch& batch, std::uint32_t number);
+
+  // --- Newer maps ---
+  bool Replan(Part& part) const;
+  void FindCandidates(Batch& batch);
+  static std::uint8_t PlaceOf(NodeIndex node, std::span<const NodeIndex> nodes);
+  static void NoteUnderWay(Part& part, const Entry& entry);
+  static void NoteSilent(Part& part, const Entry& entry);
+  static void NoteHeard(Part& part, const Entry& entry);
+  static void NoteEnded(Part& part, const Entry& entry, bool is_silent);
 
   // --- Answers ---
   bool IsToBlame(const Leg& leg) const;
@@ -102,6 +116,7 @@ class ReplicaReads::Stepping {
   // --- Time ---
   void Expire(BatchId id, Batch& batch);
   void Retry(BatchId id, Batch& batch);
+  void SeekAgain(Batch& batch);
   void Suspect(NodeIndex node);
   void Hedge(Leg& leg);
 
@@ -110,9 +125,7 @@ class ReplicaReads::Stepping {
   const Time now_;
   Actions& actions_;
   std::vector<Outgoing> outgoing_;
-  std::map<std::tuple<std::uint32_t, const NodeIndex*, Candidates, Among>,
-           std::optional<std::size_t>>
-      picked_;
+  std::map<std::tuple<std::uint32_t, Candidates, Among>, std::optional<std::size_t>> picked_;
 };
 
 void ReplicaReads::Step(Time now, const Event& event, Actions& actions) {
@@ -125,7 +138,7 @@ ReplicaReads::Time ReplicaReads::NextTime() const {
   Time next = Time::max();
   for (const auto& [id, batch] : batches_) {
     if (batch.is_over) continue;
-    next = std::min({next, batch.deadline, batch.retry_at});
+    next = std::min({next, batch.deadline, batch.retry_at, batch.seek_at});
   }
   for (const auto& [id, leg] : legs_)
     if (!leg.is_cancelled && !leg.is_silent && leg.open_count > 0)
@@ -138,7 +151,8 @@ ReplicaReads::Time ReplicaReads::NextTime() const {
 
 // --- Choosing ------------------------------------------------------------------------------------
 
-ReplicaReads::Part ReplicaReads::Stepping::MakePart(const PartSize& size, const ReplicaMap& map) {
+ReplicaReads::Part ReplicaReads::Stepping::MakePart(const PartSize& size) const {
+  const ReplicaMap& map = *reads_.map_;
   const auto nodes = map.NodesOf(size.extent);
   const std::size_t count = std::min(nodes.size(), ReplicaMap::kCandidatesMax);
   return {size.extent,        size.bytes,
@@ -150,8 +164,7 @@ ReplicaReads::Part ReplicaReads::Stepping::MakePart(const PartSize& size, const 
 // extent in one step, so that the node can merge neighbours.
 std::optional<std::size_t> ReplicaReads::Stepping::Pick(const Part& part, Among among) {
   const Candidates excluded = part.asked | part.refused | part.under_way;
-  const auto [picked, is_new] =
-      picked_.try_emplace({part.extent, part.nodes.data(), excluded, among});
+  const auto [picked, is_new] = picked_.try_emplace({part.extent, excluded, among});
   if (is_new) picked->second = Best(part, excluded, among);
   return picked->second;
 }
@@ -203,9 +216,12 @@ void ReplicaReads::Stepping::AskFirst(BatchId id, Batch& batch) {
 // Asks the next candidate for a part that no node is bringing.
 void ReplicaReads::Stepping::AskNext(BatchId id, Batch& batch, std::uint32_t number) {
   Part& part = batch.parts[number];
-  if (batch.is_over || !part.is_wanted() || (part.under_way & ~part.silent) != 0) return;
+  if (batch.is_over || !part.is_wanted() || part.is_brought()) return;
   if (const auto candidate = Choose(part)) return Ask(id, number, *candidate, KindFor(part));
-  if ((part.refused | part.absent) == All(part.nodes.size())) {
+  if (NeedsMap(part)) Seek(batch);
+  if (part.moves && part.nodes.empty()) {
+    part.trouble = ErrorCode::kUnavailable;  // That says nothing about the extent.
+  } else if ((part.refused | part.absent) == All(part.nodes.size())) {
     if (part.absent != 0 && !std::exchange(part.was_absent, true))
       return batch.WaitUntil(number, now_ + kMovedPause);
     return End(batch,
@@ -241,6 +257,17 @@ std::optional<std::size_t> ReplicaReads::Stepping::FirstWell(const Part& part) c
         !health_.IsDamaged(part.extent, part.nodes[i], now_))
       return i;
   return std::nullopt;
+}
+
+// Whether no candidate answers that may have the part.
+bool ReplicaReads::Stepping::NeedsMap(const Part& part) const {
+  return part.moves && part.is_wanted() && !part.is_brought() && !FirstWell(part);
+}
+
+void ReplicaReads::Stepping::Seek(Batch& batch) {
+  if (batch.seek_at != Time::max()) return;
+  batch.seek_at = now_ + kSeekEvery;
+  actions_.emplace_back(SeekMap{});
 }
 
 // Reads a part also from those of its owners that may be well again.
@@ -279,12 +306,33 @@ void ReplicaReads::Stepping::On(const Begin& begin) {
   FFR_ASSERT(is_new);
   Batch& batch = made->second;
   batch.parts.reserve(begin.parts.size());
-  const ReplicaMap& map = begin.map != nullptr ? *begin.map : reads_.map_;
-  for (const PartSize& part : begin.parts) batch.parts.push_back(MakePart(part, map));
+  for (const PartSize& part : begin.parts) batch.parts.push_back(MakePart(part));
   batch.deadline = begin.deadline;
   batch.open_count = batch.parts.size();
   AskFirst(begin.batch, batch);
   EndBatchIfDone(begin.batch);
+}
+
+void ReplicaReads::Stepping::On(const NewMap& newer) {
+  reads_.map_ = newer.map;
+  // None refers to the map before once the first one is asked for.
+  std::map<BatchId, std::vector<std::uint32_t>> changed;
+  for (auto& [id, batch] : reads_.batches_) {
+    std::vector<std::uint32_t> parts;
+    for (std::uint32_t number = 0; number < batch.parts.size(); ++number)
+      if (Replan(batch.parts[number])) parts.push_back(number);
+    if (parts.empty()) continue;
+    FindCandidates(batch);
+    std::erase_if(batch.waiting,
+                  [&](std::uint32_t number) { return std::ranges::binary_search(parts, number); });
+    if (batch.waiting.empty()) batch.retry_at = Time::max();
+    changed.emplace(id, std::move(parts));
+  }
+  for (const auto& [id, parts] : changed) {
+    Batch& batch = reads_.batches_.at(id);
+    for (const std::uint32_t number : parts) AskNext(id, batch, number);
+    EndBatchIfDone(id);
+  }
 }
 
 void ReplicaReads::Stepping::On(const Arrived& arrived) {
@@ -348,13 +396,16 @@ void ReplicaReads::Stepping::On(const Away& away) {
 void ReplicaReads::Stepping::On(const Tick& /*tick*/) {
   std::vector<BatchId> due;
   for (const auto& [id, batch] : reads_.batches_)
-    if (!batch.is_over && now_ >= std::min(batch.deadline, batch.retry_at)) due.push_back(id);
+    if (!batch.is_over && now_ >= std::min({batch.deadline, batch.retry_at, batch.seek_at}))
+      due.push_back(id);
   for (const BatchId id : due) {
     Batch& batch = reads_.batches_.at(id);
-    if (now_ >= batch.deadline)
+    if (now_ >= batch.deadline) {
       Expire(id, batch);
-    else
-      Retry(id, batch);
+    } else {
+      if (now_ >= batch.retry_at) Retry(id, batch);
+      if (now_ >= batch.seek_at) SeekAgain(batch);
+    }
     EndBatchIfDone(id);
   }
   const Duration limit = health_.SilenceLimit();
@@ -375,6 +426,70 @@ bool ReplicaReads::Stepping::IsToBlame(const Leg& leg) const {
   return !leg.is_cancelled || now_ >= reads_.nodes_[leg.node].heard_at + health_.SilenceLimit();
 }
 
+// --- Newer maps ----------------------------------------------------------------------------------
+
+// Whether the new map has other candidates for the part. What they have said is kept; the legs' own
+// places among them are for FindCandidates().
+bool ReplicaReads::Stepping::Replan(Part& part) const {
+  const Part newer = MakePart({part.extent, part.bytes});
+  const auto before = std::exchange(part.nodes, newer.nodes);
+  part.owner_count = newer.owner_count;
+  if (std::ranges::equal(before, part.nodes)) return false;
+  const auto translate = [&](Candidates& set) {
+    Candidates translated = 0;
+    for (std::size_t i = 0; i < before.size(); ++i)
+      if ((set & Bit(i)) != 0) translated |= Bit(PlaceOf(before[i], part.nodes));
+    set = translated;
+  };
+  translate(part.asked);
+  translate(part.refused);
+  translate(part.absent);
+  part.was_absent = false;
+  return true;
+}
+
+std::uint8_t ReplicaReads::Stepping::PlaceOf(NodeIndex node, std::span<const NodeIndex> nodes) {
+  const auto found = std::ranges::find(nodes, node);
+  return found == nodes.end() ? kFormer : static_cast<std::uint8_t>(found - nodes.begin());
+}
+
+void ReplicaReads::Stepping::NoteUnderWay(Part& part, const Entry& entry) {
+  part.asked |= Bit(entry.candidate);
+  part.under_way |= Bit(entry.candidate);
+  if (entry.candidate == kFormer) ++part.former;
+}
+
+void ReplicaReads::Stepping::NoteSilent(Part& part, const Entry& entry) {
+  part.silent |= Bit(entry.candidate);
+  if (entry.candidate == kFormer) --part.former;
+}
+
+void ReplicaReads::Stepping::NoteHeard(Part& part, const Entry& entry) {
+  part.silent &= ~Bit(entry.candidate);
+  if (entry.candidate == kFormer) ++part.former;
+}
+
+void ReplicaReads::Stepping::NoteEnded(Part& part, const Entry& entry, bool is_silent) {
+  part.under_way &= ~Bit(entry.candidate);
+  part.silent &= ~Bit(entry.candidate);
+  if (entry.candidate == kFormer && !is_silent) --part.former;
+}
+
+// Where the nodes of the batch's legs are among the candidates of the new map.
+void ReplicaReads::Stepping::FindCandidates(Batch& batch) {
+  for (Part& part : batch.parts) part.under_way = part.silent = part.former = 0;
+  for (const LegId id : batch.legs) {
+    Leg& leg = reads_.legs_.at(id);
+    for (Entry& entry : leg.entries) {
+      if (entry.has_ended) continue;
+      Part& part = batch.parts[entry.part];
+      entry.candidate = PlaceOf(leg.node, part.nodes);
+      NoteUnderWay(part, entry);
+      if (leg.is_silent) NoteSilent(part, entry);
+    }
+  }
+}
+
 // --- Answers -------------------------------------------------------------------------------------
 
 void ReplicaReads::Stepping::Hear(NodeIndex node, Time at) {
@@ -388,7 +503,7 @@ void ReplicaReads::Stepping::Hear(NodeIndex node, Time at) {
     const auto batch = reads_.batches_.find(leg.batch);
     if (batch == reads_.batches_.end()) continue;
     for (const Entry& entry : leg.entries)
-      batch->second.parts[entry.part].silent &= ~Bit(entry.candidate);
+      if (!entry.has_ended) NoteHeard(batch->second.parts[entry.part], entry);
   }
 }
 
@@ -412,8 +527,7 @@ void ReplicaReads::Stepping::EndEntry(LegId id, Leg& leg, std::uint32_t index, E
   if (found == reads_.batches_.end()) return;
   Batch& batch = found->second;
   Part& part = batch.parts[entry.part];
-  part.under_way &= ~Bit(entry.candidate);
-  part.silent &= ~Bit(entry.candidate);
+  NoteEnded(part, entry, leg.is_silent);
   if (status == ErrorCode::kUnavailable && !leg.has_ended) {
     // It answers. Where it fetches what it lacks, it goes on with all else meanwhile.
     if (part.keeps_order)
@@ -549,6 +663,12 @@ void ReplicaReads::Stepping::Retry(BatchId id, Batch& batch) {
   }
 }
 
+void ReplicaReads::Stepping::SeekAgain(Batch& batch) {
+  batch.seek_at = Time::max();
+  if (std::ranges::any_of(batch.parts, [&](const Part& part) { return NeedsMap(part); }))
+    Seek(batch);
+}
+
 void ReplicaReads::Stepping::Suspect(NodeIndex node) {
   reads_.nodes_[node].is_silent = reads_.nodes_[node].has_silent_legs = true;
   health_.Failed(node, now_);
@@ -564,7 +684,7 @@ void ReplicaReads::Stepping::Suspect(NodeIndex node) {
     Batch& batch = found->second;
     for (const Entry& entry : leg.entries) {
       if (entry.has_ended) continue;
-      batch.parts[entry.part].silent |= Bit(entry.candidate);
+      NoteSilent(batch.parts[entry.part], entry);
       AskNext(leg.batch, batch, entry.part);
     }
   }
@@ -577,7 +697,8 @@ void ReplicaReads::Stepping::Hedge(Leg& leg) {
   for (const Entry& entry : leg.entries) {
     const Part& part = batch.parts[entry.part];
     if (entry.has_ended || batch.is_over || !part.is_wanted() || part.bytes > kHedgedBytesMax ||
-        part.under_way != Bit(entry.candidate))
+        part.under_way != Bit(entry.candidate) ||
+        part.former != (entry.candidate == kFormer ? 1 : 0))
       continue;
     const auto candidate = Pick(part, Among::kOwners);
     if (!candidate) continue;

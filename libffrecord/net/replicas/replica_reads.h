@@ -35,6 +35,12 @@ namespace ffrecord::net {
 //   status that says most if none of them may come back; else they are asked again, after a
 //   back-off, until the deadline. Where extents move, a node that does not have one may have it in
 //   the next round, of which there is one if no node has it.
+// - All batches go by the newest map, also those that are under way. What a part's candidates have
+//   said stays with those that the new map names too. A node that it does not name any more, and
+//   that is heard while it brings a part, is waited for like any other: only what nobody brings is
+//   asked for elsewhere, so a new map alone costs no read.
+// - Where extents move, the owner is told while a part has no candidate left that answers: there
+//   may be a newer map.
 // - Where nodes fetch what they lack (ReplicaMap::AsksInOrder), a part waits for the first of its
 //   candidates that answers and may have it, however often that one is busy.
 // - A node that is silent for too long is suspected: its parts are asked elsewhere at once, and
@@ -53,6 +59,8 @@ class ReplicaReads {
   static constexpr std::uint64_t kHedgedBytesMax = std::uint64_t{1} << 20;
   // Before an extent that moves is sought once more: connections have bound it anew by then.
   static constexpr std::chrono::milliseconds kMovedPause{300};
+  // So often a newer map is sought while a part needs one.
+  static constexpr std::chrono::milliseconds kSeekEvery{50};
 
   struct PartSize {
     std::uint32_t extent;
@@ -64,7 +72,10 @@ class ReplicaReads {
     BatchId batch;  // Never used before.
     std::vector<PartSize> parts;
     Time deadline;
-    const ReplicaMap* map = nullptr;  // Borrowed until EndBatch; null: that of the constructor.
+  };
+  // Takes the place of the map before, which may be gone once the step is over. Borrowed.
+  struct NewMap {
+    const ReplicaMap* map;
   };
   struct Arrived {  // One entry has ended, and the node writes no more for it.
     LegId leg;
@@ -87,7 +98,7 @@ class ReplicaReads {
     Duration time;
   };
   struct Tick {};  // NextTime() has come.
-  using Event = std::variant<Begin, Arrived, LegEnded, Heard, GiveUp, Away, Tick>;
+  using Event = std::variant<Begin, NewMap, Arrived, LegEnded, Heard, GiveUp, Away, Tick>;
 
   // --- Actions ---
   struct Send {
@@ -116,13 +127,14 @@ class ReplicaReads {
   struct EndBatch {  // Once for each batch, the last word on it: no node writes for it any more.
     BatchId batch;
   };
-  using Action = std::variant<Send, Cancel, Drop, EndPart, Release, EndBatch>;
+  struct SeekMap {};  // A part needs a newer map, if there is one. Said again while that lasts.
+  using Action = std::variant<Send, Cancel, Drop, EndPart, Release, EndBatch, SeekMap>;
   using Actions = std::vector<Action>;
 
-  // Borrows both. `seed`: of the back-off.
+  // Borrows both, the map until there is a newer one. `seed`: of the back-off.
   ReplicaReads(const ReplicaMap& map, ReplicaHealth& health, std::size_t node_count,
                std::uint64_t seed)
-      : map_(map), health_(health), nodes_(node_count), seed_(seed) {}
+      : map_(&map), health_(health), nodes_(node_count), seed_(seed) {}
 
   // There are so many nodes from now on, not fewer than before; `health` knows them too.
   void Grow(std::size_t node_count) {
@@ -153,6 +165,7 @@ class ReplicaReads {
     Candidates absent = 0;     // They do not have it, in this round.
     Candidates under_way = 0;  // Legs that have not ended for it,
     Candidates silent = 0;     // and those of them that are suspected.
+    std::uint32_t former = 0;  // Likewise legs at nodes that are no candidates, not suspected.
     bool has_direct = false;   // One of them is direct.
     bool is_done = false;      // Its end was told, or nobody wants it.
     LegId won_leg = 0;         // Has the bytes, and the part's end waits for the direct leg's.
@@ -161,6 +174,7 @@ class ReplicaReads {
     ErrorCode trouble = ErrorCode::kOk;  // Of those that may come back.
 
     bool is_wanted() const noexcept { return !is_done && won_leg == 0; }
+    bool is_brought() const noexcept { return (under_way & ~silent) != 0 || former > 0; }
   };
   struct Batch {
     std::vector<Part> parts;
@@ -171,6 +185,7 @@ class ReplicaReads {
     std::vector<LegId> legs;             // All that have not ended.
     std::vector<std::uint32_t> waiting;  // Parts that no node is there for, until
     Time retry_at = Time::max();
+    Time seek_at = Time::max();  // While a part needs a newer map.
     std::optional<Backoff> backoff;
     bool is_over = false;  // Nothing more is asked for.
 
@@ -179,10 +194,11 @@ class ReplicaReads {
       retry_at = std::min(retry_at, time);
     }
   };
+  static constexpr std::uint8_t kFormer = ReplicaMap::kCandidatesMax;
   struct Entry {
     std::uint64_t bytes;
     std::uint32_t part;
-    std::uint8_t candidate;
+    std::uint8_t candidate;  // kFormer: the newest map does not have it.
     bool has_ended = false;
   };
   enum class LegKind : std::uint8_t {
@@ -219,7 +235,7 @@ class ReplicaReads {
   };
   class Stepping;  // One step: what it needs beside the state.
 
-  const ReplicaMap& map_;
+  const ReplicaMap* map_;
   ReplicaHealth& health_;
   std::vector<Node> nodes_;
   const std::uint64_t seed_;

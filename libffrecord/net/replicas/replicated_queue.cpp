@@ -106,7 +106,7 @@ ReplicatedQueue::ReplicatedQueue(const ReplicatedFiles& files, UniqueFd ready)
       ready_(std::move(ready)),
       view_(files.places().Now()),
       reads_(*view_->map, *health_.state, view_->replicas.size(), RandomNumber()) {
-  TakeView();
+  AddNodes(view_->replicas.size());
 }
 
 ReplicatedQueue::~ReplicatedQueue() {
@@ -125,23 +125,26 @@ void ReplicatedQueue::Submit(RangeGroup& group) {
   if (!is_polling_) NotePolled();
   TakeView();
   const BatchId id = ++last_batch_;
-  Call& call = calls_.try_emplace(id, group, view_).first->second;
+  Call& call = calls_.try_emplace(id, group).first->second;
   batches_[&group] = id;
   std::vector<ReplicaReads::PartSize> sizes;
   sizes.reserve(group.ranges().size());
   for (std::uint32_t i = 0; i < group.ranges().size(); ++i) Cut(call, i, sizes);
   const auto ending = std::min<milliseconds>(kEndingTime, files_.timeout() / 4);
-  Step(ReplicaReads::Begin{id, std::move(sizes), Clock::now() + files_.timeout() - ending,
-                           view_->map.get()});
+  Step(ReplicaReads::Begin{id, std::move(sizes), Clock::now() + files_.timeout() - ending});
 }
 
-// The newest view is for the groups that begin now; nodes keep their places.
+// The newest view is for all groups, also for those that are under way; nodes keep their places.
 void ReplicatedQueue::TakeView() {
   auto newest = files_.places().Now();
   const std::size_t count = newest->replicas.size();
-  if (count < nodes_.size()) return;  // It was overtaken by another one.
-  view_ = std::move(newest);
-  if (count == nodes_.size()) return;
+  if (newest == view_ || count < nodes_.size()) return;  // It was overtaken by another one.
+  const auto before = std::exchange(view_, std::move(newest));
+  if (count > nodes_.size()) AddNodes(count);
+  Step(ReplicaReads::NewMap{view_->map.get()});
+}
+
+void ReplicatedQueue::AddNodes(std::size_t count) {
   nodes_.resize(count);
   const std::lock_guard lock(health_.mutex);
   health_.state->Grow(count);
@@ -156,7 +159,7 @@ void ReplicatedQueue::Cut(Call& call, std::uint32_t index,
     call.empty.push_back(index);
     return;
   }
-  const std::uint32_t first_extent = call.view->replicas.front()->first_extent(range.file);
+  const std::uint32_t first_extent = view_->replicas.front()->first_extent(range.file);
   std::uint64_t offset = range.offset_bytes;
   for (std::span<std::byte> rest = range.destination; !rest.empty();) {
     const std::uint64_t room = kExtentSizeMax - offset % kExtentSizeMax;
@@ -187,6 +190,7 @@ void ReplicatedQueue::Poll(milliseconds timeout) {
   for (;;) {
     PollNodes();
     NoteHeard();
+    if (!calls_.empty()) TakeView();
     if (Clock::now() >= NextTime()) Step(ReplicaReads::Tick{});
     TellAll();
     if (calls_.empty() || told_count_ != told_before || Clock::now() >= end) break;
@@ -241,6 +245,8 @@ void ReplicatedQueue::Obey() {
       Cancel(cancel->leg);
     else if (const auto* drop = std::get_if<ReplicaReads::Drop>(&action))
       nodes_[drop->node].is_dropped = nodes_[drop->node].is_due = true;
+    else if (std::holds_alternative<ReplicaReads::SeekMap>(action))
+      files_.places().NoteFailure();
     else
       news_.push_back(std::move(action));
   }

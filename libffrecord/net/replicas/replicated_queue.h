@@ -50,10 +50,8 @@ class ReplicatedQueue final : public RangeQueue {
   };
   // The ranges of one group, cut where extents end.
   struct Call {
-    Call(RangeGroup& of, std::shared_ptr<const ReplicaView> by)
-        : group(of), view(std::move(by)), parts_left(of.ranges().size()) {}
+    explicit Call(RangeGroup& of) : group(of), parts_left(of.ranges().size()) {}
     RangeGroup& group;
-    const std::shared_ptr<const ReplicaView> view;  // By whose map it is read.
     std::vector<Part> parts;
     std::vector<std::uint32_t> parts_left;  // Of each range.
     std::vector<std::uint32_t> empty;       // Ranges without parts, not told yet.
@@ -72,6 +70,7 @@ class ReplicatedQueue final : public RangeQueue {
   void Cut(Call& call, std::uint32_t range, std::vector<ReplicaReads::PartSize>& sizes);
   void NotePolled();
   void TakeView();
+  void AddNodes(std::size_t count);
   void Step(const ReplicaReads::Event& event);
   Deadline NextTime();
   void Obey();
@@ -93,8 +92,8 @@ class ReplicatedQueue final : public RangeQueue {
   const ReplicatedFiles& files_;
   ReplicatedFiles::Health& health_;
   const HomeProcess home_;
-  const UniqueFd ready_;  // The set of the nodes' descriptors, by their index.
-  std::shared_ptr<const ReplicaView> view_;
+  const UniqueFd ready_;                     // The set of the nodes' descriptors, by their index.
+  std::shared_ptr<const ReplicaView> view_;  // By whose map all groups are read.
   ReplicaReads reads_;
   std::vector<Node> nodes_;
   std::map<BatchId, Call> calls_;

@@ -9,8 +9,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "client/dataset/catalog.h"
 #include "client/dataset/cluster_files.h"
@@ -435,6 +437,80 @@ TEST_F(ClusterReadsTest, ANodeThatMovesIsFoundAtItsNewAddress) {
   }));
   cluster_.node(1).Kill();  // What only the moved one has now.
   ReadAll(*files_);
+}
+
+// A batch begins by addresses at which nobody answers; only then do those who are asked for the map
+// say the right ones: nodes at addresses that are known, or the seed.
+class MovedNodesTest : public ClusterReadsTest, public testing::WithParamInterface<bool> {};
+
+TEST_P(MovedNodesTest, ABatchUnderWayFindsItsNodesAtTheirNewAddresses) {
+  const bool all_have_moved = GetParam();
+  std::vector<std::string> right;
+  cluster_.Alter([&](auto& reply, auto&) {
+    for (auto& node : reply.nodes) {
+      right.push_back(node.address);
+      if (all_have_moved || node.id.starts_with('n')) node.address = "127.0.0.1:1";
+    }
+  });
+  const auto client = Find();
+  const auto files = OpenClusterFiles(client, manifest_, "ffrecord://cluster/x");
+  const int before = cluster_.map_count();
+  std::thread moves([&] {
+    EXPECT_TRUE(Eventually([&] { return cluster_.map_count() > before; }));
+    cluster_.Alter([&](auto& reply, auto&) {
+      for (std::size_t i = 0; i < right.size(); ++i) reply.nodes[i].address = right[i];
+    });
+  });
+  ReadAll(*files);
+  moves.join();
+  EXPECT_LE(cluster_.map_count(), before + 20);  // One a second.
+}
+
+INSTANTIATE_TEST_SUITE_P(Nodes, MovedNodesTest, testing::Bool());
+
+// At each time one node is said to be where nobody answers, and all have other slots than before.
+TEST_F(ClusterReadsTest, BatchesGoOnWhileTheMapChangesAllTheTime) {
+  std::atomic<bool> is_over{false};
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 3; ++i)
+    readers.emplace_back([&] {
+      while (!is_over) ReadAll(*files_);
+    });
+  std::uint32_t version = 5;
+  for (std::uint16_t i = 0; i < 20; ++i) {
+    const auto away = static_cast<std::uint16_t>(i % FakeCluster::kNodeCount);
+    ++version;
+    cluster_.Alter([&](auto& reply, auto& map) {
+      reply.version = map.version = version;
+      for (std::uint16_t node = 0; node < FakeCluster::kNodeCount; ++node)
+        reply.nodes[FakeCluster::kScriptCount + node].address =
+            node == away ? "127.0.0.1:1" : cluster_.node(node).address().ToString();
+      for (auto& ordinal : map.rows)
+        ordinal = ordinal == 4 ? 2 : static_cast<std::uint16_t>(ordinal + 1);
+    });
+    cluster_client_->NoteVersion(version);
+    std::this_thread::sleep_for(110ms);
+  }
+  is_over = true;
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_GT(cluster_client_->view()->map.version, 6U);
+}
+
+TEST_F(ClusterReadsTest, ASilentNodeDelaysTheMapByLittle) {
+  cluster_.is_silent = true;
+  EXPECT_TRUE(cluster_client_->Refresh(net::Clock::now() + 1'900ms));
+}
+
+TEST_F(ClusterReadsTest, AMapThatSaysNothingNewChangesNothing) {
+  const auto before = cluster_client_->view();
+  ASSERT_TRUE(cluster_client_->Refresh(net::Clock::now() + 5s));
+  EXPECT_EQ(cluster_client_->view(), before);
+  cluster_.is_silent = true;  // So that another node says it.
+  ASSERT_TRUE(cluster_client_->Refresh(net::Clock::now() + 5s));
+  EXPECT_EQ(cluster_client_->view(), before);
+  cluster_.Alter([](auto& reply, auto&) { reply.nodes.back().is_up = false; });
+  ASSERT_TRUE(cluster_client_->Refresh(net::Clock::now() + 5s));
+  EXPECT_NE(cluster_client_->view(), before);
 }
 
 TEST_F(ClusterReadsTest, AnExtentThatComesLaterToANodeIsFoundOverAnOpenConnection) {

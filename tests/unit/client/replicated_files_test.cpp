@@ -6,12 +6,15 @@
 
 #include <ffrecord/client/dataset.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <array>
 #include <chrono>
 #include <fstream>
 #include <memory>
+#include <mutex>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -93,6 +96,97 @@ TEST_F(ReplicatedFilesTest, WhatALeftQueueHadAskedForIsOnItsWayNoMore) {
   }
   EXPECT_EQ(Preferred(), 0U) << "it has the most bytes on their way";
 }
+
+// --- Newer views ---------------------------------------------------------------------------------
+
+// Of one extent each file, all on one node, which is the last one.
+class LastNode final : public ReplicaMap {
+ public:
+  explicit LastNode(NodeIndex node) : nodes_{node} {}
+  std::span<const NodeIndex> NodesOf(std::uint32_t /*extent*/) const override { return nodes_; }
+  bool MovesExtents() const override { return true; }
+
+ private:
+  const std::array<NodeIndex, 1> nodes_;
+};
+
+// The files are at the first address, and at the next one so long after somebody has asked whether
+// they have moved; and so on.
+class MovingPlaces final : public ReplicaPlaces {
+ public:
+  MovingPlaces(std::vector<std::shared_ptr<const RemoteFiles>> places,
+               std::chrono::milliseconds lag)
+      : places_(std::move(places)), lag_(lag) {
+    MoveOn();
+  }
+  std::shared_ptr<const ReplicaView> Now() override {
+    const std::lock_guard lock(mutex_);
+    if (moves_at_ && Clock::now() >= *moves_at_) MoveOn();
+    return view_;
+  }
+  void NoteFailure() override {
+    const std::lock_guard lock(mutex_);
+    if (!moves_at_ && view_->replicas.size() < places_.size()) moves_at_ = Clock::now() + lag_;
+  }
+  std::size_t place() {
+    const std::lock_guard lock(mutex_);
+    return view_->replicas.size() - 1;
+  }
+
+ private:
+  void MoveOn() {
+    moves_at_.reset();
+    const std::size_t count = view_ == nullptr ? 1 : view_->replicas.size() + 1;
+    const std::vector replicas(places_.begin(),
+                               places_.begin() + static_cast<std::ptrdiff_t>(count));
+    view_ = std::make_shared<const ReplicaView>(
+        ReplicaView{replicas, std::make_shared<LastNode>(static_cast<NodeIndex>(count - 1))});
+  }
+
+  const std::vector<std::shared_ptr<const RemoteFiles>> places_;
+  const std::chrono::milliseconds lag_;
+  std::mutex mutex_;
+  std::shared_ptr<const ReplicaView> view_;
+  std::optional<Deadline> moves_at_;
+};
+
+// A daemon says nothing, none is there, then there is one that has the files. How the owner of the
+// queue waits is the parameter.
+class NewerViewsTest : public ReplicatedFilesTest, public testing::WithParamInterface<bool> {};
+
+TEST_P(NewerViewsTest, ABatchUnderWayFindsTheFilesAtEachNextAddress) {
+  const SessionOptions options{timeout_, Transport::kTcp};
+  const test::FakeDaemon silent([](auto&) { return true; }, false);
+  daemons_[0].Kill();
+  std::vector<std::shared_ptr<const RemoteFiles>> replicas;
+  for (const Address& address : {silent.address(), daemons_[0].address(), daemons_[1].address()})
+    replicas.push_back(test::FilesAt(address, manifest_, options));
+  const auto places = std::make_shared<MovingPlaces>(std::move(replicas), 200ms);
+  const ReplicatedFiles files(places, options);
+  std::vector<std::byte> memory(contents_[0].size() + contents_[1].size());
+  const auto first = std::span(memory).first(contents_[0].size());
+  std::vector<RangeRead> ranges{{0, 0, first},
+                                {1, 0, std::span(memory).subspan(contents_[0].size())}};
+  const auto queue = files.MakeQueue(RangeReader::QueueUse::kOneThread).value();
+  const bool waits_outside = GetParam();
+  const int descriptor = waits_outside ? queue->EventDescriptor().value() : -1;
+  test::NotedGroup group(ranges);
+  queue->Submit(group);
+  for (;;) {
+    queue->Poll(waits_outside ? 0ms : 60'000ms);
+    if (group.ended) break;
+    pollfd wanted{descriptor, POLLIN, 0};
+    if (waits_outside) {
+      ASSERT_GT(::poll(&wanted, 1, 60'000), 0);
+    }
+  }
+  for (const RangeRead& range : ranges) EXPECT_EQ(range.status, ErrorCode::kOk);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(memory.data()), memory.size()),
+            contents_[0] + contents_[1]);
+  EXPECT_EQ(places->place(), 2U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Waits, NewerViewsTest, testing::Bool());
 
 // --- Damaged copies ------------------------------------------------------------------------------
 

@@ -1,6 +1,5 @@
 // Goal: where only some nodes should hold an extent, they are asked before all others; the others
-// are asked in their order, and only when no owner is left; a batch goes by the map with which it
-// began, also when nodes have been added since.
+// are asked in their order, and only when no owner is left.
 // Method: the state machine alone, with a virtual clock and a map that is written out.
 
 #include <gtest/gtest.h>
@@ -13,31 +12,10 @@
 namespace ffrecord::net {
 namespace {
 
-// Every extent has these candidates.
-class WrittenMap final : public ReplicaMap {
- public:
-  WrittenMap(std::vector<NodeIndex> nodes, std::size_t owner_count)
-      : nodes_(std::move(nodes)), owner_count_(owner_count) {}
-  std::span<const NodeIndex> NodesOf(std::uint32_t /*extent*/) const override { return nodes_; }
-  std::size_t OwnerCountOf(std::uint32_t /*extent*/) const override { return owner_count_; }
-  bool MovesExtents() const override { return moves_; }
-  bool AsksInOrder() const override { return asks_in_order_; }
-
-  bool moves_ = false;
-  bool asks_in_order_ = false;
-
- private:
-  const std::vector<NodeIndex> nodes_;
-  const std::size_t owner_count_;
-};
-
 class ReplicaOwnersTest : public ReplicaReadsTest {
  protected:
   ReplicaOwnersTest() : ReplicaReadsTest(5) {}
 
-  void BeginBy(const WrittenMap& map, Reads::BatchId batch) {
-    Step(Reads::Begin{batch, {{0, kSize}}, now_ + 30s, &map});
-  }
   // The nodes that are asked one after the other while each of them ends its leg so.
   std::vector<NodeIndex> AskedWhile(ErrorCode status, std::size_t count) {
     std::vector<NodeIndex> asked;
@@ -79,7 +57,8 @@ TEST_F(ReplicaOwnersTest, AnExtentThatMovedWhileItWasSoughtIsFoundInASecondRound
   BeginBy(map, 1);
   EXPECT_EQ(AskedWhile(ErrorCode::kNotFound, 9), (std::vector<NodeIndex>{0, 1}));
   Pass(Reads::kMovedPause - 1ms);
-  EXPECT_TRUE(actions_.empty());
+  EXPECT_TRUE(All<Reads::Send>().empty());
+  EXPECT_TRUE(All<Reads::EndPart>().empty());
   Pass(1ms);
   Arrive(Only<Reads::Send>().leg, 0, ErrorCode::kNotFound);
   Arrive(Only<Reads::Send>().leg, 0);
@@ -181,39 +160,6 @@ TEST_F(ReplicaOwnersTest, OnlyOwnersAreTriedWhetherTheyAreWellAgain) {
   EXPECT_EQ(asked, (std::vector<NodeIndex>{3, 1}));
 }
 
-TEST_F(ReplicaOwnersTest, ABatchGoesOnByTheMapWithWhichItBegan) {
-  BeginBy(two_owners_, 1);
-  const auto first = Only<Reads::Send>();
-  health_->Grow(7);
-  reads_->Grow(7);
-  const WrittenMap later({6, 5}, 2);
-  BeginBy(later, 2);
-  EXPECT_EQ(Only<Reads::Send>().node, 6U);
-  Arrive(first.leg, 0, ErrorCode::kNotFound);
-  EXPECT_EQ(Only<Reads::Send>().node, 1U);
-}
-
-// Parts of two batches, of one extent and with the same candidates refused, are asked for again in
-// one step; each by its own map.
-TEST_F(ReplicaOwnersTest, BatchesOfDifferentMapsAreNotMixedUpInOneStep) {
-  const WrittenMap one({0, 1}, 2);
-  const WrittenMap other({2, 3}, 2);
-  for (const auto& [batch, map] : {std::pair{1, &one}, std::pair{2, &other}}) {
-    BeginBy(*map, static_cast<Reads::BatchId>(batch));
-    EndLeg(Only<Reads::Send>().leg, ErrorCode::kUnavailable);
-    EndLeg(Only<Reads::Send>().leg, ErrorCode::kUnavailable);
-  }
-  health_->Succeeded(1);  // The second of one map, and the first of the other.
-  health_->Succeeded(2);
-  now_ += 1s;
-  Step(Reads::Tick{});
-  std::vector<std::pair<Reads::BatchId, NodeIndex>> asked;
-  for (const auto& send : All<Reads::Send>()) asked.emplace_back(send.batch, send.node);
-  std::ranges::sort(asked);
-  const std::vector<std::pair<Reads::BatchId, NodeIndex>> wanted{{1, 1}, {2, 2}};
-  EXPECT_EQ(asked, wanted);
-}
-
 // --- Nodes that fetch what they lack ---
 
 class FetchingNodesTest : public ReplicaOwnersTest {
@@ -260,13 +206,14 @@ TEST_F(FetchingNodesTest, ANodeThatIsBusyIsWaitedForAndNoOtherIsAsked) {
 }
 
 TEST_F(FetchingNodesTest, OneBusyExtentSendsNoneOfTheOthersElsewhere) {
-  Step(Reads::Begin{1, {{0, kSize}, {1, kSize}}, now_ + 30s, &map_in_order_});
+  Step(Reads::NewMap{&map_in_order_});
+  Step(Reads::Begin{1, {{0, kSize}, {1, kSize}}, now_ + 30s});
   const auto send = Only<Reads::Send>();
   ASSERT_EQ(send.parts.size(), 2U);
   Arrive(send.leg, 0, ErrorCode::kUnavailable);
   EXPECT_EQ(Asked(), std::vector<NodeIndex>{});
   // Nor does the node get a rest: it has more than that one.
-  Step(Reads::Begin{2, {{2, kSize}}, now_ + 30s, &map_in_order_});
+  Step(Reads::Begin{2, {{2, kSize}}, now_ + 30s});
   EXPECT_EQ(Asked(), std::vector<NodeIndex>{3});
   Arrive(send.leg, 1);
   EndLeg(send.leg);
