@@ -25,11 +25,15 @@ constexpr auto kOthersTime = 500ms;
 constexpr auto kNewerPause = 100ms;
 constexpr auto kFailurePause = 1'000ms;
 
-// One try at one daemon, which ends as soon as it fails.
-Result<void> TryAt(net::Session& session, const Cluster::Attempt& attempt, net::Deadline until) {
+// One try at one daemon, which ends as soon as it fails. `is_told`: the failure is what it says.
+Result<void> TryAt(net::Session& session, const Cluster::Attempt& attempt, net::Deadline until,
+                   bool& is_told) {
+  is_told = false;
   net::Session::Tries tries(session, net::Session::Tries::Until::kFirstFailure);
   FFR_TRY(tries.Begin(until));
-  return tries.End(attempt(*tries.connection(), until));
+  auto done = attempt(*tries.connection(), until);
+  is_told = tries.connection()->reusable() && !tries.connection()->retry_after();
+  return tries.End(std::move(done));
 }
 
 Result<ClusterView> AskView(net::Connection& connection, const ClusterView* before,
@@ -188,6 +192,7 @@ void Cluster::Take(ClusterView fresh) {
 Result<void> Cluster::Run(const Attempt& attempt, net::Deadline deadline,
                           std::chrono::milliseconds answer_time, Absence absence) const {
   std::optional<net::Backoff> backoff;
+  std::optional<Error> told;  // What a node said last that could not do it now.
   for (;;) {
     const auto places = view()->places;
     std::optional<Error> last;
@@ -199,7 +204,8 @@ Result<void> Cluster::Run(const Attempt& attempt, net::Deadline deadline,
       const std::size_t place = (first + i) % places.size();
       const auto share = unknown ? std::min(kOthersTime, answer_time) : answer_time;
       const auto until = std::min(deadline, net::Clock::now() + share);
-      auto done = TryAt(*SessionAt(places[place]), attempt, until);
+      bool is_told = false;
+      auto done = TryAt(*SessionAt(places[place]), attempt, until, is_told);
       if (!done && done.error().code == ErrorCode::kDenied) {
         // Perhaps the certificate or the keys of this node alone are wrong.
         denied = std::move(done).error();
@@ -213,6 +219,7 @@ Result<void> Cluster::Run(const Attempt& attempt, net::Deadline deadline,
         if (!unknown || is_ill) unknown = std::move(done).error();
       } else {
         last = std::move(done).error();
+        if (is_told) told = last;
       }
       if (net::Clock::now() >= deadline || Patience::OfThread().IsOver()) break;
     }
@@ -221,7 +228,8 @@ Result<void> Cluster::Run(const Attempt& attempt, net::Deadline deadline,
     if (!backoff) backoff.emplace(RandomNumber());
     const auto next = net::Clock::now() + backoff->Next();
     if (next >= deadline || Patience::OfThread().IsOver()) {
-      Error error = *std::move(denied ? denied : last);
+      // That a node had no time left to answer says less than what another one answered before.
+      Error error = *std::move(denied ? denied : told ? told : last);
       error.message += " (all " + std::to_string(places.size()) +
                        " nodes of the cluster were tried until the timeout)";
       return error;

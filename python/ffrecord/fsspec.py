@@ -327,7 +327,7 @@ class FileSystem(AbstractFileSystem):  # type: ignore[misc]
         """The published names that begin with `prefix`."""
         address = f"{SCHEME}{place}/{prefix}{self._query}"
         found = _ffrecord.list_published(address, timeout_s=self._timeout_s)
-        return [name for name, _size, _count in found]
+        return [name for name, *_facts in found]
 
 
 class File(AbstractBufferedFile):  # type: ignore[misc]
