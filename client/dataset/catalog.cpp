@@ -1,6 +1,7 @@
 #include "client/dataset/catalog.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
 #include <span>
 #include <string>
@@ -27,6 +28,35 @@ bool GoesOn(const net::ListReply& page, const net::List& asked) {
   }
   return !page.more || !page.entries.empty();
 }
+
+// For a node that answers while it is waited for; 0: this one would not understand it.
+std::uint32_t PatienceFor(const net::Connection& connection, net::Deadline until) {
+  if ((connection.hello().capabilities & net::kCapabilityPatience) == 0) return 0;
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(until - net::Clock::now());
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(left.count(), 1, UINT32_MAX));
+}
+
+// What is known of tries to change a name that have failed.
+class Tries {
+ public:
+  // One over `connection` has failed. What a node says it has not done is not done.
+  void Note(const net::Connection& connection, const Error& error) {
+    const bool was_answered = connection.reusable();
+    if (connection.retry_after()) return;  // It has not begun.
+    if (!was_answered || error.code == ErrorCode::kDeadlineExceeded) may_be_done_ = true;
+  }
+  bool may_be_done() const noexcept { return may_be_done_; }
+  // Another node's reason why not must not hide that.
+  Error Explain(Error last) const {
+    if (may_be_done_ && last.code == ErrorCode::kUnavailable)
+      last.message += "; a try that got no answer may still take effect";
+    return last;
+  }
+
+ private:
+  bool may_be_done_ = false;
+};
 
 }  // namespace
 
@@ -60,17 +90,23 @@ Result<std::uint64_t> Catalog::Publish(std::string_view name, const DatasetManif
   publish.attempt = std::max<std::uint64_t>(RandomNumber(), 1);
   publish.expected_revision = expected_revision;
   publish.name = name;
-  const auto body = publish.Encode();
   const std::span<const std::byte> piece(payload);
   std::uint64_t revision = 0;
+  Tries tries;
   const Cluster::Attempt attempt = [&](net::Connection& connection,
                                        net::Deadline until) -> Result<void> {
-    const auto reply = FFR_TRY(
-        connection.Call(net::FrameType::kPublish, body, {&piece, 1}, until, "a publication"));
-    revision = FFR_TRY(net::RevisionReply::Decode(reply.body)).revision;
+    publish.patience_ms = PatienceFor(connection, until);
+    const auto reply = connection.Call(net::FrameType::kPublish, publish.Encode(), {&piece, 1},
+                                       until, "a publication");
+    if (!reply) {
+      tries.Note(connection, reply.error());
+      return reply.error();
+    }
+    revision = FFR_TRY(net::RevisionReply::Decode(reply.value().body)).revision;
     return {};
   };
-  FFR_TRY(daemons_.Run(attempt, deadline, kChangeTime));
+  auto done = daemons_.Run(attempt, deadline, kChangeTime);
+  if (!done) return tries.Explain(std::move(done).error());
   return revision;
 }
 
@@ -116,19 +152,21 @@ Result<std::vector<net::ListReply::Entry>> Catalog::List(std::string_view prefix
 
 Result<void> Catalog::Remove(std::string_view name, net::Deadline deadline) const {
   FFR_TRY(net::CheckName(name));
-  const auto body = net::Delete{0, std::string(name)}.Encode();
-  bool may_be_done = false;
-  return daemons_.Run(
-      [&](net::Connection& connection, net::Deadline until) -> Result<void> {
-        auto reply = connection.Call(net::FrameType::kDelete, body, {}, until, "a removal");
-        if (reply) return {};
-        // A repeated request that finds nothing: the first one did it, and its reply was lost.
-        if (may_be_done && reply.error().code == ErrorCode::kNotFound) return {};
-        // One that was answered BUSY has done nothing.
-        if (!connection.retry_after()) may_be_done = true;
-        return std::move(reply).error();
-      },
-      deadline, kChangeTime);
+  net::Delete removal{0, std::string(name)};
+  Tries tries;
+  const Cluster::Attempt attempt = [&](net::Connection& connection,
+                                       net::Deadline until) -> Result<void> {
+    removal.patience_ms = PatienceFor(connection, until);
+    auto reply = connection.Call(net::FrameType::kDelete, removal.Encode(), {}, until, "a removal");
+    if (reply) return {};
+    // A repeated request that finds nothing: the first one did it, and its reply was lost.
+    if (tries.may_be_done() && reply.error().code == ErrorCode::kNotFound) return {};
+    tries.Note(connection, reply.error());
+    return std::move(reply).error();
+  };
+  auto done = daemons_.Run(attempt, deadline, kChangeTime);
+  if (!done) return tries.Explain(std::move(done).error());
+  return {};
 }
 
 }  // namespace ffrecord::client

@@ -27,11 +27,15 @@ constexpr auto kOthersTime = 500ms;
 constexpr auto kNewerPause = 100ms;
 constexpr auto kFailurePause = 1'000ms;
 
-// One try at one daemon, which ends as soon as it fails.
-Result<void> TryAt(net::Session& session, const Cluster::Attempt& attempt, net::Deadline until) {
+// One try at one daemon, which ends as soon as it fails. `is_told`: the failure is what it says.
+Result<void> TryAt(net::Session& session, const Cluster::Attempt& attempt, net::Deadline until,
+                   bool& is_told) {
+  is_told = false;
   net::Session::Tries tries(session, net::Session::Tries::Until::kFirstFailure);
   FFR_TRY(tries.Begin(until));
-  return tries.End(attempt(*tries.connection(), until));
+  auto done = attempt(*tries.connection(), until);
+  is_told = tries.connection()->reusable() && !tries.connection()->retry_after();
+  return tries.End(std::move(done));
 }
 
 Result<ClusterView> AskView(net::Connection& connection, const ClusterView* before,
@@ -181,8 +185,9 @@ Result<void> Cluster::Refresh(net::Deadline deadline) {
     return {};
   };
   net::Backoff backoff(RandomNumber());
+  std::optional<Error> told;
   for (auto time = kMapTimeMin;; time = std::min(2 * time, kMapTime)) {
-    auto [has_answer, done] = TryEach(ask, deadline, time, Absence::kIsAnAnswer);
+    auto [has_answer, done] = TryEach(ask, deadline, time, Absence::kIsAnAnswer, told);
     if (!has_answer && AskSeeds(ask, deadline, time)) done = {};
     if (done) {
       Take(*std::move(fresh));
@@ -201,7 +206,8 @@ bool Cluster::AskSeeds(const Attempt& attempt, net::Deadline deadline,
   return std::ranges::any_of(seeds_, [&](const net::Location& seed) {
     const auto session = net::Session::Get(seed, options_);
     const auto until = std::min<net::Deadline>(deadline, net::Clock::now() + answer_time);
-    const bool has_answered{TryAt(*session, attempt, until)};
+    bool is_told = false;
+    const bool has_answered{TryAt(*session, attempt, until, is_told)};
     session->CloseIdle([](const net::Connection&) { return true; });
     return has_answered;
   });
@@ -223,8 +229,9 @@ void Cluster::Take(ClusterView fresh) {
 Result<void> Cluster::Run(const Attempt& attempt, net::Deadline deadline,
                           std::chrono::milliseconds answer_time, Absence absence) const {
   std::optional<net::Backoff> backoff;
+  std::optional<Error> told;  // What a node said last that could not do it now.
   for (;;) {
-    auto [has_answer, done] = TryEach(attempt, deadline, answer_time, absence);
+    auto [has_answer, done] = TryEach(attempt, deadline, answer_time, absence, told);
     if (has_answer) return done;
     if (!backoff) backoff.emplace(RandomNumber());
     const auto next = net::Clock::now() + backoff->Next();
@@ -239,7 +246,8 @@ Result<void> Cluster::Run(const Attempt& attempt, net::Deadline deadline,
 }
 
 Cluster::Round Cluster::TryEach(const Attempt& attempt, net::Deadline deadline,
-                                std::chrono::milliseconds answer_time, Absence absence) const {
+                                std::chrono::milliseconds answer_time, Absence absence,
+                                std::optional<Error>& told) const {
   const auto places = view()->places;
   std::optional<Error> last;
   std::optional<Error> unknown;  // Whatever is not the name's absence says more than that.
@@ -250,7 +258,8 @@ Cluster::Round Cluster::TryEach(const Attempt& attempt, net::Deadline deadline,
     const std::size_t place = (first + i) % places.size();
     const auto share = unknown ? std::min(kOthersTime, answer_time) : answer_time;
     const auto until = std::min(deadline, net::Clock::now() + share);
-    auto done = TryAt(*SessionAt(places[place]), attempt, until);
+    bool is_told = false;
+    auto done = TryAt(*SessionAt(places[place]), attempt, until, is_told);
     if (!done && done.error().code == ErrorCode::kDenied) {
       // Perhaps the certificate or the keys of this node alone are wrong.
       denied = std::move(done).error();
@@ -264,12 +273,14 @@ Cluster::Round Cluster::TryEach(const Attempt& attempt, net::Deadline deadline,
       if (!unknown || is_ill) unknown = std::move(done).error();
     } else {
       last = std::move(done).error();
+      if (is_told) told = last;
     }
     if (net::Clock::now() >= deadline || Patience::OfThread().IsOver()) break;
   }
   if (unknown) return {true, *std::move(unknown)};
   if (denied_count == places.size()) return {true, *std::move(denied)};
-  return {false, *std::move(denied ? denied : last)};
+  // That a node had no time left to answer says less than what another one answered before.
+  return {false, denied ? *std::move(denied) : told ? *told : *std::move(last)};
 }
 
 }  // namespace ffrecord::client

@@ -81,13 +81,15 @@ class Cluster {
     std::atomic<bool> is_over{false};
     net::Deadline fetched_at{};  // When that was last begun.
   };
-  // One attempt at each node, until one has an answer, or else why none has.
+  // One attempt at each node, until one has an answer, or else why none has. `told`: what a node
+  // has said last that could not do it now, in this round or one before.
   struct Round {
     bool has_answer;
     Result<void> done;
   };
   Round TryEach(const Attempt& attempt, net::Deadline deadline,
-                std::chrono::milliseconds answer_time, Absence absence) const;
+                std::chrono::milliseconds answer_time, Absence absence,
+                std::optional<Error>& told) const;
   static void* Fetch(void* self);
   void FetchSoon(net::Deadline::duration pause);
   bool AskSeeds(const Attempt& attempt, net::Deadline deadline,

@@ -336,10 +336,11 @@ Result<std::vector<Published>> ListPublished(std::string_view address,
   const Patience patience(give_up);
   const auto locations = FFR_TRY(net::Location::ParseAll(address));
   const auto [location, daemons] = FFR_TRY(OnePlace(locations, options));
-  const auto entries = FFR_TRY(Catalog(daemons).List(location.name, After(options)));
+  auto entries = FFR_TRY(Catalog(daemons).List(location.name, After(options)));
   std::vector<Published> published;
-  for (const auto& entry : entries)
-    published.push_back({entry.name, entry.size_bytes, entry.file_count});
+  for (auto& entry : entries)
+    published.push_back(
+        {std::move(entry.name), entry.size_bytes, entry.file_count, std::move(entry.durability)});
   return published;
 }
 

@@ -346,7 +346,9 @@ def publish(
     progress: Callable[[int, int], None] | None = None,
 ) -> None: ...
 def probe_daemon(address: str, *, timeout_s: float = 30.0) -> tuple[str, str, float]: ...
-def list_published(address: str, *, timeout_s: float = 30.0) -> list[tuple[str, int, int]]:
+def list_published(
+    address: str, *, timeout_s: float = 30.0
+) -> list[tuple[str, int, int, str | None]]:
     """Name, size in bytes and count of files of each dataset."""
 
 def remove_published(address: str, *, timeout_s: float = 30.0) -> None: ...

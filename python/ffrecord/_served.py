@@ -13,11 +13,17 @@ _DURABILITY = r"replicas|origin|r[123]|ec:\d+\+\d+"
 
 @dataclass(frozen=True)
 class Published:
-    """One dataset of a daemon."""
+    """One dataset of a daemon.
+
+    `durability` is how a cluster stores its files, as `publish` takes it: "origin", "r1" to "r3",
+    or an erasure code such as "ec:4+2". None: the daemon is not part of a cluster, has an earlier
+    version, or has not fetched the list of files yet.
+    """
 
     name: str
     size_bytes: int
     file_count: int
+    durability: str | None = None
 
 
 def publish(

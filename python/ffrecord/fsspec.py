@@ -335,7 +335,7 @@ class FileSystem(AbstractFileSystem):  # type: ignore[misc]
         asked = prefix.partition(_NEVER_PUBLISHED)[0]
         address = f"{SCHEME}{place}/{asked}{self._query}"
         found = _ffrecord.list_published(address, timeout_s=self._timeout_s)
-        return [name for name, _size, _count in found]
+        return [name for name, *_facts in found]
 
 
 class File(AbstractBufferedFile):  # type: ignore[misc]

@@ -48,14 +48,20 @@ void Publish(const std::vector<std::string>& files, const std::string& address, 
   OkOrRaise(result);
 }
 
-std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> List(const std::string& address,
-                                                                        TimeLimit timeout) {
-  std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> rows;
+using PublishedRow =
+    std::tuple<std::string, std::uint64_t, std::uint64_t, std::optional<std::string>>;
+
+std::vector<PublishedRow> List(const std::string& address, TimeLimit timeout) {
+  std::vector<PublishedRow> rows;
   auto listed = Interruptible([&](const auto& give_up) {
     return client::ListPublished(address, SessionOptionsOf(timeout), give_up);
   });
-  for (auto& published : ValueOrRaise(std::move(listed)))
-    rows.emplace_back(std::move(published.name), published.size_bytes, published.file_count);
+  for (auto& published : ValueOrRaise(std::move(listed))) {
+    std::optional<std::string> durability;
+    if (!published.durability.empty()) durability = std::move(published.durability);
+    rows.emplace_back(std::move(published.name), published.size_bytes, published.file_count,
+                      std::move(durability));
+  }
   return rows;
 }
 

@@ -19,8 +19,6 @@ constexpr std::chrono::seconds kFullPatience{5};  // Room may be made, and nodes
 constexpr std::chrono::seconds kManifestsPatience{8};
 // How long a manifest is sought in vain until its name may be removed without it.
 constexpr std::chrono::seconds kLostPatience{60};
-// The number of the file, in an upload, that holds a manifest.
-constexpr std::uint32_t kBodyFile = 0xFFFFFFFF;
 constexpr std::size_t kTombstoneSizeMax = 256 << 10;
 constexpr std::size_t kRunsMax = kTombstoneSizeMax / sizeof(ExtentRun);
 
@@ -62,7 +60,7 @@ void Publication::Again(TimePoint at) {
 }
 
 void Publication::Restart(TimePoint now) {
-  if (call_ != 0 && phase_ == Phase::kCommit) has_tried_ = true;
+  if (call_ != 0 && phase_ == Phase::kCommit) has_tried_ = may_be_done_ = true;
   call_ = 0;
   questions_.clear();
   stores_.clear();
@@ -71,11 +69,7 @@ void Publication::Restart(TimePoint now) {
 
 void Publication::Step(TimePoint now, const View& view, Outbox& out) {
   if (result_) return;
-  if (now >= request_.deadline)
-    return Fail(ErrorCode::kDeadlineExceeded,
-                request_.name + ": no outcome in time" + Hindrance(view) +
-                    "; it may still take effect. Repeat the request with the same attempt to "
-                    "learn what came of it");
+  if (now >= request_.deadline) return FailLate(view);
   if (now < next_ || call_ != 0 || !questions_.empty() || !stores_.empty()) return;
   next_ = request_.deadline;
   switch (phase_) {
@@ -105,7 +99,7 @@ void Publication::Step(TimePoint now, const View& view, Outbox& out) {
 
 // The store itself says what the name is: the mirror may be late, and a refusal is final.
 void Publication::Looked(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found) {
-  if (!found) return Again(now + kRetry);
+  if (!found) return WaitForStore(now + kRetry, found.error());
   base_revision_ = found.value() ? found.value()->mod_revision : 0;
   if (in_doubt_ != 0 && base_revision_ != 0 && base_revision_ != in_doubt_)
     return Fail(ErrorCode::kConflict,
@@ -132,7 +126,7 @@ void Publication::Looked(TimePoint now, const Result<std::optional<MetaStore::Ke
 // Asked for after the name: so whatever made the name what it is, or took it away, is in it.
 void Publication::TookGeneration(TimePoint now,
                                  const Result<std::optional<MetaStore::KeyValue>>& found) {
-  if (!found) return Again(now + kRetry);
+  if (!found) return WaitForStore(now + kRetry, found.error());
   generation_needed_ = found.value() ? found.value()->mod_revision : 0;
   phase_ = Phase::kPrepare;
   next_ = now;
@@ -167,10 +161,11 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
   // What the commit rests on besides the name is taken from the mirror: it must show the same name.
   const NameTable::Name* const shown = view.names.Find(request_.name);
   const MetaStore::KeyValue* const generation = view.mirror.Find(kGenerationKey);
+  if (!view.lease.MayWrite(now))
+    return Wait(now + kRetry / 5, "the lease of this daemon in the cluster is not renewed");
   if ((generation ? generation->mod_revision : 0) < generation_needed_ ||
-      !view.mirror.was_listed() || !view.lease.MayWrite(now) ||
-      (shown ? shown->revision : 0) != base_revision_)
-    return Again(now + kRetry / 5);
+      !view.mirror.was_listed() || (shown ? shown->revision : 0) != base_revision_)
+    return Wait(now + kRetry / 5, "the coordinator has not told this daemon of the last changes");
   // Only a name whose own manifest is lost is removed without knowing what all others refer to.
   // A node that is away for a while may have it.
   const bool removes_lost = request_.mode == Mode::kRemove && shown && !shown->manifest &&
@@ -185,7 +180,7 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
   compares_.clear();
   uploads_.clear();
   sought_.clear();
-  is_silent_ = false;
+  silent_.clear();
   compares_[Key(kDatasetKeys, request_.name)] = base_revision_;
   next_ = now;
   if (request_.mode == Mode::kRemove) {
@@ -203,22 +198,16 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
     result_ = std::move(room).error();
     return;
   }
-  const ExtentId id = MakeExtentId(request_.attempt, kBodyFile, 0);
+  const ExtentId id = BodyExtentOf(request_.attempt);
   if (view.tombstones.WasRemoved(id))
     return Fail(ErrorCode::kConflict, request_.name + " was published by this attempt, and was " +
                                           "replaced or removed since");
   if (!CheckDomains(view)) return;
   if (!CheckExtents(view)) return Step(now, view, out);
   body_ = {{id, request_.manifest.size(), Xxh3(request_.manifest)}, {}, {}};
+  unstored_.clear();
   phase_ = Phase::kRecord;
   Step(now, view, out);
-}
-
-std::string Publication::Hindrance(const View& view) {
-  if (!view.mirror.was_listed() || view.names.IsComplete()) return "";
-  return ", as the lists of files of some names are on no node that answers (" +
-         view.names.MissingNames() +
-         "): start the nodes that are down, or remove these names if the nodes are lost";
 }
 
 std::set<std::string> Publication::Domains(const View& view, bool live_only) {
@@ -353,7 +342,8 @@ bool Publication::CheckUploaded(const View& view, const std::string& what,
 void Publication::TookDoubted(TimePoint now,
                               const Result<std::optional<MetaStore::KeyValue>>& found) {
   if (found && !found.value()) return Fail(ErrorCode::kConflict, doubt_);
-  Again(now + kRetry / 5);
+  if (!found) return WaitForStore(now + kRetry / 5, found.error());
+  Wait(now + kRetry / 5, "the coordinator has not told this daemon of the upload");
 }
 
 // The manifest's own extent belongs to an upload called like the attempt.
@@ -401,6 +391,7 @@ void Publication::StoreBodies(TimePoint now, const View& view, Outbox& out) {
   if (!stores_.empty()) return;
   body_.asked.clear();  // All that could be asked have failed: once more, later.
   next_ = now + kRetry;
+  NoteUnstored(replicas);
   if (!full_ || has_tried_) return;
   if (!full_since_) full_since_ = now;
   if (now - *full_since_ < kFullPatience) return;
@@ -490,12 +481,16 @@ void Publication::Committed(TimePoint now, const Result<MetaStore::Outcome>& out
     return;
   }
   has_tried_ = has_tried_ || (phase_ == Phase::kCommit && outcome);
+  may_be_done_ = may_be_done_ || (phase_ == Phase::kCommit && outcome &&
+                                  outcome.value().fate == MetaStore::Outcome::Fate::kUnknown);
   // If it was carried out, what the name stands for since then is another's.
   if (phase_ == Phase::kCommit && request_.mode == Mode::kRemove && outcome &&
       outcome.value().fate == MetaStore::Outcome::Fate::kUnknown)
     in_doubt_ = base_revision_;
   ++lost_count_;
-  Again(now + (outcome ? kRetry / 10 : kRetry));
+  if (!outcome) return WaitForStore(now + kRetry, outcome.error());
+  if (outcome.value().why) return WaitForStore(now + kRetry / 10, *outcome.value().why);
+  Wait(now + kRetry / 10, "other publications came first");
 }
 
 // A node that has begun to drain since it was asked counts no more.
@@ -510,12 +505,15 @@ bool Publication::Take(TimePoint now, const View& view, const Answer& answer, Ou
     if (holdings && holdings.value().size() == ids.size())
       for (std::size_t i = 0; i < ids.size(); ++i)
         if (holdings.value()[i] != Holding::kAbsent) Note(sought_.at(ids[i]), DomainOf(view, node));
-    is_silent_ = is_silent_ || !holdings;
+    if (!holdings) silent_[node] = holdings.error().message;
     questions_.erase(question);
     if (questions_.empty()) next_ = now;
   } else if (const auto store = stores_.find(answer.id); store != stores_.end()) {
     const auto& stored = std::get<Result<void>>(answer.reply);
-    if (stored) Note(body_, DomainOf(view, store->second));
+    if (stored)
+      Note(body_, DomainOf(view, store->second));
+    else
+      unstored_[store->second] = stored.error().message;
     if (!stored && stored.error().system_errno == ENOSPC)
       full_ = store->second + ": " + stored.error().message;
     stores_.erase(store);

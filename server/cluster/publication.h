@@ -69,6 +69,14 @@ class Publication {
   };
 
   void Fail(ErrorCode code, std::string message);
+  void FailLate(const View& view);
+  // For people: what it waits for.
+  std::string Awaited(const View& view) const;
+  // As Again, because of `why`.
+  void Wait(TimePoint until, std::string why);
+  void WaitForStore(TimePoint until, const Error& error);
+  void WaitForSilent(TimePoint now);
+  void NoteUnstored(std::size_t wanted);
   void Looked(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found);
   void TookGeneration(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found);
   void CheckMode();
@@ -125,19 +133,23 @@ class Publication {
   // The mirror has to show all that was published and removed until then.
   std::uint64_t generation_needed_ = 0;
   bool has_tried_ = false;        // A commit of ours may have had its effect.
+  bool may_be_done_ = false;      // One of them may have it yet.
   std::uint64_t in_doubt_ = 0;    // Of the name that a removal without an answer may have removed.
   std::uint64_t lost_count_ = 0;  // Commits that lost to others.
   // Since then some name's manifest has been missing.
   std::optional<TimePoint> hindered_since_;
   TimePoint next_{};
+  std::string waits_for_;  // Until then. For people.
   std::optional<DatasetManifest> manifest_;
   std::string doubted_;  // The key of an upload that the mirror does not show,
   std::string doubt_;    // and the refusal if the store does not have it either.
   std::map<ExtentId, Sought> sought_;
   std::map<ExtentId, StripePlace> places_;  // With an erasure code.
-  bool is_silent_ = false;                  // A node that was asked did not answer.
+  std::map<std::string, std::string>
+      silent_;           // Nodes that were asked in vain, and what came of it.
   int moved_count_ = 0;  // Times that extents of other names were nowhere, and may have moved.
   Sought body_;
+  std::map<std::string, std::string> unstored_;  // Nodes that did not store it, and why.
   std::optional<std::string> full_;      // A node that had no room for it, and what it said,
   std::optional<TimePoint> full_since_;  // and since when there are too few others.
   std::map<std::string, std::uint64_t> compares_;  // Keys on whose revision the commit rests,

@@ -62,10 +62,11 @@ void Publication::AskHolders(TimePoint now, const View& view, Outbox& out) {
     if (sought.domains.size() >= FilesHeldMin()) continue;
     const std::size_t missing = FilesHeldMin() - sought.domains.size();
     if (AddQuestions(view, sought, missing, questions) > 0) continue;
-    if (is_silent_) return Again(now + kRetry);
+    if (!silent_.empty()) return WaitForSilent(now);
     if (IsRepaired()) continue;
     // It may have come to a node after that was asked, and left another before.
-    if (view.names.Find(id) != nullptr && ++moved_count_ <= kMovedMax) return Again(now + kRetry);
+    if (view.names.Find(id) != nullptr && ++moved_count_ <= kMovedMax)
+      return Wait(now + kRetry, "nodes that are up do not hold enough of its extents");
     return Fail(ErrorCode::kConflict, request_.name + ": extent " + Hex(id) + " is held in " +
                                           std::to_string(sought.domains.size()) +
                                           " failure domains of " + std::to_string(FilesHeldMin()) +

@@ -93,8 +93,8 @@ bool Publication::CheckStripes(TimePoint now, const View& view, Outbox& out) {
   if (!crowd) return true;
   AskNodes(now, std::move(questions), out);
   if (!questions_.empty()) return false;
-  if (is_silent_)
-    Again(now + kRetry);
+  if (!silent_.empty())
+    WaitForSilent(now);
   else
     Fail(ErrorCode::kConflict, request_.name + ": extents " + Listed(crowd->members) +
                                    " of one stripe are held in failure domain " +

@@ -214,6 +214,11 @@ Result<DatasetRecord> DatasetRecord::Decode(std::span<const std::byte> bytes) {
   return record;
 }
 
+ExtentId BodyExtentOf(std::uint64_t attempt) {
+  constexpr std::uint32_t kBodyFile = 0xFFFFFFFF;  // In an upload.
+  return MakeExtentId(attempt, kBodyFile, 0);
+}
+
 std::vector<std::byte> QuotaShare::Encode() const {
   ByteWriter writer = Begin();
   writer.Put(size_bytes);

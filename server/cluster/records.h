@@ -132,6 +132,9 @@ struct DatasetRecord {
   static Result<DatasetRecord> Decode(std::span<const std::byte> bytes);
 };
 
+// The first extent of the manifest that an attempt publishes: of an upload called like the attempt.
+ExtentId BodyExtentOf(std::uint64_t attempt);
+
 // Bytes of what is left of a prefix's quota; quota_shares.h.
 struct QuotaShare {
   std::uint64_t size_bytes = 0;

@@ -169,6 +169,10 @@ def test_reads_need_no_etcd_and_publications_wait_for_it(
         check_all(served, files)
     with pytest.raises((UnavailableError, DeadlineExceeded)):
         ffrecord.publish(files, f"{cluster.address}/data/w", timeout_s=2)
+    # Nodes say why before their client has left.
+    with pytest.raises(UnavailableError, match=r"coordinator|lease") as refused:
+        ffrecord.remove_published(published, timeout_s=4)
+    assert "cannot be changed now" in str(refused.value)
     waiting = threading.Thread(
         target=ffrecord.publish, args=[files, f"{cluster.address}/data/w"], kwargs={"replace": True}
     )

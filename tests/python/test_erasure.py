@@ -3,6 +3,7 @@
 Method: six daemons, of which two are killed in the middle of an epoch.
 """
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,13 @@ def test_classes_are_chosen_by_name_and_refused_by_name(tmp_path: Path) -> None:
             ffrecord.publish(paths, f"{base}/{name}", durability=durability)
             labels = ffrecord.open(f"{base}/{name}").read(range(40))["label"]
             assert np.array_equal(labels, np.arange(40))
+        ffrecord.publish(paths, f"{base}/replicas")
+        known = {one.name: one.durability for one in ffrecord.list_published(base)}
+        assert known == {"ec-2-1": "ec:2+1", "r1": "r1", "r3": "r3", "replicas": "r2"}
+        told = json.loads(ok("ffrecord", "list", base, "--json"))
+        assert {one["name"]: one["durability"] for one in told} == known
+        lines = [line.split()[-2:] for line in ok("ffrecord", "list", base).splitlines()]
+        assert lines == [[durability, name] for name, durability in sorted(known.items())]
         with pytest.raises(ValueError, match="5 failure domains, and the cluster has 3"):
             ffrecord.publish(paths, f"{base}/x", durability="ec:2+4")
         refused = run("ffrecord", "publish", *map(str, paths), f"{base}/x", "--durability", "ec:9")

@@ -89,6 +89,7 @@ class ClusterClient {
     publish.mode = net::Publish::Mode::kReplace;
     publish.attempt = attempt;
     publish.name = name;
+    publish.patience_ms = PatienceFor(*channel);
     const auto bytes = FFR_TRY(EncodeDatasetManifest(manifest));
     const std::span<const std::byte> payload(bytes);
     const auto reply = FFR_TRY(channel->Call(net::FrameType::kPublish, publish.Encode(),
@@ -105,8 +106,8 @@ class ClusterClient {
 
   Result<void> Remove(const std::string& address, const std::string& name) const {
     const auto channel = FFR_TRY(Connect(address));
-    FFR_TRY(channel->Call(net::FrameType::kDelete, net::Delete{0, name}.Encode(), {},
-                          Within(patience_), "a removal"));
+    const auto body = net::Delete{0, name, PatienceFor(*channel)}.Encode();
+    FFR_TRY(channel->Call(net::FrameType::kDelete, body, {}, Within(patience_), "a removal"));
     return {};
   }
 
@@ -161,6 +162,11 @@ class ClusterClient {
   const std::vector<std::string>& addresses() const { return addresses_; }
 
  private:
+  std::uint32_t PatienceFor(const net::Channel& channel) const {
+    const bool is_understood = (channel.hello().capabilities & net::kCapabilityPatience) != 0;
+    return is_understood ? static_cast<std::uint32_t>(patience_.count()) : 0;
+  }
+
   const std::vector<std::string> addresses_;
   const std::vector<std::byte> token_;
   const Milliseconds patience_;

@@ -25,7 +25,8 @@ class FakeCluster {
   static constexpr std::uint16_t kNodeCount = 3;    // "n0" to "n2".
   static constexpr std::uint32_t kReplicas = 2;
 
-  FakeCluster() {
+  // `capabilities`: of its scripts, besides kCapabilityCluster.
+  explicit FakeCluster(std::uint64_t capabilities = net::kCapabilityNone) {
     reply_.cluster.fill(std::byte{0xC1});
     for (std::uint16_t i = 0; i < kNodeCount; ++i) {
       server::Server::Options options;
@@ -45,7 +46,7 @@ class FakeCluster {
     for (std::uint16_t i = 0; i < kScriptCount; ++i) {
       scripts_[i] = std::make_unique<FakeDaemon>(
           [this, i](FakeDaemon::Request& request) { return Answer(request, i); }, true,
-          net::kCapabilityCluster);
+          net::kCapabilityCluster | capabilities);
       reply_.nodes[i].address = scripts_[i]->address().ToString();
     }
   }
@@ -77,6 +78,9 @@ class FakeCluster {
 
   // So many requests to publish or remove are carried out without an answer.
   std::atomic<int> lost_answers{0};
+  // The script "a0" cannot change names now, and says so; "a1" takes what is to change them and
+  // never answers.
+  std::atomic<bool> is_stuck{false};
   // The script "a0" takes requests and never answers.
   std::atomic<bool> is_silent{false};
   // So many scripts, from "a0" on, deny what is asked of names.
@@ -111,6 +115,7 @@ class FakeCluster {
       }
       case net::FrameType::kPublish: {
         publications_.push_back(net::Publish::Decode(request.body).value());
+        if (is_stuck) return Refuse(request, number);
         manifest_ = request.payload();
         if (lost_answers > 0) return --lost_answers, false;
         FakeDaemon::Send(request, net::ReplyTo(request.header.type),
@@ -118,6 +123,7 @@ class FakeCluster {
         return true;
       }
       case net::FrameType::kDelete: {
+        if (is_stuck) return Refuse(request, number);
         const bool was_there = std::exchange(manifest_, std::nullopt).has_value();
         if (lost_answers > 0) return --lost_answers, false;
         if (was_there)
@@ -145,6 +151,11 @@ class FakeCluster {
         FakeDaemon::SendError(request, ErrorCode::kUnavailable);
         return true;
     }
+  }
+
+  static bool Refuse(FakeDaemon::Request& request, std::uint16_t number) {
+    if (number == 0) FakeDaemon::SendError(request, ErrorCode::kUnavailable);
+    return true;
   }
 
   std::array<std::unique_ptr<Daemon>, kNodeCount> nodes_;

@@ -33,6 +33,9 @@ enum Capability : std::uint64_t {
   kCapabilityCluster = 128,   // The daemon is a node of a cluster: CLUSTER_MAP.
   kCapabilityIdentity = 256,  // It says which one: NodeIdentity.
   kCapabilityWaiting = 512,   // And which nodes wait to be let in: ClusterMapReply.
+  kCapabilityClasses = 1024,  // And how the files of each name are kept: ListReply.
+  // It answers PUBLISH and DELETE while the client waits, if it is told how long that is.
+  kCapabilityPatience = 2048,
 };
 
 using ClusterId = std::array<std::byte, 16>;

@@ -1,5 +1,6 @@
 #include "libffrecord/net/protocol/storage_messages.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "libffrecord/net/protocol/fields.h"
@@ -9,6 +10,16 @@ namespace ffrecord::net {
 namespace {
 
 constexpr std::size_t kListEntrySizeMin = 2 + 1 + 3 * 8;
+
+// The last field of a body, which is not there if it is 0.
+void PutPatience(ByteWriter& writer, std::uint32_t patience_ms) {
+  if (patience_ms != 0) writer.Put(patience_ms);
+}
+
+bool TakePatience(ByteReader& reader, std::uint32_t& patience_ms) {
+  if (reader.AtEnd()) return true;
+  return TakeField(reader, patience_ms) && patience_ms != 0 && reader.AtEnd();
+}
 
 }  // namespace
 
@@ -62,15 +73,19 @@ Result<PutSeal> PutSeal::Decode(std::span<const std::byte> body) {
 }
 
 std::vector<std::byte> Publish::Encode() const {
-  return EncodeFields(mode, Zeros<7>(), attempt, expected_revision, name);
+  ByteWriter writer;
+  PutFields(writer, mode, Zeros<7>(), attempt, expected_revision, name);
+  PutPatience(writer, patience_ms);
+  return std::move(writer).Take();
 }
 
 Result<Publish> Publish::Decode(std::span<const std::byte> body) {
+  ByteReader reader(body);
   Publish publish;
-  if (!DecodeFields(body, publish.mode, Zeros<7>(), publish.attempt, publish.expected_revision,
-                    publish.name) ||
-      publish.mode > Mode::kSwap || publish.attempt == 0 ||
-      (publish.mode == Mode::kSwap) != (publish.expected_revision != 0))
+  if (!TakeFields(reader, publish.mode, Zeros<7>(), publish.attempt, publish.expected_revision,
+                  publish.name) ||
+      !TakePatience(reader, publish.patience_ms) || publish.mode > Mode::kSwap ||
+      publish.attempt == 0 || (publish.mode == Mode::kSwap) != (publish.expected_revision != 0))
     return MalformedBody("PUBLISH");
   FFR_TRY(CheckName(publish.name));
   return publish;
@@ -103,11 +118,19 @@ Result<CheckRoom> CheckRoom::Decode(std::span<const std::byte> body) {
   return message;
 }
 
-std::vector<std::byte> Delete::Encode() const { return EncodeFields(expected_revision, name); }
+std::vector<std::byte> Delete::Encode() const {
+  ByteWriter writer;
+  PutFields(writer, expected_revision, name);
+  PutPatience(writer, patience_ms);
+  return std::move(writer).Take();
+}
 
 Result<Delete> Delete::Decode(std::span<const std::byte> body) {
+  ByteReader reader(body);
   Delete message;
-  if (!DecodeFields(body, message.expected_revision, message.name)) return MalformedBody("DELETE");
+  if (!TakeFields(reader, message.expected_revision, message.name) ||
+      !TakePatience(reader, message.patience_ms))
+    return MalformedBody("DELETE");
   FFR_TRY(CheckName(message.name));
   return message;
 }
@@ -128,8 +151,33 @@ std::vector<std::byte> ListReply::Encode() const {
   PutFields(writer, more, Zeros<3>(), static_cast<std::uint32_t>(entries.size()));
   for (const Entry& entry : entries)
     PutFields(writer, entry.name, entry.revision, entry.size_bytes, entry.file_count);
+  if (std::ranges::any_of(entries, [](const Entry& entry) { return !entry.durability.empty(); }))
+    for (const Entry& entry : entries) PutFields(writer, entry.durability);
   return std::move(writer).Take();
 }
+
+namespace {
+
+// Later versions may have classes that this one does not know: they are shown as they are.
+bool IsDurability(const std::string& text) {
+  return text.size() <= ListReply::kDurabilitySizeMax && std::ranges::all_of(text, [](char byte) {
+           return (byte >= 'a' && byte <= 'z') || (byte >= '0' && byte <= '9') || byte == ':' ||
+                  byte == '+';
+         });
+}
+
+// To the end of the body, which is here if none is told.
+bool TakeDurabilities(ByteReader& reader, std::vector<ListReply::Entry>& entries) {
+  if (reader.AtEnd()) return true;
+  bool is_any_told = false;
+  for (ListReply::Entry& entry : entries) {
+    if (!TakeFields(reader, entry.durability) || !IsDurability(entry.durability)) return false;
+    is_any_told = is_any_told || !entry.durability.empty();
+  }
+  return is_any_told && reader.AtEnd();
+}
+
+}  // namespace
 
 Result<ListReply> ListReply::Decode(std::span<const std::byte> body) {
   ByteReader reader(body);
@@ -144,7 +192,7 @@ Result<ListReply> ListReply::Decode(std::span<const std::byte> body) {
       return MalformedBody("reply to LIST");
     FFR_TRY(CheckName(entry.name));
   }
-  if (!reader.AtEnd()) return MalformedBody("reply to LIST");
+  if (!TakeDurabilities(reader, reply.entries)) return MalformedBody("reply to LIST");
   return reply;
 }
 

@@ -86,6 +86,8 @@ struct Publish {
   std::uint64_t attempt = 0;  // Random, not 0. The same again: the same outcome, no second effect.
   std::uint64_t expected_revision = 0;  // kSwap only, else 0.
   std::string name;
+  // How long the client waits for an answer; 0: it does not say. Only with kCapabilityPatience.
+  std::uint32_t patience_ms = 0;
 
   bool operator==(const Publish&) const = default;
   std::vector<std::byte> Encode() const;
@@ -124,6 +126,7 @@ struct Resolve {
 struct Delete {
   std::uint64_t expected_revision = 0;  // 0: any.
   std::string name;
+  std::uint32_t patience_ms = 0;  // As in Publish.
 
   bool operator==(const Delete&) const = default;
   std::vector<std::byte> Encode() const;
@@ -149,9 +152,14 @@ struct ListReply {
     std::uint64_t revision = 0;
     std::uint64_t size_bytes = 0;
     std::uint64_t file_count = 0;
+    // The durability class: "origin", "r2", "ec:4+2" and the like; empty: it is not told. Only with
+    // kCapabilityClasses; nothing of it is sent if no entry has one. Of [a-z0-9:+].
+    std::string durability = {};
 
     bool operator==(const Entry&) const = default;
   };
+  static constexpr std::size_t kDurabilitySizeMax = 16;
+
   bool more = false;  // Ask again, behind the last one.
   std::vector<Entry> entries;
 

@@ -279,15 +279,17 @@ def evict(
 @timeout_option()
 @json_option("Print a JSON array with an object for each dataset.")
 def list_(address: str, timeout_s: float, as_json: bool) -> None:
-    """List the datasets of the daemon at ADDRESS."""
+    """List the datasets of the daemon at ADDRESS; in a cluster, with their durability classes."""
     published = ffrecord.list_published(address, timeout_s=timeout_s)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(dataset) for dataset in published]))
         return
+    width = max((len(dataset.durability or "") for dataset in published), default=0)
     for dataset in published:
         size = show_size(dataset.size_bytes)
         name = shown(dataset.name, _PATH_MAX)
-        click.echo(f"{size:>10}  {dataset.file_count:>6} files  {name}")
+        kept = f"{dataset.durability or '?':<{width}}  " if width else ""
+        click.echo(f"{size:>10}  {dataset.file_count:>6} files  {kept}{name}")
 
 
 @cli.command()

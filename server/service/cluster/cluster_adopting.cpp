@@ -69,9 +69,15 @@ void ClusterService::PublishAdopted(const Adoption::Name& name) {
   });
 }
 
+// It was published once, which this daemon has not written down, and was removed or replaced since:
+// it does not come back.
+bool ClusterService::WasAdopted(const Adoption::Name& name) const {
+  return node_.view().tombstones.WasRemoved(cluster::BodyExtentOf(name.attempt));
+}
+
 // The record of it waits for the disk, so the keeper writes it.
 void ClusterService::EndAdopting(const Adoption::Name& name, const Result<void>& outcome) {
-  if (!outcome) {
+  if (!outcome && !WasAdopted(name)) {
     spdlog::warn("event=not_adopted name={} error=\"{}\"", name.name, outcome.error().message);
     return adoption_->NoteFailed(name, outcome.error(), Now());
   }

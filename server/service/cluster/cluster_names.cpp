@@ -12,7 +12,13 @@ namespace {
 using std::chrono_literals::operator""ms;
 
 constexpr auto kCatchUpPatience = 3'000ms;
+// However long a client says that it waits.
 constexpr auto kPublishPatience = 25'000ms;
+// How long clients wait that do not say it.
+constexpr auto kUntoldPatience = 10'000ms;
+// Of the time that a client waits: for the answer's way to it, and for the reason of a refusal to
+// be of use, as it then asks another node.
+constexpr auto kAnswerTime = 2'000ms;
 
 Error NotFound(const std::string& name) {
   return {ErrorCode::kNotFound, "nothing is published under the name " + name};
@@ -28,6 +34,23 @@ cluster::Publication::Mode ModeOf(net::Publish::Mode mode) {
       break;
   }
   return cluster::Publication::Mode::kSwap;
+}
+
+// By when a client is to be answered that waits so long from now on; 0: it does not say.
+cluster::TimePoint AnswerBy(std::uint32_t patience_ms) {
+  const std::chrono::milliseconds told(patience_ms);
+  const auto patience = patience_ms == 0 ? kUntoldPatience : told;
+  return cluster::TimePoint::clock::now() +
+         std::min(kPublishPatience, patience - std::min(kAnswerTime, patience / 4));
+}
+
+// As `--durability` spells it. Empty: the name's list of files is not known yet.
+std::string DurabilityOf(const ClusterState::Name& name) {
+  if (name.manifest == nullptr) return "";
+  if (name.manifest->has_origins()) return "origin";
+  const ErasureCode code = name.manifest->code;
+  if (!code.is_none()) return "ec:" + std::to_string(code.data) + "+" + std::to_string(code.parity);
+  return "r" + std::to_string(name.record.replicas);
 }
 
 }  // namespace
@@ -92,8 +115,8 @@ net::ListReply ClusterNames::Listed(const net::List& list) const {
       break;
     }
     const ClusterState::Name& name = at->second;
-    reply.entries.push_back(
-        {at->first, name.revision, name.record.size_bytes, name.record.file_count});
+    reply.entries.push_back({at->first, name.revision, name.record.size_bytes,
+                             name.record.file_count, DurabilityOf(name)});
   }
   return reply;
 }
@@ -185,7 +208,7 @@ void ClusterNames::Publish(const net::Publish& publish, std::span<const std::byt
   request.replicas = ReplicasOf(manifest.value());
   request.grace = service_.options().delete_grace;
   request.manifest.assign(bytes.begin(), bytes.end());
-  request.deadline = cluster::TimePoint::clock::now() + kPublishPatience;
+  request.deadline = AnswerBy(publish.patience_ms);
   request.quotas = quotas_;
   service_.Publish(std::move(request), [done](const Result<std::uint64_t>& revision) {
     if (!revision) return done(revision.error());
@@ -199,7 +222,7 @@ void ClusterNames::Remove(const net::Delete& removal, Done<void> done) {
   request.name = removal.name;
   request.expected_revision = removal.expected_revision;
   request.grace = service_.options().delete_grace;
-  request.deadline = cluster::TimePoint::clock::now() + kPublishPatience;
+  request.deadline = AnswerBy(removal.patience_ms);
   service_.Publish(std::move(request), [done](const Result<std::uint64_t>& removed) {
     if (!removed) return done(removed.error());
     done({});

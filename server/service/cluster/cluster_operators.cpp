@@ -10,7 +10,8 @@
 namespace ffrecord::server {
 namespace {
 
-constexpr std::chrono::seconds kOperatorPatience{10};
+// Less than clients wait for a node, so that they hear why.
+constexpr std::chrono::seconds kOperatorPatience{8};
 
 }  // namespace
 

@@ -19,6 +19,8 @@ using cluster::TimePoint;
 constexpr auto kUploadPatience = 10'000ms;
 // How long the one who published is kept waiting until this node shows what it published.
 constexpr auto kShowPatience = 2'000ms;
+// And how long beyond the deadline of the request.
+constexpr auto kLateAnswerTime = 500ms;
 constexpr auto kUpkeepInterval = 1'000ms;
 constexpr auto kLeaveTime = 500ms;
 
@@ -418,16 +420,15 @@ void ClusterService::Publish(cluster::Publication::Request request, Done<std::ui
   const bool is_posted = inbox_->Post([this, request, done] {
     if (!enrolment_->is_done()) return done(NotTakingPart());
     const auto id = node_.Begin(request);
-    requests_[id] = [this, name = request.name, done](Result<std::uint64_t> revision) {
-      if (!revision) {
-        Error error = std::move(revision).error();
-        if (error.code == ErrorCode::kDeadlineExceeded && !is_leased())
-          error.message += "; the coordinator does not answer this daemon";
-        return done(std::move(error));
-      }
-      AwaitName(revision.value(), name, Now() + kShowPatience,
-                [this, done, revision](const Result<void>&) {
-                  AwaitKept(revision.value(), Now() + kShowPatience,
+    // The one who waits hears of it in any case, and of success before it has given up.
+    const TimePoint answer_by = request.deadline + kLateAnswerTime;
+    requests_[id] = [this, name = request.name, answer_by,
+                     done](const Result<std::uint64_t>& revision) {
+      if (!revision) return done(revision);
+      const auto shown_by = [answer_by] { return std::min(Now() + kShowPatience, answer_by); };
+      AwaitName(revision.value(), name, shown_by(),
+                [this, done, shown_by, revision](const Result<void>&) {
+                  AwaitKept(revision.value(), shown_by(),
                             [done, revision](const Result<void>&) { done(revision); });
                 });
     };

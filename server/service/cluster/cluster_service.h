@@ -296,6 +296,7 @@ class ClusterService {
   void Adopt(TimePoint now);
   void BeginAdopting(const Adoption::Name& name);
   void PublishAdopted(const Adoption::Name& name);
+  bool WasAdopted(const Adoption::Name& name) const;
   void EndAdopting(const Adoption::Name& name, const Result<void>& outcome);
 
   // --- Carrying out (cluster_actions.cpp) ---

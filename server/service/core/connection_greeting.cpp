@@ -52,7 +52,8 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
   const std::uint64_t own =
       net::kCapabilityCancel | net::kCapabilityPulls |
       (context_.read_ahead.takes_plans() ? net::kCapabilityPlans : net::kCapabilityNone) |
-      (context_.cluster != nullptr ? net::kCapabilityCluster | net::kCapabilityWaiting
+      (context_.cluster != nullptr ? net::kCapabilityCluster | net::kCapabilityWaiting |
+                                         net::kCapabilityClasses | net::kCapabilityPatience
                                    : net::kCapabilityNone) |
       (identity ? net::kCapabilityIdentity : net::kCapabilityNone) |
       (OffersLocal() ? net::kCapabilityLocal : net::kCapabilityNone) |

@@ -63,10 +63,16 @@ Result<void> Connection::TakeList(const FrameHeader& header) {
   const auto request = Permitted(Right::kRead, &net::List::prefix);
   if (!request) return Refuse(header, request.error());
   return AddJob(
-      header, Kind::kLookUp, [&names = context_.names, list = request.value()]() -> Result<Reply> {
+      header, Kind::kLookUp,
+      [&names = context_.names, list = request.value(),
+       tells_classes = (capabilities_ & net::kCapabilityClasses) != 0]() -> Result<Reply> {
         return Later<net::ListReply>(
             [&names, list](auto done) { names.List(list, std::move(done)); },
-            [](const net::ListReply& reply) { return Answer(FrameType::kList, reply.Encode()); });
+            [tells_classes](net::ListReply reply) {
+              if (!tells_classes)
+                for (auto& entry : reply.entries) entry.durability.clear();
+              return Answer(FrameType::kList, reply.Encode());
+            });
       });
 }
 

@@ -233,6 +233,40 @@ TEST_F(ClusterTest, APublicationWithoutAnAnswerIsRepeatedAtTheNextNodeAsTheSameA
   EXPECT_EQ(publications[0].attempt, publications[1].attempt);
 }
 
+TEST_F(ClusterTest, WhyANameCannotBeChangedIsToldThoughALaterNodeDidNotAnswer) {
+  const Catalog catalog(Find());
+  cluster_.is_stuck = true;
+  const auto published = catalog.Publish("x", {{{"empty", 0, {}}}}, net::Publish::Mode::kCreate, 0,
+                                         net::Clock::now() + 2s);
+  const auto removed = catalog.Remove("x", net::Clock::now() + 2s);
+  ASSERT_FALSE(published);
+  ASSERT_FALSE(removed);
+  for (const Error& error : {published.error(), removed.error()}) {
+    EXPECT_EQ(error.code, ErrorCode::kUnavailable) << error.message;
+    EXPECT_NE(error.message.find("as the test wants it"), std::string::npos) << error.message;
+    EXPECT_NE(error.message.find("may still take effect"), std::string::npos) << error.message;
+  }
+}
+
+// One that would take the field for a fault is not told.
+TEST_F(ClusterTest, ANodeThatUnderstandsItIsToldHowLongItsAnswerIsWaitedFor) {
+  for (const bool understands : {true, false}) {
+    FakeCluster cluster(understands ? net::kCapabilityPatience : net::kCapabilityNone);
+    const net::Location seed = Location(cluster.seed());
+    const Catalog catalog(Cluster::Find({&seed, 1}, kOptions).value());
+    for (const auto timeout : {std::chrono::seconds(5), std::chrono::seconds(60)})
+      ASSERT_TRUE(catalog.Publish("x", {{{"empty", 0, {}}}}, net::Publish::Mode::kReplace, 0,
+                                  net::Clock::now() + timeout));
+    const auto publications = cluster.publications();
+    ASSERT_EQ(publications.size(), 2U);
+    EXPECT_LE(publications[0].patience_ms, 5'000U);
+    EXPECT_EQ(publications[0].patience_ms > 0, understands);
+    // Another node is asked before a long timeout is over.
+    EXPECT_LE(publications[1].patience_ms, 10'000U);
+    EXPECT_EQ(publications[1].patience_ms > 0, understands);
+  }
+}
+
 TEST_F(ClusterTest, ARemovalWhoseAnswerWasLostHasHappened) {
   const Catalog catalog(Find());
   const auto deadline = net::Clock::now() + kOptions.timeout;

@@ -7,6 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <string>
+
+#include <ffrecord/client/dataset.h>
 
 #include "child.h"
 #include "client/dataset/catalog.h"
@@ -117,6 +120,23 @@ TEST(SessionTest, AListThatDoesNotGoOnIsNotFollowed) {
     EXPECT_NE(listed.error().message.find(daemon.address().ToString()), std::string::npos)
         << listed.error().message;
     EXPECT_LT(asked, 5U);
+  }
+}
+
+// A daemon of an earlier version tells no durability classes; one of a later version may tell
+// others than are known here.
+TEST(SessionTest, AListWithAndWithoutDurabilityClassesIsTaken) {
+  for (const std::string durability : {"", "ec:4+2", "x:9"}) {
+    FakeDaemon daemon([&](Request& request) {
+      FakeDaemon::Send(request, net::ReplyTo(FrameType::kList),
+                       net::ListReply{false, {{"a", 1, 2, 3, durability}}}.Encode());
+      return true;
+    });
+    const auto listed = ListPublished(daemon.Uri(""), {});
+    ASSERT_TRUE(listed) << listed.error().message;
+    ASSERT_EQ(listed.value().size(), 1U);
+    EXPECT_EQ(listed.value()[0].file_count, 3U);
+    EXPECT_EQ(listed.value()[0].durability, durability);
   }
 }
 

@@ -213,6 +213,11 @@ TEST(MessagesTest, Put) {
 TEST(MessagesTest, Names) {
   Check(Publish{Publish::Mode::kSwap, 0x1122334455667788, 9, "ckpt/a-1"},
         "0200000000000000887766554433221109000000000000000800636b70742f612d31");
+  Check(Publish{Publish::Mode::kSwap, 0x1122334455667788, 9, "ckpt/a-1", 10'000},
+        "0200000000000000887766554433221109000000000000000800636b70742f612d3110270000",
+        /*open_ended=*/true);
+  Check(Delete{9, "train", 10'000}, "09000000000000000500747261696e10270000", /*open_ended=*/true);
+  EXPECT_FALSE(Delete::Decode(Spelled("09000000000000000500747261696e00000000")));  // 0 is nothing.
   Check(RevisionReply{9}, "0900000000000000");
   Check(Resolve{"train"}, "0500747261696e");
   Check(Delete{9, "train"}, "09000000000000000500747261696e");
@@ -220,6 +225,20 @@ TEST(MessagesTest, Names) {
   Check(List{100, "ckpt/", "ckpt/a-1"}, "640000000500636b70742f0800636b70742f612d31");
   Check(ListReply{true, {{"train", 9, 4096, 2}}},
         "01000000010000000500747261696e090000000000000000100000000000000200000000000000");
+  ListReply told{false, {{"a", 9, 1, 2, "ec:4+2"}, {"b", 9, 1, 2, ""}}};
+  Check(
+      told,
+      "00000000020000000100610900000000000000010000000000000002000000000000000100620900000000000000"
+      "01000000000000000200000000000000060065633a342b320000",
+      /*open_ended=*/true);
+  // What a later version may have is taken; what a terminal would obey is not.
+  for (const auto& [text, is_good] :
+       {std::pair("ec:16+4,lrc", false), std::pair("r9", true), std::pair("R2", false),
+        std::pair("\x1b", false), std::pair("0123456789abcdef", true),
+        std::pair("0123456789abcdef0", false)}) {
+    told.entries[0].durability = text;
+    EXPECT_EQ(static_cast<bool>(ListReply::Decode(told.Encode())), is_good) << text;
+  }
 }
 
 TEST(MessagesTest, Plans) {

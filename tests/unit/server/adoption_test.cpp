@@ -52,7 +52,7 @@ class AdoptionTest : public testing::Test {
     options.cluster->service.adopt = adopt;
     options.cluster->service.approves_members = true;
     options.cluster->service.lease = 4s;
-    options.cluster->service.delete_grace = 0ms;
+    options.cluster->service.delete_grace = delete_grace_;
     return options;
   }
   // At the address that it had, if it had one.
@@ -132,6 +132,7 @@ class AdoptionTest : public testing::Test {
     return left == 0;
   }
 
+  std::chrono::milliseconds delete_grace_{0};
   test::TempFolder folder_;
   std::shared_ptr<test::CutStore> store_;
   std::unique_ptr<test::Daemon> old_, other_;
@@ -195,6 +196,29 @@ TEST_F(AdoptionTest, WhatWasTakenAndNotNotedIsTakenOnce) {
 
   EXPECT_TRUE(Eventually([&] { return IsAdopted(); }));
   EXPECT_TRUE(Has(Other(), "train/a", manifest));
+}
+
+// The daemon was killed before it wrote down that its name is taken.
+TEST_F(AdoptionTest, WhatWasTakenAndNotNotedAndRemovedSinceDoesNotComeBack) {
+  delete_grace_ = 1h;
+  PublishAlone("train/a");
+  PublishAlone("train/b");
+  StartOther();
+  Start(old_, Node("n1", true));
+  ASSERT_TRUE(Eventually([&] { return IsAdopted(); }));
+  old_->Kill();
+  ASSERT_TRUE(Home()->TryCommit({{}, {}, {"cluster/adopted/train/a", "cluster/adopted/train/b"}}));
+  const ClusterClient other({Other()});
+  ASSERT_TRUE(Eventually([&] { return bool(other.Remove(Other(), "train/a")); }));
+
+  Start(old_, Node("n1", true));
+
+  ASSERT_TRUE(Eventually([&] { return IsAdopted(); }));
+  EXPECT_EQ(other.Resolve(Other(), "train/a").error().code, ErrorCode::kNotFound);
+  EXPECT_TRUE(other.Resolve(Other(), "train/b"));
+  // There is nothing left that would keep it from starting for good.
+  old_.reset();
+  EXPECT_TRUE(Server::Start(Node("n1", false)));
 }
 
 TEST_F(AdoptionTest, ANameThatFailedIsTriedAgainLater) {

@@ -55,6 +55,14 @@ class ClusterPublicationTest : public testing::Test {
     auto finished = one_.node->TakeFinished();
     return finished.empty() ? std::nullopt : std::optional(finished.front().result);
   }
+  Error Late() {
+    const auto result = Outcome();
+    EXPECT_TRUE(result && !*result) << "it goes on, or succeeded";
+    return result && !*result ? result->error() : Error{ErrorCode::kIo, ""};
+  }
+  static bool Says(const Error& error, const std::string& text) {
+    return error.message.find(text) != std::string::npos;
+  }
   ErrorCode Refused() {
     const auto result = Outcome();
     return result && !*result ? result->error().code : ErrorCode::kIo;  // It was not refused.
@@ -286,6 +294,86 @@ TEST_F(ClusterPublicationTest, ALostManifestIsNamedWhereItKeepsOthersFromBeingPu
   ASSERT_TRUE(result && !*result);
   EXPECT_EQ(result->error().code, ErrorCode::kUnavailable);
   EXPECT_NE(result->error().message.find("(other)"), std::string::npos) << result->error().message;
+}
+
+// --- Too late: the one who asked hears what it was waited for ------------------------------------
+
+TEST_F(ClusterPublicationTest, ACoordinatorThatDoesNotAnswerIsTheReasonGiven) {
+  one_.is_store_silent = true;
+  Begin(Publication::Mode::kCreate, {extent_}, 2, 61s);
+  const Error error = Late();
+  EXPECT_EQ(error.code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(Says(error, "the coordinator does not answer this daemon")) << error.message;
+  EXPECT_FALSE(Says(error, "may still take effect")) << error.message;
+}
+
+TEST_F(ClusterPublicationTest, NewsThatDoNotComeAreTheReasonGiven) {
+  one_.is_watch_silent = true;
+  one_.Put("generation", {});
+  Begin(Publication::Mode::kCreate, {extent_}, 2, 61s);
+  const Error error = Late();
+  EXPECT_EQ(error.code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(Says(error, "has not told this daemon of the last changes")) << error.message;
+}
+
+TEST_F(ClusterPublicationTest, NodesThatDoNotSayWhatTheyHoldAreTheReasonGiven) {
+  Begin(Publication::Mode::kCreate, {extent_});
+  for (int round = 0; round < 130; ++round) {
+    one_.Answer<AskHoldings>([](const AskHoldings& question) {
+      return Result<Holdings>(Error{ErrorCode::kUnavailable, question.node + " refuses"});
+    });
+    one_.Run(500ms);
+  }
+  const Error error = Late();
+  EXPECT_EQ(error.code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(Says(error, "do not say which extents they hold")) << error.message;
+  EXPECT_TRUE(Says(error, ": n") && Says(error, " refuses")) << error.message;
+}
+
+TEST_F(ClusterPublicationTest, NodesThatHaveNotAnsweredAreTheReasonGiven) {
+  Begin(Publication::Mode::kCreate, {extent_}, 2, 61s);
+  EXPECT_TRUE(Says(Late(), "waiting for n")) << "the questions wait";
+}
+
+TEST_F(ClusterPublicationTest, NodesThatDoNotStoreTheListOfFilesAreTheReasonGiven) {
+  Begin(Publication::Mode::kCreate, {extent_});
+  one_.AnswerHoldings(Holding::kHeld);
+  one_.Run(10ms);
+  for (int round = 0; round < 130; ++round) {
+    one_.Answer<StoreBody>([](const StoreBody& store) {
+      return Result<void>(Error{ErrorCode::kUnavailable, store.node + " is ill"});
+    });
+    one_.Run(500ms);
+  }
+  const Error error = Late();
+  EXPECT_EQ(error.code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(Says(error, "stored in 0 of ")) << error.message;
+  EXPECT_TRUE(Says(error, " is ill")) << error.message;
+}
+
+// It may be done, whatever is waited for since.
+TEST_F(ClusterPublicationTest, ACommitWhoseAnswerWasLostIsNotCalledUndone) {
+  Begin(Publication::Mode::kCreate, {extent_});
+  one_.AnswerHoldings(Holding::kHeld);
+  one_.Run(10ms);
+  ASSERT_FALSE(one_.Asked<StoreBody>().empty());
+  one_.loses_answers = true;
+  one_.is_watch_silent = true;
+  one_.Answer<StoreBody>([&](const StoreBody&) { return Result<void>(); });
+  one_.is_store_silent = true;
+  one_.Run(61s);
+  const Error error = Late();
+  EXPECT_EQ(error.code, ErrorCode::kDeadlineExceeded);
+  EXPECT_TRUE(Says(error, "may still take effect")) << error.message;
+  EXPECT_TRUE(Says(error, "the coordinator does not answer this daemon")) << error.message;
+  // The same attempt finds that it was.
+  ASSERT_NE(one_.RevisionOf("datasets/set"), 0U);
+  one_.is_store_silent = one_.is_watch_silent = one_.loses_answers = false;
+  one_.Start();
+  Begin(Publication::Mode::kCreate, {extent_});
+  const auto again = Outcome();
+  ASSERT_TRUE(again && *again);
+  EXPECT_EQ(again->value(), one_.RevisionOf("datasets/set"));
 }
 
 TEST_F(ClusterPublicationTest, AnUploadThatWasGivenUpDoesNotBeginAnew) {

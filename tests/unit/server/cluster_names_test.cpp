@@ -91,6 +91,42 @@ TEST_F(ClusterNamesTest, NamesAreListedByTheirPrefixInPages) {
   EXPECT_EQ(Page("d", "", 10, false), Names{});
 }
 
+// Clients of earlier versions take a list with nothing behind it.
+TEST_F(ClusterNamesTest, AListTellsDurabilityClassesToThoseWhoKnowThem) {
+  StartNodes(2);
+  auto manifest = Uploaded();
+  Publish("default", manifest);
+  manifest.replicas = 1;
+  Publish("one", manifest);
+  using Classes = std::vector<std::string>;
+  const auto classes = [&](std::uint64_t capabilities) {
+    net::Hello hello;
+    hello.body_size_bytes_max = net::FrameLimits{}.body_size_bytes_max;
+    hello.payload_size_bytes_max = net::FrameLimits{}.payload_size_bytes_max;
+    hello.capabilities = capabilities;
+    const auto address = net::Address::Parse(AddressOf(nodes_[1]), 0).value();
+    const auto endpoint = net::ConnectTcp(address, test::Within(60s)).value();
+    endpoint->SetLimits(net::FrameLimits{});
+    const auto answer = [&](net::FrameType type, std::span<const std::byte> body) {
+      EXPECT_TRUE(endpoint->Send({.type = type, .request_id = 1}, body, {}));
+      EXPECT_TRUE(net::NextEvent(*endpoint, test::Within(60s), "an answer"));
+      EXPECT_EQ(endpoint->header().type, net::ReplyTo(type));
+      return endpoint->body();
+    };
+    const auto greeting =
+        net::HelloReply::Decode(answer(net::FrameType::kHello, hello.Encode())).value();
+    EXPECT_EQ(greeting.capabilities, capabilities);
+    const auto list =
+        net::ListReply::Decode(answer(net::FrameType::kList, net::List{}.Encode())).value();
+    Classes told;
+    for (const auto& entry : list.entries) told.push_back(entry.durability);
+    return told;
+  };
+
+  EXPECT_EQ(classes(net::kCapabilityCluster | net::kCapabilityClasses), (Classes{"r2", "r1"}));
+  EXPECT_EQ(classes(net::kCapabilityCluster | net::kCapabilityWaiting), (Classes{"", ""}));
+}
+
 TEST_F(ClusterNamesTest, AListShowsWhatAnotherNodeHasJustPublished) {
   StartNodes(2);
   const auto manifest = Uploaded();

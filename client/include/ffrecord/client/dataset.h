@@ -109,6 +109,9 @@ struct Published {
   std::string name;
   std::uint64_t size_bytes;
   std::uint64_t file_count;
+  // How a cluster keeps the files: "origin", "r1" to "r3", "ec:4+2" and the like. Empty: the daemon
+  // is of no cluster, is of an earlier version, or does not know the name's files yet.
+  std::string durability;
 };
 
 // How this process talks to the daemon at an address.

@@ -1,0 +1,81 @@
+// What a publication waits for, and what it tells whoever asked if that does not come.
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "server/cluster/publication.h"
+
+namespace ffrecord::server::cluster {
+namespace {
+
+// What `text` says of each value, in order, each once.
+template <class Map, class Text>
+std::string TextOf(const Map& map, const Text& text) {
+  std::set<std::string> texts;
+  for (const auto& [key, value] : map) texts.insert(text(value));
+  std::string list;
+  for (const std::string& one : texts) list += (list.empty() ? "" : ", ") + one;
+  return list;
+}
+
+// "n2: why; n3: why".
+std::string Whys(const std::map<std::string, std::string>& nodes) {
+  std::string list;
+  for (const auto& [node, why] : nodes) list += (list.empty() ? "" : "; ") + node + ": " + why;
+  return list;
+}
+
+}  // namespace
+
+// Whoever asked is still there, and is to hear what it was that it waited for.
+void Publication::FailLate(const View& view) {
+  if (may_be_done_ || (phase_ == Phase::kCommit && call_ != 0))
+    return Fail(ErrorCode::kDeadlineExceeded,
+                request_.name + ": no outcome in time" + Awaited(view) +
+                    "; it may still take effect. Repeat the request with the same attempt to "
+                    "learn what came of it");
+  Fail(ErrorCode::kUnavailable, request_.name + " cannot be changed now" + Awaited(view));
+}
+
+std::string Publication::Awaited(const View& view) const {
+  if (call_ != 0) return ": the coordinator does not answer this daemon";
+  if (!questions_.empty())
+    return ": waiting for " + TextOf(questions_, [](const auto& asked) { return asked.first; }) +
+           " to say which of its extents they hold";
+  if (!stores_.empty())
+    return ": waiting for " + TextOf(stores_, [](const auto& node) { return node; }) +
+           " to store its list of files";
+  if (std::string hindrance = Hindrance(view); !hindrance.empty()) return hindrance;
+  return waits_for_.empty() ? "" : ": " + waits_for_;
+}
+
+void Publication::Wait(TimePoint until, std::string why) {
+  waits_for_ = std::move(why);
+  Again(until);
+}
+
+void Publication::WaitForStore(TimePoint until, const Error& error) {
+  Wait(until, "the coordinator does not answer this daemon (" + error.message + ")");
+}
+
+void Publication::WaitForSilent(TimePoint now) {
+  Wait(now + kRetry, "these nodes do not say which extents they hold: " + Whys(silent_));
+}
+
+// Of its list of files, which is to be in `wanted` failure domains.
+void Publication::NoteUnstored(std::size_t wanted) {
+  waits_for_ = "its list of files is stored in " + std::to_string(body_.domains.size()) + " of " +
+               std::to_string(wanted) + " failure domains, and " +
+               (unstored_.empty() ? "no other one is up" : Whys(unstored_));
+}
+
+std::string Publication::Hindrance(const View& view) {
+  if (!view.mirror.was_listed() || view.names.IsComplete()) return "";
+  return ", as the lists of files of some names are on no node that answers (" +
+         view.names.MissingNames() +
+         "): start the nodes that are down, or remove these names if the nodes are lost";
+}
+
+}  // namespace ffrecord::server::cluster
