@@ -2,6 +2,7 @@
 
 import glob
 import re
+import selectors
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -30,6 +31,10 @@ _VERSION_TIMES = (
 # Options of a file system that let somebody in, and are not where it is.
 _CREDENTIALS = re.compile("key|secret|token|password|passphrase|cred|signature|sas|auth", re.I)
 _OPENERS_MAX = 16
+_kinds: set[type[Any]] = set()
+"""Kinds of file systems that were made."""
+_held: list[list[Any]] = []
+"""Those that are there while the process forks; of a forked child, those of its parents."""
 _FIRST_PAUSE_S, _PAUSE_MAX_S = 0.05, 3.0
 
 
@@ -155,8 +160,40 @@ def _mount(name: str, options: Options) -> tuple[Mount, str]:
             f"{shown}: unknown kind of address, or a wrong option of its store: {error}; there are "
             "paths, ffrecord://, s3://, http(s)://, and the protocols that fsspec knows"
         ) from error
+    _kinds.add(type(system))
     mount = Mount(type(system), system.storage_args, dict(system.storage_options), "::" in name)
     return mount, path
+
+
+def hold() -> None:
+    """Before a fork: see `leave_to_parent`."""
+    caches = [getattr(kind, "_cache", {}) for kind in list(_kinds)]
+    _held.append([system for cache in caches for system in list(cache.values())])
+
+
+def let_go() -> None:
+    """After a fork, in the parent."""
+    _held.pop()
+
+
+def leave_to_parent() -> None:
+    """Keep the file systems that a parent has made from being closed in its forked child.
+
+    fsspec makes them anew in the child, and frees these, whose sessions would then close their
+    connections: in an event loop whose epoll instance is the parent's, too. The parent would never
+    hear from those connections again.
+    """
+    for system in _held[-1]:
+        _forget_connections(system)
+
+
+def _forget_connections(system: Any) -> None:  # noqa: ANN401 - fsspec has no types
+    """Let the child's exit, which closes the sessions all the same, reach nothing of the parent."""
+    while system is not None:
+        loop: Any = getattr(system, "_loop", None)
+        if hasattr(loop, "_selector"):
+            loop._selector = selectors.DefaultSelector()
+        system = getattr(system, "fs", None)  # Of a chain.
 
 
 def _find_one(name: str, options: Options) -> list[StoredFile]:

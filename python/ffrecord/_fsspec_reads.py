@@ -10,7 +10,7 @@ from typing import Any
 
 from ffrecord import _ffrecord
 from ffrecord import _fsspec_errors as failures
-from ffrecord._fsspec_files import Mount, Options, StoredFile, find
+from ffrecord._fsspec_files import Mount, Options, StoredFile, find, hold, leave_to_parent, let_go
 from ffrecord.errors import ConflictError
 
 Range = tuple[int, int, int, int]  # Id, file, offset, size.
@@ -194,8 +194,9 @@ def open_records(
 
 
 def _serve_in_child() -> None:
+    leave_to_parent()
     for service in list(_services):
         service.serve()
 
 
-os.register_at_fork(after_in_child=_serve_in_child)
+os.register_at_fork(before=hold, after_in_parent=let_go, after_in_child=_serve_in_child)

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,32 @@ def test_an_interrupt_ends_the_wait_for_a_daemon(
         reader.read(range(COUNT))
     daemon.thaw() if how == "frozen" else daemon.start()
     np.testing.assert_array_equal(reader.read([0, COUNT - 1])["label"], [0, COUNT - 1])
+
+
+@pytest.mark.parametrize(
+    "look_up",
+    [
+        lambda reader: reader.find("key 7"),
+        lambda reader: reader.metadata(),
+        lambda reader: reader._sizes(np.arange(COUNT)),
+    ],
+    ids=["key", "metadata", "sizes"],
+)
+def test_an_interrupt_ends_a_look_up_that_waits_for_a_daemon(
+    daemon: Daemon, tmp_path: Path, look_up: Callable[[ffrecord.Reader], object]
+) -> None:
+    metadata = {"long": b"m" * 200_000}  # Too long to be read when the file is opened.
+    with ffrecord.Writer(tmp_path / "a.ffr", key=True, metadata=metadata) as writer:
+        for i in range(COUNT):
+            writer.write(bytes(1000), key=f"key {i}")
+    ffrecord.publish([tmp_path / "a.ffr"], daemon.address("x"))
+    reader = ffrecord.open(daemon.address("x"), timeout_s=600)
+    assert len(reader) == COUNT
+    daemon.freeze()
+    with pytest.raises(KeyboardInterrupt), interrupted_after(0.3):
+        look_up(reader)
+    daemon.thaw()
+    assert reader.find("key 7") == 7
 
 
 # Those that are complete soon it has; a daemon that is silent keeps it no longer.

@@ -6,10 +6,13 @@ loop, in memory, over HTTP, in an archive and through fsspec's own cache.
 
 # ruff: noqa: ANN401 - a location is text or a list of it
 
+import gc
 import multiprocessing
+import os
 import pickle
 import subprocess
 import sys
+import weakref
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -361,6 +364,49 @@ def test_children_of_all_kinds_read_over_http(served: RangeServer, method: str) 
     reader.read([0, 100, 200])
     assert _labels_of_child(reader, method) == [1, 150, 299]
     assert [int(sample["label"]) for sample in reader.read([2, 151])] == [2, 151]
+
+
+def _forked(where: list[str], options: dict[str, Any], exits: bool) -> None:
+    """Open and read in a forked child, which ends at once, or as a program does."""
+    if (child := os.fork()) == 0:
+        status = 1
+        try:
+            with ffrecord.open(where, storage_options=options, timeout_s=20) as reader:
+                reader.read([1, 150, 299])
+            gc.collect()
+            if exits:
+                weakref.finalize._exitfunc()  # type: ignore[attr-defined]
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def _fork_and_read(where: list[str], options: dict[str, Any], exits: bool) -> None:
+    assert fsspec  # Imported before: its own hook of a fork comes first, and clears its caches.
+    for _ in range(3):
+        with ffrecord.open(where, storage_options=options, timeout_s=20) as reader:
+            reader.read([0, 100, 200])
+            _forked(where, options, exits)
+            assert [int(sample["label"]) for sample in reader.read([2, 151])] == [2, 151]
+        _forked(where, options, exits)  # The file system is there, without a reader.
+
+
+@pytest.mark.parametrize("exits", [False, True])
+@pytest.mark.parametrize("chain", ["", "simplecache::"])
+def test_a_forked_child_leaves_the_connections_of_its_parent_alone(
+    served: RangeServer, chain: str, exits: bool, tmp_path: Path
+) -> None:
+    where = [f"{chain}{address}" for address in addresses(served)]
+    options = {"simplecache": {"cache_storage": str(tmp_path)}} if chain else {}
+    process = multiprocessing.get_context("spawn").Process(
+        target=_fork_and_read, args=(where, options, exits)
+    )
+
+    process.start()
+    process.join(200)
+
+    assert process.exitcode == 0
 
 
 def test_a_child_that_is_forked_while_others_read_is_served(shelf: Shelf) -> None:
