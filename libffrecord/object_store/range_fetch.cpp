@@ -62,6 +62,7 @@ struct Attempt {
   net::HttpTransfer transfer;
   Wish* wish = nullptr;  // Null: free.
   bool is_under_way = false;
+  Clock::time_point begun;
 };
 
 // A range, and what is done about it.
@@ -182,6 +183,7 @@ class RangeFetch {
     range.store->counts().requests.fetch_add(1);
     Attempt& attempt = TakeAttempt();
     attempt.wish = &wish;
+    attempt.begun = now;
     wish.attempts[number] = &attempt;
     if (!request) {
       Free(attempt);
@@ -327,10 +329,18 @@ class RangeFetch {
       } else if (silent > StallOf(wish)) {
         Cancel(attempt);
         Failed(wish, NoAnswer(wish), true, {});
-      } else if (silent > wish.range->store->pace().LateAfter()) {
+      } else if (IsLate(attempt, now, silent)) {
         Hedge(wish);
       }
     }
+  }
+
+  // Nothing has come for a while, or so little that the rest would take very long.
+  static bool IsLate(const Attempt& attempt, Clock::time_point now, Clock::duration silent) {
+    const ObjectRange& range = *attempt.wish->range;
+    const milliseconds late_after = range.store->pace().LateAfter();
+    const milliseconds transfer_max(range.destination.size() / kBytesPerMsMin);
+    return silent > late_after || now - attempt.begun > late_after + transfer_max;
   }
 
   // Without bytes for so long, an attempt is given up.

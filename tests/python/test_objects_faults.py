@@ -54,6 +54,18 @@ def test_an_answer_that_is_late_is_asked_for_again(
     assert time.monotonic() - begin < 7
 
 
+def test_an_answer_that_trickles_is_asked_for_again_though_others_take_long_too(
+    served: RangeServer, local: ffrecord.Reader
+) -> None:
+    served.delay_s = 0.2  # A byte comes sooner than another answer would begin.
+    reader = ffrecord.open(addresses(served), timeout_s=8)
+    for i in range(0, COUNT, 10):
+        reader.read([i])
+    before = len(served.seen)
+    served.fault = lambda number, path: "dribble" if number == before + 3 else None
+    assert_same(reader, local)
+
+
 def test_a_store_that_is_gone_is_waited_for_once(served: RangeServer) -> None:
     reader = ffrecord.open(addresses(served), timeout_s=2)
     len(reader)  # No page of an index has been read.
