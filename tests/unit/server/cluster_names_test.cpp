@@ -42,6 +42,12 @@ class ClusterNamesTest : public test::DaemonCluster {
     return channel->Call(type, body, {&payload, payload.empty() ? 0U : 1U}, test::Within(40s),
                          "an answer");
   }
+  void ExpectNoPlace(const Node& node, const ExtentId& id, std::uint64_t size_bytes) const {
+    const auto begun =
+        Call(node, net::FrameType::kPutBegin, net::PutBegin{id, size_bytes}.Encode());
+    ASSERT_FALSE(begun) << node.id << ' ' << size_bytes;
+    EXPECT_EQ(begun.error().code, ErrorCode::kConflict) << begun.error().message;
+  }
   std::vector<std::string> Page(const std::string& prefix, const std::string& after,
                                 std::uint32_t limit, bool more) const {
     const auto reply =
@@ -185,9 +191,18 @@ TEST_F(ClusterNamesTest, BytesOfWhatIsPublishedAreNotReplaced) {
       const auto stored = StoreExtent(*channel, wrong, test::AsBytes(other), test::Within(20s));
       ASSERT_FALSE(stored) << node.id << ' ' << size_bytes;
       EXPECT_EQ(stored.error().code, ErrorCode::kConflict) << stored.error().message;
+      // Another size is refused before its bytes are sent, also where the extent is not.
+      if (size_bytes != extent.size_bytes) ExpectNoPlace(node, extent.id, size_bytes);
     }
   }
   EXPECT_EQ(Client().CountReplicas(extent), 2U);
+}
+
+// The client would take it for what it has sent.
+TEST_F(ClusterNamesTest, WhatIsUploadedIsNotThereInAnotherSize) {
+  StartNodes(2);
+  const ManifestExtent extent = test::ExtentsOf(Uploaded(1, 10'000)).front();
+  for (const Node& node : nodes_) ExpectNoPlace(node, extent.id, 9'999);
 }
 
 TEST_F(ClusterNamesTest, WhatIsRemovedOrReplacedStaysForItsGrace) {
