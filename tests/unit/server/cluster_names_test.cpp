@@ -205,6 +205,34 @@ TEST_F(ClusterNamesTest, WhatIsUploadedIsNotThereInAnotherSize) {
   for (const Node& node : nodes_) ExpectNoPlace(node, extent.id, 9'999);
 }
 
+// Others may have given the upload up: what it took would count as held, and could be dropped.
+TEST_F(ClusterNamesTest, ANodeWithoutItsLeaseTakesNoUploadEvenOneThatItKnows) {
+  StartNodes(2);
+  const std::uint64_t upload = UploadOf(test::ExtentsOf(Uploaded(1)).front().id);
+  const std::string data(100, 'x');
+  const auto bytes = test::AsBytes(data);
+  const auto store = [&](std::uint32_t number) -> Result<void> {
+    const auto channel = FFR_TRY(Client().Connect(AddressOf(nodes_[0])));
+    return StoreExtent(*channel, {MakeExtentId(upload, 1, number), bytes.size(), Xxh3(bytes)},
+                       bytes, test::Within(40s));
+  };
+  ASSERT_TRUE(store(0));
+  nodes_[0].store->Cut();
+  const auto is_cut_off = [&] {
+    const auto page = test::PageOf(*nodes_[0].daemon->server().admin_address(), "/cluster");
+    return page.find("\"leased\": false") != std::string::npos;
+  };
+  ASSERT_TRUE(Eventually(is_cut_off));
+
+  const auto refused = store(1);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("lease"), std::string::npos) << refused.error().message;
+  nodes_[0].store->Mend();
+  EXPECT_TRUE(Eventually([&] { return bool(store(1)); }));
+}
+
 TEST_F(ClusterNamesTest, WhatIsRemovedOrReplacedStaysForItsGrace) {
   delete_grace_ = 1h;
   StartNodes(2);
