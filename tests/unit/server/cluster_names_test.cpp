@@ -42,6 +42,12 @@ class ClusterNamesTest : public test::DaemonCluster {
     return channel->Call(type, body, {&payload, payload.empty() ? 0U : 1U}, test::Within(40s),
                          "an answer");
   }
+  void ExpectNoPlace(const Node& node, const ExtentId& id, std::uint64_t size_bytes) const {
+    const auto begun =
+        Call(node, net::FrameType::kPutBegin, net::PutBegin{id, size_bytes}.Encode());
+    ASSERT_FALSE(begun) << node.id << ' ' << size_bytes;
+    EXPECT_EQ(begun.error().code, ErrorCode::kConflict) << begun.error().message;
+  }
   std::vector<std::string> Page(const std::string& prefix, const std::string& after,
                                 std::uint32_t limit, bool more) const {
     const auto reply =
@@ -185,9 +191,46 @@ TEST_F(ClusterNamesTest, BytesOfWhatIsPublishedAreNotReplaced) {
       const auto stored = StoreExtent(*channel, wrong, test::AsBytes(other), test::Within(20s));
       ASSERT_FALSE(stored) << node.id << ' ' << size_bytes;
       EXPECT_EQ(stored.error().code, ErrorCode::kConflict) << stored.error().message;
+      // Another size is refused before its bytes are sent, also where the extent is not.
+      if (size_bytes != extent.size_bytes) ExpectNoPlace(node, extent.id, size_bytes);
     }
   }
   EXPECT_EQ(Client().CountReplicas(extent), 2U);
+}
+
+// The client would take it for what it has sent.
+TEST_F(ClusterNamesTest, WhatIsUploadedIsNotThereInAnotherSize) {
+  StartNodes(2);
+  const ManifestExtent extent = test::ExtentsOf(Uploaded(1, 10'000)).front();
+  for (const Node& node : nodes_) ExpectNoPlace(node, extent.id, 9'999);
+}
+
+// Others may have given the upload up: what it took would count as held, and could be dropped.
+TEST_F(ClusterNamesTest, ANodeWithoutItsLeaseTakesNoUploadEvenOneThatItKnows) {
+  StartNodes(2);
+  const std::uint64_t upload = UploadOf(test::ExtentsOf(Uploaded(1)).front().id);
+  const std::string data(100, 'x');
+  const auto bytes = test::AsBytes(data);
+  const auto store = [&](std::uint32_t number) -> Result<void> {
+    const auto channel = FFR_TRY(Client().Connect(AddressOf(nodes_[0])));
+    return StoreExtent(*channel, {MakeExtentId(upload, 1, number), bytes.size(), Xxh3(bytes)},
+                       bytes, test::Within(40s));
+  };
+  ASSERT_TRUE(store(0));
+  nodes_[0].store->Cut();
+  const auto is_cut_off = [&] {
+    const auto page = test::PageOf(*nodes_[0].daemon->server().admin_address(), "/cluster");
+    return page.find("\"leased\": false") != std::string::npos;
+  };
+  ASSERT_TRUE(Eventually(is_cut_off));
+
+  const auto refused = store(1);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("lease"), std::string::npos) << refused.error().message;
+  nodes_[0].store->Mend();
+  EXPECT_TRUE(Eventually([&] { return bool(store(1)); }));
 }
 
 TEST_F(ClusterNamesTest, WhatIsRemovedOrReplacedStaysForItsGrace) {

@@ -182,6 +182,27 @@ TEST_F(ClusterMembersTest, ANodeThatIsUpAndHoldsDataIsNotCountedOut) {
   EXPECT_EQ(drained.error().code, ErrorCode::kConflict);
 }
 
+class ClusterDomainsTest : public test::DaemonCluster {
+ protected:
+  void Adjust(const std::string& node, Server::Options& options) override {
+    options.cluster->service.domain = node == "n1" ? "left" : "right";
+  }
+};
+
+TEST_F(ClusterDomainsTest, TwoNodesOfOneDomainDoNotReplaceANodeOfAnother) {
+  StartNodes(3);
+  const auto drain = [&](const std::string& node) {
+    return Client().SetMember(AddressOf(nodes_[0]), node, net::MemberState::kDraining);
+  };
+
+  const auto refused = drain("n1");
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kConflict) << refused.error().message;
+  EXPECT_TRUE(Has(refused.error().message, "1 other failure domains")) << refused.error().message;
+  EXPECT_TRUE(drain("n2"));
+}
+
 // What lies on a node that drains is found by the map of before, once all others are down for long.
 TEST_F(ClusterMembersTest, TheMapKeepsItsOwnersWhileNobodyTakesSlots) {
   down_grace_ = std::chrono::milliseconds(300);
