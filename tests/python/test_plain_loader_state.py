@@ -108,6 +108,38 @@ def test_a_generator_is_restored_for_all_epochs_to_come(
 
 
 @every_engine
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("kind", ["shuffle", "weighted", "in order"])
+@pytest.mark.parametrize("epochs_before", [0, 1])
+def test_an_epoch_that_has_begun_and_delivered_nothing_is_the_one_that_goes_on(
+    path: Path, options: dict[str, Any], own: bool, kind: str, epochs_before: int
+) -> None:
+    dataset = Dataset(path, columns=["label"])
+
+    def loader(seed: int) -> DataLoader:
+        torch.manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed) if own else None
+        if kind == "weighted":
+            weights = np.arange(1.0, COUNT + 1).tolist()
+            sampler = data.WeightedRandomSampler(weights, COUNT, generator=generator)
+            return DataLoader(dataset, BATCH, sampler=sampler, **options)
+        return DataLoader(dataset, BATCH, kind == "shuffle", generator=generator, **options)
+
+    first = loader(5)
+    for _ in range(epochs_before):
+        labels(first)
+    begun = iter(first)
+    state = through_json(first)
+    assert (state["epoch"], state["batches"], state["begun"]) == (epochs_before, 0, True)
+    expected = labels(begun)
+    second = loader(77)
+    second.load_state_dict(state)
+    assert labels(second) == expected
+    first.close()
+    second.close()
+
+
+@every_engine
 def test_an_epoch_may_be_cut_at_each_batch(path: Path, options: dict[str, Any]) -> None:
     dataset = Dataset(path, columns=["label"])
     torch.manual_seed(3)

@@ -174,6 +174,7 @@ class DataLoader(data.DataLoader[Any]):
         self._delivered = 0
         # Without a `Sampler`: of the iteration that delivered last, and of the next if it resumes.
         self._place: PlainPlace | None = None
+        self._begun: PlainPlace | None = None
         self._resumed: PlainPlace | None = None
         self._before: dict[str, float] | None = None  # What was read before the first iteration.
 
@@ -241,7 +242,8 @@ class DataLoader(data.DataLoader[Any]):
         """
         sampler = self.batch_sampler
         if not isinstance(sampler, Sampler):
-            return state_of(self, self._steps.inner, self._place, self._steps.epoch + 1)
+            steps = self._steps
+            return state_of(self, steps.inner, self._place, self._begun, steps.epoch + 1)
         if self.num_workers and not getattr(self, "in_order", True) and sampler.world_size > 1:
             raise ValueError(
                 f"in_order=False on {sampler.world_size} ranks: each has delivered other steps, "
@@ -259,7 +261,7 @@ class DataLoader(data.DataLoader[Any]):
             self.batch_sampler.load_state_dict(state)
             return
         self._resumed, epoch = place_of(self, self._steps.inner, state)
-        self._place = self._resumed
+        self._place, self._begun = self._resumed, None
         self._steps.epoch = epoch - 1
 
     def stats(self, *, probe_s: float = 0.0) -> dict[str, Any]:
@@ -351,6 +353,10 @@ class DataLoader(data.DataLoader[Any]):
         hinter = self._hint_epoch(sampler, start)  # Before the first record is requested.
         batches: Iterator[tuple[Cursor | None, Any]]
         if self._threads is not None:
+            if sampler is None:
+                # Like torch's own iterator, which seeds its workers this way: the same generator
+                # gives the same order.
+                torch.empty((), dtype=torch.int64).random_(generator=self.generator)
             batches = self._threads.batches(self, self._steps.at(place), sampler, start)
         else:
             found = self._from_torch()
@@ -386,7 +392,7 @@ class DataLoader(data.DataLoader[Any]):
         steps.epoch += 1
         seed = (self.generator or torch.default_generator).initial_seed()
         place, self._resumed = self._resumed, None
-        steps.place = place or PlainPlace(seed, steps.epoch, steps.step)
+        steps.place = self._begun = place or PlainPlace(seed, steps.epoch, steps.step)
         return steps.place
 
     def _note_place(self, place: PlainPlace) -> None:

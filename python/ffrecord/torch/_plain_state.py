@@ -44,6 +44,20 @@ class PlainPlace:
         self.drawn = drawn
         self.ended = False
 
+    def will_draw(self, inner: Any) -> int | str | None:  # noqa: ANN401 - torch's own
+        """What the order is drawn from, or would be if the walk began now; changes nothing."""
+        sampler = _of_samples(inner)
+        if self.drawn is not None:
+            return self.drawn
+        if type(sampler) is DistributedSampler or _wrapped_by(sampler) is not None:
+            return int(sampler.epoch)
+        if type(sampler) not in (data.RandomSampler, *_DRAWN):
+            return None
+        state = _state_of(sampler.generator or torch.default_generator)
+        if sampler.generator is not None or type(sampler) in _DRAWN:
+            return state
+        return int(torch.empty((), dtype=torch.int64).random_(generator=_with_state(state)).item())
+
     def walk(self, inner: Any) -> Iterator[Any]:  # noqa: ANN401 - torch's own
         """The steps of torch's sampler in the order of this place, from the first one on."""
         sampler = _of_samples(inner)
@@ -86,6 +100,7 @@ def state_of(
     loader: Any,  # noqa: ANN401 - a `DataLoader`, which imports this
     inner: Any,  # noqa: ANN401 - torch's own
     place: PlainPlace | None,
+    begun: PlainPlace | None,
     epoch: int,
 ) -> dict[str, Any]:
     """The state of a loader: JSON, and 10 KB if it has the state of a generator.
@@ -94,6 +109,7 @@ def state_of(
         loader: the loader.
         inner: torch's sampler, of batches or of samples.
         place: of the iteration that delivered last, if there is one.
+        begun: of the iteration that began last, likewise: it may have delivered nothing yet.
         epoch: that of the next iteration, if there is none.
 
     Raises:
@@ -104,12 +120,15 @@ def state_of(
     own = getattr(_of_samples(inner), "generator", None)
     # A generator of its own is drawn from once more when the iteration ends.
     is_whole = place is not None and own is None and place.batches >= len(inner)
-    if place is None or place.ended or is_whole:
+    is_over = place is None or place.ended or is_whole
+    if is_over and begun is not None and begun is not place and not begun.ended:
+        place, is_over = begun, False
+    if place is None or is_over:
         drawn = None if own is None else _state_of(own)
         next_epoch = epoch if place is None else place.epoch + 1
         values: tuple[Any, ...] = (next_epoch, None, 0, drawn, False)
     else:
-        values = (place.epoch, place.seed, place.batches, place.drawn, True)
+        values = (place.epoch, place.seed, place.batches, place.will_draw(inner), True)
     return {**known, **dict(zip(_OWN, values, strict=True))}
 
 

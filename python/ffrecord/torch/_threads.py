@@ -8,7 +8,6 @@ from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch.utils import data
 from torch.utils.data._utils.pin_memory import pin_memory as pin
 
@@ -165,9 +164,6 @@ class Threads:
             self._all.add(native)
             return native
         if sampler is None or start is None:
-            # Like torch's own iterator, which seeds its workers this way: the same generator gives
-            # the same order.
-            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
             plans: Iterator[_Plan] = ((None, partial(_same, indices)) for indices in steps)
         else:
             plans = sampler.plans(start)
