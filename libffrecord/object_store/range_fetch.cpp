@@ -323,24 +323,25 @@ class RangeFetch {
       Attempt& attempt = *attempts_[i];
       if (!attempt.is_under_way) continue;
       Wish& wish = *attempt.wish;
-      const auto silent = now - transfers_.ProgressOf(attempt.transfer);
+      const auto progress = transfers_.ProgressOf(attempt.transfer);
+      const auto silent = now - progress.at;
       if (now > wish.deadline_of_all) {
         TimedOut(wish);
       } else if (silent > StallOf(wish)) {
         Cancel(attempt);
         Failed(wish, NoAnswer(wish), true, {});
-      } else if (IsLate(attempt, now, silent)) {
+      } else if (IsLate(attempt, progress, now)) {
         Hedge(wish);
       }
     }
   }
 
-  // Nothing has come for a while, or so little that the rest would take very long.
-  static bool IsLate(const Attempt& attempt, Clock::time_point now, Clock::duration silent) {
-    const ObjectRange& range = *attempt.wish->range;
-    const milliseconds late_after = range.store->pace().LateAfter();
-    const milliseconds transfer_max(range.destination.size() / kBytesPerMsMin);
-    return silent > late_after || now - attempt.begun > late_after + transfer_max;
+  // Nothing has come for a while, or less than a connection brings that is worth waiting for.
+  static bool IsLate(const Attempt& attempt, const net::HttpTransfers::Progress& progress,
+                     Clock::time_point now) {
+    const milliseconds late_after = attempt.wish->range->store->pace().LateAfter();
+    const milliseconds due_after(progress.size_bytes / kBytesPerMsMin);
+    return now - progress.at > late_after || now - attempt.begun > late_after + due_after;
   }
 
   // Without bytes for so long, an attempt is given up.

@@ -63,7 +63,9 @@ def test_an_answer_that_trickles_is_asked_for_again_though_others_take_long_too(
         reader.read([i])
     before = len(served.seen)
     served.fault = lambda number, path: "dribble" if number == before + 3 else None
+    begin = time.monotonic()
     assert_same(reader, local)
+    assert time.monotonic() - begin < 7  # However large the range is.
 
 
 def test_a_store_that_is_gone_is_waited_for_once(served: RangeServer) -> None:

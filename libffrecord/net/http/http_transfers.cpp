@@ -156,9 +156,9 @@ void HttpTransfers::Wake() {
 
 void HttpTransfers::Cancel(HttpTransfer& transfer) { impl_->Retire(impl_->Find(transfer)); }
 
-std::chrono::steady_clock::time_point HttpTransfers::ProgressOf(
-    const HttpTransfer& transfer) const {
-  return impl_->live[impl_->Find(transfer)]->sink.progressed;
+HttpTransfers::Progress HttpTransfers::ProgressOf(const HttpTransfer& transfer) const {
+  const HttpSink& sink = impl_->live[impl_->Find(transfer)]->sink;
+  return {sink.progressed, sink.response.size_bytes};
 }
 
 }  // namespace ffrecord::net

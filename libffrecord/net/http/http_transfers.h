@@ -65,8 +65,12 @@ class HttpTransfers {
   // Ends it at once: nothing is written to its destination any more. Requires it to be under way.
   void Cancel(HttpTransfer& transfer);
 
-  // When bytes of its body last arrived, or when it began. Requires it to be under way.
-  std::chrono::steady_clock::time_point ProgressOf(const HttpTransfer& transfer) const;
+  struct Progress {
+    std::chrono::steady_clock::time_point at;  // When bytes last arrived, or when it began.
+    std::uint64_t size_bytes;                  // Of the body, so far.
+  };
+  // Requires it to be under way.
+  Progress ProgressOf(const HttpTransfer& transfer) const;
 
  private:
   struct Impl;
