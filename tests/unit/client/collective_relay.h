@@ -55,17 +55,13 @@ class Relay {
 
   const std::string& address() const { return address_; }
   // From when these return it is, or is no more.
-  void Silence(std::size_t connection) { SetSilent(connection, true); }
-  void EndSilence(std::size_t connection) { SetSilent(connection, false); }
+  void Silence(std::size_t connection) { Change(connection); }
+  void EndSilence(std::size_t connection) { Change(connection); }
   // Bytes that went to the rank on that connection.
   std::uint64_t bytes(std::size_t connection) const { return bytes_.at(connection); }
 
  private:
-  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
-  struct Order {
-    std::uint32_t connection = kNone;
-    std::uint32_t is_silent = 0;
-  };
+  static constexpr std::size_t kNone = ~std::size_t{0};
   struct Pair {
     UniqueFd near;
     UniqueFd far;
@@ -75,9 +71,9 @@ class Relay {
     std::chrono::steady_clock::time_point next_at{};
   };
 
-  void SetSilent(std::size_t connection, bool is_silent) {
-    order_ = Order{static_cast<std::uint32_t>(connection), is_silent};
-    while (order_.load().connection != kNone) std::this_thread::yield();
+  void Change(std::size_t connection) {
+    to_change_ = connection;
+    while (to_change_ != kNone) std::this_thread::yield();
   }
 
   static sockaddr_in Loopback(std::uint16_t port) {
@@ -90,10 +86,10 @@ class Relay {
 
   void Run() {
     while (!ends_) {
-      if (const Order order = order_; order.connection != kNone) {
+      if (const std::size_t connection = to_change_; connection != kNone) {
         for (Pair& pair : pairs_)
-          if (pair.index == order.connection) order.is_silent ? BeSilent(pair) : Speak(pair);
-        order_ = Order{};
+          if (pair.index == connection) pair.is_silent ? Speak(pair) : BeSilent(pair);
+        to_change_ = kNone;
       }
       std::vector<pollfd> waited{{listener_.get(), POLLIN, 0}};
       for (const Pair& pair : pairs_) {
@@ -195,7 +191,7 @@ class Relay {
   UniqueFd listener_;
   std::string address_;
   std::atomic<bool> ends_ = false;
-  std::atomic<Order> order_{};
+  std::atomic<std::size_t> to_change_ = kNone;  // A connection that falls silent, or speaks again.
   std::size_t accepted_ = 0;
   std::deque<Pair> pairs_;
   std::array<std::atomic<std::uint64_t>, 64> bytes_{};
