@@ -309,9 +309,11 @@ Result<void> Exchange::CheckStreams(Clock::time_point now) {
     for (Stream& stream : out.streams) {
       // While nobody here waits the last one may come back: an outage costs an idle group nothing.
       if (stream.gone || (active_.empty() && live == 1)) continue;
-      if (stream.in_flight.empty() || now - stream.in_flight.front().given_at < limit ||
-          !IsSilent(stream.link.endpoint->fd(), limit))
-        continue;
+      if (stream.in_flight.empty()) continue;
+      // The kernel tries again late after an outage: who waits from now on grants the last as much.
+      auto since = stream.in_flight.front().given_at;
+      if (live == 1) since = std::max(since, active_.front().began);
+      if (now - since < limit || !IsSilent(stream.link.endpoint->fd(), limit)) continue;
       FFR_TRY(LoseStream(
           out, stream,
           "nothing that it sent was acknowledged for " + std::to_string(limit.count()) + " ms"));

@@ -108,6 +108,28 @@ def test_a_generator_is_restored_for_all_epochs_to_come(
 
 
 @every_engine
+def test_a_generator_is_restored_between_two_epochs(path: Path, options: dict[str, Any]) -> None:
+    dataset = Dataset(path, columns=["label"])
+
+    def loader(seed: int) -> DataLoader:
+        generator = torch.Generator().manual_seed(seed)
+        return DataLoader(dataset, BATCH, True, generator=generator, **options)
+
+    first = loader(5)
+    labels(first)
+    state = through_json(first)
+    expected = [labels(first), labels(first)]
+    second = loader(77)
+    second.load_state_dict(state)
+    assert through_json(second) == state
+    assert [labels(second), labels(second)] == expected
+    first.load_state_dict(state)
+    assert labels(first) == expected[0]
+    first.close()
+    second.close()
+
+
+@every_engine
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("kind", ["shuffle", "weighted", "in order"])
 @pytest.mark.parametrize("epochs_before", [0, 1])

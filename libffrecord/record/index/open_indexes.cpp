@@ -96,12 +96,14 @@ Result<std::unique_ptr<FileIndex>> OpenV2(const RangeReader& reader, std::uint32
   auto commit = ReadCommit(source, size);
   if (commit) return OpenV2Index(source, header, std::move(commit).value(), {});
   if (commit.error().code != ErrorCode::kCorruption) return std::move(commit).error();
-  auto older = FFR_TRY(FindCommitBelow(source, size));
+  // Alone: after each look that is gathered it would search again.
+  const V2Source alone{reader.origin(), file, header.file_id, ends.head, ends.tail};
+  auto older = FFR_TRY(FindCommitBelow(alone, size));
   if (!older) return std::move(commit).error();
   std::vector<std::string> warnings{"the last " + std::to_string(size - older->size_bytes) +
                                     " bytes are ignored: they belong to an append that is under "
                                     "way or was cut off, or the end is damaged"};
-  return OpenV2Index(source, header, *std::move(older), std::move(warnings));
+  return OpenV2Index(alone, header, *std::move(older), std::move(warnings));
 }
 
 Result<std::unique_ptr<FileIndex>> OpenIndex(const RangeReader& source, std::uint32_t file,

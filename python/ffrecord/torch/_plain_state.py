@@ -127,6 +127,10 @@ def state_of(
         drawn = None if own is None else _state_of(own)
         next_epoch = epoch if place is None else place.epoch + 1
         values: tuple[Any, ...] = (next_epoch, None, 0, drawn, False)
+        if own is not None and getattr(loader, "_iterator", None) is not None:
+            # Workers that persist get no new seed, which others draw from the generator first.
+            seed = (loader.generator or torch.default_generator).initial_seed()
+            values = (next_epoch, seed, 0, drawn, True)
     else:
         values = (place.epoch, place.seed, place.batches, place.will_draw(inner), True)
     return {**known, **dict(zip(_OWN, values, strict=True))}

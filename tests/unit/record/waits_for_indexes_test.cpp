@@ -187,6 +187,18 @@ TEST(OpeningManyFiles, TablesOfVersion1AreReadTogether) {
   EXPECT_NE(gone.error().message.find("memory-3.ffr"), std::string::npos) << gone.error().message;
 }
 
+// What an append that was cut off has left is searched once, however many looks follow.
+TEST(OpeningManyFiles, EndsThatWereCutOffAreSearchedOnce) {
+  constexpr std::uint64_t kLeftBytes = std::uint64_t{3} << 20;  // Two steps of the search.
+  std::vector<std::string> contents;
+  for (std::uint64_t i = 0; i < 3; ++i)
+    contents.push_back(KeyedFile(i * kPerFile, kPerFile) + std::string(kLeftBytes, 'l'));
+  const auto files = std::make_shared<ReadFiles>(contents);
+  const auto reader = OpenRecords(files, {}).value();
+  EXPECT_EQ(reader.record_count(), 3 * kPerFile);
+  EXPECT_LT(files->range_bytes(), 3 * 3 * kLeftBytes / 2);
+}
+
 // --- Columns -------------------------------------------------------------------------------------
 
 Schema Columns() {
