@@ -50,7 +50,15 @@ std::optional<Source> FindOther(const DatasetManifest& manifest, Sources& source
 
 }  // namespace
 
+// Where it is unavailable, nothing has changed and nothing will: not so after a commit without an
+// answer, whatever keeps it from another one.
 void Publication::Fail(ErrorCode code, std::string message) {
+  if (code == ErrorCode::kUnavailable && may_be_done_) {
+    code = ErrorCode::kDeadlineExceeded;
+    message +=
+        "; it may still take effect. Repeat the request with the same attempt to learn what came "
+        "of it";
+  }
   result_ = Error{code, std::move(message)};
 }
 

@@ -31,12 +31,10 @@ std::string Whys(const std::map<std::string, std::string>& nodes) {
 
 // Whoever asked is still there, and is to hear what it was that it waited for.
 void Publication::FailLate(const View& view) {
-  if (may_be_done_ || (phase_ == Phase::kCommit && call_ != 0))
-    return Fail(ErrorCode::kDeadlineExceeded,
-                request_.name + ": no outcome in time" + Awaited(view) +
-                    "; it may still take effect. Repeat the request with the same attempt to "
-                    "learn what came of it");
-  Fail(ErrorCode::kUnavailable, request_.name + " cannot be changed now" + Awaited(view));
+  may_be_done_ = may_be_done_ || (phase_ == Phase::kCommit && call_ != 0);
+  Fail(ErrorCode::kUnavailable,
+       request_.name + (may_be_done_ ? ": no outcome in time" : " cannot be changed now") +
+           Awaited(view));
 }
 
 std::string Publication::Awaited(const View& view) const {

@@ -217,6 +217,7 @@ class OneNode {
   bool is_store_silent = false;
   bool is_watch_silent = false;            // What changes is told later.
   bool loses_answers = false;              // Commits are made, and nobody is told.
+  bool delays_commits = false;             // They are on their way for long, as far as is known.
   std::set<std::uint64_t> lost_bodies;     // Attempts whose manifests are on no node.
   std::vector<MetaStore::Commit> commits;  // That the node has made.
   server::cluster::TimePoint now{std::chrono::seconds(1'000)};
@@ -271,8 +272,8 @@ class OneNode {
       return Result<std::optional<std::chrono::milliseconds>>(state.KeepLease(keep->lease, now));
     if (const auto* const commit = std::get_if<MetaStore::Commit>(&call)) {
       commits.push_back(*commit);
-      auto outcome = state.TryCommit(*commit, now);
-      if (loses_answers)
+      auto outcome = delays_commits ? MetaStore::Outcome{} : state.TryCommit(*commit, now);
+      if (loses_answers || delays_commits)
         return Result<MetaStore::Outcome>(MetaStore::Outcome{
             MetaStore::Outcome::Fate::kUnknown, 0, Error{ErrorCode::kUnavailable, "lost"}});
       return outcome;

@@ -376,6 +376,44 @@ TEST_F(ClusterPublicationTest, ACommitWhoseAnswerWasLostIsNotCalledUndone) {
   EXPECT_EQ(again->value(), one_.RevisionOf("datasets/set"));
 }
 
+// What keeps it from another commit says nothing of the first one.
+TEST_F(ClusterPublicationTest, ACommitOnItsWayIsNotCalledUndoneWhereNodesGoDown) {
+  Begin(Publication::Mode::kCreate, {extent_});
+  one_.AnswerHoldings(Holding::kHeld);
+  one_.Run(10ms);
+  one_.delays_commits = true;
+  one_.Answer<StoreBody>([&](const StoreBody&) { return Result<void>(); });
+  const MetaStore::Commit commit = one_.commits.back();
+  ASSERT_TRUE(Puts(commit, "datasets/set"));
+  for (const char* const node : {"n2", "n3", "n4"}) one_.Delete(Key(kNodeKeys, node));
+  one_.Run(61s);
+  const Error error = Late();
+  EXPECT_EQ(error.code, ErrorCode::kDeadlineExceeded);
+  EXPECT_TRUE(Says(error, "1 failure domains are up")) << error.message;
+  EXPECT_TRUE(Says(error, "may still take effect")) << error.message;
+  const auto outcome = one_.state.TryCommit(commit, one_.now);
+  EXPECT_TRUE(outcome && outcome.value().fate == MetaStore::Outcome::Fate::kCommitted);
+}
+
+TEST_F(ClusterPublicationTest, ACommitOnItsWayIsNotCalledUndoneWhereAListOfFilesIsLost) {
+  Begin(Publication::Mode::kCreate, {extent_});
+  one_.AnswerHoldings(Holding::kHeld);
+  one_.Run(10ms);
+  one_.delays_commits = true;
+  one_.Answer<StoreBody>([&](const StoreBody&) { return Result<void>(); });
+  const MetaStore::Commit commit = one_.commits.back();
+  ASSERT_TRUE(Puts(commit, "datasets/set"));
+  one_.lost_bodies = {31};
+  one_.Publish("other", {one_.ExtentOf(true, 77)}, 2, 31);
+  one_.Run(20s);  // It does not wait until its deadline.
+  const Error error = Late();
+  EXPECT_EQ(error.code, ErrorCode::kDeadlineExceeded);
+  EXPECT_TRUE(Says(error, "(other)")) << error.message;
+  EXPECT_TRUE(Says(error, "may still take effect")) << error.message;
+  const auto outcome = one_.state.TryCommit(commit, one_.now);
+  EXPECT_TRUE(outcome && outcome.value().fate == MetaStore::Outcome::Fate::kCommitted);
+}
+
 TEST_F(ClusterPublicationTest, AnUploadThatWasGivenUpDoesNotBeginAnew) {
   TombstoneRecord record;
   record.upload = 99;
