@@ -37,7 +37,7 @@ std::uint32_t PatienceFor(const net::Connection& connection, net::Deadline until
   return static_cast<std::uint32_t>(std::clamp<std::int64_t>(left.count(), 1, UINT32_MAX));
 }
 
-// What is known of tries to change a name that have failed.
+// Failed attempts to change a name: whether one of them may have taken effect.
 class Tries {
  public:
   // One over `connection` has failed. What a node says it has not done is not done.

@@ -199,8 +199,8 @@ Result<void> Cluster::Refresh(net::Deadline deadline) {
   }
 }
 
-// Whoever is now at the addresses that the cluster was found by; NextView() looks whether it is of
-// the same one.
+// Asks the daemons at the addresses that the user gave. NextView() refuses the answer of another
+// cluster.
 bool Cluster::AskSeeds(const Attempt& attempt, net::Deadline deadline,
                        std::chrono::milliseconds answer_time) const {
   return std::ranges::any_of(seeds_, [&](const net::Location& seed) {

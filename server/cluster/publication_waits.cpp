@@ -29,7 +29,7 @@ std::string Whys(const std::map<std::string, std::string>& nodes) {
 
 }  // namespace
 
-// Whoever asked is still there, and is to hear what it was that it waited for.
+// Fails before the client gives up, so that it hears what the publication was waiting for.
 void Publication::FailLate(const View& view) {
   may_be_done_ = may_be_done_ || (phase_ == Phase::kCommit && call_ != 0);
   Fail(ErrorCode::kUnavailable,

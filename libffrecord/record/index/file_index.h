@@ -81,8 +81,8 @@ class FileIndex {
   // Whether it was written so that records may have keys.
   virtual bool has_keys() const noexcept { return false; }
 
-  // The first record with this key, if there is one. What is not in memory is read through `bytes`,
-  // a reader of the same files. Fails with kCorruption, or as `bytes`.
+  // The first record with this key, if there is one. Pages that are not in memory are read through
+  // `bytes`, a reader of the same files. Fails with kCorruption, or as `bytes`.
   virtual Result<std::optional<std::uint64_t>> FindKey(std::span<const std::byte> /*key*/,
                                                        const RangeReader& /*bytes*/) const {
     return std::optional<std::uint64_t>();

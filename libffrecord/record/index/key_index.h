@@ -32,9 +32,9 @@ class KeyIndex {
   KeyIndex& operator=(const KeyIndex&) = delete;
   ~KeyIndex();
 
-  // The record with this key and the lowest index, if there is one. What is not in memory is read
-  // through `bytes`, a reader of the same files. Fails with kCorruption if a page or a key on the
-  // way is damaged, with kIo (ENOMEM), or as `bytes`.
+  // The record with this key and the lowest index, if there is one. Pages that are not in memory
+  // are read through `bytes`, a reader of the same files. Fails with kCorruption if a page or a key
+  // on the way is damaged, with kIo (ENOMEM), or as `bytes`.
   Result<std::optional<std::uint64_t>> Find(std::span<const std::byte> key,
                                             const RangeReader& bytes) const;
   Result<std::optional<std::uint64_t>> Find(std::span<const std::byte> key) const {

@@ -13,11 +13,11 @@
 
 namespace ffrecord {
 
-// The first record of the list with each of the keys, if there is one. What has to be read of key
-// indexes is read of all files at once, in a few steps, however many files and keys there are. The
-// first error of a file, in list order, counts for keys that are in no file before it; of several
-// keys, that of the first one. Messages name the file. Fails
-// with kDeadlineExceeded once `patience` is over.
+// Finds, for each key, the first record of the list that has it, or nothing. The key indexes of all
+// files are read together, in a few steps, however many files and keys there are. A file that
+// cannot be searched is an error for each key that no file before it has; the call returns the
+// error of the first such key. Messages name the file. Fails with kDeadlineExceeded once `patience`
+// is over.
 Result<std::vector<std::optional<std::uint64_t>>> FindKeys(
     const RecordReader::Impl& reader, std::span<const std::span<const std::byte>> keys,
     Patience& patience);

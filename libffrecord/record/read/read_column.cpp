@@ -77,8 +77,8 @@ class ColumnRead {
     return *reader_.source;
   }
 
-  // Those that have no copy, or a damaged one, are without_copy_ afterwards. What was not gathered
-  // yet is left out.
+  // Values without a copy, or with a damaged one, are added to without_copy_. Values whose bytes
+  // are not gathered yet are skipped: the next round reads them.
   Result<void> ReadCopies(Values values) {
     while (values.count > 0) {
       if (patience_.IsOver()) return GivenUp();

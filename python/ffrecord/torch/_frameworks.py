@@ -69,8 +69,8 @@ def is_saved_by_lightning() -> bool:
     """Whether a Trainer of Lightning trains with the loader that the caller iterates, and saves it.
 
     Its checkpoints, those of weights alone too, have the states of all loaders that know
-    `state_dict`. What has no state would end a training at its first checkpoint, perhaps hours from
-    now.
+    `state_dict`. A loader that cannot give its state would end a training at the first checkpoint,
+    perhaps hours from now.
     """
     # The loader's __iter__ is called by Lightning's combination of loaders, that by a loop.
     frame = sys._getframe(1).f_back
