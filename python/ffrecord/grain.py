@@ -1,9 +1,7 @@
 """Record files as a data source of Grain, the loader of JAX. Neither Grain nor JAX is imported.
 
-source = DataSource("train.ffr")
-pipeline = (
-    grain.MapDataset.range(len(source)).seed(0).shuffle().batch(256).map(source.read)
-)
+batches = BatchSource(DataSource("train.ffr"), 256, seed=1, epochs=2)
+pipeline = grain.MapDataset.source(batches)[rank::world_size].to_iter_dataset()
 """
 
 import operator
@@ -15,12 +13,13 @@ import numpy.typing as npt
 from ffrecord._batch import Batch
 from ffrecord._locations import Where
 from ffrecord._nested import Kind
+from ffrecord._order import EpochOrder, IndexBatch, check_counts
 from ffrecord._reader import Reader
 from ffrecord._records import Records
 from ffrecord._schema import names_of
 from ffrecord.decode._decoder import Decode
 
-__all__ = ["DataSource"]
+__all__ = ["BatchSource", "DataSource"]
 
 
 class DataSource:
@@ -108,3 +107,82 @@ class DataSource:
     def _batch(self, indices: npt.ArrayLike) -> Batch:
         batch = self._records.read(indices, decode=self._decode)
         return batch if self._columns is None else batch.only(self._columns)
+
+
+class BatchSource:
+    """Whole batches as a source for `grain.MapDataset.source`: element i is the batch of step i.
+
+    The order is ours, not Grain's, which spends more time on the index of each record than its
+    read takes. An epoch has each record once, in an order of its own; its last batch may be
+    smaller. `[rank::world_size]` of the dataset gives each process its share. Threads may share a
+    source. Its `repr` names the data, order and size, so Grain refuses a checkpoint of others.
+    """
+
+    def __init__(
+        self,
+        source: DataSource,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        epochs: int = 1,
+        shuffle: bool = True,
+        drop_last: bool = False,
+    ) -> None:
+        """Define the batches; read nothing yet.
+
+        Args:
+            source: whose `read` reads a batch.
+            batch_size: records of a batch.
+            seed: of the order, 0 to 2**64 - 1. The order is that of `ffrecord.torch.Sampler`.
+            epochs: how many follow each other. Grain's `repeat` would repeat the same order.
+            shuffle: False leaves the records as they lie.
+            drop_last: leave out the last batch of an epoch if it is smaller.
+
+        Raises:
+            ValueError: `batch_size` or `epochs` is not positive, or `seed` out of range.
+            TypeError: `batch_size` or `epochs` is not a whole number.
+        """
+        check_counts(1, batch_size=batch_size, epochs=epochs)
+        self._source = source
+        self._size = int(batch_size)
+        self._seed = seed
+        self._epochs = int(epochs)
+        self._shuffle = shuffle
+        self._drop_last = drop_last
+        self._count = len(source)
+        if self._count:
+            self._order(0)
+
+    def __len__(self) -> int:
+        return self._steps * self._epochs
+
+    def __getitem__(self, record_key: SupportsIndex) -> dict[str, Any]:
+        """The batch of one step, as `DataSource.read` returns it.
+
+        Raises:
+            IndexError: there is no such step; otherwise as `DataSource.read`.
+        """
+        key = operator.index(record_key)
+        if not 0 <= key < len(self):
+            raise IndexError(f"batch {key} of {len(self)}")
+        epoch, step = divmod(key, self._steps)
+        first = step * self._size
+        size = min(self._size, self._count - first)
+        return self._source.read(IndexBatch(self._order(epoch), first, size))
+
+    def __repr__(self) -> str:
+        how = f"seed={self._seed}" if self._shuffle else "shuffle=False"
+        how += ", drop_last=True" if self._drop_last else ""
+        return (
+            f"ffrecord.grain.BatchSource({self._source!r}, {self._size}, {how}, "
+            f"epochs={self._epochs})"
+        )
+
+    @property
+    def _steps(self) -> int:
+        """Batches of an epoch."""
+        whole, rest = divmod(self._count, self._size)
+        return whole + (rest > 0 and not self._drop_last)
+
+    def _order(self, epoch: int) -> EpochOrder:
+        return EpochOrder(self._seed, epoch, self._count, shuffle=self._shuffle)

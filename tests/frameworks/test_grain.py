@@ -13,7 +13,7 @@ from tutorial import framework
 
 import ffrecord
 from ffrecord.decode import Image
-from ffrecord.grain import DataSource
+from ffrecord.grain import BatchSource, DataSource
 
 grain = framework("grain")
 framework("absl.flags").FLAGS.mark_as_parsed()  # Grain's worker processes ask for flags.
@@ -72,6 +72,79 @@ def test_a_pipeline_goes_on_at_its_place(path: Path, taken: int) -> None:
 
     assert seen + labels(resumed) == whole
     assert sorted(whole) == sorted([*range(COUNT), *range(COUNT)])
+
+
+def steps(path: Path, size: int = 5, **options: Any) -> BatchSource:  # noqa: ANN401
+    return BatchSource(DataSource(path), size, seed=3, epochs=2, **options)
+
+
+@pytest.mark.parametrize("size", [5, 7, 200])
+def test_batches_have_each_record_once_an_epoch_over_two_ranks(path: Path, size: int) -> None:
+    whole = grain.MapDataset.source(steps(path, size))
+    seen = labels([*whole[0::2].to_iter_dataset(), *whole[1::2].to_iter_dataset()])
+    first = labels(whole[: len(whole) // 2])
+
+    assert sorted(seen) == sorted([*range(COUNT), *range(COUNT)])
+    assert sorted(first) == list(range(COUNT)) != first
+    assert first != labels(whole[len(whole) // 2 :])  # Another epoch, another order.
+
+
+def test_batches_come_in_the_order_of_our_sampler(path: Path) -> None:
+    torch = pytest.importorskip("ffrecord.torch")
+    sampler = torch.Sampler(torch.Dataset(path), 7, seed=3, last="short", rank=0, world_size=1)
+
+    wanted = [index for _ in range(2) for batch in sampler for index in batch]
+
+    assert labels(steps(path, 7)[step] for step in range(len(steps(path, 7)))) == wanted
+
+
+@pytest.mark.parametrize("taken", [0, 7, 31])
+def test_batches_go_on_at_their_place(path: Path, taken: int) -> None:
+    whole = labels(grain.MapDataset.source(steps(path)).to_iter_dataset())
+    first = iter(grain.MapDataset.source(steps(path)).to_iter_dataset())
+    seen = labels(next(first) for _ in range(taken))
+
+    sent = pickle.loads(pickle.dumps(steps(path)))
+    resumed = iter(grain.MapDataset.source(sent).to_iter_dataset())
+    resumed.set_state(first.get_state())
+
+    assert seen + labels(resumed) == whole
+
+
+def test_another_number_of_ranks_goes_on_with_the_batches_that_are_left(path: Path) -> None:
+    whole = grain.MapDataset.source(steps(path, 7))
+    shares = [iter(whole[rank::3].to_iter_dataset()) for rank in range(3)]
+    seen = labels(next(share) for share in shares for _ in range(4))
+
+    left = whole[3 * 4 :]
+    rest = [labels(left[rank::2].to_iter_dataset()) for rank in range(2)]
+
+    assert sorted(seen + rest[0] + rest[1]) == sorted([*range(COUNT), *range(COUNT)])
+
+
+def test_batches_of_a_file_in_its_order_without_the_last(path: Path) -> None:
+    batches = steps(path, 50, shuffle=False, drop_last=True)
+
+    assert [batches[step]["label"].tolist() for step in range(len(batches))] == [
+        list(range(first, first + 50)) for first in (0, 50, 0, 50)
+    ]
+    assert repr(batches) == repr(steps(path, 50, shuffle=False, drop_last=True))
+    assert len({repr(batches), repr(steps(path, 50)), repr(steps(path, 51))}) == 3
+
+
+def test_batches_that_cannot_be_are_named(path: Path, tmp_path: Path) -> None:
+    ffrecord.Writer(tmp_path / "empty.ffr", {"label": "i64"}).close()
+
+    assert len(BatchSource(DataSource(tmp_path / "empty.ffr"), 5)) == 0
+    for wrong in (50, -51):
+        with pytest.raises(IndexError, match=f"batch {wrong} of 50"):
+            steps(path)[wrong]
+    with pytest.raises(ValueError, match="batch_size is 0; it must be positive"):
+        BatchSource(DataSource(path), 0)
+    with pytest.raises(ValueError, match="epochs is 0; it must be positive"):
+        BatchSource(DataSource(path), 5, epochs=0)
+    with pytest.raises(ValueError, match="seed is -1"):
+        BatchSource(DataSource(path), 5, seed=-1)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
