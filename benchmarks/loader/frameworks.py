@@ -1,10 +1,16 @@
 """Our loader inside accelerate, Lightning, the HF Trainer and Ray Train; our source in Grain.
 
-Records are 4 KiB, in the page cache, in batches of 256. With accelerate and Ray Train the reference
-is the same loop over a loader that was not prepared; with the two Trainers it is the same Trainer
-over batches that lie in memory, so that what a Trainer does for each step counts on both sides.
-Grain reads the same records from an ArrayRecord file of groups of one record, through the calls
-that each source has for a batch, and record by record. `exact_epochs` is the share of the records
+Records are 4 KiB, in the page cache, in batches of 256. The reference is the same loop over a
+loader that was not prepared; with the two Trainers, a plain loop with the same steps. What a
+Trainer itself does for each step then counts against us, so there is a second reference: the same
+Trainer over batches that lie in memory.
+
+Grain reads the same records from an ArrayRecord file of groups of one record. `grain` takes whole
+batches of our `BatchSource`; `arrayrecord` does what ArrayRecord offers for batches: Grain shuffles
+and batches indices, and each batch is one call. `grain_indices` does the same with our source,
+and `arrayrecord_batches` has a batch source written by hand. Two more arms read record by record.
+
+`exact_epochs` is the share of the records
 that two ranks see exactly once in each of two epochs: the least of all frameworks. Frameworks are
 taken from build-frameworks, which `tools/test frameworks` makes; those that are in neither
 environment are left out.
@@ -44,6 +50,23 @@ def prepare(settings: harness.Settings, count: int) -> pathlib.Path:
     return path
 
 
+class BatchesByHand:
+    """What BatchSource does, for ArrayRecord."""
+
+    def __init__(self, read: Callable[[Any], Any], count: int) -> None:
+        """Batches of `read`, of one epoch."""
+        import numpy as np
+
+        self._read = read
+        self._order = np.random.default_rng(1).permutation(count)
+
+    def __len__(self) -> int:
+        return len(self._order) // BATCH
+
+    def __getitem__(self, step: int) -> Any:  # noqa: ANN401
+        return self._read(self._order[step * BATCH : (step + 1) * BATCH])
+
+
 def with_grain(path: pathlib.Path, count: int) -> list[harness.Arm]:
     """One pipeline over each source: a batch at a time, and record by record."""
     import grain
@@ -51,7 +74,7 @@ def with_grain(path: pathlib.Path, count: int) -> list[harness.Arm]:
     from array_record.python.array_record_module import ArrayRecordWriter
 
     import ffrecord
-    from ffrecord.grain import DataSource
+    from ffrecord.grain import BatchSource, DataSource
 
     theirs = path.with_suffix(".array_record")
     if not theirs.exists():
@@ -75,10 +98,15 @@ def with_grain(path: pathlib.Path, count: int) -> list[harness.Arm]:
     def by_record(source: Any, stack: Any = None) -> Any:  # noqa: ANN401
         return grain.MapDataset.source(source).seed(1).shuffle().batch(BATCH, batch_fn=stack)
 
-    several = batched(lambda wanted: stacked(array_record.__getitems__(wanted.tolist())))
+    def read_theirs(wanted: Any) -> Any:  # noqa: ANN401
+        return stacked(array_record.__getitems__(wanted.tolist()))
+
+    our_batches, by_hand = BatchSource(ours, BATCH, seed=1), BatchesByHand(read_theirs, count)
     arms = {
-        "grain": ("Grain, our source, read by batch", batched(ours.read)),
-        "arrayrecord": ("Grain, ArrayRecord, read by batch", several),
+        "grain": ("Grain, our batches", grain.MapDataset.source(our_batches)),
+        "arrayrecord": ("Grain, ArrayRecord, read by batch", batched(read_theirs)),
+        "grain_indices": ("Grain, our source, read by batch", batched(ours.read)),
+        "arrayrecord_batches": ("Grain, ArrayRecord's batches", grain.MapDataset.source(by_hand)),
         "grain_records": ("Grain, our source, record by record", by_record(ours)),
         "arrayrecord_records": (
             "Grain, ArrayRecord, record by record",
@@ -90,10 +118,14 @@ def with_grain(path: pathlib.Path, count: int) -> list[harness.Arm]:
 
 RATIOS = {
     "accelerate_vs_plain": ("accelerate", "plain"),
+    "lightning_vs_plain": ("lightning", "lightning_plain"),
     "lightning_vs_ready": ("lightning", "lightning_ready"),
+    "trainer_vs_plain": ("trainer", "trainer_plain"),
     "trainer_vs_ready": ("trainer", "trainer_ready"),
     "ray_vs_plain": ("ray", "ray_plain"),
     "grain_vs_arrayrecord": ("grain", "arrayrecord"),
+    "grain_indices_vs_arrayrecord": ("grain_indices", "arrayrecord"),
+    "grain_vs_arrayrecord_batches": ("grain", "arrayrecord_batches"),
     "grain_records_vs_arrayrecord": ("grain_records", "arrayrecord_records"),
 }
 ARMS = {

@@ -79,26 +79,46 @@ def with_accelerate(path: pathlib.Path, count: int) -> list[harness.Arm]:
     ]
 
 
+def plain_loop(
+    batches: Any,  # noqa: ANN401
+    parameters: Any,  # noqa: ANN401
+    step: Callable[[Any], Any],
+) -> None:
+    """Train by hand, with the `step` of a Trainer's model, which returns the loss."""
+    import torch
+
+    optimizer = torch.optim.SGD(parameters, 0.0)
+    for batch in batches:
+        optimizer.zero_grad()
+        step(batch).backward()
+        optimizer.step()
+
+
 def trainer_arms(
-    name: str, what: str, path: pathlib.Path, count: int, fit: Callable[[Any], int]
+    name: str,
+    what: str,
+    path: pathlib.Path,
+    count: int,
+    fit: Callable[[Any], int],
+    alone: Callable[[Any], int],
 ) -> list[harness.Arm]:
-    """`fit` over batches that lie in memory, and over our loader."""
+    """`fit` over batches that lie in memory, and over our loader; and `alone` over our loader."""
     ready = batches_in_memory(path)
 
-    def fit_ours() -> int:
+    def over_ours(train: Callable[[Any], int]) -> int:
         with made_loader(path) as loader:
-            return fit(loader)
+            return train(loader)
 
-    return [
-        harness.Arm(
-            f"{name}_ready", f"{what} over batches in memory", rate(count, lambda: fit(ready))
-        ),
-        harness.Arm(name, f"{what} over our loader", rate(count, fit_ours)),
-    ]
+    arms = {
+        f"{name}_ready": (f"{what} over batches in memory", lambda: fit(ready)),
+        f"{name}_plain": ("its steps in a plain loop over our loader", lambda: over_ours(alone)),
+        name: (f"{what} over our loader", lambda: over_ours(fit)),
+    }
+    return [harness.Arm(arm, text, rate(count, work)) for arm, (text, work) in arms.items()]
 
 
 def with_lightning(path: pathlib.Path, count: int) -> list[harness.Arm]:
-    """One Trainer over our loader, and over batches in memory."""
+    """One Trainer over our loader and over batches in memory; its steps in a plain loop."""
     import pytorch_lightning as lightning
     import torch
 
@@ -128,11 +148,16 @@ def with_lightning(path: pathlib.Path, count: int) -> list[harness.Arm]:
         )
         return model.seen
 
-    return trainer_arms("lightning", "Lightning", path, count, fit)
+    def alone(batches: Any) -> int:  # noqa: ANN401
+        model = Model()
+        plain_loop(batches, model.parameters(), lambda batch: model.training_step(batch, 0))
+        return model.seen
+
+    return trainer_arms("lightning", "Lightning", path, count, fit, alone)
 
 
 def with_trainer(path: pathlib.Path, count: int) -> list[harness.Arm]:
-    """Hugging Face's Trainer over our loader, and over batches in memory."""
+    """Hugging Face's Trainer, likewise."""
     import torch
     import transformers
 
@@ -173,7 +198,12 @@ def with_trainer(path: pathlib.Path, count: int) -> list[harness.Arm]:
             Trainer(model, arguments, train_dataset=range(count)).train()
         return model.seen
 
-    return trainer_arms("trainer", "Hugging Face's Trainer", path, count, fit)
+    def alone(batches: Any) -> int:  # noqa: ANN401
+        model = Model()
+        plain_loop(batches, model.parameters(), lambda batch: model(**batch)["loss"])
+        return model.seen
+
+    return trainer_arms("trainer", "Hugging Face's Trainer", path, count, fit, alone)
 
 
 def with_ray(path: pathlib.Path, count: int) -> list[harness.Arm]:
