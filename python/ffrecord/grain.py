@@ -1,6 +1,6 @@
 """Record files as a data source of Grain, the loader of JAX. Neither Grain nor JAX is imported.
 
-batches = BatchSource(DataSource("train.ffr"), 256, seed=1, epochs=2)
+batches = BatchSource("train.ffr", 256, seed=1, epochs=2)
 pipeline = grain.MapDataset.source(batches)[rank::world_size].to_iter_dataset()
 """
 
@@ -120,7 +120,7 @@ class BatchSource:
 
     def __init__(
         self,
-        source: DataSource,
+        source: DataSource | Where | Records,
         batch_size: int,
         *,
         seed: int = 0,
@@ -131,7 +131,7 @@ class BatchSource:
         """Define the batches; read nothing yet.
 
         Args:
-            source: whose `read` reads a batch.
+            source: whose `read` reads a batch; or what `DataSource` takes.
             batch_size: records of a batch.
             seed: of the order, 0 to 2**64 - 1. The order is that of `ffrecord.torch.Sampler`.
             epochs: how many follow each other. Grain's `repeat` would repeat the same order.
@@ -143,13 +143,13 @@ class BatchSource:
             TypeError: `batch_size` or `epochs` is not a whole number.
         """
         check_counts(1, batch_size=batch_size, epochs=epochs)
-        self._source = source
+        self._source = source if isinstance(source, DataSource) else DataSource(source)
         self._size = int(batch_size)
         self._seed = seed
         self._epochs = int(epochs)
         self._shuffle = shuffle
         self._drop_last = drop_last
-        self._count = len(source)
+        self._count = len(self._source)
         if self._count:
             self._order(0)
 

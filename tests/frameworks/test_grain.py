@@ -128,7 +128,7 @@ def test_batches_of_a_file_in_its_order_without_the_last(path: Path) -> None:
     assert [batches[step]["label"].tolist() for step in range(len(batches))] == [
         list(range(first, first + 50)) for first in (0, 50, 0, 50)
     ]
-    assert repr(batches) == repr(steps(path, 50, shuffle=False, drop_last=True))
+    assert repr(batches) == repr(BatchSource(path, 50, epochs=2, shuffle=False, drop_last=True))
     assert len({repr(batches), repr(steps(path, 50)), repr(steps(path, 51))}) == 3
 
 

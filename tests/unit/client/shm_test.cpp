@@ -21,9 +21,7 @@
 #include <ffrecord/client/dataset.h>
 
 #include "bytes.h"
-#include "client/dataset/upload.h"
 #include "daemon.h"
-#include "libffrecord/base/checksum.h"
 #include "libffrecord/base/machine_identity.h"
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
@@ -32,6 +30,7 @@
 #include "libffrecord/net/rpc/slab_pool.h"
 #include "libffrecord/net/transport/descriptor_passing.h"
 #include "libffrecord/net/transport/slab.h"
+#include "local_daemon.h"
 #include "queued_reader.h"
 #include "test_file.h"
 #include "tokens.h"
@@ -39,7 +38,6 @@
 namespace ffrecord::client {
 namespace {
 
-using net::FrameType;
 using server::Server;
 using test::Daemon;
 using namespace std::chrono_literals;
@@ -124,133 +122,6 @@ TEST(TransportChoiceTest, WhileTheLocalSocketIsBusyTheClientRetriesAndDoesNotFal
 
 // --- A daemon by hand ----------------------------------------------------------------------------
 
-net::FrameHeader ReplyHeader(FrameType type, const net::FrameHeader& request) {
-  net::FrameHeader header;
-  header.type = type;
-  header.request_id = request.request_id;
-  return header;
-}
-
-std::uint64_t FreshEpoch() {
-  static std::atomic<std::uint64_t> next{0};
-  return (static_cast<std::uint64_t>(::getpid()) << 32) + 0xABC00000 + next++;
-}
-
-// Greets on TCP and on a local socket, and leaves the requests on the latter to a script: false
-// closes that connection.
-class LocalDaemon {
- public:
-  // From when on it hears nothing more, as if it were stopped: connections to it stay whole.
-  enum class Stops { kNever, kOnceGreetedByTcp, kOnceGreetedByBoth };
-  struct Request {
-    net::Endpoint& endpoint;
-    const net::FrameHeader& header;
-    int connection;  // On the local socket, from 0.
-  };
-  using Script = std::function<bool(Request&)>;
-
-  explicit LocalDaemon(Script script, Stops stops = Stops::kNever, net::LocalOffer offer = {},
-                       bool is_impostor = false)
-      : script_(std::move(script)),
-        stops_(stops),
-        offer_(WithMachine(offer)),
-        is_impostor_(is_impostor),
-        tcp_(net::TcpListener::Listen({"127.0.0.1", 0}).value()),
-        local_(net::LocalListener::Listen(net::LocalSocketName(epoch_)).value()),
-        thread_([this] { Run(); }) {}
-  ~LocalDaemon() {
-    is_over_ = true;
-    thread_.join();
-  }
-  const net::Address& address() const { return tcp_.address(); }
-  int local_count() const { return local_count_; }
-  // The bodies of all that came on the local socket before it was left to the script.
-  std::vector<std::vector<std::byte>> heard() {
-    const std::lock_guard lock(mutex_);
-    return heard_;
-  }
-
- private:
-  struct Member {
-    std::unique_ptr<net::Endpoint> endpoint;
-    int connection;  // -1: TCP.
-  };
-
-  void Run() {
-    while (!is_over_) {
-      if (auto one = tcp_.Accept(); one && one.value())
-        members_.push_back({std::move(one).value(), -1});
-      if (auto one = local_.Accept(); one && one.value())
-        members_.push_back({std::move(one).value(), local_count_++});
-      for (Member& member : members_) Poll(member);
-      std::erase_if(members_, [](const Member& member) { return member.endpoint->fd() < 0; });
-      std::this_thread::sleep_for(200us);
-    }
-  }
-
-  void Poll(Member& member) {
-    if (is_stopped_) return;
-    net::Endpoint& endpoint = *member.endpoint;
-    endpoint.SetLimits({.descriptor_count_max = 1});
-    const auto event = endpoint.Poll();
-    if (!event || event.value() != net::Endpoint::Event::kFrame) return;
-    const net::FrameHeader header = endpoint.header();
-    const bool is_local = member.connection >= 0;
-    if (is_local && (header.type == FrameType::kLocalOpen || header.type == FrameType::kHello)) {
-      const std::lock_guard lock(mutex_);
-      heard_.emplace_back(endpoint.body().begin(), endpoint.body().end());
-    }
-    if (header.type == FrameType::kLocalOpen) {
-      auto secret = offer_.daemon_secret;
-      if (is_impostor_) secret[0] ^= std::byte{1};
-      (void)endpoint.Send(ReplyHeader(net::ReplyTo(FrameType::kLocalOpen), header),
-                          net::LocalOpenReply{secret}.Encode(), {});
-      return;
-    }
-    if (header.type == FrameType::kHello) {
-      net::HelloReply reply;
-      reply.body_size_bytes_max = 2U << 20;
-      reply.payload_size_bytes_max = 8U << 20;
-      reply.capabilities = net::kCapabilityPulls;
-      reply.epoch = epoch_;
-      if (!is_local) {
-        reply.capabilities |= net::kCapabilityLocal;
-        reply.local = offer_;
-      }
-      (void)endpoint.Send(ReplyHeader(net::ReplyTo(FrameType::kHello), header), reply.Encode(), {});
-      (void)endpoint.Poll();  // It is on its way.
-      is_stopped_ = stops_ == (is_local ? Stops::kOnceGreetedByBoth : Stops::kOnceGreetedByTcp);
-      return;
-    }
-    if (header.type == FrameType::kPing) {
-      (void)endpoint.Send(ReplyHeader(net::ReplyTo(FrameType::kPing), header), {}, {});
-      return;
-    }
-    Request request{endpoint, header, member.connection};
-    if (!script_(request)) endpoint.Close();
-  }
-
-  static net::LocalOffer WithMachine(net::LocalOffer offer) {
-    if (offer.machine == 0) offer.machine = MachineIdentity().value();
-    return offer;
-  }
-
-  const std::uint64_t epoch_ = FreshEpoch();
-  const Script script_;
-  const Stops stops_;
-  const net::LocalOffer offer_;
-  const bool is_impostor_;  // Who listens on the local socket knows no secret.
-  std::atomic<int> local_count_{0};
-  std::mutex mutex_;
-  std::vector<std::vector<std::byte>> heard_;
-  bool is_stopped_ = false;
-  net::TcpListener tcp_;
-  net::LocalListener local_;
-  std::vector<Member> members_;
-  std::atomic<bool> is_over_{false};
-  std::thread thread_;
-};
-
 constexpr std::string_view kTicket = "a ticket of 16 B";
 constexpr std::string_view kClientSecret = "the secret that only the client ";
 
@@ -312,121 +183,7 @@ TEST(LocalDaemonTest, ADaemonThatStopsWhileSharedMemoryIsDemandedIsLateAndNotWit
   }
 }
 
-// --- Uploads -------------------------------------------------------------------------------------
-
-// The daemon's side of uploads through shared memory, by hand: keeps what it took.
-class UploadsTest : public testing::Test {
- protected:
-  bool Answer(LocalDaemon::Request& request) {
-    net::Endpoint& endpoint = request.endpoint;
-    const auto reply = [&](std::span<const std::byte> body) {
-      (void)endpoint.Send(ReplyHeader(net::ReplyTo(request.header.type), request.header), body, {});
-    };
-    if (request.header.type == FrameType::kSlabRegister) {
-      const auto given = net::SlabRegister::Decode(endpoint.body()).value();
-      EXPECT_EQ(given.use, net::SlabRegister::Use::kIsRead);
-      ForeignFd memory = endpoint.descriptors()->TakeDescriptor();
-      EXPECT_LT(::pwrite(memory.get(), "x", 1, 0), 0);  // It is there to be read.
-      slab_ = net::UploadSlab::Take(std::move(memory), given.size_bytes).value();
-      if (refuses_slabs_) return Refuse(request);
-      reply({});
-    } else if (request.header.type == FrameType::kPutBegin) {
-      ++begun_count_;
-      connection_ = request.connection;
-      taken_.clear();
-      reply(net::PutBeginReply{false}.Encode());
-    } else if (request.header.type == FrameType::kPutPull) {
-      const auto pull = net::PutPull::Decode(endpoint.body()).value();
-      if (refuses_pieces_) return Refuse(request);
-      EXPECT_EQ(pull.offset_bytes, taken_.size());
-      taken_.resize(taken_.size() + pull.size_bytes);
-      EXPECT_TRUE(slab_->Read(pull.slab_offset_bytes,
-                              std::span(taken_).subspan(pull.offset_bytes, pull.size_bytes)));
-      ++pulled_count_;
-      reply({});
-    } else if (request.header.type == FrameType::kPutSeal) {
-      EXPECT_EQ(net::PutSeal::Decode(endpoint.body()).value().xxh3, Xxh3(taken_));
-      reply({});
-    } else {
-      ADD_FAILURE() << static_cast<int>(request.header.type);
-    }
-    return true;
-  }
-  static bool Refuse(LocalDaemon::Request& request) {
-    (void)request.endpoint.Send(ReplyHeader(FrameType::kError, request.header),
-                                net::ErrorReply{ErrorCode::kIo, ENOSPC, "no room"}.Encode(), {});
-    return true;
-  }
-
-  bool refuses_slabs_ = false, refuses_pieces_ = false;
-  std::shared_ptr<const net::UploadSlab> slab_;
-  std::vector<std::byte> taken_;
-  std::atomic<int> begun_count_ = 0, pulled_count_ = 0, connection_ = -1;
-  const LocalDaemon daemon_{[this](auto& request) { return Answer(request); }};
-  std::mt19937_64 random_{5};
-  const std::string data_ = test::RandomText(9'500'000, random_);
-};
-
-TEST_F(UploadsTest, TheDaemonTakesThePiecesOutOfMemoryThatItMayOnlyRead) {
-  Upload upload(net::Session::Get(daemon_.address(), Transport::kShm), {20s});
-  const test::TempFolder folder;
-  test::WriteFile(folder / "file", data_);
-  const auto bytes = test::AsBytes(data_);
-  const std::span<const std::byte> pieces[] = {bytes.first(1), bytes.subspan(1, 5'000'000),
-                                               bytes.subspan(5'000'001)};
-  for (const bool is_file : {true, false}) {
-    const auto put = [&]() -> Result<ManifestFile> {
-      if (!is_file) return upload.PutBytes("name", pieces);
-      const std::vector<Upload::LocalFile> files{{"name", folder / "file"}};
-      return FFR_TRY(upload.PutFiles(files)).front();
-    }();
-    ASSERT_TRUE(put) << put.error().message;
-    EXPECT_TRUE(std::ranges::equal(taken_, bytes));
-    EXPECT_EQ(put.value().extents[0].xxh3, Xxh3(bytes));
-  }
-  EXPECT_GE(pulled_count_, 20);
-}
-
-TEST_F(UploadsTest, AnErrorForAPieceEndsTheUploadAtOnce) {
-  refuses_pieces_ = true;
-  Upload upload(net::Session::Get(daemon_.address(), Transport::kShm), {20s});
-  const auto bytes = test::AsBytes(data_);
-  const auto put = upload.PutBytes("name", {&bytes, 1});
-  ASSERT_FALSE(put);
-  EXPECT_EQ(put.error().code, ErrorCode::kIo) << put.error().message;
-  EXPECT_EQ(put.error().system_errno, ENOSPC);
-  EXPECT_EQ(begun_count_, 1);
-}
-
-// Answers to its pieces may still come: nobody else gets that connection.
-TEST_F(UploadsTest, AFileThatCannotBeReadOnEndsItsConnectionAndTheNextUploadHasAnother) {
-  Upload upload(net::Session::Get(daemon_.address(), Transport::kShm), {20s});
-  const auto bytes = test::AsBytes(data_);
-  const auto failed = upload.PutFrom(
-      "name", bytes.size(),
-      [&](std::uint64_t offset, std::span<std::byte> room) -> Result<std::span<const std::byte>> {
-        if (offset > 2'000'000) return Error{ErrorCode::kCorruption, "the file is gone"};
-        return bytes.subspan(offset, room.size());
-      });
-  ASSERT_FALSE(failed);
-  EXPECT_EQ(failed.error().code, ErrorCode::kCorruption);
-  const int connection = connection_;
-
-  ASSERT_TRUE(upload.PutBytes("name", {&bytes, 1}));
-  EXPECT_NE(connection_, connection);
-  EXPECT_TRUE(std::ranges::equal(taken_, bytes));
-}
-
-TEST_F(UploadsTest, MemoryThatIsRefusedIsAnErrorWhereItWasDemanded) {
-  refuses_slabs_ = true;
-  Upload upload(net::Session::Get(daemon_.address(), Transport::kShm), {20s});
-  const auto bytes = test::AsBytes(data_);
-  const auto put = upload.PutBytes("name", {&bytes, 1});
-  ASSERT_FALSE(put);
-  EXPECT_EQ(put.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_NE(put.error().message.find("transport=shm was asked for"), std::string::npos)
-      << put.error().message;
-}
+// --- Late writes ---------------------------------------------------------------------------------
 
 DatasetManifest OneFile(std::uint64_t size) {
   ManifestFile file;
