@@ -325,12 +325,13 @@ void ReplicaReads::Stepping::On(const NewMap& newer) {
     FindCandidates(batch);
     std::erase_if(batch.waiting,
                   [&](std::uint32_t number) { return std::ranges::binary_search(parts, number); });
-    if (batch.waiting.empty()) batch.retry_at = Time::max();
+    // The time of the next round stays: with maps that change often it would never come.
     changed.emplace(id, std::move(parts));
   }
   for (const auto& [id, parts] : changed) {
     Batch& batch = reads_.batches_.at(id);
     for (const std::uint32_t number : parts) AskNext(id, batch, number);
+    if (batch.waiting.empty()) batch.retry_at = Time::max();
     EndBatchIfDone(id);
   }
 }

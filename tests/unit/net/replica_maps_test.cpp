@@ -80,6 +80,24 @@ using Nodes = std::vector<NodeIndex>;
 
 // --- Whom a part is asked of ---------------------------------------------------------------------
 
+// One that was busy is asked again when its time has come, and not later for each new map.
+TEST_F(ReplicaMapsTest, ABusyCandidateIsAskedAgainHoweverOftenTheMapChanges) {
+  EndLeg(BeginOn({{0, 1}}).leg, ErrorCode::kUnavailable);
+  const auto begin = now_;
+  std::set<Reads::LegId> refused;
+  int late_count = 0;  // Times that it was asked after a second.
+  for (int round = 0; round < 200; ++round) {
+    TakeMap(round % 2 == 0 ? std::vector<Nodes>{{1, 0}} : std::vector<Nodes>{{0, 1}});
+    Pass(100ms);
+    for (const auto& [leg, send] : std::map(sent_)) {
+      if (leg == 1 || !refused.insert(leg).second) continue;
+      if (now_ > begin + 1s) ++late_count;
+      EndLeg(leg, ErrorCode::kUnavailable);
+    }
+  }
+  EXPECT_GT(late_count, 5);
+}
+
 TEST_F(ReplicaMapsTest, WhatNobodyBringsIsAskedOfTheNewOwnerAtOnce) {
   EndLeg(BeginOn({{0, 1}}).leg, ErrorCode::kUnavailable);
   EXPECT_FALSE(IsSought());
