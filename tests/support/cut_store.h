@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,6 +35,21 @@ class CutStore final : public server::MetaStore {
     const std::lock_guard lock(mutex_);
     return held_.size();
   }
+
+  // What comes of commits that put the key is not told, and they are not made. `meanwhile`: called
+  // with each.
+  void LoseCommits(std::string key, std::function<void()> meanwhile) {
+    const std::lock_guard lock(mutex_);
+    lost_key_ = std::move(key);
+    meanwhile_ = std::move(meanwhile);
+  }
+
+  // From a commit that puts the key on, nothing is told of what changes.
+  void MuteNewsFrom(std::string key) {
+    const std::lock_guard lock(mutex_);
+    muting_key_ = std::move(key);
+  }
+  bool is_mute() const { return *is_mute_; }
 
   void Cut() {
     is_cut_ = true;
@@ -73,6 +90,8 @@ class CutStore final : public server::MetaStore {
                            : store()->List(std::move(request), deadline, std::move(done));
   }
   void TryCommit(Commit commit, TimePoint deadline, Done<Outcome> done) override {
+    NoteMuting(commit);
+    if (IsLost(commit)) return done(Outcome{Outcome::Fate::kUnknown, 0, Gone()});
     is_cut_ ? done(Gone()) : store()->TryCommit(std::move(commit), deadline, std::move(done));
   }
   void GrantLease(std::chrono::milliseconds ttl, TimePoint deadline, Done<Lease> done) override {
@@ -91,7 +110,10 @@ class CutStore final : public server::MetaStore {
       return 0;
     }
     const std::lock_guard lock(mutex_);
-    const WatchId watch = store_->Watch(std::move(prefix), from_revision, on_news);
+    const WatchId watch =
+        store_->Watch(std::move(prefix), from_revision, [is_mute = is_mute_, on_news](News news) {
+          if (!*is_mute) on_news(std::move(news));
+        });
     watches_[watch] = std::move(on_news);
     return watch;
   }
@@ -106,6 +128,22 @@ class CutStore final : public server::MetaStore {
  private:
   static Error Gone() { return {ErrorCode::kUnavailable, "the store is cut off"}; }
 
+  void NoteMuting(const Commit& commit) {
+    const std::lock_guard lock(mutex_);
+    if (muting_key_ && std::ranges::count(commit.puts, *muting_key_, &Put::key) != 0)
+      *is_mute_ = true;
+  }
+  bool IsLost(const Commit& commit) const {
+    std::function<void()> meanwhile;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!lost_key_ || !std::ranges::count(commit.puts, *lost_key_, &Put::key)) return false;
+      meanwhile = meanwhile_;
+    }
+    meanwhile();
+    return true;
+  }
+
   std::shared_ptr<MetaStore> store() const {
     const std::lock_guard lock(mutex_);
     return store_;
@@ -117,6 +155,10 @@ class CutStore final : public server::MetaStore {
   std::shared_ptr<MetaStore> store_;
   std::map<WatchId, OnNews> watches_;
   std::optional<std::string> held_key_;
+  std::optional<std::string> lost_key_;
+  std::function<void()> meanwhile_;
+  std::optional<std::string> muting_key_;
+  const std::shared_ptr<std::atomic<bool>> is_mute_ = std::make_shared<std::atomic<bool>>(false);
   std::vector<Done<std::optional<KeyValue>>> held_;
 };
 

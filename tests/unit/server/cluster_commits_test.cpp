@@ -15,9 +15,6 @@ using test::Deletes;
 using test::OneNode;
 using test::Puts;
 
-constexpr std::uint64_t kUpload = ClusterPublicationTest::kUpload;
-constexpr std::uint64_t kAttempt = ClusterPublicationTest::kAttempt;
-
 TEST_F(ClusterPublicationTest, ItsCommitRestsOnTheNameAndTheUploadAndPutsThatAnew) {
   const std::uint64_t upload = one_.RevisionOf(UploadKey(kUpload));
   Begin(Publication::Mode::kCreate, {extent_});
