@@ -44,13 +44,6 @@ class CutStore final : public server::MetaStore {
     meanwhile_ = std::move(meanwhile);
   }
 
-  // From a commit that puts the key on, nothing is told of what changes.
-  void MuteNewsFrom(std::string key) {
-    const std::lock_guard lock(mutex_);
-    muting_key_ = std::move(key);
-  }
-  bool is_mute() const { return *is_mute_; }
-
   void Cut() {
     is_cut_ = true;
     std::map<WatchId, OnNews> broken;
@@ -90,7 +83,6 @@ class CutStore final : public server::MetaStore {
                            : store()->List(std::move(request), deadline, std::move(done));
   }
   void TryCommit(Commit commit, TimePoint deadline, Done<Outcome> done) override {
-    NoteMuting(commit);
     if (IsLost(commit)) return done(Outcome{Outcome::Fate::kUnknown, 0, Gone()});
     is_cut_ ? done(Gone()) : store()->TryCommit(std::move(commit), deadline, std::move(done));
   }
@@ -110,10 +102,7 @@ class CutStore final : public server::MetaStore {
       return 0;
     }
     const std::lock_guard lock(mutex_);
-    const WatchId watch =
-        store_->Watch(std::move(prefix), from_revision, [is_mute = is_mute_, on_news](News news) {
-          if (!*is_mute) on_news(std::move(news));
-        });
+    const WatchId watch = store_->Watch(std::move(prefix), from_revision, on_news);
     watches_[watch] = std::move(on_news);
     return watch;
   }
@@ -128,11 +117,6 @@ class CutStore final : public server::MetaStore {
  private:
   static Error Gone() { return {ErrorCode::kUnavailable, "the store is cut off"}; }
 
-  void NoteMuting(const Commit& commit) {
-    const std::lock_guard lock(mutex_);
-    if (muting_key_ && std::ranges::count(commit.puts, *muting_key_, &Put::key) != 0)
-      *is_mute_ = true;
-  }
   bool IsLost(const Commit& commit) const {
     std::function<void()> meanwhile;
     {
@@ -157,8 +141,6 @@ class CutStore final : public server::MetaStore {
   std::optional<std::string> held_key_;
   std::optional<std::string> lost_key_;
   std::function<void()> meanwhile_;
-  std::optional<std::string> muting_key_;
-  const std::shared_ptr<std::atomic<bool>> is_mute_ = std::make_shared<std::atomic<bool>>(false);
   std::vector<Done<std::optional<KeyValue>>> held_;
 };
 
