@@ -170,3 +170,15 @@ def test_a_memory_limit_is_any_number_of_bytes_from_one_on(path: Path) -> None:
         )
         assert labels(loader) == expected()
         loader.close()
+
+
+def sparse(samples: list[dict[str, Any]]) -> torch.Tensor:
+    return torch.tensor([int(sample["label"]) for sample in samples]).to_sparse()
+
+
+@every_engine
+def test_batches_may_be_sparse_tensors(tmp_path: Path, options: dict[str, Any]) -> None:
+    dataset = Dataset(written(tmp_path))
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), collate_fn=sparse, **options)
+
+    assert [batch.to_dense().tolist() for batch in loader] == expected()
