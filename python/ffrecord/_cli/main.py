@@ -13,6 +13,7 @@ import click
 
 import ffrecord
 from ffrecord import _evicting, archive
+from ffrecord._cli.accelerator import examine_accelerator
 from ffrecord._cli.admin import activity, fetch, show_activity, show_status
 from ffrecord._cli.admin import status as status_of
 from ffrecord._cli.checkpoint import checkpoint
@@ -358,7 +359,7 @@ def token(
     type=Number(0.1, 600),
     default=3.0,
     show_default=True,
-    help="Time for the reads that measure a file, a folder or a dataset.",
+    help="Time to measure a file, a folder, a dataset or an accelerator.",
 )
 @click.option(
     "--write", is_flag=True, help="Measure a folder by a temporary file of 128 MiB, also writing."
@@ -379,11 +380,16 @@ def doctor(
     its largest file. With the address of a daemon, also show which transport reaches it, and why;
     with that of a dataset, read some of it. With the address of record files at an object store,
     read some records and show requests and times. With the word `rdma` instead, list the ports of
-    RDMA devices, and why some are not used. Exits with status 0 whatever it finds, and with 4 if
-    ADDRESS cannot be reached or read.
+    RDMA devices, and why some are not used; with the word `accelerator`, measure copies to the
+    device that PyTorch finds. Exits with status 0 whatever it finds, and with 4 if ADDRESS cannot
+    be reached or read.
     """
+    if address in ("rdma", "accelerator") and (write or tls_folder):
+        raise click.UsageError(f"--write and --tls have no meaning with {address}")
     if address == "rdma":
         findings, show = examine_rdma(), show_rdma
+    elif address == "accelerator":
+        findings, show = examine_accelerator(seconds), show_findings
     else:
         if write and (address is None or "://" in address):
             raise click.UsageError("--write needs a local folder as ADDRESS")

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shlex
 import tempfile
 import threading
 import time
@@ -45,12 +46,14 @@ def examine_place(where: str, seconds: float, *, may_write: bool) -> Facts:
 
     Raises:
         OSError: there is no such file, or it cannot be read.
-        ValueError: the folder has no file.
+        ValueError: the folder has no file, or `where` is a device.
         DeadlineExceeded: a read takes much longer than `seconds`.
     """
     if not where:
         raise ValueError("the ADDRESS is empty: name a file, a folder, a daemon or a store")
     path = pathlib.Path(where)
+    if path.is_block_device():
+        raise ValueError(_instead_of_device(path))
     if may_write:
         with _temporary_file(path, seconds / 4) as (descriptor, written):
             facts = _measure(pathlib.Path(f"/proc/self/fd/{descriptor}"), seconds * 3 / 4)
@@ -71,6 +74,20 @@ def examine_dataset(address: str, seconds: float, timeout_s: float) -> Facts:
         count = len(reader)
         rate = round(reader.probe(seconds)) if count else None
     return {"dataset_records": count, "dataset_read_bytes_per_s": rate}
+
+
+def _instead_of_device(path: pathlib.Path, mounts: str = "/proc/self/mountinfo") -> str:
+    """What to measure instead of a device: a folder on it."""
+    number = path.stat().st_rdev
+    wanted = f"{os.major(number)}:{os.minor(number)}"
+    lines = [line.split() for line in pathlib.Path(mounts).read_text().splitlines()]
+    places = [line[4].replace("\\040", " ") for line in lines if line[2:3] == [wanted]]
+    # Containers have single files of a device, too.
+    where = next((shlex.quote(place) for place in places if os.path.isdir(place)), "FOLDER")
+    return (
+        f"{path} is a device, which is measured through a file system on it: run ffrecord doctor"
+        f" {where} --write"
+    )
 
 
 def _measure(file: pathlib.Path, seconds: float) -> Facts:
@@ -206,7 +223,9 @@ def _of_cache(found: Facts) -> str:
             f"{line}; {1 - kept:.0%} of what was read is gone again after half a second: the next"
             " epoch reads the device again; raise the memory limit, or use direct=True"
         )
-    return line
+    if kept is None:
+        return line
+    return f"{line}; what is read stays there, so later epochs come from memory as far as it fits"
 
 
 def _is_of_device(rate: Facts) -> bool:
