@@ -72,7 +72,7 @@ def test_the_same_thing_has_the_same_name_everywhere() -> None:
             if parameter.opts == ["--timeout"]:
                 assert parameter.name == "timeout_s"
             # Sizes are written with a unit, not in a unit that the name of the option tells.
-            assert not re.search(r"-(gib|kib|bytes)$", parameter.opts[0]), path
+            assert not re.search(r"-(gib|mib|kib|bytes)$", parameter.opts[0]), path
         for removes in ("remove", "prune", "evict"):
             assert path[-1] != removes or "--dry-run" in names
 

@@ -28,7 +28,7 @@ from ffrecord._stages import (
 from ffrecord._views import Formatted
 from ffrecord.errors import BadArgumentError, ClosedError, DeadlineExceeded
 from ffrecord.torch._collate import collate, convert
-from ffrecord.torch._dataset import Dataset
+from ffrecord.torch._dataset import BATCHES_AS_INDICES, Dataset
 from ffrecord.torch._delivery import Delivery, EpochHinter, PlainDelivery
 from ffrecord.torch._frameworks import (
     Accelerated,
@@ -119,6 +119,8 @@ class DataLoader(data.DataLoader[Any]):
             raise ValueError(f"mode is {mode!r}; it can be workers or threads")
         if not memory_limit_bytes >= 1:
             raise ValueError(f"memory_limit_bytes is {memory_limit_bytes}; it must be 1 or more")
+        if isinstance(sampler, Sampler) and batch_size is not None:
+            raise ValueError(BATCHES_AS_INDICES)
         threads = num_workers if mode == "threads" else 0
         processes = num_workers - threads
         if threads and (isinstance(dataset, data.IterableDataset) or batch_size is None):
