@@ -29,6 +29,8 @@ _CLEARLY = 1.25
 # Reads through the page cache say something of the device if at most this share was there.
 _CACHED_MOST = 0.1
 _KEPT_ENOUGH = 0.9
+# If the page cache held less of the file before, it was the measurement that filled it.
+_RESIDENT_LITTLE = 0.5
 # Of the size of a file. The rest are holes, which no device is asked for.
 _STORED_ENOUGH = 0.5
 
@@ -177,14 +179,22 @@ def verdicts(found: Facts) -> list[str]:
             " stored, because of holes or compression: measure another file"
         ]
     by_way = {(one["direct"], one["random"], one["block_bytes"]): one for one in found["rates"]}
-    lines = [_of_device(by_way), _of_direct(found, by_way), _of_cache(found)]
+    lines = [_of_device(found, by_way), _of_direct(found, by_way), _of_cache(found)]
     return [line for line in lines if line]
 
 
-def _of_device(by_way: dict[tuple[bool, bool, int], Facts]) -> str:
+def _why_cached(found: Facts) -> str:
+    """Why reads through the page cache did not reach the device."""
+    resident = found["resident_share"]
+    if resident is None or resident > _RESIDENT_LITTLE:
+        return "the page cache holds the file"
+    return "the page cache soon held the file, which is small: measure a larger one"
+
+
+def _of_device(found: Facts, by_way: dict[tuple[bool, bool, int], Facts]) -> str:
     small = by_way.get((True, True, 4096)) or by_way[False, True, 4096]
     if not small["direct"] and not _is_of_device(small):
-        return "device: not measured, because the page cache holds the file"
+        return f"device: not measured, because {_why_cached(found)}"
     per_s = small["reads_per_s"]
     if per_s < _RANDOM_READS_ENOUGH:
         return (
@@ -201,7 +211,7 @@ def _of_direct(found: Facts, by_way: dict[tuple[bool, bool, int], Facts]) -> str
     supported = f"direct I/O: supported, aligned to {at} bytes"
     direct, buffered = by_way[True, True, 128 << 10], by_way[False, True, 128 << 10]
     if not _is_of_device(buffered) or not buffered["read_bytes_per_s"]:
-        return f"{supported}; not compared, because the page cache holds the file"
+        return f"{supported}; not compared, because {_why_cached(found)}"
     ratio = direct["read_bytes_per_s"] / buffered["read_bytes_per_s"]
     if ratio > _CLEARLY:
         return f"{supported}; {ratio:.1f} times as fast as buffered: use direct=True for one epoch"
