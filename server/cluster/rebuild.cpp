@@ -43,15 +43,17 @@ bool IsNewer(const HistoryMark& mark, const HistoryMark& than, const HistoryReco
 }
 
 std::vector<Difference> Compare(const std::map<std::string, NameTable::Name, std::less<>>& names,
-                                const KnownNames& known, const IsOlder& is_older) {
+                                const KnownNames& known, const IsOlder& is_older,
+                                const WasRemoved& was_removed) {
   using Kind = Difference::Kind;
   std::vector<Difference> differences;
   for (const auto& [text, name] : known) {
     const auto found = names.find(text);
-    if (found == names.end())
-      differences.push_back({Kind::kLost, text, name.record, 0});
-    else if (found->second.record != name.record && is_older(text, found->second.revision))
+    if (found == names.end()) {
+      if (!was_removed(name.record)) differences.push_back({Kind::kLost, text, name.record, 0});
+    } else if (found->second.record != name.record && is_older(text, found->second.revision)) {
       differences.push_back({Kind::kReplaced, text, name.record, found->second.revision});
+    }
   }
   for (const auto& [text, name] : names)
     if (!known.contains(text) && is_older(text, name.revision))
@@ -142,10 +144,12 @@ bool Rebuild::MayReplace(const View& view, const HistoryRecord& record, const st
 void Rebuild::Publish(TimePoint now, const View& view, const HistoryRecord& record, Outbox& out) {
   std::uint64_t mod_revision = 0;
   (void)UnconfirmedIn(view, mod_revision);
-  report_.differences = Compare(view.names.names(), known_.names,
-                                [&](const std::string& name, std::uint64_t revision) {
-                                  return MayReplace(view, record, name, revision);
-                                });
+  report_.differences = Compare(
+      view.names.names(), known_.names,
+      [&](const std::string& name, std::uint64_t revision) {
+        return MayReplace(view, record, name, revision);
+      },
+      [&](const DatasetRecord& published) { return view.WasRemoved(published); });
   MetaStore::Commit commit;
   committing_count_ = 0;
   for (const Difference& difference : report_.differences) {

@@ -31,9 +31,12 @@ struct Difference {
 // order of the names. `is_older`: the name is at that revision as the older state has it, or as a
 // rebuild has put it that knew less. Else it was changed by somebody who saw the older state; it is
 // no difference.
+// `was_removed`: that publication was removed since, or replaced and then removed; nor is that one.
 using IsOlder = std::function<bool(const std::string& name, std::uint64_t revision)>;
+using WasRemoved = std::function<bool(const DatasetRecord& record)>;
 std::vector<Difference> Compare(const std::map<std::string, NameTable::Name, std::less<>>& names,
-                                const KnownNames& known, const IsOlder& is_older);
+                                const KnownNames& known, const IsOlder& is_older,
+                                const WasRemoved& was_removed);
 // Whether the first mark is of a later state than the second: by the order of incarnations that the
 // record has, then by the newest leader that was seen, then by the revision. A node that lists an
 // older state just after it was put back may take it for a later revision of what it knew, if the

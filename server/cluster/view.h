@@ -57,6 +57,10 @@ struct View {
     return slots.CandidatesOf(id, live);
   }
   bool IsLive(const std::string& other) const { return live.contains(other); }
+  // What was published so was removed again, or replaced. Told while its tombstone stands.
+  bool WasRemoved(const DatasetRecord& record) const {
+    return tombstones.WasRemoved(BodyExtentOf(record.attempt));
+  }
 };
 
 }  // namespace ffrecord::server::cluster

@@ -80,7 +80,8 @@ ClusterService::Status ClusterService::MakeStatus() {
     status.why_frozen = view.continuity.why();
     for (const auto& [text, name] : node_.TrustedNames()) {
       const auto* const found = view.names.Find(text);
-      if (found == nullptr || found->record != name.record) ++status.lost_name_count;
+      if (found == nullptr ? !view.WasRemoved(name.record) : found->record != name.record)
+        ++status.lost_name_count;
     }
   }
   if (const auto* const key = view.mirror.Find(cluster::kHistoryKey))

@@ -337,11 +337,15 @@ TEST(RebuildTest, WhatDiffersIsNamed) {
   add("returned", 1, 7);
   add("new", 1, 12);
   add("newer", 2, 13);
-  const KnownNames known{
-      {"same", NameOf(1)}, {"replaced", NameOf(2)}, {"lost", NameOf(3)}, {"newer", NameOf(1)}};
+  const KnownNames known{{"same", NameOf(1)},
+                         {"replaced", NameOf(2)},
+                         {"lost", NameOf(3)},
+                         {"newer", NameOf(1)},
+                         {"removed", NameOf(4)}};
 
   const auto differences = Compare(
-      names, known, [](const std::string&, std::uint64_t revision) { return revision <= 10; });
+      names, known, [](const std::string&, std::uint64_t revision) { return revision <= 10; },
+      [](const DatasetRecord& record) { return record.attempt == 4; });
 
   using Kind = Difference::Kind;
   ASSERT_EQ(differences.size(), 3U);
@@ -473,6 +477,26 @@ TEST_F(ClusterRebuildTest, WhatWasPublishedSinceARebuildIsNotReplaced) {
   AnswerOthers(10'000, {{"later", NameOf(77)}});
   ASSERT_TRUE(Outcome());
   EXPECT_EQ(one_.node->view().names.Find("later")->record.attempt, 99U);
+}
+
+// Else a checkpoint that was pruned meanwhile would come back with a second rebuild.
+TEST_F(ClusterRebuildTest, WhatWasRemovedSinceARebuildDoesNotComeBack) {
+  Begin(true);
+  AnswerOthers(1);
+  ASSERT_TRUE(Outcome());
+  TombstoneRecord tombstone;
+  tombstone.runs = RunsOf({BodyExtentOf(31)});
+  one_.Delete("datasets/later");
+  one_.Put(Key(kTombstoneKeys, "removal"), tombstone.Encode());
+  one_.Run(1s);
+
+  Begin(true);
+  AnswerOthers(1);
+  const auto report = Outcome();
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report.value().changed_count, 0U);
+  EXPECT_TRUE(report.value().differences.empty());
+  EXPECT_EQ(one_.RevisionOf("datasets/later"), 0U);
 }
 
 TEST_F(ClusterRebuildTest, WhatARebuildHasNotedGoesOnceTheMetadataIsConfirmed) {
