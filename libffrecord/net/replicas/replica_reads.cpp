@@ -80,6 +80,7 @@ class ReplicaReads::Stepping {
   }
   void AskFirst(BatchId id, Batch& batch);
   void AskNext(BatchId id, Batch& batch, std::uint32_t number);
+  Time RoundAt(BatchId id, Batch& batch, bool keeps_order);
   std::optional<std::size_t> Choose(const Part& part);
   std::optional<std::size_t> FirstWell(const Part& part) const;
   bool NeedsMap(const Part& part) const;
@@ -222,16 +223,25 @@ void ReplicaReads::Stepping::AskNext(BatchId id, Batch& batch, std::uint32_t num
   if (part.moves && part.nodes.empty()) {
     part.trouble = ErrorCode::kUnavailable;  // That says nothing about the extent.
   } else if ((part.refused | part.absent) == All(part.nodes.size())) {
-    if (part.absent != 0 && !std::exchange(part.was_absent, true))
-      return batch.WaitUntil(number, now_ + kMovedPause);
-    return End(batch,
-               {id, number, part.refusal == ErrorCode::kOk ? ErrorCode::kNotFound : part.refusal});
+    if (part.absent == 0 || part.is_last_round)
+      return End(batch, {id, number,
+                         part.refusal == ErrorCode::kOk ? ErrorCode::kNotFound : part.refusal});
+    part.sought_at = std::min<Time>(part.sought_at, now_ + kMovedPause);
+    part.final_from = std::min<Time>(part.final_from, now_ + kMovedPause);
+    return batch.WaitUntil(number, part.sought_at);
   }
-  if (batch.retry_at != Time::max()) return batch.WaitUntil(number, batch.retry_at);
+  // It may wait already, since before the newest map.
+  batch.WaitUntil(number, std::min(part.retry_at, RoundAt(id, batch, part.keeps_order)));
+}
+
+// The end of the back-off, the same for all parts of the batch that fail before it: so that a node
+// is asked for them at once.
+ReplicaReads::Time ReplicaReads::Stepping::RoundAt(BatchId id, Batch& batch, bool keeps_order) {
+  if (batch.round_at > now_) return batch.round_at;
   if (!batch.backoff) batch.backoff.emplace(reads_.seed_ + id);
   const Duration pause = batch.backoff->Next();
-  batch.WaitUntil(number,
-                  now_ + (part.keeps_order ? std::min<Duration>(pause, kFetchPause) : pause));
+  batch.round_at = now_ + (keeps_order ? std::min<Duration>(pause, kFetchPause) : pause);
+  return batch.round_at;
 }
 
 // None: nobody is to be asked now.
@@ -323,9 +333,6 @@ void ReplicaReads::Stepping::On(const NewMap& newer) {
       if (Replan(batch.parts[number])) parts.push_back(number);
     if (parts.empty()) continue;
     FindCandidates(batch);
-    std::erase_if(batch.waiting,
-                  [&](std::uint32_t number) { return std::ranges::binary_search(parts, number); });
-    if (batch.waiting.empty()) batch.retry_at = Time::max();
     changed.emplace(id, std::move(parts));
   }
   for (const auto& [id, parts] : changed) {
@@ -385,6 +392,12 @@ void ReplicaReads::Stepping::On(const Away& away) {
   for (auto& [id, batch] : reads_.batches_) {
     shift(batch.deadline);
     shift(batch.retry_at);
+    shift(batch.round_at);
+    for (Part& part : batch.parts) {
+      shift(part.retry_at);
+      shift(part.sought_at);
+      shift(part.final_from);
+    }
   }
   for (auto& [id, leg] : reads_.legs_) {
     shift(leg.sent_at);
@@ -444,7 +457,8 @@ bool ReplicaReads::Stepping::Replan(Part& part) const {
   translate(part.asked);
   translate(part.refused);
   translate(part.absent);
-  part.was_absent = false;
+  part.final_from = Time::max();
+  part.is_last_round = false;
   return true;
 }
 
@@ -653,12 +667,20 @@ void ReplicaReads::Stepping::Expire(BatchId id, Batch& batch) {
   CancelUnwanted(batch);
 }
 
-// A new round, of all that may have come back.
+// A new round of the parts whose time has come, of all that may have come back.
 void ReplicaReads::Stepping::Retry(BatchId id, Batch& batch) {
   batch.retry_at = Time::max();
   for (const std::uint32_t number : std::exchange(batch.waiting, {})) {
-    batch.parts[number].asked = batch.parts[number].under_way;
-    batch.parts[number].absent = 0;
+    Part& part = batch.parts[number];
+    const Time due = std::exchange(part.retry_at, Time::max());
+    if (due > now_) {
+      batch.WaitUntil(number, due);
+      continue;
+    }
+    part.asked = part.under_way;
+    part.absent = 0;
+    part.sought_at = Time::max();
+    part.is_last_round = now_ >= part.final_from;
     AskNext(id, batch, number);
   }
 }

@@ -396,6 +396,89 @@ TEST_F(ReplicaMapsTest, WhereNodesFetchTheFirstOfTheNewOrderIsAskedNext) {
   EXPECT_EQ(Asked(), Nodes{2});
 }
 
+// --- When the map changes all the time -----------------------------------------------------------
+
+// All owners are busy. Each map names another second one, which is busy too.
+TEST_F(ReplicaMapsTest, ABusyCandidateIsAskedAgainHoweverOftenTheMapChanges) {
+  for (const bool in_order : {false, true}) {
+    Start(6);
+    TakeMap({{0, 1}}, in_order);
+    Step(Reads::Begin{1, {{0, kLarge}}, now_ + 30s});
+    std::size_t asked_count = 0;
+    const auto refuse_all = [&](std::vector<Reads::Send> sends) {
+      while (!sends.empty()) {
+        const auto send = sends.back();
+        sends.pop_back();
+        asked_count += send.node == 0 ? 1 : 0;
+        Arrive(send.leg, 0, ErrorCode::kUnavailable);
+        for (const auto& next : All<Reads::Send>()) sends.push_back(next);
+        EndLeg(send.leg);
+        for (const auto& next : All<Reads::Send>()) sends.push_back(next);
+      }
+    };
+    refuse_all(All<Reads::Send>());
+    for (NodeIndex i = 0; i < 100; ++i) {
+      TakeMap({{0, static_cast<NodeIndex>(1 + i % 4)}}, in_order);
+      refuse_all(All<Reads::Send>());
+      const auto end = now_ + 99ms;
+      while (reads_->NextTime() <= end) {
+        now_ = std::max(now_, reads_->NextTime());
+        Step(Reads::Tick{});
+        refuse_all(All<Reads::Send>());
+      }
+      now_ = end;
+    }
+    EXPECT_GE(asked_count, 10U) << in_order;  // In ten seconds.
+    EXPECT_LE(asked_count, 200U) << in_order;
+  }
+}
+
+// What was on its way has come to a node that is in every map.
+TEST_F(ReplicaMapsTest, AnAbsentExtentIsSoughtAgainHoweverOftenTheMapChanges) {
+  Arrive(BeginOn({{0, 1}}).leg, 0, ErrorCode::kNotFound);
+  Arrive(Only<Reads::Send>().leg, 0, ErrorCode::kNotFound);
+  bool is_asked_again = false;
+  for (NodeIndex i = 0; i < 20 && !is_asked_again; ++i) {
+    TakeMap({{0, static_cast<NodeIndex>(2 + i % 3)}});
+    for (const auto& send : All<Reads::Send>())
+      if (send.node != 0) Arrive(send.leg, 0, ErrorCode::kNotFound);
+    Pass(100ms);
+    for (const auto& send : All<Reads::Send>()) is_asked_again |= send.node == 0;
+  }
+  EXPECT_TRUE(is_asked_again);
+}
+
+// A part that is retried early takes no time from one that waits for longer.
+TEST_F(ReplicaMapsTest, AnAbsentExtentIsNotGivenUpAsAnotherPartIsRetried) {
+  BeginOn({{0}, {1}});
+  const auto sends = All<Reads::Send>();
+  ASSERT_EQ(sends.size(), 2U);
+  EndLeg(sends[1].leg, ErrorCode::kUnavailable);
+  Arrive(sends[0].leg, 0, ErrorCode::kNotFound);
+  EndLeg(sends[0].leg);
+  for (Reads::Duration waited{}; waited < Reads::kMovedPause - 10ms; waited += 10ms) {
+    Pass(10ms);
+    for (const auto& send : All<Reads::Send>()) {
+      EXPECT_EQ(send.node, 1) << waited.count();
+      EndLeg(send.leg, ErrorCode::kUnavailable);
+    }
+  }
+  Pass(10ms);
+  EXPECT_EQ(std::ranges::count(Asked(), NodeIndex{0}), 1);
+}
+
+// And one that waits for long does not hold up the others.
+TEST_F(ReplicaMapsTest, APartIsRetriedSoonAlthoughAnotherOneIsAbsent) {
+  BeginOn({{0}, {1}});
+  const auto sends = All<Reads::Send>();
+  ASSERT_EQ(sends.size(), 2U);
+  Arrive(sends[0].leg, 0, ErrorCode::kNotFound);
+  EndLeg(sends[0].leg);
+  EndLeg(sends[1].leg, ErrorCode::kUnavailable);
+  Pass(50ms);
+  EXPECT_EQ(Asked(), Nodes{1});
+}
+
 // --- Anything may happen -------------------------------------------------------------------------
 
 // What the actions promise, checked one by one.
