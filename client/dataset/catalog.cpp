@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "client/dataset/change_tries.h"
 #include "libffrecord/base/random.h"
 #include "libffrecord/net/protocol/messages.h"
 
@@ -15,9 +16,8 @@ namespace {
 using std::chrono_literals::operator""ms;
 
 // How long a node of a cluster may take to answer before another one is asked, which knows the
-// same. A change may wait there for the cluster's next leader.
+// same.
 constexpr auto kLookUpTime = 5'000ms;
-constexpr auto kChangeTime = 10'000ms;
 
 // Whether a page is what was asked for, so that asking behind its last name leads to an end.
 bool GoesOn(const net::ListReply& page, const net::List& asked) {
@@ -28,35 +28,6 @@ bool GoesOn(const net::ListReply& page, const net::List& asked) {
   }
   return !page.more || !page.entries.empty();
 }
-
-// For a node that answers while it is waited for; 0: this one would not understand it.
-std::uint32_t PatienceFor(const net::Connection& connection, net::Deadline until) {
-  if ((connection.hello().capabilities & net::kCapabilityPatience) == 0) return 0;
-  const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(until - net::Clock::now());
-  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(left.count(), 1, UINT32_MAX));
-}
-
-// Failed attempts to change a name: whether one of them may have taken effect.
-class Tries {
- public:
-  // One over `connection` has failed. What a node says it has not done is not done.
-  void Note(const net::Connection& connection, const Error& error) {
-    const bool was_answered = connection.reusable();
-    if (connection.retry_after()) return;  // It has not begun.
-    if (!was_answered || error.code == ErrorCode::kDeadlineExceeded) may_be_done_ = true;
-  }
-  bool may_be_done() const noexcept { return may_be_done_; }
-  // Another node's reason why not must not hide that.
-  Error Explain(Error last) const {
-    if (may_be_done_ && last.code == ErrorCode::kUnavailable)
-      last.message += "; a try that got no answer may still take effect";
-    return last;
-  }
-
- private:
-  bool may_be_done_ = false;
-};
 
 }  // namespace
 
@@ -92,10 +63,10 @@ Result<std::uint64_t> Catalog::Publish(std::string_view name, const DatasetManif
   publish.name = name;
   const std::span<const std::byte> piece(payload);
   std::uint64_t revision = 0;
-  Tries tries;
+  ChangeTries tries;
   const Cluster::Attempt attempt = [&](net::Connection& connection,
                                        net::Deadline until) -> Result<void> {
-    publish.patience_ms = PatienceFor(connection, until);
+    publish.patience_ms = ChangeTries::PatienceFor(connection, until);
     const auto reply = connection.Call(net::FrameType::kPublish, publish.Encode(), {&piece, 1},
                                        until, "a publication");
     if (!reply) {
@@ -105,7 +76,7 @@ Result<std::uint64_t> Catalog::Publish(std::string_view name, const DatasetManif
     revision = FFR_TRY(net::RevisionReply::Decode(reply.value().body)).revision;
     return {};
   };
-  auto done = daemons_.Run(attempt, deadline, kChangeTime);
+  auto done = daemons_.Run(attempt, deadline, ChangeTries::kAnswerTime);
   if (!done) return tries.Explain(std::move(done).error());
   return revision;
 }
@@ -153,10 +124,10 @@ Result<std::vector<net::ListReply::Entry>> Catalog::List(std::string_view prefix
 Result<void> Catalog::Remove(std::string_view name, net::Deadline deadline) const {
   FFR_TRY(net::CheckName(name));
   net::Delete removal{0, std::string(name)};
-  Tries tries;
+  ChangeTries tries;
   const Cluster::Attempt attempt = [&](net::Connection& connection,
                                        net::Deadline until) -> Result<void> {
-    removal.patience_ms = PatienceFor(connection, until);
+    removal.patience_ms = ChangeTries::PatienceFor(connection, until);
     auto reply = connection.Call(net::FrameType::kDelete, removal.Encode(), {}, until, "a removal");
     if (reply) return {};
     // A repeated request that finds nothing: the first one did it, and its reply was lost.
@@ -164,7 +135,7 @@ Result<void> Catalog::Remove(std::string_view name, net::Deadline deadline) cons
     tries.Note(connection, reply.error());
     return std::move(reply).error();
   };
-  auto done = daemons_.Run(attempt, deadline, kChangeTime);
+  auto done = daemons_.Run(attempt, deadline, ChangeTries::kAnswerTime);
   if (!done) return tries.Explain(std::move(done).error());
   return {};
 }

@@ -1,21 +1,16 @@
 #include <ffrecord/client/cluster.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <utility>
 
+#include "client/dataset/change_tries.h"
 #include "client/dataset/cluster.h"
 #include "libffrecord/net/protocol/cluster_messages.h"
 #include "libffrecord/net/rpc/location.h"
 
 namespace ffrecord::client {
 namespace {
-
-using std::chrono_literals::operator""ms;
-
-// How long a node may take to put a change on record before another one is asked.
-constexpr auto kChangeTime = 10'000ms;
 
 Result<std::shared_ptr<Cluster>> FindCluster(std::string_view address,
                                              const SessionOptions& options) {
@@ -101,12 +96,18 @@ Result<void> SetNodeState(std::string_view address, std::string_view node, NodeS
                           const SessionOptions& options) {
   const auto cluster = FFR_TRY(FindCluster(address, options));
   const auto body = net::SetMember{StateOf(state), std::string(node)}.Encode();
+  ChangeTries tries;
   const Cluster::Attempt attempt = [&](net::Connection& connection,
                                        net::Deadline until) -> Result<void> {
-    FFR_TRY(connection.Call(net::FrameType::kSetMember, body, {}, until, "the change of a node"));
-    return {};
+    const auto reply =
+        connection.Call(net::FrameType::kSetMember, body, {}, until, "the change of a node");
+    if (reply) return {};
+    tries.Note(connection, reply.error());
+    return reply.error();
   };
-  return cluster->Run(attempt, net::Clock::now() + options.timeout, kChangeTime);
+  auto done = cluster->Run(attempt, net::Clock::now() + options.timeout, ChangeTries::kAnswerTime);
+  if (!done) return tries.Explain(std::move(done).error());
+  return {};
 }
 
 Result<std::uint32_t> RaiseFeatureLevel(std::string_view address, std::uint32_t level,
@@ -114,14 +115,20 @@ Result<std::uint32_t> RaiseFeatureLevel(std::string_view address, std::uint32_t 
   const auto cluster = FFR_TRY(FindCluster(address, options));
   const auto body = net::SetLevel{level}.Encode();
   std::uint32_t raised = 0;
+  ChangeTries tries;
   const Cluster::Attempt attempt = [&](net::Connection& connection,
                                        net::Deadline until) -> Result<void> {
     const auto reply =
-        FFR_TRY(connection.Call(net::FrameType::kSetLevel, body, {}, until, "the feature level"));
-    raised = FFR_TRY(net::SetLevel::Decode(reply.body)).level;
+        connection.Call(net::FrameType::kSetLevel, body, {}, until, "the feature level");
+    if (!reply) {
+      tries.Note(connection, reply.error());
+      return reply.error();
+    }
+    raised = FFR_TRY(net::SetLevel::Decode(reply.value().body)).level;
     return {};
   };
-  FFR_TRY(cluster->Run(attempt, net::Clock::now() + options.timeout, kChangeTime));
+  auto done = cluster->Run(attempt, net::Clock::now() + options.timeout, ChangeTries::kAnswerTime);
+  if (!done) return tries.Explain(std::move(done).error());
   return raised;
 }
 

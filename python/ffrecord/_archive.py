@@ -21,6 +21,7 @@ def push(
     target: Target,
     *,
     timeout_s: float = 30.0,
+    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> list[str]:
     """Store sealed files at `target` as one dataset, the newest there; `pull` fetches it.
@@ -34,6 +35,7 @@ def push(
         files: as for `ffrecord.open`, but local; their names without the folders must differ.
         target: `s3://bucket/name`, or another target of `ffrecord.checkpoint.save`.
         timeout_s: for each call, retries included.
+        dry_run: only find out which files would be sent.
         progress: called with bytes done and bytes in all.
 
     Returns:
@@ -56,12 +58,16 @@ def push(
         facts = _facts(path)
         commit = _find(_run_of(where, path.name), facts, timeout_s)
         if commit is None:
-            commit = _send(path, _run_of(where, path.name), facts, timeout_s)
             sent.append(path.name)
-        listed[path.name] = {"step": commit.step, **facts}
+            if not dry_run:
+                commit = _send(path, _run_of(where, path.name), facts, timeout_s)
+        if commit is not None:
+            listed[path.name] = {"step": commit.step, **facts}
         done += facts["size_bytes"]
         if progress is not None:
             progress(done, total)
+    if dry_run:
+        return sent
     newest = ckpt.latest(where, timeout_s=timeout_s)
     if newest is None or _list_of(where, newest.step, timeout_s) != listed:
         step = 0 if newest is None else newest.step + 1
@@ -74,6 +80,7 @@ def pull(
     folder: str | os.PathLike[str],
     *,
     timeout_s: float = 30.0,
+    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> list[str]:
     """Fetch the newest dataset that `push` stored at `target` into `folder`.
@@ -85,6 +92,7 @@ def pull(
         target: as for `push`.
         folder: created if missing.
         timeout_s: for each call, retries included.
+        dry_run: only find out which files would be fetched.
         progress: called with bytes done and bytes in all.
 
     Returns:
@@ -96,6 +104,8 @@ def pull(
     """
     where, into = os.fsdecode(target), pathlib.Path(folder)
     listed = newest_list(where, timeout_s)
+    if dry_run:
+        return [name for name, facts in listed.items() if not is_there(into / name, facts)]
     into.mkdir(parents=True, exist_ok=True)
     total, done = sum(facts["size_bytes"] for facts in listed.values()), 0
     brought: list[str] = []
@@ -200,7 +210,14 @@ def _find(run: str, facts: dict[str, Any], timeout_s: float) -> ckpt.Commit | No
     for commit in reversed(ckpt.list(run, timeout_s=timeout_s)):
         if commit.size_bytes != facts["size_bytes"]:
             continue
-        stored: Any = ckpt.load(run, {"facts": None}, step=commit.step, strict=False, group="alone")
+        stored: Any = ckpt.load(
+            run,
+            {"facts": None},
+            step=commit.step,
+            strict=False,
+            group="alone",
+            timeout_s=timeout_s,
+        )
         if stored["facts"] == facts:
             return commit
     return None

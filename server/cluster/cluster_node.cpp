@@ -271,6 +271,12 @@ void ClusterNode::Collect() {
 
 std::vector<ClusterNode::Rebuilt> ClusterNode::TakeRebuilt() { return std::exchange(rebuilt_, {}); }
 
+void ClusterNode::GiveUp(const Error& why) {
+  for (auto& [id, publication] : publications_) publication.GiveUp(why);
+  for (const auto& [id, opening] : std::exchange(openings_, {})) finished_.push_back({id, why});
+  Collect();
+}
+
 std::vector<ClusterNode::Finished> ClusterNode::TakeFinished() {
   return std::exchange(finished_, {});
 }

@@ -72,6 +72,8 @@ class ClusterNode {
   // finishes without an error. Fails with kConflict if it was given up: its extents are going.
   RequestId BeginUpload(std::uint64_t upload, TimePoint deadline);
   std::vector<Finished> TakeFinished();
+  // Ends those that go on, for `why`: nothing of what they ask for will be carried out.
+  void GiveUp(const Error& why);
   // Of an operator, likewise.
   RequestId Begin(const Rebuild::Request& request);
   struct Rebuilt {

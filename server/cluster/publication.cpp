@@ -50,16 +50,23 @@ std::optional<Source> FindOther(const DatasetManifest& manifest, Sources& source
 
 }  // namespace
 
-// Where it is unavailable, nothing has changed and nothing will: not so after a commit without an
-// answer, whatever keeps it from another one.
-void Publication::Fail(ErrorCode code, std::string message) {
-  if (code == ErrorCode::kUnavailable && may_be_done_) {
-    code = ErrorCode::kDeadlineExceeded;
-    message +=
-        "; it may still take effect. Repeat the request with the same attempt to learn what came "
-        "of it";
-  }
-  result_ = Error{code, std::move(message)};
+void Publication::Fail(Error refusal) { result_ = unanswered_.Explain(std::move(refusal)); }
+
+void Publication::NoteUnanswered() {
+  has_tried_ = true;
+  unanswered_.Note();
+  // If it was carried out, what the name stands for since then is another's.
+  if (request_.mode == Mode::kRemove) removed_revision_ = base_revision_;
+}
+
+void Publication::NoteUnderWay() {
+  if (call_ != 0 && phase_ == Phase::kCommit) NoteUnanswered();
+}
+
+void Publication::GiveUp(Error why) {
+  if (result_) return;
+  NoteUnderWay();
+  Fail(std::move(why));
 }
 
 void Publication::Again(TimePoint at) {
@@ -68,7 +75,7 @@ void Publication::Again(TimePoint at) {
 }
 
 void Publication::Restart(TimePoint now) {
-  if (call_ != 0 && phase_ == Phase::kCommit) has_tried_ = may_be_done_ = true;
+  NoteUnderWay();
   call_ = 0;
   questions_.clear();
   stores_.clear();
@@ -109,7 +116,7 @@ void Publication::Step(TimePoint now, const View& view, Outbox& out) {
 void Publication::Looked(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found) {
   if (!found) return WaitForStore(now + kRetry, found.error());
   base_revision_ = found.value() ? found.value()->mod_revision : 0;
-  if (in_doubt_ != 0 && base_revision_ != 0 && base_revision_ != in_doubt_)
+  if (removed_revision_ != 0 && base_revision_ != 0 && base_revision_ != removed_revision_)
     return Fail(ErrorCode::kConflict,
                 request_.name +
                     " was published again while it was removed; look again, then "
@@ -202,14 +209,14 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
   }
   // Before bytes are stored for it; once more with the commit.
   if (auto room = CheckQuotas(request_.quotas, view.names, request_.name, manifest_->size_bytes());
-      !room) {
-    result_ = std::move(room).error();
-    return;
-  }
+      !room)
+    return Fail(std::move(room).error());
   const ExtentId id = BodyExtentOf(request_.attempt);
-  if (view.tombstones.WasRemoved(id))
+  if (view.tombstones.WasRemoved(id)) {
+    unanswered_.Settle();
     return Fail(ErrorCode::kConflict, request_.name + " was published by this attempt, and was " +
                                           "replaced or removed since");
+  }
   if (!CheckDomains(view)) return;
   if (!CheckExtents(view)) return Step(now, view, out);
   body_ = {{id, request_.manifest.size(), Xxh3(request_.manifest)}, {}, {}};
@@ -363,10 +370,12 @@ void Publication::RecordUpload(TimePoint now, const View& view, Outbox& out) {
     next_ = now;
     return Step(now, view, out);
   }
-  if (view.mirror.Find(UploadTombstoneKey(request_.attempt)) != nullptr)
+  if (view.mirror.Find(UploadTombstoneKey(request_.attempt)) != nullptr) {
+    unanswered_.Settle();  // A commit of ours would have lost.
     return Fail(
         ErrorCode::kConflict,
         request_.name + ": the attempt was silent for long and was given up; begin another");
+  }
   MetaStore::Commit commit;
   commit.compares.push_back({key, 0});
   commit.compares.push_back({UploadTombstoneKey(request_.attempt), 0});
@@ -403,11 +412,11 @@ void Publication::StoreBodies(TimePoint now, const View& view, Outbox& out) {
   if (!full_ || has_tried_) return;
   if (!full_since_) full_since_ = now;
   if (now - *full_since_ < kFullPatience) return;
-  result_ = Error{ErrorCode::kIo,
-                  request_.name + ": its list of files could be stored in " +
-                      std::to_string(body_.domains.size()) + " of " + std::to_string(replicas) +
-                      " failure domains; make room, or start nodes that are down; " + *full_,
-                  ENOSPC};
+  Fail({ErrorCode::kIo,
+        request_.name + ": its list of files could be stored in " +
+            std::to_string(body_.domains.size()) + " of " + std::to_string(replicas) +
+            " failure domains; make room, or start nodes that are down; " + *full_,
+        ENOSPC});
 }
 
 // --- The commit ---------------------------------------------------------------------------------
@@ -467,10 +476,8 @@ void Publication::Commit(TimePoint now, const View& view, Outbox& out) {
     // By turns: another share than the one for which it has lost to another publication.
     if (auto room = TakeQuotas(request_.quotas, view, request_.name, record.size_bytes,
                                request_.attempt + lost_count_, commit);
-        !room) {
-      result_ = std::move(room).error();
-      return;
-    }
+        !room)
+      return Fail(std::move(room).error());
   }
   commit.puts.push_back({std::string(kGenerationKey), {}});
   for (const auto& [name, revision] : compares_) commit.compares.push_back({name, revision});
@@ -489,12 +496,9 @@ void Publication::Committed(TimePoint now, const Result<MetaStore::Outcome>& out
     return;
   }
   has_tried_ = has_tried_ || (phase_ == Phase::kCommit && outcome);
-  may_be_done_ = may_be_done_ || (phase_ == Phase::kCommit && outcome &&
-                                  outcome.value().fate == MetaStore::Outcome::Fate::kUnknown);
-  // If it was carried out, what the name stands for since then is another's.
-  if (phase_ == Phase::kCommit && request_.mode == Mode::kRemove && outcome &&
+  if (phase_ == Phase::kCommit && outcome &&
       outcome.value().fate == MetaStore::Outcome::Fate::kUnknown)
-    in_doubt_ = base_revision_;
+    NoteUnanswered();
   ++lost_count_;
   if (!outcome) return WaitForStore(now + kRetry, outcome.error());
   if (outcome.value().why) return WaitForStore(now + kRetry / 10, *outcome.value().why);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "server/cluster/unanswered_commits.h"
 #include "server/cluster/view.h"
 #include "server/metadata/name_quotas.h"
 
@@ -55,6 +56,8 @@ class Publication {
   bool Take(TimePoint now, const View& view, const Answer& answer, Outbox& out);
   // The metadata has another history now: what was found out so far says nothing of it.
   void Restart(TimePoint now);
+  // Nobody will carry out what it asks for: it fails with `why`, unless it has a result.
+  void GiveUp(Error why);
   TimePoint wake() const { return std::min(next_, request_.deadline); }
 
  private:
@@ -68,7 +71,12 @@ class Publication {
     std::set<std::string> domains;  // In which a node holds it.
   };
 
-  void Fail(ErrorCode code, std::string message);
+  // All refusals go this way, and say so if a commit may still take effect.
+  void Fail(Error refusal);
+  void Fail(ErrorCode code, std::string message) { Fail({code, std::move(message)}); }
+  // Whatever keeps it from another commit, this one may be made.
+  void NoteUnanswered();
+  void NoteUnderWay();
   void FailLate(const View& view);
   // For people: what it waits for.
   std::string Awaited(const View& view) const;
@@ -133,8 +141,9 @@ class Publication {
   // The mirror has to show all that was published and removed until then.
   std::uint64_t generation_needed_ = 0;
   bool has_tried_ = false;        // A commit of ours may have had its effect.
-  bool may_be_done_ = false;      // One of them may have it yet.
-  std::uint64_t in_doubt_ = 0;    // Of the name that a removal without an answer may have removed.
+  UnansweredCommits unanswered_;  // Those of them of which that is not known.
+  // Of the name that a removal without an answer may have removed; 0: there is none.
+  std::uint64_t removed_revision_ = 0;
   std::uint64_t lost_count_ = 0;  // Commits that lost to others.
   // Since then some name's manifest has been missing.
   std::optional<TimePoint> hindered_since_;

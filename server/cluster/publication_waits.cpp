@@ -31,9 +31,9 @@ std::string Whys(const std::map<std::string, std::string>& nodes) {
 
 // Fails before the client gives up, so that it hears what the publication was waiting for.
 void Publication::FailLate(const View& view) {
-  may_be_done_ = may_be_done_ || (phase_ == Phase::kCommit && call_ != 0);
+  NoteUnderWay();
   Fail(ErrorCode::kUnavailable,
-       request_.name + (may_be_done_ ? ": no outcome in time" : " cannot be changed now") +
+       request_.name + (unanswered_.any() ? ": no outcome in time" : " cannot be changed now") +
            Awaited(view));
 }
 

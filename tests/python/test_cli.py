@@ -216,6 +216,22 @@ def test_doctor_names_the_remedy_of_a_package_that_is_not_installed(
     assert "-Dserver=enabled" in found["daemon"]
 
 
+def test_doctor_names_a_package_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"torch": "2.13.0+cpu", "pillow": "9.5.0", "pyarrow": "15.0", "fsspec": "2024.12.1"}
+    declared = ["numpy>=1.24", *(f'{name}; extra == "x"' for name in ("torch>=2.4", "pyarrow>=15"))]
+    declared += ["pillow>=10.0.1", "fsspec>=2025.3.2"]
+    monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: declared)
+
+    found = features.absences()
+
+    assert found["PyTorch loader"] == found["Parquet, TFRecord"] == ""
+    assert found["Pillow images"] == (
+        "pillow 9.5.0 is too old, 10.0.1 or newer is needed: run pip install -U 'ffrecord[images]'"
+    )
+    assert found["fsspec file systems"].startswith("fsspec 2024.12.1 is too old, 2025.3.2 or newer")
+
+
 def test_doctor_rdma_names_each_port_or_says_why_there_is_none() -> None:
     facts = json.loads(ok("ffrecord", "doctor", "rdma", "--json"))
 

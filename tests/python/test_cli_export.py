@@ -386,3 +386,33 @@ def test_wrong_arguments_are_answered(
     assert done.returncode in (2, 4)
     assert expected in done.stderr
     assert os.listdir(tmp_path) == ["plain.ffr"]
+
+
+def test_a_table_of_arrow_comes_back_with_its_types_and_nulls(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pa.table(
+        {
+            "name": pa.array([f"n{i}" for i in range(5000)]),
+            "age": pa.array([None if i % 3 else i for i in range(5000)], pa.int32()),
+            "tokens": pa.array([[*range(i % 4)] for i in range(5000)]),
+            "box": [{"x": float(i), "label": "c"} if i % 2 else None for i in range(5000)],
+            "seen": pa.array(range(5000), pa.timestamp("ms")),
+        }
+    )
+    source = tmp_path / "a.ffr"
+    ffrecord.write_table(table, source, key="name")
+
+    ok("ffrecord", "export", source, tmp_path / "x.parquet")
+    found = parquet.read_table(tmp_path / "x.parquet")
+    assert found.to_pylist() == table.to_pylist()
+    assert found.schema.field("seen").type == pa.timestamp("ms")
+
+    ok("ffrecord", "export", source, tmp_path / "y.parquet", "--column", "age")
+    assert parquet.read_table(tmp_path / "y.parquet").column_names == ["age", "__key__"]
+    for target in ("x", "x.tar", "x.jsonl"):
+        ok("ffrecord", "export", source, tmp_path / target, "--count", "10")
+    ffrecord.write_table(table, tmp_path / "b.ffr")
+    ok("ffrecord", "export", tmp_path / "b.ffr", tmp_path / "b.parquet", "--start", "4000")
+    assert parquet.read_table(tmp_path / "b.parquet").to_pylist() == table[4000:].to_pylist()
+    ok("ffrecord", "export", tmp_path / "b.ffr", tmp_path / "b.tar", "--count", "10")

@@ -23,8 +23,17 @@ from ffrecord._cli.pack import command as pack_command
 from ffrecord._cli.units import Size
 from reading import plain_file
 
-# Those of a cluster have their own test.
-ELSEWHERE = ("cluster",)
+# Those that change what is elsewhere, or make what takes long.
+CHANGING = (
+    *("evict", "export", "merge", "publish", "pull", "push", "remove", "shuffle", "split"),
+    *("checkpoint export", "checkpoint import", "checkpoint prune"),
+    *("checkpoint pull", "checkpoint push", "cluster down", "cluster up"),
+)
+# What these have to say they know, or find on this machine.
+LOCAL = (
+    *("completion", "config check", "man", "repair", "token", "cluster local"),
+    *("topology check", "topology draw", "topology plan", "topology simulate"),
+)
 # Whose whole result is text for another program.
 TEXTS = ("completion", "man")
 
@@ -40,8 +49,7 @@ def commands(
     for name in command.list_commands(context):
         found = command.get_command(context, name)
         assert found is not None
-        if name not in ELSEWHERE:
-            yield from commands(found, (*path, name))
+        yield from commands(found, (*path, name))
 
 
 def options(command: click.Command) -> set[str]:
@@ -64,9 +72,16 @@ def test_the_same_thing_has_the_same_name_everywhere() -> None:
             if parameter.opts == ["--timeout"]:
                 assert parameter.name == "timeout_s"
             # Sizes are written with a unit, not in a unit that the name of the option tells.
-            assert not re.search(r"-(gib|kib|bytes)$", parameter.opts[0]), path
+            assert not re.search(r"-(gib|mib|kib|bytes)$", parameter.opts[0]), path
         for removes in ("remove", "prune", "evict"):
             assert path[-1] != removes or "--dry-run" in names
+
+
+def test_every_command_that_asks_somebody_has_a_timeout_and_a_change_can_be_tried() -> None:
+    found = {" ".join(path): options(command) for path, command in commands()}
+    assert set(CHANGING) <= found.keys() and set(LOCAL) <= found.keys()
+    assert [name for name in CHANGING if "--dry-run" not in found[name]] == []
+    assert [name for name in found if ("--timeout" in found[name]) == (name in LOCAL)] == []
 
 
 def test_every_option_is_explained() -> None:

@@ -280,7 +280,7 @@ def test_datasets_of_a_daemon_are_looked_at_and_copied(tmp_path: Path) -> None:
         ok("ffrecord", "view", address, "--output", tmp_path / "page.html")
         ok("ffrecord", "export", address, tmp_path / "x.jsonl")
         would = json.loads(ok("ffrecord", "remove", address, "--dry-run", "--json"))
-        assert would == {"would_remove": address, "record_count": 50}
+        assert would == {"would_remove": address, "record_count": 50, "dry_run": True}
         assert "pets" in ok("ffrecord", "list", f"ffrecord://{daemon.listen}/")
     assert records(tmp_path / "copy.ffr") == records(path)
     with ffrecord.open(tmp_path / "copy.ffr") as reader:

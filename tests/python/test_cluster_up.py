@@ -281,7 +281,7 @@ def test_over_ssh_a_host_is_checked_first_and_brought_up(
         assert again == {**planned, "changes": [], "dry_run": False}
         stopped = run("ffrecord", "cluster", "down", *arguments, "--json")
         assert "h1: stopped ffrecord-t-h1.service" in stopped.stderr
-        assert json.loads(stopped.stdout) == {"down": ["h1"]}
+        assert json.loads(stopped.stdout) == {"down": ["h1"], "dry_run": False}
 
     # The server is gone.
     before = machines.tree()

@@ -1,4 +1,4 @@
-"""Goal: `ffrecord doctor PLACE` measures a file, a folder or a dataset, and says what to do.
+"""Goal: `ffrecord doctor` measures what it is asked about, and says in sentences what to do.
 
 Method: the command on small files, folders and a daemon; verdicts on made-up findings.
 """
@@ -19,7 +19,8 @@ import ffrecord
 from cli import ok, run
 from daemon import Daemon
 from ffrecord._cli import doctor
-from ffrecord._cli.measure import in_time, verdicts
+from ffrecord._cli import verdicts as said
+from ffrecord._cli.measure import _instead_of_device, in_time, verdicts
 from ffrecord.errors import DeadlineExceeded
 
 KiB, MiB = 1 << 10, 1 << 20
@@ -33,6 +34,15 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for _ in range(300):
             writer.write(os.urandom(10_000))
     return path
+
+
+# What is said in any case, last.
+OF_HOST = ["memory", "processors", "RDMA"]
+
+
+def subjects(facts: dict[str, Any]) -> list[str]:
+    """What each verdict is about."""
+    return [line.split(":")[0] for line in facts["verdicts"]]
 
 
 def measured(*words: str | Path) -> dict[str, Any]:
@@ -54,11 +64,7 @@ def test_a_file_is_read_in_each_way_and_not_changed(file: Path) -> None:
         assert 0 < rate["latency_median_us"] <= rate["latency_p99_us"]
     assert 0 <= facts["resident_share"] <= 1
     assert facts["record_read_bytes_per_s"] > 0
-    assert [line.split(":")[0] for line in facts["verdicts"]] == [
-        "device",
-        "direct I/O",
-        "page cache",
-    ]
+    assert subjects(facts) == ["device", "direct I/O", "page cache", *OF_HOST]
     assert before == (file.read_bytes(), file.stat().st_mtime_ns)
 
 
@@ -126,15 +132,15 @@ def test_wrong_places_are_named(
 
 def test_an_empty_file_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    (verdict,) = measured(tmp_path / "empty")["verdicts"]
+    verdict = measured(tmp_path / "empty")["verdicts"][0]
     assert verdict == "nothing was read: the file is empty, or the kernel does not tell its size"
-    assert measured(Path("/proc/self/maps"))["verdicts"] == [verdict]
+    assert measured(Path("/proc/self/maps"))["verdicts"][0] == verdict
 
 
 def test_holes_say_nothing_of_a_device(tmp_path: Path) -> None:
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(1 << 30)
-    [verdict] = measured(tmp_path / "sparse")["verdicts"]
+    verdict = measured(tmp_path / "sparse")["verdicts"][0]
     assert "of 1.0 GiB, only 0 B are stored" in verdict
 
 
@@ -144,6 +150,8 @@ def test_a_dataset_is_read_and_one_that_is_not_there_is_named(file: Path, tmp_pa
         facts = measured(daemon.address("x"))
         assert facts["dataset_records"] == 300
         assert facts["dataset_read_bytes_per_s"] > 0
+        assert subjects(facts) == ["daemon", "dataset", *OF_HOST]
+        assert subjects(measured(daemon.address(""))) == ["daemon", *OF_HOST]
         facts = measured(daemon.address("y"))
         assert facts["round_trip_us"] > 0
         assert any("cannot be read" in line and "y" in line for line in facts["advice"])
@@ -203,13 +211,24 @@ def without_direct(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - of `find
         (findings(), 0, "device: fast at random, 10000 reads/s"),
         (findings(direct=150), 0, "device: slow at random, 150 reads/s of 4 KiB: shuffle in bl"),
         (without_direct(buffered=150), 0, "device: slow at random, 150"),
-        (without_direct(cached=1.0), 0, "device: not measured, because the page cache holds"),
+        (
+            without_direct(cached=1.0, resident_share=0.9),
+            0,
+            "device: not measured, because the page cache holds",
+        ),
+        (without_direct(cached=1.0), 0, "the page cache soon held the file, which is small"),
         (findings(), 1, "direct I/O: supported, aligned to 512 bytes; about as fast"),
         (findings(direct=20_000), 1, "2.0 times as fast as buffered: use direct=True"),
         (findings(direct=5_000), 1, "0.5 times as fast as buffered: leave out direct=True"),
-        (findings(cached=0.5), 1, "not compared, because the page cache holds the file"),
+        (
+            findings(cached=0.5, resident_share=1.0),
+            1,
+            "not compared, because the page cache holds the file",
+        ),
+        (findings(cached=0.5), 1, "not compared, because the page cache soon held the file, which"),
         (without_direct(), 1, "direct I/O: not possible: tmpfs; direct=True changes nothing"),
-        (findings(), 2, "page cache: it held 25% of the file"),
+        (findings(), 2, "page cache: it held 25% of the file; what is read stays there"),
+        (findings(kept_share=None), 2, "page cache: it held 25% of the file"),
         (findings(kept_share=0.2), 2, "80% of what was read is gone again after half a second"),
         (findings(resident_share=None), 2, "run as the owner"),
     ],
@@ -218,6 +237,110 @@ def test_a_verdict_follows_from_the_findings(
     facts: dict[str, Any], number: int, sentence: str
 ) -> None:
     assert sentence in verdicts(facts)[number]
+
+
+GiB = 1 << 30
+NO_GROUP = {
+    "memory_free_bytes": 8 * GiB,
+    "batch_memory_max_bytes": 6 * GiB,
+    "memory_limit_bytes": None,
+    "cpus": 16,
+    "cpu_limit": None,
+}
+PORTS = [{"device": "mlx5_0", "port": 1}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "number", "sentence"),
+    [
+        ({}, 0, "memory: 8.0 GiB are free, and no control group limits it; batches take at most"),
+        ({"memory_free_bytes": GiB}, 0, "batches may take more, up to 6.0 GiB: lower memory_lim"),
+        ({"memory_limit_bytes": 12 * GiB}, 0, "8.0 GiB are free; the control group allows 12 GiB;"),
+        (
+            {"memory_limit_bytes": 12 * GiB, "memory_free_bytes": GiB},
+            0,
+            "raise the limit, such as --memory of a container",
+        ),
+        ({}, 1, "processors: 16, all of which may be used"),
+        ({"cpu_limit": 16.0}, 1, "processors: 16, all of which may be used"),
+        ({"cpu_limit": 1.5}, 1, "the time of 1.5 of 16: more than 2 threads or workers"),
+        ({"cpu_limit": 0.1}, 1, "the time of 0.1 of 16: more than 1 threads or workers"),
+        ({}, 2, "RDMA: not available (no module); other machines are reached by TCP"),
+        ({"ports": PORTS}, 2, "RDMA: none of 1 ports can be used, see ffrecord doctor rdma;"),
+        ({"ports": PORTS, "rails": "mlx5_0:1"}, 2, "RDMA: can be used through mlx5_0:1"),
+    ],
+)
+def test_a_verdict_on_the_machine_follows_from_the_facts(
+    changes: dict[str, Any], number: int, sentence: str
+) -> None:
+    rdma = {"why_absent": "no module", "ports": [], "rails": None}
+    assert sentence in said.of_host(NO_GROUP | changes, rdma | changes)[number]
+
+
+def test_a_far_daemon_and_a_failing_store_are_told() -> None:
+    daemon = {"round_trip_us": 80, "transport": "tcp", "transport_reason": "of another machine"}
+    assert said.of_daemon(daemon).endswith("80 us over tcp, because of another machine")
+    assert "that is far: read whole batches" in said.of_daemon(daemon | {"round_trip_us": 9000})
+    store = {"store_read_records": 9, "store_read_ms": 2.5, "store_open_ms": 1.5}
+    assert "with cache= later epochs" in said.of_store(store)
+    assert "7 requests were repeated" in said.of_store(store | {"store_retries": 7})
+    assert "no records" in said.of_store({"store_read_records": 0})
+    assert "no records" in said.of_dataset({"dataset_read_bytes_per_s": None})
+
+
+def test_a_device_is_told_where_it_is_measured(tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    lines = [f"1 2 1:3 / {tmp_path}/mountinfo rw", f"1 2 1:3 / {tmp_path}/a\\040b rw", "broken"]
+    mounts.write_text("\n".join(lines))
+    null = Path("/dev/null")  # Of the numbers 1 and 3.
+    assert f"doctor '{folder}' --write" in _instead_of_device(null, str(mounts))
+    mounts.write_text("")
+    assert "doctor FOLDER --write" in _instead_of_device(null, str(mounts))
+
+
+def test_a_machine_without_an_accelerator_is_told() -> None:
+    facts = measured("accelerator")
+    if facts["accelerator"] is None:
+        assert "finds none; batches stay where they are" in facts["verdicts"][0]
+    else:
+        assert facts["copy_pinned_bytes_per_s"] > 0 < facts["copy_pageable_bytes_per_s"]
+    assert run("ffrecord", "doctor", "accelerator", "--write").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("pinned", "overlap", "sentence"),
+    [
+        (50 * GiB, True, "at 50 GiB/s from page-locked memory, at 10 GiB/s from other memory: use"),
+        (10 * GiB, True, "pin_memory=True so that copies run beside kernels"),
+        (10 * GiB, False, "its copies do not run beside kernels"),
+    ],
+)
+def test_a_verdict_on_an_accelerator(pinned: int, overlap: bool, sentence: str) -> None:
+    facts = {"copy_pinned_bytes_per_s": pinned, "copy_pageable_bytes_per_s": 10 * GiB}
+    facts |= {"copies_overlap": overlap}
+    assert sentence in said.of_accelerator({"accelerator": "xpu:0", **facts})
+
+
+def test_copies_to_an_accelerator_are_measured() -> None:
+    torch = pytest.importorskip("torch")
+    from ffrecord._cli.accelerator import copy_rates
+    from late_device import LateStreams
+
+    streams = LateStreams(torch.device("cpu"))
+    locked = []
+
+    def pin(tensor: Any) -> Any:  # noqa: ANN401 - a tensor
+        locked.append(tensor.nbytes)
+        return tensor.clone()
+
+    facts = copy_rates(streams, pin, 0.1)
+    streams.end()
+
+    assert facts["copies_overlap"] and locked == [64 * MiB]
+    # Each copy ends before the next begins, and the pauses of this device are counted.
+    assert facts["copy_pinned_bytes_per_s"] > 0 and facts["copy_pageable_bytes_per_s"] > 0
 
 
 def test_a_device_that_does_not_answer_ends_the_measurement_and_is_named() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli import ok, run
-from ffrecord._cli.limits import Limits, limits
+from ffrecord._cli.limits import Limits, free_in_groups_bytes, limits, memory_bytes
 
 
 def process(
@@ -86,6 +86,38 @@ def test_version_1_without_a_limit_says_a_huge_number(tmp_path: Path) -> None:
     files = {"mem/memory.limit_in_bytes": "9223372036854771712\n"}
     mounts = [("/", "mem", "cgroup cgroup rw,memory")]
     assert limits(process(tmp_path, "4:memory:/\n", mounts, files)) == Limits(None, None)
+
+
+def test_pages_of_files_are_free_and_the_fullest_group_counts(tmp_path: Path) -> None:
+    files = {
+        "g/a/memory.max": "1000\n",
+        "g/a/memory.current": "900\n",
+        "g/a/memory.stat": "anon 500\nactive_file 100\ninactive_file 200\nfile 999\n",
+        "g/a/b/memory.max": "max\n",
+        "g/a/b/memory.current": "900\n",
+    }
+    assert free_in_groups_bytes(process(tmp_path, "0::/a/b\n", V2, files)) == 400
+    files = {"g/a/b/memory.max": "1000\n", "g/a/b/memory.current": "1200\n"}
+    assert free_in_groups_bytes(process(tmp_path, "0::/a/b\n", V2, files)) == 0
+    assert free_in_groups_bytes(tmp_path / "absent") is None
+
+
+def test_version_1_has_other_names_for_the_same(tmp_path: Path) -> None:
+    files = {
+        "mem/m/memory.limit_in_bytes": "1000\n",
+        "mem/m/memory.usage_in_bytes": "900\n",
+        "mem/m/memory.stat": "total_active_file 100\ntotal_inactive_file 200\nactive_file 7\n",
+        "mem/memory.limit_in_bytes": "9223372036854771712\n",
+        "mem/memory.usage_in_bytes": "900\n",
+    }
+    mounts = [("/", "mem", "cgroup cgroup rw,memory")]
+    assert free_in_groups_bytes(process(tmp_path, "4:memory:/m\n", mounts, files)) == 400
+
+
+def test_memory_of_the_machine_is_read_in_bytes(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal:  24 kB\nMemAvailable: 3 kB\nHugePages_Total: 0\n")
+    assert memory_bytes(tmp_path / "meminfo") == (24 << 10, 3 << 10)
+    assert memory_bytes(tmp_path / "absent") == (0, 0)
 
 
 def test_doctor_shows_the_limits() -> None:

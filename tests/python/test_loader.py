@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils import data
 
-from ffrecord.torch import DataLoader, Dataset, Sampler
+from ffrecord.torch import DataLoader, Dataset, Sampler, collate
 from loading import COUNT, KINDS, every_engine, expected, labels, written
 
 
@@ -170,3 +170,28 @@ def test_a_memory_limit_is_any_number_of_bytes_from_one_on(path: Path) -> None:
         )
         assert labels(loader) == expected()
         loader.close()
+
+
+def sparse(samples: list[dict[str, Any]]) -> torch.Tensor:
+    return torch.tensor([int(sample["label"]) for sample in samples]).to_sparse()
+
+
+@every_engine
+def test_batches_may_be_sparse_tensors(tmp_path: Path, options: dict[str, Any]) -> None:
+    dataset = Dataset(written(tmp_path))
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), collate_fn=sparse, **options)
+
+    assert [batch.to_dense().tolist() for batch in loader] == expected()
+
+
+@pytest.mark.parametrize("loader", [DataLoader, torch.utils.data.DataLoader])
+def test_a_sampler_in_the_place_of_one_of_indices_is_told_where_it_belongs(
+    path: Path, loader: type[torch.utils.data.DataLoader[Any]]
+) -> None:
+    dataset: Dataset[Any] = Dataset(path)
+    for options in ({}, {"batch_size": 20}):
+        with pytest.raises(ValueError, match=r"write DataLoader\(dataset, batch_sampler=sampler\)"):
+            next(iter(loader(dataset, sampler=Sampler(dataset, 20), **options)))
+    # Without batches of its own, a loader passes on those of the sampler.
+    made = loader(dataset, sampler=Sampler(dataset, 20), batch_size=None, collate_fn=collate)
+    assert labels(made) == expected()

@@ -4,8 +4,11 @@ Method: a device in host memory whose streams lag, whose memory is used again as
 and which shows what was read too early or freed too soon; and a real one where there is one.
 """
 
+import collections
+import dataclasses
 import itertools
 import math
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,6 +123,63 @@ def test_every_structure_of_a_batch_is_copied(streams: LateStreams) -> None:
     assert copied["a"][1][0].tolist() == [0, 0]
     assert (copied["a"][1][1], copied["b"], copied["c"]) == ("text", 7, None)
     assert streams.copy_count == 2
+
+
+class Encoding(collections.UserDict[str, Any]):
+    """A mapping that is no dict, with attributes, as the tokenizers of transformers return."""
+
+    length = 0
+
+    def to(self, device: torch.device) -> None:
+        """Would wait for the copies."""
+        raise AssertionError(f"moved to {device} as a whole")
+
+
+@dataclasses.dataclass
+class Graph:
+    """An object whose tensors nobody else can find."""
+
+    edges: torch.Tensor
+    moved_to: torch.device | None = None
+
+    def to(self, device: torch.device) -> "Graph":
+        """A copy on the device."""
+        return Graph(self.edges + 1, device)
+
+
+def test_mappings_that_are_no_dicts_are_copied(streams: LateStreams) -> None:
+    encoding = Encoding(ids=torch.ones(3), more={"mask": torch.zeros(2)}, text="words")
+    encoding.length = 3
+    fixed = types.MappingProxyType({"x": torch.ones(1)})
+
+    ((_, copied),) = on_device(iter([("place", [encoding, fixed])]), CPU, streams)
+    streams.consumer.record_event().synchronize()
+
+    assert type(copied[0]) is Encoding and copied[0].length == 3
+    assert copied[0]["ids"].tolist() == [1, 1, 1] and copied[0]["ids"] is not encoding["ids"]
+    assert copied[0]["more"]["mask"].tolist() == [0, 0] and copied[0]["text"] == "words"
+    assert copied[1]["x"].tolist() == [1]
+    assert streams.copy_count == 3
+
+
+def test_an_object_that_moves_itself_is_moved_when_it_is_handed_over(streams: LateStreams) -> None:
+    batch = {"graph": Graph(torch.zeros(2)), "x": torch.ones(2)}
+
+    ((_, copied),) = on_device(iter([("place", batch)]), CPU, streams)
+    streams.consumer.record_event().synchronize()
+
+    assert copied["graph"].moved_to == CPU and copied["graph"].edges.tolist() == [1, 1]
+    assert copied["x"].tolist() == [1, 1]
+    assert streams.copy_count == 1
+
+
+def test_a_packed_sequence_moves_itself(streams: LateStreams) -> None:
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
+
+    ((_, copied),) = on_device(iter([("place", packed)]), CPU, streams)
+
+    assert streams.copy_count == 0  # Its batch sizes stay on the host.
+    assert copied.data.tolist() == packed.data.tolist()
 
 
 @every_engine

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,6 +34,14 @@ class CutStore final : public server::MetaStore {
   std::size_t held_count() const {
     const std::lock_guard lock(mutex_);
     return held_.size();
+  }
+
+  // What comes of commits that put the key is not told, and they are not made. `meanwhile`: called
+  // with each.
+  void LoseCommits(std::string key, std::function<void()> meanwhile) {
+    const std::lock_guard lock(mutex_);
+    lost_key_ = std::move(key);
+    meanwhile_ = std::move(meanwhile);
   }
 
   void Cut() {
@@ -73,6 +83,7 @@ class CutStore final : public server::MetaStore {
                            : store()->List(std::move(request), deadline, std::move(done));
   }
   void TryCommit(Commit commit, TimePoint deadline, Done<Outcome> done) override {
+    if (IsLost(commit)) return done(Outcome{Outcome::Fate::kUnknown, 0, Gone()});
     is_cut_ ? done(Gone()) : store()->TryCommit(std::move(commit), deadline, std::move(done));
   }
   void GrantLease(std::chrono::milliseconds ttl, TimePoint deadline, Done<Lease> done) override {
@@ -106,6 +117,17 @@ class CutStore final : public server::MetaStore {
  private:
   static Error Gone() { return {ErrorCode::kUnavailable, "the store is cut off"}; }
 
+  bool IsLost(const Commit& commit) const {
+    std::function<void()> meanwhile;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!lost_key_ || !std::ranges::count(commit.puts, *lost_key_, &Put::key)) return false;
+      meanwhile = meanwhile_;
+    }
+    meanwhile();
+    return true;
+  }
+
   std::shared_ptr<MetaStore> store() const {
     const std::lock_guard lock(mutex_);
     return store_;
@@ -117,6 +139,8 @@ class CutStore final : public server::MetaStore {
   std::shared_ptr<MetaStore> store_;
   std::map<WatchId, OnNews> watches_;
   std::optional<std::string> held_key_;
+  std::optional<std::string> lost_key_;
+  std::function<void()> meanwhile_;
   std::vector<Done<std::optional<KeyValue>>> held_;
 };
 

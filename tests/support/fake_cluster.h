@@ -85,6 +85,9 @@ class FakeCluster {
   std::atomic<bool> is_silent{false};
   // So many scripts, from "a0" on, deny what is asked of names.
   std::atomic<std::uint16_t> denying_count{0};
+  // The scripts refuse to change names like this, once no answer is lost any more; kOk: they do
+  // not.
+  std::atomic<ErrorCode> change_refusal{ErrorCode::kOk};
   // It answers for names like this; kOk: it knows them.
   std::atomic<ErrorCode> refusal{ErrorCode::kOk};
 
@@ -118,6 +121,10 @@ class FakeCluster {
         if (is_stuck) return Refuse(request, number);
         manifest_ = request.payload();
         if (lost_answers > 0) return --lost_answers, false;
+        if (change_refusal != ErrorCode::kOk) {
+          FakeDaemon::SendError(request, change_refusal);
+          return true;
+        }
         FakeDaemon::Send(request, net::ReplyTo(request.header.type),
                          net::RevisionReply{1}.Encode());
         return true;

@@ -161,6 +161,8 @@ class OneNode {
     server::cluster::DatasetRecord record;
     record.attempt = attempt;
     record.replicas = replicas;
+    if (const auto manifest = DecodeDatasetManifest(body))
+      record.size_bytes = manifest.value().size_bytes();
     record.body = {{MakeExtentId(attempt, 0xFFFFFFFF, 0), body.size(), Xxh3(body)}};
     const ManifestExtent& own = record.body.front();
     if (slots.IsOwner("n1", own.id, server::cluster::BodyReplicas(replicas)))
@@ -218,6 +220,7 @@ class OneNode {
   bool is_watch_silent = false;            // What changes is told later.
   bool loses_answers = false;              // Commits are made, and nobody is told.
   bool delays_commits = false;             // They are on their way for long, as far as is known.
+  bool holds_commits = false;              // They wait in `asked`, and are not made.
   std::set<std::uint64_t> lost_bodies;     // Attempts whose manifests are on no node.
   std::vector<MetaStore::Commit> commits;  // That the node has made.
   server::cluster::TimePoint now{std::chrono::seconds(1'000)};
@@ -271,6 +274,7 @@ class OneNode {
     if (const auto* const keep = std::get_if<KeepLease>(&call))
       return Result<std::optional<std::chrono::milliseconds>>(state.KeepLease(keep->lease, now));
     if (const auto* const commit = std::get_if<MetaStore::Commit>(&call)) {
+      if (holds_commits) return std::nullopt;
       commits.push_back(*commit);
       auto outcome = delays_commits ? MetaStore::Outcome{} : state.TryCommit(*commit, now);
       if (loses_answers || delays_commits)

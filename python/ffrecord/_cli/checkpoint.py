@@ -8,8 +8,14 @@ import click
 
 import ffrecord.checkpoint as ckpt
 from ffrecord._cli.console import EXIT_DAMAGE, confirm
-from ffrecord._cli.options import json_option
+from ffrecord._cli.options import (
+    dry_run_option,
+    json_option,
+    overwrite_named,
+    timeout_option,
+)
 from ffrecord._cli.units import Target, show_size
+from ffrecord.checkpoint._safetensors import tensor_sizes
 
 
 @click.group()
@@ -24,23 +30,34 @@ _as_json = json_option()
 # As many bits as a step has where it is stored.
 _STEP = click.IntRange(0, (1 << 64) - 1)
 _COUNT = click.IntRange(1, (1 << 63) - 1)
+_timeout = timeout_option()
 _step = click.option("--step", type=_STEP, help="Which step; the latest by default.")
 
 
-def _committed(target: str) -> list[ckpt.Commit]:
+def _committed(target: str, timeout_s: float) -> list[ckpt.Commit]:
     """The steps of TARGET: a name without any is a wrong name."""
-    commits = ckpt.list(target)
+    commits = ckpt.list(target, timeout_s=timeout_s)
     if not commits:
         raise FileNotFoundError(errno.ENOENT, f"no checkpoint at {target}; check the name")
     return commits
 
 
+def _one(target: str, step: int | None, timeout_s: float) -> ckpt.Commit:
+    """The step of TARGET that was asked for; the newest if none was."""
+    commits = _committed(target, timeout_s)
+    found = [commit for commit in commits if step in (None, commit.step)]
+    if not found:
+        raise FileNotFoundError(errno.ENOENT, f"{target} has no step {step}")
+    return found[-1]
+
+
 @checkpoint.command(name="list")
 @click.argument("target", type=Target())
+@_timeout
 @json_option("Print a JSON array with an object for each step.")
-def list_(target: str, as_json: bool) -> None:
+def list_(target: str, timeout_s: float, as_json: bool) -> None:
     """List the complete steps of TARGET."""
-    commits = _committed(target)
+    commits = _committed(target, timeout_s)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(commit) for commit in commits]))
         return
@@ -52,10 +69,11 @@ def list_(target: str, as_json: bool) -> None:
 @checkpoint.command()
 @click.argument("target", type=Target())
 @_step
+@_timeout
 @_as_json
-def verify(target: str, step: int | None, as_json: bool) -> None:
+def verify(target: str, step: int | None, timeout_s: float, as_json: bool) -> None:
     """Verify every byte of a checkpoint; exit with status 3 if any is damaged."""
-    damage = ckpt.verify(target, "latest" if step is None else step)
+    damage = ckpt.verify(target, "latest" if step is None else step, timeout_s=timeout_s)
     if as_json:
         click.echo(json.dumps({"damage": damage}))
     else:
@@ -68,10 +86,11 @@ def verify(target: str, step: int | None, as_json: bool) -> None:
 @click.argument("target", type=Target())
 @click.argument("first", type=_STEP)
 @click.argument("second", type=_STEP)
+@_timeout
 @_as_json
-def diff(target: str, first: int, second: int, as_json: bool) -> None:
+def diff(target: str, first: int, second: int, timeout_s: float, as_json: bool) -> None:
     """Show the differences between the steps FIRST and SECOND."""
-    found = ckpt.diff((target, first), (target, second))
+    found = ckpt.diff((target, first), (target, second), timeout_s=timeout_s)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(found)))
         return
@@ -86,20 +105,33 @@ def diff(target: str, first: int, second: int, as_json: bool) -> None:
 @_step
 @click.option("--prefix", default="", help="Only tensors below this path, such as model.")
 @click.option("--overwrite", is_flag=True, help="Replace FILE.")
+@dry_run_option("Check TARGET, the names of the tensors and FILE, and write nothing.")
+@_timeout
 @_as_json
 def export(
-    target: str, file: str, step: int | None, prefix: str, overwrite: bool, as_json: bool
+    target: str,
+    file: str,
+    step: int | None,
+    prefix: str,
+    overwrite: bool,
+    dry_run: bool,
+    timeout_s: float,
+    as_json: bool,
 ) -> None:
     """Write the tensors of a checkpoint to FILE, in the safetensors format."""
-    commit = ckpt.export_safetensors(
-        target,
-        file,
-        step="latest" if step is None else step,
-        prefix=prefix,
-        overwrite=overwrite,
-    )
-    facts = {"step": commit.step, "file": file}
-    click.echo(json.dumps(facts) if as_json else f"step {commit.step} is in {file}")
+    with overwrite_named(file, overwrite):
+        commit = ckpt.export_safetensors(
+            target,
+            file,
+            step="latest" if step is None else step,
+            prefix=prefix,
+            overwrite=overwrite,
+            dry_run=dry_run,
+            timeout_s=timeout_s,
+        )
+    facts = {"step": commit.step, "file": file, "dry_run": dry_run}
+    text = f"step {commit.step} {'would be' if dry_run else 'is'} in {file}"
+    click.echo(json.dumps(facts) if as_json else text)
 
 
 @checkpoint.command(name="import")
@@ -107,12 +139,35 @@ def export(
 @click.argument("target", type=Target())
 @click.option("--step", type=_STEP, required=True, help="Step to save as.")
 @click.option("--prefix", default="", help="Path to save the tensors under, such as model.")
+@dry_run_option("Check the header of FILE, and that TARGET has no such step; save nothing.")
+@_timeout
 @_as_json
-def import_(file: str, target: str, step: int, prefix: str, as_json: bool) -> None:
+def import_(
+    file: str,
+    target: str,
+    step: int,
+    prefix: str,
+    dry_run: bool,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
     """Save the tensors of FILE, in the safetensors format, as a step of TARGET."""
-    commit = ckpt.import_safetensors(file, target, step, prefix=prefix)
+    if dry_run:
+        sizes = tensor_sizes(file)
+        if step in [commit.step for commit in ckpt.list(target, timeout_s=timeout_s)]:
+            raise FileExistsError(errno.EEXIST, f"{target} has a step {step} already")
+        facts = {"step": step, "tensors": len(sizes), "size_bytes": sum(sizes), "dry_run": True}
+        text = (
+            f"would save {len(sizes)} tensors, {show_size(sum(sizes))}, as step {step} of {target}"
+        )
+        click.echo(json.dumps(facts) if as_json else text)
+        return
+    commit = ckpt.import_safetensors(file, target, step, prefix=prefix, timeout_s=timeout_s)
     text = f"step {commit.step} of {target}: {show_size(commit.size_bytes)}"
     click.echo(json.dumps(dataclasses.asdict(commit)) if as_json else text)
+
+
+_dry_copy = dry_run_option("Show which steps would be copied, and copy nothing.")
 
 
 @checkpoint.command()
@@ -120,14 +175,28 @@ def import_(file: str, target: str, step: int, prefix: str, as_json: bool) -> No
 @click.argument("remote", type=Target())
 @_step
 @click.option("--compress", is_flag=True, help="Compress the tensors at REMOTE.")
+@_dry_copy
+@_timeout
 @_as_json
-def push(target: str, remote: str, step: int | None, compress: bool, as_json: bool) -> None:
+def push(
+    target: str,
+    remote: str,
+    step: int | None,
+    compress: bool,
+    dry_run: bool,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
     """Copy a step of TARGET to REMOTE; by default all steps that are not there yet."""
-    _committed(target)
+    here = _committed(target, timeout_s)
+    if dry_run:
+        wanted = here if step is None else [_one(target, step, timeout_s)]
+        _show_copied(_lacking(wanted, remote, timeout_s), remote, as_json, dry_run=True)
+        return
     if step is None:
-        copied = ckpt.Mirror(target, remote, compress=compress).sync()
+        copied = ckpt.Mirror(target, remote, compress=compress, timeout_s=timeout_s).sync()
     else:
-        copied = [ckpt.copy(target, remote, step, compress=compress)]
+        copied = [ckpt.copy(target, remote, step, compress=compress, timeout_s=timeout_s)]
     _show_copied(copied, remote, as_json)
 
 
@@ -135,19 +204,37 @@ def push(target: str, remote: str, step: int | None, compress: bool, as_json: bo
 @click.argument("remote", type=Target())
 @click.argument("target", type=Target())
 @_step
+@_dry_copy
+@_timeout
 @_as_json
-def pull(remote: str, target: str, step: int | None, as_json: bool) -> None:
+def pull(
+    remote: str, target: str, step: int | None, dry_run: bool, timeout_s: float, as_json: bool
+) -> None:
     """Copy a step of REMOTE to TARGET."""
-    copied = [ckpt.copy(remote, target, "latest" if step is None else step)]
-    _show_copied(copied, target, as_json)
-
-
-def _show_copied(copied: list[ckpt.Commit], where: str, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps({"copied": [dataclasses.asdict(commit) for commit in copied]}))
+    if dry_run:
+        wanted = [_one(remote, step, timeout_s)]
+        _show_copied(_lacking(wanted, target, timeout_s), target, as_json, dry_run=True)
         return
+    copied = ckpt.copy(remote, target, "latest" if step is None else step, timeout_s=timeout_s)
+    _show_copied([copied], target, as_json)
+
+
+def _lacking(commits: list[ckpt.Commit], where: str, timeout_s: float) -> list[ckpt.Commit]:
+    """Those of the steps that `where` does not have."""
+    there = ckpt.list(where, timeout_s=timeout_s)
+    return [commit for commit in commits if commit not in there]
+
+
+def _show_copied(
+    copied: list[ckpt.Commit], where: str, as_json: bool, *, dry_run: bool = False
+) -> None:
+    if as_json:
+        steps = [dataclasses.asdict(commit) for commit in copied]
+        click.echo(json.dumps({"copied": steps, "dry_run": dry_run}))
+        return
+    verb = "would be" if dry_run else "is"
     for commit in copied:
-        click.echo(f"step {commit.step} is at {where}: {show_size(commit.size_bytes)}")
+        click.echo(f"step {commit.step} {verb} at {where}: {show_size(commit.size_bytes)}")
     if not copied:
         click.echo(f"all steps are already at {where}")
 
@@ -158,7 +245,8 @@ def _show_copied(copied: list[ckpt.Commit], where: str, as_json: bool) -> None:
 @click.option("--keep-every", type=_COUNT, help="Also keep every step that is a multiple of this.")
 @click.option("--verify", is_flag=True, help="Count a step as kept only if all its bytes verify.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
+@dry_run_option("Show what would be removed, and remove nothing.")
+@_timeout
 @_as_json
 def prune(
     target: str,
@@ -167,21 +255,27 @@ def prune(
     verify: bool,
     yes: bool,
     dry_run: bool,
+    timeout_s: float,
     as_json: bool,
 ) -> None:
     """Remove old steps of TARGET. Only complete steps count as kept."""
 
     def old() -> list[int]:
         found = ckpt.prune(
-            target, keep_last=keep_last, keep_every=keep_every, verify=verify, dry_run=True
+            target,
+            keep_last=keep_last,
+            keep_every=keep_every,
+            verify=verify,
+            dry_run=True,
+            timeout_s=timeout_s,
         )
         return [commit.step for commit in found]
 
-    _committed(target)
+    _committed(target, timeout_s)
     steps = old()
     if dry_run:
         listed = " ".join(map(str, steps)) or "none"
-        facts = {"removed": [], "would_remove": steps}
+        facts = {"removed": [], "would_remove": steps, "dry_run": True}
         click.echo(json.dumps(facts) if as_json else f"would remove {len(steps)} steps: {listed}")
         return
     if steps and not yes:
@@ -189,5 +283,5 @@ def prune(
         still = set(old())  # Much may have happened before the answer.
         steps = [step for step in steps if step in still]
     for step in steps:
-        ckpt.remove(target, step)
+        ckpt.remove(target, step, timeout_s=timeout_s)
     click.echo(json.dumps({"removed": steps}) if as_json else f"removed {len(steps)} steps")

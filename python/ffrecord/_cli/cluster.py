@@ -13,8 +13,9 @@ from ffrecord._cli import cluster_backup, cluster_moves, cluster_nodes, cluster_
 from ffrecord._cli.admin import fetch_cluster
 from ffrecord._cli.console import confirm
 from ffrecord._cli.local_cluster import LocalCluster
+from ffrecord._cli.options import json_option, timeout_option
 from ffrecord._cli.text import shown
-from ffrecord._cli.units import Name, Timeout, show_size
+from ffrecord._cli.units import Name, show_size
 from ffrecord.errors import UnavailableError
 
 _SLOT_COUNT = 4096
@@ -41,8 +42,8 @@ for _command in (
 ):
     cluster.add_command(_command)
 
-_timeout = click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_timeout = timeout_option(30.0, "Time limit in seconds of each request.")
+_as_json = json_option()
 _token_file = click.option(
     "--token-file", type=click.Path(), help="File with the token of the admin port."
 )
@@ -340,8 +341,22 @@ def lost(admin: str, token_file: str | None, timeout_s: float, as_json: bool) ->
 
 @cluster.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=pathlib.Path))
-@click.option("-n", "--nodes", "node_count", type=click.IntRange(1, 64), default=5)
-@click.option("--replicas", type=click.IntRange(1, 8), default=2, show_default=True)
+@click.option(
+    "-n",
+    "--nodes",
+    "node_count",
+    type=click.IntRange(1, 64),
+    default=5,
+    show_default=True,
+    help="Number of daemons.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 8),
+    default=2,
+    show_default=True,
+    help="Replicas of each extent.",
+)
 @click.option(
     "--repair-after",
     "repair_after_s",

@@ -13,7 +13,8 @@ import click
 
 from ffrecord import _ffrecord
 from ffrecord._cli.console import confirm as ask
-from ffrecord._cli.units import Name, Timeout, show_size
+from ffrecord._cli.options import json_option, timeout_option
+from ffrecord._cli.units import Name, show_size
 from ffrecord.errors import CorruptionError
 
 _FORMAT = "ffrecord cluster backup 1"
@@ -21,8 +22,8 @@ _LISTED_MAX = 100
 
 Key = tuple[str, int, bytes]
 
-_timeout = click.option("--timeout", "timeout_s", type=Timeout(), default=60.0, show_default=True)
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_timeout = timeout_option(60.0, "Time limit in seconds of each request.")
+_as_json = json_option()
 _address = click.argument("address", type=Name())
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 

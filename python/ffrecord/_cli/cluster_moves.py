@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ffrecord._cli.admin import fetch_cluster
+from ffrecord._cli.options import json_option, timeout_option
 from ffrecord._cli.units import Name, Timeout, show_size
 from ffrecord.errors import CorruptionError, DeadlineExceeded
 
@@ -27,8 +28,8 @@ _wait = click.option(
 _token_file = click.option(
     "--token-file", type=click.Path(), help="File with the token of the admin port."
 )
-_timeout = click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_timeout = timeout_option(30.0, "Time limit in seconds of each request.")
+_as_json = json_option()
 
 Facts = dict[str, Any]
 

@@ -9,13 +9,14 @@ import click
 from ffrecord import _ffrecord
 from ffrecord._cli.admin import fetch_cluster
 from ffrecord._cli.console import confirm
+from ffrecord._cli.options import json_option, timeout_option
 from ffrecord._cli.units import Name, Timeout
 from ffrecord.errors import DeadlineExceeded, UnavailableError
 
 _LOOK_S = 1.0
 
-_timeout = click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_timeout = timeout_option(30.0, "Time limit in seconds of each request.")
+_as_json = json_option()
 _dry_run = click.option(
     "--dry-run", is_flag=True, help="Check, print what would change, and change nothing."
 )

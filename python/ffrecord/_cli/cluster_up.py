@@ -9,8 +9,8 @@ import click
 from ffrecord._cli.bring_up import BringUp, Change
 from ffrecord._cli.console import say
 from ffrecord._cli.hosts_file import HostEntry, HostsFile, read_hosts_file
+from ffrecord._cli.options import dry_run_option, json_option, timeout_option
 from ffrecord._cli.remote_host import SshHost
-from ffrecord._cli.units import Timeout
 
 _hosts = click.option(
     "--hosts",
@@ -22,14 +22,15 @@ _hosts = click.option(
 _ssh_config = click.option(
     "--ssh-config", type=click.Path(exists=True), help="File with settings for ssh."
 )
-_as_json = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object at the end; steps go to stderr."
+_timeout = timeout_option(
+    120.0, "Time limit in seconds of each command on a host, and of the wait for the nodes."
 )
+_as_json = json_option("Print one JSON object at the end; steps go to stderr.")
 
 
 @click.command()
 @_hosts
-@click.option("--dry-run", is_flag=True, help="Check, print what would be done, change nothing.")
+@dry_run_option("Check, print what would be done, change nothing.")
 @click.option(
     "--options",
     default="",
@@ -37,7 +38,7 @@ _as_json = click.option(
     help="Options of the cluster's address: a token with the right `admin`, certificates.",
 )
 @_ssh_config
-@click.option("--timeout", "timeout_s", type=Timeout(), default=120.0, show_default=True)
+@_timeout
 @_as_json
 def up(
     file: pathlib.Path,
@@ -71,20 +72,28 @@ def up(
 
 @click.command()
 @_hosts
+@dry_run_option("Print which hosts would be stopped, and stop nothing.")
 @_ssh_config
-@click.option("--timeout", "timeout_s", type=Timeout(), default=120.0, show_default=True)
+@_timeout
 @_as_json
-def down(file: pathlib.Path, ssh_config: str, timeout_s: float, as_json: bool) -> None:
+def down(
+    file: pathlib.Path, dry_run: bool, ssh_config: str, timeout_s: float, as_json: bool
+) -> None:
     """Stop the cluster that `up` has brought up on the hosts in a file.
 
     No data is removed: `up` brings the same cluster back.
     """
     cluster = read_hosts_file(file)
+    names = [entry.name for entry in cluster.hosts]
+    if dry_run:
+        text = f"would stop {', '.join(names)}"
+        click.echo(json.dumps({"down": names, "dry_run": True}) if as_json else text)
+        return
     tell = say if as_json else click.echo
     bring_up = BringUp(cluster, _connect(cluster, ssh_config), tell, timeout_s=timeout_s)
     bring_up.down()
     if as_json:
-        click.echo(json.dumps({"down": [entry.name for entry in cluster.hosts]}))
+        click.echo(json.dumps({"down": names, "dry_run": False}))
 
 
 def _connect(cluster: HostsFile, ssh_config: str | None) -> dict[str, SshHost]:

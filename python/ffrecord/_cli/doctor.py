@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ffrecord import _ffrecord
+from ffrecord._cli import verdicts
 from ffrecord._cli.features import absences
-from ffrecord._cli.limits import limits
+from ffrecord._cli.limits import free_in_groups_bytes, limits, memory_bytes
 from ffrecord._cli.measure import examine_dataset, examine_place, show_rate
 from ffrecord._cli.tls import examine_tls
 from ffrecord._cli.units import show_size
@@ -47,7 +48,7 @@ def examine(
             or folder to measure. Adds what is found to the facts.
         timeout_s: for that daemon or store.
         tls_folder: certificates to check, beside those that the address names.
-        seconds: for the reads that measure a file, a folder or a dataset.
+        seconds: to measure a file, a folder or a dataset.
         may_write: measure a folder by a temporary file.
 
     Raises:
@@ -61,6 +62,8 @@ def examine(
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     memory = shutil.disk_usage("/dev/shm") if os.path.isdir("/dev/shm") else None
     group = limits()
+    of_machine, free = memory_bytes()
+    free_in_group = free_in_groups_bytes()
     facts: dict[str, Any] = {
         "ffrecord": _version("ffrecord"),
         "python": platform.python_version(),
@@ -69,6 +72,8 @@ def examine(
         "kernel": platform.release(),
         "cpus": len(os.sched_getaffinity(0)),
         "cpu_limit": group.cpus,
+        "memory_bytes": of_machine,
+        "memory_free_bytes": free if free_in_group is None else min(free, free_in_group),
         "memory_limit_bytes": group.memory_bytes,
         "batch_memory_max_bytes": _ffrecord.memory_cap_bytes(),
         "start_method": multiprocessing.get_start_method(allow_none=True) or "default",
@@ -105,7 +110,8 @@ def examine(
         )
     if facts["torch"] is None:
         advice.append("torch is not installed, and ffrecord.torch needs it: run pip install torch")
-    return {**facts, "advice": advice}
+    said = [*facts.pop("verdicts", []), *verdicts.of_host(facts, examine_rdma())]
+    return {**facts, "verdicts": said, "advice": advice}
 
 
 def _examine_daemon(
@@ -118,10 +124,13 @@ def _examine_daemon(
         "transport_reason": reason,
         "round_trip_us": round(round_trip_s * 1e6),
     }
+    facts["verdicts"] = [verdicts.of_daemon(facts)]
     if not re.match(r"\w+://[^/?]+/[^?]", address):
         return facts, []
     try:
-        return facts | examine_dataset(address, seconds / 3, timeout_s), []
+        facts |= examine_dataset(address, seconds / 3, timeout_s)
+        facts["verdicts"].append(verdicts.of_dataset(facts))
+        return facts, []
     except (OSError, CorruptionError) as error:  # The daemon itself answers.
         return facts, [f"{address} cannot be read: {error}"]
 
@@ -165,7 +174,7 @@ def _examine_store(address: str, timeout_s: float) -> dict[str, Any]:
         reader.read(sample)
         read = time.perf_counter()
         stats = {name: n for name, n in reader.stats().items() if name.startswith("store_")}
-    return {
+    facts = {
         "store": address,
         "store_records": count,
         "store_open_ms": round((opened - start) * 1e3, 1),
@@ -173,6 +182,7 @@ def _examine_store(address: str, timeout_s: float) -> dict[str, Any]:
         "store_read_ms": round((read - opened) * 1e3, 1),
         **stats,
     }
+    return {**facts, "verdicts": [verdicts.of_store(facts)]}
 
 
 def examine_rdma() -> dict[str, Any]:
@@ -198,12 +208,13 @@ def examine_rdma() -> dict[str, Any]:
             f"only {show_size(locked)} of memory may be locked, and every RDMA connection locks "
             "some: run ulimit -l unlimited, or set LimitMEMLOCK=infinity for a service"
         )
-    return {
+    facts: dict[str, Any] = {
         "rails": ", ".join(f"{port['device']}:{port['port']}" for port in usable) or None,
+        "why_absent": why_absent,
         "ports": ports,
         "locked_memory_limit_bytes": None if locked == resource.RLIM_INFINITY else locked,
-        "advice": advice,
     }
+    return {**facts, "verdicts": [verdicts.of_rdma(facts)], "advice": advice}
 
 
 def show_rdma(findings: dict[str, Any]) -> str:
@@ -216,7 +227,7 @@ def show_rdma(findings: dict[str, Any]) -> str:
             else f"address {port['address']}, MTU {port['mtu']}"
         )
         lines.append(f"{port['device']} port {port['port']}: {state}")
-    rest = {name: value for name, value in findings.items() if name != "ports"}
+    rest = {name: value for name, value in findings.items() if name not in ("ports", "why_absent")}
     return "\n".join([*lines, show_findings(rest)])
 
 

@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import pathlib
+import re
 import shutil
 import sys
 
@@ -41,17 +42,39 @@ def absences() -> dict[str, str]:
         else "ffrecordd is not installed: install the wheel, or build with -Dserver=enabled",
     }
     for name, package, extra in _PACKAGES:
-        found[name] = "" if _is_installed(package) else f"run pip install {_how(package, extra)}"
+        found[name] = _absence(package, extra)
     return found
+
+
+def _absence(package: str, extra: str) -> str:
+    """Why a package cannot be used; empty if it can."""
+    try:
+        version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return f"run pip install {_how(package, extra)}"
+    oldest = _oldest(package)
+    if _numbers(version) >= _numbers(oldest):
+        return ""
+    return (
+        f"{package} {version} is too old, {oldest} or newer is needed: run pip install -U"
+        f" 'ffrecord[{extra}]'"
+    )
+
+
+def _oldest(package: str) -> str:
+    """The lower bound that this package declares; empty if it is not installed as one."""
+    try:
+        declared = importlib.metadata.requires("ffrecord") or []
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    bounds = [re.match(rf"{package}>=([\w.]+)", line) for line in declared]
+    return next((bound[1] for bound in bounds if bound), "")
+
+
+def _numbers(version: str) -> list[int]:
+    """What versions are compared by: 10.0.1 is after 9.5."""
+    return [int(number) for number in re.findall(r"\d+", version.partition("+")[0])[:3]]
 
 
 def _how(package: str, extra: str) -> str:
     return package if package == extra else f"'ffrecord[{extra}]'"
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True

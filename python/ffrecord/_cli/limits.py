@@ -1,4 +1,4 @@
-"""The memory and the processors that the control groups of this process leave it."""
+"""The memory and the processors that the machine and its control groups leave this process."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +31,40 @@ def limits(proc: Path = Path("/proc/self")) -> Limits:
             case [quota, period] if quota > 0 and period > 0:
                 cpus.append(quota / period)
     return Limits(min(memory, default=None), min(cpus, default=None))
+
+
+def memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> tuple[int, int]:
+    """What the machine has, and what of that processes can still take; 0 if it does not tell."""
+    found = {}
+    for line in _lines(meminfo):
+        name, _, rest = line.partition(":")
+        match rest.split():
+            case [kib, "kB"] if kib.isdecimal():
+                found[name] = int(kib) << 10
+    return found.get("MemTotal", 0), found.get("MemAvailable", 0)
+
+
+def free_in_groups_bytes(proc: Path = Path("/proc/self")) -> int | None:
+    """What the group with the least memory left still allows; None if none has a limit.
+
+    Pages of files do not count as used: a group drops them when it needs memory.
+    """
+    left = []
+    for folder in _groups(proc, "memory"):
+        for limit, usage, pages in (
+            ("memory.max", "memory.current", ("active_file", "inactive_file")),
+            (
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+                ("total_active_file", "total_inactive_file"),
+            ),
+        ):
+            match _numbers(folder / limit), _numbers(folder / usage):
+                case [most], [used] if most < _MEMORY_NONE_BYTES:
+                    words = [line.split() for line in _lines(folder / "memory.stat")]
+                    files = sum(int(word[1]) for word in words if word[0] in pages)
+                    left.append(max(0, most - max(0, used - files)))
+    return min(left, default=None)
 
 
 def _groups(proc: Path, controller: str) -> Iterator[Path]:

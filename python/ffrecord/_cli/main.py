@@ -1,6 +1,7 @@
 """ffrecord: look at record files, check them, and serve them from a daemon."""
 
 import dataclasses
+import errno
 import importlib
 import itertools
 import json
@@ -13,6 +14,7 @@ import click
 
 import ffrecord
 from ffrecord import _evicting, archive
+from ffrecord._cli.accelerator import examine_accelerator
 from ffrecord._cli.admin import activity, fetch, show_activity, show_status
 from ffrecord._cli.admin import status as status_of
 from ffrecord._cli.checkpoint import checkpoint
@@ -20,10 +22,16 @@ from ffrecord._cli.config import config
 from ffrecord._cli.console import EXIT_DAMAGE, Panel, confirm, progress_bar, run
 from ffrecord._cli.doctor import examine, examine_rdma, show_findings, show_rdma
 from ffrecord._cli.net import net
-from ffrecord._cli.options import json_option, timeout_option
+from ffrecord._cli.options import (
+    dry_run_option,
+    json_option,
+    overwrite_named,
+    timeout_option,
+)
 from ffrecord._cli.text import safe_lines, shown
 from ffrecord._cli.units import Name, Number, Size, Target, show_size
 from ffrecord._tokens import make_token, read_key
+from ffrecord.errors import ConflictError
 
 # Imported on use: they would take a tenth of every start.
 _LOOKING = "ffrecord._cli.data.looking"
@@ -144,7 +152,7 @@ def repair(source: str, destination: str, replace: bool, as_json: bool) -> None:
     Needs neither index nor footer. Keeps the order, keys, schema, metadata, dictionaries and column
     copies. Exits with status 3 if any record is lost.
     """
-    with progress_bar("repairing") as show:
+    with overwrite_named(destination, replace), progress_bar("repairing") as show:
         report = ffrecord.repair(source, destination, replace=replace, progress=show)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report)))
@@ -195,6 +203,7 @@ def _account(report: ffrecord.RepairReport) -> list[str]:
     help="With --durability origin: copy local FILES to PLACE first, s3://BUCKET/PREFIX or a "
     "folder. Replaces nothing there; rerun a failed command to resume it.",
 )
+@dry_run_option("Check FILES and ADDRESS, and publish nothing.")
 @timeout_option()
 @_as_json
 def publish(
@@ -203,13 +212,20 @@ def publish(
     replace: bool,
     durability: str,
     copy_to: str | None,
+    dry_run: bool,
     timeout_s: float,
     as_json: bool,
 ) -> None:
     """Publish FILES as the dataset ADDRESS: ffrecord://HOST[:PORT]/NAME."""
     if copy_to is not None and durability != "origin":
         raise click.UsageError("--copy-to needs --durability origin")
-    with progress_bar("publishing") as show:
+    if dry_run:
+        facts = _would_publish(files, address, replace, timeout_s)
+        text = f"would publish {facts['record_count']} records, {show_size(facts['size_bytes'])},"
+        text += f" as {address}" + (", and replace what is there" if facts["replaces"] else "")
+        click.echo(json.dumps(facts) if as_json else text)
+        return
+    with overwrite_named(address, replace), progress_bar("publishing") as show:
         ffrecord.publish(
             files,
             address,
@@ -222,32 +238,60 @@ def publish(
     click.echo(json.dumps({"published": address}) if as_json else f"published {address}")
 
 
+def _would_publish(
+    files: tuple[str, ...], address: str, replace: bool, timeout_s: float
+) -> dict[str, Any]:
+    """What `publish` would do; its errors, as far as they can be foreseen."""
+    with ffrecord.open(files, timeout_s=timeout_s) as reader:
+        count, size_bytes = len(reader), sum(file.size_bytes for file in reader.files)
+    try:
+        with ffrecord.open(address, timeout_s=timeout_s) as there:
+            len(there)
+        exists = True
+    except FileNotFoundError:
+        exists = False
+    if exists and not replace:
+        raise ConflictError(errno.EEXIST, f"{address} exists; --overwrite replaces it")
+    return {
+        "would_publish": address,
+        "record_count": count,
+        "size_bytes": size_bytes,
+        "replaces": exists,
+        "dry_run": True,
+    }
+
+
 @cli.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.argument("target", type=Target())
+@dry_run_option("Show which files would be uploaded, and upload nothing.")
 @timeout_option()
 @_as_json
-def push(files: tuple[str, ...], target: str, timeout_s: float, as_json: bool) -> None:
+def push(
+    files: tuple[str, ...], target: str, dry_run: bool, timeout_s: float, as_json: bool
+) -> None:
     """Upload sealed FILES as one dataset to TARGET, such as s3://BUCKET/NAME.
 
     Skips files that are already there: rerun a failed command to resume it.
     """
     with progress_bar("pushing") as show:
-        sent = archive.push(files, target, timeout_s=timeout_s, progress=show)
-    click.echo(json.dumps({"sent": sent}) if as_json else f"uploaded {len(sent)} files to {target}")
+        sent = archive.push(files, target, timeout_s=timeout_s, dry_run=dry_run, progress=show)
+    text = f"{'would upload' if dry_run else 'uploaded'} {len(sent)} files to {target}"
+    click.echo(json.dumps({"sent": sent, "dry_run": dry_run}) if as_json else text)
 
 
 @cli.command()
 @click.argument("target", type=Target())
 @click.argument("folder", type=click.Path(file_okay=False))
+@dry_run_option("Show which files would be downloaded, and download nothing.")
 @timeout_option()
 @_as_json
-def pull(target: str, folder: str, timeout_s: float, as_json: bool) -> None:
+def pull(target: str, folder: str, dry_run: bool, timeout_s: float, as_json: bool) -> None:
     """Download the dataset at TARGET, made by `push`, to FOLDER; existing files stay."""
     with progress_bar("pulling") as show:
-        brought = archive.pull(target, folder, timeout_s=timeout_s, progress=show)
-    text = f"downloaded {len(brought)} files to {folder}"
-    click.echo(json.dumps({"brought": brought}) if as_json else text)
+        brought = archive.pull(target, folder, timeout_s=timeout_s, dry_run=dry_run, progress=show)
+    text = f"{'would download' if dry_run else 'downloaded'} {len(brought)} files to {folder}"
+    click.echo(json.dumps({"brought": brought, "dry_run": dry_run}) if as_json else text)
 
 
 @cli.command()
@@ -302,7 +346,7 @@ def remove(address: str, yes: bool, dry_run: bool, timeout_s: float, as_json: bo
     """Remove the dataset ADDRESS from its daemon."""
     if dry_run:
         with ffrecord.open(address, timeout_s=timeout_s) as reader:
-            facts = {"would_remove": address, "record_count": len(reader)}
+            facts = {"would_remove": address, "record_count": len(reader), "dry_run": True}
         text = f"would remove {address}: {facts['record_count']} records"
         click.echo(json.dumps(facts) if as_json else text)
         return
@@ -358,7 +402,7 @@ def token(
     type=Number(0.1, 600),
     default=3.0,
     show_default=True,
-    help="Time for the reads that measure a file, a folder or a dataset.",
+    help="Time to measure a file, a folder, a dataset or an accelerator.",
 )
 @click.option(
     "--write", is_flag=True, help="Measure a folder by a temporary file of 128 MiB, also writing."
@@ -379,11 +423,16 @@ def doctor(
     its largest file. With the address of a daemon, also show which transport reaches it, and why;
     with that of a dataset, read some of it. With the address of record files at an object store,
     read some records and show requests and times. With the word `rdma` instead, list the ports of
-    RDMA devices, and why some are not used. Exits with status 0 whatever it finds, and with 4 if
-    ADDRESS cannot be reached or read.
+    RDMA devices, and why some are not used; with the word `accelerator`, measure copies to the
+    device that PyTorch finds. Exits with status 0 whatever it finds, and with 4 if ADDRESS cannot
+    be reached or read.
     """
+    if address in ("rdma", "accelerator") and (write or tls_folder):
+        raise click.UsageError(f"--write and --tls have no meaning with {address}")
     if address == "rdma":
         findings, show = examine_rdma(), show_rdma
+    elif address == "accelerator":
+        findings, show = examine_accelerator(seconds), show_findings
     else:
         if write and (address is None or "://" in address):
             raise click.UsageError("--write needs a local folder as ADDRESS")

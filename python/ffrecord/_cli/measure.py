@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shlex
 import tempfile
 import threading
 import time
@@ -28,6 +29,8 @@ _CLEARLY = 1.25
 # Reads through the page cache say something of the device if at most this share was there.
 _CACHED_MOST = 0.1
 _KEPT_ENOUGH = 0.9
+# If the page cache held less of the file before, it was the measurement that filled it.
+_RESIDENT_LITTLE = 0.5
 # Of the size of a file. The rest are holes, which no device is asked for.
 _STORED_ENOUGH = 0.5
 
@@ -45,12 +48,14 @@ def examine_place(where: str, seconds: float, *, may_write: bool) -> Facts:
 
     Raises:
         OSError: there is no such file, or it cannot be read.
-        ValueError: the folder has no file.
+        ValueError: the folder has no file, or `where` is a device.
         DeadlineExceeded: a read takes much longer than `seconds`.
     """
     if not where:
         raise ValueError("the ADDRESS is empty: name a file, a folder, a daemon or a store")
     path = pathlib.Path(where)
+    if path.is_block_device():
+        raise ValueError(_instead_of_device(path))
     if may_write:
         with _temporary_file(path, seconds / 4) as (descriptor, written):
             facts = _measure(pathlib.Path(f"/proc/self/fd/{descriptor}"), seconds * 3 / 4)
@@ -71,6 +76,20 @@ def examine_dataset(address: str, seconds: float, timeout_s: float) -> Facts:
         count = len(reader)
         rate = round(reader.probe(seconds)) if count else None
     return {"dataset_records": count, "dataset_read_bytes_per_s": rate}
+
+
+def _instead_of_device(path: pathlib.Path, mounts: str = "/proc/self/mountinfo") -> str:
+    """What to measure instead of a device: a folder on it."""
+    number = path.stat().st_rdev
+    wanted = f"{os.major(number)}:{os.minor(number)}"
+    lines = [line.split() for line in pathlib.Path(mounts).read_text().splitlines()]
+    places = [line[4].replace("\\040", " ") for line in lines if line[2:3] == [wanted]]
+    # Containers have single files of a device, too.
+    where = next((shlex.quote(place) for place in places if os.path.isdir(place)), "FOLDER")
+    return (
+        f"{path} is a device, which is measured through a file system on it: run ffrecord doctor"
+        f" {where} --write"
+    )
 
 
 def _measure(file: pathlib.Path, seconds: float) -> Facts:
@@ -160,14 +179,22 @@ def verdicts(found: Facts) -> list[str]:
             " stored, because of holes or compression: measure another file"
         ]
     by_way = {(one["direct"], one["random"], one["block_bytes"]): one for one in found["rates"]}
-    lines = [_of_device(by_way), _of_direct(found, by_way), _of_cache(found)]
+    lines = [_of_device(found, by_way), _of_direct(found, by_way), _of_cache(found)]
     return [line for line in lines if line]
 
 
-def _of_device(by_way: dict[tuple[bool, bool, int], Facts]) -> str:
+def _why_cached(found: Facts) -> str:
+    """Why reads through the page cache did not reach the device."""
+    resident = found["resident_share"]
+    if resident is None or resident > _RESIDENT_LITTLE:
+        return "the page cache holds the file"
+    return "the page cache soon held the file, which is small: measure a larger one"
+
+
+def _of_device(found: Facts, by_way: dict[tuple[bool, bool, int], Facts]) -> str:
     small = by_way.get((True, True, 4096)) or by_way[False, True, 4096]
     if not small["direct"] and not _is_of_device(small):
-        return "device: not measured, because the page cache holds the file"
+        return f"device: not measured, because {_why_cached(found)}"
     per_s = small["reads_per_s"]
     if per_s < _RANDOM_READS_ENOUGH:
         return (
@@ -184,7 +211,7 @@ def _of_direct(found: Facts, by_way: dict[tuple[bool, bool, int], Facts]) -> str
     supported = f"direct I/O: supported, aligned to {at} bytes"
     direct, buffered = by_way[True, True, 128 << 10], by_way[False, True, 128 << 10]
     if not _is_of_device(buffered) or not buffered["read_bytes_per_s"]:
-        return f"{supported}; not compared, because the page cache holds the file"
+        return f"{supported}; not compared, because {_why_cached(found)}"
     ratio = direct["read_bytes_per_s"] / buffered["read_bytes_per_s"]
     if ratio > _CLEARLY:
         return f"{supported}; {ratio:.1f} times as fast as buffered: use direct=True for one epoch"
@@ -206,7 +233,9 @@ def _of_cache(found: Facts) -> str:
             f"{line}; {1 - kept:.0%} of what was read is gone again after half a second: the next"
             " epoch reads the device again; raise the memory limit, or use direct=True"
         )
-    return line
+    if kept is None:
+        return line
+    return f"{line}; what is read stays there, so later epochs come from memory as far as it fits"
 
 
 def _is_of_device(rate: Facts) -> bool:

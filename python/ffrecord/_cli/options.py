@@ -1,11 +1,14 @@
 """Options that mean the same in every command."""
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from ffrecord._cli.units import Timeout
+from ffrecord.errors import ConflictError
 
 # Of the parts of a folder, if nothing else is asked for.
 PART_BYTES = 1 << 30
@@ -29,6 +32,26 @@ def timeout_option(
 def json_option(help_: str = "Print one JSON object.") -> Callable[[Any], Any]:
     """The option --json, passed as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help=help_)
+
+
+def dry_run_option(help_: str) -> Callable[[Any], Any]:
+    """The option --dry-run, passed as `dry_run`."""
+    return click.option("--dry-run", is_flag=True, help=help_)
+
+
+@contextmanager
+def overwrite_named(name: str, may_replace: bool) -> Iterator[None]:
+    """Name --overwrite when `name` is taken: what the library says is for programs.
+
+    Raises:
+        ConflictError: it is, and `may_replace` is not set.
+    """
+    try:
+        yield
+    except FileExistsError as error:
+        if may_replace or name not in str(error):
+            raise
+        raise ConflictError(errno.EEXIST, f"{name} exists; --overwrite replaces it") from error
 
 
 def check_parts(destination: str, part_size: int | None) -> None:

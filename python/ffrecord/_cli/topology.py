@@ -10,7 +10,7 @@ import click
 
 from ffrecord import topology as topo
 from ffrecord._cli.console import EXIT_DAMAGE
-from ffrecord._cli.units import Number
+from ffrecord._cli.units import Number, Size
 from ffrecord.topology._network import GBIT
 from ffrecord.topology._placement import given
 
@@ -123,7 +123,14 @@ _algorithm = click.option(
     show_default=True,
     help="Algorithm of the all-reduce.",
 )
-_size = _number("--mib", 100.0, "Size of the all-reduce, in MiB.")
+_size = click.option(
+    "--size",
+    "size_bytes",
+    type=Size(),
+    default="100MiB",
+    show_default=True,
+    help="Size of the all-reduce, such as 64MiB.",
+)
 _seed = click.option("--seed", default=0, show_default=True, help="Seed of hashes and searches.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _storage = click.option(
@@ -162,14 +169,14 @@ def plan(
     ranks: int | None,
     rule: str,
     algorithm: str,
-    mib: float,
+    size_bytes: int,
     storage: tuple[str, ...],
     seed: int,
     as_json: bool,
 ) -> None:
     """Print the host of each rank and the certificate of the placement."""
     count = _rank_count(network, ranks)
-    steps = topo.collective(algorithm, count, mib * MIB)
+    steps = topo.collective(algorithm, count, size_bytes)
     placement = _placed(network, rule, count, steps, seed)
     _certify(network, placement, steps, storage, as_json)
 
@@ -185,7 +192,7 @@ def check(
     network: topo.Network,
     rank_map: Path,
     algorithm: str,
-    mib: float,
+    size_bytes: int,
     storage: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -199,7 +206,7 @@ def check(
         raise ValueError(f"{rank_map}: {error}") from None
     hosts = [line.strip() for line in lines if line.strip()]
     placement = given(hosts, network)
-    steps = topo.collective(algorithm, len(hosts), mib * MIB)
+    steps = topo.collective(algorithm, len(hosts), size_bytes)
     if not _certify(network, placement, steps, storage, as_json).free_of_contention:
         raise click.exceptions.Exit(EXIT_DAMAGE)
 
@@ -270,7 +277,7 @@ def _print_plan(
 @_as_json
 def simulate(
     ranks: str,
-    mib: float,
+    size_bytes: int,
     gbit: float,
     compute_ms: float,
     buckets: int,
@@ -295,7 +302,15 @@ def simulate(
         network = network.without(broken) if broken else network
         rows += [
             _simulated(
-                network, count, row, mib, compute_ms, buckets, start_up_us, storage_gbit, seed
+                network,
+                count,
+                row,
+                size_bytes,
+                compute_ms,
+                buckets,
+                start_up_us,
+                storage_gbit,
+                seed,
             )
             for row in _ROWS
             if row[0] != "hierarchical" or count % 8 == 0
@@ -329,7 +344,7 @@ def _simulated(
     network: topo.Network,
     ranks: int,
     row: tuple[str, str],
-    mib: float,
+    size_bytes: int,
     compute_ms: float,
     buckets: int,
     start_up_us: float,
@@ -338,7 +353,7 @@ def _simulated(
 ) -> dict[str, Any]:
     algorithm, rule = row
     placement = topo.place(rule, network, ranks, seed)
-    sizes = [mib * MIB / buckets] * buckets
+    sizes = [size_bytes / buckets] * buckets
     training = topo.Training(compute_ms / 1e3, sizes)
     steps = topo.collective(algorithm, ranks, sizes[0])
 

@@ -57,6 +57,7 @@ def export_safetensors(
     step: int | Literal["latest"] = "latest",
     prefix: str = "",
     overwrite: bool = False,
+    dry_run: bool = False,
     timeout_s: float = 30.0,
 ) -> Commit:
     """Write the tensors of a checkpoint to one file, piece by piece; leaves out small values.
@@ -68,6 +69,7 @@ def export_safetensors(
         prefix: export only what is below this path of the state, such as "model", with names from
             there on. Parts of a path are joined by dots.
         overwrite: replace a file of that name.
+        dry_run: check all that can be checked without reading tensors, and write nothing.
         timeout_s: for each call to a daemon.
 
     Raises:
@@ -98,6 +100,8 @@ def export_safetensors(
             raise ValueError(f"{key}: safetensors has no {dtype}")
         begin, end = end, end + math.prod(shape) * ITEM_SIZES[dtype]
         header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [begin, end]}
+    if dry_run:
+        return Commit(*reader.commit)
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with _published(path, overwrite) as file:
@@ -234,6 +238,17 @@ def import_safetensors(
     whole: object = {prefix: tree} if prefix else tree
     prepared = _ffrecord.PreparedSave(target, step, slices, True, timeout_s, False, None)
     return Commit(*prepared.commit(encode(whole), None, None))
+
+
+def tensor_sizes(path: Target) -> list[int]:
+    """The bytes of each tensor of a file, by its header.
+
+    Raises:
+        CorruptionError: as `import_safetensors`.
+    """
+    path = os.fsdecode(path)
+    with open(path, "rb") as file:
+        return [end - begin for *_, begin, end in _read_header(file, path)[0]]
 
 
 def _read_header(

@@ -2,6 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from ffrecord.torch import _versions  # noqa: F401 - refuses an old torch, before it is used
+
+# isort: split
 from ffrecord import _leaving  # noqa: F401 - acts at exit
 from ffrecord._later import later
 from ffrecord._order import IndexBatch

@@ -28,7 +28,7 @@ from ffrecord._stages import (
 from ffrecord._views import Formatted
 from ffrecord.errors import BadArgumentError, ClosedError, DeadlineExceeded
 from ffrecord.torch._collate import collate, convert
-from ffrecord.torch._dataset import Dataset
+from ffrecord.torch._dataset import BATCHES_AS_INDICES, Dataset
 from ffrecord.torch._delivery import Delivery, EpochHinter, PlainDelivery
 from ffrecord.torch._frameworks import (
     Accelerated,
@@ -43,6 +43,7 @@ from ffrecord.torch._profiling import profiled
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._steps import Steps, Walk
 from ffrecord.torch._threads import Threads
+from ffrecord.torch._versions import loaders_are_lost_by
 
 # The value of timeout=0, so that every wait ends.
 _TIMEOUT_S = 600.0
@@ -119,6 +120,8 @@ class DataLoader(data.DataLoader[Any]):
             raise ValueError(f"mode is {mode!r}; it can be workers or threads")
         if not memory_limit_bytes >= 1:
             raise ValueError(f"memory_limit_bytes is {memory_limit_bytes}; it must be 1 or more")
+        if isinstance(sampler, Sampler) and batch_size is not None:
+            raise ValueError(BATCHES_AS_INDICES)
         threads = num_workers if mode == "threads" else 0
         processes = num_workers - threads
         if threads and (isinstance(dataset, data.IterableDataset) or batch_size is None):
@@ -210,6 +213,8 @@ class DataLoader(data.DataLoader[Any]):
         """
         sharded = isinstance(self.batch_sampler, Sampler) and self.batch_sampler.is_sharding
         if sharded and self._accelerated is None:
+            if (why := loaders_are_lost_by("accelerate")) is not None:
+                raise RuntimeError(why)
             self._accelerated = Accelerated()
         return sharded
 
@@ -378,7 +383,9 @@ class DataLoader(data.DataLoader[Any]):
         return _Iteration(self._watched(batches, delivery))
 
     def _state_trouble(self) -> Exception | None:
-        """What Lightning's first checkpoint would raise."""
+        """What Lightning's first checkpoint would raise, or would leave out."""
+        if (why := loaders_are_lost_by("lightning", "pytorch_lightning")) is not None:
+            return RuntimeError(f"{why}, or use Trainer(enable_checkpointing=False)")
         try:
             self.state_dict()
         except (TypeError, ValueError) as error:

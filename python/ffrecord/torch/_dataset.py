@@ -34,6 +34,12 @@ _guarded_pid = 0  # The id of the last worker process in which the handler was i
 Keys = slice | Sequence[int] | npt.NDArray[np.integer[Any]]
 Key = SupportsIndex | Keys
 # Any, if nothing says more, so that `Dataset` alone means what it did before it had a parameter.
+# What a loader says that is given a `Sampler` where it wants a sampler of indices.
+BATCHES_AS_INDICES = (
+    "sampler= wants single indices, but ffrecord.torch.Sampler gives whole batches of them: write"
+    " DataLoader(dataset, batch_sampler=sampler), without batch_size"
+)
+
 T = TypeVar("T", covariant=True, default=Any)
 
 
@@ -257,6 +263,8 @@ class Dataset(data.Dataset[T], ReaderRegistry):
         try:
             index = operator.index(key)  # type: ignore[arg-type]
         except TypeError:
+            if isinstance(key, list) and any(isinstance(each, IndexBatch) for each in key[:1]):
+                raise ValueError(BATCHES_AS_INDICES) from None
             return self._batch(key, self.on_corrupt)  # type: ignore[arg-type]
         # A single sample cannot be skipped, so "skip" raises.
         return self._batch([index], "raise" if self.on_corrupt == "skip" else self.on_corrupt)[0]

@@ -5,8 +5,9 @@ streams and events; a device whose module has none, such as MPS, is copied to in
 program.
 """
 
-from collections import deque
-from collections.abc import Iterator
+import copy
+from collections import UserDict, deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -194,27 +195,63 @@ def _begin(batch: Any, streams: Streams) -> _Copied:  # noqa: ANN401 - as the ba
 def _end(entry: tuple[Any, _Copied], streams: Streams) -> tuple[Any, Any]:
     place, copied = entry
     streams.hand_over(copied.event, list(tensors_of(copied.value)))
-    return place, copied.value
+    return place, _complete(copied.value, streams.device)
 
 
 def moved(value: Any, streams: Streams) -> Any:  # noqa: ANN401 - as the batch is built
     """The same structure with its tensors on the device."""
     if isinstance(value, torch.Tensor):
         return streams.copy(value)
-    if isinstance(value, dict):
-        return {key: moved(item, streams) for key, item in value.items()}
+    if _moves_itself(value):
+        return value
+    return _rebuilt(value, lambda item: moved(item, streams))
+
+
+def _complete(value: Any, device: torch.device) -> Any:  # noqa: ANN401 - as the batch is built
+    """The same structure, with the objects in it that move themselves on the device.
+
+    Nobody else knows their tensors, so their copies run on the consumer's stream: they need no
+    event there, and their memory is kept for it.
+    """
+    if _moves_itself(value):
+        return value.to(device)
+    return _rebuilt(value, lambda item: _complete(item, device))
+
+
+def _moves_itself(value: Any) -> bool:  # noqa: ANN401 - as the batch is built
+    """Whether it is an object with a method `to`, such as a PackedSequence or a TensorDict.
+
+    The BatchEncoding of transformers is a UserDict whose `to` changes it, and waits.
+    """
+    known = (torch.Tensor, dict, UserDict)
+    return not isinstance(value, known) and callable(getattr(value, "to", None))
+
+
+def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - as the batch is built
+    """A mapping or sequence of the same type with changed items; any other value as it is."""
+    if type(value) is dict:
+        return {key: change(item) for key, item in value.items()}
+    if isinstance(value, Mapping):
+        items = {key: change(item) for key, item in value.items()}
+        if not isinstance(value, MutableMapping):
+            return items
+        made = copy.copy(value)
+        made.update(items)
+        return made
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(moved(item, streams) for item in value))
+        return type(value)(*map(change, value))
     if isinstance(value, list | tuple):
-        return type(value)(moved(item, streams) for item in value)
+        return type(value)(map(change, value))
     return value
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - as the batch is built
-    """All tensors in a structure."""
+    """All tensors in a structure that `moved` moves."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, dict):
+    elif _moves_itself(value):
+        return
+    elif isinstance(value, Mapping):
         for item in value.values():
             yield from tensors_of(item)
     elif isinstance(value, list | tuple):
@@ -226,9 +263,12 @@ def size_of(value: Any) -> int:  # noqa: ANN401 - as the batch is built
     """Bytes of the tensors, arrays and batches in a structure."""
     if isinstance(value, Batch):
         return value.slab.nbytes + size_of(dict(value.decoded))
+    if isinstance(value, torch.Tensor) and value.layout not in (torch.strided, torch.jagged):
+        # A sparse one does not tell: it has a value and its indices for each element that is there.
+        return value._nnz() * (value.element_size() + 8 * value.dim())
     if isinstance(value, torch.Tensor | np.ndarray):
         return value.nbytes
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return sum(map(size_of, value.values()))
     if isinstance(value, list | tuple):
         return sum(map(size_of, value))

@@ -34,6 +34,13 @@ Error NotEmpty() {
           "one only"};
 }
 
+Error Unanswered(const std::string& what) {
+  cluster::UnansweredCommits unanswered;
+  unanswered.Note();
+  return unanswered.Explain(
+      {ErrorCode::kUnavailable, "the coordinator did not say whether it has taken " + what});
+}
+
 }  // namespace
 
 void ClusterService::ListMetadata(const net::MetadataList& request,
@@ -130,9 +137,7 @@ void ClusterService::CommitPage(std::uint64_t restore_revision, std::uint64_t re
                       using Fate = MetaStore::Outcome::Fate;
                       if (outcome.value().fate == Fate::kLost) return done(NotEmpty());
                       if (outcome.value().fate == Fate::kCommitted) return done({});
-                      done(Error{ErrorCode::kUnavailable,
-                                 "the coordinator did not say whether it has taken a part of the "
-                                 "backup; try again"});
+                      done(Unanswered("a part of the backup"));
                     });
 }
 
@@ -292,10 +297,11 @@ void ClusterService::ConfirmHistory(std::uint64_t incarnation, TimePoint deadlin
       std::move(commit), deadline,
       [this, inbox = inbox_, deadline, done](const Result<MetaStore::Outcome>& outcome) {
         if (!outcome) return done(outcome.error());
-        if (outcome.value().fate != MetaStore::Outcome::Fate::kCommitted)
-          return done(Error{ErrorCode::kUnavailable,
-                            "the metadata has changed meanwhile, or the coordinator did not "
-                            "answer; try again"});
+        using Fate = MetaStore::Outcome::Fate;
+        if (outcome.value().fate == Fate::kUnknown) return done(Unanswered("the confirmation"));
+        if (outcome.value().fate == Fate::kLost)
+          return done(
+              Error{ErrorCode::kUnavailable, "the metadata has changed meanwhile; try again"});
         const std::uint64_t revision = outcome.value().revision;
         const bool is_posted = inbox->Post([this, revision, deadline, done] {
           waiters_.push_back(

@@ -12,69 +12,108 @@ namespace {
 
 // Less than clients wait for a node, so that they hear why.
 constexpr std::chrono::seconds kOperatorPatience{8};
+// Before what came of a commit without an answer is looked at.
+constexpr std::chrono::milliseconds kPause{100};
+
+// What is waited for and has not come; another reason, as that the daemon stops, stays what it is.
+Error Late(Error why, std::string awaited) {
+  if (why.code != ErrorCode::kDeadlineExceeded) return why;
+  return {ErrorCode::kUnavailable, std::move(awaited) + "; try again"};
+}
 
 }  // namespace
+
+// --- Changes ------------------------------------------------------------------------------------
+
+// Before everything is listed, nothing that this node does not know is known not to be.
+void ClusterService::BeginChange(const ChangePtr& change, std::function<void()> begin) {
+  const bool is_posted = inbox_->Post([this, change, begin = std::move(begin)] {
+    if (!enrolment_->is_done()) return change->refuse(NotTakingPart());
+    waiters_.push_back({[this] { return node_.view().mirror.was_listed(); }, change->deadline,
+                        [change, begin](const Result<void>& listed) {
+                          if (listed) return begin();
+                          change->refuse(Late(listed.error(),
+                                              "this daemon has not read the metadata of its "
+                                              "cluster from the coordinator yet"));
+                        }});
+  });
+  if (!is_posted) change->refuse(Stopped());
+}
+
+void ClusterService::CommitChange(const ChangePtr& change, MetaStore::Commit commit,
+                                  std::function<void()> made, std::function<void()> again) {
+  if (Now() >= change->deadline)
+    return change->Refuse({ErrorCode::kUnavailable,
+                           "the coordinator did not carry out the change in time; try again"});
+  const auto committed = [this, inbox = inbox_, change, made = std::move(made),
+                          again = std::move(again)](const Result<MetaStore::Outcome>& outcome) {
+    if (!outcome) return change->Refuse(outcome.error());
+    if (outcome.value().fate == MetaStore::Outcome::Fate::kUnknown) change->unanswered.Note();
+    const bool is_posted = inbox->Post([this, change, made, again, outcome = outcome.value()] {
+      AwaitOutcome(change, outcome, made, again);
+    });
+    if (!is_posted) change->Refuse(Stopped());
+  };
+  store_->TryCommit(std::move(commit), change->deadline, committed);
+}
+
+// Until the mirror shows it, or what was faster.
+void ClusterService::AwaitOutcome(const ChangePtr& change, const MetaStore::Outcome& outcome,
+                                  const std::function<void()>& made,
+                                  const std::function<void()>& again) {
+  using Fate = MetaStore::Outcome::Fate;
+  const auto is_shown = [this, revision = outcome.revision] {
+    return node_.view().mirror.revision() >= revision;
+  };
+  if (outcome.fate == Fate::kCommitted) {
+    waiters_.push_back({is_shown, change->deadline, [made](const Result<void>&) { made(); }});
+    return;
+  }
+  const auto look_again = [change, again](const Result<void>& reached) {
+    if (reached) return again();
+    change->Refuse(
+        Late(reached.error(), "the coordinator has not told this daemon of the last changes"));
+  };
+  const TimePoint pause = Now() + kPause;
+  if (outcome.fate == Fate::kUnknown)
+    waiters_.push_back({[pause] { return Now() >= pause; }, pause, look_again});
+  else
+    waiters_.push_back({is_shown, change->deadline, look_again});
+}
 
 // --- Members ------------------------------------------------------------------------------------
 
 void ClusterService::SetMember(const net::SetMember& request, Done<void> done) {
-  const bool is_posted = inbox_->Post([this, request, done] {
-    if (!enrolment_->is_done()) return done(NotTakingPart());
-    const TimePoint deadline = Now() + kOperatorPatience;
-    AwaitListed(deadline, [this, request, deadline, done](const Result<void>& listed) {
-      if (!listed) return done(listed.error());
-      WriteMember(request, deadline, done);
-    });
-  });
-  if (!is_posted) done(Stopped());
-}
-
-// Before, nothing that this node does not know is known not to be.
-void ClusterService::AwaitListed(TimePoint deadline, Done<void> done) {
-  waiters_.push_back(
-      {[this] { return node_.view().mirror.was_listed(); }, deadline, std::move(done)});
+  const auto change = std::make_shared<Change>(Now() + kOperatorPatience, done);
+  BeginChange(change, [this, request, change, done] { WriteMember(request, change, done); });
 }
 
 // The mirror has the record; where it is late the commit loses, and it is looked at again.
-void ClusterService::WriteMember(const net::SetMember& request, TimePoint deadline,
-                                 Done<void> done) {
+void ClusterService::WriteMember(const net::SetMember& request, const ChangePtr& change,
+                                 const Done<void>& done) {
   const std::string key = cluster::Key(cluster::kMemberKeys, request.node);
   const MetaStore::KeyValue* const entry = node_.view().mirror.Find(key);
   const Error unknown{ErrorCode::kNotFound, "the cluster has no member " + request.node};
-  if (entry == nullptr) return done(unknown);
+  if (entry == nullptr) return change->Refuse(unknown);
   auto record = cluster::MemberRecord::Decode(entry->value);
-  if (!record) return done(unknown);
+  if (!record) return change->Refuse(unknown);
   const auto state = static_cast<cluster::MemberRecord::State>(request.state);
   if (record.value().state == state) return done({});
-  if (auto may = CheckChange(request.node, record.value(), state); !may) return done(may.error());
+  if (auto may = CheckChange(request.node, record.value(), state); !may)
+    return change->Refuse(std::move(may).error());
   MetaStore::Commit commit;
   if (state == cluster::MemberRecord::State::kDraining) {
     auto replacements = FindReplacements(request.node);
-    if (!replacements) return done(std::move(replacements).error());
+    if (!replacements) return change->Refuse(std::move(replacements).error());
     commit.compares = std::move(replacements).value();
   }
-  if (Now() >= deadline)
-    return done(Error{ErrorCode::kDeadlineExceeded,
-                      request.node + ": the coordinator did not answer in time; try again"});
   record.value().state = state;
   commit.compares.push_back({key, entry->mod_revision});
   commit.puts.push_back({key, record.value().Encode()});
   commit.deletes.push_back(cluster::Key(cluster::kWaitingKeys, request.node));
-  const auto committed = [this, inbox = inbox_, request, deadline,
-                          done](const Result<MetaStore::Outcome>& outcome) {
-    if (!outcome) return done(outcome.error());
-    // Then the mirror shows it, or what was faster.
-    const std::uint64_t revision = outcome.value().revision;
-    const bool is_posted = inbox->Post([this, request, revision, deadline, done] {
-      waiters_.push_back({[this, revision] { return node_.view().mirror.revision() >= revision; },
-                          deadline,
-                          [this, request, deadline, done](const Result<void>&) {
-                            WriteMember(request, deadline, done);
-                          }});
-    });
-    if (!is_posted) done(Stopped());
-  };
-  store_->TryCommit(std::move(commit), deadline, committed);
+  CommitChange(
+      change, std::move(commit), [done] { done({}); },
+      [this, request, change, done] { WriteMember(request, change, done); });
 }
 
 // Who holds data and is up is drained, or stopped, before it is counted out: what it alone has
@@ -149,58 +188,43 @@ Result<std::uint32_t> ClusterService::FindCommonLevel() const {
 }
 
 void ClusterService::RaiseLevel(std::uint32_t level, Done<std::uint32_t> done) {
-  const bool is_posted = inbox_->Post([this, level, done] {
-    if (!enrolment_->is_done()) return done(NotTakingPart());
-    const TimePoint deadline = Now() + kOperatorPatience;
-    AwaitListed(deadline, [this, level, deadline, done](const Result<void>& listed) {
-      if (!listed) return done(listed.error());
-      BeginToRaise(level, deadline, done);
-    });
-  });
-  if (!is_posted) done(Stopped());
+  const auto change = std::make_shared<Change>(Now() + kOperatorPatience, done);
+  BeginChange(change, [this, level, change, done] { BeginToRaise(level, change, done); });
 }
 
-void ClusterService::BeginToRaise(std::uint32_t level, TimePoint deadline,
-                                  Done<std::uint32_t> done) {
+void ClusterService::BeginToRaise(std::uint32_t level, const ChangePtr& change,
+                                  const Done<std::uint32_t>& done) {
   const std::uint32_t known = node_.level();
   if (level != 0 && level < known)
-    return done(Error{ErrorCode::kInvalidArgument, "the cluster is at feature level " +
-                                                       std::to_string(known) +
-                                                       ", and a level is never lowered"});
+    return change->Refuse({ErrorCode::kInvalidArgument, "the cluster is at feature level " +
+                                                            std::to_string(known) +
+                                                            ", and a level is never lowered"});
   if (level == known) return done(known);
   const auto common = FindCommonLevel();
-  if (!common) return done(common.error());
+  if (!common) return change->Refuse(common.error());
   if (level > common.value())
-    return done(Error{ErrorCode::kConflict, "all nodes know feature level " +
-                                                std::to_string(common.value()) +
-                                                ", and not all know " + std::to_string(level) +
-                                                ": install the newer version on each node first"});
+    return change->Refuse(
+        {ErrorCode::kConflict, "all nodes know feature level " + std::to_string(common.value()) +
+                                   ", and not all know " + std::to_string(level) +
+                                   ": install the newer version on each node first"});
   if (common.value() <= known) return done(known);
-  WriteLevel(level == 0 ? common.value() : level, deadline, done);
+  WriteLevel(level == 0 ? common.value() : level, change, done);
 }
 
 // A node of an earlier version that starts meanwhile sees the level, and lets its lease end.
-void ClusterService::WriteLevel(std::uint32_t level, TimePoint deadline, Done<std::uint32_t> done) {
+void ClusterService::WriteLevel(std::uint32_t level, const ChangePtr& change,
+                                const Done<std::uint32_t>& done) {
   const MetaStore::KeyValue* const key = node_.view().mirror.Find(cluster::kLevelKey);
   MetaStore::Commit commit;
   commit.compares.push_back(
       {std::string(cluster::kLevelKey), key == nullptr ? 0 : key->mod_revision});
   commit.puts.push_back({std::string(cluster::kLevelKey), cluster::LevelRecord{level}.Encode()});
-  const auto committed = [this, inbox = inbox_, level, deadline,
-                          done](const Result<MetaStore::Outcome>& outcome) {
-    if (!outcome) return done(outcome.error());
-    const bool is_posted = inbox->Post([this, level, deadline, done] {
-      const auto is_raised = [this, level] { return node_.level() >= level; };
-      waiters_.push_back({is_raised, deadline, [this, done](const Result<void>& reached) {
-                            if (reached) return done(node_.level());
-                            done(Error{ErrorCode::kUnavailable,
-                                       "the coordinator did not say whether the level is raised; "
-                                       "try again"});
-                          }});
-    });
-    if (!is_posted) done(Stopped());
-  };
-  store_->TryCommit(std::move(commit), deadline, committed);
+  CommitChange(
+      change, std::move(commit), [level, done] { done(level); },
+      [this, level, change, done] {
+        if (node_.level() >= level) return done(node_.level());
+        BeginToRaise(level, change, done);
+      });
 }
 
 }  // namespace ffrecord::server

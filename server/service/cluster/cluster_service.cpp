@@ -388,9 +388,12 @@ void ClusterService::AnswerWaiters(TimePoint now) {
 }
 
 void ClusterService::AnswerAll() {
-  for (const auto& [request, done] : std::exchange(requests_, {})) done(Stopped());
+  node_.GiveUp(Stopped());
+  AnswerFinished();
   for (const auto& [request, done] : std::exchange(rebuilds_, {})) done(Stopped());
-  for (const Waiter& waiter : std::exchange(waiters_, {})) waiter.done(Stopped());
+  // Who is told may begin to wait for something else.
+  while (!waiters_.empty())
+    for (const Waiter& waiter : std::exchange(waiters_, {})) waiter.done(Stopped());
 }
 
 std::string ClusterService::Trouble() const {

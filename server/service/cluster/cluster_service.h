@@ -21,6 +21,7 @@
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "libffrecord/net/transport/tls/tls.h"
 #include "server/cluster/cluster_node.h"
+#include "server/cluster/unanswered_commits.h"
 #include "server/metadata/meta_store.h"
 #include "server/service/access/tokens.h"
 #include "server/service/catalog/extent_references.h"
@@ -257,13 +258,30 @@ class ClusterService {
   Result<std::optional<NewExtent>> Place(const net::PutBegin& begin) const;
   Result<void> MayTake(std::uint64_t upload) const;
   void AwaitName(std::uint64_t revision, std::string name, TimePoint deadline, Done<void> done);
-  void AwaitListed(TimePoint deadline, Done<void> done);
-  void WriteMember(const net::SetMember& request, TimePoint deadline, Done<void> done);
+  // Of an operator, until it is answered.
+  struct Change {
+    template <class T>
+    Change(TimePoint by, Done<T> done)
+        : deadline(by), refuse([done](Error refusal) { done(std::move(refusal)); }) {}
+    void Refuse(Error refusal) const { refuse(unanswered.Explain(std::move(refusal))); }
+
+    const TimePoint deadline;
+    const std::function<void(Error)> refuse;
+    cluster::UnansweredCommits unanswered;
+  };
+  using ChangePtr = std::shared_ptr<Change>;
+  void BeginChange(const ChangePtr& change, std::function<void()> begin);
+  // Then `made` is called; or `again`, to look and decide anew, if it lost or had no answer.
+  void CommitChange(const ChangePtr& change, MetaStore::Commit commit, std::function<void()> made,
+                    std::function<void()> again);
+  void AwaitOutcome(const ChangePtr& change, const MetaStore::Outcome& outcome,
+                    const std::function<void()>& made, const std::function<void()>& again);
+  void WriteMember(const net::SetMember& request, const ChangePtr& change, const Done<void>& done);
   Result<void> CheckChange(const std::string& node, const cluster::MemberRecord& member,
                            cluster::MemberRecord::State state) const;
   Result<std::uint32_t> FindCommonLevel() const;
-  void BeginToRaise(std::uint32_t level, TimePoint deadline, Done<std::uint32_t> done);
-  void WriteLevel(std::uint32_t level, TimePoint deadline, Done<std::uint32_t> done);
+  void BeginToRaise(std::uint32_t level, const ChangePtr& change, const Done<std::uint32_t>& done);
+  void WriteLevel(std::uint32_t level, const ChangePtr& change, const Done<std::uint32_t>& done);
   Result<std::vector<MetaStore::Compare>> FindReplacements(const std::string& node) const;
   const ExtentCounts& CountExtents();
   Status MakeStatus();

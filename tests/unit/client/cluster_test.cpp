@@ -248,6 +248,25 @@ TEST_F(ClusterTest, WhyANameCannotBeChangedIsToldThoughALaterNodeDidNotAnswer) {
   }
 }
 
+// Whatever the next node's reason is.
+TEST_F(ClusterTest, ATryWithoutAnAnswerIsToldOfWhereTheNextNodeRefuses) {
+  const Catalog catalog(Find());
+  for (const ErrorCode refusal : {ErrorCode::kIo, ErrorCode::kConflict}) {
+    cluster_.change_refusal = refusal;
+    for (const int lost : {1, 0}) {
+      cluster_.lost_answers = lost;
+      const auto published =
+          catalog.Publish("x", {{{"empty", 0, {}}}}, net::Publish::Mode::kReplace, 0,
+                          net::Clock::now() + kOptions.timeout);
+      ASSERT_FALSE(published);
+      EXPECT_EQ(published.error().code, refusal) << published.error().message;
+      const bool is_told =
+          published.error().message.find("may still take effect") != std::string::npos;
+      EXPECT_EQ(is_told, lost == 1) << published.error().message;
+    }
+  }
+}
+
 // One that would take the field for a fault is not told.
 TEST_F(ClusterTest, ANodeThatUnderstandsItIsToldHowLongItsAnswerIsWaitedFor) {
   for (const bool understands : {true, false}) {

@@ -3,74 +3,17 @@
 
 #include <gtest/gtest.h>
 
-#include "one_node.h"
+#include "publication_fixture.h"
 
 namespace ffrecord::server::cluster {
 namespace {
 
 using namespace std::chrono_literals;
+using test::ClusterPublicationTest;
+using test::Compares;
+using test::Deletes;
 using test::OneNode;
-
-constexpr std::uint64_t kUpload = 21, kAttempt = 41;
-
-bool Compares(const MetaStore::Commit& commit, const std::string& key, std::uint64_t revision) {
-  return std::ranges::any_of(commit.compares, [&](const auto& compare) {
-    return compare.key == key && compare.mod_revision == revision;
-  });
-}
-bool Puts(const MetaStore::Commit& commit, const std::string& key) {
-  return std::ranges::any_of(commit.puts, [&](const auto& put) { return put.key == key; });
-}
-bool Deletes(const MetaStore::Commit& commit, const std::string& key) {
-  return std::ranges::find(commit.deletes, key) != commit.deletes.end();
-}
-
-class ClusterPublicationTest : public testing::Test {
- protected:
-  ClusterPublicationTest() {
-    one_.Put(UploadKey(kUpload), {});
-    one_.Run(1s);
-  }
-  void Begin(Publication::Mode mode, const std::vector<ManifestExtent>& extents,
-             std::uint8_t replicas = 2, std::chrono::milliseconds time = 100ms) {
-    Publication::Request request;
-    request.mode = mode;
-    request.name = "set";
-    request.attempt = kAttempt;
-    request.replicas = replicas;
-    if (mode != Publication::Mode::kRemove) request.manifest = one_.ManifestOf(extents);
-    request.deadline = one_.now + 60s;
-    (void)one_.node->Begin(std::move(request));
-    one_.Run(time);
-  }
-  void AnswerAll() {
-    for (int round = 0; round < 5; ++round) {
-      one_.AnswerHoldings(Holding::kHeld);
-      one_.Answer<StoreBody>([](const StoreBody&) { return Result<void>(); });
-      one_.Run(10ms);
-    }
-  }
-  // What came of it; none: it goes on.
-  std::optional<Result<std::uint64_t>> Outcome() {
-    auto finished = one_.node->TakeFinished();
-    return finished.empty() ? std::nullopt : std::optional(finished.front().result);
-  }
-  Error Late() {
-    const auto result = Outcome();
-    EXPECT_TRUE(result && !*result) << "it goes on, or succeeded";
-    return result && !*result ? result->error() : Error{ErrorCode::kIo, ""};
-  }
-  static bool Says(const Error& error, const std::string& text) {
-    return error.message.find(text) != std::string::npos;
-  }
-  ErrorCode Refused() {
-    const auto result = Outcome();
-    return result && !*result ? result->error().code : ErrorCode::kIo;  // It was not refused.
-  }
-
-  OneNode one_;
-  const ManifestExtent extent_ = one_.ExtentOf(true, kUpload);
-};
+using test::Puts;
 
 TEST_F(ClusterPublicationTest, ItsCommitRestsOnTheNameAndTheUploadAndPutsThatAnew) {
   const std::uint64_t upload = one_.RevisionOf(UploadKey(kUpload));
@@ -349,69 +292,6 @@ TEST_F(ClusterPublicationTest, NodesThatDoNotStoreTheListOfFilesAreTheReasonGive
   EXPECT_EQ(error.code, ErrorCode::kUnavailable);
   EXPECT_TRUE(Says(error, "stored in 0 of ")) << error.message;
   EXPECT_TRUE(Says(error, " is ill")) << error.message;
-}
-
-// It may be done, whatever is waited for since.
-TEST_F(ClusterPublicationTest, ACommitWhoseAnswerWasLostIsNotCalledUndone) {
-  Begin(Publication::Mode::kCreate, {extent_});
-  one_.AnswerHoldings(Holding::kHeld);
-  one_.Run(10ms);
-  ASSERT_FALSE(one_.Asked<StoreBody>().empty());
-  one_.loses_answers = true;
-  one_.is_watch_silent = true;
-  one_.Answer<StoreBody>([&](const StoreBody&) { return Result<void>(); });
-  one_.is_store_silent = true;
-  one_.Run(61s);
-  const Error error = Late();
-  EXPECT_EQ(error.code, ErrorCode::kDeadlineExceeded);
-  EXPECT_TRUE(Says(error, "may still take effect")) << error.message;
-  EXPECT_TRUE(Says(error, "the coordinator does not answer this daemon")) << error.message;
-  // The same attempt finds that it was.
-  ASSERT_NE(one_.RevisionOf("datasets/set"), 0U);
-  one_.is_store_silent = one_.is_watch_silent = one_.loses_answers = false;
-  one_.Start();
-  Begin(Publication::Mode::kCreate, {extent_});
-  const auto again = Outcome();
-  ASSERT_TRUE(again && *again);
-  EXPECT_EQ(again->value(), one_.RevisionOf("datasets/set"));
-}
-
-// What keeps it from another commit says nothing of the first one.
-TEST_F(ClusterPublicationTest, ACommitOnItsWayIsNotCalledUndoneWhereNodesGoDown) {
-  Begin(Publication::Mode::kCreate, {extent_});
-  one_.AnswerHoldings(Holding::kHeld);
-  one_.Run(10ms);
-  one_.delays_commits = true;
-  one_.Answer<StoreBody>([&](const StoreBody&) { return Result<void>(); });
-  const MetaStore::Commit commit = one_.commits.back();
-  ASSERT_TRUE(Puts(commit, "datasets/set"));
-  for (const char* const node : {"n2", "n3", "n4"}) one_.Delete(Key(kNodeKeys, node));
-  one_.Run(61s);
-  const Error error = Late();
-  EXPECT_EQ(error.code, ErrorCode::kDeadlineExceeded);
-  EXPECT_TRUE(Says(error, "1 failure domains are up")) << error.message;
-  EXPECT_TRUE(Says(error, "may still take effect")) << error.message;
-  const auto outcome = one_.state.TryCommit(commit, one_.now);
-  EXPECT_TRUE(outcome && outcome.value().fate == MetaStore::Outcome::Fate::kCommitted);
-}
-
-TEST_F(ClusterPublicationTest, ACommitOnItsWayIsNotCalledUndoneWhereAListOfFilesIsLost) {
-  Begin(Publication::Mode::kCreate, {extent_});
-  one_.AnswerHoldings(Holding::kHeld);
-  one_.Run(10ms);
-  one_.delays_commits = true;
-  one_.Answer<StoreBody>([&](const StoreBody&) { return Result<void>(); });
-  const MetaStore::Commit commit = one_.commits.back();
-  ASSERT_TRUE(Puts(commit, "datasets/set"));
-  one_.lost_bodies = {31};
-  one_.Publish("other", {one_.ExtentOf(true, 77)}, 2, 31);
-  one_.Run(20s);  // It does not wait until its deadline.
-  const Error error = Late();
-  EXPECT_EQ(error.code, ErrorCode::kDeadlineExceeded);
-  EXPECT_TRUE(Says(error, "(other)")) << error.message;
-  EXPECT_TRUE(Says(error, "may still take effect")) << error.message;
-  const auto outcome = one_.state.TryCommit(commit, one_.now);
-  EXPECT_TRUE(outcome && outcome.value().fate == MetaStore::Outcome::Fate::kCommitted);
 }
 
 TEST_F(ClusterPublicationTest, AnUploadThatWasGivenUpDoesNotBeginAnew) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <fstream>
 #include <thread>
 
@@ -180,6 +181,32 @@ TEST_F(ClusterMembersTest, ANodeThatIsUpAndHoldsDataIsNotCountedOut) {
   const auto drained = Client().SetMember(AddressOf(nodes_[0]), "n3", net::MemberState::kDraining);
   ASSERT_FALSE(drained);
   EXPECT_EQ(drained.error().code, ErrorCode::kConflict);
+}
+
+// What has changed since then keeps it from another commit, and says nothing of the first one.
+TEST_F(ClusterMembersTest, ADrainWithoutAnAnswerIsNotCalledUndone) {
+  StartNodes(3);
+  nodes_[0].store->LoseCommits("members/n3", [&] {
+    const cluster::MemberRecord drains{cluster::MemberRecord::State::kDraining, 1, "n2"};
+    store_->TryCommit({{}, {{"members/n2", drains.Encode()}}, {}}, test::Within(20s),
+                      [](const auto&) {});
+  });
+  const auto drained = Client().SetMember(AddressOf(nodes_[0]), "n3", net::MemberState::kDraining);
+  ASSERT_FALSE(drained);
+  EXPECT_EQ(drained.error().code, ErrorCode::kConflict) << drained.error().message;
+  EXPECT_TRUE(Has(drained.error().message, "may still take effect")) << drained.error().message;
+}
+
+TEST_F(ClusterMembersTest, AChangeThatTheCoordinatorNeverConfirmsIsNotCalledUndone) {
+  StartNodes(3);
+  std::atomic<int> commits = 0;
+  nodes_[0].store->LoseCommits("members/n3", [&] { ++commits; });
+  const auto drained = Client().SetMember(AddressOf(nodes_[0]), "n3", net::MemberState::kDraining);
+  ASSERT_FALSE(drained);
+  EXPECT_EQ(drained.error().code, ErrorCode::kDeadlineExceeded) << drained.error().message;
+  EXPECT_TRUE(Has(drained.error().message, "may still take effect")) << drained.error().message;
+  EXPECT_GT(commits, 1);
+  EXPECT_LT(commits, 200);  // It pauses before each.
 }
 
 class ClusterDomainsTest : public test::DaemonCluster {

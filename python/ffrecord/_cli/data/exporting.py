@@ -165,17 +165,20 @@ class Export:
 
     def _column_of_key(self, keys: Keys, first: int) -> str | None:
         """The column with the key of the record `first`, if there is one."""
-        sample, key = self._reader.read([first])[0], keys.of(first)
+        sample, key = self._reader.read([first]).stored()[0], keys.of(first)
         for column in self._columns:
             if column.dtype is None and as_bytes(sample[column.name]) == key:
                 return column.name
         return None
 
-    def _batches(self, pieces: Iterable[Indices], keys: Keys) -> Iterator[Batch]:
+    def _batches(
+        self, pieces: Iterable[Indices], keys: Keys, *, stored: bool = True
+    ) -> Iterator[Batch]:
         total = self._reader.size_bytes
-        for batch in batches(self._reader, pieces):
+        for batch in batches(self._reader, pieces, stored=stored):
             if self._key_column is not None:
-                values = zip(batch.indices.tolist(), batch[self._key_column], strict=True)
+                found = batch.stored()[self._key_column]
+                values = zip(batch.indices.tolist(), found, strict=True)
                 if any(keys.of(index) != as_bytes(value) for index, value in values):
                     raise _KeyIsNoColumnError
             yield batch
@@ -241,17 +244,42 @@ class Export:
     def _parquet(self, pieces: Iterable[Indices], keys: Keys, file: BinaryIO) -> None:
         pa = _pyarrow()
         with_keys = bool(keys.count) and self._key_column is None
-        schema = _arrow_schema(self._columns, with_keys)
-        with importlib.import_module("pyarrow.parquet").ParquetWriter(file, schema) as writer:
-            waiting: list[Any] = []
-            for batch in self._batches(pieces, keys):
-                waiting.append(_arrow_batch(batch, self._columns, schema, keys))
+        # What was written from a table comes back as one. Single columns are those that are stored.
+        is_whole = self._columns == self._reader.columns
+        as_table = is_whole and bool(self._reader.read([]).arrow.found())
+        schema = None if as_table else _arrow_schema(self._columns, with_keys)
+        writer = None
+        waiting: list[Any] = []
+        try:
+            for batch in self._batches(pieces, keys, stored=not as_table):
+                if schema is None:
+                    waiting.append(_with_keys(batch.to_arrow(), batch, keys if with_keys else None))
+                else:
+                    made = _arrow_batch(batch, self._columns, schema, keys)
+                    waiting.append(pa.Table.from_batches([made]))
+                if writer is None:
+                    module = importlib.import_module("pyarrow.parquet")
+                    writer = module.ParquetWriter(file, waiting[0].schema)
                 rows, size = sum(map(len, waiting)), sum(each.nbytes for each in waiting)
                 if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
-                    writer.write_table(pa.Table.from_batches(waiting), row_group_size=rows)
+                    writer.write_table(pa.concat_tables(waiting), row_group_size=rows)
                     waiting = []
-            if waiting:
-                writer.write_table(pa.Table.from_batches(waiting))
+            if waiting and writer is not None:
+                writer.write_table(pa.concat_tables(waiting))
+        finally:
+            if writer is not None:
+                writer.close()
+
+
+def _with_keys(table: Any, batch: Batch, keys: Keys | None) -> Any:  # noqa: ANN401 - a table
+    """The table, with a column for the keys."""
+    if keys is None:
+        return table
+    if _KEY in table.column_names:
+        raise ValueError(f"a column is called {_KEY}: leave it out with --column")
+    found = [keys.of(index) for index in batch.indices.tolist()]
+    pa = _pyarrow()
+    return table.append_column(_KEY, pa.array(found, pa.large_binary()))
 
 
 def endings_of(

@@ -58,19 +58,23 @@ def steps(reader: Reader, pieces: Iterable[Indices]) -> Iterator[Indices]:
                 begin, behind = end, int(ends[end - 1])
 
 
-def batches(reader: Reader, pieces: Iterable[Indices], *, keep: bool = False) -> Iterator[Batch]:
+def batches(
+    reader: Reader, pieces: Iterable[Indices], *, keep: bool = False, stored: bool = True
+) -> Iterator[Batch]:
     """Read the indices in their order.
 
     Args:
         reader: the records.
         pieces: indices, of shape (n,) each.
         keep: keep damaged records, empty and with their status.
+        stored: with the columns as they are stored: a nested one is several.
 
     Raises:
         CorruptionError: a record is damaged, and not kept.
     """
     for indices in steps(reader, pieces):
-        yield reader.read(indices, on_corrupt="keep" if keep else "raise").stored()
+        batch = reader.read(indices, on_corrupt="keep" if keep else "raise")
+        yield batch.stored() if stored else batch
 
 
 def in_order(start: int, stop: int) -> Iterator[Indices]:

@@ -1,0 +1,135 @@
+"""Goal: a dry run of what copies, publishes or converts says what would be done, and does nothing.
+
+Method: the dry run, then the same command; what the first names the second does. Those that rewrite
+files, remove data or run clusters have tests of their own.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ffrecord
+import ffrecord.checkpoint as ckpt
+from cli import ok, run
+from daemon import Daemon
+
+
+def told(*words: str | Path) -> Any:  # noqa: ANN401 - JSON
+    return json.loads(ok("ffrecord", *words, "--json"))
+
+
+def everything(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    """All that is in a folder."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[Path]:
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for number in range(2):
+        with ffrecord.Writer(folder / f"{number}.ffr") as writer:
+            writer.write(bytes(1000 + number))
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Path:
+    for step in (1, 2):
+        ckpt.save(tmp_path / "runs", step, {"w": np.arange(100.0) * step})
+    return tmp_path / "runs"
+
+
+def test_datasets_are_pushed_and_pulled(shards: list[Path], tmp_path: Path) -> None:
+    away, back = tmp_path / "away", tmp_path / "back"
+    assert told("push", *shards, away, "--dry-run") == {"sent": ["0.ffr", "1.ffr"], "dry_run": True}
+    assert not away.exists()
+    told("push", shards[0], away)
+    before = everything(away)
+    assert told("push", *shards, away, "--dry-run")["sent"] == ["1.ffr"]
+    assert everything(away) == before
+    assert told("push", *shards, away) == {"sent": ["1.ffr"], "dry_run": False}
+
+    assert told("pull", away, back, "--dry-run")["brought"] == ["0.ffr", "1.ffr"]
+    assert not back.exists()
+    told("pull", away, back)
+    assert told("pull", away, back, "--dry-run")["brought"] == []
+    assert "would download 0 files" in ok("ffrecord", "pull", away, back, "--dry-run")
+
+
+def test_a_dataset_is_published(shards: list[Path], tmp_path: Path) -> None:
+    with Daemon(tmp_path / "served") as daemon:
+        address = daemon.address("x")
+        facts = told("publish", *shards, address, "--dry-run")
+        assert facts["would_publish"] == address and facts["record_count"] == 2
+        assert facts["size_bytes"] > 2000 and not facts["replaces"]
+        assert ffrecord.list_published(daemon.address("")) == []
+
+        told("publish", *shards, address)
+        for words in ([], ["--dry-run"]):
+            refused = run("ffrecord", "publish", *shards, address, *words)
+            assert refused.returncode == 4
+            assert f"{address} exists; --overwrite replaces it" in refused.stderr
+        assert told("publish", *shards, address, "--dry-run", "--overwrite")["replaces"] is True
+        shown = ok("ffrecord", "publish", shards[0], address, "--dry-run", "--overwrite")
+        assert "would publish 1 records" in shown and "and replace what is there" in shown
+        assert len(ffrecord.open(address)) == 2
+        missing = run("ffrecord", "publish", tmp_path / "none.ffr", address, "--dry-run")
+        assert missing.returncode == 4
+
+
+def test_checkpoints_are_copied(steps: Path, tmp_path: Path) -> None:
+    away, back = tmp_path / "away", tmp_path / "back"
+
+    def copied(*words: str | Path) -> list[int]:
+        facts = told("checkpoint", *words)
+        assert facts["dry_run"] == ("--dry-run" in words)
+        return [commit["step"] for commit in facts["copied"]]
+
+    assert copied("push", steps, away, "--dry-run") == [1, 2]
+    assert copied("push", steps, away, "--step", "1", "--dry-run") == [1]
+    assert not away.exists()
+    assert copied("push", steps, away, "--step", "1") == [1]
+    assert copied("push", steps, away, "--dry-run") == [2]
+    assert copied("push", steps, away) == [2]
+    assert copied("push", steps, away, "--dry-run") == []
+
+    assert copied("pull", away, back, "--dry-run") == [2]
+    assert not back.exists()
+    assert copied("pull", away, back) == [2]
+    assert copied("pull", away, back, "--dry-run") == []
+    missing = run("ffrecord", "checkpoint", "pull", away, back, "--step", "9", "--dry-run")
+    assert missing.returncode == 4 and "has no step 9" in missing.stderr
+
+
+def test_checkpoints_are_converted(steps: Path, tmp_path: Path) -> None:
+    file, other = tmp_path / "a.safetensors", tmp_path / "other"
+    shown = ok("ffrecord", "checkpoint", "export", steps, file, "--dry-run")
+    assert shown == f"step 2 would be in {file}\n"
+    assert not file.exists()
+    assert run("ffrecord", "checkpoint", "export", steps, file, "--prefix", "x", "--dry-run").stderr
+    told("checkpoint", "export", steps, file)
+    for words in ([], ["--dry-run"]):
+        refused = run("ffrecord", "checkpoint", "export", steps, file, *words)
+        assert refused.returncode == 4 and f"{file} exists; --overwrite replaces" in refused.stderr
+
+    words = ("checkpoint", "import", file, other, "--step", "7")
+    assert told(*words, "--dry-run") == {
+        **{"step": 7, "tensors": 1, "size_bytes": 800, "dry_run": True}
+    }
+    assert not other.exists()
+    told(*words)
+    refused = run("ffrecord", *words, "--dry-run")
+    assert refused.returncode == 4 and "has a step 7 already" in refused.stderr
+    file.write_bytes(b"nothing")
+    assert run("ffrecord", *words[:-1], "8", "--dry-run").returncode == 3
+
+
+def test_repair_names_the_option_that_replaces(shards: list[Path]) -> None:
+    refused = run("ffrecord", "repair", *shards)
+    assert refused.returncode == 4
+    assert f"{shards[1]} exists; --overwrite replaces it" in refused.stderr
