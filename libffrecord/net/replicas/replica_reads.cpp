@@ -1,12 +1,11 @@
 #include "libffrecord/net/replicas/replica_reads.h"
 
 #include <algorithm>
-#include <span>
-#include <tuple>
 #include <unordered_set>
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/net/replicas/replica_steps.h"
 
 namespace ffrecord::net {
 namespace {
@@ -40,93 +39,6 @@ constexpr std::chrono::milliseconds kBusyRest{10};
 constexpr std::chrono::milliseconds kFetchPause{100};
 
 }  // namespace
-
-class ReplicaReads::Stepping {
- public:
-  Stepping(ReplicaReads& reads, Time now, Actions& actions)
-      : reads_(reads), health_(reads.health_), now_(now), actions_(actions) {}
-
-  void On(const Begin& begin);
-  void On(const NewMap& newer);
-  void On(const Arrived& arrived);
-  void On(const LegEnded& ended);
-  void On(const Heard& heard) { Hear(heard.node, heard.at); }
-  void On(const GiveUp& given_up);
-  void On(const Away& away);
-  void On(const Tick& tick);
-  void SendAll();
-
- private:
-  // --- Choosing ---
-  // Among whom a part's next node is chosen.
-  enum class Among : std::uint8_t {
-    kOwners,  // Owners that are well, and whose copy is not known to be damaged.
-    kWell,    // Likewise, and others like that.
-    kWhole,   // Those that are in trouble too.
-    kAll,     // And those whose copy is damaged.
-  };
-  Part MakePart(const PartSize& size) const;
-  static Candidates Bit(std::size_t candidate) {
-    return candidate == kFormer ? 0 : Candidates{1} << candidate;
-  }
-  static Candidates All(std::size_t count) {
-    return count == 0 ? 0 : ~Candidates{0} >> (64 - count);
-  }
-  std::optional<std::size_t> Pick(const Part& part, Among among);
-  std::optional<std::size_t> Best(const Part& part, Candidates excluded, Among among) const;
-  void Ask(BatchId id, std::uint32_t number, std::size_t candidate, LegKind kind);
-  static LegKind KindFor(const Part& part) {
-    return part.has_direct ? LegKind::kApart : LegKind::kDirect;
-  }
-  void AskFirst(BatchId id, Batch& batch);
-  void AskNext(BatchId id, Batch& batch, std::uint32_t number);
-  std::optional<std::size_t> Choose(const Part& part);
-  std::optional<std::size_t> FirstWell(const Part& part) const;
-  bool NeedsMap(const Part& part) const;
-  void Seek(Batch& batch);
-  void Probe(BatchId id, Batch& batch, std::uint32_t number);
-
-  // --- Newer maps ---
-  bool Replan(Part& part) const;
-  void FindCandidates(Batch& batch);
-  static std::uint8_t PlaceOf(NodeIndex node, std::span<const NodeIndex> nodes);
-  static void NoteUnderWay(Part& part, const Entry& entry);
-  static void NoteSilent(Part& part, const Entry& entry);
-  static void NoteHeard(Part& part, const Entry& entry);
-  static void NoteEnded(Part& part, const Entry& entry, bool is_silent);
-
-  // --- Answers ---
-  bool IsToBlame(const Leg& leg) const;
-  void Hear(NodeIndex node, Time at);
-  void EndEntry(LegId id, Leg& leg, std::uint32_t index, ErrorCode status);
-  void Came(BatchId id, Batch& batch, std::uint32_t number, LegId leg_id, Leg& leg,
-            std::uint32_t entry);
-  void Failed(BatchId id, Batch& batch, std::uint32_t number, std::size_t candidate,
-              ErrorCode status);
-
-  // --- Ends ---
-  void End(Batch& batch, const EndPart& end);
-  void EndWon(BatchId id, Batch& batch, std::uint32_t number);
-  LegId TakeWon(Batch& batch, Part& part);
-  void CancelUnwanted(Batch& batch);
-  void CancelLeg(LegId id, Leg& leg);
-  void ReleaseIfDone(LegId id);
-  void EndBatchIfDone(BatchId id);
-
-  // --- Time ---
-  void Expire(BatchId id, Batch& batch);
-  void Retry(BatchId id, Batch& batch);
-  void SeekAgain(Batch& batch);
-  void Suspect(NodeIndex node);
-  void Hedge(Leg& leg);
-
-  ReplicaReads& reads_;
-  ReplicaHealth& health_;
-  const Time now_;
-  Actions& actions_;
-  std::vector<Outgoing> outgoing_;
-  std::map<std::tuple<std::uint32_t, Candidates, Among>, std::optional<std::size_t>> picked_;
-};
 
 void ReplicaReads::Step(Time now, const Event& event, Actions& actions) {
   Stepping step(*this, now, actions);
@@ -222,16 +134,25 @@ void ReplicaReads::Stepping::AskNext(BatchId id, Batch& batch, std::uint32_t num
   if (part.moves && part.nodes.empty()) {
     part.trouble = ErrorCode::kUnavailable;  // That says nothing about the extent.
   } else if ((part.refused | part.absent) == All(part.nodes.size())) {
-    if (part.absent != 0 && !std::exchange(part.was_absent, true))
-      return batch.WaitUntil(number, now_ + kMovedPause);
-    return End(batch,
-               {id, number, part.refusal == ErrorCode::kOk ? ErrorCode::kNotFound : part.refusal});
+    if (part.absent == 0 || part.is_last_round)
+      return End(batch, {id, number,
+                         part.refusal == ErrorCode::kOk ? ErrorCode::kNotFound : part.refusal});
+    part.sought_at = std::min<Time>(part.sought_at, now_ + kMovedPause);
+    part.final_from = std::min<Time>(part.final_from, now_ + kMovedPause);
+    return batch.WaitUntil(number, part.sought_at);
   }
-  if (batch.retry_at != Time::max()) return batch.WaitUntil(number, batch.retry_at);
+  // It may wait already, since before the newest map.
+  batch.WaitUntil(number, std::min(part.retry_at, RoundAt(id, batch, part.keeps_order)));
+}
+
+// The end of the back-off, the same for all parts of the batch that fail before it: so that a node
+// is asked for them at once.
+ReplicaReads::Time ReplicaReads::Stepping::RoundAt(BatchId id, Batch& batch, bool keeps_order) {
+  if (batch.round_at > now_) return batch.round_at;
   if (!batch.backoff) batch.backoff.emplace(reads_.seed_ + id);
   const Duration pause = batch.backoff->Next();
-  batch.WaitUntil(number,
-                  now_ + (part.keeps_order ? std::min<Duration>(pause, kFetchPause) : pause));
+  batch.round_at = now_ + (keeps_order ? std::min<Duration>(pause, kFetchPause) : pause);
+  return batch.round_at;
 }
 
 // None: nobody is to be asked now.
@@ -313,29 +234,6 @@ void ReplicaReads::Stepping::On(const Begin& begin) {
   EndBatchIfDone(begin.batch);
 }
 
-void ReplicaReads::Stepping::On(const NewMap& newer) {
-  reads_.map_ = newer.map;
-  // None refers to the map before once the first one is asked for.
-  std::map<BatchId, std::vector<std::uint32_t>> changed;
-  for (auto& [id, batch] : reads_.batches_) {
-    std::vector<std::uint32_t> parts;
-    for (std::uint32_t number = 0; number < batch.parts.size(); ++number)
-      if (Replan(batch.parts[number])) parts.push_back(number);
-    if (parts.empty()) continue;
-    FindCandidates(batch);
-    std::erase_if(batch.waiting,
-                  [&](std::uint32_t number) { return std::ranges::binary_search(parts, number); });
-    // The time of the next round stays: with maps that change often it would never come.
-    changed.emplace(id, std::move(parts));
-  }
-  for (const auto& [id, parts] : changed) {
-    Batch& batch = reads_.batches_.at(id);
-    for (const std::uint32_t number : parts) AskNext(id, batch, number);
-    if (batch.waiting.empty()) batch.retry_at = Time::max();
-    EndBatchIfDone(id);
-  }
-}
-
 void ReplicaReads::Stepping::On(const Arrived& arrived) {
   const auto leg = reads_.legs_.find(arrived.leg);
   FFR_ASSERT(leg != reads_.legs_.end());
@@ -386,6 +284,12 @@ void ReplicaReads::Stepping::On(const Away& away) {
   for (auto& [id, batch] : reads_.batches_) {
     shift(batch.deadline);
     shift(batch.retry_at);
+    shift(batch.round_at);
+    for (Part& part : batch.parts) {
+      shift(part.retry_at);
+      shift(part.sought_at);
+      shift(part.final_from);
+    }
   }
   for (auto& [id, leg] : reads_.legs_) {
     shift(leg.sent_at);
@@ -425,70 +329,6 @@ void ReplicaReads::Stepping::On(const Tick& /*tick*/) {
 bool ReplicaReads::Stepping::IsToBlame(const Leg& leg) const {
   if (leg.is_silent) return false;  // It was told already.
   return !leg.is_cancelled || now_ >= reads_.nodes_[leg.node].heard_at + health_.SilenceLimit();
-}
-
-// --- Newer maps ----------------------------------------------------------------------------------
-
-// Whether the new map has other candidates for the part. What they have said is kept; the legs' own
-// places among them are for FindCandidates().
-bool ReplicaReads::Stepping::Replan(Part& part) const {
-  const Part newer = MakePart({part.extent, part.bytes});
-  const auto before = std::exchange(part.nodes, newer.nodes);
-  part.owner_count = newer.owner_count;
-  if (std::ranges::equal(before, part.nodes)) return false;
-  const auto translate = [&](Candidates& set) {
-    Candidates translated = 0;
-    for (std::size_t i = 0; i < before.size(); ++i)
-      if ((set & Bit(i)) != 0) translated |= Bit(PlaceOf(before[i], part.nodes));
-    set = translated;
-  };
-  translate(part.asked);
-  translate(part.refused);
-  translate(part.absent);
-  part.was_absent = false;
-  return true;
-}
-
-std::uint8_t ReplicaReads::Stepping::PlaceOf(NodeIndex node, std::span<const NodeIndex> nodes) {
-  const auto found = std::ranges::find(nodes, node);
-  return found == nodes.end() ? kFormer : static_cast<std::uint8_t>(found - nodes.begin());
-}
-
-void ReplicaReads::Stepping::NoteUnderWay(Part& part, const Entry& entry) {
-  part.asked |= Bit(entry.candidate);
-  part.under_way |= Bit(entry.candidate);
-  if (entry.candidate == kFormer) ++part.former;
-}
-
-void ReplicaReads::Stepping::NoteSilent(Part& part, const Entry& entry) {
-  part.silent |= Bit(entry.candidate);
-  if (entry.candidate == kFormer) --part.former;
-}
-
-void ReplicaReads::Stepping::NoteHeard(Part& part, const Entry& entry) {
-  part.silent &= ~Bit(entry.candidate);
-  if (entry.candidate == kFormer) ++part.former;
-}
-
-void ReplicaReads::Stepping::NoteEnded(Part& part, const Entry& entry, bool is_silent) {
-  part.under_way &= ~Bit(entry.candidate);
-  part.silent &= ~Bit(entry.candidate);
-  if (entry.candidate == kFormer && !is_silent) --part.former;
-}
-
-// Where the nodes of the batch's legs are among the candidates of the new map.
-void ReplicaReads::Stepping::FindCandidates(Batch& batch) {
-  for (Part& part : batch.parts) part.under_way = part.silent = part.former = 0;
-  for (const LegId id : batch.legs) {
-    Leg& leg = reads_.legs_.at(id);
-    for (Entry& entry : leg.entries) {
-      if (entry.has_ended) continue;
-      Part& part = batch.parts[entry.part];
-      entry.candidate = PlaceOf(leg.node, part.nodes);
-      NoteUnderWay(part, entry);
-      if (leg.is_silent) NoteSilent(part, entry);
-    }
-  }
 }
 
 // --- Answers -------------------------------------------------------------------------------------
@@ -654,12 +494,20 @@ void ReplicaReads::Stepping::Expire(BatchId id, Batch& batch) {
   CancelUnwanted(batch);
 }
 
-// A new round, of all that may have come back.
+// A new round of the parts whose time has come, of all that may have come back.
 void ReplicaReads::Stepping::Retry(BatchId id, Batch& batch) {
   batch.retry_at = Time::max();
   for (const std::uint32_t number : std::exchange(batch.waiting, {})) {
-    batch.parts[number].asked = batch.parts[number].under_way;
-    batch.parts[number].absent = 0;
+    Part& part = batch.parts[number];
+    const Time due = std::exchange(part.retry_at, Time::max());
+    if (due > now_) {
+      batch.WaitUntil(number, due);
+      continue;
+    }
+    part.asked = part.under_way;
+    part.absent = 0;
+    part.sought_at = Time::max();
+    part.is_last_round = now_ >= part.final_from;
     AskNext(id, batch, number);
   }
 }

@@ -38,7 +38,8 @@ namespace ffrecord::net {
 // - All batches go by the newest map, also those that are under way. What a part's candidates have
 //   said stays with those that the new map names too. A node that it does not name any more, and
 //   that is heard while it brings a part, is waited for like any other: only what nobody brings is
-//   asked for elsewhere, so a new map alone costs no read.
+//   asked for elsewhere, so a new map alone costs no read. Nor does it put off the next round: a
+//   candidate that was busy or had nothing is asked again however often the map changes.
 // - Where extents move, the owner is told while a part has no candidate left that answers: there
 //   may be a newer map.
 // - Where nodes fetch what they lack (ReplicaMap::AsksInOrder), a part waits for the first of its
@@ -157,9 +158,12 @@ class ReplicaReads {
     std::uint64_t bytes;
     std::span<const NodeIndex> nodes;  // Of the extent, the owners first.
     std::size_t owner_count;
-    bool moves;                // From node to node.
-    bool keeps_order;          // One candidate is asked at a time, the first that answers.
-    bool was_absent = false;   // No node had it: it is sought once more.
+    bool moves;                     // From node to node.
+    bool keeps_order;               // One candidate is asked at a time, the first that answers.
+    Time retry_at = Time::max();    // Its next round, for which it waits.
+    Time sought_at = Time::max();   // Likewise, as no node had it in this one.
+    Time final_from = Time::max();  // A round from then on is the last in which no node has it.
+    bool is_last_round = false;
     Candidates asked = 0;      // In this round.
     Candidates refused = 0;    // They will not have it later either.
     Candidates absent = 0;     // They do not have it, in this round.
@@ -183,14 +187,15 @@ class ReplicaReads {
     std::size_t won_count = 0;           // Parts whose end waits for a direct leg's.
     std::size_t direct_count = 0;        // Direct legs that have not ended.
     std::vector<LegId> legs;             // All that have not ended.
-    std::vector<std::uint32_t> waiting;  // Parts that no node is there for, until
+    std::vector<std::uint32_t> waiting;  // Parts whose next round is to come, the first one at
     Time retry_at = Time::max();
-    Time seek_at = Time::max();  // While a part needs a newer map.
+    Time round_at = Time::min();  // Parts that fail before it share this end of the back-off.
+    Time seek_at = Time::max();   // While a part needs a newer map.
     std::optional<Backoff> backoff;
     bool is_over = false;  // Nothing more is asked for.
 
     void WaitUntil(std::uint32_t number, Time time) {
-      waiting.push_back(number);
+      if (std::exchange(parts[number].retry_at, time) == Time::max()) waiting.push_back(number);
       retry_at = std::min(retry_at, time);
     }
   };
