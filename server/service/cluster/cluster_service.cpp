@@ -22,6 +22,7 @@ constexpr auto kShowPatience = 2'000ms;
 // And how long beyond the deadline of the request.
 constexpr auto kLateAnswerTime = 500ms;
 constexpr auto kUpkeepInterval = 1'000ms;
+constexpr auto kRefusedInterval = 5'000ms;
 constexpr auto kLeaveTime = 500ms;
 
 cluster::ClusterNode::Options NodeOptions(const ClusterService::Options& options,
@@ -202,6 +203,10 @@ void ClusterService::StepAll(TimePoint now) {
   if (now < upkeep_next_) return;
   upkeep_next_ = now + kUpkeepInterval;
   extents_.ForgetSilent(now, options_.upload_grace);
+  if (now >= refused_next_) {
+    refused_next_ = now + kRefusedInterval;
+    peers_.AskRefusedAgain();
+  }
   if (is_unsaved_.exchange(false)) keeper_.Post([this] { SaveKept(); });
   if (!extents_.has_dropped()) return;
   const bool is_frozen = node_.view().continuity.is_frozen();

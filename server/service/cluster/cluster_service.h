@@ -357,6 +357,7 @@ class ClusterService {
   TimePoint heard_{};  // The store answered last.
   std::string told_trouble_;
   TimePoint upkeep_next_{};
+  TimePoint refused_next_{};
   std::optional<ExtentCounts> counts_;  // The last ones; none: nobody has asked.
   std::map<cluster::ClusterNode::RequestId, std::function<void(Result<std::uint64_t>)>> requests_;
   std::map<cluster::ClusterNode::RequestId, Done<std::string>> rebuilds_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "libffrecord/base/patience.h"
 
@@ -69,6 +70,27 @@ void Peers::NoteRefusal(const std::string& node, const Error* error) const {
 std::map<std::string, std::string> Peers::Refusals() const {
   const std::lock_guard lock(mutex_);
   return refusals_;
+}
+
+void Peers::AskRefusedAgain() {
+  std::vector<std::string> nodes;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [node, why] : refusals_)
+      if (asked_again_.insert(node).second) nodes.push_back(node);
+  }
+  const net::Deadline deadline = net::Deadline::clock::now() + kPiecePatience;
+  for (const std::string& node : nodes)
+    Ask<cluster::Flags>(
+        node, deadline,
+        // Any question will do that needs what nodes need of each other.
+        [node, deadline](net::Channel& peer) {
+          return CallPeer(peer, cluster::AskHeard{node, {0}}, deadline);
+        },
+        [this, node](const Result<cluster::Flags>&) {
+          const std::lock_guard lock(mutex_);
+          asked_again_.erase(node);
+        });
 }
 
 Result<std::vector<std::byte>> Peers::Fetch(const ManifestExtent& extent,

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -62,6 +63,9 @@ class Peers {
   // The nodes that this one cannot talk to since one of the two does not accept the other's
   // certificate or token, or since another node is at its address, and why.
   std::map<std::string, std::string> Refusals() const;
+  // Asks those again, for nobody else may have a question to them: else a refusal that has ended
+  // would be told for ever. Does not wait.
+  void AskRefusedAgain();
   // The verified bytes of the extent, from the first node that has them. Fails with kUnavailable.
   Result<std::vector<std::byte>> Fetch(const ManifestExtent& extent,
                                        std::span<const std::string> nodes,
@@ -124,6 +128,7 @@ class Peers {
   PullPace pull_pace_;
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::string> refusals_;
+  std::set<std::string> asked_again_;  // And not answered yet.
   bool is_stopped_ = false;
   std::map<std::string, std::unique_ptr<Link>> links_;
   // As many as a node pulls at a time, and as many again for manifests.

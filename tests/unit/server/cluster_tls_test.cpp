@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "daemon_cluster.h"
 #include "tls_pairs.h"
@@ -35,6 +37,12 @@ class ClusterTlsTest : public test::DaemonCluster {
     const std::string page = Page(node, "/cluster");
     const auto at = page.find("\"refusals\": [{\"node\": \"" + other + "\", \"why\": ");
     return at != std::string::npos && page.find(why, at) < page.find("\"nodes\"", at);
+  }
+
+  void RestartThird(const net::TlsFiles& files) {
+    third_ = files;
+    nodes_[2].daemon.reset();
+    nodes_[2].daemon = std::make_unique<test::Daemon>(OptionsOf(nodes_[2]));
   }
 
   TlsFolder ours_, foreign_;
@@ -83,6 +91,35 @@ TEST_F(ClusterTlsTest, ANodeOfAnotherAuthorityIsRefusedByName) {
   // It gets no byte from them, nor do they take its word: the map waits for it.
   EXPECT_NE(Page(nodes_[0], "/cluster").find("\"moving\": true"), std::string::npos);
   EXPECT_EQ(Metric(nodes_[2], "ffrecord_cluster_pulled_total"), 0U);
+}
+
+// Also by a node that has no more questions to it.
+TEST_F(ClusterTlsTest, ARefusalThatHasEndedIsNotToldAnyMore) {
+  StartNodes(3);
+  std::vector<DatasetManifest> manifests;
+  for (int i = 0; i < 2; ++i) {
+    auto manifest = Client().Upload(SomeExtents(8, 20'000));
+    ASSERT_TRUE(manifest) << manifest.error().message;
+    manifests.push_back(std::move(manifest).value());
+  }
+  RestartThird(foreign_.files());
+  // They ask the owners of their extents; one of these is refused, until they give up.
+  std::vector<std::thread> publishers;
+  for (std::size_t i = 0; i < 2; ++i)
+    publishers.emplace_back([&, i] {
+      const std::string name = "train/" + std::to_string(i);
+      EXPECT_FALSE(Client().Publish(AddressOf(nodes_[i]), name, manifests[i]));
+    });
+  for (std::thread& publisher : publishers) publisher.join();
+  for (std::size_t i = 0; i < 2; ++i)
+    ASSERT_TRUE(Refuses(nodes_[i], "n3", "authority")) << Page(nodes_[i], "/cluster");
+
+  RestartThird(ours_.files());
+
+  for (const Node& node : nodes_)
+    EXPECT_TRUE(Eventually([&] {
+      return Page(node, "/cluster").find("\"refusals\": []") != std::string::npos;
+    })) << Page(node, "/cluster");
 }
 
 TEST_F(ClusterTlsTest, ANodeWithoutTlsGetsNothingAndSaysWhy) {
