@@ -33,13 +33,13 @@ _guarded_pid = 0  # The id of the last worker process in which the handler was i
 
 Keys = slice | Sequence[int] | npt.NDArray[np.integer[Any]]
 Key = SupportsIndex | Keys
-# Any, if nothing says more, so that `Dataset` alone means what it did before it had a parameter.
 # What a loader says that is given a `Sampler` where it wants a sampler of indices.
 BATCHES_AS_INDICES = (
     "sampler= wants single indices, but ffrecord.torch.Sampler gives whole batches of them: write"
     " DataLoader(dataset, batch_sampler=sampler), without batch_size"
 )
 
+# Any, if nothing says more, so that `Dataset` alone means what it did before it had a parameter.
 T = TypeVar("T", covariant=True, default=Any)
 
 
