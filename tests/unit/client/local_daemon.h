@@ -16,8 +16,9 @@
 #include <vector>
 
 #include "libffrecord/base/machine_identity.h"
-#include "libffrecord/net/protocol/storage_messages.h"
-#include "libffrecord/net/transport/descriptor_passing.h"
+#include "libffrecord/net/protocol/frame.h"
+#include "libffrecord/net/protocol/messages.h"
+#include "libffrecord/net/transport/endpoint.h"
 
 namespace ffrecord::client {
 
