@@ -33,7 +33,21 @@ bool IsLive(const View& view, const std::string& member) {
   return member == view.node || view.IsLive(member);
 }
 
+HistoryMark Completion(const HistoryRecord& record, const View& view) {
+  return {record.incarnation, view.mirror.revision(), {}};
+}
+
 }  // namespace
+
+bool MayLackNames(const View& view) {
+  std::uint64_t mod_revision = 0;
+  const auto record = UnconfirmedIn(view, mod_revision);
+  if (!record) return false;
+  const MetaStore::KeyValue* const key = view.mirror.Find(kRebuiltKeys);
+  if (key == nullptr) return true;
+  const auto mark = HistoryMark::Decode(key->value);
+  return !mark || mark.value().incarnation != record->incarnation;
+}
 
 bool IsNewer(const HistoryMark& mark, const HistoryMark& than, const HistoryRecord& record) {
   const auto order = [&record](const HistoryMark& of) {
@@ -141,6 +155,11 @@ bool Rebuild::MayReplace(const View& view, const HistoryRecord& record, const st
   return mark && IsNewer(known_.mark, mark.value(), record);
 }
 
+// Nothing is left to be published again, and nobody has noted that yet.
+bool Rebuild::IsComplete(const View& view) const {
+  return request_.publishes && report_.silent.empty() && MayLackNames(view);
+}
+
 void Rebuild::Publish(TimePoint now, const View& view, const HistoryRecord& record, Outbox& out) {
   std::uint64_t mod_revision = 0;
   (void)UnconfirmedIn(view, mod_revision);
@@ -167,8 +186,11 @@ void Rebuild::Publish(TimePoint now, const View& view, const HistoryRecord& reco
     commit.puts.push_back({Key(kRebuiltKeys, difference.name), known_.mark.Encode()});
   }
   if (committing_count_ == 0) {
-    result_ = report_;
-    return;
+    if (!IsComplete(view)) {
+      result_ = report_;
+      return;
+    }
+    commit.puts.push_back({std::string(kRebuiltKeys), Completion(record, view).Encode()});
   }
   // Not once it is confirmed: from then on nodes may drop what these names refer to.
   commit.compares.push_back({std::string(kHistoryKey), mod_revision});

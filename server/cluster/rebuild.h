@@ -43,6 +43,10 @@ std::vector<Difference> Compare(const std::map<std::string, NameTable::Name, std
 // store has forgotten by what that could be told. It has seen an older leader then.
 bool IsNewer(const HistoryMark& mark, const HistoryMark& than, const HistoryRecord& record);
 
+// The metadata was put back to an older state, and neither has a rebuild heard every node since,
+// nor an operator confirmed it: names that were published may be absent.
+bool MayLackNames(const View& view);
+
 // Compares metadata that nobody has confirmed with what nodes have known before, and publishes
 // again what it lacks: names of the nodes' own disks, whose manifests and extents lie on their
 // disks too.
@@ -86,6 +90,7 @@ class Rebuild {
   void AskMarks(TimePoint now, const View& view, Outbox& out);
   void AskNames(TimePoint now, const HistoryRecord& record, Outbox& out);
   void Publish(TimePoint now, const View& view, const HistoryRecord& record, Outbox& out);
+  bool IsComplete(const View& view) const;
   bool MayReplace(const View& view, const HistoryRecord& record, const std::string& name,
                   std::uint64_t revision) const;
 

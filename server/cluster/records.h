@@ -30,7 +30,8 @@ inline constexpr std::string_view kWaitingKeys = "waiting/";   // <id>: WaitingR
                                                                // its member waits.
 inline constexpr std::string_view kDatasetKeys = "datasets/";  // <name>: DatasetRecord.
 // <name>: HistoryMark. A rebuild has put the name in the same commit, by what a node with that mark
-// knew. Until the metadata is confirmed.
+// knew. Until the metadata is confirmed. Without a name: a rebuild that has heard every node left
+// the metadata so.
 inline constexpr std::string_view kRebuiltKeys = "rebuilt/";
 inline constexpr std::string_view kUploadKeys = "uploads/";       // <16 hex digits>: open; empty.
 inline constexpr std::string_view kTombstoneKeys = "deletes/";    // <any>: TombstoneRecord.

@@ -68,8 +68,16 @@ def test_names_come_back_from_a_backup_and_from_the_nodes(tmp_path: Path) -> Non
         told = json.loads(ok("ffrecord", "cluster", "restore", address, backup, "--yes", "--json"))
         assert told["names"] == 1 and told["keys"] > 1
         assert "lost      d/b" in ok("ffrecord", "cluster", "rebuild", address, "--dry-run")
+        # A list without d/b would be taken for all that there is.
+        for command in (["list"], ["checkpoint", "list"]):
+            refused = run("ffrecord", *command, f"{address}/d", "--timeout", "1")
+            assert refused.returncode != 0 and "cluster rebuild" in refused.stderr
+        refused = run("ffrecord", "inspect", f"{address}/d/b")
+        assert refused.returncode != 0 and "cluster rebuild" in refused.stderr, refused
+        assert "cannot be listed" in ok("ffrecord", "cluster", "status", cluster.nodes[0].admin)
         assert any(fetch_cluster(node.admin, 5.0)["frozen"] for node in cluster.nodes)
         assert "rebuilt      1 names" in ok("ffrecord", "cluster", "rebuild", address)
+        assert names_of(cluster) == ["d/a", "d/b"]
         dry = json.loads(ok("ffrecord", "cluster", "confirm", address, "--dry-run", "--json"))
         told = json.loads(ok("ffrecord", "cluster", "confirm", address, "--yes", "--json"))
         assert told == {**dry, "confirmed": True} and not dry["confirmed"]

@@ -163,6 +163,8 @@ def _describe(facts: dict[str, Any]) -> list[str]:
             f" {facts['names_lost']} names that this node has known are not there"
         )
         lines.append(f"             {facts['why_frozen']}")
+        if facts.get("may_lack_names"):  # Earlier daemons do not say it.
+            lines.append("             names cannot be listed before `ffrecord cluster rebuild`")
     if facts["trouble"]:
         lines.append(f"trouble      {facts['trouble']}")
     if facts["refused"]:

@@ -143,7 +143,10 @@ def describe(found: dict[str, Any]) -> list[str]:
         f"compared     with what node {found['witness'] or 'nobody'} has known",
     ]
     if found["silent"]:
-        lines.append(f"silent       {', '.join(found['silent'])}: they may have known more")
+        lines += [
+            f"silent       {', '.join(found['silent'])}: they may have known more",
+            "             names cannot be listed before they have answered a rebuild, or `confirm`",
+        ]
     if found["changed"]:
         lines.append(f"rebuilt      {found['changed']} names")
     count = found["difference_count"]

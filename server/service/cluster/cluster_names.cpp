@@ -20,8 +20,20 @@ constexpr auto kUntoldPatience = 10'000ms;
 // be of use, as it then asks another node.
 constexpr auto kAnswerTime = 2'000ms;
 
-Error NotFound(const std::string& name) {
-  return {ErrorCode::kNotFound, "nothing is published under the name " + name};
+Error NotFound(const ClusterState& state, const std::string& name) {
+  Error error{ErrorCode::kNotFound, "nothing is published under the name " + name};
+  if (state.may_lack_names)
+    error.message +=
+        "; but the metadata was put back to an older state, which may lack it: run `ffrecord "
+        "cluster rebuild`";
+  return error;
+}
+
+// A list that lacks names would be taken for all that there are: data, or the newest checkpoint.
+Error MayLackNames() {
+  return {ErrorCode::kUnavailable,
+          "the metadata was put back to an older state, which may lack names, so they cannot be "
+          "listed: run `ffrecord cluster rebuild`, or `confirm` if a node is lost for good"};
 }
 
 cluster::Publication::Mode ModeOf(net::Publish::Mode mode) {
@@ -83,7 +95,7 @@ Result<ClusterNames::Resolved> ClusterNames::Known(const std::string& name) cons
   const ClusterState::Name* const found = state->Find(name);
   if (const auto own = found == nullptr ? OwnName(name) : std::nullopt)
     return Resolved{FFR_TRY(EncodeDatasetManifest(*own->manifest)), own->revision};
-  if (found == nullptr) return NotFound(name);
+  if (found == nullptr) return NotFound(*state, name);
   if (!found->manifest)
     return Error{ErrorCode::kUnavailable,
                  name + ": this daemon is still fetching its list of files; try again"};
@@ -101,8 +113,9 @@ void ClusterNames::Resolve(std::string name, Done<Resolved> done) {
   });
 }
 
-net::ListReply ClusterNames::Listed(const net::List& list) const {
+Result<net::ListReply> ClusterNames::Listed(const net::List& list) const {
   const ClusterStatePtr state = service_.state();
+  if (state->may_lack_names) return MayLackNames();
   const auto& names = *state->names;
   net::ListReply reply;
   // Behind `after`, but not before the prefix.

@@ -42,7 +42,7 @@ class ClusterNames final : public Names {
  private:
   std::optional<Adoption::Name> OwnName(const std::string& name) const;
   Result<Resolved> Known(const std::string& name) const;
-  net::ListReply Listed(const net::List& list) const;
+  Result<net::ListReply> Listed(const net::List& list) const;
   Result<void> CheckQuotas(std::string_view name, std::uint64_t size_bytes) const;
   Result<void> CheckOwn(const DatasetManifest& manifest, const std::string& own_prefix) const;
   Result<void> CheckLevel(std::uint32_t needed, const std::string& what) const;

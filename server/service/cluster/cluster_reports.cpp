@@ -148,7 +148,8 @@ Result<std::string> StatusJson(ClusterService& service) {
   return fmt::format(
       "{{\"cluster\": \"{}\", \"node\": {}, \"leased\": {}, \"leading\": {}, \"leader\": {}, "
       "\"trouble\": {}, \"frozen\": {}, \"why_frozen\": {}, \"incarnation\": \"{}\", "
-      "\"names_lost\": {}, \"coordinator_silent_ms\": {}, \"from_cache\": {}, \"map_version\": {}, "
+      "\"names_lost\": {}, \"may_lack_names\": {}, "
+      "\"coordinator_silent_ms\": {}, \"from_cache\": {}, \"map_version\": {}, "
       "\"moving\": {}, \"replicas\": {}, \"names\": {}, \"incomplete\": {}, \"missing\": {}, "
       "\"missing_bytes\": {}, \"lacking\": {}, \"alone\": {}, \"unheld\": {}, "
       "\"damaged\": {}, \"healed\": {}, \"surplus\": {}, "
@@ -159,7 +160,7 @@ Result<std::string> StatusJson(ClusterService& service) {
       "\"other_origins\": {}, \"level\": {}, \"nodes\": {}}}",
       Hex(known.cluster), Quoted(service.options().node), status.is_leased, status.is_leading,
       Quoted(status.leader), Quoted(status.trouble), status.is_frozen, Quoted(status.why_frozen),
-      Hex(status.incarnation), status.lost_name_count,
+      Hex(status.incarnation), status.lost_name_count, known.may_lack_names,
       status.silent_for ? status.silent_for->count() : 0, known.is_from_cache, known.map_version(),
       status.is_moving, +service.options().replicas, known.names->size(), status.incomplete_count,
       counts.missing_count, counts.missing_bytes, counts.lacking_count, counts.alone_count,

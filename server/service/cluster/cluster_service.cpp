@@ -9,6 +9,7 @@
 
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/random.h"
+#include "server/cluster/rebuild.h"
 
 namespace ffrecord::server {
 namespace {
@@ -262,6 +263,7 @@ void ClusterService::Refresh(TimePoint now) {
   after->cluster = enrolment_->cluster().value_or(before->cluster);
   after->level = node_.level();
   after->ancestors = view.continuity.ancestors();
+  after->may_lack_names = cluster::MayLackNames(view);
   ChangeReferences(*before->names, *after->names);
   map_version_ = after->map_version();
   {

@@ -34,6 +34,8 @@ struct ClusterState {
   std::uint32_t level = 1;  // Feature level of the cluster.
   // Incarnations of the metadata before the one that is trusted (HistoryRecord).
   std::vector<std::uint64_t> ancestors;
+  // The metadata was put back to an older state: what it lacks may have been published.
+  bool may_lack_names = false;
   // From before this start: the coordinator has not been heard since.
   bool is_from_cache = false;
 

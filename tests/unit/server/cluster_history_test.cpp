@@ -550,6 +550,39 @@ TEST_F(ClusterRebuildTest, ASilentNodeIsNamed) {
   EXPECT_FALSE(report.value().marks.contains("n4"));
 }
 
+// Else a list would be taken for all that there is, and a run would resume with an old checkpoint.
+TEST_F(ClusterRebuildTest, NamesMayBeMissingUntilARebuildHasHeardEveryNode) {
+  const View& view = one_.node->view();
+  EXPECT_TRUE(MayLackNames(view));
+  Begin(false);
+  AnswerOthers(1);
+  ASSERT_TRUE(Outcome());
+  EXPECT_TRUE(MayLackNames(view));
+  Begin(true);
+  one_.Answer<AskKnown>([&](const AskKnown& question) {
+    if (question.node == "n4") return Result<Known>(Error{ErrorCode::kUnavailable, "down"});
+    return Result<Known>(one_.node->OnAsk(one_.now, question));
+  });
+  AnswerOthers(1);
+  ASSERT_TRUE(Outcome());
+  EXPECT_TRUE(MayLackNames(view));
+
+  Begin(true);
+  AnswerOthers(1);
+  const auto report = Outcome();
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report.value().changed_count, 0U);
+  EXPECT_FALSE(MayLackNames(view));
+  // That rebuild says nothing of what is put back after it.
+  HistoryRecord next = *Record();
+  ++next.incarnation;
+  one_.Put(std::string(kHistoryKey), next.Encode());
+  one_.Run(1s);
+  EXPECT_TRUE(MayLackNames(view));
+  Confirm();
+  EXPECT_FALSE(MayLackNames(view));
+}
+
 TEST_F(ClusterRebuildTest, WhatIsConfirmedIsNotRebuilt) {
   Confirm();
   Begin(true);
