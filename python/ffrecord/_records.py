@@ -335,6 +335,11 @@ def as_indices(indices: npt.ArrayLike) -> Indices:
     if isinstance(indices, IndexBatch):
         return indices.array
     array = np.asarray(indices)
+    if array.ndim == 0:
+        raise TypeError(
+            f"indices are of type {type(indices).__name__}; they must be a list, a range or an"
+            " array of integers"
+        )
     if array.ndim != 1:
         raise ValueError(f"indices have the shape {array.shape}; they must have the shape (n,)")
     if array.size == 0:

@@ -130,6 +130,9 @@ def test_indices_of_other_kinds_are_refused(plain: Path) -> None:
         reader.read(np.array([2**64 - 1], np.uint64))
     with pytest.raises(TypeError, match=r"read\(\)"):
         reader["x"]  # type: ignore[call-overload]
+    for no_sequence in (3.0, None, {1, 2}, iter([1])):
+        with pytest.raises(TypeError, match=f"type {type(no_sequence).__name__}"):
+            reader.read(no_sequence)  # type: ignore[arg-type]
 
 
 def test_iteration_yields_every_record_once_and_batches_cut_it(plain: Path) -> None:
