@@ -24,6 +24,7 @@ class CutStore final : public server::MetaStore {
   // As all stores do.
   ~CutStore() override {
     for (const auto& done : held_) done(Gone());
+    for (const auto& commit : held_commits_) commit(false);
   }
 
   // Nobody answers who gets this key, before the store goes.
@@ -42,6 +43,31 @@ class CutStore final : public server::MetaStore {
     const std::lock_guard lock(mutex_);
     lost_key_ = std::move(key);
     meanwhile_ = std::move(meanwhile);
+  }
+
+  // Nothing is committed meanwhile, and nobody answered who commits.
+  void HoldCommits() {
+    const std::lock_guard lock(mutex_);
+    holds_commits_ = true;
+  }
+  void ReleaseCommits() {
+    std::vector<std::function<void(bool)>> held;
+    {
+      const std::lock_guard lock(mutex_);
+      holds_commits_ = false;
+      held.swap(held_commits_);
+    }
+    for (const auto& commit : held) commit(true);
+  }
+  // Watches tell nothing meanwhile, and all of it in the end.
+  void HoldNews() {
+    const std::lock_guard lock(late_->mutex);
+    late_->is_held = true;
+  }
+  void ReleaseNews() {
+    const std::lock_guard lock(late_->mutex);
+    late_->is_held = false;
+    for (const auto& tell : std::exchange(late_->news, {})) tell();
   }
 
   void Cut() {
@@ -84,6 +110,15 @@ class CutStore final : public server::MetaStore {
   }
   void TryCommit(Commit commit, TimePoint deadline, Done<Outcome> done) override {
     if (IsLost(commit)) return done(Outcome{Outcome::Fate::kUnknown, 0, Gone()});
+    {
+      const std::lock_guard lock(mutex_);
+      if (holds_commits_) {
+        held_commits_.push_back([this, commit, deadline, done](bool goes_on) {
+          goes_on ? store()->TryCommit(commit, deadline, done) : done(Gone());
+        });
+        return;
+      }
+    }
     is_cut_ ? done(Gone()) : store()->TryCommit(std::move(commit), deadline, std::move(done));
   }
   void GrantLease(std::chrono::milliseconds ttl, TimePoint deadline, Done<Lease> done) override {
@@ -102,7 +137,12 @@ class CutStore final : public server::MetaStore {
       return 0;
     }
     const std::lock_guard lock(mutex_);
-    const WatchId watch = store_->Watch(std::move(prefix), from_revision, on_news);
+    const WatchId watch =
+        store_->Watch(std::move(prefix), from_revision, [late = late_, on_news](const News& news) {
+          const std::lock_guard late_lock(late->mutex);
+          if (!late->is_held) return on_news(news);
+          late->news.push_back([on_news, news] { on_news(news); });
+        });
     watches_[watch] = std::move(on_news);
     return watch;
   }
@@ -142,6 +182,14 @@ class CutStore final : public server::MetaStore {
   std::optional<std::string> lost_key_;
   std::function<void()> meanwhile_;
   std::vector<Done<std::optional<KeyValue>>> held_;
+  bool holds_commits_ = false;
+  std::vector<std::function<void(bool)>> held_commits_;
+  struct LateNews {
+    std::mutex mutex;
+    bool is_held = false;
+    std::vector<std::function<void()>> news;
+  };
+  const std::shared_ptr<LateNews> late_ = std::make_shared<LateNews>();
 };
 
 }  // namespace ffrecord::test

@@ -1,9 +1,11 @@
 #include "libffrecord/net/replicas/replicated_files.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/net/replicas/replica_reads.h"
 #include "libffrecord/net/replicas/replicated_queue.h"
 #include "libffrecord/net/rpc/slab_pool.h"
 #include "libffrecord/source/waiting_read.h"
@@ -15,6 +17,8 @@ namespace {
 constexpr std::size_t kIdleQueuesMax = 8;
 // How long a copy of damaged bytes is waited for while there are others.
 constexpr std::chrono::seconds kCopyTime{2};
+// So often a newer view is looked for while nobody else can be asked.
+constexpr std::chrono::milliseconds kLookEvery{10};
 // Of files and daemons.
 constexpr std::size_t kDamagedCopiesMax = 1024;
 
@@ -130,42 +134,88 @@ Result<PooledBuffer> ReplicatedFiles::ReadFromCopies(std::uint32_t file, std::ui
                                                      const IsRight& is_right,
                                                      Patience& patience) const {
   const Copied range{file, offset_bytes, size_bytes};
-  std::optional<PooledBuffer> found;
-  const auto view = places_->Now();
-  if (view->map->AsksInOrder()) return ReadVerified(range, *view, is_right, patience);
-  const bool is_known = IsDamageKnown(range, *view->map);
-  std::vector<NodeIndex> left = CopiesOf(range, *view);
-  std::vector<NodeIndex> damaged;
+  const auto first_view = places_->Now();
+  if (first_view->map->AsksInOrder()) return ReadVerified(range, *first_view, is_right, patience);
+  CopySearch search{range, is_right, IsDamageKnown(range, *first_view->map), {}, {}, {}, {}};
   // A daemon that does not answer is waited for only where none of the others has it.
-  for (const bool tries_on : {false, true}) {
-    std::vector<NodeIndex> away;
-    for (const NodeIndex node : left) {
-      if (found && (tries_on || is_known)) break;
-      auto memory = FFR_TRY(BufferPool::Process().Take(size_bytes));
-      RangeRead copy{file, offset_bytes, *memory};
-      FFR_TRY(ReadCopy(*view->replicas[node], copy, tries_on ? options_.timeout : kCopyTime,
-                       tries_on ? Asks::kUntilTimeout : Asks::kOnce, patience));
-      if (copy.status == ErrorCode::kUnavailable || copy.status == ErrorCode::kDeadlineExceeded)
-        away.push_back(node);
-      if (copy.status != ErrorCode::kOk) continue;
-      if (!is_right(*memory))
-        damaged.push_back(node);
-      else if (!found)
-        found = std::move(memory);
-    }
-    left = std::move(away);
+  for (const Asks asks : {Asks::kOnce, Asks::kUntilTimeout}) {
+    if (!search.away.empty()) FFR_TRY(AwaitNewer(*first_view, patience));
+    FFR_TRY(AskCopies(search, asks, patience));
     // Where all are alike, no daemon is to blame: the file may have been published like this.
-    if (found || !left.empty())
-      for (const NodeIndex node : std::exchange(damaged, {}))
-        NoteDamage(range, node, *view->replicas[node]);
-    if (found) return *std::move(found);
+    if (search.found || !search.away.empty())
+      for (const NodeIndex node : std::exchange(search.damaged, {}))
+        NoteDamage(range, node, *places_->Now()->replicas[node]);
+    if (search.found) return *std::move(search.found);
   }
-  if (left.empty()) return Error{ErrorCode::kCorruption, "every replica of it is damaged"};
-  return Error{ErrorCode::kUnavailable, "a replica is damaged, and " +
-                                            view->replicas[left.front()]->session().peer() +
-                                            " does not answer"};
+  if (search.away.empty()) return Error{ErrorCode::kCorruption, "every replica of it is damaged"};
+  const RemoteFiles& away = *places_->Now()->replicas[search.away.front()];
+  return Error{ErrorCode::kUnavailable,
+               "a replica is damaged, and " + away.session().peer() + " has not sent it"};
 }
 
+// Asks all that have not answered yet, unless one is enough.
+Result<void> ReplicatedFiles::AskCopies(CopySearch& search, Asks asks, Patience& patience) const {
+  std::vector<NodeIndex> asked = search.answered;
+  search.away.clear();
+  const bool one_is_enough = asks != Asks::kOnce || search.is_damage_known;
+  while (!search.found || !one_is_enough) {
+    // The newest: the copies may have moved since the last one was asked.
+    const auto view = places_->Now();
+    const auto node = NextCopy(search.range, *view, asked);
+    if (!node) break;
+    asked.push_back(*node);
+    FFR_TRY(AskCopy(search, view, asked, asks, patience));
+  }
+  return {};
+}
+
+// Asks the last one of `asked`.
+Result<void> ReplicatedFiles::AskCopy(CopySearch& search,
+                                      const std::shared_ptr<const ReplicaView>& view,
+                                      std::span<const NodeIndex> asked, Asks asks,
+                                      Patience& patience) const {
+  const NodeIndex node = asked.back();
+  auto memory = FFR_TRY(BufferPool::Process().Take(search.range.size_bytes));
+  RangeRead copy{search.range.file, search.range.offset_bytes, *memory};
+  const auto is_elsewhere = [&] {
+    const auto newest = places_->Now();
+    return newest != view && NextCopy(search.range, *newest, asked);
+  };
+  FFR_TRY(ReadCopy(*view->replicas[node], copy, asks == Asks::kOnce ? kCopyTime : options_.timeout,
+                   asks, is_elsewhere, patience));
+  const bool has_moved = copy.status == ErrorCode::kNotFound && view->map->MovesExtents();
+  const bool is_away = has_moved || copy.status == ErrorCode::kUnavailable ||
+                       copy.status == ErrorCode::kDeadlineExceeded;
+  (is_away ? search.away : search.answered).push_back(node);
+  if (is_away) places_->NoteFailure();
+  if (copy.status != ErrorCode::kOk) return {};
+  if (!search.is_right(*memory))
+    search.damaged.push_back(node);
+  else if (!search.found)
+    search.found = std::move(memory);
+  return {};
+}
+
+// The most promising owner of all of it but `asked`; none: there is no other.
+std::optional<NodeIndex> ReplicatedFiles::NextCopy(const Copied& range, const ReplicaView& view,
+                                                   std::span<const NodeIndex> asked) const {
+  for (const NodeIndex node : CopiesOf(range, view))
+    if (std::ranges::find(asked, node) == asked.end()) return node;
+  return std::nullopt;
+}
+
+// Where copies move: until there is a newer view, or long enough that there would be one.
+Result<void> ReplicatedFiles::AwaitNewer(const ReplicaView& view, Patience& patience) const {
+  if (!view.map->MovesExtents()) return {};
+  const auto end = Clock::now() + ReplicaReads::kMovedPause;
+  while (places_->Now().get() == &view && Clock::now() < end) {
+    if (patience.IsOver()) return GivenUp();
+    std::this_thread::sleep_for(kLookEvery);
+  }
+  return {};
+}
+
+// Any node of any view gets what it lacks from elsewhere: this need not follow newer ones.
 Result<PooledBuffer> ReplicatedFiles::ReadVerified(const Copied& range, const ReplicaView& view,
                                                    const IsRight& is_right,
                                                    Patience& patience) const {
@@ -181,7 +231,8 @@ Result<PooledBuffer> ReplicatedFiles::ReadVerified(const Copied& range, const Re
     const auto time = i + 1 < nodes.size() ? left / 2 : left;
     auto memory = FFR_TRY(BufferPool::Process().Take(range.size_bytes));
     RangeRead copy{range.file, range.offset_bytes, *memory};
-    FFR_TRY(ReadCopy(replica, copy, time, Asks::kToVerify, patience));
+    FFR_TRY(ReadCopy(
+        replica, copy, time, Asks::kToVerify, [] { return false; }, patience));
     if (copy.status == ErrorCode::kOk && is_right(*memory)) return memory;
     if (copy.status == ErrorCode::kOk) NoteDamage(range, nodes[i], replica);
     if (copy.status == ErrorCode::kUnavailable || copy.status == ErrorCode::kDeadlineExceeded)
@@ -230,12 +281,15 @@ void ReplicatedFiles::PutWellFirst(std::span<const std::uint32_t> extents,
   });
 }
 
-// Sets the status of `copy`.
+// Sets the status of `copy`. Leaves the daemon as well once `is_elsewhere` says so.
 Result<void> ReplicatedFiles::ReadCopy(const RemoteFiles& replica, RangeRead& copy,
                                        std::chrono::milliseconds time, Asks asks,
+                                       const std::function<bool()>& is_elsewhere,
                                        Patience& patience) {
   const auto end = Clock::now() + time;
-  const Patience::GiveUp give_up = [&] { return patience.IsOver() || Clock::now() >= end; };
+  const Patience::GiveUp give_up = [&] {
+    return patience.IsOver() || Clock::now() >= end || is_elsewhere();
+  };
   Patience until(give_up);
   RemoteQueue queue(
       replica, RemoteQueue::Connects::kInPoll,

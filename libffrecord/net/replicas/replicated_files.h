@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -60,8 +61,8 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
   std::string Trouble(std::uint32_t file, ErrorCode status) const override;
   // Looks at each copy of an owner once, unless a damaged one is known already: so it is known
   // which ones are damaged, and they are the last to be read from then on. If all are, none of them
-  // is noted. Where daemons fetch what they lack, the first that answers verifies what it has, and
-  // fetches it again if it is damaged.
+  // is noted. Copies that move are sought where the newest view says. Where daemons fetch what they
+  // lack, the first that answers verifies what it has, and fetches it again if it is damaged.
   Result<PooledBuffer> ReadFromCopies(std::uint32_t file, std::uint64_t offset_bytes,
                                       std::uint64_t size_bytes, const IsRight& is_right,
                                       Patience& patience) const override;
@@ -108,16 +109,33 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
   };
   std::vector<std::uint32_t> ExtentsOf(const Copied& range) const;
   std::vector<NodeIndex> CopiesOf(const Copied& range, const ReplicaView& view) const;
-  Result<PooledBuffer> ReadVerified(const Copied& range, const ReplicaView& view,
-                                    const IsRight& is_right, Patience& patience) const;
-  void PutWellFirst(std::span<const std::uint32_t> extents, std::vector<NodeIndex>& nodes) const;
+  // What has come of the copies of a range so far.
+  struct CopySearch {
+    const Copied& range;
+    const IsRight& is_right;
+    const bool is_damage_known;
+    std::optional<PooledBuffer> found;
+    std::vector<NodeIndex> answered;
+    std::vector<NodeIndex> away;     // They may answer later, or have it no more.
+    std::vector<NodeIndex> damaged;  // Of those that have answered: nothing is noted of them yet.
+  };
   enum class Asks : std::uint8_t {
     kOnce,
     kUntilTimeout,
     kToVerify,  // Until the timeout, and the daemon is to verify what it has.
   };
+  Result<void> AskCopies(CopySearch& search, Asks asks, Patience& patience) const;
+  Result<void> AskCopy(CopySearch& search, const std::shared_ptr<const ReplicaView>& view,
+                       std::span<const NodeIndex> asked, Asks asks, Patience& patience) const;
+  std::optional<NodeIndex> NextCopy(const Copied& range, const ReplicaView& view,
+                                    std::span<const NodeIndex> asked) const;
+  Result<void> AwaitNewer(const ReplicaView& view, Patience& patience) const;
+  Result<PooledBuffer> ReadVerified(const Copied& range, const ReplicaView& view,
+                                    const IsRight& is_right, Patience& patience) const;
+  void PutWellFirst(std::span<const std::uint32_t> extents, std::vector<NodeIndex>& nodes) const;
   static Result<void> ReadCopy(const RemoteFiles& replica, RangeRead& copy,
-                               std::chrono::milliseconds time, Asks asks, Patience& patience);
+                               std::chrono::milliseconds time, Asks asks,
+                               const std::function<bool()>& is_elsewhere, Patience& patience);
   bool IsDamageKnown(const Copied& range, const ReplicaMap& map) const;
   void NoteDamage(const Copied& range, NodeIndex node, const RemoteFiles& replica) const;
   Result<std::unique_ptr<ReplicatedQueue>> TakeIdle() const;

@@ -188,6 +188,41 @@ TEST_P(NewerViewsTest, ABatchUnderWayFindsTheFilesAtEachNextAddress) {
 
 INSTANTIATE_TEST_SUITE_P(Waits, NewerViewsTest, testing::Bool());
 
+// The first daemon is away, or has the file no more. The next map names another one.
+class MovedCopiesTest : public ReplicatedFilesTest {
+ protected:
+  void ExpectCopyFromSecond(const Address& first) {
+    const SessionOptions options{timeout_, Transport::kTcp};
+    std::vector<std::shared_ptr<const RemoteFiles>> replicas;
+    for (const Address& address : {first, daemons_[1].address()})
+      replicas.push_back(test::FilesAt(address, manifest_, options));
+    const auto places = std::make_shared<MovingPlaces>(std::move(replicas), 100ms);
+    const ReplicatedFiles files(places, options);
+    const auto copy = files.ReadFromCopies(
+        1, 0, contents_[1].size(), [](const auto&) { return true; }, Patience::OfThread());
+    ASSERT_TRUE(copy) << copy.error().message;
+    EXPECT_EQ(test::AsString(*copy.value()), contents_[1]);
+    EXPECT_EQ(places->place(), 1U);
+  }
+};
+
+TEST_F(MovedCopiesTest, ACopyIsReadWhereTheNewestMapSaysIfADaemonIsAway) {
+  timeout_ = 8s;
+  daemons_[0].Kill();
+  ExpectCopyFromSecond(daemons_[0].address());
+}
+
+TEST_F(MovedCopiesTest, ACopyIsReadWhereTheNewestMapSaysIfADaemonIsSilent) {
+  timeout_ = 8s;
+  const test::FakeDaemon silent([](auto&) { return true; }, false);
+  ExpectCopyFromSecond(silent.address());
+}
+
+TEST_F(MovedCopiesTest, ACopyThatHasMovedIsNotTakenForADamagedOne) {
+  const test::Daemon empty;
+  ExpectCopyFromSecond(empty.address());
+}
+
 // --- Damaged copies ------------------------------------------------------------------------------
 
 class DamagedCopiesTest : public ReplicatedFilesTest {
