@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::string_view kStepPrefix = "step-";
 constexpr std::string_view kPartPrefix = "part-";
+constexpr std::size_t kShownMax = 300;  // Of a name, in an error.
 
 std::string Padded(std::uint64_t number, std::size_t width) {
   std::string digits = std::to_string(number);
@@ -23,6 +24,19 @@ std::string MirrorOf(std::string_view folder) {
   std::string address;
   std::getline(stream, address);
   return address.starts_with(kObjectScheme) ? address : "";
+}
+
+// What an address begins with, such as gs://; empty for a path.
+std::string_view SchemeOf(std::string_view text) {
+  constexpr std::string_view kEnd = "://";
+  constexpr std::string_view kAllowed =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-";
+  constexpr std::size_t kLetters = 52;
+  const std::size_t end = text.find(kEnd);
+  if (end == std::string_view::npos || end == 0) return {};
+  if (kAllowed.find(text[0]) >= kLetters) return {};
+  if (text.find_first_not_of(kAllowed) != end) return {};
+  return text.substr(0, end + kEnd.size());
 }
 
 }  // namespace
@@ -89,6 +103,12 @@ Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
   if (target.starts_with(kObjectScheme)) return OpenObjectTarget(target, options.session);
   if (target.empty() || target.find('\0') != std::string_view::npos)
     return Error{ErrorCode::kInvalidArgument, "checkpoint: the target is empty or has a NUL byte"};
+  // As a path it would be a folder here: whoever trusts it to be in a store would lose it.
+  if (const std::string_view scheme = SchemeOf(target); !scheme.empty())
+    return Error{ErrorCode::kInvalidArgument,
+                 "checkpoint: " + std::string(target.substr(0, kShownMax)) +
+                     ": there are no targets at " + std::string(scheme.substr(0, kShownMax)) +
+                     "; a target is a folder, ffrecord://host[:port]/name or s3://bucket/name"};
   auto folder = OpenFolderTarget(target, options.direct);
   const std::string mirror = MirrorOf(target);
   if (mirror.empty()) return folder;

@@ -135,7 +135,8 @@ struct TargetOptions {
 
 // `target` is a folder, ffrecord://host[:port]/name, s3://bucket/name, or buddies: of such. No I/O
 // for a folder but for its kMirrorName: if there is one, steps that are not in the folder, or
-// damaged there, are read at what it names.
+// damaged there, are read at what it names. Fails with kInvalidArgument for an address of any other
+// kind.
 Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
                                                      const TargetOptions& options);
 std::unique_ptr<CheckpointTarget> OpenFolderTarget(std::string_view folder, bool direct);

@@ -227,7 +227,7 @@ Result<RecordReader> OpenDataset(std::span<const std::string> locations,
 Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::string_view address,
                             bool replace, const SessionOptions& options,
                             const std::function<void(std::uint64_t, std::uint64_t)>& progress,
-                            std::string_view durability_text) {
+                            std::string_view durability_text, bool dry_run) {
   const Durability durability = FFR_TRY(ParseDurability(durability_text));
   const auto daemons = FFR_TRY(ParseAllNamed(address));
   if (files.empty())
@@ -241,6 +241,7 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
   for (const Place& place : places) FFR_TRY(CheckPlace(place, size_bytes, replace, options));
   // Before the first byte travels: an upload that falls silent for a long check is given up.
   for (const auto& file : files) FFR_TRY(CheckFile(file));
+  if (dry_run) return {};
   const std::uint64_t upload_id = std::max<std::uint64_t>(RandomNumber(), 1);
   std::uint64_t done = 0;
   std::string before;  // Where it is published by now.
@@ -266,7 +267,8 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
 
 Result<void> PublishFromOrigin(std::span<const std::string> files, std::string_view address,
                                bool replace, const SessionOptions& options,
-                               const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+                               const std::function<void(std::uint64_t, std::uint64_t)>& progress,
+                               bool dry_run) {
   const Place place = FFR_TRY(PlaceWithOrigins(address, files.empty(), options));
   const auto origin = FFR_TRY(OpenOriginFiles(files, options));
   // All at once, so that schemas that do not fit each other show.
@@ -275,6 +277,7 @@ Result<void> PublishFromOrigin(std::span<const std::string> files, std::string_v
   for (std::size_t i = 0; i < all.file_count(); ++i) size_bytes += all.file(i).size_bytes;
   FFR_TRY(CheckPlace(place, size_bytes, replace, options));
   FFR_TRY(CheckRecords(all));
+  if (dry_run) return {};
 
   std::vector<std::filesystem::path> paths;
   for (const FileOrigin& one : origin.origins) paths.emplace_back(one.address);
@@ -294,10 +297,11 @@ Result<void> PublishFromOrigin(std::span<const std::string> files, std::string_v
   return {};
 }
 
-Result<void> PublishThroughOrigin(
-    std::span<const std::filesystem::path> files, std::string_view place, std::string_view address,
-    bool replace, const SessionOptions& options,
-    const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+Result<void> PublishThroughOrigin(std::span<const std::filesystem::path> files,
+                                  std::string_view place, std::string_view address, bool replace,
+                                  const SessionOptions& options,
+                                  const std::function<void(std::uint64_t, std::uint64_t)>& progress,
+                                  bool dry_run) {
   const Place name = FFR_TRY(PlaceWithOrigins(address, files.empty(), options));
   for (const auto& file : files)
     if (IsObjectAddress(file.string()))
@@ -308,6 +312,7 @@ Result<void> PublishThroughOrigin(
   for (std::size_t i = 0; i < all.file_count(); ++i) size_bytes += all.file(i).size_bytes;
   FFR_TRY(CheckPlace(name, size_bytes, replace, options));
   for (const auto& file : files) FFR_TRY(CheckFile(file));
+  if (dry_run) return {};
   const auto tell = [&](std::uint64_t done) {
     if (progress) progress(done, 2 * size_bytes);
   };

@@ -9,9 +9,10 @@ import numpy as np
 
 import ffrecord.checkpoint as ckpt
 from ffrecord._copying import Copying
-from ffrecord._locations import Target, Where, expand, normalise
+from ffrecord._locations import REPLICATED, Target, Where, expand, normalise
 from ffrecord._reader import open as open_records
 from ffrecord.errors import CorruptionError
+from ffrecord.pack._new_folder import destination_path
 
 Progress = Callable[[int, int], object]
 
@@ -43,7 +44,7 @@ def push(
 
     Raises:
         CorruptionError: opening a file shows that it is damaged.
-        ValueError: two files have one name.
+        ValueError: two files have one name, or `target` is no target.
         OSError: a file cannot be read, or the target cannot be written.
     """
     paths = [pathlib.Path(os.fsdecode(path)) for path in expand(normalise(files))]
@@ -51,6 +52,7 @@ def push(
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"two files are called {twice[0]}: in a dataset names are unique")
     where = os.fsdecode(target)
+    ckpt.latest(where, timeout_s=timeout_s)  # It raises if this is no target, or does not answer.
     total, done = sum(path.stat().st_size for path in paths), 0
     sent: list[str] = []
     listed: dict[str, dict[str, Any]] = {}
@@ -101,8 +103,9 @@ def pull(
     Raises:
         FileNotFoundError: there is no dataset.
         CorruptionError: a stored file is damaged; it does not appear in `folder`.
+        ValueError: `target` is no target, or `folder` is an address.
     """
-    where, into = os.fsdecode(target), pathlib.Path(folder)
+    where, into = os.fsdecode(target), destination_path(folder, "the folder")
     listed = newest_list(where, timeout_s)
     if dry_run:
         return [name for name, facts in listed.items() if not is_there(into / name, facts)]
@@ -195,7 +198,13 @@ def sync(path: pathlib.Path) -> None:
 
 
 def _run_of(where: str, name: str) -> str:
-    """Where the commits of one file are."""
+    """Where the commits of one file are: below the target, whatever kind of address that is."""
+    if where.startswith(REPLICATED):
+        places = where.removeprefix(REPLICATED).split("|")
+        return REPLICATED + "|".join(_run_of(place, name) for place in places)
+    if where.startswith("ffrecord://"):
+        address, mark, options = where.partition("?")
+        return f"{address}/{name}{mark}{options}"
     return f"{where}/{name}"
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord._arrow_types import entry_of, fits, is_list, shown_type
+from ffrecord._arrow_types import entry_of, fits, is_list, of_view, shown_type
 from ffrecord._formats import as_arrow, pyarrow
 from ffrecord._nested import Kind, Values
 from ffrecord.errors import CorruptionError
@@ -127,10 +127,8 @@ def built(values: Values, wanted: Any) -> Any:  # noqa: ANN401 - pyarrow has no 
                 f"{wanted} does not count so far: read fewer records at a time"
             ) from None
         return pa.DictionaryArray.from_arrays(indices, found.dictionary, ordered=wanted.ordered)
-    if types.is_string_view(wanted):
-        return built(values, pa.large_string()).cast(wanted)
-    if types.is_binary_view(wanted):
-        return built(values, pa.large_binary()).cast(wanted)
+    if (view := of_view(wanted)) is not None:
+        return built(values, view).cast(wanted)
     count, buffers = values.count, [_bitmap(pa, values.valid)]
     children = None
     if types.is_struct(wanted):

@@ -23,11 +23,18 @@ def plain_type(kind: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
         return plain_type(kind.storage_type)
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
-    if pa.types.is_string_view(kind):
-        return pa.large_string()
-    if pa.types.is_binary_view(kind):
-        return pa.large_binary()
-    return kind
+    view = of_view(kind)
+    return kind if view is None else view
+
+
+def of_view(kind: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """The type with the values of a view, which pyarrow has from release 16 on; None of others."""
+    pa = pyarrow()
+    for name, made in (("string", pa.large_string), ("binary", pa.large_binary)):
+        is_view = getattr(pa.types, f"is_{name}_view", None)
+        if is_view is not None and is_view(kind):
+            return made()
+    return None
 
 
 def dictionary_trouble(kind: Any) -> str | None:  # noqa: ANN401 - pyarrow has no types

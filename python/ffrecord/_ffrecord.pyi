@@ -344,6 +344,7 @@ def publish(
     durability: str = "",
     timeout_s: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
+    dry_run: bool = False,
 ) -> None: ...
 def probe_daemon(address: str, *, timeout_s: float = 30.0) -> tuple[str, str, float]: ...
 def list_published(

@@ -34,6 +34,7 @@ def publish(
     durability: str = "replicas",
     copy_to: str | os.PathLike[str] | None = None,
     timeout_s: float = 30.0,
+    dry_run: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Publish sealed files as one dataset, which becomes visible all at once.
@@ -52,6 +53,7 @@ def publish(
             folder, under their own names. Replaces no file there; files with the same bytes are
             used, so you can repeat a call that failed.
         timeout_s: for each call, retries included.
+        dry_run: check the files and the address, and send nothing.
         progress: called with bytes done and bytes in all.
 
     Raises:
@@ -81,6 +83,7 @@ def publish(
         durability="" if durability in ("replicas", "origin") else durability,
         timeout_s=timeout_s,
         progress=progress,
+        dry_run=dry_run,
     )
 
 

@@ -28,7 +28,8 @@ class DataSource:
     Element i is a dict with a value for each column: numbers as NumPy's, bytes as `bytes`, text as
     `str`. Records of plain bytes are `bytes`, as those of ArrayRecord. bf16 is uint16 with the same
     bits. Threads may share a source; a pickle holds its arguments only, so processes open the files
-    themselves. Its `repr` names the data, so Grain refuses a checkpoint of other data.
+    themselves. Its `repr` names the data, so `grain.DataLoader` refuses a checkpoint of other data;
+    the state of a `grain.MapDataset` is a position only.
     """
 
     def __init__(
@@ -115,7 +116,8 @@ class BatchSource:
     The order is ours, not Grain's, which spends more time on the index of each record than its
     read takes. An epoch has each record once, in an order of its own; its last batch may be
     smaller. `[rank::world_size]` of the dataset gives each process its share. Threads may share a
-    source. Its `repr` names the data, order and size, so Grain refuses a checkpoint of others.
+    source. Its `repr` names the data, order and size: save it with the state of an iterator, which
+    is a position only, and compare before you resume.
     """
 
     def __init__(

@@ -21,7 +21,8 @@ namespace {
 
 void Publish(const std::vector<std::string>& files, const std::string& address, bool replace,
              bool from_origin, const std::optional<std::string>& copy_to,
-             const std::string& durability, TimeLimit timeout, const py::object& progress) {
+             const std::string& durability, TimeLimit timeout, const py::object& progress,
+             bool dry_run) {
   const std::vector<std::filesystem::path> paths(files.begin(), files.end());
   // An exception of the callback waits until the upload has ended: none may cross the library.
   std::optional<py::error_already_set> raised;
@@ -39,10 +40,12 @@ void Publish(const std::vector<std::string>& files, const std::string& address, 
   const auto result = WithoutGil([&] {
     const auto options = SessionOptionsOf(timeout);
     if (copy_to)
-      return client::PublishThroughOrigin(paths, *copy_to, address, replace, options, observe);
+      return client::PublishThroughOrigin(paths, *copy_to, address, replace, options, observe,
+                                          dry_run);
     return from_origin
-               ? client::PublishFromOrigin(files, address, replace, options, observe)
-               : client::PublishDataset(paths, address, replace, options, observe, durability);
+               ? client::PublishFromOrigin(files, address, replace, options, observe, dry_run)
+               : client::PublishDataset(paths, address, replace, options, observe, durability,
+                                        dry_run);
   });
   if (raised) throw std::move(*raised);
   OkOrRaise(result);
@@ -133,7 +136,8 @@ void BindDataset(py::module_& module) {
   module.def("publish", &Publish, py::arg("files"), py::arg("address"), py::kw_only(),
              py::arg("replace") = false, py::arg("from_origin") = false,
              py::arg("copy_to") = py::none(), py::arg("durability") = "",
-             py::arg("timeout_s") = 30.0, py::arg("progress") = py::none());
+             py::arg("timeout_s") = 30.0, py::arg("progress") = py::none(),
+             py::arg("dry_run") = false);
   module.def("probe_daemon", &Probe, py::arg("address"), py::kw_only(),
              py::arg("timeout_s") = 30.0);
   module.def("list_published", &List, py::arg("address"), py::kw_only(),

@@ -122,6 +122,19 @@ def test_another_number_of_ranks_goes_on_with_the_batches_that_are_left(path: Pa
     assert sorted(seen + rest[0] + rest[1]) == sorted([*range(COUNT), *range(COUNT)])
 
 
+def test_the_repr_tells_other_data_and_another_order_from_these(path: Path) -> None:
+    """Grain's state of a MapDataset is a position: the tutorial saves the repr with it."""
+    before = repr(steps(path))
+    assert repr(pickle.loads(pickle.dumps(steps(path)))) == before
+
+    others = [BatchSource(path, 5, seed=4, epochs=2), BatchSource(path, 5, seed=3, epochs=3)]
+    with ffrecord.Writer(path, {"label": "i64"}, replace=True) as writer:
+        for _ in range(COUNT):
+            writer.write({"label": 0})
+
+    assert before not in [repr(steps(path)), *map(repr, others)]
+
+
 def test_batches_of_a_file_in_its_order_without_the_last(path: Path) -> None:
     batches = steps(path, 50, shuffle=False, drop_last=True)
 

@@ -14,6 +14,7 @@ import pytest
 import cli
 import ffrecord
 import ffrecord.checkpoint as ckpt
+from daemon import Daemon
 from ffrecord.archive import Mirror, pull, push
 from ffrecord.errors import CorruptionError
 from object_store import Store, serve
@@ -147,3 +148,35 @@ def test_what_is_no_dataset_is_refused(shards: Path, tmp_path: Path) -> None:
     (shards / "0.ffr").write_bytes(b"nonsense")
     with pytest.raises(CorruptionError):
         push(shards, tmp_path / "target")
+
+
+@pytest.mark.parametrize("kind", ["replicated", "options"])
+def test_any_kind_of_target_holds_a_dataset(shards: Path, tmp_path: Path, kind: str) -> None:
+    with Daemon(tmp_path / "served") as daemon:
+        places = [tmp_path / "a", tmp_path / "b"]
+        target = daemon.address("x?transport=tcp")
+        if kind == "replicated":
+            target = ckpt.replicated_target([*places, daemon.address("y")])
+        assert push(shards, target) == NAMES
+        assert push(shards, target) == []
+        assert pull(target, tmp_path / "back") == NAMES
+    assert contents(tmp_path / "back") == contents(shards)
+
+
+def test_what_is_no_target_is_refused_before_anything_is_written(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of the dataset would be `/0.ffr`, or in a folder that is called `gs:`."""
+    monkeypatch.chdir(tmp_path)
+    push(shards, "away")
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(ValueError, match="the target is empty"):
+        push(shards, "")
+    for wrong in ("gs://bucket/x", "S3://bucket/x", "file:///tmp/x"):
+        with pytest.raises(
+            ValueError, match=f"there are no targets at {wrong[: wrong.index('/')]}"
+        ):
+            push(shards, wrong)
+        with pytest.raises(ValueError, match="is an address, and the folder must be a local name"):
+            pull("away", wrong)
+    assert sorted(os.listdir(tmp_path)) == before and not Path("/0.ffr").exists()

@@ -184,3 +184,41 @@ def test_what_is_no_path_is_refused_by_its_type(target: Any) -> None:  # noqa: A
     for call in calls:
         with pytest.raises(TypeError, match=r"expected str, bytes or os\.PathLike object, not"):
             call()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "gs://bucket/x",
+        "S3://bucket/x",
+        "file:///tmp/x",
+        "az+dfs://x",
+        "buddies:/tmp/x|gs://bucket/x",
+    ],
+)
+def test_an_address_of_another_kind_is_no_folder(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run would believe that its checkpoints are in a store, and lose them with its machine."""
+    monkeypatch.chdir(tmp_path)
+    there = "there are no targets at"
+    with pytest.raises(ValueError, match=there):
+        ckpt.save(address, 1, STATE)
+    with pytest.raises(ValueError, match=there):
+        ckpt.load(address, {"w": np.zeros(64, "float32")})
+    for call in (ckpt.list, ckpt.latest, ckpt.verify):
+        with pytest.raises(ValueError, match=there):
+            call(address)
+    ckpt.save("here", 1, STATE)
+    with pytest.raises(ValueError, match=there):
+        ckpt.Mirror("here", address).sync()
+    assert os.listdir() == ["here"]
+
+
+@pytest.mark.parametrize("name", ["a:/x", "1://x", "://x", "x/gs://y", "a b://x"])
+def test_a_folder_whose_name_is_no_address_is_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ckpt.save(name, 1, STATE)
+    assert steps(name) == [1]

@@ -416,3 +416,36 @@ def test_a_table_of_arrow_comes_back_with_its_types_and_nulls(tmp_path: Path) ->
     ok("ffrecord", "export", tmp_path / "b.ffr", tmp_path / "b.parquet", "--start", "4000")
     assert parquet.read_table(tmp_path / "b.parquet").to_pylist() == table[4000:].to_pylist()
     ok("ffrecord", "export", tmp_path / "b.ffr", tmp_path / "b.tar", "--count", "10")
+
+
+def test_nulls_and_structs_survive_whatever_columns_are_named(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    ages, boxes = pa.array([7, None, 9], pa.int32()), pa.array([{"x": 1.5}, None, {"x": None}])
+    table = pa.table({"age": ages, "box": boxes, "name": ["a", "b", "c"]})
+    source, target = tmp_path / "a.ffr", tmp_path / "x.parquet"
+    ffrecord.write_table(table, source, key="name")
+    asked = ["--column", "box", "--column", "age"]
+
+    ok("ffrecord", "export", source, target, *asked)
+    found = parquet.read_table(target)
+    assert found.select(["box", "age"]).to_pylist() == table.select(["box", "age"]).to_pylist()
+    assert found.column_names == ["box", "age", "__key__"]
+    assert found["__key__"].to_pylist() == [b"a", b"b", b"c"]
+    ok("ffrecord", "export", source, target, "--column", "age:valid", "--overwrite")
+    assert parquet.read_table(target)["age:valid"].to_pylist() == [True, False, True]
+    refused = run("ffrecord", "export", source, target, "--column", "what", "--overwrite")
+    assert refused.returncode == 2 and "has no column 'what'" in refused.stderr
+
+
+def test_nullable_columns_that_no_table_was_written_from(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    source, target = tmp_path / "a.ffr", tmp_path / "x.parquet"
+    with ffrecord.Writer(source, {"age:valid": "bool", "age": "i32"}) as writer:
+        writer.write({"age:valid": True, "age": 3})
+        writer.write({"age:valid": False, "age": 0})
+
+    ok("ffrecord", "export", source, target)
+
+    assert parquet.read_table(target).to_pylist() == [{"age": 3}, {"age": None}]

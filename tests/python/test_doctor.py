@@ -309,6 +309,34 @@ def test_a_machine_without_an_accelerator_is_told() -> None:
     assert run("ffrecord", "doctor", "accelerator", "--write").returncode == 2
 
 
+def test_an_accelerator_that_cannot_be_used_is_told_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit status 0: what is broken is a finding."""
+    torch = pytest.importorskip("torch")
+    from ffrecord._cli.accelerator import examine_accelerator
+
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(
+        "raise OSError('libcudart.so.12: no such file')"
+    )
+    paths = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    done = run("ffrecord", "doctor", "accelerator", env={"PYTHONPATH": paths})
+    assert done.returncode == 0, done.stderr
+    assert "torch cannot be imported: libcudart.so.12: no such file" in done.stdout
+
+    def busy() -> None:
+        raise RuntimeError("CUDA error: device is busy\nCompile with TORCH_USE_CUDA_DSA")
+
+    monkeypatch.setattr("ffrecord.torch._placing.current_accelerator", busy)
+    found = examine_accelerator(0.1)
+    assert found["accelerator"] is None
+    assert found["verdicts"] == [
+        f"accelerator: PyTorch {torch.__version__} cannot use it: CUDA error: device is busy;"
+        " batches stay where they are"
+    ]
+
+
 @pytest.mark.parametrize(
     ("pinned", "overlap", "sentence"),
     [

@@ -129,6 +129,87 @@ def test_checkpoints_are_converted(steps: Path, tmp_path: Path) -> None:
     assert run("ffrecord", *words[:-1], "8", "--dry-run").returncode == 3
 
 
+def both(*words: str | Path) -> tuple[Any, Any]:
+    """The dry run of a command, then the command."""
+    return run("ffrecord", *words, "--dry-run"), run("ffrecord", *words)
+
+
+def test_a_dry_run_refuses_what_publish_refuses(shards: list[Path], tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.ffr"
+    content = bytearray(shards[0].read_bytes())
+    content[4096] ^= 1
+    damaged.write_bytes(content)
+    with Daemon(tmp_path / "served") as daemon:
+        address = daemon.address("x")
+        for words, expected in {
+            ("publish", damaged, address): "nothing was published",
+            ("publish", shards[0], tmp_path / "y"): "does not begin with ffrecord://",
+            ("publish", shards[0], address, "--durability", "r9"): "durability is",
+            ("publish", shards[0], address, "--durability", "r2"): "is a daemon by itself",
+            ("publish", shards[0], address, "--durability", "origin"): "is a daemon by itself",
+            (
+                *("publish", shards[0], address, "--durability", "origin"),
+                *("--copy-to", tmp_path / "away"),
+            ): "is a daemon by itself",
+            ("publish", shards[0], daemon.address("a b")): "bad name",
+            ("remove", shards[0], "--yes"): "does not begin with ffrecord://",
+            ("remove", daemon.address("none"), "--yes"): "nothing is published under the name",
+        }.items():
+            dry, real = both(*words)
+            assert dry.returncode == real.returncode != 0, words
+            assert expected in dry.stderr and expected in real.stderr
+        assert ffrecord.list_published(daemon.address("")) == []
+        ok("ffrecord", "publish", shards[0], address)
+        dry, real = both("publish", address, daemon.address("copy"))
+        assert dry.returncode == real.returncode == 4  # Only local files are published.
+    assert shards[0].exists()
+
+
+def test_a_dry_run_refuses_what_copies_refuse(
+    shards: list[Path], steps: Path, tmp_path: Path
+) -> None:
+    away, file, other = tmp_path / "away", tmp_path / "a.safetensors", tmp_path / "other"
+    below = shards[0] / "below"  # Where a file is no folder can be.
+    told("push", *shards, away)
+    told("checkpoint", "export", steps, file)
+    ckpt.save(other, 1, {"w": np.arange(100.0) * 9})
+    nowhere = tmp_path / "nowhere" / "a.safetensors"
+    for words in (
+        ("push", *shards, below),
+        ("push", *shards, ""),
+        ("push", *shards, "gs://bucket/x"),
+        ("pull", away, below),
+        ("pull", away, "gs://bucket/x"),
+        ("pull", "gs://bucket/x", away),
+        ("checkpoint", "import", file, below, "--step", "1"),
+        ("checkpoint", "import", file, "gs://bucket/x", "--step", "1"),
+        ("checkpoint", "export", steps, nowhere),
+        ("checkpoint", "push", steps, below),
+        ("checkpoint", "push", steps, "gs://bucket/x"),
+        ("checkpoint", "push", steps, other, "--step", "1"),
+        ("checkpoint", "pull", steps, other, "--step", "1"),
+        ("checkpoint", "pull", steps, below),
+    ):
+        dry, real = both(*words)
+        assert dry.returncode == real.returncode != 0, (words, dry, real)
+    refused = run("ffrecord", "checkpoint", "push", steps, other, "--dry-run")
+    assert refused.returncode == 4 and "another save of step 1" in refused.stderr
+    assert ckpt.latest(other).step == 1  # type: ignore[union-attr]
+
+
+def test_a_step_that_was_saved_again_would_be_copied_again(steps: Path, tmp_path: Path) -> None:
+    away = tmp_path / "away"
+    told("checkpoint", "push", steps, away)
+    ckpt.remove(steps, 2)
+    ckpt.save(steps, 2, {"w": np.arange(7.0)})
+    before = everything(tmp_path)
+
+    dry = told("checkpoint", "push", steps, away, "--dry-run")["copied"]
+
+    assert everything(tmp_path) == before
+    assert dry == told("checkpoint", "push", steps, away)["copied"] and len(dry) == 1
+
+
 def test_repair_names_the_option_that_replaces(shards: list[Path]) -> None:
     refused = run("ffrecord", "repair", *shards)
     assert refused.returncode == 4

@@ -162,6 +162,203 @@ def test_mappings_that_are_no_dicts_are_copied(streams: LateStreams) -> None:
     assert streams.copy_count == 3
 
 
+def copied_by(streams: LateStreams, batch: Any) -> Any:  # noqa: ANN401 - as the batch is built
+    """What a consumer gets of it, once all is copied."""
+    ((_, copied),) = on_device(iter([("place", batch)]), CPU, streams)
+    streams.consumer.record_event().synchronize()
+    return copied
+
+
+class Shares(collections.abc.MutableMapping[str, Any]):
+    """A mapping whose copy has the items of the old one."""
+
+    def __init__(self, **items: Any) -> None:  # noqa: ANN401 - any
+        self.items_ = items
+
+    def __getitem__(self, key: str) -> Any:  # noqa: ANN401 - any
+        return self.items_[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:  # noqa: ANN401 - any
+        self.items_[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.items_[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.items_)
+
+    def __len__(self) -> int:
+        return len(self.items_)
+
+
+class Outputs(collections.OrderedDict[str, Any]):
+    """As the outputs of transformers."""
+
+    def update(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - any
+        """Refuses."""
+        raise RuntimeError("not this way")
+
+
+class Fixed(dict[str, Any]):
+    """A dict that cannot be changed."""
+
+    def __setitem__(self, *_: object) -> None:
+        raise TypeError("it cannot be changed")
+
+
+def test_mappings_keep_their_values_and_the_old_one_its_memory(streams: LateStreams) -> None:
+    counts = collections.Counter(cats=2)
+    shares = Shares(x=torch.ones(2))
+    before = shares["x"]
+    defaults = collections.defaultdict(list, x=torch.ones(1))
+    batch = [counts, shares, Outputs(x=torch.zeros(3)), Fixed(x=torch.ones(4)), defaults]
+
+    copied = copied_by(streams, batch)
+
+    assert copied[0] == counts == {"cats": 2} and type(copied[0]) is collections.Counter
+    assert copied[1]["x"].tolist() == [1, 1] and copied[1]["x"] is not before
+    assert shares["x"] is before  # Which the copy reads, until it has ended.
+    assert type(copied[2]) is Outputs and copied[2]["x"].tolist() == [0, 0, 0]
+    assert copied[3]["x"].tolist() == [1] * 4
+    assert copied[4].default_factory is list and copied[4]["x"].tolist() == [1]
+    assert streams.copy_count == 4
+
+
+class Pair(tuple[Any, ...]):
+    """Made of other arguments than its items."""
+
+    def __new__(cls, first: Any, second: Any) -> "Pair":  # noqa: ANN401 - any
+        """Two."""
+        return super().__new__(cls, (first, second))
+
+
+class Point(collections.namedtuple("Point", "x y")):
+    """Likewise, with names."""
+
+    def __new__(cls, x: Any) -> "Point":  # noqa: ANN401 - any
+        """One."""
+        return super().__new__(cls, x, 7)
+
+
+class Named(list[Any]):
+    """A list with an attribute."""
+
+    name = ""
+
+
+def test_sequences_of_any_kind_are_copied_and_keep_their_kind(streams: LateStreams) -> None:
+    named = Named([torch.ones(1)])
+    named.name = "first"
+    batch = (
+        Pair(torch.ones(2), "text"),
+        Point(torch.zeros(1)),
+        torch.ones(3, 2).max(0),
+        collections.deque([torch.ones(5)], maxlen=9),
+        collections.UserList([torch.ones(6)]),
+        named,
+        torch.Size([1, 2]),
+        bytearray(b"ab"),
+    )
+
+    copied = copied_by(streams, batch)
+
+    assert [type(each) for each in copied] == [type(each) for each in batch]
+    assert copied[0][0].tolist() == [1, 1] and copied[0][1] == "text"
+    assert copied[1].x.tolist() == [0] and copied[1].y == 7
+    assert copied[2].values.tolist() == [1, 1]
+    assert copied[3].maxlen == 9 and copied[3][0].tolist() == [1] * 5
+    assert copied[4][0].tolist() == [1] * 6 and copied[5].name == "first"
+    assert copied[6:] == batch[6:]
+    assert streams.copy_count == 7
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """An object without a method `to`."""
+
+    image: torch.Tensor
+    more: dict[str, Any]
+    name: str = "text"
+
+
+def test_dataclasses_are_copied(streams: LateStreams) -> None:
+    sample, plain = Sample(torch.ones(2), {"mask": torch.zeros(3)}), Graph
+    bare = dataclasses.make_dataclass("Bare", ["name"])("only text")
+
+    copied = copied_by(streams, [sample, plain, bare])
+
+    assert copied[0].image.tolist() == [1, 1] and copied[0].image is not sample.image
+    assert copied[0].more["mask"].tolist() == [0, 0, 0] and copied[0].name == "text"
+    assert copied[1] is Graph and copied[2] is bare  # A class is no batch; nothing to copy.
+    assert streams.copy_count == 2
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc", "bsr", "bsc", "strided"])
+def test_the_memory_of_every_tensor_is_kept_for_the_consumer(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch has `record_stream` for tensors that have memory of their own, and no others."""
+    kept: list[torch.Tensor] = []
+
+    def record(tensor: torch.Tensor, _: object) -> None:
+        if tensor.layout is not torch.strided:
+            raise NotImplementedError(f"no aten::record_stream for {tensor.layout}")
+        kept.append(tensor)
+
+    class Consumer:
+        def wait_event(self, event: str) -> None:
+            assert event == "event"
+
+    class Device:
+        def current_stream(self, _: torch.device) -> Consumer:
+            return Consumer()
+
+    monkeypatch.setattr(torch.Tensor, "record_stream", record)
+    made = torch.eye(4) if layout == "strided" else matrix(layout)
+    streams = _placing.Streams(CPU)
+    streams._module = Device()
+
+    streams.hand_over("event", [made])
+
+    memory = 64 if layout == "strided" else made._nnz() * made.element_size()
+    assert memory in [each.nbytes for each in kept] and len(kept) == {"coo": 2, "strided": 1}.get(
+        layout, 3
+    )
+
+
+def matrix(layout: str) -> torch.Tensor:
+    dense = torch.eye(4)
+    match layout:
+        case "coo":
+            return dense.to_sparse()
+        case "csr":
+            return dense.to_sparse_csr()
+        case "csc":
+            return dense.to_sparse_csc()
+        case "bsr":
+            return dense.to_sparse_bsr((1, 1))
+    return dense.to_sparse_bsc((1, 1))
+
+
+def test_a_copy_that_fails_is_told_after_the_batches_before_it(
+    streams: LateStreams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = streams.copy
+
+    def full(tensor: torch.Tensor) -> torch.Tensor:
+        if streams.copy_count == 2:
+            raise RuntimeError("no memory on the device")
+        return copy(tensor)
+
+    monkeypatch.setattr(streams, "copy", full)
+    batches = iter([(0, torch.ones(2)), (1, [torch.zeros(2), torch.zeros(3)])])
+    found = on_device(batches, CPU, streams)
+
+    assert next(found)[0] == 0
+    with pytest.raises(RuntimeError, match="no memory on the device"):
+        next(found)
+
+
 def test_an_object_that_moves_itself_is_moved_when_it_is_handed_over(streams: LateStreams) -> None:
     batch = {"graph": Graph(torch.zeros(2)), "x": torch.ones(2)}
 

@@ -21,15 +21,19 @@ def examine_accelerator(seconds: float) -> dict[str, Any]:
         import torch
 
         from ffrecord.torch._placing import Streams, current_accelerator
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # Such as a library of CUDA that is not there.
         facts["accelerator_reason"] = f"torch cannot be imported: {error}"
     else:
         facts["torch"] = torch.__version__
-        if (device := current_accelerator()) is None:
-            facts["accelerator_reason"] = f"PyTorch {torch.__version__} finds none"
-        else:
-            facts["accelerator"] = _name_of(device)
-            facts |= copy_rates(Streams(device), torch.Tensor.pin_memory, seconds)
+        try:
+            if (device := current_accelerator()) is None:
+                facts["accelerator_reason"] = f"PyTorch {torch.__version__} finds none"
+            else:
+                rates = copy_rates(Streams(device), torch.Tensor.pin_memory, seconds)
+                facts |= {"accelerator": _name_of(device), **rates}
+        except RuntimeError as error:  # It is in use, has no memory left, or its driver is old.
+            why = str(error).partition("\n")[0]
+            facts["accelerator_reason"] = f"PyTorch {torch.__version__} cannot use it: {why}"
     return {**facts, "verdicts": [verdicts.of_accelerator(facts)], "advice": []}
 
 

@@ -9,6 +9,7 @@ import click
 import ffrecord.checkpoint as ckpt
 from ffrecord._cli.console import EXIT_DAMAGE, confirm
 from ffrecord._cli.options import (
+    check_can_hold,
     dry_run_option,
     json_option,
     overwrite_named,
@@ -154,6 +155,7 @@ def import_(
     """Save the tensors of FILE, in the safetensors format, as a step of TARGET."""
     if dry_run:
         sizes = tensor_sizes(file)
+        check_can_hold(target)
         if step in [commit.step for commit in ckpt.list(target, timeout_s=timeout_s)]:
             raise FileExistsError(errno.EEXIST, f"{target} has a step {step} already")
         facts = {"step": step, "tensors": len(sizes), "size_bytes": sum(sizes), "dry_run": True}
@@ -188,16 +190,17 @@ def push(
     as_json: bool,
 ) -> None:
     """Copy a step of TARGET to REMOTE; by default all steps that are not there yet."""
-    here = _committed(target, timeout_s)
+    _committed(target, timeout_s)
     if dry_run:
-        wanted = here if step is None else [_one(target, step, timeout_s)]
-        _show_copied(_lacking(wanted, remote, timeout_s), remote, as_json, dry_run=True)
-        return
+        check_can_hold(remote)
     if step is None:
-        copied = ckpt.Mirror(target, remote, compress=compress, timeout_s=timeout_s).sync()
+        mirror = ckpt.Mirror(target, remote, compress=compress, timeout_s=timeout_s)
+        copied = mirror.lacking() if dry_run else mirror.sync()
+    elif dry_run:
+        copied = _lacking(_one(target, step, timeout_s), remote, timeout_s)
     else:
         copied = [ckpt.copy(target, remote, step, compress=compress, timeout_s=timeout_s)]
-    _show_copied(copied, remote, as_json)
+    _show_copied(copied, remote, as_json, dry_run=dry_run)
 
 
 @checkpoint.command()
@@ -212,17 +215,27 @@ def pull(
 ) -> None:
     """Copy a step of REMOTE to TARGET."""
     if dry_run:
-        wanted = [_one(remote, step, timeout_s)]
-        _show_copied(_lacking(wanted, target, timeout_s), target, as_json, dry_run=True)
+        check_can_hold(target)
+        lacking = _lacking(_one(remote, step, timeout_s), target, timeout_s)
+        _show_copied(lacking, target, as_json, dry_run=True)
         return
     copied = ckpt.copy(remote, target, "latest" if step is None else step, timeout_s=timeout_s)
     _show_copied([copied], target, as_json)
 
 
-def _lacking(commits: list[ckpt.Commit], where: str, timeout_s: float) -> list[ckpt.Commit]:
-    """Those of the steps that `where` does not have."""
-    there = ckpt.list(where, timeout_s=timeout_s)
-    return [commit for commit in commits if commit not in there]
+def _lacking(commit: ckpt.Commit, where: str, timeout_s: float) -> list[ckpt.Commit]:
+    """The step, if `where` does not have it.
+
+    Raises:
+        FileExistsError: it has another save of that step.
+    """
+    there = {found.step: found for found in ckpt.list(where, timeout_s=timeout_s)}
+    if there.get(commit.step) == commit:
+        return []
+    if commit.step in there:
+        what = f"{where} has another save of step {commit.step}"
+        raise FileExistsError(errno.EEXIST, f"{what}; remove it first")
+    return [commit]
 
 
 def _show_copied(

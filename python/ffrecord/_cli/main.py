@@ -1,7 +1,6 @@
 """ffrecord: look at record files, check them, and serve them from a daemon."""
 
 import dataclasses
-import errno
 import importlib
 import itertools
 import json
@@ -23,6 +22,7 @@ from ffrecord._cli.console import EXIT_DAMAGE, Panel, confirm, progress_bar, run
 from ffrecord._cli.doctor import examine, examine_rdma, show_findings, show_rdma
 from ffrecord._cli.net import net
 from ffrecord._cli.options import (
+    check_can_hold,
     dry_run_option,
     json_option,
     overwrite_named,
@@ -31,7 +31,7 @@ from ffrecord._cli.options import (
 from ffrecord._cli.text import safe_lines, shown
 from ffrecord._cli.units import Name, Number, Size, Target, show_size
 from ffrecord._tokens import make_token, read_key
-from ffrecord.errors import ConflictError
+from ffrecord.errors import CorruptionError
 
 # Imported on use: they would take a tenth of every start.
 _LOOKING = "ffrecord._cli.data.looking"
@@ -220,6 +220,16 @@ def publish(
     if copy_to is not None and durability != "origin":
         raise click.UsageError("--copy-to needs --durability origin")
     if dry_run:
+        with overwrite_named(address, replace):
+            ffrecord.publish(
+                files,
+                address,
+                replace=replace,
+                durability=durability,
+                copy_to=copy_to,
+                timeout_s=timeout_s,
+                dry_run=True,
+            )
         facts = _would_publish(files, address, replace, timeout_s)
         text = f"would publish {facts['record_count']} records, {show_size(facts['size_bytes'])},"
         text += f" as {address}" + (", and replace what is there" if facts["replaces"] else "")
@@ -241,24 +251,34 @@ def publish(
 def _would_publish(
     files: tuple[str, ...], address: str, replace: bool, timeout_s: float
 ) -> dict[str, Any]:
-    """What `publish` would do; its errors, as far as they can be foreseen."""
+    """What `publish` would do with files that it accepts."""
     with ffrecord.open(files, timeout_s=timeout_s) as reader:
         count, size_bytes = len(reader), sum(file.size_bytes for file in reader.files)
-    try:
-        with ffrecord.open(address, timeout_s=timeout_s) as there:
-            len(there)
-        exists = True
-    except FileNotFoundError:
-        exists = False
-    if exists and not replace:
-        raise ConflictError(errno.EEXIST, f"{address} exists; --overwrite replaces it")
     return {
         "would_publish": address,
         "record_count": count,
         "size_bytes": size_bytes,
-        "replaces": exists,
+        "replaces": replace and _is_published(address, timeout_s),
         "dry_run": True,
     }
+
+
+def _is_published(address: str, timeout_s: float) -> bool:
+    try:
+        with ffrecord.open(address, timeout_s=timeout_s) as there:
+            len(there)
+    except FileNotFoundError:
+        return False
+    except CorruptionError:
+        return True
+    return True
+
+
+def _check_daemon_address(address: str) -> None:
+    """Refuse what `remove` refuses, which opening records does not."""
+    if not address.startswith("ffrecord://"):
+        example = "an address looks like ffrecord://host[:port]/name"
+        raise ValueError(f"{address!r}: does not begin with ffrecord://; {example}")
 
 
 @cli.command()
@@ -274,6 +294,8 @@ def push(
 
     Skips files that are already there: rerun a failed command to resume it.
     """
+    if dry_run:
+        check_can_hold(target)
     with progress_bar("pushing") as show:
         sent = archive.push(files, target, timeout_s=timeout_s, dry_run=dry_run, progress=show)
     text = f"{'would upload' if dry_run else 'uploaded'} {len(sent)} files to {target}"
@@ -288,6 +310,8 @@ def push(
 @_as_json
 def pull(target: str, folder: str, dry_run: bool, timeout_s: float, as_json: bool) -> None:
     """Download the dataset at TARGET, made by `push`, to FOLDER; existing files stay."""
+    if dry_run:
+        check_can_hold(folder)
     with progress_bar("pulling") as show:
         brought = archive.pull(target, folder, timeout_s=timeout_s, dry_run=dry_run, progress=show)
     text = f"{'would download' if dry_run else 'downloaded'} {len(brought)} files to {folder}"
@@ -345,6 +369,7 @@ def list_(address: str, timeout_s: float, as_json: bool) -> None:
 def remove(address: str, yes: bool, dry_run: bool, timeout_s: float, as_json: bool) -> None:
     """Remove the dataset ADDRESS from its daemon."""
     if dry_run:
+        _check_daemon_address(address)
         with ffrecord.open(address, timeout_s=timeout_s) as reader:
             facts = {"would_remove": address, "record_count": len(reader), "dry_run": True}
         text = f"would remove {address}: {facts['record_count']} records"

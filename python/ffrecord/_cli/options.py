@@ -1,14 +1,18 @@
 """Options that mean the same in every command."""
 
 import errno
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 
 from ffrecord._cli.units import Timeout
+from ffrecord._locations import REPLICATED
 from ffrecord.errors import ConflictError
+from ffrecord.pack._new_folder import check_can_be_made
 
 # Of the parts of a folder, if nothing else is asked for.
 PART_BYTES = 1 << 30
@@ -52,6 +56,16 @@ def overwrite_named(name: str, may_replace: bool) -> Iterator[None]:
         if may_replace or name not in str(error):
             raise
         raise ConflictError(errno.EEXIST, f"{name} exists; --overwrite replaces it") from error
+
+
+def check_can_hold(target: str) -> None:
+    """Check, for a dry run, that a target which is a folder can be made.
+
+    Raises:
+        OSError: it cannot.
+    """
+    if "://" not in target and not target.startswith(REPLICATED):
+        check_can_be_made(Path(os.path.abspath(target)))
 
 
 def check_parts(destination: str, part_size: int | None) -> None:

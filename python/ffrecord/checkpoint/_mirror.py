@@ -119,7 +119,7 @@ class Mirror(Copying[list[Commit]]):
             CorruptionError: a step here is damaged; the others are copied.
         """
         known = self._point_at_remote()
-        there = {commit.step: commit for commit in self._list(self.remote)}
+        there = self._by_step()
         here = self._list(self.target)
         known |= {_line(commit) for commit in here if there.get(commit.step) == commit}
         failures: list[Exception] = []
@@ -151,15 +151,36 @@ class Mirror(Copying[list[Commit]]):
             raise failures[0]
         return copied
 
-    def _make_way(self, commit: Commit, rival: Commit | None, known: set[str]) -> None:
-        """Remove the save of `commit`'s step that was copied from here before, if there is one."""
-        if rival is None:
-            return
-        if _line(rival) not in known:
+    def lacking(self) -> list[Commit]:
+        """Find out what `sync` would copy; change nothing.
+
+        Raises:
+            FileExistsError: as `sync`.
+        """
+        known, there = self._noted() or set(), self._by_step()
+        here = self._list(self.target)
+        known |= {_line(commit) for commit in here if there.get(commit.step) == commit}
+        found = [commit for commit in here if there.get(commit.step) != commit]
+        for commit in found:
+            self._check_rival(there.get(commit.step), known)
+        return found
+
+    def _by_step(self) -> dict[int, Commit]:
+        return {commit.step: commit for commit in self._list(self.remote)}
+
+    def _check_rival(self, rival: Commit | None, known: set[str]) -> None:
+        """Refuse to replace a save that was not copied from here."""
+        if rival is not None and _line(rival) not in known:
             raise FileExistsError(
                 f"{self.remote} has another save of step {rival.step}, which was not copied from "
                 f"{self.target}: give this run an address of its own, or remove that step there"
             )
+
+    def _make_way(self, commit: Commit, rival: Commit | None, known: set[str]) -> None:
+        """Remove the save of `commit`'s step that was copied from here before, if there is one."""
+        if rival is None:
+            return
+        self._check_rival(rival, known)
         # What is to take its place has to be whole.
         _ffrecord.CheckpointReader(self.target, commit.step, self.timeout_s)
         _ffrecord.remove_checkpoint(self.remote, rival.step, self.timeout_s)
@@ -190,15 +211,19 @@ class Mirror(Copying[list[Commit]]):
 
     def _point_at_remote(self) -> set[str]:
         """The saves that were copied from here: those in MIRROR, or that this object has seen."""
+        noted = self._noted()
+        if noted is None and (path := self._path()) is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._write(path, [self.remote])
+        return noted or set()
+
+    def _noted(self) -> set[str] | None:
+        """Likewise; None if MIRROR does not name the remote yet."""
         path = self._path()
         if path is None:
             return set(self._known)
         lines = self._read(path) if path.exists() else []
-        if lines[:1] != [self.remote]:
-            lines = [self.remote]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._write(path, lines)
-        return set(lines[1:])
+        return set(lines[1:]) if lines[:1] == [self.remote] else None
 
     def _note(self, known: set[str]) -> None:
         """Record the saves that were copied from here."""

@@ -5,6 +5,7 @@ begin and end of the data), and the data. https://huggingface.co/docs/safetensor
 """
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -80,7 +81,9 @@ def export_safetensors(
     """
     path = os.path.abspath(os.fsdecode(path))
     if not overwrite and os.path.lexists(path):
-        raise FileExistsError(17, "there is a file already; remove it or say overwrite", path)
+        why = "there is a file already; remove it or say overwrite"
+        raise FileExistsError(errno.EEXIST, why, path)
+    _check_folder(os.path.dirname(path))
     wanted = None if step == "latest" else step
     reader = _ffrecord.CheckpointReader(target, wanted, timeout_s)
     stored = {key: (dtype, shape) for key, dtype, shape in reader.tensors}
@@ -109,6 +112,14 @@ def export_safetensors(
         for key in names.values():
             _copy(reader, key, *stored[key], file)
     return Commit(*reader.commit)
+
+
+def _check_folder(folder: str) -> None:
+    """Before what may take long, or that a dry run promises."""
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder; make it first", folder)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "the folder may not be written to", folder)
 
 
 @contextlib.contextmanager

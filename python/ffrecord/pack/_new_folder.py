@@ -167,6 +167,19 @@ def check_writable(folder: Path) -> None:
         raise PermissionError(errno.EACCES, f"the folder {folder} {why}")
 
 
+def check_can_be_made(path: Path) -> None:
+    """Check that a folder is there to be written to, or can be made with those above it.
+
+    Raises:
+        NotADirectoryError: something else is in the way.
+        PermissionError: nothing may be written there.
+    """
+    nearest = next(each for each in (path, *path.parents) if os.path.lexists(each))
+    if not nearest.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, f"{nearest} is not a folder")
+    check_writable(nearest)
+
+
 def _other_than_record_files(folder: Path) -> str | None:
     """A file in the folder that packing did not make, and that would be lost; one is enough."""
     for entry in os.scandir(folder):

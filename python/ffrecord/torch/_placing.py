@@ -5,9 +5,17 @@ streams and events; a device whose module has none, such as MPS, is copied to in
 program.
 """
 
+import array
 import copy
-from collections import UserDict, deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+import dataclasses
+from collections import UserDict, UserList, deque
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableSequence,
+)
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -113,8 +121,20 @@ class Streams:
         consumer = self._module.current_stream(self.device)
         consumer.wait_event(event)
         for tensor in tensors:
-            # The next copy must not reuse its memory while the consumer's kernels read it.
-            tensor.record_stream(consumer)
+            for part in parts_of(tensor):
+                # The next copy must not reuse its memory while the consumer's kernels read it.
+                part.record_stream(consumer)
+
+
+def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Those that have its memory: of a sparse one, which has none of its own, several."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return (tensor,)
 
 
 # Batches whose copies have not ended, the one that is handed over last among them.
@@ -149,12 +169,12 @@ def on_device(
         while failure is None:
             try:
                 place, batch = next(batches)
+                copied = _begin(batch, streams)
             except StopIteration:
                 break
             except Exception as error:
                 failure = error
                 break
-            copied = _begin(batch, streams)
             sources.append(copied)
             ahead.append((place, copied))
             del batch, copied
@@ -188,7 +208,13 @@ def _let_go(sources: deque[_Copied]) -> None:
 
 def _begin(batch: Any, streams: Streams) -> _Copied:  # noqa: ANN401 - as the batch is built
     with profiled("copy to the device"), streams.copying():
-        value = moved(batch, streams)
+        try:
+            value = moved(batch, streams)
+        except Exception:
+            # Copies of its other tensors may still read its memory.
+            if (event := streams.mark()) is not None:
+                event.synchronize()
+            raise
         return _Copied(value, batch, streams.mark())
 
 
@@ -223,26 +249,85 @@ def _moves_itself(value: Any) -> bool:  # noqa: ANN401 - as the batch is built
 
     The BatchEncoding of transformers is a UserDict whose `to` changes it, and waits.
     """
-    known = (torch.Tensor, dict, UserDict)
+    known = (torch.Tensor, dict, UserDict, type)
     return not isinstance(value, known) and callable(getattr(value, "to", None))
 
 
 def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - as the batch is built
-    """A mapping or sequence of the same type with changed items; any other value as it is."""
-    if type(value) is dict:
-        return {key: change(item) for key, item in value.items()}
+    """The same container with changed items; any other value as it is.
+
+    The old one is left alone: until the copies have ended, it keeps the memory they read.
+    """
     if isinstance(value, Mapping):
-        items = {key: change(item) for key, item in value.items()}
-        if not isinstance(value, MutableMapping):
-            return items
+        return _mapping_like(value, {key: change(item) for key, item in value.items()})
+    if isinstance(value, tuple):
+        return _tuple_like(value, [change(item) for item in value])
+    if isinstance(value, MutableSequence) and not isinstance(value, _NO_CONTAINERS):
+        return _list_like(value, [change(item) for item in value])
+    return _record_like(value, change) if is_record(value) else value
+
+
+# Sequences of numbers.
+_NO_CONTAINERS = (bytearray, array.array)
+
+
+def is_record(value: Any) -> bool:  # noqa: ANN401 - as the batch is built
+    """Whether it is an object of a dataclass."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _fields_of(value: Any) -> list[str]:  # noqa: ANN401 - as the batch is built
+    return [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+
+
+def _record_like(value: Any, change: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - its type
+    """An object of the same dataclass; the same object if nothing in it changes."""
+    changed = {}
+    for name in _fields_of(value):
+        found = getattr(value, name)
+        if (item := change(found)) is not found:
+            changed[name] = item
+    if not changed:
+        return value
+    made = copy.copy(value)
+    for name, item in changed.items():
+        object.__setattr__(made, name, item)  # It may be frozen.
+    return made
+
+
+def _mapping_like(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:  # noqa: ANN401 - its type
+    """A mapping of the same type, if one can be made that shares nothing with `value`.
+
+    Not by `update`: that of a Counter adds, and that of the outputs of transformers refuses.
+    """
+    if type(value) is dict or not isinstance(value, dict | UserDict):
+        return items  # The copy of another kind may be the same memory.
+    try:
         made = copy.copy(value)
-        made.update(items)
-        return made
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(change, value))
-    if isinstance(value, list | tuple):
-        return type(value)(map(change, value))
-    return value
+        for key, item in items.items():
+            made[key] = item
+    except TypeError:  # It cannot be changed.
+        return items
+    return made
+
+
+def _tuple_like(value: tuple[Any, ...], items: list[Any]) -> Any:  # noqa: ANN401 - its type
+    """A tuple of the same type, whatever that wants to be made of."""
+    if type(value) is tuple:
+        return tuple(items)
+    try:
+        return tuple.__new__(type(value), items)
+    except TypeError:  # One of C, such as torch.return_types.max.
+        return type(value)(items)
+
+
+def _list_like(value: MutableSequence[Any], items: list[Any]) -> Any:  # noqa: ANN401 - its type
+    if not isinstance(value, list | deque | UserList):
+        return items  # The copy of another kind may be the same memory.
+    made = copy.copy(value)
+    for place, item in enumerate(items):
+        made[place] = item
+    return made
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - as the batch is built
@@ -251,12 +336,18 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - as the b
         yield value
     elif _moves_itself(value):
         return
-    elif isinstance(value, Mapping):
-        for item in value.values():
+    else:
+        for item in _items_of(value):
             yield from tensors_of(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_of(item)
+
+
+def _items_of(value: Any) -> Iterable[Any]:  # noqa: ANN401 - as the batch is built
+    """What `_rebuilt` changes."""
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, tuple | MutableSequence) and not isinstance(value, _NO_CONTAINERS):
+        return value
+    return [getattr(value, name) for name in _fields_of(value)] if is_record(value) else ()
 
 
 def size_of(value: Any) -> int:  # noqa: ANN401 - as the batch is built
@@ -268,8 +359,4 @@ def size_of(value: Any) -> int:  # noqa: ANN401 - as the batch is built
         return value._nnz() * (value.element_size() + 8 * value.dim())
     if isinstance(value, torch.Tensor | np.ndarray):
         return value.nbytes
-    if isinstance(value, Mapping):
-        return sum(map(size_of, value.values()))
-    if isinstance(value, list | tuple):
-        return sum(map(size_of, value))
-    return 0
+    return sum(map(size_of, _items_of(value)))

@@ -72,11 +72,13 @@ FFR_EXPORT Result<RecordReader> OpenDelegated(std::shared_ptr<DelegatedReads> re
 // as "ec:4+2", by which any 2 of 4 consecutive extents and their 2 parity extents may be lost.
 // Empty: as many replicas as the cluster's setting says. Fails with kInvalidArgument if it is none
 // of these, or the cluster has too few failure domains.
+//
+// With `dry_run`, returns before the first byte is sent: it fails as far as can be known by then.
 FFR_EXPORT Result<void> PublishDataset(
     std::span<const std::filesystem::path> files, std::string_view address, bool replace,
     const SessionOptions& options,
     const std::function<void(std::uint64_t, std::uint64_t)>& progress,
-    std::string_view durability = {});
+    std::string_view durability = {}, bool dry_run = false);
 
 // Checks sealed FFRecord files, and publishes them as one dataset of class `origin` under `address`
 // of a cluster, without uploading them: when a client reads a file, the nodes fetch it from its
@@ -86,11 +88,11 @@ FFR_EXPORT Result<void> PublishDataset(
 //
 // `progress` as for PublishDataset, in the second pass. Fails as that, with kDenied if the daemons
 // may not read a file, kConflict if an object is replaced meanwhile, or if the cluster has nodes of
-// an earlier version.
+// an earlier version. `dry_run` as for PublishDataset.
 FFR_EXPORT Result<void> PublishFromOrigin(
     std::span<const std::string> files, std::string_view address, bool replace,
     const SessionOptions& options,
-    const std::function<void(std::uint64_t, std::uint64_t)>& progress);
+    const std::function<void(std::uint64_t, std::uint64_t)>& progress, bool dry_run = false);
 
 // As PublishFromOrigin, for local files, which it first copies to `place`: s3://bucket/prefix, or a
 // folder that exists. Files keep their names. It replaces no file there; a file with the same bytes
@@ -98,11 +100,12 @@ FFR_EXPORT Result<void> PublishFromOrigin(
 // again.
 //
 // `progress` counts each byte twice, once it is copied and once it is read for its checksum. Fails
-// as both, with kConflict if a file of that name with other bytes is there.
+// as both, with kConflict if a file of that name with other bytes is there. `dry_run` as for
+// PublishDataset; does not look at `place`.
 FFR_EXPORT Result<void> PublishThroughOrigin(
     std::span<const std::filesystem::path> files, std::string_view place, std::string_view address,
     bool replace, const SessionOptions& options,
-    const std::function<void(std::uint64_t, std::uint64_t)>& progress);
+    const std::function<void(std::uint64_t, std::uint64_t)>& progress, bool dry_run = false);
 
 // One name that a daemon serves.
 struct Published {

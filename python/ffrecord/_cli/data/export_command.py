@@ -3,7 +3,7 @@
 import click
 
 from ffrecord._cli.console import progress_bar
-from ffrecord._cli.data.exporting import FORMATS, Export, format_of
+from ffrecord._cli.data.exporting import FORMATS, Export, format_of, table_of
 from ffrecord._cli.data.looking import DRY_RUN_HELP, column_option, timeout
 from ffrecord._cli.data.records import selected
 from ffrecord._cli.data.rewriting import opened_whole
@@ -56,13 +56,14 @@ def export(
         if start >= len(reader):
             raise ValueError(f"--start {start}: there are {len(reader)} records")
         stop = len(reader) if count is None else min(len(reader), start + count)
-        columns = selected(reader, names)
+        table = table_of(reader, names, format_)
+        columns = reader.columns if table is not None else selected(reader, names)
         if dry_run:
             Export(reader, columns, None).check(path, format_, overwrite)
             written = stop - start
         else:
             with progress_bar("exporting") as show:
-                made = Export(reader, columns, show)
+                made = Export(reader, columns, show, table)
                 written = made.write(range(start, stop), path, format_, overwrite)
     if as_json:
         facts = {"record_count": written, "format": format_, "dry_run": dry_run}

@@ -78,6 +78,20 @@ def format_of(path: Path, asked: str | None) -> str:
     return "folder"
 
 
+def table_of(reader: Reader, names: Iterable[str], format_: str) -> tuple[str, ...] | None:
+    """The columns of the table that is exported: those of these names, or all.
+
+    None if it is none: the records have only the columns that are stored, or single ones of those
+    are asked for.
+    """
+    seen = reader.read([])
+    stored = tuple(column.name for column in reader.columns)
+    if format_ != "parquet" or (seen.columns == stored and not seen.arrow.found()):
+        return None
+    wanted = tuple(dict.fromkeys(names)) or seen.columns
+    return wanted if set(wanted) <= set(seen.columns) else None
+
+
 class _KeyIsNoColumnError(Exception):
     """A record's key is not the value of the column that was the key of the first record."""
 
@@ -86,7 +100,11 @@ class Export:
     """Writes records of `reader` in another format. Single use."""
 
     def __init__(
-        self, reader: Reader, columns: tuple[Column, ...], progress: Progress | None
+        self,
+        reader: Reader,
+        columns: tuple[Column, ...],
+        progress: Progress | None,
+        table: tuple[str, ...] | None = None,
     ) -> None:
         """Write nothing yet.
 
@@ -94,9 +112,11 @@ class Export:
             reader: the records, at least one.
             columns: those to write; () for records without columns.
             progress: given bytes of the record files.
+            table: what `table_of` says; the stored columns do not matter then.
         """
         self._reader = reader
         self._columns = columns
+        self._table = table
         self._progress = progress
         self._written = 0
         self._key_column: str | None = None
@@ -167,6 +187,8 @@ class Export:
         """The column with the key of the record `first`, if there is one."""
         sample, key = self._reader.read([first]).stored()[0], keys.of(first)
         for column in self._columns:
+            if self._table is not None and column.name not in self._table:
+                continue
             if column.dtype is None and as_bytes(sample[column.name]) == key:
                 return column.name
         return None
@@ -244,16 +266,15 @@ class Export:
     def _parquet(self, pieces: Iterable[Indices], keys: Keys, file: BinaryIO) -> None:
         pa = _pyarrow()
         with_keys = bool(keys.count) and self._key_column is None
-        # What was written from a table comes back as one. Single columns are those that are stored.
-        is_whole = self._columns == self._reader.columns
-        as_table = is_whole and bool(self._reader.read([]).arrow.found())
-        schema = None if as_table else _arrow_schema(self._columns, with_keys)
+        table = self._table
+        schema = None if table is not None else _arrow_schema(self._columns, with_keys)
         writer = None
         waiting: list[Any] = []
         try:
-            for batch in self._batches(pieces, keys, stored=not as_table):
-                if schema is None:
-                    waiting.append(_with_keys(batch.to_arrow(), batch, keys if with_keys else None))
+            for batch in self._batches(pieces, keys, stored=table is None):
+                if table is not None:
+                    made = batch.only(table).to_arrow()
+                    waiting.append(_with_keys(made, batch, keys if with_keys else None))
                 else:
                     made = _arrow_batch(batch, self._columns, schema, keys)
                     waiting.append(pa.Table.from_batches([made]))

@@ -1,9 +1,7 @@
 """ffrecord completion and ffrecord man, made from the texts of the commands themselves."""
 
-import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 from click.shell_completion import get_completion_class
@@ -11,6 +9,7 @@ from click.shell_completion import get_completion_class
 from ffrecord import __version__
 from ffrecord._cli.data.new_file import new_file
 from ffrecord._cli.data.values import dumps
+from ffrecord.pack._new_folder import destination_path
 
 _PROGRAMS = ("ffrecord", "ffrecord-pack")
 _SHELLS = ("bash", "zsh", "fish")
@@ -53,9 +52,7 @@ def man(folder: str, as_json: bool) -> None:
 
     Replaces the pages of those names that are there.
     """
-    if not folder:
-        raise ValueError("the folder's name is empty: is a variable of the shell not set?")
-    place = Path(os.getcwd(), folder)
+    place = destination_path(folder, "the folder")
     place.mkdir(parents=True, exist_ok=True)
     written = []
     for name in _PROGRAMS:

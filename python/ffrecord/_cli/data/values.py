@@ -83,7 +83,8 @@ def numbers_of(value: Any, column: Column) -> npt.NDArray[Any]:  # noqa: ANN401
     """The numbers of a value; bf16, which NumPy lacks, as float32."""
     array = np.asarray(value)
     if column.type == "bf16":
-        return (array.astype(np.uint32) << 16).view(np.float32)
+        # Of one number and a Python int, NumPy before 2 makes an int64.
+        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return array
 
 
