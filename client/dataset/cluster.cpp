@@ -130,7 +130,12 @@ Cluster::Cluster(ClusterView view, const SessionOptions& options, std::vector<ne
       options_(options),
       seeds_(std::move(seeds)),
       version_(first_view_->map.version),
-      state_([] { return new State; }) {}
+      state_([] { return new State; }) {
+  // A daemon that is being adopted has names that others do not list yet.
+  const auto& places = first_view_->places;
+  const auto asked = std::ranges::find(places, first_view_->reply.node, &ClusterView::Place::node);
+  if (asked != places.end()) last_place_ = static_cast<std::size_t>(asked - places.begin());
+}
 
 Cluster::~Cluster() {
   State& state = state_.Get();

@@ -99,8 +99,9 @@ class Cluster {
   const std::shared_ptr<const ClusterView> first_view_;
   const SessionOptions options_;
   const std::vector<net::Location> seeds_;
-  mutable std::atomic<std::size_t> last_place_{0};  // Of the node that answered last.
-  std::atomic<std::uint32_t> version_;              // Of the newest view.
+  // Of the node that answered last. At first the one that the view came from.
+  mutable std::atomic<std::size_t> last_place_{0};
+  std::atomic<std::uint32_t> version_;  // Of the newest view.
   mutable PerProcess<State> state_;
 };
 

@@ -115,6 +115,17 @@ std::optional<Adoption::Name> Adoption::Find(std::string_view name) const {
   return found == pending_.end() ? std::nullopt : std::optional(found->second.name);
 }
 
+std::vector<Adoption::Name> Adoption::List(std::string_view prefix, std::string_view after,
+                                           std::size_t limit) const {
+  std::vector<Name> names;
+  const std::lock_guard lock(mutex_);
+  auto at = after < prefix ? pending_.lower_bound(prefix) : pending_.upper_bound(after);
+  if (after.empty()) at = pending_.lower_bound(prefix);
+  for (; at != pending_.end() && at->first.starts_with(prefix) && names.size() < limit; ++at)
+    names.push_back(at->second.name);
+  return names;
+}
+
 std::size_t Adoption::left_count() const {
   const std::lock_guard lock(mutex_);
   return pending_.size();

@@ -50,6 +50,8 @@ class Adoption {
 
   // A name that is not in the cluster yet.
   std::optional<Name> Find(std::string_view name) const;
+  // At most `limit` of those that begin with `prefix` and come after `after`. Ordered.
+  std::vector<Name> List(std::string_view prefix, std::string_view after, std::size_t limit) const;
   // For each of `ids`, whether such a name refers to it that begins with `prefix`.
   std::vector<bool> AreReferenced(std::string_view prefix, std::span<const ExtentId> ids) const {
     return references_.AreReferenced(prefix, ids);

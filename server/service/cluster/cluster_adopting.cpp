@@ -31,6 +31,12 @@ void ClusterService::Adopt(TimePoint now) {
 
 // As a client would that has just uploaded all of it: to this node alone.
 void ClusterService::BeginAdopting(const Adoption::Name& name) {
+  // It is for people, and no upload is opened for it again and again.
+  const cluster::NameTable::Name* const known = node_.view().names.Find(name.name);
+  if (known != nullptr && known->record.attempt != name.attempt)
+    return EndAdopting(name, Error{ErrorCode::kConflict,
+                                   name.name + " is another dataset in the cluster; remove one of "
+                                               "the two"});
   std::set<std::uint64_t> uploads;
   for (const ManifestFile& file : name.manifest->files)
     for (const ManifestExtent& extent : file.extents)

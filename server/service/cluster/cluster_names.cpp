@@ -113,10 +113,39 @@ void ClusterNames::Resolve(std::string name, Done<Resolved> done) {
   });
 }
 
+// The cluster's, and this daemon's own that it does not have yet: otherwise the newest checkpoint
+// of a run would seem to be an older one until all are adopted.
 Result<net::ListReply> ClusterNames::Listed(const net::List& list) const {
+  // First: a name that is adopted meanwhile is in one of the two.
+  std::vector<Adoption::Name> own;
+  if (const Adoption* const adoption = service_.adoption())
+    own = adoption->List(list.prefix, list.after, std::size_t{list.limit} + 1);
   const ClusterStatePtr state = service_.state();
   if (state->may_lack_names) return MayLackNames();
-  const auto& names = *state->names;
+  net::ListReply reply = ListedBy(*state, list);
+  if (own.empty()) return reply;
+  auto& entries = reply.entries;
+  // Behind the page there may be more of the cluster's before the next one of its own.
+  const std::string last = reply.more && !entries.empty() ? entries.back().name : "";
+  for (const Adoption::Name& name : own) {
+    if (state->Find(name.name) != nullptr) continue;
+    if (!last.empty() && name.name > last) {
+      reply.more = true;
+      break;
+    }
+    entries.push_back(
+        {name.name, name.revision, name.manifest->size_bytes(), name.manifest->files.size(), ""});
+  }
+  std::ranges::sort(entries, {}, &net::ListReply::Entry::name);
+  if (entries.size() > list.limit) {
+    entries.resize(list.limit);
+    reply.more = true;
+  }
+  return reply;
+}
+
+net::ListReply ClusterNames::ListedBy(const ClusterState& state, const net::List& list) {
+  const auto& names = *state.names;
   net::ListReply reply;
   // Behind `after`, but not before the prefix.
   auto at =
@@ -236,10 +265,14 @@ void ClusterNames::Remove(const net::Delete& removal, Done<void> done) {
   request.expected_revision = removal.expected_revision;
   request.grace = service_.options().delete_grace;
   request.deadline = AnswerBy(removal.patience_ms);
-  service_.Publish(std::move(request), [done](const Result<std::uint64_t>& removed) {
-    if (!removed) return done(removed.error());
-    done({});
-  });
+  service_.Publish(
+      std::move(request), [this, name = removal.name, done](const Result<std::uint64_t>& removed) {
+        if (removed) return done({});
+        Error error = removed.error();
+        if (error.code == ErrorCode::kNotFound && OwnName(name))
+          error.message += " in the cluster yet; this daemon is adopting it: see its `status`";
+        done(std::move(error));
+      });
 }
 
 // --- Room ---------------------------------------------------------------------------------------

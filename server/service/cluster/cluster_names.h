@@ -43,6 +43,7 @@ class ClusterNames final : public Names {
   std::optional<Adoption::Name> OwnName(const std::string& name) const;
   Result<Resolved> Known(const std::string& name) const;
   Result<net::ListReply> Listed(const net::List& list) const;
+  static net::ListReply ListedBy(const ClusterState& state, const net::List& list);
   Result<void> CheckQuotas(std::string_view name, std::uint64_t size_bytes) const;
   Result<void> CheckOwn(const DatasetManifest& manifest, const std::string& own_prefix) const;
   Result<void> CheckLevel(std::uint32_t needed, const std::string& what) const;

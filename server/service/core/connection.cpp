@@ -118,9 +118,17 @@ bool Connection::IsStalled(Progress& progress, bool is_due, std::uint64_t bytes,
   return now - progress.time > context_.stall_timeout;
 }
 
-void Connection::Drain() {
+void Connection::Drain(const std::string& why) {
   if (std::exchange(is_draining_, true)) return;
-  (void)SendBody(FrameType::kGoAway, 0, net::GoAway{"the daemon stops"}.Encode());
+  why_drained_ = why;
+  (void)SendBody(FrameType::kGoAway, 0, net::GoAway{why}.Encode());
+}
+
+bool Connection::DrainIfNodeNow() {
+  if (!was_alone_ || context_.cluster->is_alone()) return false;
+  was_alone_ = false;
+  Drain("the daemon is a node of a cluster now");
+  return true;
 }
 
 // --- Frames --------------------------------------------------------------------------------------
@@ -139,9 +147,9 @@ Result<void> Connection::TakeFrame() {
   if (header.payload_size_bytes > 0 && !may_have_payload)
     return OutOfPlace("a payload where none belongs");
   if (is_draining_) {
-    if (header.payload_size_bytes > 0) return Error{ErrorCode::kUnavailable, "the daemon stops"};
+    if (header.payload_size_bytes > 0) return Error{ErrorCode::kUnavailable, why_drained_};
     return SendError(header.request_id,
-                     {ErrorCode::kUnavailable, "the daemon stops; connect again later"});
+                     {ErrorCode::kUnavailable, why_drained_ + "; connect again later"});
   }
   // Whoever has a newer token is let in again with it.
   if (token_ && std::chrono::system_clock::now() >= token_->expires) {

@@ -142,7 +142,10 @@ class Connection {
   // a while: so an idle client keeps no disk full. True: there are such to be looked at again.
   bool ReleaseDeleted(Clock::time_point now);
   // The daemon stops: says so, takes nothing more, and closes once all is answered.
-  void Drain();
+  void Drain() { Drain("the daemon stops"); }
+  // Likewise if the client was greeted by a daemon by itself, which is a node of a cluster by now.
+  // True: to be polled.
+  bool DrainIfNodeNow();
 
  private:
   // One direction: how far it was when it last moved, or nothing was due.
@@ -192,6 +195,7 @@ class Connection {
     std::function<Result<void>(const net::FrameHeader&, PooledBuffer)> then;
   };
 
+  void Drain(const std::string& why);
   Result<After> DoPoll();
   bool MustHold() const noexcept;
   // Whether what is due has not moved by `bytes_min` for the stall timeout.
@@ -311,6 +315,8 @@ class Connection {
   bool is_held_ = false;  // A frame has arrived that waits until jobs are done.
   bool is_throttled_ = false;
   bool is_draining_ = false;
+  std::string why_drained_;
+  bool was_alone_ = false;         // The daemon greeted as one of no cluster, and is to be a node.
   bool is_closing_ = false;        // Closes when all is sent.
   std::optional<Error> given_up_;  // Why all that comes is refused. With is_closing_.
   std::string fault_;

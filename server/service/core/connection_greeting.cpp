@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "server/service/cluster/cluster_service.h"
 #include "server/service/core/connection.h"
 #include "server/service/core/replies.h"
 
@@ -49,12 +50,14 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
   reply.version = version.value();
   reply.body_size_bytes_max = limits.body_size_bytes_max;
   reply.payload_size_bytes_max = limits.payload_size_bytes_max;
+  was_alone_ = context_.cluster != nullptr && context_.cluster->is_alone();
+  const bool is_node = context_.cluster != nullptr && !was_alone_;
   const std::uint64_t own =
       net::kCapabilityCancel | net::kCapabilityPulls |
       (context_.read_ahead.takes_plans() ? net::kCapabilityPlans : net::kCapabilityNone) |
-      (context_.cluster != nullptr ? net::kCapabilityCluster | net::kCapabilityWaiting |
-                                         net::kCapabilityClasses | net::kCapabilityPatience
-                                   : net::kCapabilityNone) |
+      (is_node ? net::kCapabilityCluster | net::kCapabilityWaiting | net::kCapabilityClasses |
+                     net::kCapabilityPatience
+               : net::kCapabilityNone) |
       (identity ? net::kCapabilityIdentity : net::kCapabilityNone) |
       (OffersLocal() ? net::kCapabilityLocal : net::kCapabilityNone) |
       (context_.rdma != nullptr ? net::kCapabilityRdma : net::kCapabilityNone);

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <map>
 #include <set>
@@ -111,6 +112,28 @@ class ClusterTest : public testing::Test {
 };
 
 // --- Writing -------------------------------------------------------------------------------------
+
+// It may know names that others do not list yet, as while a daemon is adopted.
+TEST_F(ClusterTest, TheNodeThatTheViewCameFromIsAskedFirst) {
+  std::string second;  // "a1", which is not the first of the view.
+  cluster_.Alter([&](const auto& reply, auto&) { second = reply.nodes[1].address; });
+  const auto cluster =
+      Cluster::Find(std::array{Location(net::Address::Parse(second, 0).value())}, kOptions);
+  ASSERT_TRUE(cluster && cluster.value());
+  cluster_.is_silent = true;  // "a0".
+  int count = 0;
+  const Cluster::Attempt attempt = [&](net::Connection& connection,
+                                       net::Deadline until) -> Result<void> {
+    ++count;
+    return connection.Call(net::FrameType::kResolve, net::Resolve{"x"}.Encode(), {}, until, "x")
+        .error();
+  };
+
+  const auto found = cluster.value()->Run(attempt, net::Clock::now() + 20s, 5s);
+
+  EXPECT_EQ(found.error().code, ErrorCode::kNotFound) << found.error().message;
+  EXPECT_EQ(count, 1);
+}
 
 TEST_F(ClusterTest, EachExtentIsWrittenToItsOwnersAndNowhereElse) {
   Upload upload(Find(), kOptions);

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <future>
 
 #include "cluster_clients.h"
@@ -93,6 +94,33 @@ class AdoptionTest : public testing::Test {
     EXPECT_TRUE(published) << published.error().message;
     return manifest;
   }
+  // As a client that has just come sees it.
+  static bool IsNode(const std::string& address) {
+    const auto channel = ClusterClient({address}).Connect(address);
+    return channel && (channel.value()->hello().capabilities & net::kCapabilityCluster) != 0;
+  }
+  // All pages.
+  static std::vector<std::string> NamesAt(const std::string& address,
+                                          const std::string& prefix = "",
+                                          std::uint32_t page_size = 100) {
+    const auto channel = ClusterClient({address}).Connect(address).value();
+    std::vector<std::string> names;
+    net::List list;
+    list.prefix = prefix;
+    list.limit = page_size;
+    for (bool more = true; more;) {
+      const auto reply =
+          channel->Call(net::FrameType::kList, list.Encode(), {}, test::Within(20s), "names");
+      EXPECT_TRUE(reply) << reply.error().message;
+      if (!reply) return names;
+      const auto page = net::ListReply::Decode(reply.value().body).value();
+      EXPECT_LE(page.entries.size(), page_size);
+      for (const auto& entry : page.entries) names.push_back(entry.name);
+      more = page.more;
+      if (more) list.after = names.back();
+    }
+    return names;
+  }
   bool Has(const std::string& address, const std::string& name,
            const DatasetManifest& manifest) const {
     const auto found = Client().Resolve(address, name);
@@ -116,6 +144,14 @@ class AdoptionTest : public testing::Test {
       is_buried->set_value(page && page.value().entries.empty());
     });
     return is_buried->get_future().get();
+  }
+  bool HasUpload(std::uint64_t upload) const {
+    using Found = Result<std::optional<MetaStore::KeyValue>>;
+    const auto found = std::make_shared<std::promise<Found>>();
+    store_->Get(cluster::UploadKey(upload), test::Within(20s),
+                [found](Found entry) { found->set_value(std::move(entry)); });
+    const auto entry = found->get_future().get();
+    return entry && entry.value().has_value();
   }
   // As the cluster has it.
   cluster::DatasetRecord RecordOf(const std::string& name) const {
@@ -166,6 +202,82 @@ TEST_F(AdoptionTest, ItsNamesAreServedBeforeTheClusterHasThem) {
   store_->Mend();
   EXPECT_TRUE(Eventually([&] { return IsAdopted(); }));
   EXPECT_TRUE(Has(Old(), "train/a", manifest));
+}
+
+// Without a slot map nobody could tell clients of a cluster where its extents are.
+TEST_F(AdoptionTest, UntilItKnowsASlotMapClientsSeeTheDaemonThatItWas) {
+  PublishAlone("train/a");
+  store_->Cut();
+  Start(old_, Node("n1", true));
+  const auto channel = Client().Connect(Old()).value();
+
+  EXPECT_EQ(channel->hello().capabilities & net::kCapabilityCluster, 0U);
+  EXPECT_EQ(NamesAt(Old()), std::vector<std::string>{"train/a"});
+
+  store_->Mend();
+  EXPECT_TRUE(Eventually([&] { return IsNode(Old()); }));
+  // Who was greeted before comes again.
+  EXPECT_TRUE(Eventually(
+      [&] { return !channel->Call(net::FrameType::kPing, {}, {}, test::Within(20s), "a ping"); }));
+}
+
+// Otherwise the newest checkpoint of a run would seem to be an older one meanwhile.
+TEST_F(AdoptionTest, NamesOnTheirWayAreListedAmongThoseOfTheCluster) {
+  PublishAlone("run/2");
+  PublishAlone("run/5");
+  PublishAlone("other");
+  StartOther(/*replicas=*/1);
+  const ClusterClient other({Other()});
+  for (const std::string name : {"run/1", "run/2", "run/3", "run/4", "z"}) {
+    const auto uploaded = other.Upload(SomeExtents(1, 1'000), 1);
+    ASSERT_TRUE(uploaded && other.Publish(Other(), name, uploaded.value()));
+  }
+  Start(old_, Node("n1", true));
+
+  const std::vector<std::string> run{"run/1", "run/2", "run/3", "run/4", "run/5"};
+  EXPECT_TRUE(Eventually([&] { return IsNode(Old()) && NamesAt(Old(), "run/") == run; }));
+  for (const std::uint32_t page_size : {1U, 2U, 3U, 100U})
+    EXPECT_EQ(NamesAt(Old(), "run/", page_size), run) << page_size;
+  const std::vector<std::string> all{"other", "run/1", "run/2", "run/3", "run/4", "run/5", "z"};
+  EXPECT_EQ(NamesAt(Old(), "", 2), all);
+}
+
+TEST_F(AdoptionTest, WhoRemovesANameOnItsWayIsToldSo) {
+  PublishAlone("train/a");
+  const auto extents = old_->Extents();
+  old_->Kill();
+  for (const auto& path : extents) std::filesystem::remove(path);
+  StartOther(/*replicas=*/1);
+  Start(old_, Node("n1", true));
+  ASSERT_TRUE(Eventually([&] { return IsNode(Old()); }));
+
+  EXPECT_TRUE(Eventually([&] {
+    const auto removed = ClusterClient({Old()}).Remove(Old(), "train/a");
+    return !removed && removed.error().code == ErrorCode::kNotFound &&
+           removed.error().message.find("is adopting it") != std::string::npos;
+  }));
+}
+
+TEST_F(AdoptionTest, OwnNamesAreListedByPagesInOrder) {
+  PublishAlone("a/1");
+  PublishAlone("a/2");
+  PublishAlone("b/1");
+  old_->Kill();
+  const auto home = Home();
+  const auto adoption = Adoption::Open(*home).value();
+  const auto listed = [&](const std::string& prefix, const std::string& after, std::size_t limit) {
+    std::vector<std::string> names;
+    for (const Adoption::Name& name : adoption->List(prefix, after, limit))
+      names.push_back(name.name);
+    return names;
+  };
+
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(listed("", "", 9), (Names{"a/1", "a/2", "b/1"}));
+  EXPECT_EQ(listed("", "", 2), (Names{"a/1", "a/2"}));
+  EXPECT_EQ(listed("a/", "a/1", 9), (Names{"a/2"}));
+  EXPECT_EQ(listed("b/", "a/2", 9), (Names{"b/1"}));
+  EXPECT_EQ(listed("c/", "", 9), Names{});
 }
 
 TEST_F(AdoptionTest, ThoseWhoMayReadANameReadItMeanwhile) {
@@ -314,6 +426,7 @@ TEST_F(AdoptionTest, ANameThatTheClusterHasIsLeftToPeople) {
   EXPECT_TRUE(Eventually([&] { return Has(Other(), "train/b", free); }));
   EXPECT_TRUE(Has(Other(), "train/a", theirs.value()));
   EXPECT_FALSE(IsAdopted());
+  EXPECT_FALSE(HasUpload(UploadOf(test::ExtentsOf(own).front().id)));  // None that silence ends.
   old_.reset();
   const auto refused = Server::Start(Node("n1", false));  // Nothing is lost unawares.
   ASSERT_FALSE(refused);
