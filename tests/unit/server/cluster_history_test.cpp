@@ -556,7 +556,31 @@ TEST_F(ClusterRebuildTest, WhatIsConfirmedIsNotRebuilt) {
   const auto report = Outcome();
   ASSERT_FALSE(report);
   EXPECT_EQ(report.error().code, ErrorCode::kConflict);
+  EXPECT_EQ(report.error().message.find("take effect"), std::string::npos);
   EXPECT_EQ(one_.RevisionOf("datasets/later"), 0U);
+}
+
+TEST_F(ClusterRebuildTest, NamesOfACommitWithoutAnAnswerAreCounted) {
+  one_.loses_answers = true;
+  Begin(true);
+  AnswerOthers(1);
+  const auto report = Outcome();
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report.value().changed_count, 1U);
+  EXPECT_TRUE(report.value().differences.empty());
+}
+
+TEST_F(ClusterRebuildTest, ACommitOnItsWayIsNotCalledUndoneWhereTheMetadataIsConfirmed) {
+  one_.delays_commits = true;
+  Begin(true);
+  AnswerOthers(1);
+  Confirm();
+  one_.Run(1s);
+  const auto report = Outcome();
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code, ErrorCode::kConflict);
+  EXPECT_NE(report.error().message.find("may still take effect"), std::string::npos)
+      << report.error().message;
 }
 
 TEST_F(ClusterRebuildTest, ItEndsByItsDeadline) {
