@@ -9,6 +9,7 @@
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/hex.h"
 #include "server/cluster/quota_shares.h"
+#include "server/cluster/removals.h"
 
 namespace ffrecord::server::cluster {
 namespace {
@@ -468,6 +469,7 @@ void Publication::Commit(TimePoint now, const View& view, Outbox& out) {
   if (!AddRemoval(view, commit)) return Again(now + kRetry);
   if (request_.mode == Mode::kRemove) {
     commit.deletes.push_back(key);
+    NoteRemoval(view, request_.name, commit);
   } else {
     DatasetRecord record;
     record.attempt = request_.attempt;

@@ -4,6 +4,8 @@
 #include <tuple>
 #include <utility>
 
+#include "server/cluster/removals.h"
+
 namespace ffrecord::server::cluster {
 namespace {
 
@@ -17,16 +19,6 @@ std::size_t OrderOf(std::uint64_t incarnation, const HistoryRecord& record) {
   const auto found = std::ranges::find(record.ancestors, incarnation);
   if (found == record.ancestors.end()) return 0;
   return static_cast<std::size_t>(found - record.ancestors.begin()) + 1;
-}
-
-// What the metadata is, if it is known and nobody has confirmed it.
-std::optional<HistoryRecord> UnconfirmedIn(const View& view, std::uint64_t& mod_revision) {
-  const MetaStore::KeyValue* const key = view.mirror.Find(kHistoryKey);
-  if (key == nullptr) return std::nullopt;
-  auto record = HistoryRecord::Decode(key->value);
-  if (!record || record.value().is_confirmed) return std::nullopt;
-  mod_revision = key->mod_revision;
-  return std::move(record).value();
 }
 
 bool IsLive(const View& view, const std::string& member) {
@@ -87,8 +79,7 @@ void Rebuild::Step(TimePoint now, const View& view, Outbox& out) {
   if (now < next_ || !questions_.empty() || commit_ != 0) return;
   next_ = now + kRetry;
   if (!view.mirror.was_listed() || !view.continuity.is_checked()) return;
-  std::uint64_t mod_revision = 0;
-  const auto record = UnconfirmedIn(view, mod_revision);
+  const auto record = UnconfirmedIn(view);
   if (!record) return Fail(NothingUnconfirmed());
   report_.incarnation = record->incarnation;
   report_.why = record->why;
@@ -151,14 +142,16 @@ bool Rebuild::MayReplace(const View& view, const HistoryRecord& record, const st
 }
 
 void Rebuild::Publish(TimePoint now, const View& view, const HistoryRecord& record, Outbox& out) {
-  std::uint64_t mod_revision = 0;
-  (void)UnconfirmedIn(view, mod_revision);
   report_.differences = Compare(
       view.names.names(), known_.names,
       [&](const std::string& name, std::uint64_t revision) {
         return MayReplace(view, record, name, revision);
       },
       [&](const DatasetRecord& published) { return view.WasRemoved(published); });
+  std::erase_if(report_.differences, [&](const Difference& difference) {
+    return difference.kind == Difference::Kind::kLost &&
+           WasRemovedSince(view, known_.mark, difference.name, difference.record);
+  });
   CountDone();
   MetaStore::Commit commit;
   committing_.clear();
@@ -181,7 +174,8 @@ void Rebuild::Publish(TimePoint now, const View& view, const HistoryRecord& reco
     return;
   }
   // Not once it is confirmed: from then on nodes may drop what these names refer to.
-  commit.compares.push_back({std::string(kHistoryKey), mod_revision});
+  commit.compares.push_back(
+      {std::string(kHistoryKey), view.mirror.Find(kHistoryKey)->mod_revision});
   commit.puts.push_back({std::string(kGenerationKey), {}});
   commit_ = out.Ask(std::move(commit), now + kPatience);
 }

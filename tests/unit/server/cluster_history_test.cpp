@@ -499,6 +499,30 @@ TEST_F(ClusterRebuildTest, WhatWasRemovedSinceARebuildDoesNotComeBack) {
   EXPECT_EQ(one_.RevisionOf("datasets/later"), 0U);
 }
 
+// As the older state has it. It was replaced since, which nodes have known.
+TEST_F(ClusterRebuildTest, WhatWasRemovedBeforeARebuildDoesNotComeBackAsItWasLater) {
+  one_.Publish("later", {}, 2, 30);
+  HistoryRecord record = *Record();
+  record.base_revision = one_.state.revision();
+  one_.Put(std::string(kHistoryKey), record.Encode());
+  one_.Run(5s);
+  Publication::Request removal;
+  removal.mode = Publication::Mode::kRemove;
+  removal.name = "later";
+  removal.attempt = 5;
+  removal.deadline = one_.now + 60s;
+  (void)one_.node->Begin(removal);
+  one_.Run(5s);
+  ASSERT_EQ(one_.RevisionOf("datasets/later"), 0U);
+
+  Begin(true);
+  AnswerOthers(1);
+  const auto report = Outcome();
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_TRUE(report.value().differences.empty());
+  EXPECT_EQ(one_.RevisionOf("datasets/later"), 0U);
+}
+
 TEST_F(ClusterRebuildTest, WhatARebuildHasNotedGoesOnceTheMetadataIsConfirmed) {
   one_.Delete(std::string(kLeaderKey));
   one_.Run(3s);
