@@ -9,6 +9,7 @@
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/hex.h"
 #include "server/cluster/quota_shares.h"
+#include "server/cluster/removals.h"
 
 namespace ffrecord::server::cluster {
 namespace {
@@ -424,8 +425,14 @@ void Publication::StoreBodies(TimePoint now, const View& view, Outbox& out) {
 bool Publication::AddRemoval(const View& view, MetaStore::Commit& commit) {
   const NameTable::Name* const old = view.names.Find(request_.name);
   if (old == nullptr) return true;
-  // Without its manifest nobody knows what it refers to: its extents stay, and are reported.
-  if (!old->manifest && request_.mode == Mode::kRemove) return true;
+  std::vector<ExtentId> last;
+  // Without its manifest nobody knows what it refers to: its extents stay, and are reported. But it
+  // is on record that it was removed, for those who have known it.
+  if (!old->manifest && request_.mode == Mode::kRemove) {
+    for (const ManifestExtent& extent : old->record.body) last.push_back(extent.id);
+    AddTombstones(old->revision, std::move(last), commit);
+    return true;
+  }
   // What it alone refers to is that of now: no publication may come between.
   const MetaStore::KeyValue* const generation = view.mirror.Find(kGenerationKey);
   if (!old->manifest || !view.names.IsComplete()) return false;
@@ -434,10 +441,14 @@ bool Publication::AddRemoval(const View& view, MetaStore::Commit& commit) {
   std::map<ExtentId, std::uint32_t> own;
   ForEachHeldExtent(*old->manifest, [&](const ManifestExtent& extent) { ++own[extent.id]; });
   for (const ManifestExtent& extent : old->record.body) ++own[extent.id];
-  std::vector<ExtentId> last;
   for (const auto& [id, count] : own)
     if (view.names.Find(id)->name_count == count && !sought_.contains(id)) last.push_back(id);
+  AddTombstones(old->revision, std::move(last), commit);
+  return true;
+}
 
+void Publication::AddTombstones(std::uint64_t revision, std::vector<ExtentId> last,
+                                MetaStore::Commit& commit) const {
   TombstoneRecord tombstone;
   tombstone.grace = request_.grace;
   const auto runs = RunsOf(std::move(last));
@@ -447,10 +458,9 @@ bool Publication::AddRemoval(const View& view, MetaStore::Commit& commit) {
     tombstone.runs.assign(runs.begin() + static_cast<std::ptrdiff_t>(begin), behind);
     // A name has one revision only once: so has its tombstone a key of its own.
     commit.puts.push_back(
-        {Key(kTombstoneKeys, "name-" + Hex(old->revision) + "-" + std::to_string(begin / kRunsMax)),
+        {Key(kTombstoneKeys, "name-" + Hex(revision) + "-" + std::to_string(begin / kRunsMax)),
          tombstone.Encode()});
   }
-  return true;
 }
 
 void Publication::Commit(TimePoint now, const View& view, Outbox& out) {
@@ -459,6 +469,7 @@ void Publication::Commit(TimePoint now, const View& view, Outbox& out) {
   if (!AddRemoval(view, commit)) return Again(now + kRetry);
   if (request_.mode == Mode::kRemove) {
     commit.deletes.push_back(key);
+    NoteRemoval(view, request_.name, commit);
   } else {
     DatasetRecord record;
     record.attempt = request_.attempt;

@@ -23,8 +23,8 @@ namespace ffrecord::server::cluster {
 // whose answer was lost is looked up by its attempt.
 //
 // While the manifest of any name is not known, it waits: for what that name refers to is not known.
-// Only a name whose own manifest is not known can be removed then, without a tombstone: its extents
-// stay.
+// Only a name whose own manifest is not known can be removed then: its extents stay, and its
+// tombstone names its manifest's own alone.
 class Publication {
  public:
   enum class Mode { kCreate, kReplace, kSwap, kRemove };
@@ -119,6 +119,9 @@ class Publication {
   void Commit(TimePoint now, const View& view, Outbox& out);
   // Adds what removes the name's manifest. False: not now.
   bool AddRemoval(const View& view, MetaStore::Commit& commit);
+  // Of the name's revision, for extents that nothing else refers to.
+  void AddTombstones(std::uint64_t revision, std::vector<ExtentId> last,
+                     MetaStore::Commit& commit) const;
   void Committed(TimePoint now, const Result<MetaStore::Outcome>& outcome);
   void Again(TimePoint at);
   // Empty: what that node holds does not count, for it is to give everything away.

@@ -4,6 +4,8 @@
 #include <tuple>
 #include <utility>
 
+#include "server/cluster/removals.h"
+
 namespace ffrecord::server::cluster {
 namespace {
 
@@ -19,16 +21,6 @@ std::size_t OrderOf(std::uint64_t incarnation, const HistoryRecord& record) {
   return static_cast<std::size_t>(found - record.ancestors.begin()) + 1;
 }
 
-// What the metadata is, if it is known and nobody has confirmed it.
-std::optional<HistoryRecord> UnconfirmedIn(const View& view, std::uint64_t& mod_revision) {
-  const MetaStore::KeyValue* const key = view.mirror.Find(kHistoryKey);
-  if (key == nullptr) return std::nullopt;
-  auto record = HistoryRecord::Decode(key->value);
-  if (!record || record.value().is_confirmed) return std::nullopt;
-  mod_revision = key->mod_revision;
-  return std::move(record).value();
-}
-
 bool IsLive(const View& view, const std::string& member) {
   return member == view.node || view.IsLive(member);
 }
@@ -40,8 +32,7 @@ HistoryMark Completion(const HistoryRecord& record, const View& view) {
 }  // namespace
 
 bool MayLackNames(const View& view) {
-  std::uint64_t mod_revision = 0;
-  const auto record = UnconfirmedIn(view, mod_revision);
+  const auto record = UnconfirmedIn(view);
   if (!record) return false;
   const MetaStore::KeyValue* const key = view.mirror.Find(kRebuiltKeys);
   if (key == nullptr) return true;
@@ -76,7 +67,13 @@ std::vector<Difference> Compare(const std::map<std::string, NameTable::Name, std
   return differences;
 }
 
+void Rebuild::Fail(Error refusal) {
+  result_ = unanswered_.any() ? unanswered_.Explain(std::move(refusal)) : std::move(refusal);
+}
+
 void Rebuild::Restart(TimePoint now) {
+  if (commit_ != 0) unanswered_.Note();
+  doubtful_.clear();
   phase_ = Phase::kMarks;
   questions_.clear();
   commit_ = 0;
@@ -87,28 +84,31 @@ void Rebuild::Restart(TimePoint now) {
 void Rebuild::Step(TimePoint now, const View& view, Outbox& out) {
   if (result_) return;
   if (now >= request_.deadline) {
-    result_ = Error{ErrorCode::kDeadlineExceeded,
-                    "the nodes or the coordinator did not answer in time; what was published again "
-                    "by then stays: repeat the command"};
-    return;
+    if (commit_ != 0) unanswered_.Note();
+    return Fail({ErrorCode::kDeadlineExceeded,
+                 "the nodes or the coordinator did not answer in time; what was published again "
+                 "by then stays: repeat the command"});
   }
   if (now < next_ || !questions_.empty() || commit_ != 0) return;
   next_ = now + kRetry;
   if (!view.mirror.was_listed() || !view.continuity.is_checked()) return;
-  std::uint64_t mod_revision = 0;
-  const auto record = UnconfirmedIn(view, mod_revision);
-  if (!record) {
-    result_ =
-        Error{ErrorCode::kConflict,
-              "the metadata was not put back to an older state, or that is confirmed already: "
-              "there is nothing to compare"};
-    return;
-  }
+  const auto record = UnconfirmedIn(view);
+  if (!record) return Fail(NothingUnconfirmed());
   report_.incarnation = record->incarnation;
   report_.why = record->why;
   if (phase_ == Phase::kMarks) return AskMarks(now, view, out);
   if (phase_ == Phase::kNames) return AskNames(now, *record, out);
   if (view.mirror.revision() >= awaited_) Publish(now, view, *record, out);
+}
+
+Error Rebuild::NothingUnconfirmed() const {
+  if (report_.changed_count == 0)
+    return {ErrorCode::kConflict,
+            "the metadata was not put back to an older state, or that is confirmed already: there "
+            "is nothing to compare"};
+  return {ErrorCode::kConflict, "the metadata was confirmed meanwhile; " +
+                                    std::to_string(report_.changed_count) +
+                                    " names were published again or removed by then, and stay so"};
 }
 
 void Rebuild::AskMarks(TimePoint now, const View& view, Outbox& out) {
@@ -136,10 +136,9 @@ void Rebuild::AskNames(TimePoint now, const HistoryRecord& record, Outbox& out) 
     return IsNewer(other.second, one.second, record);
   });
   if (newest == witnesses_.end()) {
-    result_ = Error{ErrorCode::kUnavailable,
-                    "no node that answers has known anything of the metadata before; start the "
-                    "nodes that are down"};
-    return;
+    return Fail({ErrorCode::kUnavailable,
+                 "no node that answers has known anything of the metadata before; start the "
+                 "nodes that are down"});
   }
   report_.witness = newest->first;
   phase_ = Phase::kTakeNames;
@@ -161,21 +160,24 @@ bool Rebuild::IsComplete(const View& view) const {
 }
 
 void Rebuild::Publish(TimePoint now, const View& view, const HistoryRecord& record, Outbox& out) {
-  std::uint64_t mod_revision = 0;
-  (void)UnconfirmedIn(view, mod_revision);
   report_.differences = Compare(
       view.names.names(), known_.names,
       [&](const std::string& name, std::uint64_t revision) {
         return MayReplace(view, record, name, revision);
       },
       [&](const DatasetRecord& published) { return view.WasRemoved(published); });
+  std::erase_if(report_.differences, [&](const Difference& difference) {
+    return difference.kind == Difference::Kind::kLost &&
+           WasRemovedSince(view, known_.mark, difference.name, difference.record);
+  });
+  CountDone();
   MetaStore::Commit commit;
-  committing_count_ = 0;
+  committing_.clear();
   for (const Difference& difference : report_.differences) {
     const bool returned = difference.kind == Difference::Kind::kReturned;
     if (!(returned ? request_.removes_returned : request_.publishes)) continue;
-    if (committing_count_ == kNamesMax) break;
-    ++committing_count_;
+    if (committing_.size() == kNamesMax) break;
+    committing_.insert(difference.name);
     const std::string key = Key(kDatasetKeys, difference.name);
     commit.compares.push_back({key, difference.revision});
     if (returned) {
@@ -185,7 +187,7 @@ void Rebuild::Publish(TimePoint now, const View& view, const HistoryRecord& reco
     commit.puts.push_back({key, difference.record.Encode()});
     commit.puts.push_back({Key(kRebuiltKeys, difference.name), known_.mark.Encode()});
   }
-  if (committing_count_ == 0) {
+  if (committing_.empty()) {
     if (!IsComplete(view)) {
       result_ = report_;
       return;
@@ -193,20 +195,37 @@ void Rebuild::Publish(TimePoint now, const View& view, const HistoryRecord& reco
     commit.puts.push_back({std::string(kRebuiltKeys), Completion(record, view).Encode()});
   }
   // Not once it is confirmed: from then on nodes may drop what these names refer to.
-  commit.compares.push_back({std::string(kHistoryKey), mod_revision});
+  commit.compares.push_back(
+      {std::string(kHistoryKey), view.mirror.Find(kHistoryKey)->mod_revision});
   commit.puts.push_back({std::string(kGenerationKey), {}});
   commit_ = out.Ask(std::move(commit), now + kPatience);
+}
+
+// Of a commit without an answer was made what is no difference any more.
+void Rebuild::CountDone() {
+  for (const std::string& name : std::exchange(doubtful_, {}))
+    if (std::ranges::find(report_.differences, name, &Difference::name) ==
+        report_.differences.end())
+      ++report_.changed_count;
+}
+
+void Rebuild::Committed(TimePoint now, const Result<MetaStore::Outcome>& outcome) {
+  using Fate = MetaStore::Outcome::Fate;
+  if (!outcome) return;
+  if (outcome.value().fate == Fate::kUnknown) {
+    unanswered_.Note();
+    doubtful_ = committing_;
+  } else if (outcome.value().fate == Fate::kCommitted) {
+    report_.changed_count += committing_.size();
+    awaited_ = outcome.value().revision;
+    next_ = now;
+  }
 }
 
 bool Rebuild::Take(TimePoint now, const View& view, const Answer& answer, Outbox& out) {
   if (commit_ != 0 && answer.id == commit_) {
     commit_ = 0;
-    const auto& outcome = std::get<Result<MetaStore::Outcome>>(answer.reply);
-    if (outcome && outcome.value().fate == MetaStore::Outcome::Fate::kCommitted) {
-      report_.changed_count += committing_count_;
-      awaited_ = outcome.value().revision;
-      next_ = now;
-    }
+    Committed(now, std::get<Result<MetaStore::Outcome>>(answer.reply));
   } else if (const auto question = questions_.find(answer.id); question != questions_.end()) {
     const std::string node = question->second;
     questions_.erase(question);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "server/cluster/unanswered_commits.h"
 #include "server/cluster/view.h"
 
 namespace ffrecord::server::cluster {
@@ -74,7 +75,8 @@ class Rebuild {
   explicit Rebuild(const Request& request) : request_(request) {}
 
   // Fails with kConflict if nothing is to be confirmed, with kUnavailable if no node has known
-  // anything, with kDeadlineExceeded; what was done by then stays.
+  // anything, with kDeadlineExceeded; what was done by then stays. The error says so if a commit
+  // may have taken effect of which that is not known.
   const std::optional<Result<Report>>& result() const { return result_; }
 
   void Step(TimePoint now, const View& view, Outbox& out);
@@ -87,10 +89,14 @@ class Rebuild {
   // The answers that come are to the questions of the phase before.
   enum class Phase { kMarks, kNames, kTakeNames, kPublish };
 
+  void Fail(Error refusal);
+  Error NothingUnconfirmed() const;
   void AskMarks(TimePoint now, const View& view, Outbox& out);
   void AskNames(TimePoint now, const HistoryRecord& record, Outbox& out);
   void Publish(TimePoint now, const View& view, const HistoryRecord& record, Outbox& out);
   bool IsComplete(const View& view) const;
+  void Committed(TimePoint now, const Result<MetaStore::Outcome>& outcome);
+  void CountDone();
   bool MayReplace(const View& view, const HistoryRecord& record, const std::string& name,
                   std::uint64_t revision) const;
 
@@ -103,7 +109,9 @@ class Rebuild {
   std::map<std::string, HistoryMark> witnesses_;  // That may be asked for their names.
   Known known_;                                   // By the witness.
   CallId commit_ = 0;
-  std::uint64_t committing_count_ = 0;
+  std::set<std::string> committing_;  // The names of our last commit,
+  std::set<std::string> doubtful_;    // and of those of which it is not known what came of them.
+  UnansweredCommits unanswered_;
   std::uint64_t awaited_ = 0;  // Revision of our last commit: first the mirror has to show it.
 };
 

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,7 @@ class CutStore final : public server::MetaStore {
   // As all stores do.
   ~CutStore() override {
     for (const auto& done : held_) done(Gone());
-    for (const auto& commit : held_commits_) commit(false);
+    for (const HeldCommit& held : held_commits_) held.done(Gone());
   }
 
   // Nobody answers who gets this key, before the store goes.
@@ -51,13 +52,21 @@ class CutStore final : public server::MetaStore {
     holds_commits_ = true;
   }
   void ReleaseCommits() {
-    std::vector<std::function<void(bool)>> held;
+    std::vector<HeldCommit> held;
     {
       const std::lock_guard lock(mutex_);
       holds_commits_ = false;
       held.swap(held_commits_);
     }
-    for (const auto& commit : held) commit(true);
+    for (HeldCommit& one : held)
+      store()->TryCommit(std::move(one.commit), one.deadline, std::move(one.done));
+  }
+  // One that puts the key is.
+  bool HoldsCommitOf(std::string_view key) const {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::any_of(held_commits_, [&](const HeldCommit& held) {
+      return std::ranges::count(held.commit.puts, key, &Put::key) > 0;
+    });
   }
   // Watches tell nothing meanwhile, and all of it in the end.
   void HoldNews() {
@@ -113,10 +122,7 @@ class CutStore final : public server::MetaStore {
     {
       const std::lock_guard lock(mutex_);
       if (holds_commits_) {
-        held_commits_.push_back([this, commit, deadline, done](bool goes_on) {
-          goes_on ? store()->TryCommit(commit, deadline, done) : done(Gone());
-        });
-        return;
+        return held_commits_.push_back({std::move(commit), deadline, std::move(done)});
       }
     }
     is_cut_ ? done(Gone()) : store()->TryCommit(std::move(commit), deadline, std::move(done));
@@ -183,7 +189,12 @@ class CutStore final : public server::MetaStore {
   std::function<void()> meanwhile_;
   std::vector<Done<std::optional<KeyValue>>> held_;
   bool holds_commits_ = false;
-  std::vector<std::function<void(bool)>> held_commits_;
+  struct HeldCommit {
+    Commit commit;
+    TimePoint deadline;
+    Done<Outcome> done;
+  };
+  std::vector<HeldCommit> held_commits_;
   struct LateNews {
     std::mutex mutex;
     bool is_held = false;

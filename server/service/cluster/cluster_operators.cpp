@@ -48,11 +48,15 @@ void ClusterService::CommitChange(const ChangePtr& change, MetaStore::Commit com
   const auto committed = [this, inbox = inbox_, change, made = std::move(made),
                           again = std::move(again)](const Result<MetaStore::Outcome>& outcome) {
     if (!outcome) return change->Refuse(outcome.error());
-    if (outcome.value().fate == MetaStore::Outcome::Fate::kUnknown) change->unanswered.Note();
+    using Fate = MetaStore::Outcome::Fate;
+    if (outcome.value().fate == Fate::kUnknown) change->unanswered.Note();
     const bool is_posted = inbox->Post([this, change, made, again, outcome = outcome.value()] {
       AwaitOutcome(change, outcome, made, again);
     });
-    if (!is_posted) change->Refuse(Stopped());
+    if (is_posted) return;
+    // The daemon stops, and shows it no more.
+    if (outcome.value().fate == Fate::kCommitted) return made();
+    change->Refuse(Stopped());
   };
   store_->TryCommit(std::move(commit), change->deadline, committed);
 }

@@ -103,7 +103,8 @@ ClusterService::ClusterService(const Options& options, std::shared_ptr<MetaStore
           PeerDialer(options.node, options.token_keys, options.tls),
           [this](const std::string& node) {
             const ClusterStatePtr known = state();
-            return Peers::Place{known->AddressOf(node), known->cluster, known->map_version()};
+            return Peers::Place{known->AddressOf(node), known->cluster, known->map_version(),
+                                known->IsGone(node)};
           },
           options.pull_bytes_per_s, options.pull_clock),
       stripe_reads_(extents,

@@ -24,6 +24,12 @@ bool ClusterState::IsUp(std::string_view node) const {
   return found != nodes.end() && found->id == node && found->is_up;
 }
 
+bool ClusterState::IsGone(std::string_view node) const {
+  const auto found = std::ranges::lower_bound(nodes, node, {}, &Node::id);
+  if (found == nodes.end() || found->id != node) return true;
+  return found->state == net::MemberState::kOut && !found->is_up;
+}
+
 std::set<std::string> ClusterState::NodesUp() const {
   std::set<std::string> up;
   for (const Node& node : nodes)

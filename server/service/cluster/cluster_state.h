@@ -45,6 +45,8 @@ struct ClusterState {
     return found == names->end() ? nullptr : &found->second;
   }
   bool IsUp(std::string_view node) const;
+  // It is down, and no member, or one that was counted out.
+  bool IsGone(std::string_view node) const;
   std::set<std::string> NodesUp() const;
   // Empty: it is not known.
   std::string AddressOf(std::string_view node) const;

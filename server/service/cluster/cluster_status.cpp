@@ -4,6 +4,7 @@
 #include <chrono>
 #include <string_view>
 
+#include "server/cluster/removals.h"
 #include "server/service/cluster/cluster_service.h"
 
 namespace ffrecord::server {
@@ -80,7 +81,9 @@ ClusterService::Status ClusterService::MakeStatus() {
     status.why_frozen = view.continuity.why();
     for (const auto& [text, name] : node_.TrustedNames()) {
       const auto* const found = view.names.Find(text);
-      if (found == nullptr ? !view.WasRemoved(name.record) : found->record != name.record)
+      if (found == nullptr
+              ? !cluster::WasRemovedSince(view, view.continuity.mark(), text, name.record)
+              : found->record != name.record)
         ++status.lost_name_count;
     }
   }

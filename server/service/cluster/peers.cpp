@@ -72,15 +72,22 @@ std::map<std::string, std::string> Peers::Refusals() const {
   return refusals_;
 }
 
-void Peers::AskRefusedAgain() {
+std::vector<std::string> Peers::Refused() const {
   std::vector<std::string> nodes;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [node, why] : refusals_)
-      if (asked_again_.insert(node).second) nodes.push_back(node);
-  }
+  const std::lock_guard lock(mutex_);
+  for (const auto& [node, why] : refusals_) nodes.push_back(node);
+  return nodes;
+}
+
+void Peers::AskRefusedAgain() {
   const net::Deadline deadline = net::Deadline::clock::now() + kPiecePatience;
-  for (const std::string& node : nodes)
+  for (const std::string& node : Refused()) {
+    const bool is_gone = find_place_(node).is_gone;
+    {
+      const std::lock_guard lock(mutex_);
+      if (is_gone) refusals_.erase(node);
+      if (is_gone || !asked_again_.insert(node).second) continue;
+    }
     Ask<cluster::Flags>(
         node, deadline,
         // Any question will do that needs what nodes need of each other.
@@ -91,6 +98,7 @@ void Peers::AskRefusedAgain() {
           const std::lock_guard lock(mutex_);
           asked_again_.erase(node);
         });
+  }
 }
 
 Result<std::vector<std::byte>> Peers::Fetch(const ManifestExtent& extent,

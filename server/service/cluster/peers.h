@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ffrecord/result.h>
 
@@ -31,6 +32,7 @@ class Peers {
     std::string address;  // Empty: it is not known.
     net::ClusterId cluster{};
     std::uint32_t map_version = 0;
+    bool is_gone = false;  // The cluster does without it, and it is down.
   };
   // Called from any thread.
   using FindPlace = std::function<Place(const std::string& node)>;
@@ -64,7 +66,7 @@ class Peers {
   // certificate or token, or since another node is at its address, and why.
   std::map<std::string, std::string> Refusals() const;
   // Asks those again, for nobody else may have a question to them: else a refusal that has ended
-  // would be told for ever. Does not wait.
+  // would be told for ever. Forgets those that are gone. Does not wait.
   void AskRefusedAgain();
   // The verified bytes of the extent, from the first node that has them. Fails with kUnavailable.
   Result<std::vector<std::byte>> Fetch(const ManifestExtent& extent,
@@ -119,6 +121,7 @@ class Peers {
     return answer;
   }
 
+  std::vector<std::string> Refused() const;
   // Tells of a refusal once, until it has ended.
   void NoteRefusal(const std::string& node, const Error* error) const;
 

@@ -18,6 +18,7 @@
 #include "client/dataset/upload.h"
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/net/rpc/session.h"
+#include "libffrecord/net/transport/descriptor_passing.h"
 #include "libffrecord/net/transport/slab.h"
 #include "local_daemon.h"
 #include "test_file.h"

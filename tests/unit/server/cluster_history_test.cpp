@@ -499,6 +499,30 @@ TEST_F(ClusterRebuildTest, WhatWasRemovedSinceARebuildDoesNotComeBack) {
   EXPECT_EQ(one_.RevisionOf("datasets/later"), 0U);
 }
 
+// As the older state has it. It was replaced since, which nodes have known.
+TEST_F(ClusterRebuildTest, WhatWasRemovedBeforeARebuildDoesNotComeBackAsItWasLater) {
+  one_.Publish("later", {}, 2, 30);
+  HistoryRecord record = *Record();
+  record.base_revision = one_.state.revision();
+  one_.Put(std::string(kHistoryKey), record.Encode());
+  one_.Run(5s);
+  Publication::Request removal;
+  removal.mode = Publication::Mode::kRemove;
+  removal.name = "later";
+  removal.attempt = 5;
+  removal.deadline = one_.now + 60s;
+  (void)one_.node->Begin(removal);
+  one_.Run(5s);
+  ASSERT_EQ(one_.RevisionOf("datasets/later"), 0U);
+
+  Begin(true);
+  AnswerOthers(1);
+  const auto report = Outcome();
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_TRUE(report.value().differences.empty());
+  EXPECT_EQ(one_.RevisionOf("datasets/later"), 0U);
+}
+
 TEST_F(ClusterRebuildTest, WhatARebuildHasNotedGoesOnceTheMetadataIsConfirmed) {
   one_.Delete(std::string(kLeaderKey));
   one_.Run(3s);
@@ -589,7 +613,31 @@ TEST_F(ClusterRebuildTest, WhatIsConfirmedIsNotRebuilt) {
   const auto report = Outcome();
   ASSERT_FALSE(report);
   EXPECT_EQ(report.error().code, ErrorCode::kConflict);
+  EXPECT_EQ(report.error().message.find("take effect"), std::string::npos);
   EXPECT_EQ(one_.RevisionOf("datasets/later"), 0U);
+}
+
+TEST_F(ClusterRebuildTest, NamesOfACommitWithoutAnAnswerAreCounted) {
+  one_.loses_answers = true;
+  Begin(true);
+  AnswerOthers(1);
+  const auto report = Outcome();
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report.value().changed_count, 1U);
+  EXPECT_TRUE(report.value().differences.empty());
+}
+
+TEST_F(ClusterRebuildTest, ACommitOnItsWayIsNotCalledUndoneWhereTheMetadataIsConfirmed) {
+  one_.delays_commits = true;
+  Begin(true);
+  AnswerOthers(1);
+  Confirm();
+  one_.Run(1s);
+  const auto report = Outcome();
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code, ErrorCode::kConflict);
+  EXPECT_NE(report.error().message.find("may still take effect"), std::string::npos)
+      << report.error().message;
 }
 
 TEST_F(ClusterRebuildTest, ItEndsByItsDeadline) {

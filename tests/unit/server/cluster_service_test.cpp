@@ -279,6 +279,15 @@ TEST_F(ClusterAddressTest, ANodeAtTheAddressOfAnotherIsNotTakenForIt) {
   })) << Page(nodes_[0], "/cluster");
   // Nobody has taken n2's word that n3 has its extents.
   EXPECT_TRUE(Says(nodes_[0], "\"moving\": true"));
+
+  // Nor is it told for ever, once the cluster does without that node.
+  nodes_[2].daemon->Kill();
+  EXPECT_TRUE(Eventually([&] {
+    return bool(Client().SetMember(AddressOf(nodes_[0]), "n3", net::MemberState::kOut));
+  }));
+  for (std::size_t i = 0; i < 2; ++i)
+    EXPECT_TRUE(Eventually([&] { return Says(nodes_[i], "\"refusals\": []"); }))
+        << Page(nodes_[i], "/cluster");
 }
 
 TEST_F(ClusterServiceTest, WithoutTheStoreReadsGoOnAndPublishingSaysWhy) {

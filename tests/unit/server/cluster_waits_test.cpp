@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -61,16 +62,18 @@ class ClusterWaitsTest : public testing::Test {
                                [&](const auto& known) { return known.id == node && known.is_up; });
   }
   // The store answers one after another: all that was asked before is answered too.
-  bool Has(std::string_view key) {
-    std::promise<bool> has;
-    store_->Get(std::string(key), Clock::now() + 1min,
-                [&](const auto& found) { has.set_value(found && found.value()); });
-    return has.get_future().get();
+  std::optional<MetaStore::KeyValue> Get(std::string key) {
+    std::promise<std::optional<MetaStore::KeyValue>> got;
+    store_->Get(std::move(key), Clock::now() + 1min,
+                [&](const auto& found) { got.set_value(found ? found.value() : std::nullopt); });
+    return got.get_future().get();
   }
+  bool Has(std::string_view key) { return Get(std::string(key)).has_value(); }
   template <class T>
   auto Done() {
     return [this](const Result<T>& result) {
       is_well_ = bool(result);
+      code_ = result ? ErrorCode::kOk : result.error().code;
       why_ = result ? "" : result.error().message;
       answered_at_ = Clock::now();
       ++answered_;
@@ -93,7 +96,8 @@ class ClusterWaitsTest : public testing::Test {
   std::atomic<int> answered_ = 0;
   std::atomic<bool> is_well_ = false;
   std::atomic<Clock::time_point> answered_at_{};
-  std::string why_;  // Of the last answer.
+  ErrorCode code_ = ErrorCode::kOk;  // Of the last answer.
+  std::string why_;
 };
 
 // Else the others count it as up until its lease has ended.
@@ -171,6 +175,73 @@ TEST_F(ClusterWaitsTest, TheMetadataIsComparedOnceAllMembersAreThere) {
   out.state = cluster::MemberRecord::State::kOut;
   Put("members/n2", out.Encode());
   EXPECT_TRUE(Eventually([&] { return answered_ == 1; }));
+}
+
+// --- Commits of which that is known, or is not ---------------------------------------------------
+
+class ClusterOutcomesTest : public ClusterWaitsTest {
+ protected:
+  // Put back to an older state; nobody has confirmed it.
+  void PutBack(std::uint64_t incarnation) {
+    ASSERT_TRUE(Eventually([&] { return service_->GetStatus().value().is_leading; }));
+    const auto found = Get(std::string(cluster::kHistoryKey));
+    ASSERT_TRUE(found);
+    auto record = cluster::HistoryRecord::Decode(found->value).value();
+    record.AddAncestors({&record.incarnation, 1});
+    record.incarnation = incarnation;
+    record.is_confirmed = false;
+    Put(cluster::kHistoryKey, record.Encode());
+    ASSERT_TRUE(Eventually([&] { return service_->GetStatus().value().is_frozen; }));
+  }
+  void Confirm(std::uint64_t incarnation) {
+    service_->WorkOnHistory({net::MetadataHistory::Action::kConfirm, false, incarnation},
+                            Done<std::string>());
+  }
+  void ExpectInDoubt() {
+    ASSERT_TRUE(Eventually([&] { return answered_ == 1; }));
+    EXPECT_EQ(code_, ErrorCode::kDeadlineExceeded) << why_;
+    EXPECT_NE(why_.find("may still take effect"), std::string::npos) << why_;
+  }
+  void ExpectMadeAfterStop() {
+    service_->Stop();
+    EXPECT_EQ(answered_, 0);
+    way_->ReleaseCommits();
+    ASSERT_TRUE(Eventually([&] { return answered_ == 1; }));
+    EXPECT_TRUE(is_well_) << why_;
+  }
+};
+
+TEST_F(ClusterOutcomesTest, AChangeOfANodeThatIsMadeWhileTheDaemonStopsIsNotRefused) {
+  Put("members/n2", cluster::MemberRecord{}.Encode());
+  ASSERT_TRUE(Eventually([&] { return service_->state()->nodes.size() == 2; }));
+  way_->HoldCommits();
+  service_->SetMember({net::MemberState::kOut, "n2"}, Done<void>());
+  ASSERT_TRUE(Eventually([&] { return way_->HoldsCommitOf("members/n2"); }));
+  ExpectMadeAfterStop();
+}
+
+TEST_F(ClusterOutcomesTest, AConfirmationThatIsMadeWhileTheDaemonStopsIsNotRefused) {
+  PutBack(77);
+  way_->HoldCommits();
+  Confirm(77);
+  ASSERT_TRUE(Eventually([&] { return way_->HoldsCommitOf(cluster::kHistoryKey); }));
+  ExpectMadeAfterStop();
+}
+
+TEST_F(ClusterOutcomesTest, AConfirmationWithoutAnAnswerIsNotCalledUndone) {
+  PutBack(77);
+  way_->LoseCommits(std::string(cluster::kHistoryKey), [] {});
+  Confirm(77);
+  ExpectInDoubt();
+}
+
+TEST_F(ClusterOutcomesTest, APartOfABackupWithoutAnAnswerIsNotCalledUndone) {
+  way_->LeadTo(OpenShared(folder_ / "empty.sqlite"));
+  way_->LoseCommits("restore", [] {});
+  net::MetadataPut part;
+  part.backup = 5;
+  service_->PutMetadata(part, Done<void>());
+  ExpectInDoubt();
 }
 
 }  // namespace
