@@ -27,6 +27,13 @@ constexpr std::uint64_t kInPlaceMin = 4 * kSegmentBlockSize;
 // In the buffer of a wave.
 constexpr std::uint64_t kPieceRoom = kPieceSize + kSegmentBlockSize;
 
+// Whether an error says something of the stored bytes: others are of the way to them, as of a
+// daemon that does not answer.
+bool IsOfBytes(const Error& error) noexcept {
+  return error.code == ErrorCode::kCorruption || error.code == ErrorCode::kNotFound ||
+         error.code == ErrorCode::kIo;
+}
+
 }  // namespace
 
 // Whole blocks of one segment, and the copies that need bytes of them: [first, last) of the sorted
@@ -157,12 +164,18 @@ Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max) c
         ranges.push_back({blocks[i].segment, blocks[i].offset_bytes,
                           buffer->subspan((i - first) * kSegmentBlockSize, blocks[i].size_bytes),
                           ErrorCode::kOk});
+      Result<void> reached;
       FFR_TRY(files_->ReadEach(ranges, [&](RangeRead& range) {
         const Piece& block = blocks[first + static_cast<std::size_t>(&range - ranges.data())];
         auto checked = CheckStatus(range);
         if (checked) checked = CheckBlocks(block, range.destination);
-        if (!checked) note(checked.error());
+        if (checked) return;
+        if (IsOfBytes(checked.error()))
+          note(checked.error());
+        else if (reached)
+          reached = checked;
       }));
+      if (!reached) return reached;
     }
     return {};
   };

@@ -45,7 +45,7 @@ class SegmentReader {
   // be partly written.
   Result<void> Read(std::vector<SegmentCopy> copies) const;
 
-  // Reads every block of every segment; returns what is wrong, `damage_max` messages at most.
+  // Reads every block; returns what is wrong, `damage_max` messages at most. Fails as Read but kIo.
   Result<std::vector<std::string>> Verify(std::size_t damage_max) const;
 
  private:

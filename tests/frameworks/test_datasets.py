@@ -4,6 +4,7 @@ Method: write datasets of every kind of column, read them back, compare; what ha
 refused, and leaves no file.
 """
 
+import importlib
 import io
 from pathlib import Path
 from typing import Any
@@ -288,6 +289,39 @@ def test_splits_are_loaded_by_name(tmp_path: Path, streaming: bool) -> None:
     assert [row["text"] for row in one] == ["s", "t"]
     assert [row["text"] for row in alone["train"]] == ["p", "q", "r"]
     assert str(splits["test"].split) == "test"
+
+
+def numbers_in(folder: Path, files: int) -> list[Path]:
+    paths = [folder / f"{number}.ffr" for number in range(files)]
+    for first, path in enumerate(paths):
+        with ffrecord.Writer(path, {"label": "i64"}) as writer:
+            for i in range(25):
+                writer.write({"label": 25 * first + i})
+    return paths
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(("files", "world"), [(1, 2), (4, 2), (4, 3)])
+def test_ranks_share_the_records(tmp_path: Path, files: int, world: int, streaming: bool) -> None:
+    dataset = to_huggingface(numbers_in(tmp_path, files), streaming=streaming)
+    share = importlib.import_module("datasets.distributed").split_dataset_by_node
+
+    seen = [row["label"] for rank in range(world) for row in share(dataset, rank, world)]
+
+    assert sorted(seen) == list(range(25 * files))
+
+
+@pytest.mark.parametrize("taken", [0, 10, 25, 60])
+def test_a_streamed_dataset_goes_on_at_the_next_record(tmp_path: Path, taken: int) -> None:
+    paths = numbers_in(tmp_path, 4)
+    first = to_huggingface(paths, streaming=True)
+    rows = iter(first)
+    seen = [next(rows)["label"] for _ in range(taken)]
+
+    resumed = to_huggingface(paths, streaming=True)
+    resumed.load_state_dict(first.state_dict())
+
+    assert seen + [row["label"] for row in resumed] == list(range(100))
 
 
 def test_a_split_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -111,6 +111,22 @@ def test_batches_go_on_at_their_place(path: Path, taken: int) -> None:
     assert seen + labels(resumed) == whole
 
 
+@pytest.mark.parametrize("taken", [0, 7])
+def test_worker_processes_read_each_record_once_an_epoch_and_go_on(path: Path, taken: int) -> None:
+    def read() -> Any:  # noqa: ANN401
+        options = grain.MultiprocessingOptions(num_workers=2)
+        whole = grain.MapDataset.source(steps(path, 7)).to_iter_dataset()
+        return iter(whole.mp_prefetch(options))
+
+    first = read()
+    seen = labels(next(first) for _ in range(taken))
+    resumed = read()
+    if taken:
+        resumed.set_state(first.get_state())
+
+    assert sorted(seen + labels(resumed)) == sorted([*range(COUNT), *range(COUNT)])
+
+
 def test_another_number_of_ranks_goes_on_with_the_batches_that_are_left(path: Path) -> None:
     whole = grain.MapDataset.source(steps(path, 7))
     shares = [iter(whole[rank::3].to_iter_dataset()) for rank in range(3)]

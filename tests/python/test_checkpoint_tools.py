@@ -15,6 +15,9 @@ import pytest
 import cli
 import ffrecord
 import ffrecord.checkpoint as ckpt
+from daemon import Daemon
+from ffrecord import _ffrecord
+from ffrecord.errors import DeadlineExceeded, UnavailableError
 
 
 def safetensors(header: object, data: bytes, size: int | None = None) -> bytes:
@@ -212,3 +215,17 @@ def test_pruning_looks_again_after_the_answer(
     monkeypatch.setattr("sys.argv", arguments)
     assert console.run(checkpoint.checkpoint) == 0
     assert [commit.step for commit in ckpt.list(tmp_path / "run")] == [2]
+
+
+def test_a_daemon_that_is_gone_is_an_error_and_no_damage(tmp_path: Path) -> None:
+    """Whoever is told of damage removes the step."""
+    with Daemon(tmp_path / "served") as daemon:
+        run = daemon.address("runs/x")
+        ckpt.save(run, 1, {"w": np.arange(100_000)})
+        reader = _ffrecord.CheckpointReader(run, 1, 10.0)
+        assert reader.verify() == []  # Now it has the checksums, and asks for blocks only.
+
+        daemon.kill()
+
+        with pytest.raises((UnavailableError, DeadlineExceeded)):
+            reader.verify()

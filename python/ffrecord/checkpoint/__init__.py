@@ -238,6 +238,7 @@ def verify(
 
     Raises:
         FileNotFoundError: there is no such step, or no checkpoint at all.
+        UnavailableError, DeadlineExceeded: a daemon or store does not answer: nothing is known.
     """
     if step == "latest":
         steps = [commit.step for commit in list(target, timeout_s=timeout_s)]

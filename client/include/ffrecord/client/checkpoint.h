@@ -227,8 +227,8 @@ class FFR_EXPORT CheckpointReader {
   };
   Result<void> Read(std::span<const Request> requests) const;
 
-  // Reads every block, padding included, and returns one message per damaged block, at most
-  // kDamageMax; none if there is no damage. Fails only if reading fails.
+  // Reads every block, padding included; returns a message per damaged one, kDamageMax at most.
+  // Fails if blocks cannot be asked for: kUnavailable, kDeadlineExceeded, kDenied.
   static constexpr std::size_t kDamageMax = 1000;
   Result<std::vector<std::string>> Verify() const;
 
