@@ -83,8 +83,13 @@ class Asking {
   Answer Ask(const net::Location& location) const {
     std::optional<ClusterView> view;
     const auto ask = [&](net::Connection& connection) -> Result<void> {
-      if ((connection.hello().capabilities & net::kCapabilityCluster) != 0)
+      const net::HelloReply& hello = connection.hello();
+      if ((hello.capabilities & net::kCapabilityCluster) != 0)
         view = FFR_TRY(AskView(connection, nullptr, location, deadline_));
+      else if (hello.identity && locations_.size() > 1)
+        return Error{ErrorCode::kUnavailable, location.address.ToString() +
+                                                  " is not yet a node of its cluster, which its "
+                                                  "`status` explains"};
       return {};
     };
     const auto session = net::Session::Get(location, options_);

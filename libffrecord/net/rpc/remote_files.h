@@ -45,7 +45,11 @@ class RemoteFiles final : public RangeReader {
                         Patience& patience) const override;
   Result<std::unique_ptr<RangeQueue>> MakeQueue(QueueUse use) const override;
   std::string Trouble(std::uint32_t, ErrorCode status) const override {
-    return last_failure_.Of(status);
+    const std::string last = last_failure_.Of(status);
+    if (!last.empty() || status != ErrorCode::kNotFound) return last;
+    return session_->peer() +
+           " has it no more: the name was removed, or that daemon is a node of a cluster now and "
+           "others have it; open it again";
   }
   // From where the nodes of a cluster fetch the file; empty: from nowhere.
   const std::string& origin_address(std::uint32_t file) const noexcept {

@@ -107,7 +107,7 @@ def confirm(question: str) -> None:
         click.exceptions.Exit: the answer is no.
     """
     nobody = click.UsageError(
-        "this command asks before it removes, and standard input is no terminal: add --yes"
+        "this command asks first, and standard input is no terminal: add --yes"
     )
     if sys.stdin is None:
         raise nobody

@@ -46,6 +46,13 @@ cluster::ClusterNode::Options NodeOptions(const ClusterService::Options& options
   return node;
 }
 
+// The version of the map that clients are told of. While this daemon adopts, none without it: by
+// that they would look for its extents at other nodes alone.
+std::uint32_t VersionTold(const ClusterState& state, const ClusterService::Options& options) {
+  const bool is_alone = options.adopt && state.slots->map.Find(options.node) == SlotMap::kNoNode;
+  return is_alone ? 0 : state.map_version();
+}
+
 // Waits for what `begin` tells the promise.
 template <class T, class Begin>
 Result<T> Await(const Begin& begin) {
@@ -83,7 +90,7 @@ Result<std::unique_ptr<ClusterService>> ClusterService::Start(const Options& opt
     spdlog::info("event=adopting names={} extents={}", service->adoption_->left_count(),
                  service->adoption_->extents().size());
   }
-  service->map_version_ = state.map_version();
+  service->map_version_ = VersionTold(state, options);
   service->state_ = std::make_shared<const ClusterState>(std::move(state));
   service->Enrol(known);
   service->told_trouble_ = service->enrolment_->trouble();  // Nothing to tell before an answer.
@@ -266,7 +273,7 @@ void ClusterService::Refresh(TimePoint now) {
   after->ancestors = view.continuity.ancestors();
   after->may_lack_names = cluster::MayLackNames(view);
   ChangeReferences(*before->names, *after->names);
-  map_version_ = after->map_version();
+  map_version_ = VersionTold(*after, options_);
   {
     const std::lock_guard lock(state_mutex_);
     state_ = after;

@@ -113,6 +113,24 @@ class ClusterTest : public testing::Test {
 
 // --- Writing -------------------------------------------------------------------------------------
 
+// A daemon that is adopted greets by itself until it is on the map of its cluster.
+TEST_F(ClusterTest, ADaemonThatIsToBeANodeDoesNotSpeakForTheOthers) {
+  net::NodeIdentity identity{{}, "n9"};
+  server::Server::Options options;
+  options.identity = identity;
+  const test::Daemon to_be(std::move(options));
+  const net::Location alone = Location(to_be.address());
+
+  for (int i = 0; i < 5; ++i) {  // Whoever answers first.
+    const auto found = Cluster::Find(std::array{alone, Location(cluster_.seed())}, kOptions);
+    ASSERT_TRUE(found) << found.error().message;
+    EXPECT_TRUE(found.value());
+  }
+  const auto found = Cluster::Find(std::array{alone}, kOptions);
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_FALSE(found.value());
+}
+
 // It may know names that others do not list yet, as while a daemon is adopted.
 TEST_F(ClusterTest, TheNodeThatTheViewCameFromIsAskedFirst) {
   std::string second;  // "a1", which is not the first of the view.

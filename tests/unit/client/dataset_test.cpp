@@ -443,6 +443,23 @@ TEST_P(DatasetTest, AReaderGoesOnWhenItsDaemonStartsAgain) {
   reader.join();
 }
 
+// As where the daemon has become a node of a cluster, and others have the extent now.
+TEST_P(DatasetTest, ARecordThatTheDaemonHasNoMoreSaysSo) {
+  const auto path = Write("file.ffr", {"a", "b", "c"});
+  ASSERT_TRUE(Published({path}, Uri("name")));
+  const auto remote = OpenRemote(Uri("name")).value();
+  daemon_.Kill();
+  for (const auto& extent : daemon_.Extents()) std::filesystem::remove(extent);
+  daemon_.Start();
+
+  const auto batch = remote.ReadBatch(test::UpTo(3));
+
+  ASSERT_TRUE(batch) << batch.error().message;
+  EXPECT_EQ(batch.value().statuses()[0], ErrorCode::kNotFound);
+  const std::string why = remote.Describe(0, ErrorCode::kNotFound);
+  EXPECT_NE(why.find("open it again"), std::string::npos) << why;
+}
+
 TEST_P(DatasetTest, ADaemonThatStaysAwayGivesEachRecordAStatusWithinTheTimeout) {
   const auto path = Write("file.ffr", {"a", "b", "c"});
   ASSERT_TRUE(Published({path}, Uri("name")));

@@ -204,8 +204,7 @@ TEST_F(AdoptionTest, ItsNamesAreServedBeforeTheClusterHasThem) {
   EXPECT_TRUE(Has(Old(), "train/a", manifest));
 }
 
-// Without a slot map nobody could tell clients of a cluster where its extents are.
-TEST_F(AdoptionTest, UntilItKnowsASlotMapClientsSeeTheDaemonThatItWas) {
+TEST_F(AdoptionTest, UntilItIsOnTheMapClientsSeeTheDaemonThatItWas) {
   PublishAlone("train/a");
   store_->Cut();
   Start(old_, Node("n1", true));
@@ -219,6 +218,19 @@ TEST_F(AdoptionTest, UntilItKnowsASlotMapClientsSeeTheDaemonThatItWas) {
   // Who was greeted before comes again.
   EXPECT_TRUE(Eventually(
       [&] { return !channel->Call(net::FrameType::kPing, {}, {}, test::Within(20s), "a ping"); }));
+}
+
+// By a map without it clients would look for its extents at other nodes alone.
+TEST_F(AdoptionTest, ItIsNoNodeToClientsBeforeTheMapHasIt) {
+  PublishAlone("train/a");
+  StartOther(/*replicas=*/1);
+
+  Start(old_, Node("n1", true));
+
+  ASSERT_TRUE(Eventually([&] { return IsNode(Old()); }));
+  const auto map = Client().GetMap(Old());
+  ASSERT_TRUE(map) << map.error().message;
+  EXPECT_NE(map.value().slots.Find("n1"), SlotMap::kNoNode);
 }
 
 // Otherwise the newest checkpoint of a run would seem to be an older one meanwhile.
