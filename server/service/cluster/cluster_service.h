@@ -115,8 +115,8 @@ class ClusterService {
   // Of the slot map; for the headers of frames.
   const std::atomic<std::uint32_t>& map_version() const noexcept { return map_version_; }
 
-  // It adopts, and no slot map that it knows has it: to clients it is the daemon that it was, for by
-  // such a map they would look for its extents at other nodes.
+  // It adopts, and no slot map that it knows has it: to clients it is the daemon that it was, for
+  // by such a map they would look for its extents at other nodes.
   bool is_alone() const noexcept { return adoption_ != nullptr && map_version_ == 0; }
 
   // For clients.
