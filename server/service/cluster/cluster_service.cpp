@@ -9,7 +9,6 @@
 
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/random.h"
-#include "server/cluster/rebuild.h"
 
 namespace ffrecord::server {
 namespace {
@@ -44,13 +43,6 @@ cluster::ClusterNode::Options NodeOptions(const ClusterService::Options& options
   node.leader.upload_grace = options.upload_grace;
   node.leader.approves_members = options.approves_members;
   return node;
-}
-
-// The version of the map that clients are told of. While this daemon adopts, none without it: by
-// that they would look for its extents at other nodes alone.
-std::uint32_t VersionTold(const ClusterState& state, const ClusterService::Options& options) {
-  const bool is_alone = options.adopt && state.slots->map.Find(options.node) == SlotMap::kNoNode;
-  return is_alone ? 0 : state.map_version();
 }
 
 // Waits for what `begin` tells the promise.
@@ -90,7 +82,7 @@ Result<std::unique_ptr<ClusterService>> ClusterService::Start(const Options& opt
     spdlog::info("event=adopting names={} extents={}", service->adoption_->left_count(),
                  service->adoption_->extents().size());
   }
-  service->map_version_ = VersionTold(state, options);
+  service->map_version_ = service->VersionTold(state);
   service->state_ = std::make_shared<const ClusterState>(std::move(state));
   service->Enrol(known);
   service->told_trouble_ = service->enrolment_->trouble();  // Nothing to tell before an answer.
@@ -234,118 +226,6 @@ void ClusterService::NoteTrouble() {
   if (trouble == told_trouble_) return;
   told_trouble_ = std::move(trouble);
   if (!told_trouble_.empty()) spdlog::warn("event=takes_no_part why=\"{}\"", told_trouble_);
-}
-
-// Makes what others see be what the machines know.
-void ClusterService::Refresh(TimePoint now) {
-  const cluster::View& view = node_.view();
-  if (const bool leased = view.lease.IsLeased(now); leased != is_leased_) {
-    is_leased_ = leased;
-    spdlog::info("event={} node={}", leased ? "lease_held" : "lease_lost", options_.node);
-  }
-  const bool has_names = view.names.change_count() != names_seen_;
-  if (view.continuity.is_frozen() != was_frozen_) {
-    was_frozen_ = view.continuity.is_frozen();
-    if (was_frozen_)
-      spdlog::error("event=metadata_put_back node={} why=\"{}\"", options_.node,
-                    view.continuity.why());
-    else
-      spdlog::info("event=metadata_trusted node={}", options_.node);
-  }
-  if (!view.mirror.was_listed() || (view.mirror.revision() == revision_seen_ && !has_names &&
-                                    view.continuity.mark() == mark_seen_))
-    return;
-  mark_seen_ = view.continuity.mark();
-  names_seen_ = view.names.change_count();
-  revision_seen_ = view.mirror.revision();
-  const ClusterStatePtr before = state();
-  auto after = std::make_shared<ClusterState>();
-  after->names =
-      has_names || before->is_from_cache ? NamesOf(view.names, *before->names) : before->names;
-  after->slots =
-      before->slots->map == view.slots.map && before->slots->previous == view.slots.previous
-          ? before->slots
-          : std::make_shared<const cluster::SlotsRecord>(view.slots);
-  after->nodes = NodesOf(view, before->nodes);
-  after->waiting = WaitingOf(view, after->nodes);
-  after->cluster = enrolment_->cluster().value_or(before->cluster);
-  after->level = node_.level();
-  after->ancestors = view.continuity.ancestors();
-  after->may_lack_names = cluster::MayLackNames(view);
-  ChangeReferences(*before->names, *after->names);
-  map_version_ = VersionTold(*after, options_);
-  {
-    const std::lock_guard lock(state_mutex_);
-    state_ = after;
-  }
-  // While nobody has confirmed the metadata, the disk has what was trusted last.
-  if (!view.continuity.is_frozen()) Keep(after);
-}
-
-// The newest alone: one that was overtaken is not written.
-void ClusterService::Keep(ClusterStatePtr after) {
-  {
-    const std::lock_guard lock(state_mutex_);
-    to_keep_ = std::move(after);
-    mark_to_keep_ = mark_seen_;
-  }
-  keeper_.Post([this] { SaveKept(); });
-}
-
-// What the disk does not take, as it is full, is tried again at each upkeep.
-void ClusterService::SaveKept() {
-  std::optional<net::ClusterId> id;
-  ClusterStatePtr state;
-  cluster::HistoryMark mark;
-  {
-    const std::lock_guard lock(state_mutex_);
-    id = id_to_keep_;
-    state = to_keep_;
-    mark = mark_to_keep_;
-  }
-  Result<void> saved;
-  if (id) saved = cache_.WriteId(*id, options_.node);
-  if (saved && state) saved = cache_.Save(*state);
-  // Last: a mark says that the names up to it are there.
-  if (saved && state) saved = cache_.WriteMark(mark);
-  const std::string why = saved ? "" : saved.error().message;
-  if (!why.empty() && why != why_not_kept_)
-    spdlog::error("event=cluster_not_saved error=\"{}\"", why);
-  if (why.empty() && !why_not_kept_.empty()) spdlog::info("event=cluster_saved");
-  why_not_kept_ = why;
-  is_unsaved_ = !saved;
-  if (!saved) return;
-  {
-    const std::lock_guard lock(state_mutex_);
-    if (id_to_keep_ == id) id_to_keep_.reset();
-    if (to_keep_ == state) to_keep_.reset();
-  }
-  if (state) inbox_->Post([this, mark] { kept_revision_ = mark.revision; });
-}
-
-void ClusterService::ChangeName(const std::string& name, const Manifest& before,
-                                const Manifest& after) {
-  references_.Change(name, before.get(), after.get());
-  stripe_reads_.Change(before, after);
-  if (options_.on_name) options_.on_name(before.get(), after.get());
-}
-
-void ClusterService::ChangeReferences(const ClusterState::NameMap& before,
-                                      const ClusterState::NameMap& after) {
-  for (const auto& [text, name] : before) {
-    const auto now = after.find(text);
-    if (now == after.end()) ChangeName(text, name.manifest, nullptr);
-  }
-  for (const auto& [text, name] : after) {
-    const auto old = before.find(text);
-    const Manifest was = old == before.end() ? nullptr : old->second.manifest;
-    if (was != name.manifest) ChangeName(text, was, name.manifest);
-  }
-}
-
-ClusterStatePtr ClusterService::state() const {
-  const std::lock_guard lock(state_mutex_);
-  return state_;
 }
 
 bool ClusterService::IsPreferredOwner(const ExtentId& id, std::size_t replicas) const {

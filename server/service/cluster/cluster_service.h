@@ -237,6 +237,9 @@ class ClusterService {
   void StepAll(TimePoint now);
   void Enrol(const std::optional<net::ClusterId>& known);
   void Refresh(TimePoint now);
+  // The version of the map that clients are told of. While this daemon adopts, none without it: by
+  // that they would look for its extents at other nodes alone.
+  std::uint32_t VersionTold(const ClusterState& state) const;
   void NoteTrouble();
   using Manifest = std::shared_ptr<const DatasetManifest>;
   void ChangeName(const std::string& name, const Manifest& before, const Manifest& after);
