@@ -215,7 +215,7 @@ TEST_F(AdoptionTest, UntilItIsOnTheMapClientsSeeTheDaemonThatItWas) {
 
   store_->Mend();
   EXPECT_TRUE(Eventually([&] { return IsNode(Old()); }));
-  // Who was greeted before comes again.
+  // A client that was greeted before has to connect again.
   EXPECT_TRUE(Eventually(
       [&] { return !channel->Call(net::FrameType::kPing, {}, {}, test::Within(20s), "a ping"); }));
 }
