@@ -218,7 +218,7 @@ def test_pruning_looks_again_after_the_answer(
 
 
 def test_a_daemon_that_is_gone_is_an_error_and_no_damage(tmp_path: Path) -> None:
-    """Whoever is told of damage removes the step."""
+    """A user removes a step that is called damaged."""
     with Daemon(tmp_path / "served") as daemon:
         run = daemon.address("runs/x")
         ckpt.save(run, 1, {"w": np.arange(100_000)})

@@ -109,7 +109,7 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
   };
   std::vector<std::uint32_t> ExtentsOf(const Copied& range) const;
   std::vector<NodeIndex> CopiesOf(const Copied& range, const ReplicaView& view) const;
-  // What has come of the copies of a range so far.
+  // A search for the right bytes among the copies of a range, as far as it has come.
   struct CopySearch {
     const Copied& range;
     const IsRight& is_right;

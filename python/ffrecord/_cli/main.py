@@ -1,5 +1,6 @@
 """ffrecord: look at record files, check them, and serve them from a daemon."""
 
+import contextlib
 import dataclasses
 import importlib
 import itertools
@@ -219,23 +220,8 @@ def publish(
     """Publish FILES as the dataset ADDRESS: ffrecord://HOST[:PORT]/NAME."""
     if copy_to is not None and durability != "origin":
         raise click.UsageError("--copy-to needs --durability origin")
-    if dry_run:
-        with overwrite_named(address, replace):
-            ffrecord.publish(
-                files,
-                address,
-                replace=replace,
-                durability=durability,
-                copy_to=copy_to,
-                timeout_s=timeout_s,
-                dry_run=True,
-            )
-        facts = _would_publish(files, address, replace, timeout_s)
-        text = f"would publish {facts['record_count']} records, {show_size(facts['size_bytes'])},"
-        text += f" as {address}" + (", and replace what is there" if facts["replaces"] else "")
-        click.echo(json.dumps(facts) if as_json else text)
-        return
-    with overwrite_named(address, replace), progress_bar("publishing") as show:
+    showing = contextlib.nullcontext() if dry_run else progress_bar("publishing")
+    with overwrite_named(address, replace), showing as show:
         ffrecord.publish(
             files,
             address,
@@ -244,7 +230,14 @@ def publish(
             copy_to=copy_to,
             timeout_s=timeout_s,
             progress=show,
+            dry_run=dry_run,
         )
+    if dry_run:
+        facts = _would_publish(files, address, replace, timeout_s)
+        text = f"would publish {facts['record_count']} records, {show_size(facts['size_bytes'])},"
+        text += f" as {address}" + (", and replace what is there" if facts["replaces"] else "")
+        click.echo(json.dumps(facts) if as_json else text)
+        return
     click.echo(json.dumps({"published": address}) if as_json else f"published {address}")
 
 
