@@ -71,9 +71,13 @@ def comm_hook(
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # Built into torch, not in its stubs.
 ) -> torch.futures.Future[torch.Tensor]:
     """For `DistributedDataParallel.register_comm_hook(state, comm_hook)`."""
-    # All of the step before has been waited for.
-    if state.tuner is not None and bucket.index() == 0:
-        state.tuner.step()
-    future = state.all_reduce(bucket.buffer(), bucket=bucket.index())
+    try:
+        # All of the step before has been waited for.
+        if state.tuner is not None and bucket.index() == 0:
+            state.tuner.step()
+        future = state.all_reduce(bucket.buffer(), bucket=bucket.index())
+    except OSError as error:  # The group was given up before: as if it had been given up now.
+        future = torch.futures.Future()
+        future.set_exception(error)  # type: ignore[arg-type]
     # One step further, an exception becomes an error of the future, which backward raises.
     return future.then(lambda ended: ended.value())
