@@ -280,13 +280,19 @@ TEST_F(ClusterReportsTest, SlotsAndPlanTellOfANodeThatIsDown) {
 
   nodes_[2].daemon->Kill();
 
-  EXPECT_TRUE(Eventually([&] { return Has(Page(nodes_[0], "/cluster/slots"), "\"lacking\": 1"); }));
-  EXPECT_FALSE(Has(Page(nodes_[0], "/cluster"), "\"lacking\": 0"));
+  // On a busy machine the lease of another node may lapse too, for a moment.
+  EXPECT_TRUE(Eventually([&] {
+    return Has(Page(nodes_[0], "/cluster/slots"), "\"lacking\": 1") &&
+           !Has(Page(nodes_[0], "/cluster"), "\"lacking\": 0");
+  }));
   // Until it is lost, nothing moves.
   EXPECT_TRUE(Has(Page(nodes_[0], "/cluster/plan"), "\"moves\": []"));
-  const std::string plan = Page(nodes_[0], "/cluster/plan?down=lost");
-  EXPECT_TRUE(Has(plan, "\"to\": \"n1\"") || Has(plan, "\"to\": \"n2\"")) << plan;
-  EXPECT_FALSE(Has(plan, "\"to\": \"n3\"")) << plan;
+  std::string plan;
+  EXPECT_TRUE(Eventually([&] {
+    plan = Page(nodes_[0], "/cluster/plan?down=lost");
+    return (Has(plan, "\"to\": \"n1\"") || Has(plan, "\"to\": \"n2\"")) &&
+           !Has(plan, "\"to\": \"n3\"");
+  })) << plan;
 }
 
 class ClusterScrubbingTest : public test::DaemonCluster {
