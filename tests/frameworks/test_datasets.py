@@ -6,6 +6,8 @@ refused, and leaves no file.
 
 import importlib
 import io
+import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from tutorial import framework
 
 import ffrecord
 from ffrecord.torch import DataLoader, Dataset, Sampler
+from ranks import run_ranks
 
 datasets = framework("datasets")
 from ffrecord.huggingface import (  # noqa: E402
@@ -322,6 +325,37 @@ def test_a_streamed_dataset_goes_on_at_the_next_record(tmp_path: Path, taken: in
     resumed.load_state_dict(first.state_dict())
 
     assert seen + [row["label"] for row in resumed] == list(range(100))
+
+
+def read_share(
+    rank: int, world: int, paths: list[str], place: str, begin: int, taken: int | None
+) -> list[list[int]]:
+    """One rank's labels of the epochs from `begin`: from its place on, and of the last some."""
+    datasets.config.HF_DATASETS_CACHE = f"{place}-cache{rank}"
+    split = importlib.import_module("datasets.distributed").split_dataset_by_node
+    own = split(to_huggingface(paths, streaming=True).shuffle(seed=3, buffer_size=1), rank, world)
+    noted = Path(f"{place}{rank}")
+    if noted.exists():
+        own.load_state_dict(json.loads(noted.read_text()))
+    seen = []
+    for epoch in range(begin, 2):
+        own.set_epoch(epoch)
+        rows = itertools.islice(own, taken if epoch == 1 else None)
+        seen.append([row["label"] for row in rows])
+    noted.write_text(json.dumps(own.state_dict()))
+    return seen
+
+
+def test_ranks_of_their_own_stream_each_record_once_an_epoch_and_go_on(tmp_path: Path) -> None:
+    paths = [str(path) for path in numbers_in(tmp_path, 4)]
+
+    seen = run_ranks(read_share, 2, paths, str(tmp_path / "place"), 0, 17)
+    rest = run_ranks(read_share, 2, paths, str(tmp_path / "place"), 1, None)
+
+    first = [label for own in seen for label in own[0]]
+    second = [label for own in [*seen, *rest] for label in own[-1]]
+    assert sorted(first) == sorted(second) == list(range(100))
+    assert first != second
 
 
 def test_a_split_that_is_not_there_is_refused(tmp_path: Path) -> None:

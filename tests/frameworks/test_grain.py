@@ -3,6 +3,8 @@
 Method: Grain's own pipelines over a source of ours, in threads and processes.
 """
 
+import itertools
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from tutorial import framework
 import ffrecord
 from ffrecord.decode import Image
 from ffrecord.grain import BatchSource, DataSource
+from ranks import run_ranks
 
 grain = framework("grain")
 framework("absl.flags").FLAGS.mark_as_parsed()  # Grain's worker processes ask for flags.
@@ -136,6 +139,36 @@ def test_another_number_of_ranks_goes_on_with_the_batches_that_are_left(path: Pa
     rest = [labels(left[rank::2].to_iter_dataset()) for rank in range(2)]
 
     assert sorted(seen + rest[0] + rest[1]) == sorted([*range(COUNT), *range(COUNT)])
+
+
+def read_share(
+    rank: int, world: int, path: str, folder: str, begin: int, taken: int | None
+) -> list[int]:
+    """One rank's labels, from a step of the whole; from its own place, if it has noted one."""
+    batches = iter(
+        grain.MapDataset.source(steps(Path(path), 7))[begin:][rank::world].to_iter_dataset()
+    )
+    place = Path(folder, f"place{rank}")
+    if place.exists():
+        batches.set_state(json.loads(place.read_text()))
+    seen = labels(itertools.islice(batches, taken))
+    place.write_text(json.dumps(batches.get_state()))
+    return seen
+
+
+def test_ranks_of_their_own_read_each_record_once_an_epoch_and_go_on_as_two_or_three(
+    path: Path, tmp_path: Path
+) -> None:
+    folders = [tmp_path / name for name in ("two", "three")]
+    for folder in folders:
+        folder.mkdir()
+
+    seen = run_ranks(read_share, 2, str(path), str(folders[0]), 0, 13)  # To the second epoch.
+    as_two = run_ranks(read_share, 2, str(path), str(folders[0]), 0, None)
+    as_three = run_ranks(read_share, 3, str(path), str(folders[1]), 2 * 13, None)
+
+    for rest in (as_two, as_three):
+        assert sorted(itertools.chain(*seen, *rest)) == sorted([*range(COUNT), *range(COUNT)])
 
 
 def test_the_repr_tells_other_data_and_another_order_from_these(path: Path) -> None:

@@ -3,6 +3,7 @@
 Method: TensorFlow's own iterators against the batches that tests/python compares with the order.
 """
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from tutorial import framework
 
 import ffrecord
 from ffrecord.tensorflow import Batches
+from ranks import run_ranks
 
 tf = framework("tensorflow")
 COUNT = 23
@@ -40,6 +42,28 @@ def test_tensorflow_has_the_same_batches_in_each_iteration(
             for name, tensor in found.items():
                 assert dataset.element_spec[name].is_compatible_with(tensor)
                 np.testing.assert_array_equal(tensor.numpy(), expected[name])
+
+
+def read_share(rank: int, world: int, path: str, skip: int, taken: int) -> list[int]:
+    batches = Batches(path, 6, seed=5, epochs=2, shard=rank, shards=world, skip=skip)
+    taken_batches = batches.to_tf_data().take(taken)
+    return [label for batch in taken_batches for label in batch["label"].numpy().tolist()]
+
+
+def test_ranks_of_their_own_read_each_record_once_an_epoch_and_go_on_as_two_or_three(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "numbers.ffr")
+    with ffrecord.Writer(path, {"label": "i64"}) as writer:
+        for i in range(24):
+            writer.write({"label": i})
+
+    seen = run_ranks(read_share, 2, path, 0, 5)  # To the second epoch.
+    as_two = run_ranks(read_share, 2, path, 5, -1)
+    as_three = run_ranks(read_share, 3, path, 5, -1)
+
+    for rest in (as_two, as_three):
+        assert sorted(itertools.chain(*seen, *rest)) == sorted([*range(24), *range(24)])
 
 
 def test_keras_trains_on_it(path: Path) -> None:
