@@ -29,6 +29,20 @@ HistoryMark Completion(const HistoryRecord& record, const View& view) {
   return {record.incarnation, view.mirror.revision(), {}};
 }
 
+// The newest publication that the older state has just as it was known; 0: it has none, or its
+// revisions are others, as after a restore from a backup. A name that was published before that
+// one, and is absent, was removed by the time of the older state.
+std::uint64_t NewestShared(const View& view, const KnownNames& known, std::uint64_t base_revision) {
+  std::uint64_t newest = 0;
+  for (const auto& [text, name] : known) {
+    const auto* const found = view.names.Find(text);
+    if (found != nullptr && found->revision == name.revision && found->record == name.record &&
+        name.revision <= base_revision)
+      newest = std::max(newest, name.revision);
+  }
+  return newest;
+}
+
 }  // namespace
 
 bool MayLackNames(const View& view) {
@@ -147,7 +161,9 @@ void Rebuild::AskNames(TimePoint now, const HistoryRecord& record, Outbox& out) 
 
 bool Rebuild::MayReplace(const View& view, const HistoryRecord& record, const std::string& name,
                          std::uint64_t revision) const {
-  if (revision <= record.base_revision) return true;
+  // Where both count revisions alike, the witness has slept through what comes after its mark.
+  if (revision <= record.base_revision)
+    return newest_shared_ == 0 || revision <= known_.mark.revision;
   const MetaStore::KeyValue* const key = view.mirror.Find(Key(kRebuiltKeys, name));
   if (key == nullptr || key->mod_revision != revision) return false;
   const auto mark = HistoryMark::Decode(key->value);
@@ -160,6 +176,7 @@ bool Rebuild::IsComplete(const View& view) const {
 }
 
 void Rebuild::Publish(TimePoint now, const View& view, const HistoryRecord& record, Outbox& out) {
+  newest_shared_ = NewestShared(view, known_.names, record.base_revision);
   report_.differences = Compare(
       view.names.names(), known_.names,
       [&](const std::string& name, std::uint64_t revision) {
@@ -168,7 +185,8 @@ void Rebuild::Publish(TimePoint now, const View& view, const HistoryRecord& reco
       [&](const DatasetRecord& published) { return view.WasRemoved(published); });
   std::erase_if(report_.differences, [&](const Difference& difference) {
     return difference.kind == Difference::Kind::kLost &&
-           WasRemovedSince(view, known_.mark, difference.name, difference.record);
+           (known_.names.at(difference.name).revision < newest_shared_ ||
+            WasRemovedSince(view, known_.mark, difference.name, difference.record));
   });
   CountDone();
   MetaStore::Commit commit;

@@ -55,7 +55,7 @@ bool MayLackNames(const View& view);
 // Every node knows all names up to its mark, so it is the names of the node with the newest mark
 // that count. Nothing is dropped by it: extents that it leaves without a name are kept. If a node
 // that was down has seen more, another rebuild takes its names instead; one that has seen less
-// changes nothing of what was published again.
+// changes nothing of what was published again, and nothing of what the older state has of later.
 class Rebuild {
  public:
   struct Request {
@@ -107,7 +107,8 @@ class Rebuild {
   TimePoint next_{};
   std::map<CallId, std::string> questions_;       // And the nodes that were asked.
   std::map<std::string, HistoryMark> witnesses_;  // That may be asked for their names.
-  Known known_;                                   // By the witness.
+  Known known_;                                   // By the witness,
+  std::uint64_t newest_shared_ = 0;               // and the newest that the older state has, too.
   CallId commit_ = 0;
   std::set<std::string> committing_;  // The names of our last commit,
   std::set<std::string> doubtful_;    // and of those of which it is not known what came of them.

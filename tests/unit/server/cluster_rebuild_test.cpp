@@ -254,6 +254,43 @@ TEST_F(ClusterRebuildTest, WhatHasReturnedIsRemovedIfThatIsWanted) {
   EXPECT_EQ(one_.RevisionOf("datasets/old"), 0U);
 }
 
+// The older state is newer than all that it has seen, and the nodes that have seen more are down.
+TEST_F(ClusterRebuildTest, WhatANodeHasSleptThroughIsNotUndoneByWhatItKnows) {
+  one_.Publish("kept", {}, 2, 40);
+  const std::uint64_t slept_at = one_.RevisionOf("datasets/kept");
+  one_.Publish("replaced", {}, 2, 41);
+  one_.Publish("new", {}, 2, 42);
+  HistoryRecord record = *Record();
+  record.base_revision = one_.state.revision();
+  one_.Put(std::string(kHistoryKey), record.Encode());
+  one_.Run(1s);
+  const auto name = [](std::uint64_t attempt, std::uint64_t revision) {
+    return KnownName{NameOf(attempt).record, revision};
+  };
+  const KnownNames names{
+      {"kept", {one_.node->view().names.Find("kept")->record, slept_at}},
+      {"replaced", name(39, slept_at - 1)},
+      {"removed", name(38, slept_at - 2)},
+  };
+
+  Begin(true, true);
+  for (int round = 0; round < 4; ++round) {
+    one_.Answer<AskKnown>([&](const AskKnown& question) {
+      if (question.node != "n3") return Result<Known>(Error{ErrorCode::kUnavailable, "down"});
+      return Result<Known>(Known{{3, slept_at, {7, 1}}, names});
+    });
+    one_.Run(300ms);
+  }
+  const auto report = Outcome();
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report.value().witness, "n3");
+  EXPECT_TRUE(report.value().differences.empty());
+  EXPECT_EQ(report.value().changed_count, 0U);
+  EXPECT_EQ(one_.node->view().names.Find("replaced")->record.attempt, 41U);
+  EXPECT_NE(one_.RevisionOf("datasets/new"), 0U);
+  EXPECT_EQ(one_.RevisionOf("datasets/removed"), 0U);
+}
+
 TEST_F(ClusterRebuildTest, ASilentNodeIsNamed) {
   Begin(true);
   one_.Answer<AskKnown>([&](const AskKnown& question) {
