@@ -4,9 +4,12 @@ Method: real processes on loopback, which are killed, stopped and started again 
 under them; all that is read is compared with what was written.
 """
 
+import contextlib
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -456,6 +459,33 @@ def test_a_cluster_on_this_machine_tells_a_program_where_it_is(tmp_path: Path) -
         finally:
             process.terminate()
     assert process.returncode == 0
+
+
+def processes_in(folder: Path) -> list[int]:
+    """Those whose command names the folder."""
+    found = []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if os.fsencode(folder) in command.read_bytes():
+                found.append(int(command.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("log", ["etcd.log", "n2.log"])
+def test_a_cluster_that_is_stopped_as_it_starts_leaves_no_process(tmp_path: Path, log: str) -> None:
+    if shutil.which("etcd") is None:
+        pytest.skip("no etcd here: the package etcd-server is not installed")
+    words = ["cluster", "local", str(tmp_path), "-n", "2"]
+    process = subprocess.Popen([sys.executable, "-m", "ffrecord._cli.main", *words])
+    try:
+        while not (tmp_path / log).exists():
+            assert process.poll() is None
+        process.terminate()
+        assert process.wait(60) == 0
+        assert processes_in(tmp_path) == []
+    finally:
+        for left in processes_in(tmp_path):
+            os.kill(left, signal.SIGKILL)
 
 
 # --- All of it, stopped and started ---

@@ -377,6 +377,6 @@ def local(
     FOLDER.
     """
     running = LocalCluster(folder, node_count, replicas, repair_after_s=repair_after_s)
-    with running:
+    with running.until_stopped(), running:
         click.echo(json.dumps(running.facts()) if as_json else running.describe())
         running.watch(click.echo)

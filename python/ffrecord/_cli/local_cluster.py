@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from ffrecord._cli.admin import fetch_cluster
 from ffrecord._cli.config import find_daemon
@@ -65,6 +65,7 @@ class LocalCluster:
         self._repair_after_s, self._lease_s = repair_after_s, lease_s
         self._etcd_ports, self.nodes = _ports_of(folder, node_count)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._is_stopped = False  # By a signal.
 
     @property
     def address(self) -> str:
@@ -121,7 +122,7 @@ class LocalCluster:
                         f"{node.name} is not ready after {timeout_s:.0f} s;"
                         f" see {self.folder / node.name}.log"
                     )
-                time.sleep(0.05)
+                self._wait(0.05)
 
     def describe(self) -> str:
         """For people: addresses, admin ports and processes of all nodes."""
@@ -145,16 +146,36 @@ class LocalCluster:
         ]
         return {"address": f"{self.address}/", "nodes": nodes}
 
-    def watch(self, say: Callable[[str], None]) -> None:
-        """Tell of every process that ends, until Ctrl-C or SIGTERM."""
+    def watch(self, say: Callable[[str], None]) -> NoReturn:
+        """Tell of every process that ends, as long as `until_stopped` lets it."""
         ended: set[str] = set()
-        with _signals_raise():
-            while True:
-                for name, process in self._processes.items():
-                    if process.poll() is not None and name not in ended:
-                        ended.add(name)
-                        say(f"{name} has ended with {process.returncode}: see {name}.log")
-                time.sleep(0.2)
+        while True:
+            for name, process in self._processes.items():
+                if process.poll() is not None and name not in ended:
+                    ended.add(name)
+                    say(f"{name} has ended with {process.returncode}: see {name}.log")
+            self._wait(0.2)
+
+    @contextlib.contextmanager
+    def until_stopped(self) -> Iterator[None]:
+        """Ctrl-C or SIGTERM ends the block, without an error, where it waits for the daemons.
+
+        Not elsewhere: a process that has just been started would be left behind. Both signals count
+        also where a shell has started us in the background.
+        """
+
+        def stop(*_: object) -> None:
+            self._is_stopped = True
+
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        before = [signal.signal(number, stop) for number in numbers]
+        try:
+            yield
+        except KeyboardInterrupt:
+            pass
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
 
     def __enter__(self) -> Self:
         """Start all, and wait until they serve."""
@@ -176,6 +197,11 @@ class LocalCluster:
                 self._processes[name].terminate()
         for name in [*nodes, *(["etcd"] if "etcd" in self._processes else [])]:
             self.stop(name)
+
+    def _wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+        if self._is_stopped:
+            raise KeyboardInterrupt
 
     def _find(self, name: str) -> Node:
         return next(node for node in self.nodes if node.name == name)
@@ -257,17 +283,3 @@ def _free_ports(count: int) -> list[int]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]
-
-
-@contextlib.contextmanager
-def _signals_raise() -> Iterator[None]:
-    """SIGTERM is Ctrl-C, which counts too where a shell has started us in the background."""
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
