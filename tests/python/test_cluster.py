@@ -480,6 +480,7 @@ def test_a_cluster_that_is_stopped_as_it_starts_leaves_no_process(tmp_path: Path
     try:
         while not (tmp_path / log).exists():
             assert process.poll() is None
+            time.sleep(0.01)
         process.terminate()
         assert process.wait(60) == 0
         assert processes_in(tmp_path) == []

@@ -166,13 +166,14 @@ def test_a_rank_that_is_killed_or_stopped_raises_on_the_others_and_nobody_hangs(
         assert found["took_s"] < (3 if how == signal.SIGKILL else 4)
 
 
-def bereaved(rank: int, world: int) -> object:
+def bereaved(rank: int, world: int, autotune: bool) -> object:
     """Backward in a group that was already given up when the first gradient was ready."""
     del world
-    hook = CommHook(timeout_s=TIMEOUT_S)
+    hook = CommHook(timeout_s=TIMEOUT_S, autotune=autotune)
     ddp = DistributedDataParallel(make_model(torch.float32))
     hook.register(ddp)
-    hook.all_reduce(torch.zeros(3)).wait()
+    for _ in range(2):  # At the second, DDP itself asks the others for the order of its buckets.
+        ddp(torch.randn(16, 64)).square().mean().backward()
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(errors.UnavailableError, match="rank 1"):
@@ -183,8 +184,11 @@ def bereaved(rank: int, world: int) -> object:
     return True
 
 
-def test_backward_in_a_group_that_was_given_up_before_raises_as_in_one_that_is_given_up() -> None:
-    ranks = Ranks(bereaved, 2)
+@pytest.mark.parametrize("autotune", [False, True])
+def test_backward_in_a_group_that_was_given_up_before_raises_as_in_one_that_is_given_up(
+    autotune: bool,
+) -> None:
+    ranks = Ranks(bereaved, 2, autotune)
     ranks.context.processes[0].join(100)
     assert ranks.found(0)
     ranks.context.processes[1].join(10)

@@ -89,6 +89,16 @@ class ClusterRebuildTest : public ClusterHistoryTest {
       one_.Run(300ms);
     }
   }
+  // n3; the others are down.
+  void AnswerAlone(const Known& known) {
+    for (int round = 0; round < 4; ++round) {
+      one_.Answer<AskKnown>([&](const AskKnown& question) {
+        if (question.node != "n3") return Result<Known>(Error{ErrorCode::kUnavailable, "down"});
+        return Result<Known>(known);
+      });
+      one_.Run(300ms);
+    }
+  }
   Result<Rebuild::Report> Outcome() {
     auto rebuilt = one_.node->TakeRebuilt();
     if (rebuilt.empty()) return Error{ErrorCode::kDeadlineExceeded, "it goes on"};
@@ -274,13 +284,7 @@ TEST_F(ClusterRebuildTest, WhatANodeHasSleptThroughIsNotUndoneByWhatItKnows) {
   };
 
   Begin(true, true);
-  for (int round = 0; round < 4; ++round) {
-    one_.Answer<AskKnown>([&](const AskKnown& question) {
-      if (question.node != "n3") return Result<Known>(Error{ErrorCode::kUnavailable, "down"});
-      return Result<Known>(Known{{3, slept_at, {7, 1}}, names});
-    });
-    one_.Run(300ms);
-  }
+  AnswerAlone({{3, slept_at, {7, 1}}, names});
   const auto report = Outcome();
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_EQ(report.value().witness, "n3");
@@ -289,6 +293,29 @@ TEST_F(ClusterRebuildTest, WhatANodeHasSleptThroughIsNotUndoneByWhatItKnows) {
   EXPECT_EQ(one_.node->view().names.Find("replaced")->record.attempt, 41U);
   EXPECT_NE(one_.RevisionOf("datasets/new"), 0U);
   EXPECT_EQ(one_.RevisionOf("datasets/removed"), 0U);
+}
+
+// Of a backup that was put into another store: its revisions say nothing beside those of the mark.
+TEST_F(ClusterRebuildTest, WhatOtherRevisionsSayIsNotBelieved) {
+  one_.Publish("kept", {}, 2, 40);
+  one_.Publish("replaced", {}, 2, 41);
+  HistoryRecord record = *Record();
+  record.base_revision = one_.state.revision();
+  one_.Put(std::string(kHistoryKey), record.Encode());
+  one_.Run(1s);
+  const KnownNames names{
+      {"kept", {one_.node->view().names.Find("kept")->record, 2}},
+      {"replaced", {NameOf(77).record, 4}},
+      {"lost", {NameOf(78).record, 1}},
+  };
+
+  Begin(true);
+  AnswerAlone({{3, 5, {7, 1}}, names});
+  const auto report = Outcome();
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report.value().changed_count, 2U);
+  EXPECT_EQ(one_.node->view().names.Find("replaced")->record.attempt, 77U);
+  EXPECT_NE(one_.RevisionOf("datasets/lost"), 0U);
 }
 
 TEST_F(ClusterRebuildTest, ASilentNodeIsNamed) {
