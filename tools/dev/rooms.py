@@ -80,6 +80,7 @@ ROOMS = (
         python=("test_docs.py", "test_readme.py"),
     ),
     Room(("tools/", "benchmarks/", "tests/style/"), python=("test_tools.py",)),
+    Room(("tests/models/",)),
     Room(("tests/conformance/", "tests/fuzz/", "tests/crash/", "tests/chaos/", "tests/rdma/")),
     Room(("tests/data/", "tests/compat/", "tests/soak/", ".ci/", "SECURITY.md", "LICENSE")),
 )

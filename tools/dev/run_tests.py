@@ -416,6 +416,10 @@ SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
         "pytest over the installed package",
         lambda: pytest_suite("tests/python", INSTALLED, "-m", "not alone", *IN_PROCESSES),
     ),
+    "models": (
+        "each model of the product against it, for a minute",
+        lambda: pytest_suite("tests/models", INSTALLED),
+    ),
     "training": (
         "training scripts with accelerate and Lightning, on several ranks",
         lambda: pytest_suite("tests/frameworks", INSTALLED, files=TRAINING),
@@ -460,7 +464,7 @@ BESIDE = ("style", "fuzz")
 # `chaos` gives each request of its clients a time limit.
 LANES = (
     ("changed", "plain", "unit", "conformance", "clang", "tsan"),
-    ("rdma", "python", "training", "crash"),
+    ("rdma", "python", "models", "training", "crash"),
 )
 
 
