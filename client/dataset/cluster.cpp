@@ -1,11 +1,13 @@
 #include "client/dataset/cluster.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "client/dataset/failures.h"
+#include "libffrecord/base/hex.h"
 #include "libffrecord/base/patience.h"
 #include "libffrecord/base/patient_wait.h"
 #include "libffrecord/base/process_threads.h"
@@ -47,6 +49,9 @@ Result<ClusterView> AskView(net::Connection& connection, const ClusterView* befo
   return NextView(before, std::move(decoded), reply.payload, seed);
 }
 
+// Of one node: its disk or its metadata. A quota is the cluster's.
+bool IsOwnTrouble(const Error& error) { return IsIll(error) && error.system_errno != EDQUOT; }
+
 // Whichever node it comes from.
 bool SaysNothingNew(const ClusterView& fresh, const ClusterView& current) {
   net::ClusterMapReply reply = fresh.reply;
@@ -58,27 +63,31 @@ bool SaysNothingNew(const ClusterView& fresh, const ClusterView& current) {
 class Asking {
  public:
   Asking(std::span<const net::Location> locations, const SessionOptions& options)
-      : locations_(locations), options_(options), deadline_(net::Clock::now() + options.timeout) {}
+      : locations_(locations),
+        options_(options),
+        deadline_(net::Clock::now() + options.timeout),
+        answers_(locations.size()) {}
 
-  // What the first one says that answers; no view: it is of none.
+  // As Cluster::Find; no view: they are of no cluster.
   Result<std::optional<ClusterView>> Run() {
     Patience& caller = Patience::OfThread();
     const auto caller_thread = std::this_thread::get_id();
     const Patience::GiveUp give_up = [&] {
       if (std::this_thread::get_id() == caller_thread && caller.IsOver()) is_over_ = true;
-      return is_over_.load();
+      return is_over_ || net::Clock::now().time_since_epoch().count() > others_end_;
     };
     std::atomic<std::size_t> next{0};
     static_cast<void>(SideBySide::Run(locations_.size(), [&](const SideBySide&) -> Result<void> {
       const Patience patience(give_up);
-      for (std::size_t i; (i = next++) < locations_.size();) Note(Ask(locations_[i]));
+      for (std::size_t i; (i = next++) < locations_.size();) Note(i, Ask(locations_[i]));
       return {};
     }));
-    return answer_ ? *std::move(answer_) : std::move(error_);
+    return Decide();
   }
 
  private:
   using Answer = Result<std::optional<ClusterView>>;
+  static constexpr auto kNever = net::Deadline::max().time_since_epoch().count();
 
   Answer Ask(const net::Location& location) const {
     std::optional<ClusterView> view;
@@ -99,24 +108,83 @@ class Asking {
     return view;
   }
 
-  // Whatever is not a daemon's absence says more than that.
-  void Note(Answer answer) {
+  void Note(std::size_t i, Answer answer) {
     const std::lock_guard lock(mutex_);
-    if (answer && !answer_) {
-      answer_ = std::move(answer);
-      is_over_ = true;
-    } else if (!answer) {
+    if (!answer) {
+      // Whatever is not a daemon's absence says more than that.
       if (IsAway(error_)) error_.code = answer.error().code;
       error_.message += (error_.message.empty() ? "" : "; ") + answer.error().message;
+      return;
     }
+    answers_[i] = std::move(answer).value();
+    if (Vouches(*answers_[i]) || HasMost(*answers_[i])) is_over_ = true;
+    auto never = kNever;
+    others_end_.compare_exchange_strong(
+        never, (net::Clock::now() + kOthersTime).time_since_epoch().count());
+  }
+
+  // All addresses are those of its nodes, and most of these are up: no other cluster can say so.
+  bool Vouches(const std::optional<ClusterView>& view) const {
+    if (!view) return false;
+    std::size_t up_count = 0;
+    for (const net::Location& location : locations_) {
+      const auto& nodes = view->reply.nodes;
+      const auto node = std::ranges::find(nodes, location.address.ToString(),
+                                          &net::ClusterMapReply::Node::address);
+      if (node == nodes.end()) return false;
+      if (node->is_up) ++up_count;
+    }
+    return IsMost(up_count);
+  }
+
+  bool IsMost(std::size_t count) const { return 2 * count > locations_.size(); }
+  // Most daemons are of the same cluster, or of none as this one.
+  bool HasMost(const std::optional<ClusterView>& view) const {
+    return IsMost(static_cast<std::size_t>(std::ranges::count_if(
+        answers_, [&](const auto& other) { return other && IsOneWith(*other, view); })));
+  }
+  static bool IsOneWith(const std::optional<ClusterView>& one,
+                        const std::optional<ClusterView>& other) {
+    return one.has_value() == other.has_value() &&
+           (!one || one->reply.cluster == other->reply.cluster);
+  }
+
+  // Of those that have answered.
+  Answer Decide() {
+    const std::optional<ClusterView>* chosen = nullptr;
+    std::size_t first = answers_.size(), other = answers_.size();  // That disagree.
+    for (std::size_t i = 0; i < answers_.size(); ++i) {
+      if (!answers_[i]) continue;
+      if (first == answers_.size()) first = i;
+      if (!IsOneWith(*answers_[first], *answers_[i])) other = i;
+    }
+    if (first == answers_.size()) return std::move(error_);
+    for (const auto& answer : answers_)
+      if (answer && (other == answers_.size() || Vouches(*answer) || HasMost(*answer)))
+        if (chosen == nullptr || IsNewer(*answer, *chosen)) chosen = &*answer;
+    if (chosen != nullptr) return *chosen;
+    return Error{ErrorCode::kConflict, WhoIs(first) + ", and " + WhoIs(other) +
+                                           ": correct the address, or stop the daemon that is not "
+                                           "yours"};
+  }
+  static bool IsNewer(const std::optional<ClusterView>& one,
+                      const std::optional<ClusterView>& other) {
+    return one && other && one->reply.version > other->reply.version;
+  }
+  std::string WhoIs(std::size_t i) const {
+    const std::string where = locations_[i].address.ToString();
+    const auto& view = *answers_[i];
+    if (!view) return where + " is a daemon of no cluster";
+    return where + " is a node of cluster " + Hex(view->reply.cluster);
   }
 
   const std::span<const net::Location> locations_;
   const SessionOptions& options_;
   const net::Deadline deadline_;
   std::atomic<bool> is_over_{false};
+  std::atomic<net::Deadline::rep> others_end_{kNever};  // Since the clock's beginning.
   std::mutex mutex_;
-  std::optional<Answer> answer_;
+  std::vector<std::optional<std::optional<ClusterView>>> answers_;  // By location.
   Error error_{ErrorCode::kUnavailable, ""};
 };
 
@@ -266,7 +334,8 @@ Cluster::Round Cluster::TryEach(const Attempt& attempt, net::Deadline deadline,
   const std::size_t first = last_place_.load(std::memory_order_relaxed);
   for (std::size_t i = 0; i < places.size(); ++i) {
     const std::size_t place = (first + i) % places.size();
-    const auto share = unknown ? std::min(kOthersTime, answer_time) : answer_time;
+    const bool hurries = unknown && absence == Absence::kAsksAll;
+    const auto share = hurries ? std::min(kOthersTime, answer_time) : answer_time;
     const auto until = std::min(deadline, net::Clock::now() + share);
     bool is_told = false;
     auto done = TryAt(*SessionAt(places[place]), attempt, until, is_told);
@@ -275,11 +344,12 @@ Cluster::Round Cluster::TryEach(const Attempt& attempt, net::Deadline deadline,
       denied = std::move(done).error();
       ++denied_count;
     } else if (done || !IsAway(done.error())) {
-      const bool is_ill = !done && IsIll(done.error());
-      if (!is_ill && (!unknown || IsIll(*unknown)))
+      const bool is_ill = !done && IsOwnTrouble(done.error());
+      if (!is_ill && (!unknown || IsOwnTrouble(*unknown)))
         last_place_.store(place, std::memory_order_relaxed);
-      const bool is_unknown = is_ill || (!done && done.error().code == ErrorCode::kNotFound);
-      if (!is_unknown || absence == Absence::kIsAnAnswer) return {true, std::move(done)};
+      const bool is_unknown =
+          !done && done.error().code == ErrorCode::kNotFound && absence == Absence::kAsksAll;
+      if (!is_ill && !is_unknown) return {true, std::move(done)};
       if (!unknown || is_ill) unknown = std::move(done).error();
     } else {
       last = std::move(done).error();

@@ -30,8 +30,11 @@ namespace ffrecord::client {
 // background.
 class Cluster {
  public:
-  // The cluster of the daemon at `locations` that answers first; null: that one is of none. Waits
-  // at most `options.timeout`, and fails as a call to the daemons does.
+  // The cluster of the daemons at `locations`; null: they are of none. What one of several says
+  // counts once its cluster has all these addresses, and most of them are up; else a moment is left
+  // for the others to answer, and if they are not all of one cluster, that of most of the addresses
+  // counts. Waits at most `options.timeout`, and fails as a call to the daemons does, or with
+  // kConflict, naming both, if there are two and neither has most of the addresses.
   static Result<std::shared_ptr<Cluster>> Find(std::span<const net::Location> locations,
                                                const SessionOptions& options);
   // For Find(). `seeds`: by which it was found.
@@ -58,8 +61,9 @@ class Cluster {
   // attempt that has failed may have had its effect.
   //
   // Nodes hear of a new name one after the other. kAsksAll: one that is not found at a node may be
-  // known to the next, and is not there only if no node that answers knows it. What one node cannot
-  // read (kIo, kCorruption) another one may, too: the call fails so only if no node succeeds.
+  // known to the next, and is not there only if no node that answers knows it. A node's own trouble
+  // (kIo but for a quota, kCorruption) is not the cluster's answer: the call fails so only if no
+  // node succeeds.
   using Attempt = std::function<Result<void>(net::Connection&, net::Deadline)>;
   enum class Absence : std::uint8_t { kIsAnAnswer, kAsksAll };
   Result<void> Run(const Attempt& attempt, net::Deadline deadline,
@@ -70,6 +74,10 @@ class Cluster {
     return net::Session::Get(place.location, options_);
   }
   const SessionOptions& options() const noexcept { return options_; }
+  // By the choice of its user (Location).
+  bool accepts_old_names() const noexcept {
+    return !seeds_.empty() && seeds_.front().accepts_old_names;
+  }
 
  private:
   // Of one process.

@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <span>
 #include <utility>
 
 #include <ffrecord/client/cluster.h>
 
+#include "libffrecord/base/hex.h"
 #include "libffrecord/net/protocol/metadata_messages.h"
 #include "libffrecord/net/rpc/location.h"
 #include "libffrecord/net/rpc/session.h"
@@ -14,18 +16,51 @@ namespace {
 
 using net::FrameType;
 
+// How long another daemon may take to say of which cluster it is.
+constexpr std::chrono::seconds kOthersTime{2};
+
+std::string WhoIs(const net::Location& location, const net::Connection& connection) {
+  const auto& identity = connection.hello().identity;
+  if (!identity) return location.address.ToString() + " is a daemon of no cluster";
+  return location.address.ToString() + " is node " + identity->node + " of cluster " +
+         Hex(identity->cluster);
+}
+
+// Whether two daemons may be of the same cluster: one that has not found its own yet may be.
+bool MayBeOne(const net::Connection& one, const net::Connection& other) {
+  const auto& first = one.hello().identity;
+  const auto& second = other.hello().identity;
+  if (!first || !second) return !first && !second;
+  const net::ClusterId none{};
+  return first->cluster == second->cluster || first->cluster == none || second->cluster == none;
+}
+
 // To the first of the daemons that can be reached, which is asked for all that follows: also one
-// that takes no part in its cluster, because the metadata of that is lost.
+// that takes no part in its cluster, because the metadata of that is lost. Fails with kConflict if
+// they are not of one cluster: the backup of one would overwrite the other.
 Result<std::unique_ptr<net::Connection>> ConnectToOne(std::string_view address,
                                                       net::Deadline deadline,
                                                       const SessionOptions& options) {
   Error last{ErrorCode::kUnavailable, "no daemon"};
+  std::unique_ptr<net::Connection> first;
+  std::string who;
   for (const net::Location& location : FFR_TRY(net::Location::ParseAll(address))) {
-    auto connection = net::Session::Get(location, options)->ConnectApart(deadline);
-    if (connection) return connection;
-    last = std::move(connection).error();
+    const auto until = first == nullptr
+                           ? deadline
+                           : std::min<net::Deadline>(deadline, net::Clock::now() + kOthersTime);
+    auto connection = net::Session::Get(location, options)->ConnectApart(until);
+    if (!connection) {
+      last = std::move(connection).error();
+    } else if (first == nullptr) {
+      first = std::move(connection).value();
+      who = WhoIs(location, *first);
+    } else if (!MayBeOne(*first, *connection.value())) {
+      return Error{ErrorCode::kConflict, who + ", and " + WhoIs(location, *connection.value()) +
+                                             ": name daemons of one cluster"};
+    }
   }
-  return last;
+  if (first == nullptr) return last;
+  return first;
 }
 
 bool IsLeased(const std::string& key) { return key == "leader" || key.starts_with("nodes/"); }

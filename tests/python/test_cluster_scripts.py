@@ -33,7 +33,7 @@ class FakeCluster:
     def describe_cluster(self, address: str, *, timeout_s: float) -> dict[str, Any]:
         states = {"n1": "in", "n2": "draining", "n3": "waiting"}
         nodes = [{"id": name, "state": state, "slot_count": 1365} for name, state in states.items()]
-        return {"nodes": nodes}
+        return {"id": "c1", "nodes": nodes}
 
     def set_node_state(self, address: str, node: str, state: str, *, timeout_s: float) -> None:
         self.changes.append((node, state))
@@ -127,6 +127,7 @@ def test_a_wait_for_a_drain_ends_and_says_that_it_goes_on(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = {"nodes": [{"id": "n1", "slots": 5}], "moving": True, "from_cache": False}
+    facts |= {"cluster": "c1", "leased": True}
     monkeypatch.setattr(cluster_nodes, "fetch_cluster", lambda *_: facts)
     monkeypatch.setattr(cluster_nodes, "_LOOK_S", 0.01)
     words = ["drain", ADDRESS, "n1", "--wait", "http://host1:9401", "--wait-limit", "0.05"]
@@ -139,6 +140,17 @@ def test_a_wait_for_a_drain_ends_and_says_that_it_goes_on(
     assert told(*words)["drained"] is True
     done = click.testing.CliRunner().invoke(cli.cluster, ["drain", ADDRESS, "n1", *words[-2:]])
     assert done.exit_code == 2
+
+
+def test_a_wait_for_a_drain_does_not_believe_a_node_of_another_cluster(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = {"nodes": [], "moving": False, "from_cache": False, "cluster": "c2", "leased": True}
+    monkeypatch.setattr(cluster_nodes, "fetch_cluster", lambda *_: facts)
+    words = ["drain", ADDRESS, "n1", "--wait", "http://host1:9401"]
+    done = click.testing.CliRunner().invoke(cli.cluster, words)
+    assert isinstance(done.exception, ValueError)
+    assert "of cluster c1, and http://host1:9401 of cluster c2" in str(done.exception)
 
 
 def test_the_metadata_is_saved_checked_and_put_back(fake: FakeCluster, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from ffrecord._cli import cluster as cli
 from ffrecord._cli import cluster_moves, cluster_nodes
+from ffrecord._cli.admin import check_one_cluster
 from ffrecord._cli.cluster import assess
 from ffrecord.errors import CorruptionError, DeadlineExceeded
 
@@ -100,6 +101,25 @@ def test_a_node_whose_certificate_is_refused_is_not_well() -> None:
     state, [line] = assess(facts(refusals=[{"node": "n3", "why": "not signed"}]))
     assert state == "degraded"
     assert "n1 and n3 refuse each other" in line
+
+
+@pytest.mark.parametrize("cut_off", [{"leased": False}, {"from_cache": True}, {"moving": True}])
+def test_only_a_node_that_knows_the_newest_slot_map_says_that_another_is_drained(
+    cut_off: dict[str, object],
+) -> None:
+    known = [
+        {"id": f"n{i}", "domain": f"d{i}", "slots": slots}
+        for i, slots in ((1, 4096), (2, 4096), (3, 0))
+    ]
+    well = facts(nodes=known, replicas=2)
+    assert cluster_nodes.is_drained(well, "n3")
+    assert not cluster_nodes.is_drained(well | cut_off, "n3")
+
+
+def test_admin_ports_of_two_clusters_are_named() -> None:
+    check_one_cluster([("a:1", "c1"), ("b:1", "00000000"), ("d:1", "c1")])
+    with pytest.raises(ValueError, match=r"a:1 is of cluster c1, and d:1 of cluster c2"):
+        check_one_cluster([("a:1", "c1"), ("b:1", "00000000"), ("d:1", "c2")])
 
 
 @pytest.mark.parametrize("state", ["waiting", "out"])
@@ -300,10 +320,10 @@ def test_drain_waits_at_an_admin_port_with_a_token(monkeypatch: pytest.MonkeyPat
     def fetch(*arguments: object) -> dict[str, Any]:
         asked.append(arguments)
         domains = [node | {"domain": node["id"]} for node in with_third(slots=0)]
-        return facts(nodes=domains, replicas=2)
+        return facts(nodes=domains, replicas=2, cluster="c1")
 
     monkeypatch.setattr(cluster_nodes, "fetch_cluster", fetch)
-    nodes = {"nodes": [{"id": "n3", "state": "in", "slot_count": 0}]}
+    nodes = {"id": "c1", "nodes": [{"id": "n3", "state": "in", "slot_count": 0}]}
     monkeypatch.setattr(cli._ffrecord, "describe_cluster", lambda *_, **__: nodes)
     monkeypatch.setattr(cli._ffrecord, "set_node_state", lambda *_, **__: None)
     flags = ["--wait", "http://a:1", "--token-file", "token"]

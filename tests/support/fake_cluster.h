@@ -88,7 +88,7 @@ class FakeCluster {
   // The scripts refuse to change names like this, once no answer is lost any more; kOk: they do
   // not.
   std::atomic<ErrorCode> change_refusal{ErrorCode::kOk};
-  // It answers for names like this; kOk: it knows them.
+  // "a0" answers for names like this, whatever is asked; kOk: it knows them.
   std::atomic<ErrorCode> refusal{ErrorCode::kOk};
 
  private:
@@ -102,6 +102,11 @@ class FakeCluster {
     if (number == 0 && is_silent) return true;
     if (number < denying_count && request.header.type != net::FrameType::kClusterMap) {
       FakeDaemon::SendError(request, ErrorCode::kDenied);
+      return true;
+    }
+    if (number == 0 && refusal != ErrorCode::kOk &&
+        request.header.type != net::FrameType::kClusterMap) {
+      FakeDaemon::SendError(request, refusal);
       return true;
     }
     const std::lock_guard lock(mutex_);
@@ -142,11 +147,13 @@ class FakeCluster {
       case net::FrameType::kCheckRoom:
         FakeDaemon::Send(request, net::ReplyTo(request.header.type), {});
         return true;
+      case net::FrameType::kList: {
+        net::ListReply list;
+        if (manifest_) list.entries.push_back({"x", 1, 0, 1});
+        FakeDaemon::Send(request, net::ReplyTo(request.header.type), list.Encode());
+        return true;
+      }
       case net::FrameType::kResolve:
-        if (number == 0 && refusal != ErrorCode::kOk) {
-          FakeDaemon::SendError(request, refusal);
-          return true;
-        }
         if (!manifest_) {
           FakeDaemon::SendError(request, ErrorCode::kNotFound);
           return true;

@@ -10,6 +10,7 @@ namespace {
 constexpr std::string_view kTokenFile = "token_file=";
 constexpr std::string_view kTls = "tls=";
 constexpr std::string_view kRdma = "rdma_";
+constexpr std::string_view kOldNames = "old_names=accept";
 
 // What `query` says, "transport=shm" and the like.
 std::optional<Transport> TransportOf(std::string_view query) {
@@ -87,6 +88,7 @@ Result<Location> Location::Parse(std::string_view text) {
   std::string token_file;
   std::string tls_folder;
   RdmaOptions rdma;
+  bool accepts_old_names = false;
   if (const std::size_t mark = rest.find('?'); mark != std::string_view::npos) {
     std::string_view query = rest.substr(mark + 1);
     rest = rest.substr(0, mark);
@@ -104,11 +106,13 @@ Result<Location> Location::Parse(std::string_view text) {
         tls_folder = one.substr(kTls.size());
       else if (one.starts_with(kRdma))
         FFR_TRY(TakeRdma(one, rdma));
+      else if (one == kOldNames)
+        accepts_old_names = true;
       else
         return bad(
             "options after ? are transport=auto, shm, rdma or tcp, tls=FOLDER, token_file=PATH, "
-            "rdma_devices=DEVICE,..., rdma_traffic_class=N and rdma_service_level=N, separated by "
-            "&");
+            "rdma_devices=DEVICE,..., rdma_traffic_class=N, rdma_service_level=N and "
+            "old_names=accept, separated by &");
     }
   }
   const std::size_t slash = rest.find('/');
@@ -122,7 +126,8 @@ Result<Location> Location::Parse(std::string_view text) {
                   transport,
                   std::move(token_file),
                   std::move(tls_folder),
-                  std::move(rdma)};
+                  std::move(rdma),
+                  accepts_old_names};
 }
 
 Result<std::vector<Location>> Location::ParseAll(std::string_view text) {

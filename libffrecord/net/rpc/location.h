@@ -19,8 +19,9 @@ namespace ffrecord::net {
 std::string_view NameOf(Transport transport);
 
 // What an ffrecord://host[:port]/name address says, with ?transport=auto|shm|rdma|tcp, tls=FOLDER,
-// token_file=PATH, rdma_devices=DEVICE,..., rdma_traffic_class=N and rdma_service_level=N behind
-// it, parted by &, if they are wanted. The name may be empty and is not checked.
+// token_file=PATH, rdma_devices=DEVICE,..., rdma_traffic_class=N, rdma_service_level=N and
+// old_names=accept behind it, parted by &, if they are wanted. The name may be empty and is not
+// checked.
 struct Location {
   static constexpr std::string_view kScheme = "ffrecord://";
   static constexpr std::size_t kDaemonsMax = 64;  // Of one address.
@@ -31,6 +32,8 @@ struct Location {
   std::string token_file;              // Holds the token for the daemon; empty: none.
   std::string tls_folder;              // As TlsFiles::In wants it; empty: no TLS.
   RdmaOptions rdma;
+  // If no node of a cluster can tell the newest names, those that one of them knew last will do.
+  bool accepts_old_names = false;
   // Which node is to answer there; another daemon is not talked to. None: whichever does. No
   // address says it.
   std::optional<NodeIdentity> node = {};

@@ -1,13 +1,14 @@
 """The state of a daemon from its admin port: `ffrecord status` and `ffrecord top`."""
 
 import http.client
+import itertools
 import json
 import math
 import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -87,6 +88,23 @@ def fetch_cluster(
     """
     facts: dict[str, Any] = _ask(address, f"cluster{page}", json.loads, timeout_s, token_file)
     return facts
+
+
+def check_one_cluster(places: Iterable[tuple[str, str]]) -> None:
+    """Check that all answers are of one cluster: (address, id of its cluster) of each.
+
+    A node that has not found its cluster yet, whose id is zeros, may be of any.
+
+    Raises:
+        ValueError: two are not; it names both.
+    """
+    found = [place for place in places if place[1].strip("0")]
+    for first, other in itertools.pairwise(found):
+        if other[1] != first[1]:
+            raise ValueError(
+                f"{first[0]} is of cluster {first[1]}, and {other[0]} of cluster {other[1]}: give"
+                " addresses of one cluster"
+            )
 
 
 def _ask(

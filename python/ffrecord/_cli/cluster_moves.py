@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ffrecord._cli.admin import fetch_cluster
+from ffrecord._cli.admin import check_one_cluster, fetch_cluster
 from ffrecord._cli.options import json_option, timeout_option
 from ffrecord._cli.units import Name, Timeout, show_size
 from ffrecord.errors import CorruptionError, DeadlineExceeded
@@ -170,7 +170,15 @@ def _asker(
 ) -> Callable[[str], list[Facts]]:
     """Asks each node for one page."""
     asked = admins or ("http://127.0.0.1:9401",)
-    return lambda page: [fetch_cluster(one, timeout_s, token_file, page) for one in asked]
+
+    def ask(page: str) -> list[Facts]:
+        all_facts = [fetch_cluster(one, timeout_s, token_file, page) for one in asked]
+        check_one_cluster(
+            (one, facts.get("cluster", "")) for one, facts in zip(asked, all_facts, strict=True)
+        )
+        return all_facts
+
+    return ask
 
 
 def _follow(

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ffrecord import _ffrecord
-from ffrecord._cli.admin import fetch_cluster
+from ffrecord._cli.admin import check_one_cluster, fetch_cluster
 from ffrecord._cli.console import confirm
 from ffrecord._cli.options import json_option, timeout_option
 from ffrecord._cli.units import Name, Timeout
@@ -88,7 +88,12 @@ def drain(
         _show(before, "draining", text, as_json, dry_run=dry_run, drained=False)
         return
     end = time.monotonic() + limit_s if limit_s is not None else None
-    while not is_drained(fetch_cluster(admin, timeout_s, token_file), node):
+    cluster = _ffrecord.describe_cluster(address, timeout_s=timeout_s)["id"]
+    while True:
+        facts = fetch_cluster(admin, timeout_s, token_file)
+        check_one_cluster([(address, cluster), (admin, facts["cluster"])])
+        if is_drained(facts, node):
+            break
         if end is not None and time.monotonic() >= end:
             raise DeadlineExceeded(
                 f"{node} still drains after {limit_s:.0f} s: do not stop it yet; run the command"
@@ -106,7 +111,8 @@ def is_drained(facts: dict[str, Any], node: str) -> bool:
         UnavailableError: Others were lost meanwhile, and those that are left are too few.
     """
     slots = sum(one["slots"] for one in facts["nodes"] if one["id"] == node)
-    if slots > 0 or facts["moving"] or facts["from_cache"]:
+    # Without a lease it may not know the newest slot map.
+    if slots > 0 or facts["moving"] or facts["from_cache"] or not facts["leased"]:
         return False
     domains = {one["domain"] for one in facts["nodes"] if one["slots"] > 0}
     if len(domains) < facts["replicas"]:

@@ -60,6 +60,7 @@ class ClusterStrangersTest : public test::DatasetCluster {
     server::Server::Options options = OptionsOf(node);
     options.listen = node.daemon->address();
     options.data = {folder_ / (node.id + "-of-another")};
+    options.cluster->service.replicas = 1;
     options.cluster->connect =
         [path = folder_ / "another.sqlite"]() -> Result<std::shared_ptr<server::MetaStore>> {
       return std::shared_ptr<server::MetaStore>(FFR_TRY(server::OpenSqliteStore(path)));
@@ -72,6 +73,27 @@ class ClusterStrangersTest : public test::DatasetCluster {
       return map && map.value().reply.version != 0;
     }));
     return daemon;
+  }
+  // Publishes one record under the name at that daemon, or cluster, alone.
+  void PublishOne(const std::string& address, const std::string& text) {
+    const std::filesystem::path path = folder_ / "one.ffr";
+    std::filesystem::remove(path);
+    test::WriteRecords(path, {text});
+    Result<void> published;
+    EXPECT_TRUE(test::Eventually([&] {
+      published =
+          PublishDataset(std::vector{path}, "ffrecord://" + address + "/one", true, Options(), {});
+      return bool(published);
+    })) << published.error().message;
+  }
+  // The first record of "one" at that address, or why it cannot be read.
+  static std::string ReadOne(const std::string& address) {
+    const std::vector<std::string> where{address};
+    const auto reader = OpenDataset(where, {}, Options(3s));
+    if (!reader) return reader.error().message;
+    const std::vector<std::uint64_t> indices{0};
+    const auto batch = reader.value().ReadBatch(indices);
+    return batch ? std::string(test::AsString(batch.value().record(0))) : batch.error().message;
   }
   // Of the first two nodes.
   void ExchangeAddresses() {
@@ -168,6 +190,59 @@ TEST_F(ClusterStrangersTest, ADaemonOfNoClusterTakesNoReplicas) {
             std::string::npos)
       << put.error().message;
   EXPECT_TRUE(stranger->Extents().empty());
+}
+
+// The address of all nodes, one of which is another cluster's by now: whoever answers first.
+TEST_F(ClusterStrangersTest, AnAddressOfTwoClustersIsTheOneThatMostOfItsDaemonsAreOf) {
+  StartNodes(3);
+  const std::string address = Address("one");
+  PublishOne(AddressOf(nodes_[0]), "ours");
+  const auto stranger = ReplaceByNode(nodes_[1]);
+  PublishOne(stranger->address().ToString(), "theirs");
+  for (int i = 0; i < 40; ++i) ASSERT_EQ(ReadOne(address), "ours");
+}
+
+TEST_F(ClusterStrangersTest, WhereNeitherClusterHasMostOfTheDaemonsTheErrorNamesBoth) {
+  StartNodes(3);
+  const std::string ours = ClusterOf(*FindCluster()->view());
+  const std::string address = Address("one");
+  PublishOne(AddressOf(nodes_[0]), "ours");
+  const auto stranger = ReplaceByNode(nodes_[1]);
+  nodes_[2].daemon.reset();
+  // Once its lease is over, the one node that is left does not say any more that the others are up.
+  ASSERT_TRUE(test::Eventually([&] {
+    const auto map = test::ClusterClient({AddressOf(nodes_[0])}).GetMap(AddressOf(nodes_[0]));
+    return std::ranges::count(map.value().reply.nodes, true, &net::ClusterMapReply::Node::is_up) ==
+           1;
+  }));
+  const std::string theirs = Hex(test::ClusterClient({stranger->address().ToString()})
+                                     .GetMap(stranger->address().ToString())
+                                     .value()
+                                     .reply.cluster);
+  for (int i = 0; i < 10; ++i) {
+    const std::string why = ReadOne(address);
+    EXPECT_NE(why.find(AddressOf(nodes_[0]) + " is a node of cluster " + ours), std::string::npos)
+        << why;
+    EXPECT_NE(why.find(stranger->address().ToString() + " is a node of cluster " + theirs),
+              std::string::npos)
+        << why;
+  }
+}
+
+TEST_F(ClusterStrangersTest, ADaemonOfNoClusterAtAnAddressMakesNoSingleDaemonsOfTheOthers) {
+  StartNodes(3);
+  const std::string address = Address("one");
+  const std::string x = Address("x");
+  const auto stranger = ReplaceByDaemon(nodes_[1]);
+  PublishOne(stranger->address().ToString(), "theirs");
+  PublishOne(AddressOf(nodes_[0]), "ours");
+  for (int i = 0; i < 20; ++i) {
+    const auto published = PublishDataset(Files(), x, /*replace=*/true, Options(), {});
+    ASSERT_TRUE(published) << published.error().message;
+    ASSERT_EQ(ReadOne(address), "ours");
+  }
+  EXPECT_FALSE(test::ClusterClient({stranger->address().ToString()})
+                   .Resolve(stranger->address().ToString(), "x"));
 }
 
 // Two hosts have exchanged their addresses. To a client that knew the former ones, two replicas at

@@ -282,6 +282,31 @@ TEST_F(ClusterTest, ANameThatOneNodeDoesNotKnowOrCannotReadIsReadAtAnother) {
   }
 }
 
+// Of nothing that clients ask about names.
+TEST_F(ClusterTest, TheTroubleOfOneNodeIsNotTheAnswerOfTheCluster) {
+  for (const ErrorCode refusal : {ErrorCode::kIo, ErrorCode::kCorruption}) {
+    const auto deadline = net::Clock::now() + kOptions.timeout;
+    const auto at = [&] {  // With the node that is ill as the first one.
+      cluster_.refusal = ErrorCode::kOk;
+      auto found = Find();
+      cluster_.refusal = refusal;
+      return Catalog(std::move(found));
+    };
+    const auto published =
+        at().Publish("x", {{{"empty", 0, {}}}}, net::Publish::Mode::kCreate, 0, deadline);
+    EXPECT_TRUE(published) << published.error().message;
+    const auto found = at().Resolve("x", deadline);
+    EXPECT_TRUE(found) << found.error().message;
+    const auto listed = at().List("", deadline);
+    ASSERT_TRUE(listed) << listed.error().message;
+    EXPECT_EQ(listed.value().size(), 1U);
+    const auto room = at().CheckRoom("x", 1, deadline);
+    EXPECT_TRUE(room) << room.error().message;
+    const auto removed = at().Remove("x", deadline);
+    EXPECT_TRUE(removed) << removed.error().message;
+  }
+}
+
 // Nobody else knows the name: what the one node says is more than that.
 TEST_F(ClusterTest, ANameThatOnlyOneNodeKnowsAndCannotReadIsNotReportedMissing) {
   cluster_.refusal = ErrorCode::kCorruption;
