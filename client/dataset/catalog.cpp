@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <set>
 #include <span>
 #include <string>
 
@@ -19,6 +20,29 @@ using std::chrono_literals::operator""ms;
 // same.
 constexpr auto kLookUpTime = 5'000ms;
 
+// When a node is asked for the names that it knew last: once all have been asked for the newest,
+// and none of them could tell, as it is asked for the second time; and only if the user accepts
+// that.
+class OldNames {
+ public:
+  explicit OldNames(const Daemons& daemons)
+      : are_accepted_(daemons.cluster != nullptr && daemons.cluster->accepts_old_names()) {}
+
+  bool MayAsk(const net::Connection& connection) const {
+    const net::HelloReply& hello = connection.hello();
+    return are_accepted_ && (hello.capabilities & net::kCapabilityKnownNames) != 0 &&
+           hello.identity && refusing_.contains(hello.identity->node);
+  }
+  void Note(const net::Connection& connection, const Error& error) {
+    const auto& node = connection.hello().identity;
+    if (node && error.code == ErrorCode::kUnavailable) refusing_.insert(node->node);
+  }
+
+ private:
+  const bool are_accepted_;
+  std::set<std::string> refusing_;
+};
+
 // Whether a page is what was asked for, so that asking behind its last name leads to an end.
 bool GoesOn(const net::ListReply& page, const net::List& asked) {
   std::string_view last = asked.after;
@@ -33,14 +57,20 @@ bool GoesOn(const net::ListReply& page, const net::List& asked) {
 
 Result<Catalog::Resolved> Catalog::Resolve(std::string_view name, net::Deadline deadline) const {
   FFR_TRY(net::CheckName(name));
-  const auto body = net::Resolve{std::string(name)}.Encode();
+  net::Resolve resolve{std::string(name)};
+  OldNames old_names(daemons_);
   Resolved resolved;
   const Cluster::Attempt attempt = [&](net::Connection& connection,
                                        net::Deadline until) -> Result<void> {
+    resolve.accepts_old = old_names.MayAsk(connection);
     const auto reply =
-        FFR_TRY(connection.Call(net::FrameType::kResolve, body, {}, until, "a manifest"));
-    resolved.revision = FFR_TRY(net::RevisionReply::Decode(reply.body)).revision;
-    auto manifest = DecodeDatasetManifest(reply.payload);
+        connection.Call(net::FrameType::kResolve, resolve.Encode(), {}, until, "a manifest");
+    if (!reply) {
+      old_names.Note(connection, reply.error());
+      return reply.error();
+    }
+    resolved.revision = FFR_TRY(net::RevisionReply::Decode(reply.value().body)).revision;
+    auto manifest = DecodeDatasetManifest(reply.value().payload);
     if (!manifest)
       return Error{ErrorCode::kCorruption,
                    daemons_.peer() + "/" + std::string(name) + ": " + manifest.error().message};
@@ -103,12 +133,18 @@ Result<std::vector<net::ListReply::Entry>> Catalog::List(std::string_view prefix
   std::vector<net::ListReply::Entry> entries;
   net::List list;
   list.prefix = prefix;
+  OldNames old_names(daemons_);
   net::ListReply page;
   const Cluster::Attempt attempt = [&](net::Connection& connection,
                                        net::Deadline until) -> Result<void> {
-    const auto reply = FFR_TRY(
-        connection.Call(net::FrameType::kList, list.Encode(), {}, until, "a list of names"));
-    page = FFR_TRY(net::ListReply::Decode(reply.body));
+    list.accepts_old = old_names.MayAsk(connection);
+    const auto reply =
+        connection.Call(net::FrameType::kList, list.Encode(), {}, until, "a list of names");
+    if (!reply) {
+      old_names.Note(connection, reply.error());
+      return reply.error();
+    }
+    page = FFR_TRY(net::ListReply::Decode(reply.value().body));
     if (GoesOn(page, list)) return {};
     return Error{ErrorCode::kCorruption,
                  daemons_.peer() + ": a list of names that is not the one asked for"};

@@ -17,6 +17,7 @@
 #include "server/cluster/publication.h"
 #include "server/cluster/rebuild.h"
 #include "server/cluster/replication.h"
+#include "server/cluster/upload_quotas.h"
 #include "server/cluster/view.h"
 
 namespace ffrecord::server::cluster {
@@ -67,10 +68,19 @@ class ClusterNode {
     RequestId request = 0;
     Result<std::uint64_t> result;
   };
+  // Until this node knows all names as they were when it was asked, or later, and the manifest of
+  // this one: it asks the store after the call up to where there is something to know. Fails with
+  // kUnavailable at once while it has no lease, as others can tell then.
+  RequestId BeginLook(std::string name, TimePoint deadline);
+  // The names of that revision are known, or later ones, and the manifest of this one if it is
+  // there.
+  bool Shows(std::uint64_t revision, std::string_view name) const;
   RequestId Begin(Publication::Request request);
   // Opens the upload: makes its key. Has been done, or is known to be done by another, if it
   // finishes without an error. Fails with kConflict if it was given up: its extents are going.
-  RequestId BeginUpload(std::uint64_t upload, TimePoint deadline);
+  // With `room`, that extent of it is on record, too, against the quotas that hold for it; fails
+  // with kIo (EDQUOT) if it passes one.
+  RequestId BeginUpload(std::uint64_t upload, TimePoint deadline, UploadRoom room = {});
   std::vector<Finished> TakeFinished();
   // Ends those that go on, for `why`: nothing of what they ask for will be carried out.
   void GiveUp(const Error& why);
@@ -95,11 +105,26 @@ class ClusterNode {
   bool is_outdated() const { return level_ > options_.lease.record.level; }
 
  private:
+  // Up to which revision there is something to know of names: as the store says, once it is wanted.
+  struct Newest {
+    bool is_wanted = false;
+    bool is_asked = false;  // The store, after it was wanted.
+    std::optional<std::uint64_t> revision;
+  };
   struct Opening {
     std::uint64_t upload = 0;
     TimePoint deadline;
+    UploadRoom room;
     TimePoint next{};
     CallId call = 0;
+    std::uint64_t lost_count = 0;
+    Newest newest;
+  };
+
+  struct Look {
+    std::string name;
+    TimePoint deadline;
+    Newest newest;
   };
 
   void Restart(TimePoint now);
@@ -112,7 +137,16 @@ class ClusterNode {
   void TakeSlots();
   void StepAll(TimePoint now);
   void StepOpenings(TimePoint now);
+  // What has come of it; none: it goes on.
+  std::optional<Result<std::uint64_t>> StepOpening(TimePoint now, Opening& opening);
+  bool ShowsAll(Newest& newest) const;
   bool TakeOpening(TimePoint now, const Answer& answer);
+  void StepLooks(TimePoint now);
+  std::optional<Result<std::uint64_t>> StepLook(TimePoint now, const Look& look) const;
+  void AskNewest(TimePoint now);
+  bool TakeNewest(TimePoint now, const Answer& answer);
+  template <class Visit>
+  void ForEachNewest(const Visit& visit);
   void Collect();
 
   const Options options_;
@@ -137,6 +171,9 @@ class ClusterNode {
   RequestId last_request_ = 0;
   std::map<RequestId, Publication> publications_;
   std::map<RequestId, Opening> openings_;
+  std::map<RequestId, Look> looks_;
+  CallId newest_call_ = 0;  // For all that wanted it when the store was asked.
+  TimePoint newest_next_{};
   std::map<RequestId, Rebuild> rebuilds_;
   std::vector<Finished> finished_;
   std::vector<Rebuilt> rebuilt_;

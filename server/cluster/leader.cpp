@@ -11,6 +11,7 @@
 #include "libffrecord/base/hex.h"
 #include "server/cluster/members.h"
 #include "server/cluster/placement.h"
+#include "server/cluster/upload_quotas.h"
 
 namespace ffrecord::server::cluster {
 namespace {
@@ -53,7 +54,7 @@ void Leader::Step(TimePoint now, const View& view, Outbox& out) {
   if (ApproveMembers(now, view, out)) return;
   NoteDown(now, view);
   if (ChangeMap(now, view, out) || !view.continuity.is_trusted()) return;
-  if (ForgetRebuilt(now, view, out)) return;
+  if (ForgetRebuilt(now, view, out) || ForgetPending(now, view, out)) return;
   // By turns, so that none of them keeps the others from theirs.
   for (int tries = 0; tries < 3; ++tries) {
     turn_ = (turn_ + 1) % 3;
@@ -124,6 +125,18 @@ bool Leader::ForgetRebuilt(TimePoint now, const View& view, Outbox& out) {
        commit.deletes.size() < kSubjectsMax;
        ++at)
     commit.deletes.push_back(at->first);
+  if (commit.deletes.empty()) return false;
+  Commit(now, std::move(commit), out);
+  return true;
+}
+
+// What was uploaded and is published, or was given up.
+bool Leader::ForgetPending(TimePoint now, const View& view, Outbox& out) {
+  MetaStore::Commit commit;
+  for (const MetaStore::KeyValue* const key : PendingNoMore(view, kSubjectsMax - 1)) {
+    commit.compares.push_back({key->key, key->mod_revision});
+    commit.deletes.push_back(key->key);
+  }
   if (commit.deletes.empty()) return false;
   Commit(now, std::move(commit), out);
   return true;

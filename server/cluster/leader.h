@@ -55,6 +55,7 @@ class Leader {
   bool ApproveMembers(TimePoint now, const View& view, Outbox& out);
   bool ChangeMap(TimePoint now, const View& view, Outbox& out);
   bool ForgetRebuilt(TimePoint now, const View& view, Outbox& out);
+  bool ForgetPending(TimePoint now, const View& view, Outbox& out);
   bool AskFilledNodes(TimePoint now, const View& view, Outbox& out);
   bool AskAboutUploads(TimePoint now, const View& view, Outbox& out);
   bool AskAboutTombstones(TimePoint now, const View& view, Outbox& out);

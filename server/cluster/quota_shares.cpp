@@ -28,10 +28,10 @@ std::uint64_t OthersSize(const NameTable& names, std::string_view prefix, std::s
   return size_bytes;
 }
 
-Shares SharesOf(const View& view, std::string_view prefix) {
+Shares SharesOf(const View& view, const ShareKeys& keys) {
   Shares shares;
   for (std::uint32_t i = 0; i < kShareCount; ++i) {
-    shares[i].key = QuotaShareKey(prefix, i);
+    shares[i].key = keys.KeyOf(i);
     const MetaStore::KeyValue* const entry = view.mirror.Find(shares[i].key);
     if (entry == nullptr) continue;
     shares[i].revision = entry->mod_revision;
@@ -65,20 +65,26 @@ const Share* Choose(const Shares& shares, std::uint64_t growth_bytes, std::uint6
   return nullptr;
 }
 
-// Requires that no more than `left_bytes` are taken.
-void Take(const Shares& shares, std::uint64_t left_bytes, std::uint64_t growth_bytes,
-          std::uint64_t turn, MetaStore::Commit& commit) {
-  const Share* const chosen =
-      AreWithin(shares, left_bytes) ? Choose(shares, growth_bytes, turn) : nullptr;
-  if (chosen != nullptr) return Put(*chosen, chosen->size_bytes - growth_bytes, commit);
-  for (const Share& share : shares) Put(share, (left_bytes - growth_bytes) / kShareCount, commit);
-}
-
 }  // namespace
 
-std::string QuotaShareKey(std::string_view prefix, std::uint32_t share) {
+std::string ShareKeys::KeyOf(std::uint32_t share) const {
   const std::array number{static_cast<std::byte>(share)};
-  return Key(kQuotaKeys, Hex(number) + "/" + std::string(prefix));
+  return Key(kind, Hex(number) + "/" + std::string(prefix));
+}
+
+bool TakeShare(const View& view, const ShareKeys& keys, std::uint64_t left_bytes,
+               std::uint64_t growth_bytes, std::uint64_t turn, MetaStore::Commit& commit) {
+  const Shares shares = SharesOf(view, keys);
+  const Share* const chosen =
+      AreWithin(shares, left_bytes) ? Choose(shares, growth_bytes, turn) : nullptr;
+  if (chosen == nullptr) return false;
+  Put(*chosen, chosen->size_bytes - growth_bytes, commit);
+  return true;
+}
+
+void DealAnew(const View& view, const ShareKeys& keys, std::uint64_t left_bytes,
+              MetaStore::Commit& commit) {
+  for (const Share& share : SharesOf(view, keys)) Put(share, left_bytes / kShareCount, commit);
 }
 
 Result<void> CheckQuotas(const NameQuotas& quotas, const NameTable& names, std::string_view name,
@@ -96,7 +102,10 @@ Result<void> TakeQuotas(const NameQuotas& quotas, const View& view, std::string_
   for (const auto& [prefix, quota_bytes] : quotas) {
     if (!name.starts_with(prefix)) continue;
     const std::uint64_t left_bytes = quota_bytes - OthersSize(view.names, prefix, name) - own_bytes;
-    Take(SharesOf(view, prefix), left_bytes, size_bytes - own_bytes, turn, commit);
+    const std::uint64_t growth_bytes = size_bytes - own_bytes;
+    const ShareKeys keys{kQuotaKeys, prefix};
+    if (!TakeShare(view, keys, left_bytes, growth_bytes, turn, commit))
+      DealAnew(view, keys, left_bytes - growth_bytes, commit);
   }
   return {};
 }

@@ -24,7 +24,21 @@ namespace ffrecord::server::cluster {
 // published without one, deals anew. Removals leave the shares alone: their bytes are dealt out
 // when they are needed.
 inline constexpr std::uint32_t kShareCount = 16;
-std::string QuotaShareKey(std::string_view prefix, std::uint32_t share);
+// Of what one quota leaves: of names, or of another kind.
+struct ShareKeys {
+  std::string_view kind;
+  std::string_view prefix;
+
+  std::string KeyOf(std::uint32_t share) const;
+};
+
+// Makes `commit` take so many bytes off one share that has them. False: none has, or the shares
+// have more than `left_bytes` together; nothing is changed.
+bool TakeShare(const View& view, const ShareKeys& keys, std::uint64_t left_bytes,
+               std::uint64_t growth_bytes, std::uint64_t turn, MetaStore::Commit& commit);
+// Makes `commit` deal out so many bytes, whatever the shares have.
+void DealAnew(const View& view, const ShareKeys& keys, std::uint64_t left_bytes,
+              MetaStore::Commit& commit);
 
 // Whether a name may have so many bytes, by what the view shows. Fails as CheckNameQuotas.
 Result<void> CheckQuotas(const NameQuotas& quotas, const NameTable& names, std::string_view name,

@@ -120,8 +120,8 @@ PLANTS = [
         ),
         (
             "shares are dealt out as if the name did not grow",
-            "(left_bytes - growth_bytes) / kShareCount",
-            "left_bytes / kShareCount",
+            "DealAnew(view, keys, left_bytes - growth_bytes, commit)",
+            "DealAnew(view, keys, left_bytes, commit)",
         ),
         (
             "what is taken stays in the share",
@@ -132,6 +132,42 @@ PLANTS = [
             "a name's own bytes count against it",
             "if (at->first != name) size_bytes",
             "size_bytes",
+        ),
+    ),
+    *_in(
+        "upload_quotas.cpp",
+        (
+            "what is uploaded is not taken off its quota",
+            "TakeShare(view, keys, quota_bytes, growth_bytes,",
+            "TakeShare(view, keys, quota_bytes, 0,",
+        ),
+        (
+            "shares of uploads are dealt out as if nothing were pending",
+            "quota_bytes - others_bytes - room.size_bytes",
+            "quota_bytes - room.size_bytes",
+        ),
+        (
+            "what was published stays on record as pending",
+            "if (!id || !Counts(view, *id)) over.push_back",
+            "if (!id) over.push_back",
+        ),
+    ),
+    *_in(
+        "cluster_node.cpp",
+        (
+            "names are told before the store has said what there is to know",
+            "if (newest.revision && Shows(*newest.revision, look.name)) return *newest.revision;",
+            "if (Shows(0, look.name)) return std::uint64_t{0};",
+        ),
+        (
+            "an answer of the store is good for those who ask after the question",
+            "if (!newest.is_asked || newest.revision) return;",
+            "if (newest.revision) return;",
+        ),
+        (
+            "names are told by what the mirror does not show yet",
+            "!mirror_.was_listed() || mirror_.revision() < revision",
+            "!mirror_.was_listed()",
         ),
     ),
     *_in(
@@ -250,7 +286,11 @@ PLANTS = [
             "if (found && !found.value()) return Fail(ErrorCode::kConflict, doubt_);",
             "if (found) return Fail(ErrorCode::kConflict, doubt_);",
         ),
-        ("the silence of a holder is ignored", "is_silent_ = is_silent_ || !holdings;", ""),
+        (
+            "the silence of a holder is ignored",
+            "if (!holdings) silent_[node] = holdings.error().message;",
+            "",
+        ),
         (
             "the name that extents are taken from is not compared",
             "compares_[Key(kDatasetKeys, base->second)] = view.names.Find(base->second)->revision;",

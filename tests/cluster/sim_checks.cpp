@@ -80,13 +80,14 @@ void Simulation::NoteChanges() {
 }
 
 void Simulation::NoteCommit(std::span<const MetaStore::Event> events) {
-  bool is_leaders = false, changes_names = false, has_generation = false;
+  bool is_leaders = false, changes_names = false, has_generation = false, changes_pending = false;
   const std::string leader = leader_;
   for (const auto& event : events) {
     Trace("  ", event.revision, event.value ? " put " : " del ", event.key);
     const bool is_tombstone = event.key.starts_with(kTombstoneKeys);
     changes_names |= event.key.starts_with(kDatasetKeys);
     has_generation |= event.key == kGenerationKey;
+    changes_pending |= event.key.starts_with(kPendingKeys);
     is_leaders |= event.key == kSlotsKey || (is_tombstone && !event.value) ||
                   event.key.starts_with("deletes/upload-");
     NoteKey(event);
@@ -98,6 +99,7 @@ void Simulation::NoteCommit(std::span<const MetaStore::Event> events) {
   for (const auto& event : events)
     if (const auto name = NameIn(kDatasetKeys, event.key)) NoteName(*name, event);
   if (changes_names) CheckQuotas();
+  if (changes_pending) CheckUploadQuotas();
   for (const auto& event : events)
     if (event.value && event.key.starts_with(kTombstoneKeys))
       CheckTombstone(event.key, tombstones_.at(event.key));
@@ -116,6 +118,14 @@ void Simulation::NoteKey(const MetaStore::Event& event) {
       open_uploads_.try_emplace(*upload, now_);
     else
       open_uploads_.erase(*upload);
+  }
+  if (const auto text = NameIn(kPendingKeys, key)) {
+    ExtentId id{};
+    if (!FromHex(*text, id)) Fail(key + " names no extent");
+    if (event.value)
+      pending_[id] = PendingRecord::Decode(*event.value).value();
+    else
+      pending_.erase(id);
   }
   if (const auto node = NameIn(kNodeKeys, key)) {
     leases_.erase(*node);
@@ -162,6 +172,7 @@ void Simulation::NoteName(const std::string& name, const MetaStore::Event& event
                     truth.places.insert_or_assign(extent.id, place);
                   });
     for (const auto& [id, extent] : truth.extents) {
+      ever_published_.insert(id);
       Reference& reference = referenced_[id];
       if (reference.name_count > 0 && reference.extent != extent)
         Fail("extent " + Hex(id) + " is published with two contents");
@@ -193,6 +204,36 @@ void Simulation::CheckQuotas() {
     if (const std::uint64_t size_bytes = SizeBelow(prefix); size_bytes > quota_bytes)
       Fail("the names below " + prefix + " have " + std::to_string(size_bytes) + " bytes of " +
            std::to_string(quota_bytes));
+}
+
+// What all were told when the question was asked is what its answer rests on, or later.
+void Simulation::CheckTold(const Node& node, const std::string& name,
+                           std::uint64_t asked_revision) {
+  const View& view = node.machine->view();
+  if (view.mirror.revision() < asked_revision)
+    Fail(node.id + " told of names as of " + std::to_string(view.mirror.revision()) +
+         ", and was asked at " + std::to_string(asked_revision));
+  const NameTable::Name* const found = view.names.Find(name);
+  if (found != nullptr && !found->manifest)
+    Fail(node.id + " told of " + name + " without its list of files");
+  const auto truth = published_.find(name);
+  if (truth == published_.end() || truth->second.revision > asked_revision) return;
+  if (found == nullptr || found->revision != truth->second.revision)
+    Fail(node.id + " told another " + name + " than the one that was there when it was asked");
+}
+
+void Simulation::CheckUploadQuotas() {
+  if (was_put_back_) return;
+  for (const auto& [prefix, quota_bytes] : Quotas()) {
+    std::uint64_t size_bytes = 0;
+    for (const auto& [id, pending] : pending_)
+      if (pending.owner.starts_with(prefix) && open_uploads_.contains(UploadOf(id)) &&
+          !ever_published_.contains(id))
+        size_bytes += pending.size_bytes;
+    if (size_bytes > quota_bytes)
+      Fail("uploads below " + prefix + " have " + std::to_string(size_bytes) + " bytes of " +
+           std::to_string(quota_bytes));
+  }
 }
 
 void Simulation::CheckNewName(const std::string& name, const Truth& truth) {
@@ -302,6 +343,7 @@ bool Simulation::IsConverged(std::string* why) {
   };
   if (count(kTombstoneKeys) > 0) return is_not("tombstones are left");
   if (count(kUploadKeys) > 0) return is_not("uploads are left open");
+  if (count(kPendingKeys) > 0) return is_not("extents are left pending");
   for (const auto& [id, reference] : referenced_) {
     const auto [owners, are_all] = OwnersOf(id);
     for (const auto& node : nodes_) {

@@ -1,6 +1,8 @@
 #include "sim_client.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <memory>
 #include <utility>
 
 #include "libffrecord/base/checksum.h"
@@ -17,6 +19,7 @@ namespace {
 
 constexpr std::uint64_t kNames = 4;
 constexpr int kTriesMax = 6;
+constexpr int kRoomTriesMax = 4;
 constexpr int kRacedTriesMax = 2;  // So that the last is within the grace of the first.
 constexpr seconds kPatience{5};
 constexpr std::string_view kProbe = "probe";
@@ -99,6 +102,8 @@ void SimClient::Probe() {
 
 void SimClient::Begin() {
   if (world_.is_healing_) return;
+  for (const auto& [name, truth] : world_.published_)
+    if (world_.Chance(0.1)) world_.AskName(AnyNode()->id, name);
   Operation operation;
   operation.replicas = static_cast<std::uint8_t>(1 + world_.Random(3));
   operation.attempt = world_.random_();
@@ -274,13 +279,37 @@ void SimClient::WriteTo(const std::string& node, Operation operation) {
         [this, draft](Simulation::Node& other) { return world_.Write(other, draft, {}); },
         [](const Result<void>&) {});
   }
+  const UploadRoom room = RoomOf(operation);
+  const auto has_asked = std::make_shared<bool>(false);
   world_.Ask<void>(
       nullptr, node, seconds(1),
-      [this, extent](Simulation::Node& other) { return world_.Write(other, extent, {}); },
-      [this, operation, node](Result<void> written) mutable {
+      [this, extent, room, has_asked](Simulation::Node& other) {
+        if (HasRoom(other.machine->view(), room)) return world_.Write(other, extent, {});
+        *has_asked = true;
+        const auto id =
+            other.machine->BeginUpload(UploadOf(extent.id), world_.Local(other) + seconds(5), room);
+        other.requests[id] = [this](const Result<std::uint64_t>& begun) {
+          if (!begun && begun.error().system_errno == EDQUOT) ++world_.counts_.over_upload_quota;
+        };
+        world_.Step(other, nullptr);
+        return Result<void>(Error{ErrorCode::kUnavailable, "it is not on record yet"});
+      },
+      [this, operation, node, has_asked](Result<void> written) mutable {
         if (written) operation.domains.insert(node);
+        // Once it is on record it is sent again.
+        if (!written && *has_asked && ++operation.room_tries <= kRoomTriesMax)
+          return world_.At(world_.Between(10, 100),
+                           [this, operation, node] { WriteTo(node, operation); });
+        operation.room_tries = 0;
         WriteExtents(std::move(operation));
       });
+}
+
+// Its client may publish below the first part of the name.
+UploadRoom SimClient::RoomOf(const Operation& operation) const {
+  const ManifestExtent& extent = operation.extents[operation.extent_index];
+  const std::string owner = operation.name.substr(0, operation.name.find('/') + 1);
+  return server::cluster::RoomOf(extent.id, extent.size_bytes, owner, Simulation::Quotas());
 }
 
 // Perhaps beside another request: of a second name with the same extents, or for the same name.

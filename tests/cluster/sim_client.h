@@ -45,6 +45,7 @@ class SimClient {
     std::set<std::string> asked;                                       // to whom,
     std::set<std::string> domains;                                     // and where it is already.
     int tries = 0;
+    int room_tries = 0;         // At the node that is asked to take the extent.
     bool is_side = false;       // Beside the client's next operation.
     bool is_removed = false;    // As soon as it is published.
     bool is_announced = false;  // Its name may be what it makes of it.
@@ -70,6 +71,7 @@ class SimClient {
   void OpenUpload(Operation operation);
   void WriteExtents(Operation operation);
   void WriteTo(const std::string& node, Operation operation);
+  server::cluster::UploadRoom RoomOf(const Operation& operation) const;
   void Publish(Operation operation);
   void Commit(Operation operation);
   server::cluster::Publication::Request RequestOf(const Operation& operation) const;

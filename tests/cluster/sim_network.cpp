@@ -271,6 +271,23 @@ void Simulation::AskPublication(const std::string& to, Publication::Request requ
   });
 }
 
+void Simulation::AskName(const std::string& to, const std::string& name) {
+  const auto generation = state_.Get(std::string(kGenerationKey));
+  const std::uint64_t revision = generation ? generation->mod_revision : 0;
+  Node* const node = Find(to);
+  if (was_put_back_ || IsCut(nullptr, *node) || Chance(loss_)) return;
+  At(Delay(), [this, node, name, revision] {
+    On(*node, [this, node, name, revision] {
+      const auto id = node->machine->BeginLook(name, Local(*node) + seconds(3));
+      node->requests[id] = [this, node, name, revision](const Result<std::uint64_t>& told) {
+        ++(told ? counts_.looks : counts_.looks_refused);
+        if (told && !was_put_back_) CheckTold(*node, name, revision);
+      };
+      Step(*node, nullptr);
+    });
+  });
+}
+
 template void Simulation::AskFlags(Node&, const AskHeard&, Duration, Done<Flags>);
 template void Simulation::AskFlags(Node&, const AskBuried&, Duration, Done<Flags>);
 template void Simulation::AskFlags(Node&, const AskFilled&, Duration, Done<Flags>);

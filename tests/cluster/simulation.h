@@ -46,6 +46,7 @@ class Simulation {
   };
   struct Counts {
     std::uint64_t events = 0, published = 0, removed = 0, refused = 0, unresolved = 0;
+    std::uint64_t looks = 0, looks_refused = 0, over_upload_quota = 0;
     std::uint64_t faults = 0, pulls = 0, rebuilds = 0, lists = 0, drops = 0, map_changes = 0,
                   stalls = 0;
   };
@@ -111,6 +112,9 @@ class Simulation {
            std::function<Result<T>(Node&)> ask, Done<T> done);
   void AskPublication(const std::string& to, server::cluster::Publication::Request request,
                       Done<std::uint64_t> done);
+  // A client asks the node what the name stands for.
+  void AskName(const std::string& to, const std::string& name);
+  void CheckTold(const Node& node, const std::string& name, std::uint64_t asked_revision);
   void AskHoldingsOf(Node& node, const server::cluster::AskHoldings& question, Duration patience,
                      Done<server::cluster::Holdings> done);
   void AskKnownOf(Node& node, const server::cluster::AskKnown& question, Duration patience,
@@ -211,6 +215,8 @@ class Simulation {
   static server::NameQuotas Quotas() { return {{"c", 14'000}, {"c0/", 4'000}}; }
   std::uint64_t SizeBelow(const std::string& prefix) const;
   void CheckQuotas();
+  // Of what is uploaded and was never published.
+  void CheckUploadQuotas();
   void CheckQuotaRefusal(const server::cluster::Publication::Request& request, TimePoint asked_at,
                          const Error& error);
   void CheckNewName(const std::string& name, const Truth& truth);
@@ -273,6 +279,8 @@ class Simulation {
   // The store's keys, as of the commit that is looked at; who made it, and who led before it.
   std::string author_, leader_;
   std::map<std::uint64_t, TimePoint> open_uploads_;  // Since when.
+  std::map<ExtentId, server::cluster::PendingRecord> pending_;
+  std::set<ExtentId> ever_published_;
   std::map<std::string, server::cluster::TombstoneRecord> tombstones_;
   std::map<std::uint32_t, server::cluster::SlotsRecord> slot_history_;  // By version.
   struct LeaseKey {

@@ -36,13 +36,18 @@ TEST(SimulationTest, NothingThatWasAcknowledgedIsLostAndEverythingHeals) {
     total.map_changes += counts.map_changes;
     total.rebuilds += counts.rebuilds;
     total.lists += counts.lists;
+    total.looks += counts.looks;
+    total.looks_refused += counts.looks_refused;
+    total.over_upload_quota += counts.over_upload_quota;
   }
   std::cout << count << " seeds: " << total.events << " events, " << total.published
             << " published, " << total.removed << " removed, " << total.refused << " refused, "
             << total.unresolved << " unresolved, " << total.faults << " faults, " << total.pulls
             << " pulls, " << total.rebuilds << " computed, " << total.lists
             << " lists written out, " << total.drops << " drops, " << total.map_changes
-            << " slot maps\n";
+            << " slot maps, " << total.looks << " names told, " << total.looks_refused
+            << " not told, " << total.over_upload_quota << " extents over a quota\n";
+  EXPECT_GT(total.looks, count);
   EXPECT_GT(total.published, count);
 }
 

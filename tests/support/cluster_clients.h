@@ -97,11 +97,27 @@ class ClusterClient {
     return FFR_TRY(net::RevisionReply::Decode(reply.body)).revision;
   }
 
-  Result<DatasetManifest> Resolve(const std::string& address, const std::string& name) const {
+  Result<DatasetManifest> Resolve(const std::string& address, const std::string& name,
+                                  bool accepts_old = false) const {
     const auto channel = FFR_TRY(Connect(address));
-    const auto reply = FFR_TRY(channel->Call(net::FrameType::kResolve, net::Resolve{name}.Encode(),
-                                             {}, Within(patience_), "a name"));
+    const auto body = net::Resolve{name, accepts_old}.Encode();
+    const auto reply =
+        FFR_TRY(channel->Call(net::FrameType::kResolve, body, {}, Within(patience_), "a name"));
     return DecodeDatasetManifest(reply.payload);
+  }
+
+  Result<std::vector<std::string>> List(const std::string& address, const std::string& prefix,
+                                        bool accepts_old = false) const {
+    const auto channel = FFR_TRY(Connect(address));
+    net::List list;
+    list.prefix = prefix;
+    list.accepts_old = accepts_old;
+    const auto reply = FFR_TRY(channel->Call(net::FrameType::kList, list.Encode(), {},
+                                             Within(patience_), "a list of names"));
+    std::vector<std::string> names;
+    for (const auto& entry : FFR_TRY(net::ListReply::Decode(reply.body)).entries)
+      names.push_back(entry.name);
+    return names;
   }
 
   Result<void> Remove(const std::string& address, const std::string& name) const {

@@ -36,6 +36,8 @@ enum Capability : std::uint64_t {
   kCapabilityClasses = 1024,  // And how the files of each name are kept: ListReply.
   // It answers PUBLISH and DELETE while the client waits, if it is told how long that is.
   kCapabilityPatience = 2048,
+  // It tells the names that it knew last, if it cannot tell the newest and the client accepts that.
+  kCapabilityKnownNames = 4096,
 };
 
 using ClusterId = std::array<std::byte, 16>;

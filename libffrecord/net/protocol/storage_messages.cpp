@@ -21,6 +21,16 @@ bool TakePatience(ByteReader& reader, std::uint32_t& patience_ms) {
   return TakeField(reader, patience_ms) && patience_ms != 0 && reader.AtEnd();
 }
 
+// Likewise.
+void PutAcceptsOld(ByteWriter& writer, bool accepts_old) {
+  if (accepts_old) PutField(writer, accepts_old);
+}
+
+bool TakeAcceptsOld(ByteReader& reader, bool& accepts_old) {
+  if (reader.AtEnd()) return true;
+  return TakeField(reader, accepts_old) && accepts_old && reader.AtEnd();
+}
+
 }  // namespace
 
 std::vector<std::byte> PutBegin::Encode() const { return EncodeFields(id, size_bytes); }
@@ -100,11 +110,18 @@ Result<RevisionReply> RevisionReply::Decode(std::span<const std::byte> body) {
   return reply;
 }
 
-std::vector<std::byte> Resolve::Encode() const { return EncodeFields(name); }
+std::vector<std::byte> Resolve::Encode() const {
+  ByteWriter writer;
+  PutFields(writer, name);
+  PutAcceptsOld(writer, accepts_old);
+  return std::move(writer).Take();
+}
 
 Result<Resolve> Resolve::Decode(std::span<const std::byte> body) {
+  ByteReader reader(body);
   Resolve resolve;
-  if (!DecodeFields(body, resolve.name)) return MalformedBody("RESOLVE");
+  if (!TakeFields(reader, resolve.name) || !TakeAcceptsOld(reader, resolve.accepts_old))
+    return MalformedBody("RESOLVE");
   FFR_TRY(CheckName(resolve.name));
   return resolve;
 }
@@ -135,13 +152,19 @@ Result<Delete> Delete::Decode(std::span<const std::byte> body) {
   return message;
 }
 
-std::vector<std::byte> List::Encode() const { return EncodeFields(limit, prefix, after); }
+std::vector<std::byte> List::Encode() const {
+  ByteWriter writer;
+  PutFields(writer, limit, prefix, after);
+  PutAcceptsOld(writer, accepts_old);
+  return std::move(writer).Take();
+}
 
 Result<List> List::Decode(std::span<const std::byte> body) {
+  ByteReader reader(body);
   List list;
-  if (!DecodeFields(body, list.limit, list.prefix, list.after) || list.limit == 0 ||
-      list.limit > kLimitMax || list.prefix.size() > kNameSizeMax ||
-      list.after.size() > kNameSizeMax)
+  if (!TakeFields(reader, list.limit, list.prefix, list.after) ||
+      !TakeAcceptsOld(reader, list.accepts_old) || list.limit == 0 || list.limit > kLimitMax ||
+      list.prefix.size() > kNameSizeMax || list.after.size() > kNameSizeMax)
     return MalformedBody("LIST");
   return list;
 }

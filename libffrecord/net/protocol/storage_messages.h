@@ -114,8 +114,11 @@ struct RevisionReply {
   static Result<RevisionReply> Decode(std::span<const std::byte> body);
 };
 
+// `accepts_old`, here and in List: if the daemon cannot tell whether it knows the newest names, it
+// tells those that it knew last, instead of an error. Only with kCapabilityKnownNames.
 struct Resolve {
   std::string name;
+  bool accepts_old = false;
 
   bool operator==(const Resolve&) const = default;
   std::vector<std::byte> Encode() const;
@@ -140,6 +143,7 @@ struct List {
   std::uint32_t limit = kLimitMax;  // 1 to kLimitMax.
   std::string prefix;               // May be empty, or end in the middle of a segment.
   std::string after;                // Empty: from the start.
+  bool accepts_old = false;         // As in Resolve.
 
   bool operator==(const List&) const = default;
   std::vector<std::byte> Encode() const;

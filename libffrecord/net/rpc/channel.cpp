@@ -76,7 +76,8 @@ Result<void> Channel::Greet(std::vector<std::byte> credential, Deadline deadline
   hello.credential = std::move(credential);
   hello.capabilities = kCapabilityLocal | kCapabilityCancel | kCapabilityRdma | kCapabilityPlans |
                        kCapabilityPulls | kCapabilityCluster | kCapabilityIdentity |
-                       kCapabilityWaiting | kCapabilityClasses | kCapabilityPatience;
+                       kCapabilityWaiting | kCapabilityClasses | kCapabilityPatience |
+                       kCapabilityKnownNames;
   const auto reply = FFR_TRY(Call(FrameType::kHello, hello.Encode(), {}, deadline, "the greeting"));
   auto decoded = HelloReply::Decode(reply.body);
   if (!decoded) return Break(std::move(decoded).error());

@@ -22,7 +22,9 @@ class CatalogNames final : public Names {
   Result<void> Seal(ExtentWriter& writer, const net::PutSeal& seal) override {
     return catalog_.Seal(writer, seal);
   }
-  void Resolve(std::string name, Done<Resolved> done) override { done(catalog_.Resolve(name)); }
+  void Resolve(const net::Resolve& request, Done<Resolved> done) override {
+    done(catalog_.Resolve(request.name));
+  }
   void Publish(const net::Publish& publish, std::span<const std::byte> manifest,
                std::string own_prefix, Done<net::RevisionReply> done) override {
     done(catalog_.Publish(publish, manifest, own_prefix));

@@ -44,7 +44,9 @@ class Names {
   // given up meanwhile.
   virtual Result<void> Seal(ExtentWriter& writer, const net::PutSeal& seal) = 0;
 
-  virtual void Resolve(std::string name, Done<Resolved> done) = 0;
+  // This and List tell what is published now, or fail: with kUnavailable where it cannot be told,
+  // unless the request accepts what was published once.
+  virtual void Resolve(const net::Resolve& request, Done<Resolved> done) = 0;
   // `own_prefix`: extents that are published already must be so under a name that begins with it.
   virtual void Publish(const net::Publish& publish, std::span<const std::byte> manifest,
                        std::string own_prefix, Done<net::RevisionReply> done) = 0;

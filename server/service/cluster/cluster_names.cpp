@@ -1,6 +1,7 @@
 #include "server/service/cluster/cluster_names.h"
 
 #include <algorithm>
+#include <future>
 #include <utility>
 
 #include "libffrecord/base/hex.h"
@@ -69,9 +70,9 @@ std::string DurabilityOf(const ClusterState::Name& name) {
 
 // --- Putting ------------------------------------------------------------------------------------
 
-void ClusterNames::BeginPut(const net::PutBegin& begin, std::string /*owner_prefix*/,
+void ClusterNames::BeginPut(const net::PutBegin& begin, std::string owner_prefix,
                             Done<std::optional<NewExtent>> done) {
-  service_.BeginPut(begin, std::move(done));
+  service_.BeginPut(begin, owner_prefix, quotas_, std::move(done));
 }
 
 void ClusterNames::NoteHeard(const ExtentId& id) { service_.extents().NoteHeard(UploadOf(id)); }
@@ -102,15 +103,23 @@ Result<ClusterNames::Resolved> ClusterNames::Known(const std::string& name) cons
   return Resolved{FFR_TRY(EncodeDatasetManifest(*found->manifest)), found->revision};
 }
 
-void ClusterNames::Resolve(std::string name, Done<Resolved> done) {
-  if (auto known = Known(name)) return done(std::move(known));
-  service_.CatchUp(name, kCatchUpPatience, [this, name, done](const Result<void>& caught_up) {
-    auto known = Known(name);
-    if (caught_up || known || known.error().code != ErrorCode::kNotFound)
-      return done(std::move(known));
+// That what this node knows of the name, or of all names, is the newest; or need not be. A daemon
+// that is still by itself speaks for its own names.
+void ClusterNames::Confirm(const std::string& name, bool accepts_old, Done<void> done) {
+  if (service_.is_alone()) return done({});
+  service_.CatchUp(name, kCatchUpPatience, [accepts_old, done](const Result<void>& caught_up) {
+    if (caught_up || accepts_old) return done({});
     done(Error{ErrorCode::kUnavailable,
-               name + " is not known to this daemon, and " + caught_up.error().message});
+               "this node cannot tell what is published now: " + caught_up.error().message});
   });
+}
+
+void ClusterNames::Resolve(const net::Resolve& request, Done<Resolved> done) {
+  Confirm(request.name, request.accepts_old,
+          [this, name = request.name, done](const Result<void>& confirmed) {
+            if (!confirmed) return done(confirmed.error());
+            done(Known(name));
+          });
 }
 
 // The cluster's, and this daemon's own that it does not have yet: otherwise the newest checkpoint
@@ -163,11 +172,11 @@ net::ListReply ClusterNames::ListedBy(const ClusterState& state, const net::List
   return reply;
 }
 
-// While the coordinator is away, what was known last is listed.
 void ClusterNames::List(const net::List& list, Done<net::ListReply> done) {
-  if (!service_.is_leased()) return done(Listed(list));
-  service_.CatchUp("", kCatchUpPatience,
-                   [this, list, done](const Result<void>&) { done(Listed(list)); });
+  Confirm("", list.accepts_old, [this, list, done](const Result<void>& confirmed) {
+    if (!confirmed) return done(confirmed.error());
+    done(Listed(list));
+  });
 }
 
 std::vector<bool> ClusterNames::AreReferenced(std::string_view prefix,
@@ -295,7 +304,15 @@ Result<void> ClusterNames::CheckQuotas(std::string_view name, std::uint64_t size
 
 // How much room all nodes have together nobody counts: each refuses what it cannot take.
 Result<void> ClusterNames::CheckRoom(std::string_view name, std::uint64_t size_bytes) {
-  FFR_TRY(CheckQuotas(name, size_bytes));
+  auto room = CheckQuotas(name, size_bytes);
+  if (!room) {  // That is final for the client: not by what was so once.
+    std::promise<Result<void>> promise;
+    Confirm("", /*accepts_old=*/false,
+            [&](Result<void> confirmed) { promise.set_value(std::move(confirmed)); });
+    FFR_TRY(promise.get_future().get());
+    room = CheckQuotas(name, size_bytes);
+  }
+  FFR_TRY(std::move(room));
   FFR_TRY(service_.extents().store().FreeBytes());
   return {};
 }

@@ -14,10 +14,12 @@ namespace ffrecord::server {
 // through the coordinator where something changes. Thread-safe; borrows the service, whose thread
 // calls most of what is to be called when done.
 //
-// What was published through another node may show here some milliseconds later; a name that is
-// not known is asked for first. A name of its own that the daemon is to take into the cluster
+// What it tells of names is the newest: it has asked the coordinator, after the request came, how
+// far there is something to know, and knows that much. Where it cannot ask, as without a lease, it
+// does not speak for the cluster, and says so; it tells what it knew last only to those who accept
+// that. A name of its own that the daemon is to take into the cluster
 // (Adoption) is served until it is there, and not listed. Quotas hold for the whole cluster.
-// Uploads are refused by what this node knows, publications by what all nodes have published.
+// Nothing is refused for one but by what all nodes have published.
 class ClusterNames final : public Names {
  public:
   ClusterNames(ClusterService& service, NameQuotas quotas)
@@ -27,7 +29,7 @@ class ClusterNames final : public Names {
                 Done<std::optional<NewExtent>> done) override;
   void NoteHeard(const ExtentId& id) override;
   Result<void> Seal(ExtentWriter& writer, const net::PutSeal& seal) override;
-  void Resolve(std::string name, Done<Resolved> done) override;
+  void Resolve(const net::Resolve& request, Done<Resolved> done) override;
   void Publish(const net::Publish& publish, std::span<const std::byte> manifest,
                std::string own_prefix, Done<net::RevisionReply> done) override;
   Result<void> CheckRoom(std::string_view name, std::uint64_t size_bytes) override;
@@ -40,6 +42,7 @@ class ClusterNames final : public Names {
   std::vector<Usage> Usages() const override;
 
  private:
+  void Confirm(const std::string& name, bool accepts_old, Done<void> done);
   std::optional<Adoption::Name> OwnName(const std::string& name) const;
   Result<Resolved> Known(const std::string& name) const;
   Result<net::ListReply> Listed(const net::List& list) const;

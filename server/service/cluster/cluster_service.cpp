@@ -345,12 +345,7 @@ void ClusterService::AwaitKept(std::uint64_t revision, TimePoint deadline, Done<
 void ClusterService::AwaitName(std::uint64_t revision, std::string name, TimePoint deadline,
                                Done<void> done) {
   const auto is_reached = [this, revision, name = std::move(name)] {
-    const cluster::View& view = node_.view();
-    if (!view.mirror.was_listed() || view.mirror.revision() < revision ||
-        view.mirror.revision() != revision_seen_)
-      return false;
-    const ClusterState::Name* const found = state()->Find(name);
-    return found == nullptr || found->manifest != nullptr;
+    return node_.Shows(revision, name) && node_.view().mirror.revision() == revision_seen_;
   };
   waiters_.push_back({is_reached, deadline, std::move(done)});
 }
@@ -358,23 +353,20 @@ void ClusterService::AwaitName(std::uint64_t revision, std::string name, TimePoi
 void ClusterService::CatchUp(std::string name, std::chrono::milliseconds patience,
                              Done<void> done) {
   const TimePoint deadline = Now() + patience;
-  const auto found = [this, inbox = inbox_, name = std::move(name), deadline,
-                      done](Result<std::optional<MetaStore::KeyValue>> generation) {
-    if (!generation) return done(std::move(generation).error());
-    const std::uint64_t revision = generation.value() ? generation.value()->mod_revision : 0;
-    const bool is_posted = inbox->Post(
-        [this, revision, name, deadline, done] { AwaitName(revision, name, deadline, done); });
-    if (!is_posted) done(Stopped());
-  };
-  const bool is_posted = inbox_->Post([this, deadline, found, done] {
+  const bool is_posted = inbox_->Post([this, name = std::move(name), deadline, done] {
     if (!enrolment_->is_done()) return done(NotTakingPart());
-    store_->Get(std::string(cluster::kGenerationKey), deadline, found);
+    requests_[node_.BeginLook(name, deadline)] = [this, done](const Result<std::uint64_t>& found) {
+      if (found) return done({});
+      done(Trouble().empty() ? found.error() : NotTakingPart());
+    };
   });
   if (!is_posted) done(Stopped());
 }
 
-void ClusterService::BeginPut(const net::PutBegin& begin, Done<std::optional<NewExtent>> done) {
-  const bool is_posted = inbox_->Post([this, begin, done] {
+void ClusterService::BeginPut(const net::PutBegin& begin, const std::string& owner,
+                              const NameQuotas& quotas, Done<std::optional<NewExtent>> done) {
+  const auto room = cluster::RoomOf(begin.id, begin.size_bytes, owner, quotas);
+  const bool is_posted = inbox_->Post([this, begin, room, done] {
     const std::uint64_t upload = UploadOf(begin.id);
     const auto* const wanted = node_.view().names.Find(begin.id);
     if (wanted != nullptr && wanted->extent.size_bytes != begin.size_bytes)
@@ -388,9 +380,10 @@ void ClusterService::BeginPut(const net::PutBegin& begin, Done<std::optional<New
                                                   "upload the bytes under a new id"});
     // Before anything is decided: so nobody gives it up meanwhile.
     extents_.NoteHeard(upload);
-    if (wanted != nullptr || node_.TakesUpload(Now(), upload)) return done(Place(begin));
+    const bool is_taken = node_.TakesUpload(Now(), upload) && HasRoom(node_.view(), room);
+    if (wanted != nullptr || is_taken) return done(Place(begin));
     if (!enrolment_->is_done()) return done(NotTakingPart());
-    const auto id = node_.BeginUpload(upload, Now() + kUploadPatience);
+    const auto id = node_.BeginUpload(upload, Now() + kUploadPatience, room);
     requests_[id] = [this, begin, upload, done](const Result<std::uint64_t>& opened) {
       if (!opened) return done(opened.error());
       if (auto may = MayTake(upload); !may) return done(std::move(may).error());

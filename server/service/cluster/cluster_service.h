@@ -132,10 +132,14 @@ class ClusterService {
   // one.
   void RaiseLevel(std::uint32_t level, Done<std::uint32_t> done);
   void Publish(cluster::Publication::Request request, Done<std::uint64_t> done);
-  // This node's table shows all that was published and removed before the call.
+  // This node's table shows all that was published and removed before the call: the coordinator was
+  // asked after it. Fails with kUnavailable at once while this node has no lease: others can tell.
   void CatchUp(std::string name, std::chrono::milliseconds patience, Done<void> done);
-  // A place for an extent whose upload is on record, or none if it is sealed here already.
-  void BeginPut(const net::PutBegin& begin, Done<std::optional<NewExtent>> done);
+  // A place for an extent whose upload is on record, or none if it is sealed here already. `owner`:
+  // the prefix below which its client may publish it. Fails with kIo (EDQUOT) if what is uploaded
+  // and not published passes one of `quotas` with it.
+  void BeginPut(const net::PutBegin& begin, const std::string& owner, const NameQuotas& quotas,
+                Done<std::optional<NewExtent>> done);
   // Whether that extent may be sealed here now. Waits for the service's thread.
   Result<void> CheckSeal(const net::PutSeal& seal);
 

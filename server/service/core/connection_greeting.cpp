@@ -56,7 +56,7 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
       net::kCapabilityCancel | net::kCapabilityPulls |
       (context_.read_ahead.takes_plans() ? net::kCapabilityPlans : net::kCapabilityNone) |
       (is_node ? net::kCapabilityCluster | net::kCapabilityWaiting | net::kCapabilityClasses |
-                     net::kCapabilityPatience
+                     net::kCapabilityPatience | net::kCapabilityKnownNames
                : net::kCapabilityNone) |
       (identity ? net::kCapabilityIdentity : net::kCapabilityNone) |
       (OffersLocal() ? net::kCapabilityLocal : net::kCapabilityNone) |

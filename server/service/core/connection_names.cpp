@@ -47,9 +47,9 @@ Result<void> Connection::TakeResolve(const FrameHeader& header) {
   const auto request = Permitted(Right::kRead, &net::Resolve::name);
   if (!request) return Refuse(header, request.error());
   return AddJob(header, Kind::kLookUp,
-                [&names = context_.names, name = request.value().name]() -> Result<Reply> {
+                [&names = context_.names, resolve = request.value()]() -> Result<Reply> {
                   return Later<Names::Resolved>(
-                      [&names, name](auto done) { names.Resolve(name, std::move(done)); },
+                      [&names, resolve](auto done) { names.Resolve(resolve, std::move(done)); },
                       [](Names::Resolved resolved) {
                         return Answer(FrameType::kResolve,
                                       net::RevisionReply{resolved.revision}.Encode(),

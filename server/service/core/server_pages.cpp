@@ -160,6 +160,7 @@ void Server::Impl::AddCluster(MetricsView& view) const {
                   .brought_count = status.value().stripe_reads.brought_count,
                   .brought_failure_count = status.value().stripe_reads.failed_count,
                   .dropped_count = status.value().dropped_count,
+                  .doubted_damaged_count = status.value().stripe_reads.damaged_count,
                   .healed_count = status.value().healed_count};
   for (const auto& node : status.value().state->nodes) {
     if (node.state == net::MemberState::kWaiting)
@@ -236,7 +237,7 @@ Result<std::string> Server::Impl::DatasetsJson() {
     return Error{ErrorCode::kUnavailable, "starting"};
   FFR_TRY(MayShowNames());
   std::promise<Result<net::ListReply>> promise;
-  names->List({kDatasetsShown, "", ""},
+  names->List({kDatasetsShown, "", "", /*accepts_old=*/true},
               [&](Result<net::ListReply> reply) { promise.set_value(std::move(reply)); });
   const auto listed = FFR_TRY(promise.get_future().get());
   std::string json = "{\"datasets\": [";

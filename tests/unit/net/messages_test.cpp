@@ -220,9 +220,11 @@ TEST(MessagesTest, Names) {
   EXPECT_FALSE(Delete::Decode(Spelled("09000000000000000500747261696e00000000")));  // 0 is nothing.
   Check(RevisionReply{9}, "0900000000000000");
   Check(Resolve{"train"}, "0500747261696e");
+  Check(Resolve{"train", true}, "0500747261696e01", true);
   Check(Delete{9, "train"}, "09000000000000000500747261696e");
   Check(CheckRoom{4096, "train"}, "00100000000000000500747261696e");
   Check(List{100, "ckpt/", "ckpt/a-1"}, "640000000500636b70742f0800636b70742f612d31");
+  Check(List{100, "ckpt/", "ckpt/a-1", true}, "640000000500636b70742f0800636b70742f612d3101", true);
   Check(ListReply{true, {{"train", 9, 4096, 2}}},
         "01000000010000000500747261696e090000000000000000100000000000000200000000000000");
   ListReply told{false, {{"a", 9, 1, 2, "ec:4+2"}, {"b", 9, 1, 2, ""}}};

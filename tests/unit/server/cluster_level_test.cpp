@@ -72,7 +72,8 @@ TEST_F(ClusterLevelTest, NodesAreUpgradedOneByOneAndTheLevelIsRaisedAtTheEnd) {
     return Shows(nodes_[0], "the cluster is at feature level 2, and this daemon knows 1");
   }));
   EXPECT_EQ(Metric(nodes_[0], "ffrecord_cluster_leased"), 0U);
-  EXPECT_TRUE(Client().Resolve(AddressOf(nodes_[0]), "while/1"));  // Reads go on.
+  EXPECT_TRUE(Client().Resolve(AddressOf(nodes_[1]), "while/1"));  // Reads go on.
+  EXPECT_TRUE(Client().Resolve(AddressOf(nodes_[0]), "while/1", /*accepts_old=*/true));
   Install(0, 2);
   ASSERT_TRUE(WaitForNodes(3));
 }

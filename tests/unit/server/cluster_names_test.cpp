@@ -9,6 +9,7 @@
 #include <future>
 
 #include "daemon_cluster.h"
+#include "libffrecord/base/checksum.h"
 #include "server/cluster/records.h"
 #include "server/storage/extent_trailer.h"
 #include "tokens.h"
@@ -324,6 +325,29 @@ TEST_F(ClusterNamesTest, ThereIsNoRoomBeyondAQuota) {
   EXPECT_EQ(refused.error().system_errno, EDQUOT) << refused.error().message;
   EXPECT_TRUE(check("train/a", 30'000));  // In place of itself.
   EXPECT_TRUE(check("other", 1'000'000));
+}
+
+// Each extent goes to one node, as by a client that has no use for replicas.
+TEST_F(ClusterNamesTest, UploadsThroughAllNodesStayWithinTheQuotaOfTheirPrefix) {
+  Server::Options options;
+  options.token_keys = test::WriteTokenKeys(folder_);
+  options.quotas = {{"q/", 30'000}};
+  token_ = Token("");
+  StartNodes(3, options);
+  const std::string bytes(10'000, 'x');
+  const auto put = [&](const Node& node, std::uint64_t upload, const std::string& prefix) {
+    const auto channel = ClientOf(prefix).Connect(AddressOf(node)).value();
+    const ManifestExtent extent{MakeExtentId(upload, 0, 0), bytes.size(),
+                                Xxh3(test::AsBytes(bytes))};
+    const auto stored = StoreExtent(*channel, extent, test::AsBytes(bytes), test::Within(20s));
+    return stored ? 0 : stored.error().system_errno;
+  };
+  for (std::uint64_t i = 0; i < 3; ++i) EXPECT_EQ(put(nodes_[i], 10 + i, "q/"), 0);
+  for (const Node& node : nodes_) {
+    EXPECT_EQ(put(node, 11, "q/"), 0);  // A replica of what counts already.
+    EXPECT_EQ(put(node, 20, "q/"), EDQUOT);
+    EXPECT_EQ(put(node, 30, "other/"), 0);
+  }
 }
 
 TEST_F(ClusterNamesTest, EveryNodeKnowsWhoLeads) {

@@ -248,7 +248,7 @@ TEST_F(ClusterRestoreTest, ALostStoreIsRebuiltFromTheNodes) {
 
   ReplaceStore("empty.sqlite");
   ASSERT_TRUE(AllFrozen());
-  EXPECT_TRUE(Client().Resolve(AddressOf(0), "train/a"));  // As it was known.
+  EXPECT_TRUE(Client().Resolve(AddressOf(0), "train/a", /*accepts_old=*/true));
   RebuildAndConfirm();
 
   ASSERT_TRUE(AllFrozen(false));

@@ -307,7 +307,7 @@ TEST_F(ClusterServiceTest, WithoutTheStoreReadsGoOnAndPublishingSaysWhy) {
   }
 
   for (const Node& node : nodes_) {
-    const auto resolved = Client().Resolve(AddressOf(node), "train/a");
+    const auto resolved = Client().Resolve(AddressOf(node), "train/a", /*accepts_old=*/true);
     ASSERT_TRUE(resolved) << resolved.error().message;
     EXPECT_EQ(resolved.value(), manifest.value());
     EXPECT_EQ(Metric(node, "ffrecord_cluster_stale"), 1U);
@@ -367,7 +367,9 @@ TEST_F(ClusterServiceTest, AStoreThatWasMadeAnewIsNotTakenForTheOldOne) {
   for (const Node& node : nodes_) {
     EXPECT_TRUE(Eventually([&] { return Metric(node, "ffrecord_cluster_frozen") == 1; }));
     EXPECT_TRUE(Eventually([&] { return Metric(node, "ffrecord_cluster_leased") == 0; }));
-    EXPECT_EQ(Client().Resolve(AddressOf(node), "train/a").value(), manifest.value());
+    EXPECT_EQ(Client().Resolve(AddressOf(node), "train/a").error().code, ErrorCode::kUnavailable);
+    EXPECT_EQ(Client().Resolve(AddressOf(node), "train/a", /*accepts_old=*/true).value(),
+              manifest.value());
     EXPECT_EQ(Client().GetMap(AddressOf(node)).value().slots.nodes.size(), 2U);
   }
   std::promise<Result<MetaStore::Page>> listed;

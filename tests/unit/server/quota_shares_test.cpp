@@ -123,7 +123,7 @@ TEST_F(QuotaSharesTest, AQuotaThatWasLoweredHoldsAtOnce) {
 TEST_F(QuotaSharesTest, SharesThatCannotBeReadGiveNothing) {
   ASSERT_TRUE(Publish("a/1", 1'000));
   for (std::uint32_t i = 0; i < kShareCount; ++i)
-    one_.Put(QuotaShareKey("a/", i), OneNode::Bytes("rubbish"));
+    one_.Put(ShareKeys{kQuotaKeys, "a/"}.KeyOf(i), OneNode::Bytes("rubbish"));
   const auto one = Plan("a/2", 10'000, 1).value();
   const auto other = Plan("a/3", 10'000, 2).value();
   EXPECT_TRUE(Commit(one));
