@@ -143,8 +143,11 @@ Result<PooledBuffer> ReplicatedFiles::ReadFromCopies(std::uint32_t file, std::ui
     FFR_TRY(AskCopies(search, asks, patience));
     // Where all are alike, no daemon is to blame: the file may have been published like this.
     if (search.found || !search.away.empty())
-      for (const NodeIndex node : std::exchange(search.damaged, {}))
-        NoteDamage(range, node, *places_->Now()->replicas[node]);
+      for (const NodeIndex node : std::exchange(search.damaged, {})) {
+        const RemoteFiles& replica = *places_->Now()->replicas[node];
+        NoteDamage(range, node, replica);
+        FFR_TRY(TellDoubt(range, replica, patience));
+      }
     if (search.found) return *std::move(search.found);
   }
   if (search.away.empty()) return Error{ErrorCode::kCorruption, "every replica of it is damaged"};
@@ -299,6 +302,20 @@ Result<void> ReplicatedFiles::ReadCopy(const RemoteFiles& replica, RangeRead& co
       queue, {&copy, 1}, [](RangeRead&) {}, until);
   if (patience.was_over()) return GivenUp();
   if (!read) copy.status = read.error().code;
+  return {};
+}
+
+// One byte of each extent is enough; what comes of it does not matter.
+Result<void> ReplicatedFiles::TellDoubt(const Copied& range, const RemoteFiles& replica,
+                                        Patience& patience) const {
+  const std::uint64_t end = range.offset_bytes + range.size_bytes;
+  for (std::uint64_t at = range.offset_bytes; at < end;
+       at += kExtentSizeMax - at % kExtentSizeMax) {
+    std::byte byte{};
+    RangeRead doubt{range.file, at, {&byte, 1}};
+    FFR_TRY(ReadCopy(
+        replica, doubt, kCopyTime, Asks::kToVerify, [] { return false; }, patience));
+  }
   return {};
 }
 

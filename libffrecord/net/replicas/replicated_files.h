@@ -60,9 +60,10 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
   Result<std::unique_ptr<RangeQueue>> MakeQueue(QueueUse use) const override;
   std::string Trouble(std::uint32_t file, ErrorCode status) const override;
   // Looks at each copy of an owner once, unless a damaged one is known already: so it is known
-  // which ones are damaged, and they are the last to be read from then on. If all are, none of them
-  // is noted. Copies that move are sought where the newest view says. Where daemons fetch what they
-  // lack, the first that answers verifies what it has, and fetches it again if it is damaged.
+  // which ones are damaged, and they are the last to be read from then on; their daemons are told
+  // that they are in doubt, to verify and mend them. If all are, none of them is noted. Copies that
+  // move are sought where the newest view says. Where daemons fetch what they lack, the first that
+  // answers verifies what it has, and fetches it again if it is damaged.
   Result<PooledBuffer> ReadFromCopies(std::uint32_t file, std::uint64_t offset_bytes,
                                       std::uint64_t size_bytes, const IsRight& is_right,
                                       Patience& patience) const override;
@@ -138,6 +139,7 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
                                const std::function<bool()>& is_elsewhere, Patience& patience);
   bool IsDamageKnown(const Copied& range, const ReplicaMap& map) const;
   void NoteDamage(const Copied& range, NodeIndex node, const RemoteFiles& replica) const;
+  Result<void> TellDoubt(const Copied& range, const RemoteFiles& replica, Patience& patience) const;
   Result<std::unique_ptr<ReplicatedQueue>> TakeIdle() const;
   void PutIdle(std::unique_ptr<ReplicatedQueue> queue) const;
 

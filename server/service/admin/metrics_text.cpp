@@ -242,6 +242,8 @@ void WriteCluster(const ClusterView& view, Writer& out) {
             view.brought_failure_count);
   out.Count("ffrecord_cluster_dropped_total", "Extents that the cluster had the node remove.",
             view.dropped_count);
+  out.Count("ffrecord_cluster_doubted_damaged_total",
+            "Extents that readers reported, and that were damaged.", view.doubted_damaged_count);
   out.Count("ffrecord_cluster_healed_total", "Damaged extents replaced from other nodes.",
             view.healed_count);
 }

@@ -67,6 +67,7 @@ struct ClusterView {
   std::uint64_t brought_count = 0;
   std::uint64_t brought_failure_count = 0;
   std::uint64_t dropped_count = 0;
+  std::uint64_t doubted_damaged_count = 0;
   std::uint64_t healed_count = 0;
 };
 

@@ -168,7 +168,9 @@ Result<std::vector<std::byte>> NodeExtents::Read(const ManifestExtent& extent) c
     done += static_cast<std::size_t>(got);
   }
   if (auto checked = CheckBytes(extent, bytes); !checked) {
-    store_.Mark(*found, true);
+    if (store_.Mark(*found, true))
+      spdlog::warn("event=extent_bad extent={} found_by=node error=\"{}\"", Hex(extent.id),
+                   checked.error().message);
     return std::move(checked).error();
   }
   return bytes;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "libffrecord/base/hex.h"
-#include "server/storage/extent_damage.h"
 
 namespace ffrecord::server {
 namespace {
@@ -73,7 +72,7 @@ ExtentPtr StripeReads::Use(const ExtentPtr& extent, bool may_bring) {
   const auto found = entries_.find(extent->id);
   if (found == entries_.end()) return nullptr;
   Entry& entry = found->second;
-  if (entry.is_verifying) return StandIn(entry, entry.awaited, ErrorCode::kOk);
+  if (doubts_.IsVerifying(extent->id)) return StandIn(entry, entry.awaited, ErrorCode::kOk);
   if (ExtentPtr here = FindHere(entry)) return here;
   if (may_bring && !entry.is_coming && Clock::now() >= entry.retry_at) Begin(entry);
   if (!may_bring || (!entry.is_coming && Clock::now() < entry.retry_at))
@@ -82,29 +81,11 @@ ExtentPtr StripeReads::Use(const ExtentPtr& extent, bool may_bring) {
 }
 
 ExtentPtr StripeReads::Doubted(const ExtentPtr& extent) {
+  const bool is_verifying = doubts_.Doubt(extent);
   const std::lock_guard lock(mutex_);
   const auto found = entries_.find(extent->id);
-  if (found == entries_.end()) return extent;
-  Entry& entry = found->second;
-  if (!entry.is_verifying) {
-    if (Clock::now() < entry.verify_at) return extent;
-    entry.is_verifying = true;
-    threads_.Post([this, extent] { Verify(extent); });
-  }
-  return StandIn(entry, entry.awaited, ErrorCode::kOk);
-}
-
-void StripeReads::Verify(const ExtentPtr& extent) {
-  const std::string why_bad = WhyDamaged(*extent);
-  if (!why_bad.empty()) {
-    spdlog::warn("event=extent_bad error=\"{}\"", why_bad);
-    store_.Mark(*extent, true);
-  }
-  const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(extent->id);
-  if (found == entries_.end()) return;
-  found->second.is_verifying = false;
-  found->second.verify_at = Clock::now() + kVerifyInterval;
+  if (found == entries_.end() || !is_verifying) return extent;
+  return StandIn(found->second, found->second.awaited, ErrorCode::kOk);
 }
 
 // Requires mutex_.
@@ -131,7 +112,9 @@ void StripeReads::BringOne(const ManifestExtent& extent, const cluster::StripePl
 
 StripeReads::Counts StripeReads::counts() const {
   const std::lock_guard lock(mutex_);
-  return counts_;
+  Counts counts = counts_;
+  counts.damaged_count = doubts_.damaged_count();
+  return counts;
 }
 
 }  // namespace ffrecord::server

@@ -11,6 +11,7 @@
 #include <ffrecord/result.h>
 
 #include "server/cluster/stripe_table.h"
+#include "server/service/cluster/doubted_extents.h"
 #include "server/service/cluster/task_threads.h"
 #include "server/storage/extent_store.h"
 
@@ -23,7 +24,6 @@ namespace ffrecord::server {
 class StripeReads {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::seconds kVerifyInterval{10};
   // Brings an extent into the store, verified; on a thread of this.
   using Bring =
       std::function<Result<void>(const ManifestExtent& extent, const cluster::StripePlace& place)>;
@@ -31,9 +31,12 @@ class StripeReads {
   // `store` outlives it. `retry`: after a failure, until the next try.
   StripeReads(ExtentStore& store, Bring bring,
               std::chrono::milliseconds retry = std::chrono::milliseconds(1'000))
-      : store_(store), bring_(std::move(bring)), retry_(retry) {}
+      : store_(store), doubts_(store), bring_(std::move(bring)), retry_(retry) {}
   ~StripeReads() { Stop(); }
-  void Stop() { threads_.Stop(); }  // Waits for what is being brought.
+  void Stop() {  // Waits for what is being brought or verified.
+    threads_.Stop();
+    doubts_.Stop();
+  }
 
   // A name has stood for `before` and stands for `after` from now on. Null: for nothing.
   void Change(const std::shared_ptr<const DatasetManifest>& before,
@@ -49,13 +52,15 @@ class StripeReads {
   // NOT_HERE for a while after that has failed; else one whose reads are answered NOT_HERE. Null:
   // no name has it any more.
   ExtentPtr Use(const ExtentPtr& extent, bool may_bring);
-  // For a read by a client that has found other bytes in a member that is here than the right ones:
-  // what its reads are to be answered from. It is verified, at most once in kVerifyInterval; until
-  // then that is as of one that is being brought. One that is damaged counts as not here.
+  // For a read by a client that has found other bytes in an extent that is here than the right
+  // ones: what its reads are to be answered from. It is verified (DoubtedExtents). Until then, of a
+  // member, that is as of one that is being brought; one that is damaged counts as not here. Any
+  // other extent is read as it is, as its reader has other replicas to turn to.
   ExtentPtr Doubted(const ExtentPtr& extent);
 
   struct Counts {
     std::uint64_t brought_count = 0, failed_count = 0;
+    std::uint64_t damaged_count = 0;  // That readers doubted, of whatever kind.
   };
   Counts counts() const;
 
@@ -67,18 +72,16 @@ class StripeReads {
     std::shared_ptr<const Extent> awaited, refused;  // Made if needed.
     bool is_coming = false;
     Clock::time_point retry_at{};
-    bool is_verifying = false;
-    Clock::time_point verify_at{};  // Not before.
   };
 
   ExtentPtr FindHere(const Entry& entry) const;
   static ExtentPtr StandIn(const Entry& entry, std::shared_ptr<const Extent>& made,
                            ErrorCode refusal);
   void Begin(Entry& entry);
-  void Verify(const ExtentPtr& extent);
   void BringOne(const ManifestExtent& extent, const cluster::StripePlace& place);
 
   ExtentStore& store_;
+  DoubtedExtents doubts_;
   const Bring bring_;
   const std::chrono::milliseconds retry_;
   mutable std::mutex mutex_;

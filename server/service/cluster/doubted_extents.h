@@ -1,0 +1,50 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "server/service/cluster/task_threads.h"
+#include "server/storage/extent_store.h"
+
+namespace ffrecord::server {
+
+// Extents of which a reader has got other bytes than the right ones: each is read and compared with
+// its checksum, and what is damaged is marked, logged and counted. From then on the node does not
+// hold it, and repair brings it anew. One reader's word alone changes nothing. Thread-safe; no call
+// waits for a disk.
+class DoubtedExtents {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::seconds kVerifyInterval{10};  // Of one extent.
+  static constexpr std::size_t kWaitingMax = 1024;  // More are not taken: readers ask again.
+
+  // `store` outlives it.
+  explicit DoubtedExtents(ExtentStore& store) : store_(store) {}
+  ~DoubtedExtents() { Stop(); }
+  void Stop() { threads_.Stop(); }
+
+  // True: it is being verified, or will be. False: it was a moment ago, or there are too many.
+  bool Doubt(const ExtentPtr& extent);
+  bool IsVerifying(const ExtentId& id) const;
+  // Those that were damaged.
+  std::uint64_t damaged_count() const noexcept {
+    return damaged_count_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  void Verify(const ExtentPtr& extent);
+
+  ExtentStore& store_;
+  std::atomic<std::uint64_t> damaged_count_{0};
+  mutable std::mutex mutex_;
+  std::set<ExtentId> waiting_;
+  std::map<ExtentId, Clock::time_point> verified_;  // At which time.
+  TaskThreads threads_{1};                          // Last: it uses all the others.
+};
+
+}  // namespace ffrecord::server
