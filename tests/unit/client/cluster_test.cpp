@@ -208,8 +208,8 @@ TEST_F(ClusterTest, WhyANameCannotBeChangedIsToldThoughALaterNodeDidNotAnswer) {
 
 // Whatever the next node's reason is.
 TEST_F(ClusterTest, ATryWithoutAnAnswerIsToldOfWhereTheNextNodeRefuses) {
-  const Catalog catalog(Find());
   for (const ErrorCode refusal : {ErrorCode::kInvalidArgument, ErrorCode::kConflict}) {
+    const Catalog catalog(Find());  // "a0" is the first one.
     cluster_.change_refusal = refusal;
     for (const int lost : {1, 0}) {
       cluster_.lost_answers = lost;
