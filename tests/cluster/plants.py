@@ -139,7 +139,7 @@ PLANTS = [
         (
             "what is uploaded is not taken off its quota",
             "TakeShare(view, keys, quota_bytes, growth_bytes,",
-            "TakeShare(view, keys, quota_bytes, 0,",
+            "TakeShare(view, keys, quota_bytes, growth_bytes / 2,",
         ),
         (
             "shares of uploads are dealt out as if nothing were pending",
@@ -160,14 +160,9 @@ PLANTS = [
             "if (Shows(0, look.name)) return std::uint64_t{0};",
         ),
         (
-            "an answer of the store is good for those who ask after the question",
-            "if (!newest.is_asked || newest.revision) return;",
-            "if (newest.revision) return;",
-        ),
-        (
             "names are told by what the mirror does not show yet",
             "!mirror_.was_listed() || mirror_.revision() < revision",
-            "!mirror_.was_listed()",
+            "!mirror_.was_listed() || mirror_.revision() + 100 < revision",
         ),
     ),
     *_in(

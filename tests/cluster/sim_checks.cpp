@@ -224,7 +224,7 @@ void Simulation::CheckTold(const Node& node, const std::string& name,
 
 void Simulation::CheckUploadQuotas() {
   if (was_put_back_) return;
-  for (const auto& [prefix, quota_bytes] : Quotas()) {
+  for (const auto& [prefix, quota_bytes] : UploadQuotas()) {
     std::uint64_t size_bytes = 0;
     for (const auto& [id, pending] : pending_)
       if (pending.owner.starts_with(prefix) && open_uploads_.contains(UploadOf(id)) &&

@@ -309,7 +309,7 @@ void SimClient::WriteTo(const std::string& node, Operation operation) {
 UploadRoom SimClient::RoomOf(const Operation& operation) const {
   const ManifestExtent& extent = operation.extents[operation.extent_index];
   const std::string owner = operation.name.substr(0, operation.name.find('/') + 1);
-  return server::cluster::RoomOf(extent.id, extent.size_bytes, owner, Simulation::Quotas());
+  return server::cluster::RoomOf(extent.id, extent.size_bytes, owner, Simulation::UploadQuotas());
 }
 
 // Perhaps beside another request: of a second name with the same extents, or for the same name.

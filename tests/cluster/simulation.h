@@ -213,6 +213,8 @@ class Simulation {
   void NoteName(const std::string& name, const server::MetaStore::Event& event);
   // The clients' names have less room than they could use.
   static server::NameQuotas Quotas() { return {{"c", 14'000}, {"c0/", 4'000}}; }
+  // Of what one client uploads, so that the names of another one meet their own.
+  static server::NameQuotas UploadQuotas() { return {{"c", 12'000}, {"c1/", 3'000}}; }
   std::uint64_t SizeBelow(const std::string& prefix) const;
   void CheckQuotas();
   // Of what is uploaded and was never published.

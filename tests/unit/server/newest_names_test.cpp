@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "daemon_cluster.h"
+#include "one_node.h"
 
 namespace ffrecord::server {
 namespace {
@@ -95,6 +96,47 @@ TEST_F(NewestNamesTest, ANodeThatHasJustStartedDoesNotSpeakForNames) {
 // Its lease is renewed, and what it follows is silent.
 TEST_F(NewestNamesTest, ANodeThatHearsNothingNewDoesNotSpeakForNames) {
   ExpectNothingOlder([](Node& node) { node.store->HoldNews(); });
+}
+
+// An answer of the store says nothing to who asks after the question.
+TEST(NewestLookTest, WhoAsksWhileTheStoreIsAskedIsAnsweredByTheNextQuestion) {
+  test::OneNode one;
+  const auto finished = [&] { return one.node->TakeFinished().size(); };
+  one.is_store_silent = true;
+  one.node->BeginLook("a", one.now + 10s);
+  one.Run(0ms);
+  ASSERT_EQ(one.Asked<cluster::GetKey>().size(), 1U);
+  one.node->BeginLook("a", one.now + 10s);
+  one.Run(0ms);
+  EXPECT_EQ(one.Asked<cluster::GetKey>().size(), 1U);
+
+  using Found = Result<std::optional<MetaStore::KeyValue>>;
+  const auto answer = [](const cluster::GetKey&) { return Found(std::nullopt); };
+  one.Answer<cluster::GetKey>(answer);
+  EXPECT_EQ(finished(), 1U);
+  one.Run(0ms);
+  ASSERT_EQ(one.Asked<cluster::GetKey>().size(), 1U);
+  one.Answer<cluster::GetKey>(answer);
+  EXPECT_EQ(finished(), 1U);
+}
+
+TEST(NewestLookTest, ANodeWithoutALeaseRefusesAtOnceAndAFailureOfTheStoreIsTold) {
+  test::OneNode one;
+  one.is_store_silent = true;
+  one.node->BeginLook("a", one.now + 10s);
+  one.Run(0ms);
+  one.Answer<cluster::GetKey>([](const cluster::GetKey&) {
+    return Result<std::optional<MetaStore::KeyValue>>(Error{ErrorCode::kUnavailable, "away"});
+  });
+  auto finished = one.node->TakeFinished();
+  ASSERT_EQ(finished.size(), 1U);
+  EXPECT_FALSE(finished.front().result);
+  one.Run(60s);  // Its lease is over.
+  one.node->BeginLook("a", one.now + 10s);
+  one.Run(0ms);
+  finished = one.node->TakeFinished();
+  ASSERT_EQ(finished.size(), 1U);
+  EXPECT_NE(finished.front().result.error().message.find("lease"), std::string::npos);
 }
 
 }  // namespace
