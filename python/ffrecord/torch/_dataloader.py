@@ -43,6 +43,7 @@ from ffrecord.torch._profiling import profiled
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._steps import Steps, Walk
 from ffrecord.torch._threads import Threads
+from ffrecord.torch._subsets import as_ours
 from ffrecord.torch._versions import loaders_are_lost_by
 
 # The value of timeout=0, so that every wait ends.
@@ -343,7 +344,7 @@ class DataLoader(data.DataLoader[Any]):
 
     @cached_property
     def _steps(self) -> Steps:
-        seeded = isinstance(self.dataset, Dataset)
+        seeded = isinstance(as_ours(self.dataset), Dataset)
         return Steps(super()._index_sampler, cross=self.num_workers > 0, seeded=seeded)
 
     # torch declares its own iterator class; callers only need to iterate.
@@ -428,7 +429,7 @@ class DataLoader(data.DataLoader[Any]):
             for found in _taken(batches) if self.num_workers else batches:
                 count += 1
                 while self._told.damaged:  # Damage is summed over all workers, for `max_corrupt`.
-                    self.dataset.note_damaged(self._told.damaged.popleft())  # type: ignore[attr-defined]
+                    as_ours(self.dataset).note_damaged(self._told.damaged.popleft())
                 crossed = isinstance(found, Placed)
                 if isinstance(sampler, Sampler) and cursor is not None:
                     cursor = sampler.reached(cursor, found.position if crossed else cursor.position)
@@ -498,7 +499,7 @@ class DataLoader(data.DataLoader[Any]):
         return summed([since(self._dataset_numbers(), self._before), self._told.sums()])
 
     def _dataset_numbers(self) -> dict[str, float]:
-        stats: dict[str, Any] = getattr(self.dataset, "stats", dict)()
+        stats: dict[str, Any] = getattr(as_ours(self.dataset), "stats", dict)()
         return numbers_of(stats)
 
 
