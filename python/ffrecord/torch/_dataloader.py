@@ -1,5 +1,6 @@
 """A loader that can save and restore its position."""
 
+import copy
 import sys
 import time
 import weakref
@@ -42,9 +43,10 @@ from ffrecord.torch._plain_state import PlainPlace, place_of, state_of
 from ffrecord.torch._profiling import profiled
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._steps import Steps, Walk
-from ffrecord.torch._threads import Threads
 from ffrecord.torch._subsets import as_ours
+from ffrecord.torch._threads import Threads
 from ffrecord.torch._versions import loaders_are_lost_by
+from ffrecord.torch._workers import WorkersIterator
 
 # The value of timeout=0, so that every wait ends.
 _TIMEOUT_S = 600.0
@@ -181,6 +183,30 @@ class DataLoader(data.DataLoader[Any]):
         self._begun: PlainPlace | None = None
         self._resumed: PlainPlace | None = None
         self._before: dict[str, float] | None = None  # What was read before the first iteration.
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The arguments and the position, for a copy or a pickle, also in the middle of an epoch.
+
+        A copy has no worker, thread, batch or statistics yet. It begins an epoch where this loader
+        would; like a copy of torch's loader, `copy.copy` shares the sampler and the dataset.
+        """
+        state = dict(vars(self))
+        for name in ("stages", "_told", "_under_way", "_steps"):
+            state.pop(name, None)
+        # Iterations change them; one may be in two places.
+        places = copy.deepcopy((self._place, self._begun, self._resumed))
+        state["_place"], state["_begun"], state["_resumed"] = places
+        state["_threads"], state["_accelerated"] = copy.copy(self._threads), None
+        nothing_yet = {"_iterator": None, "_delivered": 0, "_before": None}
+        return {**state, **nothing_yet, "_at": (self._steps.step, self._steps.epoch)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        at = state.pop("_at")
+        vars(self).update(state)  # Past torch's __setattr__, which forbids assigning arguments.
+        self.stages, self._told, self._under_way = Stages(), Told(), weakref.WeakSet()
+        if isinstance(self.collate_fn, CrossingCollate):
+            self.collate_fn = self.collate_fn.reporting(self.stages, self._told.token)
+        self._steps.step, self._steps.epoch = at
 
     def set_step(self, step: int) -> None:
         """Start epochs at batch `step`, in the same order; 0 starts them at the first batch.
@@ -412,12 +438,20 @@ class DataLoader(data.DataLoader[Any]):
         A loader with persistent workers has one set of them, which a second iteration would take
         from the first: while one is in progress, the next gets workers of its own.
         """
+        if isinstance(self._iterator, WorkersIterator) and self._iterator.is_broken:
+            self._iterator = None  # The death was reported: begin with new workers.
         others = any(getgeneratorstate(each) != GEN_CLOSED for each in self._under_way)
         if not self.persistent_workers and not others:
             self._told.end_workers()
         if isinstance(self.collate_fn, CrossingCollate):
             self.collate_fn.remember(self.dataset)
         return self._get_iterator() if others else super().__iter__()
+
+    def _get_iterator(self) -> Any:  # noqa: ANN401 - torch's own
+        if not self.num_workers:
+            return super()._get_iterator()
+        self.check_worker_number_rationality()
+        return WorkersIterator(self)
 
     def _by_torch(
         self, batches: Iterator[Any], start: Cursor | None, walk: Walk | None
