@@ -196,7 +196,8 @@ class DataLoader(data.DataLoader[Any]):
         # Iterations change them; one may be in two places.
         places = copy.deepcopy((self._place, self._begun, self._resumed))
         state["_place"], state["_begun"], state["_resumed"] = places
-        state["_threads"], state["_accelerated"] = copy.copy(self._threads), None
+        for name in ("_threads", "_accelerated"):
+            state[name] = copy.copy(state[name])
         nothing_yet = {"_iterator": None, "_delivered": 0, "_before": None}
         return {**state, **nothing_yet, "_at": (self._steps.step, self._steps.epoch)}
 
@@ -238,11 +239,12 @@ class DataLoader(data.DataLoader[Any]):
         This one was: a `Sampler` gives each rank its share. The rest of `prepare` is done here,
         too.
         """
-        sharded = isinstance(self.batch_sampler, Sampler) and self.batch_sampler.is_sharding
-        if sharded and self._accelerated is None:
+        sampler = self.batch_sampler
+        sharded = isinstance(sampler, Sampler) and sampler.is_sharding
+        if isinstance(sampler, Sampler) and sharded and self._accelerated is None:
             if (why := loaders_are_lost_by("accelerate")) is not None:
                 raise RuntimeError(why)
-            self._accelerated = Accelerated()
+            self._accelerated = Accelerated(sampler)
         return sharded
 
     @_is_accelerate_prepared.setter
