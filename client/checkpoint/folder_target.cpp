@@ -425,7 +425,12 @@ class FolderTarget final : public CheckpointTarget {
     const bool made_run = !fs::exists(run_, ignored);
     FFR_TRY(MakeFolders(run_));
     const fs::path folder = run_ / AttemptName(step, attempt);
-    UniqueFd lock = FFR_TRY(MakeAttemptFolder(folder, timeout_));
+    auto locked = MakeAttemptFolder(folder, timeout_);
+    if (!locked && locked.error().code == ErrorCode::kNotFound) {
+      FFR_TRY(MakeFolders(run_));  // Another attempt that failed has just removed it.
+      locked = MakeAttemptFolder(folder, timeout_);
+    }
+    UniqueFd lock = FFR_TRY(std::move(locked));
     if (const auto synced = SyncParentFolder(folder); !synced) {
       RemoveAttempt(folder);
       return synced.error();
