@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "client/checkpoint/attempt_folder.h"
+#include "client/checkpoint/packed_files.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
 #include "client/checkpoint/verified.h"
@@ -284,7 +285,10 @@ class FolderStep final : public CommittedStep {
   // The same for all links to a file. Not the path: a step is found by its attempt's name first.
   std::string IdentityOf(std::string_view name) const override {
     struct stat status {};
-    if (::stat((folder_ / name).c_str(), &status) != 0) return "";
+    const fs::path path = folder_ / name;
+    if (::stat(path.c_str(), &status) != 0 &&
+        ::stat((path.string() + std::string(kPackedSuffix)).c_str(), &status) != 0)
+      return "";
     std::string identity;
     for (const auto number :
          {static_cast<std::int64_t>(status.st_dev), static_cast<std::int64_t>(status.st_ino),

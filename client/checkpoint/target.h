@@ -79,7 +79,8 @@ class CommittedStep {
   virtual ~CommittedStep() = default;
   // What messages call file `name`.
   virtual std::string Describe(std::string_view name) const = 0;
-  // Equal as long as nobody has written file `name` again.
+  // Equal as long as nobody has written segment `name` again, whichever way it is kept; empty if
+  // that is not known.
   virtual std::string IdentityOf(std::string_view name) const { return Describe(name); }
   // Fails with kNotFound, with kCorruption if the file is larger than `size_bytes_max`.
   virtual Result<std::vector<std::byte>> ReadFile(std::string_view name,

@@ -36,7 +36,7 @@ Result<bool> AreWhole(const CommittedStep& files, std::vector<SegmentReader::Seg
   std::erase_if(segments, [&](const SegmentReader::Segment& segment) {
     // Taken before the bytes are read: a file that is written meanwhile is another one.
     std::string file = files.IdentityOf(segment.name);
-    if (VerifiedSegments::Process().Has(segment.stored.id, file)) return true;
+    if (!file.empty() && VerifiedSegments::Process().Has(segment.stored.id, file)) return true;
     read.emplace_back(segment.stored.id, std::move(file));
     return false;
   });
@@ -44,7 +44,8 @@ Result<bool> AreWhole(const CommittedStep& files, std::vector<SegmentReader::Seg
   if (!reader && IsDamage(reader.error())) return false;
   if (!reader) return reader.error();
   if (!FFR_TRY(reader.value()->Verify(1)).empty()) return false;
-  for (auto& [segment, file] : read) VerifiedSegments::Process().Add(segment, std::move(file));
+  for (auto& [segment, file] : read)
+    if (!file.empty()) VerifiedSegments::Process().Add(segment, std::move(file));
   return true;
 }
 

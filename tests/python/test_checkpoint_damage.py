@@ -217,6 +217,21 @@ def test_a_copy_that_is_damaged_is_replaced_by_copying_again(
     assert ckpt.list(copy) == ckpt.list(run)
 
 
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_copy_that_was_verified_before_its_damage_is_read_again(
+    tmp_path: Path, *, compress: bool
+) -> None:
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    save_plain(run, 1)
+    for _ in range(2):  # The second one verifies the first.
+        ckpt.copy(run, copy, compress=compress)
+    segment = next((copy / "step-000000001/part-00000").glob("seg-0000*"))
+    flip(segment, 20)
+    assert ckpt.verify(copy) != []
+    ckpt.copy(run, copy, compress=compress)
+    assert ckpt.verify(copy) == []
+
+
 # --- Commands ------------------------------------------------------------------------------------
 
 
