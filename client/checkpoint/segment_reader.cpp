@@ -142,6 +142,10 @@ Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max) c
     const std::lock_guard lock(mutex);
     if (damage.size() < damage_max) damage.push_back(error.message);
   };
+  const auto is_enough = [&] {
+    const std::lock_guard lock(mutex);
+    return damage.size() >= damage_max;
+  };
   std::vector<Piece> blocks;
   for (std::uint32_t i = 0; i < segments_.size(); ++i) {
     if (const auto table = TableOf(i); !table) {
@@ -157,7 +161,7 @@ Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max) c
   std::atomic<std::size_t> next_wave{0};
   const auto work = [&](const SideBySide& others) -> Result<void> {
     const auto buffer = FFR_TRY(BufferPool::Process().Take(kBlocksInWave * kSegmentBlockSize));
-    for (std::size_t wave; !others.failed() && (wave = next_wave++) < wave_count;) {
+    for (std::size_t wave; !others.failed() && !is_enough() && (wave = next_wave++) < wave_count;) {
       const std::size_t first = wave * kBlocksInWave;
       std::vector<RangeRead> ranges;
       for (std::size_t i = first; i < std::min(blocks.size(), first + kBlocksInWave); ++i)
@@ -288,6 +292,12 @@ Result<void> SegmentReader::Use(const Piece& piece, std::span<const SegmentCopy>
                     bytes.subspan(begin - piece.offset_bytes, end - begin));
   }
   return {};
+}
+
+Result<std::vector<std::byte>> SegmentReader::EndOf(std::uint32_t segment) const {
+  const StoredSegment& stored = segments_[segment]->segment.stored;
+  const auto table = FFR_TRY(TableOf(segment));
+  return EncodeSegmentEnd(stored.id, LayoutOfSegment(stored.payload_size_bytes), *table);
 }
 
 Result<std::shared_ptr<const std::vector<std::uint64_t>>> SegmentReader::TableOf(
