@@ -502,6 +502,8 @@ class CheckpointReader:
         """Key, offset, extent of every slice that was saved; ascending."""
     def verify(self) -> list[str]:
         """Read every block; return the problems."""
+    def is_whole(self) -> bool:
+        """Whether it can be read; reads what this process has not verified since it was written."""
     def read(self, wanted: list[tuple[str, list[int], list[int], int, int]]) -> None:
         """Slices (key, offset, extent) into memory (address, size in bytes)."""
 
@@ -548,7 +550,17 @@ def all_gather_results(
     names the rank and the type, and that name.
     """
 
-def list_checkpoints(target: _Target, timeout_s: float) -> list[tuple[int, str, int]]: ...
+def content_digests(slices: list[tuple[Any, ...]]) -> bytes:
+    """16 bytes for each slice, which are as those of a save."""
+
+def share_place(first: _Target, second: _Target) -> bool:
+    """Whether two addresses have a place in common, however they are spelled."""
+
+def list_checkpoints(
+    target: _Target, timeout_s: float, roots_only: bool = ...
+) -> list[tuple[int, str, int, str]]:
+    """Step, attempt, size in bytes, damage."""
+
 def copy_checkpoint(
     source: _Target, step: int, target: _Target, timeout_s: float, compresses: bool
 ) -> tuple[int, str, int]: ...
