@@ -128,16 +128,19 @@ Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> pl
     bool is_whole = true;
     for (std::uint32_t rank = 0; rank < holders.size() && is_whole; ++rank) {
       const std::string part = PartManifestName(rank);
+      std::string failures;
       for (std::size_t i = 0; i < shared->size() && holders[rank].size() < BuddyStep::kCopiesMax;
            ++i) {
         if ((*shared)[i].root != bytes) continue;
         const auto opened = (*shared)[i].files->OpenFiles({&part, 1});
         if (opened) holders[rank].push_back(i);
+        if (!opened) failures += "; " + opened.error().message;
         if (!opened && IsOutOfReach(opened.error().code)) away = opened.error();
       }
       is_whole = !holders[rank].empty();
       if (!is_whole) trouble = "no place has " + part;
-      if (holders[rank].size() == 1) without.push_back("there is one copy of " + part + " only");
+      if (holders[rank].size() == 1)
+        without.push_back("there is one copy of " + part + " only" + failures);
       // Ranks that begin at different copies spread what is read over the places.
       if (is_whole && rank % 2 == 1) std::reverse(holders[rank].begin(), holders[rank].end());
     }

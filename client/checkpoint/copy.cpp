@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include <ffrecord/client/checkpoint.h>
@@ -274,6 +276,9 @@ Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::st
   const Source source = FFR_TRY(Source::Open(*origin, step));
   const AttemptId& id = source.manifests.root.attempt;
 
+  std::error_code ignored;
+  const bool is_folder = to.find("://") == to.npos && !to.starts_with(kBuddiesScheme);
+  const bool is_new_folder = is_folder && !std::filesystem::exists(to, ignored);
   const auto target = FFR_TRY(OpenTarget(to, {true, options}));
   auto attempt = target->Begin(step, id);
   if (!attempt) {
@@ -288,7 +293,10 @@ Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::st
   // What an attempt that fails has written stays: the next one goes on from there.
   if (!attempt) return std::move(attempt).error();
   auto copied = Copy(source, *attempt.value(), compresses).Run();
-  if (!copied && IsDamage(copied.error())) attempt.value()->Abandon();  // It will never be whole.
+  if (!copied && IsDamage(copied.error())) {
+    attempt.value()->Abandon();                               // It will never be whole.
+    if (is_new_folder) std::filesystem::remove(to, ignored);  // Unless there is something in it.
+  }
   if (!copied) return std::move(copied).error();
   return CommitOf(source.manifests.root);
 }

@@ -86,14 +86,13 @@ Error StepExists(const fs::path& path) {
 class FolderAttempt final : public CheckpointAttempt {
  public:
   FolderAttempt(fs::path run, std::uint64_t step, const AttemptId& id, fs::path folder,
-                UniqueFd lock, bool direct, bool made_run, std::optional<FolderIdentity> replaced)
+                UniqueFd lock, bool direct, std::optional<FolderIdentity> replaced)
       : run_(std::move(run)),
         step_(step),
         id_(id),
         folder_(std::move(folder)),
         lock_(std::move(lock)),
         direct_(direct),
-        made_run_(made_run),
         replaced_(replaced) {}
 
   Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
@@ -191,10 +190,7 @@ class FolderAttempt final : public CheckpointAttempt {
     return {};
   }
 
-  void Discard() noexcept override {
-    RemoveAttempt(folder_);
-    if (made_run_) ::rmdir(run_.c_str());  // Fails if somebody uses it.
-  }
+  void Discard() noexcept override { RemoveAttempt(folder_); }
 
  private:
   // Whether the file is as `source` says. Reads it past no cache: it has just been written, or lies
@@ -258,7 +254,6 @@ class FolderAttempt final : public CheckpointAttempt {
   fs::path folder_;
   UniqueFd lock_;
   bool direct_;
-  bool made_run_;
   std::optional<FolderIdentity> replaced_;  // The step that gives way; nothing if none does.
   std::vector<fs::path> kept_;              // All in one folder.
 };
@@ -394,7 +389,7 @@ class FolderTarget final : public CheckpointTarget {
                    "checkpoint: rank 0 made " + folder.string() +
                        ", but this rank does not see it; the target must be a folder that all "
                        "ranks share"};
-    return Made(step, attempt, UniqueFd(), false, std::nullopt);
+    return Made(step, attempt, UniqueFd(), std::nullopt);
   }
 
   Result<std::string> Decide(std::string_view name, std::string_view answer) override {
@@ -421,8 +416,6 @@ class FolderTarget final : public CheckpointTarget {
 
   Result<std::unique_ptr<CheckpointAttempt>> Make(std::uint64_t step, const AttemptId& attempt,
                                                   std::optional<FolderIdentity> replaced) const {
-    std::error_code ignored;
-    const bool made_run = !fs::exists(run_, ignored);
     FFR_TRY(MakeFolders(run_));
     const fs::path folder = run_ / AttemptName(step, attempt);
     UniqueFd lock = FFR_TRY(MakeAttemptFolder(folder, timeout_));
@@ -430,14 +423,14 @@ class FolderTarget final : public CheckpointTarget {
       RemoveAttempt(folder);
       return synced.error();
     }
-    return Made(step, attempt, std::move(lock), made_run, replaced);
+    return Made(step, attempt, std::move(lock), replaced);
   }
 
   std::unique_ptr<CheckpointAttempt> Made(std::uint64_t step, const AttemptId& attempt,
-                                          UniqueFd lock, bool made_run,
+                                          UniqueFd lock,
                                           std::optional<FolderIdentity> replaced) const {
     return std::make_unique<FolderAttempt>(run_, step, attempt, run_ / AttemptName(step, attempt),
-                                           std::move(lock), direct_, made_run, replaced);
+                                           std::move(lock), direct_, replaced);
   }
 
   fs::path run_;

@@ -251,15 +251,20 @@ def verify(
         FileNotFoundError: there is no such step, or no checkpoint at all.
         UnavailableError, DeadlineExceeded: a daemon or store does not answer: nothing is known.
     """
-    if step == "latest":
-        there = _ffrecord.list_checkpoints(target, timeout_s, roots_only=True)
-        wanted = max((found[0] for found in there), default=None)
-    else:
-        wanted = step
+
+    def there() -> set[int]:
+        listed = _ffrecord.list_checkpoints(target, timeout_s, roots_only=True)
+        return {found[0] for found in listed}
+
+    wanted = max(there(), default=None) if step == "latest" else step
     try:
         return _ffrecord.CheckpointReader(target, wanted, timeout_s).verify()
     except CorruptionError as error:
         return [str(error)]
+    except FileNotFoundError as error:
+        if wanted not in there():
+            raise
+        return [str(error)]  # A file of it is missing.
 
 
 def remove(target: Target, step: int, *, timeout_s: float = 30.0) -> None:
