@@ -341,8 +341,12 @@ class Checkpoints(RuleBasedStateMachine):
         complete = {n for n, each in steps.items() if each.looks_whole}
         listed = {commit.step for commit in ckpt.list(path) if not getattr(commit, "damage", "")}
         assert listed == complete, f"list has {listed}, complete are {complete} of {steps}"
-        newest = ckpt.latest(path)
-        assert (newest and newest.step) == max(complete, default=None)
+        try:
+            newest = ckpt.latest(path)
+        except CorruptionError:  # Not None, with which a run would begin anew.
+            assert steps and not complete, f"latest tells of damage; complete are {complete}"
+        else:
+            assert (newest and newest.step) == max(complete, default=None)
         for number, each in steps.items():
             messages = ckpt.verify(path, number)
             assert bool(messages) != each.is_whole, f"verify of step {number}: {messages}; {each}"
