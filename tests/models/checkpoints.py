@@ -20,6 +20,7 @@ import torch.distributed.checkpoint as dcp
 from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
+from torch.distributed.checkpoint.api import CheckpointException
 
 import checkpoint_truth as truth
 import ffrecord.checkpoint as ckpt
@@ -382,7 +383,11 @@ class Checkpoints(RuleBasedStateMachine):
         """Load by torch's planner."""
         arrays = content.arrays()
         into = {key: torch.zeros_like(torch.from_numpy(each)) for key, each in arrays.items()}
-        dcp.load(into, storage_reader=CheckpointReader(f"{target}/step-{number:09}"), no_dist=True)
+        reader = CheckpointReader(f"{target}/step-{number:09}")
+        try:
+            dcp.load(into, storage_reader=reader, no_dist=True)
+        except CheckpointException as error:  # torch's, around what each rank raised.
+            raise error.failures[0][0] from None
         return {key: each.numpy() for key, each in into.items()}, arrays
 
 
