@@ -387,10 +387,14 @@ class Checkpoints(RuleBasedStateMachine):
         try:
             dcp.load(into, storage_reader=reader, no_dist=True)
         except CheckpointException as error:  # torch's, around what each rank raised.
-            raise error.failures[0][0] from None
+            cause = error.failures[0][0]
+            if "metadata is None" in str(cause):  # In place of what `read_metadata` raised.
+                cause = CorruptionError(str(cause))
+            raise cause from None
         return {key: each.numpy() for key, each in into.items()}, arrays
 
 
-logging.getLogger("ffrecord.checkpoint").setLevel(logging.CRITICAL)  # Failures are expected.
+for name in ("ffrecord.checkpoint", "torch.distributed.checkpoint.state_dict_loader"):
+    logging.getLogger(name).setLevel(logging.CRITICAL)  # Failures are expected.
 
 MODEL = Checkpoints
