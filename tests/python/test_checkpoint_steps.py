@@ -153,3 +153,18 @@ def test_every_kth_step_can_be_kept_for_good(tmp_path: Path) -> None:
     assert [commit.step for commit in ckpt.list(tmp_path)] == [10, 20, 25, 27]
     with pytest.raises(ValueError, match="keep_every"):
         ckpt.prune(tmp_path, keep_last=1, keep_every=0)
+
+
+@pytest.mark.parametrize("file", ["part-00000.manifest", "part-00000/seg-0000"])
+def test_a_committed_step_that_lacks_a_file_is_damaged_and_not_absent(
+    tmp_path: Path, file: str
+) -> None:
+    ckpt.save(tmp_path, 1, {"w": np.ones(1000)})
+    (tmp_path / "step-000000001" / file).unlink()
+
+    assert any(file in message for message in ckpt.verify(tmp_path, 1))
+    for step in (1, "latest"):  # A run that takes it for absent begins anew.
+        with pytest.raises(ffrecord.CorruptionError, match=file):
+            ckpt.load(tmp_path, step=step)
+    with pytest.raises(FileNotFoundError):
+        ckpt.load(tmp_path, step=2)
