@@ -9,7 +9,7 @@ from ffrecord._nested import Kind
 from ffrecord._schema import Column
 
 # pyarrow has no types for mypy: its objects are Any.
-_FIXED = {
+FIXED = {
     **{"bool": "bool", "halffloat": "f16", "float": "f32", "double": "f64"},
     **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
@@ -61,7 +61,7 @@ def _trouble_of(kind: Any) -> str | None:  # noqa: ANN401 - pyarrow has no types
 def leaf_of(kind: Any) -> tuple[str, tuple[int, ...]] | None:  # noqa: ANN401 - no types
     """The type and shape in a schema of a type without children; None if it has none."""
     types = pyarrow().types
-    if (name := _FIXED.get(str(kind))) is not None:
+    if (name := FIXED.get(str(kind))) is not None:
         return name, ()
     if types.is_string(kind) or types.is_large_string(kind):
         return "utf8", ()
