@@ -397,7 +397,7 @@ def _encoded(
         yield _cut(data, column.dtype.itemsize * math.prod(kind.shape), len(array), ends)
 
 
-def _refuse_at(wrong: npt.NDArray[np.bool_], said: str, ends: npt.NDArray[np.int64] | None) -> None:
+def _refuse_at(wrong: Any, said: str, ends: npt.NDArray[np.int64] | None) -> None:  # noqa: ANN401
     """Raise the error for the row of the first wrong value, if there is one."""
     if wrong.any():
         raise UnfitError(said, _row_of(int(wrong.argmax()), ends))
