@@ -18,7 +18,7 @@ from ffrecord._arrow_types import (
     leaf_of,
     plain_type,
 )
-from ffrecord._arrow_values import maker
+from ffrecord._arrow_values import BF16_STORAGE, maker
 from ffrecord._formats import pyarrow
 from ffrecord._nested import Kind, layout_of, stored
 from ffrecord._schema import Column
@@ -90,7 +90,7 @@ class Encoder:
             kind = _kind_of(field.name, field.type, field.nullable, chunks)
             kind = _as_bf16(kind) if _is_bf16(field) else kind
             self._kinds[field.name] = kind if columns is None else _kind_in(columns, field, kind)
-        self._makers = {field.name: maker(field.type) for field in schema}
+        self._makers = {field.name: maker(field.type, _is_bf16(field)) for field in schema}
         self._columns = tuple(c for name, kind in self._kinds.items() for c in stored(name, kind))
         if columns is None:
             self._check_names()
@@ -288,9 +288,9 @@ def _is_bf16(field: Any) -> bool:  # noqa: ANN401 - pyarrow has no types
 
 
 def _as_bf16(kind: Kind) -> Kind:
-    """The kind with its floats, and the bits in u16, as bf16."""
+    """The kind with bf16 in place of what stands for it."""
     fields = tuple((name, _as_bf16(each)) for name, each in kind.fields)
-    is_one = kind.type in ("u16", "f16", "f32", "f64")
+    is_one = kind.type in BF16_STORAGE
     return replace(kind, type="bf16" if is_one else kind.type, fields=fields)
 
 
