@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ffrecord._arrow_types import FIXED, entry_of, is_list, plain_type
+from ffrecord._arrow_types import BF16_STORAGE, FIXED, is_bf16, is_list, plain_type
 from ffrecord._formats import pyarrow
 from ffrecord._schema import DTYPES
 from ffrecord._values import array_of, as_buffer, as_bytes, bf16_numbers, exact, text
@@ -19,8 +19,6 @@ from ffrecord._values import array_of, as_buffer, as_bytes, bf16_numbers, exact,
 # Values, and the name of what they are of; makes an array of storage, without extensions.
 Maker = Callable[[Any, str], Any]
 
-# What stands for bf16, which Arrow lacks, in a column that is marked as one: bits, or numbers.
-BF16_STORAGE = ("u16", "f32", "f64")
 _DAY_NS = 86_400 * 10**9
 _UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 # NumPy's units of fixed length, the shorter ones as parts of a nanosecond.
@@ -32,30 +30,30 @@ _NULLS_OF_PANDAS = ("NAType", "NaTType")
 _NO_LISTS = (str, bytes, bytearray, memoryview)
 
 
-def maker(wanted: Any, is_bf16: bool = False) -> Maker:  # noqa: ANN401 - pyarrow has no types
+def maker(wanted: Any, marked: bool = False) -> Maker:  # noqa: ANN401 - pyarrow has no types
     """The function that makes an array of a list of values, of the type that stores `wanted`.
 
-    If the column is marked as one of bf16, its floats have values of bf16, and u16 has their bits.
+    If the field is marked as bf16, floats have values of bf16, and u16 has their bits.
     None, Arrow's null, and NA and NaT of pandas are null. It raises ValueError and TypeError, which
     name the column, or what is in it.
     """
     pa = pyarrow()
     types = pa.types
     if isinstance(wanted, pa.FixedShapeTensorType):
-        return _tensors(wanted, is_bf16)
+        return _tensors(wanted, marked)
     if getattr(wanted, "extension_name", None) == "arrow.uuid":
         return _bytes(wanted.storage_type)
     plain = plain_type(wanted)
     if types.is_struct(plain):
-        return _structs(plain, is_bf16)
+        return _structs(plain)
     if types.is_map(plain):
-        return _maps(plain, is_bf16)
+        return _maps(plain)
     if types.is_fixed_size_list(plain):
-        return _fixed_lists(plain, is_bf16)
+        return _fixed_lists(plain, marked)
     if is_list(plain):
-        return _lists(plain, is_bf16)
+        return _lists(plain, marked)
     if (name := FIXED.get(str(plain))) is not None:
-        return _numbers(plain, name, is_bf16 and name in BF16_STORAGE)
+        return _numbers(plain, name, marked and name in BF16_STORAGE)
     if types.is_string(plain) or types.is_large_string(plain):
         return _texts()
     if types.is_binary(plain) or types.is_large_binary(plain):
@@ -94,7 +92,7 @@ def _array(values: Any, missing: list[bool], wanted: Any) -> Any:  # noqa: ANN40
     return made if made.type.equals(wanted) else made.view(wanted)
 
 
-def _numbers(wanted: Any, name: str, is_bf16: bool) -> Maker:  # noqa: ANN401
+def _numbers(wanted: Any, name: str, marked: bool) -> Maker:  # noqa: ANN401
     def make(values: Any, where: str) -> Any:  # noqa: ANN401
         missing: list[bool] = []
         if not isinstance(values, np.ndarray) or values.dtype.hasobject:
@@ -105,8 +103,8 @@ def _numbers(wanted: Any, name: str, is_bf16: bool) -> Maker:  # noqa: ANN401
         array = array_of(values, where)
         if array.ndim != 1:
             raise ValueError(f"{where} is {wanted}, the value has shape {array.shape[1:]}")
-        made = exact(array, "bf16" if is_bf16 else name, where)
-        if is_bf16 and name != "u16":
+        made = exact(array, "bf16" if marked else name, where)
+        if marked and name != "u16":
             made = bf16_numbers(made).astype(DTYPES[name])
         return _array(made, missing, wanted)
 
@@ -132,8 +130,8 @@ def _bytes(wanted: Any) -> Maker:  # noqa: ANN401
     return lambda values, where: _by_pyarrow([one(each, where) for each in values], wanted, where)
 
 
-def _structs(wanted: Any, is_bf16: bool) -> Maker:  # noqa: ANN401
-    makers = {field.name: maker(field.type, is_bf16) for field in wanted}
+def _structs(wanted: Any) -> Maker:  # noqa: ANN401
+    makers = {field.name: maker(field.type, is_bf16(field)) for field in wanted}
 
     def make(values: Any, where: str) -> Any:  # noqa: ANN401
         rows = [_known(each, where) for each in values]
@@ -154,8 +152,8 @@ def _structs(wanted: Any, is_bf16: bool) -> Maker:  # noqa: ANN401
     return make
 
 
-def _lists(wanted: Any, is_bf16: bool) -> Maker:  # noqa: ANN401
-    make_items = maker(entry_of(wanted).type, is_bf16)
+def _lists(wanted: Any, marked: bool) -> Maker:  # noqa: ANN401
+    make_items = maker(wanted.value_type, marked or is_bf16(wanted.value_field))
 
     def make(values: Any, where: str) -> Any:  # noqa: ANN401
         parts = [_items(each, where) for each in values]
@@ -173,8 +171,9 @@ def _large_lists(items: Any, parts: list[Any]) -> Any:  # noqa: ANN401
     return _built(kind, [part is None for part in parts], [offsets], [items])
 
 
-def _fixed_lists(wanted: Any, is_bf16: bool) -> Maker:  # noqa: ANN401
-    make_items, size = maker(wanted.value_type, is_bf16), wanted.list_size
+def _fixed_lists(wanted: Any, marked: bool) -> Maker:  # noqa: ANN401
+    make_items = maker(wanted.value_type, marked or is_bf16(wanted.value_field))
+    size = wanted.list_size
 
     def make(values: Any, where: str) -> Any:  # noqa: ANN401
         parts = [_items(each, where) for each in values]
@@ -189,8 +188,11 @@ def _fixed_lists(wanted: Any, is_bf16: bool) -> Maker:  # noqa: ANN401
     return make
 
 
-def _maps(wanted: Any, is_bf16: bool) -> Maker:  # noqa: ANN401
-    make_keys, make_items = maker(wanted.key_type), maker(wanted.item_type, is_bf16)
+def _maps(wanted: Any) -> Maker:  # noqa: ANN401
+    make_keys, make_items = (
+        maker(wanted.key_type),
+        maker(wanted.item_type, is_bf16(wanted.item_field)),
+    )
 
     def pairs(value: Any, where: str) -> Any:  # noqa: ANN401
         value = _known(value, where)
@@ -216,8 +218,8 @@ def _maps(wanted: Any, is_bf16: bool) -> Maker:  # noqa: ANN401
     return make
 
 
-def _tensors(wanted: Any, is_bf16: bool) -> Maker:  # noqa: ANN401
-    make_storage, shape = maker(wanted.storage_type, is_bf16), tuple(wanted.shape)
+def _tensors(wanted: Any, marked: bool) -> Maker:  # noqa: ANN401
+    make_storage, shape = maker(wanted.storage_type, marked), tuple(wanted.shape)
 
     def flat(value: Any, where: str) -> Any:  # noqa: ANN401
         value = _known(value, where)

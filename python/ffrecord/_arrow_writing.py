@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,14 +10,16 @@ import numpy.typing as npt
 
 from ffrecord._arrow_schema import KEY
 from ffrecord._arrow_types import (
+    BF16_STORAGE,
     dictionary_trouble,
     entry_of,
     fits,
+    is_bf16,
     is_list,
     leaf_of,
     plain_type,
 )
-from ffrecord._arrow_values import BF16_STORAGE, maker
+from ffrecord._arrow_values import maker
 from ffrecord._formats import pyarrow
 from ffrecord._nested import Kind, layout_of, stored
 from ffrecord._schema import Column
@@ -87,10 +88,9 @@ class Encoder:
         self._kinds: dict[str, Kind] = {}
         for field in schema:
             chunks = None if table is None else _plain(table.column(field.name).chunks)
-            kind = _kind_of(field.name, field.type, field.nullable, chunks)
-            kind = _as_bf16(kind) if _is_bf16(field) else kind
+            kind = _kind_of(field.name, field, field.nullable, chunks)
             self._kinds[field.name] = kind if columns is None else _kind_in(columns, field, kind)
-        self._makers = {field.name: maker(field.type, _is_bf16(field)) for field in schema}
+        self._makers = {field.name: maker(field.type, is_bf16(field)) for field in schema}
         self._columns = tuple(c for name, kind in self._kinds.items() for c in stored(name, kind))
         if columns is None:
             self._check_names()
@@ -224,40 +224,49 @@ def _plain_one(array: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
     return array if wanted.equals(array.type) else array.cast(wanted)
 
 
-def _kind_of(name: str, wanted: Any, nullable: bool, chunks: list[Any] | None) -> Kind:  # noqa: ANN401
-    """What stores a column of that type.
+def _kind_of(
+    name: str,
+    field: Any,  # noqa: ANN401 - pyarrow has no types
+    nullable: bool,
+    chunks: list[Any] | None,
+    marked: bool = False,
+) -> Kind:
+    """What stores a column of that field.
 
     Args:
         name: of the column, or of what is in it, for errors.
-        wanted: its type.
+        field: its type, and whether it is marked as bf16.
         nullable: whether nulls may come.
         chunks: all values, if they are known, plain.
+        marked: whether lists that they are in are marked as bf16.
     """
-    pa = pyarrow()
+    pa, wanted = pyarrow(), field.type
+    marked = marked or is_bf16(field)
     if trouble := dictionary_trouble(wanted):
         raise ValueError(f"column '{name}' is {wanted}, and {trouble}")
     if isinstance(wanted, pa.FixedShapeTensorType) and _is_in_order(wanted.permutation):
         leaf = leaf_of(plain_type(wanted.value_type))
         if leaf is not None and 0 not in wanted.shape:
             shape = (*wanted.shape, *leaf[1])
-            return Kind(leaf[0], shape, _has_null(nullable, chunks))
+            return Kind(_stored_type(leaf[0], marked), shape, _has_null(nullable, chunks))
     wanted, missing = plain_type(wanted), _has_null(nullable, chunks)
     if pa.types.is_fixed_size_list(wanted):
         if (dense := _dense(wanted, chunks)) is not None:
-            return Kind(*dense, missing)
+            return Kind(_stored_type(dense[0], marked), dense[1], missing)
         # Under a null there are items, too, which are null whatever their field says.
         item, known = wanted.value_field, _below(chunks, _slots)
-        inner = _kind_of(f"{name}[]", item.type, item.nullable or nullable, known)
+        inner = _kind_of(f"{name}[]", item, item.nullable or nullable, known, marked)
         return Kind("list", (), missing, (("item", inner),))
     if is_list(wanted):
+        is_map = pa.types.is_map(wanted)  # Its pairs are marked, each for itself.
         item, known = entry_of(wanted), _below(chunks, _items)
-        inner = _kind_of(f"{name}[]", item.type, item.nullable, known)
+        inner = _kind_of(f"{name}[]", item, item.nullable, known, marked and not is_map)
         return Kind("list", (), missing, (("item", inner),))
     if pa.types.is_struct(wanted) and wanted.num_fields:
         fields = []
         for number, each in enumerate(wanted):
             known = None if chunks is None else _plain(chunk.field(number) for chunk in chunks)
-            inner = _kind_of(f"{name}{{{each.name}}}", each.type, each.nullable, known)
+            inner = _kind_of(f"{name}{{{each.name}}}", each, each.nullable, known)
             fields.append((each.name, inner))
         return Kind("struct", (), missing, tuple(fields))
     leaf = leaf_of(wanted)
@@ -265,7 +274,11 @@ def _kind_of(name: str, wanted: Any, nullable: bool, chunks: list[Any] | None) -
         raise ValueError(
             f"column '{name}' is {wanted}, which records cannot hold: leave it out, or cast it"
         )
-    return Kind(*leaf, missing)
+    return Kind(_stored_type(leaf[0], marked), leaf[1], missing)
+
+
+def _stored_type(name: str, marked: bool) -> str:
+    return "bf16" if marked and name in BF16_STORAGE else name
 
 
 def _kind_in(columns: tuple[Column, ...], field: Any, own: Kind) -> Kind:  # noqa: ANN401
@@ -280,18 +293,6 @@ def _kind_in(columns: tuple[Column, ...], field: Any, own: Kind) -> Kind:  # noq
             f"{'no such column' if kind is None else 'another type'}"
         )
     return kind
-
-
-def _is_bf16(field: Any) -> bool:  # noqa: ANN401 - pyarrow has no types
-    """Whether a field is marked as one of bf16, which Arrow lacks, as `Batch.to_arrow` does."""
-    return bool((field.metadata or {}).get(b"ffrecord.type", b"").startswith(b"bf16"))
-
-
-def _as_bf16(kind: Kind) -> Kind:
-    """The kind with bf16 in place of what stands for it."""
-    fields = tuple((name, _as_bf16(each)) for name, each in kind.fields)
-    is_one = kind.type in BF16_STORAGE
-    return replace(kind, type="bf16" if is_one else kind.type, fields=fields)
 
 
 def _is_in_order(permutation: Sequence[int] | None) -> bool:
