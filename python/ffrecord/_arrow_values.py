@@ -1,7 +1,7 @@
 """Values of Python, NumPy and torch as arrays of a type of Arrow: exact, or an error; `_values`.
 
 pyarrow's own conversion cuts fractions and times, overflows to infinity, and drops masks and
-unknown fields of structs. It is used here for what it refuses itself: decimals and intervals.
+unknown fields of structs. It is used here for decimals, which it refuses itself.
 """
 
 import datetime
@@ -62,6 +62,8 @@ def maker(wanted: Any, marked: bool = False) -> Maker:  # noqa: ANN401 - pyarrow
         return _bytes(plain)
     if types.is_temporal(plain) and not types.is_interval(plain):
         return _times(plain)
+    if types.is_interval(plain):
+        return _intervals
     return lambda values, where: _by_pyarrow([_known(each, where) for each in values], plain, where)
 
 
@@ -83,6 +85,24 @@ def _by_pyarrow(values: list[Any], wanted: Any, where: str) -> Any:  # noqa: ANN
         raise TypeError(f"{where} is {wanted}: {error}") from None
     except (ValueError, OverflowError, pa.ArrowException) as error:
         raise ValueError(f"{where} is {wanted}: {error}") from None
+
+
+def _intervals(values: Any, where: str) -> Any:  # noqa: ANN401
+    """Months, days and nanoseconds."""
+
+    def one(value: Any) -> tuple[int, ...] | None:  # noqa: ANN401
+        value = _known(value, where)
+        if value is None:
+            return None
+        if not isinstance(value, tuple) or len(value) != 3:
+            raise TypeError(
+                f"{where} is of intervals (months, days, nanoseconds), not {value!r:.40}"
+            )
+        pairs = zip(("i32", "i32", "i64"), value, strict=True)
+        return tuple(int(exact(array_of(part, where), kind, where)) for kind, part in pairs)
+
+    wanted = pyarrow().month_day_nano_interval()
+    return _by_pyarrow([one(each) for each in values], wanted, where)
 
 
 def _array(values: Any, missing: list[bool], wanted: Any) -> Any:  # noqa: ANN401

@@ -484,7 +484,7 @@ def _numbers(
             _refuse_at(lacking.reshape(count, -1).any(1), said, ends)
         array = items
     if kind.type == "bf16" and not types.is_uint16(array.type):
-        return _bf16(name, array, count, ends, valid)
+        return _bf16(name, kind, array, ends, valid)
     if kind.type == "bool":
         values = array.fill_null(False) if array.null_count else array
         return np.asarray(values.to_numpy(zero_copy_only=False), np.bool_).view(np.uint8)
@@ -498,13 +498,13 @@ def _numbers(
 
 def _bf16(
     name: str,
+    kind: Kind,
     array: Any,  # noqa: ANN401 - pyarrow has no types
-    count: int,
     ends: npt.NDArray[np.int64] | None,
     valid: npt.NDArray[np.bool_] | None,
 ) -> npt.NDArray[np.uint8]:
-    """Numbers of a column that is marked as one of bf16; so many values of some numbers each."""
-    numbers = np.array(array.to_numpy(zero_copy_only=False)).reshape(count, -1)
+    """Numbers of a column that is marked as bf16."""
+    numbers = np.array(array.to_numpy(zero_copy_only=False)).reshape(-1, math.prod(kind.shape))
     if valid is not None:
         numbers[~valid] = 0
     try:
