@@ -8,7 +8,6 @@ accepted is read back and compared; what is refused names row and column, and ch
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,28 +35,44 @@ class One(Source):
         return ((sample, 1) for sample in self._samples)
 
 
-# Writes two good values, and then one that may be wrong, in row 2.
-Way = Callable[[Path, Any, Any, Any], None]
+# Writes a good value twice, and then the others; gives the error of each, or None.
+Way = Callable[[Path, Any, Any, list[Any]], list[Exception | None]]
 
 
-def rows(path: Path, schema: Any, first: Any, value: Any) -> None:  # noqa: ANN401
+def rows(path: Path, schema: Any, first: Any, values: list[Any]) -> list[Exception | None]:  # noqa: ANN401
     with ffrecord.Writer(path, schema) as writer:
-        writer.write({"x": first})
-        writer.write({"x": first})
-        writer.write({"x": value})
+        return added(writer, [first, first, *values])[2:]
 
 
-def append(path: Path, schema: Any, first: Any, value: Any) -> None:  # noqa: ANN401
+def append(path: Path, schema: Any, first: Any, values: list[Any]) -> list[Exception | None]:  # noqa: ANN401
     with ffrecord.Writer(path, schema) as writer:
         writer.write({"x": first})
     own = schema if isinstance(schema, pa.Schema) else None
     with ffrecord.Writer(path, own, append=True) as writer:
-        writer.write({"x": first})
-        writer.write({"x": value})
+        return added(writer, [first, *values])[1:]
 
 
-def packed(path: Path, schema: Any, first: Any, value: Any) -> None:  # noqa: ANN401
-    pack(One(schema, [{"x": first}, {"x": first}, {"x": value}]), path)
+def added(writer: ffrecord.Writer, values: list[Any]) -> list[Exception | None]:
+    errors: list[Exception | None] = []
+    for value in values:
+        try:
+            writer.write({"x": value})
+            errors.append(None)
+        except (TypeError, ValueError) as error:
+            errors.append(error)
+    return errors
+
+
+def packed(path: Path, schema: Any, first: Any, values: list[Any]) -> list[Exception | None]:  # noqa: ANN401
+    kept, errors = [first, first], list[Exception | None]()
+    for value in values:
+        try:
+            pack(One(schema, [{"x": each} for each in (*kept, value)]), path, replace=True)
+            kept.append(value)
+            errors.append(None)
+        except (TypeError, ValueError) as error:
+            errors.append(error)
+    return errors
 
 
 class Place(NamedTuple):
@@ -88,30 +103,51 @@ PLACES = {
 }
 
 
-def failure(path: Path, write: Callable[[], None], wanted: object, column: str) -> str | None:
-    """What is wrong with how a value was refused, or with the refusal of one that is right."""
-    try:
-        write()
-    except (TypeError, ValueError) as error:
-        if wanted is not REFUSED:
-            return f"was refused: {error}"
-        if path.exists() and len(ffrecord.open(path)) > 1:
-            return "was refused and is there"
-        said = str(error)
-        is_named = said.startswith("row 2: ") and column in said
-        return None if is_named else f"was refused without row and column: {said}"
-    return "was stored" if wanted is REFUSED else None
+def check(
+    cases: list[tuple[Any, Any]],
+    errors: list[Exception | None],
+    found: list[Any],
+    column: str,
+) -> None:
+    """Check what became of values.
+
+    Args:
+        cases: the values, and what they are when they are read, or REFUSED.
+        errors: of each value.
+        found: what is in the file behind the first two rows.
+        column: its name, as far as an error has it.
+    """
+    failures, stored = [], iter(found)
+    row = 2
+    for (value, wanted), error in zip(cases, errors, strict=True):
+        said = "" if error is None else str(error)
+        if error is None:
+            row += 1
+            read = next(stored, None)
+            if wanted is REFUSED:
+                failures.append(f"{value!r} was stored as {read!r}")
+            elif not same(read, wanted):
+                failures.append(f"{value!r} is read as {read!r}, not {wanted!r}")
+        elif wanted is not REFUSED:
+            failures.append(f"{value!r} was refused: {said}")
+        elif not said.startswith(f"row {row}: ") or column not in said:
+            failures.append(f"{value!r} was refused without row {row} and column: {said}")
+    assert not failures, "\n".join(failures)
+    assert list(stored) == []
 
 
 def same(found: Any, wanted: Any) -> bool:  # noqa: ANN401
     """Equal, with the sign of zero; and both no number."""
-    if isinstance(wanted, bytes | str):
-        return bool((found if isinstance(wanted, str) else bytes(found)) == wanted)
-    ours, theirs = np.asarray(found), np.asarray(wanted)
-    if ours.dtype.kind != "f":
-        return bool(np.array_equal(ours, theirs))
-    signs = np.array_equal(np.signbit(ours), np.signbit(theirs)) or np.isnan(theirs).any()
-    return bool(np.array_equal(ours, theirs, equal_nan=True) and signs)
+    if isinstance(wanted, bytes):
+        return bytes(found) == wanted
+    if isinstance(wanted, float) or (
+        isinstance(wanted, list) and isinstance((*wanted, 0)[0], float)
+    ):
+        ours, theirs = np.asarray(found), np.asarray(wanted)
+        signs = np.array_equal(np.signbit(ours), np.signbit(theirs)) or bool(np.isnan(theirs).any())
+        return np.array_equal(ours, theirs, equal_nan=True) and signs
+    found = found.tolist() if isinstance(found, np.ndarray | np.generic) else found
+    return bool(getattr(found, "value", found) == wanted or found == wanted)
 
 
 def numbers_of_bits(bits: Any) -> Any:  # noqa: ANN401
@@ -124,18 +160,14 @@ def numbers_of_bits(bits: Any) -> Any:  # noqa: ANN401
 def test_a_value_of_a_schema_is_stored_exactly_or_refused(
     kind: str, way: Way, tmp_path: Path
 ) -> None:
-    failures = []
-    for number, (_, value, wanted) in enumerate(case for case in CASES if case.type == kind):
-        path = tmp_path / f"{number}.ffr"
-        said = failure(path, partial(way, path, {"x": kind}, good(kind), value), wanted, "'x'")
-        if said is None and wanted is not REFUSED:
-            found: Any = ffrecord.open(path)[2]["x"]
-            found = numbers_of_bits(found) if kind.startswith("bf16") else found
-            said = None if same(found, wanted) else f"is read as {found!r}, not {wanted!r}"
-        if said is not None:
-            failures.append(f"{value!r} {said}")
+    cases = [(case.value, case.read) for case in CASES if case.type == kind]
 
-    assert not failures, "\n".join(failures)
+    errors = way(tmp_path / "a.ffr", {"x": kind}, good(kind), [value for value, _ in cases])
+
+    found = [sample["x"] for sample in ffrecord.open(tmp_path / "a.ffr")][2:]
+    if kind.startswith("bf16"):
+        found = [numbers_of_bits(bits) for bits in found]
+    check(cases, errors, found, "'x'")
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -147,40 +179,33 @@ def test_a_row_of_types_of_arrow_is_stored_exactly_or_refused(
     where, own = PLACES[place], arrow(kind)
     mark = BF16 if kind.startswith("bf16") else None
     schema = pa.schema([pa.field("x", where.type(pa.field("y", own, False, mark)), False, mark)])
-    first, failures = where.put(good(kind)), []
-    for number, (_, value, wanted) in enumerate(case for case in CASES if case.type == kind):
-        path = tmp_path / f"{number}.ffr"
-        write = partial(way, path, schema, first, where.put(value))
-        said = failure(path, write, wanted, where.name[:-1])
-        if said is None and wanted is not REFUSED:
-            found = where.take(ffrecord.read_table(path)["x"].to_pylist()[2])
-            said = None if same(found, wanted) else f"is read as {found!r}, not {wanted!r}"
-        if said is not None:
-            failures.append(f"{value!r} {said}")
+    cases = [(case.value, case.read) for case in CASES if case.type == kind]
+    values = [where.put(value) for value, _ in cases]
 
-    assert not failures, "\n".join(failures)
+    errors = way(tmp_path / "a.ffr", schema, where.put(good(kind)), values)
+
+    found = ffrecord.read_table(tmp_path / "a.ffr")["x"].to_pylist()[2:]
+    check(cases, errors, list(map(where.take, found)), where.name[:-1])
 
 
 @pytest.mark.parametrize("way", [rows, append])
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", dict.fromkeys(kind for kind, _, _ in ARROWS), ids=str)
 def test_a_row_of_types_that_only_arrow_has_is_stored_exactly_or_refused(
-    place: str, way: Way, tmp_path: Path
+    kind: Any,  # noqa: ANN401
+    place: str,
+    way: Way,
+    tmp_path: Path,
 ) -> None:
-    where, failures = PLACES[place], []
-    for number, (kind, value, wanted) in enumerate(ARROWS):
-        path = tmp_path / f"{number}.ffr"
-        schema = pa.schema([pa.field("x", where.type(pa.field("y", kind)))])
-        write = partial(way, path, schema, where.put(None), where.put(value))
-        said = failure(path, write, wanted, where.name[:-1])
-        if said is None and wanted is not REFUSED:
-            found = where.take(ffrecord.read_table(path)["x"].to_pylist()[2])
-            found = found if not isinstance(wanted, int) or isinstance(found, int) else found.value
-            found = found.tolist() if isinstance(found, np.ndarray) else found
-            said = None if found == wanted else f"is read as {found!r}, not {wanted!r}"
-        if said is not None:
-            failures.append(f"{kind}: {value!r} {said}")
+    where = PLACES[place]
+    schema = pa.schema([pa.field("x", where.type(pa.field("y", kind)))])
+    cases = [(value, read) for own, value, read in ARROWS if own == kind]
+    values = [where.put(value) for value, _ in cases]
 
-    assert not failures, "\n".join(failures)
+    errors = way(tmp_path / "a.ffr", schema, where.put(None), values)
+
+    found = ffrecord.read_table(tmp_path / "a.ffr")["x"].to_pylist()[2:]
+    check(cases, errors, list(map(where.take, found)), where.name[:-1])
 
 
 @pytest.mark.parametrize("kind", TYPES)

@@ -152,6 +152,10 @@ def shaped() -> Iterator[Case]:
     yield Case("f64[2]", pa.array([1.0, None]), REFUSED)
     yield Case("f64[2]", [1.0, np.ma.masked], REFUSED)
     yield Case("f64[2]", masked(1.0, 2.0), REFUSED)
+    for name in ("f16[2]", "f32[2]", "bf16[2]"):
+        yield Case(name, [1.5, 2], [1.5, 2.0])
+        yield Case(name, [1.5, -0.0], [1.5, -0.0])
+        yield Case(name, np.array([NAN, -INF]), [NAN, -INF])
     yield Case("f32[2]", np.array([1, 1e300]), REFUSED)
     yield Case("f32[2]", [1.0, 1e300], REFUSED)
     yield Case("f16[2]", np.array([1, 1e5], np.float32), REFUSED)
