@@ -140,9 +140,8 @@ def same(found: Any, wanted: Any) -> bool:  # noqa: ANN401
     """Equal, with the sign of zero; and both no number."""
     if isinstance(wanted, bytes):
         return bytes(found) == wanted
-    if isinstance(wanted, float) or (
-        isinstance(wanted, list) and isinstance((*wanted, 0)[0], float)
-    ):
+    parts = wanted if isinstance(wanted, list) else [wanted]
+    if parts and all(isinstance(each, float) for each in parts):
         ours, theirs = np.asarray(found), np.asarray(wanted)
         signs = np.array_equal(np.signbit(ours), np.signbit(theirs)) or bool(np.isnan(theirs).any())
         return np.array_equal(ours, theirs, equal_nan=True) and signs
