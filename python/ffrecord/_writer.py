@@ -3,24 +3,21 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
-import numpy.typing as npt
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ffrecord import _ffrecord
 from ffrecord._arrow_reading import schema_of
 from ffrecord._arrow_schema import KEY
-from ffrecord._arrow_writing import Encoder, as_table, is_arrow_schema, table_of_row
+from ffrecord._arrow_writing import Encoder, as_table, is_arrow_schema
 from ffrecord._closing import Closing
 from ffrecord._reader import Reader
-from ffrecord._schema import Column, columns_of, encode, parse
+from ffrecord._schema import Column, columns_of, parse
+from ffrecord._values import BytesLike, Converter, as_buffer, as_bytes, converter, in_row, key_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What shows its bytes as they are; arrays of any type, contiguous or not.
-BytesLike = bytes | bytearray | memoryview | npt.NDArray[Any]
 # Copied without being asked: 512 bytes of each record at most, at 8 bytes each.
 _COPIED_SCALARS_MAX = 64
 
@@ -156,38 +153,18 @@ class Writer(Closing):
             TypeError: a value has another type than its column.
             OSError: the disk fails; the writer is then unusable, except for `discard`.
         """
-        if self._encoder is not None:
-            self._write_row(self._encoder, sample, key)
-            return
-        if not self._columns:
-            if isinstance(sample, Mapping):
-                raise TypeError("a dict needs a schema: Writer(path, schema={'name': 'type'})")
-            self._inner.write(as_buffer(sample), _as_key(key))
-            return
-        if not isinstance(sample, Mapping):
-            raise TypeError(f"a record of this file is a dict, not {type(sample).__name__}")
-        if len(sample) != len(self._columns):
-            self._refuse_columns(sample)
-        fields: list[BytesLike] = []
-        for column in self._columns:
-            try:
-                value = sample[column.name]
-            except KeyError:
-                self._refuse_columns(sample)
-            if column.type == "utf8":
-                if not isinstance(value, str):
-                    raise TypeError(f"column '{column.name}' is utf8, not {type(value).__name__}")
-                fields.append(value.encode())
-            elif column.type == "bytes":
-                fields.append(as_buffer(value))
-            else:
-                fields.append(encode(column, value))
-        if self._key_column is not None:
-            if key is not None:
-                raise ValueError(f"the key is the column '{self._columns[self._key_column].name}'")
-            self._inner.write_fields(fields, bytes(fields[self._key_column]))
+        try:
+            fields = self._fields_of(sample) if self._columns else None
+            record = self._record_of(sample) if fields is None else b""
+            own_key = b""
+            if key is not None or self._key_column is not None:
+                own_key = self._own_key(fields, key)
+        except (ValueError, TypeError) as error:
+            raise in_row(self._inner.record_count, error) from None
+        if fields is None:
+            self._inner.write(record, own_key)
         else:
-            self._inner.write_fields(fields, _as_key(key))
+            self._inner.write_fields(fields, own_key)
 
     def write_table(self, table: Any) -> None:  # noqa: ANN401 - pyarrow has no types
         """Add a record for each row of a table; the file must have been begun with its schema.
@@ -242,20 +219,38 @@ class Writer(Closing):
     def __repr__(self) -> str:
         return f"ffrecord.Writer({self.path!r})"
 
-    def _write_row(
-        self, encoder: Encoder, sample: BytesLike | Mapping[str, Any], key: str | bytes | None
-    ) -> None:
-        """One sample of a file of tables; slower than a table of many."""
+    @cached_property
+    def _converters(self) -> tuple[tuple[str, Converter], ...]:
+        return tuple((column.name, converter(column)) for column in self._columns)
+
+    def _record_of(self, sample: BytesLike | Mapping[str, Any]) -> BytesLike:
+        if isinstance(sample, Mapping):
+            raise TypeError("a dict needs a schema: Writer(path, schema={'name': 'type'})")
+        return as_buffer(sample)
+
+    def _fields_of(self, sample: BytesLike | Mapping[str, Any]) -> Sequence[BytesLike]:
+        """The values of all columns."""
         if not isinstance(sample, Mapping):
             raise TypeError(f"a record of this file is a dict, not {type(sample).__name__}")
-        if key is not None:
-            raise ValueError("a file of tables has the keys of its key column, or none")
-        if unknown := [name for name in sample if name not in encoder.arrow.names]:
-            names = ", ".join(encoder.arrow.names)
-            raise ValueError(f"unknown: {', '.join(map(str, unknown))}; the columns are {names}")
-        self.write_table(table_of_row(sample, encoder.arrow))
+        if self._encoder is not None:
+            return list(self._encoder.row(sample))
+        if len(sample) != len(self._converters):
+            self._refuse_columns(sample)
+        try:
+            return [make(sample[name]) for name, make in self._converters]
+        except KeyError:
+            if all(name in sample for name, _ in self._converters):
+                raise  # Of a value.
+            self._refuse_columns(sample)
 
-    def _refuse_columns(self, sample: Mapping[str, Any]) -> None:
+    def _own_key(self, fields: Sequence[BytesLike] | None, key: str | bytes | None) -> bytes:
+        if self._key_column is None or fields is None:
+            return key_of(key)
+        if key is not None:
+            raise ValueError(f"the key is the column '{self._columns[self._key_column].name}'")
+        return as_bytes(fields[self._key_column])
+
+    def _refuse_columns(self, sample: Mapping[str, Any]) -> NoReturn:
         names = [column.name for column in self._columns]
         raise ValueError(
             f"a record has the columns {', '.join(names)}; "
@@ -280,15 +275,6 @@ def _encoder_for_append(schema: "pa.Schema", path: str | os.PathLike[str]) -> En
         return Encoder(schema, columns=reader.columns)
 
 
-def _as_key(key: str | bytes | None) -> bytes:
-    if key is None:
-        return b""
-    encoded = key.encode() if isinstance(key, str) else bytes(key)
-    if not encoded:
-        raise ValueError("the key is empty; a key has at least one byte")
-    return encoded
-
-
 def _key_column(columns: tuple[Column, ...], key: str | Literal[True] | None) -> int | None:
     if key is None or key is True:
         return None
@@ -304,21 +290,3 @@ def _scalars(columns: tuple[Column, ...]) -> list[str]:
         return []
     scalars = [column.name for column in columns if column.dtype is not None and not column.shape]
     return scalars[:_COPIED_SCALARS_MAX]
-
-
-def as_buffer(value: Any) -> BytesLike:  # noqa: ANN401 - anything that can show its bytes
-    """The bytes of `value`, contiguous; no copy if they are contiguous already."""
-    if isinstance(value, bytes | bytearray):
-        return value
-    if not isinstance(value, np.ndarray):
-        try:
-            view = memoryview(value)
-        except TypeError:
-            if not hasattr(value, "__array__"):
-                raise TypeError(f"expected bytes or an array, not {type(value).__name__}") from None
-            value = np.asarray(value)
-        else:
-            return view if view.c_contiguous else view.tobytes()
-    if value.dtype.hasobject:
-        raise TypeError("an array of Python objects has no bytes to store")
-    return np.ascontiguousarray(value)

@@ -56,6 +56,14 @@ class SharedWriter {
     }));
   }
 
+  // None after Close() or Discard().
+  std::uint64_t record_count() {
+    return WithoutGil([&] {
+      const std::lock_guard lock(mutex_);
+      return writer_ ? writer_->record_count() : 0;
+    });
+  }
+
   WriteSummary Close() {
     return ValueOrRaise(WithoutGil([&]() -> Result<WriteSummary> {
       const std::lock_guard lock(mutex_);
@@ -174,6 +182,7 @@ void BindRecordWriter(py::module_& module) {
                   py::arg("compress") = py::none(), py::arg("level") = 3,
                   py::arg("metadata") = py::none())
       .def_property_readonly("schema", [](const Writer& writer) { return writer.schema(); })
+      .def_property_readonly("record_count", &Writer::record_count)
       .def("commit",
            [](Writer& writer) { writer.Do([](RecordWriter& inner) { return inner.Commit(); }); })
       .def("write", &Write, py::arg("record"), py::arg("key") = py::bytes())
