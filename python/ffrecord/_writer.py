@@ -1,7 +1,9 @@
 """Writing record files."""
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -47,7 +49,8 @@ class Writer(Closing):
 
     With `append`, records are added in place to an existing file, which keeps its schema, by one
     writer at a time. Records are safe once they are committed: by `commit`, by `close`, and every
-    64 MiB. After an exception in the block, or a kill, the file is as of its last commit.
+    64 MiB. After an exception in the block the file is as of its last commit; after a kill, readers
+    see it so, and the next append cuts off the rest. Each call writes all of its records or none.
     """
 
     def __init__(
@@ -94,6 +97,8 @@ class Writer(Closing):
         if compress not in (None, "zstd"):
             raise ValueError(f"compress is {compress!r}; it can be 'zstd' or None")
         self.path = os.fspath(path)
+        # A table is written by many calls of the inner writer, between which no other thread writes.
+        self._lock = threading.RLock()
         self._encoder: Encoder | None = None
         if is_arrow_schema(schema):
             self._encoder = Encoder(schema)
@@ -162,7 +167,8 @@ class Writer(Closing):
         if not self._columns:
             if isinstance(sample, Mapping):
                 raise TypeError("a dict needs a schema: Writer(path, schema={'name': 'type'})")
-            self._inner.write(as_buffer(sample), _as_key(key))
+            with self._lock:
+                self._inner.write(as_buffer(sample), _as_key(key))
             return
         if not isinstance(sample, Mapping):
             raise TypeError(f"a record of this file is a dict, not {type(sample).__name__}")
@@ -182,18 +188,22 @@ class Writer(Closing):
                 fields.append(as_buffer(value))
             else:
                 fields.append(encode(column, value))
-        if self._key_column is not None:
-            if key is not None:
-                raise ValueError(f"the key is the column '{self._columns[self._key_column].name}'")
-            self._inner.write_fields(fields, bytes(fields[self._key_column]))
+        if self._key_column is None:
+            name = _as_key(key)
+        elif key is None:
+            name = bytes(fields[self._key_column])
         else:
-            self._inner.write_fields(fields, _as_key(key))
+            raise ValueError(f"the key is the column '{self._columns[self._key_column].name}'")
+        with self._lock:
+            self._inner.write_fields(fields, name)
 
     def write_table(self, table: Any) -> None:  # noqa: ANN401 - pyarrow has no types
         """Add a record for each row of a table; the file must have been begun with its schema.
 
-        Numbers are not copied before they are written. If the file has a key column, its values
-        are the keys.
+        All rows are written, or none: if the call fails, the writer is as before it, also when a
+        stream fails in its middle. An append therefore commits before or after a table, never
+        within it. Numbers are not copied before they are written. If the file has a key column, its
+        values are the keys.
 
         Args:
             table: a pyarrow Table, RecordBatch or RecordBatchReader, or what pyarrow makes one of
@@ -206,38 +216,58 @@ class Writer(Closing):
         """
         if self._encoder is None:
             raise TypeError("for tables, give their schema: Writer(path, table.schema)")
-        for fields in self._encoder.records(as_table(table)):
-            number = self._key_column
-            self._inner.write_fields(fields, b"" if number is None else bytes(fields[number]))
+        number = self._key_column
+        with self._all_or_nothing():
+            for fields in self._encoder.records(as_table(table)):
+                self._inner.write_fields(fields, b"" if number is None else bytes(fields[number]))
 
     def commit(self) -> None:
         """In an append: make all records so far durable, and visible to readers that open the file.
 
         Raises:
             ValueError: the file is new; it becomes visible when it is closed.
+            ConflictError: another program deleted, renamed or replaced the file, or wrote over it:
+                the records since the last commit are not in the file of that name.
             OSError: the disk fails; the file stays at its last commit.
         """
-        self._inner.commit()
+        with self._lock:
+            self._inner.commit()
 
     def close(self) -> WriteSummary:
         """Write the index, sync to the disk and publish the file. Idempotent.
 
         Raises:
             OSError: the disk fails; an earlier file of that name is untouched.
-            ConflictError: a file of that name has appeared in the meantime.
+            ConflictError: a file of that name has appeared in the meantime; in an append, as
+                `commit`.
         """
-        if self._summary is None:
-            summary = self._inner.close()
-            fingerprint = summary["fingerprint"].hex()
-            self._summary = WriteSummary(**{**summary, "fingerprint": fingerprint})
-        return self._summary
+        with self._lock:
+            if self._summary is None:
+                summary = self._inner.close()
+                fingerprint = summary["fingerprint"].hex()
+                self._summary = WriteSummary(**{**summary, "fingerprint": fingerprint})
+            return self._summary
 
     def discard(self) -> None:
-        """Remove everything that was written. Does nothing after `close`."""
+        """Remove everything that was written since the last commit. Does nothing after `close`."""
         self._inner.discard()
 
     def _abandon(self) -> None:
         self.discard()
+
+    @contextlib.contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Take back the records that were written in the block if it raises."""
+        with self._lock:
+            self._inner.begin_group()
+            try:
+                yield
+            except BaseException:
+                # A writer that cannot take them back, or that was discarded, publishes nothing.
+                with contextlib.suppress(OSError, ValueError):
+                    self._inner.undo_group()
+                raise
+            self._inner.end_group()
 
     def __repr__(self) -> str:
         return f"ffrecord.Writer({self.path!r})"

@@ -176,6 +176,12 @@ void BindRecordWriter(py::module_& module) {
       .def_property_readonly("schema", [](const Writer& writer) { return writer.schema(); })
       .def("commit",
            [](Writer& writer) { writer.Do([](RecordWriter& inner) { return inner.Commit(); }); })
+      .def("begin_group",
+           [](Writer& writer) { writer.Do([](RecordWriter& i) { return i.BeginGroup(); }); })
+      .def("end_group",
+           [](Writer& writer) { writer.Do([](RecordWriter& i) { return i.EndGroup(); }); })
+      .def("undo_group",
+           [](Writer& writer) { writer.Do([](RecordWriter& i) { return i.UndoGroup(); }); })
       .def("write", &Write, py::arg("record"), py::arg("key") = py::bytes())
       .def("write_fields", &WriteFields, py::arg("fields"), py::arg("key") = py::bytes())
       .def("close", [](Writer& writer) { return SummaryOf(writer.Close()); })

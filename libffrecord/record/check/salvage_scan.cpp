@@ -33,6 +33,8 @@ class SalvageScanner {
     if (auto commit = FFR_TRY(FindNewestCommit(source))) {
       committed = {commit->size_bytes, commit->footer.record_count};
       has_footer_ = true;
+      if (!header_is_whole_) NoteFeatures(commit->footer);
+      FFR_TRY(OpenIndex(source, *commit));
       for (const V2Section& section : commit->footer.sections)
         if (!Take(section)) damaged_types_.push_back(section.type);
       if (commit->size_bytes == size_bytes_) CountKeys(source, *commit);
@@ -76,9 +78,37 @@ class SalvageScanner {
     return false;
   }
 
+  // The features that a file with these sections needs.
+  void NoteFeatures(const V2Footer& footer) {
+    const auto bit_if = [&](std::uint32_t type, std::uint64_t bit) {
+      return footer.Find(type) != nullptr ? bit : std::uint64_t{0};
+    };
+    scan_.header.required_features = V2Header::kZstd |
+                                     bit_if(V2Section::kSchema, V2Header::kSchema) |
+                                     bit_if(V2Section::kDictionary, V2Header::kDictionary);
+  }
+
+  // Opens the index of this commit, or of the newest one before it that can be opened: records are
+  // looked up in it as readers do.
+  Result<void> OpenIndex(const V2Source& source, const V2Commit& newest) {
+    auto opened = OpenV2Index(source, scan_.header, newest, {});
+    for (std::uint64_t end = newest.size_bytes; !opened;) {
+      if (opened.error().code != ErrorCode::kCorruption) return std::move(opened).error();
+      auto older = FFR_TRY(FindCommitBelow(source, end));
+      if (!older) return {};
+      end = older->size_bytes;
+      opened = OpenV2Index(source, scan_.header, *std::move(older), {});
+    }
+    scan_.index = std::move(opened).value();
+    return {};
+  }
+
   // Reports what may be lost behind the newest whole commit.
   void ExamineWhatIsBehind(const CommittedPart& committed) {
-    const auto end = ExamineEnd(window_, size_bytes_, scan_.header, committed);
+    const bool is_opened =
+        scan_.index && scan_.index->v2_layout()->commit_size_bytes == committed.size_bytes;
+    const auto end = is_opened ? ExamineEnd(source_, window_, *scan_.index)
+                               : ExamineEnd(window_, size_bytes_, scan_.header, committed);
     if (end) scan_.record_count_min = end.value().record_count_min;
     if (!has_footer_)
       scan_.losses.push_back("footer and tail");

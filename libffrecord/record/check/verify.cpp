@@ -141,7 +141,7 @@ class Verification {
   void CheckUncommittedEnd(const V2Layout& layout) {
     const std::string bytes =
         std::to_string(report_.file_size_bytes - layout.commit_size_bytes) + " bytes at the end";
-    const auto end = ExamineEnd(window_, report_.file_size_bytes, layout);
+    const auto end = ExamineEnd(source_, window_, index_);
     if (!end)
       Problem(bytes + ": " + end.error().message);
     else if (end.value().sign_of_commit.empty())

@@ -26,7 +26,8 @@ class AppendOutput final : public V2Output {
   Result<void> AppendZeros(std::uint64_t count) override { return file_.AppendZeros(count); }
   std::uint64_t size_bytes() const noexcept override { return file_.size_bytes(); }
   Result<void> Barrier() override { return file_.Sync(); }
-  Result<void> Commit() override { return file_.Sync(); }
+  Result<void> Commit() override { return file_.Commit(); }
+  Result<void> CutTo(std::uint64_t size_bytes) override { return file_.CutTo(size_bytes); }
   // Bytes below the last commit.
   Result<void> Read(std::uint64_t offset_bytes, std::span<std::byte> destination) {
     return file_.Read(offset_bytes, destination);
@@ -67,11 +68,12 @@ Result<void> CheckFeatures(const std::string& path, const V2Header& header,
 
 // The bytes behind the newest whole commit will be cut off, so they must be only what a killed
 // append leaves.
-Result<void> CheckEnd(const LockedFile& source, const V2Layout& layout) {
+Result<void> CheckEnd(const LockedFile& source, const FileIndex& index) {
+  const V2Layout& layout = *index.v2_layout();
   const std::uint64_t size_bytes = source.file_size_bytes(0);
   if (layout.commit_size_bytes == size_bytes) return {};
   FileWindow window(source, 0);
-  const auto end = FFR_TRY(ExamineEnd(window, size_bytes, layout));
+  const auto end = FFR_TRY(ExamineEnd(source, window, index));
   if (end.sign_of_commit.empty()) return {};
   return Error{ErrorCode::kCorruption,
                "append to " + source.file_name(0) + ": the last " +
@@ -79,6 +81,32 @@ Result<void> CheckEnd(const LockedFile& source, const V2Layout& layout) {
                    " bytes look like a damaged commit (" + end.sign_of_commit +
                    "), and appending would cut them off; keep this file, run 'ffrecord repair' to "
                    "make a new one of all intact records, and append to that"};
+}
+
+bool StateTheSame(const V2Footer& a, const V2Footer& b) {
+  const auto sections_of = [](const V2Footer& footer) {
+    std::vector<V2Section> sections = footer.sections;
+    std::erase_if(sections,
+                  [](const auto& one) { return one.type == V2Section::kSegmentDirectory; });
+    return sections;
+  };
+  return a.record_count == b.record_count && a.fingerprint == b.fingerprint &&
+         sections_of(a) == sections_of(b);
+}
+
+// A group of writes that was killed leaves records between commits that state the same, and do not
+// list these records: they are cut off, too.
+Result<std::uint64_t> SizeOfFirstEqualCommit(const RangeReader& source, const V2Layout& layout) {
+  const V2Source file{source, 0, layout.header.file_id};
+  std::uint64_t size_bytes = layout.commit_size_bytes;
+  for (std::uint64_t older_bytes = layout.footer.previous_commit_bytes; older_bytes != 0;) {
+    const auto older = ReadCommit(file, older_bytes);
+    if (!older && older.error().code != ErrorCode::kCorruption) return older.error();
+    if (!older || !StateTheSame(older.value().footer, layout.footer)) break;
+    size_bytes = older_bytes;
+    older_bytes = older.value().footer.previous_commit_bytes;
+  }
+  return size_bytes;
 }
 
 Result<V2Resume> ResumeFrom(const RangeReader& source, const V2Layout& layout) {
@@ -144,7 +172,7 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
     if (layout == nullptr)
       return Refused(name, "it has format version 1, which cannot be extended; pack it again");
     FFR_TRY(CheckFeatures(name, layout->header, options));
-    FFR_TRY(CheckEnd(source, *layout));
+    FFR_TRY(CheckEnd(source, *indexes.front()));
     header = layout->header;
     schema = indexes.front()->schema();
     resume = FFR_TRY(ResumeFrom(source, *layout));
@@ -152,7 +180,7 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
     key_runs = FFR_TRY(KeyRunsOf(source, *layout));
     if ((header.append_features & V2Header::kColumnCopies) != 0)
       copies = FFR_TRY(ColumnCopyWriter::Resume(source, *layout, schema));
-    size_bytes = layout->commit_size_bytes;
+    size_bytes = FFR_TRY(SizeOfFirstEqualCommit(source, *layout));
   }
   FFR_TRY(file.BeginAt(size_bytes));
   auto output = std::make_unique<AppendOutput>(std::move(file));

@@ -63,6 +63,12 @@ Result<void> RecordWriter::Impl::Usable() const {
   return {};
 }
 
+Result<void> RecordWriter::Impl::NoGroup() const {
+  if (!stream.has_mark()) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               path + ": a group of writes is open, which is committed as a whole; end it first"};
+}
+
 std::uint64_t RecordWriter::Impl::record_count() const noexcept {
   return stream.totals().record_count + (held ? held->count() : 0);
 }
@@ -109,6 +115,10 @@ Result<void> RecordWriter::Impl::UseDictionary(std::span<const std::byte> dictio
 
 Result<void> RecordWriter::Impl::EndTraining() {
   const HeldRecords records = *std::exchange(held, std::nullopt);
+  if (stream.has_mark()) {
+    held_before_group = records;
+    held_before_group->CutTo(held_count_of_group);
+  }
   const std::vector<std::byte> dictionary = records.Train();
   if (!dictionary.empty()) FFR_TRY(UseDictionary(dictionary));
   return records.ForEach([this](auto record, auto key) { return Store(record, key); });
@@ -158,7 +168,48 @@ std::uint64_t RecordWriter::Impl::uncommitted_bytes() const noexcept {
 Result<void> RecordWriter::Impl::CommitIfDue(std::uint64_t next_size_bytes) {
   const std::uint64_t written = uncommitted_bytes();
   if (!is_append() || written == 0 || written + next_size_bytes <= commit_interval_bytes) return {};
-  return EndCommit();
+  return stream.has_mark() ? stream.CommitAgain() : EndCommit();
+}
+
+Result<void> RecordWriter::Impl::BeginGroup() {
+  FFR_TRY(Usable());
+  if (stream.has_mark())
+    return Error{ErrorCode::kInvalidArgument, path + ": a group of writes is open already"};
+  stream.SetMark();
+  if (keys) keys->SetMark();
+  if (copies) copies->SetMark();
+  held_count_of_group = held ? held->count() : 0;
+  return {};
+}
+
+Result<void> RecordWriter::Impl::EndGroup() {
+  FFR_TRY(Usable());
+  if (!stream.has_mark()) return Error{ErrorCode::kInvalidArgument, path + ": no group is open"};
+  stream.ForgetMark();
+  if (keys) keys->ForgetMark();
+  if (copies) copies->ForgetMark();
+  held_before_group.reset();
+  return {};
+}
+
+Result<void> RecordWriter::Impl::UndoGroup() {
+  FFR_TRY(Usable());
+  if (!stream.has_mark()) return Error{ErrorCode::kInvalidArgument, path + ": no group is open"};
+  return Kept(ReturnToGroup());
+}
+
+Result<void> RecordWriter::Impl::ReturnToGroup() {
+  FFR_TRY(stream.ReturnToMark());
+  if (keys) keys->ReturnToMark();
+  if (copies) copies->ReturnToMark();
+  if (held_before_group) {  // No dictionary was trained yet.
+    held = std::exchange(held_before_group, std::nullopt);
+    compressor.emplace(compression_level);
+    dictionary_size_bytes = 0;
+  } else if (held) {
+    held->CutTo(held_count_of_group);
+  }
+  return {};
 }
 
 Result<void> RecordWriter::Impl::Commit() {
@@ -182,6 +233,7 @@ Result<void> RecordWriter::Impl::EndCommit() {
 Result<WriteSummary> RecordWriter::Impl::Close() {
   if (closed) return Error{ErrorCode::kInvalidArgument, path + ": the writer is closed already"};
   if (broken) return *broken;
+  FFR_TRY(NoGroup());
   closed = true;
   FFR_TRY(Commit());
   const V2Footer& totals = stream.totals();
@@ -206,6 +258,7 @@ class AtomicOutput final : public V2Output {
   // Nobody sees the file before all of it is durable.
   Result<void> Barrier() override { return {}; }
   Result<void> Commit() override { return file_.Publish(); }
+  Result<void> CutTo(std::uint64_t size_bytes) override { return file_.CutTo(size_bytes); }
 
  private:
   AtomicFile file_;
@@ -297,8 +350,13 @@ Result<void> RecordWriter::Commit() {
   if (!impl_->is_append())
     return Error{ErrorCode::kInvalidArgument,
                  impl_->path + ": a new file is committed when it is closed, and not before"};
+  FFR_TRY(impl_->NoGroup());
   return impl_->Commit();
 }
+
+Result<void> RecordWriter::BeginGroup() { return impl_->BeginGroup(); }
+Result<void> RecordWriter::EndGroup() { return impl_->EndGroup(); }
+Result<void> RecordWriter::UndoGroup() { return impl_->UndoGroup(); }
 
 Result<WriteSummary> RecordWriter::Close() { return impl_->Close(); }
 

@@ -56,7 +56,9 @@ struct RecordWriter::Impl {
   V2Stream stream;
   std::optional<ZstdCompressor> compressor;
   int compression_level = 0;
-  std::optional<HeldRecords> held;  // Until there is a dictionary.
+  std::optional<HeldRecords> held;               // Until there is a dictionary.
+  std::uint64_t held_count_of_group = 0;         // When the group began.
+  std::optional<HeldRecords> held_before_group;  // If they were written since.
   std::uint64_t dictionary_size_bytes = 0;
   std::optional<KeyWriter> keys;
   std::optional<ColumnCopyWriter> copies;
@@ -78,6 +80,8 @@ struct RecordWriter::Impl {
   // Returns `result`, and keeps its error for later calls.
   Result<void> Kept(Result<void> result);
   Result<void> Usable() const;
+  // Fails with kInvalidArgument if a group is open.
+  Result<void> NoGroup() const;
   bool is_append() const noexcept { return commit_interval_bytes != 0; }
 
   // The number of records, written or held.
@@ -91,11 +95,16 @@ struct RecordWriter::Impl {
   // Writes the key of a record that was written with WriteStored(). Requires keys, and a key of a
   // size that is allowed.
   Result<void> WriteKey(std::uint64_t record_index, std::span<const std::byte> key);
+  // A group of writes: all of them, or none. Requires Usable().
+  Result<void> BeginGroup();
+  Result<void> EndGroup();
+  Result<void> UndoGroup();
   // Commits new records, if there are any. Requires Usable().
   Result<void> Commit();
   Result<WriteSummary> Close();
 
  private:
+  Result<void> ReturnToGroup();
   Result<void> CheckRecord(std::span<const std::byte> record);
   Result<void> CheckKey(std::span<const std::byte> key) const;
   Result<void> Store(std::span<const std::byte> record, std::span<const std::byte> key);
