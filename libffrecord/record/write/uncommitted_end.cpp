@@ -117,10 +117,12 @@ class Examination {
     return std::max(AlignUp(end, kBlockBytes), AlignUp(begin_bytes_ + 1, kBlockBytes));
   }
 
-  // Pages of key runs have no header, but are valid only in their places, one behind the other.
+  // Pages of key runs have no header, but are valid only in their places, one behind the other. The
+  // last may have been begun: a whole commit ends with a whole block.
   Result<std::uint64_t> EndOfKeyPages(std::uint64_t end_bytes) {
-    for (std::uint64_t at = AlignUp(end_bytes, kBlockBytes);
-         at < size_bytes_ && size_bytes_ - at >= kBlockBytes; at += kBlockBytes) {
+    if ((header_.append_features & V2Header::kKeys) == 0) return end_bytes;
+    for (std::uint64_t at = AlignUp(end_bytes, kBlockBytes); at < size_bytes_; at = end_bytes) {
+      if (size_bytes_ - at < kBlockBytes) return size_bytes_;
       const auto block = FFR_TRY(window_.View(at, kBlockBytes));
       const auto count = LoadLittleEndian<std::uint32_t>(block, 8);
       if (count == 0 || count > kIndexEntriesPerPage ||
