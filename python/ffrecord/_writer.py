@@ -84,7 +84,7 @@ class Writer(Closing):
             dictionary: for compressing many small, similar records: a dictionary in zstd's format,
                 or the size in bytes, 1,024 to 16 MiB, of one to train on the first records.
             key: the column, utf8 or bytes, whose value identifies a record for `Reader.find`; True
-                if `write` is given keys. An append does what the file began with.
+                if `write` is given keys. The file remembers it: an append needs no `key`.
             copy_columns: columns to store a second time, so that `Reader.column` need not read the
                 records: of fixed width, at most 64 bytes each. None: the scalars, if there is
                 also a column of utf8 or bytes.
@@ -128,7 +128,11 @@ class Writer(Closing):
             if schema is not None and columns_of(own_schema) != self._columns:
                 self._inner.discard()
                 raise ValueError(f"append to {self.path}: the schema differs; leave it out")
-            self._key_column = _key_column(self._columns, key)
+            try:
+                self._key_column = self._key_column_of_append(key)
+            except ValueError:
+                self._inner.discard()
+                raise
             return
         self._columns = columns_of(own_schema)
         self._key_column = _key_column(self._columns, key)
@@ -144,6 +148,7 @@ class Writer(Closing):
             dictionary=None if isinstance(dictionary, int) else dictionary,
             train_dictionary_bytes=train,
             keys=key is not None,
+            key_column=key if isinstance(key, str) else "",
             copied_columns=_scalars(self._columns) if copy_columns is None else copy_columns,
         )
 
@@ -254,6 +259,29 @@ class Writer(Closing):
 
     def _abandon(self) -> None:
         self.discard()
+
+    def _key_column_of_append(self, key: str | Literal[True] | None) -> int | None:
+        """The key column that the file remembers, which `key` may only repeat."""
+        known = self._inner.key_column
+        if not self._inner.has_keys:
+            if key is not None:
+                raise ValueError(f"append to {self.path}: it was begun without keys; leave key out")
+            return None
+        if known is not None:
+            if key is not None and key != (known or True):
+                began = f"the column '{known}'" if known else "keys that `write` is given"
+                raise ValueError(
+                    f"append to {self.path}: key is {key!r}, and it was begun with {began}; "
+                    "leave key out"
+                )
+            return _key_column(self._columns, known or True)
+        if key is None and any(column.dtype is None for column in self._columns):
+            raise ValueError(
+                f"append to {self.path}: it has keys, and was begun by a library that did not "
+                "store which column they are in: give key= as it was given then, the column's "
+                "name, or True for keys that `write` is given"
+            )
+        return _key_column(self._columns, key)
 
     @contextlib.contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

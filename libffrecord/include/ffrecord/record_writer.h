@@ -56,6 +56,9 @@ class FFR_EXPORT RecordWriter {
     std::vector<std::byte> dictionary = {};
     std::uint32_t train_dictionary_bytes = 0;
     bool keys = false;  // Records may have keys, by which readers find them.
+    // The column whose values the caller gives as keys; the file remembers it for later appends.
+    // Empty if the keys are not in a column.
+    std::string key_column = {};
     // Columns that the writer also stores apart from the records, so that RecordReader::ReadColumn
     // can read them alone: fixed-width, at most 64 bytes per value, 512 bytes together.
     std::vector<std::string> copied_columns = {};
@@ -112,6 +115,10 @@ class FFR_EXPORT RecordWriter {
 
   std::uint64_t record_count() const noexcept;  // In an append, includes the existing records.
   const Schema& schema() const noexcept;
+  bool has_keys() const noexcept;
+  // Options::key_column of the file; nullopt in an append to a file of a library that did not store
+  // it.
+  const std::optional<std::string>& key_column() const noexcept;
 
   // Makes all appended records durable, and visible to readers that open the file from now on. Does
   // nothing if no record was appended. Fails with kInvalidArgument if the file is new, because it

@@ -129,6 +129,7 @@ Result<std::unique_ptr<RecordWriter::Impl>> Repair::BeginFile(
   options.replace = options_.replace;
   options.metadata = scan.metadata;
   options.keys = scan.has_keys;
+  if (scan.has_keys && scan.schema.Find(scan.key_column) >= 0) options.key_column = scan.key_column;
   options.copied_columns = scan.copied_columns;
   const bool has_dictionary = options.compress && !scan.dictionary_sections.empty();
   if (has_dictionary) options.dictionary = scan.dictionary_sections.front();

@@ -33,7 +33,7 @@ class SalvageScanner {
     if (auto commit = FFR_TRY(FindNewestCommit(source))) {
       committed = {commit->size_bytes, commit->footer.record_count};
       has_footer_ = true;
-      if (!header_is_whole_) NoteFeatures(commit->footer);
+      if (!header_is_whole_) TakeHeaderFrom(source, commit->footer);
       FFR_TRY(OpenIndex(source, *commit));
       for (const V2Section& section : commit->footer.sections)
         if (!Take(section)) damaged_types_.push_back(section.type);
@@ -72,14 +72,21 @@ class SalvageScanner {
                         at + V2Tail::kEncodedSizeBytes))
         continue;
       scan_.header.file_id = id;
-      scan_.losses.push_back("the header: alignment is 1 now");
       return true;
     }
     return false;
   }
 
-  // The features that a file with these sections needs.
-  void NoteFeatures(const V2Footer& footer) {
+  // The header's copy among the facts; without one, the features that a file with these sections
+  // needs.
+  void TakeHeaderFrom(const V2Source& source, const V2Footer& footer) {
+    const auto facts = ReadFacts(source, footer);
+    if (facts && facts.value()) {
+      scan_.header = facts.value()->header;
+      header_is_whole_ = true;
+      scan_.kept.push_back("the header, by its copy");
+      return;
+    }
     const auto bit_if = [&](std::uint32_t type, std::uint64_t bit) {
       return footer.Find(type) != nullptr ? bit : std::uint64_t{0};
     };
@@ -134,9 +141,10 @@ class SalvageScanner {
     // These two list only offsets; the repair writes new ones.
     if (section.type == V2Section::kSegmentDirectory || section.type == V2Section::kKeyDirectory)
       return true;
-    const bool known =
-        section.type == V2Section::kSchema || section.type == V2Section::kDictionary ||
-        section.type == V2Section::kMetadata || section.type == V2Section::kColumnCopy;
+    const bool known = section.type == V2Section::kSchema ||
+                       section.type == V2Section::kDictionary ||
+                       section.type == V2Section::kMetadata ||
+                       section.type == V2Section::kColumnCopy || section.type == V2Section::kFacts;
     if (!known || section.size_bytes > V2Section::kMetadataSizeBytesMax) return false;
     const auto bytes = window_.View(section.offset_bytes, section.size_bytes);
     const bool whole = bytes && SectionCheck(bytes.value(), scan_.header.file_id,
@@ -194,11 +202,14 @@ class SalvageScanner {
         if (!metadata) damaged_types_.push_back(type);
       } else if (type == V2Section::kColumnCopy) {
         column_copies_.push_back(&bytes);
+      } else if (type == V2Section::kFacts) {
+        ConcludeFacts(bytes);
       } else {
         ConcludeDictionary(bytes);
       }
     }
     if (!header_is_whole_) {
+      scan_.losses.insert(scan_.losses.begin(), "the header: alignment is 1 now");
       scan_.header.required_features = V2Header::kZstd;
       scan_.header.append_features =
           (has_key_directory_ ? V2Header::kKeys : 0) |
@@ -207,6 +218,19 @@ class SalvageScanner {
     scan_.has_keys = (scan_.header.append_features & V2Header::kKeys) != 0;
     ConcludeColumnCopies();
     Account();
+  }
+
+  void ConcludeFacts(std::span<const std::byte> bytes) {
+    const auto facts = DecodeV2Facts(bytes);
+    if (!facts || facts.value().header.file_id != scan_.header.file_id) return;
+    scan_.key_column = facts.value().key_column;
+    if (!header_is_whole_) scan_.kept.push_back("the header, by its copy");
+    scan_.header = facts.value().header;
+    header_is_whole_ = true;
+    if (has_schema_) return;
+    auto schema = Schema::Decode(facts.value().schema);
+    has_schema_ = schema && !facts.value().schema.empty();
+    if (has_schema_) scan_.schema = std::move(schema).value();
   }
 
   // Writes the messages.
@@ -230,7 +254,7 @@ class SalvageScanner {
     if (IsDamaged(V2Section::kDictionary) || (needs_one && dictionaries == 0 && !has_footer_))
       losses.push_back("a dictionary, and the records that need it");
     for (const std::uint32_t type : damaged_types_)
-      if (type > V2Section::kColumnCopy)
+      if (type > V2Section::kFacts)
         losses.push_back("a section of type " + std::to_string(type) +
                          ", which a newer library may know");
   }

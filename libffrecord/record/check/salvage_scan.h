@@ -27,6 +27,7 @@ struct SalvageScan {
   std::vector<ZstdDictionary> dictionaries;  // The same, prepared.
   Metadata metadata;
   bool has_keys = false;
+  std::string key_column;                   // As in V2Facts.
   std::vector<std::string> copied_columns;  // Columns whose copies can be made again.
   // The index of the newest commit that can be opened; null if there is none. Borrows the source.
   std::unique_ptr<FileIndex> index;

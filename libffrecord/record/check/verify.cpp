@@ -123,6 +123,7 @@ class Verification {
   // Records are in the order of their indices. All other structures are known before, and lie
   // between them.
   Result<void> CheckV2(const V2Layout& layout) {
+    CheckFront(layout);
     FFR_TRY(CollectStructures(layout));
     fingerprint_ = FingerprintChain(index_.schema().Encode());
     end_ = V2Header::kEncodedSizeBytes;
@@ -151,6 +152,23 @@ class Verification {
       Problem(bytes + " are ignored, and look like a damaged commit (" +
               end.value().sign_of_commit + "): 'ffrecord repair' keeps its records, appending is " +
               "refused");
+  }
+
+  // Whether the header is whole, and its copy says the same.
+  void CheckFront(const V2Layout& layout) {
+    const auto bytes = window_.View(0, V2Header::kEncodedSizeBytes);
+    const auto header = bytes ? DecodeV2Header(bytes.value()) : bytes.error();
+    if (!header)
+      Problem(header.error().message + "; readers use its copy at the end, 'ffrecord repair' " +
+              "makes a whole file");
+    const V2Source source{source_, 0, layout.header.file_id};
+    const auto facts = ReadFacts(source, layout.footer);
+    if (!facts)
+      Problem(facts.error().message);
+    else if (facts.value() && !(facts.value()->header == layout.header))
+      Problem("facts: the copy of the header differs from it");
+    else if (facts.value() && facts.value()->schema != index_.schema().Encode())
+      Problem("facts: the copy of the schema differs from it");
   }
 
   // A structure that is not a record: its range, and its name in messages.

@@ -53,8 +53,13 @@ Result<void> CheckOptions(const std::string& path, const RecordWriter::AppendOpt
   return {};
 }
 
-Result<void> CheckFeatures(const std::string& path, const V2Header& header,
+Result<void> CheckFeatures(const std::string& path, const V2Layout& layout,
                            const RecordWriter::AppendOptions& options) {
+  const V2Header& header = layout.header;
+  if (!layout.damaged_front.empty())
+    return Error{ErrorCode::kCorruption,
+                 "append to " + path + ": " + layout.damaged_front +
+                     " is damaged; run 'ffrecord repair' to make a whole file, and append to that"};
   const std::uint64_t unknown = header.append_features & ~V2Header::kKnownAppend;
   if (unknown != 0)
     return Refused(path, "it has features that this library cannot extend (bits " +
@@ -164,6 +169,7 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
   std::vector<std::byte> dictionary;
   std::vector<KeyRun> key_runs;
   std::optional<ColumnCopyWriter> copies;
+  std::optional<std::string> key_column;
   std::uint64_t size_bytes = 0;
   {
     const LockedFile source(file);
@@ -171,7 +177,7 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
     const V2Layout* layout = indexes.front()->v2_layout();
     if (layout == nullptr)
       return Refused(name, "it has format version 1, which cannot be extended; pack it again");
-    FFR_TRY(CheckFeatures(name, layout->header, options));
+    FFR_TRY(CheckFeatures(name, *layout, options));
     FFR_TRY(CheckEnd(source, *indexes.front()));
     header = layout->header;
     schema = indexes.front()->schema();
@@ -181,6 +187,9 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
     if ((header.append_features & V2Header::kColumnCopies) != 0)
       copies = FFR_TRY(ColumnCopyWriter::Resume(source, *layout, schema));
     size_bytes = FFR_TRY(SizeOfFirstEqualCommit(source, *layout));
+    const V2Source file_source{source, 0, header.file_id};
+    if (auto facts = FFR_TRY(ReadFacts(file_source, layout->footer)))
+      key_column = std::move(facts->key_column);
   }
   FFR_TRY(file.BeginAt(size_bytes));
   auto output = std::make_unique<AppendOutput>(std::move(file));
@@ -201,6 +210,7 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
         .read_at = [written](std::uint64_t offset_bytes, std::span<std::byte> destination) {
           return written->Read(offset_bytes, destination);
         }});
+  impl->key_column = std::move(key_column);
   impl->metadata_section = std::move(metadata);
   impl->commit_interval_bytes = options.commit_interval_bytes;
   return RecordWriter(std::move(impl));

@@ -6,6 +6,7 @@
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/random.h"
 #include "libffrecord/format/user_metadata.h"
+#include "libffrecord/format/v2_facts.h"
 #include "libffrecord/format/v2_record.h"
 #include "libffrecord/io/atomic_file.h"
 #include "libffrecord/record/write/record_writer_impl.h"
@@ -43,6 +44,16 @@ Result<void> CheckOptions(const RecordWriter::Options& options) {
     return invalid("train_dictionary_bytes is " + std::to_string(options.train_dictionary_bytes) +
                    ", must be 0 or 1,024 to 16 MiB");
   return {};
+}
+
+Result<void> CheckKeyColumn(const RecordWriter::Options& options, const Schema& schema) {
+  if (options.key_column.empty()) return {};
+  const int column = schema.Find(options.key_column);
+  if (options.keys && column >= 0 && schema.width_bytes(static_cast<std::size_t>(column)) == 0)
+    return {};
+  return Error{ErrorCode::kInvalidArgument,
+               "create record file: key_column is '" + options.key_column +
+                   "', must be a column of utf8 or bytes, of a file with keys"};
 }
 
 }  // namespace
@@ -227,6 +238,10 @@ Result<void> RecordWriter::Impl::EndCommit() {
     FFR_TRY(stream.AddSection(V2Section::kMetadata, metadata_section));
     metadata_section.clear();
   }
+  if (!facts_section.empty()) {
+    FFR_TRY(stream.AddSection(V2Section::kFacts, facts_section));
+    facts_section.clear();
+  }
   return stream.Commit();
 }
 
@@ -271,6 +286,7 @@ Result<std::unique_ptr<RecordWriter::Impl>> MakeRecordWriter(const std::filesyst
                                                              const RecordWriter::Options& options,
                                                              WriterInternals internals) {
   FFR_TRY(CheckOptions(options));
+  FFR_TRY(CheckKeyColumn(options, schema));
   FFR_ASSERT(internals.pages_per_segment >= 1);
   FFR_ASSERT(internals.pages_per_segment <= V2Header::kPagesPerSegmentMax);
   V2Header header;
@@ -306,6 +322,9 @@ Result<std::unique_ptr<RecordWriter::Impl>> MakeRecordWriter(const std::filesyst
   if (!options.dictionary.empty()) FFR_TRY(impl->UseDictionary(options.dictionary));
   if (options.train_dictionary_bytes != 0) impl->held.emplace(options.train_dictionary_bytes);
   impl->metadata_section = metadata;
+  impl->key_column = options.key_column;
+  if (internals.states_facts)
+    impl->facts_section = EncodeV2Facts({header, options.key_column, schema_section});
   impl->copies = std::move(copies);
   if (options.keys) impl->keys.emplace(KeyWriter::Options{.path = path});
   return impl;
@@ -329,6 +348,12 @@ RecordWriter& RecordWriter::operator=(RecordWriter&&) noexcept = default;
 RecordWriter::~RecordWriter() = default;
 
 std::uint64_t RecordWriter::record_count() const noexcept { return impl_->record_count(); }
+
+bool RecordWriter::has_keys() const noexcept { return impl_->keys.has_value(); }
+
+const std::optional<std::string>& RecordWriter::key_column() const noexcept {
+  return impl_->key_column;
+}
 
 const Schema& RecordWriter::schema() const noexcept { return impl_->schema; }
 

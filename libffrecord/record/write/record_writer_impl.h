@@ -33,6 +33,7 @@ struct WriterInternals {
   std::optional<FileId> file_id;  // Random if there is none.
   std::uint32_t pages_per_segment = V2Header::kPagesPerSegmentDefault;
   std::unique_ptr<IoEngine> engine;  // The file's own if null.
+  bool states_facts = true;          // Files of before have no facts.
 };
 
 // RecordWriter::Create and Append, and V1Writer::Create, with a choice of internals.
@@ -62,6 +63,8 @@ struct RecordWriter::Impl {
   std::uint64_t dictionary_size_bytes = 0;
   std::optional<KeyWriter> keys;
   std::optional<ColumnCopyWriter> copies;
+  std::optional<std::string> key_column;    // None in an append to a file that does not say.
+  std::vector<std::byte> facts_section;     // Goes into the first commit; empty if there is none.
   std::vector<std::byte> metadata_section;  // Goes into the next commit; empty if there is none.
   std::vector<std::span<const std::byte>> fields;  // Only to check records against the schema.
   std::vector<std::byte> joined;

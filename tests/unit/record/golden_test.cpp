@@ -29,6 +29,7 @@ struct GoldenFile {
   bool is_of_first_writer = false;     // Without section headers, the schema behind the records.
   std::size_t appended_count = 0;      // Of the records; those before them were there already.
   std::vector<std::string> keys = {};  // Of each record; "" is none.
+  bool states_facts = false;
 };
 
 void PrintTo(const GoldenFile& file, std::ostream* stream) { *stream << file.name; }
@@ -172,6 +173,7 @@ TEST_P(GoldenTest, IsWrittenAgainTheSame) {
   if (GetParam().is_of_first_writer) return;
   WriterInternals internals;
   internals.pages_per_segment = GetParam().pages_per_segment;
+  internals.states_facts = GetParam().states_facts;
   internals.file_id.emplace();
   for (std::size_t i = 0; i < 16; ++i) (*internals.file_id)[i] = std::byte(i + 1);
   const test::TempFolder folder;
