@@ -72,6 +72,9 @@ std::vector<GoldenFile> Files() {
   copied.copied_columns = {"label"};
   const Schema label_and_image =
       Schema::Make({{"label", ColumnType::kU16}, {"image", ColumnType::kBytes}}).value();
+  RecordWriter::Options keyed_by_name;
+  keyed_by_name.keys = true;
+  keyed_by_name.key_column = "name";
   std::vector<std::string> lines;
   std::vector<std::string> keys;
   std::vector<std::string> rows;
@@ -127,6 +130,16 @@ std::vector<GoldenFile> Files() {
        0,
        keys},
       {"columns", rows, "beec77d9daa771994cfe47f3b82c520f", label_and_image, copied, 1},
+      {"facts",
+       {Labelled(7, "caf\xc3\xa9", "pixels", schema), Labelled(-1, "b", "", schema)},
+       "135f1fb9eafbf59777bfe9e91261787f",
+       schema,
+       keyed_by_name,
+       V2Header::kPagesPerSegmentDefault,
+       false,
+       1,
+       {"caf\xc3\xa9", "b"},
+       true},
   };
 }
 
@@ -188,7 +201,7 @@ TEST_P(GoldenTest, IsWrittenAgainTheSame) {
   if (first_count < records.size()) {
     auto appender = RecordWriter::Append(folder / "again.ffr", {}).value();
     for (std::size_t i = first_count; i < records.size(); ++i)
-      ASSERT_TRUE(appender.Write(test::AsBytes(records[i])));
+      ASSERT_TRUE(appender.Write(test::AsBytes(records[i]), KeyOf(i)));
     ASSERT_TRUE(appender.Close());
   }
   EXPECT_TRUE(test::ReadFile(folder / "again.ffr") == test::ReadFile(path()));

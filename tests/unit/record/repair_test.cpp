@@ -173,18 +173,35 @@ TEST(RepairTest, DictionariesAreKept) {
   EXPECT_LT(repaired.report.file_size_bytes, content.size() + 8192);
 }
 
-TEST(RepairTest, LostHeaderIsMadeAnewFromATail) {
-  const Schema schema = Schema::Make({{"text", ColumnType::kBytes}}).value();
-  RecordWriter::Options options;
-  options.compress = true;
-  const Records records{"a", std::string(500, 'z'), "c"};
-  std::string content = test::FileOf(records, {.schema = schema, .writer = options});
+TEST(RepairTest, LostHeaderOfAFileWithoutACopyIsMadeAnewFromATail) {
+  const auto path = std::filesystem::path(FFRECORD_TEST_DATA) / "ffrecord-v2" / "zstd.ffr";
+  const Records records = test::ReadAll(OpenOne(path).value());
+  std::string content = test::ReadFile(path);
   std::fill_n(content.begin(), 128, '\0');
   const Repaired repaired(content);
   EXPECT_EQ(repaired.records, records);
-  EXPECT_EQ(repaired.reader->schema(), schema);
   ASSERT_EQ(repaired.report.other_losses.size(), 1U);
   EXPECT_NE(repaired.report.other_losses[0].find("header"), std::string::npos);
+}
+
+TEST(RepairTest, DamagedFrontIsMadeAnewFromItsCopy) {
+  const Schema schema =
+      Schema::Make({{"x", ColumnType::kU16}, {"name", ColumnType::kBytes}}).value();
+  RecordWriter::Options options;
+  options.alignment_bytes = 512;
+  options.keys = true;
+  options.key_column = "name";
+  const Records records{"xyone", "xytwo"};
+  std::string content =
+      test::FileOf(records, {.schema = schema, .writer = options, .pages_per_segment = 3});
+  std::fill_n(content.begin(), 400, 'x');  // Header, section header and schema.
+  const Repaired repaired(content);
+  EXPECT_EQ(repaired.records, records);
+  EXPECT_EQ(repaired.reader->schema(), schema);
+  EXPECT_TRUE(repaired.report.lost_nothing());
+  EXPECT_EQ(LocationsOf(test::ReadFile(repaired.folder / "new.ffr"))[1].offset_bytes % 512, 0U);
+  const auto writer = RecordWriter::Append(repaired.folder / "new.ffr", {}).value();
+  EXPECT_EQ(writer.key_column(), "name");
 }
 
 TEST(RepairTest, WithoutAnyIdNothingIsMade) {
