@@ -132,7 +132,7 @@ std::vector<GoldenFile> Files() {
       {"columns", rows, "beec77d9daa771994cfe47f3b82c520f", label_and_image, copied, 1},
       {"facts",
        {Labelled(7, "caf\xc3\xa9", "pixels", schema), Labelled(-1, "b", "", schema)},
-       "135f1fb9eafbf59777bfe9e91261787f",
+       "8e50e8ebda4e89d2bb45e5885f04eeda",
        schema,
        keyed_by_name,
        V2Header::kPagesPerSegmentDefault,
