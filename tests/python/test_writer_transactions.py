@@ -6,7 +6,7 @@ without the options that the file remembers; appends that are given up.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +19,23 @@ pa = pytest.importorskip("pyarrow")
 
 SCHEMA = pa.schema([pa.field("name", pa.binary(), nullable=False)])
 KEYED = {"name": "utf8", "v": "i64"}
+Table = Any  # pyarrow has no types.
+Make = Callable[..., Table]
 
 
-def _rows(count: int, size: int = 8) -> Any:
+def _rows(count: int, size: int = 8) -> Table:
     return pa.table({"name": [b"%06d" % i + b"x" * size for i in range(count)]}, schema=SCHEMA)
 
 
-def _bad(count: int, size: int = 8) -> Any:
+def _bad(count: int, size: int = 8) -> Table:
     """So many rows, and one that the schema does not allow."""
     last = pa.chunked_array([pa.array([None], pa.binary())])
     chunks = [*_rows(count, size).column("name").chunks, *last.chunks]
     return pa.Table.from_arrays([pa.chunked_array(chunks)], schema=SCHEMA)
 
 
-def _failing_stream(count: int, size: int = 8) -> Any:
-    def batches() -> Iterator[Any]:
+def _failing_stream(count: int, size: int = 8) -> Table:
+    def batches() -> Iterator[Table]:
         yield from _rows(count, size).to_batches()
         raise RuntimeError("the source ended early")
 
@@ -50,7 +52,7 @@ FAILING = [
 @pytest.mark.parametrize("count", [1, 5000, 50_000])
 @pytest.mark.parametrize("append", [False, True])
 def test_a_table_that_fails_leaves_nothing(
-    tmp_path: Path, append: bool, count: int, make: Any, error: type[Exception]
+    tmp_path: Path, append: bool, count: int, make: Make, error: type[Exception]
 ) -> None:
     path, before = tmp_path / "a.ffr", 0
     if append:
@@ -68,7 +70,7 @@ def test_a_table_that_fails_leaves_nothing(
 
 @pytest.mark.parametrize(("make", "error"), FAILING)
 def test_an_append_larger_than_a_commit_fails_as_a_whole(
-    tmp_path: Path, make: Any, error: type[Exception]
+    tmp_path: Path, make: Make, error: type[Exception]
 ) -> None:
     path = tmp_path / "a.ffr"
     ffrecord.write_table(_rows(1), path)
@@ -87,7 +89,7 @@ def test_no_other_thread_writes_into_a_table(tmp_path: Path) -> None:
     path = tmp_path / "a.ffr"
     writing, wrote = threading.Event(), threading.Event()
 
-    def batches() -> Iterator[Any]:
+    def batches() -> Iterator[Table]:
         yield from _rows(10).to_batches()
         writing.set()
         assert not wrote.wait(0.2)
