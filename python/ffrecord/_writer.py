@@ -97,7 +97,7 @@ class Writer(Closing):
         if compress not in (None, "zstd"):
             raise ValueError(f"compress is {compress!r}; it can be 'zstd' or None")
         self.path = os.fspath(path)
-        # A table is written by many calls of the inner writer, between which no other thread writes.
+        # A table is written by many calls; no other thread writes between them.
         self._lock = threading.RLock()
         self._encoder: Encoder | None = None
         if is_arrow_schema(schema):
