@@ -1,7 +1,9 @@
 """Writing record files."""
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -44,7 +46,8 @@ class Writer(Closing):
 
     With `append`, records are added in place to an existing file, which keeps its schema, by one
     writer at a time. Records are safe once they are committed: by `commit`, by `close`, and every
-    64 MiB. After an exception in the block, or a kill, the file is as of its last commit.
+    64 MiB. After an exception in the block the file is as of its last commit; after a kill, readers
+    see it so, and the next append cuts off the rest. Each call writes all of its records or none.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class Writer(Closing):
             dictionary: for compressing many small, similar records: a dictionary in zstd's format,
                 or the size in bytes, 1,024 to 16 MiB, of one to train on the first records.
             key: the column, utf8 or bytes, whose value identifies a record for `Reader.find`; True
-                if `write` is given keys. An append does what the file began with.
+                if `write` is given keys. The file remembers it: an append needs no `key`.
             copy_columns: columns to store a second time, so that `Reader.column` need not read the
                 records: of fixed width, at most 64 bytes each. None: the scalars, if there is
                 also a column of utf8 or bytes.
@@ -91,6 +94,8 @@ class Writer(Closing):
         if compress not in (None, "zstd"):
             raise ValueError(f"compress is {compress!r}; it can be 'zstd' or None")
         self.path = os.fspath(path)
+        # A table is written by many calls; no other thread writes between them.
+        self._lock = threading.RLock()
         self._encoder: Encoder | None = None
         if is_arrow_schema(schema):
             self._encoder = Encoder(schema)
@@ -120,7 +125,11 @@ class Writer(Closing):
             if schema is not None and columns_of(own_schema) != self._columns:
                 self._inner.discard()
                 raise ValueError(f"append to {self.path}: the schema differs; leave it out")
-            self._key_column = _key_column(self._columns, key)
+            try:
+                self._key_column = self._key_column_of_append(key)
+            except ValueError:
+                self._inner.discard()
+                raise
             return
         self._columns = columns_of(own_schema)
         self._key_column = _key_column(self._columns, key)
@@ -136,6 +145,7 @@ class Writer(Closing):
             dictionary=None if isinstance(dictionary, int) else dictionary,
             train_dictionary_bytes=train,
             keys=key is not None,
+            key_column=key if isinstance(key, str) else "",
             copied_columns=_scalars(self._columns) if copy_columns is None else copy_columns,
         )
 
@@ -161,16 +171,19 @@ class Writer(Closing):
                 own_key = self._own_key(fields, key)
         except (ValueError, TypeError) as error:
             raise in_row(self._inner.record_count, error) from None
-        if fields is None:
-            self._inner.write(record, own_key)
-        else:
-            self._inner.write_fields(fields, own_key)
+        with self._lock:
+            if fields is None:
+                self._inner.write(record, own_key)
+            else:
+                self._inner.write_fields(fields, own_key)
 
     def write_table(self, table: Any) -> None:  # noqa: ANN401 - pyarrow has no types
         """Add a record for each row of a table; the file must have been begun with its schema.
 
-        Numbers are not copied before they are written. If the file has a key column, its values
-        are the keys.
+        All rows are written, or none: if the call fails, the writer is as before it, also when a
+        stream fails in its middle. An append therefore commits before or after a table, never
+        within it. Numbers are not copied before they are written. If the file has a key column, its
+        values are the keys.
 
         Args:
             table: a pyarrow Table, RecordBatch or RecordBatchReader, or what pyarrow makes one of
@@ -183,38 +196,81 @@ class Writer(Closing):
         """
         if self._encoder is None:
             raise TypeError("for tables, give their schema: Writer(path, table.schema)")
-        for fields in self._encoder.records(as_table(table)):
-            number = self._key_column
-            self._inner.write_fields(fields, b"" if number is None else bytes(fields[number]))
+        number = self._key_column
+        with self._all_or_nothing():
+            for fields in self._encoder.records(as_table(table)):
+                self._inner.write_fields(fields, b"" if number is None else bytes(fields[number]))
 
     def commit(self) -> None:
         """In an append: make all records so far durable, and visible to readers that open the file.
 
         Raises:
             ValueError: the file is new; it becomes visible when it is closed.
+            ConflictError: another program deleted, renamed or replaced the file, or wrote over it:
+                the records since the last commit are not in the file of that name.
             OSError: the disk fails; the file stays at its last commit.
         """
-        self._inner.commit()
+        with self._lock:
+            self._inner.commit()
 
     def close(self) -> WriteSummary:
         """Write the index, sync to the disk and publish the file. Idempotent.
 
         Raises:
             OSError: the disk fails; an earlier file of that name is untouched.
-            ConflictError: a file of that name has appeared in the meantime.
+            ConflictError: a file of that name has appeared in the meantime; in an append, as
+                `commit`.
         """
-        if self._summary is None:
-            summary = self._inner.close()
-            fingerprint = summary["fingerprint"].hex()
-            self._summary = WriteSummary(**{**summary, "fingerprint": fingerprint})
-        return self._summary
+        with self._lock:
+            if self._summary is None:
+                summary = self._inner.close()
+                fingerprint = summary["fingerprint"].hex()
+                self._summary = WriteSummary(**{**summary, "fingerprint": fingerprint})
+            return self._summary
 
     def discard(self) -> None:
-        """Remove everything that was written. Does nothing after `close`."""
+        """Remove everything that was written since the last commit. Does nothing after `close`."""
         self._inner.discard()
 
     def _abandon(self) -> None:
         self.discard()
+
+    def _key_column_of_append(self, key: str | Literal[True] | None) -> int | None:
+        """The key column that the file remembers, which `key` may only repeat."""
+        known = self._inner.key_column
+        if not self._inner.has_keys:
+            if key is not None:
+                raise ValueError(f"append to {self.path}: it was begun without keys; leave key out")
+            return None
+        if known is not None:
+            if key is not None and key != (known or True):
+                began = f"the column '{known}'" if known else "keys that `write` is given"
+                raise ValueError(
+                    f"append to {self.path}: key is {key!r}, and it was begun with {began}; "
+                    "leave key out"
+                )
+            return _key_column(self._columns, known or True)
+        if key is None and any(column.dtype is None for column in self._columns):
+            raise ValueError(
+                f"append to {self.path}: it has keys, and was begun by a library that did not "
+                "store which column they are in: give key= as it was given then, the column's "
+                "name, or True for keys that `write` is given"
+            )
+        return _key_column(self._columns, key)
+
+    @contextlib.contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Take back the records that were written in the block if it raises."""
+        with self._lock:
+            self._inner.begin_group()
+            try:
+                yield
+            except BaseException:
+                # A writer that cannot take them back, or that was discarded, publishes nothing.
+                with contextlib.suppress(OSError, ValueError):
+                    self._inner.undo_group()
+                raise
+            self._inner.end_group()
 
     def __repr__(self) -> str:
         return f"ffrecord.Writer({self.path!r})"
