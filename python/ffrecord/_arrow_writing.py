@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,8 +19,8 @@ from ffrecord._arrow_types import (
     plain_type,
 )
 from ffrecord._formats import pyarrow
-from ffrecord._nested import Kind, layout_of, stored
-from ffrecord._schema import Column
+from ffrecord._nested import is_name, layout_of, stored
+from ffrecord._schema import Column, Kind
 
 # Rows that are converted at a time: their numbers are not copied, their lists' lengths are.
 _ROWS = 4096
@@ -69,9 +70,10 @@ class Encoder:
         """For rows of that schema.
 
         Args:
-            schema: of pyarrow. What may be null by it is stored with what is valid.
-            table: all rows that will come, if they are known: then only what is null in some row
-                is stored so.
+            schema: of pyarrow. What may be null by it is stored with what is valid, whether or not
+                there are nulls: so files of one schema have the same columns.
+            table: all rows that will come, if they are known: then lists of a fixed size, some of
+                whose items are null, are stored as lists.
             columns: those of the file, if there is one already.
 
         Raises:
@@ -86,14 +88,19 @@ class Encoder:
         if table is not None:
             _check_valid(table)
         self.arrow = schema
+        self.holding: set[str] = set()
+        """What has had nulls so far, as `stored` names it."""
         self._kinds: dict[str, Kind] = {}
         for field in schema:
+            if columns is not None:
+                self._kinds[field.name] = _kind_in(columns, field)
+                continue
             chunks = None if table is None else _plain(table.column(field.name).chunks)
-            self._kinds[field.name] = (
-                _kind_of(field.name, field.type, field.nullable, chunks)
-                if columns is None
-                else _kind_in(columns, field)
-            )
+            kind = _kind_of(field.name, field.type, field.nullable, chunks)
+            if chunks is not None and not kind.fields and not is_name(field.name):
+                # Names that look like those of stored columns have no room for a mark of nulls.
+                kind = replace(kind, nullable=any(chunk.null_count for chunk in chunks))
+            self._kinds[field.name] = kind
         self._columns = tuple(c for name, kind in self._kinds.items() for c in stored(name, kind))
         if columns is None:
             self._check_names()
@@ -146,7 +153,7 @@ class Encoder:
     def _encoded(self, batch: Any) -> Iterator[Buffers]:  # noqa: ANN401 - pyarrow has no types
         for name, kind in self._kinds.items():
             (array,) = _plain([batch.column(name)])
-            yield from _encoded(name, kind, array, None)
+            yield from _encoded(name, kind, array, None, self.holding)
 
     def _check_names(self) -> None:
         """Check that a reader recognises the same columns in the stored ones."""
@@ -222,32 +229,34 @@ def _kind_of(name: str, wanted: Any, nullable: bool, chunks: list[Any] | None) -
         leaf = leaf_of(plain_type(wanted.value_type))
         if leaf is not None and 0 not in wanted.shape:
             shape = (*wanted.shape, *leaf[1])
-            return Kind(leaf[0], shape, _has_null(nullable, chunks))
-    wanted, missing = plain_type(wanted), _has_null(nullable, chunks)
+            return Kind(leaf[0], shape, nullable)
+    wanted = plain_type(wanted)
     if pa.types.is_fixed_size_list(wanted):
         if (dense := _dense(wanted, chunks)) is not None:
-            return Kind(*dense, missing)
+            return Kind(*dense, nullable)
         # Under a null there are items, too, which are null whatever their field says.
         item, known = wanted.value_field, _below(chunks, _slots)
         inner = _kind_of(f"{name}[]", item.type, item.nullable or nullable, known)
-        return Kind("list", (), missing, (("item", inner),))
+        return Kind("list", (), nullable, (("item", inner),))
     if is_list(wanted):
         item, known = entry_of(wanted), _below(chunks, _items)
         inner = _kind_of(f"{name}[]", item.type, item.nullable, known)
-        return Kind("list", (), missing, (("item", inner),))
+        return Kind("list", (), nullable, (("item", inner),))
     if pa.types.is_struct(wanted) and wanted.num_fields:
         fields = []
         for number, each in enumerate(wanted):
             known = None if chunks is None else _plain(chunk.field(number) for chunk in chunks)
-            inner = _kind_of(f"{name}{{{each.name}}}", each.type, each.nullable, known)
+            # Under a null there are fields, too, which are null whatever their field says.
+            may_lack = each.nullable or nullable
+            inner = _kind_of(f"{name}{{{each.name}}}", each.type, may_lack, known)
             fields.append((each.name, inner))
-        return Kind("struct", (), missing, tuple(fields))
+        return Kind("struct", (), nullable, tuple(fields))
     leaf = leaf_of(wanted)
     if leaf is None:
         raise ValueError(
             f"column '{name}' is {wanted}, which records cannot hold: leave it out, or cast it"
         )
-    return Kind(*leaf, missing)
+    return Kind(*leaf, nullable)
 
 
 def _kind_in(columns: tuple[Column, ...], field: Any) -> Kind:  # noqa: ANN401 - no types
@@ -268,21 +277,15 @@ def _is_in_order(permutation: Sequence[int] | None) -> bool:
     return permutation is None or list(permutation) == sorted(permutation)
 
 
-def _has_null(nullable: bool, chunks: list[Any] | None) -> bool:
-    return nullable if chunks is None else any(chunk.null_count for chunk in chunks)
-
-
 def _below(chunks: list[Any] | None, items: Any) -> list[Any] | None:  # noqa: ANN401
     return None if chunks is None else _plain(items(chunk) for chunk in chunks)
 
 
 def _dense(wanted: Any, chunks: list[Any] | None) -> tuple[str, tuple[int, ...]] | None:  # noqa: ANN401
-    """Type and shape of lists of one size, of numbers, none of which is null."""
+    """Type and shape of lists of one size, of numbers, none of which is null as far as is known."""
     types, shape = pyarrow().types, []
     while types.is_fixed_size_list(wanted):
         shape.append(wanted.list_size)
-        if chunks is None and wanted.value_field.nullable:
-            return None
         if chunks is not None:
             chunks = _plain(_flat(chunk) for chunk in chunks)
             if any(chunk.null_count for chunk in chunks):
@@ -323,6 +326,7 @@ def _encoded(
     kind: Kind,
     array: Any,  # noqa: ANN401 - pyarrow has no types
     ends: npt.NDArray[np.int64] | None,
+    holding: set[str],
 ) -> Iterator[Buffers]:
     """The buffers of the stored columns of a kind, in their order.
 
@@ -331,19 +335,27 @@ def _encoded(
         kind: what it is stored as.
         array: its values, plain.
         ends: of values in lists, where those of each row begin, and the last end; else None.
+        holding: gets the name if a value is null.
     """
     if array.null_count and not kind.nullable:
-        raise ValueError(f"column '{name}' has a null, which its schema does not allow")
+        raise ValueError(
+            f"column '{name}' has a null, which its schema does not allow, or for which the file "
+            "has no place, as files of earlier versions: write it to another file"
+        )
     valid = None
-    if kind.nullable:
+    if kind.nullable and not array.null_count and ends is not None:
+        yield [memoryview(b"")] * (len(ends) - 1)  # In lists: all are there.
+    elif kind.nullable:
+        if array.null_count:
+            holding.add(name)
         valid = np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.uint8)
         yield _cut(valid, 1, len(array), ends)
     if kind.type == "list":
-        yield from _encoded_list(name, kind, array, ends)
+        yield from _encoded_list(name, kind, array, ends, holding)
     elif kind.type == "struct":
         for number, (inner, each) in enumerate(kind.fields):
             (part,) = _plain([array.field(number)])
-            yield from _encoded(f"{name}{{{inner}}}", each, part, ends)
+            yield from _encoded(f"{name}{{{inner}}}", each, part, ends, holding)
     elif kind.is_text:
         yield from _encoded_text(name, kind, array, ends)
     else:
@@ -361,6 +373,7 @@ def _encoded_list(
     kind: Kind,
     array: Any,  # noqa: ANN401 - pyarrow has no types
     ends: npt.NDArray[np.int64] | None,
+    holding: set[str],
 ) -> Iterator[Buffers]:
     if pyarrow().types.is_fixed_size_list(array.type):
         (items,) = _plain([_slots(array)])
@@ -372,7 +385,7 @@ def _encoded_list(
     if ends is not None:
         yield _cut(_as_u32(lengths, name), 4, len(array), ends)
         bounds = bounds[ends]
-    yield from _encoded(f"{name}[]", kind.item, items, bounds)
+    yield from _encoded(f"{name}[]", kind.item, items, bounds, holding)
 
 
 def _encoded_text(

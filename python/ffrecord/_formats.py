@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from ffrecord._nested import Kind, mapped
-from ffrecord._schema import Column
+from ffrecord._nested import mapped
+from ffrecord._schema import Column, Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa

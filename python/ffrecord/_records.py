@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ffrecord._batch import Batch, Sample
 from ffrecord._formats import Format
+from ffrecord._logical import LogicalSchema
 from ffrecord._order import IndexBatch, Indices
 from ffrecord._schema import Column
 from ffrecord.errors import CorruptionError
@@ -47,8 +48,13 @@ class Records(ABC):
 
     @property
     @abstractmethod
+    def logical(self) -> LogicalSchema:
+        """What the columns are, and how they are stored."""
+
+    @property
     def columns(self) -> tuple[Column, ...]:
         """Name, type and shape of each column."""
+        return self.logical.columns
 
     @property
     @abstractmethod
@@ -90,8 +96,12 @@ class Records(ABC):
 
     @property
     def schema(self) -> dict[str, str]:
-        """Type by column, as `Writer` takes it; empty if the records are plain bytes."""
-        return {column.name: column.spelling for column in self.columns}
+        """Type by column, as `Writer` takes it; empty if the records are plain bytes.
+
+        Columns of tables that are nullable, ragged or nested are spelled for people, `i64?` or
+        `list<utf8>`; `Writer` takes a schema of Arrow for these.
+        """
+        return self.logical.schema
 
     @property
     def format(self) -> Format:

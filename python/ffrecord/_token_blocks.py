@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ffrecord import _ffrecord
 from ffrecord._batch import CORRUPT, Batch
+from ffrecord._logical import LogicalSchema
 from ffrecord._order import Indices
 from ffrecord._records import Records
 from ffrecord._schema import Column, parse
@@ -102,12 +103,13 @@ class TokenBlocks(Records):
         return self._tokens.type
 
     @property
-    def columns(self) -> tuple[Column, ...]:
-        """`tokens`, and `cu_seqlens` if requested."""
+    def logical(self) -> LogicalSchema:
+        """Of the columns `tokens`, and `cu_seqlens` if requested."""
         tokens = Column("tokens", self.dtype, (self.block,))
         if not self.boundaries:
-            return (tokens,)
-        return tokens, Column("cu_seqlens", "i32", (self._documents_max() + 1,))
+            return LogicalSchema((tokens,))
+        bounds = Column("cu_seqlens", "i32", (self._documents_max() + 1,))
+        return LogicalSchema((tokens, bounds))
 
     @property
     def fingerprint(self) -> str:
@@ -247,8 +249,8 @@ class TokenBlocks(Records):
     def _batch(
         self, blocks: Indices, pieces: _Pieces, spans: Field, status: npt.NDArray[np.uint8]
     ) -> Batch:
-        columns = self.columns
-        fields = [(column.name, column.dtype, column.shape) for column in columns]
+        logical = self.logical
+        fields = [(column.name, column.dtype, column.shape) for column in logical.columns]
         rows = np.empty(blocks.size, np.dtype(fields))
         filled = np.bincount(pieces.row, pieces.taken, blocks.size).astype(np.int64)
         if status.any():
@@ -267,7 +269,7 @@ class TokenBlocks(Records):
         starts = np.arange(blocks.size, dtype=np.int64) * stride
         sizes = np.where(status == 0, stride, 0)
         inner = _ffrecord.Batch.over(block, starts, sizes, status, self._made_schema)
-        made = Batch(inner, blocks, self._made_schema, columns)
+        made = Batch(inner, blocks, self._made_schema, logical)
         return made if status.any() else made.with_values(values)
 
     def _bounds(self, pieces: _Pieces, filled: Indices) -> npt.NDArray[np.int32]:

@@ -300,6 +300,14 @@ Result<void> RecordWriter::Commit() {
   return impl_->Commit();
 }
 
+Result<void> RecordWriter::SetMetadata(const Metadata& metadata) {
+  FFR_TRY(impl_->Usable());
+  if (metadata.empty())
+    return Error{ErrorCode::kInvalidArgument, impl_->path + ": metadata cannot be taken back"};
+  impl_->metadata_section = FFR_TRY(EncodeMetadata(metadata));
+  return {};
+}
+
 Result<WriteSummary> RecordWriter::Close() { return impl_->Close(); }
 
 }  // namespace ffrecord

@@ -9,8 +9,10 @@ import torch
 from torch.utils.data import default_collate, default_convert
 
 from ffrecord._batch import Batch, Values
-from ffrecord._nested import Kind
-from ffrecord._schema import Column
+from ffrecord._formats import pyarrow
+from ffrecord._nested import Maybe
+from ffrecord._schema import Column, Kind
+from ffrecord.torch._samples import Samples
 
 
 def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the samples are
@@ -22,14 +24,18 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
     of the batch: nothing is copied, and a record that was requested twice is in memory once. In the
     format "bytes", bytes are a list of `bytes`; in "arrow" the batch is a `pyarrow.Table`.
 
-    Samples that a transform made are collated as by `torch.utils.data.default_collate`, except that
-    arrays of unequal shapes become a list of tensors instead of an error.
+    Samples that a transform made are collated as by `torch.utils.data.default_collate`, with these
+    exceptions. Values that the transform left as they were are collated as without it. Arrays of
+    unequal shapes become a list of tensors, lists of unequal lengths stay lists. Numbers of which
+    some are None become `{"values": ..., "valid": ...}`; in a batch of anything else None stays.
 
     Raises:
         TypeError: there is one sample, a mapping, instead of many.
     """
     if isinstance(samples, Batch):
         return _batch(samples)
+    if isinstance(samples, Samples):
+        return _transformed(samples)
     if isinstance(samples, Mapping):
         names = ", ".join(map(str, samples))
         raise TypeError(
@@ -38,19 +44,59 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
             "ffrecord.torch.DataLoader(dataset, batch_sampler=sampler); for a dataset that makes "
             "whole batches, collate_fn=torch.utils.data.default_convert"
         )
-    first: Any = samples[0]
-    rows: Sequence[Any] = samples
+    return _stacked(samples)
+
+
+def _transformed(samples: Samples) -> Any:  # noqa: ANN401 - as the samples are
+    if samples.is_untouched:
+        return _batch(samples.batch)
+    same = samples.untouched()
+    kept = _batch(samples.batch.only(same)) if same else {}
+    if not isinstance(kept, dict):  # A table of Arrow has no values to take out.
+        return _stacked(samples)
+    if not kept:
+        return _stacked(samples)
+    return {
+        key: kept[key] if key in kept else _stacked([sample[key] for sample in samples])
+        for key in samples[0]
+    }
+
+
+def _stacked(rows: Sequence[Any]) -> Any:  # noqa: ANN401 - as the samples are
+    """The values as one of many; None stands where there is none."""
+    there = [row for row in rows if row is not None]
+    if not there:
+        return list(rows)
+    first: Any = there[0]
     if isinstance(first, Mapping):
-        return {key: collate([sample[key] for sample in rows]) for key in first}
-    if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*map(collate, zip(*rows, strict=True)))
+        return {key: _stacked([None if row is None else row[key] for row in rows]) for key in first}
+    is_full = len(there) == len(rows)
+    if isinstance(first, tuple) and hasattr(first, "_fields") and is_full:
+        return type(first)(*map(_stacked, zip(*rows, strict=True)))
     if isinstance(first, tuple | list):
-        return [collate(column) for column in zip(*rows, strict=True)]
+        if is_full and all(len(row) == len(first) for row in rows):
+            return [_stacked(column) for column in zip(*rows, strict=True)]
+        return list(rows)
     if isinstance(first, torch.Tensor | np.ndarray):
-        each = [torch.as_tensor(sample) for sample in rows]
-        same = all(tensor.shape == each[0].shape for tensor in each)
-        return torch.stack(each) if same else each
-    return default_collate(list(rows))
+        each = [None if row is None else torch.as_tensor(row) for row in rows]
+        same = is_full and all(row.shape == first.shape for row in there)
+        return torch.stack(each) if same else each  # type: ignore[arg-type]
+    if is_full:
+        if type(first).__module__.partition(".")[0] == "pyarrow":
+            return _table_of(there)
+        return default_collate(there)
+    if isinstance(first, bool | int | float | np.number | np.bool_):
+        valid = torch.tensor([row is not None for row in rows])
+        zero = type(first)(0)
+        return Maybe(
+            values=default_collate([zero if row is None else row for row in rows]), valid=valid
+        )
+    return list(rows)
+
+
+def _table_of(rows: list[Any]) -> Any:  # noqa: ANN401 - pyarrow has no types
+    pa = pyarrow()
+    return pa.concat_tables(rows) if isinstance(rows[0], pa.Table) else rows
 
 
 def convert(sample: Any) -> Any:  # noqa: ANN401 - as the dataset makes it
@@ -68,10 +114,9 @@ def _batch(batch: Batch) -> Any:  # noqa: ANN401 - as decoders make it
         return batch.to_arrow()
     if not batch.columns:
         return list(batch) if batch.format == "bytes" else tensors(batch.whole)
-    types = {column.name: column for column in batch.column_types}
     nested = batch.with_format("torch") if batch.format == "numpy" else batch
     return {
-        name: _column(batch, types[name])
+        name: _column(batch, batch.logical.column(name))
         if batch.nested(name) is None or name in batch.decoded
         else nested[name]
         for name in batch.columns
@@ -99,9 +144,17 @@ def tensors(values: Values) -> Any:  # noqa: ANN401 - as the values are
         return torch.from_numpy(values)
     if all(isinstance(value, np.ndarray) for value in values):
         return [torch.from_numpy(value) for value in values]
+    if any(value is None for value in values):
+        return [None if value is None else _tensor_of_one(value) for value in values]
     if values and isinstance(values[0], dict):
         return {key: tensors([value[key] for value in values]) for key in values[0]}
     return list(values)
+
+
+def _tensor_of_one(value: Any) -> Any:  # noqa: ANN401 - as a decoder made it
+    if isinstance(value, dict):
+        return {key: _tensor_of_one(each) for key, each in value.items()}
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
 def tensors_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as the values are
@@ -113,7 +166,7 @@ def tensors_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as the va
         mask = np.ma.getmaskarray(values).reshape(len(values), -1)
         there = ~mask[:, 0] if mask.shape[1] else np.ones(len(values), np.bool_)
         numbers = tensor_of(values.data, kind.column(""))
-        return {"values": numbers, "valid": torch.from_numpy(there)}
+        return Maybe(values=numbers, valid=torch.from_numpy(there))
     if isinstance(values, np.ndarray):
         return tensor_of(values, kind.column(""))
     return [torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in values]

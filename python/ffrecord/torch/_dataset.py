@@ -6,7 +6,7 @@ import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate, chain, repeat
 from typing import Any, Literal, Self, SupportsIndex, overload
 
 import numpy as np
@@ -27,6 +27,7 @@ from ffrecord._views import Subset as SubsetView
 from ffrecord.compat._fileio import FileReader, owned
 from ffrecord.decode._decoder import Decode, Timed
 from ffrecord.errors import BadArgumentError, RangeError
+from ffrecord.torch._samples import Samples
 
 OnCorrupt = Literal["raise", "skip", "replace"]
 _guarded_pid = 0  # The id of the last worker process in which the handler was installed.
@@ -223,13 +224,13 @@ class Dataset(data.Dataset[T], ReaderRegistry):
         """
         if self.transform is None:
             return data
+        transforms: Iterable[Callable[[Any], Any]] = repeat(self.transform)
         takes: bool | None = vars(self).get("pass_generator")
-        if not (_takes_generator(self.transform) if takes is None else takes):
-            return [self.transform(sample) for sample in data]
-        return [
-            self.transform(sample, generator)
-            for sample, generator in zip(data, _generators(indices), strict=True)
-        ]
+        if _takes_generator(self.transform) if takes is None else takes:
+            transforms = (_with_generator(self.transform, one) for one in _generators(indices))
+        if isinstance(data, Batch):
+            return Samples(data, transforms)
+        return [transform(sample) for sample, transform in zip(data, transforms, strict=False)]
 
     @property
     def is_unchanged(self) -> bool:
@@ -502,6 +503,10 @@ def _fetch(dataset: Any, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as da
     """Samples by index, all at once if the dataset can."""
     fetch = getattr(dataset, "__getitems__", None)
     return [dataset[index] for index in indices] if fetch is None else fetch(indices)
+
+
+def _with_generator(transform: Callable[..., Any], generator: Any) -> Callable[[Any], Any]:  # noqa: ANN401
+    return lambda sample: transform(sample, generator)
 
 
 def _takes_generator(transform: Callable[..., Any]) -> bool:
