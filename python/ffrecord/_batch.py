@@ -179,6 +179,12 @@ class Batch(Sequence[Sample]):
             )
         return self._span(name)
 
+    def stored_field(
+        self, name: str | None
+    ) -> tuple[Bytes, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """As `field`, of a stored column."""
+        return self.field(None) if name is None else self._span(name)
+
     def with_format(self, format: str) -> "Batch":
         """The same records, handed out as `format`; see `Records.with_format`."""
         made = self.relabelled(self.indices)

@@ -238,7 +238,8 @@ class Records(ABC):
         """Return a view of the records that `keep` selects, without reading records.
 
         Args:
-            keep: booleans of shape (len(self),), or a function from indices, shape (m,), to them.
+            keep: booleans of shape (len(self),), or a function from indices, shape (m,), to them;
+                where they are masked, as comparisons of a nullable column, a record is left out.
 
         Raises:
             ValueError: `keep` does not give one boolean per record.
@@ -362,7 +363,8 @@ def as_indices(indices: npt.ArrayLike) -> Indices:
 
 
 def _as_mask(keep: npt.ArrayLike, count: int) -> npt.NDArray[np.bool_]:
-    mask = np.asarray(keep)
+    # What is missing is not selected; NumPy has the values under a mask as they come.
+    mask = np.asarray(np.ma.filled(keep, False) if np.ma.isMaskedArray(keep) else keep)
     if mask.dtype != np.bool_ or mask.shape != (count,):
         raise ValueError(
             f"keep is {mask.dtype} of shape {mask.shape}; it must be bool of shape ({count},)"

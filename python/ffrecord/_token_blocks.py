@@ -23,6 +23,8 @@ _TYPES = {"u16": "<u2", "u32": "<u4", "i32": "<i4", "i64": "<i8"}
 _NAMES = {"uint16": "u16", "uint32": "u32", "int32": "i32", "int64": "i64"}
 # Records whose sizes, and blocks whose documents, are looked up at a time.
 _STEP = 1 << 20
+# Before the bytes of a column of any size, if another one follows.
+_SIZE_BYTES = 4
 
 
 class _Pieces(NamedTuple):
@@ -156,7 +158,7 @@ class TokenBlocks(Records):
 
     @cached_property
     def _tokens(self) -> "_TokenColumn":
-        tokens = _token_column(self.source.columns, self.column, self._dtype)
+        tokens = _token_column(self.source.logical, self.column, self._dtype)
         limits = np.iinfo(_TYPES[tokens.type])
         if self.pad is not None and not limits.min <= self.pad <= limits.max:
             raise ValueError(f"pad is {self.pad}, which is not a valid {tokens.type}")
@@ -227,7 +229,7 @@ class TokenBlocks(Records):
         pieces = self._pieces(blocks)
         documents, at = np.unique(pieces.document, return_inverse=True)
         batch = self.source._read(documents)
-        slab, starts, sizes = batch.field(self.column)
+        slab, starts, sizes = batch.stored_field(self._tokens.stored)
         width = self._tokens.width
         # A document that is shorter than the index tells is damaged as well, if that can be.
         ok = sizes[at] >= (pieces.offset + pieces.taken) * width
@@ -306,33 +308,41 @@ class _TokenColumn(NamedTuple):
     """Of a record that are no tokens."""
     each: int | None
     """Tokens of every record; None if the size of a record tells."""
+    stored: str | None
+    """The stored column that holds them; None if a record is tokens alone."""
 
 
-def _token_column(columns: tuple[Column, ...], name: str | None, dtype: str | None) -> _TokenColumn:
+def _token_column(logical: LogicalSchema, name: str | None, dtype: str | None) -> _TokenColumn:
     """Check that the column holds tokens, and that the size of a record gives their number."""
-    if not columns and name is not None:
+    if not logical.stored and name is not None:
         raise KeyError(f"no column '{name}': records are plain bytes")
-    named = [column for column in columns if column.name == name]
-    if columns and not named:
-        names = ", ".join(column.name for column in columns)
+    found = None if name is None else logical.find(name)
+    if logical.stored and found is None:
+        names = ", ".join(logical.names)
         raise KeyError(f"several columns may hold the tokens; set column= to one of {names}")
-    held = named[0] if named else Column("", "bytes", ())
+    held, stored = found or Column("", "bytes", ()), name
     kind = dtype if held.type == "bytes" else held.type
-    what = f"column '{name}'" if named else "records"
+    if held.kind.type == "list" and held.kind.item.is_plain and not held.kind.nullable:
+        kind = held.kind.item.column("").spelling
+        stored = f"{name}[]:{kind}"
+    what = "records" if found is None else f"column '{name}'"
     if kind is None:
         raise ValueError(f"{what} are bytes: set dtype= to one of {', '.join(_TYPES)}")
     if kind not in _TYPES or dtype not in (None, kind):
         raise ValueError(f"{what} is {held.spelling}, not tokens of {dtype or ', '.join(_TYPES)}")
     width = np.dtype(_TYPES[kind]).itemsize
     if held.dtype is not None:
-        return _TokenColumn(kind, width, 0, _width(held) // width)
-    others = [column for column in columns if column.name != name]
+        return _TokenColumn(kind, width, 0, _width(held) // width, stored)
+    # Nothing tells of nulls in a list that has none, but for the size of no bytes.
+    empty = f"{name}[]:valid"
+    others = [column for column in logical.stored if column.name not in (stored, empty)]
+    other_bytes = _SIZE_BYTES * any(column.name == empty for column in logical.stored)
     if varying := [column.name for column in others if column.dtype is None]:
         raise ValueError(
             f"{what} is beside '{varying[0]}', whose size varies: the index of the file has the "
             "size of a record, not of its columns. Write the tokens into a file of their own"
         )
-    return _TokenColumn(kind, width, sum(map(_width, others)), None)
+    return _TokenColumn(kind, width, other_bytes + sum(map(_width, others)), None, stored)
 
 
 def _width(column: Column) -> int:

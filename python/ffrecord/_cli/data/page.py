@@ -173,7 +173,7 @@ class Page:
                 field = value[column.name]
                 parts.append(f"<h4>{_text(column.name)}</h4>{self._value(field, column)}")
                 self._room -= len(parts[-1])
-                if not column.kind.fields and not column.shape:
+                if not column.kind.fields and not column.kind.shape:
                     words.append(_word(field, column))
             body = "".join(parts)
         else:

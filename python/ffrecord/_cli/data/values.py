@@ -67,7 +67,8 @@ def plain(value: Any, column: Column | None = None) -> Any:  # noqa: ANN401
     """The value for JSON: text, numbers, lists, and objects; what is missing is null.
 
     Bytes that are no UTF-8 are {"base64": ...}. NaN and infinities, for which JSON has no numbers,
-    are the strings "nan", "inf" and "-inf". `column` is the one of the value; None for a record without columns.
+    are the strings "nan", "inf" and "-inf". `column` is the one of the value; None for a record
+    without columns.
     """
     return _plain(value, Kind("bytes") if column is None else column.kind)
 
