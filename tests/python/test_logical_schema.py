@@ -241,7 +241,30 @@ def test_loaders_make_the_same_of_rows_that_no_transform_has_touched(
             assert form == "torch" or isinstance(batch["numbers"], list)
 
 
-def test_what_a_transform_changes_is_taken_from_it(path: Path) -> None:
+def test_filling_nulls_makes_batches_of_one_form_whether_there_are_any_to_fill(
+    tmp_path: Path,
+) -> None:
+    torch = pytest.importorskip("torch")
+    from ffrecord.torch import DataLoader, Dataset, Sampler
+
+    ffrecord.write_table(pa.table({"label": [1, None, 2, 3]}), tmp_path / "t.ffr")
+
+    def filled(sample: dict[str, Any]) -> dict[str, Any]:
+        return {"label": -1 if sample["label"] is None else sample["label"]}
+
+    def made_tensor(sample: dict[str, Any]) -> dict[str, Any]:
+        return {"label": torch.tensor(filled(sample)["label"])}
+
+    dataset = Dataset(tmp_path / "t.ffr", transform=filled)
+    batches = list(DataLoader(dataset, batch_sampler=Sampler(dataset, 2, shuffle=False)))
+    assert [batch["label"]["values"].tolist() for batch in batches] == [[1, -1], [2, 3]]
+    assert all(batch["label"]["valid"].all() for batch in batches)
+    dataset = Dataset(tmp_path / "t.ffr", transform=made_tensor)
+    batches = list(DataLoader(dataset, batch_sampler=Sampler(dataset, 2, shuffle=False)))
+    assert [batch["label"].tolist() for batch in batches] == [[1, -1], [2, 3]]
+
+
+def test_what_a_transform_changes_is_taken_from_it(path: Path, table: Any) -> None:  # noqa: ANN401
     pytest.importorskip("torch")
     from ffrecord.torch import DataLoader, Dataset, Sampler
 
@@ -259,7 +282,9 @@ def test_what_a_transform_changes_is_taken_from_it(path: Path) -> None:
     (batch,) = DataLoader(dataset, batch_sampler=sampler)
 
     assert batch["words"] == [["n"] * 6]
-    assert batch["number"].tolist() == [-7] * 6
+    has_nulls = None in table["number"].to_pylist()
+    numbers = batch["number"]["values"] if has_nulls else batch["number"]
+    assert numbers.tolist() == [-7] * 6
     assert {row["w"] for row in rows(batch["pair"])} <= {100, None}
     assert {str(told(one)) for one in batch["numbers"]} <= {"[0, 0]", "None"}
     assert batch["new"] == [None] * 6

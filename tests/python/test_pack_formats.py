@@ -555,7 +555,16 @@ def test_options_that_mean_nothing_are_refused(
 def test_hidden_files_of_a_tar_are_skipped_and_counted(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    names = ["._1.jpg", "1.jpg", "._1.txt", "1.txt", "./._2.jpg", "./2.jpg", ".git/2.txt", "./2.txt"]
+    names = [
+        "._1.jpg",
+        "1.jpg",
+        "._1.txt",
+        "1.txt",
+        "./._2.jpg",
+        "./2.jpg",
+        ".git/2.txt",
+        "./2.txt",
+    ]
     with tarfile.open(tmp_path / "mac.tar", "w") as tar:
         for name in names:
             info = tarfile.TarInfo(name)

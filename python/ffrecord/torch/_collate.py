@@ -27,7 +27,9 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
     Samples that a transform made are collated as by `torch.utils.data.default_collate`, with these
     exceptions. Values that the transform left as they were are collated as without it. Arrays of
     unequal shapes become a list of tensors, lists of unequal lengths stay lists. Numbers of which
-    some are None become `{"values": ..., "valid": ...}`; in a batch of anything else None stays.
+    some are None become `{"values": ..., "valid": ...}`, and so do all numbers of a column that has
+    nulls, also where the transform has filled them: to get one tensor, return tensors, or another
+    name. In a batch of anything else None stays.
 
     Raises:
         TypeError: there is one sample, a mapping, instead of many.
@@ -50,16 +52,30 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
 def _transformed(samples: Samples) -> Any:  # noqa: ANN401 - as the samples are
     if samples.is_untouched:
         return _batch(samples.batch)
+    first = samples[0]
+    if not isinstance(first, Mapping):
+        return _stacked(samples)
     same = samples.untouched()
     kept = _batch(samples.batch.only(same)) if same else {}
-    if not isinstance(kept, dict):  # A table of Arrow has no values to take out.
-        return _stacked(samples)
-    if not kept:
-        return _stacked(samples)
     return {
-        key: kept[key] if key in kept else _stacked([sample[key] for sample in samples])
-        for key in samples[0]
+        key: kept[key]
+        if key in kept
+        else _changed(samples.batch, key, [sample[key] for sample in samples])
+        for key in first
     }
+
+
+def _changed(batch: Batch, key: Any, values: list[Any]) -> Any:  # noqa: ANN401 - as the values are
+    """Values of which a transform has made at least one.
+
+    Numbers of a column that may lack some stay such: whether there is one to fill in a batch must
+    not decide what the batch is.
+    """
+    kind = None if key in batch.decoded else batch.nested(key)
+    numbers = kind is not None and kind.nullable and not kind.fields and not kind.is_text
+    if numbers and all(value is None or _is_number(value) for value in values):
+        return _with_marks(values)
+    return _stacked(values)
 
 
 def _stacked(rows: Sequence[Any]) -> Any:  # noqa: ANN401 - as the samples are
@@ -85,13 +101,19 @@ def _stacked(rows: Sequence[Any]) -> Any:  # noqa: ANN401 - as the samples are
         if type(first).__module__.partition(".")[0] == "pyarrow":
             return _table_of(there)
         return default_collate(there)
-    if isinstance(first, bool | int | float | np.number | np.bool_):
-        valid = torch.tensor([row is not None for row in rows])
-        zero = type(first)(0)
-        return Maybe(
-            values=default_collate([zero if row is None else row for row in rows]), valid=valid
-        )
-    return list(rows)
+    return _with_marks(rows) if _is_number(first) else list(rows)
+
+
+def _is_number(value: Any) -> bool:  # noqa: ANN401 - as the samples are
+    return isinstance(value, bool | int | float | np.number | np.bool_)
+
+
+def _with_marks(rows: Sequence[Any]) -> Maybe:
+    """Numbers, and which of them are there."""
+    there = [row for row in rows if row is not None]
+    zero = type(there[0])(0) if there else 0
+    values = default_collate([zero if row is None else row for row in rows])
+    return Maybe(values=values, valid=torch.tensor([row is not None for row in rows]))
 
 
 def _table_of(rows: list[Any]) -> Any:  # noqa: ANN401 - pyarrow has no types
