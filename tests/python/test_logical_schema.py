@@ -222,7 +222,7 @@ def test_loaders_make_the_same_of_rows_that_no_transform_has_touched(
     path: Path,
     table: Any,  # noqa: ANN401
 ) -> None:
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
     from ffrecord.torch import DataLoader, Dataset, Sampler
 
     for form in ("numpy", "bytes", "torch", "arrow"):
@@ -239,6 +239,7 @@ def test_loaders_make_the_same_of_rows_that_no_transform_has_touched(
         else:
             check({n: rows(v) for n, v in batch.items()}, truth(table, structs_as_columns))
             assert form == "torch" or isinstance(batch["numbers"], list)
+            assert type(batch["pair"]) is dict and type(batch["pair"]["w"]) in (dict, torch.Tensor)
 
 
 def test_filling_nulls_makes_batches_of_one_form_whether_there_are_any_to_fill(
@@ -514,6 +515,16 @@ def test_nulls_that_the_metadata_deny_are_not_taken_for_numbers(tmp_path: Path) 
         for sample in reader.read([0, 1]).stored():
             writer.write(sample)
 
+    earlier = {name: value for name, value in metadata.items() if name != "ffrecord.nulls"}
+    with ffrecord.Writer(tmp_path / "v.ffr", {"a": "i64"}, metadata=earlier) as writer:
+        writer.write({"a": 3})
+
+    # As earlier versions wrote tables without nulls: they are read, and take no nulls.
+    assert ffrecord.open(tmp_path / "v.ffr")[0] == {"a": 3}
+    with pytest.raises(ValueError, match="column 'a' has a null"):
+        ffrecord.write_table(pa.table({"a": [4, None]}), tmp_path / "v.ffr", append=True)
+    ffrecord.write_table(pa.table({"a": [4]}), tmp_path / "v.ffr", append=True)
+    assert ffrecord.read_table(tmp_path / "v.ffr")["a"].to_pylist() == [3, 4]
     denied = ffrecord.open(tmp_path / "u.ffr")
     with pytest.raises(ffrecord.errors.CorruptionError, match="column 'a' has nulls"):
         denied.read([0, 1])["a"]

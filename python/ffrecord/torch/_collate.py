@@ -9,8 +9,8 @@ import torch
 from torch.utils.data import default_collate, default_convert
 
 from ffrecord._batch import Batch, Values
-from ffrecord._formats import pyarrow
-from ffrecord._nested import Maybe
+from ffrecord._formats import bytes_of_leaf, pyarrow
+from ffrecord._nested import Maybe, mapped
 from ffrecord._schema import Column, Kind
 from ffrecord.torch._samples import Samples
 
@@ -108,12 +108,12 @@ def _is_number(value: Any) -> bool:  # noqa: ANN401 - as the samples are
     return isinstance(value, bool | int | float | np.number | np.bool_)
 
 
-def _with_marks(rows: Sequence[Any]) -> Maybe:
+def _with_marks(rows: Sequence[Any]) -> dict[str, Any]:
     """Numbers, and which of them are there."""
     there = [row for row in rows if row is not None]
     zero = type(there[0])(0) if there else 0
     values = default_collate([zero if row is None else row for row in rows])
-    return Maybe(values=values, valid=torch.tensor([row is not None for row in rows]))
+    return {"values": values, "valid": torch.tensor([row is not None for row in rows])}
 
 
 def _table_of(rows: list[Any]) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -136,13 +136,30 @@ def _batch(batch: Batch) -> Any:  # noqa: ANN401 - as decoders make it
         return batch.to_arrow()
     if not batch.columns:
         return list(batch) if batch.format == "bytes" else tensors(batch.whole)
-    nested = batch.with_format("torch") if batch.format == "numpy" else batch
     return {
         name: _column(batch, batch.logical.column(name))
         if batch.nested(name) is None or name in batch.decoded
-        else nested[name]
+        else _nested(batch, name)
         for name in batch.columns
     }
+
+
+def _nested(batch: Batch, name: str) -> Any:  # noqa: ANN401 - as the column has it
+    leaf = _leaf_with_bytes if batch.format == "bytes" else tensors_of_leaf
+    return _as_dicts(mapped(batch.plain(name), batch.kind(name), leaf))
+
+
+def _leaf_with_bytes(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as the values are
+    return bytes_of_leaf(values, kind) if kind.is_text else tensors_of_leaf(values, kind)
+
+
+def _as_dicts(form: Any) -> Any:  # noqa: ANN401 - as the column has it
+    """Without types of ours, which code that walks batches by exact types would not enter."""
+    if isinstance(form, dict):
+        return {name: _as_dicts(each) for name, each in form.items()}
+    if isinstance(form, list) and any(isinstance(each, dict | list) for each in form):
+        return [_as_dicts(each) for each in form]
+    return form
 
 
 def _column(batch: Batch, column: Column) -> Any:  # noqa: ANN401 - as decoders make it
