@@ -17,15 +17,35 @@ class Samples(list[Any]):
         """Transform the samples of `batch`, the i-th with the i-th of `transforms`."""
         super().__init__()
         self.batch = batch
+        # Values of other columns cannot be changed in place unless the batch changes with them.
+        self._inner = [name for name in batch.columns if _holds_others(batch, name)]
         self._before: list[Any] = []
         for sample, transform in zip(batch, transforms, strict=False):
-            self._before.append(_kept(sample))
+            self._before.append(self._kept(sample))
             self.append(transform(sample))
+
+    def _kept(self, sample: Any) -> Any:  # noqa: ANN401 - as the batch has it
+        if type(sample) is not dict:
+            return sample
+        kept = sample.copy()
+        for name in self._inner:
+            kept[name] = _kept(sample[name])
+        return kept
 
     @property
     def is_untouched(self) -> bool:
         """Whether all samples are those of the batch."""
-        return self._is_whole and all(map(_is_kept, self, self._before))
+        return self._is_whole and all(map(self._is_row, self, self._before))
+
+    def _is_row(self, made: Any, before: Any) -> bool:  # noqa: ANN401 - as the batch has it
+        if made is None or type(before) is not dict:
+            return made is before
+        if type(made) is not dict or made.keys() != before.keys():
+            return False
+        return all(
+            made[name] is value or (name in self._inner and _is_kept(made[name], value))
+            for name, value in before.items()
+        )
 
     def untouched(self) -> tuple[str, ...]:
         """The columns of the batch that all samples still have, with its values."""
@@ -39,12 +59,21 @@ class Samples(list[Any]):
 
     def _has(self, name: str) -> bool:
         return all(
-            name in made and _is_kept(made[name], before[name])
+            name in made
+            and (
+                made[name] is before[name]
+                or (name in self._inner and _is_kept(made[name], before[name]))
+            )
             for made, before in zip(self, self._before, strict=True)
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(self),)
+
+
+def _holds_others(batch: Batch, name: str) -> bool:
+    """Whether values of a column may be lists or dicts."""
+    return name in batch.decoded or bool(batch.kind(name).fields)
 
 
 def _kept(value: Any) -> Any:  # noqa: ANN401 - of any column
