@@ -1,6 +1,5 @@
 """What the metadata of a file tell of its tables: Arrow's types, as in Parquet, and nulls."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -35,6 +34,8 @@ def facts_of(metadata: Mapping[str, bytes]) -> Facts:
 
 def nulls_in(holding: Iterable[str]) -> dict[str, bytes]:
     """The metadata that say what holds nulls."""
+    import json  # Slow to import, and many programs have no tables.
+
     return {NULLS: json.dumps(sorted(holding)).encode()}
 
 
@@ -64,8 +65,12 @@ def with_fields(metadata: Mapping[str, bytes], names: Sequence[str]) -> dict[str
 
 
 def _holding(text: bytes | None) -> frozenset[str] | None:
+    if text is None:
+        return None
+    import json
+
     try:
-        names = None if text is None else json.loads(text)
+        names = json.loads(text)
     except (ValueError, RecursionError):
         return None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
