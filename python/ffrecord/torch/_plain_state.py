@@ -200,6 +200,13 @@ def _check_own(state: dict[str, Any]) -> None:
         )
 
 
+def may_repeat(inner: Any) -> bool:  # noqa: ANN401 - torch's own
+    """Whether an epoch may have an index several times, as torch's samplers say."""
+    sampler = _of_samples(inner)
+    drawn = _wrapped_by(sampler)
+    return bool(getattr(sampler if drawn is None else drawn, "replacement", False))
+
+
 def _of_samples(inner: Any) -> Any:  # noqa: ANN401 - torch's own
     """The sampler of samples in a plain sampler of batches."""
     return inner.sampler if type(inner) is data.BatchSampler else inner
@@ -270,7 +277,7 @@ def _identity(what: str, loader: Any, inner: Any) -> dict[str, Any]:  # noqa: AN
         len(source),
         len(sampler),
         getattr(sampler, "replacement", None),
-        inner.batch_size if batches else None,
+        int(inner.batch_size) if batches else None,
         inner.drop_last if batches else None,
         found,
     )
