@@ -277,7 +277,7 @@ def _identity(what: str, loader: Any, inner: Any) -> dict[str, Any]:  # noqa: AN
         len(source),
         len(sampler),
         getattr(sampler, "replacement", None),
-        int(inner.batch_size) if batches else None,
+        inner.batch_size if batches else None,
         inner.drop_last if batches else None,
         found,
     )
