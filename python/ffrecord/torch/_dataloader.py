@@ -384,11 +384,14 @@ class DataLoader(data.DataLoader[Any]):
                 # Like torch's own iterator, which seeds its workers this way: the same generator
                 # gives the same order.
                 torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+                place.release()
             steps = () if place is None else self._steps.at(place)
             batches = self._threads.batches(self, steps, order_of(self), start)
         else:
             self._steps.start = start
             found = self._from_torch()
+            if place is not None:
+                place.release()
             walk = None if isinstance(self.dataset, data.IterableDataset) else self._steps.begun
             batches = made = self._by_torch(found, start, walk)
             self._under_way.add(made)
@@ -414,6 +417,8 @@ class DataLoader(data.DataLoader[Any]):
         steps.epoch += 1
         seed = (self.generator or torch.default_generator).initial_seed()
         place, self._resumed = self._resumed, None
+        if place is not None:
+            place.keep(self.generator)
         steps.place = self._begun = place or PlainPlace(seed, steps.epoch, steps.step)
         return steps.place
 
