@@ -137,9 +137,9 @@ class Mixture:
         """Indices at any positions; otherwise as `range`."""
         if not positions.size:
             return np.empty(0, np.int64)
-        self._check(int(positions.min()))
+        self._check(earliest := int(positions.min()))
         last = self._stretches[-1]
-        if int(positions.min()) >= last.since:
+        if earliest >= last.since:
             return self._during(last, seed, positions)
         starts = np.array([stretch.since for stretch in self._stretches])
         owners = np.searchsorted(starts, positions, "right") - 1
@@ -209,17 +209,23 @@ class Mixture:
     def _in_source(self, seed: int, number: int, ordinals: Indices) -> Indices:
         """Cut ordinals into the passes over the source that they belong to."""
         passes, positions = np.divmod(ordinals, self.counts[number])
+        first, last = int(passes.min()), int(passes.max())
+        if first == last:  # As nearly always, for a batch is small.
+            return self._in_pass(seed, number, first, positions)
         found = np.empty(ordinals.size, np.int64)
         for turn in np.unique(passes).tolist():
             rows = passes == turn
-            order = Permutation(
-                seed=(seed + self.seed) & _U64,
-                epoch=turn,
-                lane=_MIXTURE_LANE + number,
-                count=self.counts[number],
-            )
-            found[rows] = permuted(order, positions[rows])
+            found[rows] = self._in_pass(seed, number, turn, positions[rows])
         return found
+
+    def _in_pass(self, seed: int, number: int, turn: int, positions: Indices) -> Indices:
+        order = Permutation(
+            seed=(seed + self.seed) & _U64,
+            epoch=turn,
+            lane=_MIXTURE_LANE + number,
+            count=self.counts[number],
+        )
+        return permuted(order, positions)
 
     def _stretch(self, weights: Iterable[int], since: int, taken: Iterable[int]) -> Stretch:
         stretch = Stretch(proportions(weights, len(self.counts)), since, tuple(taken))

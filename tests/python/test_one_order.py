@@ -286,6 +286,24 @@ def test_weights_that_change_in_a_running_loop_count_from_its_next_batch(
         loader.close()
 
 
+@every_engine
+def test_iterations_beside_each_other_follow_one_change_each_at_its_position(
+    files: dict[str, Path], options: dict[str, Any]
+) -> None:
+    mix = mixed(files)
+    sampler = Sampler(mix, BATCH, 3)
+    loader = DataLoader(Dataset(mix, columns=["label"]), batch_sampler=sampler, **options)
+    ahead, behind = iter(loader), iter(loader)
+    seen = labels([next(behind)])
+    begun = labels(next(ahead) for _ in range(5))
+    sampler.set_weights([1, 3])
+    mixture = Mixture([300, 100], [1, 1], 5).change([1, 3], 5 * BATCH)
+
+    assert begun + labels(ahead) == stream(mixture, 3, 0, 400)
+    assert seen + labels(behind) == stream(mixture, 3, 0, 400)
+    loader.close()
+
+
 def test_an_epoch_that_starts_again_has_its_earlier_weights(files: dict[str, Path]) -> None:
     mix = mixed(files)
     sampler = Sampler(mix, 150, 3, last="pad")
