@@ -390,6 +390,7 @@ class DataLoader(data.DataLoader[Any]):
         else:
             self._steps.start = start
             found = self._from_torch()
+            self._steps.start = None
             if place is not None:
                 place.release()
             walk = None if isinstance(self.dataset, data.IterableDataset) else self._steps.begun

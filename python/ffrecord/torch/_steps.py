@@ -60,7 +60,7 @@ class Steps:
 
     def _begin(self) -> Iterator[Any]:
         if isinstance(self._inner, Sampler):
-            start, self.start = self.start, None
+            start = self.start  # Iterators of torch's with workers ask twice.
             if start is None:
                 start = self._inner.skipped(self._inner.begin(), self.step)
             return self._placed(self._inner, start) if self._cross else self._plain(start)
