@@ -286,6 +286,7 @@ class RecordWriter:
         dictionary: _BytesLike | None = None,
         train_dictionary_bytes: int = 0,
         keys: bool = False,
+        key_column: str = "",
         copied_columns: Sequence[str] = ...,
     ) -> RecordWriter: ...
     @staticmethod
@@ -298,7 +299,18 @@ class RecordWriter:
     ) -> RecordWriter: ...
     @property
     def schema(self) -> Schema: ...
+    @property
+    def record_count(self) -> int: ...
+    @property
+    def has_keys(self) -> bool: ...
+    @property
+    def key_column(self) -> str | None: ...
     def commit(self) -> None: ...
+    def begin_group(self) -> None: ...
+    def end_group(self) -> None: ...
+    def undo_group(self) -> None: ...
+    def set_metadata(self, metadata: dict[str, bytes]) -> None:
+        """Replaces the metadata in the next commit, or, of a new file, when it is closed."""
     def write(self, record: _BytesLike, key: bytes = b"") -> None: ...
     def write_fields(self, fields: Sequence[_BytesLike], key: bytes = b"") -> None: ...
     def close(self) -> dict[str, Any]: ...
@@ -322,6 +334,8 @@ class Permutation:
     def __len__(self) -> int: ...
     def range(self, begin: int, end: int) -> npt.NDArray[np.int64]:
         """The indices at positions [begin, end)."""
+    def at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The indices at any positions, shape (n,)."""
     def position_of(self, index: int) -> int:
         """The inverse."""
 
@@ -333,6 +347,8 @@ class BlockedPermutation:
     def __len__(self) -> int: ...
     def range(self, begin: int, end: int) -> npt.NDArray[np.int64]:
         """The indices at positions [begin, end)."""
+    def at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The indices at any positions, shape (n,)."""
 
 def publish(
     files: Sequence[bytes],
@@ -502,6 +518,8 @@ class CheckpointReader:
         """Key, offset, extent of every slice that was saved; ascending."""
     def verify(self) -> list[str]:
         """Read every block; return the problems."""
+    def is_whole(self) -> bool:
+        """Whether it can be read; reads what this process has not verified since it was written."""
     def read(self, wanted: list[tuple[str, list[int], list[int], int, int]]) -> None:
         """Slices (key, offset, extent) into memory (address, size in bytes)."""
 
@@ -548,7 +566,17 @@ def all_gather_results(
     names the rank and the type, and that name.
     """
 
-def list_checkpoints(target: _Target, timeout_s: float) -> list[tuple[int, str, int]]: ...
+def content_digests(slices: list[tuple[Any, ...]]) -> bytes:
+    """16 bytes for each slice, which are as those of a save."""
+
+def share_place(first: _Target, second: _Target) -> bool:
+    """Whether two addresses have a place in common, however they are spelled."""
+
+def list_checkpoints(
+    target: _Target, timeout_s: float, roots_only: bool = ...
+) -> list[tuple[int, str, int, str]]:
+    """Step, attempt, size in bytes, damage."""
+
 def copy_checkpoint(
     source: _Target, step: int, target: _Target, timeout_s: float, compresses: bool
 ) -> tuple[int, str, int]: ...

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ffrecord._batch import Batch, Sample
 from ffrecord._formats import Format
+from ffrecord._logical import LogicalSchema
 from ffrecord._order import IndexBatch, Indices
 from ffrecord._schema import Column
 from ffrecord.errors import CorruptionError
@@ -47,8 +48,13 @@ class Records(ABC):
 
     @property
     @abstractmethod
+    def logical(self) -> LogicalSchema:
+        """What the columns are, and how they are stored."""
+
+    @property
     def columns(self) -> tuple[Column, ...]:
         """Name, type and shape of each column."""
+        return self.logical.columns
 
     @property
     @abstractmethod
@@ -88,10 +94,18 @@ class Records(ABC):
     def _raise_for(self, index: int, status: int) -> NoReturn:
         """Raise the Python exception that belongs to the status."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has the same records, and has found no damage yet."""
+        return {**vars(self), "_damaged": {}}
+
     @property
     def schema(self) -> dict[str, str]:
-        """Type by column, as `Writer` takes it; empty if the records are plain bytes."""
-        return {column.name: column.spelling for column in self.columns}
+        """Type by column, as `Writer` takes it; empty if the records are plain bytes.
+
+        Columns of tables that are nullable, ragged or nested are spelled for people, `i64?` or
+        `list<utf8>`; `Writer` takes a schema of Arrow for these.
+        """
+        return self.logical.schema
 
     @property
     def format(self) -> Format:
@@ -203,7 +217,7 @@ class Records(ABC):
         with ThreadPoolExecutor(1, "ffrecord-read-ahead") as thread:
             ahead: Future[Batch] | None = None
             for first in range(start, stop, step):
-                indices = self._in_order(first, min(first + step, stop))
+                indices = np.arange(first, min(first + step, stop), dtype=np.int64)
                 following = thread.submit(self.read, indices, on_corrupt=on_corrupt, decode=decode)
                 if ahead is not None:
                     yield ahead.result()
@@ -228,7 +242,8 @@ class Records(ABC):
         """Return a view of the records that `keep` selects, without reading records.
 
         Args:
-            keep: booleans of shape (len(self),), or a function from indices, shape (m,), to them.
+            keep: booleans of shape (len(self),), or a function from indices, shape (m,), to them;
+                where they are masked, as comparisons of a nullable column, a record is left out.
 
         Raises:
             ValueError: `keep` does not give one boolean per record.
@@ -262,42 +277,41 @@ class Records(ABC):
         for batch in self.batches():
             yield from batch
 
-    def _in_order(self, begin: int, end: int) -> Indices:
-        """The indices that iteration visits in places [begin, end)."""
-        return np.arange(begin, end, dtype=np.int64)
-
     def _note_damage(self, batch: Batch, on_corrupt: OnCorrupt) -> None:
         for row in np.flatnonzero(batch.status).tolist():
             index, status = int(batch.indices[row]), int(batch.status[row])
-            what = None
-            if row in batch.reasons:
-                what = f"{self._describe(index, 0)}, but {batch.reasons[row]}"
             if on_corrupt == "raise" or status not in _DAMAGED_STATUSES:
-                if what is not None:
-                    raise CorruptionError(what)
+                if row in batch.reasons:
+                    raise CorruptionError(self.damage_of(batch, row))
                 self._raise_for(index, status)
-            self._damaged.setdefault(index, what or self._describe(index, status))
+            self._damaged.setdefault(index, self.damage_of(batch, row))
         if on_corrupt != "keep":
             self._refuse_too_many()
 
-    def note_damaged(self, found: Mapping[int, str]) -> None:
-        """Count records that another process found damaged, with the reasons by index.
+    def damage_of(self, batch: Batch, row: int) -> str:
+        """Why a record of a batch that `read` returned cannot be read."""
+        index, status = int(batch.indices[row]), int(batch.status[row])
+        if row in batch.reasons:
+            return f"{self._describe(index, 0)}, but {batch.reasons[row]}"
+        return self._describe(index, status)
+
+    def note_damaged(self, found: Mapping[int, str], *, elsewhere: bool = False) -> None:
+        """Count damaged records that another process or a view found, with the reasons by index.
+
+        Args:
+            found: why each cannot be read.
+            elsewhere: a view found them, which has a limit of its own.
 
         Raises:
             CorruptionError: there are now more than `max_corrupt` allows.
         """
         for index, what in found.items():
             self._damaged.setdefault(index, what)
-        self._refuse_too_many()
+        if not elsewhere:
+            self._refuse_too_many()
 
     def _refuse_too_many(self) -> None:
-        allowed = max(_DAMAGED_ALWAYS_ALLOWED, int(self._max_corrupt * len(self)))
-        if len(self._damaged) > allowed:
-            last = next(reversed(self._damaged.values()))
-            raise CorruptionError(
-                f"{len(self._damaged)} damaged records, more than the {allowed} that max_corrupt="
-                f"{self._max_corrupt} allows; the last: {last}. Run `ffrecord verify` on the files"
-            )
+        refuse_too_many(self._damaged, len(self), self._max_corrupt)
 
     def _replace_damaged(
         self,
@@ -322,6 +336,17 @@ class Records(ABC):
     def _read_ahead_records(self) -> int:
         mean = max(1, self.size_bytes // max(1, len(self)))
         return min(_READ_AHEAD_RECORDS_MAX, max(1, _READ_AHEAD_BYTES // mean))
+
+
+def refuse_too_many(damaged: Mapping[int, str], count: int, max_corrupt: float) -> None:
+    """Raise CorruptionError if more of `count` records are damaged than `max_corrupt` allows."""
+    allowed = max(_DAMAGED_ALWAYS_ALLOWED, int(max_corrupt * count))
+    if len(damaged) > allowed:
+        raise CorruptionError(
+            f"{len(damaged)} damaged records, more than the {allowed} that max_corrupt="
+            f"{max_corrupt} allows; the last: {list(damaged.values())[-1]}. Run `ffrecord verify` "
+            "on the files"
+        )
 
 
 def check_on_corrupt(on_corrupt: OnCorrupt) -> None:
@@ -352,7 +377,8 @@ def as_indices(indices: npt.ArrayLike) -> Indices:
 
 
 def _as_mask(keep: npt.ArrayLike, count: int) -> npt.NDArray[np.bool_]:
-    mask = np.asarray(keep)
+    # What is missing is not selected; NumPy has the values under a mask as they come.
+    mask = np.asarray(np.ma.filled(keep, False) if np.ma.isMaskedArray(keep) else keep)
     if mask.dtype != np.bool_ or mask.shape != (count,):
         raise ValueError(
             f"keep is {mask.dtype} of shape {mask.shape}; it must be bool of shape ({count},)"

@@ -97,6 +97,22 @@ def test_an_exact_epoch_is_broken_off_and_resumed_exactly() -> None:
         assert resumed[0].epoch == 1
 
 
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("last", ["drop", "pad", "short", "exact"])
+@pytest.mark.parametrize("count", [36, 37, 38, 41, 47])
+def test_a_sampler_tells_how_much_of_the_last_step_is_no_padding(
+    count: int, last: str, world: int
+) -> None:
+    by_rank = shares(count, 12, world, shuffle=False, last=last)
+    end = [i for share in by_rank for i in share[-1]]
+    once = list(dict.fromkeys(end))
+    before = {i for share in by_rank for step in share[:-1] for i in step}
+
+    unpadded = Sampler(count, 12, last=last, rank=0, world_size=world).unpadded
+
+    assert end[: unpadded or None] == [i for i in once if i not in before]
+
+
 def test_a_state_before_too_few_records_for_the_ranks_is_refused() -> None:
     one = Sampler(41, 8, last="exact", rank=0, world_size=1)
     list(islice(iter(one), 5))
@@ -148,11 +164,13 @@ def test_contradictions_name_the_remedy(options: dict[str, Any], message: str) -
         Sampler(40, rank=0, **options)
 
 
-def test_a_mixture_has_an_order_of_its_own(dataset: Dataset) -> None:
+def test_a_mixture_in_its_order_is_what_iterating_gives(dataset: Dataset) -> None:
     mixed = Dataset(ffrecord.mix([dataset.source, dataset.source], [1, 2]))
+    loader = DataLoader(mixed, batch_sampler=Sampler(mixed, 10, shuffle=False, last="short"))
 
-    with pytest.raises(ValueError, match="no block, no mixture"):
-        Sampler(mixed, 10, shuffle=False)
+    for _ in range(2):
+        labels = [label for batch in loader for label in batch["label"].tolist()]
+        assert labels == [sample["label"] for sample in mixed]
 
 
 # --- Loaders ---
