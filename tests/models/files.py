@@ -1,0 +1,639 @@
+"""The model of files and tables: rows with a schema of Arrow are the truth.
+
+Goal: what was acknowledged is there, equal in value and in type, or an error names what is gone;
+damage costs only what it touched; every path agrees with the truth. Method: a state machine writes,
+appends, kills, replaces and damages files, and compares them with plain rows through every reader
+(`files_paths`), command (`files_commands`) and place (`files_places`).
+
+    tests/models/campaign files --minutes 60
+"""
+
+import itertools
+import os
+import shutil
+import signal
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import assume
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, rule
+
+import ffrecord
+import files_places
+from files_commands import (
+    LOOKING,
+    REWRITING,
+    check_apart,
+    check_parquet_together,
+    check_together,
+)
+from files_damage import HOWS, PARTS, check_damaged, damaged
+from files_paths import READINGS, Kept, check_file_quickly, demand
+from table_values import KINDS, NATIVE, NULLS, ODDS, TABLE, Columns, Differs, as_given
+
+_MEMORY = Path("/dev/shm")
+_CHILD_S = 60.0
+REFUSALS = (ValueError, TypeError, OverflowError, ffrecord.ConflictError)
+
+small = st.integers(0, 3)
+counts = st.sampled_from([0, 1, 2, 5, 30, 400])
+row_columns = st.lists(st.sampled_from(NATIVE), max_size=3)
+table_columns = st.lists(
+    st.sampled_from([spelling for name in TABLE for spelling in (f"{name}?", name)]),
+    min_size=1,
+    max_size=3,
+)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "": {},
+    "compress": {"compress": "zstd"},
+    "align": {"align": 512},
+    "dictionary": {"compress": "zstd", "dictionary": 1024},
+    "no copies": {"copy_columns": []},
+    "metadata": {"metadata": {"mine": b"\0\xff"}},
+    "key column": {},
+    "keys": {"key": True},
+}
+TABLES = ("table", "batch", "stream", "chunks", "slice", "capsule")
+
+
+class Files(RuleBasedStateMachine):
+    """Files of one user."""
+
+    files = Bundle("files")
+
+    def __init__(self) -> None:
+        """Begin in an empty folder."""
+        super().__init__()
+        warnings.simplefilter("ignore")
+        memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+        self.folder = Path(tempfile.mkdtemp(prefix="model-files-", dir=memory))
+        self.names = itertools.count()
+
+    def teardown(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # New files.
+
+    @rule(
+        target=files,
+        columns=row_columns,
+        count=counts,
+        seed=small,
+        option=st.sampled_from(list(OPTIONS)),
+    )
+    def write_rows(self, columns: list[str], count: int, seed: int, option: str) -> Kept:
+        """Write dicts, or bytes if there are no columns, one by one."""
+        return self._rows(Columns(tuple(columns), False), count, seed, option)
+
+    @rule(
+        target=files,
+        columns=table_columns,
+        count=counts,
+        seed=small,
+        nulls=st.sampled_from(NULLS),
+        how=st.sampled_from([*TABLES, "rows"]),
+        option=st.sampled_from(list(OPTIONS)),
+    )
+    def write_table(
+        self, columns: list[str], count: int, seed: int, nulls: str, how: str, option: str
+    ) -> Kept:
+        """Write a table in one of its forms, or its rows one by one."""
+        return self._table(Columns(tuple(columns), True), count, seed, nulls, how, option)
+
+    @rule(target=files, of=files, count=counts, seed=small, nulls=st.sampled_from(NULLS))
+    def write_another(self, of: Kept, count: int, seed: int, nulls: str) -> Kept:
+        """Write a second file with the columns of one that there is."""
+        if not of.columns.is_table:
+            return self._rows(of.columns, count, seed, "")
+        return self._table(of.columns, count, seed, nulls, "table", "")
+
+    @rule(target=files, of=files, kind=st.sampled_from(TABLE))
+    def write_another_type(self, of: Kept, kind: str) -> Kept:
+        """Write a second file whose last column is of another type."""
+        assume(of.columns.is_table)
+        columns = Columns((*of.columns.spelled[:-1], f"{kind}?"), True)
+        return self._table(columns, 2, 0, "no", "table", "")
+
+    @rule(odd=st.sampled_from(list(ODDS)), is_table=st.booleans())
+    def write_an_odd_value(self, odd: str, is_table: bool) -> None:
+        """Write a value that does not fit its column: refused, or exact."""
+        name, value = ODDS[odd]
+        assume(KINDS[name].native is not None or is_table)
+        assume(not (is_table and KINDS[name].is_bf16))
+        columns = Columns((f"{name}?" if is_table else name,), is_table)
+        file = self._kept(columns, [], "")
+        first, second = columns.rows(2, 0)
+        with ffrecord.Writer(
+            file.path, columns.arrow() if is_table else columns.native()
+        ) as writer:
+            write_each(writer, file, [first])
+            try:
+                writer.write({"a": value.written})
+            except REFUSALS:
+                pass
+            else:
+                if value.read is ...:
+                    raise Differs(f"{odd} is taken{self._read_back(writer, file)}")
+                demand(is_table or value.read is not None, f"{odd} is taken, without nulls")
+                file.rows.append({"a": value.read})
+            write_each(writer, file, [second])
+        check_file_quickly(file, odd)
+
+    def _read_back(self, writer: ffrecord.Writer, file: Kept) -> str:
+        writer.close()
+        seen = ffrecord.read_table(file.path)["a"].to_pylist()[1]
+        return f": it reads as {seen!r:.90}"
+
+    @rule(
+        columns=table_columns,
+        count=st.sampled_from([1, 5, 5000]),
+        how=st.sampled_from(["a null", "a stream that fails", "another schema"]),
+    )
+    def write_a_table_that_fails(self, columns: list[str], count: int, how: str) -> None:
+        """A call that raises leaves nothing; the next one is whole."""
+        made = Columns((*(each.rstrip("?") for each in columns), "i64"), True)
+        file = self._kept(made, [], "")
+        with ffrecord.Writer(file.path, made.arrow()) as writer:
+            fail_to_write(writer, made, count, how)
+            writer.write_table(made.table(made.rows(2, 1)))
+        file.rows = made.rows(2, 1)
+        check_file_quickly(file, f"a table was refused ({how}), the next was written")
+
+    # Appends.
+
+    @rule(
+        of=files,
+        count=counts,
+        seed=small,
+        nulls=st.sampled_from(NULLS),
+        how=st.sampled_from(["rows", "rows without a schema", "table", "stream"]),
+        says_key=st.booleans(),
+        commits=st.booleans(),
+    )
+    def append(
+        self,
+        of: Kept,
+        count: int,
+        seed: int,
+        nulls: str,
+        how: str,
+        says_key: bool,
+        commits: bool,
+    ) -> None:
+        """Add rows; readers that are open keep their view."""
+        rows = of.columns.rows(count, seed + 10, nulls)
+        assume(of.columns.is_table or how.startswith("rows"))
+        before = ffrecord.open(of.path)
+        old = len(before)
+        held = of.path.read_bytes()
+        try:
+            with opened_to_append(of, how, says_key) as writer:
+                self._add(writer, of, rows, how, commits)
+        except REFUSALS as error:
+            may_refuse = how == "rows without a schema" or (of.keys is not None and not says_key)
+            demand(may_refuse, f"append ({how}): {type(error).__name__}: {error}")
+            demand(of.path.read_bytes() == held, "an append was refused and changed the file")
+            return
+        of.is_torn = False
+        after = Kept(of.path, of.columns, [*of.rows, *rows], _keys_with(of, rows), of.key_column)
+        check_file_quickly(after, f"append ({how})")
+        demand(len(before) == old, "a reader that was open before an append has other records")
+        of.rows, of.keys = after.rows, after.keys
+
+    def _add(
+        self, writer: ffrecord.Writer, of: Kept, rows: list[Any], how: str, commits: bool
+    ) -> None:
+        middle = len(rows) // 2 if commits else len(rows)
+        for piece in (rows[:middle], rows[middle:]):
+            if how.startswith("rows"):
+                give_each(writer, of, piece)
+            elif how == "table":
+                writer.write_table(of.columns.table(piece))
+            else:
+                writer.write_table(of.columns.table(piece).to_reader(max_chunksize=3))
+            if commits:
+                writer.commit()
+
+    @rule(
+        of=files,
+        count=st.sampled_from([0, 1, 30]),
+        megabytes=st.sampled_from([0, 0, 0, 9, 70]),
+        how=st.sampled_from(["raise", "discard"]),
+    )
+    def append_and_give_up(self, of: Kept, count: int, megabytes: int, how: str) -> None:
+        """Give up an append: the file is as of its last commit."""
+        assume(not of.is_torn)
+        rows = of.columns.rows(count, 20)
+        held = of.path.read_bytes()
+        try:
+            with opened_to_append(of, "rows", True) as writer:
+                give_each(writer, of, rows)
+                write_much(writer, of, min(megabytes, 60))
+                if how == "discard":
+                    writer.discard()
+                raise _GivenUpError
+        except _GivenUpError:
+            pass
+        demand(of.path.read_bytes() == held, f"an append was given up ({how}), and left bytes")
+
+    @rule(
+        of=files,
+        how=st.sampled_from(["a null", "a stream that fails", "another schema"]),
+        big=st.sampled_from([False, False, False, True]),
+    )
+    def append_a_table_that_fails(self, of: Kept, how: str, big: bool) -> None:
+        """write_table(append=True) that raises leaves the file as it was."""
+        assume(of.columns.is_table and not of.is_torn)
+        assume(not big or "bytes" in of.columns.spelled)
+        assume(how != "a null" or not of.columns.spelled[-1].endswith("?"))
+        held = of.path.read_bytes()
+        table = failing_table(of.columns, 300 if big else 5, how, big)
+        try:
+            ffrecord.write_table(table, of.path, append=True, key=of.key_column)
+        except (*REFUSALS, pa.ArrowException, _GivenUpError, OSError):
+            pass
+        else:
+            raise Differs(f"an append of a table that fails ({how}) is taken")
+        demand(of.path.read_bytes() == held, f"an append that raised ({how}) changed the file")
+
+    @rule(
+        of=files,
+        count=st.sampled_from([1, 30]),
+        megabytes=st.sampled_from([0, 0, 5]),
+        commits=st.integers(0, 2),
+        cut=st.integers(0, 4),
+    )
+    def append_and_be_killed(
+        self, of: Kept, count: int, megabytes: int, commits: int, cut: int
+    ) -> None:
+        """A process that appends dies; what it had committed is there, and no more."""
+        pieces = [of.columns.rows(count, 30 + number) for number in range(commits + 1)]
+
+        def child(say: Callable[[], None]) -> None:
+            writer = opened_to_append(of, "rows", True)
+            for number, piece in enumerate(pieces):
+                give_each(writer, of, piece)
+                if number < commits:
+                    writer.commit()
+                    say()
+            write_much(writer, of, megabytes)
+            os._exit(0)
+
+        done = in_child(child)
+        demand(done == commits, f"{done} of {commits} commits were acknowledged")
+        added = [row for piece in pieces[:done] for row in piece]
+        of.keys = _keys_with(of, added)
+        of.rows = [*of.rows, *added]
+        self._cut(of, cut)
+        check_file_quickly(of, "after an append was killed")
+
+    def _cut(self, of: Kept, cut: int) -> None:
+        """A kill at any write: a part of the bytes that no commit has."""
+        with ffrecord.open(of.path) as reader:
+            end = sum(each.size_bytes for each in reader.files)
+        size = of.path.stat().st_size
+        if end < size:
+            os.truncate(of.path, end + (size - end) * cut // 4)
+        of.is_torn = of.path.stat().st_size > end
+
+    @rule(of=files, how=st.sampled_from(["replaced", "deleted"]), commits=st.booleans())
+    def append_while_it_is(self, of: Kept, how: str, commits: bool) -> None:
+        """The name of the file gets another meaning meanwhile: no append says committed."""
+        path = self._path()
+        shutil.copyfile(of.path, path)
+        copy = Kept(path, of.columns, of.rows, of.keys, of.key_column)
+        try:
+            with opened_to_append(copy, "rows", True) as writer:
+                give_each(writer, copy, of.columns.rows(1, 5))
+                if how == "deleted":
+                    path.unlink()
+                else:
+                    other = self._path()
+                    shutil.copyfile(of.path, other)
+                    other.replace(path)
+                if commits:
+                    writer.commit()
+        except (*REFUSALS, OSError):
+            return
+        raise Differs(f"an append to a file that was {how} says committed")
+
+    # What there is, read on every path.
+
+    @rule(
+        of=files,
+        paths=st.lists(st.sampled_from(list(READINGS)), min_size=1, max_size=5, unique=True),
+        place=st.sampled_from(["file", "file", "file", *files_places.PLACES]),
+    )
+    def read(self, of: Kept, paths: list[str], place: str) -> None:
+        """Read through the library."""
+        assume(place != "daemon" or not of.is_torn)
+        address = files_places.at(place, of.path, self._name())
+        assume(address is not None)
+        at = Kept(address, of.columns, of.rows, of.keys, of.key_column)
+        with ffrecord.open(address) as reader:
+            for path in paths:
+                named(f"{path}, {place}", READINGS[path], at, reader)
+
+    @rule(
+        of=files,
+        commands=st.lists(st.sampled_from(list(LOOKING)), min_size=1, max_size=4, unique=True),
+        place=st.sampled_from(["file", "file", "file", *files_places.PLACES]),
+    )
+    def look(self, of: Kept, commands: list[str], place: str) -> None:
+        """Show it with commands."""
+        assume(place != "daemon" or not of.is_torn)
+        address = files_places.at(place, of.path, self._name())
+        assume(address is not None)
+        for command in commands:
+            named(f"{command}, {place}", LOOKING[command], of, address, self._folder())
+
+    @rule(of=files, command=st.sampled_from(list(REWRITING)))
+    def rewrite(self, of: Kept, command: str) -> None:
+        """Make other files of it, and read them."""
+        named(command, REWRITING[command], of, str(of.path), self._folder())
+
+    @rule(one=files, other=files)
+    def take_together(self, one: Kept, other: Kept) -> None:
+        """Two files: one dataset if they have one schema, refused if their types differ."""
+        a, b = one.columns, other.columns
+        assume(a.is_table == b.is_table and one.rows and other.rows)
+        if a.spelled == b.spelled:
+            named("two files", check_together, one, other, self._folder())
+        elif a.is_table and len(a.spelled) == len(b.spelled) and a.arrow().types != b.arrow().types:
+            named("two files", check_apart, one, other, self._folder())
+
+    @rule(
+        kind=st.sampled_from(TABLE),
+        other=st.sampled_from(TABLE),
+        count=st.sampled_from([1, 5]),
+    )
+    def pack_parquet_of(self, kind: str, other: str, count: int) -> None:
+        """Parquet files whose columns differ, packed together: exact, or refused."""
+        one, two = Columns((kind,), True), Columns((other,), True)
+        rows = [*one.rows(count, 1), *two.rows(count, 2)]
+        file = Kept(self._path(), one, rows)
+        tables = one.table(rows[:count]), two.table(rows[count:])
+        named("pack", check_parquet_together, *tables, rows, file, self._folder())
+
+    @rule(of=files)
+    def read_in_a_child(self, of: Kept) -> None:
+        """A reader that was used before a fork reads in the child."""
+        with ffrecord.open(of.path) as reader:
+            seen = len(reader.read(range(len(of.rows))))
+
+            def child(say: Callable[[], None]) -> None:
+                if seen == len(of.rows):
+                    READINGS["columns of a read"](of, reader)
+                    say()
+
+            demand(in_child(child) == 1, "a child of a fork does not read what its parent reads")
+
+    @rule(of=files, seed=small)
+    def replace(self, of: Kept, seed: int) -> None:
+        """Write the file anew; a reader that was opened before keeps its view."""
+        before = ffrecord.open(of.path)
+        old = list(of.rows)
+        READINGS["iterating"](of, before)
+        of.rows = of.columns.rows(3, seed + 40)
+        of.keys = _keys_with(Kept(of.path, of.columns, [], of.keys and [], of.key_column), of.rows)
+        of.is_torn = False
+        options = {**of.options, "replace": True}
+        if of.columns.is_table:
+            write_rows_of_table(of, "table", **options)
+        else:
+            rows, of.rows = of.rows, []
+            with ffrecord.Writer(of.path, of.columns.native(), **options) as writer:
+                write_each(writer, of, rows)
+        check_file_quickly(of, "a file that was replaced")
+        READINGS["iterating"](Kept(of.path, of.columns, old), before)
+
+    # Damage.
+
+    @rule(
+        of=files,
+        part=st.sampled_from(PARTS),
+        how=st.sampled_from(HOWS),
+        at=st.integers(0, 40),
+    )
+    def damage(self, of: Kept, part: str, how: str, at: int) -> None:
+        """Damage a copy: it costs what was touched, by name; repair keeps all else."""
+        assume(not of.is_torn)
+        before = of.path.read_bytes()
+        path = self._path()
+        path.write_bytes(damaged(before, len(of.rows), part, how, at))
+        named("damage", check_damaged, of, path, before, self._folder())
+
+    def _rows(self, columns: Columns, count: int, seed: int, option: str) -> Kept:
+        file = self._kept(columns, [], option)
+        with ffrecord.Writer(file.path, columns.native(), **file.options) as writer:
+            write_each(writer, file, columns.rows(count, seed))
+        return file
+
+    def _table(
+        self, columns: Columns, count: int, seed: int, nulls: str, how: str, option: str
+    ) -> Kept:
+        assume(option != "keys")
+        file = self._kept(columns, columns.rows(count, seed, nulls), option)
+        write_rows_of_table(file, how, **file.options)
+        return file
+
+    def _kept(self, columns: Columns, rows: list[Any], option: str) -> Kept:
+        file = Kept(self._path(), columns, rows, options=dict(OPTIONS[option]))
+        if option == "keys":
+            file.keys = []
+        if option == "key column":
+            texts = [name for name, kind in columns.kinds.items() if is_text(kind.arrow)]
+            assume(texts)
+            file.key_column = file.options["key"] = texts[0]
+            file.keys = []
+            file.keys = _keys_with(file, rows)
+        assume(option != "no copies" or not columns.is_table)
+        return file
+
+    def _name(self) -> str:
+        return f"{next(self.names)}-{os.getpid()}"
+
+    def _path(self) -> Path:
+        return self.folder / f"{next(self.names)}.ffr"
+
+    def _folder(self) -> Path:
+        made = self.folder / f"work-{next(self.names)}"
+        made.mkdir()
+        return made
+
+
+class _GivenUpError(Exception):
+    """The user's own."""
+
+
+def named(what: str, check: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401
+    """Run a check; an error of the product where there is none to expect is a difference."""
+    try:
+        check(*arguments)
+    except Differs as error:
+        raise Differs(f"[{what}] {error}") from None
+    except (
+        *(ValueError, TypeError, LookupError, OSError, AttributeError, AssertionError),
+        *(RuntimeError, pa.ArrowException, ffrecord.CorruptionError),
+    ) as error:
+        raise Differs(f"[{what}] {type(error).__name__}: {error}") from error
+
+
+def is_text(kind: Any) -> bool:  # noqa: ANN401 - pyarrow has no types
+    """Whether a column of that type can be the key."""
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_binary(kind))
+
+
+def _keys_with(file: Kept, rows: Sequence[Any]) -> list[bytes | None] | None:
+    """The keys of the file when these rows have been added."""
+    if file.keys is None:
+        return None
+    first = len(file.keys)
+    if file.key_column is None:
+        return [*file.keys, *(_key_of(first + number) for number in range(len(rows)))]
+    values = (row[file.key_column] for row in rows)
+    return [*file.keys, *((as_key(value) or None) for value in values)]
+
+
+def as_key(value: str | bytes | None) -> bytes | None:
+    """The key of a record whose key column has that value; "" is none."""
+    return value.encode() if isinstance(value, str) else value
+
+
+def _key_of(number: int) -> bytes | None:
+    """Every fifth record has none."""
+    return b"key-%d" % number if number % 5 != 4 else None
+
+
+def give_each(writer: ffrecord.Writer, file: Kept, rows: Sequence[Any]) -> None:
+    """Write rows one by one, with their keys if these are no column."""
+    own = file.keys is not None and file.key_column is None
+    for number, row in enumerate(rows):
+        key = _key_of(len(file.keys or ()) + number) if own else None
+        writer.write(as_given(row, file.columns), key=key)
+
+
+def write_each(writer: ffrecord.Writer, file: Kept, rows: Sequence[Any]) -> None:
+    """Write rows, and remember them."""
+    give_each(writer, file, rows)
+    file.keys = _keys_with(file, rows)
+    file.rows = [*file.rows, *rows]
+
+
+def write_much(writer: ffrecord.Writer, file: Kept, megabytes: int) -> None:
+    """Write so much that bytes reach the file before any commit."""
+    spelled = [each.rstrip("?") for each in file.columns.spelled]
+    if megabytes and (not spelled or "bytes" in spelled):
+        data = bytes(range(256)) * 4096
+        row = file.columns.rows(1, 0)[0]
+        for _ in range(megabytes):
+            if spelled:
+                row = {**row, file.columns.names[spelled.index("bytes")]: data}
+            writer.write(as_given(row, file.columns) if spelled else data)
+
+
+def opened_to_append(file: Kept, how: str, says_key: bool) -> ffrecord.Writer:
+    """A writer that adds to the file."""
+    key: Any = None
+    if says_key and file.keys is not None:
+        key = file.key_column or True
+    schema = file.columns.arrow() if file.columns.is_table else None
+    if how == "rows without a schema":
+        schema = None
+    return ffrecord.Writer(file.path, schema, append=True, key=key)
+
+
+def write_rows_of_table(file: Kept, how: str, **options: Any) -> None:  # noqa: ANN401
+    """Write all rows of a file of tables, in one of the forms of a table."""
+    columns = file.columns
+    table = columns.table(file.rows)
+    if how == "rows":
+        with ffrecord.Writer(file.path, columns.arrow(), **options) as writer:
+            for row in file.rows:
+                writer.write(as_given(row, columns))
+        return
+    forms: dict[str, Callable[[], Any]] = {
+        "table": lambda: table,
+        "batch": lambda: table.combine_chunks().to_batches()[0],
+        "stream": lambda: table.to_reader(max_chunksize=2),
+        "chunks": lambda: pa.concat_tables([table[:1], table[1:1], table[1:]]),
+        "slice": lambda: pa.concat_tables([table, table, table])[len(table) : 2 * len(table)],
+        "capsule": lambda: _Capsule(table),
+    }
+    assume(how != "batch" or file.rows)
+    ffrecord.write_table(forms[how](), file.path, **options)
+
+
+class _Capsule:
+    """A table of somebody else's, who speaks Arrow's protocol."""
+
+    def __init__(self, table: Any) -> None:  # noqa: ANN401 - pyarrow has no types
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:  # noqa: ANN401
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+def failing_table(columns: Columns, count: int, how: str, big: bool = False) -> Any:  # noqa: ANN401
+    """A table, or a stream, that cannot be written to its end."""
+    rows = columns.rows(count, 3)
+    if big:
+        name = columns.names[columns.spelled.index("bytes")]
+        rows = [{**row, name: bytes(300_000)} for row in rows]
+    table = columns.table(rows)
+    if how == "another schema":
+        return table.append_column("zz", pa.array(range(count)))
+    if how == "a null":
+        last = columns.names[-1]
+        missing = pa.nulls(1, table.schema.field(last).type)
+        ends = [*(table[name][:1] for name in columns.names[:-1]), missing]
+        return pa.concat_tables([table, pa.Table.from_arrays(ends, schema=table.schema)])
+
+    def batches() -> Iterator[Any]:
+        yield from table.to_batches()
+        raise _GivenUpError
+
+    return pa.RecordBatchReader.from_batches(table.schema, batches())
+
+
+def fail_to_write(writer: ffrecord.Writer, columns: Columns, count: int, how: str) -> None:
+    """Give a writer a table that it cannot write."""
+    try:
+        writer.write_table(failing_table(columns, count, how))
+    except (*REFUSALS, pa.ArrowException, _GivenUpError, OSError):
+        return
+    raise Differs(f"a table that fails ({how}) is taken")
+
+
+def in_child(work: Callable[[Callable[[], None]], None]) -> int:
+    """Fork, and do the work there; return how often it said something before it ended."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(read)
+            work(lambda: (os.write(write, b"."), None)[1])
+        finally:
+            os._exit(0)
+    os.close(write)
+    end = time.monotonic() + _CHILD_S
+    while os.waitpid(child, os.WNOHANG)[0] == 0:
+        if time.monotonic() > end:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(read)
+            raise Differs(f"a child of a fork hangs: {_CHILD_S:.0f} s")
+        time.sleep(0.001)
+    with os.fdopen(read, "rb") as pipe:
+        return len(pipe.read())
+
+
+MODEL = Files
