@@ -401,14 +401,13 @@ class Files(RuleBasedStateMachine):
         before = ffrecord.open(of.path)
         old = list(of.rows)
         READINGS["iterating"](of, before)
-        of.rows = of.columns.rows(3, seed + 40)
-        of.keys = _keys_with(Kept(of.path, of.columns, [], of.keys and [], of.key_column), of.rows)
-        of.is_torn = False
+        rows = of.columns.rows(3, seed + 40)
+        of.rows, of.keys, of.is_torn = [], None if of.keys is None else [], False
         options = {**of.options, "replace": True}
         if of.columns.is_table:
+            of.rows, of.keys = rows, _keys_with(of, rows)
             write_rows_of_table(of, "table", **options)
         else:
-            rows, of.rows = of.rows, []
             with ffrecord.Writer(of.path, of.columns.native(), **options) as writer:
                 write_each(writer, of, rows)
         check_file_quickly(of, "a file that was replaced")
@@ -621,6 +620,8 @@ def in_child(work: Callable[[Callable[[], None]], None]) -> int:
         try:
             os.close(read)
             work(lambda: (os.write(write, b"."), None)[1])
+        except Exception as error:  # The parent tells of it.
+            os.write(write, f"!{type(error).__name__}: {error!s:.300}".encode())
         finally:
             os._exit(0)
     os.close(write)
@@ -633,7 +634,10 @@ def in_child(work: Callable[[Callable[[], None]], None]) -> int:
             raise Differs(f"a child of a fork hangs: {_CHILD_S:.0f} s")
         time.sleep(0.001)
     with os.fdopen(read, "rb") as pipe:
-        return len(pipe.read())
+        said, failed, why = pipe.read().partition(b"!")
+    if failed:
+        raise Differs(f"in a child of a fork: {why.decode()}")
+    return len(said)
 
 
 MODEL = Files

@@ -281,9 +281,9 @@ def same(kind: Any, seen: Any, truth: Any) -> bool:  # noqa: ANN401 - of any typ
         if kind.is_bf16:
             return _same_bf16(seen, truth)
         kind = kind.arrow
+    seen = _value_of(kind, seen)
     if is_missing(seen) or truth is None:
         return truth is None and _is_nothing(kind, seen)
-    seen = _array_of(seen)
     types = pa.types
     if types.is_map(kind):
         return _same_map(kind, seen, truth)
@@ -318,6 +318,18 @@ def _is_nothing(kind: Any, seen: Any) -> bool:  # noqa: ANN401
     if isinstance(seen, Mapping) and pa.types.is_struct(kind):
         return all(is_missing(each) for each in seen.values())
     return isinstance(seen, np.ma.MaskedArray) and bool(np.ma.getmaskarray(seen).all())
+
+
+def _value_of(kind: Any, seen: Any) -> Any:  # noqa: ANN401
+    """Arrays for tensors; the value for one that is told apart from whether it is there."""
+    if isinstance(seen, Mapping) and set(seen) == {"values", "valid"} and _is_leaf(kind):
+        there = _array_of(seen["valid"])
+        return _array_of(seen["values"]) if np.ndim(there) == 0 and bool(there) else None
+    return _array_of(seen)
+
+
+def _is_leaf(kind: Any) -> bool:  # noqa: ANN401
+    return not pa.types.is_nested(kind) or pa.types.is_fixed_size_list(kind)
 
 
 def _array_of(seen: Any) -> Any:  # noqa: ANN401
