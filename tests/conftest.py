@@ -5,6 +5,17 @@ import random
 
 import pytest
 
+# Markers of tests that tools/test does not run again when they fail.
+FAULTS = ("wrong_data", "leak")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let reports say how a test is run alone, and what its failure means."""
+    for item in items:
+        item.user_properties.append(("test", item.nodeid))
+        marked = [name for name in FAULTS if item.get_closest_marker(name)]
+        item.user_properties += [("fault", name) for name in marked[:1]]
+
 
 @pytest.fixture(scope="session")
 def seed() -> int:

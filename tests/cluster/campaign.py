@@ -20,8 +20,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "dev"))
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
+import builds  # noqa: E402  (the build folder is described there, once)
 import planting  # noqa: E402  (beside this file)
-import run_tests  # noqa: E402  (the build folder is described there, once)
 
 PROGRAM = planting.PROGRAM
 SEEDS_AT_A_TIME = 200
@@ -34,7 +34,7 @@ def violations(first: int, count: int) -> list[str]:
     end = first + count
     while first < end:
         done = subprocess.run(
-            [ROOT / run_tests.PLAIN.folder / PROGRAM],
+            [ROOT / builds.PLAIN.folder / PROGRAM],
             env=os.environ
             | {"FFRECORD_SIM_SEED": str(first), "FFRECORD_SIM_COUNT": str(end - first)},
             stdin=subprocess.DEVNULL,
@@ -69,7 +69,7 @@ def main() -> int:
 
 def run(first: int, seeds: int, minutes: float | None) -> int:
     """Run the seeds, as far as the time allows; return the exit code."""
-    if not run_tests.PLAIN.make(PROGRAM):
+    if not builds.PLAIN.make(PROGRAM):
         return 1
     start = time.monotonic()
     end = first + seeds

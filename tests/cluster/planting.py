@@ -8,11 +8,11 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "dev"))
-import run_tests  # noqa: E402  (the build folder is described there, once)
+import builds  # noqa: E402  (the build folder is described there, once)
 from plants import PLANTS, Plant  # noqa: E402
 
 PROGRAM = "tests/cluster/cluster-simulation"
-COPY = ROOT / run_tests.PLAIN.folder / "plants"
+COPY = ROOT / builds.PLAIN.folder / "plants"
 BUILD = COPY / "build"
 TIMEOUT_S = 600
 
@@ -39,9 +39,9 @@ def copy_tree() -> None:
 
 def build() -> bool:
     """Build the simulation of the copy; say why if it cannot be built."""
-    meson, ninja = run_tests.BIN / "meson", run_tests.BIN / "ninja"
+    meson, ninja = builds.BIN / "meson", builds.BIN / "ninja"
     if not (BUILD / "build.ninja").exists():
-        options = [*run_tests.PLAIN.options, "-Dpython=disabled", "-Dbenchmarks=disabled"]
+        options = [*builds.PLAIN.options, "-Dpython=disabled", "-Dbenchmarks=disabled"]
         subprocess.run(
             [meson, "setup", BUILD, COPY, *options], stdout=subprocess.DEVNULL, check=True
         )

@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "tools" / "dev")]
-import run_tests  # noqa: E402  (the build folder is described there, once)
+import builds  # noqa: E402  (the build folder is described there, once)
 from random_kills import kill_savers  # noqa: E402
 
 import conftest  # noqa: E402, F401  (the built package is put in front)
@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     arguments = parser.parse_args()
-    if not run_tests.PLAIN.make("tests/crash/checkpoint-saver"):
+    if not builds.PLAIN.make("tests/crash/checkpoint-saver"):
         return 1
     print(f"seed {arguments.seed}", flush=True)
     begins = range(0, arguments.kills, _TURN)

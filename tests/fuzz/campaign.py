@@ -19,7 +19,7 @@ import fuzzing
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "dev"))
-import run_tests  # noqa: E402  (the build folder is described there, once)
+import builds  # noqa: E402  (the build folder is described there, once)
 
 TURN_S = 60
 
@@ -63,10 +63,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60, help="of the clock, for all together")
     parser.add_argument("--restart", action="store_true", help="forget an interrupted campaign")
     arguments = parser.parse_args()
-    os.environ["PATH"] = f"{run_tests.BIN}:{os.environ['PATH']}"
-    if not run_tests.CLANG.make("fuzz-targets"):
+    os.environ["PATH"] = f"{builds.BIN}:{os.environ['PATH']}"
+    if not builds.CLANG.make("fuzz-targets"):
         return 1
-    build = ROOT / run_tests.CLANG.folder
+    build = ROOT / builds.CLANG.folder
     everything = fuzzing.targets(build)
     unknown = set(arguments.targets) - {target.name for target in everything}
     if unknown:

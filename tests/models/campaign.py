@@ -65,7 +65,8 @@ def main() -> int:
     unknown = set(arguments.models) - set(driver.names())
     if unknown:
         parser.error(f"no such model: {', '.join(sorted(unknown))}; see --help")
-    # The installed package, and its programs before others.
+    # The package and the programs that setup has installed.
+    os.environ["FFRECORD_TEST_INSTALLED"] = "1"
     os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
 
     waiting = list(arguments.models or driver.names())

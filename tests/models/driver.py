@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.errors import HypothesisException
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+import conftest  # noqa: F401  (puts the built package in front)
+
 FOLDER = pathlib.Path(__file__).resolve().parent
 # One run of Hypothesis remembers all that it has tried; the next run begins with a new seed.
 EXAMPLES_PER_RUN = 200

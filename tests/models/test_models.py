@@ -6,8 +6,9 @@ another time; tests/models/campaign looks for hours, with fresh seeds.
 
 import os
 
-import driver
 import pytest
+
+import driver
 
 pytestmark = pytest.mark.wrong_data
 

@@ -302,13 +302,13 @@ test('other', find_program('true'), suite : 'unit')
 def test_a_program_that_dies_is_named_with_how_it_ended_and_its_output(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    run_tests = load("tools/dev/run_tests.py", monkeypatch)
-    monkeypatch.setattr(run_tests, "ROOT", tmp_path)
-    monkeypatch.setattr(run_tests, "BIN", pathlib.Path(sys.executable).parent)
+    builds = load("tools/dev/builds.py", monkeypatch)
+    monkeypatch.setattr(builds, "ROOT", tmp_path)
+    monkeypatch.setattr(builds, "BIN", pathlib.Path(sys.executable).parent)
     (tmp_path / "meson.build").write_text(PROJECT)
     (tmp_path / "program").write_text(PROGRAM.format(python=sys.executable))
     (tmp_path / "program").chmod(0o755)
-    build = run_tests.Build("build")
+    build = builds.Build("build")
     assert build.make()
     passed = "<testsuites><testsuite name='Suite'><testcase name='Old'/></testsuite></testsuites>"
     (tmp_path / "build" / "killed.xml").write_text(passed)  # Of a run before.
@@ -316,8 +316,8 @@ def test_a_program_that_dies_is_named_with_how_it_ended_and_its_output(
     counts = build.meson_test("unit")
 
     assert str(counts) == "3 passed, 4 failed, 0 skipped", counts.failures
-    found = {text.split("\n")[0].rpartition(":")[2]: text for text in counts.failures}
-    assert "wrong" in found.pop("-- Suite.Case")
+    found = {one.name.rpartition(":")[2]: one.said for one in counts.failures}
+    assert "wrong" in found.pop("Suite.Case")
     said = {"killed": "SIGSEGV", "leaks": "exit code 1", "hangs": "within its time limit (1 s)"}
     assert found.keys() == said.keys()
     for name, how in said.items():

@@ -18,7 +18,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "dev"))
-import run_tests  # noqa: E402  (the build folder is described there, once)
+import builds  # noqa: E402  (the build folder is described there, once)
 
 TIMEOUT_S = 300
 
@@ -56,7 +56,7 @@ def names(program: pathlib.Path) -> list[str]:
     return found
 
 
-def random_tests(build: run_tests.Build) -> list[tuple[pathlib.Path, str]]:
+def random_tests(build: builds.Build) -> list[tuple[pathlib.Path, str]]:
     """The tests that ask for a seed, of the programs that do."""
     found = []
     for program in build.programs("unit", "conformance"):
@@ -79,10 +79,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="of the seeds")
     arguments = parser.parse_args()
-    os.environ["PATH"] = f"{run_tests.BIN}:{os.environ['PATH']}"
-    if not run_tests.PLAIN.make(*run_tests.EVERYTHING):
+    os.environ["PATH"] = f"{builds.BIN}:{os.environ['PATH']}"
+    if not builds.PLAIN.make(*builds.EVERYTHING):
         return 1
-    tests = random_tests(run_tests.PLAIN)
+    tests = random_tests(builds.PLAIN)
     end = time.monotonic() + arguments.minutes * 60
     print(f"{len(tests)} random tests, --seed {arguments.seed}", flush=True)
     chance = random.Random(arguments.seed)

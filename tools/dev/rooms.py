@@ -82,7 +82,17 @@ ROOMS = (
     Room(("tools/", "benchmarks/", "tests/style/"), python=("test_tools.py",)),
     Room(("tests/models/",)),
     Room(("tests/conformance/", "tests/fuzz/", "tests/crash/", "tests/chaos/", "tests/rdma/")),
-    Room(("tests/data/", "tests/compat/", "tests/soak/", ".ci/", "SECURITY.md", "LICENSE")),
+    Room(
+        (
+            "tests/data/",
+            "tests/unsteady.md",
+            "tests/compat/",
+            "tests/soak/",
+            ".ci/",
+            "SECURITY.md",
+            "LICENSE",
+        )
+    ),
 )
 
 

@@ -7,45 +7,43 @@
     tools/test --seed 7         what random tests draw; `fresh` draws anew (tests/unit/campaign)
 
 A suite is a build folder and what is run in it. Folders are kept, so a second run builds only what
-has changed. Exits 0 if nothing failed, 1 if something did, 2 for a name that is no suite.
+has changed. A run of every test runs those that failed again, alone, unless they are faults for
+certain: tools/dev/unsteady.py. Exits 0 if nothing failed, 1 if something did, 2 for a name that is
+no suite.
 """
 
 import argparse
 import concurrent.futures
 import dataclasses
-import functools
 import itertools
-import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
-sys.path.insert(0, str(ROOT / "tests" / "rdma"))
-sys.path.insert(0, str(ROOT / "tools" / "dev"))
+HERE = pathlib.Path(__file__).resolve().parent
+for folder in (HERE, HERE.parents[1] / "tests" / "fuzz", HERE.parents[1] / "tests" / "rdma"):
+    sys.path.insert(0, str(folder))
 import fuzzing  # noqa: E402  (beside the targets, for tests/fuzz/campaign needs it too)
 import rooms  # noqa: E402
+import unsteady  # noqa: E402
+from builds import BIN, CLANG, EVERYTHING, IDLE, PLAIN, ROOT, THREAD, TSAN, run, say, unbuilt  # noqa: E402
 from counts import Counts, exit_status, failure, junit_counts  # noqa: E402
-from run import PROGRAMS as GUEST_PROGRAMS  # noqa: E402  (of tests/rdma)
+from run import EXIT_ENDED_EARLY as ENDED_EARLY  # noqa: E402  (of tests/rdma)
+from run import PROGRAMS as GUEST_PROGRAMS  # noqa: E402
 
-BIN = ROOT / ".venv" / "bin"
 # Enough to find again what was mended; new things are found by tests/fuzz/campaign and
 # tests/chaos/campaign.
 FUZZ_SECONDS = 10
 CHAOS_SECONDS = 30
 SKIPPED = 77
+UNSTEADY = ROOT / "tests" / "unsteady.md"
 RDMA_S = "1500"  # Emulated: six minutes of a quiet machine, more of a busy one.
 SLOWEST = 10
-# Before a command: it gets the time that nothing else wants.
-IDLE = str(ROOT / "tools" / "dev" / "idle")
 # What lands is judged by the same draws each time; campaigns look for others.
 SEED = "1"
 # Of Meson: tests that measure short times.
@@ -56,186 +54,6 @@ TRAINING = ("test_accelerate.py", "test_lightning.py")
 IN_PROCESSES = ("-n", "3", "--dist", "loadfile")
 # Suites whose tests run threads of their own: they are run under ThreadSanitizer.
 THREADED = ("base", "io", "decode", "record", "net", "client", "server", "conformance")
-
-
-# What a thread may have: `file`, where it and its commands print; `wrapper`, a command through
-# which it runs Meson's tests.
-THREAD = threading.local()
-
-
-def say(text: str) -> None:
-    """Print where this thread prints."""
-    print(text, file=getattr(THREAD, "file", None), flush=True)
-
-
-def run(*command: str | pathlib.Path, environment: dict[str, str] | None = None) -> int:
-    """Run a command in the root of the tree and return its exit code."""
-    output = getattr(THREAD, "file", None)
-    return subprocess.run(
-        [str(word) for word in command],
-        cwd=ROOT,
-        env=os.environ | (environment or {}),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output and subprocess.STDOUT,
-        check=False,
-    ).returncode
-
-
-# The programs of all tests as well, which `ninja` alone leaves out.
-EVERYTHING = ("all", "meson-test-prereq")
-# What the compiler makes names no folder of this machine: the cache serves every checkout.
-CACHE = {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Build:
-    """A build folder: a compiler and its options."""
-
-    folder: str
-    options: tuple[str, ...] = ()
-    compiler: str = ""
-    environment: tuple[tuple[str, str], ...] = ()
-    # Sanitised programs want their memory at fixed places.
-    wrapper: str = ""
-    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, compare=False)
-
-    def make(self, *targets: str, prefix: Sequence[str] = ()) -> bool:
-        """Configure if it was not, then build. One call at a time; others wait."""
-        with self.lock:
-            return self._make(targets, prefix)
-
-    def make_beside(self, *targets: str) -> None:
-        """Begin to build with the time that nothing else wants. `make` then waits and finishes."""
-        build = functools.partial(self.make, *targets, prefix=[IDLE])
-        threading.Thread(target=build, daemon=True).start()
-
-    def _make(self, targets: Sequence[str], prefix: Sequence[str]) -> bool:
-        if not (ROOT / self.folder / "build.ninja").exists():
-            compilers = {"CXX": self.compiler, "CC": self.compiler.replace("++", "")}
-            chosen = {name: f"ccache {word}" for name, word in compilers.items() if word}
-            if "clang" in self.compiler:  # GNU ld takes 3 s for a sanitised program, lld 0.5 s.
-                chosen["CXX_LD"] = "lld"
-            if run(BIN / "meson", "setup", self.folder, *self.options, environment=chosen):
-                return False
-        ninja = (*prefix, BIN / "ninja", "-C", self.folder, "--quiet")
-        return run(*ninja, *targets, environment=CACHE) == 0
-
-    def tests(self) -> list[dict[str, Any]]:
-        """What Meson knows of the tests of this folder."""
-        words = [str(BIN / "meson"), "introspect", "--tests", str(ROOT / self.folder)]
-        found = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
-        for test in found:
-            test["suite"] = {suite.partition(":")[2] or suite for suite in test["suite"]}
-        return list(found)
-
-    def suites(self) -> set[str]:
-        """Names of the suites that the tests of this folder belong to."""
-        return {suite for test in self.tests() for suite in test["suite"]}
-
-    def programs(self, *suites: str) -> list[pathlib.Path]:
-        """The GoogleTest programs of those suites."""
-        found = {
-            pathlib.Path(test["cmd"][0])
-            for test in self.tests()
-            if test["protocol"] == "gtest" and test["suite"] & set(suites)
-        }
-        return sorted(found)
-
-    def reports(self, *suites: str) -> list[pathlib.Path]:
-        """Where the GoogleTest programs of those suites write what Meson reads when they end.
-
-        Meson takes an older file for that of a program that was killed before it wrote its own.
-        """
-        return [
-            ROOT / self.folder / f"{test['name']}.xml"
-            for test in self.tests()
-            if test["protocol"] == "gtest" and test["suite"] & set(suites)
-        ]
-
-    def targets(self, *suites: str) -> list[str]:
-        """What to build for those suites: their programs; with other tests what `ninja` builds too.
-
-        The style suite needs nothing.
-        """
-        if suites == ("style",):
-            return ["build.ninja"]
-        tests = [test for test in self.tests() if test["suite"] & set(suites)]
-        others = any(test["protocol"] != "gtest" for test in tests)
-        built = {
-            os.path.relpath(test["cmd"][0], ROOT / self.folder)
-            for test in tests
-            if test["protocol"] == "gtest" and test["depends"]
-        }
-        return [*sorted(built), "all" if others else "server/ffrecordd"]  # Some start it.
-
-    def meson_test(self, *suites: str, without: Sequence[str] = (), jobs: int = 0) -> Counts:
-        """Build, run the tests of `suites`, count them.
-
-        Leaves out those of the suites `without`; runs `jobs` programs at a time, by default two for
-        each processor, for most of them wait more than they compute.
-        """
-        if not (self.make("build.ninja") and self.make(*self.targets(*suites))):
-            return unbuilt(self.folder)
-        if not self.suites() & set(suites):
-            say(f"no test belongs to {', '.join(suites)}")
-            return Counts()
-        logs = ROOT / self.folder / "meson-logs"  # Meson adds the wrapper to the report's name.
-        log = "-".join(suites)  # Others may run beside.
-        for old in [*logs.glob(f"{log}*.junit.xml"), *self.reports(*suites)]:
-            old.unlink(missing_ok=True)
-        command = [BIN / "meson", "test", "-C", self.folder, "--no-rebuild", "--print-errorlogs"]
-        command += ["--logbase", log]
-        command += ["--timeout-multiplier", "4" if self.wrapper or self.environment else "1"]
-        command += [word for suite in suites for word in ("--suite", suite)]
-        command += [word for suite in without for word in ("--no-suite", suite)]
-        command += ["--num-processes", str(jobs or 2 * (os.cpu_count() or 1))]
-        wrapper = self.wrapper or getattr(THREAD, "wrapper", "")
-        if wrapper:
-            command += ["--wrapper", wrapper]
-        code = run(*command, "--quiet", environment=dict(self.environment))
-        counts = Counts()
-        for report in logs.glob(f"{log}*.junit.xml"):
-            programs = report.with_name(report.name.replace(".junit.xml", ".json"))
-            counts.add(junit_counts(report, programs))
-        if code and not counts.failed:
-            counts.fail(f"meson test {log}", exit_status(code))
-        return counts
-
-
-def unbuilt(folder: str) -> Counts:
-    """What comes of a suite whose programs the compiler or Meson rejects."""
-    return failure(folder, "was not built, see above")
-
-
-# Line numbers are all that a sanitizer's report needs, and half of the time to build.
-SANITIZED = (
-    "--buildtype=plain",
-    "-Doptimization=1",
-    "-Dcpp_args=-g1",
-    "-Dpython=disabled",
-    "-Dbenchmarks=disabled",
-)
-# What tools/setup has compiled for the package, to the letter: ccache has its objects.
-PLAIN = Build("build", ("--buildtype=release", "-Doptimization=2", "-Db_ndebug=if-release"))
-# One build for the second compiler, its sanitizers and its fuzzer: they go together.
-CLANG = Build(
-    "build-clang",
-    (
-        *SANITIZED,
-        "-Db_sanitize=address,undefined",
-        "-Db_lundef=false",
-        "-Dfuzz=enabled",
-    ),
-    "clang++-14",
-    environment=(("UBSAN_OPTIONS", "print_stacktrace=1"),),
-)
-TSAN = Build(
-    "build-tsan",
-    (*SANITIZED, "-Db_sanitize=thread"),
-    environment=(("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1:die_after_fork=0"),),
-    wrapper="setarch --addr-no-randomize",
-)
 
 
 # Tests take the package that tools/setup has put into .venv, not the one of a build folder.
@@ -253,14 +71,19 @@ def pytest_suite(
     """Run pytest over one folder, or over those files of it; `name` is that of its report."""
     report = ROOT / "build" / f"{name or folder.replace('/', '-')}.junit.xml"
     report.parent.mkdir(exist_ok=True)
-    report.unlink(missing_ok=True)
-    command = [python, "-m", "pytest", "-q", "--junitxml", report, *options]
-    command += [f"{folder}/{file}" for file in files] or [folder]
-    code = run(*command, environment=environment)
-    counts = junit_counts(report) if report.exists() else Counts()
-    if code and not counts.failed:
-        counts.fail(f"pytest {folder}", exit_status(code))
-    return counts
+
+    def attempt(*words: str) -> Counts:
+        report.unlink(missing_ok=True)
+        command = [python, "-m", "pytest", "-q", "--junitxml", report, *options, *words]
+        code = run(*command, environment=environment)
+        counts = junit_counts(report) if report.exists() else Counts()
+        if code and not counts.failed:
+            counts.fail(f"pytest {folder}", exit_status(code))
+        return counts
+
+    counts = attempt(*([f"{folder}/{file}" for file in files] or [folder]))
+    here = ("-n", "0") if "-n" in options else ()  # The later of two counts.
+    return counts.can_be_run_again(lambda test: attempt(*here, test))
 
 
 def crash_suite() -> Counts:
@@ -282,13 +105,39 @@ def rdma_suite() -> Counts:
     if not PLAIN.make("all", *sorted({program for program, _ in GUEST_PROGRAMS})):
         return unbuilt(PLAIN.folder)
     build = ROOT / PLAIN.folder
-    code = run(sys.executable, "tests/rdma/run.py", "--build", build, "--timeout", RDMA_S)
+    machine = "tests/rdma/run"
+
+    def attempt(*words: str | pathlib.Path) -> int:
+        options = ("--build", build, "--timeout", RDMA_S)
+        return run(sys.executable, "tests/rdma/run.py", *options, *words)
+
+    def again(test: str) -> Counts:
+        program, _, case = test.partition(" ")
+        words = () if test == machine else ("--", build / program, f"--gtest_filter={case}")
+        code = attempt(*words)
+        return failure(test, exit_status(code)) if code else Counts(passed=1)
+
+    code = attempt()
     if code == SKIPPED:
         return Counts(skipped=1)
-    # The machine itself.
-    counts = Counts(passed=1) if code == 0 else failure("tests/rdma/run", exit_status(code))
-    for report in (build / "rdma" / "out").glob("*.junit.xml"):
-        counts.add(junit_counts(report))
+    counts = guest_counts(build / "rdma" / "out")
+    if code == 0:
+        counts.passed += 1  # The machine itself.
+    elif code == ENDED_EARLY or not counts.failed:
+        counts.add(failure(machine, exit_status(code), machine if code == ENDED_EARLY else ""))
+    return counts.can_be_run_again(again)
+
+
+def guest_counts(out: pathlib.Path) -> Counts:
+    """Count the cases of the programs that have run in the virtual machine."""
+    counts = Counts()
+    for report in out.glob("*.junit.xml"):
+        program, _ = GUEST_PROGRAMS[int(report.name.partition("-")[0])]
+        cases = junit_counts(report)
+        cases.failures = [
+            dataclasses.replace(one, test=f"{program} {one.name}") for one in cases.failures
+        ]
+        counts.add(cases)
     return counts
 
 
@@ -574,9 +423,14 @@ def main() -> int:
     start = time.monotonic()
     results = run_all(names)
     total = results.total
+    landing = not (arguments.suites or arguments.quick)
+    found = unsteady.judge(total, UNSTEADY) if landing else []
     print("\n== the slowest\n" + "\n".join(total.slowest(SLOWEST)))
     if total.failures:
-        print("\n== what failed\n" + "\n".join(total.failures))
+        print("\n== what failed\n" + "\n".join(map(str, total.failures)))
+    if found:
+        print(f"\n== unsteady, now in {UNSTEADY.relative_to(ROOT)}: commit it, or mend them first")
+        print("\n".join(map(str, found)))
     print("\n== summary\n" + "\n".join(results.lines))
     print(f"{'cache':18} {compiler_cache()}")
     print(f"{'all':18} {time.monotonic() - start:.0f} s")
