@@ -11,11 +11,9 @@ appends, kills, replaces and damages files, and compares them with plain rows th
 import itertools
 import os
 import shutil
-import signal
 import tempfile
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +24,29 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, rule
 
 import ffrecord
 import files_places
-from files_commands import (
-    LOOKING,
-    REWRITING,
-    check_apart,
-    check_parquet_together,
-    check_together,
-)
 from files_damage import HOWS, PARTS, check_damaged, damaged
+from files_looking import LOOKING
 from files_paths import READINGS, Kept, check_file_quickly, demand
-from table_values import KINDS, NATIVE, NULLS, ODDS, TABLE, Columns, Differs, as_given
+from files_rewriting import REWRITING
+from files_together import check_apart, check_parquet_together, check_together
+from files_writing import (
+    REFUSALS,
+    GivenUpError,
+    can_be_key,
+    fail_to_write,
+    failing_table,
+    give_each,
+    in_child,
+    keys_with,
+    named,
+    opened_to_append,
+    write_each,
+    write_much,
+    write_rows_of_table,
+)
+from table_values import KINDS, NATIVE, NULLS, ODDS, TABLE, Columns, Differs
 
 _MEMORY = Path("/dev/shm")
-_CHILD_S = 60.0
-REFUSALS = (ValueError, TypeError, OverflowError, ffrecord.ConflictError)
 
 small = st.integers(0, 3)
 counts = st.sampled_from([0, 1, 2, 5, 30, 400])
@@ -59,6 +66,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "key column": {},
     "keys": {"key": True},
 }
+ODD_KEYS = (5, 0, True, 1.5, "", b"", "key", b"\xff", bytearray(b"b"), [1], 70000)
 TABLES = ("table", "batch", "stream", "chunks", "slice", "capsule")
 
 
@@ -152,6 +160,27 @@ class Files(RuleBasedStateMachine):
         return f": it reads as {seen!r:.90}"
 
     @rule(
+        key=st.sampled_from([5, 0, True, 1.5, "", b"", "key", b"\xff", bytearray(b"b"), [1], 70000])
+    )
+    def write_an_odd_key(self, key: Any) -> None:  # noqa: ANN401
+        """Write a key of another type: refused, or found as it was written; 70000: its size."""
+        file = self._kept(Columns((), False), [], "keys")
+        wanted = bytes(key) if key == 70000 else key
+        with ffrecord.Writer(file.path, key=True) as writer:
+            write_each(writer, file, file.columns.rows(2, 0))
+            try:
+                writer.write(b"odd", key=wanted)
+            except REFUSALS:
+                pass
+            else:
+                is_key = isinstance(wanted, str | bytes | bytearray) and 0 < len(wanted) < 65536
+                demand(is_key, f"the key {key!r} is taken")
+                file.rows.append(b"odd")
+                data = wanted.encode() if isinstance(wanted, str) else bytes(wanted)
+                file.keys = [*(file.keys or []), data]
+        check_file_quickly(file, f"a record with the key {key!r}")
+
+    @rule(
         columns=table_columns,
         count=st.sampled_from([1, 5, 5000]),
         how=st.sampled_from(["a null", "a stream that fails", "another schema"]),
@@ -202,7 +231,7 @@ class Files(RuleBasedStateMachine):
             demand(of.path.read_bytes() == held, "an append was refused and changed the file")
             return
         of.is_torn = False
-        after = Kept(of.path, of.columns, [*of.rows, *rows], _keys_with(of, rows), of.key_column)
+        after = Kept(of.path, of.columns, [*of.rows, *rows], keys_with(of, rows), of.key_column)
         check_file_quickly(after, f"append ({how})")
         demand(len(before) == old, "a reader that was open before an append has other records")
         of.rows, of.keys = after.rows, after.keys
@@ -238,8 +267,8 @@ class Files(RuleBasedStateMachine):
                 write_much(writer, of, min(megabytes, 60))
                 if how == "discard":
                     writer.discard()
-                raise _GivenUpError
-        except _GivenUpError:
+                raise GivenUpError
+        except GivenUpError:
             pass
         demand(of.path.read_bytes() == held, f"an append was given up ({how}), and left bytes")
 
@@ -257,7 +286,7 @@ class Files(RuleBasedStateMachine):
         table = failing_table(of.columns, 300 if big else 5, how, big)
         try:
             ffrecord.write_table(table, of.path, append=True, key=of.key_column)
-        except (*REFUSALS, pa.ArrowException, _GivenUpError, OSError):
+        except (*REFUSALS, pa.ArrowException, GivenUpError, OSError):
             pass
         else:
             raise Differs(f"an append of a table that fails ({how}) is taken")
@@ -289,7 +318,7 @@ class Files(RuleBasedStateMachine):
         done = in_child(child)
         demand(done == commits, f"{done} of {commits} commits were acknowledged")
         added = [row for piece in pieces[:done] for row in piece]
-        of.keys = _keys_with(of, added)
+        of.keys = keys_with(of, added)
         of.rows = [*of.rows, *added]
         self._cut(of, cut)
         check_file_quickly(of, "after an append was killed")
@@ -405,7 +434,7 @@ class Files(RuleBasedStateMachine):
         of.rows, of.keys, of.is_torn = [], None if of.keys is None else [], False
         options = {**of.options, "replace": True}
         if of.columns.is_table:
-            of.rows, of.keys = rows, _keys_with(of, rows)
+            of.rows, of.keys = rows, keys_with(of, rows)
             write_rows_of_table(of, "table", **options)
         else:
             with ffrecord.Writer(of.path, of.columns.native(), **options) as writer:
@@ -448,11 +477,11 @@ class Files(RuleBasedStateMachine):
         if option == "keys":
             file.keys = []
         if option == "key column":
-            texts = [name for name, kind in columns.kinds.items() if is_text(kind.arrow)]
+            texts = [name for name, kind in columns.kinds.items() if can_be_key(kind)]
             assume(texts)
             file.key_column = file.options["key"] = texts[0]
             file.keys = []
-            file.keys = _keys_with(file, rows)
+            file.keys = keys_with(file, rows)
         assume(option != "no copies" or not columns.is_table)
         return file
 
@@ -466,178 +495,6 @@ class Files(RuleBasedStateMachine):
         made = self.folder / f"work-{next(self.names)}"
         made.mkdir()
         return made
-
-
-class _GivenUpError(Exception):
-    """The user's own."""
-
-
-def named(what: str, check: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401
-    """Run a check; an error of the product where there is none to expect is a difference."""
-    try:
-        check(*arguments)
-    except Differs as error:
-        raise Differs(f"[{what}] {error}") from None
-    except (
-        *(ValueError, TypeError, LookupError, OSError, AttributeError, AssertionError),
-        *(RuntimeError, pa.ArrowException, ffrecord.CorruptionError),
-    ) as error:
-        raise Differs(f"[{what}] {type(error).__name__}: {error}") from error
-
-
-def is_text(kind: Any) -> bool:  # noqa: ANN401 - pyarrow has no types
-    """Whether a column of that type can be the key."""
-    types = pa.types
-    return bool(types.is_string(kind) or types.is_binary(kind))
-
-
-def _keys_with(file: Kept, rows: Sequence[Any]) -> list[bytes | None] | None:
-    """The keys of the file when these rows have been added."""
-    if file.keys is None:
-        return None
-    first = len(file.keys)
-    if file.key_column is None:
-        return [*file.keys, *(_key_of(first + number) for number in range(len(rows)))]
-    values = (row[file.key_column] for row in rows)
-    return [*file.keys, *((as_key(value) or None) for value in values)]
-
-
-def as_key(value: str | bytes | None) -> bytes | None:
-    """The key of a record whose key column has that value; "" is none."""
-    return value.encode() if isinstance(value, str) else value
-
-
-def _key_of(number: int) -> bytes | None:
-    """Every fifth record has none."""
-    return b"key-%d" % number if number % 5 != 4 else None
-
-
-def give_each(writer: ffrecord.Writer, file: Kept, rows: Sequence[Any]) -> None:
-    """Write rows one by one, with their keys if these are no column."""
-    own = file.keys is not None and file.key_column is None
-    for number, row in enumerate(rows):
-        key = _key_of(len(file.keys or ()) + number) if own else None
-        writer.write(as_given(row, file.columns), key=key)
-
-
-def write_each(writer: ffrecord.Writer, file: Kept, rows: Sequence[Any]) -> None:
-    """Write rows, and remember them."""
-    give_each(writer, file, rows)
-    file.keys = _keys_with(file, rows)
-    file.rows = [*file.rows, *rows]
-
-
-def write_much(writer: ffrecord.Writer, file: Kept, megabytes: int) -> None:
-    """Write so much that bytes reach the file before any commit."""
-    spelled = [each.rstrip("?") for each in file.columns.spelled]
-    if megabytes and (not spelled or "bytes" in spelled):
-        data = bytes(range(256)) * 4096
-        row = file.columns.rows(1, 0)[0]
-        for _ in range(megabytes):
-            if spelled:
-                row = {**row, file.columns.names[spelled.index("bytes")]: data}
-            writer.write(as_given(row, file.columns) if spelled else data)
-
-
-def opened_to_append(file: Kept, how: str, says_key: bool) -> ffrecord.Writer:
-    """A writer that adds to the file."""
-    key: Any = None
-    if says_key and file.keys is not None:
-        key = file.key_column or True
-    schema = file.columns.arrow() if file.columns.is_table else None
-    if how == "rows without a schema":
-        schema = None
-    return ffrecord.Writer(file.path, schema, append=True, key=key)
-
-
-def write_rows_of_table(file: Kept, how: str, **options: Any) -> None:  # noqa: ANN401
-    """Write all rows of a file of tables, in one of the forms of a table."""
-    columns = file.columns
-    table = columns.table(file.rows)
-    if how == "rows":
-        with ffrecord.Writer(file.path, columns.arrow(), **options) as writer:
-            for row in file.rows:
-                writer.write(as_given(row, columns))
-        return
-    forms: dict[str, Callable[[], Any]] = {
-        "table": lambda: table,
-        "batch": lambda: table.combine_chunks().to_batches()[0],
-        "stream": lambda: table.to_reader(max_chunksize=2),
-        "chunks": lambda: pa.concat_tables([table[:1], table[1:1], table[1:]]),
-        "slice": lambda: pa.concat_tables([table, table, table])[len(table) : 2 * len(table)],
-        "capsule": lambda: _Capsule(table),
-    }
-    assume(how != "batch" or file.rows)
-    ffrecord.write_table(forms[how](), file.path, **options)
-
-
-class _Capsule:
-    """A table of somebody else's, who speaks Arrow's protocol."""
-
-    def __init__(self, table: Any) -> None:  # noqa: ANN401 - pyarrow has no types
-        self._table = table
-
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:  # noqa: ANN401
-        return self._table.__arrow_c_stream__(requested_schema)
-
-
-def failing_table(columns: Columns, count: int, how: str, big: bool = False) -> Any:  # noqa: ANN401
-    """A table, or a stream, that cannot be written to its end."""
-    rows = columns.rows(count, 3)
-    if big:
-        name = columns.names[columns.spelled.index("bytes")]
-        rows = [{**row, name: bytes(300_000)} for row in rows]
-    table = columns.table(rows)
-    if how == "another schema":
-        return table.append_column("zz", pa.array(range(count)))
-    if how == "a null":
-        last = columns.names[-1]
-        missing = pa.nulls(1, table.schema.field(last).type)
-        ends = [*(table[name][:1] for name in columns.names[:-1]), missing]
-        return pa.concat_tables([table, pa.Table.from_arrays(ends, schema=table.schema)])
-
-    def batches() -> Iterator[Any]:
-        yield from table.to_batches()
-        raise _GivenUpError
-
-    return pa.RecordBatchReader.from_batches(table.schema, batches())
-
-
-def fail_to_write(writer: ffrecord.Writer, columns: Columns, count: int, how: str) -> None:
-    """Give a writer a table that it cannot write."""
-    try:
-        writer.write_table(failing_table(columns, count, how))
-    except (*REFUSALS, pa.ArrowException, _GivenUpError, OSError):
-        return
-    raise Differs(f"a table that fails ({how}) is taken")
-
-
-def in_child(work: Callable[[Callable[[], None]], None]) -> int:
-    """Fork, and do the work there; return how often it said something before it ended."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(read)
-            work(lambda: (os.write(write, b"."), None)[1])
-        except Exception as error:  # The parent tells of it.
-            os.write(write, f"!{type(error).__name__}: {error!s:.300}".encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    end = time.monotonic() + _CHILD_S
-    while os.waitpid(child, os.WNOHANG)[0] == 0:
-        if time.monotonic() > end:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            os.close(read)
-            raise Differs(f"a child of a fork hangs: {_CHILD_S:.0f} s")
-        time.sleep(0.001)
-    with os.fdopen(read, "rb") as pipe:
-        said, failed, why = pipe.read().partition(b"!")
-    if failed:
-        raise Differs(f"in a child of a fork: {why.decode()}")
-    return len(said)
 
 
 MODEL = Files

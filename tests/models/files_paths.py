@@ -354,6 +354,22 @@ def queue(file: Kept, reader: ffrecord.Records) -> None:
 
 
 @reading
+def decoding(file: Kept, reader: ffrecord.Records) -> None:
+    from ffrecord.decode import Image, Text
+
+    for name, spelling in zip(file.columns.names, file.columns.spelled, strict=True):
+        kind, truth = file.columns.kinds[name], [row[name] for row in file.rows]
+        if spelling.rstrip("?") in ("utf8", "large utf8"):
+            seen = reader.read(range(len(truth)), decode={name: Text()})[name]
+            check_column(kind, seen, truth, f"decode={{{name!r}: Text()}}")
+        if spelling.rstrip("?") == "png":
+            seen = reader.read(range(len(truth)), decode={name: Image(2)})[name]
+            missing = [is_missing(value) for value in values_of(seen, len(truth))]
+            right = [value is None for value in truth]
+            demand(missing == right, f"decode={{{name!r}: Image(2)}}: missing are {missing[:30]}")
+
+
+@reading
 def loader(file: Kept, reader: ffrecord.Records) -> None:
     _loaded(file, reader, "loader")
 

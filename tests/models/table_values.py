@@ -94,6 +94,11 @@ _ROLE = pa.struct([("role", pa.string()), ("content", pa.string())])
 _SIZE = pa.struct([("w", pa.int64()), ("name", pa.string())])
 _LINES = ({"role": "user", "content": "hi"}, {"role": None, "content": ""})
 _NOON = dt.datetime(2020, 2, 29, 12, 0, 0)
+# 2 by 2 pixels of one colour.
+_PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEElEQVR4nGPg5GAH"
+    "IgYIBQACtgBhFs9H2AAAAABJRU5ErkJggg=="
+)
 _SPLIT = dt.datetime(2020, 1, 1, 0, 0, 0, 500)
 
 KINDS: dict[str, Kind] = {
@@ -110,6 +115,7 @@ KINDS: dict[str, Kind] = {
         "bytes",
         (Odd(5), Odd(np.int64(3)), Odd("text", b"text"), Odd([1, 2]), Odd(bytearray(b"b"), b"b")),
     ),
+    "png": Kind(pa.binary(), (_PNG,)),
     "blob": Kind(pa.binary(), (bytes(300_000), b"7" * 90_000), "bytes"),
     "utf8": Kind(
         pa.string(),
