@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, rule
 
@@ -26,8 +25,9 @@ import ffrecord
 import files_places
 from files_damage import HOWS, PARTS, check_damaged, damaged
 from files_looking import LOOKING
-from files_paths import READINGS, Kept, check_file_quickly, demand
-from files_rewriting import REWRITING
+from files_paths import LOADING, READINGS, Kept, check_file_quickly, demand
+from files_places import PLACES
+from files_rewriting import EXPORTING, REWRITING
 from files_together import check_apart, check_parquet_together, check_together
 from files_writing import (
     REFUSALS,
@@ -44,9 +44,15 @@ from files_writing import (
     write_much,
     write_rows_of_table,
 )
-from table_values import KINDS, NATIVE, NULLS, ODDS, TABLE, Columns, Differs
+from table_values import KINDS, NATIVE, NULLS, ODDS, TABLE, Columns, Differs, relative
 
 _MEMORY = Path("/dev/shm")
+
+
+def some_of(ways: dict[str, Any]) -> st.SearchStrategy[list[str]]:
+    """Some of their names."""
+    return st.lists(st.sampled_from(list(ways)), min_size=1, max_size=6, unique=True)
+
 
 small = st.integers(0, 3)
 counts = st.sampled_from([0, 1, 2, 5, 30, 400])
@@ -54,26 +60,28 @@ row_columns = st.lists(st.sampled_from(NATIVE), max_size=3)
 table_columns = st.lists(
     st.sampled_from([spelling for name in TABLE for spelling in (f"{name}?", name)]),
     min_size=1,
-    max_size=3,
+    max_size=4,
 )
 OPTIONS: dict[str, dict[str, Any]] = {
     "": {},
     "compress": {"compress": "zstd"},
     "align": {"align": 512},
     "dictionary": {"compress": "zstd", "dictionary": 1024},
-    "no copies": {"copy_columns": []},
     "metadata": {"metadata": {"mine": b"\0\xff"}},
     "key column": {},
-    "keys": {"key": True},
 }
+ROW_OPTIONS = {**OPTIONS, "no copies": {"copy_columns": []}, "keys": {"key": True}}
 ODD_KEYS = (5, 0, True, 1.5, "", b"", "key", b"\xff", bytearray(b"b"), [1], 70000)
+FAILURES = ("a null", "a stream that fails", "another schema")
 TABLES = ("table", "batch", "stream", "chunks", "slice", "capsule")
 
 
 class Files(RuleBasedStateMachine):
     """Files of one user."""
 
-    files = Bundle("files")
+    rows = Bundle("rows")
+    tables = Bundle("tables")
+    either = st.one_of(rows, tables)
 
     def __init__(self) -> None:
         """Begin in an empty folder."""
@@ -90,18 +98,18 @@ class Files(RuleBasedStateMachine):
     # New files.
 
     @rule(
-        target=files,
+        target=rows,
         columns=row_columns,
         count=counts,
         seed=small,
-        option=st.sampled_from(list(OPTIONS)),
+        option=st.sampled_from(list(ROW_OPTIONS)),
     )
     def write_rows(self, columns: list[str], count: int, seed: int, option: str) -> Kept:
         """Write dicts, or bytes if there are no columns, one by one."""
         return self._rows(Columns(tuple(columns), False), count, seed, option)
 
     @rule(
-        target=files,
+        target=tables,
         columns=table_columns,
         count=counts,
         seed=small,
@@ -115,26 +123,27 @@ class Files(RuleBasedStateMachine):
         """Write a table in one of its forms, or its rows one by one."""
         return self._table(Columns(tuple(columns), True), count, seed, nulls, how, option)
 
-    @rule(target=files, of=files, count=counts, seed=small, nulls=st.sampled_from(NULLS))
+    @rule(target=tables, of=tables, count=counts, seed=small, nulls=st.sampled_from(NULLS))
     def write_another(self, of: Kept, count: int, seed: int, nulls: str) -> Kept:
-        """Write a second file with the columns of one that there is."""
-        if not of.columns.is_table:
-            return self._rows(of.columns, count, seed, "")
-        return self._table(of.columns, count, seed, nulls, "table", "")
+        """Write a second file of the same schema: both are one dataset, whatever nulls."""
+        other = self._table(of.columns, count, seed, nulls, "table", "")
+        self._together(of, other)
+        return other
 
-    @rule(target=files, of=files, kind=st.sampled_from(TABLE))
-    def write_another_type(self, of: Kept, kind: str) -> Kept:
-        """Write a second file whose last column is of another type."""
-        assume(of.columns.is_table)
+    @rule(of=tables, step=st.integers(1, 7))
+    def write_another_type(self, of: Kept, step: int) -> None:
+        """Write a second file whose last column is of another type: refused together."""
+        kind = relative(of.columns.spelled[-1].rstrip("?"), step)
         columns = Columns((*of.columns.spelled[:-1], f"{kind}?"), True)
-        return self._table(columns, 2, 0, "no", "table", "")
+        if of.rows and not of.is_torn and columns.arrow().types != of.columns.arrow().types:
+            other = self._table(columns, 2, 0, "no", "table", "")
+            named("two files", check_apart, of, other, self._folder())
 
     @rule(odd=st.sampled_from(list(ODDS)), is_table=st.booleans())
     def write_an_odd_value(self, odd: str, is_table: bool) -> None:
         """Write a value that does not fit its column: refused, or exact."""
         name, value = ODDS[odd]
-        assume(KINDS[name].native is not None or is_table)
-        assume(not (is_table and KINDS[name].is_bf16))
+        is_table = not KINDS[name].is_bf16 and (is_table or KINDS[name].native is None)
         columns = Columns((f"{name}?" if is_table else name,), is_table)
         file = self._kept(columns, [], "")
         first, second = columns.rows(2, 0)
@@ -183,7 +192,7 @@ class Files(RuleBasedStateMachine):
     @rule(
         columns=table_columns,
         count=st.sampled_from([1, 5, 5000]),
-        how=st.sampled_from(["a null", "a stream that fails", "another schema"]),
+        how=st.sampled_from(FAILURES),
     )
     def write_a_table_that_fails(self, columns: list[str], count: int, how: str) -> None:
         """A call that raises leaves nothing; the next one is whole."""
@@ -198,7 +207,7 @@ class Files(RuleBasedStateMachine):
     # Appends.
 
     @rule(
-        of=files,
+        of=either,
         count=counts,
         seed=small,
         nulls=st.sampled_from(NULLS),
@@ -218,7 +227,7 @@ class Files(RuleBasedStateMachine):
     ) -> None:
         """Add rows; readers that are open keep their view."""
         rows = of.columns.rows(count, seed + 10, nulls)
-        assume(of.columns.is_table or how.startswith("rows"))
+        how = how if of.columns.is_table or how.startswith("rows") else "rows"
         before = ffrecord.open(of.path)
         old = len(before)
         held = of.path.read_bytes()
@@ -239,10 +248,10 @@ class Files(RuleBasedStateMachine):
     def _add(
         self, writer: ffrecord.Writer, of: Kept, rows: list[Any], how: str, commits: bool
     ) -> None:
-        middle = len(rows) // 2 if commits else len(rows)
+        middle, of = len(rows) // 2 if commits else len(rows), of.copy()
         for piece in (rows[:middle], rows[middle:]):
             if how.startswith("rows"):
-                give_each(writer, of, piece)
+                write_each(writer, of, piece)
             elif how == "table":
                 writer.write_table(of.columns.table(piece))
             else:
@@ -251,14 +260,15 @@ class Files(RuleBasedStateMachine):
                 writer.commit()
 
     @rule(
-        of=files,
+        of=either,
         count=st.sampled_from([0, 1, 30]),
         megabytes=st.sampled_from([0, 0, 0, 9, 70]),
         how=st.sampled_from(["raise", "discard"]),
     )
     def append_and_give_up(self, of: Kept, count: int, megabytes: int, how: str) -> None:
         """Give up an append: the file is as of its last commit."""
-        assume(not of.is_torn)
+        if of.is_torn:
+            return
         rows = of.columns.rows(count, 20)
         held = of.path.read_bytes()
         try:
@@ -273,27 +283,27 @@ class Files(RuleBasedStateMachine):
         demand(of.path.read_bytes() == held, f"an append was given up ({how}), and left bytes")
 
     @rule(
-        of=files,
-        how=st.sampled_from(["a null", "a stream that fails", "another schema"]),
-        big=st.sampled_from([False, False, False, True]),
+        columns=table_columns,
+        how=st.sampled_from(FAILURES),
+        big=st.sampled_from([False, False, True]),
     )
-    def append_a_table_that_fails(self, of: Kept, how: str, big: bool) -> None:
+    def append_a_table_that_fails(self, columns: list[str], how: str, big: bool) -> None:
         """write_table(append=True) that raises leaves the file as it was."""
-        assume(of.columns.is_table and not of.is_torn)
-        assume(not big or "bytes" in of.columns.spelled)
-        assume(how != "a null" or not of.columns.spelled[-1].endswith("?"))
-        held = of.path.read_bytes()
-        table = failing_table(of.columns, 300 if big else 5, how, big)
+        made = Columns((*columns[: 0 if big else None], "bytes", "i64"), True)
+        file = self._table(made, 2, 0, "no", "table", "")
+        held = file.path.read_bytes()
         try:
-            ffrecord.write_table(table, of.path, append=True, key=of.key_column)
+            table = failing_table(made, 300 if big else 5, how, big)
+            ffrecord.write_table(table, file.path, append=True)
         except (*REFUSALS, pa.ArrowException, GivenUpError, OSError):
             pass
         else:
             raise Differs(f"an append of a table that fails ({how}) is taken")
-        demand(of.path.read_bytes() == held, f"an append that raised ({how}) changed the file")
+        same = file.path.read_bytes() == held
+        demand(same, f"an append that raised ({how}, big: {big}) changed the file")
 
     @rule(
-        of=files,
+        of=either,
         count=st.sampled_from([1, 30]),
         megabytes=st.sampled_from([0, 0, 5]),
         commits=st.integers(0, 2),
@@ -306,9 +316,9 @@ class Files(RuleBasedStateMachine):
         pieces = [of.columns.rows(count, 30 + number) for number in range(commits + 1)]
 
         def child(say: Callable[[], None]) -> None:
-            writer = opened_to_append(of, "rows", True)
+            writer, file = opened_to_append(of, "rows", True), of.copy()
             for number, piece in enumerate(pieces):
-                give_each(writer, of, piece)
+                write_each(writer, file, piece)
                 if number < commits:
                     writer.commit()
                     say()
@@ -332,7 +342,7 @@ class Files(RuleBasedStateMachine):
             os.truncate(of.path, end + (size - end) * cut // 4)
         of.is_torn = of.path.stat().st_size > end
 
-    @rule(of=files, how=st.sampled_from(["replaced", "deleted"]), commits=st.booleans())
+    @rule(of=either, how=st.sampled_from(["replaced", "deleted"]), commits=st.booleans())
     def append_while_it_is(self, of: Kept, how: str, commits: bool) -> None:
         """The name of the file gets another meaning meanwhile: no append says committed."""
         path = self._path()
@@ -355,63 +365,83 @@ class Files(RuleBasedStateMachine):
 
     # What there is, read on every path.
 
-    @rule(
-        of=files,
-        paths=st.lists(st.sampled_from(list(READINGS)), min_size=1, max_size=5, unique=True),
-        place=st.sampled_from(["file", "file", "file", *files_places.PLACES]),
-    )
-    def read(self, of: Kept, paths: list[str], place: str) -> None:
+    @rule(of=either, paths=some_of(READINGS))
+    def read(self, of: Kept, paths: list[str]) -> None:
         """Read through the library."""
-        assume(place != "daemon" or not of.is_torn)
-        address = files_places.at(place, of.path, self._name())
-        assume(address is not None)
-        at = Kept(address, of.columns, of.rows, of.keys, of.key_column)
-        with ffrecord.open(address) as reader:
-            for path in paths:
-                named(f"{path}, {place}", READINGS[path], at, reader)
+        self._read(of, paths, "file")
 
-    @rule(
-        of=files,
-        commands=st.lists(st.sampled_from(list(LOOKING)), min_size=1, max_size=4, unique=True),
-        place=st.sampled_from(["file", "file", "file", *files_places.PLACES]),
-    )
-    def look(self, of: Kept, commands: list[str], place: str) -> None:
+    @rule(of=either, paths=some_of(LOADING))
+    def load(self, of: Kept, paths: list[str]) -> None:
+        """Read tensors: decoded, and through loaders."""
+        self._read(of, paths, "file")
+
+    @rule(of=either, paths=some_of({**READINGS, **LOADING}), place=st.sampled_from(PLACES))
+    def read_at(self, of: Kept, paths: list[str], place: str) -> None:
+        """Read it where it was published, or at a store."""
+        self._read(of, paths, place)
+
+    @rule(of=either, commands=some_of(LOOKING))
+    def look(self, of: Kept, commands: list[str]) -> None:
         """Show it with commands."""
-        assume(place != "daemon" or not of.is_torn)
-        address = files_places.at(place, of.path, self._name())
-        assume(address is not None)
-        for command in commands:
-            named(f"{command}, {place}", LOOKING[command], of, address, self._folder())
+        self._look(of, commands, "file")
 
-    @rule(of=files, command=st.sampled_from(list(REWRITING)))
+    @rule(of=either, commands=some_of(LOOKING), place=st.sampled_from(PLACES))
+    def look_at(self, of: Kept, commands: list[str], place: str) -> None:
+        """Show it where it was published, or at a store."""
+        self._look(of, commands, place)
+
+    @rule(of=either, command=st.sampled_from(list(REWRITING)))
     def rewrite(self, of: Kept, command: str) -> None:
         """Make other files of it, and read them."""
-        named(command, REWRITING[command], of, str(of.path), self._folder())
+        if of.rows and not of.is_torn:
+            named(command, REWRITING[command], of, str(of.path), self._folder())
 
-    @rule(one=files, other=files)
+    @rule(of=either, command=st.sampled_from(list(EXPORTING)))
+    def export(self, of: Kept, command: str) -> None:
+        """Make files of other kinds of it, and read them."""
+        if of.rows and not of.is_torn:
+            named(command, EXPORTING[command], of, str(of.path), self._folder())
+
+    def _read(self, of: Kept, paths: list[str], place: str) -> None:
+        if (address := self._at(of, place)) is None:
+            return
+        at = Kept(address, of.columns, of.rows, of.keys, of.key_column)
+        ways = {**READINGS, **LOADING}
+        with ffrecord.open(address) as reader:
+            for path in paths:
+                named(f"{path}, {place}", ways[path], at, reader)
+
+    def _look(self, of: Kept, commands: list[str], place: str) -> None:
+        if (address := self._at(of, place)) is not None:
+            for command in commands:
+                named(f"{command}, {place}", LOOKING[command], of, address, self._folder())
+
+    def _at(self, of: Kept, place: str) -> str | None:
+        """Where a copy is; a daemon takes no file that is not whole."""
+        if of.is_torn and place == "daemon":
+            return None
+        return files_places.at(place, Path(of.path), self._name())
+
+    @rule(one=either, other=either)
     def take_together(self, one: Kept, other: Kept) -> None:
-        """Two files: one dataset if they have one schema, refused if their types differ."""
-        a, b = one.columns, other.columns
-        assume(a.is_table == b.is_table and one.rows and other.rows)
-        if a.spelled == b.spelled:
-            named("two files", check_together, one, other, self._folder())
-        elif a.is_table and len(a.spelled) == len(b.spelled) and a.arrow().types != b.arrow().types:
-            named("two files", check_apart, one, other, self._folder())
+        """Two files of one schema are one dataset."""
+        self._together(one, other)
 
-    @rule(
-        kind=st.sampled_from(TABLE),
-        other=st.sampled_from(TABLE),
-        count=st.sampled_from([1, 5]),
-    )
-    def pack_parquet_of(self, kind: str, other: str, count: int) -> None:
+    def _together(self, one: Kept, other: Kept) -> None:
+        if one.columns == other.columns and one.rows and other.rows:
+            named("two files", check_together, one, other, self._folder())
+
+    @rule(kind=st.sampled_from(TABLE), step=st.integers(1, 7), count=st.sampled_from([1, 5]))
+    def pack_parquet_of(self, kind: str, step: int, count: int) -> None:
         """Parquet files whose columns differ, packed together: exact, or refused."""
+        other = relative(kind, step)
         one, two = Columns((kind,), True), Columns((other,), True)
         rows = [*one.rows(count, 1), *two.rows(count, 2)]
         file = Kept(self._path(), one, rows)
         tables = one.table(rows[:count]), two.table(rows[count:])
         named("pack", check_parquet_together, *tables, rows, file, self._folder())
 
-    @rule(of=files)
+    @rule(of=either)
     def read_in_a_child(self, of: Kept) -> None:
         """A reader that was used before a fork reads in the child."""
         with ffrecord.open(of.path) as reader:
@@ -424,7 +454,7 @@ class Files(RuleBasedStateMachine):
 
             demand(in_child(child) == 1, "a child of a fork does not read what its parent reads")
 
-    @rule(of=files, seed=small)
+    @rule(of=either, seed=small)
     def replace(self, of: Kept, seed: int) -> None:
         """Write the file anew; a reader that was opened before keeps its view."""
         before = ffrecord.open(of.path)
@@ -445,44 +475,53 @@ class Files(RuleBasedStateMachine):
     # Damage.
 
     @rule(
-        of=files,
+        of=either,
         part=st.sampled_from(PARTS),
         how=st.sampled_from(HOWS),
         at=st.integers(0, 40),
+        appends=st.sampled_from([0, 2, 30]),
     )
-    def damage(self, of: Kept, part: str, how: str, at: int) -> None:
-        """Damage a copy: it costs what was touched, by name; repair keeps all else."""
-        assume(not of.is_torn)
-        before = of.path.read_bytes()
-        path = self._path()
-        path.write_bytes(damaged(before, len(of.rows), part, how, at))
-        named("damage", check_damaged, of, path, before, self._folder())
+    def damage(self, of: Kept, part: str, how: str, at: int, appends: int) -> None:
+        """Damage a copy, appended to: it costs what was touched, by name; repair keeps the rest."""
+        if of.is_torn:
+            return
+        copy, path = of.copy(), self._path()
+        copy.path = self._path()
+        shutil.copyfile(of.path, copy.path)
+        if appends:
+            with opened_to_append(copy, "rows", True) as writer:
+                write_each(writer, copy, of.columns.rows(appends, 50))
+        before = copy.path.read_bytes()
+        path.write_bytes(damaged(before, len(copy.rows), part, how, at))
+        named("damage", check_damaged, copy, path, before, self._folder())
 
     def _rows(self, columns: Columns, count: int, seed: int, option: str) -> Kept:
         file = self._kept(columns, [], option)
-        with ffrecord.Writer(file.path, columns.native(), **file.options) as writer:
-            write_each(writer, file, columns.rows(count, seed))
+        with ffrecord.Writer(file.path, file.columns.native(), **file.options) as writer:
+            write_each(writer, file, file.columns.rows(count, seed))
         return file
 
     def _table(
         self, columns: Columns, count: int, seed: int, nulls: str, how: str, option: str
     ) -> Kept:
-        assume(option != "keys")
-        file = self._kept(columns, columns.rows(count, seed, nulls), option)
+        file = self._kept(columns, [], option)
+        file.rows = file.columns.rows(count, seed, nulls)
+        file.keys = keys_with(file, file.rows)
         write_rows_of_table(file, how, **file.options)
         return file
 
     def _kept(self, columns: Columns, rows: list[Any], option: str) -> Kept:
-        file = Kept(self._path(), columns, rows, options=dict(OPTIONS[option]))
+        """A file to be; the key column is one of text or bytes, added if there is none."""
+        options = dict(ROW_OPTIONS[option])
+        file = Kept(self._path(), columns, rows, options=options)
         if option == "keys":
             file.keys = []
         if option == "key column":
-            texts = [name for name, kind in columns.kinds.items() if can_be_key(kind)]
-            assume(texts)
-            file.key_column = file.options["key"] = texts[0]
+            if not any(map(can_be_key, columns.kinds.values())):
+                file.columns = Columns((*columns.spelled, "utf8"), columns.is_table)
+            kinds = file.columns.kinds.items()
+            options["key"] = file.key_column = next(n for n, k in kinds if can_be_key(k))
             file.keys = []
-            file.keys = keys_with(file, rows)
-        assume(option != "no copies" or not columns.is_table)
         return file
 
     def _name(self) -> str:

@@ -8,7 +8,7 @@ import asyncio
 import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,11 @@ class Kept:
     key_column: str | None = None
     is_torn: bool = False
     """An append was killed: bytes that no commit has lie at the end."""
-    before: bytes | None = None
-    """The bytes before they were damaged."""
     options: dict[str, Any] = field(default_factory=dict)
+
+    def copy(self) -> "Kept":
+        """What is known of it now."""
+        return replace(self)
 
     def __repr__(self) -> str:
         kind = "table" if self.columns.is_table else "rows"
@@ -44,11 +46,19 @@ class Kept:
 
 Reading = Callable[[Kept, ffrecord.Records], None]
 READINGS: dict[str, Reading] = {}
+LOADING: dict[str, Reading] = {}
+"""These make tensors."""
 
 
 def reading(function: Reading) -> Reading:
     """Name a way to read after its function."""
     READINGS[function.__name__.replace("_", " ")] = function
+    return function
+
+
+def loading(function: Reading) -> Reading:
+    """Name a way to load after its function."""
+    LOADING[function.__name__.replace("_", " ")] = function
     return function
 
 
@@ -272,7 +282,7 @@ def _no_arrays_of_bytes(sample: Any, columns: Columns) -> None:  # noqa: ANN401
             demand(isinstance(value, bytes), f"format bytes gives {type(value).__name__}")
 
 
-@reading
+@loading
 def format_torch(file: Kept, reader: ffrecord.Records) -> None:
     seen = reader.with_format("torch")
     check_rows(file.columns, seen, file.rows, "format torch")
@@ -353,7 +363,7 @@ def queue(file: Kept, reader: ffrecord.Records) -> None:
     check_rows(file.columns, asyncio.run(reader.read_async(wanted)), truth, "read_async")
 
 
-@reading
+@loading
 def decoding(file: Kept, reader: ffrecord.Records) -> None:
     from ffrecord.decode import Image, Text
 
@@ -369,17 +379,17 @@ def decoding(file: Kept, reader: ffrecord.Records) -> None:
             demand(missing == right, f"decode={{{name!r}: Image(2)}}: missing are {missing[:30]}")
 
 
-@reading
+@loading
 def loader(file: Kept, reader: ffrecord.Records) -> None:
     _loaded(file, reader, "loader")
 
 
-@reading
+@loading
 def loader_with_an_identity_transform(file: Kept, reader: ffrecord.Records) -> None:
     _loaded(file, reader, "loader, identity transform", transform=_unchanged)
 
 
-@reading
+@loading
 def loader_of_threads(file: Kept, reader: ffrecord.Records) -> None:
     _loaded(file, reader, "loader of threads", mode="threads", num_workers=2)
 

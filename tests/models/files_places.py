@@ -15,7 +15,7 @@ from typing import Any
 
 import ffrecord
 
-PLACES = ("file", "folder", "daemon", "store")
+PLACES = ("folder", "daemon", "store")
 _ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import reject
 
 import ffrecord
 from files_commands import Command, check_json, done, lines_of, run
@@ -27,11 +26,20 @@ from files_paths import (
 from table_values import Differs, Kind, as_bytes, same_json
 
 REWRITING: dict[str, Command] = {}
+"""To other record files. These commands refuse files without records."""
+EXPORTING: dict[str, Command] = {}
+"""To files of other kinds, or of these."""
 
 
 def rewriting(function: Command) -> Command:
     """Name a command after its function."""
     REWRITING[function.__name__.replace("_", " ")] = function
+    return function
+
+
+def exporting(function: Command) -> Command:
+    """Name a command after its function."""
+    EXPORTING[function.__name__.replace("_", " ")] = function
     return function
 
 
@@ -55,15 +63,8 @@ def _all(file: Kept) -> range:
     return range(len(file.rows))
 
 
-def _empty(file: Kept) -> None:
-    """These commands refuse files without records, and files that end in an unfinished append."""
-    if not file.rows or file.is_torn:
-        reject()
-
-
 @rewriting
 def merge(file: Kept, where: str, work: Path) -> None:
-    _empty(file)
     done("ffrecord", "merge", where, where, work / "o.ffr")
     twice = [*_all(file), *_all(file)]
     check_file(file, work / "o.ffr", twice, "merge")
@@ -71,7 +72,6 @@ def merge(file: Kept, where: str, work: Path) -> None:
 
 @rewriting
 def split(file: Kept, where: str, work: Path) -> None:
-    _empty(file)
     done("ffrecord", "split", where, work / "parts", "--part-records", 2)
     check_file(file, work / "parts", _all(file), "split")
     done("ffrecord", "merge", work / "parts", work / "o.ffr")
@@ -82,7 +82,6 @@ def split(file: Kept, where: str, work: Path) -> None:
 def shuffle(file: Kept, where: str, work: Path) -> None:
     from ffrecord._ffrecord import Permutation
 
-    _empty(file)
     done("ffrecord", "shuffle", where, work / "o.ffr", "--seed", 5)
     count = len(file.rows)
     order = Permutation(seed=5, epoch=0, count=count).range(0, count).tolist()
@@ -101,7 +100,6 @@ def repair(file: Kept, where: str, work: Path) -> None:
 
 @rewriting
 def pack_again(file: Kept, where: str, work: Path) -> None:
-    _empty(file)
     if os.path.exists(where):
         done("ffrecord-pack", where, work / "o.ffr", "--compress")
         check_file(file, work / "o.ffr", _all(file), "ffrecord-pack")
@@ -109,7 +107,6 @@ def pack_again(file: Kept, where: str, work: Path) -> None:
 
 @rewriting
 def pack_a_column(file: Kept, where: str, work: Path) -> None:
-    _empty(file)
     if os.path.exists(where) and file.columns.spelled:
         name = file.columns.names[-1]
         done("ffrecord-pack", where, work / "o.ffr", "--column", name)
@@ -125,9 +122,8 @@ def _check_values(file: Kept, table: Any, name: str, what: str) -> None:  # noqa
             check_value(kind, value, file.rows[number][name], f"{what}, {name}[{number}]")
 
 
-@rewriting
+@exporting
 def export_jsonl(file: Kept, where: str, work: Path) -> None:
-    _empty(file)
     done("ffrecord", "export", where, work / "o.jsonl")
     _check_lines(file, work / "o.jsonl", file.columns.names, "export to JSON lines")
     for name in file.columns.names[:1]:
@@ -145,9 +141,8 @@ def _check_lines(file: Kept, path: Path, names: Sequence[str], what: str) -> Non
             demand(same_json(pa.binary(), line.get("key"), key), said)
 
 
-@rewriting
+@exporting
 def export_tar(file: Kept, where: str, work: Path) -> None:
-    _empty(file)
     done("ffrecord", "export", where, work / "o.tar")
     with tarfile.open(work / "o.tar") as tar:
         found: dict[int, dict[str, bytes]] = {}
@@ -197,9 +192,8 @@ def _check_file_of_value(kind: Kind, ending: str, data: bytes, truth: Any, where
     demand(same_json(kind, value, truth), f"{where}: {value!r:.150}, not {truth!r:.150}")
 
 
-@rewriting
+@exporting
 def export_folder(file: Kept, where: str, work: Path) -> None:
-    _empty(file)
     done("ffrecord", "export", where, work / "folder")
     lines = lines_of((work / "folder" / "records.jsonl").read_bytes())
     demand(len(lines) == len(file.rows), f"export to a folder: {len(lines)} records")
@@ -223,9 +217,8 @@ def export_folder(file: Kept, where: str, work: Path) -> None:
         demand(not strange, f"{said}: the columns {sorted(strange)}")
 
 
-@rewriting
+@exporting
 def export_parquet(file: Kept, where: str, work: Path) -> None:
-    _empty(file)
     done("ffrecord", "export", where, work / "o.parquet")
     table = pq.read_table(work / "o.parquet")
     _check_parquet(file, table, file.columns.names, "export to Parquet")
@@ -264,10 +257,9 @@ def _through_parquet(kind: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
     return pq.read_table(sink).schema.field("x").type
 
 
-@rewriting
+@exporting
 def parquet_and_pack(file: Kept, where: str, work: Path) -> None:
     """Our own Parquet read back: exact, or refused by the name of the column."""
-    _empty(file)
     done("ffrecord", "export", where, work / "o.parquet")
     code, _, err = run("ffrecord-pack", work / "o.parquet", work / "p.ffr")
     if code == 2:
@@ -294,10 +286,9 @@ def of_bytes(kind: Kind, value: Any) -> Any:  # noqa: ANN401
     return value.view(wanted) if value.dtype == np.uint8 and value.ndim == 1 else value
 
 
-@rewriting
+@exporting
 def an_export_read_by_pack(file: Kept, where: str, work: Path) -> None:
     """JSON lines and tars of ours are packed: each record is the line, or has the files."""
-    _empty(file)
     done("ffrecord", "export", where, work / "o.jsonl")
     done("ffrecord-pack", work / "o.jsonl", work / "p.ffr")
     with ffrecord.open(work / "p.ffr") as reader:

@@ -198,6 +198,25 @@ KINDS: dict[str, Kind] = {
 }
 NATIVE = tuple(name for name, kind in KINDS.items() if kind.native)
 TABLE = tuple(name for name, kind in KINDS.items() if not kind.is_bf16 and name != "blob")
+_RELATIVES = (
+    ("i64", "timestamp(s)", "timestamp(ms)", "timestamp(us)", "timestamp(us, UTC)", "duration(s)"),
+    ("decimal(10, 2)", "decimal(10, 3)", "decimal(10, 2)"),
+    ("list<i64>", "list<i32>", "list<u32>", "list<f32>", "bytes", "list<bool>"),
+    ("i32", "date", "u32", "f32"),
+    ("utf8", "dictionary", "bytes", "large utf8"),
+    ("f32[3]", "i64[2]", "list<f32>"),
+    ("list<struct>", "list<utf8>", "map"),
+)
+
+
+def relative(name: str, step: int) -> str:
+    """Another kind: of those that are stored alike, if there are any."""
+    for group in _RELATIVES:
+        if name in group:
+            return group[(group.index(name) + step) % len(group)]
+    return TABLE[(TABLE.index(name) + step) % len(TABLE)]
+
+
 ODDS: dict[str, tuple[str, Odd]] = {
     f"{name} <- {odd.written!r}": (name, odd) for name, kind in KINDS.items() for odd in kind.odd
 }
@@ -322,7 +341,10 @@ def _is_nothing(kind: Any, seen: Any) -> bool:  # noqa: ANN401
     if is_missing(seen):
         return True
     if isinstance(seen, Mapping) and pa.types.is_struct(kind):
-        return all(is_missing(each) for each in seen.values())
+        kinds = {field.name: field.type for field in kind}
+        return set(kinds) == set(seen) and all(
+            _is_nothing(kinds[name], _value_of(kinds[name], each)) for name, each in seen.items()
+        )
     return isinstance(seen, np.ma.MaskedArray) and bool(np.ma.getmaskarray(seen).all())
 
 
