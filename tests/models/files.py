@@ -36,6 +36,7 @@ from files_writing import (
     fail_to_write,
     failing_table,
     give_each,
+    ignored_bytes,
     in_child,
     keys_with,
     named,
@@ -335,12 +336,10 @@ class Files(RuleBasedStateMachine):
 
     def _cut(self, of: Kept, cut: int) -> None:
         """A kill at any write: a part of the bytes that no commit has."""
-        with ffrecord.open(of.path) as reader:
-            end = sum(each.size_bytes for each in reader.files)
+        ignored = ignored_bytes(of)
         size = of.path.stat().st_size
-        if end < size:
-            os.truncate(of.path, end + (size - end) * cut // 4)
-        of.is_torn = of.path.stat().st_size > end
+        of.is_torn = ignored > 0 and cut > 0
+        os.truncate(of.path, size - ignored + ignored * cut // 4)
 
     @rule(of=either, how=st.sampled_from(["replaced", "deleted"]), commits=st.booleans())
     def append_while_it_is(self, of: Kept, how: str, commits: bool) -> None:

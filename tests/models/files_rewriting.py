@@ -283,7 +283,8 @@ def of_bytes(kind: Kind, value: Any) -> Any:  # noqa: ANN401
     if not pa.types.is_list(kind.arrow) or not isinstance(value, np.ndarray):
         return value
     wanted = np.dtype(kind.arrow.value_type.to_pandas_dtype())
-    return value.view(wanted) if value.dtype == np.uint8 and value.ndim == 1 else value
+    is_bytes = value.dtype == np.uint8 and value.ndim == 1 and value.size % wanted.itemsize == 0
+    return value.view(wanted) if is_bytes else value
 
 
 @exporting

@@ -1,6 +1,7 @@
 """What users do to write files, right and wrong, for the model of files."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -157,6 +158,14 @@ def fail_to_write(writer: ffrecord.Writer, columns: Columns, count: int, how: st
     except (*REFUSALS, pa.ArrowException, GivenUpError, OSError):
         return
     raise Differs(f"a table that fails ({how}) is taken")
+
+
+def ignored_bytes(file: Kept) -> int:
+    """The bytes behind the last commit, as readers tell of them."""
+    with ffrecord.open(file.path) as reader:
+        said = " ".join(text for each in reader.files for text in each.warnings)
+    found = re.search(r"last (\d+) bytes are ignored", said)
+    return int(found[1]) if found else 0
 
 
 def in_child(work: Callable[[Callable[[], None]], None]) -> int:
