@@ -528,8 +528,15 @@ def _is_told(kind: Any, seen: Any, truth: Any) -> bool:  # noqa: ANN401
     if isinstance(truth, dt.timedelta) and seen in (str(truth), truth.total_seconds()):
         return True
     if isinstance(seen, str):
-        return seen == str(truth) or _as_text(seen, kind) == truth
+        return seen == str(truth) or truth in (_as_text(seen, kind), _as_iso(seen, truth))
     return seen in (stored, list(stored) if isinstance(stored, bytes) else stored)
+
+
+def _as_iso(seen: str, truth: Any) -> Any:  # noqa: ANN401
+    try:
+        return type(truth).fromisoformat(seen)
+    except (AttributeError, ValueError):
+        return None
 
 
 def _as_text(seen: str, kind: Any) -> Any:  # noqa: ANN401
