@@ -1,6 +1,7 @@
 #include "client/checkpoint/buddy_step.h"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -16,11 +17,15 @@ class BuddyStep final : public CommittedStep {
  public:
   using Places = std::shared_ptr<const std::vector<StepAtPlace>>;
   // `holders`: of each part, the places that have it; the first is asked first.
-  BuddyStep(Places places, std::vector<std::vector<std::size_t>> holders)
-      : places_(std::move(places)), holders_(std::move(holders)) {}
+  BuddyStep(Places places, std::vector<std::vector<std::size_t>> holders,
+            std::vector<std::string> lost)
+      : places_(std::move(places)), holders_(std::move(holders)), lost_(std::move(lost)) {}
 
   std::string Describe(std::string_view name) const override {
     return (*places_)[HoldersOf(name).front()].files->Describe(name);
+  }
+  std::string IdentityOf(std::string_view name) const override {
+    return (*places_)[HoldersOf(name).front()].files->IdentityOf(name);
   }
 
   Result<std::vector<std::byte>> ReadFile(std::string_view name,
@@ -70,8 +75,19 @@ class BuddyStep final : public CommittedStep {
     auto holders = holders_;
     for (auto& of_part : holders) std::reverse(of_part.begin(), of_part.end());
     if (holders == holders_) return nullptr;
-    return std::make_unique<BuddyStep>(places_, std::move(holders));
+    return std::make_unique<BuddyStep>(places_, std::move(holders), lost_);
   }
+
+  std::vector<std::unique_ptr<CommittedStep>> Copies() const override {
+    std::vector<std::unique_ptr<CommittedStep>> copies;
+    for (std::size_t turn = 0; turn < kCopiesMax; ++turn) {
+      auto holders = holders_;
+      for (auto& of_part : holders) of_part = {of_part[std::min(turn, of_part.size() - 1)]};
+      copies.push_back(std::make_unique<BuddyStep>(places_, std::move(holders), lost_));
+    }
+    return copies;
+  }
+  std::vector<std::string> LostCopies() const override { return lost_; }
 
   static constexpr std::size_t kCopiesMax = 2;
 
@@ -84,12 +100,14 @@ class BuddyStep final : public CommittedStep {
 
   Places places_;
   std::vector<std::vector<std::size_t>> holders_;
+  std::vector<std::string> lost_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> places,
-                                                     const std::string& name) {
+                                                     const std::string& name,
+                                                     std::vector<std::string> lost) {
   const auto shared = std::make_shared<const std::vector<StepAtPlace>>(std::move(places));
   std::string trouble = "no place has it";
   std::optional<Error> away;  // What is out of reach is not known to be missing.
@@ -101,22 +119,35 @@ Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> pl
       continue;
     }
     std::vector<std::vector<std::size_t>> holders(root.value().parts.size());
+    std::vector<std::string> without;
+    for (const StepAtPlace& place : *shared)
+      if (place.root != bytes)
+        without.push_back(place.files->Describe(kRootManifestName) +
+                          (DecodeRootManifest(place.root) ? ": another save of the step"
+                                                          : ": the root manifest is damaged"));
     bool is_whole = true;
     for (std::uint32_t rank = 0; rank < holders.size() && is_whole; ++rank) {
       const std::string part = PartManifestName(rank);
+      std::string failures;
       for (std::size_t i = 0; i < shared->size() && holders[rank].size() < BuddyStep::kCopiesMax;
            ++i) {
         if ((*shared)[i].root != bytes) continue;
         const auto opened = (*shared)[i].files->OpenFiles({&part, 1});
         if (opened) holders[rank].push_back(i);
+        if (!opened) failures += "; " + opened.error().message;
         if (!opened && IsOutOfReach(opened.error().code)) away = opened.error();
       }
       is_whole = !holders[rank].empty();
       if (!is_whole) trouble = "no place has " + part;
+      if (holders[rank].size() == 1)
+        without.push_back("there is one copy of " + part + " only" + failures);
       // Ranks that begin at different copies spread what is read over the places.
       if (is_whole && rank % 2 == 1) std::reverse(holders[rank].begin(), holders[rank].end());
     }
-    if (is_whole) return std::unique_ptr<CommittedStep>(new BuddyStep(shared, std::move(holders)));
+    if (!is_whole) continue;
+    std::ranges::move(without, std::back_inserter(lost));
+    return std::unique_ptr<CommittedStep>(
+        new BuddyStep(shared, std::move(holders), std::move(lost)));
   }
   if (away) return *std::move(away);
   return Error{ErrorCode::kNotFound, "checkpoint: " + name + " is not whole: " + trouble};

@@ -21,8 +21,10 @@ struct StepAtPlace {
 // for byte, are taken together, so parts of two saves never mix.
 //
 // Fails with kNotFound if no root manifest has all of its parts at `places`; `name` is for
-// messages.
+// messages. `lost` says why other places have no copy, for LostCopies(), which adds to it what
+// `places` lack.
 Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> places,
-                                                     const std::string& name);
+                                                     const std::string& name,
+                                                     std::vector<std::string> lost);
 
 }  // namespace ffrecord::client

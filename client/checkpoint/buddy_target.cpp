@@ -33,7 +33,7 @@ struct Places {
   std::vector<std::unique_ptr<CheckpointTarget>> targets;  // Of the names.
   std::vector<std::unique_ptr<CheckpointTarget>> probes;   // The same, with little patience.
   std::vector<std::size_t> order;                          // Indices of the names, as given.
-  std::vector<std::size_t> ranked;                         // All indices, ascending by name.
+  std::vector<std::size_t> ranked;                         // All indices, ascending by address.
 
   std::size_t size() const { return names.size(); }
 
@@ -273,11 +273,15 @@ class BuddyAttempt final : public CheckpointAttempt {
 class BuddyTarget final : public CheckpointTarget {
  public:
   BuddyTarget(std::string_view address, std::shared_ptr<const Places> places)
-      : name_(address), places_(std::move(places)), reach_(places_->size(), Reach::kUnknown) {}
+      : name_(address),
+        places_(std::move(places)),
+        reach_(places_->size(), Reach::kUnknown),
+        troubles_(places_->size()) {}
 
   const std::string& name() const noexcept override { return name_; }
 
-  // Of every place within reach, also those that are not whole; one at least has to be.
+  // Of every place that answers, also those that are not whole; one at least has to. That there is
+  // none, all have to say: what the others hold is not known.
   Result<std::vector<std::uint64_t>> Steps() const override {
     std::set<std::uint64_t> steps;
     const auto list = [&](const CheckpointTarget& target) -> Result<void> {
@@ -286,6 +290,13 @@ class BuddyTarget final : public CheckpointTarget {
       return {};
     };
     FFR_TRY(ForEachNear(list));
+    if (steps.empty() && AskAgain()) FFR_TRY(ForEachNear(list));
+    for (std::size_t place = 0; steps.empty() && place < places_->size(); ++place)
+      if (troubles_[place])
+        return Error{troubles_[place]->code,
+                     "checkpoint: " + name_ + " may hold steps at a place that does not answer: " +
+                         troubles_[place]->message,
+                     troubles_[place]->system_errno};
     return std::vector<std::uint64_t>(steps.begin(), steps.end());
   }
 
@@ -351,24 +362,29 @@ class BuddyTarget final : public CheckpointTarget {
     for (const auto& target : places_->targets) {
       auto files = target->Open(step);
       if (!files && files.error().code == ErrorCode::kNotFound) continue;
+      if (!files && IsDamage(files.error())) continue;
       if (!files) return files.error();
-      auto root = FFR_TRY(files.value()->ReadFile(kRootManifestName, kManifestSizeMax));
-      found.push_back({std::move(files).value(), std::move(root)});
+      auto root = files.value()->ReadFile(kRootManifestName, kManifestSizeMax);
+      if (!root && IsDamage(root.error())) continue;
+      if (!root) return root.error();
+      found.push_back({std::move(files).value(), std::move(root).value()});
     }
-    const auto opened = OpenBuddyStep(std::move(found), StepName(step));
+    const auto opened = OpenBuddyStep(std::move(found), StepName(step), {});
     if (opened) return false;
     if (opened.error().code != ErrorCode::kNotFound) return opened.error();
     return true;
   }
 
-  // Whose the step is, at any of the places. A root that is damaged is nobody's, and fails it.
+  // Whose the step is, at any of the places. A root that is damaged is nobody's.
   Result<std::vector<AttemptId>> AttemptsAt(std::uint64_t step) const {
     std::vector<AttemptId> found;
     for (const auto& target : places_->targets) {
       const auto files = target->Open(step);
       if (!files && files.error().code == ErrorCode::kNotFound) continue;
       if (!files) return files.error();
-      const AttemptId attempt = FFR_TRY(ReadRootManifest(*files.value(), step)).attempt;
+      const auto root = ReadRootManifest(*files.value(), step);
+      if (!root && IsDamage(root.error())) continue;
+      const AttemptId attempt = FFR_TRY(root).attempt;
       if (std::ranges::find(found, attempt) == found.end()) found.push_back(attempt);
     }
     return found;
@@ -399,31 +415,41 @@ class BuddyTarget final : public CheckpointTarget {
 
   Result<std::unique_ptr<CommittedStep>> OpenNear(std::uint64_t step) const {
     std::vector<StepAtPlace> found;
-    std::string trouble;
+    std::vector<std::string> lost;
+    std::string damage;
     const auto look = [&](const CheckpointTarget& target) -> Result<void> {
       auto files = target.Open(step);
-      if (!files && files.error().code == ErrorCode::kNotFound) return {};
-      if (!files) return std::move(files).error();
-      auto root = files.value()->ReadFile(kRootManifestName, kManifestSizeMax);
-      if (!root && IsAway(root.error())) return std::move(root).error();
-      if (root)
+      auto root = files ? files.value()->ReadFile(kRootManifestName, kManifestSizeMax)
+                        : Result<std::vector<std::byte>>(files.error());
+      if (root) {
         found.push_back({std::move(files).value(), std::move(root).value()});
-      else
-        trouble += "; " + root.error().message;
+      } else if (IsDamage(root.error())) {
+        lost.push_back(target.name() + " has no copy: " + root.error().message);
+        if (files) damage += "; " + root.error().message;
+      } else {
+        return std::move(root).error();
+      }
       return {};
     };
     FFR_TRY(ForEachNear(look));
-    auto opened = OpenBuddyStep(std::move(found), StepName(step) + " of " + name_);
+    for (std::size_t place = 0; place < places_->size(); ++place)
+      if (troubles_[place])
+        lost.push_back(places_->names[place] +
+                       (IsAway(*troubles_[place]) ? " cannot be reached: " : " cannot be read: ") +
+                       troubles_[place]->message);
+    auto opened = OpenBuddyStep(std::move(found), StepName(step) + " of " + name_, std::move(lost));
     if (opened) return opened;
     Error error = std::move(opened).error();
-    error.message += trouble;
+    error.message += damage;
     for (std::size_t place = 0; place < places_->size(); ++place)
-      if (reach_[place] == Reach::kAway)
-        error.message += "; " + places_->names[place] + " cannot be reached";
+      if (troubles_[place])
+        error.message += "; " + places_->names[place] +
+                         (IsAway(*troubles_[place]) ? " cannot be reached" : " cannot be read");
     return error;
   }
 
-  // Fails if no place is near, or with what else `work` fails with.
+  // Does `work` at every place that is near; what fails there is that place's trouble, and the
+  // answer of none of the others. Fails if it fails everywhere.
   template <class Work>
   Result<void> ForEachNear(const Work& work) const {
     bool any = false;
@@ -433,17 +459,30 @@ class BuddyTarget final : public CheckpointTarget {
         if (reach_[place] != Reach::kNear) continue;
         const auto outcome = work(*places_->targets[place]);
         any |= static_cast<bool>(outcome);
-        if (!outcome && !IsAway(outcome.error())) return outcome;
-        if (!outcome) reach_[place] = Reach::kAway;
+        troubles_[place] = outcome ? std::nullopt : std::optional(outcome.error());
+        if (!outcome && IsAway(outcome.error())) reach_[place] = Reach::kAway;
       }
     } while (!any && AskAgain());
     if (any) return {};
-    return Error{ErrorCode::kUnavailable, "checkpoint: no place of " + name_ + " can be reached"};
+    return NoPlace();
+  }
+
+  Error NoPlace() const {
+    Error error{ErrorCode::kUnavailable, "checkpoint: no place of " + name_ + " can be reached"};
+    bool is_away = false;
+    for (const auto& trouble : troubles_) is_away |= !trouble || IsAway(*trouble);
+    if (!is_away) error.code = troubles_.front()->code;
+    if (!is_away) error.system_errno = troubles_.front()->system_errno;
+    for (const auto& trouble : troubles_)
+      if (trouble) error.message += "; " + trouble->message;
+    return error;
   }
 
   void Probe(const CheckpointTarget& target, std::size_t place) const {
     const auto answer = target.Steps();
-    reach_[place] = answer || !IsAway(answer.error()) ? Reach::kNear : Reach::kAway;
+    const bool is_away = !answer && IsAway(answer.error());
+    reach_[place] = is_away ? Reach::kAway : Reach::kNear;
+    troubles_[place] = is_away ? std::optional(answer.error()) : std::nullopt;
   }
 
   // Whether a place that was away is there after all. Each is asked with patience only once.
@@ -462,6 +501,7 @@ class BuddyTarget final : public CheckpointTarget {
   std::shared_ptr<const Places> places_;
   enum class Reach : std::uint8_t { kUnknown, kNear, kAway };
   mutable std::vector<Reach> reach_;
+  mutable std::vector<std::optional<Error>> troubles_;  // Of the last work at each place.
   mutable bool has_asked_again_ = false;
 };
 
@@ -475,6 +515,7 @@ Result<std::unique_ptr<CheckpointTarget>> OpenBuddyTarget(std::string_view addre
                      "; an address is buddies:PLACE|PLACE, of two or more places"};
   };
   std::vector<BuddyPlace> places;
+  std::vector<std::string> identities;
   std::vector<std::size_t> order;
   TargetOptions brief = options;
   brief.session.timeout = std::min(options.session.timeout, kProbeTime);
@@ -483,12 +524,18 @@ Result<std::unique_ptr<CheckpointTarget>> OpenBuddyTarget(std::string_view addre
     const std::string_view name = rest.substr(0, rest.find('|'));
     if (name.starts_with(kBuddiesScheme))
       return bad("a replica cannot be a replicated target itself");
-    const auto known = std::ranges::find(places, name, &BuddyPlace::name);
+    std::string identity = IdentityOfTarget(name);
+    const auto known =
+        places.begin() + (std::ranges::find(identities, identity) - identities.begin());
+    if (known != places.end() && known->name != name)
+      return bad(known->name + " and " + std::string(name) + " are the same place");
     order.push_back(static_cast<std::size_t>(known - places.begin()));
     if (order.size() > kPlacesMax) return bad("more than 65,536 places");
     if (known == places.end()) {
       auto target = FFR_TRY(OpenTarget(name, options));
-      places.push_back({std::string(name), std::move(target), FFR_TRY(OpenTarget(name, brief))});
+      identities.push_back(std::move(identity));
+      places.push_back({std::string(name), std::move(target), FFR_TRY(OpenTarget(name, brief)),
+                        CanonicalAddress(name)});
     }
     if (name.size() == rest.size()) break;
     rest.remove_prefix(name.size() + 1);
@@ -501,13 +548,15 @@ std::unique_ptr<CheckpointTarget> JoinBuddies(std::string_view address,
                                               std::vector<BuddyPlace> places,
                                               std::vector<std::size_t> order) {
   const auto joined = std::make_shared<Places>();
+  std::vector<std::string> canonical;
   for (BuddyPlace& place : places) {
     joined->ranked.push_back(joined->size());
+    canonical.push_back(place.canonical.empty() ? place.name : std::move(place.canonical));
     joined->names.push_back(std::move(place.name));
     joined->targets.push_back(std::move(place.target));
     joined->probes.push_back(std::move(place.probe));
   }
-  std::ranges::sort(joined->ranked, {}, [&](std::size_t i) { return joined->names[i]; });
+  std::ranges::sort(joined->ranked, {}, [&](std::size_t i) { return canonical[i]; });
   joined->order = std::move(order);
   return std::make_unique<BuddyTarget>(address, joined);
 }

@@ -1,71 +1,120 @@
 #include <algorithm>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include <ffrecord/client/checkpoint.h>
 
 #include "client/checkpoint/packed_files.h"
+#include "client/checkpoint/segment_reader.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
+#include "client/checkpoint/write_part.h"
+#include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/hex.h"
 
 namespace ffrecord::client {
 namespace {
 
-// Asked for at once of a file that is copied: a multiple of what direct I/O needs.
+// Read at once of a file that is copied.
 constexpr std::uint64_t kReadSize = std::uint64_t{8} << 20;
+static_assert(kReadSize % kSegmentBlockSize == 0);
 
-// Gives the bytes of one file front to back.
-class FileBytes {
+// A committed step with all its manifests, of the first copy whose manifests are whole.
+struct Source {
+  std::shared_ptr<const CommittedStep> files;
+  StepManifests manifests;
+
+  static Result<Source> Open(const CheckpointTarget& target, std::uint64_t step) {
+    std::shared_ptr<const CommittedStep> files = FFR_TRY(target.Open(step));
+    auto manifests = ReadStepManifests(*files, step);
+    if (!manifests && IsDamage(manifests.error())) {
+      if (std::shared_ptr<const CommittedStep> other = files->Fallback()) {
+        auto there = ReadStepManifests(*other, step);
+        if (there) return Source{std::move(other), std::move(there).value()};
+      }
+    }
+    return Source{std::move(files), FFR_TRY(std::move(manifests))};
+  }
+};
+
+// Gives the verified bytes of one segment's file front to back. Damaged blocks are read from the
+// step's other copy, if there is one.
+class SegmentBytes {
  public:
-  static Result<FileBytes> Open(const CommittedStep& step, const std::string& name) {
-    FileBytes bytes(step.Describe(name));
-    bytes.files_ = FFR_TRY(OpenSegments(step, {&name, 1}));
-    bytes.buffer_ = FFR_TRY(bytes.files_->TakeMemory(kReadSize));
+  static Result<SegmentBytes> Open(const CommittedStep& step, const std::string& name,
+                                   const StoredSegment& stored) {
+    SegmentBytes bytes(step, {name, stored});
+    bytes.buffer_ = FFR_TRY(BufferPool::Process().Take(kReadSize));
+    bytes.end_ =
+        FFR_TRY(bytes.FromACopy([](const SegmentReader& reader) { return reader.EndOf(0); }));
     return bytes;
   }
 
-  std::uint64_t size_bytes() const { return files_->file_size_bytes(0); }
-
   Result<std::span<const std::byte>> At(std::uint64_t offset, std::uint64_t size_max) {
+    const std::uint64_t payload = segment_.stored.payload_size_bytes;
+    if (offset >= payload) {
+      const auto end = std::span<const std::byte>(end_).subspan(offset - payload);
+      return end.first(std::min<std::uint64_t>(size_max, end.size()));
+    }
     if (offset < begin_ || offset >= begin_ + size_) FFR_TRY(Fill(offset));
     const auto held = buffer_->subspan(offset - begin_, begin_ + size_ - offset);
     return std::span<const std::byte>(held.first(std::min<std::uint64_t>(size_max, held.size())));
   }
 
  private:
-  explicit FileBytes(std::string description) : description_(std::move(description)) {}
+  SegmentBytes(const CommittedStep& step, SegmentReader::Segment segment)
+      : step_(step), segment_(std::move(segment)) {}
 
   Result<void> Fill(std::uint64_t offset) {
-    const std::uint64_t alignment = files_->alignment_bytes(0);
-    begin_ = offset / alignment * alignment;
-    size_ = std::min(kReadSize, size_bytes() - begin_);
-    const std::uint64_t aligned = (size_ + alignment - 1) / alignment * alignment;
-    RangeRead range{0, begin_, buffer_->first(aligned), ErrorCode::kOk};
-    FFR_TRY(files_->Read({&range, 1}));
-    if (range.status == ErrorCode::kOk) return {};
-    size_ = 0;
-    return Error{range.status, description_ + ": reading at " + std::to_string(begin_) +
-                                   " failed; verify the checkpoint"};
+    begin_ = offset / kReadSize * kReadSize;
+    size_ = std::min(kReadSize, segment_.stored.payload_size_bytes - begin_);
+    auto read = FromACopy([this](const SegmentReader& reader) {
+      return reader.Read({SegmentCopy{0, begin_, size_, buffer_->data(), {}}});
+    });
+    if (!read) size_ = 0;
+    return read;
   }
 
-  std::string description_;
-  std::unique_ptr<RangeReader> files_;
+  // What `work` returns for this copy, or for the other one if this one is damaged.
+  template <class Work>
+  auto FromACopy(const Work& work) -> decltype(work(std::declval<const SegmentReader&>())) {
+    auto here = Try(step_, here_, work);
+    if (here || !IsDamage(here.error())) return here;
+    if (fallback_ == nullptr) fallback_ = step_.Fallback();
+    if (fallback_ == nullptr) return here;
+    auto there = Try(*fallback_, there_, work);
+    return there ? std::move(there) : std::move(here);
+  }
+
+  template <class Work>
+  auto Try(const CommittedStep& step, std::unique_ptr<SegmentReader>& reader, const Work& work)
+      -> decltype(work(std::declval<const SegmentReader&>())) {
+    if (reader == nullptr) reader = FFR_TRY(SegmentReader::Open(step, {segment_}));
+    return work(*reader);
+  }
+
+  const CommittedStep& step_;
+  SegmentReader::Segment segment_;
+  std::unique_ptr<CommittedStep> fallback_;  // Opened when it is needed, as these two are.
+  std::unique_ptr<SegmentReader> here_;
+  std::unique_ptr<SegmentReader> there_;
   PooledBuffer buffer_;
   std::uint64_t begin_ = 0;
   std::uint64_t size_ = 0;
+  std::vector<std::byte> end_;
 };
 
 class Copy {
  public:
-  Copy(const CommittedStep& from, CheckpointAttempt& to, bool compresses)
+  Copy(const Source& from, CheckpointAttempt& to, bool compresses)
       : from_(from), to_(to), compresses_(compresses) {}
 
-  Result<void> Run(const StepManifests& manifests) {
-    for (const PartManifest& part : manifests.parts) {
+  Result<void> Run() {
+    for (const PartManifest& part : from_.manifests.parts) {
       for (std::uint32_t i = 0; i < part.segments.size(); ++i)
-        FFR_TRY(CopyFile(SegmentName(part.rank, i),
-                         LayoutOfSegment(part.segments[i].payload_size_bytes).file_size_bytes));
+        FFR_TRY(CopySegment(SegmentName(part.rank, i), part.segments[i]));
       FFR_TRY(CopyManifest(PartManifestName(part.rank)));
     }
     FFR_TRY(CopyManifest(std::string(kRootManifestName)));
@@ -73,12 +122,9 @@ class Copy {
   }
 
  private:
-  Result<void> CopyFile(const std::string& name, std::uint64_t size_bytes) {
-    FileBytes bytes = FFR_TRY(FileBytes::Open(from_, name));
-    if (bytes.size_bytes() != size_bytes)
-      return Error{ErrorCode::kCorruption,
-                   from_.Describe(name) + ": has " + std::to_string(bytes.size_bytes()) +
-                       " bytes, its manifest says " + std::to_string(size_bytes)};
+  Result<void> CopySegment(const std::string& name, const StoredSegment& stored) {
+    SegmentBytes bytes = FFR_TRY(SegmentBytes::Open(*from_.files, name, stored));
+    const std::uint64_t size_bytes = LayoutOfSegment(stored.payload_size_bytes).file_size_bytes;
     const FileSource source = [&](std::uint64_t offset, std::uint64_t size) {
       return bytes.At(offset, size);
     };
@@ -93,18 +139,21 @@ class Copy {
     return {};
   }
 
+  // The bytes that are read now have to be those that were verified.
   Result<void> CopyManifest(const std::string& name) {
-    const auto bytes = FFR_TRY(from_.ReadFile(name, kManifestSizeMax));
-    files_.push_back(FFR_TRY(to_.Put(
-        name, bytes.size(),
-        [&](std::uint64_t offset, std::uint64_t size) -> Result<std::span<const std::byte>> {
-          return std::span(bytes).subspan(offset,
-                                          std::min<std::uint64_t>(size, bytes.size() - offset));
-        })));
+    const auto bytes = FFR_TRY(from_.files->ReadFile(name, kManifestSizeMax));
+    const RootManifest& root = from_.manifests.root;
+    const auto rank = RankOfFile(name);
+    const auto read = DecodeRootManifest(bytes);
+    if (rank ? Xxh3Digest(bytes) != root.parts[*rank].manifest_digest
+             : !read || read.value().attempt != root.attempt)
+      return Error{ErrorCode::kCorruption,
+                   from_.files->Describe(name) + ": changed while it was copied"};
+    files_.push_back(FFR_TRY(WriteSmallFile(to_, name, bytes)));
     return {};
   }
 
-  const CommittedStep& from_;
+  const Source& from_;
   CheckpointAttempt& to_;
   const bool compresses_;
   std::vector<WrittenFile> files_;
@@ -205,6 +254,15 @@ class MirroredTarget final : public CheckpointTarget {
   SessionOptions options_;
 };
 
+// Whether the damaged step at `target` is a copy of `attempt`, or nobody's: a copy takes the place
+// of no other save.
+Result<bool> MayReplace(const CheckpointTarget& target, std::uint64_t step,
+                        const AttemptId& attempt) {
+  const auto is_it = IsAttemptVisible(target, step, attempt);
+  if (!is_it && !IsDamage(is_it.error())) return is_it.error();
+  return !is_it || is_it.value();
+}
+
 }  // namespace
 
 std::unique_ptr<CheckpointTarget> WithMirror(std::unique_ptr<CheckpointTarget> local,
@@ -214,24 +272,33 @@ std::unique_ptr<CheckpointTarget> WithMirror(std::unique_ptr<CheckpointTarget> l
 
 Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::string_view to,
                               const SessionOptions& options, bool compresses) {
-  const auto source = FFR_TRY(OpenTarget(from, {true, options}));
-  const auto files = FFR_TRY(source->Open(step));
-  const StepManifests manifests = FFR_TRY(ReadStepManifests(*files, step));
-  client::Commit commit{step, Hex(manifests.root.attempt), 0};
-  for (const auto& part : manifests.root.parts) commit.size_bytes += part.tensor_bytes;
+  const auto origin = FFR_TRY(OpenTarget(from, {true, options}));
+  const Source source = FFR_TRY(Source::Open(*origin, step));
+  const AttemptId& id = source.manifests.root.attempt;
 
+  std::error_code ignored;
+  const bool is_folder = to.find("://") == to.npos && !to.starts_with(kBuddiesScheme);
+  const bool is_new_folder = is_folder && !std::filesystem::exists(to, ignored);
   const auto target = FFR_TRY(OpenTarget(to, {true, options}));
-  auto attempt = target->Begin(step, manifests.root.attempt);
+  auto attempt = target->Begin(step, id);
   if (!attempt) {
     if (attempt.error().code != ErrorCode::kConflict) return std::move(attempt).error();
-    const auto there = FFR_TRY(target->Open(step));
-    const auto root = FFR_TRY(ReadRootManifest(*there, step));
-    if (root.attempt != manifests.root.attempt) return std::move(attempt).error();
-    return commit;
+    const auto there = CheckpointReader::Open(to, step, options);
+    if (!there && !IsDamage(there.error())) return there.error();
+    const bool is_whole = there && FFR_TRY(there.value().IsWhole());
+    if (is_whole && there.value().commit().attempt == Hex(id)) return there.value().commit();
+    if (is_whole || !FFR_TRY(MayReplace(*target, step, id))) return std::move(attempt).error();
+    attempt = target->BeginInPlace(step, id);
   }
   // What an attempt that fails has written stays: the next one goes on from there.
-  FFR_TRY(Copy(*files, *attempt.value(), compresses).Run(manifests));
-  return commit;
+  if (!attempt) return std::move(attempt).error();
+  auto copied = Copy(source, *attempt.value(), compresses).Run();
+  if (!copied && IsDamage(copied.error())) {
+    attempt.value()->Abandon();                               // It will never be whole.
+    if (is_new_folder) std::filesystem::remove(to, ignored);  // Unless there is something in it.
+  }
+  if (!copied) return std::move(copied).error();
+  return CommitOf(source.manifests.root);
 }
 
 }  // namespace ffrecord::client

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <ranges>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -109,17 +110,27 @@ Result<std::vector<Digest128>> ContentsOf(std::span<const TensorView> tensors) {
   return contents;
 }
 
+Result<std::vector<std::array<std::byte, 16>>> ContentDigests(std::span<const TensorView> tensors) {
+  const auto contents = FFR_TRY(ContentsOf(tensors));
+  std::vector<std::array<std::byte, 16>> digests;
+  for (const Digest128& content : contents) digests.push_back(content);
+  return digests;
+}
+
 std::optional<PartManifest> FindBase(const CheckpointTarget& target, std::uint32_t rank) {
   const auto steps = target.Steps();
-  if (!steps || steps.value().empty()) return std::nullopt;
-  const std::uint64_t step = steps.value().back();
-  const auto files = target.Open(step);
-  if (!files) return std::nullopt;
-  const auto root = ReadRootManifest(*files.value(), step);
-  if (!root || rank >= root.value().parts.size()) return std::nullopt;
-  auto part = ReadPartManifest(*files.value(), root.value(), rank);
-  if (!part || !part.value().has_contents) return std::nullopt;
-  return std::move(part).value();
+  if (!steps) return std::nullopt;
+  for (const std::uint64_t step : steps.value() | std::views::reverse) {
+    const auto files = target.Open(step);
+    const auto root = files ? ReadRootManifest(*files.value(), step) : files.error();
+    if (!root && IsDamage(root.error())) continue;
+    if (!root || rank >= root.value().parts.size()) return std::nullopt;
+    auto part = ReadPartManifest(*files.value(), root.value(), rank);
+    if (!part && IsDamage(part.error())) continue;
+    if (!part || !part.value().has_contents) return std::nullopt;
+    return std::move(part).value();
+  }
+  return std::nullopt;
 }
 
 KeptBoxes UnchangedBoxes(const PartManifest& base, std::span<const TensorView> tensors,

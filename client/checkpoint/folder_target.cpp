@@ -1,27 +1,24 @@
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/fs.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "client/checkpoint/attempt_folder.h"
+#include "client/checkpoint/packed_files.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
-#include "libffrecord/base/hex.h"
-#include "libffrecord/base/random.h"
+#include "client/checkpoint/verified.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/io/atomic_file.h"
 #include "libffrecord/io/file.h"
-#include "libffrecord/io/this_host.h"
 #include "libffrecord/source/local_files.h"
 
 namespace ffrecord::client {
@@ -29,32 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kAttemptPrefix = ".attempt-";
-constexpr std::string_view kRemovedPrefix = ".removed-";
-constexpr std::string_view kOwnerPrefix = "owner-";
 constexpr std::string_view kLatestName = "LATEST";
-
-// How long nothing has changed in an attempt of another host before a save removes it.
-constexpr std::chrono::hours kForeignAttemptAge{24};
-
-std::string AttemptName(std::uint64_t step, const AttemptId& attempt) {
-  return std::string(kAttemptPrefix) + std::to_string(step) + "-" + Hex(attempt);
-}
-
-// The step of an attempt's folder; nothing if `name` is none.
-std::optional<std::uint64_t> AttemptStepOf(std::string_view name) {
-  if (!name.starts_with(kAttemptPrefix)) return std::nullopt;
-  name.remove_prefix(kAttemptPrefix.size());
-  std::uint64_t step = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-  if (error != std::errc() || end == name.data() + name.size() || *end != '-') return std::nullopt;
-  return step;
-}
-
-Result<void> MakeFolder(const fs::path& path) {
-  if (::mkdir(path.c_str(), 0777) == 0 || errno == EEXIST) return {};
-  return ErrnoError("create folder", path, errno);
-}
 
 // Creates `path` and the folders above it, each durable in the one that holds it.
 Result<void> MakeFolders(const fs::path& path) {
@@ -64,112 +36,6 @@ Result<void> MakeFolders(const fs::path& path) {
     FFR_TRY(MakeFolders(path.parent_path()));
   FFR_TRY(MakeFolder(path));
   return SyncParentFolder(path);
-}
-
-// --- The lock of a living attempt ----------------------------------------------------------------
-
-// The coordinator holds a lock on its attempt's folder for as long as it lives, so that a later
-// save can tell an attempt in progress from what a killed run left behind. The kernel drops the
-// lock with the process. Other hosts may not see it: an empty file in the folder, owner-<host>,
-// says for whom the lock counts.
-Result<UniqueFd> LockFolder(const fs::path& path, bool wait) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!fd) return ErrnoError("open folder", path, errno);
-  if (::flock(fd.get(), wait ? LOCK_EX : LOCK_EX | LOCK_NB) != 0)
-    return ErrnoError("lock folder", path, errno);
-  return fd;
-}
-
-// Whether `fd` is still what `path` names: a collector may have removed it before it was locked.
-bool IsStillThere(const UniqueFd& fd, const fs::path& path) {
-  struct stat mine {};
-  struct stat named {};
-  return ::fstat(fd.get(), &mine) == 0 && ::lstat(path.c_str(), &named) == 0 &&
-         mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
-}
-
-void RemoveTree(const fs::path& path) noexcept {
-  std::error_code ignored;  // What cannot be removed now is collected by a later save.
-  fs::remove_all(path, ignored);
-}
-
-// Removes an attempt that is dead, or this process's own. First it gets a name under which anybody
-// may finish that: half of it does not say whose it was. What cannot be renamed stays.
-void RemoveAttempt(const fs::path& path) noexcept {
-  const fs::path to =
-      path.parent_path() / (std::string(kRemovedPrefix) + Hex(Random<std::array<std::byte, 16>>()));
-  if (::rename(path.c_str(), to.c_str()) == 0) RemoveTree(to);
-}
-
-fs::path OwnerPath(const fs::path& attempt) {
-  return attempt / (std::string(kOwnerPrefix) + std::string(ThisHost()));
-}
-
-// Says that the folder is this host's; no error.
-int Claim(const fs::path& folder) {
-  const UniqueFd made(::open(OwnerPath(folder).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-  return made ? 0 : errno;
-}
-
-// Makes and locks an attempt's folder, and says whose it is. An empty one anybody may remove:
-// should a collector find it between the two, it is made anew.
-Result<UniqueFd> MakeAttemptFolder(const fs::path& path) {
-  for (;;) {
-    FFR_TRY(MakeFolder(path));
-    auto lock = LockFolder(path, true);
-    if (!lock && lock.error().code == ErrorCode::kNotFound) continue;
-    if (lock && !IsStillThere(lock.value(), path)) continue;
-    const int error = Claim(path);
-    if (error == ENOENT) continue;
-    if (error != 0) return ErrnoError("create", OwnerPath(path), error);
-    // Where folders cannot be locked (some network file systems) nobody collects garbage either.
-    return lock ? std::move(lock).value() : UniqueFd();
-  }
-}
-
-// Whether the attempt at `path` was begun by this host, and by no other one.
-bool IsOfThisHost(const fs::path& path) {
-  bool is_ours = false;
-  std::error_code error;
-  for (fs::directory_iterator entry(path, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (!name.starts_with(kOwnerPrefix)) continue;
-    if (entry->path() != OwnerPath(path)) return false;
-    is_ours = true;
-  }
-  return is_ours && !error;
-}
-
-// Whether nothing at or below `path` has changed for kForeignAttemptAge before `now`, both by the
-// clock of the file system.
-bool IsForgotten(const fs::path& path, fs::file_time_type now) {
-  std::error_code error;
-  fs::file_time_type newest = fs::last_write_time(path, error);
-  for (fs::recursive_directory_iterator entry(path, error), end; !error && entry != end;
-       entry.increment(error))
-    newest = std::max(newest, entry->last_write_time(error));
-  return !error && now - newest > kForeignAttemptAge;
-}
-
-// Removes what killed runs left in `run`: attempts at steps up to `newest_step`, the newest that is
-// committed, whose coordinator is gone. A newer attempt may be waiting for ranks on other nodes,
-// and where folders cannot be locked nothing is known about owners: both are left alone. Of an
-// attempt of another host only its age says anything. `run` has just been changed.
-void CollectGarbage(const fs::path& run, std::uint64_t newest_step) noexcept {
-  std::error_code error;
-  const auto now = fs::last_write_time(run, error);
-  for (fs::directory_iterator entry(run, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (name.starts_with(kRemovedPrefix)) RemoveTree(entry->path());
-    const auto step = AttemptStepOf(name);
-    if (!step || *step > newest_step) continue;
-    const auto lock = LockFolder(entry->path(), false);
-    if (!lock || ::rmdir(entry->path().c_str()) == 0) continue;
-    if (IsOfThisHost(entry->path()) || IsForgotten(entry->path(), now))
-      RemoveAttempt(entry->path());
-  }
 }
 
 // --- Writing -------------------------------------------------------------------------------------
@@ -191,13 +57,25 @@ int RenameInPlace(const fs::path& from, const fs::path& to) {
     return 0;
   if (errno == ENOENT) return RenameNoReplace(from, to);
   if (errno != EINVAL && errno != ENOSYS) return errno;
-  const fs::path away =
-      to.parent_path() / (std::string(kRemovedPrefix) + Hex(Random<std::array<std::byte, 16>>()));
+  const fs::path away = to.parent_path() / RemovedName();
   const bool was_there = ::rename(to.c_str(), away.c_str()) == 0;
   if (!was_there && errno != ENOENT) return errno;
   const int error = RenameNoReplace(from, to);
   if (error != 0 && was_there) static_cast<void>(RenameNoReplace(away, to));
   return error;
+}
+
+// Which folder a path names: another one as soon as a step was saved again.
+struct FolderIdentity {
+  dev_t device;
+  ino_t inode;
+  bool operator==(const FolderIdentity&) const = default;
+};
+
+std::optional<FolderIdentity> IdentityOf(const fs::path& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return std::nullopt;
+  return FolderIdentity{status.st_dev, status.st_ino};
 }
 
 Error StepExists(const fs::path& path) {
@@ -209,22 +87,25 @@ Error StepExists(const fs::path& path) {
 class FolderAttempt final : public CheckpointAttempt {
  public:
   FolderAttempt(fs::path run, std::uint64_t step, const AttemptId& id, fs::path folder,
-                UniqueFd lock, bool direct, bool replaces)
+                UniqueFd lock, bool direct, std::optional<FolderIdentity> replaced)
       : run_(std::move(run)),
         step_(step),
         id_(id),
         folder_(std::move(folder)),
         lock_(std::move(lock)),
         direct_(direct),
-        replaces_(replaces) {}
+        replaced_(replaced) {}
 
   Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
                           const FileSource& source) override {
     const fs::path path = folder_ / name;
     // Files appear whole: one that is there was written by an earlier process, for this attempt.
+    // It may have been damaged since.
     std::error_code error;
-    if (fs::file_size(path, error) == size_bytes && !error)
-      return WrittenFile{std::string(name), {}};
+    if (fs::file_size(path, error) == size_bytes && !error) {
+      if (FFR_TRY(HoldsThese(path, size_bytes, source))) return WrittenFile{std::string(name), {}};
+      if (::unlink(path.c_str()) != 0) return ErrnoError("remove", path, errno);
+    }
     if (name.find('/') != std::string_view::npos) FFR_TRY(MakeFolder(path.parent_path()));
     AtomicFile::Options options;
     options.expected_size_bytes = size_bytes;
@@ -250,7 +131,7 @@ class FolderAttempt final : public CheckpointAttempt {
   }
 
   // A hard link. Where there is none to be had (another file system, too many links, no such
-  // thing here, the step just removed) the bytes are written again.
+  // thing here, the step just removed, its bytes damaged) the bytes are written again.
   Result<bool> Keep(std::uint64_t step, std::string_view old_name, const StoredSegment& segment,
                     std::string_view name) override {
     const fs::path from = run_ / StepName(step) / old_name;
@@ -262,8 +143,13 @@ class FolderAttempt final : public CheckpointAttempt {
       return false;
     FFR_TRY(MakeFolder(to.parent_path()));
     if (::link(from.c_str(), to.c_str()) != 0) return false;
-    kept_.push_back(to);
-    return true;
+    auto is_whole = IsWholeHere(name, segment);
+    if (is_whole && is_whole.value()) {
+      kept_.push_back(to);
+      return true;
+    }
+    if (::unlink(to.c_str()) != 0) return ErrnoError("remove", to, errno);
+    return is_whole;
   }
 
   // Steps are removed and saved again by name, while links were made. A save's id never returns.
@@ -278,11 +164,15 @@ class FolderAttempt final : public CheckpointAttempt {
   Result<void> MakeVisible(std::span<const WrittenFile> /*files*/) override {
     const fs::path final_path = run_ / StepName(step_);
     PrepareHint();
+    const bool replaces = replaced_ && IdentityOf(final_path) == replaced_;
     // Under the attempt's name it is garbage of this host, should we be killed right then.
-    if (replaces_) static_cast<void>(Claim(final_path));
-    const int error =
-        replaces_ ? RenameInPlace(folder_, final_path) : RenameNoReplace(folder_, final_path);
-    if (error != 0 && !IsVisible(step_, id_)) {
+    if (replaces) static_cast<void>(ClaimFolder(final_path));
+    int error =
+        replaces ? RenameInPlace(folder_, final_path) : RenameNoReplace(folder_, final_path);
+    if (error == 0 && replaces) error = GiveBackAnother(final_path);
+    // A copy has the id of the damaged one that it replaces.
+    const bool is_old = replaced_ && IdentityOf(final_path) == replaced_;
+    if (error != 0 && (is_old || !IsVisible(step_, id_))) {
       if (error == EEXIST || error == ENOTEMPTY) return StepExists(final_path);
       RemoveAttempt(folder_);  // Should the first rename come to pass yet, one finds nothing.
       return ErrnoError("rename to " + final_path.string() + " the folder", folder_, error);
@@ -294,7 +184,7 @@ class FolderAttempt final : public CheckpointAttempt {
       return failure;
     }
     // Committed. What follows may fail without harm.
-    if (replaces_) RemoveAttempt(replaced);  // What has changed places with it.
+    if (replaces) RemoveAttempt(replaced);  // What has changed places with it.
     RemoveOwners();
     PublishHint();
     CollectGarbage(run_, NewestStep());
@@ -304,6 +194,32 @@ class FolderAttempt final : public CheckpointAttempt {
   void Discard() noexcept override { RemoveAttempt(folder_); }
 
  private:
+  // Whether the file is as `source` says. Reads it past no cache: it has just been written, or lies
+  // in another attempt that was killed.
+  static Result<bool> HoldsThese(const fs::path& path, std::uint64_t size_bytes,
+                                 const FileSource& source) {
+    const auto file = FFR_TRY(OpenReadOnly(path, false));
+    std::vector<std::byte> held;
+    for (std::uint64_t done = 0; done < size_bytes; done += held.size()) {
+      const auto wanted = FFR_TRY(source(done, size_bytes - done));
+      held.resize(wanted.size());
+      const auto read = ReadExactly(file.fd.get(), path, done, held);
+      if (!read || !std::ranges::equal(held, wanted)) return false;
+    }
+    return true;
+  }
+
+  Result<bool> IsWholeHere(std::string_view name, const StoredSegment& segment) const;
+
+  // After an exchange: a save that took the step's place between the look and the exchange gets it
+  // back. Returns an errno.
+  int GiveBackAnother(const fs::path& final_path) const {
+    const auto out = IdentityOf(folder_);
+    if (!out || out == replaced_) return 0;
+    const int error = RenameInPlace(folder_, final_path);
+    return error != 0 ? error : EEXIST;
+  }
+
   // Whether `step` is `attempt`. Asked of this one too: a rename whose answer a server lost looks
   // like a failure.
   bool IsVisible(std::uint64_t step, const AttemptId& attempt) const;
@@ -339,8 +255,8 @@ class FolderAttempt final : public CheckpointAttempt {
   fs::path folder_;
   UniqueFd lock_;
   bool direct_;
-  bool replaces_;
-  std::vector<fs::path> kept_;  // All in one folder.
+  std::optional<FolderIdentity> replaced_;  // The step that gives way; nothing if none does.
+  std::vector<fs::path> kept_;              // All in one folder.
 };
 
 // --- Reading -------------------------------------------------------------------------------------
@@ -365,6 +281,23 @@ class FolderStep final : public CommittedStep {
   explicit FolderStep(fs::path folder) : folder_(std::move(folder)) {}
 
   std::string Describe(std::string_view name) const override { return (folder_ / name).string(); }
+
+  // The same for all links to a file. Not the path: a step is found by its attempt's name first.
+  std::string IdentityOf(std::string_view name) const override {
+    struct stat status {};
+    const fs::path path = folder_ / name;
+    if (::stat(path.c_str(), &status) != 0 &&
+        ::stat((path.string() + std::string(kPackedSuffix)).c_str(), &status) != 0)
+      return "";
+    std::string identity;
+    for (const auto number :
+         {static_cast<std::int64_t>(status.st_dev), static_cast<std::int64_t>(status.st_ino),
+          static_cast<std::int64_t>(status.st_size),
+          static_cast<std::int64_t>(status.st_mtim.tv_sec),
+          static_cast<std::int64_t>(status.st_mtim.tv_nsec)})
+      identity += std::to_string(number) + " ";
+    return identity;
+  }
 
   Result<std::vector<std::byte>> ReadFile(std::string_view name,
                                           std::uint64_t size_bytes_max) const override {
@@ -403,8 +336,8 @@ fs::path FromRoot(const fs::path& folder) {
 
 class FolderTarget final : public CheckpointTarget {
  public:
-  FolderTarget(std::string_view folder, bool direct)
-      : run_(FromRoot(folder)), name_(folder), direct_(direct) {}
+  FolderTarget(std::string_view folder, bool direct, std::chrono::milliseconds timeout)
+      : run_(FromRoot(folder)), name_(folder), direct_(direct), timeout_(timeout) {}
 
   const std::string& name() const noexcept override { return name_; }
 
@@ -415,7 +348,7 @@ class FolderTarget final : public CheckpointTarget {
     if (error == std::errc::no_such_file_or_directory) return steps;
     for (; !error && entry != fs::directory_iterator(); entry.increment(error))
       if (const auto step = StepOf(entry->path().filename().string())) steps.push_back(*step);
-    if (error) return ErrnoError("list folder", run_, error.value());
+    if (error) return OfRun("list folder", run_, error.value());
     std::sort(steps.begin(), steps.end());
     return steps;
   }
@@ -423,15 +356,14 @@ class FolderTarget final : public CheckpointTarget {
   Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
     const fs::path folder = run_ / StepName(step);
     struct stat status {};
-    if (::stat(folder.c_str(), &status) != 0) return ErrnoError("open folder", folder, errno);
+    if (::stat(folder.c_str(), &status) != 0) return OfRun("open folder", folder, errno);
     return std::unique_ptr<CommittedStep>(new FolderStep(folder));
   }
 
   // Under that name it is invisible; should we be killed now, a later save collects it.
   Result<void> Remove(std::uint64_t step) override {
     const fs::path from = run_ / StepName(step);
-    const fs::path to =
-        run_ / (std::string(kRemovedPrefix) + Hex(Random<std::array<std::byte, 16>>()));
+    const fs::path to = run_ / RemovedName();
     if (const int error = RenameNoReplace(from, to); error != 0)
       return ErrnoError("remove", from, error);
     FFR_TRY(SyncParentFolder(to));
@@ -444,12 +376,12 @@ class FolderTarget final : public CheckpointTarget {
     const fs::path committed = run_ / StepName(step);
     std::error_code ignored;
     if (fs::exists(committed, ignored)) return StepExists(committed);
-    return Make(step, attempt, false);
+    return Make(step, attempt, std::nullopt);
   }
 
   Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
                                                           const AttemptId& attempt) override {
-    return Make(step, attempt, true);
+    return Make(step, attempt, IdentityOf(run_ / StepName(step)));
   }
 
   Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
@@ -461,7 +393,7 @@ class FolderTarget final : public CheckpointTarget {
                    "checkpoint: rank 0 made " + folder.string() +
                        ", but this rank does not see it; the target must be a folder that all "
                        "ranks share"};
-    return Made(step, attempt, UniqueFd(), false);
+    return Made(step, attempt, UniqueFd(), std::nullopt);
   }
 
   Result<std::string> Decide(std::string_view name, std::string_view answer) override {
@@ -479,43 +411,57 @@ class FolderTarget final : public CheckpointTarget {
   }
 
  private:
+  // A file in the place of a folder is no run without steps.
+  static Error OfRun(std::string_view tried, const fs::path& path, int system_errno) {
+    Error error = ErrnoError(tried, path, system_errno);
+    if (system_errno != ENOTDIR) return error;
+    return Error{ErrorCode::kIo, error.message + "; a target is a folder", ENOTDIR};
+  }
+
   Result<std::unique_ptr<CheckpointAttempt>> Make(std::uint64_t step, const AttemptId& attempt,
-                                                  bool replaces) const {
+                                                  std::optional<FolderIdentity> replaced) const {
     FFR_TRY(MakeFolders(run_));
     const fs::path folder = run_ / AttemptName(step, attempt);
-    UniqueFd lock = FFR_TRY(MakeAttemptFolder(folder));
+    UniqueFd lock = FFR_TRY(MakeAttemptFolder(folder, timeout_));
     if (const auto synced = SyncParentFolder(folder); !synced) {
       RemoveAttempt(folder);
       return synced.error();
     }
-    return Made(step, attempt, std::move(lock), replaces);
+    return Made(step, attempt, std::move(lock), replaced);
   }
 
   std::unique_ptr<CheckpointAttempt> Made(std::uint64_t step, const AttemptId& attempt,
-                                          UniqueFd lock, bool replaces) const {
+                                          UniqueFd lock,
+                                          std::optional<FolderIdentity> replaced) const {
     return std::make_unique<FolderAttempt>(run_, step, attempt, run_ / AttemptName(step, attempt),
-                                           std::move(lock), direct_, replaces);
+                                           std::move(lock), direct_, replaced);
   }
 
   fs::path run_;
   std::string name_;
   bool direct_;
+  std::chrono::milliseconds timeout_;
 };
 
+Result<bool> FolderAttempt::IsWholeHere(std::string_view name, const StoredSegment& segment) const {
+  return AreWhole(FolderStep(folder_), {{std::string(name), segment}});
+}
+
 bool FolderAttempt::IsVisible(std::uint64_t step, const AttemptId& attempt) const {
-  const auto visible = IsAttemptVisible(FolderTarget(run_.string(), false), step, attempt);
+  const auto visible = IsAttemptVisible(FolderTarget(run_.string(), false, {}), step, attempt);
   return visible && visible.value();
 }
 
 std::uint64_t FolderAttempt::NewestStep() const {
-  const auto steps = FolderTarget(run_.string(), false).Steps();
+  const auto steps = FolderTarget(run_.string(), false, {}).Steps();
   return steps && !steps.value().empty() ? steps.value().back() : step_;
 }
 
 }  // namespace
 
-std::unique_ptr<CheckpointTarget> OpenFolderTarget(std::string_view folder, bool direct) {
-  return std::make_unique<FolderTarget>(folder, direct);
+std::unique_ptr<CheckpointTarget> OpenFolderTarget(std::string_view folder, bool direct,
+                                                   std::chrono::milliseconds timeout) {
+  return std::make_unique<FolderTarget>(folder, direct, timeout);
 }
 
 }  // namespace ffrecord::client

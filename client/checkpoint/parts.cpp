@@ -100,8 +100,7 @@ Result<CheckpointShards> CheckpointShards::Begin(std::string_view target, std::u
   impl->target = FFR_TRY(OpenTarget(target, {options.direct, options.session}));
   impl->id = Random<std::array<std::byte, 16>>();
   impl->name = Hex(impl->id);
-  impl->attempt = FFR_TRY(options.replaces ? impl->target->BeginInPlace(step, impl->id)
-                                           : impl->target->Begin(step, impl->id));
+  impl->attempt = FFR_TRY(BeginSave(*impl->target, step, impl->id, options));
   return CheckpointShards(std::move(impl));
 }
 

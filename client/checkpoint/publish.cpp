@@ -5,11 +5,24 @@
 #include <utility>
 
 #include "client/checkpoint/plan.h"
+#include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/write_part.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/format/checkpoint_values.h"
 
 namespace ffrecord::client {
+
+Result<std::unique_ptr<CheckpointAttempt>> BeginSave(CheckpointTarget& target, std::uint64_t step,
+                                                     const AttemptId& attempt,
+                                                     const SaveOptions& options) {
+  if (options.replaces) return target.BeginInPlace(step, attempt);
+  auto begun = target.Begin(step, attempt);
+  if (begun || begun.error().code != ErrorCode::kConflict) return begun;
+  const auto there = CheckpointReader::Open(target.name(), step, options.session);
+  if (!there && !IsDamage(there.error())) return there.error();
+  if (there && FFR_TRY(there.value().IsWhole())) return begun;
+  return target.BeginInPlace(step, attempt);
+}
 
 Result<TextIndex> CheckIntents(std::vector<Intent> intents) {
   std::vector<PlannedBox> boxes;

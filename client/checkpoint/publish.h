@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -15,7 +16,15 @@
 
 namespace ffrecord::client {
 
-// The checks of a whole checkpoint and its publication, for SaveCheckpoint() and CheckpointShards.
+// The beginning of a save, the checks of a whole checkpoint and its publication, for
+// SaveCheckpoint() and CheckpointShards.
+
+// CheckpointTarget::Begin(), or BeginInPlace() if `options` say so or if the committed step is
+// damaged: then a load passes it over, and so does a save. Reads all of a step that is committed,
+// to know: a save that would fail may take its time.
+Result<std::unique_ptr<CheckpointAttempt>> BeginSave(CheckpointTarget& target, std::uint64_t step,
+                                                     const AttemptId& attempt,
+                                                     const SaveOptions& options);
 
 // CheckBoxes() for the boxes of all ranks. `intents` are in rank order. The keys are lent by the
 // plan or the bytes that lend the intents' boxes.

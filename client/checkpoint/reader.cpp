@@ -11,6 +11,7 @@
 #include "client/checkpoint/segment_reader.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
+#include "client/checkpoint/verified.h"
 #include "libffrecord/format/checkpoint_dtype.h"
 
 namespace ffrecord::client {
@@ -45,15 +46,21 @@ struct CheckpointReader::Impl {
   std::shared_ptr<const CommittedStep> files;
   std::unique_ptr<SegmentReader> segments;
   std::vector<std::string> skipped;
+  std::string passed_over;  // Why this is not the copy that is read first; empty if it is.
 
   static Result<std::unique_ptr<Impl>> Open(const CheckpointTarget& target, std::uint64_t step) {
     const std::shared_ptr<const CommittedStep> files = FFR_TRY(target.Open(step));
     auto impl = Of(files, step);
+    // A committed step that lacks a file is damaged. It is not absent, unless it was removed just now.
+    if (!impl && impl.error().code == ErrorCode::kNotFound && ReadRootManifest(*files, step))
+      impl = Error{ErrorCode::kCorruption, std::move(impl).error().message};
     if (impl || !IsDamage(impl.error())) return impl;
     auto fallback = files->Fallback();
     if (fallback == nullptr) return impl;
     auto other = Of(std::move(fallback), step);
-    return other ? std::move(other) : std::move(impl);
+    if (!other) return impl;
+    other.value()->passed_over = std::move(impl).error().message;
+    return other;
   }
 
   static Result<std::unique_ptr<Impl>> Of(std::shared_ptr<const CommittedStep> files,
@@ -95,6 +102,18 @@ struct CheckpointReader::Impl {
               [](const StoredTensor& a, const StoredTensor& b) { return a.key < b.key; });
     segments = FFR_TRY(SegmentReader::Open(*files, Segments()));
     return {};
+  }
+
+  Result<std::vector<std::string>> VerifyCopy(const CommittedStep& copy) const {
+    FFR_TRY(ReadStepManifests(copy, commit.step));
+    const auto reader = FFR_TRY(SegmentReader::Open(copy, Segments()));
+    return reader->Verify(kDamageMax);
+  }
+
+  // Null counts as damaged.
+  Result<bool> IsWholeAt(const CommittedStep* copy) const {
+    if (copy == nullptr) return false;
+    return AreWhole(*copy, Segments());
   }
 
   Result<void> AddCopies(const Request& request, std::vector<SegmentCopy>& copies) const {
@@ -202,12 +221,26 @@ std::vector<SavedSlice> CheckpointReader::slices() const {
 }
 
 Result<std::vector<std::string>> CheckpointReader::Verify() const {
-  auto damage = FFR_TRY(impl_->segments->Verify(kDamageMax));
-  const auto others = FFR_TRY(impl_->SegmentsOf(impl_->files->Twin()));
-  if (others == nullptr) return damage;
-  auto more = FFR_TRY(others->Verify(kDamageMax - damage.size()));
-  std::move(more.begin(), more.end(), std::back_inserter(damage));
+  std::vector<std::string> damage = impl_->files->LostCopies();
+  if (!impl_->passed_over.empty()) damage.push_back(impl_->passed_over);
+  const auto add = [&](Result<std::vector<std::string>> found) -> Result<void> {
+    if (!found && !IsDamage(found.error())) return std::move(found).error();
+    if (!found) found = std::vector<std::string>{found.error().message};
+    for (std::string& message : found.value())
+      if (damage.size() < kDamageMax && std::ranges::find(damage, message) == damage.end())
+        damage.push_back(std::move(message));
+    return {};
+  };
+  const auto copies = impl_->files->Copies();
+  if (copies.empty()) FFR_TRY(add(impl_->segments->Verify(kDamageMax)));
+  for (const auto& copy : copies) FFR_TRY(add(impl_->VerifyCopy(*copy)));
   return damage;
+}
+
+Result<bool> CheckpointReader::IsWhole() const {
+  if (FFR_TRY(impl_->IsWholeAt(impl_->files.get()))) return true;
+  if (FFR_TRY(impl_->IsWholeAt(impl_->files->Twin().get()))) return true;
+  return impl_->IsWholeAt(impl_->files->Fallback().get());
 }
 
 }  // namespace ffrecord::client

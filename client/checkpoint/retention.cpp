@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -9,17 +11,34 @@
 namespace ffrecord::client {
 namespace {
 
-Result<std::vector<Commit>> List(const CheckpointTarget& target) {
-  std::vector<Commit> commits;
-  for (const std::uint64_t step : FFR_TRY(target.Steps())) {
-    auto files = target.Open(step);
-    auto root = files ? ReadRootManifest(*files.value(), step)
-                      : Result<RootManifest>(std::move(files).error());
-    if (root)
-      commits.push_back(CommitOf(root.value()));
-    else if (!IsDamage(root.error()))
-      return std::move(root).error();
+// The step as a list shows it; nothing if it is gone.
+Result<std::optional<Commit>> Look(const CheckpointTarget& target, std::uint64_t step,
+                                   const SessionOptions& options, ListDepth depth) {
+  const auto files = target.Open(step);
+  const auto root = files ? ReadRootManifest(*files.value(), step) : files.error();
+  if (!root && !IsDamage(root.error())) return root.error();
+  if (!files && files.error().code == ErrorCode::kNotFound) {
+    const auto steps = FFR_TRY(target.Steps());
+    if (std::ranges::find(steps, step) == steps.end()) return std::optional<Commit>();
   }
+  Commit commit{step, {}, 0, {}};
+  if (root) commit = CommitOf(root.value());
+  if (!root) commit.damage = root.error().message;
+  // Another copy may have what the first one has not.
+  if (root && depth == ListDepth::kRoots) return std::optional(std::move(commit));
+  const auto reader = CheckpointReader::Open(target.name(), step, options);
+  if (reader) return std::optional(reader.value().commit());
+  if (!IsDamage(reader.error())) return reader.error();
+  commit.damage = reader.error().message;
+  return std::optional(std::move(commit));
+}
+
+Result<std::vector<Commit>> List(const CheckpointTarget& target, const SessionOptions& options,
+                                 ListDepth depth) {
+  std::vector<Commit> commits;
+  for (const std::uint64_t step : FFR_TRY(target.Steps()))
+    if (auto found = FFR_TRY(Look(target, step, options, depth)))
+      commits.push_back(*std::move(found));
   return commits;
 }
 
@@ -30,14 +49,14 @@ Result<bool> IsWhole(std::string_view target, const Commit& commit, bool verify,
   if (!reader && IsDamage(reader.error())) return false;
   if (!reader) return reader.error();
   if (reader.value().commit().attempt != commit.attempt) return false;
-  return !verify || FFR_TRY(reader.value().Verify()).empty();
+  return !verify || FFR_TRY(reader.value().IsWhole());
 }
 
 }  // namespace
 
-Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
-                                            const SessionOptions& options) {
-  return List(*FFR_TRY(OpenTarget(target, {true, options})));
+Result<std::vector<Commit>> ListCheckpoints(std::string_view target, const SessionOptions& options,
+                                            ListDepth depth) {
+  return List(*FFR_TRY(OpenTarget(target, {true, options})), options, depth);
 }
 
 Result<void> RemoveCheckpoint(std::string_view target, std::uint64_t step,
@@ -52,7 +71,8 @@ Result<std::vector<Commit>> PruneCheckpoints(std::string_view target, const Rete
     return Error{ErrorCode::kInvalidArgument,
                  "checkpoint: prune: keep_last is 0, must be at least 1"};
   const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
-  std::vector<Commit> old = FFR_TRY(List(*opened));
+  std::vector<Commit> old = FFR_TRY(List(*opened, options, ListDepth::kRoots));
+  std::erase_if(old, [](const Commit& each) { return !each.damage.empty(); });
   for (std::uint64_t kept = 0; !old.empty() && kept < retention.keep_last; old.pop_back())
     kept += FFR_TRY(IsWhole(target, old.back(), retention.verify, options)) ? 1 : 0;
   if (retention.keep_every != 0)

@@ -60,8 +60,7 @@ class Save {
   Result<Intent> Intend() {
     if (rank() == 0) {
       attempt_id_ = Random<std::array<std::byte, 16>>();
-      attempt_ = FFR_TRY(options_.replaces ? target_.BeginInPlace(step_, attempt_id_)
-                                           : target_.Begin(step_, attempt_id_));
+      attempt_ = FFR_TRY(BeginSave(target_, step_, attempt_id_, options_));
       tree_keys_ = FFR_TRY(ReferencesOf(tree_));
     }
     plan_ = FFR_TRY(PlanPart(step_, attempt_id_, rank(), tensors_));

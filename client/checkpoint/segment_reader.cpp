@@ -134,13 +134,19 @@ std::vector<SegmentCopy> SegmentReader::TakeInPlace(std::span<const SegmentCopy>
 }
 
 Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max) const {
-  // A block at a time, so that each bad one is told; many of them in one submission.
-  constexpr std::size_t kBlocksInWave = kPiecesInWave * (kPieceSize / kSegmentBlockSize);
+  // A block at a time, so that each bad one is told, or larger pieces, if one message will do; many
+  // of them in one submission.
+  const std::uint64_t piece_size = damage_max > 1 ? kSegmentBlockSize : kPieceSize;
+  const std::size_t pieces_in_wave = kPiecesInWave * (kPieceSize / piece_size);
   std::vector<std::string> damage;
   std::mutex mutex;
   const auto note = [&](const Error& error) {
     const std::lock_guard lock(mutex);
     if (damage.size() < damage_max) damage.push_back(error.message);
+  };
+  const auto is_enough = [&] {
+    const std::lock_guard lock(mutex);
+    return damage.size() >= damage_max;
   };
   std::vector<Piece> blocks;
   for (std::uint32_t i = 0; i < segments_.size(); ++i) {
@@ -150,19 +156,19 @@ Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max) c
       continue;
     }
     const std::uint64_t payload = segments_[i]->segment.stored.payload_size_bytes;
-    for (std::uint64_t at = 0; at < payload; at += kSegmentBlockSize)
-      blocks.push_back({i, at, std::min(kSegmentBlockSize, payload - at), 0, 0, nullptr, {}});
+    for (std::uint64_t at = 0; at < payload; at += piece_size)
+      blocks.push_back({i, at, std::min(piece_size, payload - at), 0, 0, nullptr, {}});
   }
-  const std::size_t wave_count = (blocks.size() + kBlocksInWave - 1) / kBlocksInWave;
+  const std::size_t wave_count = (blocks.size() + pieces_in_wave - 1) / pieces_in_wave;
   std::atomic<std::size_t> next_wave{0};
   const auto work = [&](const SideBySide& others) -> Result<void> {
-    const auto buffer = FFR_TRY(BufferPool::Process().Take(kBlocksInWave * kSegmentBlockSize));
-    for (std::size_t wave; !others.failed() && (wave = next_wave++) < wave_count;) {
-      const std::size_t first = wave * kBlocksInWave;
+    const auto buffer = FFR_TRY(BufferPool::Process().Take(kPiecesInWave * kPieceSize));
+    for (std::size_t wave; !others.failed() && !is_enough() && (wave = next_wave++) < wave_count;) {
+      const std::size_t first = wave * pieces_in_wave;
       std::vector<RangeRead> ranges;
-      for (std::size_t i = first; i < std::min(blocks.size(), first + kBlocksInWave); ++i)
+      for (std::size_t i = first; i < std::min(blocks.size(), first + pieces_in_wave); ++i)
         ranges.push_back({blocks[i].segment, blocks[i].offset_bytes,
-                          buffer->subspan((i - first) * kSegmentBlockSize, blocks[i].size_bytes),
+                          buffer->subspan((i - first) * piece_size, blocks[i].size_bytes),
                           ErrorCode::kOk});
       Result<void> reached;
       FFR_TRY(files_->ReadEach(ranges, [&](RangeRead& range) {
@@ -288,6 +294,12 @@ Result<void> SegmentReader::Use(const Piece& piece, std::span<const SegmentCopy>
                     bytes.subspan(begin - piece.offset_bytes, end - begin));
   }
   return {};
+}
+
+Result<std::vector<std::byte>> SegmentReader::EndOf(std::uint32_t segment) const {
+  const StoredSegment& stored = segments_[segment]->segment.stored;
+  const auto table = FFR_TRY(TableOf(segment));
+  return EncodeSegmentEnd(stored.id, LayoutOfSegment(stored.payload_size_bytes), *table);
 }
 
 Result<std::shared_ptr<const std::vector<std::uint64_t>>> SegmentReader::TableOf(

@@ -45,8 +45,12 @@ class SegmentReader {
   // be partly written.
   Result<void> Read(std::vector<SegmentCopy> copies) const;
 
-  // Reads every block; returns what is wrong, `damage_max` messages at most. Fails as Read but kIo.
+  // Reads every block, or as many as it takes to find that much damage; returns what is wrong,
+  // `damage_max` messages at most. Fails as Read but kIo.
   Result<std::vector<std::string>> Verify(std::size_t damage_max) const;
+
+  // What the file of `segment` has behind its payload, made of the verified table.
+  Result<std::vector<std::byte>> EndOf(std::uint32_t segment) const;
 
  private:
   struct OpenSegment {

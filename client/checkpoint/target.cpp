@@ -1,9 +1,17 @@
 #include "client/checkpoint/target.h"
 
+#include <sys/stat.h>
+
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <ranges>
+#include <system_error>
 #include <utility>
+#include <vector>
+
+#include "libffrecord/net/rpc/location.h"
 
 namespace ffrecord::client {
 namespace {
@@ -96,6 +104,56 @@ std::optional<std::uint32_t> RankOfFile(std::string_view name) {
   return rank;
 }
 
+std::string CanonicalAddress(std::string_view target) {
+  if (target.starts_with("ffrecord://")) {
+    const auto locations = net::Location::ParseAll(target);
+    if (!locations) return std::string(target);
+    std::vector<std::string> names;
+    for (const net::Location& location : locations.value()) names.push_back(location.ToString());
+    std::ranges::sort(names);  // Which daemon of a cluster is asked first does not matter.
+    std::string all;
+    for (const std::string& name : names) all += (all.empty() ? "" : ",") + name;
+    return all;
+  }
+  if (target.starts_with(kObjectScheme)) {
+    while (target.ends_with('/')) target.remove_suffix(1);
+    return std::string(target);
+  }
+  // Links are followed as the system does; what is not there yet has no links.
+  std::error_code error;
+  auto path = std::filesystem::weakly_canonical(std::filesystem::absolute(target, error), error);
+  if (error) return std::string(target);
+  if (path.filename().empty() && path.has_relative_path()) path = path.parent_path();
+  return path.string();
+}
+
+std::string IdentityOfTarget(std::string_view target) {
+  const std::string canonical = CanonicalAddress(target);
+  if (!canonical.starts_with('/')) return canonical;
+  std::filesystem::path there = canonical;
+  std::string below;
+  struct stat status {};
+  while (::stat(there.c_str(), &status) != 0 && there.has_relative_path()) {
+    below = "/" + there.filename().string() + below;
+    there = there.parent_path();
+  }
+  return "folder " + std::to_string(status.st_dev) + " " + std::to_string(status.st_ino) + below;
+}
+
+bool SharePlace(std::string_view a, std::string_view b) {
+  const auto identities = [](std::string_view target) {
+    if (!target.starts_with(kBuddiesScheme))
+      return std::vector<std::string>{IdentityOfTarget(target)};
+    std::vector<std::string> all;
+    for (const auto place : std::views::split(target.substr(kBuddiesScheme.size()), '|'))
+      all.push_back(IdentityOfTarget(std::string_view(place.begin(), place.end())));
+    return all;
+  };
+  const auto of_a = identities(a);
+  const auto of_b = identities(b);
+  return std::ranges::find_first_of(of_a, of_b) != of_a.end();
+}
+
 Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
                                                      const TargetOptions& options) {
   if (target.starts_with("ffrecord://")) return OpenDaemonTarget(target, options.session);
@@ -109,7 +167,7 @@ Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
                  "checkpoint: " + std::string(target.substr(0, kShownMax)) +
                      ": there are no targets at " + std::string(scheme.substr(0, kShownMax)) +
                      "; a target is a folder, ffrecord://host[:port]/name or s3://bucket/name"};
-  auto folder = OpenFolderTarget(target, options.direct);
+  auto folder = OpenFolderTarget(target, options.direct, options.session.timeout);
   const std::string mirror = MirrorOf(target);
   if (mirror.empty()) return folder;
   return WithMirror(std::move(folder), mirror, options.session);

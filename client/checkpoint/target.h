@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -43,7 +44,7 @@ class CheckpointAttempt {
 
   // Gives the attempt a segment of the committed `step` as a file of its own called `name`, without
   // copying; durable after PutSegments(). False if that cannot be: the target does not share files,
-  // or the file is not there in its size.
+  // or the file is not there, or is damaged: it is read, unless this process has verified it.
   virtual Result<bool> Keep(std::uint64_t step, std::string_view old_name,
                             const StoredSegment& segment, std::string_view name) = 0;
   // After the last Keep() of segments of `step`: whether it is, and so was all the time, the save
@@ -78,6 +79,9 @@ class CommittedStep {
   virtual ~CommittedStep() = default;
   // What messages call file `name`.
   virtual std::string Describe(std::string_view name) const = 0;
+  // Equal as long as nobody has written segment `name` again, whichever way it is kept; empty if
+  // that is not known.
+  virtual std::string IdentityOf(std::string_view name) const { return Describe(name); }
   // Fails with kNotFound, with kCorruption if the file is larger than `size_bytes_max`.
   virtual Result<std::vector<std::byte>> ReadFile(std::string_view name,
                                                   std::uint64_t size_bytes_max) const = 0;
@@ -88,6 +92,10 @@ class CommittedStep {
   // The copy to read from where this step is damaged: the twin, or one farther away. A farther copy
   // is asked only then, and is no part of what is verified here. Null if there is none.
   virtual std::unique_ptr<CommittedStep> Fallback() const { return Twin(); }
+  // Why copies that should be there are not read at all: places that are lost, or lack the step.
+  virtual std::vector<std::string> LostCopies() const { return {}; }
+  // Each of the step's copies by itself, for their verification. Empty if there is this one only.
+  virtual std::vector<std::unique_ptr<CommittedStep>> Copies() const { return {}; }
 };
 
 // Where a run keeps its checkpoints: a folder, or a name at a daemon. Thread-bound.
@@ -110,8 +118,9 @@ class CheckpointTarget {
   // is committed already.
   virtual Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
                                                            const AttemptId& attempt) = 0;
-  // The same, but a step that is committed gives way to the attempt: when it is committed, where
-  // both can be done at once, else now.
+  // The same, but a step that is committed now gives way to the attempt: when that is committed,
+  // where both can be done at once, else now. Where it is done at once, a save that has taken the
+  // step's place meanwhile does not give way (kConflict at Commit()).
   virtual Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
                                                                   const AttemptId& attempt);
   virtual Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
@@ -139,7 +148,10 @@ struct TargetOptions {
 // kind.
 Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
                                                      const TargetOptions& options);
-std::unique_ptr<CheckpointTarget> OpenFolderTarget(std::string_view folder, bool direct);
+// `timeout`: for the lock of an attempt's folder.
+std::unique_ptr<CheckpointTarget> OpenFolderTarget(
+    std::string_view folder, bool direct,
+    std::chrono::milliseconds timeout = SessionOptions().timeout);
 Result<std::unique_ptr<CheckpointTarget>> OpenDaemonTarget(std::string_view address,
                                                            const SessionOptions& options);
 // Several places, each the address of a target, behind kBuddiesScheme and parted by '|': every part
@@ -152,10 +164,17 @@ struct BuddyPlace {
   std::string name;
   std::unique_ptr<CheckpointTarget> target;
   std::unique_ptr<CheckpointTarget> probe;  // The same, with little patience.
+  std::string canonical = {};               // As CanonicalAddress(); empty: the name.
 };
 std::unique_ptr<CheckpointTarget> JoinBuddies(std::string_view address,
                                               std::vector<BuddyPlace> places,
                                               std::vector<std::size_t> order);
+// The place that an address of one target names, however it is spelled: equal texts are one place.
+// A folder that exists is its device and inode; one that does not, its path below the folder that
+// does. No I/O for addresses of other kinds; those that are malformed are themselves.
+std::string IdentityOfTarget(std::string_view target);
+// One spelling of all of `target`, equal on all hosts that see the same paths.
+std::string CanonicalAddress(std::string_view target);
 // A run at an S3-compatible store, found and entered as AwsSettings say. Fails with
 // kInvalidArgument if this build has no object store.
 inline constexpr std::string_view kObjectScheme = "s3://";

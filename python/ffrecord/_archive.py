@@ -217,7 +217,7 @@ def _facts(path: pathlib.Path) -> dict[str, Any]:
 def _find(run: str, facts: dict[str, Any], timeout_s: float) -> ckpt.Commit | None:
     """The commit of a file that was sent before."""
     for commit in reversed(ckpt.list(run, timeout_s=timeout_s)):
-        if commit.size_bytes != facts["size_bytes"]:
+        if commit.damage or commit.size_bytes != facts["size_bytes"]:
             continue
         stored: Any = ckpt.load(
             run,

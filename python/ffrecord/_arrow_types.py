@@ -9,11 +9,27 @@ from ffrecord._nested import Kind
 from ffrecord._schema import Column
 
 # pyarrow has no types for mypy: its objects are Any.
-_FIXED = {
+FIXED = {
     **{"bool": "bool", "halffloat": "f16", "float": "f32", "double": "f64"},
     **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
 }
+
+# What stands for bf16, which Arrow lacks, in a field that is marked as one: bits, or numbers.
+BF16_STORAGE = ("u16", "f32", "f64")
+_MARK = "ffrecord.type"
+
+
+def is_bf16(field: Any) -> bool:  # noqa: ANN401 - pyarrow has no types
+    """Whether the numbers of a field, or in its lists, are marked as bf16, as readers do it."""
+    return bool((field.metadata or {}).get(_MARK.encode(), b"").startswith(b"bf16"))
+
+
+def mark_of(kind: Kind) -> dict[str, str] | None:
+    """The metadata of the field of a kind, if numbers in it are bf16."""
+    while kind.type == "list":
+        kind = kind.item
+    return {_MARK: kind.column("").spelling} if kind.type == "bf16" else None
 
 
 def plain_type(kind: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -61,7 +77,7 @@ def _trouble_of(kind: Any) -> str | None:  # noqa: ANN401 - pyarrow has no types
 def leaf_of(kind: Any) -> tuple[str, tuple[int, ...]] | None:  # noqa: ANN401 - no types
     """The type and shape in a schema of a type without children; None if it has none."""
     types = pyarrow().types
-    if (name := _FIXED.get(str(kind))) is not None:
+    if (name := FIXED.get(str(kind))) is not None:
         return name, ()
     if types.is_string(kind) or types.is_large_string(kind):
         return "utf8", ()
@@ -122,7 +138,8 @@ def fits(kind: Kind, wanted: Any) -> bool:  # noqa: ANN401 - pyarrow has no type
 
 
 def _alike(kind: Kind, name: str, size: int) -> bool:
-    return kind.type == name and math.prod(kind.shape) == size
+    is_type = kind.type == name or (kind.type == "bf16" and name in BF16_STORAGE)
+    return is_type and math.prod(kind.shape) == size
 
 
 def shown_type(kind: Kind) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -131,11 +148,12 @@ def shown_type(kind: Kind) -> Any:  # noqa: ANN401 - pyarrow has no types
     if kind.type == "list":
         return pa.list_(pa.field("item", shown_type(kind.item), kind.item.nullable))
     if kind.type == "struct":
-        return pa.struct([pa.field(n, shown_type(k), k.nullable) for n, k in kind.fields])
+        return pa.struct(
+            [pa.field(n, shown_type(k), k.nullable, mark_of(k)) for n, k in kind.fields]
+        )
     if kind.is_text:
         return pa.string() if kind.type == "utf8" else pa.large_binary()
-    dtype = Column("", kind.type, ()).dtype
-    made = pa.from_numpy_dtype(dtype)
+    made = pa.from_numpy_dtype(Column("", "f32" if kind.type == "bf16" else kind.type, ()).dtype)
     for size in reversed(kind.shape):
         made = pa.list_(pa.field("item", made, nullable=False), size)
     return made

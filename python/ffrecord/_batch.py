@@ -189,10 +189,10 @@ class Batch(Sequence[Sample]):
     def to_arrow(self) -> "pa.Table":
         """Return the selected columns as a pyarrow table; plain records are one column, `record`.
 
-        Numbers are not copied, except booleans. A file that was written from a table returns its
-        types, nulls and metadata. For other files, columns with a shape have Arrow's tensor type,
-        bytes are large_binary, text is string, no value is null, and the metadata of a field has
-        its type, `ffrecord.type`: bf16, which Arrow lacks, is uint16.
+        Numbers are not copied, except booleans and bf16. A file that was written from a table
+        returns its types, nulls and metadata. For other files, columns with a shape have Arrow's
+        tensor type, bytes are large_binary, text is string, no value is null, and the metadata of a
+        field has its type, `ffrecord.type`: bf16, which Arrow lacks, is float32.
 
         Raises:
             ImportError: pyarrow is not installed.

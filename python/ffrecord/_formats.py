@@ -8,6 +8,7 @@ import numpy as np
 
 from ffrecord._nested import Kind, mapped
 from ffrecord._schema import Column
+from ffrecord._values import bf16_numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +69,7 @@ def _tensors_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as a bat
 def as_arrow(values: Any, column: Column | None) -> "pa.Array":  # noqa: ANN401 - as a batch has them
     """Values as an array of pyarrow: numbers without a copy, bytes and text in one block.
 
-    Values of a shape are of Arrow's type for tensors; bf16 is uint16 with the same bits.
+    Values of a shape are of Arrow's type for tensors; bf16, which Arrow lacks, is float32.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -76,6 +77,8 @@ def as_arrow(values: Any, column: Column | None) -> "pa.Array":  # noqa: ANN401 
     """
     pa = pyarrow()
     if isinstance(values, np.ndarray):
+        if column is not None and column.type == "bf16":
+            values = bf16_numbers(values)
         if values.ndim == 1:
             return pa.array(values)
         if values.dtype != np.bool_ and values.size:

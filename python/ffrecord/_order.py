@@ -357,6 +357,12 @@ class IndexBatch(Sequence[int]):
         part._views = self._views
         return part
 
+    def replaced(self, indices: Indices) -> "IndexBatch":
+        """The same positions of the stream, with other records."""
+        made = self.part(0, self._size)
+        made._array = _fixed(indices)
+        return made
+
     def following(self, rows: Indices, distance: int) -> Indices:
         """The indices `distance` positions after the indices in these rows."""
         return self._seen(self.order.at(self.position + rows + distance))

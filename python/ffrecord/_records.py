@@ -88,6 +88,10 @@ class Records(ABC):
     def _raise_for(self, index: int, status: int) -> NoReturn:
         """Raise the Python exception that belongs to the status."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has the same records, and has found no damage yet."""
+        return {**vars(self), "_damaged": {}}
+
     @property
     def schema(self) -> dict[str, str]:
         """Type by column, as `Writer` takes it; empty if the records are plain bytes."""
@@ -269,35 +273,38 @@ class Records(ABC):
     def _note_damage(self, batch: Batch, on_corrupt: OnCorrupt) -> None:
         for row in np.flatnonzero(batch.status).tolist():
             index, status = int(batch.indices[row]), int(batch.status[row])
-            what = None
-            if row in batch.reasons:
-                what = f"{self._describe(index, 0)}, but {batch.reasons[row]}"
             if on_corrupt == "raise" or status not in _DAMAGED_STATUSES:
-                if what is not None:
-                    raise CorruptionError(what)
+                if row in batch.reasons:
+                    raise CorruptionError(self.damage_of(batch, row))
                 self._raise_for(index, status)
-            self._damaged.setdefault(index, what or self._describe(index, status))
+            self._damaged.setdefault(index, self.damage_of(batch, row))
         if on_corrupt != "keep":
             self._refuse_too_many()
 
-    def note_damaged(self, found: Mapping[int, str]) -> None:
-        """Count records that another process found damaged, with the reasons by index.
+    def damage_of(self, batch: Batch, row: int) -> str:
+        """Why a record of a batch that `read` returned cannot be read."""
+        index, status = int(batch.indices[row]), int(batch.status[row])
+        if row in batch.reasons:
+            return f"{self._describe(index, 0)}, but {batch.reasons[row]}"
+        return self._describe(index, status)
+
+    def note_damaged(self, found: Mapping[int, str], *, elsewhere: bool = False) -> None:
+        """Count damaged records that another process or a view found, with the reasons by index.
+
+        Args:
+            found: why each cannot be read.
+            elsewhere: a view found them, which has a limit of its own.
 
         Raises:
             CorruptionError: there are now more than `max_corrupt` allows.
         """
         for index, what in found.items():
             self._damaged.setdefault(index, what)
-        self._refuse_too_many()
+        if not elsewhere:
+            self._refuse_too_many()
 
     def _refuse_too_many(self) -> None:
-        allowed = max(_DAMAGED_ALWAYS_ALLOWED, int(self._max_corrupt * len(self)))
-        if len(self._damaged) > allowed:
-            last = next(reversed(self._damaged.values()))
-            raise CorruptionError(
-                f"{len(self._damaged)} damaged records, more than the {allowed} that max_corrupt="
-                f"{self._max_corrupt} allows; the last: {last}. Run `ffrecord verify` on the files"
-            )
+        refuse_too_many(self._damaged, len(self), self._max_corrupt)
 
     def _replace_damaged(
         self,
@@ -322,6 +329,17 @@ class Records(ABC):
     def _read_ahead_records(self) -> int:
         mean = max(1, self.size_bytes // max(1, len(self)))
         return min(_READ_AHEAD_RECORDS_MAX, max(1, _READ_AHEAD_BYTES // mean))
+
+
+def refuse_too_many(damaged: Mapping[int, str], count: int, max_corrupt: float) -> None:
+    """Raise CorruptionError if more of `count` records are damaged than `max_corrupt` allows."""
+    allowed = max(_DAMAGED_ALWAYS_ALLOWED, int(max_corrupt * count))
+    if len(damaged) > allowed:
+        raise CorruptionError(
+            f"{len(damaged)} damaged records, more than the {allowed} that max_corrupt="
+            f"{max_corrupt} allows; the last: {list(damaged.values())[-1]}. Run `ffrecord verify` "
+            "on the files"
+        )
 
 
 def check_on_corrupt(on_corrupt: OnCorrupt) -> None:

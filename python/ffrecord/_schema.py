@@ -2,7 +2,8 @@
 
 A type is one of bool, u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64, followed by a
 shape in brackets unless it is a scalar; or bytes; or utf8. NumPy has no bf16: such a column is
-uint16 with the same bits; `ffrecord.torch` makes it `torch.bfloat16`.
+uint16 with the same bits; `ffrecord.torch` makes it `torch.bfloat16`. `_values` says what each type
+takes.
 """
 
 import re
@@ -10,12 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ffrecord import _ffrecord
 
 _TYPE = re.compile(r"(\w+)(?:\[(\d+(?:,\d+)*)\])?")
-_DTYPES = {
+DTYPES = {
     "bool": "?",
     "u8": "u1",
     "i8": "i1",
@@ -53,7 +53,7 @@ class Column(NamedTuple):
     @property
     def dtype(self) -> np.dtype[Any] | None:
         """NumPy's type; None for bytes and utf8."""
-        code = _DTYPES.get(self.type)
+        code = DTYPES.get(self.type)
         return None if code is None else np.dtype(code)
 
     @property
@@ -81,46 +81,3 @@ def parse(schema: Mapping[str, str] | None) -> _ffrecord.Schema:
 def columns_of(schema: _ffrecord.Schema) -> tuple[Column, ...]:
     """The columns of the library's schema."""
     return tuple(Column(*column) for column in schema.columns)
-
-
-def encode(column: Column, value: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Convert the value of a fixed-width column to the bytes of the file.
-
-    Raises:
-        ValueError: the shape differs, or a number does not fit the type.
-        TypeError: the value is no number of that kind, such as a fraction for an integer.
-    """
-    dtype = column.dtype
-    assert dtype is not None
-    array = np.asarray(value)
-    if array.shape != column.shape:
-        raise ValueError(
-            f"column '{column.name}' has shape {column.shape}, the value has {array.shape}"
-        )
-    if column.type == "bf16":
-        array = _bf16_bits(array)
-    if array.dtype != dtype:
-        if not np.can_cast(array.dtype, dtype, "same_kind") and not _integers(array.dtype, dtype):
-            raise TypeError(f"column '{column.name}' is {column.type}, the value is {array.dtype}")
-        if dtype.kind in "iu" and array.size:
-            limits = np.iinfo(dtype)
-            if int(array.min()) < limits.min or int(array.max()) > limits.max:
-                raise ValueError(f"column '{column.name}': {value!r} does not fit {column.type}")
-        array = array.astype(dtype)
-    return np.ascontiguousarray(array)
-
-
-def _integers(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    return source.kind in "iu" and target.kind in "iu"
-
-
-def _bf16_bits(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
-    """Copies bits as they are (uint16, or a bfloat16 of ml_dtypes); rounds floats to even."""
-    if array.dtype.name == "bfloat16":
-        return array.view(np.uint16)
-    if array.dtype.kind != "f":
-        return array
-    bits = np.asarray(array, np.float32).view(np.uint32)
-    rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-    # Rounding could carry a NaN over to infinity: it is cut instead, and kept a quiet NaN.
-    return np.where(np.isnan(array), (bits >> 16 | 0x40).astype(np.uint16), rounded)

@@ -236,7 +236,7 @@ class Concat(Records):
         return f"<ffrecord.{type(self).__name__} of {', '.join(map(repr, self.sources))}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_ends": None, "_damaged": {}}
+        return {**super().__getstate__(), "_ends": None}
 
     def _sizes(self, wanted: Indices) -> Indices:
         ends = self._bounds()

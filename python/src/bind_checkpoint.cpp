@@ -292,12 +292,27 @@ void Read(const CheckpointReader& reader, const std::vector<Wanted>& wanted) {
   OkOrRaise(WithoutGil([&] { return reader.Read(requests); }));
 }
 
-py::list List(const TargetName& target, TimeLimit timeout) {
-  const auto commits = ValueOrRaise(
-      WithoutGil([&] { return client::ListCheckpoints(target.value, SessionOptionsOf(timeout)); }));
+// Of tuples as commits are, with what is damaged behind them.
+py::list List(const TargetName& target, TimeLimit timeout, bool roots_only) {
+  const auto depth = roots_only ? client::ListDepth::kRoots : client::ListDepth::kManifests;
+  const auto commits = ValueOrRaise(WithoutGil(
+      [&] { return client::ListCheckpoints(target.value, SessionOptionsOf(timeout), depth); }));
   py::list list;
-  for (const client::Commit& commit : commits) list.append(AsTuple(commit));
+  for (const client::Commit& commit : commits)
+    list.append(py::make_tuple(commit.step, commit.attempt, commit.size_bytes,
+                               python::TextOf(commit.damage)));
   return list;
+}
+
+// 16 bytes for each slice, which are as those of a save.
+py::bytes Digests(const py::list& slices) {
+  const auto tensors = TensorsOf(slices);
+  const auto digests = ValueOrRaise(WithoutGil([&] { return client::ContentDigests(tensors); }));
+  return Bytes(std::as_bytes(std::span(digests)));
+}
+
+bool SharePlace(const TargetName& first, const TargetName& second) {
+  return WithoutGil([&] { return client::SharePlace(first.value, second.value); });
 }
 
 py::list Prune(const TargetName& target, std::uint64_t keep_last, std::uint64_t keep_every,
@@ -371,8 +386,12 @@ void BindCheckpoint(py::module_& module) {
       .def_property_readonly(
           "skipped", [](const CheckpointReader& reader) { return TextsOf(reader.skipped()); })
       .def("read", &Read, py::arg("wanted"))
-      .def("verify", [](const CheckpointReader& reader) {
-        return TextsOf(ValueOrRaise(WithoutGil([&] { return reader.Verify(); })));
+      .def("verify",
+           [](const CheckpointReader& reader) {
+             return TextsOf(ValueOrRaise(WithoutGil([&] { return reader.Verify(); })));
+           })
+      .def("is_whole", [](const CheckpointReader& reader) {
+        return ValueOrRaise(WithoutGil([&] { return reader.IsWhole(); }));
       });
   py::class_<CheckpointShards, std::unique_ptr<CheckpointShards, EndedWithoutGil>>(
       module, "CheckpointShards", py::is_final())
@@ -384,7 +403,10 @@ void BindCheckpoint(py::module_& module) {
       .def("commit", &CommitShards, py::arg("shards"), py::arg("structure"));
   module.def("all_gather_results", &GatherResults, py::arg("group"), py::arg("mine"),
              py::arg("failed"));
-  module.def("list_checkpoints", &List, py::arg("target"), py::arg("timeout_s"));
+  module.def("content_digests", &Digests, py::arg("slices"));
+  module.def("share_place", &SharePlace, py::arg("first"), py::arg("second"));
+  module.def("list_checkpoints", &List, py::arg("target"), py::arg("timeout_s"),
+             py::arg("roots_only") = false);
   module.def("copy_checkpoint", &Copy, py::arg("source"), py::arg("step"), py::arg("target"),
              py::arg("timeout_s"), py::arg("compresses") = false);
   module.def("prune_checkpoints", &Prune, py::arg("target"), py::arg("keep_last"),

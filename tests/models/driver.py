@@ -15,7 +15,6 @@ import time
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, seed, settings
-from hypothesis.errors import HypothesisException
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 import conftest  # noqa: F401  (puts the built package in front)
@@ -24,6 +23,9 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 # One run of Hypothesis remembers all that it has tried; the next run begins with a new seed.
 EXAMPLES_PER_RUN = 200
 STEPS_PER_EXAMPLE = 25
+
+
+INTERRUPTS = (KeyboardInterrupt, SystemExit)
 
 
 class TimeIsUpError(KeyboardInterrupt):
@@ -77,7 +79,9 @@ class Watch:
 
     def note(self, error: BaseException | None) -> None:
         """Take the exception that ends an example."""
-        ours = isinstance(error, Exception) and not isinstance(error, HypothesisException)
+        # torch has errors that are no Exceptions.
+        of_hypothesis = type(error).__module__.startswith("hypothesis")
+        ours = error is not None and not of_hypothesis and not isinstance(error, INTERRUPTS)
         if ours and self.found_s is None:
             self.found_s = time.monotonic() - self.start
 
@@ -138,7 +142,9 @@ def explore(name: str, seconds: float, first_seed: int) -> Finding | None:
             run_state_machine_as_test(tried, settings=one_run)
         except TimeIsUpError:
             break
-        except Exception as error:  # Whatever it is: the model or the product is wrong.
+        except INTERRUPTS:
+            raise
+        except BaseException as error:  # Whatever it is: the model or the product is wrong.
             text = f"{type(error).__name__}: {error}"
             found = watch.found_s if watch.found_s is not None else time.monotonic() - watch.start
             return Finding(name, current, found, program_of(name, machine, error), text)

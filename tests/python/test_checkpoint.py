@@ -34,6 +34,18 @@ def arrays() -> dict[str, Any]:
 # --- Round trips ---------------------------------------------------------------------------------
 
 
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("how", [ckpt.save, lambda *args: ckpt.async_save(*args).result(60)])
+def test_each_numpy_scalar_is_saved_as_it_is(tmp_path: Path, how: Any) -> None:  # noqa: ANN401
+    """They have no memory that outlives a view of them."""
+    types = (np.float32, np.int64, np.float16, np.complex128, np.bool_)
+    state = {f"{of.__name__} {i}": of(i) for of in types for i in range(100)}
+    how(tmp_path, 1, state)
+    loaded: Any = ckpt.load(tmp_path)
+    assert loaded == state
+    assert all(type(loaded[key]) is type(value) for key, value in state.items())
+
+
 def test_every_dtype_comes_back_without_a_state(tmp_path: Path) -> None:
     state = arrays()
     commit = ckpt.save(tmp_path / "run", 1200, state)

@@ -32,7 +32,9 @@ def test_damage_is_named_and_the_step_before_loads(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"step-000000002/root\.manifest"):
         loaded = ckpt.load(tmp_path)
     assert loaded["w"][0] == 1
-    assert [commit.step for commit in ckpt.list(tmp_path)] == [1]
+    whole, damaged = ckpt.list(tmp_path)
+    assert (whole.step, whole.damage, damaged.step) == (1, "", 2)
+    assert "step-000000002/root.manifest" in damaged.damage
     latest = ckpt.latest(tmp_path)
     assert latest is not None and latest.step == 1
 
@@ -125,7 +127,7 @@ def test_steps_are_listed_pruned_and_removed(tmp_path: Path) -> None:
         ckpt.prune(tmp_path, keep_last=0)
 
 
-def test_a_step_that_is_damaged_counts_as_kept_only_unread(tmp_path: Path) -> None:
+def test_a_step_that_is_damaged_counts_as_kept_only_if_nobody_may_read_it(tmp_path: Path) -> None:
     for step in (1, 2):
         ckpt.save(tmp_path, step, {"w": np.ones(5000) * step})
     segment = tmp_path / "step-000000002" / "part-00000" / "seg-0000"
@@ -133,10 +135,10 @@ def test_a_step_that_is_damaged_counts_as_kept_only_unread(tmp_path: Path) -> No
     content[100] ^= 1
     segment.write_bytes(content)
 
-    assert ckpt.prune(tmp_path, keep_last=1, verify=True) == []
+    assert ckpt.prune(tmp_path, keep_last=1) == []
     command = ["ffrecord", "checkpoint", "prune", tmp_path, "--keep-last", "1", "--yes", "--json"]
-    assert json.loads(cli.ok(*command, "--verify")) == {"removed": []}
-    assert json.loads(cli.ok(*command)) == {"removed": [1]}
+    assert json.loads(cli.ok(*command)) == {"removed": []}
+    assert json.loads(cli.ok(*command, "--no-verify")) == {"removed": [1]}
     assert len(ckpt.list(tmp_path)) == 1
 
 
@@ -151,3 +153,18 @@ def test_every_kth_step_can_be_kept_for_good(tmp_path: Path) -> None:
     assert [commit.step for commit in ckpt.list(tmp_path)] == [10, 20, 25, 27]
     with pytest.raises(ValueError, match="keep_every"):
         ckpt.prune(tmp_path, keep_last=1, keep_every=0)
+
+
+@pytest.mark.parametrize("file", ["part-00000.manifest", "part-00000/seg-0000"])
+def test_a_committed_step_that_lacks_a_file_is_damaged_and_not_absent(
+    tmp_path: Path, file: str
+) -> None:
+    ckpt.save(tmp_path, 1, {"w": np.ones(1000)})
+    (tmp_path / "step-000000001" / file).unlink()
+
+    assert any(file in message for message in ckpt.verify(tmp_path, 1))
+    for step in (1, "latest"):  # A run that takes it for absent begins anew.
+        with pytest.raises(ffrecord.CorruptionError, match=file):
+            ckpt.load(tmp_path, step=step)
+    with pytest.raises(FileNotFoundError):
+        ckpt.load(tmp_path, step=2)

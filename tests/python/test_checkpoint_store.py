@@ -84,6 +84,38 @@ def test_what_the_store_damages_is_found(run: str) -> None:
     assert len(ckpt.verify(run)) == 1
 
 
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("file", [".root", "part-00000.manifest", "part-00000/seg-0000"])
+@pytest.mark.parametrize("how", ["flipped", "gone"])
+def test_a_step_that_the_store_damages_is_told_and_gives_way(
+    run: str, tmp_path: Path, file: str, how: str
+) -> None:
+    for step in (1, 2):
+        ckpt.save(run, step, state(step))
+    client = client_of_store()
+    key = next(key for key in keys_of(run) if "step-000000002" in key and key.endswith(file))
+    content = bytearray(client.get_object(Bucket="bucket", Key=key)["Body"].read())
+    content[60] ^= 1
+    client.delete_object(Bucket="bucket", Key=key)
+    if how == "flipped":
+        client.put_object(Bucket="bucket", Key=key, Body=bytes(content))
+
+    if (file, how) == (".root", "gone"):  # Which is all that there is of a step.
+        assert [commit.step for commit in ckpt.list(run)] == [1]
+    else:
+        listed = ckpt.list(run)
+        assert [commit.step for commit in listed] == [1, 2]
+        if (file, how) != ("part-00000/seg-0000", "flipped"):  # verify reads it, a list does not.
+            assert "step-000000002" in listed[1].damage
+        assert "step-000000002" in ckpt.verify(run)[0]
+        assert ckpt.prune(run, keep_last=1) == []
+        with pytest.raises((CorruptionError, FileNotFoundError), match="step-000000002"):
+            ckpt.copy(run, tmp_path / "copy", 2)
+    ckpt.save(run, 2, state(9))
+    assert ckpt.verify(run) == []
+    assert same(ckpt.load(run), state(9))
+
+
 def test_who_may_not_enter_is_told_why(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FileNotFoundError, match="NoSuchBucket"):
         ckpt.list("s3://no-such-bucket/run")

@@ -97,6 +97,22 @@ def test_an_exact_epoch_is_broken_off_and_resumed_exactly() -> None:
         assert resumed[0].epoch == 1
 
 
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("last", ["drop", "pad", "short", "exact"])
+@pytest.mark.parametrize("count", [36, 37, 38, 41, 47])
+def test_a_sampler_tells_how_much_of_the_last_step_is_no_padding(
+    count: int, last: str, world: int
+) -> None:
+    by_rank = shares(count, 12, world, shuffle=False, last=last)
+    end = [i for share in by_rank for i in share[-1]]
+    once = list(dict.fromkeys(end))
+    before = {i for share in by_rank for step in share[:-1] for i in step}
+
+    unpadded = Sampler(count, 12, last=last, rank=0, world_size=world).unpadded
+
+    assert end[: unpadded or None] == [i for i in once if i not in before]
+
+
 def test_a_state_before_too_few_records_for_the_ranks_is_refused() -> None:
     one = Sampler(41, 8, last="exact", rank=0, world_size=1)
     list(islice(iter(one), 5))

@@ -6,6 +6,7 @@ Method: workers and the daemon are killed in mid-epoch, files cut and replaced, 
 import json
 import os
 import pickle
+import re
 import resource
 import signal
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 from torch.utils import data
 
 import ffrecord
+import killing
 from daemon import Daemon
 from ffrecord.torch import DataLoader, Dataset, Sampler
 from loading import COUNT, KINDS, every_engine, expected, labels, written
@@ -43,6 +45,23 @@ def test_a_killed_worker_is_an_error_not_a_hang(path: Path) -> None:
 
     with pytest.raises(RuntimeError, match=r"worker.*exited unexpectedly|killed by signal"):
         list(loader)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_killed_worker_ends_in_torchs_error_soon_in_any_epoch_and_thread(
+    tmp_path: Path, method: str
+) -> None:
+    words = [sys.executable, killing.__file__, str(written(tmp_path)), method]
+
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+
+    assert done.returncode == 0, done.stderr
+    loaders = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(loaders) == 4
+    for ended, seconds, again in loaders:
+        assert re.match("RuntimeError: DataLoader worker.*(exited unexpectedly|killed by)", ended)
+        assert seconds < 10
+        assert again == COUNT // 4  # The next iteration has new workers.
 
 
 LAST_STRAW = expected()[3][7]  # A record of the fourth batch.

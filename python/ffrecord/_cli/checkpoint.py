@@ -17,6 +17,7 @@ from ffrecord._cli.options import (
 )
 from ffrecord._cli.units import Target, show_size
 from ffrecord.checkpoint._safetensors import tensor_sizes
+from ffrecord.errors import CorruptionError
 
 
 @click.group()
@@ -44,12 +45,15 @@ def _committed(target: str, timeout_s: float) -> list[ckpt.Commit]:
 
 
 def _one(target: str, step: int | None, timeout_s: float) -> ckpt.Commit:
-    """The step of TARGET that was asked for; the newest if none was."""
+    """The step of TARGET that was asked for; the newest that can be loaded if none was."""
     commits = _committed(target, timeout_s)
     found = [commit for commit in commits if step in (None, commit.step)]
     if not found:
         raise FileNotFoundError(errno.ENOENT, f"{target} has no step {step}")
-    return found[-1]
+    whole = [commit for commit in found if not commit.damage]
+    if not whole:
+        raise CorruptionError(f"step {found[-1].step} of {target}: {found[-1].damage}")
+    return whole[-1]
 
 
 @checkpoint.command(name="list")
@@ -57,14 +61,15 @@ def _one(target: str, step: int | None, timeout_s: float) -> ckpt.Commit:
 @_timeout
 @json_option("Print a JSON array with an object for each step.")
 def list_(target: str, timeout_s: float, as_json: bool) -> None:
-    """List the complete steps of TARGET."""
+    """List the steps of TARGET, and what is damaged in their manifests; verify reads all bytes."""
     commits = _committed(target, timeout_s)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(commit) for commit in commits]))
         return
     click.echo(f"{'step':>12}{'size':>12}  attempt")
     for commit in commits:
-        click.echo(f"{commit.step:>12}{show_size(commit.size_bytes):>12}  {commit.attempt}")
+        about = f"damaged: {commit.damage}" if commit.damage else commit.attempt
+        click.echo(f"{commit.step:>12}{show_size(commit.size_bytes):>12}  {about}")
 
 
 @checkpoint.command()
@@ -156,7 +161,8 @@ def import_(
     if dry_run:
         sizes = tensor_sizes(file)
         check_can_hold(target)
-        if step in [commit.step for commit in ckpt.list(target, timeout_s=timeout_s)]:
+        there = ckpt.list(target, timeout_s=timeout_s)
+        if step in [commit.step for commit in there if not commit.damage]:
             raise FileExistsError(errno.EEXIST, f"{target} has a step {step} already")
         facts = {"step": step, "tensors": len(sizes), "size_bytes": sum(sizes), "dry_run": True}
         text = (
@@ -232,7 +238,7 @@ def _lacking(commit: ckpt.Commit, where: str, timeout_s: float) -> list[ckpt.Com
     there = {found.step: found for found in ckpt.list(where, timeout_s=timeout_s)}
     if there.get(commit.step) == commit:
         return []
-    if commit.step in there:
+    if commit.step in there and not there[commit.step].damage:
         what = f"{where} has another save of step {commit.step}"
         raise FileExistsError(errno.EEXIST, f"{what}; remove it first")
     return [commit]
@@ -256,7 +262,11 @@ def _show_copied(
 @click.argument("target", type=Target())
 @click.option("--keep-last", type=_COUNT, required=True, help="Keep this many of the newest steps.")
 @click.option("--keep-every", type=_COUNT, help="Also keep every step that is a multiple of this.")
-@click.option("--verify", is_flag=True, help="Count a step as kept only if all its bytes verify.")
+@click.option(
+    "--verify/--no-verify",
+    default=True,
+    help="Count a step as kept only if all its bytes verify (default), or if its manifests do.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @dry_run_option("Show what would be removed, and remove nothing.")
 @_timeout
@@ -271,7 +281,7 @@ def prune(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Remove old steps of TARGET. Only complete steps count as kept."""
+    """Remove old steps of TARGET. Only whole steps count as kept."""
 
     def old() -> list[int]:
         found = ckpt.prune(

@@ -39,7 +39,7 @@ from ffrecord.checkpoint._replicated import replicated_target
 from ffrecord.checkpoint._restore import MismatchError
 from ffrecord.checkpoint._rng import rng_state, set_rng_state
 from ffrecord.checkpoint._safetensors import export_safetensors, import_safetensors
-from ffrecord.checkpoint._saving import Commit, Flat, Order, Replicated, commit, flatten
+from ffrecord.checkpoint._saving import Commit, Flat, Order, Replicated, Said, commit, flatten
 from ffrecord.checkpoint._staging import TornStageError
 from ffrecord.checkpoint._state import PerRank, Shard
 from ffrecord.errors import CorruptionError
@@ -102,22 +102,27 @@ def save(
     Args:
         target: a folder, created if missing, `ffrecord://host[:port]/run`, `s3://bucket/run`, or
             several of them, made by `replicated_target`.
-        step: 0 or more; the name of the checkpoint within `target`.
+        step: 0 or more; the name of the checkpoint within `target`. If a checkpoint of that step is
+            there and damaged, the new one takes its place.
         state: values, tensors, `Shard`s, and objects with `state_dict`.
         group: the ranks that save together; all of them call this with the same step. None: all
             ranks of torch's default process group, if there is one. "alone": this process only.
-        replicated: which rank saves data that all ranks have: rank 0, or each rank a share, which
-            requires equal replicas.
+        replicated: which rank saves data that all ranks have: "rank0", or "split": each rank a
+            share. With "split", every rank hashes all of it first, and the save fails unless the
+            replicas are equal.
         direct: bypass the page cache if the file system allows it.
         incremental: write only what has changed since the newest checkpoint of the target, and
-            share the files of the rest with it. Costs one more hash of every byte. Every checkpoint
-            stays complete on its own; at a daemon or store everything is written.
+            share the files of the rest with it. Costs one more hash of every byte, and one read of
+            each shared file that this process has not verified since it was written; a damaged file
+            is written anew. Every checkpoint stays complete on its own; at a daemon or store
+            everything is written.
         timeout_s: for each call to a daemon or store.
 
     Raises:
         TypeError: a value in the state would need pickling; names its path.
-        FileExistsError: the step is committed already.
-        ValueError: ranks disagree, or a tensor is not covered exactly once.
+        FileExistsError: the step is committed already, and is whole: rank 0 reads all of it first.
+        ValueError: ranks disagree, their replicas differ (names tensor and ranks), something in the
+            state of a rank could never be loaded, or a tensor is not covered exactly once.
         OSError: with errno, such as ENOSPC; nothing of the step is left.
         PeerError: another rank failed before anything was written.
     """
@@ -127,7 +132,7 @@ def save(
     owners: _list[object] = []  # Of the memory that slices name.
     slices: _list[TensorSlice] = []
 
-    def prepare() -> tuple[Order, dict[str, object]]:
+    def prepare() -> Said:
         process_background().raise_unseen()
         order = Order(target, step, replicated, direct, timeout_s, incremental)
         flat = flatten(order, state, rank, size)
@@ -136,7 +141,7 @@ def save(
         for index, leaf in enumerate(flat.shares):
             if leaf.address is None:  # Not contiguous, or not on the CPU.
                 slices[index] = slice_of(leaf, Fetcher(leaf.data, leaf.skip_bytes), False)
-        return order, flat.words
+        return flat.said
 
     with ledger().stall(), ledger().save(seen), contextlib.ExitStack() as uncollected:
         # Until the slices are gone again: the collector would walk through them, and all of torch.
@@ -225,7 +230,11 @@ def latest(target: Target, *, timeout_s: float = 30.0) -> Commit | None:
 
 
 def list(target: Target, *, timeout_s: float = 30.0) -> _list[Commit]:
-    """Return the committed checkpoints whose root manifest verifies, by ascending step."""
+    """Return the committed checkpoints, by ascending step.
+
+    Reads every manifest and looks for every segment, but reads no tensors: `verify` does. The
+    `damage` of a checkpoint that cannot be loaded says why.
+    """
     return [Commit(*found) for found in _ffrecord.list_checkpoints(target, timeout_s)]
 
 
@@ -234,21 +243,28 @@ def verify(
 ) -> _list[str]:
     """Read every byte of a checkpoint; return one message for each bad block.
 
-    Manifests are checked first: if one is damaged, its message is the only one.
+    Without a step: the newest that is there, whole or not. Manifests are checked first: if one is
+    damaged, its message is the only one. At a replicated target both copies of each shard are read,
+    and a place that lacks its copy or cannot be read is damage too.
 
     Raises:
         FileNotFoundError: there is no such step, or no checkpoint at all.
         UnavailableError, DeadlineExceeded: a daemon or store does not answer: nothing is known.
     """
-    if step == "latest":
-        steps = [commit.step for commit in list(target, timeout_s=timeout_s)]
-        wanted = max(steps, default=None)
-    else:
-        wanted = step
+
+    def there() -> set[int]:
+        listed = _ffrecord.list_checkpoints(target, timeout_s, roots_only=True)
+        return {found[0] for found in listed}
+
+    wanted = max(there(), default=None) if step == "latest" else step
     try:
         return _ffrecord.CheckpointReader(target, wanted, timeout_s).verify()
     except CorruptionError as error:
         return [str(error)]
+    except FileNotFoundError as error:
+        if wanted not in there():
+            raise
+        return [str(error)]  # A file of it is missing.
 
 
 def remove(target: Target, step: int, *, timeout_s: float = 30.0) -> None:
@@ -261,21 +277,23 @@ def prune(
     *,
     keep_last: int,
     keep_every: int | None = None,
-    verify: bool = False,
+    verify: bool = True,
     dry_run: bool = False,
     timeout_s: float = 30.0,
 ) -> _list[Commit]:
     """Remove old checkpoints, oldest first; return those removed.
 
-    Only complete checkpoints count: every manifest verifies, every segment exists with its size.
-    Steps newer than the last complete one stay, so the last one that can be loaded is never
-    removed. Call it on one rank.
+    Only whole checkpoints count. Damaged ones that are newer than the last whole one stay, and so
+    do those whose root manifest is damaged. The last one that can be loaded is never removed. Call
+    it on one rank.
 
     Args:
         target: as for `save`.
-        keep_last: how many of the newest complete checkpoints to keep, 1 or more.
+        keep_last: how many of the newest whole checkpoints to keep, 1 or more.
         keep_every: also keep steps that are multiples of this.
-        verify: read every byte of those that are to count before anything is removed.
+        verify: before anything is removed, read every byte of those that are to count, unless this
+            process has verified them since they were written. False: those count whose manifests
+            verify and whose segments exist with their size.
         dry_run: remove nothing, and return what would be removed.
         timeout_s: for each call to a daemon or store.
     """

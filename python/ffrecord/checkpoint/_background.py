@@ -14,7 +14,7 @@ from typing import Literal
 from ffrecord.checkpoint import _saving
 from ffrecord.checkpoint._monitoring import Save, ledger
 from ffrecord.checkpoint._ranks import Group, PeerError
-from ffrecord.checkpoint._saving import Commit, Flat, Order
+from ffrecord.checkpoint._saving import Commit, Flat, Said
 from ffrecord.checkpoint._staging import Arena, Staged
 
 OnBusy = Literal["wait", "raise"]
@@ -176,7 +176,7 @@ class Background:
         released = threading.Event()
         failure: Exception | None = None
         is_refused = True  # Its caller is told at once.
-        said: tuple[Order, dict[str, object]]
+        said: Said
         staged = Staged([], [], 0, 0)
         try:
             _check(stage_bytes_max, on_busy)
@@ -185,12 +185,12 @@ class Background:
             if busy is not None:
                 raise busy
             flat = take()
-            said = flat.order, flat.words
+            said = flat.said
             staged = self._arena_of(stage_bytes_max).stage(flat.shares)
         except Exception as error:
             failure = error
 
-        def say() -> tuple[Order, dict[str, object]]:
+        def say() -> Said:
             if failure is not None:
                 raise failure
             return said

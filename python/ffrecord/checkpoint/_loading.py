@@ -36,9 +36,12 @@ def load(
         target: as for `save`.
         state: the state to fill, of the structure that was saved. Arrays, tensors and `Shard`s are
             filled in place, values in dicts and lists are replaced, and objects get a call of
-            their `load_state_dict`; None takes whatever is stored in its place. Nothing is changed
-            unless everything fits; objects that may reject a state are asked first. Without a
-            state, a new one is made, with NumPy arrays.
+            their `load_state_dict`; None takes whatever is stored in its place, torch's tensors as
+            such if torch is imported. Nothing is changed unless everything fits and every object on
+            every rank has taken its state: objects that may refuse one are asked first, and get
+            back the one that they had if another refuses. They need memory for a copy of it;
+            modules and optimizers of torch do not. Without a state, a new one is made, with NumPy
+            arrays.
         step: the step to load; "latest" is the newest that is whole. If newer ones are damaged, a
             warning says so.
         strict: paths that only the state or only the checkpoint has are an error; otherwise they
@@ -141,11 +144,16 @@ class _Loader:
                 self.filled = restorer.into(state, tree)
             restorer.check(strict)
 
-        for work in (_told(plan), _told(restorer.ask), _told(restorer.read)):
-            found = together(self._group, work)
-            if any(found):
-                return [str(each) for each in found]
-        together(self._group, restorer.finish)
+        try:
+            for work in (_told(plan), _told(restorer.ask), _told(restorer.read)):
+                found = together(self._group, work)
+                if any(found):
+                    _undo(restorer)
+                    return [str(each) for each in found]
+            together(self._group, restorer.finish)
+        except BaseException as error:
+            _undo(restorer, error)
+            raise
         return []
 
     def step_before(self) -> int | None:
@@ -173,6 +181,16 @@ class _Loader:
             return CorruptionError(damage[self.rank] + offer)
         rank, message = next(found for found in enumerate(damage) if found[1])
         return PeerError(f"rank {rank}: {message}{offer}")
+
+
+def _undo(restorer: Restorer, error: BaseException | None = None) -> None:
+    """Undo what objects were given, on this rank; the others do the same."""
+    try:
+        restorer.undo()
+    except Exception as failure:
+        if error is None:
+            raise
+        error.add_note(f"an object did not take back the state that it had: {failure!r}")
 
 
 def _told(work: Callable[[], object]) -> Callable[[], str]:

@@ -27,8 +27,10 @@ def copy(
 ) -> Commit:
     """Copy a committed checkpoint unchanged, from any target to any other.
 
-    It becomes visible there when it is complete. Files that an earlier copy sent, even one that
-    failed or was killed, are not sent again; an existing copy of the checkpoint is not changed.
+    It becomes visible there when it is complete. Every block is verified as it is read; a damaged
+    one is read from the source's other copy, if there is one. Files that an earlier copy sent, even
+    one that failed or was killed, are not sent again; an existing copy of the checkpoint is not
+    changed, unless it is damaged: then it is replaced.
 
     Args:
         source: a target of any kind, its steps compressed or not.
@@ -44,7 +46,7 @@ def copy(
     Raises:
         FileNotFoundError: there is no such step, or no checkpoint at all.
         FileExistsError: another save of that step is committed there.
-        CorruptionError: a manifest of the source fails a check.
+        CorruptionError: bytes of the source fail a check; nothing becomes visible at `target`.
     """
     if step == "latest":
         reader = _ffrecord.CheckpointReader(source, None, timeout_s)
@@ -81,9 +83,9 @@ class Mirror(Copying[list[Commit]]):
             target: where checkpoints are saved: a folder, `ffrecord://host[:port]/run`, or a
                 replicated target.
             remote: where they are copied to: `s3://bucket/run`.
-            keep_local: how many of the newest complete checkpoints to keep at `target`, 1 or more,
-                after they are copied; all by default. If the target is a folder, `remote` must be a
-                store.
+            keep_local: how many of the newest whole checkpoints to keep at `target`, 1 or more,
+                after they are copied; all by default. Before a step is removed, its copy is read
+                and verified. If the target is a folder, `remote` must be a store.
             compress: as for `copy`.
             timeout_s: for each call, its retries included.
         """
@@ -92,6 +94,8 @@ class Mirror(Copying[list[Commit]]):
         self.target, self.remote = target_from_root(target), os.fsdecode(remote)
         self.keep_local, self.compress, self.timeout_s = keep_local, compress, timeout_s
         self._known: set[str] = set()
+        if _ffrecord.share_place(self.target, self.remote):
+            raise ValueError(f"Mirror: {self.target} and {self.remote} are the same place")
         if (
             keep_local is not None
             and self._path() is not None
@@ -125,6 +129,9 @@ class Mirror(Copying[list[Commit]]):
         failures: list[Exception] = []
         copied = []
         for commit in here:
+            if commit.damage:
+                failures.append(_damaged(commit, self.target))
+                continue
             if there.get(commit.step) == commit:
                 continue
             try:
@@ -160,7 +167,7 @@ class Mirror(Copying[list[Commit]]):
         known, there = self._noted() or set(), self._by_step()
         here = self._list(self.target)
         known |= {_line(commit) for commit in here if there.get(commit.step) == commit}
-        found = [commit for commit in here if there.get(commit.step) != commit]
+        found = [each for each in here if not each.damage and there.get(each.step) != each]
         for commit in found:
             self._check_rival(there.get(commit.step), known)
         return found
@@ -170,11 +177,15 @@ class Mirror(Copying[list[Commit]]):
 
     def _check_rival(self, rival: Commit | None, known: set[str]) -> None:
         """Refuse to replace a save that was not copied from here."""
-        if rival is not None and _line(rival) not in known:
-            raise FileExistsError(
-                f"{self.remote} has another save of step {rival.step}, which was not copied from "
-                f"{self.target}: give this run an address of its own, or remove that step there"
-            )
+        if rival is None or _line(rival) in known:
+            return
+        # A damaged root manifest does not say whose the copy was: MIRROR does.
+        if rival.damage and any(line.split(" ")[0] == str(rival.step) for line in known):
+            return
+        raise FileExistsError(
+            f"{self.remote} has another save of step {rival.step}, which was not copied from "
+            f"{self.target}: give this run an address of its own, or remove that step there"
+        )
 
     def _make_way(self, commit: Commit, rival: Commit | None, known: set[str]) -> None:
         """Remove the save of `commit`'s step that was copied from here before, if there is one."""
@@ -182,23 +193,27 @@ class Mirror(Copying[list[Commit]]):
             return
         self._check_rival(rival, known)
         # What is to take its place has to be whole.
-        _ffrecord.CheckpointReader(self.target, commit.step, self.timeout_s)
+        if not _ffrecord.CheckpointReader(self.target, commit.step, self.timeout_s).is_whole():
+            raise _damaged(commit, self.target)
         _ffrecord.remove_checkpoint(self.remote, rival.step, self.timeout_s)
 
     def _list(self, target: str) -> list[Commit]:
-        return [Commit(*found) for found in _ffrecord.list_checkpoints(target, self.timeout_s)]
+        listed = _ffrecord.list_checkpoints(target, self.timeout_s, roots_only=True)
+        return [Commit(*found) for found in listed]
 
     def _is_whole(self, commit: Commit) -> bool:
-        """Whether it is whole at the remote: every manifest verifies, every segment exists."""
+        """Whether it is whole at the remote: every block, as this process has read it there."""
         try:
             reader = _ffrecord.CheckpointReader(self.remote, commit.step, self.timeout_s)
         except (CorruptionError, FileNotFoundError):
             return False
-        return Commit(*reader.commit) == commit
+        return Commit(*reader.commit) == commit and reader.is_whole()
 
     def _evict(self, there: dict[int, Commit], keep: int) -> None:
         # One by one and oldest first: a kill leaves the newest steps without a gap.
-        old = _ffrecord.prune_checkpoints(self.target, keep, 0, False, True, self.timeout_s)
+        old = _ffrecord.prune_checkpoints(
+            self.target, keep, 0, verify=True, dry_run=True, timeout_s=self.timeout_s
+        )
         for commit in (Commit(*each) for each in old):
             if there.get(commit.step) == commit and self._is_whole(commit):
                 _ffrecord.remove_checkpoint(self.target, commit.step, self.timeout_s)
@@ -245,6 +260,11 @@ class Mirror(Copying[list[Commit]]):
             file.flush()
             os.fsync(file.fileno())
         made.replace(path)
+
+
+def _damaged(commit: Commit, target: str) -> CorruptionError:
+    why = commit.damage or "a block fails its checksum: verify it"
+    return CorruptionError(f"step {commit.step} of {target} is damaged, and not copied: {why}")
 
 
 def _line(commit: Commit) -> str:

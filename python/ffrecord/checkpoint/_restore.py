@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from ffrecord._ffrecord import CheckpointReader
+from ffrecord.checkpoint._deciding import Decision, may_refuse
 from ffrecord.checkpoint._optimizers import optimizer_misfits
 from ffrecord.checkpoint._pieces import Wanted, read_into
 from ffrecord.checkpoint._state import DICT_TYPES, PerRank, Shard, Stateful, join
@@ -39,9 +40,9 @@ class MismatchError(ValueError):
 class Restorer:
     """Plans first, so that nothing is changed if anything does not fit; then reads; then fills.
 
-    The stored tree decides about small values; a state decides where tensors go. Objects that
-    decide themselves whether a state fits are asked before any tensor is changed: their tensors are
-    read into memory of their own.
+    The stored tree decides about small values; a state decides where tensors go. Objects that may
+    refuse their state are asked first, while they can still be given back the one that they had:
+    all objects that are no plain modules or optimizers of torch.
     """
 
     def __init__(self, reader: CheckpointReader, rank: int, size: int, elastic: bool) -> None:
@@ -51,8 +52,8 @@ class Restorer:
         self.stored = {key: (dtype, tuple(shape)) for key, dtype, shape in reader.tensors}
         self.wanted: list[Wanted] = []
         self.assignments: list[tuple[Any, object, object]] = []  # container[key] = value
-        self.stateful: list[tuple[Stateful, object]] = []
-        self.deciding: list[tuple[Stateful, object, Restorer]] = []
+        self.stateful: list[tuple[Stateful, object]] = []  # That refuse nothing that fits.
+        self.deciding: list[Decision] = []
         self.missing: list[str] = []
         self.extra: list[str] = []
         self.different: list[str] = []
@@ -78,7 +79,7 @@ class Restorer:
         if isinstance(tree, EachRank):
             return self.into(state, self._own(tree, path)[0], path)
         if state is None:
-            return self.fresh(tree, path)
+            return self.fresh(tree, path, as_torch=True)
         if isinstance(state, Shard) or kind_of(state) is not None:
             return self._into_tensor(state, tree, path)
         if type(state) in DICT_TYPES:
@@ -101,21 +102,39 @@ class Restorer:
             )
 
     def ask(self) -> None:
-        """Pass their state to the objects that may reject it."""
-        for target, state_dict, parts in self.deciding:
-            read_into(parts.reader, parts.wanted)
-            target.load_state_dict(state_dict)
+        """Pass their state to the objects that may refuse it."""
+        for decision in self.deciding:
+            decision.ask()
+
+    def undo(self) -> None:
+        """Give the objects that were asked the state back that they had.
+
+        Raises:
+            Exception: what the first of them raised that does not take it.
+        """
+        failures: list[Exception] = []
+        for decision in reversed(self.deciding):
+            try:
+                decision.undo()
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def read(self) -> None:
         """Read all other tensors, verified."""
         read_into(self.reader, self.wanted)
 
     def finish(self) -> None:
-        """Put values where they belong, and pass their state to objects."""
-        for container, key, value in self.assignments:
-            container[key] = value
+        """Put values where they belong, and pass their state to the other objects."""
+        self.assign()
         for target, state_dict in self.stateful:
             target.load_state_dict(state_dict)
+
+    def assign(self) -> None:
+        """Put values into dicts and lists."""
+        for container, key, value in self.assignments:
+            container[key] = value
 
     # --- Tensors ---------------------------------------------------------------------------------
 
@@ -236,15 +255,19 @@ class Restorer:
                 parts = Restorer(self.reader, self.rank, self.size, self.elastic)
                 if not misfits:
                     made = parts.fresh(tree, path, as_torch=True)
-                    self.deciding.append((state, made, parts))
+                    self.deciding.append(Decision(state, shown, parts, made))
                 return state
             self.missing += trial.missing
             self.extra += trial.extra
             self.different += trial.different
+        self.deciding += trial.deciding
+        self.stateful += trial.stateful
+        if may_refuse(state):
+            self.deciding.append(Decision(state, shown, trial, filled))
+            return state
         self.wanted += trial.wanted
         self.assignments += trial.assignments
-        self.deciding += trial.deciding
-        self.stateful += [*trial.stateful, (state, filled)]
+        self.stateful.append((state, filled))
         return state
 
 

@@ -1,12 +1,12 @@
 """One save, in two halves: the work of this rank alone, and the work of all ranks together."""
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from ffrecord import _ffrecord
 from ffrecord._locations import Target, target_from_root
+from ffrecord.checkpoint._agreement import Agreement
 from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._ranks import Group, TensorSlice, shares_of_rank, together
 from ffrecord.checkpoint._state import Flattener, Leaf, fill_ranks
@@ -23,11 +23,14 @@ class Commit:
         step: as it was saved.
         attempt: 32 hex digits, unique to this save.
         size_bytes: of all ranks' tensors.
+        damage: in a list, why this step cannot be loaded; empty if its manifests are whole. The
+            attempt of a step whose root manifest is damaged is empty.
     """
 
     step: int
     attempt: str
     size_bytes: int
+    damage: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +50,19 @@ class Order:
 
 
 @dataclasses.dataclass(frozen=True)
-class Flat:
-    """A state taken apart: small values encoded, so later changes to it do not matter."""
+class Said:
+    """What a rank brings to the rounds of a save: encoded, so later changes do not matter."""
 
     order: Order
     words: dict[str, object]  # For the other ranks.
+    agreement: Agreement | None  # With them; None if there are none.
+
+
+@dataclasses.dataclass(frozen=True)
+class Flat:
+    """A state taken apart."""
+
+    said: Said
     shares: list[Leaf]  # What this rank writes.
 
 
@@ -70,32 +81,29 @@ def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
         raise ValueError(f'replicated is {replicated!r}, must be "rank0" or "split"')
     flattener = Flattener(rank)
     tree = flattener.value(state)
-    digest = _digest(flattener.leaves) if size > 1 else b""
+    split = replicated == "split"
+    agreement = Agreement(flattener, tree, split=split) if size > 1 else None
     words: dict[str, object] = {
         "tree": encode(tree if rank == 0 else None),
         "own": encode(flattener.own_trees),
-        "shared": (digest, len(flattener.own_trees)),
+        "shared": [] if agreement is None else agreement.told,
+        "own_count": len(flattener.own_trees),
     }
-    return Flat(order, words, shares_of_rank(flattener.leaves, rank, size, replicated == "split"))
-
-
-def _digest(leaves: Sequence[Leaf]) -> bytes:
-    """A digest of the data that all ranks have: it must be the same on all."""
-    shared = sorted((leaf.key, leaf.shape) for leaf in leaves if not leaf.is_own)
-    return hashlib.blake2b(repr(shared).encode(), digest_size=16).digest()
+    shares = shares_of_rank(flattener.leaves, rank, size, split)
+    return Flat(Said(order, words, agreement), shares)
 
 
 def _tree(answers: Sequence[Any]) -> bytes:
     """Rank 0's tree, with the values in it that are each rank's own."""
     tree: bytes = answers[0]["tree"]
-    if answers[0]["shared"][1] == 0:
+    if answers[0]["own_count"] == 0:
         return tree
     return encode(fill_ranks(decode(tree), [decode(answer["own"]) for answer in answers]))  # type: ignore[misc]
 
 
 def commit(
     group: Group | None,
-    say: Callable[[], tuple[Order, dict[str, object]]],
+    say: Callable[[], Said],
     slices: list[TensorSlice],
     released: Callable[[], object] | None = None,
     progress: _ffrecord.SaveProgress | None = None,
@@ -105,19 +113,20 @@ def commit(
 
     Args:
         group: the ranks.
-        say: gives what to save, and the words of this rank's `Flat`, or raises what all ranks are
-            to be told.
+        say: gives what this rank's `Flat` has to say, or raises what all ranks are to be told.
         slices: of its shares, with the memory that they are in; complete once `say` was called.
         released: called when no slice that is not stable is read any more, if it comes to that.
         progress: told how far the bytes of this rank have come.
         taken: called when the slices are not needed any more, but only the memory that they name.
     """
     prepared: _ffrecord.PreparedSave
+    agreement: Agreement | None = None
 
     def prepare() -> dict[str, object]:
         # Whatever can fail on this rank alone: after this all ranks do the same with the same.
-        nonlocal prepared
-        order, words = say()
+        nonlocal prepared, agreement
+        said = say()
+        order, agreement = said.order, said.agreement
         prepared = _ffrecord.PreparedSave(
             order.target,
             order.step,
@@ -127,18 +136,16 @@ def commit(
             order.incremental,
             progress,
         )
-        return words
+        return said.words
 
     # A round before the plans: with its plan rank 0 makes an attempt at the target, and a state
     # that cannot be saved must leave nothing there.
     answers: list[Any] = together(group, prepare)
     if taken is not None:
         taken()
-    for other, answer in enumerate(answers):
-        if answer["shared"] != answers[0]["shared"]:
-            raise ValueError(
-                f"the tensors of rank {other} are not those of rank 0; what only some ranks have "
-                "is a Shard or PerRank"
-            )
+    if agreement is not None:
+        told = [answer["shared"] for answer in answers]
+        if agreement.differs(told):
+            agreement.check(together(group, lambda: agreement.details(told)))
     tree = _tree(answers)  # On every rank, for it can fail.
     return Commit(*prepared.commit(tree, group, released))

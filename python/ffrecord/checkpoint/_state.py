@@ -120,6 +120,7 @@ class Flattener:
         self.rank = rank
         self.leaves: list[Leaf] = []
         self.own_trees: list[object] = []  # Of PerRank values, in order.
+        self.sharded: list[str] = []  # The paths of Shards that are in no PerRank.
         self._shapes: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
 
     def value(self, value: object, path: str = "", depth: int = 0, is_own: bool = False) -> object:
@@ -138,6 +139,8 @@ class Flattener:
         if isinstance(value, PerRank):
             return self._per_rank(value, path, depth)
         if isinstance(value, Shard):
+            if not is_own:
+                self.sharded.append(path)
             return self._shard(value, path)
         if (kind := kind_of(value)) is not None:
             return self._tensor(value, kind, path or "#", is_own)

@@ -35,6 +35,9 @@ class Source(Protocol):
     """The column by which samples are found, if there is one; True if samples are `Keyed`."""
     size_bytes: int
     """The bytes of all data that will be read; for progress."""
+    types: Mapping[str, str] = MappingProxyType({})
+    """What the values of a column are where the type in the schema does not say it, such as the
+    numbers in lists that are stored as bytes; the same in all of several sources."""
     classes: tuple[str, ...] = ()
     """Names of the labels 0, 1, ...; empty if the source does not name them."""
     metadata: Mapping[str, bytes] = MappingProxyType({})

@@ -10,8 +10,9 @@ from ffrecord._later import later
 from ffrecord._order import IndexBatch
 from ffrecord.torch._collate import collate
 from ffrecord.torch._dataloader import DataLoader
-from ffrecord.torch._dataset import ConcatDataset, Dataset, ReaderRegistry, Subset
+from ffrecord.torch._dataset import Dataset, ReaderRegistry
 from ffrecord.torch._sampler import Sampler
+from ffrecord.torch._subsets import ConcatDataset, Subset
 
 if TYPE_CHECKING:
     from ffrecord.torch._checkpoint_dcp import CheckpointReader, CheckpointWriter

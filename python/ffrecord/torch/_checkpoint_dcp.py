@@ -44,7 +44,6 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-import ffrecord.checkpoint as ckpt
 from ffrecord import _ffrecord
 from ffrecord._locations import target_from_root
 from ffrecord.checkpoint._monitoring import Save, ledger
@@ -220,8 +219,8 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
         """Begin the attempt, and send its name to every rank."""
         target, step = self._target_and_step()
         if step is None:
-            listed = ckpt.list(target, timeout_s=self._timeout_s)
-            step = max((each.step for each in listed), default=-1) + 1
+            there = _ffrecord.list_checkpoints(target, self._timeout_s, roots_only=True)
+            step = max((found[0] for found in there), default=-1) + 1
         with self._kept():
             self._parts = self._open(target, step, None, self._began(step))
         return [

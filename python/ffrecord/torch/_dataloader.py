@@ -1,5 +1,6 @@
 """A loader that can save and restore its position."""
 
+import copy
 import sys
 import time
 import weakref
@@ -42,8 +43,10 @@ from ffrecord.torch._plain_state import PlainPlace, place_of, state_of
 from ffrecord.torch._profiling import profiled
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._steps import Steps, Walk
+from ffrecord.torch._subsets import as_ours
 from ffrecord.torch._threads import Threads
 from ffrecord.torch._versions import loaders_are_lost_by
+from ffrecord.torch._workers import WorkersIterator
 
 # The value of timeout=0, so that every wait ends.
 _TIMEOUT_S = 600.0
@@ -181,6 +184,31 @@ class DataLoader(data.DataLoader[Any]):
         self._resumed: PlainPlace | None = None
         self._before: dict[str, float] | None = None  # What was read before the first iteration.
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The arguments and the position, for a copy or a pickle, also in the middle of an epoch.
+
+        A copy has no worker, thread, batch or statistics yet. It begins an epoch where this loader
+        would; like a copy of torch's loader, `copy.copy` shares the sampler and the dataset.
+        """
+        state = dict(vars(self))
+        for name in ("stages", "_told", "_under_way", "_steps"):
+            state.pop(name, None)
+        # Iterations change them; one may be in two places.
+        places = copy.deepcopy((self._place, self._begun, self._resumed))
+        state["_place"], state["_begun"], state["_resumed"] = places
+        for name in ("_threads", "_accelerated"):
+            state[name] = copy.copy(state[name])
+        nothing_yet = {"_iterator": None, "_delivered": 0, "_before": None}
+        return {**state, **nothing_yet, "_at": (self._steps.step, self._steps.epoch)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        at = state.pop("_at")
+        vars(self).update(state)  # Past torch's __setattr__, which forbids assigning arguments.
+        self.stages, self._told, self._under_way = Stages(), Told(), weakref.WeakSet()
+        if isinstance(self.collate_fn, CrossingCollate):
+            self.collate_fn = self.collate_fn.reporting(self.stages, self._told.token)
+        self._steps.step, self._steps.epoch = at
+
     def set_step(self, step: int) -> None:
         """Start epochs at batch `step`, in the same order; 0 starts them at the first batch.
 
@@ -211,11 +239,12 @@ class DataLoader(data.DataLoader[Any]):
         This one was: a `Sampler` gives each rank its share. The rest of `prepare` is done here,
         too.
         """
-        sharded = isinstance(self.batch_sampler, Sampler) and self.batch_sampler.is_sharding
-        if sharded and self._accelerated is None:
+        sampler = self.batch_sampler
+        sharded = isinstance(sampler, Sampler) and sampler.is_sharding
+        if isinstance(sampler, Sampler) and sharded and self._accelerated is None:
             if (why := loaders_are_lost_by("accelerate")) is not None:
                 raise RuntimeError(why)
-            self._accelerated = Accelerated()
+            self._accelerated = Accelerated(sampler)
         return sharded
 
     @_is_accelerate_prepared.setter
@@ -343,7 +372,7 @@ class DataLoader(data.DataLoader[Any]):
 
     @cached_property
     def _steps(self) -> Steps:
-        seeded = isinstance(self.dataset, Dataset)
+        seeded = isinstance(as_ours(self.dataset), Dataset)
         return Steps(super()._index_sampler, cross=self.num_workers > 0, seeded=seeded)
 
     # torch declares its own iterator class; callers only need to iterate.
@@ -411,12 +440,20 @@ class DataLoader(data.DataLoader[Any]):
         A loader with persistent workers has one set of them, which a second iteration would take
         from the first: while one is in progress, the next gets workers of its own.
         """
+        if isinstance(self._iterator, WorkersIterator) and self._iterator.is_broken:
+            self._iterator = None  # The death was reported: begin with new workers.
         others = any(getgeneratorstate(each) != GEN_CLOSED for each in self._under_way)
         if not self.persistent_workers and not others:
             self._told.end_workers()
         if isinstance(self.collate_fn, CrossingCollate):
             self.collate_fn.remember(self.dataset)
         return self._get_iterator() if others else super().__iter__()
+
+    def _get_iterator(self) -> Any:  # noqa: ANN401 - torch's own
+        if not self.num_workers:
+            return super()._get_iterator()
+        self.check_worker_number_rationality()
+        return WorkersIterator(self)
 
     def _by_torch(
         self, batches: Iterator[Any], start: Cursor | None, walk: Walk | None
@@ -428,7 +465,7 @@ class DataLoader(data.DataLoader[Any]):
             for found in _taken(batches) if self.num_workers else batches:
                 count += 1
                 while self._told.damaged:  # Damage is summed over all workers, for `max_corrupt`.
-                    self.dataset.note_damaged(self._told.damaged.popleft())  # type: ignore[attr-defined]
+                    as_ours(self.dataset).note_damaged(self._told.damaged.popleft())
                 crossed = isinstance(found, Placed)
                 if isinstance(sampler, Sampler) and cursor is not None:
                     cursor = sampler.reached(cursor, found.position if crossed else cursor.position)
@@ -498,7 +535,7 @@ class DataLoader(data.DataLoader[Any]):
         return summed([since(self._dataset_numbers(), self._before), self._told.sums()])
 
     def _dataset_numbers(self) -> dict[str, float]:
-        stats: dict[str, Any] = getattr(self.dataset, "stats", dict)()
+        stats: dict[str, Any] = getattr(as_ours(self.dataset), "stats", dict)()
         return numbers_of(stats)
 
 

@@ -4,10 +4,10 @@ import copy
 import inspect
 import operator
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate, chain
-from typing import Any, Literal, Self, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +17,18 @@ from typing_extensions import TypeVar
 from ffrecord import _ffrecord
 from ffrecord._batch import Batch
 from ffrecord._locations import Where
-from ffrecord._order import IndexBatch, Indices, Mixture, SeededIndices
+from ffrecord._order import IndexBatch, Mixture, SeededIndices
 from ffrecord._reader import Reader
+from ffrecord._records import OnCorrupt as Policy
 from ffrecord._records import Records
 from ffrecord._schema import names_of
-from ffrecord._stages import Stages, summed
-from ffrecord._views import Choice, concat, positive
-from ffrecord._views import Subset as SubsetView
+from ffrecord._stages import Stages
 from ffrecord.compat._fileio import FileReader, owned
 from ffrecord.decode._decoder import Decode, Timed
-from ffrecord.errors import BadArgumentError, RangeError
+from ffrecord.torch._assembly import Piece
+
+if TYPE_CHECKING:
+    from ffrecord.torch._subsets import ConcatDataset
 
 OnCorrupt = Literal["raise", "skip", "replace"]
 _guarded_pid = 0  # The id of the last worker process in which the handler was installed.
@@ -157,8 +159,8 @@ class Dataset(data.Dataset[T], ReaderRegistry):
     @property
     def source(self) -> Records:
         """The records to read."""
-        own = vars(self).get("_source") or vars(self).get("reader")
-        if own is None:
+        own = vars(self).get("_source", vars(self).get("reader"))
+        if own is None:  # Not by its truth: a reader of no records is one.
             raise AttributeError(
                 f"{type(self).__name__} has nothing to read: call super().__init__(fnames), or set "
                 "self.reader to an ffrecord.FileReader"
@@ -257,21 +259,23 @@ class Dataset(data.Dataset[T], ReaderRegistry):
     def __getitem__(self, key: Key) -> Any:
         """One sample for an integer; a batch of samples for a list, an array or a slice."""
         if isinstance(key, IndexBatch):
-            return self._batch(key, self.on_corrupt)
+            return self._batch(key)
         if isinstance(key, slice):
-            return self._batch(range(*key.indices(len(self))), self.on_corrupt)
+            return self._batch(range(*key.indices(len(self))))
         try:
             index = operator.index(key)  # type: ignore[arg-type]
         except TypeError:
             if isinstance(key, list) and any(isinstance(each, IndexBatch) for each in key[:1]):
                 raise ValueError(BATCHES_AS_INDICES) from None
-            return self._batch(key, self.on_corrupt)  # type: ignore[arg-type]
-        # A single sample cannot be skipped, so "skip" raises.
-        return self._batch([index], "raise" if self.on_corrupt == "skip" else self.on_corrupt)[0]
+            return self._batch(key)  # type: ignore[arg-type]
+        return self._batch([index], single=True)[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as process makes it
         """The samples of one batch; a subclass may define `__getitem__` of a list instead."""
-        return self[indices]
+        from ffrecord.torch._subsets import asked_through_torch  # Which imports this.
+
+        asked = asked_through_torch(self, sys._getframe(1))
+        return self[indices] if asked is None else asked
 
     def __iter__(self) -> Iterator[T]:
         batches = self.source.batches(on_corrupt=self.on_corrupt, decode=self._timed_decode())
@@ -279,6 +283,8 @@ class Dataset(data.Dataset[T], ReaderRegistry):
             yield from self._made(batch.indices.tolist(), batch)
 
     def __add__(self, other: data.Dataset[Any]) -> "ConcatDataset":  # type: ignore[override]
+        from ffrecord.torch._subsets import ConcatDataset  # Which imports this.
+
         return ConcatDataset([self, other])
 
     def ffreaders(self) -> list[FileReader]:
@@ -296,16 +302,34 @@ class Dataset(data.Dataset[T], ReaderRegistry):
     def __repr__(self) -> str:
         return f"<ffrecord.torch.{type(self).__name__} over {self.source!r}>"
 
-    def _batch(self, indices: Sequence[int], on_corrupt: OnCorrupt) -> Any:  # noqa: ANN401
-        _guard_in_worker()
-        with self.stages.timed("read"):
-            batch = self.source.read(indices, on_corrupt=on_corrupt, decode=self._timed_decode())
-            if not len(batch) and len(indices):  # Training would end at a step without a sample.
-                indices = _first(indices)
-                batch = self.source.read(indices, on_corrupt="replace", decode=self._timed_decode())
+    @property
+    def _max_corrupt(self) -> float:
+        return self.source._max_corrupt
+
+    def _batch(self, indices: Sequence[int], *, single: bool = False) -> Any:  # noqa: ANN401
+        """The samples of `indices`; a `single` one cannot be skipped, so "skip" raises."""
+        on_corrupt = "raise" if single and self.on_corrupt == "skip" else self.on_corrupt
+        batch = self._read(indices, on_corrupt)
+        if not len(batch) and len(indices):  # Training would end at a step without a sample.
+            indices = _first(indices)
+            batch = self._read(indices, "replace")
         if on_corrupt != "raise":  # The batch may have other records, or fewer.
             indices = SeededIndices.like(batch.indices.tolist(), indices)
         return self._made(indices, batch)
+
+    def _read(self, indices: Sequence[int], on_corrupt: Policy) -> Batch:
+        _guard_in_worker()
+        with self.stages.timed("read"):
+            return self.source.read(indices, on_corrupt=on_corrupt, decode=self._timed_decode())
+
+    def _pieces(self, indices: Sequence[int]) -> list[Piece]:
+        """The records of a view's batch, which applies `on_corrupt` to them."""
+        found = self._read(indices, "raise" if self.on_corrupt == "raise" else "keep")
+        return [Piece(np.arange(len(found)), self, indices, found)]
+
+    def _note_from_view(self, found: Mapping[int, str]) -> None:
+        """Count damaged records that a view has found, which has a limit of its own."""
+        self.source.note_damaged(found, elsewhere=True)
 
     def _timed_decode(self) -> Timed | None:
         decode: Decode | None = vars(self).get("decode")
@@ -328,161 +352,6 @@ class Dataset(data.Dataset[T], ReaderRegistry):
             return self.process(indices, seen)
 
 
-class Subset(Dataset[T]):
-    """The samples of `dataset` at `indices`, made as `dataset` makes them."""
-
-    def __init__(self, dataset: data.Dataset[T], indices: npt.ArrayLike | range | slice) -> None:
-        """Choose samples.
-
-        Args:
-            dataset: any map-style dataset.
-            indices: integers in [-n, n), which may repeat, or a range, which pickles as a range.
-        """
-        self.dataset: Any = dataset
-        self.choice = Choice(indices, len(dataset))  # type: ignore[arg-type]
-
-    @property
-    def indices(self) -> Indices:
-        """Which samples of `dataset`, shape (n,)."""
-        return self.choice.at(np.arange(len(self)))
-
-    @property
-    def source(self) -> Records:
-        """The chosen records; only for an ffrecord dataset."""
-        return SubsetView(self.dataset.source, self.choice)
-
-    def with_format(self, format: str) -> Self:
-        """The same samples in another format; see `Dataset.with_format`."""
-        made = copy.copy(self)
-        made.dataset = self.dataset.with_format(format)
-        return made
-
-    def stats(self) -> dict[str, Any]:
-        """The statistics of `dataset`, if it has any."""
-        found: dict[str, Any] = getattr(self.dataset, "stats", dict)()
-        return found
-
-    def note_damaged(self, found: Mapping[int, str]) -> None:
-        """Pass the damage on to `dataset`, which owns the `stats`."""
-        self.dataset.note_damaged(found)
-
-    def __len__(self) -> int:
-        return len(self.choice)
-
-    def __iter__(self) -> Iterator[T]:
-        return (self[i] for i in range(len(self)))
-
-    @overload
-    def __getitem__(self, key: SupportsIndex) -> T: ...
-    @overload
-    def __getitem__(self, key: Keys) -> Any: ...  # noqa: ANN401 - as dataset makes it
-    def __getitem__(self, key: Key) -> Any:
-        if isinstance(key, IndexBatch):
-            return _fetch(self.dataset, key.through(self.choice.at))
-        if isinstance(key, slice):
-            return _fetch(self.dataset, self.indices[key].tolist())
-        chosen = self.choice.at(np.asarray(key, np.int64))
-        return self.dataset[int(chosen)] if chosen.ndim == 0 else self._items(key, chosen)
-
-    def __repr__(self) -> str:
-        return f"<ffrecord.torch.Subset: {len(self)} samples of {self.dataset!r}>"
-
-    def _items(self, key: object, chosen: Indices) -> Any:  # noqa: ANN401 - as dataset makes it
-        return _fetch(self.dataset, SeededIndices.like(chosen.tolist(), key))
-
-
-class ConcatDataset(Dataset[T]):
-    """Datasets laid end to end, each making its own samples.
-
-    To read batches across similar files in one submission, use `ffrecord.concat` instead.
-    """
-
-    def __init__(self, datasets: Iterable[data.Dataset[T]]) -> None:
-        """Join map-style datasets.
-
-        Raises:
-            BadArgumentError: the list is empty; an AssertionError.
-        """
-        self.datasets: list[Any] = list(datasets)
-        if not self.datasets:
-            raise BadArgumentError("the list of datasets is empty")
-        self.cumulative_sizes = list(accumulate(map(len, self.datasets)))
-
-    @property
-    def source(self) -> Records:
-        """All records; only for ffrecord datasets."""
-        return concat([dataset.source for dataset in self.datasets])
-
-    def with_format(self, format: str) -> Self:
-        """The same samples in another format; see `Dataset.with_format`."""
-        made = copy.copy(self)
-        made.datasets = [dataset.with_format(format) for dataset in self.datasets]
-        return made
-
-    def stats(self) -> dict[str, Any]:
-        """The sums over the datasets that have statistics; `damaged` is by index of the whole."""
-        each = [d.stats() if hasattr(d, "stats") else {} for d in self.datasets]
-        firsts = [0, *self.cumulative_sizes]
-        damaged = {
-            first + index: what
-            for first, stats in zip(firsts, each, strict=False)
-            for index, what in stats.get("damaged", {}).items()
-        }
-        return {**summed(each), "damaged": damaged}
-
-    def note_damaged(self, found: Mapping[int, str]) -> None:
-        """Pass the damage on to the datasets that it belongs to."""
-        first = 0
-        for dataset, end in zip(self.datasets, self.cumulative_sizes, strict=True):
-            own = {index - first: what for index, what in found.items() if first <= index < end}
-            if own:
-                dataset.note_damaged(own)
-            first = end
-
-    def __len__(self) -> int:
-        return self.cumulative_sizes[-1]
-
-    def __iter__(self) -> Iterator[T]:
-        return chain.from_iterable(self.datasets)
-
-    @overload
-    def __getitem__(self, key: SupportsIndex) -> T: ...
-    @overload
-    def __getitem__(self, key: Keys) -> Any: ...  # noqa: ANN401 - as the datasets make them
-    def __getitem__(self, key: Key) -> Any:
-        """One sample for an integer; a list of samples for a list, in its order, with repeats."""
-        if isinstance(key, slice):
-            key = range(*key.indices(len(self)))
-        wanted = np.asarray(key, np.int64)
-        places = self._positive(wanted.reshape(-1))
-        owners = np.searchsorted(self.cumulative_sizes, places, "right")
-        samples: list[Any] = [None] * places.size
-        for number in np.unique(owners).tolist():
-            rows = np.flatnonzero(owners == number)
-            first = self.cumulative_sizes[number - 1] if number else 0
-            own = SeededIndices.like((places[rows] - first).tolist(), key)
-            made = _fetch(self.datasets[number], own)
-            if len(made) != len(own):  # Some were skipped; only reading one by one tells which.
-                each = (SeededIndices.like([index], own) for index in own)
-                made = [_fetch(self.datasets[number], one)[0] for one in each]
-            for row, sample in zip(rows.tolist(), made, strict=True):
-                samples[row] = sample
-        return samples[0] if wanted.ndim == 0 else samples
-
-    def ffreaders(self) -> list[FileReader]:
-        """The readers of each dataset."""
-        return [reader for dataset in self.datasets for reader in dataset.ffreaders()]
-
-    def __repr__(self) -> str:
-        return f"<ffrecord.torch.ConcatDataset of {', '.join(map(repr, self.datasets))}>"
-
-    def _positive(self, wanted: Indices) -> Indices:
-        try:
-            return positive(wanted, len(self))
-        except IndexError as error:
-            raise RangeError(str(error)) from None
-
-
 def _guard_in_worker() -> None:
     """In torch's processes, whose handler of bus errors would end them if a file shrinks."""
     global _guarded_pid
@@ -496,12 +365,6 @@ def _first(indices: Sequence[int]) -> Sequence[int]:
     if isinstance(indices, IndexBatch):
         return indices.part(0, 1)
     return SeededIndices.like(indices[:1], indices)
-
-
-def _fetch(dataset: Any, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as dataset makes them
-    """Samples by index, all at once if the dataset can."""
-    fetch = getattr(dataset, "__getitems__", None)
-    return [dataset[index] for index in indices] if fetch is None else fetch(indices)
 
 
 def _takes_generator(transform: Callable[..., Any]) -> bool:

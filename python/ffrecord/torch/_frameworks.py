@@ -96,14 +96,19 @@ class Accelerated:
     """A loader that an `Accelerator` has prepared, in the form that accelerate expects.
 
     When gradients are accumulated, accelerate asks the loader being iterated whether the batch is
-    the last one, and how many of its records are repeats; here there are none.
+    the last one. `gather_for_metrics` asks how many records of the last step over all ranks are no
+    repeats, which come first there; 0 if all are none.
     """
 
-    remainder = -1
-
-    def __init__(self) -> None:
-        """Not iterated yet."""
+    def __init__(self, sampler: Sampler) -> None:
+        """Of a loader whose batches `sampler` makes; not iterated yet."""
+        self._sampler = sampler
         self.end_of_dataloader = False
+
+    @property
+    def remainder(self) -> int:
+        """Records of the last step that come once; 0 if none is padded."""
+        return self._sampler.unpadded
 
     @property
     def device(self) -> torch.device | None:

@@ -25,6 +25,7 @@ from ffrecord._lent_memory import Lender, borrow
 from ffrecord._order import EpochOrder, IndexBatch
 from ffrecord._stages import Stages, numbers_of, since, summed
 from ffrecord._weights import Weights
+from ffrecord.torch._subsets import as_ours
 
 _ALIGNMENT = 64
 # Below this size a pipe is faster than sending a descriptor, which takes a handshake.
@@ -175,6 +176,10 @@ class CrossingCollate:
         self._before: dict[str, float] = {}
         self._known: set[int] = set()  # Damaged records that were reported already.
 
+    def reporting(self, stages: Stages, token: str) -> "CrossingCollate":
+        """The same for another loader, with that loader's stages and token."""
+        return CrossingCollate(self.collate_fn, stages, token, self.weights)
+
     def remember(self, dataset: Any) -> None:  # noqa: ANN401 - any dataset
         """Ignore earlier work of this process: a worker started by fork begins with its sums."""
         stats = _stats(dataset)
@@ -191,7 +196,7 @@ class CrossingCollate:
         step, _step = _step, None
         stats = _stats(worker.dataset)
         numbers = since(self._numbers(stats), self._before)
-        if not hasattr(worker.dataset, "note_damaged"):
+        if not hasattr(as_ours(worker.dataset), "note_damaged"):
             return Crossing(value, self._token, worker.id, numbers, {}, step)
         # By index, because several workers may find the same damaged record.
         found = {i: what for i, what in stats.get("damaged", {}).items() if i not in self._known}
@@ -211,7 +216,7 @@ class CrossingCollate:
 
 
 def _stats(dataset: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataset
-    found: dict[str, Any] = getattr(dataset, "stats", dict)()
+    found: dict[str, Any] = getattr(as_ours(dataset), "stats", dict)()
     return found
 
 

@@ -464,6 +464,18 @@ class Sampler(data.Sampler[Any]):
         return self.last != "exact" or self.count % self.global_batch not in range(1, self._ranks())
 
     @property
+    def unpadded(self) -> int:
+        """Records of an epoch's last step over all ranks, without padding; 0: none is padded.
+
+        Also 0 if several ranks get the same samples: these repeat in every step.
+        """
+        world_size = self.world_size
+        if self.last == "drop" or self.group_size > 1:
+            return 0
+        left = self.count % self.global_batch
+        return left if 0 < left < self._step_size(self.count - left, world_size) else 0
+
+    @property
     def world_size(self) -> int:
         """How many ranks get samples of their own."""
         return self._place()[1]

@@ -16,11 +16,12 @@ from ffrecord._prefetch import Prefetcher
 from ffrecord._stages import Stages
 from ffrecord.errors import CorruptionError
 from ffrecord.torch._collate import collate
-from ffrecord.torch._dataset import ConcatDataset, Dataset, Subset
+from ffrecord.torch._dataset import Dataset
 from ffrecord.torch._handover import CrossingCollate
 from ffrecord.torch._placing import current_accelerator, size_of
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._stream import Stream, source_of
+from ffrecord.torch._subsets import ConcatDataset, Subset
 
 # The limits of several batches that are loaded as one; more would fill the caches and gain
 # nothing.
@@ -66,6 +67,10 @@ class Threads:
         self._spare: _Spare | None = None
         self._may_be_native = True  # Until native threads could not make enough batches.
         self._all: weakref.WeakSet[_Ahead] = weakref.WeakSet()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        limits = (self._depth, self._memory_limit_bytes, self._timeout_s)
+        return _without_batches, (self._count, *limits)  # A copy has no threads yet.
 
     @property
     def depth(self) -> int:
@@ -201,6 +206,10 @@ class Threads:
             memory_limit_bytes=self._memory_limit_bytes,
             timeout_s=self._timeout_s,
         )
+
+
+def _without_batches(count: int, depth: int, memory_limit_bytes: int, timeout_s: float) -> Threads:
+    return Threads(count, depth=depth, memory_limit_bytes=memory_limit_bytes, timeout_s=timeout_s)
 
 
 def _settings(dataset: Any, *others: Any) -> list[Any]:  # noqa: ANN401 - any dataset

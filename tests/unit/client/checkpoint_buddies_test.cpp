@@ -167,7 +167,10 @@ TEST(CheckpointBuddiesTest, WhatASaveLeftThatWasKilledAtTheEndIsNoStepAndIsRepla
   EXPECT_EQ(reader.value().commit().step, 1U);
   ASSERT_EQ(reader.value().skipped().size(), 1U);
   EXPECT_NE(reader.value().skipped()[0].find("not whole"), std::string::npos);
-  EXPECT_EQ(ListCheckpoints(folders.address, {}).value().size(), 1U);
+  const auto listed = ListCheckpoints(folders.address, {}).value();
+  ASSERT_EQ(listed.size(), 2U);
+  EXPECT_EQ(listed[0].damage, "");
+  EXPECT_NE(listed[1].damage.find("not whole"), std::string::npos) << listed[1].damage;
 
   const State again(500, 3);
   ASSERT_EQ(Save(folders.address, 2, again, 3), ErrorCode::kOk);

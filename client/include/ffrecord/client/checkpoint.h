@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -74,6 +75,8 @@ struct Commit {
   std::uint64_t step = 0;
   std::string attempt;           // 32 hex digits, unique to this save.
   std::uint64_t size_bytes = 0;  // Of all ranks' tensors.
+  // Of a step in a list: why it cannot be loaded; empty if nothing is known to be wrong with it.
+  std::string damage = {};
 };
 
 // Progress of this rank's tensors: bytes count once they are hashed, just before they are written.
@@ -86,7 +89,9 @@ struct SaveProgress {
 struct SaveOptions {
   bool direct = true;  // Write with O_DIRECT if the file system allows it.
   // Reuse this rank's bytes from the newest step at the target, and write only the rest. In a
-  // folder, reused files get a second name (hard links). At a daemon everything is written.
+  // folder, reused files get a second name (hard links); files that this process has not verified
+  // since they were written are read first, and those with damage are not reused. At a daemon
+  // everything is written.
   bool incremental = false;
   SessionOptions session;  // For ffrecord:// targets.
   // Called at most once, on any thread, when the save no longer reads tensors that are not stable.
@@ -104,9 +109,11 @@ struct SaveOptions {
 // `structure` is the encoded state-dict structure with its small values (format.md, "Values"); that
 // of rank 0 is stored.
 //
-// Returns once the checkpoint is committed. Every rank gets the same outcome. Fails with kConflict
-// if `step` is already committed there, kIo (ENOSPC: the save leaves nothing behind), kUnavailable,
-// kInvalidArgument if two slices of a tensor overlap or leave a gap, or if ranks disagree.
+// Returns once the checkpoint is committed. Every rank gets the same outcome. A committed `step`
+// that is damaged is replaced; a whole one fails the save with kConflict, after rank 0 has read it,
+// if this process has not verified it before. Fails with kIo (ENOSPC: the save leaves nothing
+// behind), kUnavailable, kInvalidArgument if two slices of a tensor overlap or leave a gap, or if
+// ranks disagree.
 FFR_EXPORT Result<Commit> SaveCheckpoint(std::string_view target, std::uint64_t step,
                                          std::span<const TensorView> tensors,
                                          std::span<const std::byte> structure,
@@ -120,7 +127,8 @@ FFR_EXPORT Result<Commit> SaveCheckpoint(std::string_view target, std::uint64_t 
 // call of Commit(), whatever its result, it removes nothing that may be visible. Thread-bound.
 class FFR_EXPORT CheckpointShards {
  public:
-  // Called by the coordinator. Fails with kConflict if `step` is already committed there.
+  // Called by the coordinator. Replaces a damaged `step`; fails with kConflict if a whole one is
+  // committed there.
   static Result<CheckpointShards> Begin(std::string_view target, std::uint64_t step,
                                         const SaveOptions& options);
   // Called by the other ranks; `attempt` is the coordinator's attempt().
@@ -232,15 +240,33 @@ class FFR_EXPORT CheckpointReader {
   static constexpr std::size_t kDamageMax = 1000;
   Result<std::vector<std::string>> Verify() const;
 
+  // Whether Read() would return every byte: one copy at least is whole. Reads the segments that
+  // this process has not verified since they were written. Fails as Verify().
+  Result<bool> IsWhole() const;
+
  private:
   struct Impl;
   explicit CheckpointReader(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;
 };
 
-// The committed steps at `target` whose root manifest verifies, ascending. Empty if there are none.
+// The committed steps at `target`, ascending; empty if there are none. A damaged step has `damage`,
+// and no attempt if its root manifest is damaged. kManifests reads every manifest and finds every
+// segment in its size, as a load of the latest step does; kRoots reads root manifests only.
+enum class ListDepth : std::uint8_t { kRoots, kManifests };
 FFR_EXPORT Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
-                                                       const SessionOptions& options);
+                                                       const SessionOptions& options,
+                                                       ListDepth depth = ListDepth::kManifests);
+
+// XXH3-128 of each tensor's bytes, by several threads: equal on two ranks if the bytes are. Fails
+// as a tensor's `fetch` does.
+FFR_EXPORT Result<std::vector<std::array<std::byte, 16>>> ContentDigests(
+    std::span<const TensorView> tensors);
+
+// Whether the addresses `a` and `b` name one place, however they are spelled, or whether a place of
+// one of them, if it is a replicated target, is a place of the other. Folders are compared as the
+// system knows them.
+FFR_EXPORT bool SharePlace(std::string_view a, std::string_view b);
 
 // Removes a committed step: it disappears at once and for good, then its bytes are freed. Readers
 // that have it open may fail. Fails with kNotFound, kIo, kUnavailable.
@@ -249,16 +275,19 @@ FFR_EXPORT Result<void> RemoveCheckpoint(std::string_view target, std::uint64_t 
 
 // The steps to keep.
 struct Retention {
-  // Number of newest complete steps to keep, 1 or more. In a complete step, every manifest verifies
-  // and every segment exists with its size. Newer incomplete steps do not count, and stay as well.
+  // Number of newest whole steps to keep, 1 or more. Newer damaged steps do not count, and stay as
+  // well; so do steps whose root manifest is damaged.
   std::uint64_t keep_last = 1;
   std::uint64_t keep_every = 0;  // Also keep steps that this divides; 0: none.
-  bool verify = false;           // Also read every block before a step counts as complete.
-  bool dry_run = false;          // Remove nothing; return the steps that would be removed.
+  // A step counts as whole if every block is: segments that this process has not verified since
+  // they were written are read. Without, if every manifest verifies and every segment exists with
+  // its size.
+  bool verify = true;
+  bool dry_run = false;  // Remove nothing; return the steps that would be removed.
 };
 
 // Removes all other steps, oldest first, and returns them. Never removes the last step that can be
-// loaded: if fewer than `keep_last` steps are complete, it removes nothing. Call it in one process.
+// loaded: if fewer than `keep_last` steps are whole, it removes nothing. Call it in one process.
 // Fails with kInvalidArgument, and as ListCheckpoints and RemoveCheckpoint; steps that it removed
 // before a failure stay removed.
 FFR_EXPORT Result<std::vector<Commit>> PruneCheckpoints(std::string_view target,
@@ -267,11 +296,12 @@ FFR_EXPORT Result<std::vector<Commit>> PruneCheckpoints(std::string_view target,
 
 // Copies the committed `step` of one target to another: the same attempt, the same bytes. The copy
 // becomes visible when it is complete. A new call after a failed or killed copy does not send again
-// what has arrived, and returns at once if the copy is complete. With `compresses`, segments take
-// less space at the destination and reads are slower; readers return the same bytes. Compression
-// keeps one segment at a time in a temporary file below TMPDIR, or /var/tmp. Fails with kNotFound,
-// kCorruption (a manifest of the source), kConflict if another save of that step is committed at
-// the destination, kIo, kDenied, kUnavailable.
+// what has arrived, and sends nothing if the copy is whole. A damaged copy is replaced. Every block
+// is verified as it is read, and read from another copy of the source if there is one. With
+// `compresses`, segments take less space at the destination and reads are slower; readers return
+// the same bytes. Compression keeps one segment at a time in a temporary file below TMPDIR, or
+// /var/tmp. Fails with kNotFound, kCorruption (a manifest or a block of the source), kConflict if
+// another save of that step is committed at the destination, kIo, kDenied, kUnavailable.
 FFR_EXPORT Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step,
                                          std::string_view to, const SessionOptions& options,
                                          bool compresses = false);

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/unique_fd.h"
+#include "libffrecord/format/checkpoint_manifest.h"
+
+namespace ffrecord::client {
+
+// The folder of a save on its way, .attempt-<step>-<id> in the folder of its run, and the lock that
+// says whether its coordinator lives. The coordinator holds the lock for as long as it lives, so
+// that a later save can tell an attempt in progress from what a killed run left behind. The kernel
+// drops the lock with the process. Other hosts may not see it: an empty file in the folder,
+// owner-<host>, says for whom the lock counts.
+inline constexpr std::string_view kOwnerPrefix = "owner-";
+
+std::string AttemptName(std::uint64_t step, const AttemptId& attempt);
+
+// A name in a run under which anybody may remove what it names. Random.
+std::string RemovedName();
+
+// Creates the folder `path`, if it is not there.
+Result<void> MakeFolder(const std::filesystem::path& path);
+
+// Makes and locks an attempt's folder, and says whose it is. Waits for another holder of the lock
+// until `timeout` is over: kDeadlineExceeded then. The result is empty where folders cannot be
+// locked (some network file systems).
+Result<UniqueFd> MakeAttemptFolder(const std::filesystem::path& path,
+                                   std::chrono::milliseconds timeout);
+
+// Says that the folder is this host's; returns an errno.
+int ClaimFolder(const std::filesystem::path& folder);
+
+// Removes what can be removed of it; the rest is collected by a later save.
+void RemoveTree(const std::filesystem::path& path) noexcept;
+
+// Removes an attempt that is dead, or this process's own. First it gets a name under which anybody
+// may finish that: half of it does not say whose it was. What cannot be renamed stays.
+void RemoveAttempt(const std::filesystem::path& path) noexcept;
+
+// Removes what killed runs left in `run`: attempts at steps up to `newest_step`, the newest that is
+// committed, whose coordinator is gone. A newer attempt may be waiting for ranks on other nodes,
+// and where folders cannot be locked nothing is known about owners: both are left alone. Of an
+// attempt of another host only its age says anything. `run` has just been changed.
+void CollectGarbage(const std::filesystem::path& run, std::uint64_t newest_step) noexcept;
+
+}  // namespace ffrecord::client

@@ -1,0 +1,296 @@
+"""Views of datasets: some samples of one, or several laid end to end."""
+
+import copy
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from types import FrameType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils import data
+
+from ffrecord._order import IndexBatch, Indices, SeededIndices
+from ffrecord._records import Records, as_indices, refuse_too_many
+from ffrecord._stages import summed
+from ffrecord._views import Choice, concat, positive
+from ffrecord._views import Subset as SubsetView
+from ffrecord.compat._fileio import FileReader
+from ffrecord.errors import BadArgumentError, RangeError
+from ffrecord.torch._assembly import Piece, assembled
+from ffrecord.torch._dataset import Dataset, T
+
+# Records that iterating over a view reads at a time.
+_READ_TOGETHER = 64
+
+
+class _View(Dataset[T]):
+    """Samples of other datasets, in indices of its own, in which `on_corrupt` acts."""
+
+    _joins = False
+    """Whether samples of several datasets are in one batch, which is a list then."""
+
+    @property
+    def _damaged(self) -> dict[int, str]:
+        found: dict[int, str] = vars(self).setdefault("_found_damaged", {})
+        return found
+
+    def stats(self) -> dict[str, Any]:
+        """The sums over the datasets that have statistics; `damaged` is by index of this one."""
+        each = [d.stats() for d in self._parts if hasattr(d, "stats")]
+        if not each:
+            return {}
+        damaged = {**self._damaged, **self._damage_of_strangers()}
+        return {**summed(each), "damaged": damaged, "damaged_records": len(damaged)}
+
+    def note_damaged(self, found: Mapping[int, str]) -> None:
+        """Count damaged records of this dataset; also in those that own them, without a limit.
+
+        Raises:
+            CorruptionError: there are now more than `max_corrupt` allows.
+        """
+        self._note_from_view(found)
+        refuse_too_many(self._damaged, len(self), self._max_corrupt)
+
+    def __iter__(self) -> Iterator[T]:
+        for first in range(0, len(self), _READ_TOGETHER):
+            indices = range(first, min(first + _READ_TOGETHER, len(self)))
+            yield from assembled(self, indices, may_be_empty=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        state.pop("_found_damaged", None)
+        return state
+
+    @property
+    def _parts(self) -> list[Any]:
+        """The datasets that it is made of."""
+        raise NotImplementedError
+
+    @property
+    def _max_corrupt(self) -> float:
+        return max(getattr(part, "_max_corrupt", 0.0) for part in self._parts)
+
+    def _batch(self, indices: Sequence[int], *, single: bool = False) -> Any:  # noqa: ANN401
+        if not isinstance(indices, IndexBatch):
+            places = self._positive(as_indices(indices))
+            indices = SeededIndices.like(places.tolist(), indices)
+        return assembled(self, indices, single=single)
+
+    def _positive(self, wanted: Indices) -> Indices:
+        try:
+            return positive(wanted, len(self))
+        except IndexError as error:
+            raise RangeError(str(error)) from None
+
+    def _note_from_view(self, found: Mapping[int, str]) -> None:
+        for index, what in found.items():
+            self._damaged.setdefault(index, what)
+        for part, own in self._by_part(found):
+            if isinstance(part, Dataset):
+                part._note_from_view(own)
+
+    def _by_part(self, found: Mapping[int, str]) -> Iterator[tuple[Any, dict[int, str]]]:
+        """Findings by dataset, in its indices."""
+        raise NotImplementedError
+
+    def _damage_of_strangers(self) -> dict[int, str]:
+        """What datasets have found that read by a policy of their own, in indices of this one."""
+        raise NotImplementedError
+
+
+class Subset(_View[T]):
+    """The samples of `dataset` at `indices`, made as `dataset` makes them."""
+
+    def __init__(self, dataset: data.Dataset[T], indices: npt.ArrayLike | range | slice) -> None:
+        """Choose samples.
+
+        Args:
+            dataset: any map-style dataset.
+            indices: integers in [-n, n), which may repeat, or a range, which pickles as a range.
+        """
+        self.dataset: Any = dataset
+        self.choice = Choice(indices, len(dataset))  # type: ignore[arg-type]
+
+    @property
+    def indices(self) -> Indices:
+        """Which samples of `dataset`, shape (n,)."""
+        return self.choice.at(np.arange(len(self)))
+
+    @property
+    def source(self) -> Records:
+        """The chosen records; only for an ffrecord dataset."""
+        return SubsetView(self.dataset.source, self.choice)
+
+    def with_format(self, format: str) -> Self:
+        """The same samples in another format; see `Dataset.with_format`."""
+        made = copy.copy(self)
+        made.dataset = self.dataset.with_format(format)
+        return made
+
+    def __len__(self) -> int:
+        return len(self.choice)
+
+    def __repr__(self) -> str:
+        return f"<ffrecord.torch.Subset: {len(self)} samples of {self.dataset!r}>"
+
+    @property
+    def _parts(self) -> list[Any]:
+        return [as_ours(self.dataset)]
+
+    @property
+    def _joins(self) -> bool:  # type: ignore[override]
+        part = self._parts[0]
+        return isinstance(part, _View) and part._joins
+
+    def _pieces(self, indices: Sequence[int]) -> list[Piece]:
+        if isinstance(indices, IndexBatch):
+            return _pieces_of(self._parts[0], indices.through(self.choice.at))
+        chosen = self.choice.at(as_indices(indices)).tolist()
+        return _pieces_of(self._parts[0], SeededIndices.like(chosen, indices))
+
+    def _by_part(self, found: Mapping[int, str]) -> Iterator[tuple[Any, dict[int, str]]]:
+        chosen = self.choice.at(np.array(list(found), np.int64)).tolist()
+        yield self._parts[0], dict(zip(chosen, found.values(), strict=True))
+
+    def _damage_of_strangers(self) -> dict[int, str]:
+        if not (theirs := _damage_beyond_views(self._parts[0])):
+            return {}
+        chosen = self.indices
+        places = np.flatnonzero(np.isin(chosen, list(theirs)))
+        return {place: theirs[int(chosen[place])] for place in places.tolist()}
+
+
+class ConcatDataset(_View[T]):
+    """Datasets laid end to end, each making its own samples.
+
+    To read batches across similar files in one submission, use `ffrecord.concat` instead.
+    """
+
+    _joins = True
+
+    def __init__(self, datasets: Iterable[data.Dataset[T]]) -> None:
+        """Join map-style datasets.
+
+        Raises:
+            BadArgumentError: the list is empty; an AssertionError.
+        """
+        self.datasets: list[Any] = list(datasets)
+        if not self.datasets:
+            raise BadArgumentError("the list of datasets is empty")
+        self.cumulative_sizes = list(accumulate(map(len, self.datasets)))
+
+    @property
+    def source(self) -> Records:
+        """All records; only for ffrecord datasets."""
+        return concat([dataset.source for dataset in self.datasets])
+
+    def with_format(self, format: str) -> Self:
+        """The same samples in another format; see `Dataset.with_format`."""
+        made = copy.copy(self)
+        made.datasets = [dataset.with_format(format) for dataset in self.datasets]
+        return made
+
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1]
+
+    def ffreaders(self) -> list[FileReader]:
+        """The readers of each dataset."""
+        return [reader for dataset in self.datasets for reader in dataset.ffreaders()]
+
+    def __repr__(self) -> str:
+        return f"<ffrecord.torch.ConcatDataset of {', '.join(map(repr, self.datasets))}>"
+
+    @property
+    def _parts(self) -> list[Any]:
+        return [as_ours(dataset) for dataset in self.datasets]
+
+    def _pieces(self, indices: Sequence[int]) -> list[Piece]:
+        places = as_indices(indices)
+        owners = np.searchsorted(self.cumulative_sizes, places, "right")
+        pieces, parts = [], self._parts
+        for number in np.unique(owners).tolist():
+            rows = np.flatnonzero(owners == number)
+            first = self.cumulative_sizes[number - 1] if number else 0
+            own = SeededIndices.like((places[rows] - first).tolist(), indices)
+            for piece in _pieces_of(parts[number], own):
+                pieces.append(piece._replace(rows=rows[piece.rows]))
+        return pieces
+
+    def _by_part(self, found: Mapping[int, str]) -> Iterator[tuple[Any, dict[int, str]]]:
+        for part, first, end in self._spans():
+            own = {index - first: what for index, what in found.items() if first <= index < end}
+            if own:
+                yield part, own
+
+    def _damage_of_strangers(self) -> dict[int, str]:
+        return {
+            first + index: what
+            for part, first, _ in self._spans()
+            for index, what in _damage_beyond_views(part).items()
+        }
+
+    def _spans(self) -> Iterator[tuple[Any, int, int]]:
+        """Each dataset, and where it begins and ends."""
+        starts = [0, *self.cumulative_sizes]
+        return zip(self._parts, starts, self.cumulative_sizes, strict=False)
+
+
+def _applies_our_policy(dataset: Any) -> bool:  # noqa: ANN401 - any dataset
+    """Whether it is one of ours, and no subclass reads in its own way."""
+    kind = type(dataset)
+    return isinstance(dataset, Dataset) and (kind.__getitem__, kind.__getitems__) == (
+        Dataset.__getitem__,
+        Dataset.__getitems__,
+    )
+
+
+def _pieces_of(dataset: Any, indices: Sequence[int]) -> list[Piece]:  # noqa: ANN401 - likewise
+    if _applies_our_policy(dataset):
+        return dataset._pieces(indices)  # type: ignore[no-any-return]
+    fetch = getattr(dataset, "__getitems__", None)
+    samples = [dataset[index] for index in indices] if fetch is None else fetch(indices)
+    return [Piece(np.arange(len(indices)), dataset, indices, samples, is_made=True)]
+
+
+def _damage_beyond_views(dataset: Any) -> dict[int, str]:  # noqa: ANN401 - likewise
+    """Damage that no view counts, since the dataset reads by a policy of its own."""
+    if _applies_our_policy(dataset):
+        return dataset._damage_of_strangers() if isinstance(dataset, _View) else {}
+    stats: dict[str, Any] = getattr(dataset, "stats", dict)()
+    found: dict[int, str] = stats.get("damaged", {})
+    return found
+
+
+# By subset of torch's: the same subset of ours.
+_ours: "weakref.WeakKeyDictionary[data.Subset[Any], Subset[Any]]" = weakref.WeakKeyDictionary()
+
+
+def as_ours(dataset: Any) -> Any:  # noqa: ANN401 - any dataset
+    """A subset of torch's over one of our datasets as a subset of ours; others as they are."""
+    if type(dataset) is not data.Subset:
+        return dataset
+    inner = as_ours(dataset.dataset)
+    return _subset_of(dataset, inner) if isinstance(inner, Dataset) else dataset
+
+
+def _subset_of(asked: "data.Subset[Any]", dataset: Dataset[Any]) -> Subset[Any]:
+    found = _ours.get(asked)
+    if found is None or found.dataset is not dataset or len(found) != len(asked.indices):
+        _ours[asked] = found = Subset(dataset, asked.indices)
+    return found
+
+
+def asked_through_torch(dataset: Dataset[Any], frame: FrameType) -> Any:  # noqa: ANN401
+    """The samples that torch's `Subset` asks `dataset` for; None if another caller does.
+
+    torch passes plain indices on, which do not tell what belongs to the subset, nor seed and epoch.
+    Subsets of subsets are several frames.
+    """
+    view, indices = dataset, None
+    caller: FrameType | None = frame
+    while caller is not None and caller.f_code is data.Subset.__getitems__.__code__:
+        view, indices = _subset_of(caller.f_locals["self"], view), caller.f_locals["indices"]
+        caller = caller.f_back
+    return None if indices is None else view[indices]

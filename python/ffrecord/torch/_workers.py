@@ -1,0 +1,57 @@
+"""torch's iterator over worker processes, with waits that notice a worker that was killed.
+
+torch asks whether its workers live each time a wait for a batch ends. With `timeout=` it waits
+once, for the whole time. A signal reports the death earlier, but only to the main thread, and only
+the death of a child of this process, which a worker of a forkserver is not.
+"""
+
+import time
+from multiprocessing.connection import wait
+from typing import Any
+
+from torch.utils.data import dataloader
+
+# Between two looks at the workers.
+_LOOK_S = 1.0
+# From the end of a connection to a worker until the system reports the death of the worker.
+_DEATH_S = 2.0
+
+
+class WorkersIterator(dataloader._MultiProcessingDataLoaderIter):
+    """An iterator whose waits end in torch's RuntimeError within seconds of a worker's death."""
+
+    is_broken = False
+    """Whether an error has reported a death: the other workers are of no use any more."""
+    # Set by torch, which declares no types.
+    _workers: list[Any]
+
+    def _try_get_data(self, timeout: float = _LOOK_S) -> tuple[bool, Any]:
+        """As torch's: `(False, None)` after `timeout` seconds without a batch.
+
+        Raises:
+            RuntimeError: a worker, or the thread that pins memory, has ended.
+        """
+        end = time.monotonic() + timeout
+        while True:
+            left = end - time.monotonic()
+            found: tuple[bool, Any] = self._look(min(_LOOK_S, max(left, 0.0)))
+            if found[0] or left <= _LOOK_S:
+                return found
+            if self._pin_memory and not self._pin_memory_thread.is_alive():
+                raise RuntimeError("Pin memory thread exited unexpectedly")
+
+    def _look(self, timeout: float) -> tuple[bool, Any]:
+        try:
+            return super()._try_get_data(timeout)  # type: ignore[no-any-return, no-untyped-call]
+        except RuntimeError:
+            self.is_broken = True
+            raise
+        except (OSError, EOFError) as error:
+            # The connection on which a worker passes a descriptor ends before its process has.
+            if not (ended := wait([each.sentinel for each in self._workers], _DEATH_S)):
+                raise
+            self.is_broken = True
+            killed = [str(each.pid) for each in self._workers if each.sentinel in ended]
+            raise RuntimeError(
+                f"DataLoader worker (pid(s) {', '.join(killed)}) exited unexpectedly"
+            ) from error

@@ -1,0 +1,131 @@
+"""What checkpoints hold, as plain values: states, steps, and which of their files are damaged."""
+
+import dataclasses
+import os
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Two slices of an incremental save, and a bit.
+TABLE_ROWS = 600
+_STEP = re.compile(r"step-(\d+)")
+# Damage that a look at manifests and sizes shows; the rest shows when bytes are read.
+VISIBLE = ("part", "root", "cut", "gone")
+FILES = {
+    "segment": "part-*/seg-*",
+    "cut": "part-*/seg-*",
+    "gone": "part-*/seg-*",
+    "part": "part-*.manifest",
+    "root": "root.manifest",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """A state, named by the seeds of its tensors."""
+
+    table: int  # Large; the same for many steps.
+    head: int  # Small; another one for each step.
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the tensors, made anew."""
+        chance = np.random.default_rng(self.table)
+        return {
+            "table": chance.integers(0, 256, (TABLE_ROWS, 4096), np.uint8),
+            "head": np.random.default_rng(self.head).random(257, np.float32),
+            "nothing": np.zeros((0, 3), np.int16),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return tensors and small values."""
+        words = {"step": self.head, "list": [1, 2.5, "x", None, b"y"], "pair": (True, -1)}
+        return {**self.arrays(), "words": words, "position": Position(self.head)}
+
+    def stored(self) -> dict[str, Any]:
+        """Return what a load without a state gives."""
+        return {**self.state(), "position": {"at": self.head}}
+
+
+class Position:
+    """An object of the user: it may refuse to be set back."""
+
+    def __init__(self, at: int, *, refuses: bool = False) -> None:
+        self.at, self.refuses = at, refuses
+
+    def state_dict(self) -> dict[str, int]:
+        """As torch's objects have it."""
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """As torch's objects have it."""
+        if self.refuses:
+            raise ValueError("this position belongs to another dataset")
+        self.at = state["at"]
+
+
+@dataclasses.dataclass
+class Step:
+    """A committed checkpoint: what it holds, and what was done to its files."""
+
+    content: Content
+    attempt: str  # Of the save; copies have the same.
+    flat: bool = False  # Saved by torch's planner: tensors alone.
+    damage: set[str] = dataclasses.field(default_factory=set)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every byte is as it was written."""
+        return not self.damage
+
+    @property
+    def looks_whole(self) -> bool:
+        """Whether manifests and sizes are right: `latest` and `list` read no more."""
+        return not self.damage.intersection(VISIBLE)
+
+
+def files(run: Path, step: int, kind: str) -> list[Path]:
+    """Return the files of a step that a kind of damage is for."""
+    return sorted((run / f"step-{step:09}").glob(FILES[kind]))
+
+
+def steps_of(run: Path) -> set[int]:
+    """Return the steps whose folders are there."""
+    found = [_STEP.fullmatch(path.name) for path in run.glob("step-*")]
+    return {int(match[1]) for match in found if match}
+
+
+def harm(path: Path, kind: str, turn: int) -> None:
+    """Damage a file; each `turn` in another place, so that no harm undoes another."""
+    size = path.stat().st_size
+    if kind == "gone":
+        path.unlink()
+    elif kind == "cut":
+        os.truncate(path, size - min(size, 4096))
+    else:
+        # Beyond the first bytes of a manifest, which say what it is; within the data of a segment.
+        offset = (40 + 8 * turn) % max(1, min(size, 4096) - 40)
+        with path.open("r+b") as file:
+            file.seek(offset)
+            (byte,) = file.read(1)
+            file.seek(offset)
+            file.write(bytes([byte ^ 1 << turn % 8]))
+
+
+def same(a: object, b: object) -> bool:
+    """Equal in type, structure and value, bit for bit."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict) and isinstance(b, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, float) and isinstance(b, float):
+        return struct.pack("<d", a) == struct.pack("<d", b)
+    if isinstance(a, Position) and isinstance(b, Position):
+        return a.at == b.at
+    return bool(a == b)

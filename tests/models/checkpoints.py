@@ -1,0 +1,400 @@
+"""Model of checkpoints: steps and their contents are the truth, at every kind of target.
+
+Goal: what was acknowledged is loaded bit for bit, or an error names what is gone; damage is seen by
+every question that claims to look, costs only the steps that it touched, and is replaced by saving
+again. Method: save in each way, damage files, copy, mirror, prune and remove, in any order; after
+each step the target that was touched is asked everything there is to ask.
+"""
+
+import itertools
+import logging
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed.checkpoint as dcp
+from hypothesis import assume
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from torch.distributed.checkpoint.api import CheckpointException
+
+import checkpoint_truth as truth
+import ffrecord.checkpoint as ckpt
+from checkpoint_places import far_target
+from checkpoint_truth import Content, Position, Step, same
+from ffrecord.errors import CorruptionError
+from ffrecord.torch import CheckpointReader, CheckpointWriter
+from thread_ranks import ThreadRank, ThreadRanks
+
+RUNS = st.sampled_from(["first", "second"])
+WAYS = st.sampled_from(["save", "async", "incremental", "incremental async"])
+WHICH = st.integers(0, 4)  # Of the steps of a run, from the newest on.
+DAMAGE = st.sampled_from(sorted(truth.FILES))
+
+
+class Checkpoints(RuleBasedStateMachine):
+    """Rules are calls of the library; `runs` says what they must have led to."""
+
+    def __init__(self) -> None:
+        """Begin without a checkpoint."""
+        super().__init__()
+        warnings.simplefilter("ignore")
+        self.folder = Path(tempfile.mkdtemp(prefix="ffrecord-model-"))
+        self.runs: dict[str, dict[int, Step]] = {"first": {}, "second": {}, "mirror": {}}
+        self.turns = itertools.count(1)
+
+    def teardown(self) -> None:
+        """Leave nothing."""
+        shutil.rmtree(self.folder)
+
+    # What the rules share.
+
+    def path(self, run: str) -> Path:
+        """Return the folder of a run."""
+        return self.folder / run
+
+    def pick(self, run: str, which: int) -> int:
+        """Return one of the steps of a run."""
+        steps = sorted(self.runs[run], reverse=True)
+        assume(steps)
+        return steps[which % len(steps)]
+
+    def content(self, *, new_table: bool = False) -> Content:
+        """Return a state that was never saved; its table has been, unless it is to be new."""
+        turn = next(self.turns)
+        return Content(turn if new_table else 0, turn)
+
+    def save_to(self, run: str, step: int, way: str, content: Content) -> ckpt.Commit:
+        """Save in one of the ways; returns when it is committed."""
+        incremental = way.startswith("incremental")
+        if way.endswith("async"):
+            pending = ckpt.async_save(
+                self.path(run), step, content.state(), incremental=incremental
+            )
+            return pending.result()
+        return ckpt.save(self.path(run), step, content.state(), incremental=incremental)
+
+    # Saving.
+
+    @rule(run=RUNS, way=WAYS, new_table=st.booleans())
+    def save(self, run: str, way: str, new_table: bool) -> None:
+        """Save the next step."""
+        step = max(self.runs[run], default=0) + 1
+        content = self.content(new_table=new_table)
+        commit = self.save_to(run, step, way, content)
+        assert commit.step == step
+        self.runs[run][step] = Step(content, commit.attempt)
+        self.ask(run)
+
+    @rule(run=RUNS, way=WAYS, which=WHICH)
+    def save_again(self, run: str, way: str, which: int) -> None:
+        """Save a step that is there: refused if it is whole, replaced if its damage shows."""
+        step = self.pick(run, which)
+        old, content = self.runs[run][step], self.content()
+        try:
+            commit = self.save_to(run, step, way, content)
+        except FileExistsError:
+            assert old.is_whole, f"step {step} has damage {old.damage} and cannot be saved again"
+        else:
+            assert not old.is_whole, f"step {step} was whole and is replaced"
+            self.runs[run][step] = Step(content, commit.attempt)
+        self.ask(run)
+
+    @rule(run=RUNS, overwrite=st.booleans(), which=WHICH)
+    def save_by_dcp(self, run: str, overwrite: bool, which: int) -> None:
+        """Save by torch's planner: the step that it chooses, or one that is there."""
+        step = self.pick(run, which) if overwrite else None
+        content = self.content()
+        tensors = {key: torch.from_numpy(each) for key, each in content.arrays().items()}
+        writer = CheckpointWriter(self.path(run), step=step, overwrite=overwrite)
+        dcp.save(tensors, storage_writer=writer, no_dist=True)
+        new = {commit.step: commit for commit in ckpt.list(self.path(run))}
+        old = {number: each.attempt for number, each in self.runs[run].items()}
+        (step,) = [n for n, commit in new.items() if old.get(n) != commit.attempt]
+        if not overwrite:
+            assert step > max(
+                (n for n, each in self.runs[run].items() if each.is_whole), default=-1
+            )
+        self.runs[run][step] = Step(content, new[step].attempt, flat=True)
+        self.ask(run)
+
+    @rule(run=RUNS, what=st.sampled_from(["shards", "stages", "differ", "raises", "steps"]))
+    def save_by_ranks(self, run: str, what: str) -> None:
+        """Save on two ranks that are threads; ranks that disagree leave nothing."""
+        step = max(self.runs[run], default=0) + 1
+        content, other = self.content(), self.content(new_table=True)
+
+        def work(rank: ThreadRank) -> ckpt.Commit:
+            state, number = content.state(), step
+            half = truth.TABLE_ROWS // 2
+            rows = slice(half * rank.rank, half * (rank.rank + 1))
+            if what == "shards":
+                shape, begin = state["table"].shape, (half * rank.rank, 0)
+                state["table"] = ckpt.Shard(state["table"][rows], shape, begin)
+            elif what == "stages":
+                stage = state.pop("table")[rows]
+                state[f"stage {rank.rank}"] = ckpt.Shard(stage, stage.shape, (0, 0))
+            elif what == "differ" and rank.rank == 1:
+                state["table"] = other.arrays()["table"]
+            elif what == "raises" and rank.rank == 1:
+                state["words"] = object()
+            elif what == "steps" and rank.rank == 1:
+                number += 1
+            split: Any = "split" if what == "differ" else "rank0"
+            return ckpt.save(self.path(run), number, state, group=rank, replicated=split)
+
+        results = ThreadRanks(2).run(work)
+        commits = [each for each in results if isinstance(each, ckpt.Commit)]
+        if what == "shards":
+            assert len(commits) == 2, results
+            self.runs[run][step] = Step(content, commits[0].attempt)
+        elif what == "stages" and commits:
+            self.check_stages(run, step, content)
+            ckpt.remove(self.path(run), step)
+        else:
+            assert not commits, f"ranks that disagree ({what}) have committed: {results}"
+            kinds = (ValueError, TypeError, ckpt.PeerError)
+            assert all(isinstance(each, kinds) for each in results), results
+        self.ask(run)
+
+    def check_stages(self, run: str, step: int, content: Content) -> None:
+        """Check that each rank gets back the tensor that only it has."""
+        half = truth.TABLE_ROWS // 2
+        whole = content.arrays()["table"]
+
+        def work(rank: ThreadRank) -> bool:
+            key = f"stage {rank.rank}"
+            rows = whole[half * rank.rank : half * (rank.rank + 1)]
+            shard = ckpt.Shard(np.zeros_like(rows), rows.shape, (0, 0))
+            ckpt.load(self.path(run), {key: shard}, step=step, group=rank, strict=False)
+            return bool(np.array_equal(shard.data, rows))
+
+        assert ThreadRanks(2).run(work) == [True, True], "a stage was saved and cannot be loaded"
+
+    # Damage, and steps that go.
+
+    @rule(run=RUNS, which=WHICH, kind=DAMAGE)
+    def damage(self, run: str, which: int, kind: str) -> None:
+        """Damage a file of a step, and with it all steps that share the file."""
+        step = self.pick(run, which)
+        found = truth.files(self.path(run), step, kind)
+        assume(found)
+        turn = next(self.turns)
+        file = found[turn % len(found)]
+        assume(file.stat().st_size > 0)
+        for name, steps in self.runs.items():
+            for number, each in steps.items():
+                theirs = truth.files(self.path(name), number, kind)
+                if file in theirs if kind == "gone" else any(map(file.samefile, theirs)):
+                    each.damage.add(kind)
+        truth.harm(file, kind, turn)
+        self.ask(run)
+
+    @rule(run=RUNS, which=WHICH)
+    def remove(self, run: str, which: int) -> None:
+        """Remove a step, in whatever state it is."""
+        step = self.pick(run, which)
+        ckpt.remove(self.path(run), step)
+        del self.runs[run][step]
+        self.ask(run)
+
+    @rule(run=RUNS, keep_last=st.integers(1, 3), verify=st.booleans(), dry_run=st.booleans())
+    def prune(self, run: str, keep_last: int, verify: bool, dry_run: bool) -> None:
+        """Keep some of the steps that count; damaged ones do not."""
+        steps = self.runs[run]
+        good = [n for n, each in steps.items() if (each.is_whole if verify else each.looks_whole)]
+        counted = sorted(good)
+        keep = counted[-keep_last:]
+        removed = {
+            commit.step
+            for commit in ckpt.prune(
+                self.path(run), keep_last=keep_last, verify=verify, dry_run=dry_run
+            )
+        }
+        assert not removed & set(keep), f"removed {removed}, although {keep} are the last to keep"
+        assert removed >= set(counted) - set(keep), f"removed {removed} of {counted}, kept {keep}"
+        newest = max(counted, default=-1)
+        assert all(number < newest for number in removed), f"removed {removed} beyond {newest}"
+        if not dry_run:
+            for number in removed:
+                del steps[number]
+        assert truth.steps_of(self.path(run)) == set(steps)
+        self.ask(run)
+
+    # Copies.
+
+    @rule(source=RUNS, which=WHICH, compress=st.booleans())
+    def copy(self, source: str, which: int, compress: bool) -> None:
+        """Copy a step to the other run: only a whole one, and never over a whole one."""
+        to = "second" if source == "first" else "first"
+        step = self.pick(source, which)
+        mine, theirs = self.runs[source][step], self.runs[to].get(step)
+        try:
+            ckpt.copy(self.path(source), self.path(to), step, compress=compress)
+        except (CorruptionError, FileNotFoundError):
+            assert not mine.is_whole, "a whole step cannot be copied"
+        except FileExistsError:
+            assert theirs is not None
+        else:
+            same_save = theirs is not None and theirs.attempt == mine.attempt
+            assert mine.is_whole or same_save, f"damage ({mine.damage}) was copied without a word"
+            assert theirs is None or not theirs.is_whole or same_save, "a whole step was replaced"
+            if not same_save or not (theirs and theirs.looks_whole):
+                self.runs[to][step] = Step(mine.content, mine.attempt, flat=mine.flat)
+        self.ask(to)
+
+    @rule()
+    def mirror(self) -> None:
+        """Copy all steps that the mirror lacks: whole ones all the same if others are damaged."""
+        mine, theirs = self.runs["first"], self.runs["mirror"]
+        to_copy = {n for n, each in mine.items() if n not in theirs}
+        stale = {n for n in mine if n in theirs and theirs[n].attempt != mine[n].attempt}
+        whole = {n for n in to_copy | stale if mine[n].is_whole}
+        try:
+            ckpt.Mirror(self.path("first"), self.path("mirror")).sync()
+        except (CorruptionError, FileNotFoundError):
+            assert whole != to_copy | stale, "everything is whole, and cannot be copied"
+        else:
+            hidden = {n for n in (to_copy | stale) - whole if mine[n].looks_whole}
+            assert not hidden, f"steps {hidden} are damaged, and were copied without a word"
+        for number in whole:
+            each = mine[number]
+            theirs[number] = Step(each.content, each.attempt, flat=each.flat)
+        # A damaged step may have lost its older copy, which was to make way, but only to itself.
+        there = truth.steps_of(self.path("mirror"))
+        for number in stale - whole:
+            if number not in there:
+                raise AssertionError(f"the copy of step {number} is gone, and no other is there")
+        self.ask("mirror")
+
+    @rule(run=RUNS, which=WHICH, place=st.sampled_from(["daemon", "store"]))
+    def far(self, run: str, which: int, place: str) -> None:
+        """Copy a step to a daemon or an object store, ask there, and copy it back."""
+        step = self.pick(run, which)
+        mine = self.runs[run][step]
+        target = far_target(place)
+        try:
+            ckpt.copy(self.path(run), target, step)
+        except (CorruptionError, FileNotFoundError):
+            assert not mine.is_whole
+            assert ckpt.list(target) == []
+            return
+        assert mine.is_whole, f"damage ({mine.damage}) was copied without a word"
+        assert [commit.step for commit in ckpt.list(target)] == [step]
+        assert ckpt.verify(target) == []
+        self.check_content(target, step, mine)
+        back = self.path("back")
+        ckpt.copy(target, back, step)
+        self.check_content(back, step, mine)
+        ckpt.remove(target, step)
+        assert ckpt.latest(target) is None
+        shutil.rmtree(back)
+
+    # Loading.
+
+    @rule(run=RUNS, refusal=st.sampled_from(["object", "shape", "missing", "type"]))
+    def load_that_is_refused(self, run: str, refusal: str) -> None:
+        """Load into a state that does not fit: nothing of it changes."""
+        whole = [n for n, each in self.runs[run].items() if each.is_whole and not each.flat]
+        assume(whole)
+        state: dict[str, Any] = Content(-1 % 1000, 0).state()
+        if refusal == "object":
+            state["position"] = Position(0, refuses=True)
+        elif refusal == "shape":
+            state["nothing"] = np.zeros((1, 3), np.int16)
+        elif refusal == "missing":
+            state["other"] = np.zeros(3)
+        else:
+            state["nothing"] = np.zeros((0, 3), np.float64)
+        before = {key: state[key].copy() for key in ("table", "head")}
+        try:
+            ckpt.load(self.path(run), state, step=max(whole))
+        except ValueError:
+            for key, value in before.items():
+                assert same(state[key], value), f"load was refused, and {key} is overwritten"
+        else:
+            raise AssertionError(f"a load that does not fit ({refusal}) succeeds")
+
+    @rule(run=RUNS)
+    def load_or_the_step_before(self, run: str) -> None:
+        """Load the newest step, or an older one if it is damaged."""
+        steps = self.runs[run]
+        whole = [n for n, each in steps.items() if each.is_whole]
+        assume(not any(each.flat for each in steps.values()))
+        try:
+            found: Any = ckpt.load(self.path(run), on_corrupt="previous")
+        except (CorruptionError, FileNotFoundError):
+            # One step back and no further: the one before may be damaged as well.
+            newest = sorted(n for n, each in steps.items() if each.looks_whole)[-2:]
+            assert not any(steps[n].is_whole for n in newest), "a whole step is there"
+        else:
+            assert same(found, steps[max(whole)].content.stored())
+
+    # Questions.
+
+    def ask(self, run: str) -> None:
+        """Ask a run what there is, what is the newest, what is damaged, and what it holds."""
+        path, steps = self.path(run), self.runs[run]
+        complete = {n for n, each in steps.items() if each.looks_whole}
+        listed = {commit.step for commit in ckpt.list(path) if not getattr(commit, "damage", "")}
+        assert listed == complete, f"list has {listed}, complete are {complete} of {steps}"
+        try:
+            newest = ckpt.latest(path)
+        except CorruptionError:  # Not None, with which a run would begin anew.
+            assert steps and not complete, f"latest tells of damage; complete are {complete}"
+        else:
+            assert (newest and newest.step) == max(complete, default=None)
+        for number, each in steps.items():
+            messages = ckpt.verify(path, number)
+            assert bool(messages) != each.is_whole, f"verify of step {number}: {messages}; {each}"
+        if steps:
+            assert bool(ckpt.verify(path)) != steps[max(steps)].is_whole, "verify without a step"
+            self.check_content(path, max(steps), steps[max(steps)])
+
+    def check_content(self, target: Path | str, number: int, step: Step) -> None:
+        """Load a step in each way; it is equal, or an error tells of the damage."""
+        ways = [self.load_flat] if step.flat else [self.load_fresh, self.load_in_place]
+        for way in ways:
+            try:
+                found, expected = way(target, number, step.content)
+            except CorruptionError:
+                assert not step.is_whole, f"step {number} is whole and cannot be loaded"
+            else:
+                assert same(found, expected), f"step {number} has other values; {step}"
+                assert step.is_whole, f"step {number} was loaded in spite of {step.damage}"
+
+    def load_fresh(self, target: Path | str, number: int, content: Content) -> tuple[Any, Any]:
+        """Load without a state."""
+        return ckpt.load(target, step=number), content.stored()
+
+    def load_in_place(self, target: Path | str, number: int, content: Content) -> tuple[Any, Any]:
+        """Load into tensors and objects that exist."""
+        state = Content(0, 0).state()
+        loaded: Any = ckpt.load(target, state, step=number)
+        for key in ("table", "head"):
+            assert loaded[key] is state[key], f"{key} is not the tensor that was given"
+        return loaded, content.state()
+
+    def load_flat(self, target: Path | str, number: int, content: Content) -> tuple[Any, Any]:
+        """Load by torch's planner."""
+        arrays = content.arrays()
+        into = {key: torch.zeros_like(torch.from_numpy(each)) for key, each in arrays.items()}
+        reader = CheckpointReader(f"{target}/step-{number:09}")
+        try:
+            dcp.load(into, storage_reader=reader, no_dist=True)
+        except CheckpointException as error:  # torch's, around what each rank raised.
+            cause = error.failures[0][0]
+            if "metadata is None" in str(cause):  # In place of what `read_metadata` raised.
+                cause = CorruptionError(str(cause))
+            raise cause from None
+        return {key: each.numpy() for key, each in into.items()}, arrays
+
+
+for name in ("ffrecord.checkpoint", "torch.distributed.checkpoint.state_dict_loader"):
+    logging.getLogger(name).setLevel(logging.CRITICAL)  # Failures are expected.
+
+MODEL = Checkpoints

@@ -1,0 +1,151 @@
+"""Goal: what the ranks of a save do not have alike is refused when it is saved, by name, or loads.
+
+Method: ranks that are threads save states that differ at one place; a save that succeeds is loaded
+by the same ranks, each its own state.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ffrecord.checkpoint as ckpt
+from thread_ranks import ThreadRank, ThreadRanks
+
+pytestmark = pytest.mark.wrong_data
+
+
+def shard(value: float, rank: int = 0, ranks: int = 1) -> ckpt.Shard:
+    return ckpt.Shard(np.full(4, value), (4 * ranks,), (4 * rank,))
+
+
+# What each rank has, and the path that the error names.
+REFUSED: dict[str, tuple[Callable[[int], Any], str]] = {
+    "pipeline stages": (
+        lambda rank: {"layers": {f"{rank}.weight": shard(rank)}},
+        "layers/1.weight",
+    ),
+    "experts": (lambda rank: {"all": np.ones(3), **({"e1": shard(1)} if rank else {})}, "e1"),
+    "longer lists": (
+        lambda rank: {"layers": [shard(5, rank, 3)] + [shard(1)] * (rank == 1)},
+        "layers",
+    ),
+    "shorter lists": (lambda rank: {"layers": [1, 2, 3][: 3 - rank]}, "layers"),
+    "lists in lists": (lambda rank: {"a": [[1] * (rank + 1)]}, "a/#0"),
+    "a value": (lambda rank: {"step": 7, **({"expert": 5} if rank == 1 else {})}, "expert"),
+    "a value in a dict": (lambda rank: {"a": {} if rank == 0 else {"b": 1}}, "a/b"),
+    "a shared tensor": (lambda rank: {"w": np.ones(3), **({"b": np.ones(3)} if rank else {})}, ""),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_state_of_only_some_ranks_is_refused_when_it_is_saved(tmp_path: Path, name: str) -> None:
+    state_of, path = REFUSED[name]
+
+    def save(rank: ThreadRank) -> None:
+        ckpt.save(tmp_path / "run", 1, state_of(rank.rank), group=rank)
+
+    for result in ThreadRanks(3).run(save):
+        assert isinstance(result, ValueError), result
+        assert "rank 1" in str(result) and path in str(result) and "PerRank" in str(result)
+    assert ckpt.list(tmp_path / "run") == []
+
+
+LOADED: dict[str, Callable[[int], Any]] = {
+    "stages in a PerRank": lambda rank: {"s": ckpt.PerRank({f"{rank}.w": np.full(3, rank)})},
+    "lists in a PerRank": lambda rank: {"s": ckpt.PerRank([np.full(3, 1)] * (rank + 1))},
+    "shards": lambda rank: {"s": [shard(rank, rank, 3)], "n": 1},
+    "an empty shard": lambda rank: {
+        "s": ckpt.Shard(np.full(4 * (rank > 0), 1.0), (8,), (max(0, rank - 1) * 4,))
+    },
+}
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_state_of_each_rank_that_is_saved_is_loaded(tmp_path: Path, name: str) -> None:
+    def leaves(tree: Any) -> list[Any]:  # noqa: ANN401
+        if isinstance(tree, dict):
+            tree = list(tree.values())
+        if isinstance(tree, list):
+            return [leaf for item in tree for leaf in leaves(item)]
+        if isinstance(tree, ckpt.PerRank):
+            return leaves(tree.value)
+        return [np.array(tree.data if isinstance(tree, ckpt.Shard) else tree)]
+
+    def work(rank: ThreadRank) -> object:
+        state = LOADED[name](rank.rank)
+        ckpt.save(tmp_path, 1, state, group=rank)
+        expected = leaves(state)
+        for leaf in leaves(state):
+            leaf[...] = 0
+        loaded = ckpt.load(tmp_path, LOADED[name](rank.rank), group=rank)
+        return all(map(np.array_equal, leaves(loaded), expected))
+
+    assert ThreadRanks(3).must(work) == [True] * 3
+
+
+def test_rank_0_may_have_more_values(tmp_path: Path) -> None:
+    def save(rank: ThreadRank) -> int:
+        state = {"w": np.ones(3), **({"note": ["a", "b"]} if rank.rank == 0 else {})}
+        return ckpt.save(tmp_path, 1, state, group=rank).step
+
+    assert ThreadRanks(2).must(save) == [1, 1]
+    loaded: Any = ckpt.load(tmp_path, group="alone")
+    assert loaded["note"] == ["a", "b"]
+
+
+# --- Replicas ------------------------------------------------------------------------------------
+
+
+def replicas(rank: int, differing: dict[int, set[str]]) -> dict[str, Any]:
+    """Large tensors, which are cut; a small one; one that is not contiguous; a number."""
+    state = {
+        "large": np.arange(400_000.0),
+        "small": np.arange(7),
+        "strided": np.arange(900_000.0).reshape(3, -1).T,
+        "number": np.float32(1.5),
+    }
+    for key in differing.get(rank, set()):
+        if key == "number":
+            state[key] = np.float32(2.5)
+        else:
+            state[key].flat[-1] += 1  # type: ignore[union-attr]
+    return state
+
+
+@pytest.mark.parametrize(
+    "differing",
+    [
+        {1: {"large"}},
+        {2: {"small"}},
+        {1: {"strided"}, 2: {"strided", "small"}},
+        {1: {"number"}},
+    ],
+)
+def test_replicas_that_differ_are_refused_with_tensors_and_ranks(
+    tmp_path: Path, differing: dict[int, set[str]]
+) -> None:
+    def save(rank: ThreadRank) -> None:
+        state = replicas(rank.rank, differing)
+        ckpt.save(tmp_path / "run", 1, state, group=rank, replicated="split")
+
+    for result in ThreadRanks(3).run(save):
+        assert isinstance(result, ValueError), result
+        for rank, keys in differing.items():
+            for key in keys:
+                named = str(result).split(f"{key} (rank ")[1].split(")")[0]
+                assert str(rank) in named.split(", ")
+    assert ckpt.list(tmp_path / "run") == []
+
+
+def test_equal_replicas_are_split(tmp_path: Path) -> None:
+    def save(rank: ThreadRank) -> int:
+        state = replicas(rank.rank, {})
+        return ckpt.save(tmp_path, 1, state, group=rank, replicated="split").step
+
+    assert ThreadRanks(3).must(save) == [1, 1, 1]
+    loaded: Any = ckpt.load(tmp_path, group="alone")
+    for key, value in replicas(0, {}).items():
+        assert np.array_equal(loaded[key], value)
