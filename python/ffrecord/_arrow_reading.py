@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from ffrecord._arrow_types import entry_of, fits, is_list, mark_of, of_view, shown_type
 from ffrecord._formats import as_arrow, pyarrow
-from ffrecord._nested import Kind, Values
+from ffrecord._nested import Values
+from ffrecord._schema import Kind
 from ffrecord._values import bf16_numbers
 from ffrecord.errors import CorruptionError
 
@@ -25,11 +26,11 @@ class TooManyError(ValueError):
 def table_of(batch: "Batch") -> Any:  # noqa: ANN401 - pyarrow has no types
     """The columns in sight as a table; records without columns are a column `record`."""
     pa = pyarrow()
-    if not batch.column_types:
+    if not batch.logical.stored:
         array = as_arrow(batch.whole, None)
         field = pa.field("record", array.type, nullable=False)
         return pa.Table.from_arrays([array], schema=pa.schema([field]))
-    schema = schema_of(batch.arrow.found())
+    schema = schema_of(batch.logical.arrow_schemas())
     arrays, fields = [], []
     for name in batch.columns:
         wanted = _wanted(batch, name, schema)
@@ -43,7 +44,7 @@ def array_of(batch: "Batch", name: str | None) -> Any:  # noqa: ANN401 - pyarrow
     """One column, or for None the records."""
     if name is None:
         return as_arrow(batch.whole, None)
-    return _array(batch, name, _wanted(batch, name, schema_of(batch.arrow.found())))
+    return _array(batch, name, _wanted(batch, name, schema_of(batch.logical.arrow_schemas())))
 
 
 @lru_cache(maxsize=16)

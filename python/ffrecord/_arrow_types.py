@@ -5,8 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from ffrecord._formats import pyarrow
-from ffrecord._nested import Kind
-from ffrecord._schema import Column
+from ffrecord._schema import Column, Kind
 
 # pyarrow has no types for mypy: its objects are Any.
 FIXED = {
@@ -140,6 +139,47 @@ def fits(kind: Kind, wanted: Any) -> bool:  # noqa: ANN401 - pyarrow has no type
 def _alike(kind: Kind, name: str, size: int) -> bool:
     is_type = kind.type == name or (kind.type == "bf16" and name in BF16_STORAGE)
     return is_type and math.prod(kind.shape) == size
+
+
+def meaning_of(kind: Any) -> str:  # noqa: ANN401 - pyarrow has no types
+    """What values of the type mean, however they are laid out: equal for types of equal values.
+
+    Units, scales, zones and extensions count; sizes of offsets, views and dictionaries do not.
+    """
+    pa = pyarrow()
+    types = pa.types
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return f"tensor<{meaning_of(kind.value_type)}, {kind.shape}, {kind.permutation}>"
+    if isinstance(kind, pa.BaseExtensionType):
+        return f"{kind.extension_name}<{meaning_of(kind.storage_type)}>"
+    if types.is_dictionary(kind):
+        return meaning_of(kind.value_type)
+    kind = plain_type(kind)
+    if types.is_fixed_size_list(kind):
+        return f"list<{meaning_of(kind.value_type)}>[{kind.list_size}]"
+    if is_list(kind):
+        name = "map" if types.is_map(kind) else "list"
+        return f"{name}<{meaning_of(entry_of(kind).type)}>"
+    if types.is_struct(kind):
+        return f"struct<{', '.join(f'{each.name!r}: {meaning_of(each.type)}' for each in kind)}>"
+    leaf = leaf_of(kind)
+    return leaf[0] if leaf is not None and leaf[0] in ("utf8", "bytes") else str(kind)
+
+
+def is_itself(kind: Any) -> bool:  # noqa: ANN401 - pyarrow has no types
+    """Whether a stored value is the value: no date, decimal or extension that it stands for."""
+    pa = pyarrow()
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return isinstance(kind, pa.FixedShapeTensorType) and is_itself(kind.value_type)
+    kind = plain_type(kind)
+    if types.is_fixed_size_list(kind):
+        return is_itself(kind.value_type)
+    if is_list(kind):
+        return is_itself(entry_of(kind).type)
+    if types.is_struct(kind):
+        return all(is_itself(each.type) for each in kind)
+    return str(kind) in FIXED or (leaf_of(kind) or ("",))[0] in ("utf8", "bytes")
 
 
 def shown_type(kind: Kind) -> Any:  # noqa: ANN401 - pyarrow has no types

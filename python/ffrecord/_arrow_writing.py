@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,8 +22,8 @@ from ffrecord._arrow_types import (
 )
 from ffrecord._arrow_values import maker
 from ffrecord._formats import pyarrow
-from ffrecord._nested import Kind, layout_of, stored
-from ffrecord._schema import Column
+from ffrecord._nested import is_name, layout_of, stored
+from ffrecord._schema import Column, Kind
 from ffrecord._values import UnfitError, exact, in_row
 
 # Rows that are converted at a time: their numbers are not copied, their lists' lengths are.
@@ -68,9 +69,10 @@ class Encoder:
         """For rows of that schema.
 
         Args:
-            schema: of pyarrow. What may be null by it is stored with what is valid.
-            table: all rows that will come, if they are known: then only what is null in some row
-                is stored so.
+            schema: of pyarrow. What may be null by it is stored with what is valid, whether or not
+                there are nulls: so files of one schema have the same columns.
+            table: all rows that will come, if they are known: then lists of a fixed size, some of
+                whose items are null, are stored as lists.
             columns: those of the file, if there is one already.
 
         Raises:
@@ -85,10 +87,15 @@ class Encoder:
         if table is not None:
             _check_valid(table)
         self.arrow = schema
+        self.holding: set[str] = set()
+        """What has had nulls so far, as `stored` names it."""
         self._kinds: dict[str, Kind] = {}
         for field in schema:
             chunks = None if table is None else _plain(table.column(field.name).chunks)
             kind = _kind_of(field.name, field, field.nullable, chunks)
+            if chunks is not None and not kind.fields and not is_name(field.name):
+                # Names that look like those of stored columns have no room for a mark of nulls.
+                kind = replace(kind, nullable=any(chunk.null_count for chunk in chunks))
             self._kinds[field.name] = kind if columns is None else _kind_in(columns, field, kind)
         self._makers = {field.name: maker(field.type, is_bf16(field)) for field in schema}
         self._columns = tuple(c for name, kind in self._kinds.items() for c in stored(name, kind))
@@ -119,7 +126,7 @@ class Encoder:
             raise ValueError(f"unknown: {', '.join(map(str, unknown))}; the columns are {names}")
         for name, make in self._makers.items():
             array = make([sample.get(name)], f"column '{name}'")
-            for (buffer,) in _encoded(name, self._kinds[name], array, None):
+            for (buffer,) in _encoded(name, self._kinds[name], array, None, self.holding):
                 yield buffer
 
     def records(self, data: Any) -> Iterator[tuple[memoryview, ...]]:  # noqa: ANN401 - no types
@@ -164,7 +171,7 @@ class Encoder:
     def _encoded(self, batch: Any) -> Iterator[Buffers]:  # noqa: ANN401 - pyarrow has no types
         for name, kind in self._kinds.items():
             (array,) = _plain([batch.column(name)])
-            yield from _encoded(name, kind, array, None)
+            yield from _encoded(name, kind, array, None, self.holding)
 
     def _check_names(self) -> None:
         """Check that a reader recognises the same columns in the stored ones."""
@@ -248,33 +255,35 @@ def _kind_of(
         leaf = leaf_of(plain_type(wanted.value_type))
         if leaf is not None and 0 not in wanted.shape:
             shape = (*wanted.shape, *leaf[1])
-            return Kind(_stored_type(leaf[0], marked), shape, _has_null(nullable, chunks))
-    wanted, missing = plain_type(wanted), _has_null(nullable, chunks)
+            return Kind(_stored_type(leaf[0], marked), shape, nullable)
+    wanted = plain_type(wanted)
     if pa.types.is_fixed_size_list(wanted):
         if (dense := _dense(wanted, chunks)) is not None:
-            return Kind(_stored_type(dense[0], marked), dense[1], missing)
+            return Kind(_stored_type(dense[0], marked), dense[1], nullable)
         # Under a null there are items, too, which are null whatever their field says.
         item, known = wanted.value_field, _below(chunks, _slots)
         inner = _kind_of(f"{name}[]", item, item.nullable or nullable, known, marked)
-        return Kind("list", (), missing, (("item", inner),))
+        return Kind("list", (), nullable, (("item", inner),))
     if is_list(wanted):
         is_map = pa.types.is_map(wanted)  # Its pairs are marked, each for itself.
         item, known = entry_of(wanted), _below(chunks, _items)
         inner = _kind_of(f"{name}[]", item, item.nullable, known, marked and not is_map)
-        return Kind("list", (), missing, (("item", inner),))
+        return Kind("list", (), nullable, (("item", inner),))
     if pa.types.is_struct(wanted) and wanted.num_fields:
         fields = []
         for number, each in enumerate(wanted):
             known = None if chunks is None else _plain(chunk.field(number) for chunk in chunks)
-            inner = _kind_of(f"{name}{{{each.name}}}", each, each.nullable, known)
+            # Under a null there are fields, too, which are null whatever their field says.
+            may_lack = each.nullable or nullable
+            inner = _kind_of(f"{name}{{{each.name}}}", each, may_lack, known)
             fields.append((each.name, inner))
-        return Kind("struct", (), missing, tuple(fields))
+        return Kind("struct", (), nullable, tuple(fields))
     leaf = leaf_of(wanted)
     if leaf is None:
         raise ValueError(
             f"column '{name}' is {wanted}, which records cannot hold: leave it out, or cast it"
         )
-    return Kind(_stored_type(leaf[0], marked), leaf[1], missing)
+    return Kind(_stored_type(leaf[0], marked), leaf[1], nullable)
 
 
 def _stored_type(name: str, marked: bool) -> str:
@@ -300,21 +309,15 @@ def _is_in_order(permutation: Sequence[int] | None) -> bool:
     return permutation is None or list(permutation) == sorted(permutation)
 
 
-def _has_null(nullable: bool, chunks: list[Any] | None) -> bool:
-    return nullable if chunks is None else any(chunk.null_count for chunk in chunks)
-
-
 def _below(chunks: list[Any] | None, items: Any) -> list[Any] | None:  # noqa: ANN401
     return None if chunks is None else _plain(items(chunk) for chunk in chunks)
 
 
 def _dense(wanted: Any, chunks: list[Any] | None) -> tuple[str, tuple[int, ...]] | None:  # noqa: ANN401
-    """Type and shape of lists of one size, of numbers, none of which is null."""
+    """Type and shape of lists of one size, of numbers, none of which is null as far as is known."""
     types, shape = pyarrow().types, []
     while types.is_fixed_size_list(wanted):
         shape.append(wanted.list_size)
-        if chunks is None and wanted.value_field.nullable:
-            return None
         if chunks is not None:
             chunks = _plain(_flat(chunk) for chunk in chunks)
             if any(chunk.null_count for chunk in chunks):
@@ -355,6 +358,7 @@ def _encoded(
     kind: Kind,
     array: Any,  # noqa: ANN401 - pyarrow has no types
     ends: npt.NDArray[np.int64] | None,
+    holding: set[str],
     hidden: npt.NDArray[np.bool_] | None = None,
 ) -> Iterator[Buffers]:
     """The buffers of the stored columns of a kind, in their order.
@@ -364,6 +368,7 @@ def _encoded(
         kind: what it is stored as.
         array: its values, plain.
         ends: of values in lists, where those of each row begin, and the last end; else None.
+        holding: gets the name if a value is null.
         hidden: values of a struct that is null, where anything may be.
 
     Raises:
@@ -371,21 +376,28 @@ def _encoded(
             row.
     """
     valid = None
-    if kind.nullable or array.null_count:
+    if kind.nullable and not array.null_count and ends is not None:
+        yield [memoryview(b"")] * (len(ends) - 1)  # In lists: all are there.
+    elif kind.nullable:
+        if array.null_count:
+            holding.add(name)
         valid = _validity(array)
-    if kind.nullable:
-        assert valid is not None
         yield _cut(valid.view(np.uint8), 1, len(array), ends)
-    elif valid is not None:
+    elif array.null_count:
+        valid = _validity(array)
         shown = ~valid if hidden is None else ~valid & ~hidden
-        _refuse_at(shown, f"column '{name}' has a null, which its schema does not allow", ends)
+        said = (
+            f"column '{name}' has a null, which its schema does not allow, or for which the file "
+            "has no place, as files of earlier versions: write it to another file"
+        )
+        _refuse_at(shown, said, ends)
     if kind.type == "list":
-        yield from _encoded_list(name, kind, array, ends)
+        yield from _encoded_list(name, kind, array, ends, holding)
     elif kind.type == "struct":
         under = hidden if valid is None else ~valid if hidden is None else hidden | ~valid
         for number, (inner, each) in enumerate(kind.fields):
             (part,) = _plain([array.field(number)])
-            yield from _encoded(f"{name}{{{inner}}}", each, part, ends, under)
+            yield from _encoded(f"{name}{{{inner}}}", each, part, ends, holding, under)
     elif kind.is_text:
         yield from _encoded_text(name, kind, array, ends)
     else:
@@ -413,6 +425,7 @@ def _encoded_list(
     kind: Kind,
     array: Any,  # noqa: ANN401 - pyarrow has no types
     ends: npt.NDArray[np.int64] | None,
+    holding: set[str],
 ) -> Iterator[Buffers]:
     if pyarrow().types.is_fixed_size_list(array.type):
         (items,) = _plain([_slots(array)])
@@ -424,7 +437,7 @@ def _encoded_list(
     if ends is not None:
         yield _cut(_as_u32(lengths, name), 4, len(array), ends)
         bounds = bounds[ends]
-    yield from _encoded(f"{name}[]", kind.item, items, bounds)
+    yield from _encoded(f"{name}[]", kind.item, items, bounds, holding)
 
 
 def _encoded_text(

@@ -309,6 +309,8 @@ class RecordWriter:
     def begin_group(self) -> None: ...
     def end_group(self) -> None: ...
     def undo_group(self) -> None: ...
+    def set_metadata(self, metadata: dict[str, bytes]) -> None:
+        """Replaces the metadata in the next commit, or, of a new file, when it is closed."""
     def write(self, record: _BytesLike, key: bytes = b"") -> None: ...
     def write_fields(self, fields: Sequence[_BytesLike], key: bytes = b"") -> None: ...
     def close(self) -> dict[str, Any]: ...
@@ -332,6 +334,8 @@ class Permutation:
     def __len__(self) -> int: ...
     def range(self, begin: int, end: int) -> npt.NDArray[np.int64]:
         """The indices at positions [begin, end)."""
+    def at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The indices at any positions, shape (n,)."""
     def position_of(self, index: int) -> int:
         """The inverse."""
 
@@ -343,6 +347,8 @@ class BlockedPermutation:
     def __len__(self) -> int: ...
     def range(self, begin: int, end: int) -> npt.NDArray[np.int64]:
         """The indices at positions [begin, end)."""
+    def at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The indices at any positions, shape (n,)."""
 
 def publish(
     files: Sequence[bytes],

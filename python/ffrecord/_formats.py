@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from ffrecord._nested import Kind, mapped
-from ffrecord._schema import Column
+from ffrecord._nested import mapped
+from ffrecord._schema import Column, Kind
 from ffrecord._values import bf16_numbers
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def converter(format: Format) -> Callable[[Any, Column | None], Any]:
 
 def nested_converter(format: Format) -> Callable[[Any, Kind], Any]:
     """As `converter`, for a nested column."""
-    return partial(mapped, leaf=_bytes_of_leaf if format == "bytes" else _tensors_of_leaf)
+    return partial(mapped, leaf=bytes_of_leaf if format == "bytes" else _tensors_of_leaf)
 
 
 def _as_bytes(values: Any, column: Column | None) -> Any:  # noqa: ANN401 - as a batch has them
@@ -48,7 +48,8 @@ def _as_bytes(values: Any, column: Column | None) -> Any:  # noqa: ANN401 - as a
     return [bytes(value) if isinstance(value, np.ndarray) else value for value in values]
 
 
-def _bytes_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as a batch has them
+def bytes_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as a batch has them
+    """Bytes as `bytes`; all else as it is."""
     return _as_bytes(values, kind.column(""))
 
 

@@ -8,6 +8,7 @@ takes.
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,18 +44,68 @@ def names_of(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     return None if columns is None else tuple(columns)
 
 
+@dataclass(frozen=True)
+class Kind:
+    """The type of a value: one of a schema, "list" of `fields[0]`, or "struct" of `fields`."""
+
+    type: str
+    shape: tuple[int, ...] = ()
+    nullable: bool = False
+    fields: tuple[tuple[str, "Kind"], ...] = ()
+
+    @property
+    def item(self) -> "Kind":
+        """Of a list."""
+        return self.fields[0][1]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its values are bytes of any size, or text."""
+        return self.type in ("bytes", "utf8")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one column of a schema is enough for it."""
+        return not self.nullable and not self.fields
+
+    @property
+    def spelling(self) -> str:
+        """For people: `i64?` may be missing, `list<i32>`, `struct<w: i64, h: i64?>`."""
+        if self.type == "list":
+            text = f"list<{self.item.spelling}>"
+        elif self.type == "struct":
+            text = f"struct<{', '.join(f'{name}: {each.spelling}' for name, each in self.fields)}>"
+        else:
+            text = self.column("").spelling
+        return text + ("?" if self.nullable else "")
+
+    def column(self, name: str) -> "Column":
+        """A column of values of this type; of a leaf."""
+        return Column(name, self.type, self.shape)
+
+
 class Column(NamedTuple):
-    """One column: its name, the name of its type, and its shape, () for scalars and bytes."""
+    """One column: its name, the name of its type, and its shape, () for scalars and bytes.
+
+    A column that is nullable, ragged or nested, as tables of Arrow have them, has a `nested` type,
+    which `type` spells: `i64?`, `list<utf8>`. The columns that store it are not its user's concern.
+    """
 
     name: str
     type: str
     shape: tuple[int, ...]
+    nested: Kind | None = None
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """NumPy's type; None for bytes and utf8."""
+        """NumPy's type; None for bytes and utf8, and for nested columns."""
         code = DTYPES.get(self.type)
         return None if code is None else np.dtype(code)
+
+    @property
+    def kind(self) -> Kind:
+        """The type of its values."""
+        return self.nested or Kind(self.type, self.shape)
 
     @property
     def spelling(self) -> str:

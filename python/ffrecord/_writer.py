@@ -3,6 +3,7 @@
 import contextlib
 import os
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ffrecord import _ffrecord
 from ffrecord._arrow_reading import schema_of
-from ffrecord._arrow_schema import KEY
+from ffrecord._arrow_schema import KEY, NULLS, facts_of, nulls_in
 from ffrecord._arrow_writing import Encoder, as_table, is_arrow_schema
 from ffrecord._closing import Closing
 from ffrecord._reader import Reader
@@ -101,10 +102,13 @@ class Writer(Closing):
             self._encoder = Encoder(schema)
         elif isinstance(schema, Encoder):  # Of `ffrecord.write_table`.
             self._encoder = schema
-        if self._encoder is not None and append:
-            self._encoder = _encoder_for_append(self._encoder.arrow, path)
+        self._metadata: dict[str, bytes] = dict(metadata or {})
+        self._holding: frozenset[str] | None = frozenset()
+        if append:
+            metadata = self._continue(schema, metadata)
         elif self._encoder is not None:
-            metadata = {**(metadata or {}), **self._encoder.metadata}
+            metadata = {**self._metadata, **self._encoder.metadata, **nulls_in(())}
+            self._metadata = metadata
         types = schema if self._encoder is None else self._encoder.schema
         own_schema = parse(types)
         self._summary: WriteSummary | None = None
@@ -113,8 +117,6 @@ class Writer(Closing):
                 raise ValueError("append keeps the file and its alignment: no replace, no align")
             if dictionary is not None or copy_columns is not None:
                 raise ValueError("append keeps the file's dictionary and column copies")
-            if metadata is not None:  # The types of Arrow are not the user's to leave out.
-                metadata = {**metadata, **_arrow_metadata(path)}
             self._inner = _ffrecord.RecordWriter.append(
                 os.fsencode(path),
                 compress=True if compress else None,
@@ -146,8 +148,54 @@ class Writer(Closing):
             train_dictionary_bytes=train,
             keys=key is not None,
             key_column=key if isinstance(key, str) else "",
-            copied_columns=_scalars(self._columns) if copy_columns is None else copy_columns,
+            copied_columns=self._copied(copy_columns),
         )
+
+    def _continue(
+        self, schema: object, metadata: Mapping[str, bytes] | None
+    ) -> dict[str, bytes] | None:
+        """Learn what the file tells of its tables; return the metadata for it, None to keep them.
+
+        A file that was begun with a table goes on with rows of it, also if no schema is given.
+        """
+        with warnings.catch_warnings(), Reader(self.path) as reader:
+            warnings.simplefilter("ignore")  # Of an append that was cut off, which is cut off now.
+            columns, found = reader.logical.stored, reader.metadata()
+        told = {name: value for name, value in found.items() if name in (KEY, NULLS)}
+        if self._encoder is not None or (schema is None and KEY in told):
+            known = schema_of((told[KEY],)) if KEY in told else None
+            wanted: Any = known if self._encoder is None else self._encoder.arrow
+            if known is None or wanted.types != known.types:
+                raise ValueError(
+                    f"append to {self.path}: it was not written from a table of these types"
+                )
+            self._encoder = Encoder(wanted, columns=columns)
+        self._holding = facts_of(told).holding
+        if metadata is None:
+            self._metadata = found
+            return None
+        # What tables are is not the user's to leave out.
+        self._metadata = {**metadata, **told}
+        return self._metadata
+
+    def _note_nulls(self, holding: set[str]) -> None:
+        """Tell readers of nulls before the first record that has one can be committed."""
+        if self._holding is not None and not holding <= self._holding:
+            self._holding |= holding
+            self._metadata = {**self._metadata, **nulls_in(self._holding)}
+            self._inner.set_metadata(self._metadata)
+
+    def _copied(self, names: Sequence[str] | None) -> list[str]:
+        """The stored columns to copy: with those of the user, what says where they have values."""
+        if names is None:
+            return _scalars(self._columns)
+        stored = {column.name for column in self._columns}
+        return [
+            each
+            for name in names
+            for each in (f"{name}:valid", name)
+            if each in stored or each == name
+        ]
 
     def write(
         self, sample: BytesLike | Mapping[str, Any], *, key: str | bytes | None = None
@@ -172,6 +220,8 @@ class Writer(Closing):
         except (ValueError, TypeError) as error:
             raise in_row(self._inner.record_count, error) from None
         with self._lock:
+            if self._encoder is not None:
+                self._note_nulls(self._encoder.holding)
             if fields is None:
                 self._inner.write(record, own_key)
             else:
@@ -197,8 +247,12 @@ class Writer(Closing):
         if self._encoder is None:
             raise TypeError("for tables, give their schema: Writer(path, table.schema)")
         number = self._key_column
+        noted = 0
         with self._all_or_nothing():
             for fields in self._encoder.records(as_table(table)):
+                if len(self._encoder.holding) > noted:
+                    self._note_nulls(self._encoder.holding)
+                    noted = len(self._encoder.holding)
                 self._inner.write_fields(fields, b"" if number is None else bytes(fields[number]))
 
     def commit(self) -> None:
@@ -313,22 +367,6 @@ class Writer(Closing):
             f"missing: {', '.join(n for n in names if n not in sample) or 'none'}; "
             f"unknown: {', '.join(str(n) for n in sample if n not in names) or 'none'}"
         )
-
-
-def _arrow_metadata(path: str | os.PathLike[str]) -> dict[str, bytes]:
-    """The metadata of a file that say which types of Arrow its columns have."""
-    with Reader(path) as reader:
-        return {name: value for name, value in reader.metadata().items() if name == KEY}
-
-
-def _encoder_for_append(schema: "pa.Schema", path: str | os.PathLike[str]) -> Encoder:
-    with Reader(path) as reader:
-        stored = reader.metadata().get(KEY)
-        if stored is None or schema_of((stored,)).types != schema.types:
-            raise ValueError(
-                f"append to {os.fspath(path)}: it was not written from a table of these types"
-            )
-        return Encoder(schema, columns=reader.columns)
 
 
 def _key_column(columns: tuple[Column, ...], key: str | Literal[True] | None) -> int | None:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from ffrecord._batch import Batch
 from ffrecord._locations import Where
-from ffrecord._nested import Kind
 from ffrecord._order import EpochOrder, IndexBatch, check_counts
 from ffrecord._reader import Reader
 from ffrecord._records import Records
@@ -67,13 +66,16 @@ class DataSource:
     def __getitems__(self, record_keys: Sequence[SupportsIndex]) -> list[Any]:
         """Many records, read in one submission."""
         batch = self._batch([operator.index(key) for key in record_keys])
-        own_bytes = {name for name in batch.columns if batch.kind(name) == Kind("bytes")}
-        views = own_bytes - set(batch.decoded)
+        kinds = {name: batch.kind(name).type for name in batch.columns}
+        views = {name for name, kind in kinds.items() if kind == "bytes"} - set(batch.decoded)
         if not batch.columns:
             return list(batch) if None in batch.decoded else [one.tobytes() for one in batch]
         return [
             # Copies: a view that is kept would keep the whole batch.
-            {name: one.tobytes() if name in views else one for name, one in record.items()}
+            {
+                name: one.tobytes() if name in views and one is not None else one
+                for name, one in record.items()
+            }
             for record in batch
         ]
 
@@ -98,6 +100,11 @@ class DataSource:
     def __repr__(self) -> str:
         columns = "" if self._columns is None else f", columns={list(self._columns)}"
         return f"ffrecord.grain.DataSource({self._records.fingerprint}{columns})"
+
+    @property
+    def records(self) -> Records:
+        """What it reads."""
+        return self._records
 
     @property
     def paths(self) -> list[str]:
@@ -137,7 +144,8 @@ class BatchSource:
             batch_size: records of a batch.
             seed: of the order, 0 to 2**64 - 1. The order is that of `ffrecord.torch.Sampler`.
             epochs: how many follow each other. Grain's `repeat` would repeat the same order.
-            shuffle: False leaves the records as they lie.
+            shuffle: False leaves the records as they lie. True over a `mix` is its stream, which
+                goes on from epoch to epoch.
             drop_last: leave out the last batch of an epoch if it is smaller.
 
         Raises:
@@ -187,4 +195,4 @@ class BatchSource:
         return whole + (rest > 0 and not self._drop_last)
 
     def _order(self, epoch: int) -> EpochOrder:
-        return EpochOrder(self._seed, epoch, self._count, shuffle=self._shuffle)
+        return EpochOrder.of(self._source.records, self._seed, epoch, shuffle=self._shuffle)

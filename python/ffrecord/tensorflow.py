@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from ffrecord._batch import Batch
 from ffrecord._locations import Where
-from ffrecord._nested import Kind
 from ffrecord._order import EpochOrder, check_counts
 from ffrecord._reader import Reader
 from ffrecord._records import Records
-from ffrecord._schema import names_of
+from ffrecord._schema import Kind, names_of
 
 __all__ = ["Batches", "Spec"]
 
@@ -147,9 +146,7 @@ class Batches:
         return whole if self._is_whole else whole + (rest > 0)
 
     def _order(self, epoch: int) -> EpochOrder:
-        mixture = getattr(self._records, "mixture", None)
-        count = len(self._records)
-        return EpochOrder(self._seed, epoch, count, mixture=mixture, shuffle=self._shuffle)
+        return EpochOrder.of(self._records, self._seed, epoch, shuffle=self._shuffle)
 
     def _check(self) -> None:
         check_counts(1, batch_size=self._batch_size, shards=self._shards)

@@ -204,6 +204,13 @@ void BindRecordWriter(py::module_& module) {
            [](Writer& writer) { writer.Do([](RecordWriter& i) { return i.EndGroup(); }); })
       .def("undo_group",
            [](Writer& writer) { writer.Do([](RecordWriter& i) { return i.UndoGroup(); }); })
+      .def(
+          "set_metadata",
+          [](Writer& writer, const py::dict& values) {
+            const Metadata metadata = MetadataFrom(values);
+            writer.Do([&](RecordWriter& inner) { return inner.SetMetadata(metadata); });
+          },
+          py::arg("metadata"))
       .def("write", &Write, py::arg("record"), py::arg("key") = py::bytes())
       .def("write_fields", &WriteFields, py::arg("fields"), py::arg("key") = py::bytes())
       .def("close", [](Writer& writer) { return SummaryOf(writer.Close()); })

@@ -126,6 +126,10 @@ class FFR_EXPORT RecordWriter {
   // the file, or wrote over it; with kIo.
   Result<void> Commit();
 
+  // Replaces the metadata, which the next commit, or Close() of a new file, writes. Fails with
+  // kInvalidArgument if there is none, or it is too large.
+  Result<void> SetMetadata(const Metadata& metadata);
+
   // Writes the index, syncs, and publishes the file under `path`; in an append, makes the last
   // commit. Fails with kIo, or with kConflict if another process has created `path` since Create();
   // that file is untouched.

@@ -382,6 +382,13 @@ Result<void> RecordWriter::Commit() {
 Result<void> RecordWriter::BeginGroup() { return impl_->BeginGroup(); }
 Result<void> RecordWriter::EndGroup() { return impl_->EndGroup(); }
 Result<void> RecordWriter::UndoGroup() { return impl_->UndoGroup(); }
+Result<void> RecordWriter::SetMetadata(const Metadata& metadata) {
+  FFR_TRY(impl_->Usable());
+  if (metadata.empty())
+    return Error{ErrorCode::kInvalidArgument, impl_->path + ": metadata cannot be taken back"};
+  impl_->metadata_section = FFR_TRY(EncodeMetadata(metadata));
+  return {};
+}
 
 Result<WriteSummary> RecordWriter::Close() { return impl_->Close(); }
 

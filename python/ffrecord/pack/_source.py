@@ -25,6 +25,8 @@ Progressed = tuple[Sample, int]
 
 # The metadata in which a file has the names of its labels 0, 1, ...: a list in JSON.
 CLASSES = "classes"
+# What `Source.skipped` calls files whose names, or those of their folders, begin with a dot.
+HIDDEN = "hidden files and folders"
 
 
 class Source(Protocol):

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ffrecord import _ffrecord
-from ffrecord._nested import layout_of
 from ffrecord._reader import Reader
 from ffrecord._schema import Column
 from ffrecord._stages import Stages
@@ -50,7 +49,7 @@ def source_of(dataset: Any) -> Source | None:  # noqa: ANN401 - any dataset
     if type(dataset) is not Dataset or dataset.transform is not None:
         return None
     reader, decode = dataset.source, dataset.decode
-    if type(reader) is not Reader or layout_of(reader.columns) is not None:
+    if type(reader) is not Reader or not reader.logical.is_flat:
         return None
     by_name = {column.name: column for column in reader.columns}
     decoders: Mapping[Any, Decoder] = (
@@ -123,7 +122,7 @@ class Stream:
         sizes = (share.step_size, share.world_size, order.block or 0, order.window or 0)
         known = (order.mixture or order.weights) is None and not start.ahead and max(sizes) < _U32
         # They know no step that is longer than others, as the last one may be with last="exact".
-        known = known and sampler.has_equal_steps
+        known = known and all(map(sampler.has_equal_steps, (start.position, 0)))
         return known and order.count == len(source.reader)
 
     @property

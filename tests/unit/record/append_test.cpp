@@ -589,6 +589,29 @@ TEST(AppendTest, MetadataIsKeptUntilItIsReplaced) {
   ExpectWhole(file.path());
 }
 
+TEST(AppendTest, MetadataThatAreSetGoWithTheNextCommit) {
+  TempFolder folder;
+  const auto path = folder.path() / "a.ffr";
+  const Metadata first{{"name", {std::byte{1}}}}, second{{"name", {std::byte{2}}}};
+  auto writer = RecordWriter::Create(path, Schema(), {.metadata = first});
+  ASSERT_TRUE(writer) << writer.error().message;
+  ASSERT_TRUE(writer.value().Write(AsBytes("a")));
+  EXPECT_EQ(writer.value().SetMetadata({}).error().code, ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(writer.value().SetMetadata(second));
+  ASSERT_TRUE(writer.value().Close());
+  EXPECT_EQ(OpenOne(path).value().metadata(0).value(), second);
+
+  auto more = RecordWriter::Append(path, {});
+  ASSERT_TRUE(more) << more.error().message;
+  ASSERT_TRUE(more.value().SetMetadata(first));
+  EXPECT_EQ(OpenOne(path).value().metadata(0).value(), second);  // Not before the commit.
+  ASSERT_TRUE(more.value().Commit());
+
+  EXPECT_EQ(OpenOne(path).value().metadata(0).value(), first);
+  ASSERT_TRUE(more.value().Close());
+  ExpectWhole(path);
+}
+
 TEST(AppendTest, RecordsThatDoNotFitTheSchemaAreRefused) {
   const Schema schema = Schema::Make({{"x", ColumnType::kU16}}).value();
   const TestFile file({"xy"}, {.schema = schema});
