@@ -35,8 +35,15 @@ def named(what: str, check: Callable[..., None], *arguments: Any) -> None:  # no
 
 
 def can_be_key(kind: Kind) -> bool:
-    """Whether its values are text or bytes, and short."""
-    return isinstance(kind.values[0], str | bytes) and len(kind.values[0]) < 65536
+    """Whether it is text or bytes, and short."""
+    types, is_short = pa.types, max(map(len_of, kind.values)) < 65536
+    is_text = types.is_string(kind.arrow) or types.is_large_string(kind.arrow)
+    return is_short and (is_text or types.is_binary(kind.arrow))
+
+
+def len_of(value: Any) -> int:  # noqa: ANN401
+    """The length of text or bytes."""
+    return len(value) if isinstance(value, str | bytes) else 0
 
 
 def keys_with(file: Kept, rows: Sequence[Any]) -> list[bytes | None] | None:
@@ -78,7 +85,7 @@ def write_each(writer: ffrecord.Writer, file: Kept, rows: Sequence[Any]) -> None
 def write_much(writer: ffrecord.Writer, file: Kept, megabytes: int) -> None:
     """Write so much that bytes reach the file before any commit."""
     spelled = [each.rstrip("?") for each in file.columns.spelled]
-    if megabytes and (not spelled or "bytes" in spelled):
+    if megabytes and (not spelled or ("bytes" in spelled and file.key_column is None)):
         data = bytes(range(256)) * 4096
         row = file.columns.rows(1, 0)[0]
         for _ in range(megabytes):

@@ -528,7 +528,8 @@ def _is_told(kind: Any, seen: Any, truth: Any) -> bool:  # noqa: ANN401
     if isinstance(truth, dt.timedelta) and seen in (str(truth), truth.total_seconds()):
         return True
     if isinstance(seen, str):
-        return seen == str(truth) or truth in (_as_text(seen, kind), _as_iso(seen, truth))
+        is_said = seen in (str(truth), str(stored))
+        return is_said or truth in (_as_text(seen, kind), _as_iso(seen, truth))
     return seen in (stored, list(stored) if isinstance(stored, bytes) else stored)
 
 
