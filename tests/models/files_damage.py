@@ -129,15 +129,16 @@ def check_damaged(file: Kept, path: Path, before: bytes, work: Path) -> None:
     whole = untouched(before, after, spots)
     has_all = not _outside(before, after, spots)
     readable = check_reading(file, path, whole, has_all)
-    kept = check_repair(file, path, readable | whole, work, _ends_are_lost(before, after))
+    kept = check_repair(file, path, readable | whole, work, _front_is_lost(before, after, spots))
     problems = sum(report.problem_count for report in ffrecord.verify(path))
     demand(problems > 0, "verify finds no problem in a file of which bytes have changed")
     check_append(file, path, kept, work)
 
 
-def _ends_are_lost(before: bytes, after: bytes) -> bool:
-    """Whether both places that say which file it is are damaged: its beginning and its end."""
-    return before[:PAGE] != after[:PAGE] and before[-2 * PAGE :] != after[-2 * PAGE :]
+def _front_is_lost(before: bytes, after: bytes, spots: list[Place]) -> bool:
+    """Whether the first page is damaged, and also what is no record behind it, such as its copy."""
+    kept = before[:PAGE] + after[PAGE:]
+    return before[:PAGE] != after[:PAGE] and _outside(before, kept, spots)
 
 
 def check_reading(file: Kept, path: Path, whole: set[int], has_all: bool) -> set[int]:
@@ -174,20 +175,20 @@ def _sample(batch: Any, row: int) -> Any:  # noqa: ANN401
 
 
 def check_repair(
-    file: Kept, path: Path, wanted: set[int], work: Path, ends_are_lost: bool
+    file: Kept, path: Path, wanted: set[int], work: Path, front_is_lost: bool
 ) -> int | None:
     """Repair keeps what can be read and what is whole; return how many, None if it fails."""
     made = work / "repaired.ffr"
     try:
         report = ffrecord.repair(path, made, replace=True)
     except ffrecord.CorruptionError as error:
-        demand(ends_are_lost, f"repair: {error}; {len(wanted)} records are whole or readable")
+        demand(front_is_lost, f"repair: {error}; {len(wanted)} records are whole or readable")
         return None
     with ffrecord.open(made) as reader:
         rows = list(reader) if len(reader) else []
         names = reader.read([]).columns
     demand(len(rows) == report.kept_count, f"repair kept {len(rows)}, says {report.kept_count}")
-    if ends_are_lost and names != file.columns.names:  # The schema is gone.
+    if front_is_lost and names != file.columns.names:  # The schema is gone.
         return len(rows)
     found = list(_places_of(file, rows))
     missing = wanted - set(found)
