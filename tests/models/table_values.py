@@ -216,6 +216,13 @@ def relative(name: str, step: int) -> str:
     return TABLE[(TABLE.index(name) + step) % len(TABLE)]
 
 
+def are_laid_out_otherwise(name: str, other: str) -> bool:
+    """Whether two kinds have the same values, and differ at most in how Arrow lays them out."""
+    texts = ("utf8", "large utf8", "dictionary")
+    same_type = KINDS[name].arrow == KINDS[other].arrow
+    return same_type or (name in texts and other in texts)
+
+
 ODDS: dict[str, tuple[str, Odd]] = {
     f"{name} <- {odd.written!r}": (name, odd) for name, kind in KINDS.items() for odd in kind.odd
 }
