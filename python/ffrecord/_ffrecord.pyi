@@ -322,6 +322,8 @@ class Permutation:
     def __len__(self) -> int: ...
     def range(self, begin: int, end: int) -> npt.NDArray[np.int64]:
         """The indices at positions [begin, end)."""
+    def at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The indices at any positions, shape (n,)."""
     def position_of(self, index: int) -> int:
         """The inverse."""
 
@@ -333,6 +335,8 @@ class BlockedPermutation:
     def __len__(self) -> int: ...
     def range(self, begin: int, end: int) -> npt.NDArray[np.int64]:
         """The indices at positions [begin, end)."""
+    def at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The indices at any positions, shape (n,)."""
 
 def publish(
     files: Sequence[bytes],

@@ -1,9 +1,8 @@
 """The order of an epoch as a function of position; format.md, "Order 1"."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -11,151 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord._ffrecord import BlockedPermutation, Permutation
+from ffrecord._mixture import BY_SOURCE, Mixture, permuted
 
 if TYPE_CHECKING:
     from ffrecord._weights import Weights
 
 Indices = npt.NDArray[np.int64]
 
-_WEIGHTS_SUM_MAX = 1 << 16
-# Lanes 0 and up belong to the orders of format.md; source i of a mixture has this plus i.
-_MIXTURE_LANE = 1 << 32
 _U64 = (1 << 64) - 1
-
-
-class Mixture:
-    """Which source, and which of its records, is at a position of a mixed stream.
-
-    Of any `sum(weights)` positions in a row, source i has about `weights[i]`, spread as evenly as
-    possible; of an aligned run, exactly that many. Each source comes in its own order, as a whole,
-    again and again. The stream is endless; position 0 is where the weights last changed.
-    """
-
-    def __init__(
-        self,
-        counts: Iterable[int],
-        weights: Iterable[int],
-        seed: int = 0,
-        *,
-        since: int = 0,
-        taken: Iterable[int] | None = None,
-    ) -> None:
-        """Define the stream.
-
-        Args:
-            counts: records of each source.
-            weights: integers, 0 to 65536 in sum; only their proportions matter.
-            seed: added to the seed of each request for the order.
-            since: the position from which these weights apply.
-            taken: how many records each source had given by then; none by default.
-
-        Raises:
-            ValueError: a source is empty, or the weights do not fit the sources.
-        """
-        self.counts = tuple(counts)
-        given = tuple(weights)
-        if len(given) != len(self.counts) or not given:
-            raise ValueError(f"{len(given)} weights for {len(self.counts)} sources")
-        if any(not isinstance(w, int | np.integer) or w < 0 for w in given) or not any(given):
-            raise ValueError(f"weights are {given}; they must be integers, one of them above 0")
-        if any(w > 0 and count < 1 for w, count in zip(given, self.counts, strict=True)):
-            raise ValueError("a source without records has a weight")
-        divisor = math.gcd(*given)
-        self.weights = tuple(int(w) // divisor for w in given)
-        if sum(self.weights) > _WEIGHTS_SUM_MAX:
-            raise ValueError(f"weights add up to {sum(self.weights)}; 65536 is the most")
-        self.seed = seed
-        self.since = since
-        self.taken = tuple(taken) if taken is not None else (0,) * len(self.counts)
-
-    def change(self, weights: Iterable[int], at: int) -> "Mixture":
-        """The stream that continues from position `at` with other weights; nothing is lost."""
-        return Mixture(self.counts, weights, self.seed, since=at, taken=self.taken_before(at))
-
-    def taken_before(self, position: int) -> tuple[int, ...]:
-        """How many records of each source are before `position`, which is `since` or later."""
-        rounds, slot = divmod(position - self.since, sum(self.weights))
-        before = _deal(self.weights)[1][slot]
-        return tuple(
-            taken + rounds * weight + int(more)
-            for taken, weight, more in zip(self.taken, self.weights, before, strict=True)
-        )
-
-    def range(self, seed: int, begin: int, end: int) -> Indices:
-        """Indices at the positions [begin, end), of the sources laid end to end."""
-        offsets = np.arange(begin, end, dtype=np.int64) - self.since
-        rounds, slots = np.divmod(offsets, sum(self.weights))
-        source_by_slot, taken_by_slot = _deal(self.weights)
-        sources = source_by_slot[slots]
-        indices = np.empty(end - begin, np.int64)
-        first = 0
-        for number, (count, weight) in enumerate(zip(self.counts, self.weights, strict=True)):
-            rows = np.flatnonzero(sources == number)
-            if rows.size:
-                before = taken_by_slot[slots[rows], number]
-                ordinals = self.taken[number] + rounds[rows] * weight + before
-                indices[rows] = first + self._in_source(seed, number, ordinals)
-            first += count
-        return indices
-
-    def state(self) -> dict[str, Any]:
-        """The state for `restored`, as JSON scalars and lists."""
-        return {"weights": list(self.weights), "since": self.since, "taken": list(self.taken)}
-
-    def restored(self, state: dict[str, Any]) -> "Mixture":
-        """These sources, mixed as `state` defines."""
-        return Mixture(
-            self.counts, state["weights"], self.seed, since=state["since"], taken=state["taken"]
-        )
-
-    def __repr__(self) -> str:
-        return f"<ffrecord.Mixture {':'.join(map(str, self.weights))} of {self.counts}>"
-
-    def _in_source(self, seed: int, number: int, ordinals: Indices) -> Indices:
-        """Ordinals grow: cut them into the passes over the source that they belong to."""
-        count = self.counts[number]
-        found = np.empty(ordinals.size, np.int64)
-        passes = ordinals // count
-        for first in np.flatnonzero(np.diff(passes, prepend=-1)):
-            rows = slice(first, np.searchsorted(passes, passes[first], "right"))
-            positions = ordinals[rows] - passes[first] * count
-            order = Permutation(
-                seed=(seed + self.seed) & _U64,
-                epoch=int(passes[first]),
-                lane=_MIXTURE_LANE + number,
-                count=count,
-            )
-            # A source takes its records in a row, so that its positions have no gaps.
-            found[rows] = order.range(int(positions[0]), int(positions[-1]) + 1)
-        return found
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.counts, self.weights, self.seed, self.since, self.taken)
-
-
-def _restored(
-    counts: tuple[int, ...],
-    weights: tuple[int, ...],
-    seed: int,
-    since: int,
-    taken: tuple[int, ...],
-) -> Mixture:
-    return Mixture(counts, weights, seed, since=since, taken=taken)
-
-
-@lru_cache(maxsize=16)
-def _deal(weights: tuple[int, ...]) -> tuple[Indices, Indices]:
-    """Slot by slot, the source that is furthest behind its share; and how many each had before."""
-    shares = np.array(weights, np.int64)
-    credit = np.zeros(len(weights), np.int64)
-    sources = np.empty(sum(weights), np.int64)
-    for slot in range(sources.size):
-        credit += shares
-        sources[slot] = chosen = int(credit.argmax())
-        credit[chosen] -= sources.size
-    taken = np.zeros((sources.size + 1, len(weights)), np.int64)
-    np.cumsum(sources[:, None] == np.arange(len(weights)), axis=0, out=taken[1:])
-    return sources, taken
 
 
 def check_counts(low: int, **counts: object) -> None:
@@ -179,7 +41,10 @@ class EpochOrder:
 
     Permutes all records; or, with `block` and `window`, blocks of records and then records inside
     windows of blocks; or takes one stretch of a mixture; or draws records by weight; or, without
-    `shuffle`, the records as they lie.
+    `shuffle`, the records as they lie. Every sampler, loader and adapter of ours asks it.
+
+    The indices are those of the records, whoever reads them: those of a mixture are `BY_SOURCE` and
+    more, for its epochs go on where the last one ended, while `mix[i]` is record i of the first.
     """
 
     seed: int
@@ -212,6 +77,17 @@ class EpochOrder:
             raise ValueError("shuffle=False leaves records where they are: no block, no mixture")
         _ = self._function
 
+    @staticmethod
+    def of(records: object, seed: int, epoch: int, *, shuffle: bool = True) -> "EpochOrder":
+        """The order in which an epoch of `records` is trained on; raises as the class does."""
+        mixture = mixture_of(records) if shuffle else None
+        return EpochOrder(seed, epoch, len(records), mixture=mixture, shuffle=shuffle)  # type: ignore[arg-type]
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether an epoch may have a record several times."""
+        return self.mixture is not None or self.weights is not None
+
     def range(self, begin: int, end: int) -> Indices:
         """Indices at the positions [begin, end); after the end of the epoch it begins again."""
         if begin < 0 or begin > end:
@@ -227,8 +103,10 @@ class EpochOrder:
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
     def at(self, positions: Indices) -> Indices:
-        """Indices at any positions."""
-        return np.array([self.range(p, p + 1)[0] for p in positions.tolist()], np.int64)
+        """Indices at any positions; as `range`, after the end of the epoch it begins again."""
+        if positions.size and positions.min() < 0:
+            raise IndexError(f"position {positions.min()} of an epoch of {self.count} records")
+        return self._at(positions % self.count)
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = self.seed, self.epoch, self.count
@@ -237,14 +115,18 @@ class EpochOrder:
         return EpochOrder, (*place, self.block, self.window, self.mixture, self.shuffle)
 
     def _range(self, begin: int, end: int) -> Indices:
-        if not self.shuffle:
-            return np.arange(begin, end, dtype=np.int64)
-        if self.weights is not None:
-            return self.weights.draw(self.seed, self.epoch, begin, end)
-        if self.mixture is None:
+        if self.shuffle and self.weights is None and self.mixture is None:
             return self._function.range(begin, end)
-        start = self.epoch * self.count
-        return self.mixture.range(self.seed, start + begin, start + end)
+        return self._at(np.arange(begin, end, dtype=np.int64))
+
+    def _at(self, positions: Indices) -> Indices:
+        if not self.shuffle or not positions.size:
+            return positions
+        if self.weights is not None:
+            return self.weights.draw(self.seed, self.epoch, positions)
+        if self.mixture is not None:
+            return BY_SOURCE + self.mixture.at(self.seed, self.epoch * self.count + positions)
+        return permuted(self._function, positions)
 
     @cached_property
     def _function(self) -> Permutation | BlockedPermutation:
@@ -265,6 +147,12 @@ def _drawing(seed: int, epoch: int, count: int, token: str) -> EpochOrder:
     return EpochOrder(seed, epoch, count, weights=Weights.known(token))
 
 
+def mixture_of(records: object) -> Mixture | None:
+    """The mixture whose stream is the order of these records; None if they have another."""
+    found: Mixture | None = getattr(records, "mixture", None)
+    return found
+
+
 class EpochShare(NamedTuple):
     """The part of an epoch that one rank reads: its share of each step from one position on.
 
@@ -280,27 +168,34 @@ class EpochShare(NamedTuple):
 
 
 class SeededIndices(list[int]):
-    """Indices, with the seed and epoch for randomness about their records."""
+    """Indices, with the seed, epoch and places for randomness about their records."""
 
-    __slots__ = ("epoch", "seed")
+    __slots__ = ("epoch", "places", "seed")
 
     seed: int
     epoch: int
+    places: Indices | None
+    """In the order that they come from, shape (n,), if it may have an index several times; None:
+    the indices themselves tell the draws apart."""
 
     @classmethod
-    def like(cls, indices: Iterable[int], origin: object) -> "SeededIndices":
-        """`indices` with the seed and epoch of `origin`; 0 if it has none."""
-        made = SeededIndices(indices)
-        made.seed = made.epoch = 0
+    def like(
+        cls, indices: Iterable[int], origin: object, rows: Indices | slice = slice(None)
+    ) -> "SeededIndices":
+        """`indices` with the seed and epoch of `origin`, and its places in `rows`; 0 without."""
+        made = cls.at(0, 0)
+        made.extend(indices)
         if isinstance(origin, SeededIndices | IndexBatch):
             made.seed, made.epoch = origin.seed, origin.epoch
+            if (places := origin.places) is not None:
+                made.places = places[rows]
         return made
 
     @classmethod
     def at(cls, seed: int, epoch: int) -> "SeededIndices":
         """No indices yet, of this seed and epoch."""
         made = SeededIndices()
-        made.seed, made.epoch = seed, epoch
+        made.seed, made.epoch, made.places = seed, epoch, None
         return made
 
 
@@ -313,7 +208,7 @@ class IndexBatch(Sequence[int]):
     by weights it has the indices, since the weights do not travel with each batch.
     """
 
-    __slots__ = ("_array", "_size", "_views", "epoch", "order", "position", "seed")
+    __slots__ = ("_array", "_may_repeat", "_size", "_views", "epoch", "order", "position", "seed")
 
     order: EpochOrder
     position: int
@@ -328,6 +223,7 @@ class IndexBatch(Sequence[int]):
         self.seed, self.epoch = order.seed, order.epoch
         self._size = size
         self._views: tuple[Callable[[Indices], Indices], ...] = ()  # From the stream outwards.
+        self._may_repeat = False
         self._array: Indices | None = None
 
     @property
@@ -338,10 +234,26 @@ class IndexBatch(Sequence[int]):
             self._array = _fixed(self._seen(indices))
         return self._array
 
-    def through(self, view: Callable[[Indices], Indices]) -> "IndexBatch":
-        """The same positions of the stream, with the indices that `view` maps these to."""
+    @property
+    def places(self) -> Indices | None:
+        """As of `SeededIndices`."""
+        return self.positions if self._may_repeat or self.order.may_repeat else None
+
+    @property
+    def positions(self) -> Indices:
+        """In the stream, shape (n,)."""
+        return np.arange(self.position, self.position + self._size)
+
+    def through(
+        self, view: Callable[[Indices], Indices], *, may_repeat: bool = True
+    ) -> "IndexBatch":
+        """The same positions of the stream, with the indices that `view` maps these to.
+
+        `may_repeat`: whether the view may map two indices to one.
+        """
         seen = IndexBatch(self.order, self.position, self._size)
         seen._views = (*self._views, view)
+        seen._may_repeat = self._may_repeat or may_repeat
         seen._array = _fixed(view(self.array))  # Now: what it refuses is the caller's mistake.
         return seen
 
@@ -354,7 +266,7 @@ class IndexBatch(Sequence[int]):
         if not 0 <= first <= end <= self._size:
             raise IndexError(f"rows [{first}, {end}) of {self._size}")
         part = IndexBatch(self.order, self.position + first, end - first)
-        part._views = self._views
+        part._views, part._may_repeat = self._views, self._may_repeat
         return part
 
     def replaced(self, indices: Indices) -> "IndexBatch":
@@ -412,9 +324,10 @@ class IndexBatch(Sequence[int]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = self.order, self.position, self._size
+        seen = self._views, self._may_repeat
         if self.order.weights is not None:
-            return _seen_again, (*place, self._views, np.array(self.array))
-        return (_seen_again, (*place, self._views)) if self._views else (IndexBatch, place)
+            return _seen_again, (*place, *seen, np.array(self.array))
+        return (_seen_again, (*place, *seen)) if self._views else (IndexBatch, place)
 
 
 def _fixed(indices: Indices) -> Indices:
@@ -429,9 +342,10 @@ def _seen_again(
     position: int,
     size: int,
     views: tuple[Callable[[Indices], Indices], ...],
+    may_repeat: bool,
     array: Indices | None = None,
 ) -> IndexBatch:
     made = IndexBatch(order, position, size)
-    made._views = views
+    made._views, made._may_repeat = views, may_repeat
     made._array = None if array is None else _fixed(array)
     return made

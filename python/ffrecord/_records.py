@@ -207,7 +207,7 @@ class Records(ABC):
         with ThreadPoolExecutor(1, "ffrecord-read-ahead") as thread:
             ahead: Future[Batch] | None = None
             for first in range(start, stop, step):
-                indices = self._in_order(first, min(first + step, stop))
+                indices = np.arange(first, min(first + step, stop), dtype=np.int64)
                 following = thread.submit(self.read, indices, on_corrupt=on_corrupt, decode=decode)
                 if ahead is not None:
                     yield ahead.result()
@@ -265,10 +265,6 @@ class Records(ABC):
     def __iter__(self) -> Iterator[Sample]:
         for batch in self.batches():
             yield from batch
-
-    def _in_order(self, begin: int, end: int) -> Indices:
-        """The indices that iteration visits in places [begin, end)."""
-        return np.arange(begin, end, dtype=np.int64)
 
     def _note_damage(self, batch: Batch, on_corrupt: OnCorrupt) -> None:
         for row in np.flatnonzero(batch.status).tolist():

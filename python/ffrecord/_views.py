@@ -1,8 +1,10 @@
 """Views: some records of a sequence, several sequences as one, or mixed. Nothing is copied."""
 
 import hashlib
+import operator
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, NoReturn
 
@@ -11,7 +13,8 @@ import numpy.typing as npt
 
 from ffrecord._batch import Batch
 from ffrecord._formats import Format, checked
-from ffrecord._order import EpochOrder, Indices, Mixture
+from ffrecord._mixture import BY_SOURCE, Mixture, proportions
+from ffrecord._order import Indices, mixture_of
 from ffrecord._reader import Reader
 from ffrecord._records import Records
 from ffrecord._schema import Column
@@ -40,6 +43,11 @@ class Choice:
         if isinstance(self._chosen, range):
             return self._chosen.start + places * self._chosen.step
         return self._chosen.values[places]
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether an index may be chosen more than once; looks at none."""
+        return not isinstance(self._chosen, range)
 
     def tobytes(self) -> bytes:
         """Bytes that differ if the choices differ."""
@@ -147,7 +155,7 @@ class Formatted(Records):
     @property
     def mixture(self) -> Mixture | None:
         """That of the source."""
-        return getattr(self.source, "mixture", None)
+        return mixture_of(self.source)
 
     def probe(self, seconds: float = 0.25) -> float:
         """See `Records.probe`."""
@@ -168,9 +176,6 @@ class Formatted(Records):
 
     def _read(self, wanted: Indices) -> Batch:
         return self.source._read(wanted)
-
-    def _in_order(self, begin: int, end: int) -> Indices:
-        return self.source._in_order(begin, end)
 
     def _describe(self, index: int, status: int) -> str:
         return self.source._describe(index, status)
@@ -249,21 +254,23 @@ class Concat(Records):
         return sizes
 
     def _read(self, wanted: Indices) -> Batch:
+        places = positive(wanted, len(self))
+        return self._read_laid(places).relabelled(places)
+
+    def _read_laid(self, laid: Indices) -> Batch:
+        """Records by index of the sources laid end to end."""
         ends = self._bounds()
-        places = positive(wanted, ends[-1])
-        owners = np.searchsorted(ends, places, "right")
+        owners = np.searchsorted(ends, laid, "right")
         parts: list[Batch] = []
         rows: list[Indices] = []
         for number in np.unique(owners).tolist():
             mine = np.flatnonzero(owners == number)
             first = ends[number - 1] if number else 0
-            parts.append(self.sources[number]._read(places[mine] - first))
+            parts.append(self.sources[number]._read(laid[mine] - first))
             rows.append(mine)
         if not parts:
-            return self.sources[0]._read(places)
-        if len(parts) == 1:
-            return parts[0].relabelled(places)
-        return Batch.joined(parts, np.concatenate(rows)).relabelled(places)
+            return self.sources[0]._read(laid)
+        return parts[0] if len(parts) == 1 else Batch.joined(parts, np.concatenate(rows))
 
     def _describe(self, index: int, status: int) -> str:
         source, own = self._owner(index)
@@ -296,23 +303,49 @@ class Concat(Records):
 class Mix(Concat):
     """Several sequences; each position of the mixed stream draws from one of them by weight.
 
-    Made by `mix`. The indices are those of the sources laid end to end, as in `concat`. A
-    `Sampler` over it draws the mixed stream, and so does iteration.
+    Made by `mix`. Record i is the i-th of the stream with seed 0, so each sampler, view and loader
+    keeps the proportions. A `Sampler` over it draws the stream of its own seed, and goes on with it
+    in each epoch. It names records as `BY_SOURCE` plus the index in the sources laid end to end.
     """
 
     def __init__(self, sources: Iterable[Records], weights: Iterable[int], seed: int = 0) -> None:
         """See `mix`."""
         super().__init__(sources)
-        self.weights = tuple(weights)
-        self.seed = seed
+        self.weights = proportions(weights, len(self.sources))
+        self.seed = operator.index(seed)
 
-    @property
+    @cached_property
     def mixture(self) -> Mixture:
         """The source and record at each position of the stream."""
         return Mixture(map(len, self.sources), self.weights, self.seed)
 
-    def _in_order(self, begin: int, end: int) -> Indices:
-        return EpochOrder(0, 0, len(self), mixture=self.mixture).range(begin, end)
+    @property
+    def fingerprint(self) -> str:
+        """Covers all sources in their order, the weights and the seed."""
+        how = repr((self.weights, self.seed)).encode()
+        return digest([b"mix", how, *(source.fingerprint.encode() for source in self.sources)])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in super().__getstate__().items() if key != "mixture"}
+
+    def _sizes(self, wanted: Indices) -> Indices:
+        return super()._sizes(self._laid(wanted))
+
+    def _read(self, wanted: Indices) -> Batch:
+        batch = self._read_laid(self._laid(wanted))
+        return batch.relabelled(np.where(wanted < 0, wanted + len(self), wanted))
+
+    def _owner(self, index: int) -> tuple[Records, int]:
+        return super()._owner(int(self._laid(np.array([index]))[0]))
+
+    def _laid(self, wanted: Indices) -> Indices:
+        """The same records by index of the sources laid end to end."""
+        laid = wanted - BY_SOURCE
+        by_place = laid < 0
+        if not by_place.any():
+            return positive(laid, len(self))
+        laid[by_place] = self.mixture.at(0, positive(wanted[by_place], len(self)))
+        return positive(laid, len(self))
 
 
 def concat(sources: Iterable[Records]) -> Records:
@@ -337,13 +370,19 @@ def mix(sources: Iterable[Records], weights: Iterable[int], seed: int = 0) -> Mi
     """Mix sequences in whole-numbered proportions.
 
     Each source is read in its own permuted order, which starts again when it ends. The sources
-    alternate as evenly as the weights allow. A `Sampler` can change the weights during a run and
-    still resume exactly.
+    alternate as evenly as the weights allow. Record i of the view is the i-th of this stream, and
+    the view has as many records as its sources together: other samplers, views of it and mixtures
+    of it keep the proportions, and have in each epoch these records alone. An
+    `ffrecord.torch.Sampler` over the mix itself goes on with the stream from epoch to epoch. It can
+    change the weights during a run and still resume exactly.
 
     Args:
         sources: readers or views of the same columns.
         weights: one for each, 0 to 65536 in sum; only their proportions matter.
         seed: added to that of a `Sampler`.
+
+    Raises:
+        ValueError: the weights do not fit the sources.
     """
     return Mix(sources, weights, seed)
 

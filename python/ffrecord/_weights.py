@@ -82,10 +82,10 @@ class Weights:
         """How many records there are."""
         return self._sums.size
 
-    def draw(self, seed: int, epoch: int, begin: int, end: int) -> Indices:
-        """The records at the positions [begin, end) of an epoch."""
+    def draw(self, seed: int, epoch: int, positions: Indices) -> Indices:
+        """The records at these positions of an epoch."""
         sums = self._sums
-        shares = _uniform(seed, epoch, begin, end)
+        shares = _uniform(seed, epoch, positions)
         found = np.searchsorted(sums, shares * sums[-1], "right")
         # A product may be rounded up to the whole sum.
         drawn: Indices = np.minimum(found, self._last)
@@ -119,7 +119,7 @@ class _Unknown(Weights):
     def count(self) -> int:
         self._refuse()
 
-    def draw(self, seed: int, epoch: int, begin: int, end: int) -> Indices:
+    def draw(self, seed: int, epoch: int, positions: Indices) -> Indices:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -153,10 +153,10 @@ def _last(sums: npt.NDArray[np.float64]) -> int:
     return int(np.searchsorted(sums, sums[-1], "left"))
 
 
-def _uniform(seed: int, epoch: int, begin: int, end: int) -> npt.NDArray[np.float64]:
+def _uniform(seed: int, epoch: int, positions: Indices) -> npt.NDArray[np.float64]:
     """One number in [0, 1) for each position, a multiple of 2**-53."""
     key = _mix(_mix(_mix(seed + _G) ^ (epoch + _G & _U64)) ^ (_LANE + _G & _U64))
-    places = np.arange(begin + 1, end + 1, dtype=np.uint64) * np.uint64(_G) + np.uint64(key)
+    places = (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(_G) + np.uint64(key)
     places ^= places >> np.uint64(30)
     places *= np.uint64(_FIRST)
     places ^= places >> np.uint64(27)

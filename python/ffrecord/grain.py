@@ -100,6 +100,11 @@ class DataSource:
         return f"ffrecord.grain.DataSource({self._records.fingerprint}{columns})"
 
     @property
+    def records(self) -> Records:
+        """What it reads."""
+        return self._records
+
+    @property
     def paths(self) -> list[str]:
         """Names of the files; none of a view."""
         files = self._records.files if isinstance(self._records, Reader) else ()
@@ -137,7 +142,8 @@ class BatchSource:
             batch_size: records of a batch.
             seed: of the order, 0 to 2**64 - 1. The order is that of `ffrecord.torch.Sampler`.
             epochs: how many follow each other. Grain's `repeat` would repeat the same order.
-            shuffle: False leaves the records as they lie.
+            shuffle: False leaves the records as they lie. True over a `mix` is its stream, which
+                goes on from epoch to epoch.
             drop_last: leave out the last batch of an epoch if it is smaller.
 
         Raises:
@@ -187,4 +193,4 @@ class BatchSource:
         return whole + (rest > 0 and not self._drop_last)
 
     def _order(self, epoch: int) -> EpochOrder:
-        return EpochOrder(self._seed, epoch, self._count, shuffle=self._shuffle)
+        return EpochOrder.of(self._source.records, self._seed, epoch, shuffle=self._shuffle)

@@ -147,9 +147,7 @@ class Batches:
         return whole if self._is_whole else whole + (rest > 0)
 
     def _order(self, epoch: int) -> EpochOrder:
-        mixture = getattr(self._records, "mixture", None)
-        count = len(self._records)
-        return EpochOrder(self._seed, epoch, count, mixture=mixture, shuffle=self._shuffle)
+        return EpochOrder.of(self._records, self._seed, epoch, shuffle=self._shuffle)
 
     def _check(self) -> None:
         check_counts(1, batch_size=self._batch_size, shards=self._shards)

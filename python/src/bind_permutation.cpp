@@ -13,6 +13,8 @@ namespace {
 // So few are made sooner than Python's lock is had back from another thread.
 constexpr std::uint64_t kWithGilMax = 512;
 
+using Positions = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
+
 // Threads may share an order: permutations are immutable. Position and count travel in pairs, as
 // in Python's range.
 template <class Order>
@@ -27,6 +29,29 @@ py::array_t<std::int64_t> Range(const Order& order, std::uint64_t count, std::ui
   const std::span out(reinterpret_cast<std::uint64_t*>(indices.mutable_data()), end - begin);
   const auto fill = [&] { order.Fill(begin, out); };
   if (end - begin <= kWithGilMax)
+    fill();
+  else
+    WithoutGil(fill);
+  return indices;
+}
+
+// The indices at positions that do not follow each other.
+template <class Order>
+py::array_t<std::int64_t> At(const Order& order, std::uint64_t count, const Positions& positions) {
+  if (positions.ndim() != 1)
+    Raise({ErrorCode::kInvalidArgument, "positions have not one dimension"});
+  const std::span in(positions.data(), static_cast<std::size_t>(positions.size()));
+  for (const std::int64_t position : in)
+    if (position < 0 || static_cast<std::uint64_t>(position) >= count)
+      Raise({ErrorCode::kOutOfRange, "position " + std::to_string(position) + " of an order of " +
+                                         std::to_string(count) + " records"});
+  py::array_t<std::int64_t> indices(positions.size());
+  std::int64_t* const out = indices.mutable_data();
+  const auto fill = [&] {
+    for (std::size_t i = 0; i < in.size(); ++i)
+      out[i] = static_cast<std::int64_t>(order(static_cast<std::uint64_t>(in[i])));
+  };
+  if (in.size() <= kWithGilMax)
     fill();
   else
     WithoutGil(fill);
@@ -56,6 +81,12 @@ void BindPermutation(py::module_& module) {
           },
           py::arg("begin"), py::arg("end"))
       .def(
+          "at",
+          [](const Permutation& order, const Positions& positions) {
+            return At(order, order.count(), positions);
+          },
+          py::arg("positions"))
+      .def(
           "position_of",
           [](const Permutation& order, std::uint64_t index) {
             if (index >= order.count())
@@ -79,7 +110,13 @@ void BindPermutation(py::module_& module) {
           [](const CountedBlockedPermutation& order, std::uint64_t begin, std::uint64_t end) {
             return Range(order.order, order.count, begin, end);
           },
-          py::arg("begin"), py::arg("end"));
+          py::arg("begin"), py::arg("end"))
+      .def(
+          "at",
+          [](const CountedBlockedPermutation& order, const Positions& positions) {
+            return At(order.order, order.count, positions);
+          },
+          py::arg("positions"));
 }
 
 }  // namespace ffrecord::python

@@ -4,8 +4,10 @@ Method: the tutorial's own scripts, on real ranks; and what users forget.
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import BatchSampler, DistributedSampler
 from tutorial import (
     RECORDS,
@@ -18,7 +20,10 @@ from tutorial import (
     write_script,
 )
 
-framework("pytorch_lightning")
+import ffrecord
+from ffrecord.torch import DataLoader, Dataset, Sampler
+
+lightning = framework("pytorch_lightning")
 PRELOAD = ("pytorch_lightning",)
 
 
@@ -139,3 +144,60 @@ def test_torchs_loader_with_our_sampler_is_told_what_to_write(tmp_path: Path) ->
 
     with pytest.raises(Exception, match="use_distributed_sampler=False"):
         run(script, 2, "0")
+
+
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_checkpoint_of_an_epochs_end_goes_on_with_the_next_epochs_order(
+    workers: int, persistent: bool, tmp_path: Path
+) -> None:
+    """ModelCheckpoint's default; Lightning begins to iterate before it names the epoch."""
+    if persistent and not workers:
+        pytest.skip("there are no workers to persist")
+    with ffrecord.Writer(tmp_path / "data.ffr", {"label": "i64"}) as writer:
+        for label in range(64):
+            writer.write({"label": label})
+
+    class Model(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+            self.seen: list[tuple[int, list[int]]] = []
+
+        def training_step(self, batch: Any, _: int) -> torch.Tensor:  # noqa: ANN401
+            self.seen.append((self.current_epoch, batch["label"].tolist()))
+            loss: torch.Tensor = self.layer(batch["label"].float()[:, None]).mean()
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), 1e-6)
+
+    def train(checkpoint: Path | None, **options: Any) -> list[tuple[int, list[int]]]:  # noqa: ANN401
+        dataset = Dataset(tmp_path / "data.ffr")
+        loader = DataLoader(
+            dataset,
+            batch_sampler=Sampler(dataset, 8, seed=1),
+            num_workers=workers,
+            persistent_workers=persistent,
+        )
+        model = Model()
+        trainer = lightning.Trainer(
+            accelerator="cpu",
+            max_epochs=3,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=tmp_path,
+            **options,
+        )
+        trainer.fit(model, loader, ckpt_path=checkpoint)
+        return model.seen
+
+    every = lightning.callbacks.ModelCheckpoint(
+        dirpath=tmp_path / "saved", filename="{epoch}", save_top_k=-1
+    )
+    whole = train(None, callbacks=[every])
+    for done in (1, 2):
+        rest = train(tmp_path / "saved" / f"epoch={done - 1}.ckpt")
+        assert rest == whole[8 * done :]

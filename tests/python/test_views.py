@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ffrecord
-from ffrecord._order import EpochOrder, IndexBatch, Mixture
+from ffrecord._mixture import Mixture
+from ffrecord._order import EpochOrder, IndexBatch
 from ffrecord._shared_memory import SharedArray
 from order import permute
 
@@ -247,6 +248,10 @@ def test_a_mixture_is_a_function_of_position_and_changes_without_losing_a_record
     changed = mixture.change(others, at)
     changed = Mixture(counts, [1] * len(weights)).restored(changed.state())
     after = changed.range(3, at, at + 200).tolist()
+    assert changed.range(3, 0, at).tolist() == whole[:at]
+    places = data.draw(st.lists(st.integers(0, at + 199), max_size=9))
+    picked = changed.at(3, np.array(places, np.int64)).tolist()
+    assert picked == [[*whole[:at], *after][place] for place in places]
 
     # The stream of each source goes on where it was, whatever the weights.
     bounds = [0, *np.cumsum(counts).tolist()]

@@ -20,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ffrecord
-from ffrecord._order import EpochOrder, Mixture
+from ffrecord._mixture import Mixture
+from ffrecord._order import EpochOrder
 from ffrecord._weights import Weights
 from ffrecord.torch import DataLoader, Dataset, Sampler, Subset
 from loading import every_engine
@@ -46,7 +47,7 @@ def draw(weights: list[float], seed: int, epoch: int, position: int) -> int:
 def test_draws_are_the_specified_ones(weights: list[float], seed: int, epoch: int) -> None:
     made = Weights(weights, len(weights))
 
-    found = made.draw(seed, epoch, 3, 40)
+    found = made.draw(seed, epoch, np.arange(3, 40))
 
     assert found.tolist() == [draw(weights, seed, epoch, p) for p in range(3, 40)]
     assert all(weights[index] > 0 for index in found)
@@ -58,7 +59,7 @@ def test_a_share_at_the_edge_of_two_records_is_of_the_second(
     shares = np.array([0, 0.25, 0.5, 1 - 2.0**-53])
     monkeypatch.setattr("ffrecord._weights._uniform", lambda *_: shares)
 
-    assert Weights([0, 1, 0, 1, 2], 5).draw(0, 0, 0, 4).tolist() == [1, 3, 4, 4]
+    assert Weights([0, 1, 0, 1, 2], 5).draw(0, 0, np.arange(4)).tolist() == [1, 3, 4, 4]
 
 
 def test_the_golden_vector_of_the_page() -> None:
@@ -73,7 +74,8 @@ def test_each_record_comes_as_often_as_its_weight_says() -> None:
     weights[::10] = 0
     made = Weights(weights, count)
 
-    found = np.concatenate([made.draw(7, epoch, 0, count) for epoch in range(200)])
+    every = np.arange(count)
+    found = np.concatenate([made.draw(7, epoch, every) for epoch in range(200)])
 
     seen = np.bincount(found, minlength=count)
     expected = weights / weights.sum() * found.size
@@ -85,7 +87,7 @@ def test_each_record_comes_as_often_as_its_weight_says() -> None:
     # Draws that follow each other, and those of two epochs, have nothing to do with each other.
     shares = np.searchsorted(np.cumsum(weights), weights.cumsum()[found]) / count
     assert abs(np.corrcoef(shares[:-1], shares[1:])[0, 1]) < 0.01
-    assert (made.draw(7, 0, 0, count) != made.draw(7, 1, 0, count)).mean() > 0.9
+    assert (made.draw(7, 0, every) != made.draw(7, 1, every)).mean() > 0.9
 
 
 @given(
@@ -155,7 +157,7 @@ def test_weights_may_be_what_a_model_made() -> None:
     assert list(Sampler(8, 2, weights=scores)) == expected
     assert list(Sampler(8, 2, weights=np.ma.MaskedArray(WEIGHTS))) == expected
     # Whatever their unit: half of the draws are of each.
-    tiny = Weights([2.0**-890, 0, 2.0**-890], 3).draw(0, 0, 0, 10_000)
+    tiny = Weights([2.0**-890, 0, 2.0**-890], 3).draw(0, 0, np.arange(10_000))
     assert abs(np.bincount(tiny)[0] - 5000) < 250
 
 
@@ -300,5 +302,5 @@ def test_weights_that_another_process_has_say_so() -> None:
     unknown = Weights.known("0123456789abcdef")
 
     with pytest.raises(ValueError, match=r"ffrecord\.torch\.DataLoader"):
-        unknown.draw(0, 0, 0, 1)
+        unknown.draw(0, 0, np.arange(1))
     assert "another process" in repr(pickle.loads(pickle.dumps(unknown)))

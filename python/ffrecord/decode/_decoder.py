@@ -71,15 +71,17 @@ class Origin(NamedTuple):
 
     seed: int
     epoch: int
-    first: int | None
-    """The place in the stream of the first row; None if the indices come from no `Sampler`."""
+    places: Indices | None
+    """The place of each row in its order; None if the indices tell the draws apart."""
 
     @staticmethod
     def of(indices: object) -> "Origin":
         """The origin of these indices."""
-        seeded = SeededIndices.like((), indices)
-        first = indices.position if isinstance(indices, IndexBatch) else None
-        return Origin(seeded.seed, seeded.epoch, first)
+        if isinstance(indices, IndexBatch):
+            return Origin(indices.seed, indices.epoch, indices.positions)
+        if isinstance(indices, SeededIndices):
+            return Origin(indices.seed, indices.epoch, indices.places)
+        return Origin(0, 0, None)
 
 
 def decoded(
@@ -103,10 +105,10 @@ def decoded(
             return decoded(batch, seen, origin, rows)
     values: dict[str | None, Values] = {}
     reasons: dict[int, str] = {}
-    if origin.first is None:
+    if origin.places is None:
         positions = batch.indices
     else:
-        positions = origin.first + (np.arange(len(batch)) if rows is None else rows)
+        positions = origin.places if rows is None else origin.places[rows]
     for name, decoder in _by_column(batch, decode).items():
         field = Field(*batch.field(name), batch.status, origin.seed, origin.epoch, positions)
         values[name], wrong = decoder.decode(field)

@@ -48,7 +48,7 @@ class Piece(NamedTuple):
             return self
         good = np.flatnonzero(self.found.status == 0)
         found = self.found if good.size == len(self.found) else self.found.select(good)
-        indices = SeededIndices.like(found.indices.tolist(), self.indices)
+        indices = SeededIndices.like(found.indices.tolist(), self.indices, good)
         return Piece(self.rows[good], self.owner, indices, found)
 
 
@@ -114,7 +114,7 @@ def _settled(
     wanted = first.copy()
     for distance in range(1, count + 1):
         wanted[rows] = following(rows, distance)
-        candidates = SeededIndices.like(wanted[rows].tolist(), indices)
+        candidates = SeededIndices.like(wanted[rows].tolist(), indices, rows)
         rows = rows[sorted(_noted(view, wanted[rows], view._pieces(candidates)))]
         if not rows.size:
             break

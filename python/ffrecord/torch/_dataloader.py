@@ -41,7 +41,7 @@ from ffrecord.torch._handover import CrossingCollate, Placed, Told
 from ffrecord.torch._placing import accelerator, on_device
 from ffrecord.torch._plain_state import PlainPlace, place_of, state_of
 from ffrecord.torch._profiling import profiled
-from ffrecord.torch._sampler import Cursor, Sampler
+from ffrecord.torch._sampler import Cursor, Sampler, order_of, sampler_among
 from ffrecord.torch._steps import Steps, Walk
 from ffrecord.torch._subsets import as_ours
 from ffrecord.torch._threads import Threads
@@ -60,9 +60,11 @@ _OF_STORES = ("store_", "cache_")
 class DataLoader(data.DataLoader[Any]):
     """torch's DataLoader, with a state, and with threads as an alternative to processes.
 
-    With a `Sampler` as `batch_sampler`, `state_dict` counts the batches that were delivered, not
-    those that were read ahead, and a loader of any world size, mode and number of workers continues
-    from it. Any framework that knows these two methods can save and restore it.
+    With a `Sampler` as `batch_sampler` (or as `sampler`, without a batch size), an iteration begins
+    where the sampler is when the first batch is requested. `state_dict` counts the batches that
+    were delivered, not those that were read ahead, and a loader of any world size, mode and number
+    of workers continues from it. Any framework that knows these two methods can save and restore
+    it.
     """
 
     def __init__(
@@ -95,7 +97,7 @@ class DataLoader(data.DataLoader[Any]):
             batch_size: without a batch_sampler, as in torch; with None each sample comes as it is,
                 its arrays as tensors.
             shuffle: likewise.
-            sampler: likewise.
+            sampler: likewise; with batch_size=None also a `Sampler`.
             batch_sampler: a `Sampler`, or any iterable of lists of indices.
             num_workers: processes or threads; 0 loads in the caller's.
             collate_fn: makes a batch from samples.
@@ -123,12 +125,16 @@ class DataLoader(data.DataLoader[Any]):
             raise ValueError(f"mode is {mode!r}; it can be workers or threads")
         if not memory_limit_bytes >= 1:
             raise ValueError(f"memory_limit_bytes is {memory_limit_bytes}; it must be 1 or more")
-        if isinstance(sampler, Sampler) and batch_size is not None:
+        order = sampler_among(batch_sampler, sampler)
+        if order is not None and order is sampler and batch_size is not None:
             raise ValueError(BATCHES_AS_INDICES)
         threads = num_workers if mode == "threads" else 0
         processes = num_workers - threads
         if threads and (isinstance(dataset, data.IterableDataset) or batch_size is None):
-            raise ValueError("mode='threads' loads batches of a map-style dataset only")
+            raise ValueError(
+                "mode='threads' loads batches of a map-style dataset only: give it a batch_size, "
+                "or batch_sampler=ffrecord.torch.Sampler(...)"
+            )
         if threads:
             useless = {"worker_init_fn": worker_init_fn, "persistent_workers": persistent_workers}
             if names := sorted([*options, *(name for name, value in useless.items() if value)]):
@@ -154,7 +160,7 @@ class DataLoader(data.DataLoader[Any]):
                 collate_fn or (collate if many else convert),
                 self.stages,
                 self._told.token,
-                batch_sampler.weights if isinstance(batch_sampler, Sampler) else None,
+                None if order is None else order.weights,
             ),
             pin_memory=pin_memory,
             drop_last=drop_last,
@@ -164,8 +170,9 @@ class DataLoader(data.DataLoader[Any]):
             **options,
         )
         self._accelerated: Accelerated | None = None
-        if isinstance(self.batch_sampler, Sampler):
-            vars(self)["sampler"] = Share(self.batch_sampler)  # torch forbids assigning it.
+        self._share = None if order is None else Share(order)
+        if order is not None and order is batch_sampler:
+            vars(self)["sampler"] = self._share  # torch forbids assigning it.
         self.mode = mode
         self.skippable = skippable
         self._threads: Threads | None = None
@@ -229,7 +236,7 @@ class DataLoader(data.DataLoader[Any]):
         With a `Sampler`, the first call after `load_state_dict` leaves the restored position alone,
         and later calls count on from there; to jump, call the sampler's own `set_epoch`.
         """
-        if (tell := getattr(self.sampler, "set_epoch", None)) is not None:
+        if (tell := getattr(self._share or self.sampler, "set_epoch", None)) is not None:
             tell(epoch)
 
     @property
@@ -239,12 +246,12 @@ class DataLoader(data.DataLoader[Any]):
         This one was: a `Sampler` gives each rank its share. The rest of `prepare` is done here,
         too.
         """
-        sampler = self.batch_sampler
-        sharded = isinstance(sampler, Sampler) and sampler.is_sharding
-        if isinstance(sampler, Sampler) and sharded and self._accelerated is None:
+        order = order_of(self)
+        sharded = order is not None and order.is_sharding
+        if order is not None and sharded and self._accelerated is None:
             if (why := loaders_are_lost_by("accelerate")) is not None:
                 raise RuntimeError(why)
-            self._accelerated = Accelerated(sampler)
+            self._accelerated = Accelerated(order)
         return sharded
 
     @_is_accelerate_prepared.setter
@@ -254,7 +261,7 @@ class DataLoader(data.DataLoader[Any]):
     @property
     def use_stateful_dataloader(self) -> bool:
         """For accelerate's `save_state` and `load_state`, which then save this loader's state."""
-        return isinstance(self.batch_sampler, Sampler)
+        return order_of(self) is not None
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the delivered batches, as a few scalars; see `Sampler.state_dict`.
@@ -274,8 +281,8 @@ class DataLoader(data.DataLoader[Any]):
             ValueError: with `in_order=False` on several ranks, or without a `Sampler`, nothing says
                 which batches all of them have.
         """
-        sampler = self.batch_sampler
-        if not isinstance(sampler, Sampler):
+        sampler = order_of(self)
+        if sampler is None:
             steps = self._steps
             return state_of(self, steps.inner, self._place, self._begun, steps.epoch + 1)
         if self.num_workers and not getattr(self, "in_order", True) and sampler.world_size > 1:
@@ -291,8 +298,8 @@ class DataLoader(data.DataLoader[Any]):
         Raises:
             TypeError, ValueError: as `state_dict`; or the state is of other data or arguments.
         """
-        if isinstance(self.batch_sampler, Sampler):
-            self.batch_sampler.load_state_dict(state)
+        if (sampler := order_of(self)) is not None:
+            sampler.load_state_dict(state)
             return
         self._resumed, epoch = place_of(self, self._steps.inner, state)
         self._place, self._begun = self._resumed, None
@@ -377,39 +384,50 @@ class DataLoader(data.DataLoader[Any]):
 
     # torch declares its own iterator class; callers only need to iterate.
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        sampler = self.batch_sampler if isinstance(self.batch_sampler, Sampler) else None
         if is_saved_by_lightning() and (trouble := self._state_trouble()) is not None:
             return _Iteration(_refused(trouble))
-        start = None if sampler is None else sampler.skipped(sampler.begin(), self._steps.step)
         if self._before is None:
             self._before = self._dataset_numbers()
-        place = self._begin_place()
+        # Checked before the generator starts: later, the caller's frame is not on its stack.
+        held_back = is_held_back_by(sys._getframe(1).f_locals.get("self"))
+        sampler = order_of(self)
+        if sampler is not None:
+            return _Iteration(self._watched(lambda: self._begin_at(sampler, held_back)))
+        place = self._begin_place()  # Now, as torch's iterators.
+        made = self._batches(None, place), PlainDelivery(self._note_place, place, held_back)
+        return _Iteration(self._watched(lambda: made))
+
+    def _begin_at(self, sampler: Sampler, held_back: bool) -> tuple[Iterator[Any], Delivery]:
+        """Begin where the sampler is."""
+        start = sampler.skipped(sampler.begin(), self._steps.step)
         hinter = self._hint_epoch(sampler, start)  # Before the first record is requested.
+        delivery = Delivery(sampler, start, hinter, held_back)
+        return self._batches(start), delivery
+
+    def _batches(self, start: Cursor | None, place: PlainPlace | None = None) -> Iterator[Any]:
+        """The batches of an epoch from there on, each with the position after it."""
         batches: Iterator[tuple[Cursor | None, Any]]
         if self._threads is not None:
-            if sampler is None:
+            if place is not None:
                 # Like torch's own iterator, which seeds its workers this way: the same generator
                 # gives the same order.
                 torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-            batches = self._threads.batches(self, self._steps.at(place), sampler, start)
+                place.release()
+            steps = () if place is None else self._steps.at(place)
+            batches = self._threads.batches(self, steps, order_of(self), start)
         else:
+            self._steps.start = start
             found = self._from_torch()
+            self._steps.start = None
+            if place is not None:
+                place.release()
             walk = None if isinstance(self.dataset, data.IterableDataset) else self._steps.begun
             batches = made = self._by_torch(found, start, walk)
             self._under_way.add(made)
         device = self._device
         if device is None and self._accelerated is not None:
             device = self._accelerated.device
-        if device is not None:
-            batches = on_device(batches, device)
-        # Checked before the generator starts: later, the caller's frame is not on its stack.
-        held_back = is_held_back_by(sys._getframe(1).f_locals.get("self"))
-        delivery: Delivery | PlainDelivery
-        if sampler is None:
-            delivery = PlainDelivery(self._note_place, place, held_back)
-        else:
-            delivery = Delivery(sampler, start, hinter, held_back)
-        return _Iteration(self._watched(batches, delivery))
+        return batches if device is None else on_device(batches, device)
 
     def _state_trouble(self) -> Exception | None:
         """What Lightning's first checkpoint would raise, or would leave out."""
@@ -428,6 +446,8 @@ class DataLoader(data.DataLoader[Any]):
         steps.epoch += 1
         seed = (self.generator or torch.default_generator).initial_seed()
         place, self._resumed = self._resumed, None
+        if place is not None:
+            place.keep(self.generator)
         steps.place = self._begun = place or PlainPlace(seed, steps.epoch, steps.step)
         return steps.place
 
@@ -458,16 +478,14 @@ class DataLoader(data.DataLoader[Any]):
     def _by_torch(
         self, batches: Iterator[Any], start: Cursor | None, walk: Walk | None
     ) -> Generator[tuple[Cursor | None, Any], None, None]:
-        sampler = self.batch_sampler
-        cursor = start
-        count = 0
+        sampler, cursor, count = order_of(self), start, 0
         try:
             for found in _taken(batches) if self.num_workers else batches:
                 count += 1
                 while self._told.damaged:  # Damage is summed over all workers, for `max_corrupt`.
                     as_ours(self.dataset).note_damaged(self._told.damaged.popleft())
                 crossed = isinstance(found, Placed)
-                if isinstance(sampler, Sampler) and cursor is not None:
+                if sampler is not None and cursor is not None:
                     cursor = sampler.reached(cursor, found.position if crossed else cursor.position)
                 yield cursor, found.value if crossed else found
         except RuntimeError as error:
@@ -484,12 +502,12 @@ class DataLoader(data.DataLoader[Any]):
                 "transform or collate_fn raised StopIteration, as next() of an empty iterator does"
             )
 
-    def _hint_epoch(self, sampler: Sampler | None, start: Cursor | None) -> EpochHinter | None:
+    def _hint_epoch(self, sampler: Sampler, start: Cursor) -> EpochHinter | None:
         """Sends the daemon, if there is one, a prefetch hint for the rest of the epoch."""
         source = getattr(self.dataset, "source", None)
         if isinstance(source, Formatted):
             source = source.source
-        if sampler is None or start is None or not isinstance(source, Reader) or source.is_local:
+        if not isinstance(source, Reader) or source.is_local:
             return None
         hinter = EpochHinter(source, sampler)
         ahead = 0 if self._threads is None else self._threads.pending(self, sampler, start)
@@ -499,26 +517,28 @@ class DataLoader(data.DataLoader[Any]):
         return hinter
 
     def _watched(
-        self,
-        batches: Iterator[tuple[Cursor | None, Any]],
-        delivery: Delivery | PlainDelivery,
+        self, begin: Callable[[], tuple[Iterator[Any], Delivery | PlainDelivery]]
     ) -> Iterator[Any]:
         """Yields batches; reports delivered batches to the sampler, and times the consumer."""
+        batches, delivery = begin()
         end = time.perf_counter_ns()
         accelerated = self._accelerated
         try:
             with nullcontext() if accelerated is None else accelerated.iterated():
                 while True:
-                    begin = time.perf_counter_ns()
-                    if self._delivered and begin > end:
-                        self.stages.add("user", end, begin)
+                    asked = time.perf_counter_ns()
+                    if self._delivered and asked > end:
+                        self.stages.add("user", end, asked)
+                    if (place := delivery.renewed()) is not None:
+                        batches.close()  # type: ignore[attr-defined]
+                        batches = self._batches(place)
                     with profiled("wait for a batch"):
                         found = next(batches, None)
                     end = time.perf_counter_ns()
                     if found is None:
                         delivery.finish()
                         return
-                    self.stages.add("wait", begin, end)
+                    self.stages.add("wait", asked, end)
                     cursor, batch = found
                     delivery.note(cursor)
                     if accelerated is not None:

@@ -17,7 +17,8 @@ from typing_extensions import TypeVar
 from ffrecord import _ffrecord
 from ffrecord._batch import Batch
 from ffrecord._locations import Where
-from ffrecord._order import IndexBatch, Mixture, SeededIndices
+from ffrecord._mixture import Mixture
+from ffrecord._order import IndexBatch, SeededIndices, mixture_of
 from ffrecord._reader import Reader
 from ffrecord._records import OnCorrupt as Policy
 from ffrecord._records import Records
@@ -119,7 +120,10 @@ class Dataset(data.Dataset[T], ReaderRegistry):
             transform: applied to each sample, in the worker.
             pass_generator: whether `transform` gets a NumPy generator as its second argument,
                 seeded by (seed, epoch, index): augmentation is then the same at any world size and
-                after a resume. By default it does if it has a second parameter without a default.
+                after a resume. Where an epoch may have a record several times (a `mix`, draws by
+                weight, a subset of listed indices), the place in the order stands for the index:
+                each draw is augmented anew. By default it does if it has a second parameter without
+                a default.
             columns: the columns to return; all by default.
             decode: decoders by column, such as `{"image": decode.Image(224)}`, or one decoder for
                 records that are plain bytes; see `ffrecord.decode`. Runs before `transform`.
@@ -175,7 +179,7 @@ class Dataset(data.Dataset[T], ReaderRegistry):
     @property
     def mixture(self) -> Mixture | None:
         """The proportions of a `mix`, for a `Sampler`."""
-        return getattr(self.source, "mixture", None)
+        return mixture_of(self.source)
 
     @cached_property
     def stages(self) -> Stages:
@@ -314,7 +318,8 @@ class Dataset(data.Dataset[T], ReaderRegistry):
             indices = _first(indices)
             batch = self._read(indices, "replace")
         if on_corrupt != "raise":  # The batch may have other records, or fewer.
-            indices = SeededIndices.like(batch.indices.tolist(), indices)
+            rows = _rows_left(indices, batch.indices)
+            indices = SeededIndices.like(batch.indices.tolist(), indices, rows)
         return self._made(indices, batch)
 
     def _read(self, indices: Sequence[int], on_corrupt: Policy) -> Batch:
@@ -364,7 +369,7 @@ def _first(indices: Sequence[int]) -> Sequence[int]:
     """The first of them, with the same position in the stream, or seed and epoch."""
     if isinstance(indices, IndexBatch):
         return indices.part(0, 1)
-    return SeededIndices.like(indices[:1], indices)
+    return SeededIndices.like(indices[:1], indices, slice(1))
 
 
 def _takes_generator(transform: Callable[..., Any]) -> bool:
@@ -382,10 +387,27 @@ def _takes_generator(transform: Callable[..., Any]) -> bool:
     return len(needed) == 2
 
 
+def _rows_left(
+    indices: Sequence[int], found: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64] | slice:
+    """Of a read with these indices, the rows of the records that were not skipped."""
+    if len(indices) == found.size:
+        return slice(None)
+    left = iter(found.tolist())
+    wanted = next(left, None)
+    rows = []
+    for row, index in enumerate(indices):
+        if index == wanted:
+            rows.append(row)
+            wanted = next(left, None)
+    return np.array(rows, np.int64)
+
+
 def _generators(indices: Iterable[int]) -> "Iterator[np.random.Generator]":
-    """A generator for each index; the same for the same seed, epoch and index, anywhere."""
+    """A generator for each index; the same for the same seed, epoch and place, anywhere."""
     origin = SeededIndices.like((), indices)
+    places = indices if origin.places is None else origin.places.tolist()
     # Philox: a counter under a key, so that a stream costs no seeding.
     key = int(np.random.SeedSequence([origin.seed, origin.epoch]).generate_state(1, np.uint64)[0])
-    for index in indices:
-        yield np.random.Generator(np.random.Philox(key=[key, index]))
+    for place in places:
+        yield np.random.Generator(np.random.Philox(key=[key, place]))

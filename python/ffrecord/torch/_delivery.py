@@ -13,13 +13,15 @@ class Delivery:
 
     def __init__(
         self,
-        sampler: Sampler | None,
-        start: Cursor | None,
+        sampler: Sampler,
+        start: Cursor,
         hinter: "EpochHinter | None",
         held_back: bool,
     ) -> None:
         """`held_back`: a batch is with the consumer when the next one is requested."""
         self._sampler = sampler
+        self._jumps = sampler.jumps
+        self._mixture = sampler.mixture
         self._start = start
         self._hinter = hinter
         self._held_back = held_back
@@ -27,21 +29,33 @@ class Delivery:
         self.is_last = False
         """Whether the batch that was noted last is the epoch's last."""
 
+    def renewed(self) -> Cursor | None:
+        """Where to go on, if what was read ahead is of another order than the sampler's by now.
+
+        The weights of a mixture were changed. An iteration that the sampler has left, for another
+        position, stays in its order.
+        """
+        changed = self._sampler.mixture is not self._mixture
+        if not changed or self._sampler.jumps != self._jumps or self.is_last:
+            return None
+        self._mixture = self._sampler.mixture
+        return self._last or self._start
+
     def note(self, cursor: Cursor | None) -> None:
         """Note that a batch is delivered, and that `cursor` follows it."""
-        if self._sampler is None or cursor is None:
+        if cursor is None:
             return
         delivered, self._last = (self._last if self._held_back else cursor), cursor
         if delivered is not None:
-            self._sampler.deliver(delivered)
-        self.is_last = self._start is not None and cursor.epoch != self._start.epoch
+            self._sampler.deliver(delivered, handed=cursor, jumps=self._jumps)
+        self.is_last = cursor.epoch != self._start.epoch
         if self._hinter is not None:
             self._hinter.keep(cursor)
 
     def finish(self) -> None:
         """All batches are with the consumer."""
-        if self._held_back and self._sampler is not None and self._last is not None:
-            self._sampler.deliver(self._last)
+        if self._held_back and self._last is not None:
+            self._sampler.deliver(self._last, jumps=self._jumps)
 
 
 class PlainDelivery:
@@ -58,6 +72,9 @@ class PlainDelivery:
         self._count = 0
         self.is_last = False
         """Unknown."""
+
+    def renewed(self) -> None:
+        """An order of torch's does not change on the way."""
 
     def note(self, _: Cursor | None) -> None:
         """Note that a batch is delivered."""

@@ -20,13 +20,21 @@ _NAMES = (
     *("batch_size", "drop_last", "fingerprint"),
 )
 _OWN = ("epoch", "seed", "batches", "drawn", "begun")
+# Of an epoch that has begun: its order is drawn; or will be, from the generator as it was saved; or
+# as it is then.
+_DONE, _DUE, _OPEN = "done", "due", "open"
 
 
 class PlainPlace:
     """How far an iteration has come."""
 
     def __init__(
-        self, seed: int, epoch: int, batches: int = 0, drawn: int | str | None = None
+        self,
+        seed: int,
+        epoch: int,
+        batches: int = 0,
+        drawn: int | str | None = None,
+        draw: str = _DUE,
     ) -> None:
         """In the `epoch`-th iteration, after so many batches.
 
@@ -37,30 +45,44 @@ class PlainPlace:
             drawn: what the order was drawn from: the seed that torch's sampler took from the
                 default generator, or the state of a generator, in hex; of a `DistributedSampler`,
                 its epoch; None as long as it is not drawn.
+            draw: whether the order is drawn, as states name it.
         """
         self.seed = seed
         self.epoch = epoch
         self.batches = batches
         self.drawn = drawn
+        self.draw = draw
         self.ended = False
+        self._before: tuple[torch.Generator, str] | None = None
+
+    def keep(self, generator: torch.Generator | None) -> None:
+        """Let the next iterator of torch's draw no seed for its workers from the generator.
+
+        The iteration that goes on here has drawn one.
+        """
+        used = generator or torch.default_generator
+        self._before = used, _state_of(used)
+
+    def release(self) -> None:
+        """The seed is drawn: put the generator back to where it was."""
+        if self._before is not None:
+            _set_state(*self._before)
+            self._before = None
 
     def will_draw(self, inner: Any) -> int | str | None:  # noqa: ANN401 - torch's own
         """What the order is drawn from, or would be if the walk began now; changes nothing."""
-        sampler = _of_samples(inner)
         if self.drawn is not None:
             return self.drawn
-        if type(sampler) is DistributedSampler or _wrapped_by(sampler) is not None:
-            return int(sampler.epoch)
-        if type(sampler) not in (data.RandomSampler, *_DRAWN):
-            return None
-        state = _state_of(sampler.generator or torch.default_generator)
-        if sampler.generator is not None or type(sampler) in _DRAWN:
-            return state
-        return int(torch.empty((), dtype=torch.int64).random_(generator=_with_state(state)).item())
+        return None if self.draw == _OPEN else _next_draw(_of_samples(inner))
 
     def walk(self, inner: Any) -> Iterator[Any]:  # noqa: ANN401 - torch's own
         """The steps of torch's sampler in the order of this place, from the first one on."""
         sampler = _of_samples(inner)
+        self.release()
+        if self.draw == _DUE and self.drawn is not None and self.drawn == _next_draw(sampler):
+            # The program has restored its random numbers, too: they go on as if never saved.
+            self.drawn = None
+        self.draw = _DONE
         if type(sampler) is DistributedSampler:
             # Whatever epoch a framework names: this one was begun.
             again = copy.copy(sampler)
@@ -123,17 +145,19 @@ def state_of(
     is_over = place is None or place.ended or is_whole
     if is_over and begun is not None and begun is not place and not begun.ended:
         place, is_over = begun, False
+    draw = _OPEN
     if place is None or is_over:
         drawn = None if own is None else _state_of(own)
         next_epoch = epoch if place is None else place.epoch + 1
         values: tuple[Any, ...] = (next_epoch, None, 0, drawn, False)
-        if own is not None and getattr(loader, "_iterator", None) is not None:
+        if getattr(loader, "_iterator", None) is not None:
             # Workers that persist get no new seed, which others draw from the generator first.
             seed = (loader.generator or torch.default_generator).initial_seed()
             values = (next_epoch, seed, 0, drawn, True)
     else:
         values = (place.epoch, place.seed, place.batches, place.will_draw(inner), True)
-    return {**known, **dict(zip(_OWN, values, strict=True))}
+        draw = place.draw
+    return {**known, **dict(zip(_OWN, values, strict=True)), "draw": draw}
 
 
 def place_of(loader: Any, inner: Any, state: dict[str, Any]) -> tuple[PlainPlace | None, int]:  # noqa: ANN401
@@ -171,7 +195,7 @@ def place_of(loader: Any, inner: Any, state: dict[str, Any]) -> tuple[PlainPlace
             _set_state(own, drawn)
         return None, epoch
     if batches < len(inner):
-        return PlainPlace(seed, epoch, batches, drawn), epoch
+        return PlainPlace(seed, epoch, batches, drawn, state.get("draw", _DONE)), epoch
     if own is not None:  # At the end of an epoch torch's sampler may draw once more.
         _set_state(own, drawn)
         for _ in inner:
@@ -192,12 +216,20 @@ def _check_own(state: dict[str, Any]) -> None:
         fits = fits and re.fullmatch(r"(?:[0-9a-f]{2})+", drawn) is not None
     else:
         fits = fits and (drawn is None or (type(drawn) is int and 0 <= drawn < 1 << 63))
+    fits = fits and state.get("draw", _DONE) in (_DONE, _DUE, _OPEN)
     if not fits or type(begun) is not bool:
         shown = f"{str(drawn)[:20]}..." if len(str(drawn)) > 20 else drawn
         raise ValueError(
             f"the state names epoch {epoch}, {batches} batches, seed {seed}, drawn {shown}, begun "
             f"{begun}: it is damaged"
         )
+
+
+def may_repeat(inner: Any) -> bool:  # noqa: ANN401 - torch's own
+    """Whether an epoch may have an index several times, as torch's samplers say."""
+    sampler = _of_samples(inner)
+    drawn = _wrapped_by(sampler)
+    return bool(getattr(sampler if drawn is None else drawn, "replacement", False))
 
 
 def _of_samples(inner: Any) -> Any:  # noqa: ANN401 - torch's own
@@ -298,6 +330,18 @@ def _remedy(loader: Any, sampler: Any) -> str:  # noqa: ANN401
 
 def _state_of(generator: torch.Generator) -> str:
     return bytes(generator.get_state().tolist()).hex()
+
+
+def _next_draw(sampler: Any) -> int | str | None:  # noqa: ANN401 - torch's own
+    """What a walk over torch's sampler that began now would draw its order from."""
+    if type(sampler) is DistributedSampler or _wrapped_by(sampler) is not None:
+        return int(sampler.epoch)
+    if type(sampler) not in (data.RandomSampler, *_DRAWN):
+        return None
+    state = _state_of(sampler.generator or torch.default_generator)
+    if sampler.generator is not None or type(sampler) in _DRAWN:
+        return state
+    return int(torch.empty((), dtype=torch.int64).random_(generator=_with_state(state)).item())
 
 
 def _with_state(state: str) -> torch.Generator:

@@ -1,16 +1,19 @@
 """The order of an epoch, cut into batches for ranks."""
 
 import copy
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import partial
+from numbers import Integral
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy.typing as npt
 import torch.distributed
 from torch.utils import data
 
-from ffrecord._order import EpochOrder, EpochShare, IndexBatch, Mixture, check_counts
+from ffrecord._mixture import Mixture
+from ffrecord._order import EpochOrder, EpochShare, IndexBatch, check_counts, mixture_of
 from ffrecord._weights import Weights
 from ffrecord.torch._resharding import refuse_other_epoch, refuse_second_share
 
@@ -63,13 +66,15 @@ class Sampler(data.Sampler[Any]):
 
         Args:
             dataset: the dataset to sample, or its length. If it has a `fingerprint`, a state says
-                which data it belongs to; if it is a `mix`, its weights define the order.
+                which data it belongs to; if it is a `mix`, its weights define the order, and each
+                epoch goes on with the mixed stream.
             global_batch: records of one step over all ranks. It defines the steps at any world
                 size; the learning rate need not change with the ranks.
             seed: 0 to 2**64 - 1.
             batch_size: instead of `global_batch`, records of one step on each rank: as torch means
                 it, so that a step of more ranks has more records.
-            shuffle: False leaves the records in their order, as for an evaluation.
+            shuffle: False leaves the records in their order, as for an evaluation; those of a `mix`
+                in the order of its first epoch.
             weights: one number for each record, 0 or more: each position of an epoch draws a record
                 by them, with replacement. A record of weight 0 never comes; an epoch has as many
                 draws as there are records. Takes 8 bytes for each record.
@@ -106,16 +111,15 @@ class Sampler(data.Sampler[Any]):
             raise ValueError("last and drop_last say the same: give one of them")
         if last is None:
             last = "short" if drop_last is False else "drop"
-        self._global_batch = global_batch
-        self._batch_size = batch_size
+        # Whole numbers of Python's, for a state is JSON; the checks refuse what is none.
+        self._global_batch: int | None = _plain_number(global_batch)
+        self._batch_size: int | None = _plain_number(batch_size)
         self.shuffle = shuffle
-        self.seed = seed
-        self.block = block
-        self.window = window
+        self.seed, self.block, self.window = map(_plain_number, (seed, block, window))
         self.group_size = group_size
         self.last: _Last = last
         self.uneven = uneven
-        self.mixture: Mixture | None = getattr(dataset, "mixture", None)
+        self.mixture: Mixture | None = mixture_of(dataset) if shuffle else None
         self.weights: Weights | None = None
         if weights is not None:
             self._check_count()
@@ -126,6 +130,8 @@ class Sampler(data.Sampler[Any]):
         self._world_size = world_size
         self._next = Cursor(0, 0)  # Where the next iteration begins.
         self._cursor = self._next  # The state: all batches before it were delivered.
+        self._handed = self._next  # All batches before it have left the loader.
+        self._jumps = 0
         self.was_restored = False
         """Whether `load_state_dict` set the position, and no epoch has been counted since."""
         self._check()
@@ -157,18 +163,25 @@ class Sampler(data.Sampler[Any]):
         return len(self) - self._steps(self._next.position)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of `epoch`; does nothing if it is in that epoch already."""
+        """Go to the start of `epoch`; does nothing if it is in that epoch already.
+
+        An iteration in progress goes on, and no longer moves the position.
+        """
         self.was_restored = False
+        epoch = operator.index(epoch)
         if epoch != self._next.epoch:
+            _ = self._order(epoch).range(0, 1)  # Raises for one that there is not.
             self._move(Cursor(epoch, 0))
 
     def set_weights(self, weights: Iterable[int]) -> None:
-        """Use other proportions from the position of `state_dict` on.
+        """Use other proportions from the next batch on, also of an iteration in progress.
 
-        The next iteration begins there. Every rank must call it after the same step.
+        Our loader makes anew what it has read ahead. In torch's own loader, the position counts
+        the batches that it has requested, and the new weights apply after these. A next iteration
+        begins there. Every rank must call it after the same step.
 
         Raises:
-            TypeError: the dataset is not a `mix`.
+            TypeError: the order is not that of a `mix`.
             ValueError: the weights do not fit its sources, or batches came out of order.
         """
         if self.mixture is None:
@@ -176,11 +189,13 @@ class Sampler(data.Sampler[Any]):
                 "only the order of an ffrecord.mix has proportions that change; for other weights "
                 "of records, make another Sampler"
             )
-        if self._cursor.ahead:
+        if self._cursor.ahead or self._handed.ahead:
             raise ValueError("batches came out of order: change weights without in_order=False")
-        at = self._cursor.epoch * self.count + self._cursor.position
-        self.mixture = self.mixture.change(weights, at)
-        self._move(self._cursor)
+        at = self._handed.epoch * self.count + self._handed.position
+        # An epoch may start again, and a state of batches that are on their way lies before it.
+        known_from = self._cursor.epoch * self.count
+        self.mixture = self.mixture.change(weights, at, known_from=known_from)
+        self._next = self._cursor
 
     def state_dict(self) -> dict[str, Any]:
         """The position in the stream, as a few scalars (JSON, at most 256 bytes).
@@ -251,12 +266,27 @@ class Sampler(data.Sampler[Any]):
 
     def begin(self) -> Cursor:
         """The position where an iteration that begins now begins."""
-        self._cursor = self._next
+        self._cursor = self._handed = self._next
         return self._next
 
-    def deliver(self, cursor: Cursor) -> None:
-        """Set the state to `cursor`: everything before it is with the consumer."""
-        self._cursor = cursor
+    @property
+    def jumps(self) -> int:
+        """How often the position was set by others than iterations."""
+        return self._jumps
+
+    def deliver(
+        self, cursor: Cursor, *, handed: Cursor | None = None, jumps: int | None = None
+    ) -> None:
+        """Set the state to `cursor`: everything before it is with the consumer.
+
+        Args:
+            cursor: the position.
+            handed: where the next batch begins, if a framework holds some back.
+            jumps: as it was when the iteration began; if it has changed, this does nothing.
+        """
+        if jumps not in (None, self._jumps):
+            return
+        self._cursor, self._handed = cursor, handed or cursor
         # After an interrupted iteration, the epoch starts again.
         self._next = Cursor(cursor.epoch, 0)
 
@@ -296,7 +326,7 @@ class Sampler(data.Sampler[Any]):
         refuse_second_share(self.rank_count)
         if not self.was_restored:
             refuse_other_epoch(self.epoch)
-        return self._delivering(self.begin())
+        return self._delivering()
 
     def __repr__(self) -> str:
         how = f"seed {self.seed}" if self.shuffle else "in their order"
@@ -317,10 +347,11 @@ class Sampler(data.Sampler[Any]):
         """Like `stream`, but with a function that makes the batch, for another thread to call."""
         rank, world_size = self._place()
         self._check_first_step(start.position)
-        cursor = start
+        cursor, jumps = start, self._jumps
         order = self._order(start.epoch)
         while True:
-            if order.epoch != cursor.epoch:
+            changed = order.mixture is not self.mixture and jumps == self._jumps
+            if order.epoch != cursor.epoch or changed:
                 order = self._order(cursor.epoch)
             size = self._step_size(cursor.position, world_size)
             first = rank * size // world_size
@@ -345,9 +376,11 @@ class Sampler(data.Sampler[Any]):
         order = self._order(start.epoch)
         return EpochShare(order, start.position, end, self.global_batch, world_size, rank)
 
-    def _delivering(self, start: Cursor) -> Iterator[IndexBatch]:
+    def _delivering(self) -> Iterator[IndexBatch]:
+        """Begins with the first batch: what was set until then counts."""
+        start, jumps = self.begin(), self._jumps
         for cursor, batch in self.epoch_from(start):
-            self.deliver(cursor)
+            self.deliver(cursor, jumps=jumps)
             yield batch
 
     def _order(self, epoch: int) -> EpochOrder:
@@ -377,7 +410,8 @@ class Sampler(data.Sampler[Any]):
         return whole + (rest >= fewest)
 
     def _move(self, cursor: Cursor) -> None:
-        self._next = self._cursor = cursor
+        self._next = self._cursor = self._handed = cursor
+        self._jumps += 1
 
     def _check_count(self) -> None:
         if self.count < 1:
@@ -440,6 +474,7 @@ class Sampler(data.Sampler[Any]):
             raise ValueError(
                 f"the state is of data with the fingerprint {theirs}, the dataset has {ours}: "
                 "records or their order differ; open the same files in the same order"
+                + ("" if self.mixture is None else ", and mix them with the same weights and seed")
             )
 
     def _delivered_ahead(self, state: dict[str, Any]) -> frozenset[int]:
@@ -458,10 +493,10 @@ class Sampler(data.Sampler[Any]):
             raise ValueError(f"the state's steps ahead of {first}, {sorted(ahead)}, are damaged")
         return ahead
 
-    @property
-    def has_equal_steps(self) -> bool:
-        """Whether no step has more records than the others."""
-        return self.last != "exact" or self.count % self.global_batch not in range(1, self._ranks())
+    def has_equal_steps(self, position: int) -> bool:
+        """Whether no step from `position` to the end of its epoch has more records than others."""
+        left = (self.count - position) % self.global_batch
+        return self.last != "exact" or left not in range(1, self._ranks())
 
     @property
     def unpadded(self) -> int:
@@ -519,6 +554,22 @@ class Sampler(data.Sampler[Any]):
                 f"{below} or {below + world_size}, another world size, or uneven=True"
             )
         return rank, world_size
+
+
+def order_of(loader: Any) -> Sampler | None:  # noqa: ANN401 - any loader of torch's kind
+    """The `Sampler` that says which order a loader has and where it is, however it was given."""
+    return sampler_among(loader.batch_sampler, loader.sampler)
+
+
+def sampler_among(*given: Any) -> Sampler | None:  # noqa: ANN401 - a loader's arguments
+    """The first of them that is a `Sampler`."""
+    return next((each for each in given if isinstance(each, Sampler)), None)
+
+
+def _plain_number(value: Any) -> Any:  # noqa: ANN401
+    """A whole number as Python's; anything else as it is."""
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    return int(value) if is_whole else value
 
 
 def _as_numpy(weights: torch.Tensor) -> npt.NDArray[Any]:

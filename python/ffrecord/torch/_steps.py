@@ -4,9 +4,11 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from ffrecord._order import IndexBatch, SeededIndices
 from ffrecord.torch._handover import PlacedIndices
-from ffrecord.torch._plain_state import PlainPlace
+from ffrecord.torch._plain_state import PlainPlace, may_repeat
 from ffrecord.torch._sampler import Cursor, Sampler
 
 
@@ -33,6 +35,8 @@ class Steps:
         """The iteration that began last, where no `Sampler` says."""
         self.place = PlainPlace(0, 0)
         """Where the next iteration begins, likewise."""
+        self.start: Cursor | None = None
+        """Likewise, with a `Sampler`; None: where that is."""
         self.begun: Walk | None = None
         """What was made for the iterator of torch's that began last."""
 
@@ -56,7 +60,9 @@ class Steps:
 
     def _begin(self) -> Iterator[Any]:
         if isinstance(self._inner, Sampler):
-            start = self._inner.skipped(self._inner.begin(), self.step)
+            start = self.start  # Iterators of torch's with workers ask twice.
+            if start is None:
+                start = self._inner.skipped(self._inner.begin(), self.step)
             return self._placed(self._inner, start) if self._cross else self._plain(start)
         return self._skipping(self.place)
 
@@ -72,10 +78,17 @@ class Steps:
     def _skipping(self, place: PlainPlace) -> Iterator[Any]:
         # Only when the first batch is requested: torch draws from its generator in that order.
         origin, first = SeededIndices.at(place.seed, place.epoch), place.batches
+        draws, repeats = 0, may_repeat(self._inner)
         for number, indices in enumerate(place.walk(self._inner)):
+            if type(indices) is not list or not self._seeded:
+                if number >= first:
+                    yield indices
+                continue
             if number >= first:
-                plain = type(indices) is list and self._seeded
-                yield SeededIndices.like(indices, origin) if plain else indices
+                made = SeededIndices.like(indices, origin)
+                made.places = np.arange(draws, draws + len(made)) if repeats else None
+                yield made
+            draws += len(indices)
 
 
 class Walk:

@@ -123,7 +123,7 @@ class Stream:
         sizes = (share.step_size, share.world_size, order.block or 0, order.window or 0)
         known = (order.mixture or order.weights) is None and not start.ahead and max(sizes) < _U32
         # They know no step that is longer than others, as the last one may be with last="exact".
-        known = known and sampler.has_equal_steps
+        known = known and all(map(sampler.has_equal_steps, (start.position, 0)))
         return known and order.count == len(source.reader)
 
     @property

@@ -146,9 +146,12 @@ class Subset(_View[T]):
 
     def _pieces(self, indices: Sequence[int]) -> list[Piece]:
         if isinstance(indices, IndexBatch):
-            return _pieces_of(self._parts[0], indices.through(self.choice.at))
-        chosen = self.choice.at(as_indices(indices)).tolist()
-        return _pieces_of(self._parts[0], SeededIndices.like(chosen, indices))
+            seen = indices.through(self.choice.at, may_repeat=self.choice.may_repeat)
+            return _pieces_of(self._parts[0], seen)
+        own = SeededIndices.like(self.choice.at(as_indices(indices)).tolist(), indices)
+        if own.places is None and self.choice.may_repeat:  # Each draw has a chance of its own.
+            own.places = positive(as_indices(indices), len(self))
+        return _pieces_of(self._parts[0], own)
 
     def _by_part(self, found: Mapping[int, str]) -> Iterator[tuple[Any, dict[int, str]]]:
         chosen = self.choice.at(np.array(list(found), np.int64)).tolist()
@@ -213,7 +216,7 @@ class ConcatDataset(_View[T]):
         for number in np.unique(owners).tolist():
             rows = np.flatnonzero(owners == number)
             first = self.cumulative_sizes[number - 1] if number else 0
-            own = SeededIndices.like((places[rows] - first).tolist(), indices)
+            own = SeededIndices.like((places[rows] - first).tolist(), indices, rows)
             for piece in _pieces_of(parts[number], own):
                 pieces.append(piece._replace(rows=rows[piece.rows]))
         return pieces

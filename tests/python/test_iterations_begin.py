@@ -1,0 +1,215 @@
+"""Goal: an iteration begins where its sampler is when its first batch is requested.
+
+Method: positions that are set before, between and during iterations, under each name by which a
+loader gets a sampler; steps of every size that go on from every position.
+"""
+
+import json
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import data
+
+from ffrecord.torch import DataLoader, Dataset, Sampler, collate
+from loading import COUNT, ENGINES, every_engine, expected, labels, noise, written
+
+pytestmark = pytest.mark.wrong_data
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("loader"), "numbers")
+
+
+NAMES: dict[str, Any] = {
+    "batch_sampler": lambda sampler: {"batch_sampler": sampler},
+    "sampler": lambda sampler: {"batch_size": None, "sampler": sampler},
+}
+PROCESSES = {name: how for name, how in ENGINES.items() if name != "threads"}
+PLACES = [*(("batch_sampler", engine) for engine in ENGINES), *(("sampler", e) for e in PROCESSES)]
+every_loader = pytest.mark.parametrize(("name", "engine"), PLACES)
+
+
+def made(path: Path, name: str, engine: str, **how: Any) -> tuple[Sampler, DataLoader]:  # noqa: ANN401
+    dataset = Dataset(path, columns=["label"])
+    sampler = Sampler(dataset, 20, **how)
+    return sampler, DataLoader(dataset, **NAMES[name](sampler), **ENGINES[engine])
+
+
+@every_loader
+def test_epochs_follow_each_other_under_every_name(path: Path, name: str, engine: str) -> None:
+    _, loader = made(path, name, engine)
+
+    assert [labels(loader) for _ in range(3)] == [expected(epoch) for epoch in range(3)]
+    assert loader.state_dict()["epoch"] == 3
+    assert len(loader) == COUNT // 20
+    loader.close()
+
+
+@every_loader
+@pytest.mark.parametrize("of_loader", [True, False])
+def test_what_is_set_after_iter_counts_until_the_first_batch(
+    path: Path, name: str, engine: str, of_loader: bool
+) -> None:
+    sampler, loader = made(path, name, engine)
+    begun = iter(loader)
+    (loader if of_loader else sampler).set_epoch(2)
+    assert labels(begun) == expected(2)
+
+    state = {**sampler.state_dict(), "epoch": 5, "position": 40}
+    begun = iter(loader)
+    loader.load_state_dict(state)
+    assert labels(begun) == expected(5)[2:]
+    loader.close()
+
+
+@every_loader
+def test_a_state_of_an_epochs_end_goes_on_in_the_next_as_frameworks_restore_it(
+    path: Path, name: str, engine: str
+) -> None:
+    """Restored, then begun, then told the epoch, then asked for a batch: Lightning's sequence."""
+    _, first = made(path, name, engine)
+    for _ in range(2):
+        labels(first)
+    state = json.loads(json.dumps(first.state_dict()))
+    for told in (2, 0):  # A framework may count from 0 in a resumed run.
+        _, loader = made(path, name, engine)
+        loader.load_state_dict(state)
+        begun = iter(loader)
+        loader.set_epoch(told)
+        assert labels(begun) == expected(2)
+        loader.set_epoch(told + 1)
+        assert labels(loader) == expected(3)
+        loader.close()
+    first.close()
+
+
+@every_loader
+def test_an_iteration_that_is_left_for_another_epoch_does_not_take_it_back(
+    path: Path, name: str, engine: str
+) -> None:
+    sampler, loader = made(path, name, engine)
+    for broken_off in (False, True):
+        sampler.set_epoch(0)
+        seen = []
+        for step, batch in enumerate(loader):
+            seen.append(batch["label"].tolist())
+            if step == 1:
+                sampler.set_epoch(7)
+                assert (sampler.state_dict()["epoch"], sampler.state_dict()["position"]) == (7, 0)
+            if broken_off and step == 3:
+                break
+        assert seen == expected(0)[: len(seen)]
+        assert loader.state_dict()["epoch"] == 7
+        assert labels(loader) == expected(7)
+    loader.close()
+
+
+@every_loader
+def test_a_state_that_is_loaded_in_a_loop_is_where_the_next_one_begins(
+    path: Path, name: str, engine: str
+) -> None:
+    _, loader = made(path, name, engine)
+    labels(islice(loader, 3))
+    state = loader.state_dict()
+    for step, batch in enumerate(loader):
+        assert batch["label"].tolist() == expected(0)[step]
+        if step == 4:
+            loader.load_state_dict(state)
+
+    assert loader.state_dict() == state
+    assert labels(loader) == expected(0)[3:]
+    loader.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_torchs_own_loader_asks_the_sampler_at_its_first_batch(path: Path, workers: int) -> None:
+    dataset = Dataset(path, columns=["label"])
+    sampler = Sampler(dataset, 20)
+    loader: Any = data.DataLoader(
+        dataset, batch_sampler=sampler, num_workers=workers, collate_fn=collate
+    )
+    assert labels(loader) == expected(0)
+    begun = None if workers else iter(loader)  # Workers are sent their steps at iter().
+    sampler.set_epoch(4)
+
+    assert labels(begun or loader) == expected(4)
+
+
+def test_each_epoch_of_a_sampler_by_any_name_augments_anew(path: Path) -> None:
+    dataset = Dataset(path, transform=noise)
+    for name in NAMES.values():
+        loader = DataLoader(dataset, **name(Sampler(dataset, 20)))
+        epochs = [{pair for one, two in loader for pair in zip(one, two)} for _ in range(2)]  # noqa: B905
+        values = [{int(value) for _, value in epoch} for epoch in epochs]
+        assert len(values[0] | values[1]) == 2 * COUNT
+
+
+def test_threads_refuse_single_samples_by_name(path: Path) -> None:
+    with pytest.raises(ValueError, match=r"batch_sampler=ffrecord\.torch\.Sampler"):
+        made(path, "sampler", "threads")
+
+
+@every_engine
+@pytest.mark.parametrize("last", ["exact", "short"])
+@pytest.mark.parametrize(("before", "size", "world"), [(7, 5, 2), (13, 10, 4), (9, 8, 3)])
+def test_every_record_comes_once_from_any_position_on(
+    path: Path, options: dict[str, Any], last: str, before: int, size: int, world: int
+) -> None:
+    dataset = Dataset(path, columns=["label"])
+    for steps in range(1, COUNT // before):
+        left = COUNT - steps * before
+        if last == "exact" and left < world:
+            continue
+        if options.get("mode") != "threads" and steps % 5 != 2:
+            continue  # Processes take long to start, and have no condition of their own.
+        first = Sampler(dataset, before, 3, last=last)  # type: ignore[arg-type]
+        whole = DataLoader(dataset, batch_sampler=first)
+        seen = [*chain(*labels(islice(whole, steps)))]
+        for rank in range(world):
+            how: Any = {"last": last, "rank": rank, "world_size": world, "uneven": True}
+            sampler = Sampler(dataset, size, **how)
+            sampler.load_state_dict(first.state_dict())
+            loader = DataLoader(dataset, batch_sampler=sampler, **options)
+            seen += chain(*labels(loader))
+            loader.close()
+        if last == "exact":
+            assert sorted(seen) == list(range(COUNT)), (steps, size)
+        else:
+            assert set(seen) == set(range(COUNT))
+
+
+@every_engine
+@pytest.mark.parametrize("cut", [0, 2, 6, 7])
+@pytest.mark.parametrize("kind", ["shuffle", "in order", "by weight"])
+def test_a_state_with_restored_random_numbers_goes_on_as_if_never_saved(
+    path: Path, options: dict[str, Any], cut: int, kind: str
+) -> None:
+    """With torch's own samplers and its default generator, whose state the program saves."""
+    dataset = Dataset(path, columns=["label"])
+
+    def loader() -> DataLoader:
+        if kind == "by weight":
+            sampler = data.WeightedRandomSampler([1.0 + i % 5 for i in range(COUNT)], COUNT)
+            return DataLoader(dataset, 20, sampler=sampler, **options)
+        return DataLoader(dataset, 20, kind == "shuffle", **options)
+
+    torch.manual_seed(3)
+    first = loader()
+    begun = iter(first)
+    labels(islice(begun, cut))
+    state, random = json.loads(json.dumps(first.state_dict())), torch.get_rng_state()
+    rest = [labels(begun), labels(first), labels(first)]
+    after = torch.get_rng_state()
+    torch.manual_seed(77)
+    second = loader()
+    second.load_state_dict(state)
+    assert second.state_dict() == state
+    torch.set_rng_state(random)
+    assert [labels(second) for _ in (rest if rest[0] else rest[1:])] == rest[not rest[0] :]
+    assert torch.equal(torch.get_rng_state(), after)
+    first.close()
+    second.close()
