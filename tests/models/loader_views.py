@@ -37,8 +37,9 @@ class View:
 
     @property
     def is_bad(self) -> bool:
-        """Whether records are damaged."""
-        return any(label in BAD for label in self.labels)
+        """Whether records are damaged, in any epoch."""
+        parts = [] if self.mix is None else self.mix.parts  # Of which later epochs have others.
+        return any(label in BAD for labels in (self.labels, *parts) for label in labels)
 
 
 @functools.cache
