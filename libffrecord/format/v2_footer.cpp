@@ -34,7 +34,8 @@ Result<V2Section> DecodeSection(std::span<const std::byte> bytes,
 
 bool OccursOnce(std::uint32_t type) noexcept {
   return type == V2Section::kSegmentDirectory || type == V2Section::kSchema ||
-         type == V2Section::kKeyDirectory || type == V2Section::kMetadata;
+         type == V2Section::kKeyDirectory || type == V2Section::kMetadata ||
+         type == V2Section::kFacts;
 }
 
 }  // namespace
@@ -115,6 +116,14 @@ std::vector<std::byte> EncodeV2Footer(const V2Footer& footer) {
     begin += V2Footer::kSectionSizeBytes;
   }
   return encoded;
+}
+
+std::optional<FileId> FileIdOfV2Tail(
+    std::span<const std::byte, V2Tail::kEncodedSizeBytes> bytes) noexcept {
+  if (std::memcmp(bytes.data(), kTailMagic.data(), kTailMagic.size()) != 0) return std::nullopt;
+  FileId id;
+  std::memcpy(id.data(), bytes.data() + 32, id.size());
+  return id;
 }
 
 Result<V2Tail> DecodeV2Tail(std::span<const std::byte, V2Tail::kEncodedSizeBytes> bytes,

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -54,6 +55,10 @@ struct V2Tail {
 
   bool operator==(const V2Tail&) const = default;
 };
+
+// The id that a tail states; none unless these bytes begin like a tail.
+std::optional<FileId> FileIdOfV2Tail(
+    std::span<const std::byte, V2Tail::kEncodedSizeBytes> bytes) noexcept;
 
 // `bytes` are the last of a file of `file_size_bytes` whose header says `id`. Fails with
 // kCorruption; afterwards the footer lies between header and tail.

@@ -36,6 +36,8 @@ Result<void> CheckSectionSize(const V2Section& section) {
       return check("dictionary", V2Section::kDictionarySizeBytesMax);
     case V2Section::kKeyDirectory:
       return check("key directory", V2Section::kKeyDirectorySizeBytesMax);
+    case V2Section::kFacts:
+      return check("facts", V2Section::kFactsSizeBytesMax);
     case V2Section::kMetadata:
       return check("metadata", V2Section::kMetadataSizeBytesMax);
     default:

@@ -18,10 +18,12 @@ struct V2Section {
   static constexpr std::uint32_t kKeyDirectory = 4;
   static constexpr std::uint32_t kMetadata = 5;
   static constexpr std::uint32_t kColumnCopy = 6;
+  static constexpr std::uint32_t kFacts = 7;
 
   static constexpr std::uint64_t kSchemaSizeBytesMax = std::uint64_t{1} << 20;
   static constexpr std::uint64_t kDictionarySizeBytesMax = std::uint64_t{16} << 20;
   static constexpr std::uint64_t kMetadataSizeBytesMax = std::uint64_t{16} << 20;
+  static constexpr std::uint64_t kFactsSizeBytesMax = std::uint64_t{2} << 20;
   static constexpr std::uint64_t kKeyDirectorySizeBytesMax = std::uint64_t{64} * 16;
 
   std::uint32_t type = 0;

@@ -81,6 +81,11 @@ Result<void> AtomicFile::WriteAt(std::uint64_t offset_bytes, std::span<const std
   return impl_->appender.WriteAt(offset_bytes, bytes);
 }
 
+Result<void> AtomicFile::CutTo(std::uint64_t size_bytes) {
+  if (auto usable = impl_->Usable(); !usable) return usable;
+  return impl_->appender.CutTo(size_bytes);
+}
+
 int AtomicFile::fd() const noexcept { return impl_->file.fd(); }
 
 Result<void> AtomicFile::Publish() { return impl_->Publish(); }

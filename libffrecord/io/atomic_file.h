@@ -49,6 +49,9 @@ class AtomicFile {
   // in flight. The range must lie below size_bytes().
   Result<void> WriteAt(std::uint64_t offset_bytes, std::span<const std::byte> bytes);
 
+  // Takes back what was appended from `size_bytes` on. Requires size_bytes <= size_bytes().
+  Result<void> CutTo(std::uint64_t size_bytes);
+
   // For reading the file: complete once it is published.
   int fd() const noexcept;
 

@@ -1,5 +1,7 @@
 #include "libffrecord/io/file_appender.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -9,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "libffrecord/base/align.h"
+#include "libffrecord/base/assert.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/transfer.h"
@@ -72,6 +76,7 @@ struct FileAppender::Impl {
   Result<void> WriteNow(std::uint64_t offset, std::span<const std::byte> bytes);
   Result<void> Append(std::span<const std::byte> bytes);
   Result<void> WriteAt(std::uint64_t offset, std::span<const std::byte> bytes);
+  Result<void> CutTo(std::uint64_t size);
   Result<void> WriteTail();
   Result<void> Sync();
 
@@ -155,6 +160,9 @@ Result<void> FileAppender::Impl::RunNow(IoRequest request, std::string_view trie
   if (auto waited = WaitUntilBusyIsAtMost(0); !waited) return waited;
   if (auto run = RunAll(*engine, {&request, 1}, 1); !run) return Poison(run.error());
   if (request.result < 0) return Poison(ErrnoError(tried, path, static_cast<int>(-request.result)));
+  if (request.kind == IoRequest::Kind::kRead &&
+      static_cast<std::uint64_t>(request.result) < request.buffer.size())
+    return Poison({ErrorCode::kIo, path.string() + ": another program cut it"});
   return {};
 }
 
@@ -202,6 +210,33 @@ Result<void> FileAppender::Impl::WriteAt(std::uint64_t offset, std::span<const s
     std::memcpy(filling->buffer->data() + (offset + written - started_bytes), buffered.data(),
                 buffered.size());
   return written > 0 ? WriteNow(offset, bytes.first(written)) : Result<void>();
+}
+
+Result<void> FileAppender::Impl::CutTo(std::uint64_t size) {
+  if (auto usable = Usable(); !usable) return usable;
+  FFR_ASSERT(size >= options.begin_bytes && size <= size_bytes());
+  if (size >= started_bytes) {
+    filled_bytes = size - started_bytes;
+    return {};
+  }
+  if (auto waited = WaitUntilBusyIsAtMost(0); !waited) return waited;
+  const std::uint64_t begin = AlignDown(size, kBlockBytes);
+  if (filling == nullptr) {
+    if (auto taken = TakeSlot(); !taken) return taken;
+  }
+  if (size > begin) {
+    IoRequest request;
+    request.kind = IoRequest::Kind::kRead;
+    request.fd = fd;
+    request.offset_bytes = begin;
+    request.buffer = filling->buffer->first(size - begin);
+    if (auto read = RunNow(request, "read"); !read) return read;
+  }
+  if (::ftruncate(fd, static_cast<off_t>(begin)) != 0)
+    return Poison(ErrnoError("cut", path, errno));
+  started_bytes = begin;
+  filled_bytes = size - begin;
+  return {};
 }
 
 // Writes what has not filled its buffer; with O_DIRECT its last, partial block apart.
@@ -259,6 +294,8 @@ std::uint64_t FileAppender::size_bytes() const noexcept { return impl_->size_byt
 Result<void> FileAppender::WriteAt(std::uint64_t offset_bytes, std::span<const std::byte> bytes) {
   return impl_->WriteAt(offset_bytes, bytes);
 }
+
+Result<void> FileAppender::CutTo(std::uint64_t size_bytes) { return impl_->CutTo(size_bytes); }
 
 Result<void> FileAppender::Flush() {
   if (auto usable = impl_->Usable(); !usable) return usable;

@@ -45,6 +45,10 @@ class FileAppender {
   // in flight. The range must lie between begin_bytes and size_bytes().
   Result<void> WriteAt(std::uint64_t offset_bytes, std::span<const std::byte> bytes);
 
+  // Takes back what was appended from `size_bytes` on, between begin_bytes and size_bytes(): the
+  // file ends there, or a block before it if the rest is in the buffer again.
+  Result<void> CutTo(std::uint64_t size_bytes);
+
   // Writes what is in the buffers and waits for all of it. With a `direct_fd` more may be appended
   // only if size_bytes() is then a multiple of 4096.
   Result<void> Flush();

@@ -21,6 +21,8 @@ class ScratchFile {
 
   // Fails with kIo.
   Result<void> Append(std::span<const std::byte> bytes);
+  // Forgets what was appended from `size_bytes` on. Requires size_bytes <= size_bytes().
+  void CutTo(std::uint64_t size_bytes) noexcept { size_bytes_ = size_bytes; }
   // Requires the range to lie below size_bytes(). Fails with kIo.
   Result<void> ReadAt(std::uint64_t offset_bytes, std::span<std::byte> destination) const;
   std::uint64_t size_bytes() const noexcept { return size_bytes_; }

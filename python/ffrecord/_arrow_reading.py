@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord._arrow_types import entry_of, fits, is_list, of_view, shown_type
+from ffrecord._arrow_types import entry_of, fits, is_list, mark_of, of_view, shown_type
 from ffrecord._formats import as_arrow, pyarrow
-from ffrecord._nested import Kind, Values
+from ffrecord._nested import Values
+from ffrecord._schema import Kind
+from ffrecord._values import bf16_numbers
 from ffrecord.errors import CorruptionError
 
 if TYPE_CHECKING:
@@ -24,11 +26,11 @@ class TooManyError(ValueError):
 def table_of(batch: "Batch") -> Any:  # noqa: ANN401 - pyarrow has no types
     """The columns in sight as a table; records without columns are a column `record`."""
     pa = pyarrow()
-    if not batch.column_types:
+    if not batch.logical.stored:
         array = as_arrow(batch.whole, None)
         field = pa.field("record", array.type, nullable=False)
         return pa.Table.from_arrays([array], schema=pa.schema([field]))
-    schema = schema_of(batch.arrow.found())
+    schema = schema_of(batch.logical.arrow_schemas())
     arrays, fields = [], []
     for name in batch.columns:
         wanted = _wanted(batch, name, schema)
@@ -42,7 +44,7 @@ def array_of(batch: "Batch", name: str | None) -> Any:  # noqa: ANN401 - pyarrow
     """One column, or for None the records."""
     if name is None:
         return as_arrow(batch.whole, None)
-    return _array(batch, name, _wanted(batch, name, schema_of(batch.arrow.found())))
+    return _array(batch, name, _wanted(batch, name, schema_of(batch.logical.arrow_schemas())))
 
 
 @lru_cache(maxsize=16)
@@ -90,7 +92,7 @@ def _wanted(batch: "Batch", name: str, schema: Any) -> _Wanted:  # noqa: ANN401 
             return _Wanted(found.type, found.nullable or kind.nullable, found.metadata)
     if kind.is_plain:
         return _Wanted(None, False, {"ffrecord.type": kind.column(name).spelling})
-    return _Wanted(shown_type(kind), kind.nullable, None)
+    return _Wanted(shown_type(kind), kind.nullable, mark_of(kind))
 
 
 def _array(batch: "Batch", name: str, wanted: _Wanted) -> Any:  # noqa: ANN401 - no types
@@ -143,7 +145,7 @@ def built(values: Values, wanted: Any) -> Any:  # noqa: ANN401 - pyarrow has no 
         offsets = _offsets(pa, values, np.int64 if large else np.int32)
         buffers += [offsets, pa.py_buffer(values.block)]
     else:
-        buffers.append(_data(pa, values))
+        buffers.append(_data(pa, values, wanted))
     return pa.Array.from_buffers(wanted, count, buffers, children=children)
 
 
@@ -172,9 +174,11 @@ def _offsets(pa: Any, values: Values, dtype: Any) -> Any:  # noqa: ANN401 - pyar
     return pa.py_buffer(np.ascontiguousarray(values.offsets, dtype))
 
 
-def _data(pa: Any, values: Values) -> Any:  # noqa: ANN401 - pyarrow has no types
+def _data(pa: Any, values: Values, wanted: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
     numbers = values.numbers
     assert numbers is not None
+    if values.kind.type == "bf16" and pa.types.is_floating(wanted):
+        numbers = bf16_numbers(numbers).astype(wanted.to_pandas_dtype())
     if values.kind.type == "bool":
         return pa.py_buffer(np.packbits(numbers.reshape(-1), bitorder="little"))
     return pa.py_buffer(np.ascontiguousarray(numbers))

@@ -1,103 +1,126 @@
-"""The schemas of Arrow that files were written from, in their metadata, as Parquet keeps them."""
+"""What the metadata of a file tell of its tables: Arrow's types, as in Parquet, and nulls."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from ffrecord import _ffrecord
 from ffrecord.errors import CorruptionError
 
 KEY = "ARROW:schema"
 """The name of the metadata: a schema as a message of Arrow's IPC format."""
+NULLS = "ffrecord.nulls"
+"""The name of the metadata: a list in JSON of what holds nulls, `x`, `x[]` or `x{f}`."""
 
 
-class ArrowSchemas:
-    """The schemas of the files of a reader; each is read when it is wanted.
+class Facts(NamedTuple):
+    """What the metadata of one file say."""
 
-    Thread-safe. After `close`, that of a single file is still known.
+    schema: bytes | None = None
+    """Arrow's; None if it was not written from tables."""
+    holding: frozenset[str] | None = None
+    """What holds nulls; None if that is not known."""
+    trouble: str | None = None
+    """Why nothing is known, if the metadata are damaged."""
+
+    @property
+    def schemas(self) -> tuple[bytes, ...]:
+        """The schema, if there is one."""
+        return () if self.schema is None else (self.schema,)
+
+
+def facts_of(metadata: Mapping[str, bytes]) -> Facts:
+    """What these metadata say."""
+    return Facts(metadata.get(KEY), _holding(metadata.get(NULLS)))
+
+
+def nulls_in(holding: Iterable[str]) -> dict[str, bytes]:
+    """The metadata that say what holds nulls."""
+    import json  # Slow to import, and many programs have no tables.
+
+    return {NULLS: json.dumps(sorted(holding)).encode()}
+
+
+def joined_nulls(each: Sequence[Mapping[str, bytes]]) -> dict[str, bytes]:
+    """Those of the records of several files, from the metadata of each."""
+    found = [_holding(metadata.get(NULLS)) for metadata in each]
+    known = [holding for holding in found if holding is not None]
+    return nulls_in(frozenset().union(*known)) if known and len(known) == len(found) else {}
+
+
+def without_nulls(metadata: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The metadata without what differs between files of the same columns."""
+    return {name: value for name, value in metadata.items() if name != NULLS}
+
+
+def with_fields(metadata: Mapping[str, bytes], names: Sequence[str]) -> dict[str, bytes]:
+    """The metadata of records of which only these columns are kept."""
+    if KEY not in metadata:
+        return dict(metadata)
+    from ffrecord._arrow_reading import schema_of
+    from ffrecord._formats import pyarrow
+
+    schema = schema_of((metadata[KEY],))
+    kept = [schema.field(name) for name in names if name in schema.names]
+    made = pyarrow().schema(kept, metadata=schema.metadata)
+    return {**metadata, KEY: made.serialize().to_pybytes()}
+
+
+def _holding(text: bytes | None) -> frozenset[str] | None:
+    if text is None:
+        return None
+    import json
+
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return None
+    return frozenset(names)
+
+
+def check_together(
+    one: tuple[bytes, ...],
+    other: tuple[bytes, ...],
+    one_name: str,
+    other_name: str,
+) -> None:
+    """Check that values of two schemas of Arrow mean the same.
+
+    Args:
+        one: a schema; none if the columns are not those of a table.
+        other: another one.
+        one_name: where it is from, for errors.
+        other_name: where the other is from.
+
+    Raises:
+        ValueError: a column has another unit, scale, time zone or type.
+        ImportError: pyarrow, which knows the types, is not installed.
     """
+    from ffrecord._arrow_types import is_itself, meaning_of  # Few programs need it.
 
-    def __init__(self, inner: _ffrecord.RecordReader | None = None) -> None:
-        """Of the files of `inner`; of none, there is no schema."""
-        self._inner = inner
-        self._first: bytes | None = None
-        self._found: tuple[bytes, ...] | None = () if inner is None else None
-        self._error: str | None = None
-        self._is_begun = inner is None
-
-    def begin(self) -> None:
-        """Read that of the first file, so that batches know it when the reader is closed."""
-        inner = self._inner
-        if self._is_begun or inner is None:
-            return
-        try:
-            self._first = inner.metadata(0).get(KEY) if inner.file_count else None
-        except CorruptionError as error:
-            self._error = str(error)
-        if self._first is None or inner.file_count == 1:
-            self._found = () if self._first is None else (self._first,)
-        self._is_begun = True
-
-    def close(self) -> None:
-        """Read no more."""
-        self._inner = None
-
-    def found(self) -> tuple[bytes, ...]:
-        """All schemas, each once; empty if a file has none.
-
-        Raises:
-            CorruptionError: the metadata of a file is damaged.
-            ValueError: the reader of several files is closed.
-        """
-        if self._error is not None:
-            raise CorruptionError(self._error)
-        if self._found is None:
-            inner = self._inner
-            if inner is None:
-                raise ValueError(
-                    "the reader is closed, and the types of Arrow of its files were not read: "
-                    "call to_arrow before it is closed"
-                )
-            self._found = _each_once(inner.metadata(i).get(KEY) for i in range(inner.file_count))
-        return self._found
-
-    @staticmethod
-    def known(found: tuple[bytes, ...], error: str | None = None) -> "ArrowSchemas":
-        """Schemas that were read before, or why they were not."""
-        made = ArrowSchemas()
-        made._found, made._error = found, error
-        return made
-
-    @staticmethod
-    def of_all(parts: "Iterable[ArrowSchemas]") -> "ArrowSchemas":
-        """Of batches that become one."""
-        each = set(parts)
-        return each.pop() if len(each) == 1 else _Several(each)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        try:
-            return ArrowSchemas.known, (self.found(),)
-        except (CorruptionError, ValueError, OSError) as error:
-            return ArrowSchemas.known, ((), str(error))
+    types = [_types_in(schemas) for schemas in (one, other)]
+    for name in dict.fromkeys([*types[0], *types[1]]):
+        found = [each.get(name) for each in types]
+        known = [each for each in found if each is not None]
+        meanings = {meaning_of(each) for each in known}
+        # A number that a file without types has is that number.
+        if len(meanings) == 1 and (len(known) == 2 or is_itself(known[0])):
+            continue
+        shown = ["without a type of Arrow" if each is None else str(each) for each in found]
+        raise ValueError(
+            f"column '{name}' is {shown[0]} in {one_name}, and {shown[1]} in {other_name}: the "
+            "same stored values mean others there. Open them one by one, or write one of them "
+            "again with table.cast"
+        )
 
 
-class _Several(ArrowSchemas):
-    def __init__(self, parts: set[ArrowSchemas]) -> None:
-        super().__init__()
-        self._parts = parts
+def _types_in(schemas: tuple[bytes, ...]) -> dict[str, Any]:
+    from ffrecord._arrow_reading import schema_of
 
-    def found(self) -> tuple[bytes, ...]:
-        each = [part.found() for part in self._parts]
-        return _each_once(schema for found in each for schema in (found or (None,)))
-
-
-def _each_once(schemas: Iterable[bytes | None]) -> tuple[bytes, ...]:
-    """Without repetitions; none at all if one is missing."""
-    known: dict[bytes, None] = {}
-    for schema in schemas:
-        if schema is None:
-            return ()
-        known[schema] = None
-    return tuple(known)
-
-
-NONE = ArrowSchemas()
+    if not schemas:
+        return {}
+    try:
+        schema = schema_of(schemas[:1])
+    except CorruptionError:
+        return {}  # Whoever asks for types is told.
+    return {field.name: field.type for field in schema}

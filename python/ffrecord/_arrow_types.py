@@ -5,15 +5,30 @@ from functools import lru_cache
 from typing import Any
 
 from ffrecord._formats import pyarrow
-from ffrecord._nested import Kind
-from ffrecord._schema import Column
+from ffrecord._schema import Column, Kind
 
 # pyarrow has no types for mypy: its objects are Any.
-_FIXED = {
+FIXED = {
     **{"bool": "bool", "halffloat": "f16", "float": "f32", "double": "f64"},
     **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
 }
+
+# What stands for bf16, which Arrow lacks, in a field that is marked as one: bits, or numbers.
+BF16_STORAGE = ("u16", "f32", "f64")
+_MARK = "ffrecord.type"
+
+
+def is_bf16(field: Any) -> bool:  # noqa: ANN401 - pyarrow has no types
+    """Whether the numbers of a field, or in its lists, are marked as bf16, as readers do it."""
+    return bool((field.metadata or {}).get(_MARK.encode(), b"").startswith(b"bf16"))
+
+
+def mark_of(kind: Kind) -> dict[str, str] | None:
+    """The metadata of the field of a kind, if numbers in it are bf16."""
+    while kind.type == "list":
+        kind = kind.item
+    return {_MARK: kind.column("").spelling} if kind.type == "bf16" else None
 
 
 def plain_type(kind: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -61,7 +76,7 @@ def _trouble_of(kind: Any) -> str | None:  # noqa: ANN401 - pyarrow has no types
 def leaf_of(kind: Any) -> tuple[str, tuple[int, ...]] | None:  # noqa: ANN401 - no types
     """The type and shape in a schema of a type without children; None if it has none."""
     types = pyarrow().types
-    if (name := _FIXED.get(str(kind))) is not None:
+    if (name := FIXED.get(str(kind))) is not None:
         return name, ()
     if types.is_string(kind) or types.is_large_string(kind):
         return "utf8", ()
@@ -122,7 +137,49 @@ def fits(kind: Kind, wanted: Any) -> bool:  # noqa: ANN401 - pyarrow has no type
 
 
 def _alike(kind: Kind, name: str, size: int) -> bool:
-    return kind.type == name and math.prod(kind.shape) == size
+    is_type = kind.type == name or (kind.type == "bf16" and name in BF16_STORAGE)
+    return is_type and math.prod(kind.shape) == size
+
+
+def meaning_of(kind: Any) -> str:  # noqa: ANN401 - pyarrow has no types
+    """What values of the type mean, however they are laid out: equal for types of equal values.
+
+    Units, scales, zones and extensions count; sizes of offsets, views and dictionaries do not.
+    """
+    pa = pyarrow()
+    types = pa.types
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return f"tensor<{meaning_of(kind.value_type)}, {kind.shape}, {kind.permutation}>"
+    if isinstance(kind, pa.BaseExtensionType):
+        return f"{kind.extension_name}<{meaning_of(kind.storage_type)}>"
+    if types.is_dictionary(kind):
+        return meaning_of(kind.value_type)
+    kind = plain_type(kind)
+    if types.is_fixed_size_list(kind):
+        return f"list<{meaning_of(kind.value_type)}>[{kind.list_size}]"
+    if is_list(kind):
+        name = "map" if types.is_map(kind) else "list"
+        return f"{name}<{meaning_of(entry_of(kind).type)}>"
+    if types.is_struct(kind):
+        return f"struct<{', '.join(f'{each.name!r}: {meaning_of(each.type)}' for each in kind)}>"
+    leaf = leaf_of(kind)
+    return leaf[0] if leaf is not None and leaf[0] in ("utf8", "bytes") else str(kind)
+
+
+def is_itself(kind: Any) -> bool:  # noqa: ANN401 - pyarrow has no types
+    """Whether a stored value is the value: no date, decimal or extension that it stands for."""
+    pa = pyarrow()
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return isinstance(kind, pa.FixedShapeTensorType) and is_itself(kind.value_type)
+    kind = plain_type(kind)
+    if types.is_fixed_size_list(kind):
+        return is_itself(kind.value_type)
+    if is_list(kind):
+        return is_itself(entry_of(kind).type)
+    if types.is_struct(kind):
+        return all(is_itself(each.type) for each in kind)
+    return str(kind) in FIXED or (leaf_of(kind) or ("",))[0] in ("utf8", "bytes")
 
 
 def shown_type(kind: Kind) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -131,11 +188,12 @@ def shown_type(kind: Kind) -> Any:  # noqa: ANN401 - pyarrow has no types
     if kind.type == "list":
         return pa.list_(pa.field("item", shown_type(kind.item), kind.item.nullable))
     if kind.type == "struct":
-        return pa.struct([pa.field(n, shown_type(k), k.nullable) for n, k in kind.fields])
+        return pa.struct(
+            [pa.field(n, shown_type(k), k.nullable, mark_of(k)) for n, k in kind.fields]
+        )
     if kind.is_text:
         return pa.string() if kind.type == "utf8" else pa.large_binary()
-    dtype = Column("", kind.type, ()).dtype
-    made = pa.from_numpy_dtype(dtype)
+    made = pa.from_numpy_dtype(Column("", "f32" if kind.type == "bf16" else kind.type, ()).dtype)
     for size in reversed(kind.shape):
         made = pa.list_(pa.field("item", made, nullable=False), size)
     return made

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,16 +11,20 @@ import numpy.typing as npt
 
 from ffrecord._arrow_schema import KEY
 from ffrecord._arrow_types import (
+    BF16_STORAGE,
     dictionary_trouble,
     entry_of,
     fits,
+    is_bf16,
     is_list,
     leaf_of,
     plain_type,
 )
+from ffrecord._arrow_values import maker
 from ffrecord._formats import pyarrow
-from ffrecord._nested import Kind, layout_of, stored
-from ffrecord._schema import Column
+from ffrecord._nested import is_name, layout_of, stored
+from ffrecord._schema import Column, Kind
+from ffrecord._values import UnfitError, exact, in_row
 
 # Rows that are converted at a time: their numbers are not copied, their lists' lengths are.
 _ROWS = 4096
@@ -52,11 +57,6 @@ def as_table(data: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
     )
 
 
-def table_of_row(row: Mapping[str, Any], schema: Any) -> Any:  # noqa: ANN401 - no types
-    """A table of one row; what is left out is null."""
-    return pyarrow().Table.from_pylist([row], schema=schema)
-
-
 class Encoder:
     """Makes records of rows."""
 
@@ -69,9 +69,10 @@ class Encoder:
         """For rows of that schema.
 
         Args:
-            schema: of pyarrow. What may be null by it is stored with what is valid.
-            table: all rows that will come, if they are known: then only what is null in some row
-                is stored so.
+            schema: of pyarrow. What may be null by it is stored with what is valid, whether or not
+                there are nulls: so files of one schema have the same columns.
+            table: all rows that will come, if they are known: then lists of a fixed size, some of
+                whose items are null, are stored as lists.
             columns: those of the file, if there is one already.
 
         Raises:
@@ -86,14 +87,17 @@ class Encoder:
         if table is not None:
             _check_valid(table)
         self.arrow = schema
+        self.holding: set[str] = set()
+        """What has had nulls so far, as `stored` names it."""
         self._kinds: dict[str, Kind] = {}
         for field in schema:
             chunks = None if table is None else _plain(table.column(field.name).chunks)
-            self._kinds[field.name] = (
-                _kind_of(field.name, field.type, field.nullable, chunks)
-                if columns is None
-                else _kind_in(columns, field)
-            )
+            kind = _kind_of(field.name, field, field.nullable, chunks)
+            if chunks is not None and not kind.fields and not is_name(field.name):
+                # Names that look like those of stored columns have no room for a mark of nulls.
+                kind = replace(kind, nullable=any(chunk.null_count for chunk in chunks))
+            self._kinds[field.name] = kind if columns is None else _kind_in(columns, field, kind)
+        self._makers = {field.name: maker(field.type, is_bf16(field)) for field in schema}
         self._columns = tuple(c for name, kind in self._kinds.items() for c in stored(name, kind))
         if columns is None:
             self._check_names()
@@ -110,13 +114,29 @@ class Encoder:
         """What tells readers the types of Arrow."""
         return {KEY: self.arrow.serialize().to_pybytes()}
 
+    def row(self, sample: Mapping[str, Any]) -> Iterator[memoryview]:
+        """The bytes of each stored column, of one row; what is left out is null.
+
+        Raises:
+            ValueError: a column is unknown, or a value does not fit its type; names it.
+            TypeError: a value is of another kind than its column.
+        """
+        if unknown := [name for name in sample if name not in self._makers]:
+            names = ", ".join(self._makers)
+            raise ValueError(f"unknown: {', '.join(map(str, unknown))}; the columns are {names}")
+        for name, make in self._makers.items():
+            array = make([sample.get(name)], f"column '{name}'")
+            for (buffer,) in _encoded(name, self._kinds[name], array, None, self.holding):
+                yield buffer
+
     def records(self, data: Any) -> Iterator[tuple[memoryview, ...]]:  # noqa: ANN401 - no types
         """The bytes of each stored column, row by row.
 
         Raises:
             ValueError: the data have another schema, are not valid, or have a null where none was
-                to come.
+                to come; the message has the row, from 0 on, and the column.
         """
+        done = 0
         is_table = hasattr(data, "to_batches")
         if is_table:
             self._check(data)
@@ -125,7 +145,12 @@ class Encoder:
                 self._check(batch)
             for first in range(0, len(batch), _ROWS):
                 rows = batch.slice(first, _ROWS)
-                yield from zip(*self._encoded(rows), strict=True)
+                try:
+                    buffers = list(self._encoded(rows))
+                except UnfitError as error:
+                    raise in_row(done + error.at, error) from None
+                yield from zip(*buffers, strict=True)
+                done += len(rows)
 
     def samples(self, data: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - no types
         """The same rows as `Writer.write` takes them."""
@@ -146,7 +171,7 @@ class Encoder:
     def _encoded(self, batch: Any) -> Iterator[Buffers]:  # noqa: ANN401 - pyarrow has no types
         for name, kind in self._kinds.items():
             (array,) = _plain([batch.column(name)])
-            yield from _encoded(name, kind, array, None)
+            yield from _encoded(name, kind, array, None, self.holding)
 
     def _check_names(self) -> None:
         """Check that a reader recognises the same columns in the stored ones."""
@@ -206,56 +231,72 @@ def _plain_one(array: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
     return array if wanted.equals(array.type) else array.cast(wanted)
 
 
-def _kind_of(name: str, wanted: Any, nullable: bool, chunks: list[Any] | None) -> Kind:  # noqa: ANN401
-    """What stores a column of that type.
+def _kind_of(
+    name: str,
+    field: Any,  # noqa: ANN401 - pyarrow has no types
+    nullable: bool,
+    chunks: list[Any] | None,
+    marked: bool = False,
+) -> Kind:
+    """What stores a column of that field.
 
     Args:
         name: of the column, or of what is in it, for errors.
-        wanted: its type.
+        field: its type, and whether it is marked as bf16.
         nullable: whether nulls may come.
         chunks: all values, if they are known, plain.
+        marked: whether lists that they are in are marked as bf16.
     """
-    pa = pyarrow()
+    pa, wanted = pyarrow(), field.type
+    marked = marked or is_bf16(field)
     if trouble := dictionary_trouble(wanted):
         raise ValueError(f"column '{name}' is {wanted}, and {trouble}")
     if isinstance(wanted, pa.FixedShapeTensorType) and _is_in_order(wanted.permutation):
         leaf = leaf_of(plain_type(wanted.value_type))
         if leaf is not None and 0 not in wanted.shape:
             shape = (*wanted.shape, *leaf[1])
-            return Kind(leaf[0], shape, _has_null(nullable, chunks))
-    wanted, missing = plain_type(wanted), _has_null(nullable, chunks)
+            return Kind(_stored_type(leaf[0], marked), shape, nullable)
+    wanted = plain_type(wanted)
     if pa.types.is_fixed_size_list(wanted):
         if (dense := _dense(wanted, chunks)) is not None:
-            return Kind(*dense, missing)
+            return Kind(_stored_type(dense[0], marked), dense[1], nullable)
         # Under a null there are items, too, which are null whatever their field says.
         item, known = wanted.value_field, _below(chunks, _slots)
-        inner = _kind_of(f"{name}[]", item.type, item.nullable or nullable, known)
-        return Kind("list", (), missing, (("item", inner),))
+        inner = _kind_of(f"{name}[]", item, item.nullable or nullable, known, marked)
+        return Kind("list", (), nullable, (("item", inner),))
     if is_list(wanted):
+        is_map = pa.types.is_map(wanted)  # Its pairs are marked, each for itself.
         item, known = entry_of(wanted), _below(chunks, _items)
-        inner = _kind_of(f"{name}[]", item.type, item.nullable, known)
-        return Kind("list", (), missing, (("item", inner),))
+        inner = _kind_of(f"{name}[]", item, item.nullable, known, marked and not is_map)
+        return Kind("list", (), nullable, (("item", inner),))
     if pa.types.is_struct(wanted) and wanted.num_fields:
         fields = []
         for number, each in enumerate(wanted):
             known = None if chunks is None else _plain(chunk.field(number) for chunk in chunks)
-            inner = _kind_of(f"{name}{{{each.name}}}", each.type, each.nullable, known)
+            # Under a null there are fields, too, which are null whatever their field says.
+            may_lack = each.nullable or nullable
+            inner = _kind_of(f"{name}{{{each.name}}}", each, may_lack, known)
             fields.append((each.name, inner))
-        return Kind("struct", (), missing, tuple(fields))
+        return Kind("struct", (), nullable, tuple(fields))
     leaf = leaf_of(wanted)
     if leaf is None:
         raise ValueError(
             f"column '{name}' is {wanted}, which records cannot hold: leave it out, or cast it"
         )
-    return Kind(*leaf, missing)
+    return Kind(_stored_type(leaf[0], marked), leaf[1], nullable)
 
 
-def _kind_in(columns: tuple[Column, ...], field: Any) -> Kind:  # noqa: ANN401 - no types
-    """The kind that a file stores a column as."""
+def _stored_type(name: str, marked: bool) -> str:
+    return "bf16" if marked and name in BF16_STORAGE else name
+
+
+def _kind_in(columns: tuple[Column, ...], field: Any, own: Kind) -> Kind:  # noqa: ANN401
+    """The kind that a file stores a column as, which would be `own` in a file of its own."""
     layout = layout_of(columns)
     kinds = {column.name: Kind(column.type, column.shape) for column in columns}
     kind = (kinds if layout is None else {**kinds, **layout.nested}).get(field.name)
-    if kind is None or not fits(kind, field.type):
+    is_like = kind is not None and (kind == own or fits(kind, field.type))
+    if kind is None or not is_like:
         raise ValueError(
             f"column '{field.name}' is {field.type}, and the file has "
             f"{'no such column' if kind is None else 'another type'}"
@@ -268,21 +309,15 @@ def _is_in_order(permutation: Sequence[int] | None) -> bool:
     return permutation is None or list(permutation) == sorted(permutation)
 
 
-def _has_null(nullable: bool, chunks: list[Any] | None) -> bool:
-    return nullable if chunks is None else any(chunk.null_count for chunk in chunks)
-
-
 def _below(chunks: list[Any] | None, items: Any) -> list[Any] | None:  # noqa: ANN401
     return None if chunks is None else _plain(items(chunk) for chunk in chunks)
 
 
 def _dense(wanted: Any, chunks: list[Any] | None) -> tuple[str, tuple[int, ...]] | None:  # noqa: ANN401
-    """Type and shape of lists of one size, of numbers, none of which is null."""
+    """Type and shape of lists of one size, of numbers, none of which is null as far as is known."""
     types, shape = pyarrow().types, []
     while types.is_fixed_size_list(wanted):
         shape.append(wanted.list_size)
-        if chunks is None and wanted.value_field.nullable:
-            return None
         if chunks is not None:
             chunks = _plain(_flat(chunk) for chunk in chunks)
             if any(chunk.null_count for chunk in chunks):
@@ -323,6 +358,8 @@ def _encoded(
     kind: Kind,
     array: Any,  # noqa: ANN401 - pyarrow has no types
     ends: npt.NDArray[np.int64] | None,
+    holding: set[str],
+    hidden: npt.NDArray[np.bool_] | None = None,
 ) -> Iterator[Buffers]:
     """The buffers of the stored columns of a kind, in their order.
 
@@ -331,29 +368,56 @@ def _encoded(
         kind: what it is stored as.
         array: its values, plain.
         ends: of values in lists, where those of each row begin, and the last end; else None.
+        holding: gets the name if a value is null.
+        hidden: values of a struct that is null, where anything may be.
+
+    Raises:
+        UnfitError: there is a null where none may be, or a number that is too large; `at` is the
+            row.
     """
-    if array.null_count and not kind.nullable:
-        raise ValueError(f"column '{name}' has a null, which its schema does not allow")
     valid = None
-    if kind.nullable:
-        valid = np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.uint8)
-        yield _cut(valid, 1, len(array), ends)
+    if kind.nullable and not array.null_count and ends is not None:
+        yield [memoryview(b"")] * (len(ends) - 1)  # In lists: all are there.
+    elif kind.nullable:
+        if array.null_count:
+            holding.add(name)
+        valid = _validity(array)
+        yield _cut(valid.view(np.uint8), 1, len(array), ends)
+    elif array.null_count:
+        valid = _validity(array)
+        shown = ~valid if hidden is None else ~valid & ~hidden
+        said = (
+            f"column '{name}' has a null, which its schema does not allow, or for which the file "
+            "has no place, as files of earlier versions: write it to another file"
+        )
+        _refuse_at(shown, said, ends)
     if kind.type == "list":
-        yield from _encoded_list(name, kind, array, ends)
+        yield from _encoded_list(name, kind, array, ends, holding)
     elif kind.type == "struct":
+        under = hidden if valid is None else ~valid if hidden is None else hidden | ~valid
         for number, (inner, each) in enumerate(kind.fields):
             (part,) = _plain([array.field(number)])
-            yield from _encoded(f"{name}{{{inner}}}", each, part, ends)
+            yield from _encoded(f"{name}{{{inner}}}", each, part, ends, holding, under)
     elif kind.is_text:
         yield from _encoded_text(name, kind, array, ends)
     else:
-        data = _numbers(name, kind, array)
+        data = _numbers(name, kind, array, ends, valid)
         if valid is not None and not valid.all():
             data = np.array(data).reshape(len(array), -1)
-            data[valid == 0] = 0  # Anything may lie under a null.
+            data[~valid] = 0  # Anything may lie under a null.
         column = kind.column("")
         assert column.dtype is not None
         yield _cut(data, column.dtype.itemsize * math.prod(kind.shape), len(array), ends)
+
+
+def _refuse_at(wrong: Any, said: str, ends: npt.NDArray[np.int64] | None) -> None:  # noqa: ANN401
+    """Raise the error for the row of the first wrong value, if there is one."""
+    if wrong.any():
+        raise UnfitError(said, _row_of(int(wrong.argmax()), ends))
+
+
+def _row_of(at: int, ends: npt.NDArray[np.int64] | None) -> int:
+    return at if ends is None else int(np.searchsorted(ends, at, "right")) - 1
 
 
 def _encoded_list(
@@ -361,6 +425,7 @@ def _encoded_list(
     kind: Kind,
     array: Any,  # noqa: ANN401 - pyarrow has no types
     ends: npt.NDArray[np.int64] | None,
+    holding: set[str],
 ) -> Iterator[Buffers]:
     if pyarrow().types.is_fixed_size_list(array.type):
         (items,) = _plain([_slots(array)])
@@ -372,7 +437,7 @@ def _encoded_list(
     if ends is not None:
         yield _cut(_as_u32(lengths, name), 4, len(array), ends)
         bounds = bounds[ends]
-    yield from _encoded(f"{name}[]", kind.item, items, bounds)
+    yield from _encoded(f"{name}[]", kind.item, items, bounds, holding)
 
 
 def _encoded_text(
@@ -399,7 +464,7 @@ def _lengths(array: Any) -> npt.NDArray[np.int64]:  # noqa: ANN401 - pyarrow has
     offsets = np.frombuffer(buffer, width)[array.offset : array.offset + len(array) + 1]
     lengths = np.diff(offsets).astype(np.int64)
     if array.null_count:
-        lengths[~array.is_valid().to_numpy(zero_copy_only=False)] = 0
+        lengths[~_validity(array)] = 0
     return lengths
 
 
@@ -415,13 +480,24 @@ def _text(array: Any) -> tuple[npt.NDArray[np.int64], Any]:  # noqa: ANN401 - no
     return bounds.astype(np.int64), b"" if data is None else data
 
 
-def _numbers(name: str, kind: Kind, array: Any) -> npt.NDArray[np.uint8]:  # noqa: ANN401 - no types
-    """The bytes of numbers, as they lie in Arrow's memory."""
+def _numbers(
+    name: str,
+    kind: Kind,
+    array: Any,  # noqa: ANN401 - pyarrow has no types
+    ends: npt.NDArray[np.int64] | None,
+    valid: npt.NDArray[np.bool_] | None,
+) -> npt.NDArray[np.uint8]:
+    """The bytes of numbers, as they lie in Arrow's memory if they are of the stored type."""
     types, count = pyarrow().types, len(array)
     while types.is_fixed_size_list(array.type):
+        (items,) = _plain([_slots(array)])
         if _flat(array).null_count:
-            raise ValueError(f"column '{name}' has a null in a list or tensor of a fixed size")
-        (array,) = _plain([_slots(array)])
+            lacking = ~_validity(items).reshape(len(array), -1).all(1) & _validity(array)
+            said = f"column '{name}' has a null in a list or tensor of a fixed size"
+            _refuse_at(lacking.reshape(count, -1).any(1), said, ends)
+        array = items
+    if kind.type == "bf16" and not types.is_uint16(array.type):
+        return _bf16(name, kind, array, ends, valid)
     if kind.type == "bool":
         values = array.fill_null(False) if array.null_count else array
         return np.asarray(values.to_numpy(zero_copy_only=False), np.bool_).view(np.uint8)
@@ -431,6 +507,27 @@ def _numbers(name: str, kind: Kind, array: Any) -> npt.NDArray[np.uint8]:  # noq
         return np.empty(0, np.uint8)
     first = array.offset * width
     return np.frombuffer(buffer, np.uint8)[first : first + len(array) * width]
+
+
+def _bf16(
+    name: str,
+    kind: Kind,
+    array: Any,  # noqa: ANN401 - pyarrow has no types
+    ends: npt.NDArray[np.int64] | None,
+    valid: npt.NDArray[np.bool_] | None,
+) -> npt.NDArray[np.uint8]:
+    """Numbers of a column that is marked as bf16."""
+    numbers = np.array(array.to_numpy(zero_copy_only=False)).reshape(-1, math.prod(kind.shape))
+    if valid is not None:
+        numbers[~valid] = 0
+    try:
+        return exact(numbers, "bf16", f"column '{name}'").view(np.uint8)
+    except UnfitError as error:
+        raise UnfitError(str(error), _row_of(error.at // numbers.shape[1], ends)) from None
+
+
+def _validity(array: Any) -> npt.NDArray[np.bool_]:  # noqa: ANN401 - pyarrow has no types
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
 
 
 def _bounds(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
-from ffrecord._arrow_schema import NONE, ArrowSchemas
+from ffrecord._arrow_schema import NULLS
 from ffrecord._formats import Format, checked, converter, nested_converter
-from ffrecord._nested import Gathering, Kind, as_numpy, layout_of, row_of, rows_of
+from ffrecord._logical import LogicalSchema
+from ffrecord._nested import Gathering, as_numpy, row_of, rows_of
 from ffrecord._nested import Values as Nested
-from ffrecord._schema import Column
+from ffrecord._schema import Column, Kind
 from ffrecord.errors import CorruptionError
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class Batch(Sequence[Sample]):
     Of nullable, ragged and nested columns, as tables of Arrow have them: numbers of which some may
     be missing are a masked array, of which a sample has None for those; bytes and text have None in
     their lists; lists of numbers are a list of arrays, views of one block; a struct is a dict of
-    columns, in which all is missing where the struct is.
+    columns, in which all is missing where the struct is; a list of structs is a list of dicts. A
+    sample has None for whatever is missing.
 
     The block is available in two forms. As it was read, in the order of the files: record i is
     `slab[starts[i] : starts[i] + sizes[i]]`. In request order, without gaps: record i is
@@ -66,20 +68,18 @@ class Batch(Sequence[Sample]):
     """
 
     __slots__ = (
-        "_columns",
         "_decoded",
         "_inner",
-        "_layout",
         "_packed",
         "_records",
         "_schema",
         "_shown",
         "_status",
         "_values",
-        "arrow",
         "columns",
         "format",
         "indices",
+        "logical",
         "reasons",
     )
 
@@ -89,8 +89,8 @@ class Batch(Sequence[Sample]):
     """The index of each record, shape (n,), never negative."""
     format: Format
     """What samples and columns are handed out as."""
-    arrow: ArrowSchemas
-    """The schemas of Arrow that the files were written with."""
+    logical: LogicalSchema
+    """What the columns are, selected or not, and how they are stored."""
     reasons: Mapping[int, str]
     """By row, why a decoder could make nothing of a record; empty unless kept on request."""
 
@@ -99,14 +99,14 @@ class Batch(Sequence[Sample]):
         inner: _ffrecord.Batch,
         indices: npt.NDArray[np.int64],
         schema: _ffrecord.Schema,
-        columns: tuple[Column, ...],
+        logical: LogicalSchema,
         names: Iterable[str] | None = None,
         format: Format = "numpy",
     ) -> None:
         """Made by a `Reader`; callers do not create batches."""
         self._inner = inner
         self._schema = schema
-        self._columns = columns
+        self.logical = logical
         self._values: dict[str, Values] = {}
         self._shown: dict[str | None, Any] = {}  # In the format.
         self.format = format
@@ -115,12 +115,7 @@ class Batch(Sequence[Sample]):
         self._decoded: Decoded = {}
         self._status: Bytes | None = None
         self.reasons = {}
-        self.arrow = NONE
-        self._layout = layout_of(columns)
-        if names is None:
-            stored = (column.name for column in columns)
-            names = stored if self._layout is None else self._layout.names
-        self.columns = tuple(names)
+        self.columns = logical.names if names is None else tuple(names)
         self.indices = indices
 
     @property
@@ -156,7 +151,7 @@ class Batch(Sequence[Sample]):
     @property
     def column_types(self) -> tuple[Column, ...]:
         """Name, type and shape of all columns, selected or not."""
-        return self._columns
+        return self.logical.columns
 
     @property
     def inner_schema(self) -> _ffrecord.Schema:
@@ -178,7 +173,17 @@ class Batch(Sequence[Sample]):
         """Where the bytes of a column are, or of whole records for None: block, starts, sizes."""
         if name is None:
             return self.slab, self.starts, self.sizes
-        return self.slab, *self._inner.column_spans(self._number(name))
+        if self.kind(name).fields:
+            raise KeyError(
+                f"column '{name}' is {self.kind(name).spelling}: it has no bytes of its own"
+            )
+        return self._span(name)
+
+    def stored_field(
+        self, name: str | None
+    ) -> tuple[Bytes, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """As `field`, of a stored column."""
+        return self.field(None) if name is None else self._span(name)
 
     def with_format(self, format: str) -> "Batch":
         """The same records, handed out as `format`; see `Records.with_format`."""
@@ -189,15 +194,15 @@ class Batch(Sequence[Sample]):
     def to_arrow(self) -> "pa.Table":
         """Return the selected columns as a pyarrow table; plain records are one column, `record`.
 
-        Numbers are not copied, except booleans. A file that was written from a table returns its
-        types, nulls and metadata. For other files, columns with a shape have Arrow's tensor type,
-        bytes are large_binary, text is string, no value is null, and the metadata of a field has
-        its type, `ffrecord.type`: bf16, which Arrow lacks, is uint16.
+        Numbers are not copied, except booleans and bf16. A file that was written from a table
+        returns its types, nulls and metadata. For other files, columns with a shape have Arrow's
+        tensor type, bytes are large_binary, text is string, no value is null, and the metadata of a
+        field has its type, `ffrecord.type`: bf16, which Arrow lacks, is float32.
 
         Raises:
             ImportError: pyarrow is not installed.
             CorruptionError: a nested column, or the stored schema of Arrow, is damaged.
-            ValueError: the files were written from tables of different types.
+            ValueError: the files were written from tables with different types for equal values.
         """
         from ffrecord._arrow_reading import table_of  # Few programs need it.
 
@@ -205,14 +210,21 @@ class Batch(Sequence[Sample]):
 
     def stored(self) -> "Batch":
         """The same records with the columns as they are stored: a nested one is several."""
+        return self.under(self.logical.raw)
+
+    def under(self, logical: LogicalSchema) -> "Batch":
+        """The same records as those of a sequence with this schema, of the same stored columns."""
+        if logical is self.logical:
+            return self
         made = self.relabelled(self.indices)
-        made._layout = None
-        made.columns = tuple(column.name for column in self._columns)
+        made.logical = logical
+        if self.columns == self.logical.names:
+            made.columns = logical.names
         return made
 
     def nested(self, name: str) -> Kind | None:
         """The type of a nullable, ragged or nested column; None for others."""
-        return None if self._layout is None else self._layout.nested.get(name)
+        return self.logical.nested(name)
 
     def kind(self, name: str) -> Kind:
         """The type of a column, nested or not.
@@ -220,10 +232,16 @@ class Batch(Sequence[Sample]):
         Raises:
             KeyError: there is no such column.
         """
-        if (nested := self.nested(name)) is not None:
-            return nested
-        column = self._columns[self._number(name)]
-        return Kind(column.type, column.shape)
+        return self.logical.kind(name)
+
+    def missing(self, name: str) -> npt.NDArray[np.bool_] | None:
+        """Where a nullable column has no value, shape (n,); None if it has one everywhere."""
+        if not self.kind(name).nullable:
+            return None
+        valid = self._gather(f"{name}:valid")
+        assert isinstance(valid, np.ndarray)
+        found: npt.NDArray[np.bool_] = ~valid & (self._inner.status == 0)
+        return found
 
     def values_of(self, name: str) -> Nested:
         """The values of a column end to end, with all that is in it.
@@ -231,14 +249,15 @@ class Batch(Sequence[Sample]):
         Raises:
             CorruptionError: its parts do not fit each other.
         """
+        self._check_full(name)
         try:
-            return Gathering(len(self), self._joined, self.plain).values(name, self.kind(name))
+            return Gathering(len(self), self._joined, self._fixed).values(name, self.kind(name))
         except ValueError as error:
             raise CorruptionError(f"a record is damaged: {error}") from None
 
     def plain(self, name: str) -> Values:
         """The values of one column of the file, not decoded."""
-        return self._gather(name) if self.nested(name) is not None else self._own(name)
+        return self._own(name)
 
     def with_decoded(self, decoded: Decoded, reasons: Mapping[int, str]) -> "Batch":
         """The same records with decoded values; a record with a reason counts as corrupt."""
@@ -297,9 +316,7 @@ class Batch(Sequence[Sample]):
         starts = np.cumsum(sizes) - sizes
         status = np.concatenate([batch.status for batch in batches])[order]
         inner = _ffrecord.Batch.over(block, starts[order], sizes[order], status, first._schema)
-        made = Batch(inner, np.arange(rows.size), first._schema, first._columns, first.columns)
-        made.arrow = ArrowSchemas.of_all(batch.arrow for batch in batches)
-        return made
+        return Batch(inner, np.arange(rows.size), first._schema, first.logical, first.columns)
 
     def only(self, names: Iterable[str]) -> "Batch":
         """The same records with only these columns selected."""
@@ -326,10 +343,10 @@ class Batch(Sequence[Sample]):
             return self.select(np.arange(len(self), dtype=np.int64)[key])
         if self.format == "arrow":
             return self.select([range(len(self))[key]]).to_arrow()
-        if not self._columns:
+        if not self.logical.stored:
             return self._in_format(None)[key]
         column = self._column if self.format == "numpy" else self._in_format
-        if self._layout is not None:
+        if not self.logical.is_flat:
             return {name: row_of(column(name), key) for name in self.columns}
         return {name: column(name)[key] for name in self.columns}
 
@@ -338,26 +355,24 @@ class Batch(Sequence[Sample]):
             whole = self.to_arrow()
             yield from (whole.slice(row, 1) for row in range(len(self)))
             return
-        if not self._columns:
+        if not self.logical.stored:
             yield from self._in_format(None)
             return
         columns: Iterable[Iterable[Any]] = map(self._in_format, self.columns)
-        if self._layout is not None:
+        if not self.logical.is_flat:
             columns = map(rows_of, columns)
         for values in zip(*columns, strict=True):
             yield dict(zip(self.columns, values, strict=True))
 
     def __repr__(self) -> str:
-        what = f" of {', '.join(self.columns)}" if self._columns else ""
+        what = f" of {', '.join(self.columns)}" if self.columns else ""
         return f"<ffrecord.Batch: {len(self)} records{what}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         data, offsets = self._packed_form()
-        columns = [tuple(column) for column in self._columns]
         status = np.array(self.status)
-        parts = (data, offsets, status, self.indices, columns, self.columns)
-        seen = self.format, self.arrow, self._layout is None
-        return _restore, (*parts, dict(self._decoded), dict(self.reasons), *seen)
+        parts = (data, offsets, status, self.indices, self.logical, self.columns)
+        return _restore, (*parts, dict(self._decoded), dict(self.reasons), self.format)
 
     def __copy__(self) -> Self:
         return self  # Nothing in it changes.
@@ -368,9 +383,7 @@ class Batch(Sequence[Sample]):
         return self._packed
 
     def _alike(self, inner: _ffrecord.Batch, indices: npt.NDArray[np.int64]) -> "Batch":
-        made = Batch(inner, indices, self._schema, self._columns, self.columns, self.format)
-        made.arrow, made._layout = self.arrow, self._layout
-        return made
+        return Batch(inner, indices, self._schema, self.logical, self.columns, self.format)
 
     def _in_format(self, name: str | None) -> Any:  # noqa: ANN401 - as the format has it
         """The values of a column, or the records for None, as they are handed out."""
@@ -389,7 +402,7 @@ class Batch(Sequence[Sample]):
         if kind is not None:
             self._shown[name] = nested_converter(self.format)(values, kind)
             return self._shown[name]
-        column = None if name is None or is_decoded else self._columns[self._number(name)]
+        column = None if name is None or is_decoded else self.logical.column(name)
         self._shown[name] = converter(self.format)(values, column)
         return self._shown[name]
 
@@ -400,17 +413,36 @@ class Batch(Sequence[Sample]):
 
     def _own(self, name: str) -> Values:
         if name not in self._values:
-            is_nested = self.nested(name) is not None
             try:
-                made = as_numpy(self.values_of(name)) if is_nested else self._gather(name)
+                if self.logical.column(name).nested is not None:
+                    made = as_numpy(self.values_of(name))
+                else:
+                    self._check_full(name)
+                    made = self._gather(name)
             except UnicodeDecodeError as error:
                 raise CorruptionError(f"column '{name}' is not UTF-8: {error}") from None
             self._values[name] = made
         return self._values[name]
 
+    def _fixed(self, name: str) -> Values:
+        """The values of a stored column, gathered once if it is a column of the user's."""
+        column = self.logical.find(name)
+        is_own = column is not None and column.nested is None
+        return self._own(name) if is_own else self._gather(name)
+
+    def _check_full(self, name: str) -> None:
+        """Check that a column has no null where the file tells that it has none."""
+        if name in self.logical.full:
+            valid = self._gather(f"{name}:valid")
+            if not (valid | (self._inner.status != 0)).all():
+                raise CorruptionError(
+                    f"column '{name}' has nulls, and the metadata {NULLS} of its file tell of "
+                    "none: write the file again with other metadata"
+                )
+
     def _joined(self, name: str) -> tuple[Bytes, npt.NDArray[np.int64]]:
         """The bytes of a column, all records' end to end, and where each ends: n + 1 offsets."""
-        slab, starts, sizes = self.field(name)
+        slab, starts, sizes = self._span(name)
         good = self._inner.status
         sizes = np.where(good == 0, sizes, 0)
         ends = np.zeros(len(self) + 1, np.int64)
@@ -419,22 +451,19 @@ class Batch(Sequence[Sample]):
         _ffrecord.gather_spans(_Spans(slab, starts, sizes, good), ends[:-1], block)
         return block, ends
 
-    def _number(self, name: str) -> int:
-        for number, column in enumerate(self._columns):
-            if column.name == name:
-                return number
-        seen = self._layout.names if self._layout is not None else ()
-        known = ", ".join(seen or (column.name for column in self._columns))
-        raise KeyError(f"no column '{name}'; columns: {known or 'none, records are plain bytes'}")
+    def _span(self, name: str) -> tuple[Bytes, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where the bytes of a stored column are."""
+        return self.slab, *self._inner.column_spans(self.logical.number(name))
 
     def _gather(self, name: str) -> Values:
-        number = self._number(name)
-        column = self._columns[number]
+        """The values of a stored column."""
+        number = self.logical.number(name)
+        column = self.logical.stored[number]
         dtype = column.dtype
         if dtype is None:
             gather = self._inner.column_text if column.type == "utf8" else self._inner.column_views
             return gather(number)
-        values = self._in_place(column) if len(self._columns) == 1 else None
+        values = self._in_place(column) if len(self.logical.stored) == 1 else None
         if values is None:
             values = np.empty((len(self), *column.shape), dtype)
             self._inner.gather_fixed(number, values.reshape(-1).view(np.uint8))
@@ -457,22 +486,15 @@ def _restore(
     offsets: npt.NDArray[np.int64],
     status: npt.NDArray[np.uint8],
     indices: npt.NDArray[np.int64],
-    columns: list[tuple[str, str, tuple[int, ...]]],
+    logical: LogicalSchema,
     names: tuple[str, ...],
     decoded: Decoded,
     reasons: Mapping[int, str],
     format: Format,
-    arrow: ArrowSchemas = NONE,
-    as_stored: bool = False,
 ) -> Batch:
-    schema = _ffrecord.Schema(columns)
+    schema = _ffrecord.Schema([column[:3] for column in logical.stored])
     inner = _ffrecord.Batch.over(data, offsets[:-1], np.diff(offsets), status, schema)
-    types = tuple(Column(*column) for column in columns)
-    made = Batch(inner, indices, schema, types, names, format)
-    made.arrow = arrow
-    if as_stored:
-        made._layout = None
-    return made.with_decoded(decoded, reasons)
+    return Batch(inner, indices, schema, logical, names, format).with_decoded(decoded, reasons)
 
 
 def _rows(values: Values, rows: npt.NDArray[np.int64]) -> Values:

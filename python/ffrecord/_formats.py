@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from ffrecord._nested import Kind, mapped
-from ffrecord._schema import Column
+from ffrecord._nested import mapped
+from ffrecord._schema import Column, Kind
+from ffrecord._values import bf16_numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +39,7 @@ def converter(format: Format) -> Callable[[Any, Column | None], Any]:
 
 def nested_converter(format: Format) -> Callable[[Any, Kind], Any]:
     """As `converter`, for a nested column."""
-    return partial(mapped, leaf=_bytes_of_leaf if format == "bytes" else _tensors_of_leaf)
+    return partial(mapped, leaf=bytes_of_leaf if format == "bytes" else _tensors_of_leaf)
 
 
 def _as_bytes(values: Any, column: Column | None) -> Any:  # noqa: ANN401 - as a batch has them
@@ -47,7 +48,8 @@ def _as_bytes(values: Any, column: Column | None) -> Any:  # noqa: ANN401 - as a
     return [bytes(value) if isinstance(value, np.ndarray) else value for value in values]
 
 
-def _bytes_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as a batch has them
+def bytes_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as a batch has them
+    """Bytes as `bytes`; all else as it is."""
     return _as_bytes(values, kind.column(""))
 
 
@@ -68,7 +70,7 @@ def _tensors_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as a bat
 def as_arrow(values: Any, column: Column | None) -> "pa.Array":  # noqa: ANN401 - as a batch has them
     """Values as an array of pyarrow: numbers without a copy, bytes and text in one block.
 
-    Values of a shape are of Arrow's type for tensors; bf16 is uint16 with the same bits.
+    Values of a shape are of Arrow's type for tensors; bf16, which Arrow lacks, is float32.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -76,6 +78,8 @@ def as_arrow(values: Any, column: Column | None) -> "pa.Array":  # noqa: ANN401 
     """
     pa = pyarrow()
     if isinstance(values, np.ndarray):
+        if column is not None and column.type == "bf16":
+            values = bf16_numbers(values)
         if values.ndim == 1:
             return pa.array(values)
         if values.dtype != np.bool_ and values.size:

@@ -7,14 +7,15 @@ know, and a reader that knows nothing of this sees numbers and bytes.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord._schema import Column
+from ffrecord._schema import Column, Kind
 
 _STEPS = r"(?:\[\]|\{[^{}\[\]]+\})"
 _SHAPED = r"(?:[uif]\d\d?|bool|bf16)(?:\[\d+(?:,\d+)*\])?"
@@ -27,40 +28,21 @@ _DEPTH_MAX = 32
 
 
 @dataclass(frozen=True)
-class Kind:
-    """The type of a value: one of a schema, "list" of `fields[0]`, or "struct" of `fields`."""
-
-    type: str
-    shape: tuple[int, ...] = ()
-    nullable: bool = False
-    fields: tuple[tuple[str, "Kind"], ...] = ()
-
-    @property
-    def item(self) -> "Kind":
-        """Of a list."""
-        return self.fields[0][1]
-
-    @property
-    def is_text(self) -> bool:
-        """Whether its values are bytes of any size, or text."""
-        return self.type in ("bytes", "utf8")
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether one column of a schema is enough for it."""
-        return not self.nullable and not self.fields
-
-    def column(self, name: str) -> Column:
-        """A column of values of this type; of a leaf."""
-        return Column(name, self.type, self.shape)
-
-
-@dataclass(frozen=True)
 class Layout:
     """The columns that users see: their names in order, and the kinds of those that are nested."""
 
     names: tuple[str, ...]
     nested: Mapping[str, Kind]
+    full: tuple[str, ...]
+    """Columns that are stored as nullable, but hold no null."""
+    parts: Mapping[str, tuple[Column, ...]]
+    """What stores each that is stored as nullable, ragged or nested."""
+
+
+def is_name(name: str) -> bool:
+    """Whether a column of that name can be nullable, ragged or nested."""
+    match = _NAME.fullmatch(name)
+    return match is not None and match[1] == name
 
 
 def stored(name: str, kind: Kind, in_list: bool = False) -> Iterator[Column]:
@@ -83,10 +65,15 @@ def stored(name: str, kind: Kind, in_list: bool = False) -> Iterator[Column]:
 
 
 @lru_cache(maxsize=64)
-def layout_of(columns: tuple[Column, ...]) -> Layout | None:
+def layout_of(columns: tuple[Column, ...], holding: frozenset[str] | None = None) -> Layout | None:
     """What the columns of a file store; None if each of them is a column of its own.
 
     Columns whose names look like those of a nested one, but do not make one, are their own.
+
+    Args:
+        columns: those of the file.
+        holding: what holds nulls, as `stored` names it: `x`, `x[]`, `x{f}`. The rest is seen as if
+            it could hold none. None: not known, so whatever may hold nulls is seen so.
     """
     if not any(mark in column.name for column in columns for mark in _MARKS):
         return None
@@ -97,12 +84,30 @@ def layout_of(columns: tuple[Column, ...]) -> Layout | None:
         owners.append(column.name if match is None else match[1])
         groups.setdefault(owners[-1], []).append(column)
     found = ((name, _kind_of(name, group)) for name, group in groups.items())
-    nested = {name: kind for name, kind in found if kind is not None and not kind.is_plain}
+    kinds = {name: kind for name, kind in found if kind is not None and not kind.is_plain}
     names = (
-        owner if owner in nested else column.name
+        owner if owner in kinds else column.name
         for owner, column in zip(owners, columns, strict=True)
     )
-    return Layout(tuple(dict.fromkeys(names)), nested) if nested else None
+    if not kinds:
+        return None
+    seen = {name: _seen(name, kind, holding) for name, kind in kinds.items()}
+    full = tuple(name for name, kind in seen.items() if kinds[name].nullable and not kind.nullable)
+    nested = {name: kind for name, kind in seen.items() if not kind.is_plain}
+    parts = {name: tuple(groups[name]) for name in kinds}
+    return Layout(tuple(dict.fromkeys(names)), nested, full, parts)
+
+
+def _seen(name: str, kind: Kind, holding: frozenset[str] | None) -> Kind:
+    """The kind without the nulls that are not there."""
+    if holding is None:
+        return kind
+    below = f"{name}[]" if kind.type == "list" else f"{name}{{%s}}"
+    fields = tuple(
+        (inner, _seen(below if kind.type == "list" else below % inner, each, holding))
+        for inner, each in kind.fields
+    )
+    return replace(kind, nullable=kind.nullable and name in holding, fields=fields)
 
 
 class _Node:
@@ -241,10 +246,20 @@ class Gathering:
             made.numbers = _numbers(block, column)
         made.count = int(ends[-1])
         if kind.nullable:
-            block, valid_ends = self._joined(f"{name}:valid")
-            _require(np.array_equal(ends, valid_ends), f"{name}:valid", "values")
-            made.valid = block != 0
+            made.valid = self._valid_in_lists(f"{name}:valid", ends)
         return made, ends
+
+    def _valid_in_lists(self, name: str, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which values are there; of a record without a byte for them, all are."""
+        block, found = self._joined(name)
+        if np.array_equal(ends, found):
+            marks: npt.NDArray[np.bool_] = block != 0
+            return marks
+        counts, sizes = np.diff(ends), np.diff(found)
+        _require(bool(((sizes == counts) | (sizes == 0)).all()), name, "values")
+        valid = np.ones(int(ends[-1]), np.bool_)
+        valid[np.repeat(sizes != 0, counts)] = block != 0
+        return valid
 
     def _lengths(self, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Where each value ends, and how many values there are up to the end of each record."""
@@ -269,7 +284,7 @@ def _require(fits: bool, name: str, what: str) -> None:
 
 
 # What a column is handed out as: an array, masked where there is no value; a list, with None there;
-# a dict of these for a struct.
+# a dict of these for a struct. Structs in a list are a dict each.
 Form = Any
 
 
@@ -287,7 +302,9 @@ def as_numpy(values: Values, hidden: npt.NDArray[np.bool_] | None = None) -> For
     kind = values.kind
     if kind.type == "struct":
         parts = zip(kind.fields, values.below, strict=True)
-        return {name: as_numpy(part, missing) for (name, _), part in parts}
+        made = Struct({name: as_numpy(part, missing) for (name, _), part in parts})
+        made.valid = valid
+        return made
     if values.numbers is not None:
         if missing is None:
             return values.numbers
@@ -300,7 +317,9 @@ def as_numpy(values: Values, hidden: npt.NDArray[np.bool_] | None = None) -> For
     pieces = zip(bounds, bounds[1:], there, strict=False)
     if kind.type == "list":
         items = as_numpy(values.below[0])
-        return [cut(items, begin, end) if known else None for begin, end, known in pieces]
+        if isinstance(items, dict):
+            items = list(rows_of(items))
+        return [items[begin:end] if known else None for begin, end, known in pieces]
     block = values.block
     assert block is not None
     if kind.type == "utf8":
@@ -309,16 +328,24 @@ def as_numpy(values: Values, hidden: npt.NDArray[np.bool_] | None = None) -> For
     return [block[begin:end] if known else None for begin, end, known in pieces]
 
 
-def cut(form: Form, begin: int, end: int) -> Form:
-    """The values from `begin` to `end`."""
-    if isinstance(form, dict):
-        return {name: cut(part, begin, end) for name, part in form.items()}
-    return form[begin:end]
+class Struct(dict[str, Any]):
+    """The columns of a struct; `valid` tells where there is one, None if everywhere."""
+
+    valid: Any = None
+
+
+class Maybe(dict[str, Any]):
+    """Numbers of which some may be missing, as tensors: `values`, and where they are `valid`."""
 
 
 def row_of(form: Form, row: int) -> Any:  # noqa: ANN401 - as the column has it
     """One value; None if it is not there."""
+    if isinstance(form, Maybe):
+        return form["values"][row] if form["valid"][row] else None
     if isinstance(form, dict):
+        valid = getattr(form, "valid", None)
+        if valid is not None and not valid[row]:
+            return None
         return {name: row_of(part, row) for name, part in form.items()}
     if isinstance(form, np.ma.MaskedArray):
         return None if np.ma.getmaskarray(form)[row].any() else form.data[row]
@@ -327,21 +354,47 @@ def row_of(form: Form, row: int) -> Any:  # noqa: ANN401 - as the column has it
 
 def rows_of(form: Form) -> Iterator[Any]:
     """All values, one after the other."""
-    if isinstance(form, dict):
-        for row in zip(*map(rows_of, form.values()), strict=True):
-            yield dict(zip(form, row, strict=True))
+    if isinstance(form, Maybe):
+        pairs = zip(form["values"], form["valid"].tolist(), strict=True)
+        yield from (value if known else None for value, known in pairs)
+    elif isinstance(form, dict):
+        valid = getattr(form, "valid", None)
+        rows = zip(*map(rows_of, form.values()), strict=True)
+        for row, known in zip(rows, repeat(True) if valid is None else valid, strict=False):
+            yield dict(zip(form, row, strict=True)) if known else None
     elif isinstance(form, np.ma.MaskedArray):
         yield from (row_of(form, row) for row in range(len(form)))
     else:
         yield from form
 
 
-def mapped(form: Form, kind: Kind, leaf: Callable[[Form, Kind], Form]) -> Form:
+# Makes others of arrays, and of lists of bytes or text.
+Leaf = Callable[[Form, Kind], Form]
+
+
+def mapped(form: Form, kind: Kind, leaf: Leaf) -> Form:
     """The same structure with all its arrays, and lists of bytes or text, as `leaf` makes them."""
-    if form is None:
-        return None
     if kind.type == "list":
-        return [mapped(one, kind.item, leaf) for one in form]
+        return [None if one is None else _mapped_items(one, kind.item, leaf) for one in form]
     if kind.type == "struct":
-        return {name: mapped(form[name], each, leaf) for name, each in kind.fields}
+        made = Struct({name: mapped(form[name], each, leaf) for name, each in kind.fields})
+        made.valid = getattr(form, "valid", None)
+        return made
     return leaf(form, kind)
+
+
+def _mapped_items(items: Form, kind: Kind, leaf: Leaf) -> Form:
+    if kind.type == "struct":
+        return [_mapped_row(row, kind, leaf) for row in items]
+    return mapped(items, kind, leaf)
+
+
+def _mapped_row(row: Any, kind: Kind, leaf: Leaf) -> Any:  # noqa: ANN401 - as the column has it
+    """As `mapped`, for one value of a struct in a list."""
+    if row is None:
+        return None
+    if kind.type == "struct":
+        return {name: _mapped_row(row[name], each, leaf) for name, each in kind.fields}
+    if kind.type == "list":
+        return _mapped_items(row, kind.item, leaf)
+    return leaf([row] if kind.is_text else np.asarray([row]), kind)[0]

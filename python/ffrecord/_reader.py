@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
-from ffrecord._arrow_schema import NONE, ArrowSchemas
+from ffrecord._arrow_schema import Facts, facts_of
 from ffrecord._batch import Batch
 from ffrecord._closing import Closing
 from ffrecord._file_info import FileInfo, file_info
@@ -24,6 +24,7 @@ from ffrecord._locations import (
     normalise,
     reads_through_fsspec,
 )
+from ffrecord._logical import LogicalSchema
 from ffrecord._order import EpochShare, Indices
 from ffrecord._read_rate import read_rate
 from ffrecord._records import OnCorrupt as OnCorrupt
@@ -44,6 +45,8 @@ CACHE_SIZE = 64 << 30
 _PROBE_MAX_S = 3600.0
 # Batches of `submit`, and of each loop of `read_async`, that are read at a time.
 _READS_IN_FLIGHT = 8
+# Metadata of files, at a daemon or a store, that are read at a time.
+_METADATA_AT_ONCE = 16
 _ReadsByOwner = weakref.WeakKeyDictionary[object, tuple[int, object]]
 _Reads = TypeVar("_Reads", "FutureReads", "LoopReads")
 # kCorruption of result.h.
@@ -127,8 +130,7 @@ class Reader(Records, Closing):
         self._service: FileService | None = None
         self._kept: dict[str, tuple[_ffrecord.RecordReader, FileService | None]] = {}
         self._schema: _ffrecord.Schema | None = None
-        self._columns: tuple[Column, ...] = ()
-        self._arrow = NONE
+        self._logical = LogicalSchema()
         # Of `submit`, and of each loop that awaits reads; with the process that made them.
         self._reads: weakref.WeakKeyDictionary[object, tuple[int, object]] = (
             weakref.WeakKeyDictionary()
@@ -153,10 +155,10 @@ class Reader(Records, Closing):
         return not self._is_of_fsspec and not is_address(self.where[0])
 
     @property
-    def columns(self) -> tuple[Column, ...]:
-        """Name, type and shape of each column."""
+    def logical(self) -> LogicalSchema:
+        """What the columns are, and how they are stored."""
         self._open()
-        return self._columns
+        return self._logical
 
     @property
     def fingerprint(self) -> str:
@@ -204,10 +206,11 @@ class Reader(Records, Closing):
         return self._open().find([_as_key(key) for key in keys])
 
     def column(self, name: str, first: int = 0, count: int | None = None) -> npt.NDArray[Any]:
-        """Return the values of a fixed-width column: of all records, or of `count` from `first` on.
+        """Return the values of a column of numbers: of all records, or of `count` from `first` on.
 
         Use it for filters and for sampling by class. If the files have a copy of the column
-        (`Writer(copy_columns=...)`), only the copy is read; otherwise the records are read.
+        (`Writer(copy_columns=...)`), only the copy is read; otherwise the records are read. A
+        column in which values may be missing is a masked array, as in a batch.
 
         Raises:
             KeyError: there is no such column.
@@ -216,21 +219,32 @@ class Reader(Records, Closing):
             CorruptionError: a record that had to be read is damaged.
             OSError: a file cannot be read.
         """
+        logical = self.logical
+        kind = logical.kind(name)
+        if kind.fields or kind.is_text:
+            raise ValueError(f"column '{name}' is {kind.spelling}: read the records")
+        values = self._stored_column(name, first, count)
+        if not kind.nullable and name not in logical.full:
+            return values
+        missing = ~self._stored_column(f"{name}:valid", first, count)
+        if not kind.nullable and not missing.any():
+            return values
+        shaped = missing.reshape(-1, *[1] * len(kind.shape))
+        return np.ma.MaskedArray(values, np.broadcast_to(shaped, values.shape).copy())
+
+    def _stored_column(self, name: str, first: int, count: int | None) -> npt.NDArray[Any]:
+        """As `column`, of a stored column of fixed width."""
         inner = self._open()
-        number = next((i for i, c in enumerate(self._columns) if c.name == name), None)
-        if number is None:
-            names = ", ".join(column.name for column in self._columns) or "none"
-            raise KeyError(f"there is no column '{name}'; columns: {names}")
-        column = self._columns[number]
-        if column.dtype is None:
-            raise ValueError(f"column '{name}' is {column.type}: read the records")
+        number = self._logical.number(name)
+        column = self._logical.stored[number]
         if count is None:
             count = max(0, len(inner) - first)
         if not 0 <= first <= len(inner) or not 0 <= count <= len(inner) - first:
             raise IndexError(f"records {first} to {first + count}: there are {len(inner)}")
         values = np.empty((count, *column.shape), column.dtype)
         inner.read_column(number, first, count, values.reshape(-1).view(np.uint8))
-        return values
+        # Any byte may stand in a hostile file; NumPy's bool must be 0 or 1.
+        return values.view(np.uint8) != 0 if column.type == "bool" else values
 
     def open_queue(
         self,
@@ -342,7 +356,7 @@ class Reader(Records, Closing):
         """
         inner = self._open()
         order = share.order
-        numbers = {column.name: number for number, column in enumerate(self._columns)}
+        number = self._logical.number
         return _ffrecord.BatchStream(
             inner,
             seed=order.seed,
@@ -359,8 +373,8 @@ class Reader(Records, Closing):
             threads=threads,
             batches_ahead=batches_ahead,
             memory_limit_bytes=memory_limit_bytes,
-            columns=[(numbers[c.name], np.dtype(c.dtype), list(c.shape)) for c in columns],
-            decoded=[(None if c is None else numbers[c], decoder) for c, decoder in decoded],
+            columns=[(number(c.name), np.dtype(c.dtype), list(c.shape)) for c in columns],
+            decoded=[(None if c is None else number(c), decoder) for c, decoder in decoded],
             keeps_records=keeps_records,
         )
 
@@ -399,7 +413,6 @@ class Reader(Records, Closing):
         """Release the files; batches that were read stay valid."""
         self._closed = True
         self._inner = None
-        self._arrow.close()
         self._service = None
         self._kept = {}
         self._reads = weakref.WeakKeyDictionary()
@@ -445,11 +458,32 @@ class Reader(Records, Closing):
         for warning in inner.warnings:
             warnings.warn(warning, stacklevel=3)
         self._schema = inner.schema
-        self._columns = columns_of(inner.schema)
-        self._arrow = ArrowSchemas(inner) if self._columns else NONE
+        self._logical = self._logical_of(inner)
         self._service = service
         self._inner = inner
         return inner
+
+    def _logical_of(self, inner: _ffrecord.RecordReader) -> LogicalSchema:
+        """The columns of all files; raises ValueError where types of Arrow do not fit."""
+        stored = columns_of(inner.schema)
+        if not stored:
+            return LogicalSchema()
+        files = range(inner.file_count)
+
+        def facts(number: int) -> Facts:
+            try:
+                return facts_of(inner.metadata(number))
+            except CorruptionError as error:  # The records can be read all the same.
+                return Facts(trouble=str(error))
+
+        if self.is_local or len(files) == 1:
+            found = list(map(facts, files))
+        else:
+            from concurrent.futures import ThreadPoolExecutor  # Slow to import.
+
+            with ThreadPoolExecutor(_METADATA_AT_ONCE, "ffrecord-open") as threads:
+                found = list(threads.map(facts, files))
+        return LogicalSchema.of_files(stored, lambda number: inner.file(number)["name"], found)
 
     def _open_here(self) -> _ffrecord.RecordReader:
         return _ffrecord.RecordReader.open(
@@ -495,10 +529,7 @@ class Reader(Records, Closing):
         positive = wanted.copy()
         if wanted.size and wanted.min() < 0:
             positive[wanted < 0] += len(self)
-        self._arrow.begin()
-        made = Batch(read, positive, self._schema, self._columns)
-        made.arrow = self._arrow
-        return made
+        return Batch(read, positive, self._schema, self._logical)
 
     def _describe(self, index: int, status: int) -> str:
         self._raise_if_replaced(index, status)

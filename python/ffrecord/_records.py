@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ffrecord._batch import Batch, Sample
 from ffrecord._formats import Format
+from ffrecord._logical import LogicalSchema
 from ffrecord._order import IndexBatch, Indices
 from ffrecord._schema import Column
 from ffrecord.errors import CorruptionError
@@ -47,8 +48,13 @@ class Records(ABC):
 
     @property
     @abstractmethod
+    def logical(self) -> LogicalSchema:
+        """What the columns are, and how they are stored."""
+
+    @property
     def columns(self) -> tuple[Column, ...]:
         """Name, type and shape of each column."""
+        return self.logical.columns
 
     @property
     @abstractmethod
@@ -94,8 +100,12 @@ class Records(ABC):
 
     @property
     def schema(self) -> dict[str, str]:
-        """Type by column, as `Writer` takes it; empty if the records are plain bytes."""
-        return {column.name: column.spelling for column in self.columns}
+        """Type by column, as `Writer` takes it; empty if the records are plain bytes.
+
+        Columns of tables that are nullable, ragged or nested are spelled for people, `i64?` or
+        `list<utf8>`; `Writer` takes a schema of Arrow for these.
+        """
+        return self.logical.schema
 
     @property
     def format(self) -> Format:
@@ -232,7 +242,8 @@ class Records(ABC):
         """Return a view of the records that `keep` selects, without reading records.
 
         Args:
-            keep: booleans of shape (len(self),), or a function from indices, shape (m,), to them.
+            keep: booleans of shape (len(self),), or a function from indices, shape (m,), to them;
+                where they are masked, as comparisons of a nullable column, a record is left out.
 
         Raises:
             ValueError: `keep` does not give one boolean per record.
@@ -366,7 +377,8 @@ def as_indices(indices: npt.ArrayLike) -> Indices:
 
 
 def _as_mask(keep: npt.ArrayLike, count: int) -> npt.NDArray[np.bool_]:
-    mask = np.asarray(keep)
+    # What is missing is not selected; NumPy has the values under a mask as they come.
+    mask = np.asarray(np.ma.filled(keep, False) if np.ma.isMaskedArray(keep) else keep)
     if mask.dtype != np.bool_ or mask.shape != (count,):
         raise ValueError(
             f"keep is {mask.dtype} of shape {mask.shape}; it must be bool of shape ({count},)"

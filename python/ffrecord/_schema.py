@@ -2,20 +2,21 @@
 
 A type is one of bool, u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64, followed by a
 shape in brackets unless it is a scalar; or bytes; or utf8. NumPy has no bf16: such a column is
-uint16 with the same bits; `ffrecord.torch` makes it `torch.bfloat16`.
+uint16 with the same bits; `ffrecord.torch` makes it `torch.bfloat16`. `_values` says what each type
+takes.
 """
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ffrecord import _ffrecord
 
 _TYPE = re.compile(r"(\w+)(?:\[(\d+(?:,\d+)*)\])?")
-_DTYPES = {
+DTYPES = {
     "bool": "?",
     "u8": "u1",
     "i8": "i1",
@@ -43,18 +44,68 @@ def names_of(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     return None if columns is None else tuple(columns)
 
 
+@dataclass(frozen=True)
+class Kind:
+    """The type of a value: one of a schema, "list" of `fields[0]`, or "struct" of `fields`."""
+
+    type: str
+    shape: tuple[int, ...] = ()
+    nullable: bool = False
+    fields: tuple[tuple[str, "Kind"], ...] = ()
+
+    @property
+    def item(self) -> "Kind":
+        """Of a list."""
+        return self.fields[0][1]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its values are bytes of any size, or text."""
+        return self.type in ("bytes", "utf8")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one column of a schema is enough for it."""
+        return not self.nullable and not self.fields
+
+    @property
+    def spelling(self) -> str:
+        """For people: `i64?` may be missing, `list<i32>`, `struct<w: i64, h: i64?>`."""
+        if self.type == "list":
+            text = f"list<{self.item.spelling}>"
+        elif self.type == "struct":
+            text = f"struct<{', '.join(f'{name}: {each.spelling}' for name, each in self.fields)}>"
+        else:
+            text = self.column("").spelling
+        return text + ("?" if self.nullable else "")
+
+    def column(self, name: str) -> "Column":
+        """A column of values of this type; of a leaf."""
+        return Column(name, self.type, self.shape)
+
+
 class Column(NamedTuple):
-    """One column: its name, the name of its type, and its shape, () for scalars and bytes."""
+    """One column: its name, the name of its type, and its shape, () for scalars and bytes.
+
+    A column that is nullable, ragged or nested, as tables of Arrow have them, has a `nested` type,
+    which `type` spells: `i64?`, `list<utf8>`. The columns that store it are not its user's concern.
+    """
 
     name: str
     type: str
     shape: tuple[int, ...]
+    nested: Kind | None = None
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """NumPy's type; None for bytes and utf8."""
-        code = _DTYPES.get(self.type)
+        """NumPy's type; None for bytes and utf8, and for nested columns."""
+        code = DTYPES.get(self.type)
         return None if code is None else np.dtype(code)
+
+    @property
+    def kind(self) -> Kind:
+        """The type of its values."""
+        return self.nested or Kind(self.type, self.shape)
 
     @property
     def spelling(self) -> str:
@@ -81,46 +132,3 @@ def parse(schema: Mapping[str, str] | None) -> _ffrecord.Schema:
 def columns_of(schema: _ffrecord.Schema) -> tuple[Column, ...]:
     """The columns of the library's schema."""
     return tuple(Column(*column) for column in schema.columns)
-
-
-def encode(column: Column, value: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Convert the value of a fixed-width column to the bytes of the file.
-
-    Raises:
-        ValueError: the shape differs, or a number does not fit the type.
-        TypeError: the value is no number of that kind, such as a fraction for an integer.
-    """
-    dtype = column.dtype
-    assert dtype is not None
-    array = np.asarray(value)
-    if array.shape != column.shape:
-        raise ValueError(
-            f"column '{column.name}' has shape {column.shape}, the value has {array.shape}"
-        )
-    if column.type == "bf16":
-        array = _bf16_bits(array)
-    if array.dtype != dtype:
-        if not np.can_cast(array.dtype, dtype, "same_kind") and not _integers(array.dtype, dtype):
-            raise TypeError(f"column '{column.name}' is {column.type}, the value is {array.dtype}")
-        if dtype.kind in "iu" and array.size:
-            limits = np.iinfo(dtype)
-            if int(array.min()) < limits.min or int(array.max()) > limits.max:
-                raise ValueError(f"column '{column.name}': {value!r} does not fit {column.type}")
-        array = array.astype(dtype)
-    return np.ascontiguousarray(array)
-
-
-def _integers(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    return source.kind in "iu" and target.kind in "iu"
-
-
-def _bf16_bits(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
-    """Copies bits as they are (uint16, or a bfloat16 of ml_dtypes); rounds floats to even."""
-    if array.dtype.name == "bfloat16":
-        return array.view(np.uint16)
-    if array.dtype.kind != "f":
-        return array
-    bits = np.asarray(array, np.float32).view(np.uint32)
-    rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-    # Rounding could carry a NaN over to infinity: it is cut instead, and kept a quiet NaN.
-    return np.where(np.isnan(array), (bits >> 16 | 0x40).astype(np.uint16), rounded)

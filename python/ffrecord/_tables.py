@@ -24,8 +24,8 @@ def write_table(
 ) -> WriteSummary:
     """Write a table as a record file, one record for each row; `read_table` gives it back.
 
-    A column of a table that has no null is stored as if it could have none. Of a stream, whose
-    rows are not known before they come, each column that may have nulls is stored so.
+    Files of one schema belong together, whichever nulls each of them happens to have. A column that
+    may have nulls, and has none in the files that are read, is read like one that can have none.
 
     Args:
         table: a pyarrow Table, RecordBatch or RecordBatchReader, or what pyarrow makes one of

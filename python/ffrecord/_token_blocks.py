@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ffrecord import _ffrecord
 from ffrecord._batch import CORRUPT, Batch
+from ffrecord._logical import LogicalSchema
 from ffrecord._order import Indices
 from ffrecord._records import Records
 from ffrecord._schema import Column, parse
@@ -22,6 +23,8 @@ _TYPES = {"u16": "<u2", "u32": "<u4", "i32": "<i4", "i64": "<i8"}
 _NAMES = {"uint16": "u16", "uint32": "u32", "int32": "i32", "int64": "i64"}
 # Records whose sizes, and blocks whose documents, are looked up at a time.
 _STEP = 1 << 20
+# Before the bytes of a column of any size, if another one follows.
+_SIZE_BYTES = 4
 
 
 class _Pieces(NamedTuple):
@@ -102,12 +105,13 @@ class TokenBlocks(Records):
         return self._tokens.type
 
     @property
-    def columns(self) -> tuple[Column, ...]:
-        """`tokens`, and `cu_seqlens` if requested."""
+    def logical(self) -> LogicalSchema:
+        """Of the columns `tokens`, and `cu_seqlens` if requested."""
         tokens = Column("tokens", self.dtype, (self.block,))
         if not self.boundaries:
-            return (tokens,)
-        return tokens, Column("cu_seqlens", "i32", (self._documents_max() + 1,))
+            return LogicalSchema((tokens,))
+        bounds = Column("cu_seqlens", "i32", (self._documents_max() + 1,))
+        return LogicalSchema((tokens, bounds))
 
     @property
     def fingerprint(self) -> str:
@@ -154,7 +158,7 @@ class TokenBlocks(Records):
 
     @cached_property
     def _tokens(self) -> "_TokenColumn":
-        tokens = _token_column(self.source.columns, self.column, self._dtype)
+        tokens = _token_column(self.source.logical, self.column, self._dtype)
         limits = np.iinfo(_TYPES[tokens.type])
         if self.pad is not None and not limits.min <= self.pad <= limits.max:
             raise ValueError(f"pad is {self.pad}, which is not a valid {tokens.type}")
@@ -225,7 +229,7 @@ class TokenBlocks(Records):
         pieces = self._pieces(blocks)
         documents, at = np.unique(pieces.document, return_inverse=True)
         batch = self.source._read(documents)
-        slab, starts, sizes = batch.field(self.column)
+        slab, starts, sizes = batch.stored_field(self._tokens.stored)
         width = self._tokens.width
         # A document that is shorter than the index tells is damaged as well, if that can be.
         ok = sizes[at] >= (pieces.offset + pieces.taken) * width
@@ -247,8 +251,8 @@ class TokenBlocks(Records):
     def _batch(
         self, blocks: Indices, pieces: _Pieces, spans: Field, status: npt.NDArray[np.uint8]
     ) -> Batch:
-        columns = self.columns
-        fields = [(column.name, column.dtype, column.shape) for column in columns]
+        logical = self.logical
+        fields = [(column.name, column.dtype, column.shape) for column in logical.columns]
         rows = np.empty(blocks.size, np.dtype(fields))
         filled = np.bincount(pieces.row, pieces.taken, blocks.size).astype(np.int64)
         if status.any():
@@ -267,7 +271,7 @@ class TokenBlocks(Records):
         starts = np.arange(blocks.size, dtype=np.int64) * stride
         sizes = np.where(status == 0, stride, 0)
         inner = _ffrecord.Batch.over(block, starts, sizes, status, self._made_schema)
-        made = Batch(inner, blocks, self._made_schema, columns)
+        made = Batch(inner, blocks, self._made_schema, logical)
         return made if status.any() else made.with_values(values)
 
     def _bounds(self, pieces: _Pieces, filled: Indices) -> npt.NDArray[np.int32]:
@@ -304,33 +308,41 @@ class _TokenColumn(NamedTuple):
     """Of a record that are no tokens."""
     each: int | None
     """Tokens of every record; None if the size of a record tells."""
+    stored: str | None
+    """The stored column that holds them; None if a record is tokens alone."""
 
 
-def _token_column(columns: tuple[Column, ...], name: str | None, dtype: str | None) -> _TokenColumn:
+def _token_column(logical: LogicalSchema, name: str | None, dtype: str | None) -> _TokenColumn:
     """Check that the column holds tokens, and that the size of a record gives their number."""
-    if not columns and name is not None:
+    if not logical.stored and name is not None:
         raise KeyError(f"no column '{name}': records are plain bytes")
-    named = [column for column in columns if column.name == name]
-    if columns and not named:
-        names = ", ".join(column.name for column in columns)
+    found = None if name is None else logical.find(name)
+    if logical.stored and found is None:
+        names = ", ".join(logical.names)
         raise KeyError(f"several columns may hold the tokens; set column= to one of {names}")
-    held = named[0] if named else Column("", "bytes", ())
+    held, stored = found or Column("", "bytes", ()), name
     kind = dtype if held.type == "bytes" else held.type
-    what = f"column '{name}'" if named else "records"
+    if held.kind.type == "list" and held.kind.item.is_plain and not held.kind.nullable:
+        kind = held.kind.item.column("").spelling
+        stored = f"{name}[]:{kind}"
+    what = "records" if found is None else f"column '{name}'"
     if kind is None:
         raise ValueError(f"{what} are bytes: set dtype= to one of {', '.join(_TYPES)}")
     if kind not in _TYPES or dtype not in (None, kind):
         raise ValueError(f"{what} is {held.spelling}, not tokens of {dtype or ', '.join(_TYPES)}")
     width = np.dtype(_TYPES[kind]).itemsize
     if held.dtype is not None:
-        return _TokenColumn(kind, width, 0, _width(held) // width)
-    others = [column for column in columns if column.name != name]
+        return _TokenColumn(kind, width, 0, _width(held) // width, stored)
+    # Nothing tells of nulls in a list that has none, but for the size of no bytes.
+    empty = f"{name}[]:valid"
+    others = [column for column in logical.stored if column.name not in (stored, empty)]
+    other_bytes = _SIZE_BYTES * any(column.name == empty for column in logical.stored)
     if varying := [column.name for column in others if column.dtype is None]:
         raise ValueError(
             f"{what} is beside '{varying[0]}', whose size varies: the index of the file has the "
             "size of a record, not of its columns. Write the tokens into a file of their own"
         )
-    return _TokenColumn(kind, width, sum(map(_width, others)), None)
+    return _TokenColumn(kind, width, other_bytes + sum(map(_width, others)), None, stored)
 
 
 def _width(column: Column) -> int:

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from ffrecord._batch import Batch
 from ffrecord._formats import Format, checked
+from ffrecord._logical import LogicalSchema
 from ffrecord._mixture import BY_SOURCE, Mixture, proportions
 from ffrecord._order import Indices, mixture_of
 from ffrecord._reader import Reader
 from ffrecord._records import Records
-from ffrecord._schema import Column
 from ffrecord._shared_memory import SharedArray
 from ffrecord._stages import summed
 
@@ -74,9 +74,9 @@ class Subset(Records):
         return self.source.format
 
     @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns of the source."""
-        return self.source.columns
+    def logical(self) -> LogicalSchema:
+        """That of the source."""
+        return self.source.logical
 
     @property
     def fingerprint(self) -> str:
@@ -138,9 +138,9 @@ class Formatted(Records):
         return self._format
 
     @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns of the source."""
-        return self.source.columns
+    def logical(self) -> LogicalSchema:
+        """That of the source."""
+        return self.source.logical
 
     @property
     def fingerprint(self) -> str:
@@ -201,6 +201,7 @@ class Concat(Records):
             )
         super().__init__(max(source._max_corrupt for source in self.sources))
         self._ends: list[int] | None = None
+        self._logical: LogicalSchema | None = None
 
     @property
     def format(self) -> Format:
@@ -208,10 +209,11 @@ class Concat(Records):
         return self.sources[0].format
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def logical(self) -> LogicalSchema:
         """The columns, the same in all sources."""
         self._bounds()
-        return self.sources[0].columns
+        assert self._logical is not None
+        return self._logical
 
     @property
     def fingerprint(self) -> str:
@@ -241,7 +243,7 @@ class Concat(Records):
         return f"<ffrecord.{type(self).__name__} of {', '.join(map(repr, self.sources))}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_ends": None}
+        return {**super().__getstate__(), "_ends": None, "_logical": None}
 
     def _sizes(self, wanted: Indices) -> Indices:
         ends = self._bounds()
@@ -266,10 +268,11 @@ class Concat(Records):
         for number in np.unique(owners).tolist():
             mine = np.flatnonzero(owners == number)
             first = ends[number - 1] if number else 0
-            parts.append(self.sources[number]._read(laid[mine] - first))
+            read = self.sources[number]._read(laid[mine] - first)
+            parts.append(read.under(self.logical))
             rows.append(mine)
         if not parts:
-            return self.sources[0]._read(laid)
+            return self.sources[0]._read(laid).under(self.logical)
         return parts[0] if len(parts) == 1 else Batch.joined(parts, np.concatenate(rows))
 
     def _describe(self, index: int, status: int) -> str:
@@ -288,14 +291,8 @@ class Concat(Records):
     def _bounds(self) -> list[int]:
         """Where each source ends; opens all of them."""
         if self._ends is None:
-            first = self.sources[0].columns
-            for source in self.sources[1:]:
-                if source.columns != first:
-                    raise ValueError(
-                        f"{source!r} has the columns {source.schema or 'none'}, "
-                        f"{self.sources[0]!r} has {self.sources[0].schema or 'none'}: they cannot "
-                        "be one sequence"
-                    )
+            parts = [source.logical for source in self.sources]
+            self._logical = LogicalSchema.of_all(parts, lambda number: repr(self.sources[number]))
             self._ends = list(accumulate(map(len, self.sources)))
         return self._ends
 

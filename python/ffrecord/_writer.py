@@ -1,26 +1,26 @@
 """Writing record files."""
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
-import numpy.typing as npt
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ffrecord import _ffrecord
 from ffrecord._arrow_reading import schema_of
-from ffrecord._arrow_schema import KEY
-from ffrecord._arrow_writing import Encoder, as_table, is_arrow_schema, table_of_row
+from ffrecord._arrow_schema import KEY, NULLS, facts_of, nulls_in
+from ffrecord._arrow_writing import Encoder, as_table, is_arrow_schema
 from ffrecord._closing import Closing
 from ffrecord._reader import Reader
-from ffrecord._schema import Column, columns_of, encode, parse
+from ffrecord._schema import Column, columns_of, parse
+from ffrecord._values import BytesLike, Converter, as_buffer, as_bytes, converter, in_row, key_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What shows its bytes as they are; arrays of any type, contiguous or not.
-BytesLike = bytes | bytearray | memoryview | npt.NDArray[Any]
 # Copied without being asked: 512 bytes of each record at most, at 8 bytes each.
 _COPIED_SCALARS_MAX = 64
 
@@ -47,7 +47,8 @@ class Writer(Closing):
 
     With `append`, records are added in place to an existing file, which keeps its schema, by one
     writer at a time. Records are safe once they are committed: by `commit`, by `close`, and every
-    64 MiB. After an exception in the block, or a kill, the file is as of its last commit.
+    64 MiB. After an exception in the block the file is as of its last commit; after a kill, readers
+    see it so, and the next append cuts off the rest. Each call writes all of its records or none.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Writer(Closing):
             dictionary: for compressing many small, similar records: a dictionary in zstd's format,
                 or the size in bytes, 1,024 to 16 MiB, of one to train on the first records.
             key: the column, utf8 or bytes, whose value identifies a record for `Reader.find`; True
-                if `write` is given keys. An append does what the file began with.
+                if `write` is given keys. The file remembers it: an append needs no `key`.
             copy_columns: columns to store a second time, so that `Reader.column` need not read the
                 records: of fixed width, at most 64 bytes each. None: the scalars, if there is
                 also a column of utf8 or bytes.
@@ -94,15 +95,20 @@ class Writer(Closing):
         if compress not in (None, "zstd"):
             raise ValueError(f"compress is {compress!r}; it can be 'zstd' or None")
         self.path = os.fspath(path)
+        # A table is written by many calls; no other thread writes between them.
+        self._lock = threading.RLock()
         self._encoder: Encoder | None = None
         if is_arrow_schema(schema):
             self._encoder = Encoder(schema)
         elif isinstance(schema, Encoder):  # Of `ffrecord.write_table`.
             self._encoder = schema
-        if self._encoder is not None and append:
-            self._encoder = _encoder_for_append(self._encoder.arrow, path)
+        self._metadata: dict[str, bytes] = dict(metadata or {})
+        self._holding: frozenset[str] | None = frozenset()
+        if append:
+            metadata = self._continue(schema, metadata)
         elif self._encoder is not None:
-            metadata = {**(metadata or {}), **self._encoder.metadata}
+            metadata = {**self._metadata, **self._encoder.metadata, **nulls_in(())}
+            self._metadata = metadata
         types = schema if self._encoder is None else self._encoder.schema
         own_schema = parse(types)
         self._summary: WriteSummary | None = None
@@ -111,8 +117,6 @@ class Writer(Closing):
                 raise ValueError("append keeps the file and its alignment: no replace, no align")
             if dictionary is not None or copy_columns is not None:
                 raise ValueError("append keeps the file's dictionary and column copies")
-            if metadata is not None:  # The types of Arrow are not the user's to leave out.
-                metadata = {**metadata, **_arrow_metadata(path)}
             self._inner = _ffrecord.RecordWriter.append(
                 os.fsencode(path),
                 compress=True if compress else None,
@@ -123,7 +127,11 @@ class Writer(Closing):
             if schema is not None and columns_of(own_schema) != self._columns:
                 self._inner.discard()
                 raise ValueError(f"append to {self.path}: the schema differs; leave it out")
-            self._key_column = _key_column(self._columns, key)
+            try:
+                self._key_column = self._key_column_of_append(key)
+            except ValueError:
+                self._inner.discard()
+                raise
             return
         self._columns = columns_of(own_schema)
         self._key_column = _key_column(self._columns, key)
@@ -139,8 +147,55 @@ class Writer(Closing):
             dictionary=None if isinstance(dictionary, int) else dictionary,
             train_dictionary_bytes=train,
             keys=key is not None,
-            copied_columns=_scalars(self._columns) if copy_columns is None else copy_columns,
+            key_column=key if isinstance(key, str) else "",
+            copied_columns=self._copied(copy_columns),
         )
+
+    def _continue(
+        self, schema: object, metadata: Mapping[str, bytes] | None
+    ) -> dict[str, bytes] | None:
+        """Learn what the file tells of its tables; return the metadata for it, None to keep them.
+
+        A file that was begun with a table goes on with rows of it, also if no schema is given.
+        """
+        with warnings.catch_warnings(), Reader(self.path) as reader:
+            warnings.simplefilter("ignore")  # Of an append that was cut off, which is cut off now.
+            columns, found = reader.logical.stored, reader.metadata()
+        told = {name: value for name, value in found.items() if name in (KEY, NULLS)}
+        if self._encoder is not None or (schema is None and KEY in told):
+            known = schema_of((told[KEY],)) if KEY in told else None
+            wanted: Any = known if self._encoder is None else self._encoder.arrow
+            if known is None or wanted.types != known.types:
+                raise ValueError(
+                    f"append to {self.path}: it was not written from a table of these types"
+                )
+            self._encoder = Encoder(wanted, columns=columns)
+        self._holding = facts_of(told).holding
+        if metadata is None:
+            self._metadata = found
+            return None
+        # What tables are is not the user's to leave out.
+        self._metadata = {**metadata, **told}
+        return self._metadata
+
+    def _note_nulls(self, holding: set[str]) -> None:
+        """Tell readers of nulls before the first record that has one can be committed."""
+        if self._holding is not None and not holding <= self._holding:
+            self._holding |= holding
+            self._metadata = {**self._metadata, **nulls_in(self._holding)}
+            self._inner.set_metadata(self._metadata)
+
+    def _copied(self, names: Sequence[str] | None) -> list[str]:
+        """The stored columns to copy: with those of the user, what says where they have values."""
+        if names is None:
+            return _scalars(self._columns)
+        stored = {column.name for column in self._columns}
+        return [
+            each
+            for name in names
+            for each in (f"{name}:valid", name)
+            if each in stored or each == name
+        ]
 
     def write(
         self, sample: BytesLike | Mapping[str, Any], *, key: str | bytes | None = None
@@ -156,44 +211,29 @@ class Writer(Closing):
             TypeError: a value has another type than its column.
             OSError: the disk fails; the writer is then unusable, except for `discard`.
         """
-        if self._encoder is not None:
-            self._write_row(self._encoder, sample, key)
-            return
-        if not self._columns:
-            if isinstance(sample, Mapping):
-                raise TypeError("a dict needs a schema: Writer(path, schema={'name': 'type'})")
-            self._inner.write(as_buffer(sample), _as_key(key))
-            return
-        if not isinstance(sample, Mapping):
-            raise TypeError(f"a record of this file is a dict, not {type(sample).__name__}")
-        if len(sample) != len(self._columns):
-            self._refuse_columns(sample)
-        fields: list[BytesLike] = []
-        for column in self._columns:
-            try:
-                value = sample[column.name]
-            except KeyError:
-                self._refuse_columns(sample)
-            if column.type == "utf8":
-                if not isinstance(value, str):
-                    raise TypeError(f"column '{column.name}' is utf8, not {type(value).__name__}")
-                fields.append(value.encode())
-            elif column.type == "bytes":
-                fields.append(as_buffer(value))
+        try:
+            fields = self._fields_of(sample) if self._columns else None
+            record = self._record_of(sample) if fields is None else b""
+            own_key = b""
+            if key is not None or self._key_column is not None:
+                own_key = self._own_key(fields, key)
+        except (ValueError, TypeError) as error:
+            raise in_row(self._inner.record_count, error) from None
+        with self._lock:
+            if self._encoder is not None:
+                self._note_nulls(self._encoder.holding)
+            if fields is None:
+                self._inner.write(record, own_key)
             else:
-                fields.append(encode(column, value))
-        if self._key_column is not None:
-            if key is not None:
-                raise ValueError(f"the key is the column '{self._columns[self._key_column].name}'")
-            self._inner.write_fields(fields, bytes(fields[self._key_column]))
-        else:
-            self._inner.write_fields(fields, _as_key(key))
+                self._inner.write_fields(fields, own_key)
 
     def write_table(self, table: Any) -> None:  # noqa: ANN401 - pyarrow has no types
         """Add a record for each row of a table; the file must have been begun with its schema.
 
-        Numbers are not copied before they are written. If the file has a key column, its values
-        are the keys.
+        All rows are written, or none: if the call fails, the writer is as before it, also when a
+        stream fails in its middle. An append therefore commits before or after a table, never
+        within it. Numbers are not copied before they are written. If the file has a key column, its
+        values are the keys.
 
         Args:
             table: a pyarrow Table, RecordBatch or RecordBatchReader, or what pyarrow makes one of
@@ -206,87 +246,127 @@ class Writer(Closing):
         """
         if self._encoder is None:
             raise TypeError("for tables, give their schema: Writer(path, table.schema)")
-        for fields in self._encoder.records(as_table(table)):
-            number = self._key_column
-            self._inner.write_fields(fields, b"" if number is None else bytes(fields[number]))
+        number = self._key_column
+        noted = 0
+        with self._all_or_nothing():
+            for fields in self._encoder.records(as_table(table)):
+                if len(self._encoder.holding) > noted:
+                    self._note_nulls(self._encoder.holding)
+                    noted = len(self._encoder.holding)
+                self._inner.write_fields(fields, b"" if number is None else bytes(fields[number]))
 
     def commit(self) -> None:
         """In an append: make all records so far durable, and visible to readers that open the file.
 
         Raises:
             ValueError: the file is new; it becomes visible when it is closed.
+            ConflictError: another program deleted, renamed or replaced the file, or wrote over it:
+                the records since the last commit are not in the file of that name.
             OSError: the disk fails; the file stays at its last commit.
         """
-        self._inner.commit()
+        with self._lock:
+            self._inner.commit()
 
     def close(self) -> WriteSummary:
         """Write the index, sync to the disk and publish the file. Idempotent.
 
         Raises:
             OSError: the disk fails; an earlier file of that name is untouched.
-            ConflictError: a file of that name has appeared in the meantime.
+            ConflictError: a file of that name has appeared in the meantime; in an append, as
+                `commit`.
         """
-        if self._summary is None:
-            summary = self._inner.close()
-            fingerprint = summary["fingerprint"].hex()
-            self._summary = WriteSummary(**{**summary, "fingerprint": fingerprint})
-        return self._summary
+        with self._lock:
+            if self._summary is None:
+                summary = self._inner.close()
+                fingerprint = summary["fingerprint"].hex()
+                self._summary = WriteSummary(**{**summary, "fingerprint": fingerprint})
+            return self._summary
 
     def discard(self) -> None:
-        """Remove everything that was written. Does nothing after `close`."""
+        """Remove everything that was written since the last commit. Does nothing after `close`."""
         self._inner.discard()
 
     def _abandon(self) -> None:
         self.discard()
 
+    def _key_column_of_append(self, key: str | Literal[True] | None) -> int | None:
+        """The key column that the file remembers, which `key` may only repeat."""
+        known = self._inner.key_column
+        if not self._inner.has_keys:
+            if key is not None:
+                raise ValueError(f"append to {self.path}: it was begun without keys; leave key out")
+            return None
+        if known is not None:
+            if key is not None and key != (known or True):
+                began = f"the column '{known}'" if known else "keys that `write` is given"
+                raise ValueError(
+                    f"append to {self.path}: key is {key!r}, and it was begun with {began}; "
+                    "leave key out"
+                )
+            return _key_column(self._columns, known or True)
+        if key is None and any(column.dtype is None for column in self._columns):
+            raise ValueError(
+                f"append to {self.path}: it has keys, and was begun by a library that did not "
+                "store which column they are in: give key= as it was given then, the column's "
+                "name, or True for keys that `write` is given"
+            )
+        return _key_column(self._columns, key)
+
+    @contextlib.contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Take back the records that were written in the block if it raises."""
+        with self._lock:
+            self._inner.begin_group()
+            try:
+                yield
+            except BaseException:
+                # A writer that cannot take them back, or that was discarded, publishes nothing.
+                with contextlib.suppress(OSError, ValueError):
+                    self._inner.undo_group()
+                raise
+            self._inner.end_group()
+
     def __repr__(self) -> str:
         return f"ffrecord.Writer({self.path!r})"
 
-    def _write_row(
-        self, encoder: Encoder, sample: BytesLike | Mapping[str, Any], key: str | bytes | None
-    ) -> None:
-        """One sample of a file of tables; slower than a table of many."""
+    @cached_property
+    def _converters(self) -> tuple[tuple[str, Converter], ...]:
+        return tuple((column.name, converter(column)) for column in self._columns)
+
+    def _record_of(self, sample: BytesLike | Mapping[str, Any]) -> BytesLike:
+        if isinstance(sample, Mapping):
+            raise TypeError("a dict needs a schema: Writer(path, schema={'name': 'type'})")
+        return as_buffer(sample)
+
+    def _fields_of(self, sample: BytesLike | Mapping[str, Any]) -> Sequence[BytesLike]:
+        """The values of all columns."""
         if not isinstance(sample, Mapping):
             raise TypeError(f"a record of this file is a dict, not {type(sample).__name__}")
-        if key is not None:
-            raise ValueError("a file of tables has the keys of its key column, or none")
-        if unknown := [name for name in sample if name not in encoder.arrow.names]:
-            names = ", ".join(encoder.arrow.names)
-            raise ValueError(f"unknown: {', '.join(map(str, unknown))}; the columns are {names}")
-        self.write_table(table_of_row(sample, encoder.arrow))
+        if self._encoder is not None:
+            return list(self._encoder.row(sample))
+        if len(sample) != len(self._converters):
+            self._refuse_columns(sample)
+        try:
+            return [make(sample[name]) for name, make in self._converters]
+        except KeyError:
+            if all(name in sample for name, _ in self._converters):
+                raise  # Of a value.
+            self._refuse_columns(sample)
 
-    def _refuse_columns(self, sample: Mapping[str, Any]) -> None:
+    def _own_key(self, fields: Sequence[BytesLike] | None, key: str | bytes | None) -> bytes:
+        if self._key_column is None or fields is None:
+            return key_of(key)
+        if key is not None:
+            raise ValueError(f"the key is the column '{self._columns[self._key_column].name}'")
+        return as_bytes(fields[self._key_column])
+
+    def _refuse_columns(self, sample: Mapping[str, Any]) -> NoReturn:
         names = [column.name for column in self._columns]
         raise ValueError(
             f"a record has the columns {', '.join(names)}; "
             f"missing: {', '.join(n for n in names if n not in sample) or 'none'}; "
             f"unknown: {', '.join(str(n) for n in sample if n not in names) or 'none'}"
         )
-
-
-def _arrow_metadata(path: str | os.PathLike[str]) -> dict[str, bytes]:
-    """The metadata of a file that say which types of Arrow its columns have."""
-    with Reader(path) as reader:
-        return {name: value for name, value in reader.metadata().items() if name == KEY}
-
-
-def _encoder_for_append(schema: "pa.Schema", path: str | os.PathLike[str]) -> Encoder:
-    with Reader(path) as reader:
-        stored = reader.metadata().get(KEY)
-        if stored is None or schema_of((stored,)).types != schema.types:
-            raise ValueError(
-                f"append to {os.fspath(path)}: it was not written from a table of these types"
-            )
-        return Encoder(schema, columns=reader.columns)
-
-
-def _as_key(key: str | bytes | None) -> bytes:
-    if key is None:
-        return b""
-    encoded = key.encode() if isinstance(key, str) else bytes(key)
-    if not encoded:
-        raise ValueError("the key is empty; a key has at least one byte")
-    return encoded
 
 
 def _key_column(columns: tuple[Column, ...], key: str | Literal[True] | None) -> int | None:
@@ -304,21 +384,3 @@ def _scalars(columns: tuple[Column, ...]) -> list[str]:
         return []
     scalars = [column.name for column in columns if column.dtype is not None and not column.shape]
     return scalars[:_COPIED_SCALARS_MAX]
-
-
-def as_buffer(value: Any) -> BytesLike:  # noqa: ANN401 - anything that can show its bytes
-    """The bytes of `value`, contiguous; no copy if they are contiguous already."""
-    if isinstance(value, bytes | bytearray):
-        return value
-    if not isinstance(value, np.ndarray):
-        try:
-            view = memoryview(value)
-        except TypeError:
-            if not hasattr(value, "__array__"):
-                raise TypeError(f"expected bytes or an array, not {type(value).__name__}") from None
-            value = np.asarray(value)
-        else:
-            return view if view.c_contiguous else view.tobytes()
-    if value.dtype.hasobject:
-        raise TypeError("an array of Python objects has no bytes to store")
-    return np.ascontiguousarray(value)

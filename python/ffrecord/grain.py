@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from ffrecord._batch import Batch
 from ffrecord._locations import Where
-from ffrecord._nested import Kind
 from ffrecord._order import EpochOrder, IndexBatch, check_counts
 from ffrecord._reader import Reader
 from ffrecord._records import Records
@@ -67,13 +66,16 @@ class DataSource:
     def __getitems__(self, record_keys: Sequence[SupportsIndex]) -> list[Any]:
         """Many records, read in one submission."""
         batch = self._batch([operator.index(key) for key in record_keys])
-        own_bytes = {name for name in batch.columns if batch.kind(name) == Kind("bytes")}
-        views = own_bytes - set(batch.decoded)
+        kinds = {name: batch.kind(name).type for name in batch.columns}
+        views = {name for name, kind in kinds.items() if kind == "bytes"} - set(batch.decoded)
         if not batch.columns:
             return list(batch) if None in batch.decoded else [one.tobytes() for one in batch]
         return [
             # Copies: a view that is kept would keep the whole batch.
-            {name: one.tobytes() if name in views else one for name, one in record.items()}
+            {
+                name: one.tobytes() if name in views and one is not None else one
+                for name, one in record.items()
+            }
             for record in batch
         ]
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ffrecord._batch import Batch
+from ffrecord._logical import LogicalSchema
 from ffrecord._reader import Reader
 from ffrecord._schema import Column
 from ffrecord._writer import Writer, WriteSummary
@@ -135,8 +135,8 @@ def to_huggingface(files: Files, *, streaming: bool = False) -> Any:  # noqa: AN
 
     Returns:
         A datasets.Dataset or datasets.IterableDataset; its features are those of the dataset that
-        the files were written from, if they were, else as the schema says, or the types of Arrow
-        where columns are nullable or nested. bf16 becomes float32.
+        the files were written from, if they were; of files that were written from tables, those of
+        the types of Arrow; else as the schema says. bf16 becomes float32.
 
     Raises:
         ValueError: a column has no counterpart: arrays of more than five dimensions, maps.
@@ -205,8 +205,8 @@ def _features_of(reader: Reader) -> Any:  # noqa: ANN401 - datasets.Features
         return stored
     if not columns:
         return datasets.Features({_RECORD: datasets.Value("binary")})
-    if _is_nested(none := reader.read([])):
-        schema = none.to_arrow().schema
+    if _is_table(reader.logical):
+        schema = reader.read([]).to_arrow().schema
         try:
             return datasets.Features.from_arrow_schema(schema)
         except (ValueError, NotImplementedError) as error:
@@ -249,9 +249,9 @@ def _rows(files: list[str], fingerprint: str, lists: bool) -> Iterator[dict[str,
     The cache of `datasets` knows by `fingerprint` of what records it was made.
     """
     with Reader(files[0] if len(files) == 1 else files) as reader:
-        columns = reader.columns
+        columns, is_table = reader.columns, _is_table(reader.logical)
         for batch in reader.batches():
-            if _is_nested(batch):
+            if is_table:
                 yield from batch.to_arrow().to_pylist()
                 continue
             if not columns:
@@ -262,9 +262,9 @@ def _rows(files: list[str], fingerprint: str, lists: bool) -> Iterator[dict[str,
                 yield {column.name: value for column, value in zip(columns, row, strict=True)}
 
 
-def _is_nested(batch: Batch) -> bool:
-    """Whether a column is nullable, ragged or nested, as tables of Arrow may be."""
-    return any(not batch.kind(name).is_plain for name in batch.columns)
+def _is_table(logical: LogicalSchema) -> bool:
+    """Whether the types of Arrow say what the columns are: of a table, or of nested columns."""
+    return not logical.is_flat or bool(logical.arrow_schemas())
 
 
 def _plain(column: Column, values: Any, lists: bool) -> Any:  # noqa: ANN401 - arrays, lists

@@ -73,7 +73,7 @@ class RecordSource(ray.data.Datasource):  # type: ignore[misc, unused-ignore]
 
     Each task reads one range in batches of a few megabytes, the next one ahead. A row has a value
     for each column: numbers, tensors of Ray's for columns with a shape, bytes, text; records of
-    plain bytes are the column `record`. bf16 is uint16 with the same bits. Counts and schema are
+    plain bytes are the column `record`. bf16 is float32. Counts and schema are
     known without a read. If the data is replaced between the plan and a read, that raises
     `ConflictError`: a dataset never mixes two versions.
     """

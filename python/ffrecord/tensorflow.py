@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from ffrecord._batch import Batch
 from ffrecord._locations import Where
-from ffrecord._nested import Kind
 from ffrecord._order import EpochOrder, check_counts
 from ffrecord._reader import Reader
 from ffrecord._records import Records
-from ffrecord._schema import names_of
+from ffrecord._schema import Kind, names_of
 
 __all__ = ["Batches", "Spec"]
 

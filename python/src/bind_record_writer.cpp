@@ -41,10 +41,16 @@ template <class Writer>
 class SharedWriter {
  public:
   explicit SharedWriter(Writer writer) : writer_(std::move(writer)) {
-    if constexpr (requires { writer_->schema(); }) schema_ = writer_->schema();
+    if constexpr (requires { writer_->schema(); }) {
+      schema_ = writer_->schema();
+      has_keys_ = writer_->has_keys();
+      key_column_ = writer_->key_column();
+    }
   }
 
   const Schema& schema() const noexcept { return schema_; }
+  bool has_keys() const noexcept { return has_keys_; }
+  const std::optional<std::string>& key_column() const noexcept { return key_column_; }
 
   // Calls `write` on the writer. Requires the GIL, lets go of it meanwhile.
   template <class Write>
@@ -54,6 +60,14 @@ class SharedWriter {
       if (!writer_) return Closed();
       return write(*writer_);
     }));
+  }
+
+  // None after Close() or Discard().
+  std::uint64_t record_count() {
+    return WithoutGil([&] {
+      const std::lock_guard lock(mutex_);
+      return writer_ ? writer_->record_count() : 0;
+    });
   }
 
   WriteSummary Close() {
@@ -79,6 +93,8 @@ class SharedWriter {
   std::mutex mutex_;
   std::optional<Writer> writer_;
   Schema schema_;
+  bool has_keys_ = false;
+  std::optional<std::string> key_column_;
 };
 
 using Writer = SharedWriter<RecordWriter>;
@@ -98,6 +114,7 @@ std::unique_ptr<Writer> Create(const std::string& path, const Schema& schema, bo
                                int level, std::uint32_t align, bool replace,
                                const py::dict& metadata, const py::object& dictionary,
                                std::uint32_t train_dictionary_bytes, bool keys,
+                               const std::string& key_column,
                                const std::vector<std::string>& copied_columns) {
   RecordWriter::Options options{.compress = compress,
                                 .compression_level = level,
@@ -105,6 +122,7 @@ std::unique_ptr<Writer> Create(const std::string& path, const Schema& schema, bo
                                 .replace = replace,
                                 .train_dictionary_bytes = train_dictionary_bytes,
                                 .keys = keys,
+                                .key_column = key_column,
                                 .copied_columns = copied_columns,
                                 .metadata = MetadataFrom(metadata)};
   if (!dictionary.is_none()) {
@@ -169,13 +187,30 @@ void BindRecordWriter(py::module_& module) {
                   py::arg("compress") = false, py::arg("level") = 3, py::arg("align") = 1,
                   py::arg("replace") = false, py::arg("metadata") = py::dict(),
                   py::arg("dictionary") = py::none(), py::arg("train_dictionary_bytes") = 0,
-                  py::arg("keys") = false, py::arg("copied_columns") = std::vector<std::string>())
+                  py::arg("keys") = false, py::arg("key_column") = "",
+                  py::arg("copied_columns") = std::vector<std::string>())
       .def_static("append", &Append, py::arg("path"), py::kw_only(),
                   py::arg("compress") = py::none(), py::arg("level") = 3,
                   py::arg("metadata") = py::none())
       .def_property_readonly("schema", [](const Writer& writer) { return writer.schema(); })
+      .def_property_readonly("record_count", &Writer::record_count)
+      .def_property_readonly("has_keys", &Writer::has_keys)
+      .def_property_readonly("key_column", &Writer::key_column)
       .def("commit",
            [](Writer& writer) { writer.Do([](RecordWriter& inner) { return inner.Commit(); }); })
+      .def("begin_group",
+           [](Writer& writer) { writer.Do([](RecordWriter& i) { return i.BeginGroup(); }); })
+      .def("end_group",
+           [](Writer& writer) { writer.Do([](RecordWriter& i) { return i.EndGroup(); }); })
+      .def("undo_group",
+           [](Writer& writer) { writer.Do([](RecordWriter& i) { return i.UndoGroup(); }); })
+      .def(
+          "set_metadata",
+          [](Writer& writer, const py::dict& values) {
+            const Metadata metadata = MetadataFrom(values);
+            writer.Do([&](RecordWriter& inner) { return inner.SetMetadata(metadata); });
+          },
+          py::arg("metadata"))
       .def("write", &Write, py::arg("record"), py::arg("key") = py::bytes())
       .def("write_fields", &WriteFields, py::arg("fields"), py::arg("key") = py::bytes())
       .def("close", [](Writer& writer) { return SummaryOf(writer.Close()); })

@@ -4,6 +4,7 @@ Method: write datasets of every kind of column, read them back, compare; what ha
 refused, and leaves no file.
 """
 
+import datetime
 import importlib
 import io
 import itertools
@@ -367,3 +368,29 @@ def test_a_split_that_is_not_there_is_refused(tmp_path: Path) -> None:
         load_dataset({})
     with pytest.raises(FileNotFoundError, match=r"none\.ffr"):
         load_dataset({"train": tmp_path / "none.ffr"})
+
+
+@pytest.mark.parametrize("lacks", [False, True])
+def test_features_come_back_from_tables_with_nulls_and_without(lacks: bool, tmp_path: Path) -> None:
+    features = datasets.Features(
+        {
+            "label": datasets.ClassLabel(names=["no", "yes"]),
+            "seen": datasets.Value("timestamp[ms]"),
+            "words": datasets.List(datasets.Value("string")),
+            "box": {"x": datasets.Value("int32")},
+        }
+    )
+    seen = datetime.datetime(2026, 1, 1)
+    rows = {
+        "label": [0, None if lacks else 1],
+        "seen": [seen, None if lacks else seen],
+        "words": [["a"], None if lacks else ["b", "c"]],
+        "box": [{"x": 1}, {"x": None if lacks else 2}],
+    }
+    one = datasets.Dataset.from_dict(rows, features)
+    ffrecord.write_table(one.with_format("arrow")[:], tmp_path / "t.ffr")
+
+    for streaming in (False, True):
+        again = to_huggingface(tmp_path / "t.ffr", streaming=streaming)
+        assert again.features == one.features
+        assert list(again) == list(one)

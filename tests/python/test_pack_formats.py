@@ -551,6 +551,33 @@ def test_options_that_mean_nothing_are_refused(
         assert expected in refused(2, *options, tmp_path / "a.jsonl", tmp_path / "x.ffr")
 
 
+@pytest.mark.parametrize("options", [(), ("--raw",)])
+def test_hidden_files_of_a_tar_are_skipped_and_counted(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    names = [
+        "._1.jpg",
+        "1.jpg",
+        "._1.txt",
+        "1.txt",
+        "./._2.jpg",
+        "./2.jpg",
+        ".git/2.txt",
+        "./2.txt",
+    ]
+    with tarfile.open(tmp_path / "mac.tar", "w") as tar:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = 1
+            tar.addfile(info, io.BytesIO(b"x"))
+
+    line = ok("ffrecord-pack", tmp_path / "mac.tar", tmp_path / "x.ffr", *options)
+
+    found = [each["name"].removeprefix("./") for each in records(tmp_path / "x.ffr")]
+    assert found == (["1.jpg", "1.txt", "2.jpg", "2.txt"] if options else ["1", "2"])
+    assert "skipped 4 hidden files and folders" in line
+
+
 def test_hidden_files_of_a_folder_are_skipped_and_counted(tmp_path: Path) -> None:
     for name in ("cats/1.png", "cats/.DS_Store", "cats/.cache/2.png", ".ipynb_checkpoints/3.png"):
         path = tmp_path / "images" / name

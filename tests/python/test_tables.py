@@ -139,7 +139,11 @@ def test_a_table_comes_back_as_it_was(seed: int, tmp_path: Path) -> None:
 def test_a_stream_is_written_without_knowing_its_rows(seed: int, tmp_path: Path) -> None:
     table = random_table(seed)
 
-    ffrecord.write_table(table.to_reader(max_chunksize=7), tmp_path / "t.ffr", compress="zstd")
+    try:
+        ffrecord.write_table(table.to_reader(max_chunksize=7), tmp_path / "t.ffr", compress="zstd")
+    except ValueError as error:  # Whether items are null decides how such lists are stored.
+        assert "has a null in a list or tensor of a fixed size" in str(error)
+        return
 
     assert ffrecord.read_table(tmp_path / "t.ffr").to_pylist() == table.to_pylist()
 
@@ -172,16 +176,17 @@ def test_the_schema_of_the_file_says_what_is_stored(nested: Path) -> None:
     reader = ffrecord.open(nested)
 
     assert reader.schema == {
-        **{"id": "i64", "age:valid": "bool", "age": "i32", "name:valid": "bool", "name": "utf8"},
-        **{"tokens[]:i64": "bytes", "words:valid": "bool", "words[]:valid": "bytes"},
-        **{"words[]:lengths": "bytes", "words[]:utf8": "bytes", "point:valid": "bool"},
-        **{"point{x}:valid": "bool", "point{x}": "f64", "point{label}": "utf8"},
-        **{"boxes[]{at}:i16[2]": "bytes", "boxes[]{n}:u8": "bytes"},
+        **{"id": "i64", "age": "i32?", "name": "utf8?", "tokens": "list<i64>"},
+        **{"words": "list<utf8?>?", "point": "struct<x: f64?, label: utf8>?"},
+        "boxes": "list<struct<at: i16[2], n: u8>>",
     }
     batch = reader.read([0, 2])
     assert batch.columns == tuple(NESTED.column_names)
     assert bytes(batch.stored()["tokens[]:i64"][0]) == np.array([1, 2, 3], "<i8").tobytes()
-    assert reader.column("age:valid").tolist() == [True, False, True, False]
+    assert reader.column("age").tolist() == [7, None, 9, None]
+    for name in ("age:valid", "tokens[]:i64", "point{x}"):
+        with pytest.raises(KeyError, match="columns: id, age, name, tokens"):
+            reader.column(name)
     with pytest.raises(KeyError, match="columns: id, age, name, tokens"):
         batch["token"]
 
@@ -200,14 +205,15 @@ def test_numpy_has_masked_arrays_lists_of_arrays_and_dicts(nested: Path) -> None
     assert batch["words"] == NESTED["words"].to_pylist()
     assert batch["point"]["x"].tolist() == [1.5, None, None, 2.0]
     assert batch["point"]["label"] == ["p", None, "q", "r"]
-    assert [box["at"].tolist() for box in batch["boxes"]] == [[[1, 2]], [], [[3, 4], [5, 6]], []]
+    at = [[box["at"].tolist() for box in boxes] for boxes in batch["boxes"]]
+    assert at == [[[1, 2]], [], [[3, 4], [5, 6]], []]
 
     assert batch[1]["age"] is None
     assert batch[0]["age"] == 7
     assert batch[-1]["point"] == {"x": 2.0, "label": "r"}
     samples = list(batch)
     assert [sample["age"] for sample in samples] == [7, None, 9, None]
-    assert samples[2]["boxes"]["n"].tolist() == [2, 3]
+    assert [box["n"] for box in samples[2]["boxes"]] == [2, 3]
     assert [sample["id"] for sample in ffrecord.open(nested)] == [1, 2, 3, 4]
 
 
@@ -248,7 +254,7 @@ def test_a_loader_makes_tensors_of_nested_columns(nested: Path, options: dict[st
     assert ragged.values().tolist() == [1, 2, 3, 4, 5, 6]
     assert batch["words"] == NESTED["words"].to_pylist()
     assert batch["point"]["x"]["valid"].tolist() == [True, False, False, True]
-    assert batch["boxes"][2]["at"].tolist() == [[3, 4], [5, 6]]
+    assert [box["at"].tolist() for box in batch["boxes"][2]] == [[3, 4], [5, 6]]
     (table,) = DataLoader(
         dataset.with_format("arrow"), batch_sampler=Sampler(dataset, 4, shuffle=False), **options
     )
@@ -294,12 +300,21 @@ def test_a_null_in_a_tensor_of_a_stream_is_refused_by_name(tmp_path: Path) -> No
     assert not (tmp_path / "t.ffr").exists()
 
 
-def test_beside_a_file_of_no_table_columns_have_the_stored_types(tmp_path: Path) -> None:
-    ffrecord.write_table(pa.table({"t": pa.array([1], pa.timestamp("ms"))}), tmp_path / "a.ffr")
-    with ffrecord.Writer(tmp_path / "b.ffr", {"t": "i64"}) as writer:
-        writer.write({"t": 2})
+def test_beside_a_file_of_no_table_numbers_are_themselves_and_dates_are_refused(
+    tmp_path: Path,
+) -> None:
+    for name, kind in (("i", pa.int64()), ("t", pa.timestamp("ms"))):
+        schema = pa.schema([pa.field(name, kind, nullable=False)])
+        ffrecord.write_table(
+            pa.table({name: pa.array([1], kind)}, schema=schema), tmp_path / f"{name}1.ffr"
+        )
+        with ffrecord.Writer(tmp_path / f"{name}2.ffr", {name: "i64"}) as writer:
+            writer.write({name: 2})
 
-    assert ffrecord.read_table(tmp_path)["t"].to_pylist() == [1, 2]
+    assert ffrecord.read_table(tmp_path / "i*.ffr")["i"].to_pylist() == [1, 2]
+    said = r"column 't' is timestamp\[ms\] in .*, and without a type of Arrow in .*t2\.ffr"
+    with pytest.raises(ValueError, match=said):
+        ffrecord.read_table(tmp_path / "t*.ffr")
 
 
 def test_views_and_several_files_keep_the_types(tmp_path: Path) -> None:
@@ -324,14 +339,14 @@ def test_files_of_different_types_are_not_taken_for_one(tmp_path: Path) -> None:
     ffrecord.write_table(pa.table({"t": pa.array([1], pa.timestamp("ms"))}), tmp_path / "a.ffr")
     ffrecord.write_table(pa.table({"t": pa.array([1], pa.timestamp("ns"))}), tmp_path / "b.ffr")
 
-    with pytest.raises(ValueError, match=r"column 't' is timestamp\[ms\] and timestamp\[ns\]"):
+    said = r"column 't' is timestamp\[ms\] in .*a\.ffr, and timestamp\[ns\] in .*b\.ffr"
+    with pytest.raises(ValueError, match=said):
         ffrecord.read_table(tmp_path)
     joined = ffrecord.concat(
         [ffrecord.open(tmp_path / name).subset([0]) for name in ("a.ffr", "b.ffr")]
     )
-    with pytest.raises(ValueError, match="different types"):
-        joined.read([0, 1]).to_arrow()
-    assert joined.read([0, 1])["t"].tolist() == [1, 1]
+    with pytest.raises(ValueError, match=r"column 't' is timestamp\[ms\] in .*Subset"):
+        len(joined)
 
 
 def test_a_writer_takes_tables_and_rows_of_one_schema(tmp_path: Path) -> None:
@@ -380,9 +395,8 @@ def test_an_append_adds_rows_of_the_same_types_only(tmp_path: Path) -> None:
             more.cast(pa.schema({"t": pa.int64(), "l": pa.list_(pa.int64())})), path, append=True
         )
     nulls = pa.table({"t": pa.array([3], pa.timestamp("us")), "l": [None]}, schema=more.schema)
-    with pytest.raises(ValueError, match="column 'l' has a null"):
-        ffrecord.write_table(nulls, path, append=True)
-    assert len(ffrecord.open(path)) == 3
+    ffrecord.write_table(nulls, path, append=True)
+    assert ffrecord.read_table(path).equals(pa.concat_tables([first, more, nulls]))
 
 
 @pytest.mark.parametrize(
@@ -492,7 +506,7 @@ def test_tensors_of_arrow_are_arrays_of_their_shape(tmp_path: Path) -> None:
     ffrecord.write_table(table.to_reader(), tmp_path / "t.ffr")
 
     reader = ffrecord.open(tmp_path / "t.ffr")
-    assert reader.schema == {"t:valid": "bool", "t": "f32[2,3]"}
+    assert reader.schema == {"t": "f32[2,3]"}
     np.testing.assert_array_equal(reader.read(range(4))["t"], values)
     assert reader.read(range(4)).to_arrow().equals(table)
 

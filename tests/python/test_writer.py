@@ -160,16 +160,20 @@ def test_every_type_keeps_its_values(tmp_path: Path, name: str) -> None:
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=20))
-def test_bf16_rounds_as_torch_does(values: list[float]) -> None:
+def test_bf16_rounds_as_torch_does_and_refuses_what_would_be_infinite(values: list[float]) -> None:
     import torch
 
-    from ffrecord._schema import Column, encode
+    from ffrecord._values import exact
 
     array = np.array(values, np.float32)
-    bits = encode(Column("x", "bf16", array.shape), array)
-
     wanted = torch.from_numpy(array).to(torch.bfloat16)
-    got = torch.from_numpy(bits).view(torch.bfloat16)
+    if bool((wanted.isinf() & torch.from_numpy(array).isfinite()).any()):
+        with pytest.raises(ValueError, match="does not fit bf16"):
+            exact(array, "bf16", "column 'x'")
+        return
+
+    got = torch.from_numpy(exact(array, "bf16", "column 'x'")).view(torch.bfloat16)
+
     assert torch.equal(got.isnan(), wanted.isnan())
     keep = ~wanted.isnan()
     assert torch.equal(got[keep], wanted[keep])

@@ -23,6 +23,10 @@ class MemoryOutput final : public V2Output {
   std::uint64_t size_bytes() const noexcept override { return content.size(); }
   Result<void> Barrier() override { return {}; }
   Result<void> Commit() override { return {}; }
+  Result<void> CutTo(std::uint64_t size_bytes) override {
+    content.resize(size_bytes);
+    return {};
+  }
 };
 
 }  // namespace ffrecord::test

@@ -35,9 +35,10 @@ struct WriteSummary {
 // stable storage. If the writer is destroyed, or the process killed, before that, nothing remains.
 //
 // An existing file is extended in place, by one writer at a time, commit by commit. Each commit is
-// on stable storage before it counts. If the writer is destroyed or killed, the file stays as of
-// its last commit; readers ignore bytes behind it, and the next Append() removes them. Readers that
-// have the file open keep their view of it. Readers that open it later see the last commit.
+// on stable storage before it counts. If the writer is destroyed, it cuts the file back to its last
+// commit. If it is killed, readers ignore the bytes behind the last commit, and the next Append()
+// removes them. Readers that have the file open keep their view of it. Readers that open it later
+// see the last commit.
 //
 // Memory use does not grow with the number of records: at most 64 MiB. Single-use, thread-bound.
 class FFR_EXPORT RecordWriter {
@@ -55,6 +56,9 @@ class FFR_EXPORT RecordWriter {
     std::vector<std::byte> dictionary = {};
     std::uint32_t train_dictionary_bytes = 0;
     bool keys = false;  // Records may have keys, by which readers find them.
+    // The column whose values the caller gives as keys; the file remembers it for later appends.
+    // Empty if the keys are not in a column.
+    std::string key_column = {};
     // Columns that the writer also stores apart from the records, so that RecordReader::ReadColumn
     // can read them alone: fixed-width, at most 64 bytes per value, 512 bytes together.
     std::vector<std::string> copied_columns = {};
@@ -101,13 +105,30 @@ class FFR_EXPORT RecordWriter {
   Result<void> WriteFields(std::span<const std::span<const std::byte>> fields,
                            std::span<const std::byte> key = {});
 
+  // A group of writes takes effect as a whole: UndoGroup() takes back all records since
+  // BeginGroup(), EndGroup() keeps them. Commit() and Close() fail with kInvalidArgument meanwhile,
+  // and an append does not commit by itself. BeginGroup() fails with kInvalidArgument if a group is
+  // open, the others if none is. After a failed UndoGroup() (kIo) the writer is unusable.
+  Result<void> BeginGroup();
+  Result<void> EndGroup();
+  Result<void> UndoGroup();
+
   std::uint64_t record_count() const noexcept;  // In an append, includes the existing records.
   const Schema& schema() const noexcept;
+  bool has_keys() const noexcept;
+  // Options::key_column of the file; nullopt in an append to a file of a library that did not store
+  // it.
+  const std::optional<std::string>& key_column() const noexcept;
 
   // Makes all appended records durable, and visible to readers that open the file from now on. Does
   // nothing if no record was appended. Fails with kInvalidArgument if the file is new, because it
-  // becomes visible at Close(); with kIo.
+  // becomes visible at Close(); with kConflict if another program has deleted, renamed or replaced
+  // the file, or wrote over it; with kIo.
   Result<void> Commit();
+
+  // Replaces the metadata, which the next commit, or Close() of a new file, writes. Fails with
+  // kInvalidArgument if there is none, or it is too large.
+  Result<void> SetMetadata(const Metadata& metadata);
 
   // Writes the index, syncs, and publishes the file under `path`; in an append, makes the last
   // commit. Fails with kIo, or with kConflict if another process has created `path` since Create();

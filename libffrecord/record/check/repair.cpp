@@ -72,10 +72,15 @@ class Repair {
   Result<void> Rebuild(SalvageScan scan, const std::filesystem::path& destination);
   Result<std::unique_ptr<RecordWriter::Impl>> BeginFile(const SalvageScan& scan,
                                                         const std::filesystem::path& destination);
-  Result<std::uint64_t> KeepWhatBeginsAt(const SalvageScan& scan, std::uint64_t offset,
-                                         RecordWriter::Impl& writer);
+  Result<void> KeepRecordByIndex(const SalvageScan& scan, std::uint64_t index,
+                                 RecordWriter::Impl& writer);
+  Result<void> KeepByHeaders(const SalvageScan& scan, std::uint64_t end_bytes,
+                             std::uint64_t end_index, RecordWriter::Impl& writer);
   Result<bool> KeepRecordAt(const SalvageScan& scan, std::uint64_t header_offset,
-                            RecordWriter::Impl& writer);
+                            std::uint64_t end_index, RecordWriter::Impl& writer);
+  Result<bool> KeepRecord(const SalvageScan& scan, const V2RecordHeader& record,
+                          std::uint64_t offset, std::span<const std::byte> stored,
+                          RecordWriter::Impl& writer);
   Result<void> EndKeys(const SalvageScan& scan, RecordWriter::Impl& writer);
   Result<void> Salvage(const std::filesystem::path& destination);
   bool ViewWhole(const FileIndex& index, std::uint64_t record, RecordLocation& location,
@@ -89,6 +94,7 @@ class Repair {
   std::uint64_t next_index_ = 0;
   std::uint64_t claimed_count_ = 0;  // The number of records that the file had, by all evidence.
   std::uint64_t kept_end_ = 0;
+  std::uint64_t scanned_end_ = V2Header::kEncodedSizeBytes;  // Of the bytes that were looked at.
   std::uint64_t displaced_count_ = 0;
   std::optional<KeyRecovery> keys_;
 };
@@ -101,11 +107,9 @@ Result<void> Repair::Rebuild(SalvageScan scan, const std::filesystem::path& dest
   report_.other_losses = std::move(scan.losses);
   const auto writer = FFR_TRY(BeginFile(scan, destination));
   if (scan.has_keys) keys_.emplace(window_, size_bytes_, scan.header.file_id);
-  std::uint64_t at = FindMagic(window_, size_bytes_, kMagics, V2Header::kEncodedSizeBytes);
-  for (; at < size_bytes_; at = FindMagic(window_, size_bytes_, kMagics, at)) {
-    at = FFR_TRY(KeepWhatBeginsAt(scan, at, *writer));
-    FFR_TRY(Advance(at));
-  }
+  for (std::uint64_t i = 0; scan.index && i < scan.index->record_count(); ++i)
+    FFR_TRY(KeepRecordByIndex(scan, i, *writer));
+  FFR_TRY(KeepByHeaders(scan, size_bytes_, kRecordCountMax, *writer));
   Lose(claimed_count_, size_bytes_);
   if (displaced_count_ > 0)
     report_.other_losses.push_back(std::to_string(displaced_count_) +
@@ -125,6 +129,7 @@ Result<std::unique_ptr<RecordWriter::Impl>> Repair::BeginFile(
   options.replace = options_.replace;
   options.metadata = scan.metadata;
   options.keys = scan.has_keys;
+  if (scan.has_keys && scan.schema.Find(scan.key_column) >= 0) options.key_column = scan.key_column;
   options.copied_columns = scan.copied_columns;
   const bool has_dictionary = options.compress && !scan.dictionary_sections.empty();
   if (has_dictionary) options.dictionary = scan.dictionary_sections.front();
@@ -136,14 +141,39 @@ Result<std::unique_ptr<RecordWriter::Impl>> Repair::BeginFile(
   return writer;
 }
 
-// Keeps the whole structure that begins at `offset`, and returns its end; else the next offset. A
-// header from another place or file is not valid here.
-Result<std::uint64_t> Repair::KeepWhatBeginsAt(const SalvageScan& scan, std::uint64_t offset,
-                                               RecordWriter::Impl& writer) {
-  if (FFR_TRY(KeepRecordAt(scan, offset, writer))) return kept_end_;
-  std::optional<std::uint64_t> end;
-  if (keys_) end = FFR_TRY(keys_->TakeBlock(offset, writer));
-  return end.value_or(offset + 1);
+// Keeps a record that a reader would read, whatever became of its header. Before it, keeps what has
+// headers between it and the last one: records that the index has lost, and keys.
+Result<void> Repair::KeepRecordByIndex(const SalvageScan& scan, std::uint64_t index,
+                                       RecordWriter::Impl& writer) {
+  RecordLocation location;
+  std::span<const std::byte> stored;
+  if (!ViewWhole(*scan.index, index, location, stored)) return {};
+  const std::uint64_t header_offset = location.offset_bytes - V2RecordHeader::kEncodedSizeBytes;
+  if (scanned_end_ < header_offset) {
+    FFR_TRY(KeepByHeaders(scan, header_offset, index, writer));
+    if (!ViewWhole(*scan.index, index, location, stored)) return {};
+  }
+  const V2RecordHeader record{location.check, index, location.stored_size_bytes,
+                              location.raw_size_bytes};
+  if (FFR_TRY(KeepRecord(scan, record, location.offset_bytes, stored, writer)))
+    scanned_end_ = std::max(scanned_end_, location.offset_bytes + location.stored_size_bytes);
+  return Advance(scanned_end_);
+}
+
+// Keeps the whole records below `end_index`, and keys, whose headers lie between the bytes that
+// were seen already and `end_bytes`. A header from another place or file is not valid there.
+Result<void> Repair::KeepByHeaders(const SalvageScan& scan, std::uint64_t end_bytes,
+                                   std::uint64_t end_index, RecordWriter::Impl& writer) {
+  while ((scanned_end_ = FindMagic(window_, end_bytes, kMagics, scanned_end_)) < end_bytes) {
+    std::optional<std::uint64_t> end;
+    if (FFR_TRY(KeepRecordAt(scan, scanned_end_, end_index, writer)))
+      end = kept_end_;
+    else if (keys_)
+      end = FFR_TRY(keys_->TakeBlock(scanned_end_, writer));
+    scanned_end_ = end.value_or(scanned_end_ + 1);
+    FFR_TRY(Advance(scanned_end_));
+  }
+  return {};
 }
 
 Result<void> Repair::EndKeys(const SalvageScan& scan, RecordWriter::Impl& writer) {
@@ -161,9 +191,9 @@ Result<void> Repair::EndKeys(const SalvageScan& scan, RecordWriter::Impl& writer
   return {};
 }
 
-// Keeps the record that begins there, if it is whole. True if it was.
+// Keeps the record that begins there, if it is whole and below `end_index`. True if it was.
 Result<bool> Repair::KeepRecordAt(const SalvageScan& scan, std::uint64_t header_offset,
-                                  RecordWriter::Impl& writer) {
+                                  std::uint64_t end_index, RecordWriter::Impl& writer) {
   const FileId& id = scan.header.file_id;
   const auto encoded = window_.View(
       header_offset,
@@ -179,24 +209,31 @@ Result<bool> Repair::KeepRecordAt(const SalvageScan& scan, std::uint64_t header_
   const auto stored = window_.View(offset, record.stored_size_bytes);
   if (!stored || Xxh3(stored.value(), SeedOf(id, PlaceTag::kRecord, record.index)) != record.check)
     return false;
-  std::span<const std::byte> raw = stored.value();
+  if (record.index < next_index_ || record.index >= end_index) {
+    ++displaced_count_;
+    return false;
+  }
+  return KeepRecord(scan, record, offset, stored.value(), writer);
+}
+
+// Keeps a record whose stored bytes are right. True if it was one.
+Result<bool> Repair::KeepRecord(const SalvageScan& scan, const V2RecordHeader& record,
+                                std::uint64_t offset, std::span<const std::byte> stored,
+                                RecordWriter::Impl& writer) {
+  std::span<const std::byte> raw = stored;
   PooledBuffer decompressed;
   if (record.stored_size_bytes < record.raw_size_bytes) {
     auto room = BufferPool::Process().Take(record.raw_size_bytes);
     if (!room) return std::move(room).error();
     decompressed = std::move(room).value();
-    if (!DecompressZstd(stored.value(), *decompressed, scan.dictionaries)) return false;
+    if (!DecompressZstd(stored, *decompressed, scan.dictionaries)) return false;
     raw = *decompressed;
-  }
-  if (record.index < next_index_) {
-    ++displaced_count_;
-    return false;
   }
   // Only a forged record does not fit the schema; its columns could not be copied.
   if (writer.copies && !scan.schema.Split(raw, writer.fields)) return false;
-  FFR_TRY(writer.WriteStored(raw, stored.value()));
+  FFR_TRY(writer.WriteStored(raw, stored));
   if (keys_) keys_->NoteKept(record.index, report_.kept_count);
-  Lose(record.index, header_offset);
+  Lose(record.index, offset - V2RecordHeader::kEncodedSizeBytes);
   Keep(offset + record.stored_size_bytes);
   return true;
 }

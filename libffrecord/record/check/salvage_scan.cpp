@@ -33,6 +33,8 @@ class SalvageScanner {
     if (auto commit = FFR_TRY(FindNewestCommit(source))) {
       committed = {commit->size_bytes, commit->footer.record_count};
       has_footer_ = true;
+      if (!header_is_whole_) TakeHeaderFrom(source, commit->footer);
+      FFR_TRY(OpenIndex(source, *commit));
       for (const V2Section& section : commit->footer.sections)
         if (!Take(section)) damaged_types_.push_back(section.type);
       if (commit->size_bytes == size_bytes_) CountKeys(source, *commit);
@@ -70,15 +72,50 @@ class SalvageScanner {
                         at + V2Tail::kEncodedSizeBytes))
         continue;
       scan_.header.file_id = id;
-      scan_.losses.push_back("the header: alignment is 1 now");
       return true;
     }
     return false;
   }
 
+  // The header's copy among the facts; without one, the features that a file with these sections
+  // needs.
+  void TakeHeaderFrom(const V2Source& source, const V2Footer& footer) {
+    const auto facts = ReadFacts(source, footer);
+    if (facts && facts.value()) {
+      scan_.header = facts.value()->header;
+      header_is_whole_ = true;
+      scan_.kept.push_back("the header, by its copy");
+      return;
+    }
+    const auto bit_if = [&](std::uint32_t type, std::uint64_t bit) {
+      return footer.Find(type) != nullptr ? bit : std::uint64_t{0};
+    };
+    scan_.header.required_features = V2Header::kZstd |
+                                     bit_if(V2Section::kSchema, V2Header::kSchema) |
+                                     bit_if(V2Section::kDictionary, V2Header::kDictionary);
+  }
+
+  // Opens the index of this commit, or of the newest one before it that can be opened: records are
+  // looked up in it as readers do.
+  Result<void> OpenIndex(const V2Source& source, const V2Commit& newest) {
+    auto opened = OpenV2Index(source, scan_.header, newest, {});
+    for (std::uint64_t end = newest.size_bytes; !opened;) {
+      if (opened.error().code != ErrorCode::kCorruption) return std::move(opened).error();
+      auto older = FFR_TRY(FindCommitBelow(source, end));
+      if (!older) return {};
+      end = older->size_bytes;
+      opened = OpenV2Index(source, scan_.header, *std::move(older), {});
+    }
+    scan_.index = std::move(opened).value();
+    return {};
+  }
+
   // Reports what may be lost behind the newest whole commit.
   void ExamineWhatIsBehind(const CommittedPart& committed) {
-    const auto end = ExamineEnd(window_, size_bytes_, scan_.header, committed);
+    const bool is_opened =
+        scan_.index && scan_.index->v2_layout()->commit_size_bytes == committed.size_bytes;
+    const auto end = is_opened ? ExamineEnd(source_, window_, *scan_.index)
+                               : ExamineEnd(window_, size_bytes_, scan_.header, committed);
     if (end) scan_.record_count_min = end.value().record_count_min;
     if (!has_footer_)
       scan_.losses.push_back("footer and tail");
@@ -104,9 +141,10 @@ class SalvageScanner {
     // These two list only offsets; the repair writes new ones.
     if (section.type == V2Section::kSegmentDirectory || section.type == V2Section::kKeyDirectory)
       return true;
-    const bool known =
-        section.type == V2Section::kSchema || section.type == V2Section::kDictionary ||
-        section.type == V2Section::kMetadata || section.type == V2Section::kColumnCopy;
+    const bool known = section.type == V2Section::kSchema ||
+                       section.type == V2Section::kDictionary ||
+                       section.type == V2Section::kMetadata ||
+                       section.type == V2Section::kColumnCopy || section.type == V2Section::kFacts;
     if (!known || section.size_bytes > V2Section::kMetadataSizeBytesMax) return false;
     const auto bytes = window_.View(section.offset_bytes, section.size_bytes);
     const bool whole = bytes && SectionCheck(bytes.value(), scan_.header.file_id,
@@ -164,11 +202,14 @@ class SalvageScanner {
         if (!metadata) damaged_types_.push_back(type);
       } else if (type == V2Section::kColumnCopy) {
         column_copies_.push_back(&bytes);
+      } else if (type == V2Section::kFacts) {
+        ConcludeFacts(bytes);
       } else {
         ConcludeDictionary(bytes);
       }
     }
     if (!header_is_whole_) {
+      scan_.losses.insert(scan_.losses.begin(), "the header: alignment is 1 now");
       scan_.header.required_features = V2Header::kZstd;
       scan_.header.append_features =
           (has_key_directory_ ? V2Header::kKeys : 0) |
@@ -177,6 +218,19 @@ class SalvageScanner {
     scan_.has_keys = (scan_.header.append_features & V2Header::kKeys) != 0;
     ConcludeColumnCopies();
     Account();
+  }
+
+  void ConcludeFacts(std::span<const std::byte> bytes) {
+    const auto facts = DecodeV2Facts(bytes);
+    if (!facts || facts.value().header.file_id != scan_.header.file_id) return;
+    scan_.key_column = facts.value().key_column;
+    if (!header_is_whole_) scan_.kept.push_back("the header, by its copy");
+    scan_.header = facts.value().header;
+    header_is_whole_ = true;
+    if (has_schema_) return;
+    auto schema = Schema::Decode(facts.value().schema);
+    has_schema_ = schema && !facts.value().schema.empty();
+    if (has_schema_) scan_.schema = std::move(schema).value();
   }
 
   // Writes the messages.
@@ -200,7 +254,7 @@ class SalvageScanner {
     if (IsDamaged(V2Section::kDictionary) || (needs_one && dictionaries == 0 && !has_footer_))
       losses.push_back("a dictionary, and the records that need it");
     for (const std::uint32_t type : damaged_types_)
-      if (type > V2Section::kColumnCopy)
+      if (type > V2Section::kFacts)
         losses.push_back("a section of type " + std::to_string(type) +
                          ", which a newer library may know");
   }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 
 #include "libffrecord/format/v2_header.h"
 #include "libffrecord/format/zstd_codec.h"
+#include "libffrecord/record/index/file_index.h"
 #include "libffrecord/source/file_window.h"
 #include "libffrecord/source/range_reader.h"
 
@@ -25,7 +27,10 @@ struct SalvageScan {
   std::vector<ZstdDictionary> dictionaries;  // The same, prepared.
   Metadata metadata;
   bool has_keys = false;
+  std::string key_column;                   // As in V2Facts.
   std::vector<std::string> copied_columns;  // Columns whose copies can be made again.
+  // The index of the newest commit that can be opened; null if there is none. Borrows the source.
+  std::unique_ptr<FileIndex> index;
   // The least number of records that the file had, by its commits and the remains of one at the
   // end; and whether this is the exact number, because the file ends with a whole commit.
   std::uint64_t record_count_min = 0;

@@ -9,6 +9,7 @@
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/fingerprint.h"
 #include "libffrecord/format/user_metadata.h"
+#include "libffrecord/format/v2_facts.h"
 #include "libffrecord/format/v2_index.h"
 #include "libffrecord/record/check/key_check.h"
 #include "libffrecord/record/check/verify_source.h"
@@ -123,6 +124,7 @@ class Verification {
   // Records are in the order of their indices. All other structures are known before, and lie
   // between them.
   Result<void> CheckV2(const V2Layout& layout) {
+    CheckFront();
     FFR_TRY(CollectStructures(layout));
     fingerprint_ = FingerprintChain(index_.schema().Encode());
     end_ = V2Header::kEncodedSizeBytes;
@@ -141,7 +143,7 @@ class Verification {
   void CheckUncommittedEnd(const V2Layout& layout) {
     const std::string bytes =
         std::to_string(report_.file_size_bytes - layout.commit_size_bytes) + " bytes at the end";
-    const auto end = ExamineEnd(window_, report_.file_size_bytes, layout);
+    const auto end = ExamineEnd(source_, window_, index_);
     if (!end)
       Problem(bytes + ": " + end.error().message);
     else if (end.value().sign_of_commit.empty())
@@ -151,6 +153,26 @@ class Verification {
       Problem(bytes + " are ignored, and look like a damaged commit (" +
               end.value().sign_of_commit + "): 'ffrecord repair' keeps its records, appending is " +
               "refused");
+  }
+
+  // Readers of a file whose header is damaged use its copy.
+  void CheckFront() {
+    const auto bytes = window_.View(0, V2Header::kEncodedSizeBytes);
+    const auto header = bytes ? DecodeV2Header(bytes.value()) : bytes.error();
+    if (!header)
+      Problem(header.error().message + "; readers use its copy at the end, 'ffrecord repair' " +
+              "makes a whole file");
+  }
+
+  // Only forged facts have a valid checksum and say something else than the front of the file.
+  void CheckFacts(std::span<const std::byte> bytes, const V2Header& header) {
+    const auto facts = DecodeV2Facts(bytes);
+    if (!facts)
+      Problem(facts.error().message);
+    else if (!(facts.value().header == header))
+      Problem("facts: the copy of the header differs from it");
+    else if (facts.value().schema != index_.schema().Encode())
+      Problem("facts: the copy of the schema differs from it");
   }
 
   // A structure that is not a record: its range, and its name in messages.
@@ -216,6 +238,8 @@ class Verification {
       Problem(name + ": checksum does not match");
     else if (section.type == V2Section::kMetadata)
       CheckMetadata(bytes.value());
+    else if (section.type == V2Section::kFacts)
+      CheckFacts(bytes.value(), header);
     // Files of the first versions have no section headers. A damaged header is reported as padding
     // that is not zero.
     std::uint64_t begin = section.offset_bytes;

@@ -33,6 +33,8 @@ struct V2Layout {
   std::uint64_t footer_offset_bytes = 0;
   std::uint64_t commit_size_bytes = 0;  // Where the tail ends; bytes behind it are ignored.
   RangeReader::IndexBytes directory;    // The offset of each index segment, u64 each.
+  // What is damaged at the front of the file, whose copy at the end was used; empty if nothing.
+  std::string damaged_front;
 };
 
 // Says where each record of one open file lies. Thread-safe; borrows the RangeReader.
@@ -111,8 +113,10 @@ Result<std::unique_ptr<FileIndex>> OpenV1Index(const RangeReader& source, std::u
                                                const V1Header& header,
                                                const RecordReader::Options& options);
 
-// `commit` is the one to be read; `warnings` are for people.
+// `commit` is the one to be read; `warnings` are for people. If the schema is damaged, its copy
+// among the facts is used; `header_is_copy` says that the header comes from there already.
 Result<std::unique_ptr<FileIndex>> OpenV2Index(const V2Source& source, const V2Header& header,
-                                               V2Commit commit, std::vector<std::string> warnings);
+                                               V2Commit commit, std::vector<std::string> warnings,
+                                               bool header_is_copy = false);
 
 }  // namespace ffrecord

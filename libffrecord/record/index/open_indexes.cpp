@@ -87,10 +87,26 @@ Result<void> MendHeader(const RangeReader& source, std::uint32_t file, std::span
   return copy.error();
 }
 
+// The facts at the end of a file that ends with a commit, which states its id; none in any other
+// file. Fails as ReadFacts.
+Result<std::optional<V2Facts>> ReadFactsAtTheEnd(const RangeReader& reader, std::uint32_t file,
+                                                 const FileEnds& ends) {
+  const std::optional<V2Facts> none;
+  const std::uint64_t size = reader.file_size_bytes(file);
+  if (ends.tail.size() < V2Tail::kEncodedSizeBytes) return none;
+  const auto id =
+      FileIdOfV2Tail(std::span<const std::byte>(ends.tail).last<V2Tail::kEncodedSizeBytes>());
+  if (!id) return none;
+  const V2Source source{reader, file, *id, {}, ends.tail};
+  const auto commit = ReadCommit(source, size);
+  if (!commit && commit.error().code == ErrorCode::kCorruption) return none;
+  if (!commit) return commit.error();
+  return ReadFacts(source, commit.value().footer);
+}
+
 // Opens the newest commit, also if an append is running or was killed.
 Result<std::unique_ptr<FileIndex>> OpenV2(const RangeReader& reader, std::uint32_t file,
-                                          const FileEnds& ends) {
-  const V2Header header = FFR_TRY(DecodeV2Header(ends.head));
+                                          const FileEnds& ends, const V2Header& header) {
   const V2Source source{reader, file, header.file_id, ends.head, ends.tail};
   const std::uint64_t size = source.file_size_bytes();
   auto commit = ReadCommit(source, size);
@@ -110,7 +126,15 @@ Result<std::unique_ptr<FileIndex>> OpenIndex(const RangeReader& source, std::uin
                                              const FileEnds& ends,
                                              const RecordReader::Options& options) {
   FFR_TRY(MendHeader(source, file, ends.head));
-  if (HasV2Magic(ends.head)) return OpenV2(source, file, ends);
+  auto header2 = DecodeV2Header(ends.head);
+  if (header2) return OpenV2(source, file, ends, header2.value());
+  if (const auto facts = ReadFactsAtTheEnd(source, file, ends); facts && facts.value()) {
+    const V2Header& header = facts.value()->header;
+    const V2Source at_end{source, file, header.file_id, {}, ends.tail};
+    auto commit = FFR_TRY(ReadCommit(at_end, at_end.file_size_bytes()));
+    return OpenV2Index(at_end, header, std::move(commit), {}, /*header_is_copy=*/true);
+  }
+  if (HasV2Magic(ends.head)) return std::move(header2).error();
   if (BeginsLikeAnotherKind(ends.head))
     return Error{ErrorCode::kInvalidArgument,
                  "not an FFRecord file, by its first bytes: check the path, or pack it into a "

@@ -108,6 +108,16 @@ Result<V2Commit> ReadCommit(const V2Source& source, std::uint64_t size_bytes) {
   return commit;
 }
 
+Result<std::optional<V2Facts>> ReadFacts(const V2Source& source, const V2Footer& footer) {
+  const V2Section* section = footer.Find(V2Section::kFacts);
+  if (section == nullptr) return std::optional<V2Facts>();
+  const auto fetched = FFR_TRY(source.FetchSection(*section));
+  V2Facts facts = FFR_TRY(DecodeV2Facts(fetched.bytes));
+  if (facts.header.file_id != source.id)
+    return Error{ErrorCode::kCorruption, "facts: they are those of another file"};
+  return std::optional(std::move(facts));
+}
+
 Result<std::optional<V2Commit>> FindCommitBelow(const V2Source& source, std::uint64_t end_bytes) {
   const std::uint64_t lowest =
       std::max(end_bytes - std::min(end_bytes, kCommitSearchBytesMax), V2Footer::kAlignmentBytes);

@@ -8,6 +8,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/format/v2_facts.h"
 #include "libffrecord/format/v2_footer.h"
 #include "libffrecord/source/range_reader.h"
 
@@ -50,6 +51,10 @@ struct V2Commit {
 
 // The commit that ends at `size_bytes`. Fails with kCorruption if none does, or as V2Source::Fetch.
 Result<V2Commit> ReadCommit(const V2Source& source, std::uint64_t size_bytes);
+
+// The facts that the file states of itself in that commit; none if it has no such section. Fails as
+// FetchSection and DecodeV2Facts, and with kCorruption if they are those of another file.
+Result<std::optional<V2Facts>> ReadFacts(const V2Source& source, const V2Footer& footer);
 
 // The newest commit that ends before `end_bytes`, but at most kCommitSearchBytesMax before it; none
 // if there is none. Fails as V2Source::Fetch.

@@ -129,9 +129,26 @@ class V2Index final : public FileIndex {
 
 }  // namespace
 
+namespace {
+
+// The schema, or its copy among the facts if it is damaged.
+Result<Schema> ReadSchema(const V2Source& source, const V2Section& section, V2Layout& layout) {
+  const auto fetched = source.FetchSection(section);
+  auto schema = fetched ? Schema::Decode(fetched.value().bytes) : fetched.error();
+  if (schema || schema.error().code != ErrorCode::kCorruption) return schema;
+  const auto facts = ReadFacts(source, layout.footer);
+  if (!facts || !facts.value()) return schema;
+  layout.damaged_front = "the schema";
+  return Schema::Decode(facts.value()->schema);
+}
+
+}  // namespace
+
 Result<std::unique_ptr<FileIndex>> OpenV2Index(const V2Source& source, const V2Header& header,
-                                               V2Commit commit, std::vector<std::string> warnings) {
+                                               V2Commit commit, std::vector<std::string> warnings,
+                                               bool header_is_copy) {
   V2Layout layout;
+  if (header_is_copy) layout.damaged_front = "the header";
   layout.header = header;
   layout.footer_offset_bytes = commit.footer_offset_bytes;
   layout.commit_size_bytes = commit.size_bytes;
@@ -162,10 +179,11 @@ Result<std::unique_ptr<FileIndex>> OpenV2Index(const V2Source& source, const V2H
       (header.required_features & V2Header::kDictionary) == 0)
     return Error{ErrorCode::kCorruption, "footer: a dictionary without its feature bit"};
   Schema columns;
-  if (schema != nullptr) {
-    const auto section = FFR_TRY(source.FetchSection(*schema));
-    columns = FFR_TRY(Schema::Decode(section.bytes));
-  }
+  if (schema != nullptr) columns = FFR_TRY(ReadSchema(source, *schema, layout));
+  if (!layout.damaged_front.empty())
+    warnings.push_back(layout.damaged_front +
+                       " at the front of the file is damaged, and its copy at the end is used; run "
+                       "'ffrecord repair' to make a whole file");
   auto index = std::make_unique<V2Index>(source.reader.origin(), source.file, std::move(layout),
                                          std::move(columns), std::move(warnings));
   if (!*index)

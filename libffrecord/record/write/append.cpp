@@ -26,7 +26,8 @@ class AppendOutput final : public V2Output {
   Result<void> AppendZeros(std::uint64_t count) override { return file_.AppendZeros(count); }
   std::uint64_t size_bytes() const noexcept override { return file_.size_bytes(); }
   Result<void> Barrier() override { return file_.Sync(); }
-  Result<void> Commit() override { return file_.Sync(); }
+  Result<void> Commit() override { return file_.Commit(); }
+  Result<void> CutTo(std::uint64_t size_bytes) override { return file_.CutTo(size_bytes); }
   // Bytes below the last commit.
   Result<void> Read(std::uint64_t offset_bytes, std::span<std::byte> destination) {
     return file_.Read(offset_bytes, destination);
@@ -52,8 +53,13 @@ Result<void> CheckOptions(const std::string& path, const RecordWriter::AppendOpt
   return {};
 }
 
-Result<void> CheckFeatures(const std::string& path, const V2Header& header,
+Result<void> CheckFeatures(const std::string& path, const V2Layout& layout,
                            const RecordWriter::AppendOptions& options) {
+  const V2Header& header = layout.header;
+  if (!layout.damaged_front.empty())
+    return Error{ErrorCode::kCorruption,
+                 "append to " + path + ": " + layout.damaged_front +
+                     " is damaged; run 'ffrecord repair' to make a whole file, and append to that"};
   const std::uint64_t unknown = header.append_features & ~V2Header::kKnownAppend;
   if (unknown != 0)
     return Refused(path, "it has features that this library cannot extend (bits " +
@@ -67,11 +73,12 @@ Result<void> CheckFeatures(const std::string& path, const V2Header& header,
 
 // The bytes behind the newest whole commit will be cut off, so they must be only what a killed
 // append leaves.
-Result<void> CheckEnd(const LockedFile& source, const V2Layout& layout) {
+Result<void> CheckEnd(const LockedFile& source, const FileIndex& index) {
+  const V2Layout& layout = *index.v2_layout();
   const std::uint64_t size_bytes = source.file_size_bytes(0);
   if (layout.commit_size_bytes == size_bytes) return {};
   FileWindow window(source, 0);
-  const auto end = FFR_TRY(ExamineEnd(window, size_bytes, layout));
+  const auto end = FFR_TRY(ExamineEnd(source, window, index));
   if (end.sign_of_commit.empty()) return {};
   return Error{ErrorCode::kCorruption,
                "append to " + source.file_name(0) + ": the last " +
@@ -79,6 +86,32 @@ Result<void> CheckEnd(const LockedFile& source, const V2Layout& layout) {
                    " bytes look like a damaged commit (" + end.sign_of_commit +
                    "), and appending would cut them off; keep this file, run 'ffrecord repair' to "
                    "make a new one of all intact records, and append to that"};
+}
+
+bool StateTheSame(const V2Footer& a, const V2Footer& b) {
+  const auto sections_of = [](const V2Footer& footer) {
+    std::vector<V2Section> sections = footer.sections;
+    std::erase_if(sections,
+                  [](const auto& one) { return one.type == V2Section::kSegmentDirectory; });
+    return sections;
+  };
+  return a.record_count == b.record_count && a.fingerprint == b.fingerprint &&
+         sections_of(a) == sections_of(b);
+}
+
+// A group of writes that was killed leaves records between commits that state the same, and do not
+// list these records: they are cut off, too.
+Result<std::uint64_t> SizeOfFirstEqualCommit(const RangeReader& source, const V2Layout& layout) {
+  const V2Source file{source, 0, layout.header.file_id};
+  std::uint64_t size_bytes = layout.commit_size_bytes;
+  for (std::uint64_t older_bytes = layout.footer.previous_commit_bytes; older_bytes != 0;) {
+    const auto older = ReadCommit(file, older_bytes);
+    if (!older && older.error().code != ErrorCode::kCorruption) return older.error();
+    if (!older || !StateTheSame(older.value().footer, layout.footer)) break;
+    size_bytes = older_bytes;
+    older_bytes = older.value().footer.previous_commit_bytes;
+  }
+  return size_bytes;
 }
 
 Result<V2Resume> ResumeFrom(const RangeReader& source, const V2Layout& layout) {
@@ -136,6 +169,7 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
   std::vector<std::byte> dictionary;
   std::vector<KeyRun> key_runs;
   std::optional<ColumnCopyWriter> copies;
+  std::optional<std::string> key_column;
   std::uint64_t size_bytes = 0;
   {
     const LockedFile source(file);
@@ -143,8 +177,8 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
     const V2Layout* layout = indexes.front()->v2_layout();
     if (layout == nullptr)
       return Refused(name, "it has format version 1, which cannot be extended; pack it again");
-    FFR_TRY(CheckFeatures(name, layout->header, options));
-    FFR_TRY(CheckEnd(source, *layout));
+    FFR_TRY(CheckFeatures(name, *layout, options));
+    FFR_TRY(CheckEnd(source, *indexes.front()));
     header = layout->header;
     schema = indexes.front()->schema();
     resume = FFR_TRY(ResumeFrom(source, *layout));
@@ -152,7 +186,10 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
     key_runs = FFR_TRY(KeyRunsOf(source, *layout));
     if ((header.append_features & V2Header::kColumnCopies) != 0)
       copies = FFR_TRY(ColumnCopyWriter::Resume(source, *layout, schema));
-    size_bytes = layout->commit_size_bytes;
+    size_bytes = FFR_TRY(SizeOfFirstEqualCommit(source, *layout));
+    const V2Source file_source{source, 0, header.file_id};
+    if (auto facts = FFR_TRY(ReadFacts(file_source, layout->footer)))
+      key_column = std::move(facts->key_column);
   }
   FFR_TRY(file.BeginAt(size_bytes));
   auto output = std::make_unique<AppendOutput>(std::move(file));
@@ -173,6 +210,7 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
         .read_at = [written](std::uint64_t offset_bytes, std::span<std::byte> destination) {
           return written->Read(offset_bytes, destination);
         }});
+  impl->key_column = std::move(key_column);
   impl->metadata_section = std::move(metadata);
   impl->commit_interval_bytes = options.commit_interval_bytes;
   return RecordWriter(std::move(impl));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "libffrecord/base/assert.h"
 #include "libffrecord/record/index/file_index.h"
 
 namespace ffrecord {
@@ -70,9 +71,39 @@ Result<void> ColumnCopyWriter::EndSegment(V2Stream& stream) {
     column.copy.chunks.resize(stream.segment_number());  // One that was not full is replaced.
     column.copy.chunks.push_back(
         {offset, ColumnChunkCheck(column.values, stream.header().file_id, offset)});
-    if (is_full) column.values.clear();
+    if (!is_full) continue;
+    if (column.mark && !column.mark->values) {
+      column.mark->values.emplace(std::move(column.values));
+      column.mark->values->resize(column.mark->values_size_bytes);
+    }
+    column.values.clear();
   }
   return {};
+}
+
+void ColumnCopyWriter::SetMark() {
+  for (Copied& column : columns_) {
+    const auto& chunks = column.copy.chunks;
+    column.mark =
+        Mark{chunks.size(), chunks.empty() ? ColumnChunk{} : chunks.back(), column.values.size()};
+  }
+}
+
+void ColumnCopyWriter::ReturnToMark() {
+  for (Copied& column : columns_) {
+    FFR_ASSERT(column.mark.has_value());
+    Mark mark = *std::exchange(column.mark, std::nullopt);
+    column.copy.chunks.resize(mark.chunk_count);
+    if (mark.chunk_count > 0) column.copy.chunks.back() = mark.last_chunk;
+    if (mark.values)
+      column.values = *std::move(mark.values);
+    else
+      column.values.resize(mark.values_size_bytes);
+  }
+}
+
+void ColumnCopyWriter::ForgetMark() noexcept {
+  for (Copied& column : columns_) column.mark.reset();
 }
 
 Result<void> ColumnCopyWriter::Finish(V2Stream& stream) const {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,11 +43,23 @@ class ColumnCopyWriter {
   // Call it before each commit, after EndSegment().
   Result<void> Finish(V2Stream& stream) const;
 
+  // As those of V2Stream. Requires that Finish() is not called between.
+  void SetMark();
+  void ReturnToMark();
+  void ForgetMark() noexcept;
+
  private:
+  struct Mark {
+    std::size_t chunk_count = 0;
+    ColumnChunk last_chunk;  // May be replaced later.
+    std::size_t values_size_bytes = 0;
+    std::optional<std::vector<std::byte>> values = {};  // Once their segment has ended.
+  };
   struct Copied {
     ColumnPlace place;
     ColumnCopy copy;
     std::vector<std::byte> values = {};  // Of the records of the last segment that is not full.
+    std::optional<Mark> mark = {};
   };
   std::vector<Copied> columns_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "libffrecord/base/assert.h"
 #include "libffrecord/format/zstd_codec.h"
 
 namespace ffrecord {
@@ -29,6 +30,21 @@ void HeldRecords::Add(std::span<const std::byte> record, std::span<const std::by
   keys_.insert(keys_.end(), key.begin(), key.end());
   key_sizes_bytes_.push_back(key.size());
   room_bytes_ -= record.size() + key.size() + kSizesBytes;
+}
+
+void HeldRecords::CutTo(std::uint64_t count) {
+  FFR_ASSERT(count <= this->count());
+  std::size_t records_bytes = 0;
+  std::size_t keys_bytes = 0;
+  for (std::uint64_t i = count; i < this->count(); ++i) {
+    records_bytes += record_sizes_bytes_[i];
+    keys_bytes += key_sizes_bytes_[i];
+  }
+  room_bytes_ += records_bytes + keys_bytes + (this->count() - count) * kSizesBytes;
+  records_.resize(records_.size() - records_bytes);
+  keys_.resize(keys_.size() - keys_bytes);
+  record_sizes_bytes_.resize(count);
+  key_sizes_bytes_.resize(count);
 }
 
 std::vector<std::byte> HeldRecords::Train() const {

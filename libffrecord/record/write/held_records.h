@@ -22,6 +22,9 @@ class HeldRecords {
   void Add(std::span<const std::byte> record, std::span<const std::byte> key);
   std::uint64_t count() const noexcept { return record_sizes_bytes_.size(); }
 
+  // Keeps only the first `count` records. Requires count <= count().
+  void CutTo(std::uint64_t count);
+
   // A dictionary made of the records; empty if they are too few.
   std::vector<std::byte> Train() const;
 

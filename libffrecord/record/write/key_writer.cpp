@@ -218,6 +218,7 @@ Result<void> KeyWriter::WriteBlock(V2Stream& stream) {
   FFR_TRY(stream.AppendStructure(
       EncodeV2KeyBlockHeader(block_, block_key_count_, stream.header().file_id, offset), 1));
   FFR_TRY(stream.AppendStructure(block_, 1));
+  SaveBlockOfMark();
   for (KeyEntry& entry : std::span(pending_).last(block_key_count_))
     entry.offset_bytes += offset + V2KeyBlockHeader::kEncodedSizeBytes;
   block_.clear();
@@ -227,11 +228,52 @@ Result<void> KeyWriter::WriteBlock(V2Stream& stream) {
 
 Result<void> KeyWriter::Spill() {
   if (!scratch_) scratch_.emplace(FFR_TRY(ScratchFile::Create(path_)));
+  SavePendingOfMark();
   std::sort(pending_.begin(), pending_.end());
   FFR_TRY(scratch_->Append(std::as_bytes(std::span(pending_))));
   spill_counts_.push_back(pending_.size());
   pending_.clear();
   return {};
+}
+
+void KeyWriter::SetMark() {
+  mark_ = Mark{pending_.size(), block_.size(), block_key_count_, block_last_index_,
+               spill_counts_.size()};
+}
+
+void KeyWriter::SaveBlockOfMark() {
+  if (!mark_ || mark_->block) return;
+  const auto end = pending_.begin() + static_cast<std::ptrdiff_t>(mark_->pending_count);
+  mark_->block.emplace(block_.begin(),
+                       block_.begin() + static_cast<std::ptrdiff_t>(mark_->block_size_bytes));
+  mark_->block_entries.assign(end - mark_->block_key_count, end);
+}
+
+void KeyWriter::SavePendingOfMark() {
+  if (!mark_ || mark_->pending) return;
+  mark_->pending.emplace(pending_.begin(),
+                         pending_.begin() + static_cast<std::ptrdiff_t>(mark_->pending_count));
+}
+
+void KeyWriter::ReturnToMark() {
+  FFR_ASSERT(mark_.has_value());
+  Mark mark = *std::exchange(mark_, std::nullopt);
+  if (mark.pending)
+    pending_ = *std::move(mark.pending);
+  else
+    pending_.resize(mark.pending_count);
+  if (mark.block) {
+    block_ = *std::move(mark.block);
+    std::ranges::copy(mark.block_entries, pending_.end() - mark.block_key_count);
+  } else {
+    block_.resize(mark.block_size_bytes);
+  }
+  block_key_count_ = mark.block_key_count;
+  block_last_index_ = mark.block_last_index;
+  spill_counts_.resize(mark.spill_count);
+  std::uint64_t spilled_count = 0;
+  for (const std::uint64_t count : spill_counts_) spilled_count += count;
+  if (scratch_) scratch_->CutTo(spilled_count * sizeof(KeyEntry));
 }
 
 std::vector<KeyRun> KeyWriter::TakeSmallRuns(std::uint64_t entry_count) {

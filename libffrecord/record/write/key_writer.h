@@ -47,7 +47,27 @@ class KeyWriter {
   // commit.
   Result<void> Finish(V2Stream& stream);
 
+  // As those of V2Stream. Requires that Finish() is not called between.
+  void SetMark();
+  void ReturnToMark();
+  void ForgetMark() noexcept { mark_.reset(); }
+
  private:
+  struct Mark {
+    std::size_t pending_count = 0;
+    std::size_t block_size_bytes = 0;
+    std::uint32_t block_key_count = 0;
+    std::uint64_t block_last_index = 0;
+    std::size_t spill_count = 0;
+    // Once the block of the mark was written, what it held; and once the entries were spilled, all
+    // of them.
+    std::optional<std::vector<std::byte>> block = {};
+    std::vector<KeyEntry> block_entries = {};
+    std::optional<std::vector<KeyEntry>> pending = {};
+  };
+
+  void SaveBlockOfMark();
+  void SavePendingOfMark();
   Result<void> WriteBlock(V2Stream& stream);
   Result<void> Spill();
   // Takes the runs to be merged with `entry_count` new entries off the list.
@@ -64,6 +84,7 @@ class KeyWriter {
   std::vector<KeyEntry> pending_;  // The last block_key_count_ of them have offsets in block_.
   std::optional<ScratchFile> scratch_;
   std::vector<std::uint64_t> spill_counts_;  // Entries of each sorted part of it.
+  std::optional<Mark> mark_;
 };
 
 }  // namespace ffrecord

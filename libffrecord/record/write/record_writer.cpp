@@ -6,6 +6,7 @@
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/random.h"
 #include "libffrecord/format/user_metadata.h"
+#include "libffrecord/format/v2_facts.h"
 #include "libffrecord/format/v2_record.h"
 #include "libffrecord/io/atomic_file.h"
 #include "libffrecord/record/write/record_writer_impl.h"
@@ -45,6 +46,16 @@ Result<void> CheckOptions(const RecordWriter::Options& options) {
   return {};
 }
 
+Result<void> CheckKeyColumn(const RecordWriter::Options& options, const Schema& schema) {
+  if (options.key_column.empty()) return {};
+  const int column = schema.Find(options.key_column);
+  if (options.keys && column >= 0 && schema.width_bytes(static_cast<std::size_t>(column)) == 0)
+    return {};
+  return Error{ErrorCode::kInvalidArgument,
+               "create record file: key_column is '" + options.key_column +
+                   "', must be a column of utf8 or bytes, of a file with keys"};
+}
+
 }  // namespace
 
 Error RecordWriter::Impl::Invalid(const std::string& found) const {
@@ -61,6 +72,12 @@ Result<void> RecordWriter::Impl::Usable() const {
   if (closed) return Error{ErrorCode::kInvalidArgument, path + ": the writer is closed"};
   if (broken) return *broken;
   return {};
+}
+
+Result<void> RecordWriter::Impl::NoGroup() const {
+  if (!stream.has_mark()) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               path + ": a group of writes is open, which is committed as a whole; end it first"};
 }
 
 std::uint64_t RecordWriter::Impl::record_count() const noexcept {
@@ -109,6 +126,10 @@ Result<void> RecordWriter::Impl::UseDictionary(std::span<const std::byte> dictio
 
 Result<void> RecordWriter::Impl::EndTraining() {
   const HeldRecords records = *std::exchange(held, std::nullopt);
+  if (stream.has_mark()) {
+    held_before_group = records;
+    held_before_group->CutTo(held_count_of_group);
+  }
   const std::vector<std::byte> dictionary = records.Train();
   if (!dictionary.empty()) FFR_TRY(UseDictionary(dictionary));
   return records.ForEach([this](auto record, auto key) { return Store(record, key); });
@@ -158,7 +179,48 @@ std::uint64_t RecordWriter::Impl::uncommitted_bytes() const noexcept {
 Result<void> RecordWriter::Impl::CommitIfDue(std::uint64_t next_size_bytes) {
   const std::uint64_t written = uncommitted_bytes();
   if (!is_append() || written == 0 || written + next_size_bytes <= commit_interval_bytes) return {};
-  return EndCommit();
+  return stream.has_mark() ? stream.CommitAgain() : EndCommit();
+}
+
+Result<void> RecordWriter::Impl::BeginGroup() {
+  FFR_TRY(Usable());
+  if (stream.has_mark())
+    return Error{ErrorCode::kInvalidArgument, path + ": a group of writes is open already"};
+  stream.SetMark();
+  if (keys) keys->SetMark();
+  if (copies) copies->SetMark();
+  held_count_of_group = held ? held->count() : 0;
+  return {};
+}
+
+Result<void> RecordWriter::Impl::EndGroup() {
+  FFR_TRY(Usable());
+  if (!stream.has_mark()) return Error{ErrorCode::kInvalidArgument, path + ": no group is open"};
+  stream.ForgetMark();
+  if (keys) keys->ForgetMark();
+  if (copies) copies->ForgetMark();
+  held_before_group.reset();
+  return {};
+}
+
+Result<void> RecordWriter::Impl::UndoGroup() {
+  FFR_TRY(Usable());
+  if (!stream.has_mark()) return Error{ErrorCode::kInvalidArgument, path + ": no group is open"};
+  return Kept(ReturnToGroup());
+}
+
+Result<void> RecordWriter::Impl::ReturnToGroup() {
+  FFR_TRY(stream.ReturnToMark());
+  if (keys) keys->ReturnToMark();
+  if (copies) copies->ReturnToMark();
+  if (held_before_group) {  // No dictionary was trained yet.
+    held = std::exchange(held_before_group, std::nullopt);
+    compressor.emplace(compression_level);
+    dictionary_size_bytes = 0;
+  } else if (held) {
+    held->CutTo(held_count_of_group);
+  }
+  return {};
 }
 
 Result<void> RecordWriter::Impl::Commit() {
@@ -176,12 +238,17 @@ Result<void> RecordWriter::Impl::EndCommit() {
     FFR_TRY(stream.AddSection(V2Section::kMetadata, metadata_section));
     metadata_section.clear();
   }
+  if (!facts_section.empty()) {
+    FFR_TRY(stream.AddSection(V2Section::kFacts, facts_section));
+    facts_section.clear();
+  }
   return stream.Commit();
 }
 
 Result<WriteSummary> RecordWriter::Impl::Close() {
   if (closed) return Error{ErrorCode::kInvalidArgument, path + ": the writer is closed already"};
   if (broken) return *broken;
+  FFR_TRY(NoGroup());
   closed = true;
   FFR_TRY(Commit());
   const V2Footer& totals = stream.totals();
@@ -206,6 +273,7 @@ class AtomicOutput final : public V2Output {
   // Nobody sees the file before all of it is durable.
   Result<void> Barrier() override { return {}; }
   Result<void> Commit() override { return file_.Publish(); }
+  Result<void> CutTo(std::uint64_t size_bytes) override { return file_.CutTo(size_bytes); }
 
  private:
   AtomicFile file_;
@@ -218,6 +286,7 @@ Result<std::unique_ptr<RecordWriter::Impl>> MakeRecordWriter(const std::filesyst
                                                              const RecordWriter::Options& options,
                                                              WriterInternals internals) {
   FFR_TRY(CheckOptions(options));
+  FFR_TRY(CheckKeyColumn(options, schema));
   FFR_ASSERT(internals.pages_per_segment >= 1);
   FFR_ASSERT(internals.pages_per_segment <= V2Header::kPagesPerSegmentMax);
   V2Header header;
@@ -253,6 +322,9 @@ Result<std::unique_ptr<RecordWriter::Impl>> MakeRecordWriter(const std::filesyst
   if (!options.dictionary.empty()) FFR_TRY(impl->UseDictionary(options.dictionary));
   if (options.train_dictionary_bytes != 0) impl->held.emplace(options.train_dictionary_bytes);
   impl->metadata_section = metadata;
+  impl->key_column = options.key_column;
+  if (internals.states_facts)
+    impl->facts_section = EncodeV2Facts({header, options.key_column, schema_section});
   impl->copies = std::move(copies);
   if (options.keys) impl->keys.emplace(KeyWriter::Options{.path = path});
   return impl;
@@ -277,6 +349,12 @@ RecordWriter::~RecordWriter() = default;
 
 std::uint64_t RecordWriter::record_count() const noexcept { return impl_->record_count(); }
 
+bool RecordWriter::has_keys() const noexcept { return impl_->keys.has_value(); }
+
+const std::optional<std::string>& RecordWriter::key_column() const noexcept {
+  return impl_->key_column;
+}
+
 const Schema& RecordWriter::schema() const noexcept { return impl_->schema; }
 
 Result<void> RecordWriter::Write(std::span<const std::byte> record,
@@ -297,7 +375,19 @@ Result<void> RecordWriter::Commit() {
   if (!impl_->is_append())
     return Error{ErrorCode::kInvalidArgument,
                  impl_->path + ": a new file is committed when it is closed, and not before"};
+  FFR_TRY(impl_->NoGroup());
   return impl_->Commit();
+}
+
+Result<void> RecordWriter::BeginGroup() { return impl_->BeginGroup(); }
+Result<void> RecordWriter::EndGroup() { return impl_->EndGroup(); }
+Result<void> RecordWriter::UndoGroup() { return impl_->UndoGroup(); }
+Result<void> RecordWriter::SetMetadata(const Metadata& metadata) {
+  FFR_TRY(impl_->Usable());
+  if (metadata.empty())
+    return Error{ErrorCode::kInvalidArgument, impl_->path + ": metadata cannot be taken back"};
+  impl_->metadata_section = FFR_TRY(EncodeMetadata(metadata));
+  return {};
 }
 
 Result<WriteSummary> RecordWriter::Close() { return impl_->Close(); }

@@ -33,6 +33,7 @@ struct WriterInternals {
   std::optional<FileId> file_id;  // Random if there is none.
   std::uint32_t pages_per_segment = V2Header::kPagesPerSegmentDefault;
   std::unique_ptr<IoEngine> engine;  // The file's own if null.
+  bool states_facts = true;          // Files of before have no facts.
 };
 
 // RecordWriter::Create and Append, and V1Writer::Create, with a choice of internals.
@@ -56,10 +57,14 @@ struct RecordWriter::Impl {
   V2Stream stream;
   std::optional<ZstdCompressor> compressor;
   int compression_level = 0;
-  std::optional<HeldRecords> held;  // Until there is a dictionary.
+  std::optional<HeldRecords> held;               // Until there is a dictionary.
+  std::uint64_t held_count_of_group = 0;         // When the group began.
+  std::optional<HeldRecords> held_before_group;  // If they were written since.
   std::uint64_t dictionary_size_bytes = 0;
   std::optional<KeyWriter> keys;
   std::optional<ColumnCopyWriter> copies;
+  std::optional<std::string> key_column;    // None in an append to a file that does not say.
+  std::vector<std::byte> facts_section;     // Goes into the first commit; empty if there is none.
   std::vector<std::byte> metadata_section;  // Goes into the next commit; empty if there is none.
   std::vector<std::span<const std::byte>> fields;  // Only to check records against the schema.
   std::vector<std::byte> joined;
@@ -78,6 +83,8 @@ struct RecordWriter::Impl {
   // Returns `result`, and keeps its error for later calls.
   Result<void> Kept(Result<void> result);
   Result<void> Usable() const;
+  // Fails with kInvalidArgument if a group is open.
+  Result<void> NoGroup() const;
   bool is_append() const noexcept { return commit_interval_bytes != 0; }
 
   // The number of records, written or held.
@@ -91,11 +98,16 @@ struct RecordWriter::Impl {
   // Writes the key of a record that was written with WriteStored(). Requires keys, and a key of a
   // size that is allowed.
   Result<void> WriteKey(std::uint64_t record_index, std::span<const std::byte> key);
+  // A group of writes: all of them, or none. Requires Usable().
+  Result<void> BeginGroup();
+  Result<void> EndGroup();
+  Result<void> UndoGroup();
   // Commits new records, if there are any. Requires Usable().
   Result<void> Commit();
   Result<WriteSummary> Close();
 
  private:
+  Result<void> ReturnToGroup();
   Result<void> CheckRecord(std::span<const std::byte> record);
   Result<void> CheckKey(std::span<const std::byte> key) const;
   Result<void> Store(std::span<const std::byte> record, std::span<const std::byte> key);

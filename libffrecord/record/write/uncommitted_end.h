@@ -8,6 +8,7 @@
 #include "libffrecord/format/v2_header.h"
 #include "libffrecord/record/index/file_index.h"
 #include "libffrecord/source/file_window.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord {
 
@@ -25,18 +26,21 @@ struct UncommittedEnd {
 struct CommittedPart {
   std::uint64_t size_bytes = 0;
   std::uint64_t record_count = 0;
-  bool copies_columns = false;
+  std::uint64_t copied_bytes = 0;  // Of each record, in column copies.
 };
 
 // Reads the end of the file behind `committed`, at most the last kCommitSearchBytesMax of it.
 //
 // A killed append leaves the beginning of a commit, but never its footer or tail, which are written
-// after all else is durable. So the bytes are a whole commit, perhaps damaged, if they contain a
-// footer or a tail, or if records are followed by their index and that by more bytes than a segment
-// directory takes. Fails as FileWindow::View.
+// after all else is durable. So the bytes may be a whole commit, perhaps damaged, if they contain a
+// footer or a tail, or if there are more of them than the records, keys and sections among them and
+// the index of these records take. Damage hides structures, and so can only make a commit look
+// longer than it should be. Fails as FileWindow::View.
 Result<UncommittedEnd> ExamineEnd(FileWindow& window, std::uint64_t file_size_bytes,
                                   const V2Header& header, const CommittedPart& committed);
-Result<UncommittedEnd> ExamineEnd(FileWindow& window, std::uint64_t file_size_bytes,
-                                  const V2Layout& layout);
+// The same behind the commit that was opened, of the first file of `source`. Fails also with
+// kCorruption if the column copies of the commit are damaged. Requires a file of version 2.
+Result<UncommittedEnd> ExamineEnd(const RangeReader& source, FileWindow& window,
+                                  const FileIndex& index);
 
 }  // namespace ffrecord

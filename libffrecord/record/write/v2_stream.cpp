@@ -1,5 +1,6 @@
 #include "libffrecord/record/write/v2_stream.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
@@ -27,6 +28,7 @@ V2Stream::V2Stream(V2Output& output, const V2Header& header, V2Resume resume)
   FFR_ASSERT(pages_.size() <= header.pages_per_segment * kIndexPageSizeBytes);
   totals_.previous_commit_bytes = output_->size_bytes();
   ForgetSections(V2Section::kSegmentDirectory);
+  committed_ = TakeSnapshot();
 }
 
 Result<void> V2Stream::WriteFront(std::span<const std::byte> schema_section) {
@@ -93,7 +95,11 @@ Result<void> V2Stream::EndSegment() {
   const std::uint64_t offset = FFR_TRY(AppendStructure(pages, kIndexPageSizeBytes));
   segment_offsets_.resize(segment);  // One that was not full is replaced.
   segment_offsets_.push_back(offset);
-  if (segment_is_full()) std::memset(pages_.data(), 0, pages_.size());
+  if (segment_is_full()) {
+    // Of the first segment to end since the mark: it has the entries of before.
+    if (mark_ && mark_->pages.empty()) mark_->pages = pages_;
+    std::memset(pages_.data(), 0, pages_.size());
+  }
   pending_count_ = 0;
   return {};
 }
@@ -135,17 +141,8 @@ void V2Stream::ForgetSections(std::uint32_t type) noexcept {
   std::erase_if(totals_.sections, [&](const V2Section& section) { return section.type == type; });
 }
 
-Result<void> V2Stream::AppendDirectory() {
-  std::vector<std::byte> directory(8 * segment_offsets_.size());
-  for (std::size_t i = 0; i < segment_offsets_.size(); ++i)
-    StoreLittleEndian(std::span<std::byte>(directory), 8 * i, segment_offsets_[i]);
-  return AppendListed(V2Section::kSegmentDirectory, directory,
-                      SectionCheck(directory, header_.file_id, output_->size_bytes()));
-}
-
-Result<void> V2Stream::AppendFooterAndTail() {
-  totals_.fingerprint = fingerprint_.digest();
-  const std::vector<std::byte> footer = EncodeV2Footer(totals_);
+Result<void> V2Stream::AppendFooterAndTail(const V2Footer& totals) {
+  const std::vector<std::byte> footer = EncodeV2Footer(totals);
   const V2Tail tail{output_->size_bytes(), footer.size(),
                     FooterCheck(footer, header_.file_id, output_->size_bytes())};
   FFR_TRY(output_->Append(footer));
@@ -157,15 +154,77 @@ Result<void> V2Stream::AppendFooterAndTail() {
   return output_->Append(encoded);
 }
 
-Result<void> V2Stream::Commit() {
-  if (pending_count_ > 0) FFR_TRY(EndSegment());
-  FFR_TRY(AppendDirectory());
+Result<void> V2Stream::EndCommit(V2Footer& totals, std::span<const std::uint64_t> segment_offsets) {
+  std::vector<std::byte> directory(8 * segment_offsets.size());
+  for (std::size_t i = 0; i < segment_offsets.size(); ++i)
+    StoreLittleEndian(std::span<std::byte>(directory), 8 * i, segment_offsets[i]);
+  const std::uint64_t offset = output_->size_bytes();
+  totals.sections.push_back({V2Section::kSegmentDirectory, offset, directory.size(),
+                             SectionCheck(directory, header_.file_id, offset)});
+  FFR_TRY(output_->Append(directory));
   FFR_TRY(AlignTo(V2Footer::kAlignmentBytes));
   FFR_TRY(output_->Barrier());
-  FFR_TRY(AppendFooterAndTail());
+  FFR_TRY(AppendFooterAndTail(totals));
+  totals.sections.pop_back();
+  return {};
+}
+
+Result<void> V2Stream::Commit() {
+  FFR_ASSERT(!mark_);
+  if (pending_count_ > 0) FFR_TRY(EndSegment());
+  totals_.fingerprint = fingerprint_.digest();
+  FFR_TRY(EndCommit(totals_, segment_offsets_));
   FFR_TRY(output_->Commit());
   totals_.previous_commit_bytes = output_->size_bytes();
-  ForgetSections(V2Section::kSegmentDirectory);
+  committed_ = TakeSnapshot();
+  return {};
+}
+
+V2Stream::Snapshot V2Stream::TakeSnapshot() const {
+  return {totals_, segment_offsets_.size(), segment_offsets_.empty() ? 0 : segment_offsets_.back()};
+}
+
+std::vector<std::uint64_t> V2Stream::SegmentOffsetsOf(const Snapshot& snapshot) const {
+  std::vector<std::uint64_t> offsets(
+      segment_offsets_.begin(),
+      segment_offsets_.begin() + static_cast<std::ptrdiff_t>(snapshot.segment_count));
+  if (!offsets.empty()) offsets.back() = snapshot.last_segment_offset;
+  return offsets;
+}
+
+void V2Stream::SetMark() {
+  totals_.fingerprint = fingerprint_.digest();
+  mark_ = Mark{TakeSnapshot(), output_->size_bytes(), pending_count_};
+}
+
+Result<void> V2Stream::CommitAgain() {
+  FFR_ASSERT(committed_.has_value());
+  V2Footer totals = committed_->totals;
+  totals.previous_commit_bytes = totals_.previous_commit_bytes;
+  FFR_TRY(EndCommit(totals, SegmentOffsetsOf(*committed_)));
+  FFR_TRY(output_->Barrier());  // No Commit(): the output may still be cut to before this.
+  totals_.previous_commit_bytes = output_->size_bytes();
+  return {};
+}
+
+Result<void> V2Stream::ReturnToMark() {
+  FFR_ASSERT(mark_.has_value());
+  Mark mark = *std::exchange(mark_, std::nullopt);
+  FFR_TRY(output_->CutTo(mark.size_bytes));
+  segment_offsets_ = SegmentOffsetsOf(mark.snapshot);
+  totals_ = std::move(mark.snapshot.totals);
+  fingerprint_ = FingerprintChain::ResumedAt(totals_.fingerprint);
+  pending_count_ = mark.pending_count;
+  if (!mark.pages.empty()) pages_ = std::move(mark.pages);
+  const std::uint64_t slot = totals_.record_count % entries_per_segment();
+  const std::uint64_t page_begin = slot / kIndexEntriesPerPage * kIndexPageSizeBytes;
+  if (page_begin >= pages_.size()) return {};
+  // What later records put behind the entries.
+  const std::uint64_t begin =
+      slot % kIndexEntriesPerPage == 0
+          ? page_begin
+          : page_begin + kIndexEntriesBegin + kIndexEntrySizeBytes * (slot % kIndexEntriesPerPage);
+  std::fill(pages_.begin() + static_cast<std::ptrdiff_t>(begin), pages_.end(), std::byte{});
   return {};
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,6 +30,8 @@ class V2Output {
   virtual Result<void> Barrier() = 0;
   // Makes all appended bytes durable, and visible under the file's name.
   virtual Result<void> Commit() = 0;
+  // Takes back what was appended from `size_bytes` on, which is not below the last Commit().
+  virtual Result<void> CutTo(std::uint64_t size_bytes) = 0;
 };
 
 // The newest commit of a file, which a stream continues.
@@ -87,6 +90,16 @@ class V2Stream {
   // Removes the sections of that type from the list, because a new one replaces them.
   void ForgetSections(std::uint32_t type) noexcept;
 
+  // Marks this place between two records, to which ReturnToMark() takes the stream and its output
+  // back, until ForgetMark(). Commit() may not be called meanwhile.
+  void SetMark();
+  Result<void> ReturnToMark();
+  void ForgetMark() noexcept { mark_.reset(); }
+  bool has_mark() const noexcept { return mark_.has_value(); }
+  // Commits once more what the last commit had, so that readers find a commit near the end of the
+  // file however much follows it. Requires a commit.
+  Result<void> CommitAgain();
+
   // The rest of a commit: the last segment, the segment directory, footer and tail; all of it
   // durable. May be followed by more records if the output can go on.
   Result<void> Commit();
@@ -97,13 +110,29 @@ class V2Stream {
   std::span<const std::uint64_t> segment_offsets() const noexcept { return segment_offsets_; }
 
  private:
+  // What a footer states of the stream at some moment.
+  struct Snapshot {
+    V2Footer totals;
+    std::uint64_t segment_count = 0;  // The last of them may be replaced later.
+    std::uint64_t last_segment_offset = 0;
+  };
+  struct Mark {
+    Snapshot snapshot;
+    std::uint64_t size_bytes = 0;  // Of the output.
+    std::uint64_t pending_count = 0;
+    std::vector<std::byte> pages = {};  // If the segment of the mark has ended.
+  };
+
   std::uint64_t entries_per_segment() const noexcept {
     return kIndexEntriesPerPage * header_.pages_per_segment;
   }
   Result<void> AppendListed(std::uint32_t type, std::span<const std::byte> bytes,
                             std::uint64_t check);
-  Result<void> AppendDirectory();
-  Result<void> AppendFooterAndTail();
+  // The segment directory, footer and tail of a commit with these totals; all of it durable.
+  Result<void> EndCommit(V2Footer& totals, std::span<const std::uint64_t> segment_offsets);
+  Result<void> AppendFooterAndTail(const V2Footer& totals);
+  Snapshot TakeSnapshot() const;
+  std::vector<std::uint64_t> SegmentOffsetsOf(const Snapshot& snapshot) const;
 
   V2Output* output_;
   V2Header header_;
@@ -112,6 +141,8 @@ class V2Stream {
   std::vector<std::byte> pages_;  // Of the segment to come, zero behind the last entry.
   std::vector<std::uint64_t> segment_offsets_;
   std::uint64_t pending_count_ = 0;
+  std::optional<Mark> mark_;
+  std::optional<Snapshot> committed_;
 };
 
 }  // namespace ffrecord

@@ -76,9 +76,10 @@ _PATH_MAX = 4096
 
 @cli.command()
 @click.argument("where", nargs=-1, required=True, type=click.Path())
+@click.option("--stored", is_flag=True, help="Show the columns that store those of tables, too.")
 @timeout_option()
 @_as_json
-def inspect(where: tuple[str, ...], timeout_s: float, as_json: bool) -> None:
+def inspect(where: tuple[str, ...], stored: bool, timeout_s: float, as_json: bool) -> None:
     """Describe the record files at WHERE: files, folders, globs, or ffrecord://HOST/NAME."""
     with ffrecord.open(where, timeout_s=timeout_s) as reader:
         facts = {
@@ -88,6 +89,8 @@ def inspect(where: tuple[str, ...], timeout_s: float, as_json: bool) -> None:
             "schema": reader.schema,
             "files": [dataclasses.asdict(file) for file in reader.files],
         }
+        if stored:
+            facts["stored"] = reader.logical.raw.schema
     click.echo(json.dumps(facts) if as_json else "\n".join(_describe(facts)))
 
 
@@ -101,6 +104,10 @@ def _describe(facts: dict[str, Any]) -> list[str]:
     lines += [
         f"{'schema' if number == 0 else '':<13}{shown(name)}: {spelling}"
         for number, (name, spelling) in enumerate(schema.items())
+    ]
+    lines += [
+        f"{'stored' if number == 0 else '':<13}{shown(name)}: {spelling}"
+        for number, (name, spelling) in enumerate(facts.get("stored", {}).items())
     ]
     lines += [f"{'format':<8}{'records':>12}{'size':>12}  file"]
     for file in facts["files"]:

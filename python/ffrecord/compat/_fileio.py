@@ -20,7 +20,7 @@ from ffrecord._batch import Bytes
 from ffrecord._closing import Closing
 from ffrecord._locations import expand
 from ffrecord._reader import Reader
-from ffrecord._writer import BytesLike, as_buffer
+from ffrecord._values import BytesLike, as_buffer
 from ffrecord.errors import (
     BadArgumentError,
     ClosedError,

@@ -87,7 +87,7 @@ class Origin(NamedTuple):
 def decoded(
     batch: "Batch", decode: Decode | Timed, origin: Origin, rows: Indices | None
 ) -> "Batch":
-    """The batch with decoded values.
+    """The batch with decoded values; a value that is missing is None.
 
     Args:
         batch: as it was read.
@@ -96,7 +96,7 @@ def decoded(
         rows: which rows of the read the batch has; None if all.
 
     Raises:
-        KeyError: there is no such column.
+        KeyError: there is no such column, or it has no bytes of its own.
         TypeError: columns are named but there are none, or the other way round.
     """
     if isinstance(decode, Timed):
@@ -110,8 +110,16 @@ def decoded(
     else:
         positions = origin.places if rows is None else origin.places[rows]
     for name, decoder in _by_column(batch, decode).items():
-        field = Field(*batch.field(name), batch.status, origin.seed, origin.epoch, positions)
-        values[name], wrong = decoder.decode(field)
+        missing = None if name is None else batch.missing(name)
+        status = batch.status
+        if missing is not None:  # There is nothing to decode, and nothing is damaged.
+            status = np.where(missing, 1, status).astype(np.uint8)
+        field = Field(*batch.field(name), status, origin.seed, origin.epoch, positions)
+        made, wrong = decoder.decode(field)
+        if missing is not None:
+            pairs = zip(made, missing.tolist(), strict=True)
+            made = [None if is_missing else value for value, is_missing in pairs]
+        values[name] = made
         what = "" if name is None else f"column '{name}': "
         for row, reason in wrong.items():
             reasons.setdefault(row, what + reason)

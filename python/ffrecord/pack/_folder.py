@@ -8,7 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from ffrecord.pack._source import Progressed, Source, SourceOptions, check_text, read_named
+from ffrecord.pack._source import (
+    HIDDEN,
+    Progressed,
+    Source,
+    SourceOptions,
+    check_text,
+    read_named,
+)
 
 # Files read at the same time, and read ahead of the writer in all.
 _THREADS = 4
@@ -22,7 +29,6 @@ _DATASETS = re.compile(
     re.IGNORECASE,
 )
 # What file managers and notebooks leave behind: .DS_Store, .ipynb_checkpoints.
-_HIDDEN = "hidden files and folders"
 
 
 class _File(NamedTuple):
@@ -93,7 +99,7 @@ class FolderSource(Source):
         with os.scandir(self._root) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
-                    self.skipped[_HIDDEN] += 1
+                    self.skipped[HIDDEN] += 1
                 elif entry.is_symlink() and not self._follow_links:
                     self.skipped["symbolic links"] += 1
                 elif entry.is_dir():
@@ -123,7 +129,7 @@ class FolderSource(Source):
                 links = [d for d in subfolders if os.path.islink(os.path.join(parent, d))]
                 self.skipped["symbolic links"] += len(links)
             hidden = [name for name in (*subfolders, *names) if name.startswith(".")]
-            self.skipped[_HIDDEN] += len(hidden)
+            self.skipped[HIDDEN] += len(hidden)
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
             if self._follow_links:
                 _follow(parent, subfolders, through)

@@ -59,6 +59,11 @@ class ParquetSource(Source):
                     "others with --column"
                 )
 
+        self.types = {
+            name: f"list of {self._type_of(types[name].value_type)}"
+            for name in self.schema
+            if self._is_list(types[name])
+        }
         self.classes = self._class_names(arrow.metadata or {})
 
     def _class_names(self, metadata: Mapping[bytes, bytes]) -> tuple[str, ...]:
@@ -136,11 +141,15 @@ class ParquetSource(Source):
             return "bytes"
         if types.is_struct(kind) and sorted(field.name for field in kind) == _FILE_FIELDS:
             return self._type_of(kind.field("bytes").type)
-        if types.is_list(kind) or types.is_large_list(kind):
+        if self._is_list(kind):
             return "bytes" if self._is_number(kind.value_type) else ""
         if types.is_fixed_size_list(kind) and self._is_number(kind.value_type):
             return f"{self._type_of(kind.value_type)}[{kind.list_size}]"
         return ""
+
+    def _is_list(self, kind: Any) -> bool:  # noqa: ANN401
+        types = self._pa.types
+        return bool(types.is_list(kind) or types.is_large_list(kind))
 
     def _is_number(self, kind: Any) -> bool:  # noqa: ANN401
         types = self._pa.types
@@ -155,11 +164,12 @@ class ParquetSource(Source):
         if types.is_struct(array.type):
             array = array.field("bytes")
             self._check_whole(f"{name}.bytes", array, first_row)
-        if types.is_list(array.type) or types.is_large_list(array.type):
-            return [self._numbers(name, value.values, first_row).tobytes() for value in array]
+        if self._is_list(array.type):
+            rows = enumerate(array, first_row)
+            return [self._numbers(name, value.values, row, 0).tobytes() for row, value in rows]
         if types.is_fixed_size_list(array.type):
-            numbers = self._numbers(name, array.flatten(), first_row)
-            return numbers.reshape(-1, array.type.list_size)
+            size = array.type.list_size
+            return self._numbers(name, array.flatten(), first_row, size).reshape(-1, size)
         if self.schema[name] in ("utf8", "bytes"):
             return self._list(name, array, first_row)
         return array.to_numpy(zero_copy_only=False)
@@ -173,14 +183,16 @@ class ParquetSource(Source):
                 f"{first_row} to {first_row + _ROWS - 1}: {error}; name other columns with --column"
             ) from None
 
-    def _numbers(self, name: str, array: Any, first_row: int) -> np.ndarray[Any, Any]:  # noqa: ANN401
-        self._check_whole(name, array, first_row)
+    def _numbers(self, name: str, array: Any, first_row: int, in_row: int) -> np.ndarray[Any, Any]:  # noqa: ANN401
+        self._check_whole(name, array, first_row, in_row)
         return np.asarray(array.to_numpy(zero_copy_only=False))
 
-    def _check_whole(self, name: str, array: Any, first_row: int) -> None:  # noqa: ANN401
+    def _check_whole(self, name: str, array: Any, first_row: int, in_row: int = 1) -> None:  # noqa: ANN401
+        """Check that there is no null; so many values are in a row, all of them for 0."""
         if array.null_count:
+            place = int(array.is_null().to_numpy(zero_copy_only=False).argmax())
             raise ValueError(
-                f"{self._path}: the column '{name}' lacks a value in one of the rows from "
-                f"{first_row} to {first_row + _ROWS - 1}: fill it, or name other columns with "
-                "--column"
+                f"{self._path}: the column '{name}' lacks a value in row "
+                f"{first_row + (place // in_row if in_row else 0)}: fill it, or name other columns "
+                "with --column"
             )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ffrecord
+from ffrecord._arrow_schema import joined_nulls, with_fields, without_nulls
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._source import CLASSES, Keyed, Progressed, Source, SourceOptions, picked
@@ -48,8 +49,12 @@ class RecordFiles(Source):
         self.size_bytes = self._reader.size_bytes
         self.metadata = self._metadata()
         self.classes = _classes(self.metadata)
-        own = {column.name: column.spelling for column in self._reader.columns}
-        self.schema = picked(own, options.columns, path)
+        logical = self._reader.logical
+        own = {column.name: column.spelling for column in logical.columns}
+        picked(own, options.columns, path)
+        self.schema = logical.only(options.columns or logical.names).raw.schema
+        if options.columns:
+            self.metadata = with_fields(self.metadata, options.columns)
         # The first file's keys are kept, since they say whether there are any.
         self._keys = self._reader._open().keys(0)
         self.key = True if self._has_keys() else None
@@ -102,14 +107,15 @@ class RecordFiles(Source):
 
     def _metadata(self) -> dict[str, bytes]:
         """The metadata of the files: the result can have only one."""
-        first, *others = (self._reader.metadata(i) for i in range(len(self._reader.files)))
-        for number, other in enumerate(others, start=1):
-            if other != first:
+        each = [self._reader.metadata(i) for i in range(len(self._reader.files))]
+        first = without_nulls(each[0])
+        for number, other in enumerate(each):
+            if without_nulls(other) != first:
                 raise ValueError(
                     f"{self._reader.files[number].name} has other metadata than "
                     f"{self._reader.files[0].name}: pack them separately"
                 )
-        return first
+        return first | joined_nulls(each)
 
 
 def _opened(path: str) -> ffrecord.Reader:

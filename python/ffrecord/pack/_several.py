@@ -42,7 +42,7 @@ class SeveralSources(Source):
         """Yield the samples of each.
 
         Raises:
-            ValueError: one has other columns, or other classes, than the first.
+            ValueError: one has other columns, types or classes than the first.
         """
         behind_bytes = 0
         for number, (path, size_bytes) in enumerate(zip(self._paths, self._sizes, strict=True)):
@@ -56,6 +56,7 @@ class SeveralSources(Source):
         source = self._open_one(path, self._options)
         for what, here, first in (
             ("columns", source.schema, self.schema),
+            ("types", source.types, self._first.types),
             ("classes", source.classes, self.classes),
             ("metadata", source.metadata, self.metadata),
             ("keys", (str(source.key),), (str(self.key),)),

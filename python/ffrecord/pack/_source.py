@@ -25,6 +25,8 @@ Progressed = tuple[Sample, int]
 
 # The metadata in which a file has the names of its labels 0, 1, ...: a list in JSON.
 CLASSES = "classes"
+# What `Source.skipped` calls files whose names, or those of their folders, begin with a dot.
+HIDDEN = "hidden files and folders"
 
 
 class Source(Protocol):
@@ -35,6 +37,9 @@ class Source(Protocol):
     """The column by which samples are found, if there is one; True if samples are `Keyed`."""
     size_bytes: int
     """The bytes of all data that will be read; for progress."""
+    types: Mapping[str, str] = MappingProxyType({})
+    """What the values of a column are where the type in the schema does not say it, such as the
+    numbers in lists that are stored as bytes; the same in all of several sources."""
     classes: tuple[str, ...] = ()
     """Names of the labels 0, 1, ...; empty if the source does not name them."""
     metadata: Mapping[str, bytes] = MappingProxyType({})

@@ -3,12 +3,12 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, groupby, islice
 from typing import Any
 
 from ffrecord.pack._ahead import ahead
-from ffrecord.pack._source import Progressed, Source, SourceOptions, is_label, picked
+from ffrecord.pack._source import HIDDEN, Progressed, Source, SourceOptions, is_label, picked
 from ffrecord.pack._tar_members import Member, TarMembers
 
 # Columns that are no extensions.
@@ -155,8 +155,16 @@ class TarSource(Source):
             )
         return {"label": int(text)}
 
+    def _shown(self, members: Iterable[Member]) -> Iterator[Member]:
+        """Without hidden files, as of folders: macOS's tar adds `._NAME` to each NAME."""
+        for member in members:
+            if any(part[:1] == "." and part not in (".", "..") for part in member.name.split("/")):
+                self.skipped[HIDDEN] += 1
+            else:
+                yield member
+
     def _read_groups(self) -> Iterator[_Group]:
-        members = TarMembers(self._path, self.skipped)
+        members = self._shown(TarMembers(self._path, self.skipped))
         if self._raw:
             yield from ([member] for member in members)
             return

@@ -9,8 +9,10 @@ import torch
 from torch.utils.data import default_collate, default_convert
 
 from ffrecord._batch import Batch, Values
-from ffrecord._nested import Kind
-from ffrecord._schema import Column
+from ffrecord._formats import bytes_of_leaf, pyarrow
+from ffrecord._nested import Maybe, mapped
+from ffrecord._schema import Column, Kind
+from ffrecord.torch._samples import Samples
 
 
 def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the samples are
@@ -22,14 +24,20 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
     of the batch: nothing is copied, and a record that was requested twice is in memory once. In the
     format "bytes", bytes are a list of `bytes`; in "arrow" the batch is a `pyarrow.Table`.
 
-    Samples that a transform made are collated as by `torch.utils.data.default_collate`, except that
-    arrays of unequal shapes become a list of tensors instead of an error.
+    Samples that a transform made are collated as by `torch.utils.data.default_collate`, with these
+    exceptions. Values that the transform left as they were are collated as without it. Arrays of
+    unequal shapes become a list of tensors, lists of unequal lengths stay lists. Numbers of which
+    some are None become `{"values": ..., "valid": ...}`, and so do all numbers of a column that has
+    nulls, also where the transform has filled them: to get one tensor, return tensors, or another
+    name. In a batch of anything else None stays.
 
     Raises:
         TypeError: there is one sample, a mapping, instead of many.
     """
     if isinstance(samples, Batch):
         return _batch(samples)
+    if isinstance(samples, Samples):
+        return _transformed(samples)
     if isinstance(samples, Mapping):
         names = ", ".join(map(str, samples))
         raise TypeError(
@@ -38,19 +46,79 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
             "ffrecord.torch.DataLoader(dataset, batch_sampler=sampler); for a dataset that makes "
             "whole batches, collate_fn=torch.utils.data.default_convert"
         )
-    first: Any = samples[0]
-    rows: Sequence[Any] = samples
+    return _stacked(samples)
+
+
+def _transformed(samples: Samples) -> Any:  # noqa: ANN401 - as the samples are
+    if samples.is_untouched:
+        return _batch(samples.batch)
+    first = samples[0]
+    if not isinstance(first, Mapping):
+        return _stacked(samples)
+    same = samples.untouched()
+    kept = _batch(samples.batch.only(same)) if same else {}
+    return {
+        key: kept[key]
+        if key in kept
+        else _changed(samples.batch, key, [sample[key] for sample in samples])
+        for key in first
+    }
+
+
+def _changed(batch: Batch, key: Any, values: list[Any]) -> Any:  # noqa: ANN401 - as the values are
+    """Values of which a transform has made at least one.
+
+    Numbers of a column that may lack some stay such: whether there is one to fill in a batch must
+    not decide what the batch is.
+    """
+    kind = None if key in batch.decoded else batch.nested(key)
+    numbers = kind is not None and kind.nullable and not kind.fields and not kind.is_text
+    if numbers and all(value is None or _is_number(value) for value in values):
+        return _with_marks(values)
+    return _stacked(values)
+
+
+def _stacked(rows: Sequence[Any]) -> Any:  # noqa: ANN401 - as the samples are
+    """The values as one of many; None stands where there is none."""
+    there = [row for row in rows if row is not None]
+    if not there:
+        return list(rows)
+    first: Any = there[0]
     if isinstance(first, Mapping):
-        return {key: collate([sample[key] for sample in rows]) for key in first}
-    if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*map(collate, zip(*rows, strict=True)))
+        return {key: _stacked([None if row is None else row[key] for row in rows]) for key in first}
+    is_full = len(there) == len(rows)
+    if isinstance(first, tuple) and hasattr(first, "_fields") and is_full:
+        return type(first)(*map(_stacked, zip(*rows, strict=True)))
     if isinstance(first, tuple | list):
-        return [collate(column) for column in zip(*rows, strict=True)]
+        if is_full and all(len(row) == len(first) for row in rows):
+            return [_stacked(column) for column in zip(*rows, strict=True)]
+        return list(rows)
     if isinstance(first, torch.Tensor | np.ndarray):
-        each = [torch.as_tensor(sample) for sample in rows]
-        same = all(tensor.shape == each[0].shape for tensor in each)
-        return torch.stack(each) if same else each
-    return default_collate(list(rows))
+        each = [None if row is None else torch.as_tensor(row) for row in rows]
+        same = is_full and all(row.shape == first.shape for row in there)
+        return torch.stack(each) if same else each  # type: ignore[arg-type]
+    if is_full:
+        if type(first).__module__.partition(".")[0] == "pyarrow":
+            return _table_of(there)
+        return default_collate(there)
+    return _with_marks(rows) if _is_number(first) else list(rows)
+
+
+def _is_number(value: Any) -> bool:  # noqa: ANN401 - as the samples are
+    return isinstance(value, bool | int | float | np.number | np.bool_)
+
+
+def _with_marks(rows: Sequence[Any]) -> dict[str, Any]:
+    """Numbers, and which of them are there."""
+    there = [row for row in rows if row is not None]
+    zero = type(there[0])(0) if there else 0
+    values = default_collate([zero if row is None else row for row in rows])
+    return {"values": values, "valid": torch.tensor([row is not None for row in rows])}
+
+
+def _table_of(rows: list[Any]) -> Any:  # noqa: ANN401 - pyarrow has no types
+    pa = pyarrow()
+    return pa.concat_tables(rows) if isinstance(rows[0], pa.Table) else rows
 
 
 def convert(sample: Any) -> Any:  # noqa: ANN401 - as the dataset makes it
@@ -68,14 +136,30 @@ def _batch(batch: Batch) -> Any:  # noqa: ANN401 - as decoders make it
         return batch.to_arrow()
     if not batch.columns:
         return list(batch) if batch.format == "bytes" else tensors(batch.whole)
-    types = {column.name: column for column in batch.column_types}
-    nested = batch.with_format("torch") if batch.format == "numpy" else batch
     return {
-        name: _column(batch, types[name])
+        name: _column(batch, batch.logical.column(name))
         if batch.nested(name) is None or name in batch.decoded
-        else nested[name]
+        else _nested(batch, name)
         for name in batch.columns
     }
+
+
+def _nested(batch: Batch, name: str) -> Any:  # noqa: ANN401 - as the column has it
+    leaf = _leaf_with_bytes if batch.format == "bytes" else tensors_of_leaf
+    return _as_dicts(mapped(batch.plain(name), batch.kind(name), leaf))
+
+
+def _leaf_with_bytes(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as the values are
+    return bytes_of_leaf(values, kind) if kind.is_text else tensors_of_leaf(values, kind)
+
+
+def _as_dicts(form: Any) -> Any:  # noqa: ANN401 - as the column has it
+    """Without types of ours, which code that walks batches by exact types would not enter."""
+    if isinstance(form, dict):
+        return {name: _as_dicts(each) for name, each in form.items()}
+    if isinstance(form, list) and any(isinstance(each, dict | list) for each in form):
+        return [_as_dicts(each) for each in form]
+    return form
 
 
 def _column(batch: Batch, column: Column) -> Any:  # noqa: ANN401 - as decoders make it
@@ -99,9 +183,17 @@ def tensors(values: Values) -> Any:  # noqa: ANN401 - as the values are
         return torch.from_numpy(values)
     if all(isinstance(value, np.ndarray) for value in values):
         return [torch.from_numpy(value) for value in values]
+    if any(value is None for value in values):
+        return [None if value is None else _tensor_of_one(value) for value in values]
     if values and isinstance(values[0], dict):
         return {key: tensors([value[key] for value in values]) for key in values[0]}
     return list(values)
+
+
+def _tensor_of_one(value: Any) -> Any:  # noqa: ANN401 - as a decoder made it
+    if isinstance(value, dict):
+        return {key: _tensor_of_one(each) for key, each in value.items()}
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
 def tensors_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as the values are
@@ -113,7 +205,7 @@ def tensors_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as the va
         mask = np.ma.getmaskarray(values).reshape(len(values), -1)
         there = ~mask[:, 0] if mask.shape[1] else np.ones(len(values), np.bool_)
         numbers = tensor_of(values.data, kind.column(""))
-        return {"values": numbers, "valid": torch.from_numpy(there)}
+        return Maybe(values=numbers, valid=torch.from_numpy(there))
     if isinstance(values, np.ndarray):
         return tensor_of(values, kind.column(""))
     return [torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in values]

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 import numpy as np
@@ -18,7 +19,7 @@ from ffrecord import _ffrecord
 from ffrecord._batch import Batch
 from ffrecord._locations import Where
 from ffrecord._mixture import Mixture
-from ffrecord._order import IndexBatch, SeededIndices, mixture_of
+from ffrecord._order import IndexBatch, Indices, SeededIndices, mixture_of
 from ffrecord._reader import Reader
 from ffrecord._records import OnCorrupt as Policy
 from ffrecord._records import Records
@@ -27,6 +28,7 @@ from ffrecord._stages import Stages
 from ffrecord.compat._fileio import FileReader, owned
 from ffrecord.decode._decoder import Decode, Timed
 from ffrecord.torch._assembly import Piece
+from ffrecord.torch._samples import Samples
 
 if TYPE_CHECKING:
     from ffrecord.torch._subsets import ConcatDataset
@@ -229,13 +231,13 @@ class Dataset(data.Dataset[T], ReaderRegistry):
         """
         if self.transform is None:
             return data
+        transforms: Iterable[Callable[[Any], Any]] = repeat(self.transform)
         takes: bool | None = vars(self).get("pass_generator")
-        if not (_takes_generator(self.transform) if takes is None else takes):
-            return [self.transform(sample) for sample in data]
-        return [
-            self.transform(sample, generator)
-            for sample, generator in zip(data, _generators(indices), strict=True)
-        ]
+        if _takes_generator(self.transform) if takes is None else takes:
+            transforms = (_with_generator(self.transform, one) for one in _generators(indices))
+        if isinstance(data, Batch):
+            return Samples(data, transforms)
+        return [transform(sample) for sample, transform in zip(data, transforms, strict=False)]
 
     @property
     def is_unchanged(self) -> bool:
@@ -370,6 +372,10 @@ def _first(indices: Sequence[int]) -> Sequence[int]:
     if isinstance(indices, IndexBatch):
         return indices.part(0, 1)
     return SeededIndices.like(indices[:1], indices, slice(1))
+
+
+def _with_generator(transform: Callable[..., Any], generator: Any) -> Callable[[Any], Any]:  # noqa: ANN401
+    return lambda sample: transform(sample, generator)
 
 
 def _takes_generator(transform: Callable[..., Any]) -> bool:

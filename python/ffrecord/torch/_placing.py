@@ -34,9 +34,8 @@ def pinned(batch: Batch) -> Batch:
     inner = _ffrecord.Batch.over(
         locked, offsets[:-1], np.diff(offsets), batch.status, batch.inner_schema
     )
-    types = batch.inner_schema, batch.column_types, batch.columns
+    types = batch.inner_schema, batch.logical, batch.columns
     made = Batch(inner, batch.indices, *types, batch.format)
-    made.arrow = batch.arrow
     locked_values = {
         name: torch.from_numpy(values).pin_memory().numpy() if _is_array(values) else values
         for name, values in batch.decoded.items()

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ffrecord import _ffrecord
-from ffrecord._nested import layout_of
 from ffrecord._reader import Reader
 from ffrecord._schema import Column
 from ffrecord._stages import Stages
@@ -50,7 +49,7 @@ def source_of(dataset: Any) -> Source | None:  # noqa: ANN401 - any dataset
     if type(dataset) is not Dataset or dataset.transform is not None:
         return None
     reader, decode = dataset.source, dataset.decode
-    if type(reader) is not Reader or layout_of(reader.columns) is not None:
+    if type(reader) is not Reader or not reader.logical.is_flat:
         return None
     by_name = {column.name: column for column in reader.columns}
     decoders: Mapping[Any, Decoder] = (

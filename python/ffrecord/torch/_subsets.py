@@ -148,9 +148,10 @@ class Subset(_View[T]):
         if isinstance(indices, IndexBatch):
             seen = indices.through(self.choice.at, may_repeat=self.choice.may_repeat)
             return _pieces_of(self._parts[0], seen)
-        own = SeededIndices.like(self.choice.at(as_indices(indices)).tolist(), indices)
+        places = as_indices(indices)
+        own = SeededIndices.like(self.choice.at(places).tolist(), indices)
         if own.places is None and self.choice.may_repeat:  # Each draw has a chance of its own.
-            own.places = positive(as_indices(indices), len(self))
+            own.places = places
         return _pieces_of(self._parts[0], own)
 
     def _by_part(self, found: Mapping[int, str]) -> Iterator[tuple[Any, dict[int, str]]]:

@@ -50,6 +50,17 @@ void ExpectWhole(const std::filesystem::path& path) {
   EXPECT_TRUE(report.value().whole()) << report.value().problems[0];
 }
 
+// Leaves the file as a killed append of these records does: all that was written by then is there.
+void KillAppend(const std::filesystem::path& path, const Records& records) {
+  std::string left;
+  {
+    auto writer = RecordWriter::Append(path, {}).value();
+    for (const std::string& record : records) EXPECT_TRUE(writer.Write(AsBytes(record)));
+    left = test::ReadFile(path);
+  }
+  test::WriteFile(path, left);
+}
+
 Records Numbers(int first, int end) {
   Records records;
   for (int i = first; i < end; ++i) records.push_back("record " + std::to_string(i));
@@ -157,13 +168,103 @@ TEST(AppendTest, CommitsComeByThemselves) {
   ExpectWhole(file.path());
 }
 
-TEST(AppendTest, WhatWasNotCommittedIsIgnoredAndThenRemoved) {
+TEST(AppendTest, AppendThatIsGivenUpLeavesTheFileAsOfItsLastCommit) {
+  const TestFile file(Numbers(0, 10));
+  std::string committed = test::ReadFile(file.path());
+  for (const bool commits : {false, true}) {
+    {
+      auto writer = RecordWriter::Append(file.path(), {}).value();
+      for (int i = 0; i < 30; ++i) ASSERT_TRUE(writer.Write(AsBytes(std::string(100'000, 'x'))));
+      if (commits) {
+        ASSERT_TRUE(writer.Commit());
+        committed = test::ReadFile(file.path());
+        for (int i = 0; i < 30; ++i) ASSERT_TRUE(writer.Write(AsBytes(std::string(100'000, 'y'))));
+      }
+      ASSERT_GT(std::filesystem::file_size(file.path()), committed.size());
+    }
+    EXPECT_TRUE(test::ReadFile(file.path()) == committed);
+    ExpectWhole(file.path());
+  }
+  EXPECT_EQ(OpenOne(file.path()).value().record_count(), 40U);
+}
+
+TEST(AppendTest, ChildOfAWriterThatEndsCutsNothingOff) {
+  const TestFile file(Numbers(0, 10));
+  auto writer = std::make_unique<RecordWriter>(RecordWriter::Append(file.path(), {}).value());
+  for (int i = 0; i < 30; ++i) ASSERT_TRUE(writer->Write(AsBytes(std::string(100'000, 'x'))));
+  const int status = test::RunInChild([&] {
+    writer.reset();
+    return 0;
+  });
+  EXPECT_EQ(status, 0);
+  ASSERT_TRUE(writer->Close());
+  EXPECT_EQ(OpenOne(file.path()).value().record_count(), 40U);
+  ExpectWhole(file.path());
+}
+
+// What another program can do to a file that is appended to, and what the file holds then.
+struct Meddling {
+  std::string name;
+  void (*meddle)(const std::filesystem::path& path, const std::string& other);
+  bool is_there = true;
+};
+
+TEST(AppendTest, FileThatIsNoLongerItsOwnIsNoticedBeforeACommitIsReported) {
+  const TestFile other(Numbers(100, 300));
+  const std::string other_content = test::ReadFile(other.path());
+  const Meddling kinds[] = {
+      {"deleted", [](const auto& path, const auto&) { std::filesystem::remove(path); }, false},
+      {"renamed",
+       [](const auto& path, const auto&) {
+         std::filesystem::rename(path, path.string() + ".moved");
+       },
+       false},
+      {"replaced",
+       [](const auto& path, const std::string& content) {
+         test::WriteFile(path.string() + ".new", content);
+         std::filesystem::rename(path.string() + ".new", path);
+       }},
+      {"written over",
+       [](const auto& path, const std::string& content) { test::WriteFile(path, content); }}};
+  for (const Meddling& kind : kinds)
+    for (const bool after_a_commit : {false, true}) {
+      SCOPED_TRACE(kind.name + (after_a_commit ? ", after a commit" : ""));
+      const TestFile file(Numbers(0, 10));
+      {
+        auto writer = RecordWriter::Append(file.path(), {}).value();
+        if (after_a_commit) {
+          ASSERT_TRUE(writer.Write(AsBytes("first")));
+          ASSERT_TRUE(writer.Commit());
+        }
+        ASSERT_TRUE(writer.Write(AsBytes("lost")));
+        kind.meddle(file.path(), other_content);
+        const auto committed = writer.Commit();
+        ASSERT_FALSE(committed);
+        EXPECT_EQ(committed.error().code, ErrorCode::kConflict);
+        EXPECT_NE(committed.error().message.find("another program"), std::string::npos);
+        EXPECT_FALSE(writer.Close());
+      }
+      EXPECT_EQ(std::filesystem::exists(file.path()), kind.is_there);
+      if (kind.name == "replaced") {
+        EXPECT_TRUE(test::ReadFile(file.path()) == other_content);
+      }
+    }
+}
+
+TEST(AppendTest, ProcessMayChangeItsFolderMeanwhile) {
+  const TestFile file(Numbers(0, 10));
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(file.path().parent_path());
+  auto writer = RecordWriter::Append(file.path().filename(), {}).value();
+  std::filesystem::current_path(before);
+  ASSERT_TRUE(writer.Write(AsBytes("more")));
+  EXPECT_TRUE(writer.Close());
+}
+
+TEST(AppendTest, WhatAKillLeavesIsIgnoredAndThenRemoved) {
   const TestFile file(Numbers(0, 10));
   const std::uint64_t size = std::filesystem::file_size(file.path());
-  {
-    auto writer = RecordWriter::Append(file.path(), {}).value();
-    for (int i = 0; i < 30; ++i) ASSERT_TRUE(writer.Write(AsBytes(std::string(100'000, 'x'))));
-  }
+  KillAppend(file.path(), Records(30, std::string(100'000, 'x')));
   const std::uint64_t left = std::filesystem::file_size(file.path()) - size;
   ASSERT_GT(left, 1U << 20);
   const auto reader = OpenOne(file.path()).value();
@@ -238,16 +339,102 @@ TEST(AppendTest, DamagedCommitIsNeverCutOff) {
   }
 }
 
+// Files whose second commit has all kinds of structures before its footer.
+std::vector<TestFileOptions> FilesOfManyKinds() {
+  const Schema schema =
+      Schema::Make({{"x", ColumnType::kU16}, {"y", ColumnType::kF64}, {"text", ColumnType::kBytes}})
+          .value();
+  RecordWriter::Options copied;
+  copied.copied_columns = {"x", "y"};
+  RecordWriter::Options keyed = copied;
+  keyed.keys = true;
+  RecordWriter::Options aligned;
+  aligned.alignment_bytes = 512;
+  return {TestFileOptions{.pages_per_segment = 1},
+          TestFileOptions{.schema = schema, .writer = copied},
+          TestFileOptions{.schema = schema, .writer = copied, .pages_per_segment = 1},
+          TestFileOptions{.schema = schema, .writer = keyed, .pages_per_segment = 2},
+          TestFileOptions{.writer = aligned}};
+}
+
+// The content of a file with commits of 30 and of `second_count` records, which begins the second
+// at `second_bytes`.
+std::string TwoCommits(const TestFileOptions& options, int second_count,
+                       std::size_t& second_bytes) {
+  const TempFolder folder;
+  const auto path = folder / "file.ffr";
+  const auto write = [&](RecordWriter writer, int first, int end) {
+    for (int i = first; i < end; ++i) {
+      const std::string number = std::to_string(i);
+      const std::string record = "0123456789" + number;
+      const auto key = options.writer.keys ? AsBytes(number) : AsBytes("");
+      ASSERT_TRUE(writer.Write(AsBytes(record), key));
+    }
+    ASSERT_TRUE(writer.Close());
+  };
+  WriterInternals internals;
+  internals.pages_per_segment = options.pages_per_segment;
+  write(CreateRecordWriter(path, options.schema, options.writer, std::move(internals)).value(), 0,
+        30);
+  second_bytes = std::filesystem::file_size(path);
+  write(RecordWriter::Append(path, {}).value(), 30, 30 + second_count);
+  return test::ReadFile(path);
+}
+
+bool AppendCutsOff(const std::string& content) {
+  const TempFolder folder;
+  test::WriteFile(folder / "file.ffr", content);
+  const auto writer = RecordWriter::Append(folder / "file.ffr", {});
+  if (writer) return true;
+  EXPECT_EQ(writer.error().code, ErrorCode::kCorruption) << writer.error().message;
+  EXPECT_TRUE(test::ReadFile(folder / "file.ffr") == content);
+  return false;
+}
+
+TEST(AppendTest, CommitThatLostItsEndIsNeverCutOff) {
+  for (const TestFileOptions& options : FilesOfManyKinds())
+    for (const int second_count : {1, 310}) {
+      std::size_t begin = 0;
+      const std::string whole = TwoCommits(options, second_count, begin);
+      for (std::size_t at = begin; at < whole.size(); at += 4096) {
+        SCOPED_TRACE(std::to_string(second_count) + " records, from " + std::to_string(at));
+        // A lost block of the disk: from there on all is zero, or left of another file.
+        for (const char left : {'\0', 'x'}) {
+          std::string damaged = whole;
+          std::fill(damaged.begin() + static_cast<std::ptrdiff_t>(at), damaged.end(), left);
+          EXPECT_FALSE(AppendCutsOff(damaged));
+        }
+      }
+      // A misplaced write: a page of the file in place of its last, and of the one before.
+      for (std::size_t at = 0; at + 4096 < whole.size(); at += 4096) {
+        SCOPED_TRACE(std::to_string(second_count) + " records, page at " + std::to_string(at));
+        std::string damaged = whole;
+        damaged.replace(whole.size() - 4096, 4096, whole, at, 4096);
+        EXPECT_FALSE(AppendCutsOff(damaged));
+        damaged.replace(whole.size() - 8192, 4096, whole, at, 4096);
+        EXPECT_FALSE(AppendCutsOff(damaged));
+      }
+    }
+}
+
+TEST(AppendTest, WhatAKillLeavesIsCutOffWhereverItEnds) {
+  for (const TestFileOptions& options : FilesOfManyKinds())
+    for (const int second_count : {1, 310}) {
+      std::size_t begin = 0;
+      const std::string whole = TwoCommits(options, second_count, begin);
+      for (std::size_t size = begin; size <= whole.size() - 4096; size += 1024)
+        EXPECT_TRUE(AppendCutsOff(whole.substr(0, size)))
+            << second_count << " records, " << size << " of " << whole.size() << " bytes";
+    }
+}
+
 TEST(AppendTest, RecordThatHoldsACommitIsNoSignOfOne) {
   // In a commit that was never finished, a file whose footer and tail lie where ours would.
   RecordWriter::Options aligned;
   aligned.alignment_bytes = 4096;
   const TestFile inner(Numbers(0, 300));
   const TestFile file(Numbers(0, 10), {.writer = aligned});
-  {
-    auto writer = RecordWriter::Append(file.path(), {}).value();
-    for (int i = 0; i < 200; ++i) ASSERT_TRUE(writer.Write(AsBytes(test::ReadFile(inner.path()))));
-  }
+  KillAppend(file.path(), Records(200, test::ReadFile(inner.path())));
   ASSERT_GT(std::filesystem::file_size(file.path()), 1U << 20);
   Append(file.path(), Numbers(10, 12));
   EXPECT_EQ(test::ReadAll(OpenOne(file.path()).value()), Numbers(0, 12));
@@ -402,6 +589,29 @@ TEST(AppendTest, MetadataIsKeptUntilItIsReplaced) {
   ExpectWhole(file.path());
 }
 
+TEST(AppendTest, MetadataThatAreSetGoWithTheNextCommit) {
+  TempFolder folder;
+  const auto path = folder.path() / "a.ffr";
+  const Metadata first{{"name", {std::byte{1}}}}, second{{"name", {std::byte{2}}}};
+  auto writer = RecordWriter::Create(path, Schema(), {.metadata = first});
+  ASSERT_TRUE(writer) << writer.error().message;
+  ASSERT_TRUE(writer.value().Write(AsBytes("a")));
+  EXPECT_EQ(writer.value().SetMetadata({}).error().code, ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(writer.value().SetMetadata(second));
+  ASSERT_TRUE(writer.value().Close());
+  EXPECT_EQ(OpenOne(path).value().metadata(0).value(), second);
+
+  auto more = RecordWriter::Append(path, {});
+  ASSERT_TRUE(more) << more.error().message;
+  ASSERT_TRUE(more.value().SetMetadata(first));
+  EXPECT_EQ(OpenOne(path).value().metadata(0).value(), second);  // Not before the commit.
+  ASSERT_TRUE(more.value().Commit());
+
+  EXPECT_EQ(OpenOne(path).value().metadata(0).value(), first);
+  ASSERT_TRUE(more.value().Close());
+  ExpectWhole(path);
+}
+
 TEST(AppendTest, RecordsThatDoNotFitTheSchemaAreRefused) {
   const Schema schema = Schema::Make({{"x", ColumnType::kU16}}).value();
   const TestFile file({"xy"}, {.schema = schema});
@@ -514,10 +724,8 @@ TEST(KilledAppendTest, EverySystemCallLeavesTheLastCommitAndTheNextAppendGoesOn)
   for (std::size_t kill_at = 1;; ++kill_at) {
     SCOPED_TRACE(kill_at);
     const TestFile file(Numbers(0, 10));
-    if (kill_at % 2 == 0) {  // On top of an append that was killed before.
-      auto writer = RecordWriter::Append(file.path(), {}).value();
-      for (int i = 0; i < 8; ++i) ASSERT_TRUE(writer.Write(AsBytes(std::string(300'000, 'x'))));
-    }
+    if (kill_at % 2 == 0)  // On top of an append that was killed before.
+      KillAppend(file.path(), Records(8, std::string(300'000, 'x')));
     const auto calls =
         test::TraceInChild([] {}, [&] { AppendWith(file.path(), nullptr); }, test::AtCall(kill_at));
     if (!calls) GTEST_SKIP() << "no tracing here";

@@ -29,6 +29,7 @@ struct GoldenFile {
   bool is_of_first_writer = false;     // Without section headers, the schema behind the records.
   std::size_t appended_count = 0;      // Of the records; those before them were there already.
   std::vector<std::string> keys = {};  // Of each record; "" is none.
+  bool states_facts = false;
 };
 
 void PrintTo(const GoldenFile& file, std::ostream* stream) { *stream << file.name; }
@@ -71,6 +72,9 @@ std::vector<GoldenFile> Files() {
   copied.copied_columns = {"label"};
   const Schema label_and_image =
       Schema::Make({{"label", ColumnType::kU16}, {"image", ColumnType::kBytes}}).value();
+  RecordWriter::Options keyed_by_name;
+  keyed_by_name.keys = true;
+  keyed_by_name.key_column = "name";
   std::vector<std::string> lines;
   std::vector<std::string> keys;
   std::vector<std::string> rows;
@@ -126,6 +130,16 @@ std::vector<GoldenFile> Files() {
        0,
        keys},
       {"columns", rows, "beec77d9daa771994cfe47f3b82c520f", label_and_image, copied, 1},
+      {"facts",
+       {Labelled(7, "caf\xc3\xa9", "pixels", schema), Labelled(-1, "b", "", schema)},
+       "8e50e8ebda4e89d2bb45e5885f04eeda",
+       schema,
+       keyed_by_name,
+       V2Header::kPagesPerSegmentDefault,
+       false,
+       1,
+       {"caf\xc3\xa9", "b"},
+       true},
   };
 }
 
@@ -172,6 +186,7 @@ TEST_P(GoldenTest, IsWrittenAgainTheSame) {
   if (GetParam().is_of_first_writer) return;
   WriterInternals internals;
   internals.pages_per_segment = GetParam().pages_per_segment;
+  internals.states_facts = GetParam().states_facts;
   internals.file_id.emplace();
   for (std::size_t i = 0; i < 16; ++i) (*internals.file_id)[i] = std::byte(i + 1);
   const test::TempFolder folder;
@@ -186,7 +201,7 @@ TEST_P(GoldenTest, IsWrittenAgainTheSame) {
   if (first_count < records.size()) {
     auto appender = RecordWriter::Append(folder / "again.ffr", {}).value();
     for (std::size_t i = first_count; i < records.size(); ++i)
-      ASSERT_TRUE(appender.Write(test::AsBytes(records[i])));
+      ASSERT_TRUE(appender.Write(test::AsBytes(records[i]), KeyOf(i)));
     ASSERT_TRUE(appender.Close());
   }
   EXPECT_TRUE(test::ReadFile(folder / "again.ffr") == test::ReadFile(path()));

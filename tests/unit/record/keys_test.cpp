@@ -29,7 +29,18 @@ std::string KeyOf(std::uint64_t i) { return "train/class-7/" + std::to_string(i)
 struct KeyedFile {
   std::size_t pending_max = std::size_t{1} << 20;
   KeyIndex::Hash hash = &KeyHash;
+  std::uint64_t undone_max = 0;  // Before some keys, up to so many others are taken back.
   std::string content = {};
+
+  std::mt19937_64 random{1};
+
+  static void Add(const std::string& key, KeyWriter& keys, V2Stream& stream) {
+    const std::uint64_t index = stream.totals().record_count;
+    const std::string record = std::to_string(index);
+    ASSERT_TRUE(stream.AddRecord(AsBytes(record), AsBytes(record)));
+    ASSERT_TRUE(key.empty() || keys.Add(index, AsBytes(key), stream));
+    ASSERT_TRUE(!stream.segment_is_full() || stream.EndSegment());
+  }
 
   // Records "0", "1", ..., those with a key found by it; "" is none. One commit for each list.
   void Write(const std::vector<std::vector<std::string>>& commits) {
@@ -50,11 +61,15 @@ struct KeyedFile {
                     .hash = hash});
     for (const auto& commit : commits) {
       for (const std::string& key : commit) {
-        const std::uint64_t index = stream.totals().record_count;
-        const std::string record = std::to_string(index);
-        ASSERT_TRUE(stream.AddRecord(AsBytes(record), AsBytes(record)));
-        ASSERT_TRUE(key.empty() || keys.Add(index, AsBytes(key), stream));
-        ASSERT_TRUE(!stream.segment_is_full() || stream.EndSegment());
+        if (undone_max > 0 && random() % 20 == 0) {
+          stream.SetMark();
+          keys.SetMark();
+          for (std::uint64_t left = random() % undone_max; left > 0; --left)
+            Add("undone " + std::to_string(left), keys, stream);
+          ASSERT_TRUE(stream.ReturnToMark());
+          keys.ReturnToMark();
+        }
+        Add(key, keys, stream);
       }
       ASSERT_TRUE(keys.Finish(stream));
       ASSERT_TRUE(stream.Commit());
@@ -135,6 +150,17 @@ TEST(KeysTest, OneWritersFileIsTheSameWhetherItSpillsOrNot) {
     const auto reader = OpenRecords(test::InMemory(spilled.content), {}).value();
     for (std::uint64_t i = 0; i < 2000; ++i) ASSERT_EQ(Find(reader, KeyOf(i)), i);
     ExpectWhole(spilled.content);
+  }
+}
+
+TEST(KeysTest, KeysThatAreTakenBackLeaveNothing) {
+  const std::vector<std::vector<std::string>> commits{Keys(900), Keys(900, 900)};
+  for (const std::size_t pending_max : {1U, 7U, 170U, 5000U}) {
+    KeyedFile plain{.pending_max = pending_max};
+    plain.Write(commits);
+    KeyedFile undone{.pending_max = pending_max, .undone_max = 3 * pending_max};
+    undone.Write(commits);
+    EXPECT_TRUE(undone.content == plain.content) << pending_max;
   }
 }
 

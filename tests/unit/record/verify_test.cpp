@@ -100,8 +100,21 @@ TEST(VerifyTest, ChangesThatReadersDoNotMindAreFound) {
   EXPECT_EQ(first_problem(128), "record 0: record header at 128: magic does not match");
   EXPECT_EQ(first_problem(150), "record 0: record header at 128: checksum does not match");
   EXPECT_EQ(first_problem(1000), "padding before index segment 0: byte 1000 is not zero");
-  EXPECT_EQ(first_problem(8192 + 8 + 1), "padding before the footer: byte 8201 is not zero");
-  EXPECT_EQ(first_problem(12288 + 64 + 32), "padding before the tail: byte 12384 is not zero");
+  EXPECT_EQ(first_problem(8192 + 400), "padding before the footer: byte 8592 is not zero");
+  EXPECT_EQ(first_problem(12288 + 64 + 2 * 32), "padding before the tail: byte 12416 is not zero");
+}
+
+TEST(VerifyTest, DamagedFrontIsFoundThoughReadersDoWithoutIt) {
+  const Schema schema = Schema::Make({{"text", ColumnType::kBytes}}).value();
+  const std::string content = test::FileOf({"zero", "first"}, {.schema = schema});
+  for (const std::size_t offset : {0U, 12U, 20U, 57U, 125U, 165U}) {
+    std::string damaged = content;
+    damaged[offset] ^= 1;
+    const auto report = VerifySource(*test::InMemory(damaged));
+    ASSERT_TRUE(report) << offset << ": " << report.error().message;
+    EXPECT_FALSE(report.value().whole()) << offset;
+    EXPECT_EQ(report.value().bad_record_count, 0U) << offset;
+  }
 }
 
 // Its checksum is right: only who reads it finds out.

@@ -3,7 +3,7 @@
 import click
 
 from ffrecord._cli.console import progress_bar
-from ffrecord._cli.data.exporting import FORMATS, Export, format_of, table_of
+from ffrecord._cli.data.exporting import FORMATS, Export, format_of
 from ffrecord._cli.data.looking import DRY_RUN_HELP, column_option, timeout
 from ffrecord._cli.data.records import selected
 from ffrecord._cli.data.rewriting import opened_whole
@@ -47,8 +47,9 @@ def export(
 
     A folder has a file for each value of bytes or text, and a line for each record in
     records.jsonl. A tar has the form of WebDataset: a file for each column. In JSON lines, bytes
-    that are no UTF-8 are {"base64": ...}. Parquet needs pyarrow. DESTINATION appears only once it
-    is complete; a folder that exists is not replaced.
+    that are no UTF-8 are {"base64": ...}. A value that is missing is null; in a tar, its file is
+    not there. Dates, times and decimals are text, which needs pyarrow, as Parquet does.
+    DESTINATION appears only once it is complete; a folder that exists is not replaced.
     """
     path = destination_path(destination)
     format_ = format_of(path, asked)
@@ -56,14 +57,13 @@ def export(
         if start >= len(reader):
             raise ValueError(f"--start {start}: there are {len(reader)} records")
         stop = len(reader) if count is None else min(len(reader), start + count)
-        table = table_of(reader, names, format_)
-        columns = reader.columns if table is not None else selected(reader, names)
+        columns = selected(reader, names)
         if dry_run:
             Export(reader, columns, None).check(path, format_, overwrite)
             written = stop - start
         else:
             with progress_bar("exporting") as show:
-                made = Export(reader, columns, show, table)
+                made = Export(reader, columns, show)
                 written = made.write(range(start, stop), path, format_, overwrite)
     if as_json:
         facts = {"record_count": written, "format": format_, "dry_run": dry_run}

@@ -8,6 +8,7 @@ import os
 import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -26,6 +27,7 @@ from ffrecord._cli.data.values import (
     plain_sample,
     text_of,
 )
+from ffrecord._cli.data.words import in_words
 from ffrecord._order import Indices
 from ffrecord._schema import Column
 from ffrecord.errors import ConflictError
@@ -36,6 +38,8 @@ _BY_ENDING = {".tar": "webdataset", ".jsonl": "jsonl", ".ndjson": "jsonl", ".par
 # A folder of a folder has so many records.
 _FOLDER_RECORDS = 10_000
 _DIGITS_MIN = 6
+# By which the endings of files are chosen; they are in memory meanwhile.
+_LOOK_RECORDS = 256
 _INDEX = "records.jsonl"
 _NAME_MAX = 60
 # Columns with such a name are files with that ending, as WebDataset names them.
@@ -78,18 +82,10 @@ def format_of(path: Path, asked: str | None) -> str:
     return "folder"
 
 
-def table_of(reader: Reader, names: Iterable[str], format_: str) -> tuple[str, ...] | None:
-    """The columns of the table that is exported: those of these names, or all.
-
-    None if it is none: the records have only the columns that are stored, or single ones of those
-    are asked for.
-    """
-    seen = reader.read([])
-    stored = tuple(column.name for column in reader.columns)
-    if format_ != "parquet" or (seen.columns == stored and not seen.arrow.found()):
-        return None
-    wanted = tuple(dict.fromkeys(names)) or seen.columns
-    return wanted if set(wanted) <= set(seen.columns) else None
+def is_table(reader: Reader) -> bool:
+    """Whether Arrow has the types of the columns, rather than the schema of the file."""
+    logical = reader.logical
+    return not logical.is_flat or bool(logical.full or logical.arrow_schemas())
 
 
 class _KeyIsNoColumnError(Exception):
@@ -104,7 +100,6 @@ class Export:
         reader: Reader,
         columns: tuple[Column, ...],
         progress: Progress | None,
-        table: tuple[str, ...] | None = None,
     ) -> None:
         """Write nothing yet.
 
@@ -112,11 +107,9 @@ class Export:
             reader: the records, at least one.
             columns: those to write; () for records without columns.
             progress: given bytes of the record files.
-            table: what `table_of` says; the stored columns do not matter then.
         """
         self._reader = reader
         self._columns = columns
-        self._table = table
         self._progress = progress
         self._written = 0
         self._key_column: str | None = None
@@ -185,23 +178,18 @@ class Export:
 
     def _column_of_key(self, keys: Keys, first: int) -> str | None:
         """The column with the key of the record `first`, if there is one."""
-        sample, key = self._reader.read([first]).stored()[0], keys.of(first)
+        sample, key = self._reader.read([first])[0], keys.of(first)
         for column in self._columns:
-            if self._table is not None and column.name not in self._table:
-                continue
-            if column.dtype is None and as_bytes(sample[column.name]) == key:
+            if column.kind.is_text and _is_key(sample[column.name], key):
                 return column.name
         return None
 
-    def _batches(
-        self, pieces: Iterable[Indices], keys: Keys, *, stored: bool = True
-    ) -> Iterator[Batch]:
+    def _batches(self, pieces: Iterable[Indices], keys: Keys) -> Iterator[Batch]:
         total = self._reader.size_bytes
-        for batch in batches(self._reader, pieces, stored=stored):
+        for batch in batches(self._reader, pieces):
             if self._key_column is not None:
-                found = batch.stored()[self._key_column]
-                values = zip(batch.indices.tolist(), found, strict=True)
-                if any(keys.of(index) != as_bytes(value) for index, value in values):
+                values = zip(batch.indices.tolist(), batch[self._key_column], strict=True)
+                if not all(_is_key(value, keys.of(index)) for index, value in values):
                     raise _KeyIsNoColumnError
             yield batch
             self._written += len(batch)
@@ -210,8 +198,22 @@ class Export:
 
     def _records(self, pieces: Iterable[Indices], keys: Keys) -> Iterator[Record]:
         for batch in self._batches(pieces, keys):
-            for index, value in zip(batch.indices.tolist(), batch, strict=True):
+            for index, value in zip(batch.indices.tolist(), in_words(batch), strict=True):
                 yield Record(index, keys.of(index), value)
+
+    def _looked_at(
+        self, pieces: Iterable[Indices], keys: Keys
+    ) -> tuple[Iterator[Record], dict[str | None, Any]]:
+        """All records, and of each column the first value there is among the first thousands."""
+        records = self._records(pieces, keys)
+        some = list(islice(records, _LOOK_RECORDS))
+        if not self._columns:
+            return chain(some, records), {None: some[0].value}
+        firsts: dict[str | None, Any] = {}
+        for column in self._columns:
+            values = (record.value[column.name] for record in some)
+            firsts[column.name] = next((value for value in values if value is not None), None)
+        return chain(some, records), firsts
 
     def _json_lines(self, pieces: Iterable[Indices], keys: Keys, file: BinaryIO) -> None:
         for record in self._records(pieces, keys):
@@ -224,14 +226,19 @@ class Export:
         return dumps({**facts, "record": value}).encode() + b"\n"
 
     def _tar(self, pieces: Iterable[Indices], keys: Keys, file: BinaryIO) -> None:
-        endings = None
         with_keys = bool(keys.count) and self._key_column is None
+        records, firsts = self._looked_at(pieces, keys)
+        endings = endings_of(firsts, self._columns, with_keys)
         with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-            for record in self._records(pieces, keys):
-                if endings is None:
-                    endings = endings_of(record, self._columns, with_keys)
+            for record in records:
                 name = f"{record.position:0{self._digits}}"
-                for ending, data in _members(record, self._columns, endings):
+                members = list(_members(record, self._columns, endings))
+                if not members:
+                    raise ValueError(
+                        f"record {record.position} has no value in any column, and would be no "
+                        "file in a tar: export to .jsonl or .parquet"
+                    )
+                for ending, data in members:
                     info = tarfile.TarInfo(f"{name}.{ending}")
                     info.size = len(data)
                     tar.addfile(info, io.BytesIO(data))
@@ -242,19 +249,22 @@ class Export:
         self, pieces: Iterable[Indices], keys: Keys, folder: Path, destination: Path
     ) -> None:
         """A file for each value of bytes or text; all else is in `records.jsonl`."""
-        files = tuple(column for column in self._columns if column.dtype is None)
-        others = tuple(column for column in self._columns if column.dtype is not None)
-        endings = None
+        files = tuple(column for column in self._columns if column.kind.is_text)
+        others = tuple(column for column in self._columns if not column.kind.is_text)
+        records, firsts = self._looked_at(pieces, keys)
+        endings = endings_of(firsts, files, False, bool(self._columns))
         with named_file(folder / _INDEX, destination / _INDEX) as index:
-            for record in self._records(pieces, keys):
-                if endings is None:
-                    endings = endings_of(record, files, False, bool(self._columns))
+            for record in records:
                 below = f"{record.position // _FOLDER_RECORDS:05}"
                 if endings:
                     (folder / below).mkdir(exist_ok=True)
-                names = {}
+                names: dict[str, str | None] = {}
                 for column, ending in endings.items():
-                    data = as_bytes(record.value if column is None else record.value[column])
+                    value = record.value if column is None else record.value[column]
+                    if value is None:
+                        names[column or "record"] = None
+                        continue
+                    data = as_bytes(value)
                     name = f"{below}/{record.position:0{self._digits}}.{ending}"
                     with named_file(folder / name, destination / name) as file:
                         file.write(data)
@@ -266,14 +276,14 @@ class Export:
     def _parquet(self, pieces: Iterable[Indices], keys: Keys, file: BinaryIO) -> None:
         pa = _pyarrow()
         with_keys = bool(keys.count) and self._key_column is None
-        table = self._table
-        schema = None if table is not None else _arrow_schema(self._columns, with_keys)
+        names = [column.name for column in self._columns]
+        schema = None if is_table(self._reader) else _arrow_schema(self._columns, with_keys)
         writer = None
         waiting: list[Any] = []
         try:
-            for batch in self._batches(pieces, keys, stored=table is None):
-                if table is not None:
-                    made = batch.only(table).to_arrow()
+            for batch in self._batches(pieces, keys):
+                if schema is None:
+                    made = batch.only(names).to_arrow()
                     waiting.append(_with_keys(made, batch, keys if with_keys else None))
                 else:
                     made = _arrow_batch(batch, self._columns, schema, keys)
@@ -303,26 +313,36 @@ def _with_keys(table: Any, batch: Batch, keys: Keys | None) -> Any:  # noqa: ANN
     return table.append_column(_KEY, pa.array(found, pa.large_binary()))
 
 
+def _is_key(value: Any, key: bytes | None) -> bool:  # noqa: ANN401 - of a column of bytes or text
+    return value is not None and as_bytes(value) == key
+
+
 def endings_of(
-    first: Record, columns: tuple[Column, ...], with_key: bool, has_columns: bool = False
+    firsts: dict[str | None, Any],
+    columns: tuple[Column, ...],
+    with_key: bool,
+    has_columns: bool = False,
 ) -> dict[str | None, str]:
     """How the names of files end, by column, by None for a whole record, and by "" for the key.
+
+    `firsts` has a value of each, or None if there is none.
 
     Names of columns are a stranger's: what could lead out of a folder is replaced.
     """
     if not columns and not has_columns:
-        return {None: _ending_of_data(as_bytes(first.value)), **({"": "key"} if with_key else {})}
+        return {None: _ending_of_data(as_bytes(firsts[None])), **({"": "key"} if with_key else {})}
     endings: dict[str | None, str] = {}
     taken: set[str] = set()
     for column in columns:
         clean = re.sub(r"[^A-Za-z0-9_-]", "_", column.name)[:_NAME_MAX] or "_"
-        ending = clean + _ending_of_value(column, clean, first.value[column.name])
+        first = firsts[column.name]
+        ending = clean + _ending_of_value(column, clean, first)
         if column.name == "label" and column.dtype is not None and column.dtype.kind in "iu":
             ending = ending if column.shape else "cls"
         number = 1
         while ending.lower() in taken:  # Some file systems do not tell a.txt from A.txt.
             number += 1
-            ending = f"{clean}_{number}" + _ending_of_value(column, "", first.value[column.name])
+            ending = f"{clean}_{number}" + _ending_of_value(column, "", first)
         taken.add(ending.lower())
         endings[column.name] = ending
     if with_key:
@@ -331,11 +351,13 @@ def endings_of(
 
 
 def _ending_of_value(column: Column, clean: str, value: Any) -> str:  # noqa: ANN401
-    if column.dtype is not None:
+    if not column.kind.is_text:
         return ".json"
     if clean.lower() in _ENDINGS:
         return ""
-    return ".txt" if column.type == "utf8" else f".{_ending_of_data(as_bytes(value))}"
+    if column.kind.type == "utf8":
+        return ".txt"
+    return f".{_ending_of_data(b'' if value is None else as_bytes(value))}"
 
 
 def _ending_of_data(data: bytes) -> str:
@@ -355,8 +377,10 @@ def _members(
         return
     for column in columns:
         value = record.value[column.name]
-        if column.dtype is not None:
+        if not column.kind.is_text:
             data = json.dumps(plain(value, column)).encode()
+        elif value is None:  # As in WebDataset: a file that is not there.
+            continue
         else:
             data = as_bytes(value)
         yield endings[column.name], data

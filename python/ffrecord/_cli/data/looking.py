@@ -12,6 +12,7 @@ from ffrecord import Batch, Reader
 from ffrecord._cli.console import EXIT_DAMAGE, say
 from ffrecord._cli.data.records import batches, in_order, opened, selected, shuffled
 from ffrecord._cli.data.values import as_bytes, brief_sample, dumps, plain, plain_sample, text_of
+from ffrecord._cli.data.words import column_in_words, in_words, named_types
 from ffrecord._cli.options import timeout_option
 from ffrecord._cli.text import shown
 from ffrecord._order import Indices
@@ -138,7 +139,7 @@ def _rows(reader: Reader, pieces: Iterable[Indices]) -> Iterator[tuple[int, int,
     """Index, size, value and, of a damaged record, what is wrong with it."""
     for batch in batches(reader, pieces, keep=True):
         good = batch.select(np.flatnonzero(batch.status == 0))
-        values = iter(good)
+        values = in_words(good)
         for index, size, status in zip(
             batch.indices.tolist(), batch.sizes.tolist(), batch.status.tolist(), strict=True
         ):
@@ -172,7 +173,8 @@ def cat(
     """Write the bytes of records of FILE to standard output, one after the other.
 
     All records, or those of --index and then of --key. Records with several columns are JSON lines,
-    unless one --column selects the bytes to write. Nothing stands between the bytes of two records.
+    unless one --column selects the bytes to write: of a value that is missing, none; of lists and
+    structs, JSON. Nothing stands between the bytes of two records.
     """
     with opened(where, timeout_s) as reader:
         columns = selected(reader, names)
@@ -183,13 +185,24 @@ def cat(
             raise OSError(errno.EBADF, "standard output is closed")
         out = sys.stdout.buffer
         for batch in batches(reader, pieces):
-            for index, value in zip(batch.indices.tolist(), batch, strict=True):
+            for index, value in zip(batch.indices.tolist(), in_words(batch), strict=True):
                 if as_json or len(columns) > 1:
                     facts = {"index": index, "record": plain_sample(value, columns)}
                     out.write(dumps(facts).encode() + b"\n")
                 else:
-                    _write(out, as_bytes(value[columns[0].name] if columns else value))
+                    _write(out, _bytes_of(value, columns[0] if columns else None))
             out.flush()
+
+
+def _bytes_of(value: Any, column: Column | None) -> bytes:  # noqa: ANN401
+    """What `cat` writes of a record with at most one column in sight."""
+    if column is None:
+        return as_bytes(value)
+    found = value[column.name]
+    if found is None:
+        return b""
+    is_json = bool(column.kind.fields) or isinstance(found, list)
+    return dumps(plain(found, column)).encode() if is_json else as_bytes(found)
 
 
 def _write(out: Any, data: bytes) -> None:  # noqa: ANN401 - a binary stream
@@ -281,6 +294,7 @@ class _Search:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
+        self._named = named_types(reader.read([]))
         self.damaged_count = 0
 
     def show(self, conditions: Iterable[str], count: int, as_json: bool) -> bool:
@@ -305,21 +319,23 @@ class _Search:
         if not is_one:
             raise click.BadParameter(f"'{shown(text)}' is no condition: write COLUMN=VALUE")
         (column,) = selected(self._reader, [name])[:1]
-        if column.dtype is None:
+        kind = column.kind
+        if kind.is_text or name in self._named:
             wanted = value.encode(errors="surrogateescape")
             return lambda piece: self._has_text(piece, name, wanted)
-        if column.shape or column.type == "bf16":
+        if kind.fields or kind.shape or kind.type == "bf16":
             raise ValueError(
                 f"column '{shown(name)}' is {column.spelling}: --where compares single values"
             )
-        number = _number(column, value)
+        number = _number(kind.column(name), value)
         return lambda piece: _has_number(self._reader, piece, name, number)
 
     def _has_text(self, piece: Indices, name: str, wanted: bytes) -> Any:  # noqa: ANN401
         found = []
         for batch in batches(self._reader, [piece], keep=True):
             self._name_damaged(batch)
-            same = np.array([as_bytes(value) == wanted for value in batch[name]], np.bool_)
+            values = column_in_words(batch, name)
+            same = np.array([v is not None and as_bytes(v) == wanted for v in values], np.bool_)
             found.append(same & (batch.status == 0))
         return np.concatenate(found)
 
@@ -335,7 +351,8 @@ def _has_number(reader: Reader, piece: Indices, name: str, number: Any) -> Any: 
     first, last = int(piece[0]), int(piece[-1])
     values = _values(reader, name, first, last + 1)
     is_nan = isinstance(number, np.ndarray) and bool(np.isnan(number))  # It is not itself.
-    return (np.isnan(values) if is_nan else values == number)[piece - first]
+    found = np.isnan(values) if is_nan else values == number
+    return np.ma.filled(found, False)[piece - first]  # What is missing has no value.
 
 
 def _values(reader: Reader, name: str, first: int, end: int) -> Any:  # noqa: ANN401

@@ -18,6 +18,7 @@ from ffrecord._cli.data.pictures import thumbnail
 from ffrecord._cli.data.records import Keys
 from ffrecord._cli.data.statistics import Statistics
 from ffrecord._cli.data.values import as_bytes, brief, media_type, numbers_of, text_of
+from ffrecord._cli.data.words import in_words
 from ffrecord._cli.text import shown
 from ffrecord._cli.units import show_size
 from ffrecord._schema import Column
@@ -84,7 +85,7 @@ class Page:
             '<output id="found"></output></p><div id="records">'
         )
         for batch in batches:
-            good = iter(batch.select(np.flatnonzero(batch.status == 0)))
+            good = in_words(batch.select(np.flatnonzero(batch.status == 0)))
             rows = zip(
                 batch.indices.tolist(), batch.sizes.tolist(), batch.status.tolist(), strict=True
             )
@@ -152,7 +153,7 @@ class Page:
                 kept = sorted(top)
                 more = f", {len(kept)} of {len(values)} values" if len(values) > len(kept) else ""
                 yield _chart(f"{column.column.name}{more}", [(str(v), n) for v, n in kept])
-            elif column.column.dtype is not None and facts["count"]:
+            elif not column.column.kind.is_text and facts.get("count"):
                 yield _numbers(column.column, facts)
         yield "</div>"
 
@@ -172,7 +173,7 @@ class Page:
                 field = value[column.name]
                 parts.append(f"<h4>{_text(column.name)}</h4>{self._value(field, column)}")
                 self._room -= len(parts[-1])
-                if column.type == "utf8" or not column.shape:
+                if not column.kind.fields and not column.kind.shape:
                     words.append(_word(field, column))
             body = "".join(parts)
         else:
@@ -186,13 +187,17 @@ class Page:
         )
 
     def _value(self, value: Any, column: Column | None) -> str:  # noqa: ANN401
-        if column is not None and column.dtype is not None:
-            numbers = numbers_of(value, column)
-            if numbers.ndim == 1 and numbers.dtype.kind in "iu" and numbers.size > 1:
-                return _token_list(numbers)
+        if value is None:
+            return "<p>null</p>"
+        if column is not None and (column.kind.fields or isinstance(value, list)):
             return f"<p>{_text(brief(value, column))}</p>"
         if isinstance(value, str):
             return _paragraph(value)
+        if column is not None and not column.kind.is_text:
+            numbers = numbers_of(value, column.kind.column(""))
+            if numbers.ndim == 1 and numbers.dtype.kind in "iu" and numbers.size > 1:
+                return _token_list(numbers)
+            return f"<p>{_text(brief(value, column))}</p>"
         data = as_bytes(value)
         kind = media_type(data)
         if kind is not None:
@@ -250,8 +255,10 @@ def _word(value: Any, column: Column | None) -> str:  # noqa: ANN401
     """What a record is found by: its text, or its number."""
     if isinstance(value, str):
         return value[:_WORDS_MAX]
-    if column is not None and column.dtype is not None:
-        return str(numbers_of(value, column).item())
+    if value is None or isinstance(value, list):
+        return ""
+    if column is not None and not column.kind.is_text:
+        return str(numbers_of(value, column.kind.column("")).item())
     return text_of(as_bytes(value)[:_WORDS_MAX]) or ""
 
 

@@ -35,13 +35,13 @@ def selected(reader: Reader, names: Iterable[str]) -> tuple[Column, ...]:
     Raises:
         ValueError: there is no such column.
     """
-    by_name = {column.name: column for column in reader.columns}
-    for name in names:
-        if name not in by_name:
-            known = ", ".join(map(shown, by_name)) or "none, the records are plain bytes"
+    logical, wanted = reader.logical, []
+    for name in dict.fromkeys(names):
+        if (found := logical.find(name)) is None:
+            known = ", ".join(map(shown, logical.names)) or "none, the records are plain bytes"
             raise ValueError(f"{reader.where[0]} has no column '{shown(name)}'; columns: {known}")
-    wanted = tuple(by_name[name] for name in dict.fromkeys(names))
-    return wanted or reader.columns
+        wanted.append(found)
+    return tuple(wanted) or logical.columns
 
 
 def steps(reader: Reader, pieces: Iterable[Indices]) -> Iterator[Indices]:
@@ -58,23 +58,19 @@ def steps(reader: Reader, pieces: Iterable[Indices]) -> Iterator[Indices]:
                 begin, behind = end, int(ends[end - 1])
 
 
-def batches(
-    reader: Reader, pieces: Iterable[Indices], *, keep: bool = False, stored: bool = True
-) -> Iterator[Batch]:
+def batches(reader: Reader, pieces: Iterable[Indices], *, keep: bool = False) -> Iterator[Batch]:
     """Read the indices in their order.
 
     Args:
         reader: the records.
         pieces: indices, of shape (n,) each.
         keep: keep damaged records, empty and with their status.
-        stored: with the columns as they are stored: a nested one is several.
 
     Raises:
         CorruptionError: a record is damaged, and not kept.
     """
     for indices in steps(reader, pieces):
-        batch = reader.read(indices, on_corrupt="keep" if keep else "raise")
-        yield batch.stored() if stored else batch
+        yield reader.read(indices, on_corrupt="keep" if keep else "raise")
 
 
 def in_order(start: int, stop: int) -> Iterator[Indices]:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import ffrecord
 from ffrecord import Reader, Writer
+from ffrecord._arrow_schema import KEY, joined_nulls, without_nulls
 from ffrecord._cli.console import Progress
 from ffrecord._cli.data.records import Keys, batches, in_order
 from ffrecord._order import Indices
@@ -106,22 +107,25 @@ def _is_compressed(reader: Reader) -> bool:
 
 
 def _metadata(reader: Reader, metadata_of: MetadataOf) -> dict[str, bytes]:
+    each = [reader.metadata(number) for number in range(len(reader.files))]
+    # What tables are goes with their records, and nulls are those of all files.
+    told = {name: value for name, value in each[0].items() if name == KEY}
+    told |= joined_nulls(each)
     if metadata_of == "none":
-        return {}
-    first = reader.metadata(0)
+        return told
+    first = without_nulls(each[0])
     if metadata_of == "first":
-        return first
-    files = reader.files
-    for number in range(1, len(files)):
-        other = reader.metadata(number)
+        return first | told
+    for file, metadata in zip(reader.files[1:], each[1:], strict=True):
+        other = without_nulls(metadata)
         if other != first:
             names = {*first, *other}
             differing = sorted(name for name in names if first.get(name) != other.get(name))
             raise ValueError(
-                f"{files[number].name} has other metadata than {files[0].name}: "
+                f"{file.name} has other metadata than {reader.files[0].name}: "
                 f"{', '.join(differing)}; choose with --metadata first or none"
             )
-    return first
+    return first | told
 
 
 def keys_of(reader: Reader) -> Keys:
@@ -197,7 +201,7 @@ class Rewriting:
         """Each record, its key, and its size."""
         total, done = self._reader.size_bytes, 0
         for batch in batches(self._reader, pieces):
-            rows = zip(batch.indices.tolist(), batch, batch.sizes.tolist(), strict=True)
+            rows = zip(batch.indices.tolist(), batch.stored(), batch.sizes.tolist(), strict=True)
             for index, value, size in rows:
                 yield value, keys.of(index), size
             done += len(batch)
@@ -230,7 +234,7 @@ class Rewriting:
         form = self._form
         with Writer(
             path,
-            self._reader.schema or None,
+            self._reader.logical.raw.schema or None,
             compress="zstd" if form.compress else None,
             dictionary=form.dictionary_bytes or None,
             replace=replace,

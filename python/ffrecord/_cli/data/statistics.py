@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ffrecord import Batch, Reader
 from ffrecord._cli.data.values import numbers_of
+from ffrecord._cli.data.words import named_types
 from ffrecord._schema import Column
 
 # A column with more different values than that has no table of them.
@@ -92,18 +93,30 @@ class _Values:
 class ColumnStatistics:
     """Of one column: of its numbers, or of the sizes of its bytes or text."""
 
-    def __init__(self, column: Column) -> None:
-        """Nothing seen yet."""
+    def __init__(self, column: Column, named: str | None) -> None:
+        """Nothing seen yet; `named` is its type of Arrow, if its values are no numbers by that."""
         self.column = column
+        self.named = named
+        self.null_count = 0
         self.spread = Spread()
         self.values = _Values()
 
     def add(self, batch: Batch) -> None:
         """Count the records of a batch; all of them are good."""
-        if self.column.dtype is None:
-            self.spread.add(batch.field(self.column.name)[2])
+        name, kind = self.column.name, self.column.kind
+        missing = batch.missing(name)
+        there = slice(None) if missing is None else ~missing
+        self.null_count += 0 if missing is None else int(missing.sum())
+        if kind.type == "list":
+            self.spread.add(np.array([len(one) for one in batch[name] if one is not None]))
+        if kind.fields:
             return
-        numbers = numbers_of(batch[self.column.name], self.column)
+        if kind.is_text:
+            self.spread.add(batch.field(name)[2][there])
+            return
+        if self.named is not None:
+            return
+        numbers = numbers_of(np.ma.getdata(batch[name])[there], kind.column(name))
         self.spread.add(numbers)
         if self._has_values:
             self.values.add(numbers)
@@ -111,16 +124,29 @@ class ColumnStatistics:
     @property
     def _has_values(self) -> bool:
         """Whether it is one integer, or boolean, of which there may be a table."""
-        column = self.column
+        column = self.column.kind.column("")
         if column.dtype is None or column.shape or column.type == "bf16":
             return False
         return column.dtype.kind != "f"
 
     def facts(self) -> dict[str, Any]:
-        """For JSON: `values` is null if there are more than a thousand."""
-        facts: dict[str, Any] = {"name": self.column.name, "type": self.column.spelling}
-        if self.column.dtype is None:
+        """For JSON: `values` is null if there are more than a thousand.
+
+        Of bytes and text there are sizes, of lists lengths; of what may be missing, how often.
+        """
+        kind = self.column.kind
+        facts: dict[str, Any] = {
+            "name": self.column.name,
+            "type": self.named or self.column.spelling,
+        }
+        if kind.nullable:
+            facts["null_count"] = self.null_count
+        if kind.is_text:
             return facts | {"size_bytes": self.spread.facts()}
+        if kind.type == "list":
+            return facts | {"length": self.spread.facts()}
+        if kind.fields or self.named is not None:
+            return facts
         facts |= self.spread.facts()
         if self._has_values:
             facts["values"] = self.values.facts()
@@ -138,7 +164,8 @@ class Statistics:
         """By the power of two that a size is below."""
         self.raw_bytes = 0
         """The bytes of all good records that were seen, before compression."""
-        self.columns = [ColumnStatistics(column) for column in reader.columns]
+        named = named_types(reader.read([]))
+        self.columns = [ColumnStatistics(each, named.get(each.name)) for each in reader.columns]
         self.damaged: dict[int, str] = {}
         self.damaged_count = 0
         self.seen = 0

@@ -89,8 +89,12 @@ def _column_lines(column: dict[str, Any]) -> Iterator[str]:
     title = f"{shown(column['name'])}: {column['type']}"
     if "size_bytes" in column:
         yield f"{title}: sizes {_spread(column['size_bytes'], show_size)}"
-        return
-    yield f"{title}: {_spread(column, _number)}"
+    elif "length" in column:
+        yield f"{title}: lengths {_spread(column['length'], _number)}"
+    else:
+        yield f"{title}: {_spread(column, _number)}" if "count" in column else title
+    if column.get("null_count"):
+        yield f"{'':<4}{column['null_count']} null"
     for name in ("nan_count", "infinite_count"):
         if column.get(name):
             yield f"{'':<4}{column[name]} {name.removesuffix('_count')}"

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord._cli.text import shown
-from ffrecord._schema import Column
+from ffrecord._nested import rows_of
+from ffrecord._schema import Column, Kind
 
 _HEX_BYTES = 24
 _NUMBERS_SHOWN = 8
@@ -63,20 +64,31 @@ def as_bytes(value: Any) -> bytes:  # noqa: ANN401 - of any column
 
 
 def plain(value: Any, column: Column | None = None) -> Any:  # noqa: ANN401
-    """The value for JSON: text, numbers, lists; bytes that are no UTF-8 as {"base64": ...}.
+    """The value for JSON: text, numbers, lists, and objects; what is missing is null.
 
-    NaN and infinities, for which JSON has no numbers, are the strings "nan", "inf" and "-inf".
-    `column` is the one of the value; None for a record without columns.
+    Bytes that are no UTF-8 are {"base64": ...}. NaN and infinities, for which JSON has no numbers,
+    are the strings "nan", "inf" and "-inf". `column` is the one of the value; None for a record
+    without columns.
     """
-    if isinstance(value, str):
+    return _plain(value, Kind("bytes") if column is None else column.kind)
+
+
+def _plain(value: Any, kind: Kind) -> Any:  # noqa: ANN401
+    if value is None or isinstance(value, str):
         return value
-    if column is None or column.dtype is None:
+    if kind.type == "struct":
+        return {name: _plain(value[name], each) for name, each in kind.fields}
+    if kind.type == "list":
+        return [_plain(each, kind.item) for each in rows_of(value)]
+    if kind.is_text or isinstance(value, bytes):
         data = as_bytes(value)
         try:
             return data.decode()
         except UnicodeDecodeError:
             return {"base64": base64.b64encode(data).decode()}
-    return _numbers(numbers_of(value, column).tolist())
+    if isinstance(value, list):  # Of words, for numbers that stand for them.
+        return [_plain(each, kind) for each in value]
+    return _numbers(numbers_of(value, kind.column("")).tolist())
 
 
 def numbers_of(value: Any, column: Column) -> npt.NDArray[Any]:  # noqa: ANN401
@@ -110,10 +122,14 @@ def dumps(value: Any) -> str:  # noqa: ANN401
 
 def brief(value: Any, column: Column | None = None) -> str:  # noqa: ANN401
     """The value in a few words, for people."""
+    if value is None:
+        return "null"
     if isinstance(value, str):
         return _quoted(value, len(value))
-    if column is not None and column.dtype is not None:
-        return _brief_numbers(numbers_of(value, column))
+    if column is not None and (column.kind.fields or isinstance(value, list)):
+        return _cut(dumps(plain(value, column)))
+    if column is not None and not column.kind.is_text:
+        return _brief_numbers(numbers_of(value, column.kind.column("")))
     data = as_bytes(value)
     kind = media_type(data)
     if kind is not None:
@@ -124,6 +140,10 @@ def brief(value: Any, column: Column | None = None) -> str:  # noqa: ANN401
         return _quoted(text, len(data))
     more = "..." if len(data) > _HEX_BYTES else ""
     return f"{len(data)} bytes{': ' if data else ''}{data[:_HEX_BYTES].hex()}{more}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}... ({len(text)})"
 
 
 def _quoted(text: str, size: int) -> str:

@@ -1,0 +1,99 @@
+"""Samples that a transform made, and which of their values it left as they were."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ffrecord._batch import Batch
+
+
+class Samples(list[Any]):
+    """What a transform made of the samples of `batch`, in their order.
+
+    A loader collates what was left as it was as it collates the batch itself: a value that no
+    transform has touched means the same with and without one. Pickles as a list.
+    """
+
+    def __init__(self, batch: Batch, transforms: Iterable[Callable[[Any], Any]]) -> None:
+        """Transform the samples of `batch`, the i-th with the i-th of `transforms`."""
+        super().__init__()
+        self.batch = batch
+        # Values of other columns cannot be changed in place unless the batch changes with them.
+        self._inner = [name for name in batch.columns if _holds_others(batch, name)]
+        self._before: list[Any] = []
+        for sample, transform in zip(batch, transforms, strict=False):
+            self._before.append(self._kept(sample))
+            self.append(transform(sample))
+
+    def _kept(self, sample: Any) -> Any:  # noqa: ANN401 - as the batch has it
+        if type(sample) is not dict:
+            return sample
+        kept = sample.copy()
+        for name in self._inner:
+            kept[name] = _kept(sample[name])
+        return kept
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether all samples are those of the batch."""
+        return self._is_whole and all(map(self._is_row, self, self._before))
+
+    def _is_row(self, made: Any, before: Any) -> bool:  # noqa: ANN401 - as the batch has it
+        if made is None or type(before) is not dict:
+            return made is before
+        if type(made) is not dict or made.keys() != before.keys():
+            return False
+        return all(
+            made[name] is value or (name in self._inner and _is_kept(made[name], value))
+            for name, value in before.items()
+        )
+
+    def untouched(self) -> tuple[str, ...]:
+        """The columns of the batch that all samples still have, with its values."""
+        if not (self._is_whole and all(isinstance(made, Mapping) for made in self)):
+            return ()
+        return tuple(name for name in self.batch.columns if self._has(name))
+
+    @property
+    def _is_whole(self) -> bool:
+        return len(self) == len(self._before) == len(self.batch) > 0
+
+    def _has(self, name: str) -> bool:
+        return all(
+            name in made
+            and (
+                made[name] is before[name]
+                or (name in self._inner and _is_kept(made[name], before[name]))
+            )
+            for made, before in zip(self, self._before, strict=True)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+
+def _holds_others(batch: Batch, name: str) -> bool:
+    """Whether values of a column may be lists or dicts."""
+    return name in batch.decoded or bool(batch.kind(name).fields)
+
+
+def _kept(value: Any) -> Any:  # noqa: ANN401 - of any column
+    """The value, by which a later change is noticed; arrays share their memory with the batch."""
+    if type(value) is dict:
+        return {name: _kept(each) for name, each in value.items()}
+    return [_kept(each) for each in value] if type(value) is list else value
+
+
+def _is_kept(value: Any, kept: Any) -> bool:  # noqa: ANN401 - of any column
+    if type(kept) is dict:
+        return (
+            type(value) is dict
+            and value.keys() == kept.keys()
+            and all(_is_kept(value[name], each) for name, each in kept.items())
+        )
+    if type(kept) is list:
+        return (
+            type(value) is list
+            and len(value) == len(kept)
+            and all(_is_kept(one, each) for one, each in zip(value, kept, strict=True))
+        )
+    return value is kept
