@@ -393,9 +393,7 @@ def _takes_generator(transform: Callable[..., Any]) -> bool:
     return len(needed) == 2
 
 
-def _rows_left(
-    indices: Sequence[int], found: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64] | slice:
+def _rows_left(indices: Sequence[int], found: Indices) -> Indices | slice:
     """Of a read with these indices, the rows of the records that were not skipped."""
     if len(indices) == found.size:
         return slice(None)
