@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import loader_views as views
-from ffrecord.torch import DataLoader, Sampler
+from ffrecord.torch import DataLoader, Dataset, Sampler
 from loader_runs import ORDERS, PLAIN, WAYS, PlainRun, Run, check_adapters, fits
 from loader_truth import MixTruth, Place, Plan
 from loader_views import View
@@ -30,7 +30,7 @@ MODES = st.sampled_from(
     ["caller", "threads", "one thread", "by sampler", "torch"] * 6 + ["workers", "persistent"]
 )
 PLAIN_MODES = st.sampled_from(["caller", "threads", "one thread"] * 8 + ["workers"])
-KINDS = st.sampled_from(["plain", "plain", *views.KINDS])  # The first kinds keep a mix as one.
+KINDS = st.sampled_from(["plain", "augmented", *views.KINDS])  # The first kinds keep a mix as one.
 SIZES = st.integers(1, 7)
 WORLDS = st.integers(1, 3)
 STEPS = st.integers(1, 12)
@@ -102,6 +102,8 @@ class Loader(RuleBasedStateMachine):
     def choose(self, which: int, how: str) -> None:
         """Choose some records of a view, or cut their tokens into blocks."""
         view = self.view(which)
+        if how == "listed twice" and not view.labels:
+            return
         if how != "blocks":
             self.add(views.chosen(view, how))
         elif not view.is_tokens and not view.is_bad:
@@ -197,11 +199,8 @@ class Loader(RuleBasedStateMachine):
     def begin(self, which: int) -> None:
         """Begin an iteration, beside others."""
         run = self.runs[self.run_at(which)]
-        if len(run.iterations) > 1:
+        if len(run.iterations) > (0 if run.mode == "persistent" else 1):
             return
-        if run.mode == "persistent":
-            if run.iterations:
-                return
         run.begin()
 
     @precondition(lambda self: any(run.iterations for run in self.runs))
@@ -285,6 +284,28 @@ class Loader(RuleBasedStateMachine):
         run = self.runs[self.run_at(which)]
         run.check_copy(how)
         run.check_states()
+
+    @rule(weights=WEIGHTS, seed=SEEDS, others=WEIGHTS, other_seed=SEEDS, swapped=st.booleans())
+    def resume_another(
+        self,
+        weights: list[int],
+        seed: int,
+        others: list[int],
+        other_seed: int,
+        swapped: bool,
+    ) -> None:
+        """Go on from the state of another mix: refused, unless it is the same one."""
+        both = [views.opened("a"), views.opened("b")]
+        one = views.mixed(both, weights, seed)
+        other = views.mixed(both[::-1] if swapped else both, others, other_seed)
+        state = Sampler(Dataset(one.records), 2).state_dict()
+        try:
+            Sampler(Dataset(other.records), 2).load_state_dict(state)
+        except ValueError:
+            assert swapped or (weights, seed) != (others, other_seed), "the same mix is refused"
+        else:
+            assert not swapped, "the state of sources in another order is taken"
+            assert (weights, seed) == (others, other_seed), "the state of another mix is taken"
 
     # Loaders with an order of torch's.
 

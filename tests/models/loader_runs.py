@@ -76,6 +76,7 @@ class Run:
         self.next = self.state = Place(0, 0)
         self.jumps = 0
         self.iterations: list[Iteration] = []
+        self.draws: dict[tuple[int, int, int], int] = {}
         self.loaders = [self._loader(rank) for rank in range(plan.world)]
 
     def _loader(self, rank: int) -> Any:  # noqa: ANN401 - ours or torch's
@@ -165,12 +166,22 @@ class Run:
                 raise AssertionError(f"{where}: the epoch ends before {expected}") from None
             found = labels_of(batch)
             assert found == expected, f"{where}: {found} instead of {expected}"
+            if self.kind == "augmented" and not self.view.is_bad:
+                self._check_draws(at.epoch, places, found, batch["draw"].tolist())
         if not is_whole:
             return False
         iteration.at = after
         if iteration.jumps == self.jumps:
             self.state, self.next = after, Place(after.epoch, 0)
         return True
+
+    def _check_draws(self, epoch: int, places: range, labels: list[int], draws: list[int]) -> None:
+        """Check that chance depends on seed, epoch and place alone, and differs for each place."""
+        distinct = {place % self.plan.count for place in places}
+        assert len(set(draws)) >= len(distinct), f"{labels} share draws: {draws}"
+        for place, label, draw in zip(places, labels, draws, strict=True):
+            before = self.draws.setdefault((epoch, place, label), draw)
+            assert before == draw, f"record {label} of epoch {epoch} is augmented in two ways"
 
     def check_states(self) -> dict[str, Any]:
         """Check that the states are the truth, and one; returns it."""
@@ -198,6 +209,7 @@ class Run:
         mode = mode if allowed(mode, self.policy) else "caller"
         made = Run(self.view, self.kind, self.policy, mode, plan, self.truth)
         made.mix = None if self.mix is None else self.mix.copy()
+        made.draws = self.draws
         refused = plan.refuses(self.state.position)
         for loader in made.loaders:
             target = loader if isinstance(loader, DataLoader) else self.sampler(loader)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -186,7 +187,7 @@ class Plan:
         elif self.last == "short":
             size = max(min(left, size), self.world)
         ends = [place.position + rank * size // self.world for rank in range(self.world + 1)]
-        shares = [range(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+        shares = [range(a, b) for a, b in itertools.pairwise(ends)]
         after = place.position + self.global_batch
         if after < self.count and self.steps(after):
             return shares, Place(place.epoch, after)

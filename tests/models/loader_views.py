@@ -175,6 +175,12 @@ def same(sample: Any) -> Any:  # noqa: ANN401 - any sample
     return sample
 
 
+def augmented(sample: Any, generator: np.random.Generator) -> Any:  # noqa: ANN401 - any sample
+    """Add a number that chance gives."""
+    label = label_of(sample)
+    return {"id": label, "draw": int(generator.integers(1 << 62))}
+
+
 @dataclasses.dataclass
 class Data:
     """A dataset, and what it must be."""
@@ -184,14 +190,18 @@ class Data:
     mix: MixTruth | None = None
 
 
-KINDS = ("plain", "transform", "subset", "torch subset", "concat", "torch concat", "nested", "torch")
+KINDS = (
+    *("plain", "transform", "augmented", "torch"),
+    *("subset", "torch subset", "concat", "torch concat", "nested"),
+)
 
 
 def dataset_of(view: View, kind: str, policy: Any) -> Data:  # noqa: ANN401 - a Literal
     """Make a dataset of a view, and perhaps views of that."""
     columns = None if view.is_tokens else ["id"]
-    transform = same if kind == "transform" else None
-    plain: Any = Dataset(view.records, transform, columns=columns, on_corrupt=policy)
+    transform: Any = {"transform": same, "augmented": augmented}.get(kind)
+    options = {"transform": transform, "columns": columns, "on_corrupt": policy}
+    plain: Any = Dataset(view.records, **options)
     labels, count = view.labels, len(view.labels)
     odd = [*range(1, count, 2), 0]
     if kind == "subset":
