@@ -78,6 +78,7 @@ class Run:
         self.iterations: list[Iteration] = []
         self.draws: dict[tuple[int, int, int], int] = {}
         self.loaders = [self._loader(rank) for rank in range(plan.world)]
+        self.met: list[set[int]] = [set() for _ in self.loaders]  # Damaged records, by rank.
 
     def _loader(self, rank: int) -> Any:  # noqa: ANN401 - ours or torch's
         made = dataset_of(self.view, self.kind, self.policy).dataset
@@ -166,6 +167,7 @@ class Run:
                 raise AssertionError(f"{where}: the epoch ends before {expected}") from None
             found = labels_of(batch)
             assert found == expected, f"{where}: {found} instead of {expected}"
+            self._meet(rank, at.epoch, places)
             if self.kind == "augmented" and not self.view.is_bad:
                 self._check_draws(at.epoch, places, found, batch["draw"].tolist())
         if not is_whole:
@@ -174,6 +176,17 @@ class Run:
         if iteration.jumps == self.jumps:
             self.state, self.next = after, Place(after.epoch, 0)
         return True
+
+    def _meet(self, rank: int, epoch: int, places: range) -> None:
+        """Check that the damage that was met is counted, and nothing else."""
+        if not self.view.is_bad or self.mix is not None or self.kind.startswith("torch "):
+            return
+        labels = self.plan.labels
+        met = {self.plan.index(epoch, place) for place in places}
+        self.met[rank] |= {index for index in met if is_bad(labels[index])}
+        counted = set(self.loaders[rank].dataset.stats()["damaged"])
+        bad = {index for index, label in enumerate(labels) if is_bad(label)}
+        assert self.met[rank] <= counted <= bad, f"{counted} is counted; {self.met[rank]} was met"
 
     def _check_draws(self, epoch: int, places: range, labels: list[int], draws: list[int]) -> None:
         """Check that chance depends on seed, epoch and place alone, and differs for each place."""
@@ -264,7 +277,7 @@ class Run:
         twin = Run.__new__(Run)
         vars(twin).update(vars(self))
         twin.loaders = [copies[how](loader) for loader in self.loaders]
-        twin.iterations = []
+        twin.iterations, twin.met = [], [set() for _ in self.loaders]
         twin.begin()
         twin.take(0, 1000)
         twin.close()
