@@ -23,6 +23,7 @@ from loader_truth import MixTruth, Place, Plan
 from loader_views import View
 
 LONGEST = 40  # Records of a view.
+MOST_BAD = 4  # Damaged ones; ten are an error under every policy, and datasets may double them.
 WHICH = st.integers(0, 3)  # Of the views or runs, from the newest on.
 FILES = st.sampled_from([*views.FILES, "folder"])
 # Processes cost tenths of a second; threads and the caller's own nearly nothing.
@@ -66,6 +67,8 @@ class Loader(RuleBasedStateMachine):
 
     def add(self, view: View) -> None:
         """Ask a new view everything."""
+        if view.bad > MOST_BAD:
+            return
         views.check(view)
         self.views.append(view)
 
@@ -229,16 +232,17 @@ class Loader(RuleBasedStateMachine):
         run.check_states()
 
     @precondition(lambda self: any(run.mix for run in self.runs))
-    @rule(which=WHICH, weights=WEIGHTS)
-    def set_weights(self, which: int, weights: list[int]) -> None:
-        """Change the proportions of a mix, in the loop."""
-        run = self.runs[self.run_at(which)]
-        if run.mix is None:
-            return
+    @rule(which=WHICH, weights=WEIGHTS, steps=STEPS)
+    def set_weights(self, which: int, weights: list[int], steps: int) -> None:
+        """Change the proportions of a mix, perhaps in the loop, and go on."""
+        of_mixes = [at for at, run in enumerate(self.runs) if run.mix is not None]
+        at = of_mixes[which % len(of_mixes)]
+        run = self.runs[at]
         if any(i.at is not None and i.at.epoch < run.state.epoch for i in run.iterations):
             return
         run.set_weights(weights)
         run.check_states()
+        self.step(len(self.runs) - 1 - at, steps, False)
 
     @precondition(lambda self: self.runs)
     @rule(

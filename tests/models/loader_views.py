@@ -36,10 +36,15 @@ class View:
     is_tokens: bool = False
 
     @property
-    def is_bad(self) -> bool:
-        """Whether records are damaged, in any epoch."""
+    def bad(self) -> int:
+        """How many records are damaged, in any epoch."""
         parts = [] if self.mix is None else self.mix.parts  # Of which later epochs have others.
-        return any(label in BAD for labels in (self.labels, *parts) for label in labels)
+        return sum(label in BAD for labels in (self.labels, *parts) for label in labels)
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether any is."""
+        return self.bad > 0
 
 
 @functools.cache
