@@ -23,7 +23,6 @@ from loader_truth import MixTruth, Place, Plan
 from loader_views import View
 
 LONGEST = 40  # Records of a view.
-MOST_BAD = 4  # Damaged ones; ten are an error under every policy, and datasets may double them.
 WHICH = st.integers(0, 3)  # Of the views or runs, from the newest on.
 FILES = st.sampled_from([*views.FILES, "folder"])
 # Processes cost tenths of a second; threads and the caller's own nearly nothing.
@@ -67,8 +66,6 @@ class Loader(RuleBasedStateMachine):
 
     def add(self, view: View) -> None:
         """Ask a new view everything."""
-        if view.bad > MOST_BAD:
-            return
         views.check(view)
         self.views.append(view)
 

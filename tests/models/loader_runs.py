@@ -179,7 +179,7 @@ class Run:
 
     def _meet(self, rank: int, epoch: int, places: range) -> None:
         """Check that the damage that was met is counted, and nothing else."""
-        if not self.view.is_bad or self.mix is not None or self.kind.startswith("torch "):
+        if not self.view.is_bad or self.view.mix or self.kind.startswith("torch "):
             return
         labels = self.plan.labels
         met = {self.plan.index(epoch, place) for place in places}
