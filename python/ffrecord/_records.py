@@ -338,12 +338,20 @@ class Records(ABC):
         return min(_READ_AHEAD_RECORDS_MAX, max(1, _READ_AHEAD_BYTES // mean))
 
 
+def number_of_records(damaged: Mapping[int, str]) -> int:
+    """How many records are damaged; a view may have one at several indices.
+
+    The text tells them apart: it names the file and the record in it.
+    """
+    return len(set(damaged.values()))
+
+
 def refuse_too_many(damaged: Mapping[int, str], count: int, max_corrupt: float) -> None:
     """Raise CorruptionError if more of `count` records are damaged than `max_corrupt` allows."""
     allowed = max(_DAMAGED_ALWAYS_ALLOWED, int(max_corrupt * count))
-    if len(damaged) > allowed:
+    if len(damaged) > allowed and (found := number_of_records(damaged)) > allowed:
         raise CorruptionError(
-            f"{len(damaged)} damaged records, more than the {allowed} that max_corrupt="
+            f"{found} damaged records, more than the {allowed} that max_corrupt="
             f"{max_corrupt} allows; the last: {list(damaged.values())[-1]}. Run `ffrecord verify` "
             "on the files"
         )

@@ -45,6 +45,29 @@ def test_too_many_damaged_records_are_an_error_however_many_workers_find_them(
 
 
 @every_engine
+def test_a_damaged_record_that_a_view_repeats_is_one(
+    path: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    bad = damaged(path, tmp_path / "bad.ffr", range(3, 4))
+    listed = [1, *[3] * 20, 2]
+
+    def mix() -> Dataset:
+        parts = [ffrecord.open(bad).subset(range(5)), ffrecord.open(path)]
+        return Dataset(ffrecord.mix(parts, [1, 1]), on_corrupt="skip")
+
+    for dataset in (
+        mix(),
+        Dataset(ffrecord.open(bad).subset(listed), on_corrupt="skip"),
+        Subset(Dataset(bad, on_corrupt="skip"), listed),
+        ConcatDataset([mix(), Dataset(bad, on_corrupt="skip")]),
+    ):
+        loader = DataLoader(dataset, 8, shuffle=True, **options)
+        assert list(loader)
+        assert loader.stats()["damaged"] == 1, dataset
+        loader.close()
+
+
+@every_engine
 def test_damage_is_listed_once_for_each_record_in_every_epoch(
     path: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:

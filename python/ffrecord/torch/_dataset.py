@@ -22,7 +22,7 @@ from ffrecord._mixture import Mixture
 from ffrecord._order import IndexBatch, Indices, SeededIndices, mixture_of
 from ffrecord._reader import Reader
 from ffrecord._records import OnCorrupt as Policy
-from ffrecord._records import Records
+from ffrecord._records import Records, number_of_records
 from ffrecord._schema import names_of
 from ffrecord._stages import Stages
 from ffrecord.compat._fileio import FileReader, owned
@@ -196,7 +196,11 @@ class Dataset(data.Dataset[T], ReaderRegistry):
         """
         found = self.source.stats()
         decode_s = self.stages.sums().get("decode", 0.0)
-        return {**found, "decode_s": decode_s, "damaged_records": len(found["damaged"])}
+        return {
+            **found,
+            "decode_s": decode_s,
+            "damaged_records": number_of_records(found["damaged"]),
+        }
 
     def note_damaged(self, found: Mapping[int, str]) -> None:
         """Count the damaged records in a worker's `stats`; see `Records.note_damaged`."""

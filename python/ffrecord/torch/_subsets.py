@@ -12,7 +12,7 @@ import numpy.typing as npt
 from torch.utils import data
 
 from ffrecord._order import IndexBatch, Indices, SeededIndices
-from ffrecord._records import Records, as_indices, refuse_too_many
+from ffrecord._records import Records, as_indices, number_of_records, refuse_too_many
 from ffrecord._stages import summed
 from ffrecord._views import Choice, concat, positive
 from ffrecord._views import Subset as SubsetView
@@ -42,7 +42,8 @@ class _View(Dataset[T]):
         if not each:
             return {}
         damaged = {**self._damaged, **self._damage_of_strangers()}
-        return {**summed(each), "damaged": damaged, "damaged_records": len(damaged)}
+        found = number_of_records(damaged)
+        return {**summed(each), "damaged": damaged, "damaged_records": found}
 
     def note_damaged(self, found: Mapping[int, str]) -> None:
         """Count damaged records of this dataset; also in those that own them, without a limit.
