@@ -6,7 +6,6 @@ folder and a daemon as the target.
 
 import threading
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +16,7 @@ import ffrecord
 import ffrecord.checkpoint as ckpt
 from daemon import Daemon
 from ffrecord.errors import ConflictError
-from thread_ranks import ThreadRank, ThreadRanks, same
+from thread_ranks import AfterARound, ThreadRank, ThreadRanks, same
 
 
 @pytest.mark.parametrize("replicated", ["rank0", "split"])
@@ -133,22 +132,6 @@ def test_a_failure_is_told_whatever_its_message_is(tmp_path: Path, error: Except
     assert isinstance(results[0], ckpt.PeerError), type(results[0])
     assert results[0].kind == type(error).__name__
     assert results[1] is error
-
-
-class AfterARound(ThreadRank):
-    """A rank for which something happens between one round and the next."""
-
-    def __init__(self, rank: ThreadRank, number: int, event: Callable[[], object]) -> None:
-        super().__init__(rank.ranks, rank.rank)
-        self.rounds_left, self.event = number, event
-
-    def all_gather(self, mine: bytes) -> list[bytes]:
-        """The bytes of all threads, and then the event."""
-        gathered = super().all_gather(mine)
-        self.rounds_left -= 1
-        if self.rounds_left == 0 and self.rank == 1:
-            self.event()
-        return gathered
 
 
 @pytest.mark.wrong_data
