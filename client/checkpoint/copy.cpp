@@ -236,8 +236,9 @@ class MirroredTarget final : public CheckpointTarget {
     return local_->Begin(step, attempt);
   }
   Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
-                                                          const AttemptId& attempt) override {
-    return local_->BeginInPlace(step, attempt);
+                                                          const AttemptId& attempt,
+                                                          const GivesWay& gives_way) override {
+    return local_->BeginInPlace(step, attempt, gives_way);
   }
   Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
                                                   const AttemptId& attempt) override {
@@ -283,12 +284,15 @@ Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::st
   auto attempt = target->Begin(step, id);
   if (!attempt) {
     if (attempt.error().code != ErrorCode::kConflict) return std::move(attempt).error();
-    const auto there = CheckpointReader::Open(to, step, options);
-    if (!there && !IsDamage(there.error())) return there.error();
-    const bool is_whole = there && FFR_TRY(there.value().IsWhole());
-    if (is_whole && there.value().commit().attempt == Hex(id)) return there.value().commit();
-    if (is_whole || !FFR_TRY(MayReplace(*target, step, id))) return std::move(attempt).error();
-    attempt = target->BeginInPlace(step, id);
+    bool is_copied = false;
+    attempt = target->BeginInPlace(step, id, [&]() -> Result<bool> {
+      const auto there = CheckpointReader::Open(to, step, options);
+      if (!there && !IsDamage(there.error())) return there.error();
+      const bool is_whole = there && FFR_TRY(there.value().IsWhole());
+      is_copied = is_whole && there.value().commit().attempt == Hex(id);
+      return !is_whole && FFR_TRY(MayReplace(*target, step, id));
+    });
+    if (is_copied) return CommitOf(source.manifests.root);
   }
   // What an attempt that fails has written stays: the next one goes on from there.
   if (!attempt) return std::move(attempt).error();

@@ -221,10 +221,12 @@ class DaemonTarget final : public CheckpointTarget {
 
   // Only what is there now: not what another save puts there meanwhile.
   Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
-                                                          const AttemptId& attempt) override {
+                                                          const AttemptId& attempt,
+                                                          const GivesWay& gives_way) override {
     const auto found = FFR_TRY(run_.catalog()).Resolve(run_.NameOf(step), run_.deadline());
     if (!found && found.error().code == ErrorCode::kNotFound) return Begin(step, attempt);
     if (!found) return found.error();
+    if (!FFR_TRY(gives_way())) return Begin(step, attempt);
     return std::unique_ptr<CheckpointAttempt>(
         new DaemonAttempt(run_, step, found.value().revision));
   }

@@ -65,18 +65,24 @@ int RenameInPlace(const fs::path& from, const fs::path& to) {
   return error;
 }
 
-// Which folder a path names: another one as soon as a step was saved again.
-struct FolderIdentity {
-  dev_t device;
-  ino_t inode;
-  bool operator==(const FolderIdentity&) const = default;
-};
+// A folder that a path named: the path names another one as soon as its step was saved again. It is
+// held open, so that no folder made later gets its inode.
+class HeldFolder {
+ public:
+  HeldFolder() = default;  // None.
+  explicit HeldFolder(const fs::path& path)
+      : folder_(::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC)) {}
 
-std::optional<FolderIdentity> IdentityOf(const fs::path& path) {
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0) return std::nullopt;
-  return FolderIdentity{status.st_dev, status.st_ino};
-}
+  bool IsAt(const fs::path& path) const {
+    struct stat held {};
+    struct stat there {};
+    return folder_ && ::fstat(folder_.get(), &held) == 0 && ::lstat(path.c_str(), &there) == 0 &&
+           held.st_dev == there.st_dev && held.st_ino == there.st_ino;
+  }
+
+ private:
+  UniqueFd folder_;
+};
 
 Error StepExists(const fs::path& path) {
   return Error{ErrorCode::kConflict, "checkpoint: " + path.string() +
@@ -87,14 +93,14 @@ Error StepExists(const fs::path& path) {
 class FolderAttempt final : public CheckpointAttempt {
  public:
   FolderAttempt(fs::path run, std::uint64_t step, const AttemptId& id, fs::path folder,
-                UniqueFd lock, bool direct, std::optional<FolderIdentity> replaced)
+                UniqueFd lock, bool direct, HeldFolder replaced)
       : run_(std::move(run)),
         step_(step),
         id_(id),
         folder_(std::move(folder)),
         lock_(std::move(lock)),
         direct_(direct),
-        replaced_(replaced) {}
+        replaced_(std::move(replaced)) {}
 
   Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
                           const FileSource& source) override {
@@ -164,15 +170,14 @@ class FolderAttempt final : public CheckpointAttempt {
   Result<void> MakeVisible(std::span<const WrittenFile> /*files*/) override {
     const fs::path final_path = run_ / StepName(step_);
     PrepareHint();
-    const bool replaces = replaced_ && IdentityOf(final_path) == replaced_;
+    const bool replaces = replaced_.IsAt(final_path);
     // Under the attempt's name it is garbage of this host, should we be killed right then.
     if (replaces) static_cast<void>(ClaimFolder(final_path));
     int error =
         replaces ? RenameInPlace(folder_, final_path) : RenameNoReplace(folder_, final_path);
     if (error == 0 && replaces) error = GiveBackAnother(final_path);
     // A copy has the id of the damaged one that it replaces.
-    const bool is_old = replaced_ && IdentityOf(final_path) == replaced_;
-    if (error != 0 && (is_old || !IsVisible(step_, id_))) {
+    if (error != 0 && (replaced_.IsAt(final_path) || !IsVisible(step_, id_))) {
       if (error == EEXIST || error == ENOTEMPTY) return StepExists(final_path);
       RemoveAttempt(folder_);  // Should the first rename come to pass yet, one finds nothing.
       return ErrnoError("rename to " + final_path.string() + " the folder", folder_, error);
@@ -214,8 +219,8 @@ class FolderAttempt final : public CheckpointAttempt {
   // After an exchange: a save that took the step's place between the look and the exchange gets it
   // back. Returns an errno.
   int GiveBackAnother(const fs::path& final_path) const {
-    const auto out = IdentityOf(folder_);
-    if (!out || out == replaced_) return 0;
+    std::error_code gone;
+    if (replaced_.IsAt(folder_) || !fs::exists(folder_, gone)) return 0;
     const int error = RenameInPlace(folder_, final_path);
     return error != 0 ? error : EEXIST;
   }
@@ -255,8 +260,8 @@ class FolderAttempt final : public CheckpointAttempt {
   fs::path folder_;
   UniqueFd lock_;
   bool direct_;
-  std::optional<FolderIdentity> replaced_;  // The step that gives way; nothing if none does.
-  std::vector<fs::path> kept_;              // All in one folder.
+  HeldFolder replaced_;         // The step that gives way; none if none does.
+  std::vector<fs::path> kept_;  // All in one folder.
 };
 
 // --- Reading -------------------------------------------------------------------------------------
@@ -376,12 +381,15 @@ class FolderTarget final : public CheckpointTarget {
     const fs::path committed = run_ / StepName(step);
     std::error_code ignored;
     if (fs::exists(committed, ignored)) return StepExists(committed);
-    return Make(step, attempt, std::nullopt);
+    return Make(step, attempt, {});
   }
 
   Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
-                                                          const AttemptId& attempt) override {
-    return Make(step, attempt, IdentityOf(run_ / StepName(step)));
+                                                          const AttemptId& attempt,
+                                                          const GivesWay& gives_way) override {
+    HeldFolder there(run_ / StepName(step));
+    if (!FFR_TRY(gives_way())) return Begin(step, attempt);
+    return Make(step, attempt, std::move(there));
   }
 
   Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
@@ -393,7 +401,7 @@ class FolderTarget final : public CheckpointTarget {
                    "checkpoint: rank 0 made " + folder.string() +
                        ", but this rank does not see it; the target must be a folder that all "
                        "ranks share"};
-    return Made(step, attempt, UniqueFd(), std::nullopt);
+    return Made(step, attempt, UniqueFd(), {});
   }
 
   Result<std::string> Decide(std::string_view name, std::string_view answer) override {
@@ -419,7 +427,7 @@ class FolderTarget final : public CheckpointTarget {
   }
 
   Result<std::unique_ptr<CheckpointAttempt>> Make(std::uint64_t step, const AttemptId& attempt,
-                                                  std::optional<FolderIdentity> replaced) const {
+                                                  HeldFolder replaced) const {
     FFR_TRY(MakeFolders(run_));
     const fs::path folder = run_ / AttemptName(step, attempt);
     UniqueFd lock = FFR_TRY(MakeAttemptFolder(folder, timeout_));
@@ -427,14 +435,13 @@ class FolderTarget final : public CheckpointTarget {
       RemoveAttempt(folder);
       return synced.error();
     }
-    return Made(step, attempt, std::move(lock), replaced);
+    return Made(step, attempt, std::move(lock), std::move(replaced));
   }
 
   std::unique_ptr<CheckpointAttempt> Made(std::uint64_t step, const AttemptId& attempt,
-                                          UniqueFd lock,
-                                          std::optional<FolderIdentity> replaced) const {
+                                          UniqueFd lock, HeldFolder replaced) const {
     return std::make_unique<FolderAttempt>(run_, step, attempt, run_ / AttemptName(step, attempt),
-                                           std::move(lock), direct_, replaced);
+                                           std::move(lock), direct_, std::move(replaced));
   }
 
   fs::path run_;

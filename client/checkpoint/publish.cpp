@@ -15,13 +15,14 @@ namespace ffrecord::client {
 Result<std::unique_ptr<CheckpointAttempt>> BeginSave(CheckpointTarget& target, std::uint64_t step,
                                                      const AttemptId& attempt,
                                                      const SaveOptions& options) {
-  if (options.replaces) return target.BeginInPlace(step, attempt);
+  if (options.replaces) return target.BeginInPlace(step, attempt, [] { return true; });
   auto begun = target.Begin(step, attempt);
   if (begun || begun.error().code != ErrorCode::kConflict) return begun;
-  const auto there = CheckpointReader::Open(target.name(), step, options.session);
-  if (!there && !IsDamage(there.error())) return there.error();
-  if (there && FFR_TRY(there.value().IsWhole())) return begun;
-  return target.BeginInPlace(step, attempt);
+  return target.BeginInPlace(step, attempt, [&]() -> Result<bool> {
+    const auto there = CheckpointReader::Open(target.name(), step, options.session);
+    if (!there && !IsDamage(there.error())) return there.error();
+    return !there || !FFR_TRY(there.value().IsWhole());
+  });
 }
 
 Result<TextIndex> CheckIntents(std::vector<Intent> intents) {

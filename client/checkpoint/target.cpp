@@ -63,7 +63,8 @@ void CheckpointAttempt::Abandon() noexcept {
 }
 
 Result<std::unique_ptr<CheckpointAttempt>> CheckpointTarget::BeginInPlace(
-    std::uint64_t step, const AttemptId& attempt) {
+    std::uint64_t step, const AttemptId& attempt, const GivesWay& gives_way) {
+  if (!FFR_TRY(gives_way())) return Begin(step, attempt);
   const auto removed = Remove(step);
   if (!removed && removed.error().code != ErrorCode::kNotFound) return removed.error();
   return Begin(step, attempt);

@@ -98,6 +98,9 @@ class CommittedStep {
   virtual std::vector<std::unique_ptr<CommittedStep>> Copies() const { return {}; }
 };
 
+// Whether a step that is committed may be replaced; may read all of it.
+using GivesWay = std::function<Result<bool>()>;
+
 // Where a run keeps its checkpoints: a folder, or a name at a daemon. Thread-bound.
 class CheckpointTarget {
  public:
@@ -118,11 +121,13 @@ class CheckpointTarget {
   // is committed already.
   virtual Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
                                                            const AttemptId& attempt) = 0;
-  // The same, but a step that is committed now gives way to the attempt: when that is committed,
-  // where both can be done at once, else now. Where it is done at once, a save that has taken the
-  // step's place meanwhile does not give way (kConflict at Commit()).
+  // The same, but a step that is committed now, and of which `gives_way` then says so, gives way to
+  // the attempt: when that is committed, where both can be done at once, else now. Where it is done
+  // at once, a save that has taken the step's place since the call, while `gives_way` looked at the
+  // step too, does not give way (kConflict at Commit()).
   virtual Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
-                                                                  const AttemptId& attempt);
+                                                                  const AttemptId& attempt,
+                                                                  const GivesWay& gives_way);
   virtual Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
                                                           const AttemptId& attempt) = 0;
 

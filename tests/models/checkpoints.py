@@ -26,9 +26,9 @@ import checkpoint_truth as truth
 import ffrecord.checkpoint as ckpt
 from checkpoint_places import far_target
 from checkpoint_truth import Content, Position, Step, same
-from ffrecord.errors import CorruptionError
+from ffrecord.errors import ConflictError, CorruptionError
 from ffrecord.torch import CheckpointReader, CheckpointWriter
-from thread_ranks import ThreadRank, ThreadRanks
+from thread_ranks import AfterARound, ThreadRank, ThreadRanks
 
 RUNS = st.sampled_from(["first", "second"])
 WAYS = st.sampled_from(["save", "async", "incremental", "incremental async"])
@@ -174,6 +174,23 @@ class Checkpoints(RuleBasedStateMachine):
             return bool(np.array_equal(shard.data, rows))
 
         assert ThreadRanks(2).run(work) == [True, True], "a stage was saved and cannot be loaded"
+
+    @rule(run=RUNS, which=WHICH)
+    def save_again_twice_at_once(self, run: str, which: int) -> None:
+        """Two savers of a damaged step: one of them succeeds, and its save stays."""
+        step = self.pick(run, which)
+        assume(not self.runs[run][step].is_whole)
+        contents = [self.content(new_table=True) for _ in range(2)]
+
+        def work(rank: ThreadRank) -> ckpt.Commit:
+            return self.save_to(run, step, "save", contents[rank.rank])
+
+        results = ThreadRanks(2).run(work)
+        (winner,) = [i for i, each in enumerate(results) if isinstance(each, ckpt.Commit)]
+        assert isinstance(results[1 - winner], FileExistsError), results
+        commit: Any = results[winner]
+        self.runs[run][step] = Step(contents[winner], commit.attempt)
+        self.ask(run)
 
     # Damage, and steps that go.
 
@@ -333,6 +350,30 @@ class Checkpoints(RuleBasedStateMachine):
             assert not any(steps[n].is_whole for n in newest), "a whole step is there"
         else:
             assert same(found, steps[max(whole)].content.stored())
+
+    @rule(run=RUNS, which=WHICH, round_of_load=st.integers(1, 5))
+    def load_while_it_is_saved_again(self, run: str, which: int, round_of_load: int) -> None:
+        """Load on two ranks, and save the step again meanwhile: no rank gets another save."""
+        step = self.pick(run, which)
+        old, content = self.runs[run][step], self.content(new_table=True)
+        assume(old.is_whole and not old.flat)
+
+        def save_again() -> None:
+            ckpt.remove(self.path(run), step)
+            commit = ckpt.save(self.path(run), step, content.state(), group="alone")
+            self.runs[run][step] = Step(content, commit.attempt)
+
+        def work(rank: ThreadRank) -> Any:  # noqa: ANN401
+            watched = AfterARound(rank, round_of_load, save_again)
+            return ckpt.load(self.path(run), step=step, group=watched)
+
+        loaded = ThreadRanks(2).run(work)
+        if round_of_load == 1:
+            kinds = (ConflictError, ckpt.PeerError)
+            assert all(isinstance(each, kinds) for each in loaded), loaded
+        else:
+            assert all(same(each, old.content.stored()) for each in loaded), loaded
+        self.ask(run)
 
     # Questions.
 

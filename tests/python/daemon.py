@@ -62,7 +62,10 @@ class Daemon:
         else:
             raise AssertionError("the daemon did not start: " + "".join(self.log))
         # Else it would stop at a full pipe.
-        self.drain = threading.Thread(target=self.log.extend, args=(self.process.stderr,))
+        # A program that ends without stop() does not wait for it.
+        self.drain = threading.Thread(
+            target=self.log.extend, args=(self.process.stderr,), daemon=True
+        )
         self.drain.start()
         return self
 

@@ -46,6 +46,39 @@ def test_each_numpy_scalar_is_saved_as_it_is(tmp_path: Path, how: Any) -> None: 
     assert all(type(loaded[key]) is type(value) for key, value in state.items())
 
 
+class Computed:
+    """An array of another library, which shows its elements in memory of its own at each call."""
+
+    def __init__(self, value: int, size: int) -> None:
+        self.value, self.size = value, size
+
+    def __dlpack__(self, **options: Any) -> Any:  # noqa: ANN401 (a capsule)
+        return np.full(self.size, self.value).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # The CPU.
+
+
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("stage_bytes_max", [None, 0, 512 << 20])
+@pytest.mark.parametrize("incremental", [False, True])
+def test_an_array_by_dlpack_is_saved_as_it_is(
+    tmp_path: Path, stage_bytes_max: int | None, incremental: bool
+) -> None:
+    """Its memory may end with the view that it has given of itself."""
+    sizes = (1, 16, 1000, 1 << 16, 1 << 20)
+    state = {f"{size} {i}": Computed(i, size) for size in sizes for i in range(1, 5)}
+    if stage_bytes_max is None:
+        ckpt.save(tmp_path, 1, state, incremental=incremental)
+    else:
+        ckpt.async_save(
+            tmp_path, 1, state, incremental=incremental, stage_bytes_max=stage_bytes_max
+        ).result(60)
+    loaded: Any = ckpt.load(tmp_path)
+    for key, value in state.items():
+        assert same(loaded[key], np.full(value.size, value.value)), key
+
+
 def test_every_dtype_comes_back_without_a_state(tmp_path: Path) -> None:
     state = arrays()
     commit = ckpt.save(tmp_path / "run", 1200, state)

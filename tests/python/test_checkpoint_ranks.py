@@ -15,7 +15,8 @@ import pytest
 import ffrecord
 import ffrecord.checkpoint as ckpt
 from daemon import Daemon
-from thread_ranks import ThreadRank, ThreadRanks, same
+from ffrecord.errors import ConflictError
+from thread_ranks import AfterARound, ThreadRank, ThreadRanks, same
 
 
 @pytest.mark.parametrize("replicated", ["rank0", "split"])
@@ -131,6 +132,33 @@ def test_a_failure_is_told_whatever_its_message_is(tmp_path: Path, error: Except
     assert isinstance(results[0], ckpt.PeerError), type(results[0])
     assert results[0].kind == type(error).__name__
     assert results[1] is error
+
+
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize("step", ["latest", 1])
+def test_ranks_never_load_two_saves_of_one_step(
+    tmp_path: Path, number: int, step: Literal["latest", 1]
+) -> None:
+    """After a rollback, or of a damaged step, a step is saved again while others load it."""
+    ckpt.save(tmp_path, 1, {"w": np.full(1000, 1)})
+
+    def save_again() -> None:
+        ckpt.remove(tmp_path, 1)
+        ckpt.save(tmp_path, 1, {"w": np.full(1000, 2)}, group="alone")
+
+    def load(rank: ThreadRank) -> object:
+        state = {"w": np.zeros(1000, int)}
+        try:
+            ckpt.load(tmp_path, state, step=step, group=AfterARound(rank, number, save_again))
+        except (ConflictError, ckpt.PeerError):
+            return 0
+        finally:
+            assert len(set(state["w"])) == 1
+        return int(state["w"][0])
+
+    loaded = ThreadRanks(2).must(load)
+    assert loaded == ([0, 0] if number == 1 else [1, 1])
 
 
 @pytest.mark.parametrize("broken", ["target", "on_corrupt", "warning"])

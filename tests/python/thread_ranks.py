@@ -58,6 +58,22 @@ class ThreadRank:
         return gathered
 
 
+class AfterARound(ThreadRank):
+    """A rank for which something happens between one round and the next: on rank 1, once."""
+
+    def __init__(self, rank: ThreadRank, number: int, event: Callable[[], object]) -> None:
+        super().__init__(rank.ranks, rank.rank)
+        self.rounds_left, self.event = number, event
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        """The bytes of all threads, and then the event."""
+        gathered = super().all_gather(mine)
+        self.rounds_left -= 1
+        if self.rounds_left == 0 and self.rank == 1:
+            self.event()
+        return gathered
+
+
 def same(a: object, b: object) -> bool:
     """Equal in type, structure and value."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from ffrecord import _ffrecord
 from ffrecord._locations import Target, target_from_root
@@ -10,7 +10,7 @@ from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._ranks import Group, PeerError, Ranks, group_of, together
 from ffrecord.checkpoint._restore import Restorer
 from ffrecord.checkpoint._values import decode
-from ffrecord.errors import CorruptionError
+from ffrecord.errors import ConflictError, CorruptionError
 
 # From where `_Loader` warns to who has called `load`: by way of `together`.
 _CALLER = 6
@@ -63,6 +63,7 @@ def load(
         FileNotFoundError: there is no such step, or no checkpoint at all.
         CorruptionError: bytes fail a check; names the file, and the previous step, if there is
             one. Tensors may then be partly filled.
+        ConflictError: the step was saved again while the ranks opened it; nothing is changed.
         MismatchError: a ValueError that lists every path that does not fit.
         PeerError: another rank failed.
     """
@@ -100,25 +101,27 @@ class _Loader:
         self.open(step, take)
 
     def open(self, step: int | None, before: Callable[[], object] | None = None) -> None:
-        """Open the step that rank 0 opens: it decides which is the latest."""
+        """Open the save that rank 0 opens: it decides which is the latest."""
 
-        def open_step(wanted: int | None) -> int:
+        def open_step(wanted: int | None) -> list[object]:
             self.reader = _ffrecord.CheckpointReader(self._where, wanted, self._timeout_s)
-            return self.reader.commit[0]
+            return list(self.reader.commit[:2])
 
-        def decide() -> int | None:
+        def decide() -> list[object] | None:
             if before is not None:
                 before()
             return open_step(step) if self.rank == 0 else None
 
         def follow() -> None:
-            if self.rank != 0:
-                open_step(other)
+            if self.rank != 0 and open_step(chosen[0]) != chosen:
+                raise ConflictError(
+                    f"step {chosen[0]} of {self._where} was saved again while the ranks opened it, "
+                    "or rank 0 sees another save of it than this rank: load it again"
+                )
             for message in self.reader.skipped:  # An error where warnings are.
                 warnings.warn(f"skipped a damaged checkpoint: {message}", stacklevel=_CALLER)
 
-        chosen = together(self._group, decide)[0]
-        other = chosen if isinstance(chosen, int) else None
+        chosen: Any = together(self._group, decide)[0]
         together(self._group, follow)
 
     def previous(self, step: int, damage: list[str]) -> None:

@@ -177,8 +177,8 @@ def plain_address(value: object) -> int | None:
         if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
             return None
         return int(tensor.data_ptr())
-    if isinstance(value, np.generic):
-        return None  # The memory of a view of it would end with the view.
+    if not isinstance(value, np.ndarray):
+        return None  # The memory of a view of it may end with the view.
     array = as_array(value)
     if not array.flags.c_contiguous or not array.dtype.isnative:
         return None

@@ -11,6 +11,7 @@
 #include <ffrecord/client/checkpoint.h>
 
 #include "checkpoint_state.h"
+#include "client/checkpoint/target.h"
 #include "daemon.h"
 #include "seed.h"
 #include "thread_group.h"
@@ -105,6 +106,30 @@ TEST(CheckpointDaemonTest, ACommittedStepIsNeverReplacedAndOfTwoSaversOneWins) {
     EXPECT_EQ(Compare(target, states[winner], step), "");
     EXPECT_EQ(SaveAlone(target, step, states[0]).error().code, ErrorCode::kConflict);
   }
+}
+
+TEST(CheckpointDaemonTest, ASaveThatTakesTheStepsPlaceDuringTheLookStays) {
+  Daemon daemon;
+  const std::string target = daemon.Uri("run");
+  const State late(1'000, 2);
+  ASSERT_TRUE(SaveAlone(target, 1, State(1'000, 1)));
+
+  const auto opened = OpenDaemonTarget(target, {}).value();
+  const auto attempt = opened->BeginInPlace(1, AttemptId{}, [&]() -> Result<bool> {
+    EXPECT_TRUE(RemoveCheckpoint(target, 1, {}));
+    EXPECT_TRUE(SaveAlone(target, 1, late));
+    return true;
+  });
+  ASSERT_TRUE(attempt) << attempt.error().message;
+  const Bytes byte(1);
+  const auto written = attempt.value()->Put(
+      "file", 1, [&](std::uint64_t, std::uint64_t) { return std::span<const std::byte>(byte); });
+  ASSERT_TRUE(written) << written.error().message;
+
+  const auto committed = attempt.value()->Commit({{written.value()}});
+  ASSERT_FALSE(committed);
+  EXPECT_EQ(committed.error().code, ErrorCode::kConflict);
+  EXPECT_EQ(Compare(target, late, 1), "");
 }
 
 TEST(CheckpointDaemonTest, ARankThatFailsFailsAllAndNothingIsVisible) {

@@ -544,7 +544,7 @@ TEST(CheckpointReplaceTest, AFailureBetweenTwoRenamesKeepsTheStepThatWasThere) {
   if (child == 0) {
     if (!test::RefuseCalls({{SYS_renameat2, EINVAL}})) ::_exit(kSkipped);
     const auto target = OpenFolderTarget(folder.path().string(), true);
-    const auto attempt = target->BeginInPlace(1, AttemptId{});
+    const auto attempt = target->BeginInPlace(1, AttemptId{}, [] { return true; });
     if (!attempt) ::_exit(2);
     for (const auto& entry : fs::directory_iterator(folder.path()))
       if (entry.path().filename().string().starts_with(".attempt-")) fs::remove_all(entry.path());
@@ -556,6 +556,36 @@ TEST(CheckpointReplaceTest, AFailureBetweenTwoRenamesKeepsTheStepThatWasThere) {
   if (WEXITSTATUS(status) == kSkipped) GTEST_SKIP() << "system calls cannot be refused here";
   EXPECT_EQ(WEXITSTATUS(status), 0);
   EXPECT_EQ(Compare(folder.path(), old), "");
+}
+
+// What BeginInPlace() replaces is what was there when it was called, in a folder and no other.
+TEST(CheckpointReplaceTest, ASaveThatTakesTheStepsPlaceDuringTheLookStays) {
+  const State late(1'000, 2);
+  for (const bool is_removed_first : {true, false}) {
+    const TempFolder folder;
+    const std::string target = folder.path().string();
+    ASSERT_TRUE(SaveAlone(target, 1, State(1'000, 1)));
+
+    const auto opened = OpenFolderTarget(target, true);
+    const auto attempt = opened->BeginInPlace(1, AttemptId{}, [&]() -> Result<bool> {
+      // The inode of a folder that is removed is that of the next one, on many file systems.
+      if (is_removed_first) {
+        EXPECT_TRUE(RemoveCheckpoint(target, 1, {}));
+      }
+      SaveOptions options;
+      options.replaces = !is_removed_first;
+      auto other = CheckpointShards::Begin(target, 1, options).value();
+      const Bytes part = other.Write(0, late.PartOf(0, 1)).value();
+      EXPECT_TRUE(other.Commit({{part}}, TreeOf({"matrix", "vector"})));
+      return true;
+    });
+    ASSERT_TRUE(attempt) << attempt.error().message;
+
+    const auto committed = attempt.value()->Commit({});
+    ASSERT_FALSE(committed);
+    EXPECT_EQ(committed.error().code, ErrorCode::kConflict);
+    EXPECT_EQ(Compare(target, late), "");
+  }
 }
 
 }  // namespace
