@@ -316,7 +316,12 @@ class Batch(Sequence[Sample]):
         starts = np.cumsum(sizes) - sizes
         status = np.concatenate([batch.status for batch in batches])[order]
         inner = _ffrecord.Batch.over(block, starts[order], sizes[order], status, first._schema)
-        return Batch(inner, np.arange(rows.size), first._schema, first.logical, first.columns)
+        made = first._alike(inner, np.arange(rows.size))
+        made._decoded = {
+            name: _rows(_laid([each._decoded[name] for each in batches]), order)
+            for name in first._decoded
+        }
+        return made
 
     def only(self, names: Iterable[str]) -> "Batch":
         """The same records with only these columns selected."""
@@ -495,6 +500,14 @@ def _restore(
     schema = _ffrecord.Schema([column[:3] for column in logical.stored])
     inner = _ffrecord.Batch.over(data, offsets[:-1], np.diff(offsets), status, schema)
     return Batch(inner, indices, schema, logical, names, format).with_decoded(decoded, reasons)
+
+
+def _laid(values: "Sequence[Values]") -> Values:
+    """The values of several batches end to end; a list unless they are arrays of one shape."""
+    arrays = [each for each in values if isinstance(each, np.ndarray)]
+    if len(arrays) == len(values) and len({(a.dtype, a.shape[1:]) for a in arrays}) == 1:
+        return np.concatenate(arrays)
+    return [one for each in values for one in each]
 
 
 def _rows(values: Values, rows: npt.NDArray[np.int64]) -> Values:

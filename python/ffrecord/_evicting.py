@@ -90,6 +90,16 @@ def restore(
     return brought
 
 
+def evicted(folder: str | os.PathLike[str]) -> list[str]:
+    """The names of the files that are only in the store now.
+
+    Raises:
+        CorruptionError: EVICTED is damaged.
+    """
+    away = _read(pathlib.Path(folder))
+    return [] if away is None else sorted(away["files"])
+
+
 def _leaving(place: pathlib.Path, listed: dict[str, dict[str, Any]], keep_bytes: int) -> list[str]:
     """The files to remove, so that the folder's sealed files have at most `keep_bytes`."""
     files = {path.name: path.stat() for path in place.glob("*.ffr")}

@@ -1,10 +1,11 @@
 """From the name that a caller gives (file, folder, glob, list, address) to the files to open."""
 
 import errno
+import fnmatch
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 # Of checkpoints: a folder of any name, or an address.
 Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -47,6 +48,20 @@ def is_address(name: str) -> bool:
 def is_file_system(name: str) -> bool:
     """Whether a location is at a store that only fsspec knows."""
     return not is_address(name) and _PROTOCOL.match(name) is not None and not os.path.exists(name)
+
+
+def is_malformed(name: str) -> bool:
+    """Whether the address of a store names no host or bucket, or a protocol that nothing knows."""
+    if name.partition("://")[2][:1] in ("", "/", "?", "#") and name.startswith(STORES):
+        return True
+    if is_address(name):
+        return False
+    try:
+        from fsspec.registry import known_implementations, registry  # Few programs use it.
+    except ImportError:
+        return True  # Opening says what is missing.
+    protocols = name.partition("://")[0].split("::")
+    return not all(each in registry or each in known_implementations for each in protocols)
 
 
 def reads_through_fsspec(names: Sequence[str], storage_options: object) -> bool:
@@ -111,53 +126,86 @@ def expand(names: Iterable[str]) -> list[bytes]:
         IsADirectoryError: a subfolder is called `*.ffr`.
         ValueError: an address of an unknown kind.
     """
-    return [os.fsencode(file) for name in names for file in _files(name)]
+    return [os.fsencode(file) for name in names for file in _files(name, _restore)]
 
 
-def _files(name: str) -> Iterator[str]:
+def look(names: Iterable[str]) -> tuple[list[bytes], list[bytes]]:
+    """The local files that `names` stand for, and the missing ones; fetches nothing.
+
+    A file that was evicted is there by its name, and in neither list.
+
+    Raises:
+        As `expand`, if a folder or a glob has no files.
+    """
+    found: list[bytes] = []
+    missing: list[bytes] = []
+    for name in names:
+        for file in _files(name, _evicted):
+            is_missing = file == name and not os.path.isfile(name)
+            (missing if is_missing else found).append(os.fsencode(file))
+    return found, missing
+
+
+# Handles the evicted files of a folder, or those of some names; returns names that stay away.
+_Away = Callable[[str, list[str] | None], list[str]]
+
+
+def _files(name: str, away: _Away) -> Iterator[str]:
     if is_address(name) or os.path.isfile(name):
         yield name
     elif os.path.isdir(name):
-        yield from _folder(name)
+        yield from _folder(name, away)
     elif _PROTOCOL.match(name):
         known = ", ".join((SCHEME, *STORES))
         raise ValueError(
             f"{name}: this kind of address is not known here; known are paths, {known}"
         )
     elif glob.has_magic(name) and not os.path.lexists(name):
-        yield from _matches(name)
-    else:
-        _restore(os.path.dirname(name), [os.path.basename(name)])
+        yield from _matches(name, away)
+    elif not away(os.path.dirname(name), [os.path.basename(name)]):
         yield name  # If it is not there, or no plain file, the library says which.
 
 
-def _restore(folder: str, names: list[str] | None = None) -> None:
+def _restore(folder: str, names: list[str] | None) -> list[str]:
     """Fetch the files of a folder, or those of `names`, if they were evicted from it."""
     if os.path.isfile(os.path.join(folder, EVICTED)):
         # Few folders need it, and it brings checkpoints along, which opening does not need.
         from ffrecord import _evicting
 
         _evicting.restore(folder or ".", names)
+    return []
 
 
-def _folder(folder: str) -> list[str]:
-    _restore(folder)
+def _evicted(folder: str, names: list[str] | None) -> list[str]:
+    """The files that were evicted from a folder, or those of them in `names`."""
+    if not os.path.isfile(os.path.join(folder, EVICTED)):
+        return []
+    from ffrecord import _evicting  # As above.
+
+    away = _evicting.evicted(folder or ".")
+    return away if names is None else [name for name in names if name in away]
+
+
+def _folder(folder: str, away: _Away) -> list[str]:
+    evicted = away(folder, None)
     with os.scandir(folder) as entries:
         found = [entry for entry in entries if entry.name.endswith(".ffr")]
     if nested := [entry.path for entry in found if entry.is_dir()]:
         raise IsADirectoryError(
             errno.EISDIR, f"{nested[0]} is a folder, although it has the name of a file"
         )
-    if not found:
+    if not found and not evicted:
         raise FileNotFoundError(errno.ENOENT, f"no *.ffr files in the folder {folder}")
     return sorted(entry.path for entry in found)
 
 
-def _matches(pattern: str) -> list[str]:
+def _matches(pattern: str, away: _Away) -> list[str]:
     folders = pattern if pattern.endswith("**") else os.path.dirname(pattern)
+    evicted: list[str] = []
     for marker in glob.glob(os.path.join(folders, EVICTED), recursive=True, include_hidden=True):
-        _restore(os.path.dirname(marker))
+        folder = os.path.dirname(marker)
+        evicted += [os.path.join(folder, name) for name in away(folder, None)]
     found = glob.glob(pattern, recursive=True, include_hidden=True)
-    if not found:
+    if not found and not fnmatch.filter(evicted, pattern):
         raise FileNotFoundError(errno.ENOENT, f"no file matches {pattern}")
     return sorted(found)

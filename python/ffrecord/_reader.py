@@ -25,6 +25,7 @@ from ffrecord._locations import (
     reads_through_fsspec,
 )
 from ffrecord._logical import LogicalSchema
+from ffrecord._opening import refuse_missing
 from ffrecord._order import EpochShare, Indices
 from ffrecord._read_rate import read_rate
 from ffrecord._records import OnCorrupt as OnCorrupt
@@ -446,7 +447,7 @@ class Reader(Records, Closing):
 
             inner, service = open_records(self.where, self._options)
         else:
-            inner = self._open_here()
+            inner = self._open_here(expand(self.where), self._options["timeout_s"])
         if self._expected not in (None, found := inner.fingerprint.hex()):
             raise CorruptionError(
                 f"{self.where[0]}: the data was replaced after this process started: its "
@@ -485,13 +486,13 @@ class Reader(Records, Closing):
                 found = list(threads.map(facts, files))
         return LogicalSchema.of_files(stored, lambda number: inner.file(number)["name"], found)
 
-    def _open_here(self) -> _ffrecord.RecordReader:
+    def _open_here(self, files: list[bytes], timeout_s: float) -> _ffrecord.RecordReader:
         return _ffrecord.RecordReader.open(
-            expand(self.where),
+            files,
             check_data=self._options["check_data"],
             salvage=self._options["salvage"],
             direct=self._options["direct"],
-            timeout_s=self._options["timeout_s"],
+            timeout_s=timeout_s,
             # Who started this process has read from the daemon: it comes back.
             assume_running=self._expected is not None,
             cache=os.fsencode(self._options.get("cache", "")),
@@ -564,9 +565,13 @@ def open(
 ) -> Reader:
     """Open record files, local, served or at a store; the arguments are those of `Reader`.
 
-    Opens nothing before the first use: a missing file raises then.
+    What is not there raises now, with the error that a read would raise: a missing file, a folder
+    or glob without record files, a file of another kind (the first eight are looked into), a
+    malformed address, a dataset that its daemon does not have. A daemon or store that cannot be
+    reached, and damage, show at the first use, and so does everything in a process that gets the
+    reader by pickle: files stay open from the first use on.
     """
-    return Reader(
+    reader = Reader(
         where,
         check_data=check_data,
         salvage=salvage,
@@ -577,6 +582,14 @@ def open(
         cache_size=cache_size,
         storage_options=storage_options,
     )
+    refuse_missing(
+        reader.where,
+        is_local=reader.is_local,
+        timeout_s=timeout_s,
+        open_files=reader._open_here,
+        open_all=reader._open,
+    )
+    return reader
 
 
 def _as_key(key: str | bytes) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any, SupportsIndex
 
 import numpy.typing as npt
 
+from ffrecord import _reader
 from ffrecord._batch import Batch
 from ffrecord._locations import Where
 from ffrecord._order import EpochOrder, IndexBatch, check_counts
@@ -52,7 +53,7 @@ class DataSource:
             raise ValueError(f"give {', '.join(options)} where {where!r} was opened")
         if isinstance(where, Records) and where.format != "numpy":
             raise ValueError(f"{where!r} has the format {where.format}; Grain takes numpy")
-        self._records = where if isinstance(where, Records) else Reader(where, **options)
+        self._records = where if isinstance(where, Records) else _reader.open(where, **options)
         self._columns = names_of(columns)
         self._decode = decode
 

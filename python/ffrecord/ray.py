@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ffrecord import _reader
 from ffrecord._batch import Batch
 from ffrecord._locations import Where
 from ffrecord._reader import Reader
@@ -111,7 +112,7 @@ class RecordSource(ray.data.Datasource):  # type: ignore[misc, unused-ignore]
             raise ValueError(f"give {', '.join(options)} where {where!r} was opened")
         if isinstance(where, Records) and where.format != "numpy":
             raise ValueError(f"{where!r} has the format {where.format}; Ray takes numpy")
-        records = where if isinstance(where, Records) else Reader(where, **options)
+        records = where if isinstance(where, Records) else _reader.open(where, **options)
         self._plan = _Plan(
             records,
             names_of(columns),

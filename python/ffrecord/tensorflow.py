@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ffrecord import _reader
 from ffrecord._batch import Batch
 from ffrecord._locations import Where
 from ffrecord._order import EpochOrder, check_counts
-from ffrecord._reader import Reader
 from ffrecord._records import Records
 from ffrecord._schema import Kind, names_of
 
@@ -85,7 +85,7 @@ class Batches:
             raise ValueError(f"give {', '.join(options)} where {where!r} was opened")
         if isinstance(where, Records) and where.format != "numpy":
             raise ValueError(f"{where!r} has the format {where.format}; TensorFlow takes numpy")
-        self._records = where if isinstance(where, Records) else Reader(where, **options)
+        self._records = where if isinstance(where, Records) else _reader.open(where, **options)
         self._columns = names_of(columns)
         self._batch_size, self._epochs, self._skip = batch_size, epochs, skip
         self._seed, self._shuffle, self._is_whole = seed, shuffle, drop_remainder

@@ -101,8 +101,12 @@ def subset_of_a_subset_of_torchs(bad: Records, good: Records, policy: Any) -> _V
 
 
 def mixture(bad: Records, good: Records, policy: Any) -> _View:  # noqa: ANN401
-    made = Dataset(ffrecord.mix([bad.filter(EVEN), good], [1, 2]), on_corrupt=policy)
-    return made, [*_EVEN_LABELS, *range(100, 100 + COUNT)], {BAD_INSIDE // 2}
+    mixed = ffrecord.mix([bad.filter(EVEN), good], [1, 2])
+    # Which record is at each place of the stream is the subject of other tests.
+    laid = mixed.mixture.at(0, np.arange(len(mixed))).tolist()
+    labels = [*_EVEN_LABELS, *range(100, 100 + COUNT)]
+    damaged = {place for place, at in enumerate(laid) if at == BAD_INSIDE // 2}
+    return Dataset(mixed, on_corrupt=policy), [labels[at] for at in laid], damaged
 
 
 View = Callable[..., _View]

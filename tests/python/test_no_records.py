@@ -73,5 +73,5 @@ def test_a_sampler_refuses_it_by_name(path: Path, kind: str) -> None:
 def test_a_mixture_refuses_a_source_of_none_by_name(path: Path) -> None:
     mixed = ffrecord.mix([ffrecord.open(path)] * 2, [1, 1])
 
-    with pytest.raises(ValueError, match="a source without records has a weight"):
+    with pytest.raises(ValueError, match="source 0 of the mixture has no records but the weight 1"):
         Sampler(Dataset(mixed), 4)

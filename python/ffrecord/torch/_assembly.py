@@ -13,6 +13,7 @@ import numpy as np
 from ffrecord._order import IndexBatch, Indices, SeededIndices
 from ffrecord._records import as_indices
 from ffrecord.errors import CorruptionError
+from ffrecord.torch._samples import Samples
 
 _NONE = np.empty(0, np.int64)
 _SKIPPED = object()
@@ -76,10 +77,13 @@ def assembled(
     pieces = [piece.without_damage() for piece in pieces]
     if len(pieces) == 1 and not view._joins:
         return pieces[0].samples
+    made = [(piece.rows, piece.samples) for piece in pieces]
+    if made and (logical := view._joint) is not None:
+        return Samples.joined(made, logical)
     samples = [_SKIPPED] * len(indices)
-    for piece in pieces:
+    for rows, part in made:
         # An owner with a policy of its own may have left some out.
-        for row, sample in zip(piece.rows.tolist(), piece.samples, strict=False):
+        for row, sample in zip(rows.tolist(), part, strict=False):
             samples[row] = sample
     return [sample for sample in samples if sample is not _SKIPPED]
 

@@ -542,7 +542,7 @@ class DataLoader(data.DataLoader[Any]):
                     cursor, batch = found
                     delivery.note(cursor)
                     if accelerated is not None:
-                        accelerated.end_of_dataloader = delivery.is_last
+                        accelerated.note(delivery.is_last, delivery.shares_differ)
                     self._delivered += 1
                     yield batch
         finally:

@@ -15,9 +15,10 @@ import numpy.typing as npt
 from torch.utils import data
 from typing_extensions import TypeVar
 
-from ffrecord import _ffrecord
+from ffrecord import _ffrecord, _reader
 from ffrecord._batch import Batch
 from ffrecord._locations import Where
+from ffrecord._logical import LogicalSchema
 from ffrecord._mixture import Mixture
 from ffrecord._order import IndexBatch, Indices, SeededIndices, mixture_of
 from ffrecord._reader import Reader
@@ -114,7 +115,9 @@ class Dataset(data.Dataset[T], ReaderRegistry):
         on_corrupt: OnCorrupt = "raise",
         max_corrupt: float = 0.001,
     ) -> None:
-        """Store the arguments; open nothing yet.
+        """Store the arguments; files stay open from the first use on.
+
+        What is not there raises now, as by `ffrecord.open`.
 
         Args:
             fnames: as for `ffrecord.open`; or a reader or a view, which keeps its options.
@@ -151,7 +154,7 @@ class Dataset(data.Dataset[T], ReaderRegistry):
         self._source = (
             fnames
             if isinstance(fnames, Records)
-            else Reader(fnames, check_data=check_data, max_corrupt=max_corrupt)
+            else _reader.open(fnames, check_data=check_data, max_corrupt=max_corrupt)
         )
 
     @cached_property
@@ -337,6 +340,18 @@ class Dataset(data.Dataset[T], ReaderRegistry):
         """The records of a view's batch, which applies `on_corrupt` to them."""
         found = self._read(indices, "raise" if self.on_corrupt == "raise" else "keep")
         return [Piece(np.arange(len(found)), self, indices, found)]
+
+    @property
+    def _joint(self) -> LogicalSchema | None:
+        """The columns of its records, if samples are made of batches."""
+        return self.source.logical if type(self).process is Dataset.process else None
+
+    @property
+    def _shown(self) -> tuple[object, ...]:
+        """What samples have of the columns, and how."""
+        decode: Decode | None = vars(self).get("decode")
+        decoded = frozenset(decode) if isinstance(decode, Mapping) else decode is not None
+        return self.source.format, self.columns, decoded
 
     def _note_from_view(self, found: Mapping[int, str]) -> None:
         """Count damaged records that a view has found, which has a limit of its own."""

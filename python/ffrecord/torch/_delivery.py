@@ -28,6 +28,8 @@ class Delivery:
         self._last: Cursor | None = None
         self.is_last = False
         """Whether the batch that was noted last is the epoch's last."""
+        self.shares_differ = False
+        """Whether ranks have more records than others in the step that was noted last."""
 
     def renewed(self) -> Cursor | None:
         """Where to go on, if what was read ahead is of another order than the sampler's by now.
@@ -45,6 +47,8 @@ class Delivery:
         """Note that a batch is delivered, and that `cursor` follows it."""
         if cursor is None:
             return
+        step = self._last or self._start
+        self.shares_differ = self._sampler.shares_differ(step.position)
         delivered, self._last = (self._last if self._held_back else cursor), cursor
         if delivered is not None:
             self._sampler.deliver(delivered, handed=cursor, jumps=self._jumps)
@@ -71,6 +75,8 @@ class PlainDelivery:
         self._held_back = held_back
         self._count = 0
         self.is_last = False
+        """Unknown."""
+        self.shares_differ = False
         """Unknown."""
 
     def renewed(self) -> None:

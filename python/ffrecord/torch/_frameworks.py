@@ -98,12 +98,17 @@ class Accelerated:
     When gradients are accumulated, accelerate asks the loader being iterated whether the batch is
     the last one. `gather_for_metrics` asks how many records of the last step over all ranks are no
     repeats, which come first there; 0 if all are none.
+
+    It gathers tensors of one shape only; others end the process where the collective is not
+    checked. In a step of which ranks have unequal shares, accelerate is therefore made to compare
+    the shapes first: `gather` and `gather_for_metrics` then raise, unless objects are gathered.
     """
 
     def __init__(self, sampler: Sampler) -> None:
         """Of a loader whose batches `sampler` makes; not iterated yet."""
         self._sampler = sampler
         self.end_of_dataloader = False
+        self._compares_shapes = False  # By the user's choice.
 
     @property
     def remainder(self) -> int:
@@ -119,10 +124,19 @@ class Accelerated:
     @contextmanager
     def iterated(self) -> Iterator[None]:
         """Be accelerate's current loader for the duration of the block."""
-        gradients = sys.modules["accelerate.state"].GradientState()
-        self.end_of_dataloader = False
+        states = sys.modules["accelerate.state"]
+        gradients, process = states.GradientState(), states.PartialState()
+        self.end_of_dataloader, self._compares_shapes = False, process.debug
         gradients._add_dataloader(self)
         try:
             yield
         finally:
+            process.debug = self._compares_shapes
             gradients._remove_dataloader(self)
+
+    def note(self, is_last: bool, shares_differ: bool) -> None:
+        """Tell accelerate of the batch that comes now: is it the last, do ranks' batches differ."""
+        self.end_of_dataloader = is_last
+        sys.modules["accelerate.state"].PartialState().debug = (
+            self._compares_shapes or shares_differ
+        )

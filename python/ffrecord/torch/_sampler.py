@@ -498,6 +498,11 @@ class Sampler(data.Sampler[Any]):
         left = (self.count - position) % self.global_batch
         return self.last != "exact" or left not in range(1, self._ranks())
 
+    def shares_differ(self, position: int) -> bool:
+        """Whether some ranks have more records than others in the step at `position`."""
+        ranks = self.world_size
+        return ranks > 1 and self._step_size(position, ranks) % ranks != 0
+
     @property
     def unpadded(self) -> int:
         """Records of an epoch's last step over all ranks, without padding; 0: none is padded.

@@ -1,9 +1,15 @@
 """Samples that a transform made, and which of their values it left as they were."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import repeat
 from typing import Any
 
+import numpy as np
+
 from ffrecord._batch import Batch
+from ffrecord._logical import LogicalSchema
+from ffrecord._order import Indices
 
 
 class Samples(list[Any]):
@@ -16,13 +22,46 @@ class Samples(list[Any]):
     def __init__(self, batch: Batch, transforms: Iterable[Callable[[Any], Any]]) -> None:
         """Transform the samples of `batch`, the i-th with the i-th of `transforms`."""
         super().__init__()
-        self.batch = batch
+        self._make_batch: Callable[[], Batch] = lambda: batch
         # Values of other columns cannot be changed in place unless the batch changes with them.
         self._inner = [name for name in batch.columns if _holds_others(batch, name)]
         self._before: list[Any] = []
         for sample, transform in zip(batch, transforms, strict=False):
             self._before.append(self._kept(sample))
             self.append(transform(sample))
+
+    @classmethod
+    def joined(
+        cls, parts: "Sequence[tuple[Indices, Batch | Samples]]", logical: LogicalSchema
+    ) -> "Samples":
+        """The samples of several batches of the same columns, of which some have transforms.
+
+        Args:
+            parts: at least one, each with the places of its samples in the whole.
+            logical: the columns of the whole.
+        """
+        each = [p if isinstance(p, Samples) else cls(p, repeat(_unchanged)) for _, p in parts]
+        # The samples that are left of a batch are the first of its places.
+        rows = np.concatenate([rows[: len(p)] for (rows, _), p in zip(parts, each, strict=True)])
+        order = np.argsort(rows).tolist()
+        samples = [one for part in each for one in part]
+        before = [one for part in each for one in part._before]
+        made = cls.__new__(cls)
+        made.extend(samples[at] for at in order)
+        made._before = [before[at] for at in order]
+        made._inner = each[0]._inner
+
+        def join() -> Batch:
+            batches = [part.batch.under(logical) for part in each]
+            return batches[0] if len(batches) == 1 else Batch.joined(batches, rows)
+
+        made._make_batch = join
+        return made
+
+    @cached_property
+    def batch(self) -> Batch:
+        """The records of which the samples were made."""
+        return self._make_batch()
 
     def _kept(self, sample: Any) -> Any:  # noqa: ANN401 - as the batch has it
         if type(sample) is not dict:
@@ -69,6 +108,10 @@ class Samples(list[Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(self),)
+
+
+def _unchanged(sample: Any) -> Any:  # noqa: ANN401 - as the batch has it
+    return sample
 
 
 def _holds_others(batch: Batch, name: str) -> bool:

@@ -3,6 +3,7 @@
 import copy
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate
 from types import FrameType
 from typing import Any, Self
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils import data
 
+from ffrecord._logical import LogicalSchema
 from ffrecord._order import IndexBatch, Indices, SeededIndices
 from ffrecord._records import Records, as_indices, number_of_records, refuse_too_many
 from ffrecord._stages import summed
@@ -145,6 +147,15 @@ class Subset(_View[T]):
         part = self._parts[0]
         return isinstance(part, _View) and part._joins
 
+    @property
+    def _joint(self) -> LogicalSchema | None:
+        part = self._parts[0]
+        return part._joint if _applies_our_policy(part) else None
+
+    @property
+    def _shown(self) -> tuple[object, ...]:
+        return self._parts[0]._shown  # type: ignore[no-any-return]
+
     def _pieces(self, indices: Sequence[int]) -> list[Piece]:
         if isinstance(indices, IndexBatch):
             seen = indices.through(self.choice.at, may_repeat=self.choice.may_repeat)
@@ -195,6 +206,7 @@ class ConcatDataset(_View[T]):
         """The same samples in another format; see `Dataset.with_format`."""
         made = copy.copy(self)
         made.datasets = [dataset.with_format(format) for dataset in self.datasets]
+        vars(made).pop("_joint", None)
         return made
 
     def __len__(self) -> int:
@@ -210,6 +222,29 @@ class ConcatDataset(_View[T]):
     @property
     def _parts(self) -> list[Any]:
         return [as_ours(dataset) for dataset in self.datasets]
+
+    @cached_property
+    def _joint(self) -> LogicalSchema | None:
+        """The columns of all samples; None if datasets have others, or make samples themselves."""
+        parts = self._parts
+        if not all(map(_applies_our_policy, parts)):
+            return None
+        each = [part._joint for part in parts]
+        if None in each or len({part._shown for part in parts}) > 1:
+            return None
+        try:
+            return LogicalSchema.of_all(each, lambda number: repr(parts[number]))
+        except ValueError:
+            return None
+
+    @property
+    def _shown(self) -> tuple[object, ...]:
+        return self._parts[0]._shown  # type: ignore[no-any-return]
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        state.pop("_joint", None)
+        return state
 
     def _pieces(self, indices: Sequence[int]) -> list[Piece]:
         places = as_indices(indices)
