@@ -1,5 +1,6 @@
 """What the values of a batch are handed out as; see `Records.with_format`."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -84,10 +85,12 @@ def as_arrow(values: Any, column: Column | None) -> "pa.Array":  # noqa: ANN401 
             return pa.array(values)
         if values.dtype != np.bool_ and values.size:
             return pa.FixedShapeTensorArray.from_numpy_ndarray(values)
+        if values.dtype != np.bool_ and not len(values):
+            return _no_tensors(pa, values)
         return pa.array(values.tolist(), _nested(pa, values))
     if all(isinstance(one, np.ndarray) and one.dtype == "u1" and one.ndim == 1 for one in values):
         text = column is not None and column.type == "utf8"  # None of it.
-        return pa.array([], pa.large_string()) if text else _binary(pa, values)
+        return pa.array([], pa.string()) if text else _binary(pa, values)
     try:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
@@ -117,6 +120,13 @@ def _binary(pa: Any, values: list[Any]) -> Any:  # noqa: ANN401 - pyarrow has no
     block = np.concatenate(values) if values else np.empty(0, np.uint8)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(block)]
     return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
+
+
+def _no_tensors(pa: Any, values: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """An array of the type that it would have with values, so that tables of parts fit together."""
+    number, shape = pa.from_numpy_dtype(values.dtype), values.shape[1:]
+    storage = pa.array([], pa.list_(number, math.prod(shape)))
+    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(number, shape), storage)
 
 
 def _nested(pa: Any, values: Any) -> Any:  # noqa: ANN401 - pyarrow has no types

@@ -277,3 +277,35 @@ def test_damage_in_a_formatted_view_is_counted(tmp_path: Path) -> None:
     assert list(reader.stats()["damaged"]) == [4]
     with pytest.raises(ffrecord.CorruptionError, match="record 4"):
         reader.read([4])
+
+
+@pytest.mark.parametrize(
+    "spelling", ["utf8", "bytes", "i64", "bf16", "bool[2]", "i64[2]", "f32[2,3]"]
+)
+def test_a_column_of_no_records_has_the_type_that_it_has_with_some(
+    spelling: str, tmp_path: Path
+) -> None:
+    value = {"utf8": "x", "bytes": b"x"}.get(spelling, 1)
+    if "[" in spelling:
+        shape = [int(size) for size in spelling.partition("[")[2][:-1].split(",")]
+        value = np.ones(shape, np.bool_ if spelling[0] == "b" else np.int64)
+    tables = []
+    for count in (0, 1):
+        with ffrecord.Writer(tmp_path / f"{count}.ffr", {"x": spelling}) as writer:
+            for _ in range(count):
+                writer.write({"x": value})
+        tables.append(ffrecord.read_table(tmp_path / f"{count}.ffr"))
+
+    assert tables[0].schema.field("x").type == tables[1].schema.field("x").type
+    assert len(pytest.importorskip("pyarrow").concat_tables(tables)) == 1
+
+
+def test_an_empty_list_of_numbers_that_may_be_missing_is_an_empty_tensor(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    rows = pa.table({"x": pa.array([[], [None, 1], []], pa.list_(pa.int64()))})
+    ffrecord.write_table(rows, tmp_path / "x.ffr")
+
+    seen = ffrecord.open(tmp_path / "x.ffr").with_format("torch").read([0, 1, 2])["x"]
+
+    assert [one["values"].tolist() for one in seen] == [[], [0, 1], []]
+    assert [one["valid"].tolist() for one in seen] == [[], [False, True], []]

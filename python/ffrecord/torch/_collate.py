@@ -1,5 +1,6 @@
 """Makes tensors from samples."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -202,7 +203,7 @@ def tensors_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as the va
     Missing bytes and missing text stay None.
     """
     if isinstance(values, np.ma.MaskedArray):
-        mask = np.ma.getmaskarray(values).reshape(len(values), -1)
+        mask = np.ma.getmaskarray(values).reshape(len(values), math.prod(values.shape[1:]))
         there = ~mask[:, 0] if mask.shape[1] else np.ones(len(values), np.bool_)
         numbers = tensor_of(values.data, kind.column(""))
         return Maybe(values=numbers, valid=torch.from_numpy(there))
