@@ -197,6 +197,11 @@ class RecordReader:
     def find(self, keys: Sequence[bytes]) -> list[int | None]: ...
     def keys(self, file_index: int) -> list[tuple[int, bytes]]:
         """Index in the file, and key, of each record of one file that has a key."""
+    def key_origin(self, file_index: int) -> tuple[bool, str | None]:
+        """Whether its records may have keys, and the key column; "" for keys given apart.
+
+        None if there are no keys, or if an old file does not state the column.
+        """
     def read_column(
         self, column: int, first: int, count: int, destination: npt.NDArray[np.uint8]
     ) -> None: ...

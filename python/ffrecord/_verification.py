@@ -39,6 +39,7 @@ def verify(
 
     Raises:
         OSError: a file is missing or cannot be read.
+        ValueError: a file is no record file, by its first bytes and its end.
         UnavailableError: the daemon does not answer.
     """
     names = normalise(where)

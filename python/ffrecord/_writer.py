@@ -82,7 +82,8 @@ class Writer(Closing):
             dictionary: for compressing many small, similar records: a dictionary in zstd's format,
                 or the size in bytes, 1,024 to 16 MiB, of one to train on the first records.
             key: the column, utf8 or bytes, whose value identifies a record for `Reader.find`; True
-                if `write` is given keys. The file remembers it: an append needs no `key`.
+                if `write` is given keys. An empty value is refused; a record whose value is null
+                has no key. The file remembers it: an append needs no `key`.
             copy_columns: columns to store a second time, so that `Reader.column` need not read the
                 records: of fixed width, at most 64 bytes each. None: the scalars, if there is
                 also a column of utf8 or bytes.
@@ -97,6 +98,7 @@ class Writer(Closing):
         self.path = os.fspath(path)
         # A table is written by many calls; no other thread writes between them.
         self._lock = threading.RLock()
+        self._takes_empty_keys = False
         self._encoder: Encoder | None = None
         if is_arrow_schema(schema):
             self._encoder = Encoder(schema)
@@ -215,8 +217,10 @@ class Writer(Closing):
             fields = self._fields_of(sample) if self._columns else None
             record = self._record_of(sample) if fields is None else b""
             own_key = b""
-            if key is not None or self._key_column is not None:
-                own_key = self._own_key(fields, key)
+            if self._key_column is not None and fields is not None:
+                own_key = self._key_in(fields)
+            if key is not None:
+                own_key = self._given_key(key)
         except (ValueError, TypeError) as error:
             raise in_row(self._inner.record_count, error) from None
         with self._lock:
@@ -226,6 +230,10 @@ class Writer(Closing):
                 self._inner.write(record, own_key)
             else:
                 self._inner.write_fields(fields, own_key)
+
+    def _allow_empty_keys(self) -> None:
+        """Take records of other files as they are: an empty key was no key in earlier versions."""
+        self._takes_empty_keys = True
 
     def write_table(self, table: Any) -> None:  # noqa: ANN401 - pyarrow has no types
         """Add a record for each row of a table; the file must have been begun with its schema.
@@ -246,14 +254,18 @@ class Writer(Closing):
         """
         if self._encoder is None:
             raise TypeError("for tables, give their schema: Writer(path, table.schema)")
-        number = self._key_column
+        has_key_column = self._key_column is not None
         noted = 0
         with self._all_or_nothing():
-            for fields in self._encoder.records(as_table(table)):
+            for row, fields in enumerate(self._encoder.records(as_table(table))):
                 if len(self._encoder.holding) > noted:
                     self._note_nulls(self._encoder.holding)
                     noted = len(self._encoder.holding)
-                self._inner.write_fields(fields, b"" if number is None else bytes(fields[number]))
+                try:
+                    key = self._key_in(fields) if has_key_column else b""
+                except ValueError as error:
+                    raise in_row(row, error) from None
+                self._inner.write_fields(fields, key)
 
     def commit(self) -> None:
         """In an append: make all records so far durable, and visible to readers that open the file.
@@ -353,12 +365,34 @@ class Writer(Closing):
                 raise  # Of a value.
             self._refuse_columns(sample)
 
-    def _own_key(self, fields: Sequence[BytesLike] | None, key: str | bytes | None) -> bytes:
-        if self._key_column is None or fields is None:
-            return key_of(key)
-        if key is not None:
+    def _given_key(self, key: str | bytes) -> bytes:
+        if self._key_column is not None:
             raise ValueError(f"the key is the column '{self._columns[self._key_column].name}'")
-        return as_bytes(fields[self._key_column])
+        return key_of(key)
+
+    def _key_in(self, fields: Sequence[BytesLike]) -> bytes:
+        """The value of the key column; none where it is null, which is stored as an empty one."""
+        number = self._key_column
+        key = b"" if number is None else as_bytes(fields[number])
+        if key or number is None or self._takes_empty_keys:
+            return key
+        known = self._key_known
+        if known is not None and not any(as_bytes(fields[known])):
+            return key
+        raise ValueError(
+            f"column '{self._columns[number].name}': the value is empty, and the column is the "
+            "key, which has at least one byte; a record without a key has null there, in a column "
+            "that may have nulls"
+        )
+
+    @cached_property
+    def _key_known(self) -> int | None:
+        """The stored column that says where the key column has values, if it may have nulls."""
+        if self._key_column is None:
+            return None
+        wanted = f"{self._columns[self._key_column].name}:valid"
+        names = [column.name for column in self._columns]
+        return names.index(wanted) if wanted in names else None
 
     def _refuse_columns(self, sample: Mapping[str, Any]) -> NoReturn:
         names = [column.name for column in self._columns]

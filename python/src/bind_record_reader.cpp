@@ -110,6 +110,13 @@ py::list KeysOf(const CountingReader& self, std::size_t file_index) {
   return list;
 }
 
+// Whether the records of the file may have keys, and RecordReader::KeyOrigin::column.
+py::tuple KeyOriginOf(const CountingReader& self, std::size_t file_index) {
+  const RecordReader::KeyOrigin origin = ValueOrRaise(Interruptible(
+      [&](const auto& give_up) { return self.reader.ReadKeyOrigin(file_index, give_up); }));
+  return py::make_tuple(origin.has_keys, origin.column);
+}
+
 void ReadColumn(const CountingReader& self, std::size_t column, std::uint64_t first,
                 std::uint64_t count, py::array_t<std::uint8_t, py::array::c_style> destination) {
   const std::span values(destination.mutable_data(), static_cast<std::size_t>(destination.size()));
@@ -219,6 +226,7 @@ void BindRecordReader(py::module_& module) {
       .def("sizes", &SizesOf, py::arg("indices"))
       .def("find", &Find, py::arg("keys"))
       .def("keys", &KeysOf, py::arg("file_index"))
+      .def("key_origin", &KeyOriginOf, py::arg("file_index"))
       .def("read_column", &ReadColumn, py::arg("column"), py::arg("first"), py::arg("count"),
            py::arg("destination"))
       .def(

@@ -182,3 +182,26 @@ def test_text_that_is_not_utf8_is_damage_with_its_column(tmp_path: Path) -> None
         ):
             batch["text"]
     assert batch["label"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("count", [1, 2000])
+@pytest.mark.parametrize("front", ["end", "zeros", "text"])
+def test_a_file_whose_front_is_overwritten_is_damaged(
+    tmp_path: Path, front: str, count: int
+) -> None:
+    path = tmp_path / "a.ffr"
+    with ffrecord.Writer(path, {"x": "i64"}) as writer:
+        for x in range(count):
+            writer.write({"x": x})
+    content = path.read_bytes()
+    page = {"end": content[-4096:], "zeros": bytes(4096), "text": b"text" * 1024}[front]
+    path.write_bytes(page + content[4096:])
+
+    (report,) = ffrecord.verify(path)
+
+    assert report.problem_count > 0
+    try:
+        with ffrecord.open(path) as reader:
+            assert len(reader) == count  # By the copy of the header at the end.
+    except ffrecord.CorruptionError as error:
+        assert "a.ffr" in str(error) and "ffrecord repair" in str(error)

@@ -166,6 +166,17 @@ class FFR_EXPORT RecordReader {
   // with kCorruption if a key or the key index is damaged, or with kIo.
   Result<Keys> ReadKeys(std::size_t file_index, const GiveUp& give_up = {}) const;
 
+  // How the writer of a file was given the keys of its records.
+  struct KeyOrigin {
+    bool has_keys = false;  // Records may have keys, also if none has one.
+    // The column whose values are the keys; empty if they were given apart. nullopt without keys,
+    // and in a file of a library that did not store it.
+    std::optional<std::string> column = {};
+  };
+  // Reads, checks and returns it; used to copy a file. Fails with kOutOfRange, with kCorruption if
+  // the facts of the file are damaged, or as ReadBatch.
+  Result<KeyOrigin> ReadKeyOrigin(std::size_t file_index, const GiveUp& give_up = {}) const;
+
   // Explains the status of a record, for people: the file, the index within it, and the cause.
   std::string Describe(std::uint64_t index, ErrorCode status) const;
 

@@ -93,6 +93,11 @@ class FileIndex {
   // The keys of all records. Fails with kCorruption, or as the RangeReader.
   virtual Result<RecordReader::Keys> ReadKeys() const { return RecordReader::Keys{}; }
 
+  // How the writer was given the keys. Fails with kCorruption, or as the RangeReader.
+  virtual Result<RecordReader::KeyOrigin> ReadKeyOrigin() const {
+    return RecordReader::KeyOrigin{};
+  }
+
   // The user's metadata, fetched and checked by this call, not when the file was opened. Empty if
   // there is none. Fails with kCorruption, or as the RangeReader.
   virtual Result<Metadata> ReadMetadata() const { return Metadata{}; }

@@ -104,6 +104,15 @@ Result<std::optional<V2Facts>> ReadFactsAtTheEnd(const RangeReader& reader, std:
   return ReadFacts(source, commit.value().footer);
 }
 
+// Whether the file ends with a tail that is right: it was a record file, whatever its first bytes
+// are now.
+bool EndsWithTail(const FileEnds& ends, std::uint64_t file_size_bytes) {
+  if (ends.tail.size() < V2Tail::kEncodedSizeBytes) return false;
+  const auto bytes = std::span<const std::byte>(ends.tail).last<V2Tail::kEncodedSizeBytes>();
+  const auto id = FileIdOfV2Tail(bytes);
+  return id && DecodeV2Tail(bytes, *id, file_size_bytes);
+}
+
 // Opens the newest commit, also if an append is running or was killed.
 Result<std::unique_ptr<FileIndex>> OpenV2(const RangeReader& reader, std::uint32_t file,
                                           const FileEnds& ends, const V2Header& header) {
@@ -135,6 +144,10 @@ Result<std::unique_ptr<FileIndex>> OpenIndex(const RangeReader& source, std::uin
     return OpenV2Index(at_end, header, std::move(commit), {}, /*header_is_copy=*/true);
   }
   if (HasV2Magic(ends.head)) return std::move(header2).error();
+  if (EndsWithTail(ends, source.file_size_bytes(file)))
+    return Error{ErrorCode::kCorruption,
+                 "the file ends as a record file does, and its first bytes, the header, are "
+                 "overwritten; get it again, or save its records with 'ffrecord repair'"};
   if (BeginsLikeAnotherKind(ends.head))
     return Error{ErrorCode::kInvalidArgument,
                  "not an FFRecord file, by its first bytes: check the path, or pack it into a "

@@ -103,6 +103,15 @@ class V2Index final : public FileIndex {
 
   Result<RecordReader::Keys> ReadKeys() const override { return keys_.ReadAll(); }
 
+  Result<RecordReader::KeyOrigin> ReadKeyOrigin() const override {
+    if (!has_keys()) return RecordReader::KeyOrigin{};
+    RecordReader::KeyOrigin origin{.has_keys = true};
+    const V2Source source{source_, file_, layout_.header.file_id};
+    if (auto facts = FFR_TRY(ReadFacts(source, layout_.footer)))
+      origin.column = std::move(facts->key_column);
+    return origin;
+  }
+
   const V2Layout* v2_layout() const noexcept override { return &layout_; }
 
   std::string Explain(std::uint64_t index) const override {

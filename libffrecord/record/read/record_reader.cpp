@@ -27,6 +27,22 @@ Result<void> CheckOptions(const RecordReader::Options& options) {
   return {};
 }
 
+// What `read` reads of the index of that file. Messages name the file; fails with kOutOfRange if
+// there is none.
+template <typename Read>
+auto ReadOfFile(const RecordReader::Impl& impl, std::size_t file_index, const Read& read)
+    -> decltype(read(*impl.indexes.front())) {
+  if (file_index >= impl.indexes.size())
+    return Error{ErrorCode::kOutOfRange, "file " + std::to_string(file_index) + ": there are " +
+                                             std::to_string(impl.indexes.size()) + " files"};
+  auto found = read(*impl.indexes[file_index]);
+  if (found) return found;
+  Error error = std::move(found).error();
+  error.message =
+      impl.source->file_name(static_cast<std::uint32_t>(file_index)) + ": " + error.message;
+  return error;
+}
+
 }  // namespace
 
 std::uint32_t RecordReader::Impl::FileOf(std::uint64_t index) const noexcept {
@@ -134,17 +150,9 @@ RecordReader::FileInfo RecordReader::file(std::size_t file_index) const {
 }
 
 Result<Metadata> RecordReader::metadata(std::size_t file_index, const GiveUp& give_up) const {
-  if (file_index >= file_count())
-    return Error{ErrorCode::kOutOfRange, "metadata of file " + std::to_string(file_index) +
-                                             ": there are " + std::to_string(file_count()) +
-                                             " files"};
   const Patience patience(give_up);
-  auto metadata = impl_->indexes[file_index]->ReadMetadata();
-  if (metadata) return metadata;
-  Error error = std::move(metadata).error();
-  error.message =
-      impl_->source->file_name(static_cast<std::uint32_t>(file_index)) + ": " + error.message;
-  return error;
+  return ReadOfFile(*impl_, file_index,
+                    [](const FileIndex& index) { return index.ReadMetadata(); });
 }
 
 RecordReader::IoReport RecordReader::io_report() const {
@@ -203,18 +211,15 @@ Result<std::vector<std::optional<std::uint64_t>>> RecordReader::FindAll(
 
 Result<RecordReader::Keys> RecordReader::ReadKeys(std::size_t file_index,
                                                   const GiveUp& give_up) const {
-  if (file_index >= impl_->indexes.size())
-    return Error{ErrorCode::kOutOfRange, "file " + std::to_string(file_index) + " of " +
-                                             std::to_string(impl_->indexes.size())};
   const Patience patience(give_up);
-  auto keys = impl_->indexes[file_index]->ReadKeys();
-  if (!keys) {
-    Error error = std::move(keys).error();
-    const auto file = static_cast<std::uint32_t>(file_index);
-    error.message = impl_->source->file_name(file) + ": " + error.message;
-    return error;
-  }
-  return keys;
+  return ReadOfFile(*impl_, file_index, [](const FileIndex& index) { return index.ReadKeys(); });
+}
+
+Result<RecordReader::KeyOrigin> RecordReader::ReadKeyOrigin(std::size_t file_index,
+                                                            const GiveUp& give_up) const {
+  const Patience patience(give_up);
+  return ReadOfFile(*impl_, file_index,
+                    [](const FileIndex& index) { return index.ReadKeyOrigin(); });
 }
 
 std::string RecordReader::Describe(std::uint64_t index, ErrorCode status) const {

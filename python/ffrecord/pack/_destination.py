@@ -91,7 +91,7 @@ def pack(
         metadata[CLASSES] = json.dumps(source.classes).encode()
 
     def new_writer(path: Path, replace: bool) -> Writer:
-        return Writer(
+        writer = Writer(
             path,
             source.schema,
             compress="zstd" if compress else None,
@@ -100,6 +100,9 @@ def pack(
             key=key or source.key,
             metadata=metadata,
         )
+        if source.takes_empty_keys and key is None:
+            writer._allow_empty_keys()
+        return writer
 
     if path.suffix == ".ffr":
         _write_file(samples, new_writer, path, replace, summary)

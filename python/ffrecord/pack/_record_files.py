@@ -9,6 +9,7 @@ from typing import Any
 
 import ffrecord
 from ffrecord._arrow_schema import joined_nulls, with_fields, without_nulls
+from ffrecord._key_origin import key_origin
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._source import CLASSES, Keyed, Progressed, Source, SourceOptions, picked
@@ -40,6 +41,8 @@ class RecordFiles(Source):
     Columns are kept, and so are records without columns, keys and metadata.
     """
 
+    takes_empty_keys = True
+
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Open the files; see `open_source` for arguments and errors."""
         options.allow(path, "record files", "columns")
@@ -55,9 +58,9 @@ class RecordFiles(Source):
         self.schema = logical.only(options.columns or logical.names).raw.schema
         if options.columns:
             self.metadata = with_fields(self.metadata, options.columns)
-        # The first file's keys are kept, since they say whether there are any.
-        self._keys = self._reader._open().keys(0)
-        self.key = True if self._has_keys() else None
+        self.key = key_origin(self._reader).key
+        if isinstance(self.key, str) and self.key not in self.schema:
+            self.key = True  # The column goes, its values stay the keys.
 
     def samples(self) -> Iterator[Progressed]:
         """Yield the records; CorruptionError if one is damaged."""
@@ -70,7 +73,7 @@ class RecordFiles(Source):
             index, key = next(keys, _NO_KEY)
             for position, sample in enumerate(self._records(behind, file.record_count)):
                 done_bytes = self.size_bytes * (behind + position + 1) // total
-                if self.key is None:
+                if self.key is not True:
                     yield sample, done_bytes
                 elif position == index:
                     yield Keyed(sample, key), done_bytes
@@ -95,15 +98,7 @@ class RecordFiles(Source):
 
     def _keys_of(self, file_index: int) -> list[tuple[int, bytes]]:
         """The keys of one file; kept only while it is read."""
-        if self.key is None:
-            return []
-        keys = self._keys if file_index == 0 else self._reader._open().keys(file_index)
-        self._keys = []
-        return keys
-
-    def _has_keys(self) -> bool:
-        others = range(1, len(self._reader.files))
-        return bool(self._keys) or any(self._reader._open().keys(each) for each in others)
+        return self._reader._open().keys(file_index) if self.key is True else []
 
     def _metadata(self) -> dict[str, bytes]:
         """The metadata of the files: the result can have only one."""

@@ -32,6 +32,7 @@ class SeveralSources(Source):
         self._options = options._replace(like=self._first)
         self.schema = self._first.schema
         self.key = self._first.key
+        self.takes_empty_keys = self._first.takes_empty_keys
         self.classes = self._first.classes
         self.metadata = self._first.metadata
         self.skipped = Counter()

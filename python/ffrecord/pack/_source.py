@@ -35,6 +35,8 @@ class Source(Protocol):
     schema: Mapping[str, str]
     key: Key = None
     """The column by which samples are found, if there is one; True if samples are `Keyed`."""
+    takes_empty_keys: bool = False
+    """Whether an empty value of `key` means that the sample has no key."""
     size_bytes: int
     """The bytes of all data that will be read; for progress."""
     types: Mapping[str, str] = MappingProxyType({})

@@ -156,6 +156,24 @@ TEST(RecordReaderTest, ForeignFileIsRefusedByName) {
   }
 }
 
+TEST(RecordReaderTest, RecordFileWhoseFrontIsOverwrittenIsDamagedAndNotForeign) {
+  const test::TempFolder folder;
+  const TestFile file(std::vector<std::string>(100, "record"));
+  const std::string whole = test::ReadFile(file.path());
+  for (const std::string& front :
+       {whole.substr(whole.size() - 4096), std::string(4096, '\0'), std::string(4096, 't'),
+        std::string("\x89PNG\r\n\x1a\n and then some image data")}) {
+    const std::string content = front + whole.substr(front.size());
+    test::WriteFile(folder / "front.ffr", content);
+    const auto reader = OpenOne(folder / "front.ffr");
+    if (reader) continue;  // By the copy of the header at the end.
+    EXPECT_EQ(reader.error().code, ErrorCode::kCorruption);
+    EXPECT_NE(reader.error().message.find("front.ffr"), std::string::npos);
+    EXPECT_NE(reader.error().message.find("ffrecord repair"), std::string::npos)
+        << reader.error().message;
+  }
+}
+
 TEST(RecordReaderTest, IndexOutOfRangeIsRefusedBeforeAnyRead) {
   for (const int version : {1, 2}) {
     const TestFile file({"zero", "first", "second"}, {.version = version});

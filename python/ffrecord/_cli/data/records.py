@@ -117,8 +117,6 @@ class Keys:
     def _copy(self, reader: Reader) -> None:
         count = len(reader)
         self.count = 0
-        self.files_without: list[str] = []
-        """Names of files with records, of which none has a key."""
         self._text = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
         self._places = tempfile.TemporaryFile()  # noqa: SIM115
         self._spans: npt.NDArray[np.int64] | None = None
@@ -126,8 +124,6 @@ class Keys:
         for number, file in enumerate(reader.files):
             keys = inner.keys(number)
             if not keys:
-                if file.record_count:
-                    self.files_without.append(file.name)
                 continue
             if self._spans is None:
                 # Not sparse: a full disk would end the process at a write to the mapping (SIGBUS).

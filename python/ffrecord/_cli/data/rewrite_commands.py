@@ -20,7 +20,7 @@ from ffrecord._cli.data.rewriting import (
     by_records,
     by_size,
     form_of,
-    keys_of,
+    key_of_all,
     opened_whole,
 )
 from ffrecord._cli.data.values import dumps
@@ -195,7 +195,7 @@ def _write(
     check_vacant(path, wanted.overwrite)
     form = form_of(reader, wanted.compress, wanted.dictionary or 0, wanted.metadata_of)
     if wanted.dry_run:
-        keys_of(reader).close()
+        key_of_all(reader)
         _say_dry(reader, destination, form.compress, wanted)
         return
     with progress_bar("writing") as show:

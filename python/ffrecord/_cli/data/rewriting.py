@@ -12,6 +12,7 @@ from ffrecord import Reader, Writer
 from ffrecord._arrow_schema import KEY, joined_nulls, without_nulls
 from ffrecord._cli.console import Progress
 from ffrecord._cli.data.records import Keys, batches, in_order
+from ffrecord._key_origin import key_origin
 from ffrecord._order import Indices
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._new_folder import check_vacant, new_folder
@@ -128,20 +129,19 @@ def _metadata(reader: Reader, metadata_of: MetadataOf) -> dict[str, bytes]:
     return first | told
 
 
-def keys_of(reader: Reader) -> Keys:
-    """The keys of all records.
+def key_of_all(reader: Reader) -> str | Literal[True] | None:
+    """The key of new files with these records, as for `Writer`.
 
     Raises:
         ValueError: some files were written with keys and some were not.
     """
-    keys = Keys(reader)
-    if keys.count and (missing := keys.files_without):
-        keys.close()
+    origin = key_origin(reader)
+    if origin.files_without:
         raise ValueError(
-            f"{missing[0]} was written without keys, other files with them: together, some records "
-            "would have none; pack it anew with ffrecord-pack --key"
+            f"{origin.files_without[0]} was written without keys, other files with them: together, "
+            "some records would have none; pack it anew with ffrecord-pack --key"
         )
-    return keys
+    return origin.key
 
 
 # Whether a part is complete, given its number, all records so far, and its own raw bytes.
@@ -171,6 +171,7 @@ class Rewriting:
         self._reader = reader
         self._form = form
         self._progress = progress
+        self._key: str | Literal[True] | None = None
 
     def write(
         self, pieces: Iterable[Indices], destination: Path, is_full: IsFull, replace: bool
@@ -185,25 +186,28 @@ class Rewriting:
         check_vacant(destination, replace)
         written = Written()
         with ExitStack() as stack:
-            keys = keys_of(self._reader)
-            stack.callback(keys.close)
+            self._key = key_of_all(self._reader)
+            keys = None
+            if self._key is True:
+                keys = Keys(self._reader)
+                stack.callback(keys.close)
             records = self._records(pieces, keys)
             if destination.suffix == ".ffr":
-                self._write_part(records, destination, replace, keys, written, None)
+                self._write_part(records, destination, replace, written, None)
             else:
                 folder = stack.enter_context(new_folder(destination, replace))
-                self._write_parts(records, folder, keys, written, is_full)
+                self._write_parts(records, folder, written, is_full)
         return written
 
     def _records(
-        self, pieces: Iterable[Indices], keys: Keys
+        self, pieces: Iterable[Indices], keys: Keys | None
     ) -> Iterator[tuple[object, bytes | None, int]]:
-        """Each record, its key, and its size."""
+        """Each record, its key unless that is a column, and its size."""
         total, done = self._reader.size_bytes, 0
         for batch in batches(self._reader, pieces):
             rows = zip(batch.indices.tolist(), batch.stored(), batch.sizes.tolist(), strict=True)
             for index, value, size in rows:
-                yield value, keys.of(index), size
+                yield value, None if keys is None else keys.of(index), size
             done += len(batch)
             if self._progress is not None:
                 self._progress(total * done // len(self._reader), total)
@@ -212,14 +216,13 @@ class Rewriting:
         self,
         records: Iterator[tuple[object, bytes | None, int]],
         folder: Path,
-        keys: Keys,
         written: Written,
         is_full: IsFull,
     ) -> None:
         total = len(self._reader)
         while written.record_count < total:
             path = folder / part_name(len(written.files), _DIGITS)
-            self._write_part(records, path, False, keys, written, is_full)
+            self._write_part(records, path, False, written, is_full)
         keep_order(folder, written)
 
     def _write_part(
@@ -227,7 +230,6 @@ class Rewriting:
         records: Iterator[tuple[object, bytes | None, int]],
         path: Path,
         replace: bool,
-        keys: Keys,
         written: Written,
         is_full: IsFull | None,
     ) -> None:
@@ -239,8 +241,9 @@ class Rewriting:
             dictionary=form.dictionary_bytes or None,
             replace=replace,
             metadata=form.metadata,
-            key=True if keys.count else None,
+            key=self._key,
         ) as writer:
+            writer._allow_empty_keys()
             size_bytes = 0
             for behind, (value, key, size) in enumerate(records, written.record_count + 1):
                 writer.write(value, key=key)  # type: ignore[arg-type]
