@@ -21,6 +21,8 @@ from ffrecord.checkpoint import _pieces
 from ffrecord.checkpoint._tensors import has_elements_apart
 from thread_ranks import ThreadRank, ThreadRanks
 
+pytestmark = pytest.mark.wrong_data
+
 SIZE = 24 << 20
 LIMIT = 4 << 20  # What may be held of it, with what else is allocated.
 

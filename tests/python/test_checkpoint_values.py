@@ -5,12 +5,15 @@ Method: the page's example byte for byte; random trees; every kind of damage to 
 
 import contextlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import ffrecord
 from ffrecord.checkpoint._values import EachRank, Kind, TensorRef, decode, encode
 from thread_ranks import same
+
+pytestmark = pytest.mark.wrong_data
 
 
 def test_example_of_the_format_page_byte_for_byte() -> None:

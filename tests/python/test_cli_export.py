@@ -24,6 +24,8 @@ from ffrecord._cli.data import new_file as files
 from packing import records
 from reading import plain_file, raw, sample, typed_file
 
+pytestmark = pytest.mark.wrong_data
+
 JPEG = b"\xff\xd8\xff\xe0" + bytes(40)
 
 

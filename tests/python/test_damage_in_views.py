@@ -16,6 +16,8 @@ import ffrecord
 from ffrecord._records import Records
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset, collate
 
+pytestmark = pytest.mark.wrong_data
+
 COUNT = 40
 BAD_INSIDE = 12
 BAD_OUTSIDE = (13, 27)

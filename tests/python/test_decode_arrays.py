@@ -15,6 +15,8 @@ import pytest
 import ffrecord
 from ffrecord.decode import Npy, Safetensors
 
+pytestmark = pytest.mark.wrong_data
+
 
 def npy(array: npt.NDArray[Any]) -> bytes:
     out = io.BytesIO()

@@ -19,6 +19,8 @@ from ffrecord import Batch
 from ffrecord.decode import Decoder, Field, Text
 from ffrecord.torch import DataLoader, Dataset, Sampler
 
+pytestmark = pytest.mark.wrong_data
+
 pa = pytest.importorskip("pyarrow")
 
 COUNT = 24

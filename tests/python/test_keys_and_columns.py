@@ -13,6 +13,8 @@ import pytest
 import ffrecord
 from ffrecord.pack import open_source, pack
 
+pytestmark = pytest.mark.wrong_data
+
 SCHEMA = {"label": "i64", "name": "utf8", "box": "f32[2]", "image": "bytes"}
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import ffrecord
@@ -19,6 +20,8 @@ from ffrecord.errors import ClosedError
 from ffrecord.torch import DataLoader, Dataset, Sampler
 from ffrecord.torch._sampler import Cursor
 from loading import COUNT, expected, labels, written
+
+pytestmark = pytest.mark.wrong_data
 
 
 def loader_of(dataset: Dataset, batch: int = 20, **options: Any) -> DataLoader:  # noqa: ANN401

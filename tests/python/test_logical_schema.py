@@ -18,6 +18,8 @@ import pytest
 import ffrecord
 from cli import ok, run
 
+pytestmark = pytest.mark.wrong_data
+
 pa = pytest.importorskip("pyarrow")
 
 UTC = datetime.UTC

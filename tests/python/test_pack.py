@@ -26,6 +26,8 @@ from cli import ok, run
 from ffrecord._cli.units import show_size
 from packing import refused
 
+pytestmark = pytest.mark.wrong_data
+
 CLASSES = ["birds", "cats", "dogs"]
 
 

@@ -17,6 +17,8 @@ from cli import ok
 from ffrecord.pack import SourceOptions, open_source, pack
 from packing import records
 
+pytestmark = pytest.mark.wrong_data
+
 
 def tree(root: Path, *names: str) -> Path:
     for name in names:

@@ -32,6 +32,8 @@ from ffrecord.errors import CorruptionError
 from ffrecord.pack import open_source
 from packing import TFRECORDS, records, refused, schema
 
+pytestmark = pytest.mark.wrong_data
+
 MDS_SAMPLES = bytes.fromhex(
     "00000000ffffffffffffffff000000000000003f020000000000000000000000c3bc0000803f0000003f"
 )

@@ -13,6 +13,8 @@ import ffrecord
 from ffrecord.pack import SourceOptions, open_source, pack
 from packing import records, refused
 
+pytestmark = pytest.mark.wrong_data
+
 Keys = list[bytes | None]
 
 

@@ -21,6 +21,8 @@ from ffrecord.pack import open_source, pack
 from ffrecord.pack._example import parse_example
 from packing import TFRECORDS, records, refused, schema
 
+pytestmark = pytest.mark.wrong_data
+
 
 def varint(value: int) -> bytes:
     value &= (1 << 64) - 1

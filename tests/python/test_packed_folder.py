@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from ffrecord import FileReader, FileWriter, PackedFolder, pack_folder
 from ffrecord.compat._packed_trailer import MAGIC, decode, encode
 
+pytestmark = pytest.mark.wrong_data
+
 DATA = Path(__file__).resolve().parents[1] / "data" / "ffrecord-v1"
 loads = pickle.loads
 

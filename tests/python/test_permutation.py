@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from ffrecord._ffrecord import BlockedPermutation, Permutation
 from order import permute, permute_blocked
 
+pytestmark = pytest.mark.wrong_data
+
 GOLDEN = [
     (0, 0, 10, [7, 9, 3, 0], 1),
     (0, 1, 10, [1, 2, 5, 0], 3),

@@ -18,6 +18,8 @@ import ffrecord
 from daemon import Daemon
 from ffrecord.pack import TableSource, pack
 
+pytestmark = pytest.mark.wrong_data
+
 pa = pytest.importorskip("pyarrow")
 
 NUMBERS = [

@@ -15,6 +15,8 @@ import ffrecord
 import ffrecord.grain
 from ffrecord.torch import Dataset
 
+pytestmark = pytest.mark.wrong_data
+
 pa = pytest.importorskip("pyarrow")
 
 

@@ -14,6 +14,8 @@ import ffrecord
 from ffrecord.tensorflow import Batches, Spec
 from ffrecord.torch import Dataset, Sampler
 
+pytestmark = pytest.mark.wrong_data
+
 COUNT = 23
 
 

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 import ffrecord
 from ffrecord import TokenBlocks
 
+pytestmark = pytest.mark.wrong_data
+
 Documents = list[npt.NDArray[Any]]
 NAMES = {"u16": "uint16", "u32": "uint32", "i32": "int32", "i64": "int64"}
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.wrong_data
+
 pytest.importorskip("mypy", reason="mypy checks the program")
 
 PROGRAM = '''

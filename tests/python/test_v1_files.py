@@ -13,6 +13,8 @@ import pytest
 
 import ffrecord
 
+pytestmark = pytest.mark.wrong_data
+
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "ffrecord-v1"
 CASES: dict[str, dict[str, Any]] = json.loads((FOLDER / "manifest.json").read_text())
 

@@ -20,6 +20,8 @@ import ffrecord.compat
 from ffrecord.pack import Source, TableSource, pack
 from values import ARROWS, BF16, CASES, INF, NAN, POINT, REFUSED, TENSOR, TYPES, arrow, good, masked
 
+pytestmark = pytest.mark.wrong_data
+
 pa = pytest.importorskip("pyarrow")
 
 

@@ -21,6 +21,8 @@ from ffrecord._order import EpochOrder, IndexBatch
 from ffrecord._shared_memory import SharedArray
 from order import permute
 
+pytestmark = pytest.mark.wrong_data
+
 
 def write(path: Path, numbers: range, schema: dict[str, str] | None = None) -> Path:
     with ffrecord.Writer(path, schema or {"label": "i64", "name": "utf8"}) as writer:

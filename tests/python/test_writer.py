@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 import ffrecord
 from ffrecord._ffrecord import V1Writer
 
+pytestmark = pytest.mark.wrong_data
+
 
 def leftovers(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))

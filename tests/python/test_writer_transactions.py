@@ -15,6 +15,8 @@ import pytest
 import ffrecord
 from ffrecord.errors import ConflictError
 
+pytestmark = pytest.mark.wrong_data
+
 pa = pytest.importorskip("pyarrow")
 
 SCHEMA = pa.schema([pa.field("name", pa.binary(), nullable=False)])
