@@ -51,7 +51,8 @@ struct CheckpointReader::Impl {
   static Result<std::unique_ptr<Impl>> Open(const CheckpointTarget& target, std::uint64_t step) {
     const std::shared_ptr<const CommittedStep> files = FFR_TRY(target.Open(step));
     auto impl = Of(files, step);
-    // A committed step that lacks a file is damaged. It is not absent, unless it was removed just now.
+    // A committed step that lacks a file is damaged. It is not absent, unless it was removed just
+    // now.
     if (!impl && impl.error().code == ErrorCode::kNotFound && ReadRootManifest(*files, step))
       impl = Error{ErrorCode::kCorruption, std::move(impl).error().message};
     if (impl || !IsDamage(impl.error())) return impl;
