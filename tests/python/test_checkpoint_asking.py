@@ -244,3 +244,34 @@ def test_tensors_of_extra_values_stay_tensors(tmp_path: Path) -> None:
     other = TrainingState(torch.nn.Linear(1, 1))
     other.load(tmp_path)
     assert same(other.extra, training.extra)
+
+
+class Holder:
+    """An object whose state has another object in it."""
+
+    def __init__(self, inner: Position) -> None:
+        self.inner = inner
+
+    def state_dict(self) -> dict[str, Any]:  # noqa: D102
+        return {"inner": self.inner, "words": ["own"]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: D102
+        assert state["inner"] is self.inner
+
+
+@pytest.mark.parametrize("records", [100, 200])
+def test_an_object_in_the_state_of_another_is_loaded_and_may_refuse(
+    tmp_path: Path, records: int
+) -> None:
+    ckpt.save(tmp_path, 1, {"holder": Holder(Position(100, at=5)), "w": np.ones(3)})
+    inner, w = Position(records), np.zeros(3)
+    state = {"holder": Holder(inner), "w": w}
+    if records == 100:
+        ckpt.load(tmp_path, state)
+    else:
+        with pytest.raises(ValueError, match="another dataset"):
+            ckpt.load(tmp_path, state)
+    expected = 5 if records == 100 else 0
+    assert inner.at == expected
+    assert inner.seen.tolist() == [expected] * 3
+    assert w.tolist() == [float(records == 100)] * 3

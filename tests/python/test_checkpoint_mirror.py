@@ -197,7 +197,7 @@ def test_a_save_that_was_not_copied_is_not_mistaken_for_the_one_that_was(
         ckpt.remove(tmp_path, step)
     ckpt.save(tmp_path, 2, state(12))
     (tmp_path / "step-000000002" / "part-00000.manifest").unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(CorruptionError):
         ckpt.load(tmp_path, step=2)
     assert same(ckpt.load(tmp_path), state(1))
 
