@@ -198,6 +198,36 @@ def test_our_sampler_gives_one_stream_to_every_loader_and_framework(
     ours.close()
 
 
+@every_view
+def test_a_subset_of_torchs_has_the_order_and_the_state_of_ours(
+    view: Callable[[dict[str, Path]], Records], files: dict[str, Path]
+) -> None:
+    dataset = Dataset(view(files), columns=["label"])
+    chosen = range(0, len(dataset), 3)
+    outer = range(5, len(chosen), 2)
+    pairs = [
+        (Subset(dataset, chosen), data.Subset(dataset, chosen)),
+        (
+            Subset(Subset(dataset, chosen), outer),
+            data.Subset(data.Subset(dataset, chosen), outer),
+        ),
+    ]
+    for ours, torchs in pairs:
+        sampler, same = Sampler(ours, 8, 3, last="short"), Sampler(torchs, 8, 3, last="short")
+        assert same.fingerprint == sampler.fingerprint is not None
+        assert same.identity() == sampler.identity()
+        expected = labels(DataLoader(ours, batch_sampler=sampler))
+        assert labels(DataLoader(torchs, batch_sampler=same)) == expected
+        assert Counter(expected) == Counter(truth_of(ours))
+        other = Sampler(data.Subset(dataset, range(1, len(dataset), 3)), 8, 3, last="short")
+        with pytest.raises(ValueError, match=r"dataset has|fingerprint"):
+            other.load_state_dict(same.state_dict())
+
+
+def truth_of(dataset: Dataset) -> list[int]:
+    return [int(dataset[index]["label"]) for index in range(len(dataset))]
+
+
 class Wrapped(data.Dataset[Any]):
     """A dataset of a user's own, which sees whole numbers and no batches."""
 

@@ -333,13 +333,6 @@ def test_small_batches_before_a_damaged_record_are_delivered(tmp_path: Path) -> 
     assert batches[-1]["name"] == [f"n{i}" for i in batches[-1]["label"].tolist()]
 
 
-def test_a_missing_file_is_raised_where_it_is_first_used(tmp_path: Path) -> None:
-    dataset = Dataset(tmp_path / "no.ffr")
-
-    with pytest.raises(FileNotFoundError, match=r"no\.ffr"):
-        Sampler(dataset, 4)
-
-
 def loader_threads() -> set[threading.Thread]:
     return {t for t in threading.enumerate() if t.name.startswith("ffrecord-loader")}
 

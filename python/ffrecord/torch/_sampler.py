@@ -16,6 +16,7 @@ from ffrecord._mixture import Mixture
 from ffrecord._order import EpochOrder, EpochShare, IndexBatch, check_counts, mixture_of
 from ffrecord._weights import Weights
 from ffrecord.torch._resharding import refuse_other_epoch, refuse_second_share
+from ffrecord.torch._subsets import as_ours
 
 # Which specified order: format.md, "Order 1"; 0 is that of the records, 2 is drawn by weights.
 _ORDER, _FILE_ORDER, _DRAWN = 1, 0, 2
@@ -100,6 +101,7 @@ class Sampler(data.Sampler[Any]):
             TypeError: the records of a step are no whole number.
             ValueError: an argument is wrong, or the epoch would be empty.
         """
+        dataset = as_ours(dataset)
         self.count = dataset if isinstance(dataset, int) else len(dataset)
         self.fingerprint: str | None = getattr(dataset, "fingerprint", None)
         if (global_batch is None) == (batch_size is None):
