@@ -376,7 +376,8 @@ class PlainRun:
             if self.order == "distributed" and not is_resumed:
                 each.sampler.set_epoch(seed)
         if not is_resumed:
-            if self.left:  # An iteration that was left has drawn an unknown number of times.
+            # An iteration that was left before its end has drawn an unknown number of times.
+            if self.left or self.iterator is not None:
                 for generator in self.generators:
                     if generator is not None:
                         generator.manual_seed(seed)
