@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <ranges>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -118,9 +117,10 @@ Result<std::vector<std::array<std::byte, 16>>> ContentDigests(std::span<const Te
 }
 
 std::optional<PartManifest> FindBase(const CheckpointTarget& target, std::uint32_t rank) {
-  const auto steps = target.Steps();
+  auto steps = target.Steps();
   if (!steps) return std::nullopt;
-  for (const std::uint64_t step : steps.value() | std::views::reverse) {
+  std::ranges::reverse(steps.value());
+  for (const std::uint64_t step : steps.value()) {
     const auto files = target.Open(step);
     const auto root = files ? ReadRootManifest(*files.value(), step) : files.error();
     if (!root && IsDamage(root.error())) continue;

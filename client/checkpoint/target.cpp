@@ -6,7 +6,6 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
-#include <ranges>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -146,9 +145,12 @@ bool SharePlace(std::string_view a, std::string_view b) {
     if (!target.starts_with(kBuddiesScheme))
       return std::vector<std::string>{IdentityOfTarget(target)};
     std::vector<std::string> all;
-    for (const auto place : std::views::split(target.substr(kBuddiesScheme.size()), '|'))
-      all.push_back(IdentityOfTarget(std::string_view(place.begin(), place.end())));
-    return all;
+    for (auto left = target.substr(kBuddiesScheme.size());;) {
+      const std::size_t end = left.find('|');
+      all.push_back(IdentityOfTarget(left.substr(0, end)));
+      if (end == std::string_view::npos) return all;
+      left.remove_prefix(end + 1);
+    }
   };
   const auto of_a = identities(a);
   const auto of_b = identities(b);

@@ -166,7 +166,8 @@ def _structs(wanted: Any) -> Maker:  # noqa: ANN401
             parts = [None if row is None else row.get(name) for row in rows]
             children.append(each(parts, f"{where[:-1]}{{{name}}}'"))
         pa = pyarrow()
-        kind = pa.struct(list(zip(makers, (child.type for child in children), strict=True)))
+        fields = zip(wanted, children, strict=True)
+        kind = pa.struct([pa.field(each.name, child.type, each.nullable) for each, child in fields])
         return _built(kind, [row is None for row in rows], [], children)
 
     return make

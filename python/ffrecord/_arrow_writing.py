@@ -26,6 +26,10 @@ from ffrecord._nested import is_name, layout_of, stored
 from ffrecord._schema import Column, Kind
 from ffrecord._values import UnfitError, exact, in_row
 
+_NULL_REFUSED = (
+    "column '{}' has a null, which its schema does not allow, or for which the file has no place, "
+    "as files of earlier versions: write it to another file"
+)
 # Rows that are converted at a time: their numbers are not copied, their lists' lengths are.
 _ROWS = 4096
 _U32_MAX = (1 << 32) - 1
@@ -386,18 +390,19 @@ def _encoded(
     elif array.null_count:
         valid = _validity(array)
         shown = ~valid if hidden is None else ~valid & ~hidden
-        said = (
-            f"column '{name}' has a null, which its schema does not allow, or for which the file "
-            "has no place, as files of earlier versions: write it to another file"
-        )
-        _refuse_at(shown, said, ends)
+        _refuse_at(shown, _NULL_REFUSED.format(name), ends)
     if kind.type == "list":
         yield from _encoded_list(name, kind, array, ends, holding)
     elif kind.type == "struct":
         under = hidden if valid is None else ~valid if hidden is None else hidden | ~valid
         for number, (inner, each) in enumerate(kind.fields):
             (part,) = _plain([array.field(number)])
-            yield from _encoded(f"{name}{{{inner}}}", each, part, ends, holding, under)
+            below = f"{name}{{{inner}}}"
+            # Stored as nullable if the struct is: only where the struct is null may it be null.
+            if part.null_count and not array.type.field(number).nullable:
+                lacking = ~_validity(part) if under is None else ~_validity(part) & ~under
+                _refuse_at(lacking, _NULL_REFUSED.format(below), ends)
+            yield from _encoded(below, each, part, ends, holding, under)
     elif kind.is_text:
         yield from _encoded_text(name, kind, array, ends)
     else:

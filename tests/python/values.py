@@ -223,7 +223,8 @@ ARROWS: list[tuple[Any, Any, Any]] = [
     (STAMP_S, datetime.timedelta(1), REFUSED),
     (STAMP_S, pa.scalar(MIDNIGHT, pa.timestamp("us")), MIDNIGHT),
     (STAMP_NS, np.datetime64(5, "ps"), REFUSED),
-    (STAMP_NS, np.datetime64(5000, "ps"), 5),
+    # In whole microseconds, for which `to_pylist` needs no pandas.
+    (STAMP_NS, np.datetime64(5_000_000, "ps"), datetime.datetime(1970, 1, 1, microsecond=5)),
     (STAMP_NS, datetime.datetime(3000, 1, 1), REFUSED),
     (BERLIN, MOMENT.replace(tzinfo=ZONE), MOMENT.replace(tzinfo=ZONE)),
     (BERLIN, MOMENT.replace(tzinfo=UTC), MOMENT.replace(tzinfo=UTC)),
