@@ -206,6 +206,8 @@ def _matches(pattern: str, away: _Away) -> list[str]:
         folder = os.path.dirname(marker)
         evicted += [os.path.join(folder, name) for name in away(folder, None)]
     found = glob.glob(pattern, recursive=True, include_hidden=True)
-    if not found and not fnmatch.filter(evicted, pattern):
+    # fnmatch does not know that ** stands for no folder, too; the first read looks again.
+    may_be_evicted = evicted if "**" in pattern else fnmatch.filter(evicted, pattern)
+    if not found and not may_be_evicted:
         raise FileNotFoundError(errno.ENOENT, f"no file matches {pattern}")
     return sorted(found)

@@ -176,11 +176,12 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def keyed(folder: Path, count: int) -> Path:
-    path = folder / "keyed.ffr"
-    with ffrecord.Writer(path, {"name": "utf8", "text": "utf8"}, key="name") as writer:
+def keyed(folder: Path, count: int, *, is_column: bool = True) -> Path:
+    path, key = folder / "keyed.ffr", "name" if is_column else True
+    with ffrecord.Writer(path, {"name": "utf8", "text": "utf8"}, key=key) as writer:
         for number in range(count):
-            writer.write({"name": f"n{number}", "text": "x" * 100})
+            name = f"n{number}"
+            writer.write({"name": name, "text": "x" * 100}, key=None if is_column else name)
     return path
 
 
@@ -205,7 +206,7 @@ def test_a_full_disk_is_named_and_nothing_stays(tmp_path: Path, target: str) -> 
 
 def test_a_full_folder_for_temporary_files_is_an_error(tmp_path: Path) -> None:
     """A file that was mapped, and is sparse, would end the process with SIGBUS."""
-    path = keyed(tmp_path, 20_000)
+    path = keyed(tmp_path, 20_000, is_column=False)  # Keys beside the records are held there.
     with small_disk(tmp_path / "small", "128k") as small:
         for command in (["merge", path, tmp_path / "x.ffr"], ["export", path, tmp_path / "x.tar"]):
             done = run("ffrecord", *command, env={"TMPDIR": str(small)})

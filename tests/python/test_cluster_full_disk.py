@@ -84,5 +84,5 @@ def test_a_disk_that_was_full_takes_data_and_names_again(tmp_path: Path, small_d
         cluster.stop("n1")
         cluster.stop("etcd")
         cluster.start("n1")
-        alone = f"ffrecord://{cluster.nodes[0].listen}/"
+        alone = f"ffrecord://{cluster.nodes[0].listen}/?old_names=accept"
         assert names_at(alone) == ["after", "before", "meanwhile"]

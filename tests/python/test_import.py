@@ -40,11 +40,13 @@ def run(program: str) -> str:
 
 def test_an_import_adds_no_slow_module() -> None:
     program = """
+import contextlib
 import sys
 import numpy
 before = set(sys.modules)
 import ffrecord
-ffrecord.open("x.ffr")
+with contextlib.suppress(FileNotFoundError):
+    ffrecord.open("x.ffr")
 print(*sorted(set(sys.modules) - before))
 """
     added = set(run(program).split())

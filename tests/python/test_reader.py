@@ -175,11 +175,12 @@ def test_arrays_speak_dlpack(plain: Path) -> None:
 
 def test_nothing_is_opened_before_the_first_use(tmp_path: Path) -> None:
     path = tmp_path / "later.ffr"
-    reader = ffrecord.open(path)
+    reader = ffrecord.Reader(path)  # `open` has looked whether it is there.
     assert "not opened" in repr(reader)
     with ffrecord.Writer(path) as writer:
         writer.write(b"now")
 
+    assert "not opened" in repr(ffrecord.open(path))
     assert bytes(reader[0]) == b"now"
     assert "1 records" in repr(reader)
 

@@ -101,8 +101,11 @@ def test_mypy_knows_the_samples(tmp_path: Path) -> None:
 def test_a_subscripted_dataset_is_a_dataset(tmp_path: Path) -> None:
     import pickle
 
+    from ffrecord import Writer
     from ffrecord.torch import Dataset
 
+    with Writer(tmp_path / "a.ffr") as writer:
+        writer.write(b"x")
     made = Dataset[int](tmp_path / "a.ffr")
 
     assert type(made) is Dataset

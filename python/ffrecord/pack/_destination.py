@@ -100,7 +100,7 @@ def pack(
             key=key or source.key,
             metadata=metadata,
         )
-        if source.takes_empty_keys and key is None:
+        if getattr(source, "takes_empty_keys", False) and key is None:  # A user's may lack it.
             writer._allow_empty_keys()
         return writer
 
