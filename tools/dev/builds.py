@@ -154,9 +154,7 @@ class Build:
         )
         return self._judged(counts).can_be_run_again(self._run_again)
 
-    def _run_tests(
-        self, log: str, *options: str, reports: Sequence[pathlib.Path] = ()
-    ) -> Counts:
+    def _run_tests(self, log: str, *options: str, reports: Sequence[pathlib.Path] = ()) -> Counts:
         """Run Meson's tests with those options; `reports` are what its programs will write."""
         logs = ROOT / self.folder / "meson-logs"  # Meson adds the wrapper to the report's name.
         for old in [*logs.glob(f"{log}*.junit.xml"), *reports]:
