@@ -531,6 +531,7 @@ class Files(RuleBasedStateMachine):
                 file.columns = Columns((*columns.spelled, "utf8"), columns.is_table)
             kinds = file.columns.kinds.items()
             options["key"] = file.key_column = next(n for n, k in kinds if can_be_key(k))
+            file.columns = file.columns._replace(key=file.key_column)
             file.keys = []
         return file
 

@@ -234,6 +234,7 @@ class Columns(NamedTuple):
 
     spelled: tuple[str, ...]
     is_table: bool
+    key: str = ""  # The column whose values are keys: an empty one is refused.
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -269,7 +270,9 @@ class Columns(NamedTuple):
             {
                 name: MISSING
                 if self.nullable[name] and is_null(nulls, chance, number)
-                else chance.choice(kind.values)
+                else chance.choice(
+                    [v for v in kind.values if v] if name == self.key else kind.values
+                )
                 for name, kind in self.kinds.items()
             }
             for number in range(count)
