@@ -125,14 +125,14 @@ TEST_F(ClusterProcessesTest, KilledNodesAndEtcdCostNothingThatWasPublished) {
   ASSERT_TRUE(WaitForNodes(3));
   EXPECT_TRUE(WaitForReplicas(manifest.value(), 2));
 
-  // etcd is killed: reads go on, and a daemon that starts knows what it knew.
+  // etcd is killed: reads go on, and a daemon that starts does not guess what is the newest.
   etcd_->Kill(0);
   ExpectReadable(manifest.value(), extents);
   Kill(nodes_[1]);
   Start(nodes_[1]);
-  const auto resolved = Client().Resolve(nodes_[1].address, "train/a");
-  ASSERT_TRUE(resolved) << resolved.error().message;
-  EXPECT_EQ(resolved.value(), manifest.value());
+  const auto refused = Client().Resolve(nodes_[1].address, "train/a");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable) << refused.error().message;
   ExpectReadable(manifest.value(), extents);
 
   // It comes back: so does publishing.
@@ -140,6 +140,9 @@ TEST_F(ClusterProcessesTest, KilledNodesAndEtcdCostNothingThatWasPublished) {
   ASSERT_TRUE(WaitForNodes(3));
   EXPECT_TRUE(Eventually(
       [&] { return bool(Client().Publish(nodes_[1].address, "train/c", manifest.value())); }));
+  const auto resolved = Client().Resolve(nodes_[1].address, "train/a");
+  ASSERT_TRUE(resolved) << resolved.error().message;
+  EXPECT_EQ(resolved.value(), manifest.value());
   for (Node& node : nodes_) {
     node.process->Signal(SIGTERM);
     EXPECT_EQ(node.process->Wait(10s), 0) << node.process->output();
