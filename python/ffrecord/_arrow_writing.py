@@ -92,7 +92,7 @@ class Encoder:
             _check_valid(table)
         self.arrow = schema
         self.holding: set[str] = set()
-        """What has had nulls so far, as `stored` names it."""
+        """Columns that have had nulls so far, as `stored` names them."""
         self._kinds: dict[str, Kind] = {}
         for field in schema:
             chunks = None if table is None else _plain(table.column(field.name).chunks)

@@ -565,7 +565,7 @@ def open(
 ) -> Reader:
     """Open record files, local, served or at a store; the arguments are those of `Reader`.
 
-    What is not there raises now, with the error that a read would raise: a missing file, a folder
+    A missing location raises now, with the error that a read would raise: a missing file, a folder
     or glob without record files, a file of another kind (the first eight are looked into), a
     malformed address, a dataset that its daemon does not have. A daemon or store that cannot be
     reached, and damage, show at the first use, and so does everything in a process that gets the

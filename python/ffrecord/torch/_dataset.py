@@ -117,7 +117,7 @@ class Dataset(data.Dataset[T], ReaderRegistry):
     ) -> None:
         """Store the arguments; files stay open from the first use on.
 
-        What is not there raises now, as by `ffrecord.open`.
+        A missing location raises now, as by `ffrecord.open`.
 
         Args:
             fnames: as for `ffrecord.open`; or a reader or a view, which keeps its options.
