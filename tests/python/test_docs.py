@@ -213,17 +213,30 @@ def test_every_metric_is_on_its_page() -> None:
     assert metrics == set(re.findall(r"`(ffrecord_\w+)`", page))
 
 
-def test_the_tour_names_what_is_there() -> None:
-    places = re.findall(
-        r"`([\w./]+/\w+\.(?:py|h|cpp)):?(\w*)`", (ROOT / "docs/internals/tour.md").read_text()
-    )
+def test_the_tours_name_what_is_there() -> None:
+    page = (ROOT / "docs/internals/tour.md").read_text()
+    steps = {
+        title: re.findall(r"^\| (\d+) \| `[\w./]+:\w+` \|", text, re.MULTILINE)
+        for title, text in re.findall(r"^## (.*)$\n((?:(?!^## ).*\n)*)", page, re.MULTILINE)
+    }
+    assert set(steps) == {
+        "A read of a local batch",
+        "The server's half of a read",
+        "A save of a checkpoint",
+        "A publish",
+        "A gradient bucket",
+    }
+    for title, numbers in steps.items():
+        assert numbers == [str(1 + i) for i in range(len(numbers))], title
+        assert len(numbers) > 8, title
+    places = re.findall(r"`([\w./]+/\w+\.(?:py|h|cpp)):?(\w*)`", page)
     missing = [
         f"{path}:{name}"
         for path, name in places
         if not (ROOT / path).exists()
         or not re.search(rf"\b{name}\b", (ROOT / path).read_text(encoding="utf-8"))
     ]
-    assert len(places) > 20
+    assert len(places) > 80
     assert not missing
 
 
