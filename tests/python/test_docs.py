@@ -3,6 +3,7 @@
 Method: cut the code blocks out of a page and run them in an empty folder.
 """
 
+import ast
 import io
 import os
 import pathlib
@@ -238,6 +239,40 @@ def test_the_tours_name_what_is_there() -> None:
     ]
     assert len(places) > 80
     assert not missing
+
+
+def names_of_benchmarks() -> tuple[set[str], set[str]]:
+    """Patterns of all names that benchmarks make, where a field is any word; and all their words."""
+    patterns, words = set(), set()
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [
+                each.value if isinstance(each, ast.Constant) and isinstance(each.value, str) else ""
+                for each in parts
+            ]
+            if len("".join(texts)) > 2:  # Not a pattern that every name has.
+                patterns.add("".join(re.escape(text) or r"\w+" for text in texts))
+                words.update(re.findall(r"[a-z]+", " ".join(texts)))
+    return patterns, words
+
+
+def test_every_measurement_has_a_key_that_a_benchmark_prints() -> None:
+    page = (ROOT / "docs/internals/performance.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` [A-Z]\*? \| (.*?) \|", page, re.MULTILINE)
+    keys = [key for _, cell in rows for key in re.findall(r"`([\w*]+)`", cell) if key[0] != "_"]
+    patterns, words = names_of_benchmarks()
+    printed = re.compile("|".join(patterns))
+
+    def is_printed(key: str) -> bool:
+        own = [word for word in re.split(r"[_*]+", key) if word.isalpha()]
+        return bool(printed.fullmatch(key.replace("*", "x"))) and words.issuperset(own)
+
+    assert {name for name, _ in rows} <= {path.stem for path in (ROOT / "benchmarks").rglob("*.py")}
+    assert len(keys) > 100
+    assert [key for key in keys if not is_printed(key)] == []
+    assert not is_printed("cold_images_vs_fioo")
+    assert not is_printed("loopbacks_vs_gloo")
 
 
 def test_the_example_of_the_page_on_packing_packs(
