@@ -242,7 +242,7 @@ def test_the_tours_name_what_is_there() -> None:
 
 
 def names_of_benchmarks() -> tuple[set[str], set[str]]:
-    """Patterns of all names that benchmarks make, where a field is any word; and all their words."""
+    """Patterns of the names that benchmarks make, where a field is any word; and all words."""
     patterns, words = set(), set()
     for path in (ROOT / "benchmarks").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
