@@ -421,21 +421,21 @@ class Loader(RuleBasedStateMachine):
             plan = dataclasses.replace(plan, labels=view.labels, mix=view.mix)
             scenes.gather(view, plan, MODES_OF_RUNS[mode])
 
-    # Each costs a second; the first of spawn and forkserver several, so they are rare.
+    # Each costs a second or more, and the first of a fork server some more, so they are rare.
     @rule(
-        which=WHICH,
+        name=GOOD_FILES,
         dice=st.integers(0, 60),
-        method=st.sampled_from(["fork"] * 4 + ["forkserver"] * 4 + ["spawn"]),
+        method=st.sampled_from(["fork"] * 6 + ["forkserver"] * 6 + ["spawn"]),
         in_thread=st.booleans(),
         persistent=st.booleans(),
         steps=st.integers(0, 2),
     )
     def kill(
-        self, which: int, dice: int, method: str, in_thread: bool, persistent: bool, steps: int
+        self, name: str, dice: int, method: str, in_thread: bool, persistent: bool, steps: int
     ) -> None:
         """Kill a worker in the loop: an error, and the state goes on."""
         if dice == 31:
-            scenes.kill(self.view(which), method, in_thread, persistent, steps)
+            scenes.kill(views.opened(name), method, in_thread, persistent, steps)
 
 
 MODEL = Loader

@@ -97,8 +97,6 @@ def resize(name: str, plan: Plan, modes: Sequence[str], worlds: Sequence[tuple[i
 
 def kill(view: View, method: str, in_thread: bool, persistent: bool, steps: int) -> None:
     """Kill a worker in the loop: an error comes soon, and the state goes on."""
-    if view.is_bad or len(view.labels) < 6:
-        return
     made = views.dataset_of(view, "transform", "raise").dataset
     sampler = Sampler(made, 1, last="short")
     loader = DataLoader(

@@ -10,7 +10,7 @@ import numpy as np
 
 from ffrecord._writer import Writer, WriteSummary
 from ffrecord.pack._new_folder import check_vacant, destination_path, new_folder
-from ffrecord.pack._source import CLASSES, Keyed, Progressed, Sample, Source
+from ffrecord.pack._source import CLASSES, Facts, Keyed, Progressed, Sample, Source
 
 # Of what has no length, a number.
 _SCALAR_BYTES = 8
@@ -59,7 +59,7 @@ def pack(
     """Write all samples of `source`; the result appears only when it is complete.
 
     Args:
-        source: see `open_source`.
+        source: of `open_source`, or any object with the attributes of `Source`.
         destination: `*.ffr` is one file; another name is a folder of `PART_00000.ffr` and so on.
         compress: compress each record with zstd.
         dictionary_bytes: size of a dictionary to train for each file, for small, similar records;
@@ -73,6 +73,7 @@ def pack(
     Raises:
         ConflictError: the destination exists and may not be replaced.
         ValueError: there is nothing to pack, or the source is invalid.
+        TypeError: `source` has no schema, no samples, or yields something else than pairs.
         CorruptionError: the source is damaged.
         OSError: the source cannot be read, or the destination cannot be written.
     """
@@ -83,24 +84,25 @@ def pack(
         raise ValueError(f"a part has at least one byte, not {part_size_bytes}")
     path = destination_path(destination)
     check_vacant(path, replace)
-    summary = PackSummary(classes=source.classes)
+    facts = Facts(source)
+    summary = PackSummary(classes=facts.classes)
     samples = _observed(source, progress, None if key is None else _without_key)
     compress = compress or dictionary_bytes > 0
-    metadata = dict(source.metadata)
-    if source.classes and CLASSES not in metadata:
-        metadata[CLASSES] = json.dumps(source.classes).encode()
+    metadata = dict(facts.metadata)
+    if facts.classes and CLASSES not in metadata:
+        metadata[CLASSES] = json.dumps(facts.classes).encode()
 
     def new_writer(path: Path, replace: bool) -> Writer:
         writer = Writer(
             path,
-            source.schema,
+            facts.schema,
             compress="zstd" if compress else None,
             replace=replace,
             dictionary=dictionary_bytes or None,
-            key=key or source.key,
+            key=key or facts.key,
             metadata=metadata,
         )
-        if getattr(source, "takes_empty_keys", False) and key is None:  # A user's may lack it.
+        if facts.takes_empty_keys and key is None:
             writer._allow_empty_keys()
         return writer
 
@@ -109,7 +111,7 @@ def pack(
     else:
         with new_folder(path, replace) as folder:
             _write_parts(samples, new_writer, folder, part_size_bytes, summary)
-    summary.skipped = {what: count for what, count in source.skipped.items() if count}
+    summary.skipped = {what: count for what, count in (facts.skipped or {}).items() if count}
     return summary
 
 
@@ -117,8 +119,14 @@ def _observed(
     source: Source, progress: Progress | None, changed: Callable[[Sample], Sample] | None
 ) -> Iterator[Progressed]:
     empty = True
-    for sample, done_bytes in source.samples():
+    for found in source.samples():
         empty = False
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise TypeError(
+                f"samples() of {source!r} yields {type(found).__name__}, not pairs of a sample and "
+                "the bytes of the source that are behind it (0 if that is unknown)"
+            )
+        sample, done_bytes = found
         yield sample if changed is None else changed(sample), done_bytes
         if progress is not None:
             progress(done_bytes)
