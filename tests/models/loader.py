@@ -39,7 +39,7 @@ SEEDS = st.sampled_from([0, 1, 7, 2**64 - 1])
 WEIGHTS = st.sampled_from([[1, 1], [3, 1], [1, 2], [2, 0]])
 POLICIES = st.sampled_from(["raise", "skip", "replace"])
 GOOD_FILES = st.sampled_from(["a", "b", "c", "folder"])
-SCENE_MODES = st.sampled_from(["caller", "threads", "one thread", "by sampler", "torch"])
+SCENE_MODES = st.sampled_from(["threads", "one thread", "threads", "caller", "torch"])
 PLANS = st.builds(
     Plan,
     labels=st.just([]),
@@ -47,7 +47,7 @@ PLANS = st.builds(
     seed=SEEDS,
     size=SIZES,
     is_per_rank=st.booleans(),
-    last=st.sampled_from(["exact", "drop", "pad", "short"]),
+    last=st.sampled_from(["exact", "exact", "drop", "pad", "short"]),
     world=WORLDS,
 )
 
@@ -404,13 +404,13 @@ class Loader(RuleBasedStateMachine):
     @rule(
         name=GOOD_FILES,
         plan=PLANS,
-        modes=st.lists(SCENE_MODES, min_size=2, max_size=2),
-        worlds=st.lists(st.tuples(WORLDS, SIZES), min_size=2, max_size=2),
+        modes=st.lists(SCENE_MODES, min_size=3, max_size=3),
+        worlds=st.lists(st.tuples(WORLDS, SIZES), min_size=3, max_size=3),
     )
     def resize(
         self, name: str, plan: Plan, modes: list[str], worlds: list[tuple[int, int]]
     ) -> None:
-        """Go on at other world sizes, twice."""
+        """Go on at other world sizes, again and again."""
         scenes.resize(name, plan, modes, worlds)
 
     @rule(which=WHICH, plan=PLANS, mode=st.sampled_from(["caller", "threads"]))
