@@ -140,6 +140,16 @@ class Loader(RuleBasedStateMachine):
             return
         check_adapters(view, size, seed, shuffle, drop_last)
 
+    @rule(which=WHICH, kind=KINDS, policy=POLICIES)
+    def samples(self, which: int, kind: str, policy: str) -> None:
+        """Read the samples of a dataset one by one."""
+        view = self.view(which)
+        if (
+            view.labels
+            and sum(label in views.BAD for label in view.labels) <= len(view.labels) // 4
+        ):
+            views.check_samples(views.dataset_of(view, kind, policy), kind, policy)
+
     # Loaders with a `Sampler`.
 
     @rule(
@@ -171,7 +181,7 @@ class Loader(RuleBasedStateMachine):
     ) -> None:
         """Make the loaders of a run, and take the first steps."""
         view = self.view(which)
-        if view.is_bad and (kind == "torch concat" or mode == "torch"):
+        if view.is_bad and (kind in views.ONE_BY_ONE or mode == "torch"):
             policy = "raise"
         made = views.dataset_of(view, kind, policy)
         count = len(made.labels)
@@ -351,7 +361,7 @@ class Loader(RuleBasedStateMachine):
         bad = sum(label in views.BAD for label in view.labels)
         if not view.labels or bad > len(view.labels) // 4:
             return
-        if bad and kind == "torch concat":
+        if bad and kind in views.ONE_BY_ONE:
             policy = "raise"
         for run in self.plain:
             run.close()
