@@ -434,7 +434,7 @@ class Loader(RuleBasedStateMachine):
     # Each costs a second or more, and the first of a fork server some more, so they are rare.
     @rule(
         name=GOOD_FILES,
-        dice=st.integers(0, 60),
+        dice=st.integers(0, 30),
         method=st.sampled_from(["fork"] * 6 + ["forkserver"] * 6 + ["spawn"]),
         in_thread=st.booleans(),
         persistent=st.booleans(),
@@ -444,7 +444,7 @@ class Loader(RuleBasedStateMachine):
         self, name: str, dice: int, method: str, in_thread: bool, persistent: bool, steps: int
     ) -> None:
         """Kill a worker in the loop: an error, and the state goes on."""
-        if dice == 31:
+        if dice == 7:
             scenes.kill(views.opened(name), method, in_thread, persistent, steps)
 
 
