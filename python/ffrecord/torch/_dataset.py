@@ -282,7 +282,10 @@ class Dataset(data.Dataset[T], ReaderRegistry):
     def __getitem__(self, key: Keys) -> Any: ...  # noqa: ANN401 - as process makes it
     def __getitem__(self, key: Key) -> Any:
         """One sample for an integer; a batch of samples for a list, an array or a slice."""
-        if (asked := self._asked_through_torch(sys._getframe(1))) is not None:
+        own = vars(self)  # A view of ours has no policy or transform of its own.
+        is_same = own.get("on_corrupt") == "raise" and own.get("transform") is None
+        # By the view only if that may make a difference, for it takes longer.
+        if not is_same and (asked := self._asked_through_torch(sys._getframe(1))) is not None:
             return asked[0][asked[1]]
         if isinstance(key, IndexBatch):
             return self._batch(key)
