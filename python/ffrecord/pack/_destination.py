@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ffrecord._arrow_schema import types_in
 from ffrecord._writer import Writer, WriteSummary
 from ffrecord.pack._new_folder import check_vacant, destination_path, new_folder
 from ffrecord.pack._source import CLASSES, Keyed, Progressed, Sample, Source
@@ -86,7 +87,7 @@ def pack(
     summary = PackSummary(classes=source.classes)
     samples = _observed(source, progress, None if key is None else _without_key)
     compress = compress or dictionary_bytes > 0
-    metadata = dict(source.metadata)
+    metadata = {**types_in(getattr(source, "types", {})), **source.metadata}
     if source.classes and CLASSES not in metadata:
         metadata[CLASSES] = json.dumps(source.classes).encode()
 

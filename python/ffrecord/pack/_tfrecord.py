@@ -68,6 +68,15 @@ class TFRecordSource(Source):
             self._records = chain(first, parsed)
             self.schema = self._look(first, options)
 
+    @property
+    def types(self) -> Mapping[str, str]:
+        """The numbers in features that are bytes because their count varies."""
+        return {
+            name: f"list of {kind}"
+            for name, kind in self.kinds.items()
+            if self.schema.get(name) == "bytes" and kind != "bytes"
+        }
+
     def samples(self) -> Iterator[Progressed]:
         """Yield the records.
 
