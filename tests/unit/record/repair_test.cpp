@@ -195,6 +195,25 @@ TEST(RepairTest, DamagedFrontIsMadeAnewFromItsCopy) {
   EXPECT_EQ(writer.key_column(), "name");
 }
 
+TEST(RepairTest, FrontOfAFileThatBeganWithoutRecordsIsKnownByItsCopy) {
+  const Schema schema = Schema::Make({{"x", ColumnType::kU16}}).value();
+  RecordWriter::Options options;
+  options.keys = true;
+  const TempFolder folder;
+  test::WriteRecords(folder / "a.ffr", {}, {.schema = schema, .writer = options});
+  test::Append(folder / "a.ffr", {"aa", "bb"});
+  test::Append(folder / "a.ffr", {"cc"});
+  std::string content = test::ReadFile(folder / "a.ffr");
+  std::fill_n(content.begin(), 4096, '\0');
+  const auto reader = OpenRecords(test::InMemory(content), {});
+  ASSERT_TRUE(reader) << reader.error().message;
+  EXPECT_EQ(reader.value().schema(), schema);
+  const Repaired repaired(content);
+  EXPECT_EQ(repaired.reader->schema(), schema);
+  EXPECT_EQ(repaired.reader->record_count(), 3U);
+  EXPECT_TRUE(repaired.report.lost_nothing());
+}
+
 TEST(RepairTest, WithoutAnyIdNothingIsMade) {
   std::string content = test::FileOf({"a", "b"});
   std::fill_n(content.begin(), 128, '\0');
