@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ffrecord._arrow_schema import types_in
 from ffrecord._writer import Writer, WriteSummary
 from ffrecord.pack._new_folder import check_vacant, destination_path, new_folder
 from ffrecord.pack._source import CLASSES, Facts, Keyed, Progressed, Sample, Source
@@ -88,7 +89,7 @@ def pack(
     summary = PackSummary(classes=facts.classes)
     samples = _observed(source, progress, None if key is None else _without_key)
     compress = compress or dictionary_bytes > 0
-    metadata = dict(facts.metadata)
+    metadata = {**types_in(facts.types), **facts.metadata}
     if facts.classes and CLASSES not in metadata:
         metadata[CLASSES] = json.dumps(facts.classes).encode()
 

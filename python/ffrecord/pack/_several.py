@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from ffrecord._arrow_schema import NULLS, TYPES, facts_of, joined_facts, joined_types, without_facts
 from ffrecord.pack._source import Progressed, Source, SourceOptions
 
 
@@ -33,8 +34,11 @@ class SeveralSources(Source):
         self.schema = self._first.schema
         self.key = self._first.key
         self.takes_empty_keys = self._first.takes_empty_keys
+        self.types = self._first.types
         self.classes = self._first.classes
         self.metadata = self._first.metadata
+        if NULLS in self.metadata or TYPES in self.metadata:
+            self.metadata = self._metadata_of_all()
         self.skipped = Counter()
         self._sizes = [os.stat(path).st_size for path in paths]
         self.size_bytes = sum(self._sizes)
@@ -53,13 +57,20 @@ class SeveralSources(Source):
             self.skipped += source.skipped
             behind_bytes += size_bytes
 
+    def _metadata_of_all(self) -> dict[str, bytes]:
+        """Of record files: nulls and types are those of all of them."""
+        others = (self._open_one(path, self._options) for path in self._paths[1:])
+        each = [self._first.metadata, *(source.metadata for source in others)]
+        joined_types([facts_of(metadata).types for metadata in each], self._paths.__getitem__)
+        return without_facts(each[0]) | joined_facts(each)
+
     def _like_the_first(self, path: str) -> Source:
         source = self._open_one(path, self._options)
         for what, here, first in (
             ("columns", source.schema, self.schema),
             ("types", source.types, self._first.types),
             ("classes", source.classes, self.classes),
-            ("metadata", source.metadata, self.metadata),
+            ("metadata", without_facts(source.metadata), without_facts(self.metadata)),
             ("keys", (str(source.key),), (str(self.key),)),
         ):
             if here != first:
