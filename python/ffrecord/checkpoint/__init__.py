@@ -21,6 +21,7 @@ from typing import Literal
 
 from ffrecord import _ffrecord
 from ffrecord._locations import Target
+from ffrecord.checkpoint import _removing
 from ffrecord.checkpoint._background import (
     BusyError,
     FailedSaveError,
@@ -268,8 +269,12 @@ def verify(
 
 
 def remove(target: Target, step: int, *, timeout_s: float = 30.0) -> None:
-    """Remove a checkpoint for good. Raises FileNotFoundError if there is none."""
-    _ffrecord.remove_checkpoint(target, step, timeout_s)
+    """Remove a checkpoint for good. Raises FileNotFoundError if there is none.
+
+    If the target is a folder with a `Mirror`, the copy stays there, until a save of the same or an
+    earlier step says that training went back: the next `sync` then removes it.
+    """
+    _removing.remove(target, step, timeout_s)
 
 
 def prune(
