@@ -25,10 +25,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 import checkpoint_truth as truth
 import ffrecord.checkpoint as ckpt
 from checkpoint_places import far_target
-from checkpoint_truth import Content, Position, Step, same
+from checkpoint_truth import Content, Position, Step
 from ffrecord.errors import ConflictError, CorruptionError
 from ffrecord.torch import CheckpointReader, CheckpointWriter
-from thread_ranks import AfterARound, ThreadRank, ThreadRanks
+from thread_ranks import AfterARound, ThreadRank, ThreadRanks, same
 
 RUNS = st.sampled_from(["first", "second"])
 WAYS = st.sampled_from(["save", "async", "incremental", "incremental async"])
