@@ -145,7 +145,7 @@ def test_tensors_without_plain_bytes_are_refused_by_path(
         with pytest.raises(ckpt.MismatchError, match="a/b"):
             ckpt.load(tmp_path, state)
         return
-    with pytest.raises(TypeError, match="state: a/(b|#0)"):
+    with pytest.raises(TypeError, match=r"state: a/(b|#0)"):
         if way == "async":
             ckpt.async_save(tmp_path / "run", 1, state).result()
         elif way == "shard":

@@ -50,17 +50,21 @@ def folder_of(target: str) -> pathlib.Path | None:
     return pathlib.Path(target) if is_folder else None
 
 
-def remove(target: Target, step: int, timeout_s: float) -> None:
-    """Remove a step, and leave a note if the target is a folder with a mirror."""
+def remove(target: Target, step: int, timeout_s: float, attempt: str = "") -> None:
+    """Remove a step, and leave a note if the target is a folder with a mirror.
+
+    Raises:
+        FileNotFoundError: there is no such step; with an `attempt`, if it is another save.
+    """
     folder = folder_of(target_from_root(target))
     if folder is None or not (folder / MIRROR).exists():
-        _ffrecord.remove_checkpoint(target, step, timeout_s)
+        _ffrecord.remove_checkpoint(target, step, timeout_s, attempt)
         return
     here: list[Save] = []
     with contextlib.suppress(OSError):  # A damaged step is looked for at the mirror.
         listed = _ffrecord.list_checkpoints(target, timeout_s, roots_only=True)
         here = [Save(*found[:2]) for found in listed]
-    _ffrecord.remove_checkpoint(target, step, timeout_s)
+    _ffrecord.remove_checkpoint(target, step, timeout_s, attempt)
     for save in here:
         if save.step == step and save.attempt:
             _write(folder, save, {each.line for each in here} | copied_from(folder))
