@@ -117,7 +117,8 @@ def save(
             each shared file that this process has not verified since it was written; a damaged file
             is written anew. Every checkpoint stays complete on its own; at a daemon or store
             everything is written.
-        timeout_s: for each call to a daemon or store.
+        timeout_s: for each call to a daemon or store. Ranks wait for each other as long as their
+            group says.
 
     Raises:
         TypeError: a value in the state would need pickling; names its path.
@@ -125,7 +126,7 @@ def save(
         ValueError: ranks disagree, their replicas differ (names tensor and ranks), something in the
             state of a rank could never be loaded, or a tensor is not covered exactly once.
         OSError: with errno, such as ENOSPC; nothing of the step is left.
-        PeerError: another rank failed before anything was written.
+        PeerError: another rank failed before anything was written, or ranks did not answer.
     """
     together = group_of(group)
     rank, size = (0, 1) if together is None else (together.rank, together.size)
