@@ -247,6 +247,7 @@ class Checkpoints(RuleBasedStateMachine):
     def go_back(self, which: int, way: str) -> None:
         """Give up the newest steps of the run with the mirror, and save the first of them anew."""
         step = self.pick("first", which)
+        self.mirror()
         for number in sorted((n for n in self.runs["first"] if n >= step), reverse=True):
             self.remove(run="first", which=0)
             assert number not in self.runs["first"]
