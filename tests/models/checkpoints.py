@@ -230,6 +230,8 @@ class Checkpoints(RuleBasedStateMachine):
                     each.damage.add(kind)
         truth.harm(file, kind, turn)
         self.ask(run)
+        if run != "second" and turn % 2:
+            self.mirror()
 
     @rule(run=RUNS, which=WHICH)
     def remove(self, run: str, which: int) -> None:
