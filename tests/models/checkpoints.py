@@ -19,7 +19,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import assume
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from torch.distributed.checkpoint.api import CheckpointException
 
 import checkpoint_kills as kills
@@ -87,6 +87,14 @@ class Checkpoints(RuleBasedStateMachine):
         return ckpt.save(self.path(run), step, content.state(), incremental=incremental)
 
     # Saving.
+
+    @initialize(count=st.sampled_from([3, 2, 1, 0]))
+    def begin(self, count: int) -> None:
+        """Have some steps: most rules are of steps that are there."""
+        for step in range(1, count + 1):
+            content = self.content()
+            commit = self.save_to("first", step, "save", content)
+            self.runs["first"][step] = self.new(content, commit.attempt)
 
     @rule(run=RUNS, way=WAYS, new_table=st.booleans())
     def save(self, run: str, way: str, new_table: bool) -> None:
@@ -348,6 +356,27 @@ class Checkpoints(RuleBasedStateMachine):
                 del theirs[number]
             else:
                 assert not has_gone_back, f"step {number} was given up, and is at the mirror"
+
+    @rule(which=WHICH)
+    def another_run_at_the_mirror(self, which: int) -> None:
+        """Another run's save takes the place of a copy: it is not replaced, until it is removed."""
+        step, content = self.pick("first", which), self.content()
+        assume(self.runs["first"][step].is_whole)
+        self.mirror()
+        ckpt.remove(self.path("mirror"), step)
+        ckpt.save(self.path("mirror"), step, content.state())
+        mirror = ckpt.Mirror(self.path("first"), self.path("mirror"))
+        for ask in (mirror.lacking, mirror.sync):
+            try:
+                ask()
+            except (FileExistsError, CorruptionError, FileNotFoundError):
+                pass  # Of one of the steps; others may be damaged.
+            else:
+                raise AssertionError(f"step {step} at the mirror is another run's: no word of it")
+        assert same(ckpt.load(self.path("mirror"), step=step), content.stored())
+        ckpt.remove(self.path("mirror"), step)
+        del self.runs["mirror"][step]
+        self.ask("mirror")
 
     @rule(what=st.sampled_from(["spelling", "file", "gone", *truth.FILES]), which=st.integers(0, 5))
     def replicated(self, what: str, which: int) -> None:
