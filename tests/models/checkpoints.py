@@ -245,13 +245,17 @@ class Checkpoints(RuleBasedStateMachine):
     def remove(self, run: str, which: int) -> None:
         """Remove a step, in whatever state it is."""
         step = self.pick(run, which)
+        self.remove_step(run, step)
+        del self.runs[run][step]
+        self.ask(run)
+
+    def remove_step(self, run: str, step: int) -> None:
+        """Remove it; at a run that has a mirror, this may give up its copy."""
         there = {each.attempt for each in self.runs[run].values()}
         if run == "first" and (self.path(run) / "MIRROR").exists():
             there |= {each.attempt for each in self.runs["mirror"].values()}
             self.given_up[self.runs[run][step].attempt] = (next(self.turns), there)
         ckpt.remove(self.path(run), step)
-        del self.runs[run][step]
-        self.ask(run)
 
     @rule(which=WHICH, way=WAYS)
     def go_back(self, which: int, way: str) -> None:
@@ -489,7 +493,7 @@ class Checkpoints(RuleBasedStateMachine):
         assume(old.is_whole and not old.flat)
 
         def save_again() -> None:
-            ckpt.remove(self.path(run), step)
+            self.remove_step(run, step)
             commit = ckpt.save(self.path(run), step, content.state(), group="alone")
             self.runs[run][step] = self.new(content, commit.attempt)
 
