@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
 #include "client/dataset/catalog.h"
 #include "client/dataset/cluster_files.h"
@@ -202,8 +203,15 @@ class DaemonTarget final : public CheckpointTarget {
     return std::unique_ptr<CommittedStep>(new DaemonStep(run_, step, std::move(resolved.manifest)));
   }
 
-  Result<void> Remove(std::uint64_t step) override {
-    return FFR_TRY(run_.catalog()).Remove(run_.NameOf(step), run_.deadline());
+  Result<void> Remove(std::uint64_t step, const std::optional<AttemptId>& only) override {
+    const Catalog catalog = FFR_TRY(run_.catalog());
+    if (!only) return catalog.Remove(run_.NameOf(step), run_.deadline());
+    auto found = FFR_TRY(catalog.Resolve(run_.NameOf(step), run_.deadline()));
+    const DaemonStep files(run_, step, std::move(found.manifest));
+    if (FFR_TRY(ReadRootManifest(files, step)).attempt != *only) return AnotherSave(*this, step);
+    const auto removed = catalog.Remove(run_.NameOf(step), run_.deadline(), found.revision);
+    if (!removed && removed.error().code == ErrorCode::kConflict) return AnotherSave(*this, step);
+    return removed;
   }
 
   Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
