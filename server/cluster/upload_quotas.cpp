@@ -21,8 +21,10 @@ std::optional<ExtentId> ExtentOfKey(std::string_view key) {
   return id;
 }
 
+// One that was published and removed again is no upload any more, though its upload is still open.
 bool Counts(const View& view, const ExtentId& id) {
-  return view.names.Find(id) == nullptr && view.mirror.Find(UploadKey(UploadOf(id))) != nullptr;
+  return view.names.Find(id) == nullptr && !view.tombstones.WasRemoved(id) &&
+         view.mirror.Find(UploadKey(UploadOf(id))) != nullptr;
 }
 
 // What is pending of owners below the prefix, without that extent.

@@ -91,6 +91,19 @@ TEST_F(UploadQuotasTest, WhatIsPublishedOrGivenUpDoesNotCountAndItsRecordGoes) {
   EXPECT_EQ(Pending(), 9U);
 }
 
+// Its upload is open for long, and its record may still be there, as no leader has looked since.
+TEST_F(UploadQuotasTest, WhatWasPublishedAndRemovedIsNoUploadAgain) {
+  EXPECT_EQ(Begin(Room(0, 8)), 0);
+  const ExtentId id = MakeExtentId(kUpload, 0, 0);
+  const TombstoneRecord tombstone{1h, 0, RunsOf({id})};
+  one_.Put(Key(kTombstoneKeys, "x"), tombstone.Encode());
+  ASSERT_EQ(Pending(), 8U);
+
+  EXPECT_EQ(Begin(Room(0, 10, "a/", 8)), 0);
+  one_.Run(5s);
+  EXPECT_EQ(Pending(), 10U);
+}
+
 // Views of one time, commits one after another.
 TEST_F(UploadQuotasTest, OfThoseThatPassItTogetherNotAllAreCommitted) {
   const std::uint32_t seed = test::Seed();
