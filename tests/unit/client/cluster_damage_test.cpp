@@ -48,6 +48,21 @@ class ClusterDamageTest : public test::DatasetCluster,
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   }
+  // Of each file: its first record at one replica, its last one at another.
+  void RotRecords() {
+    for (std::size_t i = 0; i < kFileCount; ++i) {
+      std::size_t replica = 0;
+      for (const Node& node : nodes_)
+        for (const auto& path : ExtentsOf(node)) {
+          std::string bytes = ReadFile(path);
+          if (!bytes.starts_with(ReadFile(PathOf(i)))) continue;
+          const std::size_t record = replica++ == 0 ? 0 : kRecordCount - 1;
+          bytes[bytes.find(records_[i * kRecordCount + record]) + 7] ^= 1;
+          std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+              .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+        }
+    }
+  }
   static std::size_t CountWhole(const std::map<std::filesystem::path, std::string>& data) {
     return static_cast<std::size_t>(std::ranges::count_if(data, [](const auto& one) {
       return std::filesystem::exists(one.first) && ReadFile(one.first) == one.second;
@@ -82,6 +97,35 @@ INSTANTIATE_TEST_SUITE_P(AllClasses, ClusterDamageTest, testing::Values("r2", "r
                            std::erase_if(name, [](char c) { return c == ':' || c == '+'; });
                            return name;
                          });
+
+// Each record is whole at one of them: what is damaged is not worth less for that. Both find out,
+// and neither gets the bytes from the other.
+TEST_F(ClusterDamageTest, ReplicasThatAreDamagedAtDifferentPlacesServeAllRecords) {
+  StartNodes(3);
+  Publish("r2");
+  RotRecords();
+  EXPECT_TRUE(test::Eventually([&] {
+    EXPECT_EQ(FaultOf("x"), "");
+    return SumOf("ffrecord_extents_bad") == 2 * kFileCount &&
+           SumOf("ffrecord_cluster_extents_unheld") == 2 * kFileCount;
+  }));
+  EXPECT_EQ(FaultOf("x"), "");
+}
+
+TEST_F(ClusterDamageTest, OfAnOnlyReplicaTheOtherRecordsAreServed) {
+  StartNodes(3);
+  Publish("r1");
+  RotRecords();
+  const std::vector<std::string> where{Address("x")};
+  const auto reader = OpenDataset(where, {}, Options());
+  ASSERT_TRUE(reader) << reader.error().message;
+  for (std::uint64_t i = 0; i < records_.size(); ++i) {
+    const auto batch = reader.value().ReadBatch({&i, 1});
+    ASSERT_TRUE(batch) << batch.error().message;
+    const bool is_damaged = i % kRecordCount == 0;
+    EXPECT_EQ(batch.value().statuses()[0], is_damaged ? ErrorCode::kCorruption : ErrorCode::kOk);
+  }
+}
 
 // Segments, their tables and both kinds of manifests. Which replica is read is not known, so each
 // node has its turn; a rotten one that nobody reads stays.
