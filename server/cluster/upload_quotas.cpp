@@ -88,10 +88,9 @@ std::string PendingKey(const ExtentId& id) { return Key(kPendingKeys, Hex(id)); 
 
 UploadRoom RoomOf(const ExtentId& id, std::uint64_t size_bytes, std::string owner,
                   const NameQuotas& quotas) {
-  UploadRoom room{id, size_bytes, std::move(owner), {}};
-  for (const auto& quota : quotas)
-    if (room.owner.starts_with(quota.first)) room.quotas.insert(quota);
-  return room;
+  const auto holds = [&](const auto& quota) { return owner.starts_with(quota.first); };
+  const bool is_held = std::ranges::any_of(quotas, holds);
+  return {id, size_bytes, std::move(owner), is_held ? quotas : NameQuotas()};
 }
 
 bool HasRoom(const View& view, const UploadRoom& room) {

@@ -42,9 +42,8 @@ struct UploadRoom {
   ExtentId id{};
   std::uint64_t size_bytes = 0;
   std::string owner;
-  NameQuotas quotas;  // Those that hold for the owner.
+  NameQuotas quotas;  // All: it may be another's. Empty: none holds for the owner.
 };
-// Without the quotas that do not.
 UploadRoom RoomOf(const ExtentId& id, std::uint64_t size_bytes, std::string owner,
                   const NameQuotas& quotas);
 
