@@ -11,6 +11,7 @@
 #include "client/dataset/cluster_files.h"
 #include "client/dataset/daemons.h"
 #include "client/dataset/upload.h"
+#include "client/dataset/verified_extents.h"
 #include "libffrecord/base/side_by_side.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/rpc/remote_files.h"
@@ -152,6 +153,9 @@ class DaemonStep final : public CommittedStep {
     if (size > 0) FFR_TRY(files->Read({&range, 1}));
     if (range.status != ErrorCode::kOk)
       return Error{range.status, Describe(name) + ": reading it from the daemon failed"};
+    // What no copy has whole is for the caller to refuse, who knows what it is.
+    const auto verified = VerifyExtents(*files, 0, *manifest_.Find(name), 0, bytes);
+    if (!verified && verified.error().code != ErrorCode::kCorruption) return verified.error();
     return bytes;
   }
 
