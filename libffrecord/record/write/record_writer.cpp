@@ -239,6 +239,7 @@ Result<void> RecordWriter::Impl::EndCommit() {
     metadata_section.clear();
   }
   if (!facts_section.empty()) {
+    stream.ForgetSections(V2Section::kFacts);
     FFR_TRY(stream.AddSection(V2Section::kFacts, facts_section));
     facts_section.clear();
   }

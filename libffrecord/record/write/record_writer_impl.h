@@ -64,7 +64,7 @@ struct RecordWriter::Impl {
   std::optional<KeyWriter> keys;
   std::optional<ColumnCopyWriter> copies;
   std::optional<std::string> key_column;    // None in an append to a file that does not say.
-  std::vector<std::byte> facts_section;     // Goes into the first commit; empty if there is none.
+  std::vector<std::byte> facts_section;     // Goes into the next commit; empty if there is none.
   std::vector<std::byte> metadata_section;  // Goes into the next commit; empty if there is none.
   std::vector<std::span<const std::byte>> fields;  // Only to check records against the schema.
   std::vector<std::byte> joined;

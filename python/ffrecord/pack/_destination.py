@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import ffrecord
+from ffrecord._arrow_schema import types_in
 from ffrecord.pack._inference import schema_of_rows
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._mapping import Row, UserMap, mapping_of, rows_of
 from ffrecord.pack._new_folder import check_vacant, destination_path, new_folder
 from ffrecord.pack._plan import Plan, schema_as_json, units_of
 from ffrecord.pack._resumable import DIGITS, check_some, pack_resumably, part_name
-from ffrecord.pack._source import CLASSES, Progressed, Source, open_source
+from ffrecord.pack._source import CLASSES, Facts, Progressed, Source, open_source
 from ffrecord.pack._summary import PackSummary
 from ffrecord.pack._unit import Rules, UnitWriter
 from ffrecord.pack._work import Progress, Task, WriterOptions
@@ -53,7 +54,7 @@ def pack(
     else is written in one go, by this process.
 
     Args:
-        source: paths, or what `open_source` returned; see there.
+        source: paths, or what `open_source` returned; or any object with the attributes of `Source`.
         destination: `*.ffr` is one file; another name is a folder of `PART_00000.ffr` and so on,
             with a list of what came from where (`PACKED.json`) if it was packed from paths.
         map: a function of one sample, or its name `module:function`, or a class whose objects are
@@ -78,6 +79,7 @@ def pack(
         ConflictError: the destination exists and may not be replaced, or an interrupted packing to
             it had other inputs, options or another function.
         ValueError: there is nothing to pack, the source is invalid, or too many samples failed.
+        TypeError: `source` has no schema, no samples, or yields something else than pairs.
         WorkerDiedError: several processes were killed by the same input.
         CorruptionError: the source is damaged.
         OSError: the source cannot be read, or the destination cannot be written.
@@ -90,9 +92,10 @@ def pack(
     _check_least(max_failures, 0, "max_failures is at least 0")
     user_map = mapping_of(map)
     given: Any = source
-    opened: Source = given if hasattr(source, "samples") else open_source(given)
+    is_source = not isinstance(source, str | os.PathLike | Sequence)
+    opened = Facts(given if is_source else open_source(given))
     path = destination_path(destination)
-    inputs: Inputs | None = getattr(opened, "inputs", None)
+    inputs: Inputs | None = opened.inputs
     if path.suffix == ".ffr":
         inputs = None
     if workers > 1 and inputs is None:
@@ -100,23 +103,23 @@ def pack(
             "several workers pack from paths into a folder: give paths, and a destination whose "
             "name does not end in .ffr"
         )
-    readable: Any = opened if inputs is None else inputs
-    if user_map is not None and hasattr(readable, "give_values"):
-        readable.give_values()  # Of a user's columns, not as they are stored.
+    give_values = opened.give_values if inputs is None else inputs.give_values
+    if user_map is not None and give_values is not None:
+        give_values()  # Of a user's columns, not as they are stored.
     samples = inputs.all_samples() if inputs is not None else opened.samples()
     if user_map is None:
         columns: Any = opened.schema
     else:
         columns, samples = _columns_of(user_map, schema, samples)
     own_key = opened.key if user_map is None else _kept(opened.key, columns)
-    metadata = dict(opened.metadata)
+    metadata = {**types_in({} if user_map else opened.types), **opened.metadata}
     if opened.classes and CLASSES not in metadata:
         metadata[CLASSES] = json.dumps(opened.classes).encode()
     writing = WriterOptions(
         compress=compress or dictionary_bytes > 0,
         dictionary_bytes=dictionary_bytes,
         key=key or own_key,
-        takes_empty_keys=getattr(opened, "takes_empty_keys", False) and key is None,
+        takes_empty_keys=opened.takes_empty_keys and key is None,
     )
     if inputs is None:
         single = _Single(opened, columns, metadata, writing, user_map, max_failures, progress)
@@ -215,7 +218,7 @@ class _Single:
 
     def __init__(
         self,
-        source: Source,
+        source: Facts,
         columns: Any,  # noqa: ANN401 - a mapping, or a schema of pyarrow
         metadata: dict[str, bytes],
         writing: WriterOptions,
@@ -256,8 +259,8 @@ class _Single:
             ),
             Rules(self._function, self._failures_max, size_bytes, self._writing.key is True),
         )
-        unit.write_all(samples, "the source", self._progress)
-        unit.tally.left_out.update(self._source.skipped)
+        unit.write_all(samples, self._source.name, self._progress)
+        unit.tally.left_out.update(self._source.skipped or {})
         tally = unit.close()
         check_some([tally.as_json()])
         summary = PackSummary(classes=self._source.classes)

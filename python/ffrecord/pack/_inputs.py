@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from ffrecord._arrow_schema import without_facts
 from ffrecord.pack._source import Progressed, Source, SourceOptions, open_one
 
 WHOLE = -1
@@ -176,7 +177,7 @@ def like_the_first(path: str, options: SourceOptions, first_path: str, first: So
         ("columns", source.schema, first.schema),
         ("types", source.types, first.types),
         ("classes", source.classes, first.classes),
-        ("metadata", source.metadata, first.metadata),
+        ("metadata", without_facts(source.metadata), without_facts(first.metadata)),
         ("keys", (str(source.key),), (str(first.key),)),
     ):
         if here != there:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ffrecord
-from ffrecord._arrow_schema import joined_nulls, with_fields, without_nulls
+from ffrecord._arrow_schema import joined_facts, with_fields, without_facts
 from ffrecord._key_origin import key_origin
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
@@ -133,14 +133,14 @@ class RecordFiles(Source):
     def _metadata(self) -> dict[str, bytes]:
         """The metadata of the files: the result can have only one."""
         each = [self._reader.metadata(i) for i in range(len(self._reader.files))]
-        first = without_nulls(each[0])
+        first = without_facts(each[0])
         for number, other in enumerate(each):
-            if without_nulls(other) != first:
+            if without_facts(other) != first:
                 raise ValueError(
                     f"{self._reader.files[number].name} has other metadata than "
                     f"{self._reader.files[0].name}: pack them separately"
                 )
-        return first | joined_nulls(each)
+        return first | joined_facts(each)
 
 
 def _opened(path: str) -> ffrecord.Reader:

@@ -4,20 +4,27 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 
+from ffrecord._arrow_schema import NULLS, TYPES, facts_of, joined_facts, joined_types, without_facts
 from ffrecord.pack._inputs import Inputs
-from ffrecord.pack._source import Progressed, Source
+from ffrecord.pack._source import Progressed, Source, open_one
 
 
 class SeveralSources(Source):
     """The samples of all, in the order of their paths; the first defines the columns."""
 
     def __init__(self, inputs: Inputs) -> None:
-        """Take what the first has; each of the others is opened when it is reached."""
+        """Take what the first has; each of the others is opened when it is reached.
+
+        Raises:
+            ValueError: record files differ in the types of their values.
+        """
         first = inputs.first
         self.inputs = inputs
         self.schema, self.types, self.key = first.schema, first.types, first.key
         self.takes_empty_keys = first.takes_empty_keys
         self.classes, self.metadata = first.classes, first.metadata
+        if NULLS in self.metadata or TYPES in self.metadata:
+            self.metadata = self._metadata_of_all()
         self.skipped = Counter()
         self._sizes = [os.stat(path).st_size for path in inputs.paths]
         self.size_bytes = sum(self._sizes)
@@ -37,3 +44,11 @@ class SeveralSources(Source):
             for sample, done_bytes in self.inputs.whole(number, self.skipped):
                 yield sample, behind_bytes + done_bytes
             behind_bytes += size_bytes
+
+    def _metadata_of_all(self) -> dict[str, bytes]:
+        """Of record files: nulls and types are those of all of them."""
+        paths, options = self.inputs.paths, self.inputs.options
+        others = (open_one(path, options) for path in paths[1:])
+        each = [self.inputs.first.metadata, *(source.metadata for source in others)]
+        joined_types([facts_of(metadata).types for metadata in each], paths.__getitem__)
+        return without_facts(each[0]) | joined_facts(each)

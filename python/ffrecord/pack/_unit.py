@@ -89,7 +89,13 @@ class UnitWriter:
             FailedSamplesError: too many of them failed in the user's function.
         """
         try:
-            for number, (sample, done_bytes) in enumerate(samples):
+            for number, found in enumerate(samples):
+                if not isinstance(found, tuple) or len(found) != 2:
+                    raise TypeError(
+                        f"samples() of {where} yields {type(found).__name__}, not pairs of a sample "
+                        "and the bytes of the source that are behind it (0 if that is unknown)"
+                    )
+                sample, done_bytes = found
                 self._take(sample, where, number)
                 progress(done_bytes)
         except BaseException:

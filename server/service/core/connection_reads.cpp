@@ -57,9 +57,10 @@ ExtentPtr Connection::Renewed(const ExtentPtr& extent, std::uint8_t options) con
 }
 
 // A node of a cluster leaves what is damaged here to those that have it undamaged. A daemon by
-// itself serves what is left of it.
+// itself, or a node while nobody else is known to have it, serves what is left of it.
 void Connection::DropDamaged(ExtentPtr& place) const {
-  if (context_.cluster != nullptr && place && place->is_bad.load(std::memory_order_relaxed))
+  if (context_.cluster != nullptr && place && place->is_bad.load(std::memory_order_relaxed) &&
+      context_.cluster->extents().IsElsewhere(place->id))
     place = nullptr;
 }
 
