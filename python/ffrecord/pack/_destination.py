@@ -54,7 +54,8 @@ def pack(
     else is written in one go, by this process.
 
     Args:
-        source: paths, or what `open_source` returned; or any object with the attributes of `Source`.
+        source: paths, or what `open_source` returned, or any object with the attributes of
+            `Source`.
         destination: `*.ffr` is one file; another name is a folder of `PART_00000.ffr` and so on,
             with a list of what came from where (`PACKED.json`) if it was packed from paths.
         map: a function of one sample, or its name `module:function`, or a class whose objects are

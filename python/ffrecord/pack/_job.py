@@ -283,17 +283,18 @@ class Lease:
         self._end.set()
         self._thread.join()
         shutil.rmtree(self.work, ignore_errors=True)
-        if self._is_mine():
+        if self.is_mine():
             self._path.unlink(missing_ok=True)
 
-    def _is_mine(self) -> bool:
+    def is_mine(self) -> bool:
+        """Whether it is still held."""
         with suppress(OSError, IndexError):
             return self._path.read_text().split()[0] == self.token
         return False
 
     def _beat(self) -> None:
         while not self._end.wait(BEAT_S):
-            if not self._is_mine():
+            if not self.is_mine():
                 return
             with suppress(OSError), open(self._path, "r+") as file:
                 file.write(f"{self.token} {self.done_bytes}\n")

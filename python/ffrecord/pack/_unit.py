@@ -92,8 +92,8 @@ class UnitWriter:
             for number, found in enumerate(samples):
                 if not isinstance(found, tuple) or len(found) != 2:
                     raise TypeError(
-                        f"samples() of {where} yields {type(found).__name__}, not pairs of a sample "
-                        "and the bytes of the source that are behind it (0 if that is unknown)"
+                        f"samples() of {where} yields {type(found).__name__}, not pairs of a "
+                        "sample and the bytes of the source behind it (0 if that is unknown)"
                     )
                 sample, done_bytes = found
                 self._take(sample, where, number)

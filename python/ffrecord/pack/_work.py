@@ -116,8 +116,8 @@ class Worker:
                 record = self._written(lease, progress)
                 self._job.commit(lease.unit, lease.work, record)
             except OSError:
-                # Another took it for dead, and removed what it had.
-                if self._job.is_done(lease.unit) or not self._job.folder.exists():
+                # Another process took this one for dead, and removed what it had.
+                if not lease.is_mine() or self._job.is_done(lease.unit):
                     return
                 raise
 
