@@ -293,6 +293,7 @@ class RecordWriter:
         keys: bool = False,
         key_column: str = "",
         copied_columns: Sequence[str] = ...,
+        file_id: bytes = b"",
     ) -> RecordWriter: ...
     @staticmethod
     def append(

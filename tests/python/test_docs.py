@@ -281,14 +281,21 @@ def test_every_measurement_has_a_key_that_a_benchmark_prints() -> None:
 def test_the_example_of_the_page_on_packing_packs(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    image = pytest.importorskip("PIL.Image")
     write_shards(tmp_path / "shards")
     monkeypatch.chdir(tmp_path / "shards")
     for number, name in enumerate("ab"):
         os.rename(f"{number}.tar", f"{name}.tar")
 
-    exec("\n".join(blocks("docs/guides/packing.md", "python")), {})
+    function, *rest = blocks("docs/guides/packing.md", "python")
+    pathlib.Path("recipes.py").write_text(function)
+    for name in ("cats/1.png", "dogs/2.png"):
+        pathlib.Path("pictures", name).parent.mkdir(parents=True)
+        image.new("RGB", (300, 200)).save(pathlib.Path("pictures", name))
+    exec("\n".join(rest), {})
 
     assert len(ffrecord.open("train.ffr")) == 2
+    assert set(ffrecord.open("thumbnails")[0]) == {"name", "label", "image"}
 
 
 def test_the_row_on_json_lines_reads_what_was_packed(tmp_path: pathlib.Path) -> None:

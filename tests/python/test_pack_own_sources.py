@@ -78,7 +78,10 @@ def test_attributes_that_a_source_lacks_have_defaults(
     assert summary.record_count == len(seen) == 5
     if kind is Full:
         assert reader.find("n3") == 3
-        assert reader.metadata() == {"from": b"here", "classes": b'["a", "b"]'}
+        assert reader.metadata() == {
+            **{"from": b"here", "classes": b'["a", "b"]'},
+            "ffrecord.types": b'{"name": "names"}',
+        }
         assert summary.skipped == {"blank lines": 2}
 
 

@@ -52,6 +52,8 @@ class Source(Protocol):
     """Metadata to store in each file, beside the names of classes."""
     skipped: Counter[str]
     """Files that were left out, by reason; complete after the last sample."""
+    inputs: Any = None
+    """The paths that it was opened from, which can be opened again; None if there are none."""
 
     def samples(self) -> Iterator[Progressed]:
         """Yield pairs: a sample, and how many bytes of the source are behind it (0: unknown)."""
@@ -70,6 +72,8 @@ class Facts:
             if not hasattr(source, name):
                 raise TypeError(f"{source!r} is no source: it has no {name!r}, {what}")
         self._source = source
+        self.name = repr(source)
+        """What errors call it."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of any attribute
         return getattr(self._source, name, getattr(Source, name, None))
@@ -123,6 +127,7 @@ def open_source(
             it.
         ImportError: it needs a package that is not installed.
     """
+    from ffrecord.pack._inputs import Inputs
     from ffrecord.pack._several import SeveralSources
 
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
@@ -130,13 +135,14 @@ def open_source(
         raise ValueError("the name of a source is empty: is a variable of the shell not set?")
     # The process may go to another folder before all are opened.
     names = [os.path.join(os.getcwd(), path) for path in given]
-    asked = options or SourceOptions()
-    if len(names) == 1:
-        return _open_one(names[0], asked)
-    return SeveralSources(names, asked, _open_one)
+    inputs = Inputs(names, options or SourceOptions())
+    source = SeveralSources(inputs) if len(names) > 1 else inputs.first
+    source.inputs = inputs
+    return source
 
 
-def _open_one(name: str, options: SourceOptions) -> Source:
+def open_one(name: str, options: SourceOptions) -> Source:
+    """Open one source, as `open_source` does."""
     from ffrecord.pack._folder import FolderSource
     from ffrecord.pack._jsonl import JsonLinesSource, is_json_lines
     from ffrecord.pack._mds import MdsSource, is_mds

@@ -1,0 +1,401 @@
+"""A folder that is packed by many, killed at any time, is the folder that one process packs.
+
+Method: folders of small files, in parts of a few; functions of packing_functions.py; processes that
+are killed at random moments (FFRECORD_TEST_SEED). Results are compared byte by byte.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ffrecord
+import packing_functions
+from cli import run
+from ffrecord.errors import ConflictError
+from ffrecord.pack import (
+    FailedSamplesError,
+    SourceOptions,
+    WorkerDiedError,
+    _job,
+    open_source,
+    pack,
+)
+from packing import records
+
+pytestmark = pytest.mark.wrong_data
+PART = 20_000
+FUNCTIONS = Path(packing_functions.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of a hundred files."""
+    folder = tmp_path_factory.mktemp("files")
+    draws = random.Random(1)
+    for name in ("a", "b", "c"):
+        (folder / name).mkdir()
+        for number in range(100):
+            (folder / name / f"{number:03}").write_bytes(draws.randbytes(draws.randrange(1, 2000)))
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def command(*arguments: str | Path) -> list[str]:
+    code = "import sys; from ffrecord._cli.pack import main; sys.exit(main())"
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+def begun(*arguments: str | Path) -> "subprocess.Popen[bytes]":
+    """A packing in a group of processes of its own."""
+    return subprocess.Popen(
+        command(*arguments), start_new_session=True, cwd=FUNCTIONS, stderr=subprocess.PIPE
+    )
+
+
+def is_done(folder: Path, units: int) -> Iterator[bool]:
+    """Whether so many units are done: a condition to wait for."""
+    while True:
+        done = folder.parent / f".{folder.name}.packing" / "done"
+        yield done.exists() and len(os.listdir(done)) >= units
+
+
+def wait_for(condition: Iterator[bool], process: "subprocess.Popen[bytes]") -> None:
+    for is_so in condition:
+        if is_so or process.poll() is not None:
+            return
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("function", [None, "size_of", "letters"])
+@pytest.mark.parametrize("options", [{}, {"compress": True, "dictionary_bytes": 1024}])
+def test_any_number_of_workers_gives_the_same_bytes(
+    files: Path, tmp_path: Path, function: str | None, options: dict[str, Any]
+) -> None:
+    map_ = None if function is None else getattr(packing_functions, function)
+    for workers in (1, 2, 3):
+        pack(
+            files,
+            tmp_path / f"{workers}",
+            map=map_,
+            workers=workers,
+            part_size_bytes=PART,
+            **options,
+        )
+
+    assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "3")
+    assert len(contents(tmp_path / "1")) > 10
+    assert sorted(os.listdir(tmp_path)) == ["1", "2", "3"]
+
+
+def test_a_function_gives_no_row_one_or_many(files: Path, tmp_path: Path) -> None:
+    summary = pack(files, tmp_path / "sizes", map=packing_functions.size_of, part_size_bytes=PART)
+    pack(files, tmp_path / "letters", map=packing_functions.letters, part_size_bytes=PART)
+
+    wanted = [
+        {"name": f"{path.parent.name}/{path.name}", "size": path.stat().st_size}
+        for path in sorted(files.glob("*/*"))
+        if not path.name.endswith("7")
+    ]
+    assert records(tmp_path / "sizes") == wanted
+    assert summary.skipped == {"samples by the function": 30}
+    assert records(tmp_path / "letters") == [
+        {"name": f"{path.parent.name}/{path.name}.{number}", "byte": byte}
+        for path in sorted(files.glob("*/*"))
+        for number, byte in enumerate(path.read_bytes()[:3])
+    ]
+    assert ffrecord.open(tmp_path / "sizes").find("b/011") == wanted.index(
+        {"name": "b/011", "size": (files / "b" / "011").stat().st_size}
+    )
+
+
+def test_a_class_is_made_once_in_each_process(files: Path, tmp_path: Path) -> None:
+    pack(files, tmp_path / "x", map=packing_functions.Counted, workers=2, part_size_bytes=PART)
+
+    assert {row["made"] for row in records(tmp_path / "x")} == {1}
+    assert len(records(tmp_path / "x")) == 300
+
+
+def test_a_single_file_takes_a_function_too(files: Path, tmp_path: Path) -> None:
+    pack(open_source(files), tmp_path / "x.ffr", map="packing_functions:size_of")
+
+    assert len(records(tmp_path / "x.ffr")) == 270
+    with pytest.raises(ValueError, match="several workers pack from paths into a folder"):
+        pack(files, tmp_path / "y.ffr", workers=2)
+
+
+def test_a_run_that_is_killed_again_and_again_gives_the_same_bytes(
+    files: Path, tmp_path: Path, seed: int
+) -> None:
+    arguments = ["--part-size", "20000B", "--map", "packing_functions:slow"]
+    pack(files, tmp_path / "whole", map="packing_functions:slow", part_size_bytes=PART)
+    draws = random.Random(seed)
+    done = 0
+    for _ in range(6):
+        process = begun(files, tmp_path / "x", *arguments, "--workers", str(draws.choice((1, 2))))
+        done += draws.randrange(3)
+        wait_for(is_done(tmp_path / "x", done), process)
+        time.sleep(draws.random() * 0.1)  # Anywhere in a unit.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        for lease in (tmp_path / ".x.packing" / "leases").glob("*"):
+            os.utime(lease, (0, 0))  # As if a minute had passed.
+
+    process = begun(files, tmp_path / "x", *arguments)
+    assert process.communicate()[1] == b""
+
+    assert process.returncode == 0
+    assert contents(tmp_path / "x") == contents(tmp_path / "whole")
+    assert sorted(os.listdir(tmp_path)) == ["whole", "x"]
+
+
+def test_commands_that_run_beside_each_other_share_the_work(files: Path, tmp_path: Path) -> None:
+    arguments = ["--part-size", "20000B", "--map", "packing_functions:slow", "--workers", "2"]
+    pack(files, tmp_path / "whole", map="packing_functions:slow", part_size_bytes=PART)
+
+    both = [begun(files, tmp_path / "x", *arguments) for _ in range(2)]
+    said = [process.communicate()[1] for process in both]
+
+    assert [process.returncode for process in both] == [0, 0], said
+    assert contents(tmp_path / "x") == contents(tmp_path / "whole")
+    assert sorted(os.listdir(tmp_path)) == ["whole", "x"]
+
+
+def test_a_worker_that_is_killed_is_replaced(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FFRECORD_TEST_MARKS", str(tmp_path))
+    pack(
+        files,
+        tmp_path / "x",
+        map=packing_functions.dies_once_at_95,
+        workers=2,
+        part_size_bytes=PART,
+    )
+
+    assert len(records(tmp_path / "x")) == 300
+    assert (tmp_path / "died").exists()
+
+
+def test_an_input_that_kills_its_workers_is_named(files: Path, tmp_path: Path) -> None:
+    with pytest.raises(WorkerDiedError, match=f"3 processes that packed {files} .* SIGKILL"):
+        pack(
+            files, tmp_path / "x", map=packing_functions.dies_at_95, workers=2, part_size_bytes=PART
+        )
+
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_slow_worker_that_was_taken_for_dead_changes_nothing(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped in the middle of a unit, which others do meanwhile; then it goes on."""
+    arguments = ["--part-size", "20000B", "--map", "packing_functions:slow"]
+    pack(files, tmp_path / "whole", map="packing_functions:slow", part_size_bytes=PART)
+    process = begun(files, tmp_path / "x", *arguments)
+    wait_for(is_done(tmp_path / "x", 1), process)
+    os.kill(process.pid, signal.SIGSTOP)
+    for lease in (tmp_path / ".x.packing" / "leases").glob("*"):
+        os.utime(lease, (0, 0))
+
+    pack(files, tmp_path / "x", map="packing_functions:slow", part_size_bytes=PART)
+    os.kill(process.pid, signal.SIGCONT)
+    said = process.communicate()[1]
+
+    assert process.returncode == 0, said
+    assert contents(tmp_path / "x") == contents(tmp_path / "whole")
+    assert sorted(os.listdir(tmp_path)) == ["whole", "x"]
+
+
+def test_samples_that_fail_are_listed_and_limited(files: Path, tmp_path: Path) -> None:
+    with pytest.raises(FailedSamplesError, match=r"sample 5 \(a/005\) failed .*KeyError: 'five'"):
+        pack(files, tmp_path / "x", map=packing_functions.fails_at_5)
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(FailedSamplesError):
+        pack(
+            files,
+            tmp_path / "x",
+            map=packing_functions.fails_at_5,
+            max_failures=29,
+            part_size_bytes=PART,
+        )
+
+    summary = pack(
+        files,
+        tmp_path / "x",
+        map=packing_functions.fails_at_5,
+        max_failures=30,
+        part_size_bytes=PART,
+    )
+
+    assert len(records(tmp_path / "x")) == 270
+    assert [failure["name"][-1] for failure in summary.failures] == ["5"] * 30
+    assert {failure["error"] for failure in summary.failures} == {"KeyError: 'five'"}
+    listed = json.loads((tmp_path / "x" / "PACKED.json").read_text())["units"]
+    assert sum(unit["samples"] for unit in listed) == 300
+    assert sum(unit["used"] + unit["skipped"] + len(unit["failures"]) for unit in listed) == 300
+
+
+def test_failed_samples_are_tried_again_on_request(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FFRECORD_TEST_MARKS", str(tmp_path))
+    options = {"map": packing_functions.fails_once, "part_size_bytes": PART}
+    with pytest.raises(FailedSamplesError):
+        pack(files, tmp_path / "x", max_failures=12, **options)  # type: ignore[arg-type]
+
+    for _ in range(30):
+        try:
+            pack(files, tmp_path / "x", retry_failed=True, **options)  # type: ignore[arg-type]
+            break
+        except FailedSamplesError:
+            pass
+
+    assert len(records(tmp_path / "x")) == 300
+
+
+def test_the_rows_of_a_sample_are_written_all_or_none(files: Path, tmp_path: Path) -> None:
+    summary = pack(
+        files,
+        tmp_path / "x",
+        map=packing_functions.half_fits,
+        max_failures=1,
+        part_size_bytes=PART,
+    )
+
+    rows = records(tmp_path / "x")
+    assert len(rows) == 598
+    assert all(row["name"] != "b/005" for row in rows)
+    (failure,) = summary.failures
+    assert "size" in failure["error"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"compress": True}, "writing is "),
+        ({"map": packing_functions.fails_at_5}, "function is packing_functions:fails_at_5, not "),
+        ({"part_size_bytes": PART + 1}, "part_size_bytes is 20001, not 20000"),
+        ({"input": True}, "files has changed|has changed"),
+    ],
+)
+def test_what_was_begun_otherwise_is_not_continued(
+    files: Path, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    source = tmp_path / "source"
+    (source / "a").mkdir(parents=True)
+    for path in sorted(files.glob("a/*")):
+        (source / "a" / path.name).write_bytes(path.read_bytes())
+    arguments = ["--part-size", "20000B", "--map", "packing_functions:slow"]
+    process = begun(source, tmp_path / "x", *arguments)
+    wait_for(is_done(tmp_path / "x", 1), process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    for lease in (tmp_path / ".x.packing" / "leases").glob("*"):
+        os.utime(lease, (0, 0))
+    if change.pop("input", False):
+        (source / "a" / "new").write_bytes(b"x")
+    options = {"map": packing_functions.slow, "part_size_bytes": PART, **change}
+
+    with pytest.raises(ConflictError, match=said):
+        pack(source, tmp_path / "x", max_failures=99, **options)
+    pack(source, tmp_path / "x", restart=True, max_failures=99, **options)
+
+    assert ffrecord.open(tmp_path / "x").read([0])[0]["name"] == "a/000"
+    assert sorted(os.listdir(tmp_path)) == ["source", "x"]
+
+
+def test_what_is_done_is_not_done_again(files: Path, tmp_path: Path) -> None:
+    first = pack(files, tmp_path / "x", part_size_bytes=PART)
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "x").iterdir()}
+
+    assert pack(files, tmp_path / "x", part_size_bytes=PART) == first
+
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "x").iterdir()} == times
+    with pytest.raises(ConflictError, match="exists"):
+        pack(files, tmp_path / "x", part_size_bytes=PART, compress=True)
+    (tmp_path / "x" / "PART_00003.ffr").write_bytes(b"cut")
+    with pytest.raises(ConflictError, match="exists"):
+        pack(files, tmp_path / "x", part_size_bytes=PART)
+    assert pack(files, tmp_path / "x", part_size_bytes=PART, replace=True) == first
+
+
+def test_record_files_are_packed_by_many_with_their_keys_and_values(
+    files: Path, tmp_path: Path
+) -> None:
+    pack(files, tmp_path / "x", part_size_bytes=PART)
+    for workers in (1, 2):
+        pack(tmp_path / "x", tmp_path / f"y{workers}", workers=workers, part_size_bytes=50_000)
+
+    assert contents(tmp_path / "y1") == contents(tmp_path / "y2")
+    assert records(tmp_path / "y1") == records(tmp_path / "x")
+    assert ffrecord.open(tmp_path / "y1").find("c/042") == 242
+
+
+def test_the_columns_of_a_function_are_inferred_or_said(files: Path, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+
+    def with_nested(sample: dict[str, Any]) -> dict[str, Any]:
+        number = int(sample["name"][2:])
+        return {"tags": ["x"] * (number % 3), "half": None if number % 2 else number / 2}
+
+    with pytest.raises(TypeError, match="cannot be sent to another process"):
+        pack(files, tmp_path / "x.ffr", map=with_nested)
+    packing_functions.nested = with_nested  # type: ignore[attr-defined]
+    with_nested.__qualname__, with_nested.__module__ = "nested", "packing_functions"
+    pack(open_source(files), tmp_path / "x.ffr", map=with_nested)
+
+    table = ffrecord.read_table(tmp_path / "x.ffr")
+    assert table.schema.field("tags").type == pa.list_(pa.string())
+    assert table.column("half").to_pylist()[:4] == [0.0, None, 1.0, None]
+
+
+@pytest.mark.parametrize(
+    ("map_", "error", "said"),
+    [
+        ("nothing", ValueError, "must be module:function"),
+        ("packing_functions:nothing", ValueError, "packing_functions has no nothing"),
+        ("no_such_module:f", ImportError, "no_such_module"),
+        (3, TypeError, "cannot be called"),
+        (packing_functions.wrong, ValueError, "TypeError: it returned int"),
+    ],
+)
+def test_a_map_that_is_none_is_refused(
+    files: Path, tmp_path: Path, map_: object, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        pack(files, tmp_path / "x", map=map_)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_interrupt_says_how_to_go_on(files: Path, tmp_path: Path) -> None:
+    process = begun(
+        files, tmp_path / "x", "--part-size", "20000B", "--map", "packing_functions:slow"
+    )
+    wait_for(is_done(tmp_path / "x", 1), process)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[1].decode()
+
+    assert process.returncode == 130
+    assert "interrupted; what is done is kept in " in said
+    assert "repeat the command to continue" in said
+
+
+def test_options_of_the_source_reach_workers(files: Path, tmp_path: Path) -> None:
+    source = open_source(files, SourceOptions(include=("*5",)))
+    pack(source, tmp_path / "x", workers=2, part_size_bytes=2000)
+
+    assert len(records(tmp_path / "x")) == 30
+    assert run("ffrecord-pack", files, tmp_path / "x", "--include", "*5").returncode == 4
+    assert _job.LEASE_S > 10 * _job.BEAT_S
