@@ -96,7 +96,7 @@ def pack(
     is_source = not isinstance(source, str | os.PathLike | Sequence)
     opened = Facts(given if is_source else open_source(given))
     path = destination_path(destination)
-    inputs: Inputs | None = opened.inputs
+    inputs: Inputs | None = opened._inputs
     if path.suffix == ".ffr":
         inputs = None
     if workers > 1 and inputs is None:

@@ -19,7 +19,7 @@ class SeveralSources(Source):
             ValueError: record files differ in the types of their values.
         """
         first = inputs.first
-        self.inputs = inputs
+        self._inputs = inputs
         self.schema, self.types, self.key = first.schema, first.types, first.key
         self.takes_empty_keys = first.takes_empty_keys
         self.classes, self.metadata = first.classes, first.metadata
@@ -31,7 +31,7 @@ class SeveralSources(Source):
 
     def give_values(self) -> None:
         """Let samples have the user's columns."""
-        self.inputs.give_values()
+        self._inputs.give_values()
 
     def samples(self) -> Iterator[Progressed]:
         """Yield the samples of each.
@@ -41,14 +41,14 @@ class SeveralSources(Source):
         """
         behind_bytes = 0
         for number, size_bytes in enumerate(self._sizes):
-            for sample, done_bytes in self.inputs.whole(number, self.skipped):
+            for sample, done_bytes in self._inputs.whole(number, self.skipped):
                 yield sample, behind_bytes + done_bytes
             behind_bytes += size_bytes
 
     def _metadata_of_all(self) -> dict[str, bytes]:
         """Of record files: nulls and types are those of all of them."""
-        paths, options = self.inputs.paths, self.inputs.options
+        paths, options = self._inputs.paths, self._inputs.options
         others = (open_one(path, options) for path in paths[1:])
-        each = [self.inputs.first.metadata, *(source.metadata for source in others)]
+        each = [self._inputs.first.metadata, *(source.metadata for source in others)]
         joined_types([facts_of(metadata).types for metadata in each], paths.__getitem__)
         return without_facts(each[0]) | joined_facts(each)

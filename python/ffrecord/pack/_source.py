@@ -52,7 +52,7 @@ class Source(Protocol):
     """Metadata to store in each file, beside the names of classes."""
     skipped: Counter[str]
     """Files that were left out, by reason; complete after the last sample."""
-    inputs: Any = None
+    _inputs: Any = None
     """The paths that it was opened from, which can be opened again; None if there are none."""
 
     def samples(self) -> Iterator[Progressed]:
@@ -137,7 +137,7 @@ def open_source(
     names = [os.path.join(os.getcwd(), path) for path in given]
     inputs = Inputs(names, options or SourceOptions())
     source = SeveralSources(inputs) if len(names) > 1 else inputs.first
-    source.inputs = inputs
+    source._inputs = inputs
     return source
 
 
