@@ -10,10 +10,12 @@
 #include "client/dataset/cluster_files.h"
 #include "client/dataset/daemons.h"
 #include "client/dataset/upload.h"
+#include "libffrecord/base/checksum.h"
 #include "libffrecord/base/side_by_side.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/rpc/remote_files.h"
 #include "libffrecord/net/rpc/session.h"
+#include "libffrecord/source/file_copies.h"
 
 namespace ffrecord::client {
 namespace {
@@ -151,6 +153,7 @@ class DaemonStep final : public CommittedStep {
     if (size > 0) FFR_TRY(files->Read({&range, 1}));
     if (range.status != ErrorCode::kOk)
       return Error{range.status, Describe(name) + ": reading it from the daemon failed"};
+    FFR_TRY(Mend(*files, *manifest_.Find(name), bytes));
     return bytes;
   }
 
@@ -171,6 +174,27 @@ class DaemonStep final : public CommittedStep {
   }
 
  private:
+  // Reads damaged extents of a whole file from another copy, if there is one. Those that have none
+  // stay as they are: whoever decodes them says what is wrong.
+  Result<void> Mend(const RangeReader& files, const ManifestFile& file,
+                    std::span<std::byte> bytes) const {
+    std::uint64_t begin = 0;
+    for (const ManifestExtent& extent : file.extents) {
+      const auto is_right = [&](std::span<const std::byte> read) {
+        return Xxh3(read) == extent.xxh3;
+      };
+      const auto part = bytes.subspan(begin, extent.size_bytes);
+      begin += extent.size_bytes;
+      if (is_right(part)) continue;
+      const auto copy = FileCopies::ReadRight(files, 0, begin - part.size(), part.size(), is_right);
+      if (copy)
+        std::ranges::copy(copy.value()->first(part.size()), part.begin());
+      else if (copy.error().code != ErrorCode::kCorruption)
+        return Error{copy.error().code, Describe(file.name) + ": " + copy.error().message};
+    }
+    return {};
+  }
+
   RemoteRun run_;
   std::uint64_t step_;
   DatasetManifest manifest_;

@@ -11,6 +11,7 @@
 #include "libffrecord/base/endian.h"
 #include "libffrecord/base/side_by_side.h"
 #include "libffrecord/base/streaming_copy.h"
+#include "libffrecord/source/file_copies.h"
 
 namespace ffrecord::client {
 namespace {
@@ -171,16 +172,22 @@ Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max) c
                           buffer->subspan((i - first) * piece_size, blocks[i].size_bytes),
                           ErrorCode::kOk});
       Result<void> reached;
-      FFR_TRY(files_->ReadEach(ranges, [&](RangeRead& range) {
-        const Piece& block = blocks[first + static_cast<std::size_t>(&range - ranges.data())];
-        auto checked = CheckStatus(range);
-        if (checked) checked = CheckBlocks(block, range.destination);
+      const auto judge = [&](const Result<void>& checked) {
         if (checked) return;
         if (IsOfBytes(checked.error()))
           note(checked.error());
         else if (reached)
           reached = checked;
+      };
+      std::vector<std::size_t> damaged;
+      FFR_TRY(files_->ReadEach(ranges, [&](RangeRead& range) {
+        const auto i = static_cast<std::size_t>(&range - ranges.data());
+        if (auto status = CheckStatus(range); !status)
+          judge(status);
+        else if (!CheckBlocks(blocks[first + i], range.destination))
+          damaged.push_back(i);
       }));
+      for (const std::size_t i : damaged) judge(Mend(blocks[first + i], ranges[i].destination));
       if (!reached) return reached;
     }
     return {};
@@ -242,15 +249,20 @@ Result<void> SegmentReader::ReadPieces(std::span<const Piece> pieces,
     FFR_TRY(TableOf(piece.segment));  // Before the wave, for nothing may be read during it.
   }
   Result<void> outcome;
+  std::vector<std::size_t> damaged;
   const auto arrived = [&](RangeRead& range) {
     if (!outcome) return;
+    const auto i = static_cast<std::size_t>(&range - ranges.data());
     outcome = CheckStatus(range);
-    if (outcome)
-      outcome =
-          Use(pieces[static_cast<std::size_t>(&range - ranges.data())], copies, range.destination);
+    if (outcome && !Use(pieces[i], copies, range.destination)) damaged.push_back(i);
   };
   FFR_TRY(files_->ReadEach(ranges, arrived));
-  return outcome;
+  FFR_TRY(std::move(outcome));
+  for (const std::size_t i : damaged) {
+    FFR_TRY(Mend(pieces[i], ranges[i].destination.first(pieces[i].size_bytes)));
+    FFR_TRY(Use(pieces[i], copies, ranges[i].destination));
+  }
+  return {};
 }
 
 Result<void> SegmentReader::CheckStatus(const RangeRead& range) const {
@@ -276,6 +288,30 @@ Result<void> SegmentReader::CheckBlocks(const Piece& piece,
       message += "; it holds bytes of tensor " + std::string(piece.key) +
                  ". Restore the file from a copy, or load an earlier step";
     return Error{ErrorCode::kCorruption, std::move(message)};
+  }
+  return {};
+}
+
+// Reads the blocks of the piece that fail their checks from another copy of the file. Not while
+// another read is under way.
+Result<void> SegmentReader::Mend(const Piece& piece, std::span<std::byte> bytes) const {
+  const StoredSegment& stored = segments_[piece.segment]->segment.stored;
+  const auto table = FFR_TRY(TableOf(piece.segment));
+  for (std::uint64_t at = 0; at < bytes.size(); at += kSegmentBlockSize) {
+    const std::uint64_t offset = piece.offset_bytes + at;
+    const auto block = bytes.subspan(at, std::min(kSegmentBlockSize, bytes.size() - at));
+    const auto is_right = [&](std::span<const std::byte> read) {
+      return SegmentBlockCheck(stored.id, offset, read) == (*table)[offset / kSegmentBlockSize];
+    };
+    if (is_right(block)) continue;
+    const auto copy = FileCopies::ReadRight(*files_, piece.segment, offset, block.size(), is_right);
+    if (copy) {
+      std::ranges::copy(copy.value()->first(block.size()), block.begin());
+      continue;
+    }
+    auto damage = CheckBlocks(piece, bytes);
+    if (copy.error().code == ErrorCode::kCorruption) return damage;
+    return Error{copy.error().code, damage.error().message + "; " + copy.error().message};
   }
   return {};
 }
@@ -315,12 +351,20 @@ Result<std::shared_ptr<const std::vector<std::uint64_t>>> SegmentReader::TableOf
   FFR_TRY(files_->Read({&range, 1}));
   FFR_TRY(CheckStatus(range));
   const auto bytes = buffer->first(layout.table_size_bytes);
-  if (SegmentTableDigest(bytes) != open.segment.stored.table_digest)
-    return Error{ErrorCode::kCorruption,
-                 open.description + ": the table of block checksums at offset " +
-                     std::to_string(layout.table_offset_bytes) +
-                     " is not the one that its manifest lists. Restore the file from a copy, or "
-                     "load an earlier step"};
+  const auto is_right = [&](std::span<const std::byte> read) {
+    return SegmentTableDigest(read) == open.segment.stored.table_digest;
+  };
+  if (!is_right(bytes)) {
+    const auto copy =
+        FileCopies::ReadRight(*files_, segment, layout.table_offset_bytes, bytes.size(), is_right);
+    if (!copy)
+      return Error{copy.error().code,
+                   open.description + ": the table of block checksums at offset " +
+                       std::to_string(layout.table_offset_bytes) +
+                       " is not the one that its manifest lists (" + copy.error().message +
+                       "). Restore the file from a copy, or load an earlier step"};
+    std::ranges::copy(copy.value()->first(bytes.size()), bytes.begin());
+  }
   auto table = std::make_shared<std::vector<std::uint64_t>>(layout.block_count);
   for (std::size_t i = 0; i < table->size(); ++i)
     (*table)[i] = LoadLittleEndian<std::uint64_t>(bytes, i * 8);

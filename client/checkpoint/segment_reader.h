@@ -28,7 +28,8 @@ struct SegmentCopy {
 // Reads payload bytes of a step's segments, in large pieces by several threads: whole blocks
 // straight to where they are wanted if memory and file are aligned alike, all else by way of a
 // buffer. Verifies every block that it touches, as it arrives; only bytes that were read to their
-// destination are there before they are verified. Thread-safe.
+// destination are there before they are verified. What is damaged is read from another copy of the
+// file, if there is one (FileCopies). Thread-safe.
 class SegmentReader {
  public:
   struct Segment {
@@ -67,6 +68,7 @@ class SegmentReader {
   Result<void> Use(const Piece& piece, std::span<const SegmentCopy> copies,
                    std::span<const std::byte> bytes) const;
   Result<void> CheckBlocks(const Piece& piece, std::span<const std::byte> bytes) const;
+  Result<void> Mend(const Piece& piece, std::span<std::byte> bytes) const;
   Result<void> CheckStatus(const RangeRead& range) const;
   std::vector<SegmentCopy> TakeInPlace(std::span<const SegmentCopy> copies,
                                        std::vector<Piece>& pieces) const;

@@ -117,6 +117,14 @@ def program_of(name: str, machine: type[Any], error: BaseException) -> str:
     )
 
 
+def said(error: BaseException) -> str:
+    """Return the text of an error; of a failure that comes and goes, each that was seen."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, BaseExceptionGroup):
+        text = "\n".join([text, *map(said, error.exceptions)])
+    return text
+
+
 def explore(name: str, seconds: float, first_seed: int) -> Finding | None:
     """Run a model for `seconds`, with seeds from `first_seed` on, until it fails.
 
@@ -145,7 +153,7 @@ def explore(name: str, seconds: float, first_seed: int) -> Finding | None:
         except INTERRUPTS:
             raise
         except BaseException as error:  # Whatever it is: the model or the product is wrong.
-            text = f"{type(error).__name__}: {error}"
+            text = said(error)
             found = watch.found_s if watch.found_s is not None else time.monotonic() - watch.start
             return Finding(name, current, found, program_of(name, machine, error), text)
         current += 1
