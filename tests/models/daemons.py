@@ -9,132 +9,33 @@ list of addresses, while nodes and etcd are stopped, killed, frozen, cut off and
 
 import contextlib
 import errno
-import itertools
-import shutil
-import tempfile
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import precondition, rule
 
 import ffrecord
-import ffrecord.checkpoint as ckpt
-from daemons_places import NODES, PREFIXES, QUOTA_BYTES, World, world
-from daemons_reading import CLUSTER, Hosts, by_bytes, by_records, damage, heal, place_of, strangers
-from daemons_truth import RECORDS, Content, Name, Place, Quota, State
+from daemons_asking import AWAY, LISTS, OF_CLUSTER, SURE_S, WHICH, is_calm
+from daemons_damage import Damages
+from daemons_places import NODES, QUOTA_BYTES
+from daemons_reading import Hosts, by_records, place_of
+from daemons_truth import RECORDS, Content, Place
 from daemons_uploads import HeldUpload
-from ffrecord.errors import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
+from ffrecord.errors import ConflictError, CorruptionError
 
-AWAY = (UnavailableError, DeadlineExceeded)
-SURE_S, UNSURE_S = 30.0, 1.0  # How long a call may take that must succeed, or need not.
-LISTS = st.sampled_from([*CLUSTER, ("alone",), ("alone",), ("other",)])
-OF_CLUSTER = st.sampled_from(CLUSTER)
-AMBIGUOUS = st.sampled_from([("n1", "alone"), ("other", "n2"), ("alone", "other")])
+TWO_PLACES = [("n1", "alone"), ("other", "n2"), ("alone", "other")]
+AMBIGUOUS = st.sampled_from(TWO_PLACES)
 NAMES = st.sampled_from(["d/a", "d/b", "q/a", "q/b", "q/c"])
 OF_QUOTA = st.sampled_from(["q/a", "q/b", "q/c"])
-WHICH = st.integers(0, 9)
 SIZE = st.sampled_from(["small", "medium", "large"])
 CLASSES = st.sampled_from(["replicas", "replicas", "r1", "r2", "ec:2+1"])
 NODE = st.sampled_from(NODES)
 TROUBLE = st.sampled_from(["stop", "stop", "kill", "freeze", "cut", "wipe", "drain", "stranger"])
-PREFIX_TURNS = itertools.count()
-CONTENT_TURNS = itertools.count(1)
 
 
-def is_calm(machine: "Daemons") -> bool:
-    """Whether nothing is wrong with the cluster."""
-    return machine.world.trouble is None
-
-
-class Daemons(RuleBasedStateMachine):
+class Daemons(Damages):
     """Rules are calls of clients and accidents; `places` says what must be read."""
-
-    def __init__(self) -> None:
-        """Begin with prefixes that nobody has used."""
-        super().__init__()
-        self.world: World = world()
-        self.folder = Path(tempfile.mkdtemp(prefix="ffrecord-model-"))
-        turn = next(PREFIX_TURNS)
-        self.prefix = f"x{turn}/"
-        self.client = f"q{turn % PREFIXES}"  # Whose token has the quota's prefix.
-        self.places = {
-            kind: Place(Quota(f"{self.client}/")) for kind in ("cluster", "alone", "other")
-        }
-        self.readers: list[tuple[ffrecord.Reader, str, str, Content]] = []
-        self.held: list[HeldUpload] = []
-
-    def teardown(self) -> None:
-        """Leave nothing."""
-        for reader, *_ in self.readers:
-            reader.close()
-        for upload in self.held:
-            upload.kill()
-        self.world.mend()
-        with ThreadPoolExecutor(8) as pool:
-            for kind in self.places:
-                hosts: Hosts = NODES if kind == "cluster" else (kind,)
-                for name in (each.name for each in self.listed(hosts, "")):
-                    pool.submit(ffrecord.remove_published, self.address(hosts, name))
-        shutil.rmtree(self.folder)
-
-    # What the rules share.
-
-    def content(self, size: str) -> Content:
-        """Return a file that nobody has published."""
-        return Content(self.folder, next(CONTENT_TURNS), size)
-
-    def full(self, name: str) -> str:
-        """Return the name with the prefix of this example."""
-        head, _, tail = name.partition("/")
-        return f"{self.client}/{tail}" if head == "q" else f"{self.prefix}{name}"
-
-    def address(self, hosts: Hosts, name: str, client: str = "any") -> str:
-        """Return the address of a name, by its full name, at these daemons."""
-        return self.world.address(hosts, name, client)
-
-    def place(self, hosts: Hosts) -> Place:
-        """Return the place that these addresses must stand for."""
-        return self.places[place_of(hosts)]
-
-    def usable(self, hosts: Hosts, instead: Hosts | None = None) -> Hosts:
-        """Return these addresses, or others where it is not said whose they are now."""
-        if instead is not None and place_of(hosts) != place_of(instead):
-            hosts = instead
-        if place_of(hosts) != "cluster":
-            return hosts
-        answering, foreign = self.answering(hosts)
-        return hosts if answering or not foreign else NODES
-
-    def answering(self, hosts: Hosts) -> tuple[list[str], int]:
-        """Return the nodes that can do all that is asked, and how many strangers answer."""
-        kind, node = self.world.trouble or ("", "")
-        nodes = [each for each in hosts if each in NODES and (each != node or kind == "drain")]
-        return nodes, strangers(hosts) + (kind == "stranger" and node in hosts)
-
-    def is_sure(self, hosts: Hosts) -> bool:
-        """Whether a call by these addresses must succeed."""
-        if place_of(hosts) != "cluster":
-            return True
-        answering, foreign = self.answering(hosts)
-        is_majority = not foreign or 2 * len(answering) > len(hosts)
-        return not self.has_no_etcd() and bool(answering) and is_majority
-
-    def has_no_etcd(self) -> bool:
-        """Whether names cannot be told or changed in the cluster."""
-        return self.world.trouble is not None and self.world.trouble[1] == "etcd"
-
-    def seconds(self, hosts: Hosts) -> float:
-        """Return the time that a call may take."""
-        return SURE_S if self.is_sure(hosts) else UNSURE_S
-
-    def failed(self, hosts: Hosts, error: Exception, what: str) -> None:
-        """Check that a call by these addresses may have failed."""
-        sure = self.is_sure(hosts)
-        assert not sure, f"{what} failed by {hosts} in {self.world.trouble}: {error!r}"
 
     # Publishing and removing.
 
@@ -371,102 +272,13 @@ class Daemons(RuleBasedStateMachine):
             daemon.start()
         self.ask(("alone",))
 
-    # Damage.
-
-    @precondition(is_calm)
-    @rule(which=WHICH, restart=st.booleans(), by=OF_CLUSTER)
-    def damage_in_cluster(self, which: int, restart: bool, by: Hosts) -> None:
-        """Damage a replica or a member of a stripe: readers get the right bytes, and it heals."""
-        name, content = self.pick_settled(NODES, which)
-        if content is None or self.places["cluster"].name(name).durability == "r1":
-            return
-        self.world.await_filled()
-        found = self.world.extents("cluster", content.file)
-        assert found, f"no node has an extent of {name}"
-        node, path = found[which % len(found)]
-        damage(path, content.size_bytes)
-        if restart:
-            self.world.cluster.stop(node)
-            self.world.cluster.start(node)
-            self.world.cluster.wait_ready()
-        heal(self.world, node, path, content, self.address(by, name))
-        self.ask(by)
-
-    @rule(which=WHICH, restart=st.booleans())
-    def damage_alone(self, which: int, restart: bool) -> None:
-        """Damage what a daemon by itself has: an error says so; published again it is whole."""
-        hosts = ("alone",)
-        name, content = self.pick_settled(hosts, which)
-        if content is None:
-            return
-        (_, path) = self.world.extents("alone", content.file)[0]
-        damage(path, content.size_bytes)
-        if restart:
-            self.world.alone.stop()
-            self.world.alone.start()
-        try:
-            by_records(self.address(hosts, name), SURE_S)
-        except CorruptionError:
-            pass
-        else:
-            raise AssertionError(f"{name} is damaged, and is read")
-        self.publish_one(hosts, name, self.content("small"), "replicas", replace=True)
-        self.ask(hosts)
-
-    def pick(self, hosts: Hosts, which: int) -> str | None:
-        """Return one of the names of a place that may be there."""
-        place = self.place(hosts)
-        names = sorted(name for name, each in place.names.items() if each.possible != [None])
-        return names[which % len(names)] if names else None
-
-    def pick_settled(self, hosts: Hosts, which: int) -> tuple[str, Content | None]:
-        """Return a name, and its content if it is there and known."""
-        name = self.pick(hosts, which) or ""
-        known = self.place(hosts).names.get(name, Name())
-        return name, None if known.late else known.settled
-
-    # Checkpoints.
-
-    @rule(hosts=LISTS, by=LISTS)
-    def save(self, hosts: Hosts, by: Hosts) -> None:
-        """Save the next step, and ask for the latest by other addresses."""
-        hosts = self.usable(hosts)
-        place = self.place(hosts)
-        step = max([*place.steps, *place.late_steps], default=0) + 1
-        number = float(next(CONTENT_TURNS))
-        run = self.address(hosts, f"{self.prefix}run")
-        state = {"w": np.full(1000, number)}
-        try:
-            ckpt.save(run, step, state, group="alone", timeout_s=self.seconds(hosts))
-        except (*AWAY, ConflictError) as error:
-            self.failed(hosts, error, "save")
-            place.late_steps.add(step)
-        else:
-            place.steps[step] = number
-        self.ask_latest(self.usable(by, hosts))
-
-    def ask_latest(self, hosts: Hosts) -> None:
-        """Ask which step is the latest, and load it."""
-        place = self.place(hosts)
-        run = self.address(hosts, f"{self.prefix}run")
-        try:
-            latest = ckpt.latest(run, timeout_s=self.seconds(hosts))
-        except (*AWAY, ConflictError) as error:
-            return self.failed(hosts, error, "latest")
-        newest = max(place.steps, default=None)
-        if latest is not None and latest.step in place.late_steps:
-            return
-        found = latest.step if latest else None
-        assert found == newest, f"latest by {hosts} is {found}, not {newest}"
-        if newest is not None and self.is_sure(hosts):
-            loaded: Any = ckpt.load(run, step=newest, timeout_s=SURE_S)
-            assert np.all(loaded["w"] == place.steps[newest]), f"step {newest} has other values"
-
     # Questions.
 
-    @rule(hosts=LISTS, which=WHICH)
+    @rule(hosts=st.one_of(LISTS, AMBIGUOUS), which=WHICH)
     def open(self, hosts: Hosts, which: int) -> None:
         """Open a name, and keep the reader."""
+        if hosts in TWO_PLACES:
+            return self.ask_two(hosts) if is_calm(self) else None
         hosts = self.usable(hosts)
         name, content = self.pick_settled(hosts, which)
         if content is not None and self.is_sure(hosts):
@@ -481,7 +293,9 @@ class Daemons(RuleBasedStateMachine):
         try:
             data = bytes(reader.read(range(RECORDS)).data)
         except (FileNotFoundError, *AWAY, CorruptionError) as error:
-            is_there = self.places[kind].name(name).possible == [content]
+            known = self.places[kind].name(name)
+            has_gap = known.durability == "r1" and not self.is_calm(kind)
+            is_there = known.possible == [content] and not has_gap
             assert not is_there, f"{name} is there, and its reader gets {error!r}"
             assert kind != "cluster" or not isinstance(error, CorruptionError), repr(error)
         else:
@@ -499,67 +313,6 @@ class Daemons(RuleBasedStateMachine):
             assert None in known.ever, f"{name} was there at all times"
         else:
             assert any(each and each.data == found for each in known.ever), f"{name}: other bytes"
-
-    @precondition(is_calm)
-    @rule(hosts=AMBIGUOUS)
-    def ask_two(self, hosts: Hosts) -> None:
-        """Ask daemons of two places: nobody can know which is meant."""
-        try:
-            found = self.listed(hosts, "")
-        except ConflictError as error:
-            for each in hosts:
-                assert self.world.host(each) in str(error), f"{each} is not named: {error}"
-        else:
-            raise AssertionError(f"{hosts} are of two places, and list {found}")
-
-    def listed(self, hosts: Hosts, name: str) -> list[Any]:
-        """List the names of this example."""
-        found: list[Any] = []
-        for prefix in (self.prefix, f"{self.client}/"):
-            address = self.address(hosts, prefix + name)
-            found += ffrecord.list_published(address, timeout_s=self.seconds(hosts))
-        return [each for each in found if "/run/" not in each.name]
-
-    def ask(self, hosts: Hosts) -> None:
-        """List and read all names of a place, by these addresses."""
-        place = self.place(hosts)
-        try:
-            found = {each.name: each.size_bytes for each in self.listed(hosts, "")}
-        except (*AWAY, ConflictError) as error:
-            return self.failed(hosts, error, "list")
-        for name, known in place.names.items():
-            sizes = [each.size_bytes if each else None for each in known.possible]
-            told = f"list by {hosts} tells {found.get(name)} bytes of {name}, not {sizes}"
-            assert found.get(name) in sizes, told
-        assert found.keys() <= place.names.keys(), f"names that nobody gave: {found}"
-        for name, known in place.names.items():
-            has_gap = known.durability == "r1" and self.world.trouble is not None
-            if not has_gap and not self.ask_one(hosts, name):
-                break
-
-    def ask_one(self, hosts: Hosts, name: str) -> bool:
-        """Read one name; whether the others may be asked as well."""
-        known = self.place(hosts).name(name)
-        state: State
-        try:
-            data = by_records(self.address(hosts, name), self.seconds(hosts))
-        except FileNotFoundError:
-            state = None
-        except (*AWAY, ConflictError) as error:
-            self.failed(hosts, error, f"read of {name}")
-            return False
-        else:
-            match = [each for each in known.possible if each and each.data == data]
-            old = [each for each in known.ever if each and each.data == data]
-            assert match, f"{name} by {hosts} is {old or 'foreign'}, not {known.possible}"
-            state = match[0]
-        assert state in known.possible, f"{name} by {hosts} is gone, not {known.possible}"
-        known.saw(state)
-        if state is not None and self.is_sure(hosts):
-            with contextlib.suppress(FileNotFoundError):
-                found = by_bytes(self.address(hosts, name), SURE_S)
-                assert found == state.file or known.late, f"the file of {name} has other bytes"
-        return True
 
 
 MODEL = Daemons

@@ -1,13 +1,13 @@
 """How the model of daemons reads, damages and waits until damage is healed."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import ffrecord
 from daemons_places import SETTLE_S, World
-from daemons_truth import RECORDS, Content
+from daemons_truth import RECORDS
 from ffrecord import _ffrecord
-from ffrecord.errors import CorruptionError
 
 Hosts = tuple[str, ...]
 # Lists of addresses that stand for the cluster: most of them are its nodes.
@@ -22,6 +22,9 @@ CLUSTER: list[Hosts] = [
     ("other", "n3", "n2"),
     ("n2", "n1", "dead", "other", "n3"),
 ]
+# Over TCP no daemon is nearer than others: of the owners of an extent, a reader asks by turns.
+BY_TURNS = "&transport=tcp"
+TRAILER = 64  # Bytes behind the data of an extent.
 
 
 def place_of(hosts: Hosts) -> str:
@@ -56,23 +59,16 @@ def damage(path: Path, size_bytes: int) -> None:
         file.write(bytes_)
 
 
-def heal(world: World, node: str, path: Path, content: Content, address: str) -> None:
-    """Read until the damage is met and healed; each read gives the right bytes."""
-    good = content.file
+def heal(world: World, node: str, path: Path, good: bytes, read: Callable[[], None]) -> None:
+    """Read until the damage was met and is healed; each read gives the right bytes."""
     end = time.monotonic() + SETTLE_S
-    with ffrecord.open(address) as reader:
-        while True:
-            # A reader asks the owners of an extent by turns: of any two reads, one meets the damage.
-            for first in range(RECORDS):
-                try:
-                    reader.read([first])
-                except CorruptionError as error:
-                    raise AssertionError(f"{content} is damaged at {node} alone") from error
-            assert bytes(reader.read(range(RECORDS)).data) == content.data
-            if path.exists() and path.read_bytes()[: len(good)] == good:
-                return
-            assert time.monotonic() < end, (
-                f"damage of {content} at {node} was met and is not healed after {SETTLE_S} s:"
-                f" {world.metrics(node).sum('ffrecord_cluster_doubted_damaged_total')} found"
-            )
-            time.sleep(0.05)
+    while True:
+        read()
+        if path.exists() and path.read_bytes() == good:
+            return
+        found = world.metrics(node).sum("ffrecord_cluster_doubted_damaged_total")
+        assert time.monotonic() < end, (
+            f"damage at {node} is read by turns and not healed after {SETTLE_S} s; the node has"
+            f" found {found} damaged extents"
+        )
+        time.sleep(0.05)
