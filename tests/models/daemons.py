@@ -18,7 +18,7 @@ from hypothesis.stateful import precondition, rule
 import ffrecord
 from daemons_asking import AWAY, LISTS, OF_CLUSTER, SURE_S, WHICH, is_calm
 from daemons_damage import Damages
-from daemons_places import NODES, QUOTA_BYTES
+from daemons_places import NODES, QUOTA_BYTES, STRANGERS
 from daemons_reading import Hosts, by_records, place_of
 from daemons_truth import RECORDS, Content, Place
 from daemons_uploads import HeldUpload
@@ -31,7 +31,7 @@ OF_QUOTA = st.sampled_from(["q/a", "q/b", "q/c"])
 SIZE = st.sampled_from(["small", "medium", "large"])
 CLASSES = st.sampled_from(["replicas", "replicas", "r1", "r2", "ec:2+1"])
 NODE = st.sampled_from(NODES)
-TROUBLE = st.sampled_from(["stop", "stop", "kill", "freeze", "cut", "wipe", "drain", "stranger"])
+TROUBLE = st.sampled_from(["stop", "stop", "kill", "freeze", "cut", "wipe", "drain", *STRANGERS])
 
 
 class Daemons(Damages):
@@ -71,6 +71,7 @@ class Daemons(Damages):
         client: str = "any",
     ) -> None:
         """Publish, and compare the answer with the truth."""
+        self.may_restart = True
         place = self.place(hosts)
         known = place.name(name)
         least, most = self.room(place, name, client)
@@ -226,8 +227,8 @@ class Daemons(Damages):
     # Trouble.
 
     @precondition(is_calm)
-    @rule(kind=TROUBLE, node=NODE, by=OF_CLUSTER)
-    def trouble(self, kind: str, node: str, by: Hosts) -> None:
+    @rule(kind=TROUBLE, node=NODE, which=WHICH, by=OF_CLUSTER)
+    def trouble(self, kind: str, node: str, which: int, by: Hosts) -> None:
         """Something happens to a node, until it is mended."""
         if kind == "wipe":
             self.world.await_filled()
@@ -235,6 +236,10 @@ class Daemons(Damages):
                 if each.durability == "r1":
                     self.remove_sure(name)
         self.world.trouble_node(kind, node)
+        if kind in STRANGERS:
+            name = self.pick(NODES, which) or f"{self.prefix}d/a"
+            path = self.content("small").path
+            ffrecord.publish(path, self.address((node,), name), replace=True, timeout_s=SURE_S)
         self.ask(self.usable(by))
 
     def remove_sure(self, name: str) -> None:
@@ -257,9 +262,11 @@ class Daemons(Damages):
         self.world.mend()
         self.ask(by)
 
+    @precondition(lambda self: self.may_restart)
     @rule(how=st.sampled_from(["stop", "kill", "freeze"]))
     def restart_alone(self, how: str) -> None:
         """The daemon by itself is stopped and started again, or does nothing for a moment."""
+        self.may_restart = False
         daemon = self.world.alone
         if how == "freeze":
             daemon.freeze()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 
 import ffrecord
-from daemons_places import NODES, PREFIXES, World, world
+from daemons_places import NODES, PREFIXES, STRANGERS, World, world
 from daemons_reading import CLUSTER, Hosts, by_bytes, by_records, place_of, strangers
 from daemons_truth import Content, Name, Place, Quota, State
 from daemons_uploads import HeldUpload
@@ -48,6 +48,7 @@ class Asking(RuleBasedStateMachine):
         }
         self.readers: list[tuple[ffrecord.Reader, str, str, Content]] = []
         self.held: list[HeldUpload] = []
+        self.may_restart = True  # Since the last restart, something has happened.
 
     def teardown(self) -> None:
         """Leave nothing."""
@@ -94,7 +95,7 @@ class Asking(RuleBasedStateMachine):
         """Return the nodes that can do all that is asked, and how many strangers answer."""
         kind, node = self.world.trouble or ("", "")
         nodes = [each for each in hosts if each in NODES and (each != node or kind == "drain")]
-        return nodes, strangers(hosts) + (kind == "stranger" and node in hosts)
+        return nodes, strangers(hosts) + (kind in STRANGERS and node in hosts)
 
     def is_sure(self, hosts: Hosts) -> bool:
         """Whether a call by these addresses must succeed."""

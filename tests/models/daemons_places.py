@@ -6,6 +6,7 @@ take prefixes that nobody has used.
 
 import atexit
 import contextlib
+import dataclasses
 import functools
 import os
 import secrets
@@ -27,9 +28,11 @@ from ffrecord._cli.local_cluster import LocalCluster, Node
 from ffrecord._tokens import make_token
 
 NODES = ("n1", "n2", "n3")
+STRANGERS = ("stranger", "foreign")  # Who serve at the address of a node that is gone.
 QUOTA_BYTES = 256 << 10
 PREFIXES = 200  # Below which there is a quota; an upload that was given up ends before its turn.
 LEASE_S = 3
+UNSETTLED = ("missing", "moving", "incomplete", "from_cache")  # What nodes say of themselves.
 SETTLE_S = 60.0  # Until all is as it should be again, on a busy machine.
 # A program that is killed takes what it has started along.
 _LEASH = ("setpriv", "--pdeathsig", "KILL")
@@ -120,6 +123,7 @@ class World:
         quotas = ",".join(f"q{i}/={QUOTA_BYTES >> 10}K" for i in range(PREFIXES))
         flags = ("--quotas", quotas, "--token-keys", str(self.folder / "keys"))
         flags += ("--upload-grace-s", "120", "--cores", "1", "--log-level", "info")
+        self._flags = flags
         self.cluster = self._start_cluster("cluster", 3, 2, flags)
         self.other = self._start_cluster("other", 1, 1, flags)
         self.alone_admin = f"127.0.0.1:{_free_port()}"
@@ -189,13 +193,13 @@ class World:
     def trouble_node(self, kind: str, name: str) -> None:
         """Let something happen to a node, until `mend`."""
         cluster = self.cluster
-        if kind in ("stop", "kill", "wipe", "stranger"):
+        if kind in ("stop", "kill", "wipe", *STRANGERS):
             cluster.stop(name, signal.SIGTERM if kind == "stop" else signal.SIGKILL)
             self._undo = lambda: cluster.start(name)
             if kind == "wipe":
                 shutil.rmtree(cluster.folder / name)
-            if kind == "stranger":
-                self._begin_stranger(name)
+            if kind in STRANGERS:
+                self._begin_stranger(name, kind)
         elif kind == "freeze":
             cluster.signal(name, signal.SIGSTOP)
             self._undo = lambda: cluster.signal(name, signal.SIGCONT)
@@ -207,15 +211,28 @@ class World:
             self._undo = lambda: self._set_state(name, "in")
         self.trouble = (kind, name)
 
-    def _begin_stranger(self, name: str) -> None:
-        self.stranger.listen = self.host(name)
-        self.stranger.start()
+    def _begin_stranger(self, name: str, kind: str) -> None:
+        """Serve at the node's address: a daemon by itself, or the node of a third cluster."""
+        if kind == "stranger":
+            self.stranger.listen = self.host(name)
+            self.stranger.start()
+        else:
+            third = self._third()
+            third.nodes = [dataclasses.replace(third.nodes[0], listen=self.host(name))]
+            third.start("n1")
+            third.wait_ready(SETTLE_S)
 
         def undo() -> None:
-            self.stranger.stop()
+            self.stranger.stop() if kind == "stranger" else self._third().stop("n1")
             self.cluster.start(name)
 
         self._undo = undo
+
+    @functools.cache  # noqa: B019 (there is one world)
+    def _third(self) -> Nodes:
+        third = self._start_cluster("third", 1, 1, self._flags)
+        third.stop("n1")
+        return third
 
     def _set_state(self, name: str, state: str) -> None:
         end = time.monotonic() + SETTLE_S
@@ -245,16 +262,19 @@ class World:
         """End the trouble, and wait until every node takes part again."""
         if self.trouble is None:
             return
+        kind, _ = self.trouble
         self._undo()
         self.trouble = None
         self.cluster.wait_ready(SETTLE_S)
+        if kind == "wipe":  # Until then, another node may have the only replicas.
+            self.await_filled()
 
     def await_filled(self) -> None:
         """Return once every extent is where it should be."""
         end = time.monotonic() + SETTLE_S
         while True:
             facts = [fetch_cluster(node.admin, 5.0) for node in self.cluster.nodes]
-            if not any(one["missing"] or one["moving"] for one in facts):
+            if not any(one[each] for one in facts for each in UNSETTLED):
                 return
             assert time.monotonic() < end, f"the cluster is not filled again: {facts}"
             time.sleep(0.05)
