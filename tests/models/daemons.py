@@ -75,6 +75,8 @@ class Daemons(Damages):
         place = self.place(hosts)
         known = place.name(name)
         least, most = self.room(place, name, client)
+        what = f"{client} publishes {name} {durability} {content.size_bytes} by {hosts}"
+        self.did(f"{what}, between {least} and {most} are left")
         try:
             ffrecord.publish(
                 content.path,
@@ -98,8 +100,10 @@ class Daemons(Damages):
         except OSError as error:
             if error.errno != errno.EDQUOT:
                 raise
+            self.did(f"refused: {error}")
             assert content.size_bytes > least, f"{name} fits ({least} bytes are left): {error}"
         else:
+            self.did("done")
             assert content.size_bytes <= most, f"{name} passes the quota: {most} bytes were left"
             assert replace or None in known.possible, f"{name} was there and is replaced"
             assert (
@@ -138,6 +142,7 @@ class Daemons(Damages):
             self.failed(hosts, error, "remove")
             known.may_become(None)
         else:
+            self.did(f"removed {name} by {hosts}")
             known.acknowledge(None)
         self.ask(self.usable(by, hosts))
 
@@ -163,6 +168,9 @@ class Daemons(Damages):
             each.start()
         for each in threads:
             each.join()
+        self.did(
+            f"published at once by {hosts}: {list(zip(names, contents, results, strict=True))}"
+        )
         self.judge(place, names, contents, results)
         self.ask(hosts)
 
@@ -204,6 +212,7 @@ class Daemons(Damages):
         name = f"{self.client}/upload"
         least, most = self.room(place, name, client)
         upload = HeldUpload(content, self.address(hosts, name, client))
+        self.did(f"{client} uploads {content.size_bytes} by {hosts}: {upload.errno} {upload.error}")
         if upload.errno == 0:
             assert content.size_bytes <= most, f"{content} is uploaded: {most} bytes were left"
         else:
@@ -235,6 +244,7 @@ class Daemons(Damages):
             for name, each in self.places["cluster"].names.items():
                 if each.durability == "r1":
                     self.remove_sure(name)
+        self.did(f"{kind} {node}")
         self.world.trouble_node(kind, node)
         if kind in STRANGERS:
             name = self.pick(NODES, which) or f"{self.prefix}d/a"
@@ -252,6 +262,7 @@ class Daemons(Damages):
     @rule(kind=st.sampled_from(["kill", "freeze", "cut"]), by=OF_CLUSTER)
     def trouble_of_etcd(self, kind: str, by: Hosts) -> None:
         """Etcd is gone, until it is mended."""
+        self.did(f"{kind} etcd")
         self.world.trouble_etcd(kind)
         self.ask(self.usable(by))
 
@@ -260,6 +271,7 @@ class Daemons(Damages):
     def mend(self, by: Hosts) -> None:
         """All is well again."""
         self.world.mend()
+        self.did("mended")
         self.ask(by)
 
     @precondition(lambda self: self.may_restart)
@@ -267,6 +279,7 @@ class Daemons(Damages):
     def restart_alone(self, how: str) -> None:
         """The daemon by itself is stopped and started again, or does nothing for a moment."""
         self.may_restart = False
+        self.did(f"{how} alone")
         daemon = self.world.alone
         if how == "freeze":
             daemon.freeze()

@@ -3,7 +3,10 @@
 import contextlib
 import itertools
 import shutil
+import sys
 import tempfile
+import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,7 @@ class Asking(RuleBasedStateMachine):
     def __init__(self) -> None:
         """Begin with prefixes that nobody has used."""
         super().__init__()
+        warnings.simplefilter("ignore")
         self.world: World = world()
         self.folder = Path(tempfile.mkdtemp(prefix="ffrecord-model-"))
         turn = next(PREFIX_TURNS)
@@ -48,10 +52,18 @@ class Asking(RuleBasedStateMachine):
         }
         self.readers: list[tuple[ffrecord.Reader, str, str, Content]] = []
         self.held: list[HeldUpload] = []
+        self.journal: list[str] = []
+        self.began = time.monotonic()
         self.may_restart = True  # Since the last restart, something has happened.
+
+    def did(self, what: str) -> None:
+        """Note what was done: what happens at real processes need not happen again."""
+        self.journal.append(f"{time.monotonic() - self.began:8.3f} s {what}")
 
     def teardown(self) -> None:
         """Leave nothing."""
+        if (error := sys.exc_info()[1]) is not None:
+            error.journal = self.journal  # type: ignore[attr-defined]
         for reader, *_ in self.readers:
             reader.close()
         for upload in self.held:
@@ -120,6 +132,7 @@ class Asking(RuleBasedStateMachine):
     def failed(self, hosts: Hosts, error: Exception, what: str) -> None:
         """Check that a call by these addresses may have failed."""
         sure = self.is_sure(hosts)
+        self.did(f"{what} by {hosts}: {error!r}")
         assert not sure, f"{what} failed by {hosts} in {self.world.trouble}: {error!r}"
 
     def pick(self, hosts: Hosts, which: int) -> str | None:

@@ -34,6 +34,7 @@ class Damages(Asking):
         node, path = found[which % len(found)]
         good = path.read_bytes()
         damage(path, content.size_bytes)
+        self.did(f"damage of {name} at {node}")
         if restart:
             self.world.cluster.stop(node)
             self.world.cluster.start(node)
@@ -98,6 +99,7 @@ class Damages(Asking):
 
         good = path.read_bytes()
         damage(path, len(good) - TRAILER)
+        self.did(f"damage of step {max(steps)} at {node}")
         heal(self.world, node, path, good, load)
 
     # Checkpoints.

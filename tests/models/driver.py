@@ -121,8 +121,8 @@ def said(error: BaseException) -> str:
     """Return the text of an error; of a failure that comes and goes, each that was seen."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, BaseExceptionGroup):
-        text = "\n".join([text, *map(said, error.exceptions)])
-    return text
+        return "\n".join([text, *map(said, error.exceptions)])
+    return "\n".join([text, *getattr(error, "journal", ())])
 
 
 def explore(name: str, seconds: float, first_seed: int) -> Finding | None:
