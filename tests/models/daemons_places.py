@@ -291,7 +291,7 @@ class World:
             for path in (folder / "extents").glob("*/*"):
                 # A trailer follows the data.
                 if (
-                    path.stat().st_size - len(start) in range(1 << 12)
+                    path.stat().st_size - len(start) in range(1 << 14)
                     and path.read_bytes()[: len(start)] == start
                 ):
                     found.append((node, path))

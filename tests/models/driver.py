@@ -72,6 +72,7 @@ class Watch:
         self.start = time.monotonic()
         self.end = self.start + seconds
         self.found_s: float | None = None
+        self.first_text = ""  # What happens at real processes need not happen again.
 
     def time_is_up(self) -> bool:
         """Whether no other example may begin. A failure is shrunk first."""
@@ -82,8 +83,9 @@ class Watch:
         # torch has errors that are no Exceptions.
         of_hypothesis = type(error).__module__.startswith("hypothesis")
         ours = error is not None and not of_hypothesis and not isinstance(error, INTERRUPTS)
-        if ours and self.found_s is None:
+        if ours and error is not None and self.found_s is None:
             self.found_s = time.monotonic() - self.start
+            self.first_text = said(error)
 
 
 def watched(machine: type[RuleBasedStateMachine], watch: Watch) -> type[RuleBasedStateMachine]:
@@ -154,6 +156,8 @@ def explore(name: str, seconds: float, first_seed: int) -> Finding | None:
             raise
         except BaseException as error:  # Whatever it is: the model or the product is wrong.
             text = said(error)
+            if isinstance(error, BaseExceptionGroup):
+                text += f"\nseen first: {watch.first_text}"
             found = watch.found_s if watch.found_s is not None else time.monotonic() - watch.start
             return Finding(name, current, found, program_of(name, machine, error), text)
         current += 1
