@@ -77,6 +77,10 @@ class Daemons(Damages):
         least, most = self.room(place, name, client)
         what = f"{client} publishes {name} {durability} {content.size_bytes} by {hosts}"
         self.did(f"{what}, between {least} and {most} are left")
+        if client != "any" and not self.is_calm(place_of(hosts)):
+            # An upload that loses nodes begins anew, up to twice; what it has sent counts as well.
+            least -= 2 * content.size_bytes
+            place.quota.note(3 * content.size_bytes, is_certain=False)
         try:
             ffrecord.publish(
                 content.path,
@@ -96,7 +100,6 @@ class Daemons(Damages):
         except AWAY as error:
             self.failed(hosts, error, "publish")
             known.may_become(content)
-            place.quota.note(content.size_bytes, is_certain=False)
         except OSError as error:
             if error.errno != errno.EDQUOT:
                 raise

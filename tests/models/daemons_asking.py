@@ -38,6 +38,8 @@ def is_calm(machine: "Asking") -> bool:
 class Asking(RuleBasedStateMachine):
     """The truth, and how it is compared."""
 
+    SHRINKS = False
+
     def __init__(self) -> None:
         """Begin with prefixes that nobody has used."""
         super().__init__()
