@@ -207,9 +207,15 @@ class Daemons(Damages):
     # Uploads that do not end.
 
     @precondition(is_calm)
-    @rule(hosts=LISTS, size=SIZE, bound=st.booleans(), kill=st.booleans())
-    def upload(self, hosts: Hosts, size: str, bound: bool, kill: bool) -> None:
-        """Upload and do not publish; the process is killed, or goes on waiting."""
+    @rule(hosts=LISTS, size=SIZE, bound=st.booleans(), kill=st.booleans(), count=st.integers(1, 3))
+    def upload(self, hosts: Hosts, size: str, bound: bool, kill: bool, count: int) -> None:
+        """Upload and do not publish; the processes are killed, or go on waiting."""
+        for _ in range(count):
+            self.upload_one(hosts, size, bound=bound, kill=kill)
+        self.ask(hosts)
+
+    def upload_one(self, hosts: Hosts, size: str, *, bound: bool, kill: bool) -> None:
+        """Upload, and compare the answer with the truth."""
         place, content = self.place(hosts), self.content(size)
         client = self.client if bound else "any"
         name = f"{self.client}/upload"
@@ -227,7 +233,6 @@ class Daemons(Damages):
             upload.kill()
         else:
             self.held.append(upload)
-        self.ask(hosts)
 
     @precondition(lambda self: self.held)
     @rule()
