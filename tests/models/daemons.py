@@ -234,7 +234,7 @@ class Daemons(Damages):
         else:
             self.held.append(upload)
 
-    @precondition(lambda self: self.held)
+    # What is drawn must not depend on what the daemons did: no precondition asks for that.
     @rule()
     def kill_uploads(self) -> None:
         """Kill those that wait."""
@@ -313,10 +313,11 @@ class Daemons(Damages):
             reader = ffrecord.open(self.address(hosts, name), timeout_s=SURE_S)
             self.readers.append((reader, place_of(hosts), name, content))
 
-    @precondition(lambda self: self.readers)
     @rule(which=WHICH)
     def read_on(self, which: int) -> None:
         """Read by a reader that was opened before: the same bytes, whatever was published since."""
+        if not self.readers:
+            return
         reader, kind, name, content = self.readers[which % len(self.readers)]
         try:
             data = bytes(reader.read(range(RECORDS)).data)

@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 import conftest  # noqa: F401  (puts the built package in front)
@@ -156,10 +157,15 @@ def explore(name: str, seconds: float, first_seed: int) -> Finding | None:
             break
         except INTERRUPTS:
             raise
+        except Flaky as error:
+            # Two runs of one program have differed, and neither of them has failed.
+            if watch.found_s is None:
+                current += 1
+                continue
+            text = f"{said(error)}\nseen first: {watch.first_text}"
+            return Finding(name, current, watch.found_s, program_of(name, machine, error), text)
         except BaseException as error:  # Whatever it is: the model or the product is wrong.
             text = said(error)
-            if isinstance(error, BaseExceptionGroup):
-                text += f"\nseen first: {watch.first_text}"
             found = watch.found_s if watch.found_s is not None else time.monotonic() - watch.start
             return Finding(name, current, found, program_of(name, machine, error), text)
         current += 1
