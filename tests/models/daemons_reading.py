@@ -50,10 +50,10 @@ def by_bytes(address: str, timeout_s: float) -> bytes:
     return files.read([(0, 0, size_bytes)])[0]
 
 
-def damage(path: Path, size_bytes: int) -> None:
-    """Flip bytes in each record."""
+def damage(path: Path, size_bytes: int, every: int = 61) -> None:
+    """Flip bytes in each record, or all of them."""
     bytes_ = bytearray(path.read_bytes())
-    for at in range(size_bytes // RECORDS // 3, size_bytes, 61):
+    for at in range(size_bytes // RECORDS // 3, size_bytes, every):
         bytes_[at] ^= 1
     with path.open("r+b") as file:
         file.write(bytes_)
