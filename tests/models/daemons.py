@@ -258,6 +258,10 @@ class Daemons(Damages):
             name = self.pick(NODES, which) or f"{self.prefix}d/a"
             path = self.content("small").path
             ffrecord.publish(path, self.address((node,), name), replace=True, timeout_s=SURE_S)
+        if kind == "cut":
+            name = self.pick(NODES, which) or self.full("d/a")
+            self.publish_one(NODES, name, self.content("small"), "replicas", replace=True)
+            self.ask((node,))
         self.ask(self.usable(by))
 
     def remove_sure(self, name: str) -> None:
@@ -278,7 +282,9 @@ class Daemons(Damages):
     @rule(by=OF_CLUSTER)
     def mend(self, by: Hosts) -> None:
         """All is well again."""
-        self.world.mend()
+        _, node = self.world.trouble or ("", "")
+        alone = self.usable((node,) if node in NODES else NODES)
+        self.world.mend(lambda: self.ask(alone))  # Right after its start, it may know little.
         self.did("mended")
         self.ask(by)
 

@@ -257,12 +257,14 @@ class World:
             self._undo = lambda: [proxy.mend() for proxy in cluster.proxies.values()] and None
         self.trouble = (kind, "etcd")
 
-    def mend(self) -> None:
+    def mend(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """End the trouble, and wait until every node takes part again."""
         if self.trouble is None:
             return
         kind, _ = self.trouble
-        self._undo()
+        undo, self._undo = self._undo, lambda: None
+        undo()
+        meanwhile()
         self.trouble = None
         self.cluster.wait_ready(SETTLE_S)
         if kind == "wipe":  # Until then, another node may have the only replicas.
