@@ -229,16 +229,8 @@ class Daemons(Damages):
             assert content.size_bytes > least, f"{least} bytes are left: {upload.error}"
         if upload.errno == 0 and bound:
             place.quota.note(content.size_bytes, is_certain=True)
-        if kill:
-            upload.kill()
-        else:
-            self.held.append(upload)
-
-    # What is drawn must not depend on what the daemons did: no precondition asks for that.
-    @rule()
-    def kill_uploads(self) -> None:
-        """Kill those that wait."""
-        while self.held:
+        self.held.append(upload)
+        while kill and self.held:
             self.held.pop().kill()
 
     # Trouble.
@@ -319,6 +311,7 @@ class Daemons(Damages):
             reader = ffrecord.open(self.address(hosts, name), timeout_s=SURE_S)
             self.readers.append((reader, place_of(hosts), name, content))
 
+    # What is drawn must not depend on what the daemons did: no precondition asks for that.
     @rule(which=WHICH)
     def read_on(self, which: int) -> None:
         """Read by a reader that was opened before: the same bytes, whatever was published since."""
