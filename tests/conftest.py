@@ -9,6 +9,19 @@ import pytest
 FAULTS = ("wrong_data", "leak")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --times N, which runs each test N times."""
+    parser.addoption("--times", type=int, default=1, help="how often to run each test")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make N tests of one."""
+    times = metafunc.config.getoption("--times")
+    if times > 1:
+        metafunc.fixturenames.append("time_of_many")
+        metafunc.parametrize("time_of_many", range(times))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let reports say how a test is run alone, and what its failure means."""
     for item in items:

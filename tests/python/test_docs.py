@@ -3,6 +3,7 @@
 Method: cut the code blocks out of a page and run them in an empty folder.
 """
 
+import ast
 import io
 import os
 import pathlib
@@ -213,18 +214,65 @@ def test_every_metric_is_on_its_page() -> None:
     assert metrics == set(re.findall(r"`(ffrecord_\w+)`", page))
 
 
-def test_the_tour_names_what_is_there() -> None:
-    places = re.findall(
-        r"`([\w./]+/\w+\.(?:py|h|cpp)):?(\w*)`", (ROOT / "docs/internals/tour.md").read_text()
-    )
+def test_the_tours_name_what_is_there() -> None:
+    page = (ROOT / "docs/internals/tour.md").read_text()
+    steps = {
+        title: re.findall(r"^\| (\d+) \| `[\w./]+:\w+` \|", text, re.MULTILINE)
+        for title, text in re.findall(r"^## (.*)$\n((?:(?!^## ).*\n)*)", page, re.MULTILINE)
+    }
+    assert set(steps) == {
+        "A read of a local batch",
+        "The server's half of a read",
+        "A save of a checkpoint",
+        "A publish",
+        "A gradient bucket",
+    }
+    for title, numbers in steps.items():
+        assert numbers == [str(1 + i) for i in range(len(numbers))], title
+        assert len(numbers) > 8, title
+    places = re.findall(r"`([\w./]+/\w+\.(?:py|h|cpp)):?(\w*)`", page)
     missing = [
         f"{path}:{name}"
         for path, name in places
         if not (ROOT / path).exists()
         or not re.search(rf"\b{name}\b", (ROOT / path).read_text(encoding="utf-8"))
     ]
-    assert len(places) > 20
+    assert len(places) > 80
     assert not missing
+
+
+def names_of_benchmarks() -> tuple[set[str], set[str]]:
+    """Patterns of the names that benchmarks make, where a field is any word; and all words."""
+    patterns, words = set(), set()
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [
+                each.value if isinstance(each, ast.Constant) and isinstance(each.value, str) else ""
+                for each in parts
+            ]
+            if len("".join(texts)) > 2:  # Not a pattern that every name has.
+                patterns.add("".join(re.escape(text) or r"\w+" for text in texts))
+                words.update(re.findall(r"[a-z]+", " ".join(texts)))
+    return patterns, words
+
+
+def test_every_measurement_has_a_key_that_a_benchmark_prints() -> None:
+    page = (ROOT / "docs/internals/performance.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` [A-Z]\*? \| (.*?) \|", page, re.MULTILINE)
+    keys = [key for _, cell in rows for key in re.findall(r"`([\w*]+)`", cell) if key[0] != "_"]
+    patterns, words = names_of_benchmarks()
+    printed = re.compile("|".join(patterns))
+
+    def is_printed(key: str) -> bool:
+        own = [word for word in re.split(r"[_*]+", key) if word.isalpha()]
+        return bool(printed.fullmatch(key.replace("*", "x"))) and words.issuperset(own)
+
+    assert {name for name, _ in rows} <= {path.stem for path in (ROOT / "benchmarks").rglob("*.py")}
+    assert len(keys) > 100
+    assert [key for key in keys if not is_printed(key)] == []
+    assert not is_printed("cold_images_vs_fioo")
+    assert not is_printed("loopbacks_vs_gloo")
 
 
 def test_the_example_of_the_page_on_packing_packs(

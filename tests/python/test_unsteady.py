@@ -72,7 +72,7 @@ def test_crash():
 def tools(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> types.SimpleNamespace:
     """The modules of tools/dev, with a tree of their own."""
     found = types.SimpleNamespace()
-    for name in ("counts", "builds", "unsteady", "run_tests"):
+    for name in ("counts", "builds", "rooms", "steadiness", "unsteady", "run_tests"):
         module = load(f"tools/dev/{name}.py", monkeypatch)
         monkeypatch.setitem(sys.modules, name, module)  # For those that import it.
         setattr(found, name, module)

@@ -10,7 +10,7 @@ import os
 import pathlib
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from counts import FAULTS, Counts, exit_status, failure, junit_counts
@@ -94,6 +94,26 @@ class Build:
             test["suite"] = {suite.partition(":")[2] or suite for suite in test["suite"]}
         return list(found)
 
+    def sources(self) -> dict[str, str]:
+        """Sources of the GoogleTest programs, from the root of the tree -> the test's name."""
+        words = [str(BIN / "meson"), "introspect", "--targets", str(ROOT / self.folder)]
+        targets = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
+        names = {
+            test["cmd"][0]: test["name"] for test in self.tests() if test["protocol"] == "gtest"
+        }
+        return {
+            os.path.relpath(source, ROOT): names[target["filename"][0]]
+            for target in targets
+            if target["filename"][0] in names
+            for part in target["target_sources"]
+            for source in part.get("sources", ())
+        }
+
+    def programs_of(self, names: Collection[str]) -> list[str]:
+        """The targets of those tests."""
+        found = {test["cmd"][0] for test in self.tests() if test["name"] in names}
+        return sorted(os.path.relpath(path, ROOT / self.folder) for path in found)
+
     def suites(self) -> set[str]:
         """Names of the suites that the tests of this folder belong to."""
         return {suite for test in self.tests() for suite in test["suite"]}
@@ -153,6 +173,15 @@ class Build:
             reports=self.reports(*suites),
         )
         return self._judged(counts).can_be_run_again(self._run_again)
+
+    def repeat(self, program: str, cases: str, times: int) -> Counts:
+        """Run the cases of a built GoogleTest program that match a filter, `times` times."""
+        chosen = (f"--test-args=--gtest_filter={cases}",) if cases else ()
+        often = ("--repeat", str(times), "--num-processes", "1")
+        counts = self._run_tests("steady", program, *chosen, *often)
+        if not (counts.passed or counts.failed):
+            counts.fail(program, f"no case matches {cases}")
+        return counts
 
     def _run_tests(self, log: str, *options: str, reports: Sequence[pathlib.Path] = ()) -> Counts:
         """Run Meson's tests with those options; `reports` are what its programs will write."""

@@ -3,6 +3,7 @@
     tools/test                  what has to pass before a change lands: every test once
     tools/test --quick          style, and the unit and Python tests of the rooms changed since main
     tools/test --all            also unit, conformance and tsan, which are clang's in other builds
+    tools/test --steady         the tests that differ from main, many times, beside a load
     tools/test unit python      the suites named
     tools/test --seed 7         what random tests draw; `fresh` draws anew (tests/unit/campaign)
 
@@ -30,6 +31,7 @@ for folder in (HERE, HERE.parents[1] / "tests" / "fuzz", HERE.parents[1] / "test
     sys.path.insert(0, str(folder))
 import fuzzing  # noqa: E402  (beside the targets, for tests/fuzz/campaign needs it too)
 import rooms  # noqa: E402
+import steadiness  # noqa: E402
 import unsteady  # noqa: E402
 from builds import BIN, CLANG, EVERYTHING, IDLE, PLAIN, ROOT, THREAD, TSAN, run, say, unbuilt  # noqa: E402
 from counts import Counts, exit_status, failure, junit_counts  # noqa: E402
@@ -317,6 +319,31 @@ LANES = (
 )
 
 
+def steady_tests(words: Sequence[str], times: int) -> Counts:
+    """Run tests `times` times each, beside a load: those named, or those that differ from main."""
+    if not PLAIN.make("build.ninja"):
+        return unbuilt(PLAIN.folder)
+    sources = PLAIN.sources()
+    try:
+        named = steadiness.named(ROOT, words, sources.values())
+    except ValueError as error:
+        return failure("--steady", str(error))
+    chosen = named if words else steadiness.differing(ROOT, sources)
+    print("\n".join(chosen.lines()), flush=True)
+    # Before the load: everything that a test may start.
+    if not PLAIN.make("all", *PLAIN.programs_of(chosen.programs)):
+        return unbuilt(PLAIN.folder)
+    counts = Counts()
+    with steadiness.load():
+        for program, cases in chosen.programs.items():
+            counts.add(PLAIN.repeat(program, cases, times))
+        for folder, files in chosen.by_folder().items():
+            built = folder in ("tests/crash", "tests/chaos")  # As in their suites.
+            where = {"FFRECORD_BUILD_DIR": str(ROOT / PLAIN.folder)} if built else INSTALLED
+            counts.add(pytest_suite(folder, where, "--times", str(times), files=files))
+    return counts
+
+
 def begin_second_build(names: Sequence[str]) -> None:
     """Let the second compiler build beside the suites that come before its own."""
     if names[0] in SECOND or not set(SECOND) & set(names):
@@ -395,36 +422,64 @@ def compiler_cache() -> str:
     return f"{found} of {found + words.count('cache_miss')} compilations found"
 
 
-def main() -> int:
-    """Run the suites asked for; print the counts; return the exit code."""
+def wanted() -> argparse.Namespace:
+    """Return what the command line asks for; `suites` has what is to be run."""
     parser = argparse.ArgumentParser(
         prog="tools/test",
         description="Build and run the test suites.",
         epilog="\n".join(f"  {name:12} {what}" for name, (what, _) in SUITES.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help="which to run")
+    parser.add_argument(
+        "suites", nargs="*", metavar="SUITE", help="which to run; with --steady which tests"
+    )
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
     parser.add_argument("--all", action="store_true", help=f"also {', '.join(AGAIN)}")
+    parser.add_argument(
+        "--steady",
+        action="store_true",
+        help="the tests that differ from main, or those named, many times beside a load",
+    )
+    parser.add_argument("--times", type=int, default=steadiness.TIMES, help="of --steady")
     parser.add_argument("--seed", default=SEED, help=f"a number, or `fresh`; {SEED} by default")
     arguments = parser.parse_args()
+    arguments.landing = not (arguments.suites or arguments.quick or arguments.steady)
+    if arguments.steady:
+        return arguments
     unknown = [name for name in arguments.suites if name not in SUITES]
     if unknown:
         parser.error(f"no such suite: {', '.join(unknown)}; there are {', '.join(SUITES)}")
     left_out = (*PARTS, *BY_NAME, *(() if arguments.all else AGAIN))
-    every = tuple(name for name in SUITES if name not in left_out)
-    names = arguments.suites or (QUICK if arguments.quick else every)
+    every = [name for name in SUITES if name not in left_out]
+    arguments.suites = arguments.suites or (list(QUICK) if arguments.quick else every)
+    return arguments
 
+
+def run_wanted(arguments: argparse.Namespace) -> Results:
+    """Run what the command line asks for."""
+    if not arguments.steady:
+        begin_second_build(arguments.suites)
+        return run_all(arguments.suites)
+    results = Results()
+    results.run(
+        "steady",
+        f"each test {arguments.times} times, beside a load",
+        lambda: steady_tests(arguments.suites, arguments.times),
+    )
+    return results
+
+
+def main() -> int:
+    """Run what is asked for; print the counts; return the exit code."""
+    arguments = wanted()
     if arguments.seed != "fresh":
         os.environ["FFRECORD_TEST_SEED"] = arguments.seed
     # The project's programs and Python first, for tests that start them.
     os.environ["PATH"] = f"{BIN}:{os.environ['PATH']}"
-    begin_second_build(names)
     start = time.monotonic()
-    results = run_all(names)
+    results = run_wanted(arguments)
     total = results.total
-    landing = not (arguments.suites or arguments.quick)
-    found = unsteady.judge(total, UNSTEADY) if landing else []
+    found = unsteady.judge(total, UNSTEADY) if arguments.landing else []
     print("\n== the slowest\n" + "\n".join(total.slowest(SLOWEST)))
     if total.failures:
         print("\n== what failed\n" + "\n".join(map(str, total.failures)))
@@ -435,7 +490,8 @@ def main() -> int:
     print(f"{'cache':18} {compiler_cache()}")
     print(f"{'all':18} {time.monotonic() - start:.0f} s")
     print(total)
-    return 1 if total.failed or not total.passed else 0
+    # A change of pages has no test to repeat.
+    return 1 if total.failed or not (total.passed or arguments.steady) else 0
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@
 namespace ffrecord {
 
 // Record files are written with O_DIRECT in pieces of this size: they are read much later, if at
-// all on this host, and filling the page cache slows the writer down (performance.md).
+// all on this host, and filling the page cache slows the writer down (10-plain-rings.md).
 inline constexpr std::uint64_t kWriteSizeBytes = 2 << 20;
 
 // Options that only tests choose: golden files need a fixed id, fault tests need an engine that
