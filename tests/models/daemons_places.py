@@ -132,7 +132,9 @@ class World:
         self.alone.start()
         atexit.register(lambda: self.alone.__exit__())
         self.stranger = Daemon(self.folder / "stranger", *flags, prefix=_LEASH)
-        self.dead = f"127.0.0.1:{_free_port()}"
+        self._bound = socket.socket()  # Nobody else gets its port, and nobody listens there.
+        self._bound.bind(("127.0.0.1", 0))
+        self.dead = f"127.0.0.1:{self._bound.getsockname()[1]}"
         self.trouble: tuple[str, str] | None = None  # Kind, and node or "etcd".
         self._undo: Callable[[], None] = lambda: None
 
