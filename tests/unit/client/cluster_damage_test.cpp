@@ -74,6 +74,27 @@ INSTANTIATE_TEST_SUITE_P(AllClasses, ClusterDamageTest, testing::Values("r2", "r
                            return name;
                          });
 
+// A disk that fails damages the new replica as it did the old one. A reader tells of it once.
+TEST_F(ClusterDamageTest, DamageThatComesBackAtOnceIsMendedAgain) {
+  StartNodes(3);
+  Publish("r2");
+  const Node& node = nodes_[0];
+  const auto data = DataOn(node);
+  std::uint64_t before = 0;
+  for (int round = 0; round < 2; ++round) {
+    for (const auto& [path, bytes] : data)
+      if (ReadFile(path) == bytes) Rot(path);
+
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(FaultOf("x"), "");
+
+    EXPECT_TRUE(test::Eventually([&] {
+      const std::uint64_t healed = Metric(node, "ffrecord_cluster_healed_total");
+      return healed > before && healed == Metric(node, "ffrecord_cluster_doubted_damaged_total");
+    })) << round;
+    before = Metric(node, "ffrecord_cluster_healed_total");
+  }
+}
+
 // What was found is not doubted for what is right: nothing is dropped on a reader's word alone.
 TEST_F(ClusterDamageTest, WhatIsSoundIsNotMarked) {
   StartNodes(3);
