@@ -31,7 +31,7 @@ OF_QUOTA = st.sampled_from(["q/a", "q/b", "q/c"])
 SIZE = st.sampled_from(["small", "medium", "large"])
 CLASSES = st.sampled_from(["replicas", "replicas", "r1", "r2", "ec:2+1"])
 NODE = st.sampled_from(NODES)
-TROUBLE = st.sampled_from(["stop", "stop", "kill", "freeze", "cut", "wipe", "drain", *STRANGERS])
+TROUBLE = st.sampled_from(["stop", "kill", "freeze", "cut", "cut", "wipe", "drain", *STRANGERS])
 
 
 class Daemons(Damages):

@@ -39,6 +39,7 @@ class Asking(RuleBasedStateMachine):
     """The truth, and how it is compared."""
 
     SHRINKS = False
+    STEPS = 14  # Each may wait for seconds, and a run ends with an example.
 
     def __init__(self) -> None:
         """Begin with prefixes that nobody has used."""

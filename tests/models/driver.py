@@ -139,7 +139,7 @@ def explore(name: str, seconds: float, first_seed: int) -> Finding | None:
     shrinks = getattr(machine, "SHRINKS", True)
     one_run = settings(
         max_examples=EXAMPLES_PER_RUN,
-        stateful_step_count=STEPS_PER_EXAMPLE,
+        stateful_step_count=getattr(machine, "STEPS", STEPS_PER_EXAMPLE),
         deadline=None,
         database=None,
         derandomize=False,
