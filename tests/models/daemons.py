@@ -148,6 +148,7 @@ class Daemons(Damages):
             self.did(f"removed {name} by {hosts}")
             known.acknowledge(None)
         self.ask(self.usable(by, hosts))
+        self.read_on(which)
 
     @precondition(is_calm)
     @rule(hosts=LISTS, names=st.lists(NAMES, min_size=2, max_size=3), size=SIZE)
@@ -206,7 +207,6 @@ class Daemons(Damages):
 
     # Uploads that do not end.
 
-    @precondition(is_calm)
     @rule(
         hosts=LISTS,
         size=st.sampled_from(["medium", "large", "large"]),
@@ -216,6 +216,8 @@ class Daemons(Damages):
     )
     def upload(self, hosts: Hosts, size: str, bound: bool, kill: bool, count: int) -> None:
         """Upload and do not publish; the processes are killed, or go on waiting."""
+        if not is_calm(self):
+            hosts = ("alone",)
         for _ in range(count):
             self.upload_one(hosts, size, bound=bound, kill=kill)
         self.ask(hosts)
@@ -309,6 +311,7 @@ class Daemons(Damages):
     @rule(hosts=st.one_of(LISTS, AMBIGUOUS), which=WHICH)
     def open(self, hosts: Hosts, which: int) -> None:
         """Open a name, and keep the reader."""
+        self.read_on(which)
         if hosts in TWO_PLACES:
             return self.ask_two(hosts) if is_calm(self) else None
         hosts = self.usable(hosts)
@@ -317,8 +320,6 @@ class Daemons(Damages):
             reader = ffrecord.open(self.address(hosts, name), timeout_s=SURE_S)
             self.readers.append((reader, place_of(hosts), name, content))
 
-    # What is drawn must not depend on what the daemons did: no precondition asks for that.
-    @rule(which=WHICH)
     def read_on(self, which: int) -> None:
         """Read by a reader that was opened before: the same bytes, whatever was published since."""
         if not self.readers:
