@@ -6,6 +6,7 @@
 #include "libffrecord/net/transport/descriptor_passing.h"
 #include "libffrecord/net/transport/remote_memory.h"
 #include "server/service/cluster/cluster_service.h"
+#include "server/service/cluster/doubted_extents.h"
 #include "server/service/core/connection.h"
 #include "server/service/core/replies.h"
 #include "server/service/origin/origin_cache.h"
@@ -119,6 +120,8 @@ Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
       const bool is_doubted = (batch.options & net::BatchRead::kDoubted) != 0;
       if (place && is_doubted && context_.cluster != nullptr)
         place = context_.cluster->stripe_reads().Doubted(place);
+      else if (place && is_doubted)
+        context_.doubts->Doubt(place);
     }
   }
   std::shared_ptr<const ClientSlab> slab;
