@@ -71,6 +71,21 @@ def is_done(folder: Path, units: int) -> Iterator[bool]:
         yield done.exists() and len(os.listdir(done)) >= units
 
 
+def reached(marks: Path, process: "subprocess.Popen[bytes]") -> None:
+    """Wait until `waits_at_95` is there."""
+    while not (marks / "reached").exists() and process.poll() is None:
+        time.sleep(0.005)
+    assert process.poll() is None
+
+
+@pytest.fixture
+def marks(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where functions leave marks, and look for them."""
+    folder = tmp_path_factory.mktemp("marks")
+    monkeypatch.setenv("FFRECORD_TEST_MARKS", str(folder))
+    return folder
+
+
 def wait_for(condition: Iterator[bool], process: "subprocess.Popen[bytes]") -> None:
     for is_so in condition:
         if is_so or process.poll() is not None:
@@ -172,10 +187,7 @@ def test_commands_that_run_beside_each_other_share_the_work(files: Path, tmp_pat
     assert sorted(os.listdir(tmp_path)) == ["whole", "x"]
 
 
-def test_a_worker_that_is_killed_is_replaced(
-    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FFRECORD_TEST_MARKS", str(tmp_path))
+def test_a_worker_that_is_killed_is_replaced(files: Path, tmp_path: Path, marks: Path) -> None:
     pack(
         files,
         tmp_path / "x",
@@ -185,7 +197,7 @@ def test_a_worker_that_is_killed_is_replaced(
     )
 
     assert len(records(tmp_path / "x")) == 300
-    assert (tmp_path / "died").exists()
+    assert (marks / "died").exists()
 
 
 def test_an_input_that_kills_its_workers_is_named(files: Path, tmp_path: Path) -> None:
@@ -198,20 +210,22 @@ def test_an_input_that_kills_its_workers_is_named(files: Path, tmp_path: Path) -
 
 
 def test_a_slow_worker_that_was_taken_for_dead_changes_nothing(
-    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: Path, tmp_path: Path, marks: Path
 ) -> None:
     """It is stopped in the middle of a unit, which others do meanwhile; then it goes on."""
-    arguments = ["--part-size", "20000B", "--map", "packing_functions:slow"]
-    pack(files, tmp_path / "whole", map="packing_functions:slow", part_size_bytes=PART)
+    arguments = ["--part-size", "20000B", "--map", "packing_functions:waits_at_95"]
     process = begun(files, tmp_path / "x", *arguments)
-    wait_for(is_done(tmp_path / "x", 1), process)
+    reached(marks, process)
     os.kill(process.pid, signal.SIGSTOP)
+    (marks / "go").touch()
     for lease in (tmp_path / ".x.packing" / "leases").glob("*"):
         os.utime(lease, (0, 0))
 
-    pack(files, tmp_path / "x", map="packing_functions:slow", part_size_bytes=PART)
+    map_ = "packing_functions:waits_at_95"
+    pack(files, tmp_path / "x", map=map_, part_size_bytes=PART)
     os.kill(process.pid, signal.SIGCONT)
     said = process.communicate()[1]
+    pack(files, tmp_path / "whole", map=map_, part_size_bytes=PART)
 
     assert process.returncode == 0, said
     assert contents(tmp_path / "x") == contents(tmp_path / "whole")
@@ -248,9 +262,8 @@ def test_samples_that_fail_are_listed_and_limited(files: Path, tmp_path: Path) -
 
 
 def test_failed_samples_are_tried_again_on_request(
-    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: Path, tmp_path: Path, marks: Path
 ) -> None:
-    monkeypatch.setenv("FFRECORD_TEST_MARKS", str(tmp_path))
     options = {"map": packing_functions.fails_once, "part_size_bytes": PART}
     with pytest.raises(FailedSamplesError):
         pack(files, tmp_path / "x", max_failures=12, **options)  # type: ignore[arg-type]
@@ -291,22 +304,23 @@ def test_the_rows_of_a_sample_are_written_all_or_none(files: Path, tmp_path: Pat
     ],
 )
 def test_what_was_begun_otherwise_is_not_continued(
-    files: Path, tmp_path: Path, change: dict[str, Any], said: str
+    files: Path, tmp_path: Path, marks: Path, change: dict[str, Any], said: str
 ) -> None:
     source = tmp_path / "source"
     (source / "a").mkdir(parents=True)
     for path in sorted(files.glob("a/*")):
         (source / "a" / path.name).write_bytes(path.read_bytes())
-    arguments = ["--part-size", "20000B", "--map", "packing_functions:slow"]
+    arguments = ["--part-size", "20000B", "--map", "packing_functions:waits_at_95"]
     process = begun(source, tmp_path / "x", *arguments)
-    wait_for(is_done(tmp_path / "x", 1), process)
+    reached(marks, process)
+    (marks / "go").touch()
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     for lease in (tmp_path / ".x.packing" / "leases").glob("*"):
         os.utime(lease, (0, 0))
     if change.pop("input", False):
         (source / "a" / "new").write_bytes(b"x")
-    options = {"map": packing_functions.slow, "part_size_bytes": PART, **change}
+    options = {"map": packing_functions.waits_at_95, "part_size_bytes": PART, **change}
 
     with pytest.raises(ConflictError, match=said):
         pack(source, tmp_path / "x", max_failures=99, **options)
@@ -379,11 +393,10 @@ def test_a_map_that_is_none_is_refused(
     assert os.listdir(tmp_path) == []
 
 
-def test_an_interrupt_says_how_to_go_on(files: Path, tmp_path: Path) -> None:
-    process = begun(
-        files, tmp_path / "x", "--part-size", "20000B", "--map", "packing_functions:slow"
-    )
-    wait_for(is_done(tmp_path / "x", 1), process)
+def test_an_interrupt_says_how_to_go_on(files: Path, tmp_path: Path, marks: Path) -> None:
+    arguments = ["--part-size", "20000B", "--map", "packing_functions:waits_at_95"]
+    process = begun(files, tmp_path / "x", *arguments)
+    reached(marks, process)
     process.send_signal(signal.SIGINT)
     said = process.communicate()[1].decode()
 
