@@ -7,6 +7,7 @@
     work/000012.TOKEN/    what a worker has of it so far
     done/000012/          its files and `record.json`; appears complete, by one rename
     parts/                the result, as far as it was put together
+    publishing.TOKEN/     the whole result, in the hands of the one process that may publish it
 
 Any number of processes of any number of hosts work on it. Nothing depends on locks: a lease only
 spares double work, and where two do the same unit, the first rename into `done` counts and the
@@ -34,6 +35,7 @@ RECORD = "record.json"
 BEAT_S = 2.0
 LEASE_S = 60.0
 _PLAN = "plan.json"
+_TAKEN = "publishing."
 
 
 class Job:
@@ -141,6 +143,37 @@ class Job:
             with suppress(FileNotFoundError):  # It was moved before.
                 os.rename(self._done(unit) / name, self.parts / new)
 
+    def take_apart(self, names: Iterable[tuple[int, str, str]]) -> None:
+        """Undo `put_together`, which was called with the same."""
+        self.recover_parts()
+        with suppress(FileNotFoundError):
+            taken = self.take_parts()
+            for unit, name, new in names:
+                with suppress(FileNotFoundError):
+                    os.rename(taken / new, self._done(unit) / name)
+            shutil.rmtree(taken)
+
+    def take_parts(self) -> Path:
+        """Give `parts` a name that no other process uses; FileNotFoundError if another did so."""
+        taken = self.folder / f"{_TAKEN}{secrets.token_hex(8)}"
+        os.rename(self.parts, taken)
+        return taken
+
+    def are_parts_taken(self) -> bool:
+        """Whether a process publishes them, or was killed when it did."""
+        return any(self.folder.glob(f"{_TAKEN}*"))
+
+    def recover_parts(self) -> None:
+        """Put back what processes took that are dead, or so slow that this takes it from them."""
+        for old in self.folder.glob(f"{_TAKEN}*"):
+            mine = self.folder / f"{_TAKEN}{secrets.token_hex(8)}"
+            with suppress(FileNotFoundError):
+                os.rename(old, mine)  # All of it at once: then the other has nothing to publish.
+                self.parts.mkdir(exist_ok=True)
+                for path in mine.iterdir():
+                    os.rename(path, self.parts / path.name)
+                mine.rmdir()
+
     def write_manifest(self, name: str, manifest: Mapping[str, Any]) -> None:
         """Write the manifest among the parts, all of which are durable afterwards."""
         unnamed = self.folder / f"manifest.{secrets.token_hex(4)}"
@@ -151,6 +184,12 @@ class Job:
     def remove(self) -> None:
         """Remove the folder, with what was replaced in it."""
         remove_at_once(self.folder)
+
+    def remove_if_published(self) -> None:
+        """Remove what a process left that was killed between publishing and clearing up."""
+        there = self._plan_there()
+        if there is not None and not self.plan.differences(there) and not self._is_worked_on():
+            self.remove()
 
     def remove_if_empty(self) -> bool:
         """Leave nothing of a packing that has written nothing, unless others work on it."""
