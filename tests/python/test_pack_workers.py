@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from ffrecord.pack import (
     TableSource,
     WorkerDiedError,
     _job,
-    _resumable,
     open_source,
     pack,
 )
@@ -70,8 +68,8 @@ def begun(*arguments: str | Path) -> "subprocess.Popen[bytes]":
 def is_done(folder: Path, units: int) -> Iterator[bool]:
     """Whether so many units are done: a condition to wait for."""
     while True:
-        done = folder.parent / f".{folder.name}.packing" / "done"
-        yield done.exists() and len(os.listdir(done)) >= units
+        job = folder.parent / f".{folder.name}.packing"
+        yield len(list(job.glob("*/done/*"))) >= units
 
 
 def wait_for(condition: Iterator[bool], process: "subprocess.Popen[bytes]") -> None:
@@ -152,7 +150,7 @@ def test_a_run_that_is_killed_again_and_again_gives_the_same_bytes(
         time.sleep(draws.random() * 0.1)  # Anywhere in a unit.
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        for lease in (tmp_path / ".x.packing" / "leases").glob("*"):
+        for lease in (tmp_path / ".x.packing").glob("*/leases/*"):
             os.utime(lease, (0, 0))  # As if a minute had passed.
 
     process = begun(files, tmp_path / "x", *arguments)
@@ -209,7 +207,7 @@ def test_a_slow_worker_that_was_taken_for_dead_changes_nothing(
     process = begun(files, tmp_path / "x", *arguments)
     wait_for(is_done(tmp_path / "x", 1), process)
     os.kill(process.pid, signal.SIGSTOP)
-    for lease in (tmp_path / ".x.packing" / "leases").glob("*"):
+    for lease in (tmp_path / ".x.packing").glob("*/leases/*"):
         os.utime(lease, (0, 0))
 
     pack(files, tmp_path / "x", map="packing_functions:slow", part_size_bytes=PART)
@@ -305,7 +303,7 @@ def test_what_was_begun_otherwise_is_not_continued(
     wait_for(is_done(tmp_path / "x", 1), process)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    for lease in (tmp_path / ".x.packing" / "leases").glob("*"):
+    for lease in (tmp_path / ".x.packing").glob("*/leases/*"):
         os.utime(lease, (0, 0))
     if change.pop("input", False):
         (source / "a" / "new").write_bytes(b"x")
@@ -506,93 +504,3 @@ def test_a_process_that_cannot_be_asked_to_end_is_ended(files: Path, tmp_path: P
     options: dict[str, Any] = {"schema": schema, "part_size_bytes": PART}
     with pytest.raises(FailedSamplesError):
         pack(files, tmp_path / "x", map=map_, workers=3, **options)
-
-
-def test_two_that_publish_at_once_do_not_undo_each_other(
-    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One is about to publish; another has published meanwhile, and is about to clear up."""
-    pack(files, tmp_path / "new", part_size_bytes=PART)
-    pack(files, tmp_path / "x", part_size_bytes=2 * PART)
-    publish, remove = _resumable.publish_folder, _job.Job.remove  # type: ignore[attr-defined]
-    options: dict[str, Any] = {"part_size_bytes": PART, "replace": True}
-
-    def publish_late(parts: Path, path: Path, replace: bool) -> None:
-        def remove_late(job: _job.Job) -> None:
-            with suppress(OSError):
-                publish(parts, path, replace)
-            monkeypatch.setattr(_job.Job, "remove", remove)
-            remove(job)
-
-        monkeypatch.setattr(_resumable, "publish_folder", publish)
-        monkeypatch.setattr(_job.Job, "remove", remove_late)
-        monkeypatch.setattr(_resumable, "_PATIENCE_S", 0.3, raising=False)
-        pack(files, tmp_path / "x", **options)
-        publish(parts, path, replace)
-
-    monkeypatch.setattr(_resumable, "publish_folder", publish_late)
-    pack(files, tmp_path / "x", **options)
-
-    assert contents(tmp_path / "x") == contents(tmp_path / "new")
-    assert sorted(os.listdir(tmp_path)) == ["new", "x"]
-
-
-@pytest.mark.parametrize("step", ["put_together", "write_manifest", "take_parts", "remove"])
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("replace", [False, True])
-def test_publishing_that_is_cut_short_is_finished_by_the_next(
-    files: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    step: str,
-    after: bool,
-    replace: bool,
-) -> None:
-    pack(files, tmp_path / "wanted", part_size_bytes=PART)
-    if replace:
-        pack(files, tmp_path / "x", part_size_bytes=2 * PART)
-    do = getattr(_job.Job, step)
-    options: dict[str, Any] = {"part_size_bytes": PART, "replace": replace}
-
-    def cut_short(*arguments: Any) -> None:  # noqa: ANN401
-        if after:
-            do(*arguments)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as changed, pytest.raises(KeyboardInterrupt):
-        changed.setattr(_job.Job, step, cut_short)
-        pack(files, tmp_path / "x", **options)
-    for lease in (tmp_path / ".x.packing" / "leases").glob("*"):
-        os.utime(lease, (0, 0))
-    pack(files, tmp_path / "x", **options)
-
-    assert contents(tmp_path / "x") == contents(tmp_path / "wanted")
-    assert sorted(os.listdir(tmp_path)) == ["wanted", "x"]
-
-
-def test_parts_that_were_put_together_are_numbered_anew_after_failed_samples(
-    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All samples of the first part fail at first; the destination is in the way then."""
-    monkeypatch.setenv("FFRECORD_TEST_MARKS", str(tmp_path))
-    options: dict[str, Any] = {
-        "map": packing_functions.fails_until_marked,
-        "schema": {"name": "utf8"},
-        "part_size_bytes": PART,
-        "max_failures": 100,
-    }
-    put = _job.Job.write_manifest
-
-    def appears(*arguments: Any) -> None:  # noqa: ANN401
-        put(*arguments)
-        (tmp_path / "x").mkdir(exist_ok=True)
-        (tmp_path / "x" / "PART_00000.ffr").touch()
-
-    with monkeypatch.context() as changed, pytest.raises(ConflictError):
-        changed.setattr(_job.Job, "write_manifest", appears)
-        pack(files, tmp_path / "x", **options)
-    (tmp_path / "marked").touch()
-    pack(files, tmp_path / "x", retry_failed=True, replace=True, **options)
-
-    wanted = [f"{path.parent.name}/{path.name}" for path in sorted(files.glob("*/*"))]
-    assert [row["name"] for row in records(tmp_path / "x")] == wanted
