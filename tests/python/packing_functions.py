@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -150,3 +151,18 @@ def fails_until_marked(sample: Sample) -> Sample:
     if sample["name"] < "a/050" and not mark.exists():
         raise KeyError("not yet")
     return {"name": sample["name"]}
+
+
+def leaves_a_thread(sample: Sample) -> Sample:
+    """It would keep its process."""
+    if sample["name"] == "b/005":
+        threading.Thread(target=time.sleep, args=(3600,)).start()
+    return sample
+
+
+def leaves_a_child(sample: Sample) -> Sample:
+    """A child that was forked has the pipes of its parent."""
+    if sample["name"] == "b/005" and os.fork() == 0:
+        time.sleep(20)
+        os._exit(0)
+    return sample

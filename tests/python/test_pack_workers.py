@@ -504,3 +504,24 @@ def test_a_process_that_cannot_be_asked_to_end_is_ended(files: Path, tmp_path: P
     options: dict[str, Any] = {"schema": schema, "part_size_bytes": PART}
     with pytest.raises(FailedSamplesError):
         pack(files, tmp_path / "x", map=map_, workers=3, **options)
+
+
+@pytest.mark.parametrize("function", ["leaves_a_thread", "leaves_a_child"])
+def test_what_a_function_leaves_behind_does_not_hold_up_the_result(
+    files: Path, tmp_path: Path, function: str
+) -> None:
+    began = time.monotonic()
+    map_ = getattr(packing_functions, function)
+    pack(files, tmp_path / "x", map=map_, workers=2, part_size_bytes=PART)
+
+    assert len(records(tmp_path / "x")) == 300
+    assert time.monotonic() - began < 15
+
+
+def test_inputs_may_have_names_that_are_no_text(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/\xff.jsonl"
+    with open(path, "wb") as file:
+        file.write(b'{"a": 1}\n')
+    pack(os.fsdecode(path), tmp_path / "x")
+
+    assert len(records(tmp_path / "x")) == 1

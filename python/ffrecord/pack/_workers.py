@@ -55,8 +55,13 @@ def run_workers(task: Task, count: int, progress: Callable[[int], None] | None) 
     try:
         for _ in range(min(count, len(job.pending()))):
             start()
+        finished: float | None = None
         while running:
             wait([one.pipe for one in running], timeout=_LOOK_S)
+            if finished is None and not job.pending():
+                finished = time.monotonic()
+            if finished is not None and time.monotonic() - finished > _END_S:
+                break  # Others did what these held: they are stopped, or threads keep them.
             for one in list(running):
                 if _has_ended(one):
                     running.remove(one)
@@ -83,6 +88,7 @@ def _end(running: list[_Running]) -> None:
 
 def _has_ended(one: _Running) -> bool:
     """Take what a worker says; whether it will say no more."""
+    has_exited = not one.process.is_alive()  # A child of its own may keep the pipe open.
     while one.pipe.poll():
         try:
             said = one.pipe.recv()
@@ -92,7 +98,7 @@ def _has_ended(one: _Running) -> bool:
         if isinstance(said, BaseException):
             raise said
         one.tokens.add(said)
-    return False
+    return has_exited
 
 
 def _check_end(task: Task, one: _Running, deaths: Counter[int]) -> None:
