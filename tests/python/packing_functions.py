@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -93,3 +94,85 @@ def half_fits(sample: Sample) -> list[Sample]:
 
 def wrong(sample: Sample) -> Any:  # noqa: ANN401
     return 3
+
+
+def text_of_first(sample: Sample) -> Sample:
+    """A text that is empty for all but the first."""
+    return {"text": "x" * 25_000 if sample["name"] == "a/000" else ""}
+
+
+def same_dict(sample: Sample) -> Iterator[Sample]:
+    """Yields one object again and again, with other values."""
+    row: Sample = {}
+    values: list[int] = []
+    for number in range(3):
+        row["number"] = number
+        values.append(number)
+        row["values"] = values
+        yield row
+
+
+class Scale:
+    """Has state that decides the result."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def of(self, sample: Sample) -> Sample:
+        """Return a row."""
+        return {"size": len(sample["payload"]) * self.factor}
+
+
+def quits_at_5(sample: Sample) -> Sample:
+    if sample["name"] == "b/005":
+        raise SystemExit(0)
+    return sample
+
+
+def leaves_at_5(sample: Sample) -> Sample:
+    if sample["name"] == "b/005":
+        os._exit(0)
+    return sample
+
+
+def appends(sample: Sample) -> Sample:
+    """Changes what it was given."""
+    sample["tags"].append("x")
+    return sample
+
+
+def numbers(sample: Sample) -> Sample:
+    return {"y": sample["x"]}
+
+
+def never_ends(sample: Sample) -> Sample:
+    """Fails in one process; another works forever, and cannot be asked to end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sample["name"] == "b/005":
+        raise KeyError("five")
+    if sample["name"] == "a/000":
+        time.sleep(3600)
+    return sample
+
+
+def fails_until_marked(sample: Sample) -> Sample:
+    """All of the first part."""
+    mark = pathlib.Path(os.environ["FFRECORD_TEST_MARKS"], "marked")
+    if sample["name"] < "a/050" and not mark.exists():
+        raise KeyError("not yet")
+    return {"name": sample["name"]}
+
+
+def leaves_a_thread(sample: Sample) -> Sample:
+    """It would keep its process."""
+    if sample["name"] == "b/005":
+        threading.Thread(target=time.sleep, args=(3600,)).start()
+    return sample
+
+
+def leaves_a_child(sample: Sample) -> Sample:
+    """A child that was forked has the pipes of its parent."""
+    if sample["name"] == "b/005" and os.fork() == 0:
+        time.sleep(20)
+        os._exit(0)
+    return sample

@@ -24,6 +24,7 @@ from ffrecord.errors import ConflictError
 from ffrecord.pack import (
     FailedSamplesError,
     SourceOptions,
+    TableSource,
     WorkerDiedError,
     _job,
     open_source,
@@ -67,8 +68,8 @@ def begun(*arguments: str | Path) -> "subprocess.Popen[bytes]":
 def is_done(folder: Path, units: int) -> Iterator[bool]:
     """Whether so many units are done: a condition to wait for."""
     while True:
-        done = folder.parent / f".{folder.name}.packing" / "done"
-        yield done.exists() and len(os.listdir(done)) >= units
+        job = folder.parent / f".{folder.name}.packing"
+        yield len(list(job.glob("*/done/*"))) >= units
 
 
 def reached(marks: Path, process: "subprocess.Popen[bytes]") -> None:
@@ -164,7 +165,7 @@ def test_a_run_that_is_killed_again_and_again_gives_the_same_bytes(
         time.sleep(draws.random() * 0.1)  # Anywhere in a unit.
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        for lease in (tmp_path / ".x.packing" / "leases").glob("*"):
+        for lease in (tmp_path / ".x.packing").glob("*/leases/*"):
             os.utime(lease, (0, 0))  # As if a minute had passed.
 
     process = begun(files, tmp_path / "x", *arguments)
@@ -218,7 +219,7 @@ def test_a_slow_worker_that_was_taken_for_dead_changes_nothing(
     reached(marks, process)
     os.kill(process.pid, signal.SIGSTOP)
     (marks / "go").touch()
-    for lease in (tmp_path / ".x.packing" / "leases").glob("*"):
+    for lease in (tmp_path / ".x.packing").glob("*/leases/*"):
         os.utime(lease, (0, 0))
 
     map_ = "packing_functions:waits_at_95"
@@ -316,7 +317,7 @@ def test_what_was_begun_otherwise_is_not_continued(
     (marks / "go").touch()
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    for lease in (tmp_path / ".x.packing" / "leases").glob("*"):
+    for lease in (tmp_path / ".x.packing").glob("*/leases/*"):
         os.utime(lease, (0, 0))
     if change.pop("input", False):
         (source / "a" / "new").write_bytes(b"x")
@@ -412,3 +413,128 @@ def test_options_of_the_source_reach_workers(files: Path, tmp_path: Path) -> Non
     assert len(records(tmp_path / "x")) == 30
     assert run("ffrecord-pack", files, tmp_path / "x", "--include", "*5").returncode == 4
     assert _job.LEASE_S > 10 * _job.BEAT_S
+
+
+@pytest.mark.parametrize("destination", ["x", "x.ffr"])
+def test_rows_without_bytes_are_rows(files: Path, tmp_path: Path, destination: str) -> None:
+    pack(
+        files,
+        tmp_path / destination,
+        map=packing_functions.text_of_first,
+        schema={"text": "utf8"},
+        part_size_bytes=PART,
+    )
+
+    texts = [row["text"] for row in records(tmp_path / destination)]
+    assert texts == ["x" * 25_000] + [""] * 299
+
+
+@pytest.mark.parametrize("destination", ["x", "x.ffr"])
+def test_a_generator_may_use_one_dict_for_all_its_rows(
+    files: Path, tmp_path: Path, destination: str
+) -> None:
+    pytest.importorskip("pyarrow")
+    pack(files, tmp_path / destination, map=packing_functions.same_dict, part_size_bytes=PART)
+
+    rows = ffrecord.read_table(tmp_path / destination).to_pylist()
+    assert rows == [{"number": n, "values": list(range(n + 1))} for n in range(3)] * 300
+
+
+def test_what_a_method_is_bound_to_is_part_of_the_function(files: Path, tmp_path: Path) -> None:
+    pack(files, tmp_path / "x", map=packing_functions.Scale(1).of, part_size_bytes=PART)
+
+    with pytest.raises(ConflictError, match="exists"):
+        pack(files, tmp_path / "x", map=packing_functions.Scale(2).of, part_size_bytes=PART)
+
+
+def test_a_function_whose_code_is_in_no_file_is_never_taken_for_an_earlier_one(
+    files: Path, tmp_path: Path
+) -> None:
+    """In a notebook or an interactive session, a function of the same name may be another."""
+    program = """
+import sys
+from ffrecord.pack import pack
+def function(sample):
+    return {"size": len(sample["payload"]) * FACTOR}
+pack(sys.argv[1], sys.argv[2], map=function, part_size_bytes=20_000)
+"""
+    ended = []
+    for factor in ("1", "2"):
+        code = program.replace("FACTOR", factor)
+        arguments = [sys.executable, "-c", code, str(files), str(tmp_path / "x")]
+        ended.append(subprocess.run(arguments, capture_output=True, text=True, check=False))
+
+    assert [one.returncode for one in ended] == [0, 1]
+    assert "exists" in ended[1].stderr
+
+
+@pytest.mark.parametrize(
+    ("destination", "workers", "function", "error"),
+    [
+        ("x", 1, "quits_at_5", FailedSamplesError),
+        ("x", 2, "quits_at_5", FailedSamplesError),
+        ("x.ffr", 1, "quits_at_5", FailedSamplesError),
+        ("x", 2, "leaves_at_5", WorkerDiedError),
+    ],
+)
+def test_a_function_that_ends_its_process_has_failed(
+    files: Path,
+    tmp_path: Path,
+    destination: str,
+    workers: int,
+    function: str,
+    error: type[Exception],
+) -> None:
+    map_ = getattr(packing_functions, function)
+    with pytest.raises(error):
+        pack(files, tmp_path / destination, map=map_, workers=workers, part_size_bytes=PART)
+
+    assert not (tmp_path / destination).exists()
+
+
+@pytest.mark.parametrize(("destination", "workers"), [("y", 1), ("y", 2), ("y.ffr", 1)])
+def test_a_function_gets_the_same_values_on_every_path(
+    tmp_path: Path, destination: str, workers: int
+) -> None:
+    """Nulls and lists of record files, and each sample as it is, however often it is seen."""
+    pa = pytest.importorskip("pyarrow")
+    columns = {"x": pa.array([1, None, 3] * 100), "tags": [["a"], [], ["b", "c"]] * 100}
+    pack(TableSource(pa.table(columns)), tmp_path / "x.ffr")
+    options: dict[str, Any] = {"workers": workers, "part_size_bytes": 1000}
+    pack(str(tmp_path / "x.ffr"), tmp_path / destination, map=packing_functions.numbers, **options)
+    table = ffrecord.read_table(tmp_path / destination)
+    assert table.column("y").to_pylist() == [1, None, 3] * 100
+
+    other = f"other{Path(destination).suffix}"
+    pack(str(tmp_path / "x.ffr"), tmp_path / other, map=packing_functions.appends, **options)
+    table = ffrecord.read_table(tmp_path / other)
+    assert table.column("tags").to_pylist() == [["a", "x"], ["x"], ["b", "c", "x"]] * 100
+
+
+def test_a_process_that_cannot_be_asked_to_end_is_ended(files: Path, tmp_path: Path) -> None:
+    map_ = packing_functions.never_ends
+    schema = {"label": "i64", "name": "utf8", "payload": "bytes"}  # It is not tried first.
+    options: dict[str, Any] = {"schema": schema, "part_size_bytes": PART}
+    with pytest.raises(FailedSamplesError):
+        pack(files, tmp_path / "x", map=map_, workers=3, **options)
+
+
+@pytest.mark.parametrize("function", ["leaves_a_thread", "leaves_a_child"])
+def test_what_a_function_leaves_behind_does_not_hold_up_the_result(
+    files: Path, tmp_path: Path, function: str
+) -> None:
+    began = time.monotonic()
+    map_ = getattr(packing_functions, function)
+    pack(files, tmp_path / "x", map=map_, workers=2, part_size_bytes=PART)
+
+    assert len(records(tmp_path / "x")) == 300
+    assert time.monotonic() - began < 15
+
+
+def test_inputs_may_have_names_that_are_no_text(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/\xff.jsonl"
+    with open(path, "wb") as file:
+        file.write(b'{"a": 1}\n')
+    pack(os.fsdecode(path), tmp_path / "x")
+
+    assert len(records(tmp_path / "x")) == 1

@@ -90,10 +90,15 @@ class FolderSource(Source):
         """Yield some of the files.
 
         Raises:
-            ValueError: a file has another size than when the folder was listed.
+            ValueError: a file has another size or time than when the folder was listed.
         """
         done_bytes = 0
-        for file, content in self._contents(self._files[begin:end]):
+        for file, (content, time_ns) in self._contents(self._files[begin:end]):
+            if time_ns != file.time_ns and len(content) == file.size_bytes:
+                raise ValueError(
+                    f"{file.path} was changed after it was listed: pack the folder when nothing "
+                    "writes to it any more"
+                )
             if len(content) != file.size_bytes:
                 raise ValueError(
                     f"{file.path} had {file.size_bytes} bytes and has {len(content)}: pack the "
@@ -109,8 +114,8 @@ class FolderSource(Source):
             found.update(f"{file.name}\0{file.size_bytes}\0{file.time_ns}\n".encode())
         return found.hexdigest()
 
-    def _contents(self, files: Sequence[_File]) -> Iterator[tuple[_File, bytes]]:
-        ahead: deque[tuple[_File, Future[bytes]]] = deque()
+    def _contents(self, files: Sequence[_File]) -> Iterator[tuple[_File, tuple[bytes, int]]]:
+        ahead: deque[tuple[_File, Future[tuple[bytes, int]]]] = deque()
         ahead_bytes = 0
         with ThreadPoolExecutor(_THREADS, "ffrecord-pack") as pool:
             try:
@@ -225,9 +230,11 @@ def _follow(parent: str, subfolders: list[str], through: dict[str, set[str]]) ->
         through[path] = been | {real}
 
 
-def _read(path: str) -> bytes:
+def _read(path: str) -> tuple[bytes, int]:
+    """Content, and the time of its last change."""
     with open(path, "rb") as file:
-        return read_named(file, path)
+        content = read_named(file, path)
+        return content, os.fstat(file.fileno()).st_mtime_ns
 
 
 def _raise(error: OSError) -> None:

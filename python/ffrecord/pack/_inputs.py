@@ -155,7 +155,8 @@ def _stamp(paths: Iterable[str]) -> str:
     found = hashlib.sha256()
     for path in paths:
         stat = os.stat(path)
-        found.update(f"{os.path.basename(path)}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+        found.update(os.fsencode(os.path.basename(path)))  # Any bytes but a slash.
+        found.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
     return found.hexdigest()[:32]
 
 

@@ -3,10 +3,13 @@
 `.NAME.packing`, beside the destination NAME, has
 
     plan.json             the plan; the folder appears with it
+    ID/                   what belongs to the plan of that id, namely
+
     leases/000012         who works on unit 12; old ones are no longer held
     work/000012.TOKEN/    what a worker has of it so far
     done/000012/          its files and `record.json`; appears complete, by one rename
     parts/                the result, as far as it was put together
+    publishing.TOKEN/     the whole result, in the hands of the one process that may publish it
 
 Any number of processes of any number of hosts work on it. Nothing depends on locks: a lease only
 spares double work, and where two do the same unit, the first rename into `done` counts and the
@@ -34,6 +37,7 @@ RECORD = "record.json"
 BEAT_S = 2.0
 LEASE_S = 60.0
 _PLAN = "plan.json"
+_TAKEN = "publishing."
 
 
 class Job:
@@ -43,7 +47,9 @@ class Job:
         """Set the names; see `begin`."""
         self.plan = plan
         self.folder = destination.parent / f".{destination.name}.packing"
-        self.parts = self.folder / "parts"
+        # Of this plan: a process that goes on after another plan has replaced it finds nothing.
+        self.own = self.folder / plan.id[:16]
+        self.parts = self.own / "parts"
 
     def begin(self, *, restart: bool) -> None:
         """Make the folder, or join what other processes began with the same plan.
@@ -66,7 +72,7 @@ class Job:
     def pending(self) -> list[int]:
         """Units that are not done."""
         try:
-            done = set(os.listdir(self.folder / "done"))
+            done = set(os.listdir(self.own / "done"))
         except FileNotFoundError:
             return []  # Another process has published the result.
         return [unit for unit in range(len(self.plan.units)) if _name(unit) not in done]
@@ -78,7 +84,7 @@ class Job:
 
     def done(self) -> list[int]:
         """Units that are done."""
-        return sorted(int(name) for name in os.listdir(self.folder / "done") if name.isdecimal())
+        return sorted(int(name) for name in os.listdir(self.own / "done") if name.isdecimal())
 
     def take(self) -> "Lease | None":
         """Take a unit that nobody works on; None if there is none at present."""
@@ -98,7 +104,7 @@ class Job:
                 raise
             shutil.rmtree(work, ignore_errors=True)
             return False
-        sync(self.folder / "done")
+        sync(self.own / "done")
         return True
 
     def done_bytes(self) -> int:
@@ -111,7 +117,7 @@ class Job:
         )
         for unit in pending:
             with suppress(OSError, ValueError, IndexError):
-                said = (self.folder / "leases" / _name(unit)).read_text().split()
+                said = (self.own / "leases" / _name(unit)).read_text().split()
                 done += min(int(said[1]), self.plan.size_bytes(unit))
         return done
 
@@ -119,7 +125,7 @@ class Job:
         """Let others take at once what dead workers held; return those units."""
         found = []
         for unit in self.pending():
-            path = self.folder / "leases" / _name(unit)
+            path = self.own / "leases" / _name(unit)
             with suppress(OSError, IndexError):
                 if path.read_text().split()[0] in tokens:
                     path.unlink()
@@ -141,9 +147,40 @@ class Job:
             with suppress(FileNotFoundError):  # It was moved before.
                 os.rename(self._done(unit) / name, self.parts / new)
 
+    def take_apart(self, names: Iterable[tuple[int, str, str]]) -> None:
+        """Undo `put_together`, which was called with the same."""
+        self.recover_parts()
+        with suppress(FileNotFoundError):
+            taken = self.take_parts()
+            for unit, name, new in names:
+                with suppress(FileNotFoundError):
+                    os.rename(taken / new, self._done(unit) / name)
+            shutil.rmtree(taken)
+
+    def take_parts(self) -> Path:
+        """Give `parts` a name that no other process uses; FileNotFoundError if another did so."""
+        taken = self.own / f"{_TAKEN}{secrets.token_hex(8)}"
+        os.rename(self.parts, taken)
+        return taken
+
+    def are_parts_taken(self) -> bool:
+        """Whether a process publishes them, or was killed when it did."""
+        return any(self.own.glob(f"{_TAKEN}*"))
+
+    def recover_parts(self) -> None:
+        """Put back what processes took that are dead, or so slow that this takes it from them."""
+        for old in self.own.glob(f"{_TAKEN}*"):
+            mine = self.own / f"{_TAKEN}{secrets.token_hex(8)}"
+            with suppress(FileNotFoundError):
+                os.rename(old, mine)  # All of it at once: then the other has nothing to publish.
+                self.parts.mkdir(exist_ok=True)
+                for path in mine.iterdir():
+                    os.rename(path, self.parts / path.name)
+                mine.rmdir()
+
     def write_manifest(self, name: str, manifest: Mapping[str, Any]) -> None:
         """Write the manifest among the parts, all of which are durable afterwards."""
-        unnamed = self.folder / f"manifest.{secrets.token_hex(4)}"
+        unnamed = self.own / f"manifest.{secrets.token_hex(4)}"
         _write(unnamed, json.dumps(manifest, indent=1) + "\n")
         os.rename(unnamed, self.parts / name)
         sync(self.parts)
@@ -151,6 +188,12 @@ class Job:
     def remove(self) -> None:
         """Remove the folder, with what was replaced in it."""
         remove_at_once(self.folder)
+
+    def remove_if_published(self) -> None:
+        """Remove what a process left that was killed between publishing and clearing up."""
+        there = self._plan_there()
+        if there is not None and not self.plan.differences(there) and not self._is_worked_on():
+            self.remove()
 
     def remove_if_empty(self) -> bool:
         """Leave nothing of a packing that has written nothing, unless others work on it."""
@@ -161,7 +204,7 @@ class Job:
         return not self.folder.exists()
 
     def _done(self, unit: int) -> Path:
-        return self.folder / "done" / _name(unit)
+        return self.own / "done" / _name(unit)
 
     def _made(self) -> bool:
         """Make the folder with its plan at once; False if there is one."""
@@ -169,7 +212,7 @@ class Job:
         new.mkdir()
         try:
             for name in ("leases", "work", "done"):
-                (new / name).mkdir()
+                (new / self.own.name / name).mkdir(parents=True)
             _write(new / _PLAN, json.dumps(self.plan.as_json()))
             sync(new)
             os.rename(new, self.folder)
@@ -190,7 +233,7 @@ class Job:
         different = self.plan.differences(plan)
         if not different:
             return
-        if not os.listdir(self.folder / "done") and not self._is_worked_on():
+        if not any(self.folder.glob("*/done/*")) and not self._is_worked_on():
             self._remove_old()
             if self._made():
                 return
@@ -216,11 +259,10 @@ class Job:
 
     def _is_worked_on(self) -> bool:
         now = self._now()
-        with suppress(OSError):
-            for entry in os.scandir(self.folder / "leases"):
-                with suppress(OSError):
-                    if now - entry.stat().st_mtime < LEASE_S:
-                        return True
+        for path in self.folder.glob("*/leases/*"):
+            with suppress(OSError):
+                if _is_fresh(path, now):
+                    return True
         return False
 
     def _now(self) -> float:
@@ -233,7 +275,7 @@ class Job:
             probe.unlink()
 
     def _taken(self, unit: int) -> "Lease | None":
-        path = self.folder / "leases" / _name(unit)
+        path = self.own / "leases" / _name(unit)
         token = f"{os.uname().nodename}.{os.getpid()}.{secrets.token_hex(8)}"
         try:
             with open(path, "x") as file:
@@ -242,9 +284,9 @@ class Job:
         except FileExistsError:
             pass
         with suppress(FileNotFoundError):  # It was released just now: next time.
-            if self._now() - path.stat().st_mtime < LEASE_S:
+            if _is_fresh(path, self._now()):
                 return None
-            mine = self.folder / "leases" / f".{token}"
+            mine = self.own / "leases" / f".{token}"
             mine.write_text(f"{token} 0\n")
             os.rename(mine, path)
             return Lease(self, unit, token)
@@ -260,8 +302,8 @@ class Lease:
         self.token = token
         self.done_bytes = 0
         """Of the unit's input; shown to others."""
-        self.work = job.folder / "work" / f"{_name(unit)}.{secrets.token_hex(4)}"
-        self._path = job.folder / "leases" / _name(unit)
+        self.work = job.own / "work" / f"{_name(unit)}.{secrets.token_hex(4)}"
+        self._path = job.own / "leases" / _name(unit)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="ffrecord-pack-lease", daemon=True)
 
@@ -298,6 +340,11 @@ class Lease:
                 return
             with suppress(OSError), open(self._path, "r+") as file:
                 file.write(f"{self.token} {self.done_bytes}\n")
+
+
+def _is_fresh(lease: Path, now: float) -> bool:
+    """Whether it was touched a moment ago; a time to come is that of a clock that was wrong."""
+    return abs(now - lease.stat().st_mtime) < LEASE_S
 
 
 def remove_at_once(folder: Path) -> None:

@@ -1,10 +1,12 @@
 """A user's function over samples: how it is named, loaded, identified and called."""
 
+import copy
 import hashlib
 import importlib
 import inspect
 import os
 import pickle
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -37,12 +39,12 @@ class UserMap:
         """A hash of the code in its file, and of what is bound to it.
 
         An edit of its file counts as another function, since helpers in the file decide the result
-        as much as the function does.
+        as much as the function does. What was defined in a notebook or an interactive session has
+        no file: it is always another function.
         """
         found = hashlib.sha256(self.name.encode())
         found.update(_code_of(sys.modules[_unwrapped(self.function).__module__]))
-        if not inspect.isroutine(self.function) and not inspect.isclass(self.function):
-            found.update(pickle.dumps(self.function, protocol=4))
+        found.update(pickle.dumps(self.function, protocol=4))  # What a method is bound to.
         return found.hexdigest()
 
     @property
@@ -103,7 +105,7 @@ def _unwrapped(function: Any) -> Any:  # noqa: ANN401
 def _code_of(module: ModuleType) -> bytes:
     path = getattr(module, "__file__", None)
     if path is None or not os.path.isfile(path):
-        return b""
+        return secrets.token_bytes(16)
     with open(path, "rb") as file:
         return file.read()
 
@@ -116,7 +118,14 @@ def rows_of(function: Function, sample: Sample) -> list[Row]:
         Exception: what the function raised.
     """
     plain = sample.sample if isinstance(sample, Keyed) else sample
-    made = function(dict(plain) if isinstance(plain, Mapping) else plain)
+    # A copy, since the function may change its sample, which may be needed again.
+    try:
+        return _rows(function(copy.deepcopy(dict(plain)) if isinstance(plain, Mapping) else plain))
+    except SystemExit as error:  # Else this process would end, with the status of success.
+        raise RuntimeError(f"it ended the process (sys.exit, status {error.code})") from error
+
+
+def _rows(made: Any) -> list[Row]:  # noqa: ANN401 - whatever a function returned
     if made is None:
         return []
     if isinstance(made, Mapping):
@@ -132,4 +141,5 @@ def _checked(rows: Iterator[Any]) -> Iterator[Row]:
     for row in rows:
         if not isinstance(row, Mapping):
             raise TypeError(f"it returned an iterable of {type(row).__name__}, not of dicts")
-        yield row
+        # A generator may yield the same object again, with other values in it.
+        yield copy.deepcopy(dict(row))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from ffrecord.pack._workers import run_workers
 
 # Of the number in a part's name; more if there are more parts.
 DIGITS = 5
-# Two processes that publish the same result at once may undo each other that often.
-_TRIES = 3
+# How long another process may take to publish; then this one does it.
+_PATIENCE_S = 5.0
+_LOOK_S = 0.1
 
 
 def pack_resumably(
@@ -33,12 +35,15 @@ def pack_resumably(
 ) -> PackSummary:
     """Do a task, with other processes that do the same; see `pack`."""
     if not restart and (found := _published(task.destination, task.plan)) is not None:
+        task.job.remove_if_published()
         return _summary(found["units"])
     check_vacant(task.destination, replace)
     job = task.job
     job.begin(restart=restart)
     if retry_failed:
-        job.forget([unit for unit, record in _records(job) if record["failures"]])
+        records = dict(_records(job))
+        job.take_apart(_named(list(records.values())))
+        job.forget([unit for unit, record in records.items() if record["failures"]])
     try:
         if workers == 1:
             Worker(task, inputs=inputs).run(progress)
@@ -57,20 +62,47 @@ def _records(job: Job) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _publish(task: Task, job: Job, replace: bool) -> list[dict[str, Any]]:
     """Make the result appear, once all units are done; return what was recorded of them."""
-    try:
-        records = [record for _, record in _records(job)]
-    except FileNotFoundError:  # Another process published it, and removed the job.
-        records = []
-    if len(records) == len(task.plan.units):
-        _check(task, records)
-        job.put_together(_named(records))
-        job.write_manifest(MANIFEST, _manifest(task.plan, records))
-    for _ in range(_TRIES):
+    begun = time.monotonic()
+    while True:
         if (found := _published(task.destination, task.plan)) is not None:
             job.remove()
             return list(found["units"])
-        publish_folder(job.parts, task.destination, replace)
-    raise OSError(f"{task.destination} is changed by others: it could not be published")
+        is_late = time.monotonic() - begun > _PATIENCE_S
+        try:
+            if job.are_parts_taken():
+                if is_late:
+                    job.recover_parts()
+            elif _try_to_publish(task, job, replace):
+                continue
+        except FileNotFoundError:
+            pass  # Another process publishes it, or has done so.
+        if time.monotonic() - begun > 2 * _PATIENCE_S:
+            raise OSError(
+                f"{task.destination} could not be published: other processes change it, or do "
+                "parts of it again; repeat the command"
+            )
+        time.sleep(_LOOK_S)
+
+
+def _try_to_publish(task: Task, job: Job, replace: bool) -> bool:
+    """Publish the result if it is whole; FileNotFoundError if another process was faster."""
+    records = [record for _, record in _records(job)]
+    if len(records) != len(task.plan.units):
+        return False
+    _check(task, records)
+    job.put_together(_named(records))
+    job.write_manifest(MANIFEST, _manifest(task.plan, records))
+    # Two that swap the same folders would undo each other: only one has them.
+    taken = job.take_parts()
+    try:
+        if is_whole := _published(taken, task.plan) is not None:
+            publish_folder(taken, task.destination, replace)
+    except BaseException:
+        job.recover_parts()
+        raise
+    if not is_whole:
+        job.recover_parts()
+    return is_whole
 
 
 def _check(task: Task, records: list[dict[str, Any]]) -> None:

@@ -79,6 +79,7 @@ class UnitWriter:
         self._rules = rules
         self._writer: Writer | None = None
         self._size_bytes = 0
+        self._record_count = 0  # A record may have no bytes.
 
     def write_all(
         self, samples: Iterator[Progressed], where: str, progress: Callable[[int], None]
@@ -137,7 +138,7 @@ class UnitWriter:
             writer.write(sample.sample, key=sample.key if self._rules.takes_keys else None)
         else:
             writer.write(sample)
-        self._count(_size_bytes(sample))
+        self._count(1, _size_bytes(sample))
 
     def _write_rows(self, rows: list[Row]) -> bool:
         """Write all rows of a sample, or none."""
@@ -147,7 +148,7 @@ class UnitWriter:
         with writer._all_or_nothing():
             for row in rows:
                 writer.write(row)
-        self._count(sum(map(_size_bytes, rows)))
+        self._count(len(rows), sum(map(_size_bytes, rows)))
         return True
 
     def _fail(self, sample: Sample, where: str, number: int, error: Exception) -> None:
@@ -167,7 +168,8 @@ class UnitWriter:
             self._writer = self._new_writer(self._path_of(len(self.tally.files)))
         return self._writer
 
-    def _count(self, size_bytes: int) -> None:
+    def _count(self, record_count: int, size_bytes: int) -> None:
+        self._record_count += record_count
         self._size_bytes += size_bytes
         if self._size_bytes >= self._rules.size_bytes:
             self._end_file()
@@ -175,11 +177,11 @@ class UnitWriter:
     def _end_file(self) -> None:
         if self._writer is not None:
             writer, self._writer = self._writer, None
-            if self._size_bytes:
+            if self._record_count:
                 self.tally.add_file(os.path.basename(writer.path), writer.close())
             else:
                 writer.discard()  # The rows of its only sample did not fit.
-            self._size_bytes = 0
+            self._size_bytes = self._record_count = 0
 
 
 def _name_of(sample: Sample) -> str | None:

@@ -90,6 +90,8 @@ class Worker:
         self._task = task
         self._job = task.job
         self._inputs = inputs or Inputs([one.path for one in task.plan.inputs], task.options)
+        if task.user_map is not None:
+            self._inputs.give_values()
         self._schema = schema_from_json(task.plan.asked["schema"])
         self._function = None if task.user_map is None else task.user_map.made()
         self._tell = tokens or (lambda _: None)

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from ffrecord.pack._work import Task, Worker
 # A unit whose worker was killed so often is not tried again.
 _DEATHS_MAX = 3
 _LOOK_S = 0.5
+# For a process to end when it is asked to.
+_END_S = 5.0
 _NO_UNIT = -1
 
 
@@ -52,26 +55,40 @@ def run_workers(task: Task, count: int, progress: Callable[[int], None] | None) 
     try:
         for _ in range(min(count, len(job.pending()))):
             start()
+        finished: float | None = None
         while running:
             wait([one.pipe for one in running], timeout=_LOOK_S)
+            if finished is None and not job.pending():
+                finished = time.monotonic()
+            if finished is not None and time.monotonic() - finished > _END_S:
+                break  # Others did what these held: they are stopped, or threads keep them.
             for one in list(running):
                 if _has_ended(one):
                     running.remove(one)
                     _check_end(task, one, deaths)
-                    if one.process.exitcode and job.pending():
+                    if job.pending():
                         start()
             if progress is not None:
                 progress(job.done_bytes())
     finally:
+        _end(running)
         for one in running:
-            one.process.terminate()
-        for one in running:
-            one.process.join()
             job.release_all_of(one.tokens)
+
+
+def _end(running: list[_Running]) -> None:
+    for one in running:
+        one.process.terminate()
+    deadline = time.monotonic() + _END_S
+    for one in running:
+        one.process.join(max(0, deadline - time.monotonic()))
+        one.process.kill()  # It is stopped, or a library has taken the signal.
+        one.process.join()
 
 
 def _has_ended(one: _Running) -> bool:
     """Take what a worker says; whether it will say no more."""
+    has_exited = not one.process.is_alive()  # A child of its own may keep the pipe open.
     while one.pipe.poll():
         try:
             said = one.pipe.recv()
@@ -81,13 +98,13 @@ def _has_ended(one: _Running) -> bool:
         if isinstance(said, BaseException):
             raise said
         one.tokens.add(said)
-    return False
+    return has_exited
 
 
 def _check_end(task: Task, one: _Running, deaths: Counter[int]) -> None:
     """Release what a worker that was killed held; raise if that happens too often."""
     code = one.process.exitcode
-    if code == 0:
+    if code == 0 and not task.job.pending():
         return
     for unit in task.job.release_all_of(one.tokens) or [_NO_UNIT]:
         deaths[unit] += 1
