@@ -394,6 +394,11 @@ def test_a_map_that_is_none_is_refused(
     assert os.listdir(tmp_path) == []
 
 
+def test_columns_without_a_function_are_those_of_the_source(files: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="schema says what map returns"):
+        pack(files, tmp_path / "x", schema={"name": "utf8"})
+
+
 def test_an_interrupt_says_how_to_go_on(files: Path, tmp_path: Path, marks: Path) -> None:
     arguments = ["--part-size", "20000B", "--map", "packing_functions:waits_at_95"]
     process = begun(files, tmp_path / "x", *arguments)

@@ -98,7 +98,7 @@ class Mirror(Copying[list[Commit]]):
         """
         if keep_local is not None and keep_local < 1:
             raise ValueError(f"keep_local is {keep_local}, must be at least 1")
-        self.target, self.remote = target_from_root(target), os.fsdecode(remote)
+        self.target, self.remote = target_from_root(target), target_from_root(remote)
         self.keep_local, self.compress, self.timeout_s = keep_local, compress, timeout_s
         self.verify = verify
         self._known: set[str] = set()

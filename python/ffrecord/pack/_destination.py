@@ -92,6 +92,8 @@ def pack(
     _check_least(workers, 1, "there is at least one worker")
     _check_least(max_failures, 0, "max_failures is at least 0")
     user_map = mapping_of(map)
+    if schema is not None and user_map is None:
+        raise ValueError("schema says what map returns; without map, columns are the source's")
     given: Any = source
     is_source = not isinstance(source, str | os.PathLike | Sequence)
     opened = Facts(given if is_source else open_source(given))
