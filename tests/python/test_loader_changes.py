@@ -4,6 +4,7 @@ Method: replace indices and transforms below every kind of view, start at a late
 and begin iterations of one loader in several threads; in every mode.
 """
 
+import itertools
 import json
 import sys
 import threading
@@ -15,7 +16,9 @@ import numpy as np
 import pytest
 from torch.utils import data
 
+import ffrecord
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset, collate
+from ffrecord.torch._sampler import Cursor
 from file_systems import until
 from loading import COUNT, every_engine, labels, written
 
@@ -150,6 +153,40 @@ def test_a_run_that_starts_at_a_later_step_resumes_with_its_next_batch(
     assert [batch[0] for batch in labels(resumed)] == [60, 80, 100]
     assert [batch[0] for batch in labels(resumed)] == [20, 40, 60, 80, 100]
     del batches
+
+
+@every_engine
+def test_weights_that_are_set_after_the_last_batch_are_those_of_the_next_epoch(
+    path: Path, options: dict[str, Any]
+) -> None:
+    reader = ffrecord.open(path)
+    mixed = ffrecord.mix([reader.subset(range(40)), reader.subset(range(40, COUNT))], [1, 1])
+    dataset = Dataset(mixed, columns=["label"])
+    sampler = Sampler(dataset, 20)
+    loader = DataLoader(dataset, batch_sampler=sampler, **options)
+    batches = iter(loader)
+    assert len(first := labels(itertools.islice(batches, COUNT // 20))) == COUNT // 20
+
+    sampler.set_weights([3, 1])
+
+    assert labels(batches) == []
+    assert [sum(label < 40 for label in batch) for batch in first] == [10] * 6
+    assert [sum(label < 40 for label in batch) for batch in labels(loader)] == [15] * 6
+    loader.close()
+
+
+def test_weights_may_change_while_a_framework_holds_back_the_last_batch(path: Path) -> None:
+    reader = ffrecord.open(path)
+    sampler = Sampler(Dataset(ffrecord.mix([reader, reader], [1, 1])), 40)
+    last = Cursor(0, 2 * COUNT - 40)
+    (_, before), *_ = itertools.islice(sampler.stream(last), 1)
+    sampler.deliver(last, handed=Cursor(1, 0))
+
+    sampler.set_weights([3, 1])
+
+    state = json.loads(json.dumps(sampler.state_dict()))
+    sampler.load_state_dict(state)
+    assert list(next(iter(sampler))) == list(before)
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "threads", "num_workers": 1}])
