@@ -1,5 +1,6 @@
 """What tests of packing share: what is in a file that was packed, and packings that must fail."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,25 @@ TFRECORDS = bytes.fromhex(
     "570a360a0f0a05696d61676512060a040a02ff010a0e0a056c6162656c12051a030a01000a130a03626f78120c12"
     "0a0a080000003f0000803f2706c784"
 )
+
+
+# Of a part, in tests of many parts.
+PART = 20_000
+
+
+def write_classes(folder: Path) -> Path:
+    """Write three classes of a hundred files; return the folder."""
+    draws = random.Random(1)
+    for name in ("a", "b", "c"):
+        (folder / name).mkdir()
+        for number in range(100):
+            (folder / name / f"{number:03}").write_bytes(draws.randbytes(draws.randrange(1, 2000)))
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 def records(path: Path) -> list[Any]:

@@ -61,7 +61,7 @@ def fails_at_5(sample: Sample) -> Sample:
 
 
 def fails_once(sample: Sample) -> Sample:
-    """Of each name with a 5, until its file has been made."""
+    """Fails at the first call for each name that ends in 5."""
     mark = pathlib.Path(os.environ["FFRECORD_TEST_MARKS"], sample["name"].replace("/", "_"))
     if sample["name"].endswith("5") and not mark.exists():
         mark.touch()

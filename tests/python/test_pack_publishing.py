@@ -5,7 +5,6 @@ inputs and plans change meanwhile.
 """
 
 import os
-import random
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,26 +14,14 @@ import pytest
 import packing_functions
 from ffrecord.errors import ConflictError
 from ffrecord.pack import _job, _resumable, open_source, pack
-from packing import records
+from packing import PART, contents, records, write_classes
 
 pytestmark = pytest.mark.wrong_data
-PART = 20_000
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes of a hundred files."""
-    folder = tmp_path_factory.mktemp("files")
-    draws = random.Random(1)
-    for name in ("a", "b", "c"):
-        (folder / name).mkdir()
-        for number in range(100):
-            (folder / name / f"{number:03}").write_bytes(draws.randbytes(draws.randrange(1, 2000)))
-    return folder
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    return write_classes(tmp_path_factory.mktemp("files"))
 
 
 def test_two_that_publish_at_once_do_not_undo_each_other(

@@ -30,27 +30,15 @@ from ffrecord.pack import (
     open_source,
     pack,
 )
-from packing import records
+from packing import PART, contents, records, write_classes
 
 pytestmark = pytest.mark.wrong_data
-PART = 20_000
 FUNCTIONS = Path(packing_functions.__file__).parent
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes of a hundred files."""
-    folder = tmp_path_factory.mktemp("files")
-    draws = random.Random(1)
-    for name in ("a", "b", "c"):
-        (folder / name).mkdir()
-        for number in range(100):
-            (folder / name / f"{number:03}").write_bytes(draws.randbytes(draws.randrange(1, 2000)))
-    return folder
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    return write_classes(tmp_path_factory.mktemp("files"))
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -401,6 +389,18 @@ def test_a_map_that_is_none_is_refused(
 def test_columns_without_a_function_are_those_of_the_source(files: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="schema says what map returns"):
         pack(files, tmp_path / "x", schema={"name": "utf8"})
+
+
+def test_a_folder_that_packing_did_not_make_is_not_removed(files: Path, tmp_path: Path) -> None:
+    folder = tmp_path / ".x.packing"
+    folder.mkdir()
+    (folder / "plan.json").write_text('{"mine": 1}')
+    for restart in (False, True):
+        with pytest.raises(ConflictError, match="no packing made it"):
+            pack(files, tmp_path / "x", restart=restart)
+
+    assert (folder / "plan.json").read_text() == '{"mine": 1}'
+    assert os.listdir(tmp_path) == [".x.packing"]
 
 
 def test_an_interrupt_says_how_to_go_on(files: Path, tmp_path: Path, marks: Path) -> None:

@@ -54,8 +54,8 @@ class Job:
     def begin(self, *, restart: bool) -> None:
         """Make the folder, or join what other processes began with the same plan.
 
-        What was begun with another plan is replaced if nothing of it is done and nobody works on
-        it, or with `restart`.
+        A job of another plan is replaced if no unit of it is done and no process works on it, or
+        with `restart`. A folder that packing did not make stays.
 
         Raises:
             ConflictError: another packing was begun there; the message says how it differs.
@@ -249,7 +249,14 @@ class Job:
             found = json.loads((self.folder / _PLAN).read_text())
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) else None
+        # Another program may have files of that name: they are not removed.
+        is_plan = isinstance(found, dict) and found.keys() >= {
+            "version",
+            "inputs",
+            "units",
+            "asked",
+        }
+        return found if is_plan else None
 
     def _remove_old(self) -> None:
         if self._plan_there() is not None:
