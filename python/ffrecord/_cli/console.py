@@ -212,7 +212,7 @@ def progress_bar(what: str) -> Iterator[Progress | None]:
 
 
 def _notes(error: BaseException) -> str:
-    """What was added to an error on its way: what to do next."""
+    """Return the notes of an error, which say what to do next, as the end of its message."""
     return "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
 
 

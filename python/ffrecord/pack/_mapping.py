@@ -39,8 +39,8 @@ class UserMap:
         """A hash of the code in its file, and of what is bound to it.
 
         An edit of its file counts as another function, since helpers in the file decide the result
-        as much as the function does. What was defined in a notebook or an interactive session has
-        no file: it is always another function.
+        as much as the function does. A function that was defined in a notebook or an interactive
+        session has no file, and always counts as another function.
         """
         found = hashlib.sha256(self.name.encode())
         found.update(_code_of(sys.modules[_unwrapped(self.function).__module__]))
@@ -53,7 +53,7 @@ class UserMap:
         return getattr(self.function, "schema", None)
 
     def made(self) -> Function:
-        """What is called in this process."""
+        """Return the function for this process; of a class, a new object."""
         function: Any = self.function
         return cast(Function, function() if inspect.isclass(function) else function)
 

@@ -24,7 +24,7 @@ _LOOK_S = 0.2
 
 @dataclass(frozen=True)
 class WriterOptions:
-    """Of each file that is written; plain values."""
+    """Options of each file that is written, as plain values."""
 
     compress: bool = False
     dictionary_bytes: int = 0

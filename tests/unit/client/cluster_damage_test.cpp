@@ -48,7 +48,7 @@ class ClusterDamageTest : public test::DatasetCluster,
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   }
-  // Of each file: its first record at one replica, its last one at another.
+  // Damages the first record of each file in one replica, and its last record in another.
   void RotRecords() {
     for (std::size_t i = 0; i < kFileCount; ++i) {
       std::size_t replica = 0;

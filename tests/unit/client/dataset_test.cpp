@@ -391,7 +391,7 @@ TEST_P(DatasetTest, ADaemonIsToldOfDamageThatAReaderMeets) {
 
   EXPECT_EQ(batch.statuses()[1], ErrorCode::kCorruption);
   EXPECT_TRUE(test::Eventually([&] { return bad() == 1; }));
-  // What is left of it is served as before.
+  // The daemon serves the intact records of the extent as before.
   EXPECT_EQ(remote.ReadBatch(test::UpTo(3)).value().statuses()[2], ErrorCode::kOk);
   ASSERT_TRUE(PublishDataset({{file}}, uri, true, {}, {}));
   EXPECT_EQ(test::ReadAll(OpenRemote(uri).value()).at(1), std::string(5000, 'x'));
