@@ -207,3 +207,9 @@ def test_figures_are_the_numbers_of_the_stats_under_lasting_names(
     total_s = stats["wait_s"] + stats["stages"]["user"]
     assert after["rank3/wait_share"] == pytest.approx(stats["wait_s"] / total_s)
     assert after["rank3/bytes_per_s"] == pytest.approx(stats["size_bytes"] / total_s)
+
+
+def test_a_rate_is_measured_also_where_the_time_is_over_before_it_begins(path: Path) -> None:
+    reader = ffrecord.open(path)
+    assert reader.probe(1e-9) > 0
+    assert (ffrecord.concat([reader, reader])).probe(1e-9) > 0
