@@ -87,7 +87,7 @@ def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
         "tree": encode(tree if rank == 0 else None),
         "own": encode(flattener.own_trees),
         "shared": [] if agreement is None else agreement.told,
-        "own_count": len(flattener.own_trees),
+        "has_own": bool(flattener.own_trees),
     }
     shares = shares_of_rank(flattener.leaves, rank, size, split)
     return Flat(Said(order, words, agreement), shares)
@@ -96,7 +96,7 @@ def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
 def _tree(answers: Sequence[Any]) -> bytes:
     """Rank 0's tree, with the values in it that are each rank's own."""
     tree: bytes = answers[0]["tree"]
-    if answers[0]["own_count"] == 0:
+    if not answers[0]["has_own"]:
         return tree
     return encode(fill_ranks(decode(tree), [decode(answer["own"]) for answer in answers]))  # type: ignore[misc]
 
