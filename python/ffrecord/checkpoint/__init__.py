@@ -43,7 +43,7 @@ from ffrecord.checkpoint._safetensors import export_safetensors, import_safetens
 from ffrecord.checkpoint._saving import Commit, Flat, Order, Replicated, Said, commit, flatten
 from ffrecord.checkpoint._staging import TornStageError
 from ffrecord.checkpoint._state import PerRank, Shard
-from ffrecord.errors import CorruptionError
+from ffrecord.errors import ConflictError, CorruptionError
 
 __all__ = [
     "BusyError",
@@ -261,7 +261,7 @@ def verify(
     wanted = max(there(), default=None) if step == "latest" else step
     try:
         return _ffrecord.CheckpointReader(target, wanted, timeout_s).verify()
-    except CorruptionError as error:
+    except (CorruptionError, ConflictError) as error:
         return [str(error)]
     except FileNotFoundError as error:
         if wanted not in there():
