@@ -144,9 +144,10 @@ class Mirror(Copying[list[Commit]]):
         for commit in here:
             try:
                 if self._bring(commit, there, known):
-                    copied.append(commit)
+                    copied.append(there[commit.step])
             except _OF_A_STEP as error:
-                failures.append(error)
+                if self._is_here(commit):
+                    failures.append(error)
         self._give_up(here, there)
         self._note({line for line in known if line in set(map(_line, there.values()))})
         self._tell_of_a_future(here, there, known)
@@ -185,15 +186,15 @@ class Mirror(Copying[list[Commit]]):
 
     def _copy(self, commit: Commit, there: dict[int, Commit], known: set[str]) -> None:
         self._make_way(commit, there.get(commit.step), known)
-        copy(
+        made = copy(
             self.target,
             self.remote,
             commit.step,
             compress=self.compress,
             timeout_s=self.timeout_s,
         )
-        there[commit.step] = commit
-        known.add(_line(commit))
+        there[commit.step] = made  # The step may have been saved again meanwhile.
+        known.add(_line(made))
         self._note(known)
 
     def _by_step(self) -> dict[int, Commit]:
@@ -279,6 +280,10 @@ class Mirror(Copying[list[Commit]]):
         listed = _ffrecord.list_checkpoints(target, self.timeout_s, roots_only=True)
         return [Commit(*found) for found in listed]
 
+    def _is_here(self, commit: Commit) -> bool:
+        """Whether it is still there locally: retention may remove steps beside a mirror."""
+        return any(_save(commit) == _save(each) for each in self._list(self.target))
+
     def _is_whole(self, commit: Commit) -> bool:
         """Whether it is whole at the remote: every block, as this process has read it there."""
         try:
@@ -304,7 +309,8 @@ class Mirror(Copying[list[Commit]]):
                         self.target, commit.step, self.timeout_s, commit.attempt
                     )
             except _OF_A_STEP as error:
-                failures.append(error)
+                if self._is_here(commit):
+                    failures.append(error)
         return failures
 
     def _path(self) -> pathlib.Path | None:
