@@ -5,9 +5,11 @@ import functools
 import itertools
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import checkpoint_truth as truth
+import ffrecord.checkpoint as ckpt
 import object_store
 from daemon import Daemon
 
@@ -61,3 +63,17 @@ def damaged_place(place: Path, what: str, turn: int) -> None:
         return
     files = truth.files(place, 1, what)
     truth.harm(files[turn % len(files)], what, turn)
+
+
+def an_old_save(
+    folder: Path, order: Sequence[int], old: truth.Content, new: truth.Content
+) -> tuple[Path, str]:
+    """Have a place come back with a step that was replaced meanwhile; return it and a target."""
+    places, away = [folder / "a", folder / "b", folder / "c"], folder / "away"
+    ckpt.save(ckpt.replicated_target(places[:2]), 1, old.state())
+    places[1].rename(away)
+    near = ckpt.replicated_target([places[0], places[2]])
+    ckpt.remove(near, 1)
+    ckpt.save(near, 1, new.state())
+    away.rename(places[1])
+    return places[1], ckpt.replicated_target([places[i] for i in order])
