@@ -26,7 +26,7 @@ Result<std::optional<Commit>> Look(const CheckpointTarget& target, std::uint64_t
   if (!root && !IsOfStep(root.error())) return root.error();
   Commit commit{step, {}, 0, {}};
   if (root) commit = CommitOf(root.value());
-  if (root && depth == ListDepth::kRoots) return std::optional(std::move(commit));
+  if (root && depth != ListDepth::kManifests) return std::optional(std::move(commit));
   // Another copy may have what the first one has not.
   const auto reader = CheckpointReader::Open(target.name(), step, options);
   if (reader) return std::optional(reader.value().commit());
@@ -41,7 +41,8 @@ Result<std::optional<Commit>> Look(const CheckpointTarget& target, std::uint64_t
 Result<std::vector<Commit>> List(const CheckpointTarget& target, const SessionOptions& options,
                                  ListDepth depth) {
   std::vector<Commit> commits;
-  for (const std::uint64_t step : FFR_TRY(target.Steps()))
+  const bool is_own = depth == ListDepth::kOwnRoots;
+  for (const std::uint64_t step : FFR_TRY(is_own ? target.OwnSteps() : target.Steps()))
     if (auto found = FFR_TRY(Look(target, step, options, depth)))
       commits.push_back(*std::move(found));
   return commits;
@@ -81,7 +82,7 @@ Result<std::vector<Commit>> PruneCheckpoints(std::string_view target, const Rete
     return Error{ErrorCode::kInvalidArgument,
                  "checkpoint: prune: keep_last is 0, must be at least 1"};
   const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
-  std::vector<Commit> old = FFR_TRY(List(*opened, options, ListDepth::kRoots));
+  std::vector<Commit> old = FFR_TRY(List(*opened, options, ListDepth::kOwnRoots));
   std::erase_if(old, [](const Commit& each) { return !each.damage.empty(); });
   for (std::uint64_t kept = 0; !old.empty() && kept < retention.keep_last; old.pop_back())
     kept += FFR_TRY(IsWhole(target, old.back(), retention.verify, options)) ? 1 : 0;

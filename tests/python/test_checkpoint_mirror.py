@@ -153,6 +153,37 @@ def test_a_step_that_was_given_up_stays_at_the_mirror_until_the_new_one_is_whole
     assert same(ckpt.load(remote), state(12))
 
 
+@pytest.mark.parametrize("way", ["removed", "lost"])
+def test_a_folder_without_steps_has_none_of_the_mirrors(run: str, tmp_path: Path, way: str) -> None:
+    run = run.replace("[", ".").replace("]", "")
+    for step in (1, 2, 3):
+        ckpt.save(tmp_path, step, state(step))
+    ckpt.Mirror(tmp_path, run, keep_local=1).sync()
+    if way == "removed":
+        ckpt.remove(tmp_path, 3)
+    else:
+        shutil.rmtree(tmp_path / "step-000000003")
+
+    for keep_local in (None, 1):
+        assert ckpt.Mirror(tmp_path, run, keep_local=keep_local).sync() == []
+    assert ckpt.prune(tmp_path, keep_last=1, dry_run=True) == []
+    assert [commit.step for commit in ckpt.list(run)] == [1, 2, 3]
+    newest = 2 if way == "removed" else 3  # A step that the user gave up is not loaded.
+    assert same(ckpt.load(tmp_path), state(newest))
+    assert [commit.step for commit in ckpt.list(tmp_path)][-1] == newest
+    if way == "removed":
+        with pytest.raises(FileNotFoundError):
+            ckpt.load(tmp_path, step=3)
+        with pytest.raises(FileNotFoundError):
+            ckpt.verify(tmp_path, step=3)
+    assert same(ckpt.load(run, step=3), state(3))
+
+    ckpt.remove(run, 2)  # Training goes back to step 1.
+    new = ckpt.save(tmp_path, 2, state(9))
+    assert ckpt.Mirror(tmp_path, run).sync() == [new]
+    assert ckpt.latest(run) == new if way == "removed" else ckpt.list(run)[1] == new
+
+
 def test_another_run_s_save_of_a_step_that_was_copied_from_here_stays(
     remote: str, tmp_path: Path
 ) -> None:
@@ -403,7 +434,8 @@ def test_a_save_that_was_not_copied_is_not_mistaken_for_the_one_that_was(
     for step in (1, 2, 3):
         ckpt.save(tmp_path, step, state(step))
     ckpt.Mirror(tmp_path, run).sync()
-    for step in (1, 2, 3):
+    shutil.rmtree(tmp_path / "step-000000001")
+    for step in (2, 3):
         ckpt.remove(tmp_path, step)
     ckpt.save(tmp_path, 2, state(12))
     (tmp_path / "step-000000002" / "part-00000.manifest").unlink()

@@ -272,8 +272,9 @@ def verify(
 def remove(target: Target, step: int, *, timeout_s: float = 30.0) -> None:
     """Remove a checkpoint for good. Raises FileNotFoundError if there is none.
 
-    If the target is a folder with a `Mirror`, the copy stays there, until a save of the same or an
-    earlier step says that training went back: the next `sync` then removes it.
+    If the target is a folder with a `Mirror`, the copy stays there, and the folder does not show
+    it any more, until a save of the same or an earlier step says that training went back: the next
+    `sync` then removes it.
     """
     _removing.remove(target, step, timeout_s)
 

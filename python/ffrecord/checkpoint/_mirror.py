@@ -277,7 +277,7 @@ class Mirror(Copying[list[Commit]]):
         )
 
     def _list(self, target: str) -> list[Commit]:
-        listed = _ffrecord.list_checkpoints(target, self.timeout_s, roots_only=True)
+        listed = _ffrecord.list_checkpoints(target, self.timeout_s, own_only=True)
         return [Commit(*found) for found in listed]
 
     def _is_here(self, commit: Commit) -> bool:
