@@ -37,7 +37,6 @@ from links import iperf_bytes_per_s, shaped, stream_ports, tc
 from rank_group import Group
 
 HERE = pathlib.Path(__file__).resolve().parent
-DOCS = HERE.parents[1] / "docs" / "internals"
 SMALL = (4 << 10, 64 << 10)
 LOOPBACK_BYTES = 64 << 20
 
@@ -227,8 +226,7 @@ def curves(
     cases = [each.size if same_ranks else f"{each.ranks} ranks" for each in shapes]
     what = f"{of.ranks} ranks" if same_ranks else of.size
     drawn = picture.draw(f"All-reduce, {what}, {of.mbit} Mbit/s: share of the bound", cases, found)
-    folder = DOCS if settings.options.docs else settings.scratch
-    (folder / f"collective-{name}.svg").write_text(drawn)
+    (settings.scratch / f"collective-{name}.svg").write_text(drawn)
 
 
 def least_seconds(computing_s: list[float], moving_s: list[float]) -> float:
@@ -435,9 +433,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=PARTS,
         help="Run only this part; repeatable; all by default.",
-    )
-    parser.add_argument(
-        "--docs", action="store_true", help="Draw sizes and ranks into collective-*.svg."
     )
 
 

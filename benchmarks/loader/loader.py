@@ -1,4 +1,4 @@
-"""The PyTorch loader against other loaders, warm and cold: `--table` chooses, `--docs` records.
+"""The PyTorch loader against other loaders, warm and cold: `--table` chooses.
 
 Every arm is a process that loads whole epochs in batches with two workers; each loads the same
 records, which a digest over all of them proves, else the run is void. Peers are installed from the
@@ -46,9 +46,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=int, default=0, help="Number of records.")
     parser.add_argument(
         "--seconds", type=float, default=0, help="Seconds of each arm in each round."
-    )
-    parser.add_argument(
-        "--docs", action="store_true", help="Write the table and plot into performance.md."
     )
 
 

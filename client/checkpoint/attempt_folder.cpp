@@ -14,6 +14,8 @@
 #include <thread>
 #include <utility>
 
+#include "client/checkpoint/step_folder.h"
+#include "client/checkpoint/target.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/random.h"
 #include "libffrecord/io/file.h"
@@ -96,15 +98,27 @@ bool IsForgotten(const fs::path& path, fs::file_time_type now) {
   return !error && now - newest > kForeignAttemptAge;
 }
 
+// Of a save that was killed as soon as it was committed, or before the step gave way.
+void RemoveOwner(const fs::path& step) { ::unlink(OwnerPath(step).c_str()); }
+
+// A folder that is set aside is the step, or has been replaced.
+void Settle(const fs::path& aside, std::uint64_t step,
+            const std::function<bool(std::uint64_t)>& is_whole) {
+  if (PutBack(aside, step) == 0)
+    RemoveOwner(aside.parent_path() / StepName(step));
+  else if (is_whole(step))
+    RemoveAttempt(aside);
+}
+
 }  // namespace
 
 std::string AttemptName(std::uint64_t step, const AttemptId& attempt) {
   return std::string(kAttemptPrefix) + std::to_string(step) + "-" + Hex(attempt);
 }
 
-std::string RemovedName() {
-  return std::string(kRemovedPrefix) + Hex(Random<std::array<std::byte, 16>>());
-}
+std::string RandomFolderId() { return Hex(Random<std::array<std::byte, 16>>()); }
+
+std::string RemovedName() { return std::string(kRemovedPrefix) + RandomFolderId(); }
 
 Result<void> MakeFolder(const fs::path& path) {
   if (::mkdir(path.c_str(), 0777) == 0 || errno == EEXIST) return {};
@@ -141,13 +155,16 @@ Result<UniqueFd> MakeAttemptFolder(const fs::path& path, std::chrono::millisecon
   }
 }
 
-void CollectGarbage(const fs::path& run, std::uint64_t newest_step) noexcept {
+void CollectGarbage(const fs::path& run, std::uint64_t newest_step,
+                    const std::function<bool(std::uint64_t)>& is_whole) {
   std::error_code error;
   const auto now = fs::last_write_time(run, error);
   for (fs::directory_iterator entry(run, error), end; !error && entry != end;
        entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     if (name.starts_with(kRemovedPrefix)) RemoveTree(entry->path());
+    if (StepOf(name)) RemoveOwner(entry->path());
+    if (const auto aside = AsideStepOf(name)) Settle(entry->path(), *aside, is_whole);
     const auto step = AttemptStepOf(name);
     if (!step || *step > newest_step) continue;
     const auto lock = LockFolder(entry->path(), {});

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,6 +23,9 @@ namespace ffrecord::client {
 inline constexpr std::string_view kOwnerPrefix = "owner-";
 
 std::string AttemptName(std::uint64_t step, const AttemptId& attempt);
+
+// 32 hex digits.
+std::string RandomFolderId();
 
 // A name in a run under which anybody may remove what it names. Random.
 std::string RemovedName();
@@ -49,6 +53,10 @@ void RemoveAttempt(const std::filesystem::path& path) noexcept;
 // committed, whose coordinator is gone. A newer attempt may be waiting for ranks on other nodes,
 // and where folders cannot be locked nothing is known about owners: both are left alone. Of an
 // attempt of another host only its age says anything. `run` has just been changed.
-void CollectGarbage(const std::filesystem::path& run, std::uint64_t newest_step) noexcept;
+//
+// A folder that is set aside (step_folder.h) gets the name of its step back. If another folder has
+// that name and `is_whole` says so of the step, it is removed.
+void CollectGarbage(const std::filesystem::path& run, std::uint64_t newest_step,
+                    const std::function<bool(std::uint64_t)>& is_whole);
 
 }  // namespace ffrecord::client

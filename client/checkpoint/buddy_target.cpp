@@ -132,10 +132,7 @@ class VisibleAttempt final : public CheckpointAttempt {
 
 // Removes the step from those places where it is `attempt`. What fails is left to a later save.
 void TakeBack(const Places& places, std::uint64_t step, const AttemptId& attempt) {
-  for (const auto& target : places.targets) {
-    const auto is_there = IsAttemptVisible(*target, step, attempt);
-    if (is_there && is_there.value()) static_cast<void>(target->Remove(step));
-  }
+  for (const auto& target : places.targets) static_cast<void>(target->Remove(step, attempt));
 }
 
 class BuddyAttempt final : public CheckpointAttempt {
@@ -307,11 +304,16 @@ class BuddyTarget final : public CheckpointTarget {
   }
 
   // Wherever it is. What an unreachable place has of it stays there.
-  Result<void> Remove(std::uint64_t step) override {
+  Result<void> Remove(std::uint64_t step, const std::optional<AttemptId>& only) override {
+    // With `only`, what each place has now goes: a place that was away may have an older save.
+    std::vector<std::optional<AttemptId>> there(places_->size());
+    for (std::size_t i = 0; only && i < there.size(); ++i)
+      if (const auto found = AttemptAt(*places_->targets[i], step)) there[i] = found.value();
+    if (only && FFR_TRY(AttemptAt(*this, step)) != only) return AnotherSave(*this, step);
     std::size_t removed = 0;
     std::optional<Error> trouble;
-    for (const auto& target : places_->targets) {
-      const auto outcome = target->Remove(step);
+    for (std::size_t i = 0; i < there.size(); ++i) {
+      const auto outcome = places_->targets[i]->Remove(step, there[i]);
       if (outcome)
         ++removed;
       else if (outcome.error().code != ErrorCode::kNotFound)

@@ -230,7 +230,9 @@ class MirroredTarget final : public CheckpointTarget {
     return there;
   }
 
-  Result<void> Remove(std::uint64_t step) override { return local_->Remove(step); }
+  Result<void> Remove(std::uint64_t step, const std::optional<AttemptId>& only) override {
+    return local_->Remove(step, only);
+  }
   Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
                                                    const AttemptId& attempt) override {
     return local_->Begin(step, attempt);

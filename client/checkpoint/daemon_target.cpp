@@ -5,11 +5,13 @@
 #include <string>
 #include <utility>
 
+#include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
 #include "client/dataset/catalog.h"
 #include "client/dataset/cluster_files.h"
 #include "client/dataset/daemons.h"
 #include "client/dataset/upload.h"
+#include "client/dataset/verified_extents.h"
 #include "libffrecord/base/side_by_side.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/rpc/remote_files.h"
@@ -151,6 +153,9 @@ class DaemonStep final : public CommittedStep {
     if (size > 0) FFR_TRY(files->Read({&range, 1}));
     if (range.status != ErrorCode::kOk)
       return Error{range.status, Describe(name) + ": reading it from the daemon failed"};
+    // What no copy has whole is for the caller to refuse, who knows what it is.
+    const auto verified = VerifyExtents(*files, 0, *manifest_.Find(name), 0, bytes);
+    if (!verified && verified.error().code != ErrorCode::kCorruption) return verified.error();
     return bytes;
   }
 
@@ -202,8 +207,15 @@ class DaemonTarget final : public CheckpointTarget {
     return std::unique_ptr<CommittedStep>(new DaemonStep(run_, step, std::move(resolved.manifest)));
   }
 
-  Result<void> Remove(std::uint64_t step) override {
-    return FFR_TRY(run_.catalog()).Remove(run_.NameOf(step), run_.deadline());
+  Result<void> Remove(std::uint64_t step, const std::optional<AttemptId>& only) override {
+    const Catalog catalog = FFR_TRY(run_.catalog());
+    if (!only) return catalog.Remove(run_.NameOf(step), run_.deadline());
+    auto found = FFR_TRY(catalog.Resolve(run_.NameOf(step), run_.deadline()));
+    const DaemonStep files(run_, step, std::move(found.manifest));
+    if (FFR_TRY(ReadRootManifest(files, step)).attempt != *only) return AnotherSave(*this, step);
+    const auto removed = catalog.Remove(run_.NameOf(step), run_.deadline(), found.revision);
+    if (!removed && removed.error().code == ErrorCode::kConflict) return AnotherSave(*this, step);
+    return removed;
   }
 
   Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,

@@ -13,6 +13,7 @@
 
 #include "client/checkpoint/attempt_folder.h"
 #include "client/checkpoint/packed_files.h"
+#include "client/checkpoint/step_folder.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
 #include "client/checkpoint/verified.h"
@@ -40,49 +41,13 @@ Result<void> MakeFolders(const fs::path& path) {
 
 // --- Writing -------------------------------------------------------------------------------------
 
-// renameat2 with RENAME_NOREPLACE; where the file system does not know the flag, a plain rename
-// does as well: it fails on a folder that is not empty, and a committed step never is.
-int RenameNoReplace(const fs::path& from, const fs::path& to) {
-  if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0)
-    return 0;
-  if (errno != EINVAL && errno != ENOSYS) return errno;
-  return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
+// Changes the names of two folders in one step; returns an errno, EINVAL or ENOSYS where the file
+// system cannot.
+int Exchange(const fs::path& one, const fs::path& other) {
+  const auto done =
+      ::syscall(SYS_renameat2, AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE);
+  return done == 0 ? 0 : errno;
 }
-
-// Puts the folder `from` in the place of `to`: in one step where the file system exchanges names,
-// and the old folder is then called `from`. Elsewhere the old one is moved away first, as garbage,
-// and moved back if the new one cannot take its place.
-int RenameInPlace(const fs::path& from, const fs::path& to) {
-  if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0)
-    return 0;
-  if (errno == ENOENT) return RenameNoReplace(from, to);
-  if (errno != EINVAL && errno != ENOSYS) return errno;
-  const fs::path away = to.parent_path() / RemovedName();
-  const bool was_there = ::rename(to.c_str(), away.c_str()) == 0;
-  if (!was_there && errno != ENOENT) return errno;
-  const int error = RenameNoReplace(from, to);
-  if (error != 0 && was_there) static_cast<void>(RenameNoReplace(away, to));
-  return error;
-}
-
-// A folder that a path named: the path names another one as soon as its step was saved again. It is
-// held open, so that no folder made later gets its inode.
-class HeldFolder {
- public:
-  HeldFolder() = default;  // None.
-  explicit HeldFolder(const fs::path& path)
-      : folder_(::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC)) {}
-
-  bool IsAt(const fs::path& path) const {
-    struct stat held {};
-    struct stat there {};
-    return folder_ && ::fstat(folder_.get(), &held) == 0 && ::lstat(path.c_str(), &there) == 0 &&
-           held.st_dev == there.st_dev && held.st_ino == there.st_ino;
-  }
-
- private:
-  UniqueFd folder_;
-};
 
 Error StepExists(const fs::path& path) {
   return Error{ErrorCode::kConflict, "checkpoint: " + path.string() +
@@ -173,9 +138,7 @@ class FolderAttempt final : public CheckpointAttempt {
     const bool replaces = replaced_.IsAt(final_path);
     // Under the attempt's name it is garbage of this host, should we be killed right then.
     if (replaces) static_cast<void>(ClaimFolder(final_path));
-    int error =
-        replaces ? RenameInPlace(folder_, final_path) : RenameNoReplace(folder_, final_path);
-    if (error == 0 && replaces) error = GiveBackAnother(final_path);
+    const int error = replaces ? TakePlace(final_path) : RenameNoReplace(folder_, final_path);
     // A copy has the id of the damaged one that it replaces.
     if (error != 0 && (replaced_.IsAt(final_path) || !IsVisible(step_, id_))) {
       if (error == EEXIST || error == ENOTEMPTY) return StepExists(final_path);
@@ -190,9 +153,10 @@ class FolderAttempt final : public CheckpointAttempt {
     }
     // Committed. What follows may fail without harm.
     if (replaces) RemoveAttempt(replaced);  // What has changed places with it.
+    if (replaces) RemoveAside(run_, step_);
     RemoveOwners();
     PublishHint();
-    CollectGarbage(run_, NewestStep());
+    CollectGarbage(run_, NewestStep(), [&](std::uint64_t step) { return IsWholeStep(step); });
     return {};
   }
 
@@ -216,13 +180,36 @@ class FolderAttempt final : public CheckpointAttempt {
 
   Result<bool> IsWholeHere(std::string_view name, const StoredSegment& segment) const;
 
-  // After an exchange: a save that took the step's place between the look and the exchange gets it
-  // back. Returns an errno.
-  int GiveBackAnother(const fs::path& final_path) const {
+  // Puts the attempt's folder in the place of `replaced_`: in one step where the file system
+  // exchanges names, and the old folder then has the attempt's name. A save that took the step's
+  // place since the look keeps it, or gets it back. Returns an errno.
+  int TakePlace(const fs::path& final_path) const {
+    const int error = Exchange(folder_, final_path);
+    if (error == ENOENT) return RenameNoReplace(folder_, final_path);
+    if (error == EINVAL || error == ENOSYS) return TakePlaceInTwoSteps(final_path);
+    if (error != 0) return error;
     std::error_code gone;
     if (replaced_.IsAt(folder_) || !fs::exists(folder_, gone)) return 0;
-    const int error = RenameInPlace(folder_, final_path);
-    return error != 0 ? error : EEXIST;
+    const int back = Exchange(folder_, final_path);
+    return back != 0 ? back : EEXIST;
+  }
+
+  int TakePlaceInTwoSteps(const fs::path& final_path) const {
+    for (int tries = kTriesMax; tries > 0; --tries) {
+      const auto aside = SetAside(run_, step_);
+      if (!aside && aside.error().code != ErrorCode::kNotFound) return aside.error().system_errno;
+      if (aside && !replaced_.IsAt(aside.value())) {
+        const int back = PutBack(aside.value(), step_);
+        return back != 0 ? back : EEXIST;
+      }
+      const int error = RenameNoReplace(folder_, final_path);
+      if (error == 0) return 0;
+      // Put back by the collector of another save, or else by this one.
+      const bool is_back = replaced_.IsAt(final_path);
+      if (!is_back && aside) static_cast<void>(PutBack(aside.value(), step_));
+      if (!is_back || (error != EEXIST && error != ENOTEMPTY)) return error;
+    }
+    return EBUSY;
   }
 
   // Whether `step` is `attempt`. Asked of this one too: a rename whose answer a server lost looks
@@ -253,6 +240,11 @@ class FolderAttempt final : public CheckpointAttempt {
   }
 
   std::uint64_t NewestStep() const;
+  // Whether the files that are here of a committed step are whole: a place of a replicated target
+  // has only some of its parts.
+  bool IsWholeStep(std::uint64_t step) const;
+
+  static constexpr int kTriesMax = 100;
 
   fs::path run_;
   std::uint64_t step_;
@@ -352,25 +344,33 @@ class FolderTarget final : public CheckpointTarget {
     fs::directory_iterator entry(run_, error);
     if (error == std::errc::no_such_file_or_directory) return steps;
     for (; !error && entry != fs::directory_iterator(); entry.increment(error))
-      if (const auto step = StepOf(entry->path().filename().string())) steps.push_back(*step);
+      for (const auto step : {StepOf(entry->path().filename().string()),
+                              AsideStepOf(entry->path().filename().string())})
+        if (step) steps.push_back(*step);
     if (error) return OfRun("list folder", run_, error.value());
     std::sort(steps.begin(), steps.end());
+    steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
     return steps;
   }
 
   Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
-    const fs::path folder = run_ / StepName(step);
-    struct stat status {};
-    if (::stat(folder.c_str(), &status) != 0) return OfRun("open folder", folder, errno);
-    return std::unique_ptr<CommittedStep>(new FolderStep(folder));
+    return std::unique_ptr<CommittedStep>(new FolderStep(FFR_TRY(FolderOf(step))));
   }
 
-  // Under that name it is invisible; should we be killed now, a later save collects it.
-  Result<void> Remove(std::uint64_t step) override {
-    const fs::path from = run_ / StepName(step);
+  // Under its last name the folder is invisible; should we be killed then, a later save collects
+  // it.
+  Result<void> Remove(std::uint64_t step, const std::optional<AttemptId>& only) override {
     const fs::path to = run_ / RemovedName();
-    if (const int error = RenameNoReplace(from, to); error != 0)
-      return ErrnoError("remove", from, error);
+    if (only) {
+      FFR_TRY(RenameOnly(step, *only, to));
+    } else {
+      const fs::path from = run_ / StepName(step);
+      // First those that would be the step once its folder is gone.
+      const bool was_aside = RemoveAside(run_, step);
+      const int error = RenameNoReplace(from, to);
+      if (error == ENOENT && was_aside) return SyncParentFolder(to);
+      if (error != 0) return ErrnoError("remove", from, error);
+    }
     FFR_TRY(SyncParentFolder(to));
     RemoveTree(to);
     return {};
@@ -380,7 +380,7 @@ class FolderTarget final : public CheckpointTarget {
                                                    const AttemptId& attempt) override {
     const fs::path committed = run_ / StepName(step);
     std::error_code ignored;
-    if (fs::exists(committed, ignored)) return StepExists(committed);
+    if (fs::exists(committed, ignored) || FindAside(run_, step)) return StepExists(committed);
     return Make(step, attempt, {});
   }
 
@@ -419,6 +419,34 @@ class FolderTarget final : public CheckpointTarget {
   }
 
  private:
+  // The step may leave one name for the other between two looks.
+  Result<fs::path> FolderOf(std::uint64_t step) const {
+    fs::path folder = run_ / StepName(step);
+    struct stat status {};
+    if (::stat(folder.c_str(), &status) == 0) return folder;
+    if (errno != ENOENT) return OfRun("open folder", folder, errno);
+    if (auto aside = FindAside(run_, step)) return *std::move(aside);
+    if (::stat(folder.c_str(), &status) == 0) return folder;
+    return OfRun("open folder", folder, errno);
+  }
+
+  // Renames the step's folder to `to` if it is the save `only`, and no folder that takes its place
+  // meanwhile.
+  Result<void> RenameOnly(std::uint64_t step, const AttemptId& only, const fs::path& to) const {
+    for (;;) {
+      if (!FFR_TRY(IsAttemptVisible(*this, step, only))) return AnotherSave(*this, step);
+      auto aside = SetAside(run_, step);
+      if (!aside && aside.error().code != ErrorCode::kNotFound) return aside.error();
+      const auto found = aside ? std::optional(aside.value()) : FindAside(run_, step);
+      if (!found) continue;  // Gone, or put back.
+      const auto root = ReadRootManifest(FolderStep(*found), step);
+      if (root && root.value().attempt == only && ::rename(found->c_str(), to.c_str()) == 0)
+        return {};
+      static_cast<void>(PutBack(*found, step));
+      if (!root && !IsDamage(root.error())) return root.error();
+    }
+  }
+
   // A file in the place of a folder is no run without steps.
   static Error OfRun(std::string_view tried, const fs::path& path, int system_errno) {
     Error error = ErrnoError(tried, path, system_errno);
@@ -457,6 +485,22 @@ Result<bool> FolderAttempt::IsWholeHere(std::string_view name, const StoredSegme
 bool FolderAttempt::IsVisible(std::uint64_t step, const AttemptId& attempt) const {
   const auto visible = IsAttemptVisible(FolderTarget(run_.string(), false, {}), step, attempt);
   return visible && visible.value();
+}
+
+bool FolderAttempt::IsWholeStep(std::uint64_t step) const {
+  const FolderStep files(run_ / StepName(step));
+  const auto root = ReadRootManifest(files, step);
+  if (!root) return false;
+  std::vector<SegmentReader::Segment> segments;
+  for (std::uint32_t rank = 0; rank < root.value().parts.size(); ++rank) {
+    const auto part = ReadPartManifest(files, root.value(), rank);
+    if (!part && part.error().code == ErrorCode::kNotFound) continue;
+    if (!part) return false;
+    for (std::uint32_t i = 0; i < part.value().segments.size(); ++i)
+      segments.push_back({SegmentName(rank, i), part.value().segments[i]});
+  }
+  const auto whole = AreWhole(files, std::move(segments));
+  return whole && whole.value();
 }
 
 std::uint64_t FolderAttempt::NewestStep() const {

@@ -326,10 +326,14 @@ class ObjectTarget final : public CheckpointTarget {
         new ObjectStep(run_, step, std::move(bytes), run_.Folder(step, root.value().attempt)));
   }
 
-  Result<void> Remove(std::uint64_t step) override {
+  Result<void> Remove(std::uint64_t step, const std::optional<AttemptId>& only) override {
     const std::string key = run_.RootKey(step);
     const auto bytes = FFR_TRY(run_.bucket->Get(key, kManifestSizeMax));  // Or kNotFound.
     const auto root = DecodeRootManifest(bytes);
+    const auto is_another = [&](const auto& found) {
+      return only && (!found || found.value().attempt != *only);
+    };
+    if (is_another(root)) return AnotherSave(*this, step);
     const std::string own = root ? run_.Folder(step, root.value().attempt) : "";
     const ObjectAttempt remover(run_, step, AttemptId{});
     // The others first: none of them can become the step while this one is. Without it, one may
@@ -337,6 +341,9 @@ class ObjectTarget final : public CheckpointTarget {
     if (const auto listing = run_.bucket->List(run_.AttemptsOf(step), true))
       for (const std::string& folder : listing.value().folders)
         if (folder != own) remover.RemoveFolder(folder);
+    // A store deletes by name: a save that takes the step's place from here on goes as well.
+    if (only && is_another(DecodeRootManifest(FFR_TRY(run_.bucket->Get(key, kManifestSizeMax)))))
+      return AnotherSave(*this, step);
     FFR_TRY(run_.bucket->Delete(key));
     if (root) remover.RemoveFolder(own);
     return {};

@@ -7,6 +7,7 @@
 
 #include "libffrecord/base/align.h"
 #include "libffrecord/format/packed_file.h"
+#include "libffrecord/source/file_copies.h"
 
 namespace ffrecord::client {
 namespace {
@@ -40,6 +41,21 @@ Result<std::vector<std::byte>> ReadBytes(const RangeReader& files, std::uint32_t
   return std::vector<std::byte>(wanted.begin(), wanted.end());
 }
 
+// Reads them from another copy of the file, if there is one, where `is_right` does not hold: else
+// they are returned as they are.
+Result<std::vector<std::byte>> ReadRightBytes(const RangeReader& files, std::uint32_t file,
+                                              std::uint64_t offset, std::uint64_t size,
+                                              const FileCopies::IsRight& is_right) {
+  auto bytes = FFR_TRY(ReadBytes(files, file, offset, size));
+  if (is_right(bytes)) return bytes;
+  const auto copy = FileCopies::ReadRight(files, file, offset, size, is_right);
+  if (copy)
+    std::ranges::copy(copy.value()->first(size), bytes.begin());
+  else if (copy.error().code != ErrorCode::kCorruption)
+    return copy.error();
+  return bytes;
+}
+
 Result<PackedTable> ReadTable(const RangeReader& files, std::uint32_t file) {
   const std::uint64_t size = files.file_size_bytes(file);
   const auto named = [&](Error error) {
@@ -48,18 +64,24 @@ Result<PackedTable> ReadTable(const RangeReader& files, std::uint32_t file) {
   };
   if (size < kPackedFooterSize)
     return named({ErrorCode::kCorruption, "a packed file is malformed: it is too short"});
+  const auto is_footer = [&](std::span<const std::byte> bytes) {
+    return static_cast<bool>(DecodePackedFooter(bytes, size));
+  };
   const auto footer_bytes =
-      FFR_TRY(ReadBytes(files, file, size - kPackedFooterSize, kPackedFooterSize));
+      FFR_TRY(ReadRightBytes(files, file, size - kPackedFooterSize, kPackedFooterSize, is_footer));
   const auto footer = DecodePackedFooter(footer_bytes, size);
   if (!footer) return named(footer.error());
-  const auto table_bytes = FFR_TRY(
-      ReadBytes(files, file, footer.value().table_offset_bytes, footer.value().table_size_bytes()));
+  const auto is_table = [&](std::span<const std::byte> bytes) {
+    return static_cast<bool>(DecodePackedTable(footer.value(), bytes));
+  };
+  const auto table_bytes = FFR_TRY(ReadRightBytes(files, file, footer.value().table_offset_bytes,
+                                                  footer.value().table_size_bytes(), is_table));
   auto table = DecodePackedTable(footer.value(), table_bytes);
   if (!table) return named(table.error());
   return table;
 }
 
-class PackedFiles final : public RangeReader {
+class PackedFiles final : public RangeReader, public FileCopies {
  public:
   static Result<std::unique_ptr<RangeReader>> Open(std::unique_ptr<RangeReader> packed) {
     std::unique_ptr<PackedFiles> files(new PackedFiles(std::move(packed)));
@@ -98,6 +120,34 @@ class PackedFiles final : public RangeReader {
     return {};
   }
 
+  // Frames that are stored as they are have no checksum: their reader's tells which copy is right.
+  Result<PooledBuffer> ReadFromCopies(std::uint32_t file, std::uint64_t offset, std::uint64_t size,
+                                      const IsRight& is_right, Patience& patience) const override {
+    const FileCopies* const copies = FileCopies::Of(*packed_);
+    if (copies == nullptr || size == 0)
+      return Error{ErrorCode::kCorruption, "there is one copy of the file"};
+    const PackedTable& table = tables_[file];
+    const std::uint64_t first = offset / kPackedFrameSize;
+    const std::uint64_t end = (offset + size - 1) / kPackedFrameSize + 1;
+    std::vector<std::byte> raw(std::min(end * kPackedFrameSize, table.raw_size_bytes) -
+                               first * kPackedFrameSize);
+    const auto wanted = std::span(raw).subspan(offset - first * kPackedFrameSize, size);
+    const auto unpack = [&](std::span<const std::byte> stored) {
+      return UnpackFrames(table, first, stored, raw) && is_right(wanted);
+    };
+    const std::uint64_t stored_size = table.offsets[end] - table.offsets[first];
+    const auto stored =
+        FFR_TRY(copies->ReadFromCopies(file, table.offsets[first], stored_size, unpack, patience));
+    unpack(*stored);  // Other copies may have been looked at since.
+    auto memory = FFR_TRY(BufferPool::Process().Take(size));
+    std::ranges::copy(wanted, memory->begin());
+    return memory;
+  }
+  std::vector<std::string> DamagedCopies(std::uint32_t file) const override {
+    const FileCopies* const copies = FileCopies::Of(*packed_);
+    return copies == nullptr ? std::vector<std::string>() : copies->DamagedCopies(file);
+  }
+
   std::string Trouble(std::uint32_t file, ErrorCode status) const override {
     return packed_->Trouble(file, status);
   }
@@ -123,6 +173,21 @@ class PackedFiles final : public RangeReader {
   };
 
   explicit PackedFiles(std::unique_ptr<RangeReader> packed) : packed_(std::move(packed)) {}
+
+  // Frames from `first` on, which lie behind each other in `stored`, and fill `raw`.
+  static bool UnpackFrames(const PackedTable& table, std::uint64_t first,
+                           std::span<const std::byte> stored, std::span<std::byte> raw) {
+    std::vector<std::byte> planes;
+    for (std::uint64_t number = first; !raw.empty(); ++number) {
+      const PackedFrame& frame = table.frames[number];
+      const auto part = raw.first(std::min<std::uint64_t>(kPackedFrameSize, raw.size()));
+      const auto bytes =
+          stored.subspan(table.offsets[number] - table.offsets[first], frame.stored_size_bytes);
+      if (!UnpackFrame(frame, bytes, part, planes)) return false;
+      raw = raw.subspan(part.size());
+    }
+    return true;
+  }
 
   static void Cut(const RangeRead& range, std::size_t index, std::vector<Part>& parts) {
     for (std::size_t done = 0; done < range.destination.size();) {
@@ -180,7 +245,17 @@ class PackedFiles final : public RangeReader {
         if (status == ErrorCode::kOk) {
           const auto bytes =
               stored[next].bytes.subspan(stored[next].part.skipped, frame.stored_size_bytes);
-          if (!UnpackFrame(frame, bytes, raw, planes)) status = ErrorCode::kCorruption;
+          const auto unpack = [&](std::span<const std::byte> read) {
+            return static_cast<bool>(UnpackFrame(frame, read, raw, planes));
+          };
+          if (!unpack(bytes)) {
+            const auto copy = FileCopies::ReadRight(*packed_, part.file, table.offsets[part.frame],
+                                                    bytes.size(), unpack);
+            if (copy)
+              unpack(*copy.value());  // Other copies may have been looked at since.
+            else
+              status = copy.error().code;
+          }
         }
         ++next;
       }

@@ -7,6 +7,7 @@
 #include "client/checkpoint/delta.h"
 #include "client/checkpoint/plan.h"
 #include "client/checkpoint/publish.h"
+#include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
 #include "client/checkpoint/write_part.h"
 #include "libffrecord/base/cursor.h"
@@ -18,12 +19,6 @@ namespace {
 
 Error Invalid(const std::string& what) {
   return Error{ErrorCode::kInvalidArgument, "checkpoint: " + what};
-}
-
-Result<AttemptId> AttemptOf(std::string_view hex) {
-  AttemptId id{};
-  if (FromHex(hex, id)) return id;
-  return Invalid("an attempt is 32 hex digits, not " + std::string(hex.substr(0, 40)));
 }
 
 // What a rank hands to the coordinator: its intent, then its report, each behind its size.

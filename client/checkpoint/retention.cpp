@@ -60,9 +60,11 @@ Result<std::vector<Commit>> ListCheckpoints(std::string_view target, const Sessi
 }
 
 Result<void> RemoveCheckpoint(std::string_view target, std::uint64_t step,
-                              const SessionOptions& options) {
+                              const SessionOptions& options, std::string_view attempt) {
+  std::optional<AttemptId> only;
+  if (!attempt.empty()) only = FFR_TRY(AttemptOf(attempt));
   const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
-  return opened->Remove(step);
+  return opened->Remove(step, only);
 }
 
 Result<std::vector<Commit>> PruneCheckpoints(std::string_view target, const Retention& retention,
@@ -81,12 +83,8 @@ Result<std::vector<Commit>> PruneCheckpoints(std::string_view target, const Rete
   std::vector<Commit> removed;
   for (Commit& each : old) {
     // Another process may have removed it, and even saved the step again.
-    const auto files = opened->Open(each.step);
-    const auto root = files ? ReadRootManifest(*files.value(), each.step) : files.error();
-    if (!root && !IsDamage(root.error())) return root.error();
-    if (!root || CommitOf(root.value()).attempt != each.attempt) continue;
-    const auto outcome = opened->Remove(each.step);
-    if (!outcome && outcome.error().code != ErrorCode::kNotFound) return outcome.error();
+    const auto outcome = opened->Remove(each.step, FFR_TRY(AttemptOf(each.attempt)));
+    if (!outcome && !IsDamage(outcome.error())) return outcome.error();
     if (outcome) removed.push_back(std::move(each));
   }
   return removed;

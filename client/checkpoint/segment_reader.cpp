@@ -11,6 +11,7 @@
 #include "libffrecord/base/endian.h"
 #include "libffrecord/base/side_by_side.h"
 #include "libffrecord/base/streaming_copy.h"
+#include "libffrecord/source/file_copies.h"
 
 namespace ffrecord::client {
 namespace {
@@ -144,6 +145,13 @@ Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max) c
     const std::lock_guard lock(mutex);
     if (damage.size() < damage_max) damage.push_back(error.message);
   };
+  const auto take = [&](const Result<void>& checked, Result<void>& reached) {
+    if (checked) return;
+    if (IsOfBytes(checked.error()))
+      note(checked.error());
+    else if (reached)
+      reached = checked;
+  };
   const auto is_enough = [&] {
     const std::lock_guard lock(mutex);
     return damage.size() >= damage_max;
@@ -171,16 +179,16 @@ Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max) c
                           buffer->subspan((i - first) * piece_size, blocks[i].size_bytes),
                           ErrorCode::kOk});
       Result<void> reached;
+      std::vector<std::size_t> damaged;
       FFR_TRY(files_->ReadEach(ranges, [&](RangeRead& range) {
-        const Piece& block = blocks[first + static_cast<std::size_t>(&range - ranges.data())];
-        auto checked = CheckStatus(range);
-        if (checked) checked = CheckBlocks(block, range.destination);
-        if (checked) return;
-        if (IsOfBytes(checked.error()))
-          note(checked.error());
-        else if (reached)
-          reached = checked;
+        const auto i = static_cast<std::size_t>(&range - ranges.data());
+        if (const auto status = CheckStatus(range); !status)
+          take(status, reached);
+        else if (!CheckBlocks(blocks[first + i], range.destination))
+          damaged.push_back(i);
       }));
+      for (const std::size_t i : damaged)
+        take(Mend(blocks[first + i], ranges[i].destination), reached);
       if (!reached) return reached;
     }
     return {};
@@ -242,15 +250,20 @@ Result<void> SegmentReader::ReadPieces(std::span<const Piece> pieces,
     FFR_TRY(TableOf(piece.segment));  // Before the wave, for nothing may be read during it.
   }
   Result<void> outcome;
+  std::vector<std::size_t> damaged;
   const auto arrived = [&](RangeRead& range) {
     if (!outcome) return;
     outcome = CheckStatus(range);
-    if (outcome)
-      outcome =
-          Use(pieces[static_cast<std::size_t>(&range - ranges.data())], copies, range.destination);
+    const auto i = static_cast<std::size_t>(&range - ranges.data());
+    if (outcome && !Use(pieces[i], copies, range.destination)) damaged.push_back(i);
   };
   FFR_TRY(files_->ReadEach(ranges, arrived));
-  return outcome;
+  FFR_TRY(std::move(outcome));
+  for (const std::size_t i : damaged) {
+    FFR_TRY(Mend(pieces[i], ranges[i].destination.first(pieces[i].size_bytes)));
+    FFR_TRY(Use(pieces[i], copies, ranges[i].destination));
+  }
+  return {};
 }
 
 Result<void> SegmentReader::CheckStatus(const RangeRead& range) const {
@@ -262,20 +275,43 @@ Result<void> SegmentReader::CheckStatus(const RangeRead& range) const {
 
 Result<void> SegmentReader::CheckBlocks(const Piece& piece,
                                         std::span<const std::byte> bytes) const {
+  const auto table = FFR_TRY(TableOf(piece.segment));
+  for (std::uint64_t at = 0; at < bytes.size(); at += kSegmentBlockSize)
+    FFR_TRY(CheckBlock(piece, *table, piece.offset_bytes + at,
+                       bytes.subspan(at, std::min(kSegmentBlockSize, bytes.size() - at))));
+  return {};
+}
+
+Result<void> SegmentReader::CheckBlock(const Piece& piece, std::span<const std::uint64_t> table,
+                                       std::uint64_t offset_bytes,
+                                       std::span<const std::byte> block) const {
   const OpenSegment& open = *segments_[piece.segment];
+  if (SegmentBlockCheck(open.segment.stored.id, offset_bytes, block) ==
+      table[offset_bytes / kSegmentBlockSize])
+    return {};
+  std::string message = open.description + ": the block at offset " + std::to_string(offset_bytes) +
+                        " fails its checksum";
+  if (!piece.key.empty())
+    message += "; it holds bytes of tensor " + std::string(piece.key) +
+               ". Restore the file from a copy, or load an earlier step";
+  return Error{ErrorCode::kCorruption, std::move(message)};
+}
+
+Result<void> SegmentReader::Mend(const Piece& piece, std::span<std::byte> bytes) const {
   const auto table = FFR_TRY(TableOf(piece.segment));
   for (std::uint64_t at = 0; at < bytes.size(); at += kSegmentBlockSize) {
     const std::uint64_t offset = piece.offset_bytes + at;
     const auto block = bytes.subspan(at, std::min(kSegmentBlockSize, bytes.size() - at));
-    if (SegmentBlockCheck(open.segment.stored.id, offset, block) ==
-        (*table)[offset / kSegmentBlockSize])
-      continue;
-    std::string message = open.description + ": the block at offset " + std::to_string(offset) +
-                          " fails its checksum";
-    if (!piece.key.empty())
-      message += "; it holds bytes of tensor " + std::string(piece.key) +
-                 ". Restore the file from a copy, or load an earlier step";
-    return Error{ErrorCode::kCorruption, std::move(message)};
+    auto checked = CheckBlock(piece, *table, offset, block);
+    if (checked) continue;
+    const auto copy = FileCopies::ReadRight(
+        *files_, piece.segment, offset, block.size(), [&](std::span<const std::byte> read) {
+          return static_cast<bool>(CheckBlock(piece, *table, offset, read));
+        });
+    if (!copy && copy.error().code == ErrorCode::kCorruption) return checked;
+    if (!copy)
+      return Error{copy.error().code, checked.error().message + "; " + copy.error().message};
+    std::ranges::copy(copy.value()->first(block.size()), block.begin());
   }
   return {};
 }
@@ -315,7 +351,17 @@ Result<std::shared_ptr<const std::vector<std::uint64_t>>> SegmentReader::TableOf
   FFR_TRY(files_->Read({&range, 1}));
   FFR_TRY(CheckStatus(range));
   const auto bytes = buffer->first(layout.table_size_bytes);
-  if (SegmentTableDigest(bytes) != open.segment.stored.table_digest)
+  const auto is_right = [&](std::span<const std::byte> read) {
+    return SegmentTableDigest(read) == open.segment.stored.table_digest;
+  };
+  if (!is_right(bytes)) {
+    const auto copy = FileCopies::ReadRight(*files_, segment, layout.table_offset_bytes,
+                                            layout.table_size_bytes, is_right);
+    if (!copy && copy.error().code != ErrorCode::kCorruption)
+      return Error{copy.error().code, open.description + ": " + copy.error().message};
+    if (copy) std::ranges::copy(copy.value()->first(bytes.size()), bytes.begin());
+  }
+  if (!is_right(bytes))
     return Error{ErrorCode::kCorruption,
                  open.description + ": the table of block checksums at offset " +
                      std::to_string(layout.table_offset_bytes) +

@@ -27,8 +27,9 @@ struct SegmentCopy {
 
 // Reads payload bytes of a step's segments, in large pieces by several threads: whole blocks
 // straight to where they are wanted if memory and file are aligned alike, all else by way of a
-// buffer. Verifies every block that it touches, as it arrives; only bytes that were read to their
-// destination are there before they are verified. Thread-safe.
+// buffer. Verifies every block that it touches, as it arrives, and reads a damaged one from another
+// copy of the file, if there is one; only bytes that were read to their destination are there
+// before they are verified. Thread-safe.
 class SegmentReader {
  public:
   struct Segment {
@@ -67,6 +68,11 @@ class SegmentReader {
   Result<void> Use(const Piece& piece, std::span<const SegmentCopy> copies,
                    std::span<const std::byte> bytes) const;
   Result<void> CheckBlocks(const Piece& piece, std::span<const std::byte> bytes) const;
+  Result<void> CheckBlock(const Piece& piece, std::span<const std::uint64_t> table,
+                          std::uint64_t offset_bytes, std::span<const std::byte> block) const;
+  // Puts whole blocks of another copy of the file in the place of those that fail their check.
+  // Fails with kCorruption if no copy has one whole, and as FileCopies.
+  Result<void> Mend(const Piece& piece, std::span<std::byte> bytes) const;
   Result<void> CheckStatus(const RangeRead& range) const;
   std::vector<SegmentCopy> TakeInPlace(std::span<const SegmentCopy> copies,
                                        std::vector<Piece>& pieces) const;

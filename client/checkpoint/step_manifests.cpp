@@ -49,6 +49,14 @@ Result<bool> IsAttemptVisible(const CheckpointTarget& target, std::uint64_t step
   return FFR_TRY(ReadRootManifest(*files, step)).attempt == attempt;
 }
 
+Result<std::optional<AttemptId>> AttemptAt(const CheckpointTarget& target, std::uint64_t step) {
+  const auto files = target.Open(step);
+  const auto root = files ? ReadRootManifest(*files.value(), step) : files.error();
+  if (root) return std::optional(root.value().attempt);
+  if (IsDamage(root.error())) return std::optional<AttemptId>();
+  return root.error();
+}
+
 Result<PartManifest> ReadPartManifest(const CommittedStep& files, const RootManifest& root,
                                       std::uint32_t rank) {
   const std::string name = PartManifestName(rank);
@@ -68,6 +76,13 @@ Result<PartManifest> ReadPartManifest(const CommittedStep& files, const RootMani
   }
   if (rest != 0) return Bad(files, name, "has fewer bytes than the root lists");
   return part;
+}
+
+Result<AttemptId> AttemptOf(std::string_view hex) {
+  AttemptId id{};
+  if (FromHex(hex, id)) return id;
+  return Error{ErrorCode::kInvalidArgument,
+               "checkpoint: an attempt is 32 hex digits, not " + std::string(hex.substr(0, 40))};
 }
 
 Commit CommitOf(const RootManifest& root) {

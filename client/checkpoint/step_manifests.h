@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include <ffrecord/client/checkpoint.h>
@@ -26,8 +28,12 @@ Result<RootManifest> ReadRootManifest(const CommittedStep& files, std::uint64_t 
 // said: nothing is there, its root manifest is damaged, or out of reach.
 Result<bool> IsAttemptVisible(const CheckpointTarget& target, std::uint64_t step,
                               const AttemptId& attempt);
+// The save that `step` is; nothing if there is none, or its root manifest is damaged.
+Result<std::optional<AttemptId>> AttemptAt(const CheckpointTarget& target, std::uint64_t step);
 Result<PartManifest> ReadPartManifest(const CommittedStep& files, const RootManifest& root,
                                       std::uint32_t rank);
+// Of its 32 hex digits; kInvalidArgument for anything else.
+Result<AttemptId> AttemptOf(std::string_view hex);
 Commit CommitOf(const RootManifest& root);
 // Damage to one step: an earlier one may still be whole. Anything else would hit that one as well.
 bool IsDamage(const Error& error) noexcept;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/checkpoint/step_manifests.h"
 #include "libffrecord/net/rpc/location.h"
 
 namespace ffrecord::client {
@@ -63,10 +64,18 @@ void CheckpointAttempt::Abandon() noexcept {
 
 Result<std::unique_ptr<CheckpointAttempt>> CheckpointTarget::BeginInPlace(
     std::uint64_t step, const AttemptId& attempt, const GivesWay& gives_way) {
+  const auto looked_at = FFR_TRY(AttemptAt(*this, step));
   if (!FFR_TRY(gives_way())) return Begin(step, attempt);
-  const auto removed = Remove(step);
+  // One whose root manifest is damaged has no name.
+  if (!looked_at && FFR_TRY(AttemptAt(*this, step))) return Begin(step, attempt);
+  const auto removed = Remove(step, looked_at);
   if (!removed && removed.error().code != ErrorCode::kNotFound) return removed.error();
   return Begin(step, attempt);
+}
+
+Error AnotherSave(const CheckpointTarget& target, std::uint64_t step) {
+  return Error{ErrorCode::kNotFound, "checkpoint: step " + std::to_string(step) + " of " +
+                                         target.name() + " is another save by now"};
 }
 
 Error WithoutALook(const Error& tried, const Error& look) {

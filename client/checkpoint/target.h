@@ -114,8 +114,10 @@ class CheckpointTarget {
     return std::vector<std::uint64_t>();
   }
   virtual Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const = 0;
-  // Makes a step disappear at once, then frees its bytes. Fails with kNotFound.
-  virtual Result<void> Remove(std::uint64_t step) = 0;
+  // Makes a step disappear at once, then frees its bytes; with `only`, if it is that save, and not
+  // one that has taken its place meanwhile (at a store, shortly before at the latest). Fails with
+  // kNotFound.
+  virtual Result<void> Remove(std::uint64_t step, const std::optional<AttemptId>& only) = 0;
 
   // The coordinator begins an attempt, before the others join it. Fails with kConflict if the step
   // is committed already.
@@ -137,6 +139,9 @@ class CheckpointTarget {
   virtual Result<std::string> Decide(std::string_view name, std::string_view answer) = 0;
   virtual void Forget(std::string_view name) noexcept = 0;
 };
+
+// The error of Remove() where the step is another save than `only`.
+Error AnotherSave(const CheckpointTarget& target, std::uint64_t step);
 
 // The error of a publication that failed as `tried` says, where `look` kept what is there from
 // being seen: not kConflict, for it may be this attempt that is there.

@@ -157,9 +157,10 @@ Result<std::vector<net::ListReply::Entry>> Catalog::List(std::string_view prefix
   return entries;
 }
 
-Result<void> Catalog::Remove(std::string_view name, net::Deadline deadline) const {
+Result<void> Catalog::Remove(std::string_view name, net::Deadline deadline,
+                             std::uint64_t expected_revision) const {
   FFR_TRY(net::CheckName(name));
-  net::Delete removal{0, std::string(name)};
+  net::Delete removal{expected_revision, std::string(name)};
   ChangeTries tries;
   const Cluster::Attempt attempt = [&](net::Connection& connection,
                                        net::Deadline until) -> Result<void> {

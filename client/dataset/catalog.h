@@ -44,8 +44,9 @@ class Catalog {
   Result<std::vector<net::ListReply::Entry>> List(std::string_view prefix,
                                                   net::Deadline deadline) const;
 
-  // Fails with kNotFound.
-  Result<void> Remove(std::string_view name, net::Deadline deadline) const;
+  // Fails with kNotFound, and with kConflict if the name is not at `expected_revision`; 0: any.
+  Result<void> Remove(std::string_view name, net::Deadline deadline,
+                      std::uint64_t expected_revision = 0) const;
 
  private:
   Daemons daemons_;

@@ -25,6 +25,9 @@ constexpr auto kMapTimeMin = 250ms;
 constexpr auto kMapTime = 2'000ms;
 // How long another one may take to find what one did not.
 constexpr auto kOthersTime = 500ms;
+// The same where the daemon that has answered does not know all addresses: it may be a stranger at
+// one of them, and the others slow.
+constexpr auto kStrangersTime = 3'000ms;
 // Between two looks for a newer map: because a node spoke of one, or because something failed.
 constexpr auto kNewerPause = 100ms;
 constexpr auto kFailurePause = 1'000ms;
@@ -118,23 +121,30 @@ class Asking {
     }
     answers_[i] = std::move(answer).value();
     if (Vouches(*answers_[i]) || HasMost(*answers_[i])) is_over_ = true;
-    auto never = kNever;
-    others_end_.compare_exchange_strong(
-        never, (net::Clock::now() + kOthersTime).time_since_epoch().count());
+    const auto end = net::Clock::now() + (IsOfAll(*answers_[i]) ? kOthersTime : kStrangersTime);
+    others_end_ = std::min(others_end_.load(), end.time_since_epoch().count());
   }
 
-  // All addresses are those of its nodes, and most of these are up: no other cluster can say so.
+  // The node that it names at this address; null: none.
+  static const net::ClusterMapReply::Node* NodeAt(const ClusterView& view,
+                                                  const net::Location& location) {
+    const auto& nodes = view.reply.nodes;
+    const auto node =
+        std::ranges::find(nodes, location.address.ToString(), &net::ClusterMapReply::Node::address);
+    return node == nodes.end() ? nullptr : &*node;
+  }
+  // All addresses are those of its nodes.
+  bool IsOfAll(const std::optional<ClusterView>& view) const {
+    return view && std::ranges::all_of(locations_, [&](const net::Location& location) {
+             return NodeAt(*view, location) != nullptr;
+           });
+  }
+  // And most of these are up: no other cluster can say so.
   bool Vouches(const std::optional<ClusterView>& view) const {
-    if (!view) return false;
-    std::size_t up_count = 0;
-    for (const net::Location& location : locations_) {
-      const auto& nodes = view->reply.nodes;
-      const auto node = std::ranges::find(nodes, location.address.ToString(),
-                                          &net::ClusterMapReply::Node::address);
-      if (node == nodes.end()) return false;
-      if (node->is_up) ++up_count;
-    }
-    return IsMost(up_count);
+    return IsOfAll(view) && IsMost(static_cast<std::size_t>(std::ranges::count_if(
+                                locations_, [&](const net::Location& location) {
+                                  return NodeAt(*view, location)->is_up;
+                                })));
   }
 
   bool IsMost(std::size_t count) const { return 2 * count > locations_.size(); }

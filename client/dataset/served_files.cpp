@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "client/dataset/published_files.h"
+#include "client/dataset/verified_extents.h"
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/endian.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/patience.h"
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/rpc/location.h"
-#include "libffrecord/source/file_copies.h"
 #include "libffrecord/source/range_reader.h"
 
 namespace ffrecord::client {
@@ -43,32 +43,6 @@ Error NotRead(const RangeReader& files, const RangeRead& piece) {
 }
 
 static_assert(ServedFiles::kVerifiedBytes == kExtentSizeMax);
-
-// Checks the extents that lie in the range, and replaces those that are damaged by another copy.
-Result<void> Verify(const RangeReader& source, const ManifestFile& file,
-                    const ServedFiles::Range& range) {
-  const std::uint64_t end = range.offset_bytes + range.destination.size();
-  const std::uint64_t first =
-      range.offset_bytes / kExtentSizeMax + (range.offset_bytes % kExtentSizeMax == 0 ? 0 : 1);
-  for (std::uint64_t i = first; i < file.extents.size(); ++i) {
-    const ManifestExtent& extent = file.extents[i];
-    const std::uint64_t begin = i * kExtentSizeMax;
-    if (begin + extent.size_bytes > end) break;
-    const auto bytes = range.destination.subspan(begin - range.offset_bytes, extent.size_bytes);
-    const auto is_right = [&](std::span<const std::byte> read) {
-      return Xxh3(read) == extent.xxh3;
-    };
-    if (is_right(bytes)) continue;
-    const auto copy = FileCopies::ReadRight(source, range.file, begin, extent.size_bytes, is_right);
-    if (!copy)
-      return Error{copy.error().code, source.file_name(range.file) + ": " +
-                                          std::to_string(extent.size_bytes) + " bytes at " +
-                                          std::to_string(begin) +
-                                          " fail their checksum: " + copy.error().message};
-    std::ranges::copy(copy.value()->first(extent.size_bytes), bytes.begin());
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -118,7 +92,9 @@ Result<void> ServedFiles::Read(std::span<const Range> ranges,
   FFR_TRY(source.Read(pieces));
   for (const RangeRead& piece : pieces)
     if (piece.status != ErrorCode::kOk) return NotRead(source, piece);
-  for (const Range& range : ranges) FFR_TRY(Verify(source, impl_->manifest[range.file], range));
+  for (const Range& range : ranges)
+    FFR_TRY(VerifyExtents(source, range.file, impl_->manifest[range.file], range.offset_bytes,
+                          range.destination));
   return {};
 }
 

@@ -1,6 +1,6 @@
-"""What the metadata of a file tell of its tables: Arrow's types, as in Parquet, and nulls."""
+"""What the metadata of a file tell of its columns: Arrow's types, nulls, and what bytes hold."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ffrecord.errors import CorruptionError
@@ -9,6 +9,10 @@ KEY = "ARROW:schema"
 """The name of the metadata: a schema as a message of Arrow's IPC format."""
 NULLS = "ffrecord.nulls"
 """The name of the metadata: a list in JSON of what holds nulls, `x`, `x[]` or `x{f}`."""
+TYPES = "ffrecord.types"
+"""The name of the metadata: an object in JSON, by column what its bytes are: `list of i32`."""
+
+Types = tuple[tuple[str, str], ...]
 
 
 class Facts(NamedTuple):
@@ -20,6 +24,8 @@ class Facts(NamedTuple):
     """What holds nulls; None if that is not known."""
     trouble: str | None = None
     """Why nothing is known, if the metadata are damaged."""
+    types: Types = ()
+    """What the bytes of columns are, as far as the file says it."""
 
     @property
     def schemas(self) -> tuple[bytes, ...]:
@@ -29,7 +35,8 @@ class Facts(NamedTuple):
 
 def facts_of(metadata: Mapping[str, bytes]) -> Facts:
     """What these metadata say."""
-    return Facts(metadata.get(KEY), _holding(metadata.get(NULLS)))
+    types = tuple(_types(metadata.get(TYPES)).items())
+    return Facts(metadata.get(KEY), _holding(metadata.get(NULLS)), types=types)
 
 
 def nulls_in(holding: Iterable[str]) -> dict[str, bytes]:
@@ -39,22 +46,55 @@ def nulls_in(holding: Iterable[str]) -> dict[str, bytes]:
     return {NULLS: json.dumps(sorted(holding)).encode()}
 
 
-def joined_nulls(each: Sequence[Mapping[str, bytes]]) -> dict[str, bytes]:
-    """Those of the records of several files, from the metadata of each."""
-    found = [_holding(metadata.get(NULLS)) for metadata in each]
-    known = [holding for holding in found if holding is not None]
-    return nulls_in(frozenset().union(*known)) if known and len(known) == len(found) else {}
+def types_in(types: Mapping[str, str]) -> dict[str, bytes]:
+    """The metadata that say what the bytes of columns are; none if there is nothing to say."""
+    import json
+
+    return {TYPES: json.dumps(dict(sorted(types.items()))).encode()} if types else {}
 
 
-def without_nulls(metadata: Mapping[str, bytes]) -> dict[str, bytes]:
+def joined_facts(each: Sequence[Mapping[str, bytes]]) -> dict[str, bytes]:
+    """Nulls and types of the records of several files, from the metadata of each.
+
+    Types are those that all files state: bytes of a file that does not state it may be others.
+    """
+    facts = [facts_of(metadata) for metadata in each]
+    known = [one.holding for one in facts if one.holding is not None]
+    nulls = nulls_in(frozenset().union(*known)) if known and len(known) == len(facts) else {}
+    types = set(facts[0].types).intersection(*(one.types for one in facts[1:]))
+    return nulls | types_in(dict(types))
+
+
+def joined_types(each: Sequence[Types], describe: Callable[[int], str]) -> Types:
+    """What the bytes of columns are in several sequences, as far as any of them says it.
+
+    Raises:
+        ValueError: two of them say it otherwise.
+    """
+    found: dict[str, tuple[str, int]] = {}
+    for number, types in enumerate(each):
+        for name, what in types:
+            before, place = found.setdefault(name, (what, number))
+            if what != before:
+                raise ValueError(
+                    f"column '{name}' is bytes that are a {before} in {describe(place)}, and a "
+                    f"{what} in {describe(number)}: open them one by one, or pack one of them "
+                    "again with the same numbers"
+                )
+    return tuple((name, what) for name, (what, _) in found.items())
+
+
+def without_facts(metadata: Mapping[str, bytes]) -> dict[str, bytes]:
     """The metadata without what differs between files of the same columns."""
-    return {name: value for name, value in metadata.items() if name != NULLS}
+    return {name: value for name, value in metadata.items() if name not in (NULLS, TYPES)}
 
 
 def with_fields(metadata: Mapping[str, bytes], names: Sequence[str]) -> dict[str, bytes]:
     """The metadata of records of which only these columns are kept."""
+    types = {name: what for name, what in facts_of(metadata).types if name in names}
+    metadata = {name: value for name, value in metadata.items() if name != TYPES} | types_in(types)
     if KEY not in metadata:
-        return dict(metadata)
+        return metadata
     from ffrecord._arrow_reading import schema_of
     from ffrecord._formats import pyarrow
 
@@ -62,6 +102,20 @@ def with_fields(metadata: Mapping[str, bytes], names: Sequence[str]) -> dict[str
     kept = [schema.field(name) for name in names if name in schema.names]
     made = pyarrow().schema(kept, metadata=schema.metadata)
     return {**metadata, KEY: made.serialize().to_pybytes()}
+
+
+def _types(text: bytes | None) -> dict[str, str]:
+    if text is None:
+        return {}
+    import json
+
+    try:
+        types = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(types, dict) or not all(isinstance(what, str) for what in types.values()):
+        return {}
+    return types
 
 
 def _holding(text: bytes | None) -> frozenset[str] | None:

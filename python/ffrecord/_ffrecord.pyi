@@ -293,6 +293,7 @@ class RecordWriter:
         keys: bool = False,
         key_column: str = "",
         copied_columns: Sequence[str] = ...,
+        file_id: bytes = b"",
     ) -> RecordWriter: ...
     @staticmethod
     def append(
@@ -599,7 +600,7 @@ def copy_checkpoint(
 def prune_checkpoints(
     target: _Target, keep_last: int, keep_every: int, verify: bool, dry_run: bool, timeout_s: float
 ) -> list[tuple[int, str, int]]: ...
-def remove_checkpoint(target: _Target, step: int, timeout_s: float) -> None: ...
+def remove_checkpoint(target: _Target, step: int, timeout_s: float, attempt: str = "") -> None: ...
 
 @final
 class CollectiveEngine:

@@ -37,7 +37,7 @@ def normalise(where: Where) -> tuple[str, ...]:
         raise TypeError(f"not a path: {wrong[0]!r}; give str or os.PathLike[str]")
     if "" in names:
         raise ValueError("nothing to open: the name of a file is empty")
-    return tuple(name if "://" in name else absolute(name) for name in names)
+    return tuple(address_from_root(name) if "://" in name else absolute(name) for name in names)
 
 
 def is_address(name: str) -> bool:
@@ -108,9 +108,25 @@ def target_from_root(target: Target) -> str:
     if name.startswith(REPLICATED):
         places = name.removeprefix(REPLICATED).split("|")
         return REPLICATED + "|".join(map(target_from_root, places))
+    if "://" in name:
+        return address_from_root(name)
     # An empty one is refused where it is opened.
-    is_path = name and "://" not in name and not os.path.isabs(name)
-    return os.path.join(os.getcwd(), name) if is_path else name
+    return os.path.join(os.getcwd(), name) if name and not os.path.isabs(name) else name
+
+
+def address_from_root(address: str) -> str:
+    """An address whose options name files by absolute paths: `?token_file=` and `&tls=`."""
+    location, mark, options = address.partition("?")
+    if not address.startswith("ffrecord://") or not options:
+        return address
+    named = [option.partition("=") for option in options.split("&")]
+    parts = [
+        f"{name}={os.path.join(os.getcwd(), value)}"
+        if name in ("token_file", "tls") and value
+        else f"{name}{equals}{value}"
+        for name, equals, value in named
+    ]
+    return f"{location}{mark}{'&'.join(parts)}"
 
 
 def expand(names: Iterable[str]) -> list[bytes]:

@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from ffrecord._arrow_schema import Facts, check_together
+from ffrecord._arrow_schema import Facts, Types, check_together, joined_types
 from ffrecord._nested import Layout, layout_of
 from ffrecord._schema import Column, Kind
 from ffrecord.errors import CorruptionError
@@ -30,9 +30,11 @@ class LogicalSchema:
     """Why the schemas of Arrow are not known, if they are damaged."""
     is_raw: bool = False
     """Whether the stored columns are what is seen."""
+    types: Types = ()
+    """What the bytes of columns are, as far as the files say it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = self.stored, self.holding, self.arrow, self.trouble, self.is_raw
+        parts = self.stored, self.holding, self.arrow, self.trouble, self.is_raw, self.types
         return LogicalSchema, parts  # What is computed of them is not sent.
 
     @cached_property
@@ -95,7 +97,11 @@ class LogicalSchema:
             return self
         by_name = {column.name: (column,) for column in self.stored}
         parts = by_name if self._layout is None else by_name | dict(self._layout.parts)
-        return replace(self, stored=tuple(each for name in wanted for each in parts[name]))
+        return replace(
+            self,
+            stored=tuple(each for name in wanted for each in parts[name]),
+            types=tuple(pair for pair in self.types if pair[0] in wanted),
+        )
 
     def find(self, name: str) -> Column | None:
         """The column of that name, if there is one."""
@@ -153,7 +159,10 @@ class LogicalSchema:
             ValueError: the types of Arrow differ in more than how values are stored; names the
                 files, the column and its types.
         """
-        each = [LogicalSchema(stored, one.holding, one.schemas, one.trouble) for one in facts]
+        each = [
+            LogicalSchema(stored, one.holding, one.schemas, one.trouble, types=one.types)
+            for one in facts
+        ]
         return LogicalSchema.of_all(each, name_of)
 
     @staticmethod
@@ -186,6 +195,7 @@ class LogicalSchema:
             () if () in known else tuple(schemas),
             next((part.trouble for part in parts if part.trouble is not None), None),
             first.is_raw,
+            joined_types([part.types for part in parts], describe),
         )
 
 

@@ -93,8 +93,8 @@ class TokenBlocks(Records):
         self.block = block
         self.column = column
         self.overlap = overlap
-        self.pad = pad
-        self.boundaries = boundaries
+        self.pad = None if pad is None else operator.index(pad)
+        self.boundaries = bool(boundaries)
         self._dtype = name
         self._index: SharedArray | None = None
         self._pieces_max: int | None = None

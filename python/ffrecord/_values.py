@@ -9,7 +9,7 @@ Every way to write a record converts its values here: rows, rows of Arrow's type
 | floats | floats that are not too large, rounded to the nearest; integers that are exact in it |
 | bf16 | as floats; uint16 of NumPy, as which bf16 is read, is its bits |
 | utf8 | `str` |
-| bytes | what shows its bytes, except `str`; also a tensor of any type |
+| bytes | what shows its bytes, except `str` and single numbers; also a tensor of any type |
 
 Numbers are Python's, NumPy's, those of ml_dtypes, a tensor's, or in lists and tuples of these. A
 value that is masked or null is refused: a masked array, an array of Arrow with nulls, None.
@@ -174,7 +174,8 @@ def as_buffer(value: Any, where: str = "the record") -> BytesLike:  # noqa: ANN4
     """The bytes of `value`, contiguous; no copy if they are contiguous already.
 
     Raises:
-        TypeError: it has no bytes: text, a number of Python, a list, an array of objects or texts.
+        TypeError: it has no bytes: text, a number of Python or NumPy, a list, an array of objects
+            or texts.
         ValueError: some of it is masked or null.
     """
     if type(value) is bytes or isinstance(value, bytes | bytearray):
@@ -182,6 +183,9 @@ def as_buffer(value: Any, where: str = "the record") -> BytesLike:  # noqa: ANN4
     if not isinstance(value, np.ndarray):
         if isinstance(value, str):
             raise TypeError(f"{where} is bytes, not {type(value).__name__}: encode the text")
+        if isinstance(value, np.generic) and not isinstance(value, np.void):
+            kind = type(value).__name__
+            raise TypeError(f"{where} is bytes, not {kind}: for its bytes, give its tobytes()")
         try:
             view = memoryview(value)
         except (TypeError, BufferError):

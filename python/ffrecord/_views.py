@@ -50,7 +50,7 @@ class Choice:
         return not isinstance(self._chosen, range)
 
     def tobytes(self) -> bytes:
-        """Bytes that differ if the choices differ."""
+        """Bytes that differ if and only if the choices do."""
         chosen = self._chosen
         return repr(chosen).encode() if isinstance(chosen, range) else chosen.values.tobytes()
 
@@ -397,16 +397,15 @@ def positive(wanted: Indices, count: int) -> Indices:
 
 
 def _compact(indices: npt.ArrayLike | range | slice, count: int) -> range | SharedArray:
-    """A range if the indices are one."""
+    """The same range if the indices are one, however they were given; else these."""
     if isinstance(indices, slice):
-        return range(count)[indices]
+        indices = range(count)[indices]
     if isinstance(indices, range):
-        if len(indices):
-            positive(np.array([indices[0], indices[-1]]), count)
-            if min(indices[0], indices[-1]) >= 0:
-                return indices
-        else:
+        if not indices:
             return range(0)
+        positive(np.array([indices[0], indices[-1]]), count)
+        if min(indices[0], indices[-1]) >= 0:
+            return _range_of(indices, indices.step)
     array = np.asarray(indices)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise TypeError(f"indices are {array.dtype} of shape {array.shape}; expected integers (n,)")
@@ -415,8 +414,18 @@ def _compact(indices: npt.ArrayLike | range | slice, count: int) -> range | Shar
         return range(0)
     step = int(places[1] - places[0]) if places.size > 1 else 1
     if step and (np.diff(places) == step).all():
-        return range(int(places[0]), int(places[-1]) + (1 if step > 0 else -1), step)
+        return _range_of(places, step)
     return SharedArray(places)
+
+
+def _range_of(indices: range | Indices, step: int) -> range:
+    """The range of these indices, which does not tell how they were given.
+
+    Ranges of the same indices can have different ends, and different steps if they have one index.
+    """
+    first, last = int(indices[0]), int(indices[-1])
+    step = step if first != last else 1
+    return range(first, last + (1 if step > 0 else -1), step)
 
 
 def digest(parts: Iterable[bytes]) -> str:

@@ -67,6 +67,7 @@ class Writer(Closing):
         dictionary: bytes | int | None = None,
         key: str | Literal[True] | None = None,
         copy_columns: Sequence[str] | None = None,
+        file_id: bytes = b"",
     ) -> None:
         """Start a file, or continue one.
 
@@ -89,6 +90,8 @@ class Writer(Closing):
             copy_columns: columns to store a second time, so that `Reader.column` need not read the
                 records: of fixed width, at most 64 bytes each. None: the scalars, if there is
                 also a column of utf8 or bytes.
+            file_id: 16 bytes that tell the file from every other; random by default. For files
+                that must be the same whenever they are made: a hash of all that decides them.
 
         Raises:
             ValueError: an option or the schema is invalid, or differs from the existing file.
@@ -119,8 +122,8 @@ class Writer(Closing):
         if append:
             if replace or align != 1:
                 raise ValueError("append keeps the file and its alignment: no replace, no align")
-            if dictionary is not None or copy_columns is not None:
-                raise ValueError("append keeps the file's dictionary and column copies")
+            if dictionary is not None or copy_columns is not None or file_id:
+                raise ValueError("append keeps the file's dictionary, column copies and id")
             self._inner = _ffrecord.RecordWriter.append(
                 os.fsencode(path),
                 compress=True if compress else None,
@@ -153,6 +156,7 @@ class Writer(Closing):
             keys=key is not None,
             key_column=key if isinstance(key, str) else "",
             copied_columns=self._copied(copy_columns),
+            file_id=file_id,
         )
 
     def _continue(

@@ -334,9 +334,11 @@ py::tuple Copy(const TargetName& from, std::uint64_t step, const TargetName& to,
   })));
 }
 
-void Remove(const TargetName& target, std::uint64_t step, TimeLimit timeout) {
-  OkOrRaise(WithoutGil(
-      [&] { return client::RemoveCheckpoint(target.value, step, SessionOptionsOf(timeout)); }));
+void Remove(const TargetName& target, std::uint64_t step, TimeLimit timeout,
+            const std::string& attempt) {
+  OkOrRaise(WithoutGil([&] {
+    return client::RemoveCheckpoint(target.value, step, SessionOptionsOf(timeout), attempt);
+  }));
 }
 
 // Abandons what is not committed, which talks to the target: other threads go on meanwhile.
@@ -411,8 +413,8 @@ void BindCheckpoint(py::module_& module) {
              py::arg("timeout_s"), py::arg("compresses") = false);
   module.def("prune_checkpoints", &Prune, py::arg("target"), py::arg("keep_last"),
              py::arg("keep_every"), py::arg("verify"), py::arg("dry_run"), py::arg("timeout_s"));
-  module.def("remove_checkpoint", &Remove, py::arg("target"), py::arg("step"),
-             py::arg("timeout_s"));
+  module.def("remove_checkpoint", &Remove, py::arg("target"), py::arg("step"), py::arg("timeout_s"),
+             py::arg("attempt") = "");
 }
 
 }  // namespace ffrecord::python

@@ -96,6 +96,7 @@ class PlainTensors {
     PyObject* const element = ElementOf(item);
     if (element == nullptr || Get(item, names_.is_cpu).ptr() != Py_True ||
         Get(item, names_.layout).ptr() != strided_.ptr() ||
+        Get(item, names_.is_nested).ptr() != Py_False ||
         !Says(item, names_.is_contiguous, Py_True) || !Says(item, names_.is_conj, Py_False))
       return std::nullopt;
     shape_ = Get(item, names_.shape).cast<std::vector<std::int64_t>>();
@@ -187,6 +188,7 @@ class PlainTensors {
     py::str dtype = Interned("dtype");
     py::str is_cpu = Interned("is_cpu");
     py::str layout = Interned("layout");
+    py::str is_nested = Interned("is_nested");
     py::str shape = Interned("shape");
     py::str is_contiguous = Interned("is_contiguous");
     py::str is_conj = Interned("is_conj");

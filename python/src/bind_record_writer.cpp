@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -116,7 +117,8 @@ std::unique_ptr<Writer> Create(const std::string& path, const Schema& schema, bo
                                const py::dict& metadata, const py::object& dictionary,
                                std::uint32_t train_dictionary_bytes, bool keys,
                                const std::string& key_column,
-                               const std::vector<std::string>& copied_columns) {
+                               const std::vector<std::string>& copied_columns,
+                               const py::bytes& file_id) {
   RecordWriter::Options options{.compress = compress,
                                 .compression_level = level,
                                 .alignment_bytes = align,
@@ -129,6 +131,11 @@ std::unique_ptr<Writer> Create(const std::string& path, const Schema& schema, bo
   if (!dictionary.is_none()) {
     const Buffer buffer(dictionary);
     options.dictionary.assign(buffer.bytes().begin(), buffer.bytes().end());
+  }
+  if (const Buffer id(file_id); !id.bytes().empty()) {
+    if (id.bytes().size() != options.file_id.emplace().size())
+      throw py::value_error("file_id has 16 bytes");
+    std::ranges::copy(id.bytes(), options.file_id->begin());
   }
   return std::make_unique<Writer>(
       ValueOrRaise(WithoutGil([&] { return RecordWriter::Create(path, schema, options); })));
@@ -242,7 +249,8 @@ void BindRecordWriter(py::module_& module) {
                   py::arg("replace") = false, py::arg("metadata") = py::dict(),
                   py::arg("dictionary") = py::none(), py::arg("train_dictionary_bytes") = 0,
                   py::arg("keys") = false, py::arg("key_column") = "",
-                  py::arg("copied_columns") = std::vector<std::string>())
+                  py::arg("copied_columns") = std::vector<std::string>(),
+                  py::arg("file_id") = py::bytes())
       .def_static("append", &Append, py::arg("path"), py::kw_only(),
                   py::arg("compress") = py::none(), py::arg("level") = 3,
                   py::arg("metadata") = py::none())

@@ -82,10 +82,12 @@ void Replication::Look(TimePoint now, const View& view, Outbox& out) {
   surplus_.clear();
   has_pulled_ = false;
   if (!view.mirror.was_listed()) return;
-  std::erase_if(unheld_, [&](const ExtentId& id) {
+  const auto is_missing_no_more = [&](const ExtentId& id) {
     const NameTable::Wanted* const wanted = view.names.Find(id);
     return !wanted || !view.IsOwner(*wanted) || view.extents.Find(id);
-  });
+  };
+  std::erase_if(unheld_, is_missing_no_more);
+  std::erase_if(elsewhere_, is_missing_no_more);
   is_turn_of_missing_ = !is_turn_of_missing_;
   if (is_turn_of_missing_)
     (void)(AskForMissing(now, view, out) || AskForSurplus(now, view, out));
@@ -185,7 +187,14 @@ void Replication::GoOn(TimePoint now, const View& view, Outbox& out) {
     AskForMembers(now, view, out);
   }
   if (!questions_.empty()) return;
-  for (const auto& [id, missing] : missing_) order_.emplace(Rank(view, missing), id);
+  for (const auto& [id, missing] : missing_) {
+    const std::size_t rank = Rank(view, missing);
+    order_.emplace(rank, id);
+    if (rank != kLostRank)
+      elsewhere_.insert(id);
+    else
+      elsewhere_.erase(id);
+  }
   Pull(now, view, out);
 }
 
@@ -325,6 +334,7 @@ void Replication::Pull(TimePoint now, const View& view, Outbox& out) {
       ++refusing_count_;
       continue;
     }
+    elsewhere_.erase(missing.extent.id);  // Soon it is here, or is known not to be whole there.
     const Pulled pulled{missing.extent.id, is_rebuilt};
     // The likeliest first, for they are asked in that order.
     const CallId call =

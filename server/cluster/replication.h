@@ -49,6 +49,9 @@ class Replication {
 
   // Extents that should be here and are not, and that no node that has answered holds undamaged.
   const std::set<ExtentId>& unheld() const { return unheld_; }
+  // Those that wait to be pulled and that another node says to hold undamaged, or that can be
+  // computed: whoever wants them is better served there.
+  const std::set<ExtentId>& elsewhere() const { return elsewhere_; }
 
   void Step(TimePoint now, const View& view, Outbox& out);
   bool Take(TimePoint now, const View& view, const Answer& answer, Outbox& out);
@@ -128,6 +131,7 @@ class Replication {
   std::optional<Seen> filled_, tidy_;
   std::uint64_t refused_count_ = 0, refusing_count_ = 0;  // And of what is gone through now.
   std::set<ExtentId> unheld_;
+  std::set<ExtentId> elsewhere_;
 };
 
 }  // namespace ffrecord::server::cluster

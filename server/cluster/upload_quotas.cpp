@@ -21,8 +21,10 @@ std::optional<ExtentId> ExtentOfKey(std::string_view key) {
   return id;
 }
 
+// One that was published and removed again is no upload any more, though its upload is still open.
 bool Counts(const View& view, const ExtentId& id) {
-  return view.names.Find(id) == nullptr && view.mirror.Find(UploadKey(UploadOf(id))) != nullptr;
+  return view.names.Find(id) == nullptr && !view.tombstones.WasRemoved(id) &&
+         view.mirror.Find(UploadKey(UploadOf(id))) != nullptr;
 }
 
 // What is pending of owners below the prefix, without that extent.
@@ -86,10 +88,9 @@ std::string PendingKey(const ExtentId& id) { return Key(kPendingKeys, Hex(id)); 
 
 UploadRoom RoomOf(const ExtentId& id, std::uint64_t size_bytes, std::string owner,
                   const NameQuotas& quotas) {
-  UploadRoom room{id, size_bytes, std::move(owner), {}};
-  for (const auto& quota : quotas)
-    if (room.owner.starts_with(quota.first)) room.quotas.insert(quota);
-  return room;
+  const auto holds = [&](const auto& quota) { return owner.starts_with(quota.first); };
+  const bool is_held = std::ranges::any_of(quotas, holds);
+  return {id, size_bytes, std::move(owner), is_held ? quotas : NameQuotas()};
 }
 
 bool HasRoom(const View& view, const UploadRoom& room) {

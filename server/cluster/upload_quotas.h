@@ -18,8 +18,9 @@ namespace ffrecord::server::cluster {
 //
 // The owner of an extent is the prefix below which its client may publish. Before a node takes
 // bytes of an extent whose owner a quota holds for, the extent is put on record: it is pending, on
-// however many nodes. It counts while its upload is open and no name refers to it. The bytes that
-// are left are dealt out in shares, as those of publications are (quota_shares.h).
+// however many nodes. It counts while its upload is open and no name refers to it or has referred
+// to it. The bytes that are left are dealt out in shares, as those of publications are
+// (quota_shares.h).
 //
 // At each revision of the store, what counts below a prefix and its shares have no more bytes than
 // its quota.
@@ -41,9 +42,8 @@ struct UploadRoom {
   ExtentId id{};
   std::uint64_t size_bytes = 0;
   std::string owner;
-  NameQuotas quotas;  // Those that hold for the owner.
+  NameQuotas quotas;  // All: it may be another's. Empty: none holds for the owner.
 };
-// Without the quotas that do not.
 UploadRoom RoomOf(const ExtentId& id, std::uint64_t size_bytes, std::string owner,
                   const NameQuotas& quotas);
 

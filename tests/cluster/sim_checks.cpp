@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "libffrecord/base/hex.h"
+#include "server/cluster/quota_shares.h"
 #include "sim_client.h"
 #include "sim_node.h"
 #include "simulation.h"
@@ -108,6 +109,8 @@ void Simulation::NoteCommit(std::span<const MetaStore::Event> events) {
 void Simulation::NoteKey(const MetaStore::Event& event) {
   const std::string& key = event.key;
   if (key == kSlotsKey) NoteSlots(SlotsRecord::Decode(event.value.value()).value());
+  if (key.starts_with(kQuotaKeys) && event.value)
+    quota_shares_[key] = QuotaShare::Decode(*event.value).value().size_bytes;
   if (key == kLeaderKey) {
     leader_.clear();
     if (event.value)
@@ -198,12 +201,27 @@ std::uint64_t Simulation::SizeBelow(const std::string& prefix) const {
   return size_bytes;
 }
 
+std::uint64_t Simulation::SharesOf(const std::string& prefix) const {
+  std::uint64_t size_bytes = 0;
+  for (std::uint32_t i = 0; i < kShareCount; ++i) {
+    const auto share = quota_shares_.find(ShareKeys{kQuotaKeys, prefix}.KeyOf(i));
+    if (share != quota_shares_.end()) size_bytes += share->second;
+  }
+  return size_bytes;
+}
+
+// What shares have is promised: another name may take it without looking at the names. The names
+// that a rebuild adds take none.
 void Simulation::CheckQuotas() {
   last_name_change_ = now_;
-  for (const auto& [prefix, quota_bytes] : Quotas())
-    if (const std::uint64_t size_bytes = SizeBelow(prefix); size_bytes > quota_bytes)
-      Fail("the names below " + prefix + " have " + std::to_string(size_bytes) + " bytes of " +
+  for (const auto& [prefix, quota_bytes] : Quotas()) {
+    const std::uint64_t size_bytes = SizeBelow(prefix);
+    const std::uint64_t promised_bytes = was_put_back_ ? 0 : SharesOf(prefix);
+    if (size_bytes + promised_bytes > quota_bytes)
+      Fail("the names below " + prefix + " have " + std::to_string(size_bytes) +
+           " bytes, and their shares " + std::to_string(promised_bytes) + ", of " +
            std::to_string(quota_bytes));
+  }
 }
 
 // What all were told when the question was asked is what its answer rests on, or later.

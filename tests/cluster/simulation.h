@@ -216,6 +216,7 @@ class Simulation {
   // Of what one client uploads, so that the names of another one meet their own.
   static server::NameQuotas UploadQuotas() { return {{"c", 12'000}, {"c1/", 3'000}}; }
   std::uint64_t SizeBelow(const std::string& prefix) const;
+  std::uint64_t SharesOf(const std::string& prefix) const;
   void CheckQuotas();
   // Of what is uploaded and was never published.
   void CheckUploadQuotas();
@@ -306,6 +307,7 @@ class Simulation {
   std::map<std::pair<std::string, ExtentId>, std::map<std::string, Promise>> promises_;
   std::map<std::pair<std::string, std::uint64_t>, TimePoint> heard_;
   std::map<std::string, std::uint64_t> shared_winners_;  // Attempt, by name.
+  std::map<std::string, std::uint64_t> quota_shares_;    // Bytes, by key.
   std::vector<std::unique_ptr<class SimClient>> clients_;
 };
 

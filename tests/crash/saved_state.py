@@ -26,7 +26,8 @@ def frozen() -> Any:  # noqa: ANN401 (an array)
 
 def visible_steps(run: Path) -> list[int]:
     """The steps that a reader sees."""
-    return sorted(int(path.name[5:]) for path in run.glob("step-*"))
+    folders = [*run.glob("step-*"), *run.glob(".aside-*")]
+    return sorted({int(path.name.split("-")[1]) for path in folders})
 
 
 def check(run: Path, steps_allowed: list[set[int]]) -> str:

@@ -120,17 +120,23 @@ def test_a_kill_while_a_step_is_removed_leaves_those_that_share_its_files(tmp_pa
     assert not list(run.glob(".attempt-*"))
 
 
+# A network file system may neither exchange two names nor refuse to replace one.
+@pytest.mark.parametrize("exchanges", [True, False])
 @pytest.mark.skipif(not can_trace(), reason="needs strace and the right to trace")
-def test_a_kill_while_a_step_is_replaced_leaves_the_old_one_or_the_new(tmp_path: Path) -> None:
+def test_a_kill_while_a_step_is_replaced_leaves_the_old_one_or_the_new(
+    tmp_path: Path, exchanges: bool
+) -> None:
     assert STRACE is not None
     run = tmp_path / "run"
     assert save(run, 1, 2) == 0
     outcomes: Counter[bool] = Counter()
-    for call in [*CHANGES, "openat", "unlink", "unlinkat"]:
+    refuse = [] if exchanges else ["-e", "inject=renameat2:error=EINVAL"]
+    changes = [call for call in CHANGES if exchanges or call != "renameat2"]
+    for call in [*changes, "rename", "openat", "getdents64", "unlink", "unlinkat"]:
         for nth in range(1, 400):
             before = ckpt.list(run)
             kill = f"inject={call}:signal=SIGKILL:when={nth}"
-            strace = [STRACE, "-f", "-qq", "-o", os.devnull, "-e", kill]
+            strace = [STRACE, "-f", "-qq", "-o", os.devnull, *refuse, "-e", kill]
             status = save(run, 1, 2, *strace, mode="replace")
             assert check(run, [{1}]) == "", f"{call} {nth}"
             if status == 0:
@@ -143,6 +149,37 @@ def test_a_kill_while_a_step_is_replaced_leaves_the_old_one_or_the_new(tmp_path:
     assert save(run, 1, 2, mode="replace") == 0
     assert sorted(path.name for path in run.iterdir()) == ["LATEST", "step-000000001"]
     assert not list(run.glob("step-*/owner-*"))
+
+
+@pytest.mark.skipif(not can_trace(), reason="needs strace and the right to trace")
+def test_a_step_that_a_kill_left_without_its_name_gets_it_back_with_the_next_save(
+    tmp_path: Path,
+) -> None:
+    assert STRACE is not None
+    outcomes: Counter[str] = Counter()
+    for nth in range(1, 20):
+        run = tmp_path / f"run {nth}"
+        assert save(run, 1, 1) == 0
+        old = ckpt.list(run)
+        kill = [
+            "-e",
+            "inject=renameat2:error=EINVAL",
+            "-e",
+            f"inject=rename:signal=KILL:when={nth}",
+        ]
+        strace = [STRACE, "-f", "-qq", "-o", os.devnull, *kill]
+        status = save(run, 1, 1, *strace, mode="replace")
+        is_aside = any(run.glob(".aside-*"))
+        outcomes["old, aside" if is_aside and ckpt.list(run) == old else "named"] += 1
+        assert save(run, 2, 1) == 0
+        assert check(run, [{1, 2}]) == ""
+        assert sorted(path.name for path in run.iterdir()) == [
+            "LATEST", "step-000000001", "step-000000002",
+        ]  # fmt: skip
+        assert not list(run.glob("step-*/owner-*"))
+        if status == 0:
+            break
+    assert outcomes["old, aside"] >= 1, outcomes
 
 
 def test_kills_at_random_times_leave_whole_steps(tmp_path: Path, seed: int) -> None:

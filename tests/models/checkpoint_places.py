@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import checkpoint_truth as truth
 import object_store
 from daemon import Daemon
 
@@ -35,3 +36,28 @@ def far_target(place: str) -> str:
     """Return the address of a run that nobody has used: at the "daemon", or at the "store"."""
     name = f"runs/{next(_NUMBERS)}"
     return _daemon().address(name) if place == "daemon" else f"{_store()}/{name}"
+
+
+def spellings(place: Path, which: int) -> list[str]:
+    """Return two names of one folder, which may not be there yet."""
+    link = place.parent / "link"
+    link.symlink_to(place.parent)
+    name = str(place)
+    others = [
+        f"{name}/",
+        f"{place.parent}/./{place.name}",
+        f"{place.parent}/../{place.parent.name}/{place.name}",
+        str(link / place.name),
+    ]
+    return [name, others[which % len(others)]]
+
+
+def damaged_place(place: Path, what: str, turn: int) -> None:
+    """Lose a place of a replicated target, or damage a file in it."""
+    if what in ("file", "gone"):
+        shutil.rmtree(place)
+        if what == "file":
+            place.touch()
+        return
+    files = truth.files(place, 1, what)
+    truth.harm(files[turn % len(files)], what, turn)

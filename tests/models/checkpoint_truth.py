@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 # Two slices of an incremental save, and a bit.
 TABLE_ROWS = 600
-_STEP = re.compile(r"step-(\d+)")
+_STEP = re.compile(r"(?:step-|\.aside-)(\d+)(?:-[0-9a-f]+)?")
 # Damage that a look at manifests and sizes shows; the rest shows when bytes are read.
 VISIBLE = ("part", "root", "cut", "gone")
 FILES = {
@@ -55,6 +54,12 @@ class Position:
     def __init__(self, at: int, *, refuses: bool = False) -> None:
         self.at, self.refuses = at, refuses
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Position) and self.at == other.at
+
+    def __hash__(self) -> int:
+        return hash(self.at)
+
     def state_dict(self) -> dict[str, int]:
         """As torch's objects have it."""
         return {"at": self.at}
@@ -66,6 +71,21 @@ class Position:
         self.at = state["at"]
 
 
+class Holder:
+    """An object of the user that may have no tensor yet."""
+
+    def __init__(self, tensor: Any) -> None:  # noqa: ANN401
+        self.tensor = tensor
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's objects have it."""
+        return {"tensor": self.tensor}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """As torch's objects have it."""
+        self.tensor = state["tensor"]
+
+
 @dataclasses.dataclass
 class Step:
     """A committed checkpoint: what it holds, and what was done to its files."""
@@ -74,6 +94,7 @@ class Step:
     attempt: str  # Of the save; copies have the same.
     flat: bool = False  # Saved by torch's planner: tensors alone.
     damage: set[str] = dataclasses.field(default_factory=set)
+    since: int = 0  # The turn in which it came to its run.
 
     @property
     def is_whole(self) -> bool:
@@ -88,12 +109,15 @@ class Step:
 
 def files(run: Path, step: int, kind: str) -> list[Path]:
     """Return the files of a step that a kind of damage is for."""
-    return sorted((run / f"step-{step:09}").glob(FILES[kind]))
+    folder = run / f"step-{step:09}"
+    if not folder.exists():  # Until the next save, after a kill.
+        folder = next(run.glob(f".aside-{step}-*"), folder)
+    return sorted(folder.glob(FILES[kind]))
 
 
 def steps_of(run: Path) -> set[int]:
     """Return the steps whose folders are there."""
-    found = [_STEP.fullmatch(path.name) for path in run.glob("step-*")]
+    found = [_STEP.fullmatch(path.name) for path in run.glob("*")]
     return {int(match[1]) for match in found if match}
 
 
@@ -112,20 +136,3 @@ def harm(path: Path, kind: str, turn: int) -> None:
             (byte,) = file.read(1)
             file.seek(offset)
             file.write(bytes([byte ^ 1 << turn % 8]))
-
-
-def same(a: object, b: object) -> bool:
-    """Equal in type, structure and value, bit for bit."""
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, dict) and isinstance(b, dict):
-        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, float) and isinstance(b, float):
-        return struct.pack("<d", a) == struct.pack("<d", b)
-    if isinstance(a, Position) and isinstance(b, Position):
-        return a.at == b.at
-    return bool(a == b)

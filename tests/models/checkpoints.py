@@ -19,16 +19,17 @@ import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import assume
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from torch.distributed.checkpoint.api import CheckpointException
 
+import checkpoint_kills as kills
 import checkpoint_truth as truth
 import ffrecord.checkpoint as ckpt
-from checkpoint_places import far_target
-from checkpoint_truth import Content, Position, Step, same
+from checkpoint_places import damaged_place, far_target, spellings
+from checkpoint_truth import Content, Position, Step
 from ffrecord.errors import ConflictError, CorruptionError
 from ffrecord.torch import CheckpointReader, CheckpointWriter
-from thread_ranks import AfterARound, ThreadRank, ThreadRanks
+from thread_ranks import AfterARound, ThreadRank, ThreadRanks, same
 
 RUNS = st.sampled_from(["first", "second"])
 WAYS = st.sampled_from(["save", "async", "incremental", "incremental async"])
@@ -46,6 +47,9 @@ class Checkpoints(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="ffrecord-model-"))
         self.runs: dict[str, dict[int, Step]] = {"first": {}, "second": {}, "mirror": {}}
         self.turns = itertools.count(1)
+        # What a user removed from the run that has a mirror: the save's attempt, the turn of its
+        # removal, and what attempts there were then.
+        self.given_up: dict[str, tuple[int, set[str]]] = {}
 
     def teardown(self) -> None:
         """Leave nothing."""
@@ -68,6 +72,10 @@ class Checkpoints(RuleBasedStateMachine):
         turn = next(self.turns)
         return Content(turn if new_table else 0, turn)
 
+    def new(self, content: Content, attempt: str, *, flat: bool = False) -> Step:
+        """Return a step that has just come to its run."""
+        return Step(content, attempt, flat=flat, since=next(self.turns))
+
     def save_to(self, run: str, step: int, way: str, content: Content) -> ckpt.Commit:
         """Save in one of the ways; returns when it is committed."""
         incremental = way.startswith("incremental")
@@ -80,6 +88,14 @@ class Checkpoints(RuleBasedStateMachine):
 
     # Saving.
 
+    @initialize(count=st.sampled_from([3, 2, 1, 0]))
+    def begin(self, count: int) -> None:
+        """Have some steps: most rules are of steps that are there."""
+        for step in range(1, count + 1):
+            content = self.content()
+            commit = self.save_to("first", step, "save", content)
+            self.runs["first"][step] = self.new(content, commit.attempt)
+
     @rule(run=RUNS, way=WAYS, new_table=st.booleans())
     def save(self, run: str, way: str, new_table: bool) -> None:
         """Save the next step."""
@@ -87,7 +103,7 @@ class Checkpoints(RuleBasedStateMachine):
         content = self.content(new_table=new_table)
         commit = self.save_to(run, step, way, content)
         assert commit.step == step
-        self.runs[run][step] = Step(content, commit.attempt)
+        self.runs[run][step] = self.new(content, commit.attempt)
         self.ask(run)
 
     @rule(run=RUNS, way=WAYS, which=WHICH)
@@ -101,7 +117,7 @@ class Checkpoints(RuleBasedStateMachine):
             assert old.is_whole, f"step {step} has damage {old.damage} and cannot be saved again"
         else:
             assert not old.is_whole, f"step {step} was whole and is replaced"
-            self.runs[run][step] = Step(content, commit.attempt)
+            self.runs[run][step] = self.new(content, commit.attempt)
         self.ask(run)
 
     @rule(run=RUNS, overwrite=st.booleans(), which=WHICH)
@@ -119,7 +135,7 @@ class Checkpoints(RuleBasedStateMachine):
             assert step > max(
                 (n for n, each in self.runs[run].items() if each.is_whole), default=-1
             )
-        self.runs[run][step] = Step(content, new[step].attempt, flat=True)
+        self.runs[run][step] = self.new(content, new[step].attempt, flat=True)
         self.ask(run)
 
     @rule(run=RUNS, what=st.sampled_from(["shards", "stages", "differ", "raises", "steps"]))
@@ -151,7 +167,7 @@ class Checkpoints(RuleBasedStateMachine):
         commits = [each for each in results if isinstance(each, ckpt.Commit)]
         if what == "shards":
             assert len(commits) == 2, results
-            self.runs[run][step] = Step(content, commits[0].attempt)
+            self.runs[run][step] = self.new(content, commits[0].attempt)
         elif what == "stages" and commits:
             self.check_stages(run, step, content)
             ckpt.remove(self.path(run), step)
@@ -189,12 +205,24 @@ class Checkpoints(RuleBasedStateMachine):
         (winner,) = [i for i, each in enumerate(results) if isinstance(each, ckpt.Commit)]
         assert isinstance(results[1 - winner], FileExistsError), results
         commit: Any = results[winner]
-        self.runs[run][step] = Step(contents[winner], commit.attempt)
+        self.runs[run][step] = self.new(contents[winner], commit.attempt)
+        self.ask(run)
+
+    @rule(run=RUNS, which=WHICH, killed=st.booleans())
+    def overwrite_without_exchange(self, run: str, which: int, killed: bool) -> None:
+        """Replace a step in two renames; killed between them, the old one is still there."""
+        step, content = self.pick(run, which), self.content()
+        ended = kills.overwrite(self.path(run), step, content, kills=killed)
+        assume(ended is not None)
+        assert ended != killed, "the kill missed the save"
+        if ended:
+            (new,) = [each for each in ckpt.list(self.path(run)) if each.step == step]
+            self.runs[run][step] = self.new(content, new.attempt, flat=True)
         self.ask(run)
 
     # Damage, and steps that go.
 
-    @rule(run=RUNS, which=WHICH, kind=DAMAGE)
+    @rule(run=st.sampled_from(["first", "second", "mirror"]), which=WHICH, kind=DAMAGE)
     def damage(self, run: str, which: int, kind: str) -> None:
         """Damage a file of a step, and with it all steps that share the file."""
         step = self.pick(run, which)
@@ -210,14 +238,37 @@ class Checkpoints(RuleBasedStateMachine):
                     each.damage.add(kind)
         truth.harm(file, kind, turn)
         self.ask(run)
+        if run != "second" and turn % 2:
+            self.mirror()
 
     @rule(run=RUNS, which=WHICH)
     def remove(self, run: str, which: int) -> None:
         """Remove a step, in whatever state it is."""
         step = self.pick(run, which)
-        ckpt.remove(self.path(run), step)
+        self.remove_step(run, step)
         del self.runs[run][step]
         self.ask(run)
+
+    def remove_step(self, run: str, step: int) -> None:
+        """Remove it; at a run that has a mirror, this may give up its copy."""
+        there = {each.attempt for each in self.runs[run].values()}
+        if run == "first" and (self.path(run) / "MIRROR").exists():
+            there |= {each.attempt for each in self.runs["mirror"].values()}
+            self.given_up[self.runs[run][step].attempt] = (next(self.turns), there)
+        ckpt.remove(self.path(run), step)
+
+    @rule(which=WHICH, way=WAYS)
+    def go_back(self, which: int, way: str) -> None:
+        """Give up the newest steps of the run with the mirror, and save the first of them anew."""
+        step = self.pick("first", which)
+        self.mirror()
+        for number in sorted((n for n in self.runs["first"] if n >= step), reverse=True):
+            self.remove(run="first", which=0)
+            assert number not in self.runs["first"]
+        content = self.content()
+        commit = self.save_to("first", step, way, content)
+        self.runs["first"][step] = self.new(content, commit.attempt)
+        self.mirror()
 
     @rule(run=RUNS, keep_last=st.integers(1, 3), verify=st.booleans(), dry_run=st.booleans())
     def prune(self, run: str, keep_last: int, verify: bool, dry_run: bool) -> None:
@@ -261,32 +312,115 @@ class Checkpoints(RuleBasedStateMachine):
             assert mine.is_whole or same_save, f"damage ({mine.damage}) was copied without a word"
             assert theirs is None or not theirs.is_whole or same_save, "a whole step was replaced"
             if not same_save or not (theirs and theirs.looks_whole):
-                self.runs[to][step] = Step(mine.content, mine.attempt, flat=mine.flat)
+                self.runs[to][step] = self.new(mine.content, mine.attempt, flat=mine.flat)
         self.ask(to)
 
     @rule()
     def mirror(self) -> None:
-        """Copy all steps that the mirror lacks: whole ones all the same if others are damaged."""
+        """Copy what the mirror lacks or has damaged: whole steps, even if others are not."""
         mine, theirs = self.runs["first"], self.runs["mirror"]
-        to_copy = {n for n, each in mine.items() if n not in theirs}
-        stale = {n for n in mine if n in theirs and theirs[n].attempt != mine[n].attempt}
-        whole = {n for n in to_copy | stale if mine[n].is_whole}
+        to_copy = {
+            n
+            for n, each in mine.items()
+            if n not in theirs or theirs[n].attempt != each.attempt or not theirs[n].is_whole
+        }
+        whole = {n for n in to_copy if mine[n].is_whole}
+        mirror = ckpt.Mirror(self.path("first"), self.path("mirror"))
+        lacking = {commit.step for commit in mirror.lacking()}
+        assert whole <= lacking <= to_copy, f"lacking: {lacking}; {whole} of {to_copy} are whole"
         try:
-            ckpt.Mirror(self.path("first"), self.path("mirror")).sync()
+            copied = {commit.step for commit in mirror.sync()}
         except (CorruptionError, FileNotFoundError):
-            assert whole != to_copy | stale, "everything is whole, and cannot be copied"
+            broken = {n for n, each in mine.items() if not each.is_whole}
+            assert broken, "everything is whole, and cannot be copied"
         else:
-            hidden = {n for n in (to_copy | stale) - whole if mine[n].looks_whole}
-            assert not hidden, f"steps {hidden} are damaged, and were copied without a word"
+            assert copied == whole == to_copy, f"copied {copied}; {whole} of {to_copy} are whole"
         for number in whole:
             each = mine[number]
             theirs[number] = Step(each.content, each.attempt, flat=each.flat)
-        # A damaged step may have lost its older copy, which was to make way, but only to itself.
-        there = truth.steps_of(self.path("mirror"))
-        for number in stale - whole:
-            if number not in there:
-                raise AssertionError(f"the copy of step {number} is gone, and no other is there")
+        self.check_given_up()
         self.ask("mirror")
+
+    def check_given_up(self) -> None:
+        """Check that what the user gave up is gone from the mirror, and nothing else."""
+        mine, theirs = self.runs["first"], self.runs["mirror"]
+        there = truth.steps_of(self.path("mirror"))
+        assert there <= set(theirs)
+        for number, each in list(theirs.items()):
+            removed, known = self.given_up.get(each.attempt, (None, set()))
+            since = [m for n, m in mine.items() if n <= number and m.is_whole]
+            has_gone_back = (
+                removed is not None
+                and number not in mine
+                and any(m.since > removed and m.attempt not in known for m in since)
+            )
+            may_have = removed is not None and any(m.since > removed for m in since)
+            if number not in there:
+                assert may_have, f"step {number} of the mirror is gone, and nobody gave it up"
+                del theirs[number]
+            else:
+                assert not has_gone_back, f"step {number} was given up, and is at the mirror"
+
+    @rule(which=WHICH)
+    def another_run_at_the_mirror(self, which: int) -> None:
+        """Another run's save takes the place of a copy: it is not replaced, until it is removed."""
+        step, content = self.pick("first", which), self.content()
+        assume(self.runs["first"][step].is_whole)
+        self.mirror()
+        ckpt.remove(self.path("mirror"), step)
+        ckpt.save(self.path("mirror"), step, content.state())
+        mirror = ckpt.Mirror(self.path("first"), self.path("mirror"))
+        for ask in (mirror.lacking, mirror.sync):
+            try:
+                ask()
+            except (FileExistsError, CorruptionError, FileNotFoundError):
+                pass  # Of one of the steps; others may be damaged.
+            else:
+                raise AssertionError(f"step {step} at the mirror is another run's: no word of it")
+        assert same(ckpt.load(self.path("mirror"), step=step), content.stored())
+        ckpt.remove(self.path("mirror"), step)
+        del self.runs["mirror"][step]
+        self.ask("mirror")
+
+    @rule(what=st.sampled_from(["spelling", "file", "gone", *truth.FILES]), which=st.integers(0, 5))
+    def replicated(self, what: str, which: int) -> None:
+        """Two places: they are two, and one that is ill is named, and stops no load."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        places, content = [folder / "a", folder / "b"], self.content()
+        if what == "spelling":
+            places = spellings(places[0], which)
+        else:
+            ckpt.save(ckpt.replicated_target(places), 1, content.state())
+        try:
+            target = ckpt.replicated_target(places)
+            if what == "spelling":
+                commits = within_s(20, lambda: ckpt.save(target, 1, content.state(), timeout_s=2))
+                raise AssertionError(f"{places} are one place, and {commits} was saved")
+        except ValueError:
+            assert what == "spelling", "two places are refused"
+            return
+        damaged_place(places[which % 2], what, which)
+        assert same(ckpt.load(target), content.stored())
+        assert (latest := ckpt.latest(target)) is not None and latest.step == 1
+        assert ckpt.verify(target) != [], f"verify has no word of a place that is {what}"
+
+    @rule(missing=st.sampled_from(["dict", "list", "object"]))
+    def load_into_placeholders(self, missing: str) -> None:
+        """Load torch's tensors where the state has None: they are tensors, wherever they were."""
+        run, saved = Path(tempfile.mkdtemp(dir=self.folder)), torch.arange(5)
+
+        def state(tensor: torch.Tensor | None) -> Any:  # noqa: ANN401
+            holders = {"dict": {"x": tensor}, "list": [1, tensor], "object": truth.Holder(tensor)}
+            return {"holder": holders[missing], "other": np.arange(3)}
+
+        ckpt.save(run, 1, state(saved))
+        loaded: Any = ckpt.load(run, state(None), as_torch=True)
+        holder = loaded["holder"]
+        held = {"dict": lambda: holder["x"], "list": lambda: holder[1]}.get(
+            missing, lambda: holder.tensor
+        )()
+        assert isinstance(held, torch.Tensor), f"None in a {missing} became a {type(held)}"
+        assert torch.equal(held, saved)
 
     @rule(run=RUNS, which=WHICH, place=st.sampled_from(["daemon", "store"]))
     def far(self, run: str, which: int, place: str) -> None:
@@ -359,9 +493,9 @@ class Checkpoints(RuleBasedStateMachine):
         assume(old.is_whole and not old.flat)
 
         def save_again() -> None:
-            ckpt.remove(self.path(run), step)
+            self.remove_step(run, step)
             commit = ckpt.save(self.path(run), step, content.state(), group="alone")
-            self.runs[run][step] = Step(content, commit.attempt)
+            self.runs[run][step] = self.new(content, commit.attempt)
 
         def work(rank: ThreadRank) -> Any:  # noqa: ANN401
             watched = AfterARound(rank, round_of_load, save_again)
@@ -433,6 +567,14 @@ class Checkpoints(RuleBasedStateMachine):
                 cause = CorruptionError(str(cause))
             raise cause from None
         return {key: each.numpy() for key, each in into.items()}, arrays
+
+
+def within_s(limit_s: float, work: Any) -> Any:  # noqa: ANN401
+    """Return what `work` does, which may hang for ever; raises what it raises."""
+    (found,) = ThreadRanks(1, daemon=True).run(lambda _: work(), limit_s)
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 for name in ("ffrecord.checkpoint", "torch.distributed.checkpoint.state_dict_loader"):

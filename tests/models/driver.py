@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 import conftest  # noqa: F401  (puts the built package in front)
@@ -72,6 +73,7 @@ class Watch:
         self.start = time.monotonic()
         self.end = self.start + seconds
         self.found_s: float | None = None
+        self.first_text = ""  # What happens at real processes need not happen again.
 
     def time_is_up(self) -> bool:
         """Whether no other example may begin. A failure is shrunk first."""
@@ -82,8 +84,9 @@ class Watch:
         # torch has errors that are no Exceptions.
         of_hypothesis = type(error).__module__.startswith("hypothesis")
         ours = error is not None and not of_hypothesis and not isinstance(error, INTERRUPTS)
-        if ours and self.found_s is None:
+        if ours and error is not None and self.found_s is None:
             self.found_s = time.monotonic() - self.start
+            self.first_text = said(error)
 
 
 def watched(machine: type[RuleBasedStateMachine], watch: Watch) -> type[RuleBasedStateMachine]:
@@ -117,6 +120,14 @@ def program_of(name: str, machine: type[Any], error: BaseException) -> str:
     )
 
 
+def said(error: BaseException) -> str:
+    """Return the text of an error; of a failure that comes and goes, each that was seen."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, BaseExceptionGroup):
+        return "\n".join([text, *map(said, error.exceptions)])
+    return "\n".join([text, *getattr(error, "journal", ())])
+
+
 def explore(name: str, seconds: float, first_seed: int) -> Finding | None:
     """Run a model for `seconds`, with seeds from `first_seed` on, until it fails.
 
@@ -124,15 +135,17 @@ def explore(name: str, seconds: float, first_seed: int) -> Finding | None:
     """
     machine = load(name)
     watch = Watch(seconds)
+    # At real processes a shorter program may do something else: its journal says what happened.
+    shrinks = getattr(machine, "SHRINKS", True)
     one_run = settings(
         max_examples=EXAMPLES_PER_RUN,
-        stateful_step_count=STEPS_PER_EXAMPLE,
+        stateful_step_count=getattr(machine, "STEPS", STEPS_PER_EXAMPLE),
         deadline=None,
         database=None,
         derandomize=False,
         print_blob=False,
         report_multiple_bugs=False,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.shrink) if shrinks else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
     current = first_seed
@@ -144,8 +157,15 @@ def explore(name: str, seconds: float, first_seed: int) -> Finding | None:
             break
         except INTERRUPTS:
             raise
+        except Flaky as error:
+            # Two runs of one program have differed, and neither of them has failed.
+            if watch.found_s is None:
+                current += 1
+                continue
+            text = f"{said(error)}\nseen first: {watch.first_text}"
+            return Finding(name, current, watch.found_s, program_of(name, machine, error), text)
         except BaseException as error:  # Whatever it is: the model or the product is wrong.
-            text = f"{type(error).__name__}: {error}"
+            text = said(error)
             found = watch.found_s if watch.found_s is not None else time.monotonic() - watch.start
             return Finding(name, current, found, program_of(name, machine, error), text)
         current += 1

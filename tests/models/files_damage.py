@@ -7,7 +7,6 @@ before the bytes of the record.
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -190,30 +189,24 @@ def check_repair(
     demand(len(rows) == report.kept_count, f"repair kept {len(rows)}, says {report.kept_count}")
     if front_is_lost and names != file.columns.names:  # The schema is gone.
         return len(rows)
-    found = list(_places_of(file, rows))
-    missing = wanted - set(found)
+    kept = _kept(report, len(file.rows))
+    for number, row in zip(kept, rows, strict=True):
+        check_row(file.columns, row, file.rows[number], f"repaired record {number}")
+    missing = wanted - set(kept)
     demand(not missing, f"repair drops the records {sorted(missing)[:9]}; it kept {len(rows)}")
     if len(rows) < len(file.rows):
         demand(not report.lost_nothing, f"repair kept {len(rows)}, and says that nothing is lost")
     return len(rows)
 
 
-def _places_of(file: Kept, rows: list[Any]) -> Iterator[int]:
-    """Which records these are, in their order."""
-    at = 0
-    for row in rows:
-        first: Differs | None = None
-        for number in range(at, len(file.rows)):
-            try:
-                check_row(file.columns, row, file.rows[number], f"repaired record {number}")
-            except Differs as error:
-                first = first or error
-                continue
-            yield number
-            at = number + 1
-            break
-        else:
-            raise first or Differs("repair makes up a record")
+def _kept(report: ffrecord.RepairReport, count: int) -> list[int]:
+    """Which records a repair says it kept. Values do not tell: several records may be equal."""
+    lost = {number for begin, end in report.lost for number in range(begin, end)}
+    demand(len(lost) == report.lost_count, f"{report.lost_count} are lost: {report.lost}")
+    # If the end is damaged, more may be lost behind the last that it knows of.
+    kept = [number for number in range(count) if number not in lost]
+    demand(len(kept) >= report.kept_count, f"repair kept {report.kept_count}, lost {report.lost}")
+    return kept[: report.kept_count]
 
 
 def check_append(file: Kept, path: Path, kept: int | None, work: Path) -> None:

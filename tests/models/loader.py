@@ -7,17 +7,18 @@ them; take steps, leave iterations, resume, copy, go to other epochs, change wei
 Records hold their own numbers, so plain lists say what must come.
 """
 
+import dataclasses
 import gc
-import os
-import signal
 import warnings
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+import loader_scenes as scenes
 import loader_views as views
-from ffrecord.torch import DataLoader, Dataset, Sampler
+from ffrecord.torch import Dataset, Sampler
+from loader_runs import MODES as MODES_OF_RUNS
 from loader_runs import ORDERS, PLAIN, WAYS, PlainRun, Run, check_adapters, fits
 from loader_truth import MixTruth, Place, Plan
 from loader_views import View
@@ -37,6 +38,18 @@ STEPS = st.sampled_from([1, 2, 3, 5, 8, 50])  # 50 are more than an epoch has.
 SEEDS = st.sampled_from([0, 1, 7, 2**64 - 1])
 WEIGHTS = st.sampled_from([[1, 1], [3, 1], [1, 2], [2, 0]])
 POLICIES = st.sampled_from(["raise", "skip", "replace"])
+GOOD_FILES = st.sampled_from(["a", "b", "c", "folder"])
+SCENE_MODES = st.sampled_from(["threads", "one thread", "threads", "caller", "torch"])
+PLANS = st.builds(
+    Plan,
+    labels=st.just([]),
+    how=st.just("shuffled"),
+    seed=SEEDS,
+    size=SIZES,
+    is_per_rank=st.booleans(),
+    last=st.sampled_from(["exact", "exact", "drop", "pad", "short"]),
+    world=WORLDS,
+)
 
 
 class Loader(RuleBasedStateMachine):
@@ -127,6 +140,16 @@ class Loader(RuleBasedStateMachine):
             return
         check_adapters(view, size, seed, shuffle, drop_last)
 
+    @rule(which=WHICH, kind=KINDS, policy=POLICIES)
+    def samples(self, which: int, kind: str, policy: str) -> None:
+        """Read the samples of a dataset one by one."""
+        view = self.view(which)
+        if (
+            view.labels
+            and sum(label in views.BAD for label in view.labels) <= len(view.labels) // 4
+        ):
+            views.check_samples(views.dataset_of(view, kind, policy), kind, policy)
+
     # Loaders with a `Sampler`.
 
     @rule(
@@ -158,9 +181,7 @@ class Loader(RuleBasedStateMachine):
     ) -> None:
         """Make the loaders of a run, and take the first steps."""
         view = self.view(which)
-        if mode == "by sampler" and kind.startswith("torch "):
-            mode = "caller"  # Torch's views take lists of indices only from their own loader.
-        if view.is_bad and (kind == "torch concat" or mode in ("torch", "by sampler")):
+        if view.is_bad and (kind in views.ONE_BY_ONE or mode == "torch"):
             policy = "raise"
         made = views.dataset_of(view, kind, policy)
         count = len(made.labels)
@@ -256,9 +277,7 @@ class Loader(RuleBasedStateMachine):
         """Go on from the state of a run, on other ranks."""
         at = self.run_at(which)
         run = self.runs[at]
-        if mode in ("torch", "by sampler") and (
-            run.policy != "raise" or run.kind.startswith("torch ")
-        ):
+        if mode == "torch" and (run.policy != "raise" or run.kind.startswith("torch ")):
             mode = "caller"
         made = run.resumed(way, mode, world, size or run.plan.size)
         self.replace(at, made)
@@ -342,7 +361,7 @@ class Loader(RuleBasedStateMachine):
         bad = sum(label in views.BAD for label in view.labels)
         if not view.labels or bad > len(view.labels) // 4:
             return
-        if bad and kind == "torch concat":
+        if bad and kind in views.ONE_BY_ONE:
             policy = "raise"
         for run in self.plain:
             run.close()
@@ -370,45 +389,63 @@ class Loader(RuleBasedStateMachine):
         self.plain[0].close()
         self.plain = [made]
 
-    # Workers that die; each costs a second, so they are rare.
+    # Scenes.
 
-    @rule(which=WHICH, dice=st.integers(0, 60), steps=st.integers(0, 2))
-    def kill(self, which: int, dice: int, steps: int) -> None:
-        """Kill a worker in the loop: an error, and the state goes on."""
+    @rule(
+        files=st.lists(GOOD_FILES, min_size=2, max_size=2, unique=True),
+        weights=st.lists(WEIGHTS, min_size=3, max_size=3),
+        plan=PLANS,
+        mode=SCENE_MODES,
+        steps=st.lists(st.integers(0, 6), min_size=2, max_size=2),
+        ends=st.lists(st.sampled_from(["on", "again", "resume"]), min_size=2, max_size=2),
+    )
+    def reweigh(
+        self,
+        files: list[str],
+        weights: list[list[int]],
+        plan: Plan,
+        mode: str,
+        steps: list[int],
+        ends: list[str],
+    ) -> None:
+        """Change the weights of a mixture in a running loop, twice."""
+        scenes.reweigh(files, weights, plan, mode, steps, ends)
+
+    @rule(
+        name=GOOD_FILES,
+        plan=PLANS,
+        modes=st.lists(SCENE_MODES, min_size=3, max_size=3),
+        worlds=st.lists(st.tuples(WORLDS, SIZES), min_size=3, max_size=3),
+    )
+    def resize(
+        self, name: str, plan: Plan, modes: list[str], worlds: list[tuple[int, int]]
+    ) -> None:
+        """Go on at other world sizes, again and again."""
+        scenes.resize(name, plan, modes, worlds)
+
+    @rule(which=WHICH, plan=PLANS, mode=st.sampled_from(["caller", "threads"]))
+    def gather(self, which: int, plan: Plan, mode: str) -> None:
+        """Gather the batches of all ranks with accelerate, if it is installed."""
         view = self.view(which)
-        if dice != 31 or view.is_bad or len(view.labels) < 6:
-            return
-        made = views.dataset_of(view, "transform", "raise").dataset
-        sampler = Sampler(made, 1, last="short")
-        loader = DataLoader(
-            made, batch_sampler=sampler, num_workers=2, multiprocessing_context="fork"
-        )
-        plan = Plan(view.labels, "shuffled", 0, 1, False, "short", 1, view.mix)
-        iterator = iter(loader)
-        place = Place(0, 0)
-        for _ in range(steps + 1):
-            assert views.labels_of(next(iterator)) == [plan.label(view.mix, 0, place.position)]
-            place = Place(0, place.position + 1)
-        os.kill(next(iter(_workers_of())), signal.SIGKILL)
-        try:
-            for batch in iterator:
-                expected = [plan.label(view.mix, 0, place.position)]
-                assert views.labels_of(batch) == expected
-                place = plan.step(place)[1]
-        except RuntimeError:
-            pass
-        else:
-            assert place.epoch == 1, "a killed worker ends the epoch"
-        state = loader.state_dict()
-        assert (state["epoch"], state["position"]) == (place.epoch, place.position)
+        if 0 < len(view.labels) <= LONGEST:
+            plan = dataclasses.replace(plan, labels=view.labels, mix=view.mix)
+            scenes.gather(view, plan, MODES_OF_RUNS[mode])
 
-
-def _workers_of() -> list[int]:
-    """Return the worker processes of this one."""
-    import multiprocessing
-
-    found = [each.pid for each in multiprocessing.active_children()]
-    return [pid for pid in found if pid is not None]
+    # Each costs a second or more, and the first of a fork server some more, so they are rare.
+    @rule(
+        name=GOOD_FILES,
+        dice=st.integers(0, 30),
+        method=st.sampled_from(["fork"] * 6 + ["forkserver"] * 6 + ["spawn"]),
+        in_thread=st.booleans(),
+        persistent=st.booleans(),
+        steps=st.integers(0, 2),
+    )
+    def kill(
+        self, name: str, dice: int, method: str, in_thread: bool, persistent: bool, steps: int
+    ) -> None:
+        """Kill a worker in the loop: an error, and the state goes on."""
+        if dice == 7:
+            scenes.kill(views.opened(name), method, in_thread, persistent, steps)
 
 
 MODEL = Loader

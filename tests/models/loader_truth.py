@@ -1,69 +1,13 @@
 """The order of samples, computed from the format's description alone, record by record."""
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
 
-_U64 = (1 << 64) - 1
-_G = 0x9E3779B97F4A7C15
-_MIXTURE_LANE, _DRAWING_LANE = 1 << 32, 1 << 33
+from order import MASK, draw, permute, permute_blocked
 
-
-def _mixed(z: int) -> int:
-    z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & _U64
-    z = ((z ^ z >> 27) * 0x94D049BB133111EB) & _U64
-    return z ^ z >> 31
-
-
-def _key(seed: int, epoch: int, lane: int) -> int:
-    epoch_key = _mixed(_mixed((seed + _G) & _U64) ^ ((epoch + _G) & _U64))
-    return _mixed(epoch_key ^ ((lane + _G) & _U64))
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def permuted(seed: int, epoch: int, lane: int, count: int, place: int) -> int:
-    """Return the record at `place` of Order 1."""
-    key = _key(seed, epoch, lane)
-    keys = [_mixed((key + (r + 1) * _G) & _U64) for r in range(12)]
-    bits = max(8, (count - 1).bit_length())
-    low = bits // 2
-    high = bits - low
-    while True:
-        left, right = place >> low, place & ((1 << low) - 1)
-        for r in range(0, 12, 2):
-            left ^= _mixed(right ^ keys[r]) >> (64 - high)
-            right ^= _mixed(left ^ keys[r + 1]) >> (64 - low)
-        place = left << low | right
-        if place < count:
-            return place
-
-
-def in_blocks(seed: int, epoch: int, block: int, window: int, count: int, place: int) -> int:
-    """Return the record at `place` of the blocked order."""
-    blocks = -(-count // block)
-    tail = count - (blocks - 1) * block
-    span = block * window
-    number = place // span
-    size = min(span, count - number * span)
-    at = number * span + permuted(seed, epoch, 2 + number, size, place - number * span)
-    last = next(q for q in range(blocks) if permuted(seed, epoch, 1, blocks, q) == blocks - 1)
-    if at >= last * block + tail:
-        at += block - tail
-    return permuted(seed, epoch, 1, blocks, at // block) * block + at % block
-
-
-def drawn(seed: int, epoch: int, weights: Sequence[float], place: int) -> int:
-    """Return the record that is drawn for `place`."""
-    sums, total = [], 0.0
-    for weight in weights:
-        total += weight
-        sums.append(total)
-    key = _key(seed, epoch, _DRAWING_LANE)
-    u = (_mixed((key + (place + 1) * _G) & _U64) >> 11) / 2.0**53
-    above = [i for i, each in enumerate(sums) if each > u * total]
-    return above[0] if above else sums.index(total)
+_MIXTURE_LANE = 1 << 32
 
 
 class MixTruth:
@@ -98,7 +42,7 @@ class MixTruth:
         part = self.parts[source]
         turn, at = divmod(ordinal, len(part))
         lane = _MIXTURE_LANE + source
-        return part[permuted((seed + self.seed) & _U64, turn, lane, len(part), at)]
+        return part[permute((seed + self.seed) & MASK, turn, lane, len(part), at)]
 
     def _use(self, weights: Sequence[int]) -> None:
         divisor = math.gcd(*weights)
@@ -155,12 +99,12 @@ class Plan:
         """Return which of the records comes there; not of a mixture."""
         place %= self.count
         if self.how == "blocks":
-            return in_blocks(self.seed, epoch, 3, 2, self.count, place)
+            return permute_blocked(self.seed, epoch, self.count, 3, 2, place)
         if self.how == "weights":
-            return drawn(self.seed, epoch, self.weights, place)
+            return draw(self.seed, epoch, self.weights, place)
         if self.how == "in order":
             return place
-        return permuted(self.seed, epoch, 0, self.count, place)
+        return permute(self.seed, epoch, 0, self.count, place)
 
     def label(self, mix: MixTruth | None, epoch: int, place: int) -> int:
         """Return the label at a place of an epoch; after its end it begins again."""

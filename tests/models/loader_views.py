@@ -197,8 +197,10 @@ class Data:
 
 KINDS = (
     *("plain", "transform", "augmented", "torch"),
-    *("subset", "torch subset", "concat", "torch concat", "nested"),
+    *("subset", "torch subset", "concat", "torch concat", "nested", "torch subset of concat"),
 )
+# Torch asks for their samples one by one, so no policy can make a batch shorter.
+ONE_BY_ONE = ("torch concat", "torch subset of concat")
 
 
 def dataset_of(view: View, kind: str, policy: Any) -> Data:  # noqa: ANN401 - a Literal
@@ -217,10 +219,32 @@ def dataset_of(view: View, kind: str, policy: Any) -> Data:  # noqa: ANN401 - a 
         return Data(ConcatDataset([plain, Subset(plain, odd)]), labels + _picked(labels, odd))
     if kind == "torch concat":
         return Data(data.ConcatDataset([plain, plain]), labels * 2)
+    if kind == "torch subset of concat":
+        both = data.ConcatDataset([plain, data.Subset(plain, odd)])
+        every = range(0, count + len(odd), 2)
+        return Data(data.Subset(both, every), _picked(labels + _picked(labels, odd), every))
     if kind == "nested":
-        both = ConcatDataset([plain, plain])
+        pair = ConcatDataset([plain, plain])
         every = range(0, 2 * count, 2)
-        return Data(Subset(both, every), _picked(labels * 2, every))
+        return Data(Subset(pair, every), _picked(labels * 2, every))
     if kind == "torch":
         return Data(plain.with_format("torch"), labels, view.mix)
     return Data(plain, labels, view.mix)
+
+
+def check_samples(made: Data, kind: str, policy: str) -> None:
+    """Ask for samples one by one, and for a list: damage is replaced by the next of the dataset."""
+    labels = made.labels
+    if kind == "torch concat":  # Of which each part replaces its own.
+        return
+    for index, label in enumerate(labels):
+        after = [each for each in labels[index:] + labels[:index] if each not in BAD]
+        if label in BAD and policy != "replace":
+            after = []
+        try:
+            found = label_of(made.dataset[index])
+        except CorruptionError:
+            assert not after, f"sample {index} of {labels} is damaged instead of {after[0]}"
+        else:
+            assert after, f"damaged sample {index} of {labels} is {found}"
+            assert found == after[0], f"sample {index} of {labels} is {found}, not {after[0]}"

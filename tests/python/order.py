@@ -1,6 +1,9 @@
-"""Order 1 of format.md in plain Python: the reference that the binding is compared with."""
+"""The orders of format.md in plain Python: the reference for the binding, and for the models."""
 
+import bisect
 import functools
+import itertools
+from collections.abc import Sequence
 
 G = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1
@@ -13,11 +16,16 @@ def mix(z: int) -> int:
     return z ^ z >> 31
 
 
+def key_of(seed: int, epoch: int, lane: int) -> int:
+    """The key of a lane of an epoch."""
+    key = mix((seed + G) & MASK) ^ ((epoch + G) & MASK)
+    return mix(mix(key) ^ ((lane + G) & MASK))
+
+
 @functools.lru_cache(maxsize=1 << 16)
 def permute(seed: int, epoch: int, lane: int, count: int, position: int) -> int:
     """The index at `position`."""
-    key = mix((seed + G) & MASK) ^ ((epoch + G) & MASK)
-    key = mix(mix(key) ^ ((lane + G) & MASK))
+    key = key_of(seed, epoch, lane)
     keys = [mix((key + (r + 1) * G) & MASK) for r in range(12)]
     bits = max(8, (count - 1).bit_length())
     low = bits // 2
@@ -46,3 +54,10 @@ def permute_blocked(
     if t >= last * block + tail:
         t += block - tail
     return permute(seed, epoch, 1, blocks, t // block) * block + t % block
+
+
+def draw(seed: int, epoch: int, weights: Sequence[float], position: int) -> int:
+    """The index that is drawn by weight for `position`."""
+    share = (mix((key_of(seed, epoch, 1 << 33) + (position + 1) * G) & MASK) >> 11) / 2**53
+    sums = list(itertools.accumulate(map(float, weights)))
+    return min(bisect.bisect_right(sums, share * sums[-1]), bisect.bisect_left(sums, sums[-1]))

@@ -306,14 +306,18 @@ def test_a_step_leaves_only_for_a_copy_that_was_read(tmp_path: Path) -> None:
     mirror = ckpt.Mirror(target, tmp_path / "mirror", keep_local=1)
     save_plain(target, 1)  # type: ignore[arg-type]
     mirror.sync()
-    flip(tmp_path / "mirror/step-000000001/part-00000/seg-0000")
+    segments = [tmp_path / place / "step-000000001/part-00000/seg-0000" for place in "ab"]
+    for segment in (tmp_path / "mirror/step-000000001/part-00000/seg-0000", *segments):
+        flip(segment)
     save_plain(target, 2)  # type: ignore[arg-type]
-    mirror.sync()
+    with pytest.raises(CorruptionError, match="step 1"):
+        mirror.sync()
     assert [commit.step for commit in ckpt.list(target)] == [1, 2]
 
-    ckpt.copy(target, tmp_path / "mirror", 1)
+    flip(segments[0])  # Back: the copy is made again from this one.
     mirror.sync()
     assert [commit.step for commit in ckpt.list(target)] == [2]
+    assert ckpt.verify(tmp_path / "mirror", 1) == []
 
 
 @pytest.mark.parametrize("spelling", ["run/", "./run", "../{}/run", "link"])

@@ -77,6 +77,106 @@ def test_a_mirror_follows_a_run_that_was_rolled_back(run: str, tmp_path: Path) -
     assert [commit.step for commit in ckpt.list(target)] == [3]
 
 
+@pytest.mark.parametrize("back_to", ["the same step", "an earlier step", "other numbers"])
+def test_steps_that_were_given_up_are_given_up_at_the_mirror(
+    remote: str, tmp_path: Path, back_to: str
+) -> None:
+    if remote.startswith("s3://"):
+        remote += f"/{back_to}"
+    run = tmp_path / "run"
+    for step in (10, 20, 30):
+        ckpt.save(run, step, state(step))
+    ckpt.Mirror(run, remote).sync()
+    ckpt.remove(run, 30)
+    if back_to == "an earlier step":
+        ckpt.remove(run, 20)
+    # Not before there is something in its place.
+    assert ckpt.Mirror(run, remote).sync() == []
+    assert [commit.step for commit in ckpt.list(remote)] == [10, 20, 30]
+
+    step = {"the same step": 30, "an earlier step": 20, "other numbers": 25}[back_to]
+    commit = ckpt.save(run, step, state(100))
+    assert ckpt.Mirror(run, remote).sync() == [commit]
+    assert ckpt.latest(remote) == ckpt.latest(run) == commit
+    assert same(ckpt.load(remote), state(100))
+    assert ckpt.Mirror(run, remote).sync() == []
+    assert [path.name for path in run.glob(".*")] == []
+
+
+@pytest.mark.parametrize("how", ["lost", "freed", "pruned", "evicted", "pulled"])
+def test_steps_that_left_otherwise_stay_at_the_mirror(
+    run: str, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    remote = run.partition("[")[0] + how
+    for step in (1, 2, 3):
+        ckpt.save(tmp_path, step, state(step))
+    ckpt.Mirror(tmp_path, remote).sync()
+    if how == "lost":
+        shutil.rmtree(tmp_path / "step-000000003")
+    elif how == "freed":
+        ckpt.remove(tmp_path, 3)
+        ckpt.save(tmp_path, 4, state(4))
+    elif how == "pruned":
+        ckpt.prune(tmp_path, keep_last=1)
+        ckpt.save(tmp_path, 4, state(4))
+    elif how == "evicted":
+        ckpt.Mirror(tmp_path, remote, keep_local=1).sync()
+        ckpt.save(tmp_path, 4, state(4))
+    elif how == "pulled":
+        ckpt.remove(tmp_path, 1)
+        ckpt.remove(tmp_path, 3)
+        ckpt.copy(remote, tmp_path, 1)
+    ckpt.Mirror(tmp_path, remote).sync()
+    for step in (1, 2, 3):
+        assert same(ckpt.load(remote, step=step), state(step))
+    told = "if training went back" in caplog.text
+    assert told == (how in ("lost", "pulled"))
+
+
+def test_a_step_that_was_given_up_stays_at_the_mirror_until_the_new_one_is_whole_there(
+    remote: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    for step in (1, 3):
+        ckpt.save(run, step, state(step))
+    ckpt.Mirror(run, remote).sync()
+    ckpt.remove(run, 3)
+    ckpt.save(run, 2, state(12))
+    segment = run / "step-000000002/part-00000/seg-0000"
+    content = segment.read_bytes()
+    segment.write_bytes(content[:100] + b"damage" + content[106:])
+    with pytest.raises(CorruptionError):
+        ckpt.Mirror(run, remote).sync()
+    assert same(ckpt.load(remote), state(3))
+    segment.write_bytes(content)
+    ckpt.Mirror(run, remote).sync()
+    assert same(ckpt.load(remote), state(12))
+
+
+def test_another_run_s_save_of_a_step_that_was_copied_from_here_stays(
+    remote: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ckpt.save(run, 1, state(1))
+    ckpt.Mirror(run, remote).sync()
+    ckpt.remove(remote, 1)
+    ckpt.save(remote, 1, state(11))
+    for ask in (ckpt.Mirror(run, remote).sync, ckpt.Mirror(run, remote).lacking):
+        with pytest.raises(FileExistsError, match="another save of step 1"):
+            ask()
+    assert same(ckpt.load(remote, step=1), state(11))
+
+
+def test_a_step_whose_root_is_damaged_is_told(remote: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    commits = [ckpt.save(run, step, state(step)) for step in (1, 2, 3)]
+    (run / "step-000000002/root.manifest").write_bytes(b"damaged")
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="step 2"):
+            ckpt.Mirror(run, remote).sync()
+        assert ckpt.list(remote) == [commits[0], commits[2]]
+
+
 def test_a_mirror_replaces_nothing_of_another_run(run: str, tmp_path: Path) -> None:
     ckpt.save(run, 2, state(2))
     for step in (1, 2, 3):
@@ -99,15 +199,90 @@ def test_one_damaged_step_keeps_no_other_from_the_mirror(run: str, tmp_path: Pat
     assert [commit.step for commit in ckpt.list(run)] == [1, 3]
 
 
-def test_nothing_leaves_the_folder_whose_copy_is_not_whole(run: str, tmp_path: Path) -> None:
+@pytest.fixture(params=["store", "folder"])
+def remote(request: pytest.FixtureRequest, store: Store, tmp_path: Path) -> str:
+    """A mirror of its own for each test, of each kind."""
+    name = request.node.originalname
+    return f"s3://bucket/mirror/{name}" if request.param == "store" else str(tmp_path / "mirror")
+
+
+def _damage_copy(remote: str, step: int, what: str, how: str) -> None:
+    """Damage a file of the copy of a step, wherever it is."""
+    if remote.startswith("s3://"):
+        client, name = client_of_store(), f"step-{step:09}"
+        root = next(key for key in keys_of(remote) if key.endswith(f"{name}.root"))
+        keys = [key for key in keys_of(remote) if f"{name}-" in key and what in key]
+        key = root if what == "root" else keys[0]
+        body = bytearray(client.get_object(Bucket="bucket", Key=key)["Body"].read())
+        body[100] ^= 1
+        if how == "gone":
+            client.delete_object(Bucket="bucket", Key=key)
+        else:
+            client.put_object(Bucket="bucket", Key=key, Body=bytes(body))
+        return
+    path = next(Path(remote).glob(f"step-{step:09}/**/{what}*"))
+    if path.is_dir():
+        path = next(path.iterdir())
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.unlink() if how == "gone" else path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["flipped", "gone"])
+@pytest.mark.parametrize("what", ["seg-", "part-00000.manifest", "root"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_damaged_copy_is_told_and_copied_again(
+    remote: str, tmp_path: Path, what: str, how: str, is_new: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    if remote.startswith("s3://"):
+        remote += f"/{what}{how}{is_new}"
+    run = tmp_path / "run"
+    commits = [ckpt.save(run, step, state(step)) for step in (1, 2)]
+    mirror = ckpt.Mirror(run, remote)
+    assert mirror.sync() == commits
+    _damage_copy(remote, 1, what, how)
+    if is_new:
+        mirror = ckpt.Mirror(run, remote)
+
+    assert mirror.lacking() == commits[:1]
+    assert mirror.sync() == commits[:1]
+    assert (what, how) == ("root", "gone") or "the copy of step 1" in caplog.text
+    assert mirror.sync() == [] and mirror.lacking() == []
+    assert ckpt.verify(remote, 1) == []
+    assert same(ckpt.load(remote, step=1), state(1))
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_step_leaves_the_folder_once_its_copy_is_whole_again(
+    run: str, tmp_path: Path, verify: bool
+) -> None:
+    run = run.partition("[")[0] + str(verify)
     for step in (1, 2):
         ckpt.save(tmp_path, step, state(step))
     ckpt.Mirror(tmp_path, run).sync()
     segment = next(key for key in keys_of(run) if "step-000000001" in key and "seg-" in key)
     client_of_store().delete_object(Bucket="bucket", Key=segment)
-    ckpt.Mirror(tmp_path, run, keep_local=1).sync()
+    ckpt.Mirror(tmp_path, run, keep_local=1, verify=verify).sync()
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [2]
     assert same(ckpt.load(tmp_path, step=1), state(1))
+
+
+def test_nothing_leaves_the_folder_whose_copy_is_not_whole(run: str, tmp_path: Path) -> None:
+    """Nor is the copy touched if the step here is damaged as well: some of it may be of use."""
+    for step in (1, 2):
+        ckpt.save(tmp_path, step, state(step))
+    ckpt.Mirror(tmp_path, run).sync()
+    keys = keys_of(run)
+    segment = next(key for key in keys if "step-000000001" in key and "seg-" in key)
+    client_of_store().delete_object(Bucket="bucket", Key=segment)
+    here = tmp_path / "step-000000001/part-00000/seg-0000"
+    content = bytearray(here.read_bytes())
+    content[100] ^= 1
+    here.write_bytes(content)
+    with pytest.raises(CorruptionError, match="step 1"):
+        ckpt.Mirror(tmp_path, run, keep_local=1).sync()
     assert [commit.step for commit in ckpt.list(tmp_path)] == [1, 2]
+    assert set(keys_of(run)) == set(keys) - {segment}
 
 
 @pytest.mark.parametrize("name", ["root.manifest", "part-00000.manifest", "part-00000/seg-0000"])

@@ -126,11 +126,35 @@ def test_views_parameters_and_shared_tensors_come_back(tmp_path: Path) -> None:
         lambda: torch.eye(3).to_sparse(),
         lambda: torch.empty(3, device="meta"),
         lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        lambda: torch.nn.Parameter(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])),
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+        torch.nn.parameter.UninitializedParameter,
+        torch.nn.parameter.UninitializedBuffer,
     ],
 )
-def test_tensors_without_plain_bytes_are_refused_by_path(tmp_path: Path, tensor: Any) -> None:  # noqa: ANN401 (a maker)
-    with pytest.raises(TypeError, match="state: a/b"):
-        ckpt.save(tmp_path / "run", 1, {"a": {"b": tensor()}})
+@pytest.mark.parametrize("way", ["save", "async", "shard", "list", "load"])
+def test_tensors_without_plain_bytes_are_refused_by_path(
+    tmp_path: Path,
+    tensor: Any,  # noqa: ANN401 (a maker)
+    way: str,
+) -> None:
+    state = {"a": {"b": tensor()}}
+    if way == "load":
+        ckpt.save(tmp_path, 1, {"a": {"b": torch.ones(5)}})
+        with pytest.raises(ckpt.MismatchError, match="a/b"):
+            ckpt.load(tmp_path, state)
+        return
+    with pytest.raises(TypeError, match=r"state: a/(b|#0)"):
+        if way == "async":
+            ckpt.async_save(tmp_path / "run", 1, state).result()
+        elif way == "shard":
+            shard = ckpt.Shard(state["a"]["b"], (5,), (0,))
+            ckpt.save(tmp_path / "run", 1, {"a": {"b": shard}})
+        elif way == "list":
+            ckpt.save(tmp_path / "run", 1, {"a": [state["a"]["b"]]})
+        else:
+            ckpt.save(tmp_path / "run", 1, state)
 
 
 class Wrapping(torch.Tensor):

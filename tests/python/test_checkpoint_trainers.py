@@ -7,6 +7,7 @@ end with the same weights.
 import dataclasses
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,9 @@ def test_lightning_goes_on_from_a_checkpoint(tmp_path: Path, background: bool) -
     assert not path.exists()
 
 
-def test_lightning_removes_only_what_it_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Its own calls; it need not be installed for them.
+@pytest.fixture
+def checkpoint_io(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The class, for its own calls: Lightning need not be installed for them."""
     stub = types.ModuleType("lightning.fabric.plugins")
     stub.CheckpointIO = object  # type: ignore[attr-defined]
     for name in ("lightning", "lightning.fabric"):
@@ -77,14 +77,57 @@ def test_lightning_removes_only_what_it_saved(
     monkeypatch.delitem(sys.modules, "ffrecord.torch.lightning", raising=False)
     from ffrecord.torch.lightning import CheckpointIO
 
+    yield CheckpointIO
+    monkeypatch.delitem(sys.modules, "ffrecord.torch.lightning")
+
+
+def test_lightning_removes_only_what_it_saved(tmp_path: Path, checkpoint_io: Any) -> None:  # noqa: ANN401
     ckpt.save(tmp_path, 7, {"w": torch.ones(3)})
     for number in range(3):
-        CheckpointIO().save_checkpoint({"number": number}, tmp_path)
+        checkpoint_io().save_checkpoint({"number": number}, tmp_path)
     assert [commit.step for commit in ckpt.list(tmp_path)] == [7, 10]
-    assert CheckpointIO().load_checkpoint(tmp_path) == {"number": 2}
-    CheckpointIO().remove_checkpoint(tmp_path)
+    assert checkpoint_io().load_checkpoint(tmp_path) == {"number": 2}
+    checkpoint_io().remove_checkpoint(tmp_path)
     assert [commit.step for commit in ckpt.list(tmp_path)] == [7]
-    monkeypatch.delitem(sys.modules, "ffrecord.torch.lightning")
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("file", ["root.manifest", "part-00000.manifest", "part-00000/seg-0000"])
+@pytest.mark.parametrize("how", ["flipped", "gone"])
+def test_lightning_leaves_no_damaged_step_behind(
+    tmp_path: Path,
+    checkpoint_io: Any,  # noqa: ANN401
+    background: bool,
+    others: bool,
+    file: str,
+    how: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = tmp_path / "epoch=1.ckpt"
+    checkpoints = checkpoint_io(background=background)
+    if others:
+        ckpt.save(path, 7, {"w": torch.ones(3)})
+
+    def save_and_damage(value: int) -> None:
+        checkpoints.save_checkpoint({"w": torch.full((100,), value)}, path)
+        checkpoints.teardown()
+        damaged = sorted(path.glob(f"step-*/{file}"))[-1]
+        content = bytearray(damaged.read_bytes())
+        content[70] ^= 1
+        damaged.unlink() if how == "gone" else damaged.write_bytes(content)
+
+    save_and_damage(1)
+    save_and_damage(2)
+    is_told = "beside checkpoints of others" in caplog.text
+    checkpoints.remove_checkpoint(path)
+    if not others:
+        assert not path.exists() and not is_told
+    else:  # It does not say whose it is, unless only its tensors are damaged.
+        reads = file.endswith("seg-0000") and how == "flipped"
+        assert [commit.step for commit in ckpt.list(path)] == ([7] if reads else [7, 8, 9])
+        assert is_told != reads
+        assert ckpt.verify(path, 7) == []
 
 
 def test_hugging_face_goes_on_with_the_very_next_sample_or_says_why_not(

@@ -312,6 +312,32 @@ def test_wrong_arguments_are_answered(tmp_path: Path, arguments: list[str], expe
     assert expected in done.stderr
 
 
+@pytest.mark.parametrize("is_table", [False, True])
+@pytest.mark.parametrize(
+    ("value", "expected"), [("1.5", [1]), ("-0.1", [2]), ("nan", [3]), ("16320", []), ("inf", [4])]
+)
+def test_bf16_is_found_by_its_numbers(
+    is_table: bool, value: str, expected: list[int], tmp_path: Path
+) -> None:
+    numbers = [0.25, 1.5, -0.1, float("nan"), float("inf")]
+    path = tmp_path / "x.ffr"
+    with ffrecord.Writer(path, {"h": "bf16"}) as writer:
+        for number in numbers:
+            writer.write({"h": number})
+    if is_table:  # With a null.
+        pa = pytest.importorskip("pyarrow")
+        table = ffrecord.read_table(path)
+        field = table.schema.field("h").with_nullable(True)
+        column = pa.array([*table["h"].to_pylist(), None], pa.float32())
+        path = tmp_path / "t.ffr"
+        ffrecord.write_table(pa.table([column], schema=pa.schema([field])), path)
+
+    done = run("ffrecord", "find", path, "--where", f"h={value}", "--json")
+
+    assert done.returncode == (0 if expected else 1), done.stderr
+    assert [json.loads(line)["index"] for line in done.stdout.splitlines()] == expected
+
+
 def test_huge_values_to_find_are_no_error(tmp_path: Path) -> None:
     path = labelled(tmp_path)
     assert run("ffrecord", "find", path, "--where", f"label={1 << 80}").returncode == 1

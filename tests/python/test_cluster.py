@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -435,6 +436,26 @@ def test_a_daemon_of_no_cluster_at_the_address_of_a_node_is_given_no_name(
             address = f"ffrecord://{cluster.nodes[0].listen}/data/stranger"
             ffrecord.publish(files, address, timeout_s=4)
         assert ffrecord.list_published(stranger.address()) == []
+
+
+@pytest.mark.alone("the nodes must answer again before a stranger's answer counts")
+def test_a_stranger_that_is_quicker_than_slow_nodes_is_not_the_cluster(
+    cluster: LocalCluster, published: str, files: list[Path], tmp_path: Path
+) -> None:
+    from daemon import Daemon
+
+    with Daemon(tmp_path / "alone") as stranger:
+        ffrecord.publish(files[:1], stranger.address("data/x"))
+        first, _, third = (node.listen for node in cluster.nodes)
+        address = f"ffrecord://{first},{stranger.listen},{third}/data/x"
+        with stopped(cluster, "n1"), stopped(cluster, "n3"), ThreadPoolExecutor() as pool:
+            opening = pool.submit(lambda: len(ffrecord.open(address)))
+            with contextlib.suppress(TimeoutError):
+                opening.result(2.2)
+            for name in ("n1", "n3"):
+                cluster.process(name).send_signal(signal.SIGCONT)
+            assert opening.result() == COUNT
+    assert published
 
 
 def test_a_node_that_there_is_not_cannot_be_drained(cluster: LocalCluster) -> None:

@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
+
 import ffrecord
 from cli import ok, run
 from cluster import cluster_in
 from ffrecord._cli.admin import fetch_cluster
 from ffrecord._cli.local_cluster import LocalCluster
+from ffrecord.errors import UnavailableError
 
 COUNT = 200
 
@@ -135,7 +138,10 @@ def test_what_only_a_node_has_that_was_out_in_the_backup_is_found(tmp_path: Path
         wait_until(lambda: is_empty_etcd_noticed(cluster))
         ok("ffrecord", "cluster", "restore", address, backup, "--yes")
         for one in addresses:
-            assert len(ffrecord.open(one).read(range(COUNT))) == COUNT
+            with pytest.raises(UnavailableError, match="cluster rebuild"):
+                len(ffrecord.open(one, timeout_s=1))  # It may have been replaced since.
+            older = ffrecord.open(f"{one}?old_names=accept")
+            assert len(older.read(range(COUNT))) == COUNT
         ok("ffrecord", "cluster", "confirm", address, "--yes")
         wait_until(lambda: has_moved(cluster, last, is_out=True))
         for one in addresses:

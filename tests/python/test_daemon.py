@@ -21,6 +21,7 @@ import pytest
 import ffrecord
 from cli import ok, run
 from daemon import Daemon
+from ffrecord import checkpoint
 from ffrecord.torch import DataLoader, Dataset, Sampler
 from interrupting import interrupted_after
 
@@ -181,6 +182,28 @@ def test_shared_memory_that_is_demanded_and_not_offered_is_an_error_with_the_rem
         assert "transport to auto" in refused.stderr
     with pytest.raises(ValueError, match="transport="):
         len(ffrecord.open("ffrecord://localhost/x?transport=pigeon"))
+
+
+def test_files_named_in_an_address_stay_the_same_when_the_program_goes_elsewhere(
+    tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader opens at its first read, and a save in the background when its turn comes."""
+    keys = tmp_path / "keys"
+    keys.write_text("11" * 32 + "\n")
+    keys.chmod(0o600)
+    (tmp_path / "own").write_text(ok("ffrecord", "token", keys, "--rights", "read,write,delete"))
+    monkeypatch.chdir(tmp_path)
+    with Daemon(tmp_path / "served", "--token-keys", str(keys)) as daemon:
+        address = daemon.address("x") + "?token_file=own&transport=tcp"
+        ffrecord.publish(files, address)
+        reader = ffrecord.open(address)
+        run_of = daemon.address("runs/a") + "?token_file=own"
+        save = checkpoint.async_save(run_of, 1, {"w": np.ones(100_000)})
+        monkeypatch.chdir("/")
+
+        np.testing.assert_array_equal(reader[7]["image"], ffrecord.open(files)[7]["image"])
+        assert save.result().step == 1
+    checkpoint.close()
 
 
 def test_tokens_made_by_the_command_open_what_they_say_and_nothing_else(

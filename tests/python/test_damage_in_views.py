@@ -211,8 +211,6 @@ def test_one_record_is_raised_or_replaced_within_the_view(
     for policy in POLICIES:
         dataset, labels, damaged = view(*readers(paths), policy)
         index = min(damaged)
-        if isinstance(dataset, data.Subset):
-            continue  # It has no policy of its own, and asks for records one by one.
         if policy != "replace":
             with pytest.raises(ffrecord.CorruptionError, match=r"bad\.ffr"):
                 dataset[index]
@@ -220,6 +218,45 @@ def test_one_record_is_raised_or_replaced_within_the_view(
         following = next(i for i in range(index + 1, len(labels)) if i not in damaged)
         assert dataset[index]["label"] == labels[following]
         assert dataset[index - len(labels)]["label"] == labels[following]
+
+
+def _thirds_of(dataset: Any) -> Any:  # noqa: ANN401 - a dataset of ours or of torch's
+    return data.Subset(dataset, range(0, COUNT, 3))
+
+
+# Records of torch's views, asked for in each way, where 12 is damaged, and 15 comes after it.
+ONE_BY_ONE: dict[str, Callable[[Any], Any]] = {
+    "one": lambda whole: _thirds_of(whole)[4]["label"],
+    "one of NumPy": lambda whole: _thirds_of(whole)[np.int64(4)]["label"],
+    "from the end": lambda whole: _thirds_of(whole)[4 - 14]["label"],
+    "a list": lambda whole: collate(_thirds_of(whole)[[0, 4]])["label"][1],
+    "a slice": lambda whole: collate(_thirds_of(whole)[3:5])["label"][1],
+    "several": lambda whole: collate(_thirds_of(whole).__getitems__([0, 4]))["label"][1],
+    "a subset of a subset": lambda whole: data.Subset(_thirds_of(whole), [0, 4, 5])[1]["label"],
+    "joined": lambda whole: data.ConcatDataset([_thirds_of(whole)] * 2)[18]["label"],
+    "of joined": lambda whole: _thirds_of(data.ConcatDataset([whole, whole]))[4]["label"],
+    "several of joined": lambda whole: _thirds_of(data.ConcatDataset([whole])).__getitems__([0, 4])[
+        1
+    ]["label"],
+    "a subset of a subset of joined": lambda whole: data.Subset(
+        data.Subset(data.ConcatDataset([whole]), range(COUNT)), range(0, COUNT, 3)
+    ).__getitems__([0, 4])[1]["label"],
+    "a subset of joined subsets": lambda whole: data.Subset(
+        data.ConcatDataset([_thirds_of(whole)] * 2), range(28)
+    ).__getitems__([4, 18])[1]["label"],
+    "torch's loader of joined": lambda whole: next(
+        iter(data.DataLoader(_thirds_of(data.ConcatDataset([whole])), 1, sampler=[4]))
+    )["label"],
+}
+
+
+@pytest.mark.parametrize("way", ONE_BY_ONE.values(), ids=ONE_BY_ONE)
+def test_subsets_of_torchs_replace_from_the_subset_however_they_are_asked(
+    paths: tuple[Path, Path], way: Callable[[Any], Any]
+) -> None:
+    whole = Dataset(readers(paths)[0], on_corrupt="replace")
+
+    assert int(way(whole)) == 15
 
 
 @every_view

@@ -3,7 +3,9 @@
 Method: cut the code blocks out of a page and run them in an empty folder.
 """
 
+import ast
 import io
+import json
 import os
 import pathlib
 import re
@@ -19,9 +21,11 @@ import pytest
 import ffrecord
 from ffrecord._cli.main import cli
 from ffrecord._cli.pack import command as pack_command
+from ffrecord.pack import open_source, pack
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
+MIGRATING = ROOT / "docs" / "guides" / "migrating.md"
 # Pages whose blocks run in an empty folder, without any preparation.
 RUN = sorted(
     page.relative_to(ROOT / "docs")
@@ -213,28 +217,116 @@ def test_every_metric_is_on_its_page() -> None:
     assert metrics == set(re.findall(r"`(ffrecord_\w+)`", page))
 
 
-def test_the_tour_names_what_is_there() -> None:
-    places = re.findall(
-        r"`([\w./]+/\w+\.(?:py|h|cpp)):?(\w*)`", (ROOT / "docs/internals/tour.md").read_text()
-    )
+def test_the_tours_name_what_is_there() -> None:
+    page = (ROOT / "docs/internals/tour.md").read_text()
+    steps = {
+        title: re.findall(r"^\| (\d+) \| `[\w./]+:\w+` \|", text, re.MULTILINE)
+        for title, text in re.findall(r"^## (.*)$\n((?:(?!^## ).*\n)*)", page, re.MULTILINE)
+    }
+    assert set(steps) == {
+        "A read of a local batch",
+        "The server's half of a read",
+        "A save of a checkpoint",
+        "A publish",
+        "A gradient bucket",
+    }
+    for title, numbers in steps.items():
+        assert numbers == [str(1 + i) for i in range(len(numbers))], title
+        assert len(numbers) > 8, title
+    places = re.findall(r"`([\w./]+/\w+\.(?:py|h|cpp)):?(\w*)`", page)
     missing = [
         f"{path}:{name}"
         for path, name in places
         if not (ROOT / path).exists()
         or not re.search(rf"\b{name}\b", (ROOT / path).read_text(encoding="utf-8"))
     ]
-    assert len(places) > 20
+    assert len(places) > 80
     assert not missing
+
+
+def names_of_benchmarks() -> tuple[set[str], set[str]]:
+    """Patterns of the names that benchmarks make, where a field is any word; and all words."""
+    patterns, words = set(), set()
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [
+                each.value if isinstance(each, ast.Constant) and isinstance(each.value, str) else ""
+                for each in parts
+            ]
+            if len("".join(texts)) > 2:  # Not a pattern that every name has.
+                patterns.add("".join(re.escape(text) or r"\w+" for text in texts))
+                words.update(re.findall(r"[a-z]+", " ".join(texts)))
+    return patterns, words
+
+
+def test_every_measurement_has_a_key_that_a_benchmark_prints() -> None:
+    page = (ROOT / "docs/internals/performance.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` [A-Z]\*? \| (.*?) \|", page, re.MULTILINE)
+    keys = [key for _, cell in rows for key in re.findall(r"`([\w*]+)`", cell) if key[0] != "_"]
+    patterns, words = names_of_benchmarks()
+    printed = re.compile("|".join(patterns))
+
+    def is_printed(key: str) -> bool:
+        own = [word for word in re.split(r"[_*]+", key) if word.isalpha()]
+        return bool(printed.fullmatch(key.replace("*", "x"))) and words.issuperset(own)
+
+    assert {name for name, _ in rows} <= {path.stem for path in (ROOT / "benchmarks").rglob("*.py")}
+    assert len(keys) > 100
+    assert [key for key in keys if not is_printed(key)] == []
+    assert not is_printed("cold_images_vs_fioo")
+    assert not is_printed("loopbacks_vs_gloo")
 
 
 def test_the_example_of_the_page_on_packing_packs(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    image = pytest.importorskip("PIL.Image")
     write_shards(tmp_path / "shards")
     monkeypatch.chdir(tmp_path / "shards")
     for number, name in enumerate("ab"):
         os.rename(f"{number}.tar", f"{name}.tar")
 
-    exec("\n".join(blocks("docs/guides/packing.md", "python")), {})
+    function, *rest = blocks("docs/guides/packing.md", "python")
+    pathlib.Path("recipes.py").write_text(function)
+    for name in ("cats/1.png", "dogs/2.png"):
+        pathlib.Path("pictures", name).parent.mkdir(parents=True)
+        image.new("RGB", (300, 200)).save(pathlib.Path("pictures", name))
+    exec("\n".join(rest), {})
 
     assert len(ffrecord.open("train.ffr")) == 2
+    assert set(ffrecord.open("thumbnails")[0]) == {"name", "label", "image"}
+
+
+def test_the_row_on_json_lines_reads_what_was_packed(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "data.jsonl").write_text('{"x": [1, 2]}\n{"x": null}\n')
+    pack(open_source(tmp_path / "data.jsonl"), tmp_path / "train.ffr")
+    row = re.search(r"^\| JSON Lines \|.*\| `(.*)` \|$", MIGRATING.read_text(), re.MULTILINE)
+    assert row is not None
+
+    samples = ffrecord.open(tmp_path / "train.ffr")
+
+    found = [eval(row[1], {"json": json, "sample": sample}) for sample in samples]
+    assert found == [{"x": [1, 2]}, {"x": None}]
+
+
+def test_a_tutorial_that_has_ended_trains_nothing_when_it_is_run_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    page = "docs/tutorials/several-ranks.md"
+    script = re.search(r"^```python title=\"train.py\"\n(.*?)^```$", *_of(page))
+    assert script is not None
+    (tmp_path / "train.py").write_text(script[1])
+    monkeypatch.chdir(tmp_path)
+    exec(blocks(page, "python")[0], {})
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+    for _ in range(2):
+        subprocess.run([sys.executable, "train.py"], env={**os.environ, **alone}, check=True)
+
+    assert capfd.readouterr().out.split("\n")[:2] == ["done at step 100"] * 2
+
+
+def _of(page: str) -> tuple[str, int]:
+    return (ROOT / page).read_text(), re.MULTILINE | re.DOTALL

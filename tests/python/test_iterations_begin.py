@@ -5,6 +5,7 @@ loader gets a sampler; steps of every size that go on from every position.
 """
 
 import json
+from collections.abc import Callable
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,7 @@ NAMES: dict[str, Any] = {
     "batch_sampler": lambda sampler: {"batch_sampler": sampler},
     "sampler": lambda sampler: {"batch_size": None, "sampler": sampler},
 }
-PROCESSES = {name: how for name, how in ENGINES.items() if name != "threads"}
-PLACES = [*(("batch_sampler", engine) for engine in ENGINES), *(("sampler", e) for e in PROCESSES)]
+PLACES = [(name, engine) for name in NAMES for engine in ENGINES]
 every_loader = pytest.mark.parametrize(("name", "engine"), PLACES)
 
 
@@ -148,9 +148,30 @@ def test_each_epoch_of_a_sampler_by_any_name_augments_anew(path: Path) -> None:
         assert len(values[0] | values[1]) == 2 * COUNT
 
 
-def test_threads_refuse_single_samples_by_name(path: Path) -> None:
-    with pytest.raises(ValueError, match=r"batch_sampler=ffrecord\.torch\.Sampler"):
-        made(path, "sampler", "threads")
+FOREIGN: dict[str, Callable[[Dataset[Any]], Any]] = {
+    "ours": lambda dataset: dataset,
+    "a subset": lambda dataset: data.Subset(dataset, range(0, COUNT, 2)),
+    "joined": lambda dataset: data.ConcatDataset([dataset, dataset]),
+    "a subset of joined": lambda dataset: data.Subset(data.ConcatDataset([dataset]), [*range(50)]),
+    "stacked": lambda dataset: data.StackDataset(label=[dataset[i]["label"] for i in range(50)]),
+    "a list": lambda dataset: [dataset[i] for i in range(50)],
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+@pytest.mark.parametrize("kind", FOREIGN.values(), ids=FOREIGN)
+def test_datasets_of_others_give_the_same_under_every_name(
+    path: Path, kind: Callable[[Dataset[Any]], Any], engine: dict[str, Any]
+) -> None:
+    dataset = kind(Dataset(path, columns=["label"]))
+    found = []
+    for named in NAMES.values():
+        loader = DataLoader(dataset, **named(Sampler(dataset, 8, 3)), **engine)
+        found.append(labels(loader))
+        assert len(found[-1]) == len(loader) == len(dataset) // 8
+        loader.close()
+
+    assert found[0] == found[1]
 
 
 @every_engine

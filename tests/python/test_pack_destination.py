@@ -16,7 +16,7 @@ import pytest
 
 import ffrecord
 from ffrecord.errors import ConflictError
-from ffrecord.pack import _destination, _new_folder, open_source, pack
+from ffrecord.pack import _destination, _new_folder, _resumable, open_source, pack
 from packing import records
 
 
@@ -161,7 +161,8 @@ def test_a_folder_called_like_a_record_file_is_not_replaced(tmp_path: Path) -> N
 def test_parts_are_read_in_their_order_however_many_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_destination, "_DIGITS", 1)
+    monkeypatch.setattr(_resumable, "DIGITS", 1)
+    monkeypatch.setattr(_destination, "DIGITS", 1)
     for count, last in ((10, "PART_9.ffr"), (12, "PART_11.ffr")):
         rows = [{"x": b"%d" % i} for i in range(count)]
         pack(Rows(rows), tmp_path / f"{count}", part_size_bytes=1)

@@ -85,10 +85,10 @@ def test_names_of_classes_are_kept_with_each_file(tmp_path: Path) -> None:
     pack(open_source(root), tmp_path / "x", part_size_bytes=1)
     pack(open_source(tmp_path / "x"), tmp_path / "y.ffr", compress=True)
 
-    for path in (*sorted((tmp_path / "x").iterdir()), tmp_path / "y.ffr"):
+    for path in (*sorted((tmp_path / "x").glob("*.ffr")), tmp_path / "y.ffr"):
         metadata = ffrecord.open(path).metadata()
         assert json.loads(metadata["classes"]) == ["cats", "dogs", "\u00fc"]
-    assert len(list((tmp_path / "x").iterdir())) == 3
+    assert len(list((tmp_path / "x").glob("*.ffr"))) == 3
     assert open_source(tmp_path / "y.ffr").classes == ("cats", "dogs", "\u00fc")
 
 

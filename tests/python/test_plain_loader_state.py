@@ -271,6 +271,8 @@ def test_states_of_other_weights_or_indices_are_refused(path: Path) -> None:
     for of in (weighted, some):
         next(iter(of))
         of.load_state_dict(through_json(of))
+    for same in (list(range(COUNT)), np.arange(COUNT, dtype=np.int16), torch.arange(COUNT)):
+        loader(data.SubsetRandomSampler(same)).load_state_dict(through_json(some))
     for state, other in (
         (weighted.state_dict(), data.WeightedRandomSampler([2.0, *weights[1:]], COUNT)),
         (weighted.state_dict(), data.WeightedRandomSampler(weights, COUNT - 1)),

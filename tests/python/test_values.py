@@ -227,7 +227,11 @@ def test_a_row_that_was_read_is_written_as_it_was(kind: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "value", [masked(1, 2), np.array([None]), "text", 5, [1], pa.array([1, None])]
+    "value",
+    [
+        *(masked(1, 2), np.array([None]), "text", [1], pa.array([1, None])),
+        *(5, np.int64(5), np.float32(1.5), np.True_, np.datetime64(1, "s")),
+    ],
 )
 def test_a_record_without_columns_is_its_bytes_or_refused(value: object, tmp_path: Path) -> None:
     with ffrecord.Writer(tmp_path / "a.ffr") as writer:
@@ -262,7 +266,7 @@ def test_a_key_is_text_or_bytes(key: Any, tmp_path: Path) -> None:  # noqa: ANN4
 
 def test_a_column_of_keys_has_the_bytes_of_its_values(tmp_path: Path) -> None:
     with ffrecord.Writer(tmp_path / "a.ffr", {"k": "bytes"}, key="k") as writer:
-        for value in (np.int64(5), np.array([6], np.uint8), torch.tensor([7], dtype=torch.int8)):
+        for value in (np.array(5), np.array([6], np.uint8), torch.tensor([7], dtype=torch.int8)):
             writer.write({"k": value})
     reader = ffrecord.open(tmp_path / "a.ffr")
 

@@ -97,6 +97,32 @@ def test_a_subset_survives_its_pickle_whatever_was_chosen(indices: list[int]) ->
     assert [bytes(record) for record in view] == expected
 
 
+# Other ways to give the same indices, of 50.
+@pytest.mark.parametrize(
+    ("one", "others"),
+    [
+        ([], [range(3, 3), slice(9, 2), np.zeros(50, bool)]),
+        ([4], [range(4, 50, 99), range(4, 0, -7), slice(4, 5), [-46], range(-46, -45)]),
+        ([2, 3, 4], [range(2, 5), slice(2, 5), range(-48, -45), np.isin(np.arange(50), [2, 3, 4])]),
+        ([0, 3, 6], [range(0, 7, 3), range(0, 9, 3), slice(0, 9, 3), slice(0, 8, 3)]),
+        ([6, 3, 0], [range(6, -1, -3), range(6, -3, -3), slice(6, None, -3), [6, -47, 0]]),
+        ([0, 9, 4], [[-50, 9, -46], np.array([0, 9, 4], np.int8), np.array([0, 9, 4], np.uint64)]),
+    ],
+)
+def test_a_fingerprint_tells_which_records_not_how_they_were_given(
+    files: list[Path], one: list[int], others: list[Any]
+) -> None:
+    reader = ffrecord.open(files[0])
+
+    for other in others:
+        is_mask = isinstance(other, np.ndarray) and other.dtype == bool
+        view = reader.filter(other) if is_mask else reader.subset(other)
+        assert view.fingerprint == reader.subset(one).fingerprint, other
+        assert labels(view[:]) == one
+    views = [reader.subset(each) for each in ([], [0], [4], [4, 5], [5, 4], [4, 5, 4], [4, 6])]
+    assert len({view.fingerprint for view in views}) == len(views)
+
+
 def test_a_range_of_any_length_pickles_small(tmp_path: Path) -> None:
     with ffrecord.Writer(tmp_path / "long.ffr") as writer:
         for _ in range(100_000):

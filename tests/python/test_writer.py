@@ -90,7 +90,6 @@ BUFFERS = {
     "transposed": np.arange(12, dtype=np.int32).reshape(3, 4).T,
     "scalar": np.array(7, np.int64),
     "empty": np.empty((0, 3)),
-    "numpy scalar": np.float32(1.5),
 }
 
 

@@ -12,14 +12,18 @@ from ffrecord.checkpoint._values import EachRank
 class ThreadRanks:
     """Ranks that are threads."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, *, daemon: bool = False) -> None:
+        self.size, self.daemon = size, daemon
         self.slots: list[bytes] = [b""] * size
         self.barrier = threading.Barrier(size, timeout=60)
 
-    def run(self, work: Callable[["ThreadRank"], object]) -> list[object]:
-        """What `work` returned or raised on each rank."""
+    def run(
+        self, work: Callable[["ThreadRank"], object], limit_s: float | None = None
+    ) -> list[object]:
+        """What `work` returned or raised on each rank; an error for one that has not ended."""
         results: list[object] = [None] * self.size
+        if limit_s is not None:
+            results = [AssertionError(f"not ended within {limit_s:g} s")] * self.size
 
         def one(rank: int) -> None:
             try:
@@ -27,11 +31,14 @@ class ThreadRanks:
             except Exception as error:
                 results[rank] = error
 
-        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.size)]
+        threads = [
+            threading.Thread(target=one, args=(rank,), daemon=self.daemon)
+            for rank in range(self.size)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            thread.join(limit_s)
         return results
 
     def must(self, work: Callable[["ThreadRank"], object]) -> list[object]:

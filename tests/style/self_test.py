@@ -97,6 +97,20 @@ class HouseRules(unittest.TestCase):
         self.assertIn("docs/notes.md:1", output)
         self.assertIn("docs/notes.md:2", output)
 
+    def test_words_that_pages_avoid_are_named_outside_of_code(self) -> None:
+        self.plant("docs/good.md", "# What it is\n\n```\nWho: by itself\n```\n\nSet `by itself`.\n")
+        self.assertEqual(self.run_check("check_words")[0], 0)
+        page = "```\nok\n```\nIt reads. Of these, one.\nA daemon by itself\n300 records a second\n"
+        self.plant("docs/guides/bad.md", page)
+        self.plant("NEWS.md", "Fast. Likewise small.\n")
+        self.plant("tests/notes.md", "A daemon by itself\n")
+        code, output = self.run_check("check_words")
+        self.assertEqual(code, 1)
+        for place in ("docs/guides/bad.md:4", "docs/guides/bad.md:5", "docs/guides/bad.md:6"):
+            self.assertIn(place, output)
+        self.assertIn("NEWS.md:1: 'Likewise'", output)
+        self.assertNotIn("tests/notes.md", output)
+
     def test_circles_of_imports_and_torch_in_the_core_are_named(self) -> None:
         self.plant("python/ffrecord/__init__.py", "from ffrecord._one import a\n")
         self.plant("python/ffrecord/torch/__init__.py", "import torch\nimport ffrecord._one\n")

@@ -98,7 +98,9 @@ class Build:
         """Sources of the GoogleTest programs, from the root of the tree -> the test's name."""
         words = [str(BIN / "meson"), "introspect", "--targets", str(ROOT / self.folder)]
         targets = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
-        names = {test["cmd"][0]: test["name"] for test in self.tests() if test["protocol"] == "gtest"}
+        names = {
+            test["cmd"][0]: test["name"] for test in self.tests() if test["protocol"] == "gtest"
+        }
         return {
             os.path.relpath(source, ROOT): names[target["filename"][0]]
             for target in targets

@@ -51,7 +51,7 @@ SEED = "1"
 # Of Meson: tests that measure short times.
 ALONE_SUITES = ("alone-unit", "alone-conformance")
 # Of tests/frameworks: those whose packages setup installs.
-TRAINING = ("test_accelerate.py", "test_lightning.py")
+TRAINING = ("test_accelerate.py", "test_accelerate_gathering.py", "test_lightning.py")
 # Python's tests wait for daemons, workers and time limits. A file's tests stay in one process.
 IN_PROCESSES = ("-n", "3", "--dist", "loadfile")
 # Suites whose tests run threads of their own: they are run under ThreadSanitizer.

@@ -22,5 +22,7 @@ def files(root: pathlib.Path, *suffixes: str) -> Iterator[pathlib.Path]:
                 parts = path.relative_to(root).parts
                 if "__pycache__" in parts or parts[:2] == ("tests", "data"):
                     continue
+                if any(part.startswith(".") for part in parts[1:-1]):  # Hypothesis keeps one.
+                    continue
                 if path.is_file() and (not suffixes or path.suffix in suffixes):
                     yield path

@@ -1,33 +1,25 @@
-"""What becomes of a table: JSON, Markdown, a plot; with --docs, a part of performance.md."""
+"""What becomes of a table: JSON, Markdown and a plot, in the folder of results."""
 
 import json
 import pathlib
-import re
 import subprocess
 from typing import Any
 
 import harness
 
 _HERE = pathlib.Path(__file__).resolve().parent
-_DOCS = _HERE.parents[2] / "docs" / "internals"
 
 
 def publish(table: str, report: dict[str, Any], settings: harness.Settings) -> None:
-    """Write the results of one table below the scratch folder, and into the docs if wanted."""
+    """Write the results of one table below the scratch folder."""
     folder = settings.scratch / "results"
     folder.mkdir(exist_ok=True)
     source = folder / f"loader-{table}.json"
     source.write_text(json.dumps(report, indent=2) + "\n")
     picture = folder / f"loader-{table}.svg"
-    text = markdown(report)
-    (folder / f"loader-{table}.md").write_text(text)
+    (folder / f"loader-{table}.md").write_text(markdown(report))
     python = settings.scratch / "peers" / "bin" / "python"
     subprocess.run([str(python), str(_HERE / "plot.py"), str(source), str(picture)], check=True)
-    if settings.options.docs:
-        name = f"loader-{table}"
-        (_DOCS / f"{name}.svg").write_text(picture.read_text())
-        alternative = f"![{report['bench']}: {report['unit']} of each arm]({name}.svg)"
-        replace(_DOCS / "performance.md", name, f"{alternative}\n\n{text}")
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -48,13 +40,3 @@ def markdown(report: dict[str, Any]) -> str:
         f"Linux {about['kernel']}, load {about['load']:.1f}"
     )
     return "\n".join(lines) + "\n"
-
-
-def replace(page: pathlib.Path, name: str, text: str) -> None:
-    """Put text between the marks of that name."""
-    before = page.read_text()
-    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
-    pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
-    if not pattern.search(before):
-        raise harness.Unable(f"{page} has no marks {begin.strip()}")
-    page.write_text(pattern.sub(lambda _: f"{begin}{text}{end}", before))

@@ -63,6 +63,10 @@ class FFR_EXPORT RecordWriter {
     // can read them alone: fixed-width, at most 64 bytes per value, 512 bytes together.
     std::vector<std::string> copied_columns = {};
     Metadata metadata = {};  // Stored in the file; RecordReader::metadata returns it.
+    // Tells the file from every other; readers notice parts of other files by it. Random if it is
+    // not given. Give it only where the same input has to give the same bytes, and derive it from
+    // all that decides them: two different files with one id are a danger to both.
+    std::optional<std::array<std::byte, 16>> file_id = {};
   };
 
   // Fails with kInvalidArgument if an option is out of range, with kConflict if `path` exists and

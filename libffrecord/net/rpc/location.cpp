@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 namespace ffrecord::net {
@@ -59,6 +61,13 @@ Result<void> RefuseUser(std::string_view text) {
                    "and name a file with a token, ffrecord://host[:port]/name?token_file=PATH"};
 }
 
+// Both are looked at again for each connection, wherever the process has gone since.
+std::string Absolute(std::string_view path) {
+  std::error_code error;
+  auto absolute = std::filesystem::absolute(path, error);
+  return error ? std::string(path) : absolute.string();
+}
+
 }  // namespace
 
 std::string_view NameOf(Transport transport) {
@@ -101,9 +110,9 @@ Result<Location> Location::Parse(std::string_view text) {
       if (named && !transport)
         transport = named;
       else if (one.starts_with(kTokenFile) && one.size() > kTokenFile.size() && token_file.empty())
-        token_file = one.substr(kTokenFile.size());
+        token_file = Absolute(one.substr(kTokenFile.size()));
       else if (one.starts_with(kTls) && one.size() > kTls.size() && tls_folder.empty())
-        tls_folder = one.substr(kTls.size());
+        tls_folder = Absolute(one.substr(kTls.size()));
       else if (one.starts_with(kRdma))
         FFR_TRY(TakeRdma(one, rdma));
       else if (one == kOldNames)

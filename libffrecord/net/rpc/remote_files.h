@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -11,6 +12,7 @@
 
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/rpc/session.h"
+#include "libffrecord/source/file_copies.h"
 #include "libffrecord/source/last_failure.h"
 #include "libffrecord/source/range_reader.h"
 
@@ -24,7 +26,7 @@ namespace ffrecord::net {
 // `options.timeout` has passed; then each range that is missing gets kUnavailable or
 // kDeadlineExceeded. kNotFound: the extent is no longer there, since the name was removed and the
 // daemon has started anew since. Thread-safe; a forked child may go on using it.
-class RemoteFiles final : public RangeReader {
+class RemoteFiles final : public RangeReader, public FileCopies {
  public:
   // `location` is for the names of the files. Holds the session.
   RemoteFiles(std::shared_ptr<Session> session, DatasetManifest manifest, std::string location,
@@ -44,6 +46,12 @@ class RemoteFiles final : public RangeReader {
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                         Patience& patience) const override;
   Result<std::unique_ptr<RangeQueue>> MakeQueue(QueueUse use) const override;
+  // The daemon has one copy, which is read once more: it is told of the damage, and looks what is
+  // wrong. For kDoubtEveryS from then on, other damage in that extent is not told.
+  Result<PooledBuffer> ReadFromCopies(std::uint32_t file, std::uint64_t offset_bytes,
+                                      std::uint64_t size_bytes, const IsRight& is_right,
+                                      Patience& patience) const override;
+  std::vector<std::string> DamagedCopies(std::uint32_t /*file*/) const override { return {}; }
   std::string Trouble(std::uint32_t, ErrorCode status) const override {
     const std::string last = last_failure_.Of(status);
     if (!last.empty() || status != ErrorCode::kNotFound) return last;
@@ -69,6 +77,8 @@ class RemoteFiles final : public RangeReader {
   void NoteFailure(const Error& error) const { last_failure_.Note(error); }
 
  private:
+  static constexpr std::uint32_t kDoubtEveryS = 10;
+
   const std::shared_ptr<Session> session_;
   const DatasetManifest manifest_;
   const SessionOptions options_;
@@ -77,6 +87,8 @@ class RemoteFiles final : public RangeReader {
   std::vector<std::uint32_t> first_extent_;  // Of each file, among all of the manifest.
   std::vector<ExtentId> extents_;            // Of all files.
   mutable LastFailure last_failure_;         // Of calls that gave up.
+  // The extent that was told last to be damaged, in the high half, and in which second.
+  mutable std::atomic<std::uint64_t> told_{0};
 };
 
 }  // namespace ffrecord::net

@@ -170,6 +170,7 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
   std::vector<KeyRun> key_runs;
   std::optional<ColumnCopyWriter> copies;
   std::optional<std::string> key_column;
+  std::vector<std::byte> facts_section;
   std::uint64_t size_bytes = 0;
   {
     const LockedFile source(file);
@@ -188,8 +189,12 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
       copies = FFR_TRY(ColumnCopyWriter::Resume(source, *layout, schema));
     size_bytes = FFR_TRY(SizeOfFirstEqualCommit(source, *layout));
     const V2Source file_source{source, 0, header.file_id};
-    if (auto facts = FFR_TRY(ReadFacts(file_source, layout->footer)))
+    if (auto facts = FFR_TRY(ReadFacts(file_source, layout->footer))) {
+      // Those of a file without records lie beside the header, of which they are the copy.
+      if (layout->footer.Find(V2Section::kFacts)->offset_bytes < V2Footer::kAlignmentBytes)
+        facts_section = EncodeV2Facts(*facts);
       key_column = std::move(facts->key_column);
+    }
   }
   FFR_TRY(file.BeginAt(size_bytes));
   auto output = std::make_unique<AppendOutput>(std::move(file));
@@ -211,6 +216,7 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
           return written->Read(offset_bytes, destination);
         }});
   impl->key_column = std::move(key_column);
+  impl->facts_section = std::move(facts_section);
   impl->metadata_section = std::move(metadata);
   impl->commit_interval_bytes = options.commit_interval_bytes;
   return RecordWriter(std::move(impl));

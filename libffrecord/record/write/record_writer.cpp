@@ -239,6 +239,7 @@ Result<void> RecordWriter::Impl::EndCommit() {
     metadata_section.clear();
   }
   if (!facts_section.empty()) {
+    stream.ForgetSections(V2Section::kFacts);
     FFR_TRY(stream.AddSection(V2Section::kFacts, facts_section));
     facts_section.clear();
   }
@@ -339,7 +340,9 @@ Result<RecordWriter> CreateRecordWriter(const std::filesystem::path& path, Schem
 
 Result<RecordWriter> RecordWriter::Create(const std::filesystem::path& path, Schema schema,
                                           const Options& options) {
-  return CreateRecordWriter(path, std::move(schema), options, {});
+  WriterInternals internals;
+  internals.file_id = options.file_id;
+  return CreateRecordWriter(path, std::move(schema), options, std::move(internals));
 }
 
 RecordWriter::RecordWriter(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}

@@ -24,7 +24,7 @@
 namespace ffrecord {
 
 // Record files are written with O_DIRECT in pieces of this size: they are read much later, if at
-// all on this host, and filling the page cache slows the writer down (performance.md).
+// all on this host, and filling the page cache slows the writer down (10-plain-rings.md).
 inline constexpr std::uint64_t kWriteSizeBytes = 2 << 20;
 
 // Options that only tests choose: golden files need a fixed id, fault tests need an engine that
@@ -64,7 +64,7 @@ struct RecordWriter::Impl {
   std::optional<KeyWriter> keys;
   std::optional<ColumnCopyWriter> copies;
   std::optional<std::string> key_column;    // None in an append to a file that does not say.
-  std::vector<std::byte> facts_section;     // Goes into the first commit; empty if there is none.
+  std::vector<std::byte> facts_section;     // Goes into the next commit; empty if there is none.
   std::vector<std::byte> metadata_section;  // Goes into the next commit; empty if there is none.
   std::vector<std::span<const std::byte>> fields;  // Only to check records against the schema.
   std::vector<std::byte> joined;

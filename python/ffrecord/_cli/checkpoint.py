@@ -183,6 +183,12 @@ _dry_copy = dry_run_option("Show which steps would be copied, and copy nothing."
 @click.argument("remote", type=Target())
 @_step
 @click.option("--compress", is_flag=True, help="Compress the tensors at REMOTE.")
+@click.option(
+    "--verify/--no-verify",
+    default=True,
+    help="Read the copies that REMOTE has, and copy damaged ones again (default), or only look for "
+    "their files.",
+)
 @_dry_copy
 @_timeout
 @_as_json
@@ -191,16 +197,17 @@ def push(
     remote: str,
     step: int | None,
     compress: bool,
+    verify: bool,
     dry_run: bool,
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Copy a step of TARGET to REMOTE; by default all steps that are not there yet."""
+    """Copy a step of TARGET to REMOTE; by default all that are not there, or damaged there."""
     _committed(target, timeout_s)
     if dry_run:
         check_can_hold(remote)
     if step is None:
-        mirror = ckpt.Mirror(target, remote, compress=compress, timeout_s=timeout_s)
+        mirror = ckpt.Mirror(target, remote, compress=compress, verify=verify, timeout_s=timeout_s)
         copied = mirror.lacking() if dry_run else mirror.sync()
     elif dry_run:
         copied = _lacking(_one(target, step, timeout_s), remote, timeout_s)

@@ -41,21 +41,22 @@ def run(command: click.Command) -> int:
         # click's, once it has completed a line for a shell; or when nobody reads standard output
         # any more, whose 1 would promise that nothing was changed.
         return 0 if end.code == 0 else EXIT_ENVIRONMENT
-    except (click.Abort, KeyboardInterrupt):
-        say("interrupted")
+    except (click.Abort, KeyboardInterrupt) as error:
+        # click has made its own of the interrupt.
+        say(f"interrupted{_notes(error.__cause__ or error)}")
         return EXIT_INTERRUPTED
     except CorruptionError as error:
-        say(f"damaged: {error}")
+        say(f"damaged: {error}{_notes(error)}")
         return EXIT_DAMAGE
     except OSError as error:
-        say(f"failed: {_reason(error)}")
+        say(f"failed: {_reason(error)}{_notes(error)}")
         _drop_output()
         return EXIT_ENVIRONMENT
     except ImportError as error:
         say(f"failed: {error}")
         return EXIT_ENVIRONMENT
     except ValueError as error:
-        say(f"wrong: {error}")
+        say(f"wrong: {error}{_notes(error)}")
         return EXIT_USAGE
     except MemoryError:
         say("failed: out of memory")
@@ -64,7 +65,9 @@ def run(command: click.Command) -> int:
         say("wrong: JSON or text in the input is nested more deeply than Python can read")
         return EXIT_USAGE
     except RuntimeError as error:
-        say(f"failed: {error}")  # Such as "can't start new thread", or another rank's error.
+        say(
+            f"failed: {error}{_notes(error)}"
+        )  # Such as "can't start new thread", or another rank's error.
         return EXIT_ENVIRONMENT
 
 
@@ -206,6 +209,11 @@ def progress_bar(what: str) -> Iterator[Progress | None]:
     ) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _notes(error: BaseException) -> str:
+    """What was added to an error on its way: what to do next."""
+    return "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
 
 
 def _is_terminal() -> bool:

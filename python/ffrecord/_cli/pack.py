@@ -52,6 +52,32 @@ _CLASSES_SHOWN_MAX = 30
     help="TFRecord feature whose number of values varies.",
 )
 @click.option("--raw", is_flag=True, help="Pack TFRecords, and files in tars, unchanged.")
+@click.option(
+    "--map",
+    "function",
+    metavar="MODULE:FUNCTION",
+    help="Python function of a sample: returns None to leave it out, a dict, or several dicts.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Processes to use. Others with the same command may join, on other hosts too.",
+)
+@click.option(
+    "--max-failures",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="How many samples may fail in the function; 0 by default.",
+)
+@click.option(
+    "--retry-failed", is_flag=True, help="Do parts again in which samples failed; then continue."
+)
+@click.option(
+    "--restart", is_flag=True, help="Begin anew instead of continuing an interrupted run."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     sources: tuple[str, ...],
@@ -68,6 +94,11 @@ def command(
     key: str | None,
     ragged: tuple[str, ...],
     raw: bool,
+    function: str | None,
+    workers: int,
+    max_failures: int,
+    retry_failed: bool,
+    restart: bool,
     as_json: bool,
 ) -> None:
     """Pack SOURCE into DESTINATION.
@@ -75,7 +106,8 @@ def command(
     SOURCE is a folder with a subfolder for each class, a folder of MDS shards, or any number of
     files of one kind: tars (plain or compressed; a sample of WebDataset is one record), *.jsonl,
     TFRecords, Parquet, record files. DESTINATION is one file if it ends in .ffr, else a folder of
-    parts. DESTINATION appears only once it is complete.
+    parts. DESTINATION appears only once it is complete. A folder that was interrupted is continued
+    by the same command.
     """
     check_parts(destination, part_size)
     begin = time.monotonic()
@@ -100,6 +132,11 @@ def command(
             part_size_bytes=part_size or PART_BYTES,
             replace=replace,
             key=key,
+            map=function,
+            workers=workers,
+            max_failures=max_failures,
+            retry_failed=retry_failed,
+            restart=restart,
             progress=None if show is None else lambda done: show(done, samples.size_bytes),
         )
     seconds = time.monotonic() - begin
@@ -119,6 +156,8 @@ def _line(destination: str, summary: PackSummary, seconds: float) -> str:
     )
     for what, count in summary.skipped.items():
         line += f"; skipped {count} {what}"
+    if summary.failures:
+        line += f"; {len(summary.failures)} samples failed, the first: {summary.failures[0]}"
     if summary.classes:
         names = [f"{i} {name}" for i, name in enumerate(summary.classes[:_CLASSES_SHOWN_MAX])]
         more = ", ..." if len(summary.classes) > _CLASSES_SHOWN_MAX else ""

@@ -21,6 +21,7 @@ from typing import Literal
 
 from ffrecord import _ffrecord
 from ffrecord._locations import Target
+from ffrecord.checkpoint import _removing
 from ffrecord.checkpoint._background import (
     BusyError,
     FailedSaveError,
@@ -116,7 +117,8 @@ def save(
             each shared file that this process has not verified since it was written; a damaged file
             is written anew. Every checkpoint stays complete on its own; at a daemon or store
             everything is written.
-        timeout_s: for each call to a daemon or store.
+        timeout_s: for each call to a daemon or store. Ranks wait for each other as long as their
+            group says.
 
     Raises:
         TypeError: a value in the state would need pickling; names its path.
@@ -124,7 +126,7 @@ def save(
         ValueError: ranks disagree, their replicas differ (names tensor and ranks), something in the
             state of a rank could never be loaded, or a tensor is not covered exactly once.
         OSError: with errno, such as ENOSPC; nothing of the step is left.
-        PeerError: another rank failed before anything was written.
+        PeerError: another rank failed before anything was written, or ranks did not answer.
     """
     together = group_of(group)
     rank, size = (0, 1) if together is None else (together.rank, together.size)
@@ -268,8 +270,12 @@ def verify(
 
 
 def remove(target: Target, step: int, *, timeout_s: float = 30.0) -> None:
-    """Remove a checkpoint for good. Raises FileNotFoundError if there is none."""
-    _ffrecord.remove_checkpoint(target, step, timeout_s)
+    """Remove a checkpoint for good. Raises FileNotFoundError if there is none.
+
+    If the target is a folder with a `Mirror`, the copy stays there, until a save of the same or an
+    earlier step says that training went back: the next `sync` then removes it.
+    """
+    _removing.remove(target, step, timeout_s)
 
 
 def prune(

@@ -1,18 +1,21 @@
 """Copies of committed checkpoints in a second place, such as an S3-compatible store."""
 
+import logging
 import os
 import pathlib
+from collections.abc import Collection
 from typing import Any, Literal
 
 from ffrecord import _ffrecord
 from ffrecord._copying import Copying
 from ffrecord._locations import Target, target_from_root
-from ffrecord.checkpoint._replicated import SCHEME
+from ffrecord.checkpoint._removing import MIRROR, Save, folder_of, removals
 from ffrecord.checkpoint._saving import Commit
 from ffrecord.errors import CorruptionError
 
-# In a run's folder: where steps that are no longer there are loaded from.
-_NAME = "MIRROR"
+_log = logging.getLogger("ffrecord.checkpoint")
+# Errors of one step, which keep no other from the mirror.
+_OF_A_STEP = (FileExistsError, FileNotFoundError, CorruptionError)
 # Text whose first line may be a folder, with a name of any bytes.
 _ANY_NAME: Any = {"encoding": "utf-8", "errors": "surrogateescape"}
 
@@ -75,6 +78,7 @@ class Mirror(Copying[list[Commit]]):
         *,
         keep_local: int | None = None,
         compress: bool = False,
+        verify: bool = True,
         timeout_s: float = 30.0,
     ) -> None:
         """Store the arguments; send nothing yet.
@@ -87,13 +91,18 @@ class Mirror(Copying[list[Commit]]):
                 after they are copied; all by default. Before a step is removed, its copy is read
                 and verified. If the target is a folder, `remote` must be a store.
             compress: as for `copy`.
+            verify: read every byte of the copies of the steps that are at `target`, unless this
+                process has verified them since they were written, and copy damaged ones again.
+                False: only manifests, and copies whose step is about to be removed.
             timeout_s: for each call, its retries included.
         """
         if keep_local is not None and keep_local < 1:
             raise ValueError(f"keep_local is {keep_local}, must be at least 1")
-        self.target, self.remote = target_from_root(target), os.fsdecode(remote)
+        self.target, self.remote = target_from_root(target), target_from_root(remote)
         self.keep_local, self.compress, self.timeout_s = keep_local, compress, timeout_s
+        self.verify = verify
         self._known: set[str] = set()
+        self._told: set[str] = set()
         if _ffrecord.share_place(self.target, self.remote):
             raise ValueError(f"Mirror: {self.target} and {self.remote} are the same place")
         if (
@@ -108,11 +117,15 @@ class Mirror(Copying[list[Commit]]):
         super().__init__()
 
     def sync(self) -> list[Commit]:
-        """Copy every checkpoint that the remote lacks, oldest first; return those.
+        """Copy every checkpoint that the remote lacks or has damaged, oldest first; return those.
 
         A step that was saved again, after a rollback for example, replaces the one that was copied
         from here before. A step of another run is never replaced. If one step cannot be copied, the
-        others still are.
+        others still are. A copy that was damaged and is copied again is logged as a warning.
+
+        A later step that `remove` gave up before this rollback is removed at the remote too, once
+        the new save is whole there. A step that left the local folder in any other way stays; if it
+        is the newest one at the remote, a warning names it.
 
         Then `keep_local` is applied: every step that is removed from the local target is whole at
         the remote, as the same save.
@@ -129,31 +142,16 @@ class Mirror(Copying[list[Commit]]):
         failures: list[Exception] = []
         copied = []
         for commit in here:
-            if commit.damage:
-                failures.append(_damaged(commit, self.target))
-                continue
-            if there.get(commit.step) == commit:
-                continue
             try:
-                self._make_way(commit, there.get(commit.step), known)
-                copied.append(
-                    copy(
-                        self.target,
-                        self.remote,
-                        commit.step,
-                        compress=self.compress,
-                        timeout_s=self.timeout_s,
-                    )
-                )
-            except (FileExistsError, FileNotFoundError, CorruptionError) as error:
+                if self._bring(commit, there, known):
+                    copied.append(commit)
+            except _OF_A_STEP as error:
                 failures.append(error)
-                continue
-            there[commit.step] = commit
-            known.add(_line(commit))
-            self._note(known)
+        self._give_up(here, there)
         self._note({line for line in known if line in set(map(_line, there.values()))})
+        self._tell_of_a_future(here, there, known)
         if self.keep_local is not None:
-            self._evict(there, self.keep_local)
+            failures += self._evict(there, known, self.keep_local)
         if failures:
             raise failures[0]
         return copied
@@ -167,10 +165,36 @@ class Mirror(Copying[list[Commit]]):
         known, there = self._noted() or set(), self._by_step()
         here = self._list(self.target)
         known |= {_line(commit) for commit in here if there.get(commit.step) == commit}
-        found = [each for each in here if not each.damage and there.get(each.step) != each]
+        found = [each for each in here if not each.damage and not self._has(each, there)]
         for commit in found:
             self._check_rival(there.get(commit.step), known)
         return found
+
+    def _has(self, commit: Commit, there: dict[int, Commit]) -> bool:
+        """Whether the remote has this save, whole as far as this object looks."""
+        return there.get(commit.step) == commit and (not self.verify or self._is_whole(commit))
+
+    def _bring(self, commit: Commit, there: dict[int, Commit], known: set[str]) -> bool:
+        """Copy a step that the remote lacks or has damaged; whether that was necessary."""
+        if commit.damage:
+            raise _damaged(commit, self.target)
+        if self._has(commit, there):
+            return False
+        self._copy(commit, there, known)
+        return True
+
+    def _copy(self, commit: Commit, there: dict[int, Commit], known: set[str]) -> None:
+        self._make_way(commit, there.get(commit.step), known)
+        copy(
+            self.target,
+            self.remote,
+            commit.step,
+            compress=self.compress,
+            timeout_s=self.timeout_s,
+        )
+        there[commit.step] = commit
+        known.add(_line(commit))
+        self._note(known)
 
     def _by_step(self) -> dict[int, Commit]:
         return {commit.step: commit for commit in self._list(self.remote)}
@@ -195,7 +219,61 @@ class Mirror(Copying[list[Commit]]):
         # What is to take its place has to be whole.
         if not _ffrecord.CheckpointReader(self.target, commit.step, self.timeout_s).is_whole():
             raise _damaged(commit, self.target)
-        _ffrecord.remove_checkpoint(self.remote, rival.step, self.timeout_s)
+        if rival == commit or rival.damage:  # A copy takes the place of a damaged one by itself.
+            _log.warning(
+                "the copy of step %d at %s is damaged; it is copied again from %s",
+                commit.step,
+                self.remote,
+                self.target,
+            )
+        else:
+            _ffrecord.remove_checkpoint(self.remote, rival.step, self.timeout_s, rival.attempt)
+
+    def _give_up(self, here: list[Commit], there: dict[int, Commit]) -> None:
+        """Remove the copies of steps that the user has removed, and then went back behind."""
+        saves = [_save(commit) for commit in here]
+        for removal in removals(folder_of(self.target)):
+            step = removal.save.step
+            rival = there.get(step)
+            if rival is None or _save(rival) != removal.save or removal.save in saves:
+                removal.path.unlink(missing_ok=True)
+            elif any(
+                removal.is_followed_by(_save(commit))
+                and there.get(commit.step) == commit
+                and self._is_whole(commit)
+                for commit in here
+            ):
+                _log.warning(
+                    "step %d at %s is removed: it was removed from %s before training went back",
+                    step,
+                    self.remote,
+                    self.target,
+                )
+                _ffrecord.remove_checkpoint(self.remote, step, self.timeout_s, removal.save.attempt)
+                del there[step]
+                removal.path.unlink(missing_ok=True)
+
+    def _tell_of_a_future(
+        self, here: list[Commit], there: dict[int, Commit], known: Collection[str]
+    ) -> None:
+        """Name the newest step at the remote if it was copied from here and is here no longer."""
+        newest = there[max(there)] if there else None
+        if newest is None or not here or newest.step <= here[-1].step:
+            return
+        line = _line(newest)
+        if line not in known or line in self._told:
+            return
+        self._told.add(line)
+        _log.warning(
+            "step %d at %s was copied from %s, whose newest step is now %d; if training went back "
+            "and gave it up, remove it: ffrecord.checkpoint.remove(%r, %d)",
+            newest.step,
+            self.remote,
+            self.target,
+            here[-1].step,
+            self.remote,
+            newest.step,
+        )
 
     def _list(self, target: str) -> list[Commit]:
         listed = _ffrecord.list_checkpoints(target, self.timeout_s, roots_only=True)
@@ -209,20 +287,30 @@ class Mirror(Copying[list[Commit]]):
             return False
         return Commit(*reader.commit) == commit and reader.is_whole()
 
-    def _evict(self, there: dict[int, Commit], keep: int) -> None:
+    def _evict(self, there: dict[int, Commit], known: set[str], keep: int) -> list[Exception]:
         # One by one and oldest first: a kill leaves the newest steps without a gap.
         old = _ffrecord.prune_checkpoints(
             self.target, keep, 0, verify=True, dry_run=True, timeout_s=self.timeout_s
         )
+        failures: list[Exception] = []
         for commit in (Commit(*each) for each in old):
-            if there.get(commit.step) == commit and self._is_whole(commit):
-                _ffrecord.remove_checkpoint(self.target, commit.step, self.timeout_s)
+            if there.get(commit.step) != commit:
+                continue
+            try:
+                if not self._is_whole(commit):
+                    self._copy(commit, there, known)
+                if self._is_whole(commit):
+                    _ffrecord.remove_checkpoint(
+                        self.target, commit.step, self.timeout_s, commit.attempt
+                    )
+            except _OF_A_STEP as error:
+                failures.append(error)
+        return failures
 
     def _path(self) -> pathlib.Path | None:
         """The path of the file that names the remote; None if the target is not a folder."""
-        if "://" in self.target or self.target.startswith(SCHEME):
-            return None
-        return pathlib.Path(self.target) / _NAME
+        folder = folder_of(self.target)
+        return None if folder is None else folder / MIRROR
 
     def _point_at_remote(self) -> set[str]:
         """The saves that were copied from here: those in MIRROR, or that this object has seen."""
@@ -254,7 +342,7 @@ class Mirror(Copying[list[Commit]]):
         return path.read_text(**_ANY_NAME).splitlines()
 
     def _write(self, path: pathlib.Path, lines: list[str]) -> None:
-        made = path.with_name(f".{_NAME}-{os.getpid()}")
+        made = path.with_name(f".{MIRROR}-{os.getpid()}")
         with made.open("w", **_ANY_NAME) as file:
             file.write("".join(f"{line}\n" for line in lines))
             file.flush()
@@ -267,6 +355,10 @@ def _damaged(commit: Commit, target: str) -> CorruptionError:
     return CorruptionError(f"step {commit.step} of {target} is damaged, and not copied: {why}")
 
 
+def _save(commit: Commit) -> Save:
+    return Save(commit.step, commit.attempt)
+
+
 def _line(commit: Commit) -> str:
     """A line of the file MIRROR: a save that was copied."""
-    return f"{commit.step} {commit.attempt}"
+    return _save(commit).line

@@ -109,6 +109,12 @@ def _describe_torch(tensor: Any) -> tuple[str, tuple[int, ...]]:  # noqa: ANN401
             f"{type(tensor).__name__} is a subclass of torch.Tensor that has no plain bytes: "
             "save the tensors that it is made of, or a plain tensor made of it"
         )
+    if tensor.is_nested:
+        raise TypeError("a nested tensor has no plain bytes: save the tensors of its unbind()")
+    if torch.nn.parameter.is_lazy(tensor):
+        raise TypeError(
+            f"{type(tensor).__name__} has no elements yet: run the module once, which makes them"
+        )
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise TypeError(f"a {tensor.layout} {tensor.device.type} tensor has no plain bytes")
     if tensor.data_ptr() == 0 and tensor.numel() > 0:
@@ -136,6 +142,7 @@ def look_at(value: object, kind: Kind) -> tuple[str, tuple[int, ...], int | None
             and type(tensor) in _kinds
             and tensor.is_cpu
             and tensor.layout is _strided
+            and not tensor.is_nested
             and tensor.is_contiguous()
             and not tensor.is_conj()
             and not tensor.is_neg()

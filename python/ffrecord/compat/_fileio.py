@@ -184,7 +184,10 @@ class FileWriter(Closing):
             raise ClosedError(f"{self.fname} is closed")
         if self.count >= self.n:
             raise CountError(f"{self.fname}: {self.n} records were declared, this is one more")
-        self._inner.write(as_buffer(buffer))
+        # A scalar of NumPy is a buffer, too, which upstream takes.
+        self._inner.write(
+            as_buffer(np.asarray(buffer) if isinstance(buffer, np.generic) else buffer)
+        )
         self.count += 1
 
     def close(self) -> None:

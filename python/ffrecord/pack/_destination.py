@@ -1,54 +1,43 @@
-"""Writing samples to one file, or to a folder of parts, all or nothing."""
+"""Packing samples to one file, or to a folder of parts, all or nothing."""
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from ffrecord._writer import Writer, WriteSummary
+import ffrecord
+from ffrecord._arrow_schema import types_in
+from ffrecord.pack._inference import schema_of_rows
+from ffrecord.pack._inputs import Inputs
+from ffrecord.pack._mapping import Row, UserMap, mapping_of, rows_of
 from ffrecord.pack._new_folder import check_vacant, destination_path, new_folder
-from ffrecord.pack._source import CLASSES, Keyed, Progressed, Sample, Source
-
-# Of what has no length, a number.
-_SCALAR_BYTES = 8
+from ffrecord.pack._plan import Plan, schema_as_json, units_of
+from ffrecord.pack._resumable import DIGITS, check_some, pack_resumably, part_name
+from ffrecord.pack._source import CLASSES, Facts, Progressed, Source, open_source
+from ffrecord.pack._summary import PackSummary
+from ffrecord.pack._unit import Rules, UnitWriter
+from ffrecord.pack._work import Progress, Task, WriterOptions
 
 # Of a dictionary, the least and the most (format.md).
 DICTIONARY_BYTES = (1024, 16 << 20)
-
-# Of the number in a part's name; more if there are more parts.
-_DIGITS = 5
-
-Progress = Callable[[int], None]
-# Of a path, and whether to replace what is there.
-NewWriter = Callable[[Path, bool], Writer]
-
-
-@dataclass
-class PackSummary:
-    """Summary of a packing; sizes in bytes, `raw` means before compression."""
-
-    record_count: int = 0
-    raw_size_bytes: int = 0
-    file_size_bytes: int = 0
-    file_count: int = 0
-    classes: tuple[str, ...] = ()
-    skipped: dict[str, int] = field(default_factory=dict)
-
-    def add(self, file: WriteSummary) -> None:
-        """Count a finished file."""
-        self.record_count += file.record_count
-        self.raw_size_bytes += file.raw_size_bytes
-        self.file_size_bytes += file.file_size_bytes
-        self.file_count += 1
+# Rows from which the columns of a function's result are inferred, and samples it is tried on.
+_LOOK_ROWS, _LOOK_SAMPLES = 64, 1000
 
 
 def pack(
-    source: Source,
+    source: Source | str | os.PathLike[str] | Sequence[str],
     destination: str | os.PathLike[str],
     *,
+    map: Any = None,  # noqa: ANN401 - as such functions are called everywhere
+    schema: Any = None,  # noqa: ANN401 - a mapping, or a schema of pyarrow
+    workers: int = 1,
+    max_failures: int = 0,
+    retry_failed: bool = False,
+    restart: bool = False,
     compress: bool = False,
     dictionary_bytes: int = 0,
     part_size_bytes: int = 1 << 30,
@@ -56,137 +45,233 @@ def pack(
     key: str | None = None,
     progress: Progress | None = None,
 ) -> PackSummary:
-    """Write all samples of `source`; the result appears only when it is complete.
+    """Write all samples of `source`; the result appears only when it is complete and durable.
+
+    A folder that is packed from paths is planned first, from the inputs alone, and written part by
+    part in `.NAME.packing` beside it. Any number of processes may do that: `workers`, and others
+    that call this with the same arguments, also on other hosts that share the folder. After a kill
+    or an error the same call continues; the bytes of the result are always the same. Everything
+    else is written in one go, by this process.
 
     Args:
-        source: see `open_source`.
-        destination: `*.ffr` is one file; another name is a folder of `PART_00000.ffr` and so on.
+        source: paths, or what `open_source` returned, or any object with the attributes of
+            `Source`.
+        destination: `*.ffr` is one file; another name is a folder of `PART_00000.ffr` and so on,
+            with a list of what came from where (`PACKED.json`) if it was packed from paths.
+        map: a function of one sample, or its name `module:function`, or a class whose objects are
+            called, one made in each process. It gets a dict (bytes for records without columns),
+            and returns None to leave the sample out, a dict, or an iterable of dicts.
+        schema: the columns that `map` returns; by default its attribute `schema`, else what its
+            first rows have.
+        workers: processes to use; other than 1 for a folder that is packed from paths only.
+        max_failures: how many samples may fail in `map`; they are listed in the summary.
+        retry_failed: of an interrupted packing, do the parts again in which samples failed.
+        restart: forget an interrupted packing instead of continuing it.
         compress: compress each record with zstd.
         dictionary_bytes: size of a dictionary to train for each file, for small, similar records;
             0 for none. Implies compression.
-        part_size_bytes: in a folder, a part ends with the record that reaches this raw size.
-        replace: replace an existing file, or a folder with nothing but `*.ffr` in it.
+        part_size_bytes: the size of inputs, or the raw size of records, that make a part.
+        replace: replace an existing file, or a folder with nothing in it but what packing made.
         key: the column, utf8 or bytes, by which samples are found (`Reader.find`); without it the
             source decides: names of files, and the keys that records of record files had.
         progress: called with the number of source bytes that were processed.
 
     Raises:
-        ConflictError: the destination exists and may not be replaced.
-        ValueError: there is nothing to pack, or the source is invalid.
+        ConflictError: the destination exists and may not be replaced, or an interrupted packing to
+            it had other inputs, options or another function.
+        ValueError: there is nothing to pack, the source is invalid, or too many samples failed.
+        TypeError: `source` has no schema, no samples, or yields something else than pairs.
+        WorkerDiedError: several processes were killed by the same input.
         CorruptionError: the source is damaged.
         OSError: the source cannot be read, or the destination cannot be written.
     """
     least, most = DICTIONARY_BYTES
     if dictionary_bytes and not least <= dictionary_bytes <= most:
         raise ValueError(f"a dictionary has {least} to {most} bytes, not {dictionary_bytes}")
-    if part_size_bytes < 1:
-        raise ValueError(f"a part has at least one byte, not {part_size_bytes}")
+    _check_least(part_size_bytes, 1, "a part has at least one byte")
+    _check_least(workers, 1, "there is at least one worker")
+    _check_least(max_failures, 0, "max_failures is at least 0")
+    user_map = mapping_of(map)
+    if schema is not None and user_map is None:
+        raise ValueError("schema says what map returns; without map, columns are the source's")
+    given: Any = source
+    is_source = not isinstance(source, str | os.PathLike | Sequence)
+    opened = Facts(given if is_source else open_source(given))
     path = destination_path(destination)
-    check_vacant(path, replace)
-    summary = PackSummary(classes=source.classes)
-    samples = _observed(source, progress, None if key is None else _without_key)
-    compress = compress or dictionary_bytes > 0
-    metadata = dict(source.metadata)
-    if source.classes and CLASSES not in metadata:
-        metadata[CLASSES] = json.dumps(source.classes).encode()
-
-    def new_writer(path: Path, replace: bool) -> Writer:
-        writer = Writer(
-            path,
-            source.schema,
-            compress="zstd" if compress else None,
-            replace=replace,
-            dictionary=dictionary_bytes or None,
-            key=key or source.key,
-            metadata=metadata,
-        )
-        if getattr(source, "takes_empty_keys", False) and key is None:  # A user's may lack it.
-            writer._allow_empty_keys()
-        return writer
-
+    inputs: Inputs | None = opened._inputs
     if path.suffix == ".ffr":
-        _write_file(samples, new_writer, path, replace, summary)
+        inputs = None
+    if workers > 1 and inputs is None:
+        raise ValueError(
+            "several workers pack from paths into a folder: give paths, and a destination whose "
+            "name does not end in .ffr"
+        )
+    give_values = opened.give_values if inputs is None else inputs.give_values
+    if user_map is not None and give_values is not None:
+        give_values()  # Of a user's columns, not as they are stored.
+    samples = inputs.all_samples() if inputs is not None else opened.samples()
+    if user_map is None:
+        columns: Any = opened.schema
     else:
-        with new_folder(path, replace) as folder:
-            _write_parts(samples, new_writer, folder, part_size_bytes, summary)
-    summary.skipped = {what: count for what, count in source.skipped.items() if count}
+        columns, samples = _columns_of(user_map, schema, samples)
+    own_key = opened.key if user_map is None else _kept(opened.key, columns)
+    metadata = {**types_in({} if user_map else opened.types), **opened.metadata}
+    if opened.classes and CLASSES not in metadata:
+        metadata[CLASSES] = json.dumps(opened.classes).encode()
+    writing = WriterOptions(
+        compress=compress or dictionary_bytes > 0,
+        dictionary_bytes=dictionary_bytes,
+        key=key or own_key,
+        takes_empty_keys=opened.takes_empty_keys and key is None,
+    )
+    if inputs is None:
+        single = _Single(opened, columns, metadata, writing, user_map, max_failures, progress)
+        return single.pack(samples, path, replace, part_size_bytes)
+    task = Task(
+        destination=path,
+        plan=_plan(inputs, writing, metadata, columns, user_map, part_size_bytes),
+        options=inputs.options,
+        user_map=user_map,
+        writing=writing,
+        metadata=metadata,
+        file_size_bytes=part_size_bytes,
+        failures_max=max_failures,
+    )
+    summary = pack_resumably(
+        task,
+        inputs,
+        workers=workers,
+        replace=replace,
+        retry_failed=retry_failed,
+        restart=restart,
+        progress=progress,
+    )
+    summary.classes = opened.classes
     return summary
 
 
-def _observed(
-    source: Source, progress: Progress | None, changed: Callable[[Sample], Sample] | None
-) -> Iterator[Progressed]:
-    empty = True
-    for sample, done_bytes in source.samples():
-        empty = False
-        yield sample if changed is None else changed(sample), done_bytes
-        if progress is not None:
-            progress(done_bytes)
-    if empty:
-        raise ValueError("the source has no samples: there is nothing to pack")
+def _check_least(value: int, least: int, rule: str) -> None:
+    if value < least:
+        raise ValueError(f"{rule}, not {value}")
 
 
-def _without_key(sample: Sample) -> Sample:
-    """Keys for a file whose key is a column."""
-    return sample.sample if isinstance(sample, Keyed) else sample
-
-
-def _write(writer: Writer, sample: Sample) -> None:
-    if isinstance(sample, Keyed):
-        writer.write(sample.sample, key=sample.key)
-    else:
-        writer.write(sample)
-
-
-def _write_file(
+def _columns_of(
+    user_map: UserMap,
+    schema: Any,  # noqa: ANN401 - a mapping, or a schema of pyarrow
     samples: Iterator[Progressed],
-    new_writer: NewWriter,
-    path: Path,
-    replace: bool,
-    summary: PackSummary,
-) -> None:
-    with new_writer(path, replace) as writer:
-        for sample, _ in samples:
-            _write(writer, sample)
-        summary.add(writer.close())
+) -> tuple[Any, Iterator[Progressed]]:
+    """The columns that a function returns, and the samples, with those that were looked at."""
+    known = user_map.schema if schema is None else schema
+    if known is not None:
+        return known, samples
+    function = user_map.made()
+    seen: list[Progressed] = []
+    rows: list[Row] = []
+    error: Exception | None = None
+    for item in islice(samples, _LOOK_SAMPLES):
+        seen.append(item)
+        try:
+            rows += rows_of(function, item[0])
+        except Exception as failed:  # It counts when the sample is packed.
+            error = error or failed
+        if len(rows) >= _LOOK_ROWS:
+            break
+    if not rows:
+        why = f"failed: {type(error).__name__}: {error}" if error else "returned nothing"
+        raise ValueError(
+            f"{user_map.name} {why} for each of the first {len(seen)} samples, so its columns are "
+            "not known: say them with an attribute `schema` of the function"
+        ) from error
+    return schema_of_rows(rows, user_map.name), chain(seen, samples)
 
 
-def _write_parts(
-    samples: Iterator[Progressed],
-    new_writer: NewWriter,
-    folder: Path,
+def _kept(key: Any, columns: Any) -> Any:  # noqa: ANN401 - see `Source.key`
+    """The key of a source, if a function has kept its column."""
+    if not isinstance(key, str) or key not in (getattr(columns, "names", None) or columns):
+        return None
+    kind = str(columns.field(key).type) if hasattr(columns, "names") else columns[key]
+    return key if kind in ("utf8", "bytes", "string", "binary") else None
+
+
+def _plan(
+    inputs: Inputs,
+    writing: WriterOptions,
+    metadata: dict[str, bytes],
+    columns: Any,  # noqa: ANN401 - a mapping, or a schema of pyarrow
+    user_map: UserMap | None,
     part_size_bytes: int,
-    summary: PackSummary,
-) -> None:
-    item = next(samples, None)
-    while item is not None:
-        path = folder / _part(summary.file_count, _DIGITS)
-        size_bytes = 0
-        with new_writer(path, False) as writer:
-            while item is not None and size_bytes < part_size_bytes:
-                _write(writer, item[0])
-                size_bytes += _size_bytes(item[0])
-                item = next(samples, None)
-            summary.add(writer.close())
-    _keep_order(folder, summary.file_count)
+) -> Plan:
+    options = {name: value for name, value in inputs.options._asdict().items() if name != "like"}
+    asked = {
+        "version": ffrecord.__version__,
+        "options": {name: list(v) if isinstance(v, tuple) else v for name, v in options.items()},
+        "writing": asdict(writing),
+        "metadata": {name: value.hex() for name, value in metadata.items()},
+        "schema": schema_as_json(columns),
+        "function": None if user_map is None else user_map.name,
+        "function's code": None if user_map is None else user_map.identity,
+        "part_size_bytes": part_size_bytes,
+    }
+    units = units_of(inputs.cuts(part_size_bytes), part_size_bytes)
+    return Plan(tuple(inputs.list_all()), units, asked)
 
 
-def _keep_order(folder: Path, file_count: int) -> None:
-    """Readers sort names as text, so all numbers must have the same number of digits."""
-    digits = len(str(file_count - 1))
-    for number in range(10**_DIGITS if digits > _DIGITS else 0):
-        os.rename(folder / _part(number, _DIGITS), folder / _part(number, digits))
+class _Single:
+    """Packs samples that can be read once, in one go."""
+
+    def __init__(
+        self,
+        source: Facts,
+        columns: Any,  # noqa: ANN401 - a mapping, or a schema of pyarrow
+        metadata: dict[str, bytes],
+        writing: WriterOptions,
+        user_map: UserMap | None,
+        failures_max: int,
+        progress: Progress | None,
+    ) -> None:
+        self._source = source
+        self._columns, self._metadata, self._writing = columns, metadata, writing
+        self._function = None if user_map is None else user_map.made()
+        self._failures_max = failures_max
+        self._progress = progress or (lambda _: None)
+
+    def pack(
+        self, samples: Iterator[Progressed], path: Path, replace: bool, part_size_bytes: int
+    ) -> PackSummary:
+        check_vacant(path, replace)
+        if path.suffix == ".ffr":
+            return self._written(samples, lambda _: path, sys.maxsize, replace)
+        with new_folder(path, replace) as folder:
+            summary = self._written(
+                samples, lambda number: folder / part_name(number, 1), part_size_bytes, False
+            )
+            _keep_order(folder, summary.file_count)
+        return summary
+
+    def _written(
+        self,
+        samples: Iterator[Progressed],
+        path_of: Callable[[int], Path],
+        size_bytes: int,
+        replace: bool,
+    ) -> PackSummary:
+        unit = UnitWriter(
+            path_of,
+            lambda path: self._writing.new_writer(
+                path, self._columns, self._metadata, replace=replace
+            ),
+            Rules(self._function, self._failures_max, size_bytes, self._writing.key is True),
+        )
+        unit.write_all(samples, self._source.name, self._progress)
+        unit.tally.left_out.update(self._source.skipped or {})
+        tally = unit.close()
+        check_some([tally.as_json()])
+        summary = PackSummary(classes=self._source.classes)
+        summary.add(tally.as_json())
+        return summary
 
 
-def _part(number: int, digits: int) -> str:
-    return f"PART_{number:0{digits}}.ffr"
-
-
-def _size_bytes(value: object) -> int:
-    if isinstance(value, Keyed):
-        value = value.sample
-    if isinstance(value, Mapping):
-        return sum(map(_size_bytes, value.values()))
-    if isinstance(value, np.ndarray | memoryview):
-        return value.nbytes
-    return len(value) if isinstance(value, bytes | str) else _SCALAR_BYTES
+def _keep_order(folder: Path, count: int) -> None:
+    """Give all numbers the same number of digits."""
+    for number in range(10**DIGITS if len(str(count - 1)) > DIGITS else 0):
+        os.rename(folder / part_name(number, 1), folder / part_name(number, count))

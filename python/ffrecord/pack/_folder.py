@@ -1,9 +1,10 @@
 """A folder of classes, as torchvision's ImageFolder expects it: SRC/class/.../file."""
 
+import hashlib
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -36,6 +37,7 @@ class _File(NamedTuple):
     name: str
     label: int
     size_bytes: int
+    time_ns: int
 
 
 class FolderSource(Source):
@@ -72,17 +74,52 @@ class FolderSource(Source):
 
     def samples(self) -> Iterator[Progressed]:
         """Yield the files class by class, each sorted by path, reading some ahead."""
+        yield from self.samples_of(0, len(self._files))
+
+    def cuts(self, size_bytes: int) -> list[tuple[int, int, int]]:
+        """Return runs of files of about this size."""
+        found, begin, total = [], 0, 0
+        for number, file in enumerate(self._files, start=1):
+            total += file.size_bytes
+            if total >= size_bytes or number == len(self._files):
+                found.append((begin, number, total))
+                begin, total = number, 0
+        return found
+
+    def samples_of(self, begin: int, end: int) -> Iterator[Progressed]:
+        """Yield some of the files.
+
+        Raises:
+            ValueError: a file has another size or time than when the folder was listed.
+        """
         done_bytes = 0
-        for file, content in self._contents():
+        for file, (content, time_ns) in self._contents(self._files[begin:end]):
+            if time_ns != file.time_ns and len(content) == file.size_bytes:
+                raise ValueError(
+                    f"{file.path} was changed after it was listed: pack the folder when nothing "
+                    "writes to it any more"
+                )
+            if len(content) != file.size_bytes:
+                raise ValueError(
+                    f"{file.path} had {file.size_bytes} bytes and has {len(content)}: pack the "
+                    "folder when nothing writes to it any more"
+                )
             done_bytes += len(content)
             yield {"label": file.label, "name": file.name, "payload": content}, done_bytes
 
-    def _contents(self) -> Iterator[tuple[_File, bytes]]:
-        ahead: deque[tuple[_File, Future[bytes]]] = deque()
+    def stamp(self) -> str:
+        """Return a hash of names, sizes and times of all files."""
+        found = hashlib.sha256()
+        for file in self._files:
+            found.update(f"{file.name}\0{file.size_bytes}\0{file.time_ns}\n".encode())
+        return found.hexdigest()
+
+    def _contents(self, files: Sequence[_File]) -> Iterator[tuple[_File, tuple[bytes, int]]]:
+        ahead: deque[tuple[_File, Future[tuple[bytes, int]]]] = deque()
         ahead_bytes = 0
         with ThreadPoolExecutor(_THREADS, "ffrecord-pack") as pool:
             try:
-                for file in self._files:
+                for file in files:
                     ahead.append((file, pool.submit(_read, file.path)))
                     ahead_bytes += file.size_bytes
                     while len(ahead) > _AHEAD_FILES_MAX or ahead_bytes > _AHEAD_BYTES_MAX:
@@ -170,7 +207,8 @@ class FolderSource(Source):
             )
         else:
             name = check_text(os.path.relpath(path, self._root), self._root)
-            return _File(path, name, label, os.stat(path).st_size)
+            found = os.stat(path)
+            return _File(path, name, label, found.st_size, found.st_mtime_ns)
         return None
 
     def _hint(self) -> str:
@@ -192,9 +230,11 @@ def _follow(parent: str, subfolders: list[str], through: dict[str, set[str]]) ->
         through[path] = been | {real}
 
 
-def _read(path: str) -> bytes:
+def _read(path: str) -> tuple[bytes, int]:
+    """Content, and the time of its last change."""
     with open(path, "rb") as file:
-        return read_named(file, path)
+        content = read_named(file, path)
+        return content, os.fstat(file.fileno()).st_mtime_ns
 
 
 def _raise(error: OSError) -> None:

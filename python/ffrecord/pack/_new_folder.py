@@ -21,6 +21,8 @@ from ffrecord.errors import ConflictError
 
 _MAKER = "made-by-ffrecord-pack"
 _PARTS = "parts"
+# Beside the parts of a folder: what came from where.
+MANIFEST = "PACKED.json"
 # As tempfile.mkdtemp ends a name.
 _RANDOM = re.compile(r"[a-z0-9_]{8}")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -57,8 +59,7 @@ def new_folder(path: Path, replace: bool) -> Iterator[Path]:
         parts.mkdir()
         yield parts
         sync(parts)
-        _publish(parts, path, replace)
-        sync(path.parent)
+        publish_folder(parts, path, replace)
 
 
 @contextmanager
@@ -183,9 +184,20 @@ def check_can_be_made(path: Path) -> None:
 def _other_than_record_files(folder: Path) -> str | None:
     """A file in the folder that packing did not make, and that would be lost; one is enough."""
     for entry in os.scandir(folder):
-        if not entry.name.endswith(".ffr") or entry.is_dir(follow_symlinks=False):
+        is_ours = entry.name.endswith(".ffr") or entry.name == MANIFEST
+        if not is_ours or entry.is_dir(follow_symlinks=False):
             return entry.name
     return None
+
+
+def publish_folder(parts: Path, path: Path, replace: bool) -> None:
+    """Give a folder, which is synced, its name; what is replaced has its old name then.
+
+    Raises:
+        ConflictError: `path` is there, and may not be replaced.
+    """
+    _publish(parts, path, replace)
+    sync(path.parent)
 
 
 def _publish(parts: Path, path: Path, replace: bool) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ffrecord
-from ffrecord._arrow_schema import joined_nulls, with_fields, without_nulls
+from ffrecord._arrow_schema import joined_facts, with_fields, without_facts
 from ffrecord._key_origin import key_origin
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
+from ffrecord.pack._new_folder import MANIFEST
 from ffrecord.pack._source import CLASSES, Keyed, Progressed, Source, SourceOptions, picked
 
 # Read at a time: so many records, or fewer if those before were large.
@@ -32,7 +33,7 @@ def _others_in(path: str) -> int:
     """Files of a folder that do not have the names of record files, and so are not opened."""
     if not os.path.isdir(path):
         return 0
-    return sum(not name.endswith(".ffr") for name in os.listdir(path))
+    return sum(not name.endswith(".ffr") and name != MANIFEST for name in os.listdir(path))
 
 
 class RecordFiles(Source):
@@ -54,7 +55,8 @@ class RecordFiles(Source):
         self.classes = _classes(self.metadata)
         logical = self._reader.logical
         own = {column.name: column.spelling for column in logical.columns}
-        picked(own, options.columns, path)
+        self._names = tuple(picked(own, options.columns, path))
+        self._gives_values = False
         self.schema = logical.only(options.columns or logical.names).raw.schema
         if options.columns:
             self.metadata = with_fields(self.metadata, options.columns)
@@ -62,17 +64,45 @@ class RecordFiles(Source):
         if isinstance(self.key, str) and self.key not in self.schema:
             self.key = True  # The column goes, its values stay the keys.
 
+    def give_values(self) -> None:
+        """Let samples have the user's columns and values, not those that are stored."""
+        self._gives_values = True
+
     def samples(self) -> Iterator[Progressed]:
         """Yield the records; CorruptionError if one is damaged."""
-        yield from ahead(self._samples())
+        yield from self.samples_of(0, len(self._reader))
 
-    def _samples(self) -> Iterator[Progressed]:
-        total, behind = len(self._reader), 0
+    def cuts(self, size_bytes: int) -> list[tuple[int, int, int]]:
+        """Return ranges of records, on average of this size."""
+        count = len(self._reader)
+        step = max(1, count * min(size_bytes, self.size_bytes) // max(self.size_bytes, 1))
+        ranges = [(begin, min(begin + step, count)) for begin in range(0, count, step)]
+        return [(a, b, self._until(b) - self._until(a)) for a, b in ranges] or [(0, 0, 0)]
+
+    def samples_of(self, begin: int, end: int) -> Iterator[Progressed]:
+        """Yield a range of the records."""
+        yield from ahead(self._samples(begin, end))
+
+    def stamp(self) -> str:
+        """Return the fingerprint of the records."""
+        return self._reader.fingerprint
+
+    def _until(self, record: int) -> int:
+        """About how many bytes are before a record."""
+        return self.size_bytes * record // max(len(self._reader), 1)
+
+    def _samples(self, begin: int, end: int) -> Iterator[Progressed]:
+        behind = 0
         for number, file in enumerate(self._reader.files):
-            keys = iter(self._keys_of(number))
+            first, last = max(begin - behind, 0), min(end - behind, file.record_count)
+            keys = iter(self._keys_of(number) if first < last else ())
             index, key = next(keys, _NO_KEY)
-            for position, sample in enumerate(self._records(behind, file.record_count)):
-                done_bytes = self.size_bytes * (behind + position + 1) // total
+            while 0 <= index < first:
+                index, key = next(keys, _NO_KEY)
+            for position, sample in enumerate(
+                self._records(behind + first, max(last - first, 0)), first
+            ):
+                done_bytes = self._until(behind + position + 1) - self._until(begin)
                 if self.key is not True:
                     yield sample, done_bytes
                 elif position == index:
@@ -87,11 +117,11 @@ class RecordFiles(Source):
         done, step = 0, 1
         while done < count:
             batch = self._reader.read(range(first + done, first + min(done + step, count)))
-            batch = batch.stored()
             done += len(batch)
-            for sample in batch:
-                if self.schema:
-                    yield {name: sample[name] for name in self.schema}
+            names = self._names if self._gives_values else tuple(self.schema)
+            for sample in batch if self._gives_values else batch.stored():
+                if names:
+                    yield {name: sample[name] for name in names}
                 else:
                     yield bytes(sample)
             step = _next_step(len(batch), len(batch.slab))
@@ -103,14 +133,14 @@ class RecordFiles(Source):
     def _metadata(self) -> dict[str, bytes]:
         """The metadata of the files: the result can have only one."""
         each = [self._reader.metadata(i) for i in range(len(self._reader.files))]
-        first = without_nulls(each[0])
+        first = without_facts(each[0])
         for number, other in enumerate(each):
-            if without_nulls(other) != first:
+            if without_facts(other) != first:
                 raise ValueError(
                     f"{self._reader.files[number].name} has other metadata than "
                     f"{self._reader.files[0].name}: pack them separately"
                 )
-        return first | joined_nulls(each)
+        return first | joined_facts(each)
 
 
 def _opened(path: str) -> ffrecord.Reader:

@@ -30,14 +30,18 @@ HIDDEN = "hidden files and folders"
 
 
 class Source(Protocol):
-    """Samples to pack. Single use: `samples` reads the source once."""
+    """Samples to pack. Single use: `samples` reads the source once.
+
+    A source of your own needs `schema` and `samples`; the other attributes have defaults.
+    """
 
     schema: Mapping[str, str]
+    """Types by column, as of a `Writer`; empty if samples are bytes."""
     key: Key = None
     """The column by which samples are found, if there is one; True if samples are `Keyed`."""
     takes_empty_keys: bool = False
     """Whether an empty value of `key` means that the sample has no key."""
-    size_bytes: int
+    size_bytes: int = 0
     """The bytes of all data that will be read; for progress."""
     types: Mapping[str, str] = MappingProxyType({})
     """What the values of a column are where the type in the schema does not say it, such as the
@@ -48,9 +52,31 @@ class Source(Protocol):
     """Metadata to store in each file, beside the names of classes."""
     skipped: Counter[str]
     """Files that were left out, by reason; complete after the last sample."""
+    _inputs: Any = None
+    """The paths that it was opened from, which can be opened again; None if there are none."""
 
     def samples(self) -> Iterator[Progressed]:
-        """Yield every sample."""
+        """Yield pairs: a sample, and how many bytes of the source are behind it (0: unknown)."""
+
+
+class Facts:
+    """The attributes of a source, with the defaults of those that a user's own class lacks."""
+
+    def __init__(self, source: Source) -> None:
+        """Look at `source`.
+
+        Raises:
+            TypeError: it lacks what has no default.
+        """
+        for name, what in (("schema", "types by column"), ("samples", "a method")):
+            if not hasattr(source, name):
+                raise TypeError(f"{source!r} is no source: it has no {name!r}, {what}")
+        self._source = source
+        self.name = repr(source)
+        """What errors call it."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of any attribute
+        return getattr(self._source, name, getattr(Source, name, None))
 
 
 class SourceOptions(NamedTuple):
@@ -101,6 +127,7 @@ def open_source(
             it.
         ImportError: it needs a package that is not installed.
     """
+    from ffrecord.pack._inputs import Inputs
     from ffrecord.pack._several import SeveralSources
 
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
@@ -108,13 +135,14 @@ def open_source(
         raise ValueError("the name of a source is empty: is a variable of the shell not set?")
     # The process may go to another folder before all are opened.
     names = [os.path.join(os.getcwd(), path) for path in given]
-    asked = options or SourceOptions()
-    if len(names) == 1:
-        return _open_one(names[0], asked)
-    return SeveralSources(names, asked, _open_one)
+    inputs = Inputs(names, options or SourceOptions())
+    source = SeveralSources(inputs) if len(names) > 1 else inputs.first
+    source._inputs = inputs
+    return source
 
 
-def _open_one(name: str, options: SourceOptions) -> Source:
+def open_one(name: str, options: SourceOptions) -> Source:
+    """Open one source, as `open_source` does."""
     from ffrecord.pack._folder import FolderSource
     from ffrecord.pack._jsonl import JsonLinesSource, is_json_lines
     from ffrecord.pack._mds import MdsSource, is_mds

@@ -61,12 +61,18 @@ class TFRecordSource(Source):
         self.kinds: dict[str, str] = {}
         if isinstance(options.like, TFRecordSource):
             self.schema, self.kinds = options.like.schema, options.like.kinds
+            self.types = options.like.types
         elif options.raw:
             self.schema = picked({"payload": "bytes"}, options.columns, path)
         else:
             first = list(_some(parsed))
             self._records = chain(first, parsed)
             self.schema = self._look(first, options)
+            self.types = {  # Of numbers that are bytes because their count varies.
+                name: f"list of {kind}"
+                for name, kind in self.kinds.items()
+                if self.schema[name] == "bytes" and kind != "bytes"
+            }
 
     def samples(self) -> Iterator[Progressed]:
         """Yield the records.

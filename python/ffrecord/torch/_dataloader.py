@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from functools import cached_property
 from inspect import GEN_CLOSED, getgeneratorstate
-from traceback import clear_frames
 from typing import Any, Literal
 
 import torch
@@ -27,10 +26,10 @@ from ffrecord._stages import (
     write_trace,
 )
 from ffrecord._views import Formatted
-from ffrecord.errors import BadArgumentError, ClosedError, DeadlineExceeded
+from ffrecord.errors import BadArgumentError, DeadlineExceeded
 from ffrecord.torch._collate import collate, convert
 from ffrecord.torch._dataset import BATCHES_AS_INDICES, Dataset
-from ffrecord.torch._delivery import Delivery, EpochHinter, PlainDelivery
+from ffrecord.torch._delivery import Delivery, EpochHinter, Iteration, PlainDelivery, refused
 from ffrecord.torch._frameworks import (
     Accelerated,
     Share,
@@ -46,7 +45,7 @@ from ffrecord.torch._steps import Steps, Walk
 from ffrecord.torch._subsets import as_ours
 from ffrecord.torch._threads import Threads
 from ffrecord.torch._versions import loaders_are_lost_by
-from ffrecord.torch._workers import WorkersIterator
+from ffrecord.torch._workers import WorkersIterator, taken
 
 # The value of timeout=0, so that every wait ends.
 _TIMEOUT_S = 600.0
@@ -97,7 +96,7 @@ class DataLoader(data.DataLoader[Any]):
             batch_size: without a batch_sampler, as in torch; with None each sample comes as it is,
                 its arrays as tensors.
             shuffle: likewise.
-            sampler: likewise; with batch_size=None also a `Sampler`.
+            sampler: likewise; with batch_size=None also a `Sampler`, as if it were `batch_sampler`.
             batch_sampler: a `Sampler`, or any iterable of lists of indices.
             num_workers: processes or threads; 0 loads in the caller's.
             collate_fn: makes a batch from samples.
@@ -126,8 +125,11 @@ class DataLoader(data.DataLoader[Any]):
         if not memory_limit_bytes >= 1:
             raise ValueError(f"memory_limit_bytes is {memory_limit_bytes}; it must be 1 or more")
         order = sampler_among(batch_sampler, sampler)
-        if order is not None and order is sampler and batch_size is not None:
-            raise ValueError(BATCHES_AS_INDICES)
+        if order is not None and order is sampler and batch_sampler is None:
+            if batch_size is not None:
+                raise ValueError(BATCHES_AS_INDICES)
+            # torch would index the dataset with a whole batch, which few datasets take.
+            batch_sampler, sampler, batch_size = order, None, 1
         threads = num_workers if mode == "threads" else 0
         processes = num_workers - threads
         if threads and (isinstance(dataset, data.IterableDataset) or batch_size is None):
@@ -146,7 +148,7 @@ class DataLoader(data.DataLoader[Any]):
             options["prefetch_factor"] = prefetch_factor
             options["persistent_workers"] = persistent_workers
         # With batch_size=None the dataset returns samples, unless the sampler asks for several.
-        many = batch_size is not None or isinstance(sampler, Sampler | data.BatchSampler)
+        many = batch_size is not None or isinstance(sampler, data.BatchSampler)
         self.stages = Stages()
         self._told = Told()
         super().__init__(
@@ -385,17 +387,17 @@ class DataLoader(data.DataLoader[Any]):
     # torch declares its own iterator class; callers only need to iterate.
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if is_saved_by_lightning() and (trouble := self._state_trouble()) is not None:
-            return _Iteration(_refused(trouble))
+            return Iteration(refused(trouble))
         if self._before is None:
             self._before = self._dataset_numbers()
         # Checked before the generator starts: later, the caller's frame is not on its stack.
         held_back = is_held_back_by(sys._getframe(1).f_locals.get("self"))
         sampler = order_of(self)
         if sampler is not None:
-            return _Iteration(self._watched(lambda: self._begin_at(sampler, held_back)))
+            return Iteration(self._watched(lambda: self._begin_at(sampler, held_back)))
         place = self._begin_place()  # Now, as torch's iterators.
         made = self._batches(None, place), PlainDelivery(self._note_place, place, held_back)
-        return _Iteration(self._watched(lambda: made))
+        return Iteration(self._watched(lambda: made))
 
     def _begin_at(self, sampler: Sampler, held_back: bool) -> tuple[Iterator[Any], Delivery]:
         """Begin where the sampler is."""
@@ -480,7 +482,7 @@ class DataLoader(data.DataLoader[Any]):
     ) -> Generator[tuple[Cursor | None, Any], None, None]:
         sampler, cursor, count = order_of(self), start, 0
         try:
-            for found in _taken(batches) if self.num_workers else batches:
+            for found in taken(batches) if self.num_workers else batches:
                 count += 1
                 while self._told.damaged:  # Damage is summed over all workers, for `max_corrupt`.
                     as_ours(self.dataset).note_damaged(self._told.damaged.popleft())
@@ -557,57 +559,3 @@ class DataLoader(data.DataLoader[Any]):
     def _dataset_numbers(self) -> dict[str, float]:
         stats: dict[str, Any] = getattr(as_ours(self.dataset), "stats", dict)()
         return numbers_of(stats)
-
-
-def _refused(error: Exception) -> Iterator[Any]:
-    """Raise when the first batch is wanted: Lightning hides what is raised before."""
-    raise error
-    yield
-
-
-def _taken(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield the batches of torch's iterator over workers; free it as soon as it has failed.
-
-    torch raises a worker's error from frames that hold the error and the iterator in a circle. Left
-    to the garbage collector, the iterator ends its workers there, and waits 5 s for each.
-    """
-    while True:
-        try:
-            found = next(batches)
-        except BaseException as error:
-            clear_frames(error.__traceback__)
-            if isinstance(error, StopIteration):
-                return
-            raise
-        yield found
-
-
-class _Iteration:
-    """Yields batches; after an error it raises again, since an end would look like the epoch's."""
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches = batches
-        self._error = ""
-
-    def __iter__(self) -> "_Iteration":
-        return self
-
-    def __next__(self) -> Any:  # noqa: ANN401 - collate_fn's
-        if self._error:
-            raise ClosedError(
-                f"this iteration ended with {self._error}; the rest of it was not delivered: "
-                "start a new one, or continue from state_dict()"
-            )
-        try:
-            return next(self._batches)
-        except StopIteration:
-            raise
-        except BaseException as error:  # Do not keep it: its traceback would keep the batch alive.
-            # A worker's error has the worker's traceback in its message.
-            reason = str(error).strip().rpartition("\n")[2]
-            self._error = f"{type(error).__name__}: {reason}"
-            raise
-
-    def close(self) -> None:
-        """Start no further batch, and release what was loaded."""
-        self._batches.close()  # type: ignore[attr-defined]

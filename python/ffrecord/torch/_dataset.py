@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 import numpy as np
@@ -44,6 +45,16 @@ BATCHES_AS_INDICES = (
     "sampler= wants single indices, but ffrecord.torch.Sampler gives whole batches of them: write"
     " DataLoader(dataset, batch_sampler=sampler), without batch_size"
 )
+
+# Views of torch's that pass plain indices on, which do not tell what belongs to the view.
+_OF_TORCHS_VIEWS = {
+    method.__code__
+    for method in (
+        data.Subset.__getitem__,
+        data.Subset.__getitems__,
+        data.ConcatDataset.__getitem__,
+    )
+}
 
 # Any, if nothing says more, so that `Dataset` alone means what it did before it had a parameter.
 T = TypeVar("T", covariant=True, default=Any)
@@ -271,6 +282,11 @@ class Dataset(data.Dataset[T], ReaderRegistry):
     def __getitem__(self, key: Keys) -> Any: ...  # noqa: ANN401 - as process makes it
     def __getitem__(self, key: Key) -> Any:
         """One sample for an integer; a batch of samples for a list, an array or a slice."""
+        own = vars(self)  # A view of ours has no policy or transform of its own.
+        is_same = own.get("on_corrupt") == "raise" and own.get("transform") is None
+        # By the view only if that may make a difference, for it takes longer.
+        if not is_same and (asked := self._asked_through_torch(sys._getframe(1))) is not None:
+            return asked[0][asked[1]]
         if isinstance(key, IndexBatch):
             return self._batch(key)
         if isinstance(key, slice):
@@ -285,10 +301,15 @@ class Dataset(data.Dataset[T], ReaderRegistry):
 
     def __getitems__(self, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as process makes it
         """The samples of one batch; a subclass may define `__getitem__` of a list instead."""
+        asked = self._asked_through_torch(sys._getframe(1))
+        return self[indices] if asked is None else asked[0][asked[1]]
+
+    def _asked_through_torch(self, frame: FrameType) -> "tuple[Dataset[Any], Any] | None":
+        if frame.f_code not in _OF_TORCHS_VIEWS:
+            return None
         from ffrecord.torch._subsets import asked_through_torch  # Which imports this.
 
-        asked = asked_through_torch(self, sys._getframe(1))
-        return self[indices] if asked is None else asked
+        return asked_through_torch(self, frame)
 
     def __iter__(self) -> Iterator[T]:
         batches = self.source.batches(on_corrupt=self.on_corrupt, decode=self._timed_decode())

@@ -1,9 +1,11 @@
 """What happens when a batch has reached its consumer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from ffrecord import _ffrecord
 from ffrecord._reader import Reader
+from ffrecord.errors import ClosedError
 from ffrecord.torch._plain_state import PlainPlace
 from ffrecord.torch._sampler import Cursor, Sampler
 
@@ -117,3 +119,41 @@ class EpochHinter:
             self._hint = None
             if cursor.epoch == self._epoch:
                 self.send(cursor)
+
+
+class Iteration:
+    """Yields batches; after an error it raises again, since an end would look like the epoch's."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        """Yield `batches`, of a generator."""
+        self._batches = batches
+        self._error = ""
+
+    def __iter__(self) -> "Iteration":
+        return self
+
+    def __next__(self) -> Any:  # noqa: ANN401 - collate_fn's
+        if self._error:
+            raise ClosedError(
+                f"this iteration ended with {self._error}; the rest of it was not delivered: "
+                "start a new one, or continue from state_dict()"
+            )
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise
+        except BaseException as error:  # Do not keep it: its traceback would keep the batch alive.
+            # A worker's error has the worker's traceback in its message.
+            reason = str(error).strip().rpartition("\n")[2]
+            self._error = f"{type(error).__name__}: {reason}"
+            raise
+
+    def close(self) -> None:
+        """Start no further batch, and release what was loaded."""
+        self._batches.close()  # type: ignore[attr-defined]
+
+
+def refused(error: Exception) -> Iterator[Any]:
+    """Raise when the first batch is wanted: Lightning hides what is raised before."""
+    raise error
+    yield

@@ -264,6 +264,8 @@ def _digest_of(sampler: Any) -> str:  # noqa: ANN401 - torch's own
         what, values = "weights", sampler.weights.cpu().numpy()
     else:
         what, values = "indices", np.asarray(sampler.indices)
+        # A list, a tensor and an array of smaller integers may be the same indices.
+        values = values.astype(np.int64) if values.dtype.kind in "iu" else values
     return f"{what} {hashlib.blake2b(values.tobytes(), digest_size=8).hexdigest()}"
 
 

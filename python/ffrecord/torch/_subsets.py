@@ -5,8 +5,8 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
-from types import FrameType
-from typing import Any, Self
+from types import CodeType, FrameType
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -303,8 +303,8 @@ def _damage_beyond_views(dataset: Any) -> dict[int, str]:  # noqa: ANN401 - like
     return found
 
 
-# By subset of torch's: the same subset of ours.
-_ours: "weakref.WeakKeyDictionary[data.Subset[Any], Subset[Any]]" = weakref.WeakKeyDictionary()
+# By view of torch's: the same view of ours.
+_ours: "weakref.WeakKeyDictionary[data.Dataset[Any], Any]" = weakref.WeakKeyDictionary()
 
 
 def as_ours(dataset: Any) -> Any:  # noqa: ANN401 - any dataset
@@ -322,15 +322,50 @@ def _subset_of(asked: "data.Subset[Any]", dataset: Dataset[Any]) -> Subset[Any]:
     return found
 
 
-def asked_through_torch(dataset: Dataset[Any], frame: FrameType) -> Any:  # noqa: ANN401
-    """The samples that torch's `Subset` asks `dataset` for; None if another caller does.
+def _concat_of(asked: "data.ConcatDataset[Any]") -> ConcatDataset[Any]:
+    parts = [as_ours(dataset) for dataset in asked.datasets]
+    found = _ours.get(asked)
+    if found is None or [*map(id, found.datasets)] != [*map(id, parts)]:
+        _ours[asked] = found = ConcatDataset(parts)
+    return found
 
-    torch passes plain indices on, which do not tell what belongs to the subset, nor seed and epoch.
-    Subsets of subsets are several frames.
+
+def asked_through_torch(dataset: Dataset[Any], frame: FrameType) -> tuple[Dataset[Any], Any] | None:
+    """The view of ours for the `Subset` of torch's that asks `dataset`, and what that was asked.
+
+    None if another caller asks. torch passes plain indices on, of one sample or of several, which
+    do not tell what belongs to the subset, nor seed and epoch. Subsets of subsets are several
+    frames, and so are subsets of torch's concatenations, which are asked for one sample at a time.
     """
-    view, indices = dataset, None
+    view: Dataset[Any] = dataset
+    found: tuple[Dataset[Any], Any] | None = None
+    is_one = False
+    several: list[Any] = []
     caller: FrameType | None = frame
-    while caller is not None and caller.f_code is data.Subset.__getitems__.__code__:
-        view, indices = _subset_of(caller.f_locals["self"], view), caller.f_locals["indices"]
+    while caller is not None:
+        names = caller.f_locals
+        if caller.f_code in _EACH:  # Until Python 3.11, a comprehension has a frame.
+            caller = cast(FrameType, caller.f_back)
+        if caller.f_code is _CONCATENATED:
+            view, is_one, several = _concat_of(names["self"]), True, []
+        elif caller.f_code is _ONE:
+            view = _subset_of(names["self"], view)
+            found, is_one = (view, names["idx"]), True
+        elif caller.f_code is _SEVERAL:
+            inner, several = several, list(caller.f_locals["indices"])
+            view = _subset_of(caller.f_locals["self"], view)
+            if not is_one:
+                found = view, caller.f_locals["indices"]
+            elif inner and found is not None:
+                found = view, several[inner.index(found[1])]
+            else:
+                found = view, names["idx"]
+        else:
+            break
         caller = caller.f_back
-    return None if indices is None else view[indices]
+    return found
+
+
+_ONE, _SEVERAL = data.Subset.__getitem__.__code__, data.Subset.__getitems__.__code__
+_CONCATENATED = data.ConcatDataset.__getitem__.__code__
+_EACH = frozenset(each for each in _SEVERAL.co_consts if isinstance(each, CodeType))

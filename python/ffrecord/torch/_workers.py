@@ -6,7 +6,9 @@ the death of a child of this process, which a worker of a forkserver is not.
 """
 
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import wait
+from traceback import clear_frames
 from typing import Any
 
 from torch.utils.data import dataloader
@@ -55,3 +57,20 @@ class WorkersIterator(dataloader._MultiProcessingDataLoaderIter):
             raise RuntimeError(
                 f"DataLoader worker (pid(s) {', '.join(killed)}) exited unexpectedly"
             ) from error
+
+
+def taken(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches of torch's iterator over workers; free it as soon as it has failed.
+
+    torch raises a worker's error from frames that hold the error and the iterator in a circle. Left
+    to the garbage collector, the iterator ends its workers there, and waits 5 s for each.
+    """
+    while True:
+        try:
+            found = next(batches)
+        except BaseException as error:
+            clear_frames(error.__traceback__)
+            if isinstance(error, StopIteration):
+                return
+            raise
+        yield found

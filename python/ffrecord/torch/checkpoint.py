@@ -1,12 +1,16 @@
 """Checkpoints of `torch.distributed` programs: the ranks' side of `ffrecord.checkpoint`."""
 
+import datetime
 import weakref
 
 import torch
 import torch.distributed as dist
 
+from ffrecord.checkpoint._ranks import PeerError
+from ffrecord.torch._silent_ranks import silent_ranks
+
 # What Group.background has made; goes with its process group.
-_background_groups: weakref.WeakKeyDictionary[dist.ProcessGroup, "Group"] = (
+_background_groups: weakref.WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -18,9 +22,21 @@ class Group:
     Gloo, else on the current accelerator. All ranks of the group must make and use it alike.
     """
 
-    def __init__(self, process_group: dist.ProcessGroup | None = None) -> None:
-        """Wrap `process_group`, by default all ranks. Requires an initialised process group."""
+    def __init__(
+        self, process_group: dist.ProcessGroup | None = None, *, timeout_s: float | None = None
+    ) -> None:
+        """Wrap a process group. Requires an initialised process group.
+
+        Args:
+            process_group: by default all ranks.
+            timeout_s: how long a rank waits for the others in each round of a save or load. In a
+                save they wait until the slowest rank has written its shard. None: the timeout of
+                the process group, 30 minutes for Gloo by default.
+        """
+        if timeout_s is not None and not timeout_s > 0:
+            raise ValueError(f"timeout_s is {timeout_s}, must be more than 0")
         self._group = process_group
+        self._timeout_s = timeout_s
         self._device = self._device_of(process_group)
 
     @property
@@ -34,10 +50,14 @@ class Group:
         return dist.get_world_size(self._group)
 
     def all_gather(self, mine: bytes) -> list[bytes]:
-        """The bytes of every rank, in rank order."""
+        """The bytes of every rank, in rank order.
+
+        Raises:
+            PeerError: ranks did not answer; names them.
+        """
         size = torch.tensor([len(mine)], dtype=torch.int64, device=self._device)
         sizes = [torch.zeros_like(size) for _ in range(self.size)]
-        dist.all_gather(sizes, size, group=self._group)
+        self._exchange(sizes, size)
         counts = [int(each.item()) for each in sizes]
         # Gathered tensors are equal in size; what is behind a rank's bytes is cut off again.
         padded = torch.zeros(max(1, *counts), dtype=torch.uint8)
@@ -45,11 +65,35 @@ class Group:
             padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
         padded = padded.to(self._device)
         gathered = [torch.empty_like(padded) for _ in range(self.size)]
-        dist.all_gather(gathered, padded, group=self._group)
+        self._exchange(gathered, padded)
         return [
             each[:count].cpu().numpy().tobytes()
             for each, count in zip(gathered, counts, strict=True)
         ]
+
+    def _exchange(self, all_ranks: list[torch.Tensor], mine: torch.Tensor) -> None:
+        try:
+            work = dist.all_gather(all_ranks, mine, group=self._group, async_op=True)
+            assert work is not None  # Of a rank that is in the group.
+            if self._timeout_s is None:
+                work.wait()
+            else:
+                work.wait(datetime.timedelta(seconds=self._timeout_s))
+        except RuntimeError as error:
+            silent = silent_ranks(self._group)
+            if not silent:
+                if silent is None:
+                    error.add_note(
+                        "Ranks did not answer, and which ones is not known: neither does the store "
+                        "of torch.distributed, which is in rank 0 or in torchrun."
+                    )
+                raise
+            limit = "" if self._timeout_s is None else f" within {self._timeout_s:g} s"
+            raise PeerError(
+                f"rank {', '.join(map(str, silent))} of {self.size} did not answer{limit}: it has "
+                f"ended, is stopped, or takes longer ({error})",
+                type(error).__name__,
+            ) from error
 
     def background(self) -> "Group":
         """The same ranks in a Gloo group of its own, for use by another thread.
@@ -65,8 +109,8 @@ class Group:
                 backend="gloo",
                 use_local_synchronization=key is not dist.group.WORLD,
             )
-            _background_groups[key] = Group(made)
-        return _background_groups[key]
+            _background_groups[key] = made
+        return Group(_background_groups[key], timeout_s=self._timeout_s)
 
     @staticmethod
     def _device_of(process_group: dist.ProcessGroup | None) -> torch.device:

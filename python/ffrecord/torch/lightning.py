@@ -1,6 +1,6 @@
 """Lightning's checkpoints as ffrecord's: Trainer(plugins=[CheckpointIO()])."""
 
-import contextlib
+import logging
 import os
 from typing import Any
 
@@ -15,6 +15,7 @@ except ImportError:
 
 import ffrecord.checkpoint as ckpt
 from ffrecord import _ffrecord
+from ffrecord.checkpoint import _removing
 from ffrecord.checkpoint._values import decode
 from ffrecord.errors import CorruptionError
 
@@ -22,6 +23,8 @@ Path = str | os.PathLike[str]
 
 # In a state that was saved here: a path may be a run that has checkpoints of others too.
 _MARK = "#ffrecord.lightning"
+_TIMEOUT_S = 30.0
+_log = logging.getLogger("ffrecord.checkpoint")
 
 
 class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
@@ -43,7 +46,7 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
         super().__init__()
         # Lightning saves on rank 0 alone.
         self._background, self._options = background, {"group": "alone", **options}
-        self._pending: tuple[ckpt.PendingSave, Path, list[int]] | None = None
+        self._pending: tuple[ckpt.PendingSave, Path, list[ckpt.Commit]] | None = None
 
     def save_checkpoint(
         self,
@@ -55,8 +58,8 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
         if storage_options is not None:
             raise TypeError("storage_options are not supported")
         self._finish()
-        steps = [commit.step for commit in ckpt.list(path)]
-        step, old = max(steps, default=-1) + 1, _saved_here(path, steps)
+        there = ckpt.list(path)
+        step, old = max((commit.step for commit in there), default=-1) + 1, _saved_here(path, there)
         checkpoint = {**checkpoint, _MARK: True}
         if self._background:
             pending = ckpt.async_save(path, step, checkpoint, **self._options)
@@ -72,9 +75,13 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
         return {key: value for key, value in loaded.items() if key != _MARK}
 
     def remove_checkpoint(self, path: Path) -> None:
-        """Remove everything that was saved here, and the folder if it is then empty."""
+        """Remove everything that was saved here, and the folder if it is then empty.
+
+        A damaged step does not say who saved it. It is removed unless there are checkpoints of
+        others here; then it stays, and a warning names it.
+        """
         self._finish()
-        _remove(path, _saved_here(path, [commit.step for commit in ckpt.list(path)]))
+        _remove(path, _saved_here(path, ckpt.list(path)))
         if "://" not in os.fspath(path) and os.path.isdir(path):
             hint = os.path.join(path, "LATEST")
             if os.listdir(path) == ["LATEST"]:
@@ -93,17 +100,30 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
         _remove(path, old)
 
 
-def _saved_here(path: Path, steps: list[int]) -> list[int]:
-    """The steps of a CheckpointIO; a step that cannot be read is nobody's."""
-    found = []
-    for step in steps:
-        with contextlib.suppress(CorruptionError, FileNotFoundError):
-            tree = decode(_ffrecord.CheckpointReader(path, step, 30.0).structure)
-            if isinstance(tree, dict) and _MARK in tree:
-                found.append(step)
-    return found
+def _saved_here(path: Path, there: list[ckpt.Commit]) -> list[ckpt.Commit]:
+    """The steps of a CheckpointIO, and the damaged ones if there are no steps of others."""
+    ours: list[ckpt.Commit] = []
+    others: list[ckpt.Commit] = []
+    unknown: list[ckpt.Commit] = []
+    for commit in there:
+        try:
+            tree = decode(_ffrecord.CheckpointReader(path, commit.step, _TIMEOUT_S).structure)
+        except (CorruptionError, FileNotFoundError):
+            unknown.append(commit)
+        else:
+            is_ours = isinstance(tree, dict) and _MARK in tree
+            (ours if is_ours else others).append(commit)
+    if others and unknown:
+        _log.warning(
+            "%s has damaged steps %s beside checkpoints of others; they stay. If they are not "
+            "needed, remove them: ffrecord.checkpoint.remove(%r, STEP)",
+            os.fspath(path),
+            [commit.step for commit in unknown],
+            os.fspath(path),
+        )
+    return ours if others else sorted([*ours, *unknown])
 
 
-def _remove(path: Path, steps: list[int]) -> None:
-    for step in steps:
-        ckpt.remove(path, step)
+def _remove(path: Path, saves: list[ckpt.Commit]) -> None:
+    for commit in saves:
+        _removing.remove(path, commit.step, _TIMEOUT_S, commit.attempt)

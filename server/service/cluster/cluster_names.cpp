@@ -30,6 +30,15 @@ Error NotFound(const ClusterState& state, const std::string& name) {
   return error;
 }
 
+// It may have been replaced or removed since, and would be taken for what is published now.
+Error MayBeOld(const std::string& name) {
+  return {ErrorCode::kUnavailable,
+          name +
+              ": the metadata was put back to an older state, and this name may have been "
+              "replaced or removed since: run `ffrecord cluster rebuild`, or `confirm` if a "
+              "node is lost for good"};
+}
+
 // A list that lacks names would be taken for all that there are: data, or the newest checkpoint.
 Error MayLackNames() {
   return {ErrorCode::kUnavailable,
@@ -91,12 +100,14 @@ std::optional<Adoption::Name> ClusterNames::OwnName(const std::string& name) con
   return service_.adoption() == nullptr ? std::nullopt : service_.adoption()->Find(name);
 }
 
-Result<ClusterNames::Resolved> ClusterNames::Known(const std::string& name) const {
+Result<ClusterNames::Resolved> ClusterNames::Known(const std::string& name,
+                                                   bool accepts_old) const {
   const ClusterStatePtr state = service_.state();
   const ClusterState::Name* const found = state->Find(name);
   if (const auto own = found == nullptr ? OwnName(name) : std::nullopt)
     return Resolved{FFR_TRY(EncodeDatasetManifest(*own->manifest)), own->revision};
   if (found == nullptr) return NotFound(*state, name);
+  if (state->may_lack_names && !accepts_old) return MayBeOld(name);
   if (!found->manifest)
     return Error{ErrorCode::kUnavailable,
                  name + ": this daemon is still fetching its list of files; try again"};
@@ -115,11 +126,10 @@ void ClusterNames::Confirm(const std::string& name, bool accepts_old, Done<void>
 }
 
 void ClusterNames::Resolve(const net::Resolve& request, Done<Resolved> done) {
-  Confirm(request.name, request.accepts_old,
-          [this, name = request.name, done](const Result<void>& confirmed) {
-            if (!confirmed) return done(confirmed.error());
-            done(Known(name));
-          });
+  Confirm(request.name, request.accepts_old, [this, request, done](const Result<void>& confirmed) {
+    if (!confirmed) return done(confirmed.error());
+    done(Known(request.name, request.accepts_old));
+  });
 }
 
 // The cluster's, and this daemon's own that it does not have yet: otherwise the newest checkpoint
@@ -130,7 +140,7 @@ Result<net::ListReply> ClusterNames::Listed(const net::List& list) const {
   if (const Adoption* const adoption = service_.adoption())
     own = adoption->List(list.prefix, list.after, std::size_t{list.limit} + 1);
   const ClusterStatePtr state = service_.state();
-  if (state->may_lack_names) return MayLackNames();
+  if (state->may_lack_names && !list.accepts_old) return MayLackNames();
   net::ListReply reply = ListedBy(*state, list);
   if (own.empty()) return reply;
   auto& entries = reply.entries;

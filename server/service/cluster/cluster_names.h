@@ -44,7 +44,7 @@ class ClusterNames final : public Names {
  private:
   void Confirm(const std::string& name, bool accepts_old, Done<void> done);
   std::optional<Adoption::Name> OwnName(const std::string& name) const;
-  Result<Resolved> Known(const std::string& name) const;
+  Result<Resolved> Known(const std::string& name, bool accepts_old) const;
   Result<net::ListReply> Listed(const net::List& list) const;
   static net::ListReply ListedBy(const ClusterState& state, const net::List& list);
   Result<void> CheckQuotas(std::string_view name, std::uint64_t size_bytes) const;

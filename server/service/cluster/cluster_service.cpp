@@ -195,6 +195,7 @@ void ClusterService::StepAll(TimePoint now) {
     if (node_.view().continuity.finds_nothing() && enrolment_->is_done()) Enrol(state()->cluster);
     may_unlink_ = node_.view().continuity.is_trusted();
     Refresh(now);
+    extents_.NoteElsewhere(node_.replication().elsewhere());
     AnswerFinished();
     if (MayAdopt()) Adopt(now);
     AnswerRebuilt();

@@ -10,6 +10,7 @@
 namespace ffrecord::server {
 
 bool DoubtedExtents::Doubt(const ExtentPtr& extent) {
+  if (extent->is_bad.load(std::memory_order_relaxed)) return false;
   const auto now = Clock::now();
   const std::lock_guard lock(mutex_);
   if (waiting_.contains(extent->id)) return true;
@@ -34,7 +35,9 @@ void DoubtedExtents::Verify(const ExtentPtr& extent) {
   }
   const std::lock_guard lock(mutex_);
   waiting_.erase(extent->id);
-  verified_[extent->id] = Clock::now();
+  // What replaces a damaged one was not verified: a bad disk may damage it at once, and a reader
+  // tells of that only once.
+  if (why_bad.empty()) verified_[extent->id] = Clock::now();
 }
 
 }  // namespace ffrecord::server

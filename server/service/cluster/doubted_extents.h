@@ -20,7 +20,7 @@ namespace ffrecord::server {
 class DoubtedExtents {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::seconds kVerifyInterval{10};  // Of one extent.
+  static constexpr std::chrono::seconds kVerifyInterval{10};  // Of one extent that was sound.
   static constexpr std::size_t kWaitingMax = 1024;  // More are not taken: readers ask again.
 
   // `store` outlives it.
@@ -28,7 +28,8 @@ class DoubtedExtents {
   ~DoubtedExtents() { Stop(); }
   void Stop() { threads_.Stop(); }
 
-  // True: it is being verified, or will be. False: it was a moment ago, or there are too many.
+  // True: it is being verified, or will be. False: it was a moment ago, is known to be damaged, or
+  // there are too many.
   bool Doubt(const ExtentPtr& extent);
   bool IsVerifying(const ExtentId& id) const;
   // Those that were damaged.

@@ -93,6 +93,21 @@ void NodeExtents::ForgetSilent(cluster::TimePoint now, std::chrono::milliseconds
   std::erase_if(heard_, [&](const auto& entry) { return now - entry.second > grace; });
 }
 
+// Where nothing is damaged nobody asks.
+void NodeExtents::NoteElsewhere(const std::set<ExtentId>& ids) {
+  const bool has_damage = store_.totals().bad_count > 0;
+  const std::lock_guard lock(mutex_);
+  if (!has_damage)
+    elsewhere_.clear();
+  else if (elsewhere_ != ids)
+    elsewhere_ = ids;
+}
+
+bool NodeExtents::IsElsewhere(const ExtentId& id) const {
+  const std::lock_guard lock(mutex_);
+  return elsewhere_.contains(id);
+}
+
 bool NodeExtents::IsKept(const ExtentId& id) const {
   return std::binary_search(kept_.begin(), kept_.end(), id);
 }

@@ -66,6 +66,12 @@ class NodeExtents final : public cluster::LocalExtents {
   // conclude nothing from them. Requires that they are in order. Before anything else is called.
   void Keep(std::vector<ExtentId> ids) { kept_ = std::move(ids); }
 
+  // Damaged replicas are worth reading only while no other node has theirs whole: who reads knows
+  // good bytes from bad ones, and each replica may be damaged at another place. These are
+  // elsewhere.
+  void NoteElsewhere(const std::set<ExtentId>& ids);
+  bool IsElsewhere(const ExtentId& id) const;
+
   // From now on the extent is not here, unless it is kept. Its file is removed by Sweep.
   void Drop(const ExtentId& id);
   bool has_dropped() const;
@@ -111,6 +117,7 @@ class NodeExtents final : public cluster::LocalExtents {
   std::map<std::uint64_t, cluster::TimePoint> heard_;
   std::vector<Dropped> dropped_;
   std::multiset<ExtentId> coming_;
+  std::set<ExtentId> elsewhere_;
 };
 
 // Whether these are the bytes of that extent. Fails with kCorruption.

@@ -30,6 +30,7 @@
 namespace ffrecord::server {
 
 class ClusterService;
+class DoubtedExtents;
 class OriginCache;
 
 // The answer to a request that succeeded, made on any thread; or how the request goes on.
@@ -79,7 +80,8 @@ class Connection {
     ClusterService* cluster;  // Null: a daemon by itself.
     const IdentitySource& identity;
     ExtentStore& extents;
-    OriginCache* origins;  // Null without a cluster.
+    DoubtedExtents* doubts;  // Null in a cluster, whose StripeReads has its own.
+    OriginCache* origins;    // Null without a cluster.
     DiskReader& disk;
     ReadAhead& read_ahead;
     ReadAheadPort& read_ahead_port;  // The worker's.

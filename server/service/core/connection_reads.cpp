@@ -6,6 +6,7 @@
 #include "libffrecord/net/transport/descriptor_passing.h"
 #include "libffrecord/net/transport/remote_memory.h"
 #include "server/service/cluster/cluster_service.h"
+#include "server/service/cluster/doubted_extents.h"
 #include "server/service/core/connection.h"
 #include "server/service/core/replies.h"
 #include "server/service/origin/origin_cache.h"
@@ -57,9 +58,10 @@ ExtentPtr Connection::Renewed(const ExtentPtr& extent, std::uint8_t options) con
 }
 
 // A node of a cluster leaves what is damaged here to those that have it undamaged. A daemon by
-// itself serves what is left of it.
+// itself, or a node while nobody else is known to have it, serves what is left of it.
 void Connection::DropDamaged(ExtentPtr& place) const {
-  if (context_.cluster != nullptr && place && place->is_bad.load(std::memory_order_relaxed))
+  if (context_.cluster != nullptr && place && place->is_bad.load(std::memory_order_relaxed) &&
+      context_.cluster->extents().IsElsewhere(place->id))
     place = nullptr;
 }
 
@@ -118,6 +120,8 @@ Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
       const bool is_doubted = (batch.options & net::BatchRead::kDoubted) != 0;
       if (place && is_doubted && context_.cluster != nullptr)
         place = context_.cluster->stripe_reads().Doubted(place);
+      else if (place && is_doubted)
+        context_.doubts->Doubt(place);
     }
   }
   std::shared_ptr<const ClientSlab> slab;

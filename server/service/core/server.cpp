@@ -232,11 +232,13 @@ Result<void> Server::Impl::StartWorkers() {
   const DiskReader::Bounds bounds{OpenFilesMax(count), options.mapped_count_max / count,
                                   options.held_bytes_max, extents->disks().size()};
   for (std::uint32_t i = 0; i < count; ++i) metrics.push_back(std::make_unique<WorkerMetrics>());
+  if (!cluster) doubts = std::make_unique<DoubtedExtents>(*extents);
   for (std::uint32_t i = 0; i < count; ++i) {
     const Worker::Context context{.names = *names,
                                   .cluster = cluster.get(),
                                   .identity = identity,
                                   .extents = *extents,
+                                  .doubts = doubts.get(),
                                   .origins = origins.get(),
                                   .read_ahead = *read_ahead,
                                   .planned = *planned,

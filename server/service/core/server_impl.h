@@ -24,6 +24,7 @@
 #include "server/service/cluster/cluster_names.h"
 #include "server/service/cluster/cluster_reports.h"
 #include "server/service/cluster/cluster_service.h"
+#include "server/service/cluster/doubted_extents.h"
 #include "server/service/core/connection_count.h"
 #include "server/service/core/job_pool.h"
 #include "server/service/core/server.h"
@@ -115,6 +116,7 @@ struct Server::Impl {
   std::optional<DiskReserve> reserve;
   std::unique_ptr<Catalog> catalog;                        // Null in a cluster.
   std::unique_ptr<OriginCache> origins;                    // Null without a cluster.
+  std::unique_ptr<DoubtedExtents> doubts;                  // Null in one.
   std::unique_ptr<ClusterService> cluster;                 // Null without one.
   std::unique_ptr<Names> names;                            // Of either.
   Connection::IdentitySource identity;                     // Likewise; set before the workers.

@@ -59,6 +59,7 @@ Worker::Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueF
                           context.cluster,
                           context.identity,
                           context.extents,
+                          context.doubts,
                           context.origins,
                           disk_,
                           context.read_ahead,

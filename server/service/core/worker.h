@@ -34,7 +34,8 @@ class Worker {
     ClusterService* cluster;  // Null: a daemon by itself.
     const Connection::IdentitySource& identity;
     ExtentStore& extents;
-    OriginCache* origins;  // Null without a cluster.
+    DoubtedExtents* doubts;  // Null in a cluster.
+    OriginCache* origins;    // Null without one.
     ReadAhead& read_ahead;
     PlannedDatasets& planned;
     JobPool& jobs;

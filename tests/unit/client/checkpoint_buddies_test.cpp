@@ -261,9 +261,9 @@ class WatchedTarget final : public CheckpointTarget {
     between_();
     return real_->Open(step);
   }
-  Result<void> Remove(std::uint64_t step) override {
+  Result<void> Remove(std::uint64_t step, const std::optional<AttemptId>& only) override {
     between_();
-    return real_->Remove(step);
+    return real_->Remove(step, only);
   }
   Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
                                                    const AttemptId& attempt) override {

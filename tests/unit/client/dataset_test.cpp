@@ -15,6 +15,7 @@
 
 #include "child.h"
 #include "daemon.h"
+#include "daemon_metrics.h"
 #include "endpoint_pairs.h"
 #include "libffrecord/net/rpc/channel.h"
 #include "seed.h"
@@ -364,6 +365,36 @@ TEST_P(DatasetTest, AFlippedBitInAnExtentSpoilsItsOwnRecordOnly) {
   EXPECT_EQ(batch.statuses()[1], ErrorCode::kCorruption);
   EXPECT_EQ(batch.statuses()[2], ErrorCode::kOk);
   EXPECT_EQ(test::AsString(batch.record(2)), "second");
+}
+
+// The daemon has nothing to mend it with: it says so, and publishing the files again does.
+TEST_P(DatasetTest, ADaemonIsToldOfDamageThatAReaderMeets) {
+  server::Server::Options options;
+  options.data = {folder_ / "watched"};
+  options.admin = net::Address{"127.0.0.1", 0};
+  Daemon watched(options);
+  const auto file = Write("file.ffr", {"zero", std::string(5000, 'x'), "second"});
+  const std::string uri = watched.Uri("name") + "?transport=" + GetParam();
+  ASSERT_TRUE(Published({file}, uri));
+  const auto extent = watched.Extents().at(0);
+  std::string content = test::ReadFile(extent);
+  content[content.find("xxxxx") + 100] = 'y';
+  test::WriteFile(extent, content);
+  const auto bad = [&] {
+    return test::MetricOf(*watched.server().admin_address(), "ffrecord_extents_bad");
+  };
+  const auto remote = OpenRemote(uri).value();
+  ASSERT_TRUE(remote.ReadBatch({{0, 2}}));
+  EXPECT_EQ(bad(), 0U);
+
+  const auto batch = remote.ReadBatch(test::UpTo(3)).value();
+
+  EXPECT_EQ(batch.statuses()[1], ErrorCode::kCorruption);
+  EXPECT_TRUE(test::Eventually([&] { return bad() == 1; }));
+  // What is left of it is served as before.
+  EXPECT_EQ(remote.ReadBatch(test::UpTo(3)).value().statuses()[2], ErrorCode::kOk);
+  ASSERT_TRUE(PublishDataset({{file}}, uri, true, {}, {}));
+  EXPECT_EQ(test::ReadAll(OpenRemote(uri).value()).at(1), std::string(5000, 'x'));
 }
 
 TEST_P(DatasetTest, AnExtentCutShortSpoilsTheRecordsThatAreGone) {

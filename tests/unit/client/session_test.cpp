@@ -44,6 +44,16 @@ TEST(LocationTest, AddressesAreParsed) {
   }
 }
 
+TEST(LocationTest, FilesThatAnAddressNamesAreThoseOfTheFolderWhereItWasGiven) {
+  const auto here = std::filesystem::current_path();
+  const auto location = net::Location::Parse("ffrecord://h/x?token_file=keys/token&tls=./tls");
+  ASSERT_TRUE(location) << location.error().message;
+  EXPECT_EQ(location.value().token_file, (here / "keys/token").string());
+  EXPECT_EQ(std::filesystem::path(location.value().tls_folder).lexically_normal(), here / "tls");
+  EXPECT_EQ(net::Location::Parse("ffrecord://h/x?token_file=/t").value().token_file, "/t");
+  EXPECT_EQ(net::Location::Parse("ffrecord://h/x").value().token_file, "");
+}
+
 TEST(BackoffTest, GrowsToASecondAndVaries) {
   net::Backoff backoff(1);
   std::chrono::milliseconds last{0};

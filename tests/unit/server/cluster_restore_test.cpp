@@ -96,10 +96,11 @@ class ClusterRestoreTest : public test::DaemonCluster {
     EXPECT_TRUE(confirmed) << confirmed.error().message;
   }
   void ExpectReadable(const std::string& name, const DatasetManifest& manifest,
-                      const std::vector<std::string>& extents) const {
+                      const std::vector<std::string>& extents, bool accepts_old = false) const {
     Result<DatasetManifest> resolved = Error{};
     (void)Eventually([&] {
-      resolved = Client().Resolve(AddressOf(1), name);  // Its list of files may be on its way.
+      resolved =
+          Client().Resolve(AddressOf(1), name, accepts_old);  // Its files may be on their way.
       return bool(resolved);
     });
     ASSERT_TRUE(resolved) << name << ": " << resolved.error().message;
@@ -141,6 +142,43 @@ TEST_F(ClusterRestoreTest, WhatWasPublishedAfterTheOlderStateIsNotRemoved) {
   EXPECT_TRUE(Eventually(
       [&] { return Client().CountReplicas(test::ExtentsOf(later.value()).front()) == 0; }));
   ExpectReadable("train/a", manifest.value(), extents);
+}
+
+// What it is in the older state may have been replaced or removed since.
+TEST_F(ClusterRestoreTest, ANameIsNotToldFromTheOlderStateUntilARebuild) {
+  const auto older = Client().Upload(SomeExtents(1, 50'000));
+  ASSERT_TRUE(older) << older.error().message;
+  ASSERT_TRUE(Client().Publish(AddressOf(0), "train/a", older.value()));
+  ASSERT_TRUE(Client().Publish(AddressOf(0), "train/b", older.value()));
+  Snapshot();
+  const auto extents = SomeExtents(1, 60'000);
+  const auto newer = Client().Upload(extents);
+  ASSERT_TRUE(newer) << newer.error().message;
+  ASSERT_TRUE(Client().Remove(AddressOf(0), "train/a"));
+  ASSERT_TRUE(Client().Remove(AddressOf(0), "train/b"));
+  ASSERT_TRUE(Client().Publish(AddressOf(0), "train/a", newer.value()));
+
+  ReplaceStore("older.sqlite");
+  ASSERT_TRUE(AllFrozen());
+  for (const char* const name : {"train/a", "train/b"})
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      Result<DatasetManifest> told = Error{};
+      EXPECT_TRUE(Eventually([&] {
+        told = Client().Resolve(AddressOf(i), name, /*accepts_old=*/true);
+        return told && told.value() == older.value();
+      }));
+      const auto refused = Client().Resolve(AddressOf(i), name);
+      ASSERT_FALSE(refused) << name;
+      EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable) << refused.error().message;
+    }
+  net::List list{100, "train/", ""};
+  EXPECT_FALSE(Call(net::FrameType::kList, list.Encode()));
+  list.accepts_old = true;
+  EXPECT_TRUE(Call(net::FrameType::kList, list.Encode()));
+
+  RebuildAndConfirm();
+  ASSERT_TRUE(AllFrozen(false));
+  ExpectReadable("train/a", newer.value(), extents);
 }
 
 // A name is removed while somebody reads it, so that its files are still there when the metadata is
@@ -371,7 +409,7 @@ TEST_F(ClusterRestoreTest, ABackupGoesIntoAnEmptyStore) {
 
   EXPECT_TRUE(WaitForNodes(3));
   ASSERT_TRUE(AllFrozen());
-  ExpectReadable("train/a", manifest.value(), extents);
+  ExpectReadable("train/a", manifest.value(), extents, /*accepts_old=*/true);
   RebuildAndConfirm();
   ASSERT_TRUE(AllFrozen(false));
   EXPECT_TRUE(Client().Resolve(AddressOf(1), "train/b"));

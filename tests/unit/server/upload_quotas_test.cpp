@@ -80,6 +80,34 @@ TEST_F(UploadQuotasTest, AnExtentCountsWithItsLargestSizeAndForItsFirstOwner) {
   EXPECT_EQ(Begin(Room(1, 1)), 0);
 }
 
+TEST_F(UploadQuotasTest, WhoLetsAnExtentOfOthersGrowIsHeldToTheirQuota) {
+  quotas_ = {{"a/", 10}, {"b/", 10}};
+  EXPECT_EQ(Begin(Room(0, 4, "b/")), 0);
+  EXPECT_EQ(Begin(Room(1, 5, "b/")), 0);
+  EXPECT_EQ(Begin(Room(0, 6, "a/")), EDQUOT);
+  EXPECT_EQ(Begin(Room(0, 5, "a/")), 0);
+  EXPECT_EQ(Begin(Room(2, 1, "b/")), EDQUOT);
+  EXPECT_EQ(Begin(Room(3, 10, "a/")), 0);
+}
+
+// A refusal is final, so it rests on what is published by then.
+TEST_F(UploadQuotasTest, NothingIsRefusedForWhatHasBeenPublishedMeanwhile) {
+  EXPECT_EQ(Begin(Room(0, 8)), 0);
+  one_.is_watch_silent = true;
+  one_.Publish("a/x", {{MakeExtentId(kUpload, 0, 0), 8, 1}}, 2, 99);
+  one_.Put(std::string(kGenerationKey), {});
+  const UploadRoom room = Room(0, 5, "a/", 8);
+  one_.node->BeginUpload(UploadOf(room.id), one_.now + 20s, room);
+  one_.Run(1s);
+  EXPECT_TRUE(one_.node->TakeFinished().empty());
+
+  one_.is_watch_silent = false;
+  one_.Run(9s);
+  const auto finished = one_.node->TakeFinished();
+  ASSERT_EQ(finished.size(), 1U);
+  EXPECT_TRUE(finished.front().result) << finished.front().result.error().message;
+}
+
 TEST_F(UploadQuotasTest, WhatIsPublishedOrGivenUpDoesNotCountAndItsRecordGoes) {
   EXPECT_EQ(Begin(Room(0, 8)), 0);
   EXPECT_EQ(Begin(Room(0, 5, "a/", 8)), EDQUOT);
@@ -89,6 +117,19 @@ TEST_F(UploadQuotasTest, WhatIsPublishedOrGivenUpDoesNotCountAndItsRecordGoes) {
   EXPECT_EQ(Begin(Room(0, 9, "a/", 9)), 0);
   one_.Run(5s);
   EXPECT_EQ(Pending(), 9U);
+}
+
+// Its upload is open for long, and its record may still be there, as no leader has looked since.
+TEST_F(UploadQuotasTest, WhatWasPublishedAndRemovedIsNoUploadAgain) {
+  EXPECT_EQ(Begin(Room(0, 8)), 0);
+  const ExtentId id = MakeExtentId(kUpload, 0, 0);
+  const TombstoneRecord tombstone{1h, 0, RunsOf({id})};
+  one_.Put(Key(kTombstoneKeys, "x"), tombstone.Encode());
+  ASSERT_EQ(Pending(), 8U);
+
+  EXPECT_EQ(Begin(Room(0, 10, "a/", 8)), 0);
+  one_.Run(5s);
+  EXPECT_EQ(Pending(), 10U);
 }
 
 // Views of one time, commits one after another.

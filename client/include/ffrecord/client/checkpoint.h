@@ -269,9 +269,12 @@ FFR_EXPORT Result<std::vector<std::array<std::byte, 16>>> ContentDigests(
 FFR_EXPORT bool SharePlace(std::string_view a, std::string_view b);
 
 // Removes a committed step: it disappears at once and for good, then its bytes are freed. Readers
-// that have it open may fail. Fails with kNotFound, kIo, kUnavailable.
+// that have it open may fail. With an `attempt`, only if the step is that save: kNotFound if
+// another save has taken its place, even during the call (at a store, up to shortly before). Fails
+// with kNotFound, kIo, kUnavailable, kInvalidArgument if `attempt` is not 32 hex digits.
 FFR_EXPORT Result<void> RemoveCheckpoint(std::string_view target, std::uint64_t step,
-                                         const SessionOptions& options);
+                                         const SessionOptions& options,
+                                         std::string_view attempt = {});
 
 // The steps to keep.
 struct Retention {

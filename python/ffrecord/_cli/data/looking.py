@@ -17,6 +17,7 @@ from ffrecord._cli.options import timeout_option
 from ffrecord._cli.text import shown
 from ffrecord._order import Indices
 from ffrecord._schema import Column
+from ffrecord._values import bf16_numbers, exact
 from ffrecord.errors import CorruptionError
 
 EXIT_NOTHING_FOUND = 1
@@ -323,7 +324,7 @@ class _Search:
         if kind.is_text or name in self._named:
             wanted = value.encode(errors="surrogateescape")
             return lambda piece: self._has_text(piece, name, wanted)
-        if kind.fields or kind.shape or kind.type == "bf16":
+        if kind.fields or kind.shape:
             raise ValueError(
                 f"column '{shown(name)}' is {column.spelling}: --where compares single values"
             )
@@ -357,9 +358,12 @@ def _has_number(reader: Reader, piece: Indices, name: str, number: Any) -> Any: 
 
 def _values(reader: Reader, name: str, first: int, end: int) -> Any:  # noqa: ANN401
     try:
-        return reader.column(name, first, end - first)
+        values = reader.column(name, first, end - first)
     except CorruptionError as error:
         raise CorruptionError(f"--where {name}: {error}; run `ffrecord verify` on it") from None
+    if reader.logical.kind(name).type != "bf16":
+        return values
+    return np.ma.array(bf16_numbers(np.ma.getdata(values)), mask=np.ma.getmaskarray(values))
 
 
 def _number(column: Column, text: str) -> Any:  # noqa: ANN401
@@ -368,6 +372,8 @@ def _number(column: Column, text: str) -> Any:  # noqa: ANN401
     try:
         if column.type == "bool":
             return truth[text.lower()]
+        if column.type == "bf16":
+            return np.asarray(bf16_numbers(exact(np.array(float(text)), "bf16", column.name)))
         value = int(text) if column.dtype.kind in "iu" else float(text)
         return np.array(value).astype(column.dtype) if column.dtype.kind == "f" else value
     except (ValueError, KeyError):

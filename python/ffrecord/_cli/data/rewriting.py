@@ -9,7 +9,7 @@ from typing import Literal
 
 import ffrecord
 from ffrecord import Reader, Writer
-from ffrecord._arrow_schema import KEY, joined_nulls, without_nulls
+from ffrecord._arrow_schema import KEY, joined_facts, without_facts
 from ffrecord._cli.console import Progress
 from ffrecord._cli.data.records import Keys, batches, in_order
 from ffrecord._key_origin import key_origin
@@ -109,16 +109,16 @@ def _is_compressed(reader: Reader) -> bool:
 
 def _metadata(reader: Reader, metadata_of: MetadataOf) -> dict[str, bytes]:
     each = [reader.metadata(number) for number in range(len(reader.files))]
-    # What tables are goes with their records, and nulls are those of all files.
+    # What tables are goes with their records; nulls and types are those of all files.
     told = {name: value for name, value in each[0].items() if name == KEY}
-    told |= joined_nulls(each)
+    told |= joined_facts(each)
     if metadata_of == "none":
         return told
-    first = without_nulls(each[0])
+    first = without_facts(each[0])
     if metadata_of == "first":
         return first | told
     for file, metadata in zip(reader.files[1:], each[1:], strict=True):
-        other = without_nulls(metadata)
+        other = without_facts(metadata)
         if other != first:
             names = {*first, *other}
             differing = sorted(name for name in names if first.get(name) != other.get(name))

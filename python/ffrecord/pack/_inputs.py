@@ -1,0 +1,195 @@
+"""The inputs of a packing, each opened when it is reached, whole or in cuts."""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from ffrecord._arrow_schema import without_facts
+from ffrecord.pack._source import Progressed, Source, SourceOptions, open_one
+
+WHOLE = -1
+
+
+class Cut(NamedTuple):
+    """A part of one input."""
+
+    input: int
+    """Its number among the inputs."""
+    begin: int
+    end: int
+    """From `begin` to here in the source's own terms; WHOLE for all that there is."""
+    size_bytes: int
+
+
+@runtime_checkable
+class Cuttable(Protocol):
+    """A source that can be read in parts, any number of times."""
+
+    def cuts(self, size_bytes: int) -> list[tuple[int, int, int]]:
+        """Return parts of about this size that make the whole: begin, end, size in bytes."""
+
+    def samples_of(self, begin: int, end: int) -> Iterator[Progressed]:
+        """Yield the samples of a part. Progress counts from its beginning."""
+
+    def stamp(self) -> str:
+        """Return a text that changes with the input: names, sizes and times of its files."""
+
+
+class Input(NamedTuple):
+    """An input as it was when it was planned."""
+
+    path: str
+    size_bytes: int
+    stamp: str
+
+
+class Inputs:
+    """Sources of one kind, in the order of their paths; the first defines the columns."""
+
+    def __init__(self, paths: Sequence[str], options: SourceOptions) -> None:
+        """Open the first, and check that the others exist.
+
+        Raises:
+            ValueError: one of several paths is a folder; see also `open_source`.
+        """
+        if len(paths) > 1:
+            refuse_folders(paths)
+        self.paths = tuple(paths)
+        self.options = options
+        self.first = open_one(paths[0], options)
+        self._first_is_new = True
+        self._last: tuple[int, Source] | None = None
+        self._gives_values = False
+
+    def list_all(self) -> list[Input]:
+        """Return all inputs as they are now."""
+        return [self._input(number) for number in range(len(self.paths))]
+
+    def cuts(self, size_bytes: int) -> Iterator[Cut]:
+        """Yield parts of all inputs of about this size, as far as the source can be cut."""
+        for number, path in enumerate(self.paths):
+            if isinstance(self.first, Cuttable):
+                source = self._source(number)
+                assert isinstance(source, Cuttable)
+                yield from (Cut(number, *cut) for cut in source.cuts(size_bytes))
+            else:
+                yield Cut(number, 0, WHOLE, _size_of(path, self.first))
+
+    def give_values(self) -> None:
+        """Let samples have the user's columns, not those that are stored."""
+        self._gives_values = True
+
+    def all_samples(self) -> Iterator[Progressed]:
+        """Yield the samples of all inputs."""
+        for number in range(len(self.paths)):
+            yield from self.whole(number, Counter())
+
+    def whole(self, number: int, skipped: Counter[str]) -> Iterator[Progressed]:
+        """Yield the samples of one input; add to `skipped` what the source leaves out."""
+        source = self._source(number)
+        yield from source.samples()
+        skipped.update(source.skipped)
+
+    def samples_of(self, cut: Cut, skipped: Counter[str]) -> Iterator[Progressed]:
+        """Yield the samples of a cut; add to `skipped` what the source leaves out of it."""
+        if cut.end != WHOLE:
+            source = self._source(cut.input)
+            assert isinstance(source, Cuttable)
+            yield from source.samples_of(cut.begin, cut.end)
+            if cut.begin == 0:
+                skipped.update(source.skipped)
+            return
+        yield from self.whole(cut.input, skipped)
+
+    def check_unchanged(self, planned: Input, number: int) -> None:
+        """Check that an input is what it was when it was planned.
+
+        Raises:
+            ValueError: it is not.
+        """
+        if self._input(number) != planned:
+            raise ValueError(
+                f"{planned.path} has changed since it was planned: pack it when nothing writes to "
+                "it any more, from the start (--restart)"
+            )
+
+    def _input(self, number: int) -> Input:
+        path = self.paths[number]
+        if isinstance(self.first, Cuttable):
+            source = self._source(number)
+            assert isinstance(source, Cuttable)
+            return Input(path, source.size_bytes, source.stamp())
+        return Input(path, _size_of(path, self.first), stamp_of(path))
+
+    def _source(self, number: int) -> Source:
+        """The source of that number: the one that was used last, if it can be used again."""
+        if isinstance(self.first, Cuttable) and self._last and self._last[0] == number:
+            return self._last[1]
+        if number == 0 and (self._first_is_new or isinstance(self.first, Cuttable)):
+            self._first_is_new = False
+            source = self.first
+        elif number == 0:
+            source = open_one(self.paths[0], self.options)
+        else:
+            source = like_the_first(self.paths[number], self.options, self.paths[0], self.first)
+        if self._gives_values and hasattr(source, "give_values"):
+            source.give_values()
+        self._last = (number, source)
+        return source
+
+
+def _size_of(path: str, source: Source) -> int:
+    return os.stat(path).st_size if os.path.isfile(path) else source.size_bytes
+
+
+def stamp_of(path: str) -> str:
+    """Size and time of a file, or of all files right in a folder."""
+    if not os.path.isdir(path):
+        return _stamp([path])
+    return _stamp(sorted(entry.path for entry in os.scandir(path) if entry.is_file()))
+
+
+def _stamp(paths: Iterable[str]) -> str:
+    found = hashlib.sha256()
+    for path in paths:
+        stat = os.stat(path)
+        found.update(os.fsencode(os.path.basename(path)))  # Any bytes but a slash.
+        found.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+    return found.hexdigest()[:32]
+
+
+def refuse_folders(paths: Sequence[str]) -> None:
+    """Raise a ValueError if one of several sources is a folder."""
+    for path in paths:
+        if os.path.isdir(path):
+            raise ValueError(f"{path} is a folder, and one of several sources: pack it separately")
+
+
+def like_the_first(path: str, options: SourceOptions, first_path: str, first: Source) -> Source:
+    """Open one of several sources.
+
+    Raises:
+        ValueError: it has other columns, types or classes than the first.
+    """
+    source = open_one(path, options._replace(like=first))
+    for what, here, there in (
+        ("columns", source.schema, first.schema),
+        ("types", source.types, first.types),
+        ("classes", source.classes, first.classes),
+        ("metadata", without_facts(source.metadata), without_facts(first.metadata)),
+        ("keys", (str(source.key),), (str(first.key),)),
+    ):
+        if here != there:
+            raise ValueError(
+                f"{path} has other {what} than {first_path}: {_said(here)}, not {_said(there)}; "
+                "pack them separately, or only what both have (--column)"
+            )
+    return source
+
+
+def _said(names: Mapping[str, str] | Iterable[str]) -> str:
+    if isinstance(names, Mapping):
+        names = (f"{name}: {kind}" for name, kind in names.items())
+    return "(" + ", ".join(names) + ")"

@@ -1,0 +1,367 @@
+"""The folder of a packing: what is to be done, who does it, what is done.
+
+`.NAME.packing`, beside the destination NAME, has
+
+    plan.json             the plan; the folder appears with it
+    ID/                   what belongs to the plan of that id, namely
+
+    leases/000012         who works on unit 12; old ones are no longer held
+    work/000012.TOKEN/    what a worker has of it so far
+    done/000012/          its files and `record.json`; appears complete, by one rename
+    parts/                the result, as far as it was put together
+    publishing.TOKEN/     the whole result, in the hands of the one process that may publish it
+
+Any number of processes of any number of hosts work on it. Nothing depends on locks: a lease only
+spares double work, and where two do the same unit, the first rename into `done` counts and the
+other fails. Every file in `done` is durable before its folder has that name.
+"""
+
+import errno
+import json
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ffrecord.errors import ConflictError
+from ffrecord.pack._new_folder import sync
+from ffrecord.pack._plan import Plan
+
+RECORD = "record.json"
+# A worker touches its lease so often, and loses it after that time of silence.
+BEAT_S = 2.0
+LEASE_S = 60.0
+_PLAN = "plan.json"
+_TAKEN = "publishing."
+
+
+class Job:
+    """The folder of a packing to `destination`, as one process sees it."""
+
+    def __init__(self, destination: Path, plan: Plan) -> None:
+        """Set the names; see `begin`."""
+        self.plan = plan
+        self.folder = destination.parent / f".{destination.name}.packing"
+        # Of this plan: a process that goes on after another plan has replaced it finds nothing.
+        self.own = self.folder / plan.id[:16]
+        self.parts = self.own / "parts"
+
+    def begin(self, *, restart: bool) -> None:
+        """Make the folder, or join what other processes began with the same plan.
+
+        What was begun with another plan is replaced if nothing of it is done and nobody works on
+        it, or with `restart`.
+
+        Raises:
+            ConflictError: another packing was begun there; the message says how it differs.
+        """
+        if restart:
+            self._remove_old()
+        if not self._made():
+            self._join()
+
+    def is_done(self, unit: int) -> bool:
+        """Whether a unit is complete and durable."""
+        return (self._done(unit) / RECORD).exists()
+
+    def pending(self) -> list[int]:
+        """Units that are not done."""
+        try:
+            done = set(os.listdir(self.own / "done"))
+        except FileNotFoundError:
+            return []  # Another process has published the result.
+        return [unit for unit in range(len(self.plan.units)) if _name(unit) not in done]
+
+    def record(self, unit: int) -> dict[str, Any]:
+        """Return what was recorded of a unit that is done."""
+        found: dict[str, Any] = json.loads((self._done(unit) / RECORD).read_text())
+        return found
+
+    def done(self) -> list[int]:
+        """Units that are done."""
+        return sorted(int(name) for name in os.listdir(self.own / "done") if name.isdecimal())
+
+    def take(self) -> "Lease | None":
+        """Take a unit that nobody works on; None if there is none at present."""
+        for unit in self.pending():
+            if (lease := self._taken(unit)) is not None:
+                return lease
+        return None
+
+    def commit(self, unit: int, work: Path, record: Mapping[str, Any]) -> bool:
+        """Declare a unit done with the files in `work`; False if another process was first."""
+        _write(work / RECORD, json.dumps(record))
+        sync(work)
+        try:
+            os.rename(work, self._done(unit))
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            shutil.rmtree(work, ignore_errors=True)
+            return False
+        sync(self.own / "done")
+        return True
+
+    def done_bytes(self) -> int:
+        """Bytes of the inputs that are behind, with those of units that are under way."""
+        pending = set(self.pending())
+        done = sum(
+            self.plan.size_bytes(unit)
+            for unit in range(len(self.plan.units))
+            if unit not in pending
+        )
+        for unit in pending:
+            with suppress(OSError, ValueError, IndexError):
+                said = (self.own / "leases" / _name(unit)).read_text().split()
+                done += min(int(said[1]), self.plan.size_bytes(unit))
+        return done
+
+    def release_all_of(self, tokens: set[str]) -> list[int]:
+        """Let others take at once what dead workers held; return those units."""
+        found = []
+        for unit in self.pending():
+            path = self.own / "leases" / _name(unit)
+            with suppress(OSError, IndexError):
+                if path.read_text().split()[0] in tokens:
+                    path.unlink()
+                    found.append(unit)
+        return found
+
+    def forget(self, units: list[int]) -> None:
+        """Let units be done again."""
+        for unit in units:
+            remove_at_once(self._done(unit))
+
+    def put_together(self, names: Iterable[tuple[int, str, str]]) -> None:
+        """Move files of units, by unit, name and new name, into `parts`.
+
+        Can be called again after any interruption, and by several processes at once.
+        """
+        self.parts.mkdir(exist_ok=True)
+        for unit, name, new in names:
+            with suppress(FileNotFoundError):  # It was moved before.
+                os.rename(self._done(unit) / name, self.parts / new)
+
+    def take_apart(self, names: Iterable[tuple[int, str, str]]) -> None:
+        """Undo `put_together`, which was called with the same."""
+        self.recover_parts()
+        with suppress(FileNotFoundError):
+            taken = self.take_parts()
+            for unit, name, new in names:
+                with suppress(FileNotFoundError):
+                    os.rename(taken / new, self._done(unit) / name)
+            shutil.rmtree(taken)
+
+    def take_parts(self) -> Path:
+        """Give `parts` a name that no other process uses; FileNotFoundError if another did so."""
+        taken = self.own / f"{_TAKEN}{secrets.token_hex(8)}"
+        os.rename(self.parts, taken)
+        return taken
+
+    def are_parts_taken(self) -> bool:
+        """Whether a process publishes them, or was killed when it did."""
+        return any(self.own.glob(f"{_TAKEN}*"))
+
+    def recover_parts(self) -> None:
+        """Put back what processes took that are dead, or so slow that this takes it from them."""
+        for old in self.own.glob(f"{_TAKEN}*"):
+            mine = self.own / f"{_TAKEN}{secrets.token_hex(8)}"
+            with suppress(FileNotFoundError):
+                os.rename(old, mine)  # All of it at once: then the other has nothing to publish.
+                self.parts.mkdir(exist_ok=True)
+                for path in mine.iterdir():
+                    os.rename(path, self.parts / path.name)
+                mine.rmdir()
+
+    def write_manifest(self, name: str, manifest: Mapping[str, Any]) -> None:
+        """Write the manifest among the parts, all of which are durable afterwards."""
+        unnamed = self.own / f"manifest.{secrets.token_hex(4)}"
+        _write(unnamed, json.dumps(manifest, indent=1) + "\n")
+        os.rename(unnamed, self.parts / name)
+        sync(self.parts)
+
+    def remove(self) -> None:
+        """Remove the folder, with what was replaced in it."""
+        remove_at_once(self.folder)
+
+    def remove_if_published(self) -> None:
+        """Remove what a process left that was killed between publishing and clearing up."""
+        there = self._plan_there()
+        if there is not None and not self.plan.differences(there) and not self._is_worked_on():
+            self.remove()
+
+    def remove_if_empty(self) -> bool:
+        """Leave nothing of a packing that has written nothing, unless others work on it."""
+        with suppress(OSError):
+            has_files = any(self.record(unit)["files"] for unit in self.done())
+            if not has_files and not self._is_worked_on():
+                self.remove()
+        return not self.folder.exists()
+
+    def _done(self, unit: int) -> Path:
+        return self.own / "done" / _name(unit)
+
+    def _made(self) -> bool:
+        """Make the folder with its plan at once; False if there is one."""
+        new = self.folder.with_name(f"{self.folder.name}-{secrets.token_hex(4)}")
+        new.mkdir()
+        try:
+            for name in ("leases", "work", "done"):
+                (new / self.own.name / name).mkdir(parents=True)
+            _write(new / _PLAN, json.dumps(self.plan.as_json()))
+            sync(new)
+            os.rename(new, self.folder)
+        except OSError as error:
+            shutil.rmtree(new, ignore_errors=True)
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return False
+        sync(self.folder.parent)
+        return True
+
+    def _join(self) -> None:
+        plan = self._plan_there()
+        if plan is None:
+            raise ConflictError(
+                errno.EEXIST, f"{self.folder} is in the way, and no packing made it: remove it"
+            )
+        different = self.plan.differences(plan)
+        if not different:
+            return
+        if not any(self.folder.glob("*/done/*")) and not self._is_worked_on():
+            self._remove_old()
+            if self._made():
+                return
+        raise ConflictError(
+            errno.EEXIST,
+            f"a packing of something else to the same destination was begun, and is kept in "
+            f"{self.folder}: {'; '.join(different[:5])}. Repeat that one to finish it, or give "
+            "--restart to begin anew",
+        )
+
+    def _plan_there(self) -> dict[str, Any] | None:
+        try:
+            found = json.loads((self.folder / _PLAN).read_text())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _remove_old(self) -> None:
+        if self._plan_there() is not None:
+            if self._is_worked_on():
+                raise ConflictError(errno.EBUSY, f"a packing in {self.folder} is under way")
+            self.remove()
+
+    def _is_worked_on(self) -> bool:
+        now = self._now()
+        for path in self.folder.glob("*/leases/*"):
+            with suppress(OSError):
+                if _is_fresh(path, now):
+                    return True
+        return False
+
+    def _now(self) -> float:
+        """The time by the clock that stamps files here, which may be another host's."""
+        probe = self.folder / f"clock.{secrets.token_hex(4)}"
+        probe.touch()
+        try:
+            return probe.stat().st_mtime
+        finally:
+            probe.unlink()
+
+    def _taken(self, unit: int) -> "Lease | None":
+        path = self.own / "leases" / _name(unit)
+        token = f"{os.uname().nodename}.{os.getpid()}.{secrets.token_hex(8)}"
+        try:
+            with open(path, "x") as file:
+                file.write(f"{token} 0\n")
+            return Lease(self, unit, token)
+        except FileExistsError:
+            pass
+        with suppress(FileNotFoundError):  # It was released just now: next time.
+            if _is_fresh(path, self._now()):
+                return None
+            mine = self.own / "leases" / f".{token}"
+            mine.write_text(f"{token} 0\n")
+            os.rename(mine, path)
+            return Lease(self, unit, token)
+        return None
+
+
+class Lease:
+    """The right to work on a unit, kept by a thread until the end of a `with` block."""
+
+    def __init__(self, job: Job, unit: int, token: str) -> None:
+        """Hold it."""
+        self.unit = unit
+        self.token = token
+        self.done_bytes = 0
+        """Of the unit's input; shown to others."""
+        self.work = job.own / "work" / f"{_name(unit)}.{secrets.token_hex(4)}"
+        self._path = job.own / "leases" / _name(unit)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="ffrecord-pack-lease", daemon=True)
+
+    def __enter__(self) -> "Lease":
+        """Begin to keep it."""
+        for old in self.work.parent.glob(f"{_name(self.unit)}.*"):
+            remove_at_once(old)  # Of workers that lost it.
+        self.work.mkdir()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release it."""
+        self._end.set()
+        self._thread.join()
+        shutil.rmtree(self.work, ignore_errors=True)
+        if self.is_mine():
+            self._path.unlink(missing_ok=True)
+
+    def is_mine(self) -> bool:
+        """Whether it is still held."""
+        with suppress(OSError, IndexError):
+            return self._path.read_text().split()[0] == self.token
+        return False
+
+    def _beat(self) -> None:
+        while not self._end.wait(BEAT_S):
+            if not self.is_mine():
+                return
+            with suppress(OSError), open(self._path, "r+") as file:
+                file.write(f"{self.token} {self.done_bytes}\n")
+
+
+def _is_fresh(lease: Path, now: float) -> bool:
+    """Whether it was touched a moment ago; a time to come is that of a clock that was wrong."""
+    return abs(now - lease.stat().st_mtime) < LEASE_S
+
+
+def remove_at_once(folder: Path) -> None:
+    """Remove a folder that others may use: they find all of it or nothing."""
+    aside = folder.with_name(f".removed.{folder.name}.{secrets.token_hex(4)}")
+    with suppress(FileNotFoundError):
+        os.rename(folder, aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that is durable once its folder is."""
+    with open(path, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _name(unit: int) -> str:
+    return f"{unit:06}"

@@ -1,0 +1,183 @@
+"""A folder of parts that several processes pack, and that goes on where it was interrupted."""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ffrecord.pack._inputs import Inputs
+from ffrecord.pack._job import Job
+from ffrecord.pack._new_folder import MANIFEST, check_vacant, publish_folder
+from ffrecord.pack._plan import Plan
+from ffrecord.pack._summary import PackSummary
+from ffrecord.pack._unit import FailedSamplesError
+from ffrecord.pack._work import Progress, Task, Worker
+from ffrecord.pack._workers import run_workers
+
+# Of the number in a part's name; more if there are more parts.
+DIGITS = 5
+# How long another process may take to publish; then this one does it.
+_PATIENCE_S = 5.0
+_LOOK_S = 0.1
+
+
+def pack_resumably(
+    task: Task,
+    inputs: Inputs,
+    *,
+    workers: int,
+    replace: bool,
+    retry_failed: bool,
+    restart: bool,
+    progress: Progress | None,
+) -> PackSummary:
+    """Do a task, with other processes that do the same; see `pack`."""
+    if not restart and (found := _published(task.destination, task.plan)) is not None:
+        task.job.remove_if_published()
+        return _summary(found["units"])
+    check_vacant(task.destination, replace)
+    job = task.job
+    job.begin(restart=restart)
+    if retry_failed:
+        records = dict(_records(job))
+        job.take_apart(_named(list(records.values())))
+        job.forget([unit for unit, record in records.items() if record["failures"]])
+    try:
+        if workers == 1:
+            Worker(task, inputs=inputs).run(progress)
+        else:
+            run_workers(task, workers, progress)
+        return _summary(_publish(task, job, replace))
+    except BaseException as error:
+        if not job.remove_if_empty():
+            error.add_note(f"what is done is kept in {job.folder}: repeat the command to continue")
+        raise
+
+
+def _records(job: Job) -> Iterator[tuple[int, dict[str, Any]]]:
+    return ((unit, job.record(unit)) for unit in job.done())
+
+
+def _publish(task: Task, job: Job, replace: bool) -> list[dict[str, Any]]:
+    """Make the result appear, once all units are done; return what was recorded of them."""
+    begun = time.monotonic()
+    while True:
+        if (found := _published(task.destination, task.plan)) is not None:
+            job.remove()
+            return list(found["units"])
+        is_late = time.monotonic() - begun > _PATIENCE_S
+        try:
+            if job.are_parts_taken():
+                if is_late:
+                    job.recover_parts()
+            elif _try_to_publish(task, job, replace):
+                continue
+        except FileNotFoundError:
+            pass  # Another process publishes it, or has done so.
+        if time.monotonic() - begun > 2 * _PATIENCE_S:
+            raise OSError(
+                f"{task.destination} could not be published: other processes change it, or do "
+                "parts of it again; repeat the command"
+            )
+        time.sleep(_LOOK_S)
+
+
+def _try_to_publish(task: Task, job: Job, replace: bool) -> bool:
+    """Publish the result if it is whole; FileNotFoundError if another process was faster."""
+    records = [record for _, record in _records(job)]
+    if len(records) != len(task.plan.units):
+        return False
+    _check(task, records)
+    job.put_together(_named(records))
+    job.write_manifest(MANIFEST, _manifest(task.plan, records))
+    # Two that swap the same folders would undo each other: only one has them.
+    taken = job.take_parts()
+    try:
+        if is_whole := _published(taken, task.plan) is not None:
+            publish_folder(taken, task.destination, replace)
+    except BaseException:
+        job.recover_parts()
+        raise
+    if not is_whole:
+        job.recover_parts()
+    return is_whole
+
+
+def _check(task: Task, records: list[dict[str, Any]]) -> None:
+    """Check that every sample of every input is accounted for.
+
+    Raises:
+        FailedSamplesError: too many failed.
+        ValueError: no sample became a record.
+    """
+    for unit, record in enumerate(records):
+        assert record["plan"] == task.plan.id
+        assert [tuple(cut) for cut in record["cuts"]] == list(task.plan.units[unit])
+        accounted = record["used"] + record["skipped"] + len(record["failures"])
+        assert record["samples"] == accounted
+    failures = [failure for record in records for failure in record["failures"]]
+    if len(failures) > task.failures_max:
+        raise FailedSamplesError(
+            f"{len(failures)} samples failed in the function given as map, and --max-failures is "
+            f"{task.failures_max}; the first: {failures[0]}. --retry-failed does the parts "
+            "with such samples again"
+        )
+    check_some(records)
+
+
+def check_some(records: Sequence[Mapping[str, Any]]) -> None:
+    """Raise a ValueError if nothing was packed."""
+    if not any(record["files"] for record in records):
+        raise ValueError(
+            "the source has no samples: there is nothing to pack"
+            if not any(record["samples"] for record in records)
+            else "the function returned nothing for every sample: there is nothing to pack"
+        )
+
+
+def part_name(number: int, count: int) -> str:
+    """The name of a part; readers sort names as text, so all have as many digits."""
+    return f"PART_{number:0{max(DIGITS, len(str(count - 1)))}}.ffr"
+
+
+def _named(records: list[dict[str, Any]]) -> Iterator[tuple[int, str, str]]:
+    """Unit and name of each file, and the name of the part that it becomes."""
+    files = [(unit, file["name"]) for unit, one in enumerate(records) for file in one["files"]]
+    for number, (unit, name) in enumerate(files):
+        yield unit, name, part_name(number, len(files))
+
+
+def _manifest(plan: Plan, records: list[dict[str, Any]]) -> dict[str, Any]:
+    names = iter([new for _, _, new in _named(records)])
+    units = [
+        {
+            **{name: value for name, value in record.items() if name != "plan"},
+            "files": [{**file, "name": next(names)} for file in record["files"]],
+        }
+        for record in records
+    ]
+    return {"plan_id": plan.id, **plan.as_json(), "units": units}
+
+
+def _published(path: Path, plan: Plan) -> dict[str, Any] | None:
+    """The manifest of the destination, if it is the whole result of this plan."""
+    try:
+        found = json.loads((path / MANIFEST).read_text())
+        if found["plan_id"] != plan.id:
+            return None
+        for unit in found["units"]:
+            for file in unit["files"]:
+                if os.stat(path / file["name"]).st_size != file["file_size_bytes"]:
+                    return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return dict(found)
+
+
+def _summary(units: list[dict[str, Any]]) -> PackSummary:
+    summary = PackSummary()
+    for unit in units:
+        summary.add(unit)
+    return summary

@@ -1,0 +1,208 @@
+"""One unit of work: samples of its cuts, through a user's function, into files in one folder."""
+
+import os
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ffrecord._writer import Writer, WriteSummary
+from ffrecord.pack._mapping import Function, Row, rows_of
+from ffrecord.pack._source import Keyed, Progressed, Sample
+
+# Of what has no length, a number.
+_SCALAR_BYTES = 8
+_FAILURE_CHARS = 500
+
+# Of a path: a new file there.
+NewWriter = Callable[[Path], Writer]
+
+
+class FailedSamplesError(ValueError):
+    """More samples failed than are allowed."""
+
+
+@dataclass
+class Tally:
+    """What became of the samples of a unit: `samples` = `used` + `skipped` + `failed`."""
+
+    samples: int = 0
+    used: int = 0
+    """Samples that became one record or more."""
+    skipped: int = 0
+    """Samples for which the user's function returned nothing."""
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    """What the source leaves out, by reason."""
+    files: list[dict[str, Any]] = field(default_factory=list)
+    """Name and WriteSummary of each file."""
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether every sample is accounted for."""
+        return self.samples == self.used + self.skipped + len(self.failures)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {**vars(self), "left_out": dict(self.left_out)}
+
+    def add_file(self, name: str, file: WriteSummary) -> None:
+        """Count a finished file."""
+        self.files.append({"name": name, **asdict(file)})
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How samples become records."""
+
+    function: Function | None = None
+    failures_max: int = 0
+    """How many samples may fail in this unit."""
+    size_bytes: int = 1 << 30
+    """A file ends with the record that reaches this raw size."""
+    takes_keys: bool = False
+    """Whether keys of samples are written; else the key of the file is a column, or nothing."""
+
+
+class UnitWriter:
+    """Writes records to files."""
+
+    def __init__(self, path_of: Callable[[int], Path], new_writer: NewWriter, rules: Rules) -> None:
+        """Write nothing yet; `path_of` gives the path of the file 0, 1, ..."""
+        self.tally = Tally()
+        self._path_of = path_of
+        self._new_writer = new_writer
+        self._rules = rules
+        self._writer: Writer | None = None
+        self._size_bytes = 0
+        self._record_count = 0  # A record may have no bytes.
+
+    def write_all(
+        self, samples: Iterator[Progressed], where: str, progress: Callable[[int], None]
+    ) -> None:
+        """Write samples; `where` is their input, for errors.
+
+        Raises:
+            FailedSamplesError: too many of them failed in the user's function.
+        """
+        try:
+            for number, found in enumerate(samples):
+                if not isinstance(found, tuple) or len(found) != 2:
+                    raise TypeError(
+                        f"samples() of {where} yields {type(found).__name__}, not pairs of a "
+                        "sample and the bytes of the source behind it (0 if that is unknown)"
+                    )
+                sample, done_bytes = found
+                self._take(sample, where, number)
+                progress(done_bytes)
+        except BaseException:
+            if self._writer is not None:
+                self._writer.discard()
+            raise
+
+    def close(self) -> Tally:
+        """Finish the last file; return the counts."""
+        self._end_file()
+        assert self.tally.is_balanced
+        return self.tally
+
+    def _take(self, sample: Sample, where: str, number: int) -> None:
+        self.tally.samples += 1
+        function = self._rules.function
+        if function is None:
+            self._write(sample)
+            self.tally.used += 1
+            return
+        try:
+            rows = rows_of(function, sample)
+        except Exception as error:
+            self._fail(sample, where, number, error)
+            return
+        try:
+            written = self._write_rows(rows)
+        except (ValueError, TypeError) as error:  # The disk's errors are not the sample's.
+            self._fail(sample, where, number, error)
+            return
+        if written:
+            self.tally.used += 1
+        else:
+            self.tally.skipped += 1
+
+    def _write(self, sample: Sample) -> None:
+        writer = self._open()
+        if isinstance(sample, Keyed):
+            writer.write(sample.sample, key=sample.key if self._rules.takes_keys else None)
+        else:
+            writer.write(sample)
+        self._count(1, _size_bytes(sample))
+
+    def _write_rows(self, rows: list[Row]) -> bool:
+        """Write all rows of a sample, or none."""
+        if not rows:
+            return False
+        writer = self._open()
+        with writer._all_or_nothing():
+            for row in rows:
+                writer.write(row)
+        self._count(len(rows), sum(map(_size_bytes, rows)))
+        return True
+
+    def _fail(self, sample: Sample, where: str, number: int, error: Exception) -> None:
+        named = {} if (name := _name_of(sample)) is None else {"name": name}
+        said = f"{type(error).__name__}: {error}"[:_FAILURE_CHARS]
+        self.tally.failures.append({"input": where, "sample": number, **named, "error": said})
+        if len(self.tally.failures) > self._rules.failures_max:
+            place = _place_of(error)
+            raise FailedSamplesError(
+                f"{where}: sample {number}{f' ({name})' if name else ''} failed in the function "
+                f"given as map{place}: {said}; return None to leave a sample out, or allow "
+                "failures (--max-failures)"
+            ) from error
+
+    def _open(self) -> Writer:
+        if self._writer is None:
+            self._writer = self._new_writer(self._path_of(len(self.tally.files)))
+        return self._writer
+
+    def _count(self, record_count: int, size_bytes: int) -> None:
+        self._record_count += record_count
+        self._size_bytes += size_bytes
+        if self._size_bytes >= self._rules.size_bytes:
+            self._end_file()
+
+    def _end_file(self) -> None:
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            if self._record_count:
+                self.tally.add_file(os.path.basename(writer.path), writer.close())
+            else:
+                writer.discard()  # The rows of its only sample did not fit.
+            self._size_bytes = self._record_count = 0
+
+
+def _name_of(sample: Sample) -> str | None:
+    """What people call a sample."""
+    if isinstance(sample, Keyed):
+        return None if sample.key is None else sample.key.decode(errors="replace")
+    name = sample.get("name") if isinstance(sample, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def _place_of(error: Exception) -> str:
+    """File and line where a user's function failed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _size_bytes(value: object) -> int:
+    if isinstance(value, Keyed):
+        value = value.sample
+    if isinstance(value, Mapping):
+        return sum(map(_size_bytes, value.values()))
+    if isinstance(value, np.ndarray | memoryview):
+        return value.nbytes
+    return len(value) if isinstance(value, bytes | str) else _SCALAR_BYTES

@@ -1,0 +1,173 @@
+"""Doing the units of a job, in this process: what every worker does until all are done."""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ffrecord._writer import Writer
+from ffrecord.pack._inputs import Inputs
+from ffrecord.pack._job import Job, Lease
+from ffrecord.pack._mapping import UserMap
+from ffrecord.pack._plan import Plan, schema_from_json
+from ffrecord.pack._source import SourceOptions
+from ffrecord.pack._unit import Rules, UnitWriter
+
+Progress = Callable[[int], None]
+
+# Between two looks whether a unit that others hold has become free.
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True)
+class WriterOptions:
+    """Of each file that is written; plain values."""
+
+    compress: bool = False
+    dictionary_bytes: int = 0
+    key: Any = None
+    takes_empty_keys: bool = False
+
+    def new_writer(
+        self,
+        path: Path,
+        schema: Any,  # noqa: ANN401 - a mapping, or a schema of pyarrow
+        metadata: Mapping[str, bytes],
+        *,
+        replace: bool = False,
+        file_id: bytes = b"",
+    ) -> Writer:
+        """Begin a file."""
+        writer = Writer(
+            path,
+            schema,
+            compress="zstd" if self.compress else None,
+            replace=replace,
+            dictionary=self.dictionary_bytes or None,
+            key=self.key,
+            metadata=metadata,
+            file_id=file_id,
+        )
+        if self.takes_empty_keys:
+            writer._allow_empty_keys()
+        return writer
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that a worker must know; can be sent to another process."""
+
+    destination: Path
+    plan: Plan
+    options: SourceOptions
+    """As the inputs are opened."""
+    user_map: UserMap | None
+    writing: WriterOptions
+    metadata: Mapping[str, bytes]
+    file_size_bytes: int
+    failures_max: int
+
+    @property
+    def job(self) -> Job:
+        """The folder where the work is shared."""
+        return Job(self.destination, self.plan)
+
+
+class Worker:
+    """Does units until there are none."""
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        inputs: Inputs | None = None,
+        tokens: Callable[[str], None] | None = None,
+    ) -> None:
+        """Open the first input; `tokens` is called with the token of each lease taken."""
+        self._task = task
+        self._job = task.job
+        self._inputs = inputs or Inputs([one.path for one in task.plan.inputs], task.options)
+        if task.user_map is not None:
+            self._inputs.give_values()
+        self._schema = schema_from_json(task.plan.asked["schema"])
+        self._function = None if task.user_map is None else task.user_map.made()
+        self._tell = tokens or (lambda _: None)
+
+    def run(self, progress: Progress | None = None) -> None:
+        """Do what others leave; return when every unit is done, whoever did it."""
+        while self._job.pending():
+            lease = self._job.take()
+            if lease is None:
+                time.sleep(_LOOK_S)
+                continue
+            self._tell(lease.token)
+            behind = self._job.done_bytes() if progress else 0
+
+            def note(done: int, behind: int = behind) -> None:
+                if progress is not None:
+                    progress(behind + done)
+
+            self._do(lease, note)
+
+    def _do(self, lease: Lease, progress: Progress) -> None:
+        with lease:
+            try:
+                record = self._written(lease, progress)
+                self._job.commit(lease.unit, lease.work, record)
+            except OSError:
+                # Another process took this one for dead, and removed what it had.
+                if not lease.is_mine() or self._job.is_done(lease.unit):
+                    return
+                raise
+
+    def _written(self, lease: Lease, progress: Progress) -> dict[str, Any]:
+        task = self._task
+        unit = UnitWriter(
+            lambda number: lease.work / f"{number}.ffr",
+            self._new_writer(lease.unit),
+            Rules(
+                self._function,
+                task.failures_max - self._failed(),
+                task.file_size_bytes,
+                takes_keys=task.writing.key is True,
+            ),
+        )
+        behind = 0
+        cuts = task.plan.units[lease.unit]
+        for cut in cuts:
+            planned = task.plan.inputs[cut.input]
+            self._inputs.check_unchanged(planned, cut.input)
+
+            def note(done_bytes: int, behind: int = behind) -> None:
+                lease.done_bytes = behind + done_bytes
+                progress(lease.done_bytes)
+
+            samples = self._inputs.samples_of(cut, unit.tally.left_out)
+            unit.write_all(samples, planned.path, note)
+            behind += cut.size_bytes
+            self._inputs.check_unchanged(planned, cut.input)
+        tally = unit.close()
+        return {"plan": task.plan.id, "cuts": [list(cut) for cut in cuts], **tally.as_json()}
+
+    def _new_writer(self, unit: int) -> Callable[[Path], Writer]:
+        """Begin files whose bytes do not depend on who writes them, and when."""
+
+        def begin(path: Path) -> Writer:
+            text = f"{self._task.plan.id} {unit} {path.name}"
+            file_id = hashlib.sha256(text.encode()).digest()[:16]
+            task = self._task
+            return task.writing.new_writer(path, self._schema, task.metadata, file_id=file_id)
+
+        return begin
+
+    def _failed(self) -> int:
+        """Samples that failed in the units that are done."""
+        if self._task.user_map is None:
+            return 0
+        failed = 0
+        with suppress(OSError):
+            failed = sum(len(self._job.record(unit)["failures"]) for unit in self._job.done())
+        return failed

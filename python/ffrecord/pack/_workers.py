@@ -1,0 +1,162 @@
+"""Worker processes of one host: started, watched, and started again if they are killed."""
+
+import ctypes
+import multiprocessing
+import os
+import pickle
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+
+from ffrecord.pack._work import Task, Worker
+
+# A unit whose worker was killed so often is not tried again.
+_DEATHS_MAX = 3
+_LOOK_S = 0.5
+# For a process to end when it is asked to.
+_END_S = 5.0
+_NO_UNIT = -1
+
+
+class WorkerDiedError(RuntimeError):
+    """Processes that worked on the same input were killed several times."""
+
+
+@dataclass
+class _Running:
+    process: SpawnProcess
+    pipe: Connection
+    tokens: set[str] = field(default_factory=set)
+
+
+def run_workers(task: Task, count: int, progress: Callable[[int], None] | None) -> None:
+    """Do a job with `count` processes; return when all of it is done.
+
+    Raises:
+        WorkerDiedError: an input kills the process that reads it.
+        Exception: what a worker raised.
+    """
+    job = task.job
+    context = multiprocessing.get_context("spawn")  # A program with threads cannot fork.
+    running: list[_Running] = []
+    deaths: Counter[int] = Counter()
+
+    def start() -> None:
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(task, theirs), name="ffrecord-pack")
+        process.start()
+        theirs.close()
+        running.append(_Running(process, ours))
+
+    try:
+        for _ in range(min(count, len(job.pending()))):
+            start()
+        finished: float | None = None
+        while running:
+            wait([one.pipe for one in running], timeout=_LOOK_S)
+            if finished is None and not job.pending():
+                finished = time.monotonic()
+            if finished is not None and time.monotonic() - finished > _END_S:
+                break  # Others did what these held: they are stopped, or threads keep them.
+            for one in list(running):
+                if _has_ended(one):
+                    running.remove(one)
+                    _check_end(task, one, deaths)
+                    if job.pending():
+                        start()
+            if progress is not None:
+                progress(job.done_bytes())
+    finally:
+        _end(running)
+        for one in running:
+            job.release_all_of(one.tokens)
+
+
+def _end(running: list[_Running]) -> None:
+    for one in running:
+        one.process.terminate()
+    deadline = time.monotonic() + _END_S
+    for one in running:
+        one.process.join(max(0, deadline - time.monotonic()))
+        one.process.kill()  # It is stopped, or a library has taken the signal.
+        one.process.join()
+
+
+def _has_ended(one: _Running) -> bool:
+    """Take what a worker says; whether it will say no more."""
+    has_exited = not one.process.is_alive()  # A child of its own may keep the pipe open.
+    while one.pipe.poll():
+        try:
+            said = one.pipe.recv()
+        except (EOFError, OSError):
+            one.process.join()
+            return True
+        if isinstance(said, BaseException):
+            raise said
+        one.tokens.add(said)
+    return has_exited
+
+
+def _check_end(task: Task, one: _Running, deaths: Counter[int]) -> None:
+    """Release what a worker that was killed held; raise if that happens too often."""
+    code = one.process.exitcode
+    if code == 0 and not task.job.pending():
+        return
+    for unit in task.job.release_all_of(one.tokens) or [_NO_UNIT]:
+        deaths[unit] += 1
+        if deaths[unit] >= _DEATHS_MAX:
+            raise WorkerDiedError(_why(task, unit, deaths[unit], _ending(code)))
+
+
+def _why(task: Task, unit: int, count: int, ending: str) -> str:
+    if unit == _NO_UNIT:
+        return (
+            f"{count} worker processes ended with {ending} before they began to work: a script "
+            "must call pack below `if __name__ == '__main__':`, since workers import it"
+        )
+    return (
+        f"{count} processes that packed {_input_of(task, unit)} ended with {ending}: is there too "
+        "little memory for a sample, or does the function crash?"
+    )
+
+
+def _input_of(task: Task, unit: int) -> str:
+    paths = [task.plan.inputs[cut.input].path for cut in task.plan.units[unit]]
+    return paths[0] if len(set(paths)) == 1 else f"{paths[0]} to {paths[-1]}"
+
+
+def _ending(code: int | None) -> str:
+    if code is not None and code < 0:
+        return signal.Signals(-code).name
+    return f"exit code {code}"
+
+
+def _work(task: Task, pipe: Connection) -> None:
+    """Run in a worker process; the pipe takes tokens of leases and the error that ends it."""
+    _end_with(os.getppid())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
+    try:
+        Worker(task, tokens=pipe.send).run()
+    except BaseException as error:
+        pipe.send(_sendable(error))
+        raise SystemExit(1) from None
+
+
+def _sendable(error: BaseException) -> BaseException:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _end_with(parent: int) -> None:
+    """Let the kernel end this process when its parent ends."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)

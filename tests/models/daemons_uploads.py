@@ -1,0 +1,60 @@
+"""A client of the model of daemons that uploads and does not publish."""
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import time
+
+import ffrecord
+from daemons_truth import Content
+
+_ANSWER_S = 60.0
+
+
+class HeldUpload:
+    """A process that has sent all bytes of a file, or was refused, and then waits to be killed."""
+
+    def __init__(self, content: Content, address: str) -> None:
+        """Return once its bytes are with the daemons, or it is refused; see `errno`."""
+        answers, answer = os.pipe()
+        self._process: int | None = os.fork()
+        if self._process == 0:
+            _upload(content, address, answer)
+        os.close(answer)
+        with os.fdopen(answers, "rb", buffering=0) as pipe:
+            is_told, _, _ = select.select([pipe], [], [], _ANSWER_S)
+            if not is_told:
+                self.kill()
+                raise AssertionError(f"an upload of {content} has no end and no error")
+            self.errno, self.error = pickle.loads(pipe.read(1 << 16))
+
+    def kill(self) -> None:
+        """End it, as the kernel does where memory is short."""
+        if self._process is not None:
+            os.kill(self._process, signal.SIGKILL)
+            os.waitpid(self._process, 0)
+            self._process = None
+
+
+def _upload(content: Content, address: str, answer: int) -> None:
+    """What the child does; it never returns."""
+    parent = os.getppid()
+    with contextlib.suppress(BaseException):
+
+        def told(done: int, size: int) -> None:
+            if done == size:
+                os.write(answer, pickle.dumps((0, "")))
+                while os.getppid() == parent:
+                    time.sleep(0.1)
+                os._exit(0)
+
+        try:
+            ffrecord.publish(content.path, address, replace=True, progress=told)
+            os.write(answer, pickle.dumps((-1, "it was published")))
+        except OSError as error:
+            os.write(answer, pickle.dumps((error.errno or -1, str(error))))
+        except BaseException as error:
+            os.write(answer, pickle.dumps((-1, repr(error))))
+    os._exit(0)

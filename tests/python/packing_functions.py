@@ -1,0 +1,178 @@
+"""Functions that tests give to `pack` as `map`; workers import them."""
+
+import os
+import pathlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+Sample = dict[str, Any]
+
+
+def size_of(sample: Sample) -> Sample | None:
+    """One row, or none."""
+    if sample["name"].endswith("7"):
+        return None
+    return {"name": sample["name"], "size": len(sample["payload"])}
+
+
+def letters(sample: Sample) -> Iterator[Sample]:
+    """A row for each of the first bytes."""
+    for position, byte in enumerate(sample["payload"][:3]):
+        yield {"name": f"{sample['name']}.{position}", "byte": byte}
+
+
+class Counted:
+    """Is made once in each process."""
+
+    schema: ClassVar = {"name": "utf8", "made": "i64"}
+    made = 0
+
+    def __init__(self) -> None:
+        Counted.made += 1
+
+    def __call__(self, sample: Sample) -> Sample:
+        """Return a row."""
+        return {"name": sample["name"], "made": Counted.made}
+
+
+def slow(sample: Sample) -> Sample:
+    """Leaves time to kill it."""
+    time.sleep(0.01)
+    return sample
+
+
+def waits_at_95(sample: Sample) -> Sample:
+    """Says that it is there, and goes on when it is told to."""
+    marks = pathlib.Path(os.environ["FFRECORD_TEST_MARKS"])
+    if sample["name"].endswith("95"):
+        (marks / "reached").touch()
+        while not (marks / "go").exists():
+            time.sleep(0.005)
+    return sample
+
+
+def fails_at_5(sample: Sample) -> Sample:
+    if sample["name"].endswith("5"):
+        raise KeyError("five")
+    return sample
+
+
+def fails_once(sample: Sample) -> Sample:
+    """Of each name with a 5, until its file has been made."""
+    mark = pathlib.Path(os.environ["FFRECORD_TEST_MARKS"], sample["name"].replace("/", "_"))
+    if sample["name"].endswith("5") and not mark.exists():
+        mark.touch()
+        raise KeyError("five")
+    return sample
+
+
+def dies_at_95(sample: Sample) -> Sample:
+    if sample["name"].endswith("95"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sample
+
+
+def dies_once_at_95(sample: Sample) -> Sample:
+    mark = pathlib.Path(os.environ["FFRECORD_TEST_MARKS"], "died")
+    if sample["name"].endswith("95") and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sample
+
+
+def half_fits(sample: Sample) -> list[Sample]:
+    """The second row of some has a value of another type."""
+    size: Any = len(sample["payload"])
+    rows = [{"name": sample["name"], "size": size}, {"name": sample["name"], "size": size}]
+    if sample["name"].endswith("b/005"):
+        rows[1]["size"] = "five"
+    return rows
+
+
+def wrong(sample: Sample) -> Any:  # noqa: ANN401
+    return 3
+
+
+def text_of_first(sample: Sample) -> Sample:
+    """A text that is empty for all but the first."""
+    return {"text": "x" * 25_000 if sample["name"] == "a/000" else ""}
+
+
+def same_dict(sample: Sample) -> Iterator[Sample]:
+    """Yields one object again and again, with other values."""
+    row: Sample = {}
+    values: list[int] = []
+    for number in range(3):
+        row["number"] = number
+        values.append(number)
+        row["values"] = values
+        yield row
+
+
+class Scale:
+    """Has state that decides the result."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def of(self, sample: Sample) -> Sample:
+        """Return a row."""
+        return {"size": len(sample["payload"]) * self.factor}
+
+
+def quits_at_5(sample: Sample) -> Sample:
+    if sample["name"] == "b/005":
+        raise SystemExit(0)
+    return sample
+
+
+def leaves_at_5(sample: Sample) -> Sample:
+    if sample["name"] == "b/005":
+        os._exit(0)
+    return sample
+
+
+def appends(sample: Sample) -> Sample:
+    """Changes what it was given."""
+    sample["tags"].append("x")
+    return sample
+
+
+def numbers(sample: Sample) -> Sample:
+    return {"y": sample["x"]}
+
+
+def never_ends(sample: Sample) -> Sample:
+    """Fails in one process; another works forever, and cannot be asked to end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sample["name"] == "b/005":
+        raise KeyError("five")
+    if sample["name"] == "a/000":
+        time.sleep(3600)
+    return sample
+
+
+def fails_until_marked(sample: Sample) -> Sample:
+    """All of the first part."""
+    mark = pathlib.Path(os.environ["FFRECORD_TEST_MARKS"], "marked")
+    if sample["name"] < "a/050" and not mark.exists():
+        raise KeyError("not yet")
+    return {"name": sample["name"]}
+
+
+def leaves_a_thread(sample: Sample) -> Sample:
+    """It would keep its process."""
+    if sample["name"] == "b/005":
+        threading.Thread(target=time.sleep, args=(3600,)).start()
+    return sample
+
+
+def leaves_a_child(sample: Sample) -> Sample:
+    """A child that was forked has the pipes of its parent."""
+    if sample["name"] == "b/005" and os.fork() == 0:
+        time.sleep(20)
+        os._exit(0)
+    return sample

@@ -1,0 +1,145 @@
+"""Goal: lists that were packed as bytes keep the type of their numbers, and are not mixed.
+
+Method: two packings of each kind of source whose lists differ in nothing but the numbers in them,
+against every way to put record files together; the same packings, of one type, fit on every way.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ffrecord
+from cli import ok, run
+from ffrecord.pack import open_source, pack
+from test_pack_tfrecord import write_tfrecords
+
+pytestmark = pytest.mark.wrong_data
+
+Lists = Sequence[Sequence[Any]]
+
+
+def parquet(path: Path, lists: Lists, kind: str) -> Path:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as pq
+
+    numbers = {"i32": pa.int32(), "i64": pa.int64(), "f32": pa.float32()}
+    columns = {"v": pa.array(lists, pa.list_(numbers[kind])), "x": pa.array(range(len(lists)))}
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def tfrecord(path: Path, lists: Lists, kind: str) -> Path:
+    convert = float if kind == "f32" else int
+    samples = [{"v": [convert(v) for v in values], "x": [1]} for values in lists]
+    return write_tfrecords(path, samples)
+
+
+SOURCES: dict[str, tuple[Callable[[Path, Lists, str], Path], str, str]] = {
+    "Parquet": (parquet, "i32", "i64"),
+    "TFRecord": (tfrecord, "f32", "i64"),
+}
+
+
+def merged(paths: list[Path]) -> list[Any]:
+    done = run("ffrecord", "merge", *paths, paths[0].parent / "m.ffr")
+    if done.returncode:
+        raise ValueError(done.stderr)
+    return list(ffrecord.open(paths[0].parent / "m.ffr"))
+
+
+def packed_again(paths: list[Path]) -> list[Any]:
+    done = run("ffrecord-pack", *paths, paths[0].parent / "m.ffr")
+    if done.returncode:
+        raise ValueError(done.stderr)
+    return list(ffrecord.open(paths[0].parent / "m.ffr"))
+
+
+def each(paths: list[Path]) -> list[ffrecord.Records]:
+    return [ffrecord.open(path) for path in paths]
+
+
+WAYS: dict[str, Callable[[list[Path]], list[Any]]] = {
+    "open": lambda paths: list(ffrecord.open(paths)),
+    "concat": lambda paths: list(ffrecord.concat(each(paths))),
+    "concat of views": lambda paths: list(
+        ffrecord.concat([reader.subset(range(2)) for reader in each(paths)])
+    ),
+    "mix": lambda paths: list(ffrecord.mix(each(paths), [1, 1])),
+    "merge": merged,
+    "pack": packed_again,
+}
+
+
+def made(folder: Path, source: str, kinds: Sequence[str]) -> list[Path]:
+    write = SOURCES[source][0]
+    paths = []
+    for number, kind in enumerate(kinds):
+        given = write(folder / f"{number}.source", [[number, 2], [3]], kind)
+        paths.append(folder / f"{number}.ffr")
+        pack(open_source(given), paths[-1])
+    return paths
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("source", SOURCES)
+def test_lists_of_other_numbers_are_refused_together(source: str, way: str, tmp_path: Path) -> None:
+    one, other = SOURCES[source][1:]
+    paths = made(tmp_path, source, [one, other])
+
+    with pytest.raises(ValueError, match=f"'v' is bytes that are a list of {one}.*list of {other}"):
+        WAYS[way](paths)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("source", SOURCES)
+def test_lists_of_the_same_numbers_fit(source: str, way: str, tmp_path: Path) -> None:
+    kind = SOURCES[source][1]
+    paths = made(tmp_path, source, [kind, kind])
+    dtype = {"i32": "<i4", "f32": "<f4"}[kind]
+
+    samples = WAYS[way](paths)
+
+    found = sorted(np.frombuffer(bytes(sample["v"]), dtype).tolist() for sample in samples)
+    assert found == [[0, 2], [1, 2], [3], [3]]
+
+
+def test_a_column_that_is_left_out_is_not_compared(tmp_path: Path) -> None:
+    paths = made(tmp_path, "Parquet", ["i32", "i64"])
+
+    for number, path in enumerate(paths):
+        ok("ffrecord-pack", path, tmp_path / f"x{number}.ffr", "--column", "x")
+
+    both = [tmp_path / "x0.ffr", tmp_path / "x1.ffr"]
+    assert [sample["x"] for sample in ffrecord.open(both)] == [0, 1, 0, 1]
+    assert "ffrecord.types" not in ffrecord.open(both[0]).metadata()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_record_files_of_one_table_are_packed_together_whichever_nulls(
+    first: int, tmp_path: Path
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    paths = [tmp_path / "full.ffr", tmp_path / "nulls.ffr"]
+    ffrecord.write_table(pa.table({"a": pa.array([1, 2], pa.int64())}), paths[0])
+    ffrecord.write_table(pa.table({"a": pa.array([None, 4], pa.int64())}), paths[1])
+
+    ok("ffrecord-pack", paths[first], paths[1 - first], tmp_path / "m.ffr")
+
+    expected = [1, 2, None, 4] if first == 0 else [None, 4, 1, 2]
+    assert ffrecord.read_table(tmp_path / "m.ffr")["a"].to_pylist() == expected
+    assert [sample["a"] for sample in ffrecord.open(tmp_path / "m.ffr")] == expected
+
+
+def test_a_file_that_does_not_say_its_types_fits(tmp_path: Path) -> None:
+    (typed,) = made(tmp_path, "Parquet", ["i32"])
+    untyped = tmp_path / "u.ffr"
+    with ffrecord.Writer(untyped, {"v": "bytes", "x": "i64"}) as writer:
+        writer.write({"v": np.array([7], "<i4"), "x": 5})
+
+    assert [sample["x"] for sample in ffrecord.open([typed, untyped])] == [0, 1, 5]
+    assert len(merged([typed, untyped])) == 3
+    # Nothing says what the bytes of all are.
+    assert ffrecord.open(tmp_path / "m.ffr").metadata() == {}
