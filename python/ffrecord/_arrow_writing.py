@@ -117,16 +117,17 @@ class Encoder:
         self.arrow = schema
         self.holding: set[str] = set()
         """Columns that have had nulls so far, as `stored` names them."""
-        self._kinds: dict[str, Kind] = {}
+        self.kinds: dict[str, Kind] = {}
+        """What stores each column."""
         for field in schema:
             chunks = None if table is None else _plain(table.column(field.name).chunks)
             kind = _kind_of(field.name, field, field.nullable, chunks)
             if chunks is not None and not kind.fields and not is_name(field.name):
                 # Names that look like those of stored columns have no room for a mark of nulls.
                 kind = replace(kind, nullable=any(chunk.null_count for chunk in chunks))
-            self._kinds[field.name] = kind if columns is None else _kind_in(columns, field, kind)
+            self.kinds[field.name] = kind if columns is None else _kind_in(columns, field, kind)
         self._makers = {field.name: maker(field.type, is_bf16(field)) for field in schema}
-        self._columns = tuple(c for name, kind in self._kinds.items() for c in stored(name, kind))
+        self._columns = tuple(c for name, kind in self.kinds.items() for c in stored(name, kind))
         if columns is None:
             self._check_names()
         elif self._columns != columns:
@@ -154,17 +155,19 @@ class Encoder:
             raise ValueError(f"unknown: {', '.join(map(str, unknown))}; the columns are {names}")
         for name, make in self._makers.items():
             array = make([sample.get(name)], f"column '{name}'")
-            for (buffer,) in _encoded(name, self._kinds[name], array, None, self.holding):
+            for (buffer,) in _encoded(name, self.kinds[name], array, None, self.holding):
                 yield buffer
 
-    def rows(self, data: Any) -> Iterator[tuple[Rows, ...]]:  # noqa: ANN401 - no types
+    def rows(self, data: Any, first_row: int = 0) -> Iterator[tuple[Rows, ...]]:  # noqa: ANN401
         """The values of each stored column, of some rows at a time.
+
+        Errors count from `first_row`.
 
         Raises:
             ValueError: the data have another schema, are not valid, or have a null where none was
-                to come; the message has the row, from 0 on, and the column.
+                to come; the message has the row and the column.
         """
-        done = 0
+        done = first_row
         is_table = hasattr(data, "to_batches")
         if is_table:
             self._check(data)
@@ -188,7 +191,7 @@ class Encoder:
         _check_valid(data)
 
     def _encoded(self, batch: Any) -> Iterator[Rows]:  # noqa: ANN401 - pyarrow has no types
-        for name, kind in self._kinds.items():
+        for name, kind in self.kinds.items():
             (array,) = _plain([batch.column(name)])
             yield from _encoded(name, kind, array, None, self.holding)
 
@@ -197,7 +200,7 @@ class Encoder:
         names = [column.name for column in self._columns]
         layout = layout_of(self._columns)
         nested = {} if layout is None else layout.nested
-        for name, kind in self._kinds.items():
+        for name, kind in self.kinds.items():
             own = nested.get(name, kind if kind.is_plain else None)
             taken = [column.name for column in stored(name, kind) if names.count(column.name) > 1]
             if own != kind or taken or (kind.is_plain and name in nested):
@@ -207,7 +210,7 @@ class Encoder:
                     "types nest at most 32 deep"
                 )
         for name in () if layout is None else layout.names:
-            if name not in self._kinds:
+            if name not in self.kinds:
                 raise ValueError(f"names of columns would be taken for a nested one's, '{name}'")
 
 

@@ -263,15 +263,19 @@ class Writer(Closing):
         done = 0
         with self._all_or_nothing():
             for rows in self._encoder.rows(as_table(table)):
-                self._write_rows(rows, done, 0, len(rows[0]))
+                self._write_rows(rows, self._encoder.holding, done, 0, len(rows[0]))
                 done += len(rows[0])
 
-    def _write_rows(self, rows: tuple[Rows, ...], first: int, begin: int, end: int) -> None:
-        """Write the rows [begin, end) of those that the encoder made; `first` is for errors."""
-        assert self._encoder is not None
+    def _write_rows(
+        self, rows: tuple[Rows, ...], holding: set[str], first: int, begin: int, end: int
+    ) -> None:
+        """Write the rows [begin, end) of those that an encoder made.
+
+        `holding` is what has nulls in them, and `first` the number of the first, for errors.
+        """
         with self._lock:
             self._check_keys(rows, first, begin, end)
-            self._note_nulls(self._encoder.holding)
+            self._note_nulls(holding)
             columns = [(each.data, each.bounds) for each in rows]
             self._inner.write_rows(columns, begin, end, self._key_column)
 

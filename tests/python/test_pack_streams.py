@@ -104,7 +104,7 @@ def test_lines_of_a_damaged_stream_are_refused(
 ) -> None:
     whole = compress(b'{"a": 1}\n' * 1000)
     path = tmp_path / "a.jsonl.gz"
-    assert len(packed(path, whole)) == 1000
+    assert sum(len(chunk.table) for chunk in packed(path, whole)) == 1000
 
     middle = len(whole) // 2
     flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]

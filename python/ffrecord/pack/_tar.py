@@ -9,7 +9,9 @@ from typing import Any
 
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._source import HIDDEN, Progressed, Source, SourceOptions, is_label, picked
-from ffrecord.pack._tar_members import Member, TarMembers
+from ffrecord.pack._tar_members import Member, TarMembers, is_tar
+
+__all__ = ["TarSource", "is_tar"]
 
 # Columns that are no extensions.
 _OURS = ("label", "name")
