@@ -29,7 +29,7 @@ import zstandard
 import ffrecord
 from cli import ok, run
 from ffrecord.errors import CorruptionError
-from ffrecord.pack import open_source
+from ffrecord.pack import open_source, pack
 from packing import TFRECORDS, records, refused, schema
 
 pytestmark = pytest.mark.wrong_data
@@ -78,19 +78,58 @@ def test_a_sample_of_webdataset_is_one_record(tmp_path: Path) -> None:
     assert ffrecord.open(tmp_path / "x.ffr").find("shard/0023") == 23
 
 
-def test_samples_that_differ_are_refused_unless_what_they_share_is_named(tmp_path: Path) -> None:
-    lacking = captioned(0, 3)
-    del lacking["shard/0002.txt"]
-    more = captioned(0, 3) | {"shard/0002.wav": b"RIFF"}
+@pytest.mark.parametrize("lacking", ["txt", "jpg", "cls", "json"])
+@pytest.mark.parametrize("late", [2, 1500])
+def test_what_a_sample_lacks_is_null(lacking: str, late: int, tmp_path: Path) -> None:
+    """Also in samples after those that decide what the columns are, and in a shard without any."""
+    files = captioned(0, late + 2)
+    del files[f"shard/{late:04}.{lacking}"]
+    one = write_tar(tmp_path / "1.tar", files)
+    rest = {name: data for name, data in captioned(late + 2, 3).items() if lacking not in name}
+    two = write_tar(tmp_path / "2.tar", rest)
 
-    for files in (lacking, more):
-        source = write_tar(tmp_path / "a.tar", files)
+    pack([one, two], tmp_path / "x.ffr")
+    pack([one, two], tmp_path / "parts", workers=2)
+
+    column = "label" if lacking == "cls" else lacking
+    wanted = [i == late or i > late + 1 for i in range(late + 5)]
+    for place in ("x.ffr", "parts"):
+        reader = ffrecord.open(tmp_path / place)
+        assert reader.columns == ffrecord.open(tmp_path / "x.ffr").columns
+        assert [sample[column] is None for sample in reader] == wanted
+        others = [name for name in ("label", "jpg", "txt", "json") if name != column]
+        assert all(sample[name] is not None for sample in reader for name in others)
+    pack(one, tmp_path / "y.ffr", map=as_it_is, schema=None)
+    assert [sample[column] is None for sample in ffrecord.open(tmp_path / "y.ffr")] == wanted[:-3]
+
+
+def as_it_is(sample: dict[str, Any]) -> dict[str, Any]:
+    return sample
+
+
+as_it_is.schema = pa.schema(  # type: ignore[attr-defined]
+    [
+        ("label", pa.int64()),
+        ("name", pa.string()),
+        ("jpg", pa.binary()),
+        ("txt", pa.string()),
+        ("json", pa.string()),
+    ]
+)
+
+
+def test_a_sample_with_more_than_the_first_is_refused_unless_columns_are_named(
+    tmp_path: Path,
+) -> None:
+    bare = {name: data for name, data in captioned(0, 1500).items() if ".cls" not in name}
+    for more in ("wav", "cls"):
+        source = write_tar(tmp_path / "a.tar", bare | {f"shard/1499.{more}": b"5"})
         message = refused(2, source, tmp_path / "x.ffr")
-        assert "the sample shard/000" in message
-        assert "has the files" in message
+        assert "the sample shard/1499" in message
         assert "--column" in message
-        ok("ffrecord-pack", source, tmp_path / "y.ffr", "--column", "jpg", "--overwrite")
-        assert len(records(tmp_path / "y.ffr")) == 3
+        for option in (["--column", "jpg"], ["--drop", "txt", "--drop", "json"]):
+            ok("ffrecord-pack", source, tmp_path / "y.ffr", *option, "--overwrite")
+            assert len(records(tmp_path / "y.ffr")) == 1500
 
 
 def test_a_shard_unlike_the_first_is_refused(tmp_path: Path) -> None:
@@ -375,8 +414,9 @@ def test_parquet_columns_keep_their_types(tmp_path: Path) -> None:
     }
     found = records(tmp_path / "x.ffr")
     assert len(found) == 600
+    image = found[307].pop("image")
+    assert (bytes(image["bytes"]), image["path"]) == (b"\xff\xd8307", "307.jpg")
     assert found[307] == {
-        "image": {"bytes": b"\xff\xd8307", "path": "307.jpg"},
         "label": 307 % 7,
         "small": 107,
         "half": 307.0,

@@ -16,6 +16,13 @@ class Keyed(NamedTuple):
     key: bytes | None
 
 
+class Lacking(NamedTuple):
+    """A sample as it is stored, and the columns that are null in it."""
+
+    sample: Mapping[str, Any]
+    names: frozenset[str]
+
+
 class Chunk(NamedTuple):
     """Some rows of a source, which has this name, as a table; the first has that number."""
 
@@ -25,7 +32,7 @@ class Chunk(NamedTuple):
 
 
 # A value for each column, or the bytes of a record without columns.
-OneSample = Mapping[str, Any] | bytes | Keyed
+OneSample = Mapping[str, Any] | bytes | Keyed | Lacking
 # One, or many of them.
 Sample = OneSample | Chunk
 # The column that is the key, if there is one; True if samples are Keyed.
@@ -63,6 +70,8 @@ class Source(Protocol):
     """Metadata to store in each file, beside the names of classes."""
     skipped: Counter[str]
     """Files that were left out, by reason; complete after the last sample."""
+    _states_facts: bool = False
+    """Whether the metadata say which nulls and types are in the samples, as those of files do."""
     _inputs: Any = None
     """The paths that it was opened from, which can be opened again; None if there are none."""
 
@@ -176,16 +185,21 @@ def open_one(name: str, options: SourceOptions) -> Source:
     return kind.open(name, options)
 
 
-def picked(schema: Mapping[str, str], columns: tuple[str, ...], where: str) -> dict[str, str]:
-    """The selected part of `schema`: all of it unless `columns` names some.
+def picked(
+    schema: Mapping[str, str], columns: tuple[str, ...], where: str, drop: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """The selected part of `schema`: all of it unless `columns` names some, without `drop`.
 
     Raises:
-        ValueError: there is no such column.
+        ValueError: there is no such column, or none is left.
     """
-    for column in columns:
+    for column in (*columns, *drop):
         if column not in schema:
             raise ValueError(f"{where} has no column '{column}'; columns: {', '.join(schema)}")
-    return {name: schema[name] for name in columns or schema}
+    kept = {name: schema[name] for name in columns or schema if name not in drop}
+    if schema and not kept:
+        raise ValueError(f"{where} has no columns left: there is nothing to pack")
+    return kept
 
 
 def is_label(number: int) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from ffrecord._arrow_writing import Encoder
 from ffrecord._writer import Writer, WriteSummary
 from ffrecord.pack._mapping import Function, Row, rows_of
-from ffrecord.pack._source import Chunk, Keyed, OneSample, Progressed
+from ffrecord.pack._source import Chunk, Keyed, Lacking, OneSample, Progressed
 
 # Of what has no length, a number.
 _SCALAR_BYTES = 8
@@ -139,7 +139,10 @@ class UnitWriter:
 
     def _write(self, sample: OneSample) -> None:
         writer = self._open()
-        if isinstance(sample, Keyed):
+        if isinstance(sample, Lacking):
+            writer._note_nulls(set(sample.names))
+            writer.write(sample.sample)
+        elif isinstance(sample, Keyed):
             writer.write(sample.sample, key=sample.key if self._rules.takes_keys else None)
         else:
             writer.write(sample)
@@ -228,7 +231,7 @@ def _place_of(error: Exception) -> str:
 
 
 def _size_bytes(value: object) -> int:
-    if isinstance(value, Keyed):
+    if isinstance(value, Keyed | Lacking):
         value = value.sample
     if isinstance(value, Mapping):
         return sum(map(_size_bytes, value.values()))
