@@ -354,7 +354,8 @@ class FolderTarget final : public CheckpointTarget {
   }
 
   Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
-    return std::unique_ptr<CommittedStep>(new FolderStep(FFR_TRY(FolderOf(step))));
+    fs::path folder = FFR_TRY(FolderOf(step));
+    return std::unique_ptr<CommittedStep>(std::make_unique<FolderStep>(std::move(folder)));
   }
 
   // Under its last name the folder is invisible; should we be killed then, a later save collects

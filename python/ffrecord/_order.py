@@ -1,6 +1,7 @@
 """The order of an epoch as a function of position; format.md, "Order 1"."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -33,6 +34,30 @@ def check_counts(low: int, **counts: object) -> None:
         if value < low:
             what = "positive" if low else "0 or more"
             raise ValueError(f"{name} is {value}; it must be {what}")
+
+
+def plain_number(value: Any) -> Any:  # noqa: ANN401
+    """A whole number as Python's; anything else as it is."""
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    return int(value) if is_whole else value
+
+
+def plain_numbers(state: Mapping[str, Any], *names: str) -> dict[str, int | None]:
+    """The whole numbers of these names as Python's, with None.
+
+    Raises:
+        ValueError: one is something else.
+    """
+    found: dict[str, Any] = {}
+    for name in names:
+        value = state[name]
+        try:  # Checkpoints may return tensors.
+            found[name] = None if value is None else operator.index(value)
+        except TypeError:
+            found[name] = value
+        if isinstance(value, bool) or type(found[name]) not in (int, type(None)):
+            raise ValueError(f"the state's {name} is {value!r}, not a whole number: it is damaged")
+    return found
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,30 @@ def test_randomness_stays_with_its_record_beside_damaged_ones(
         assert len(found) == len(dataset) - (on_corrupt == "skip" and batch > 1)
 
 
+def drawn_by_torch(path: Path, **options: Any) -> list[tuple[int, int]]:  # noqa: ANN401
+    """The pairs of a loader whose sampler of torch's repeats records."""
+    own = torch.Generator().manual_seed(4)
+    dataset = Dataset(path, transform=noise, **options)
+    sampler = data.RandomSampler(dataset, replacement=True, generator=own)
+    found = DataLoader(dataset, 7, sampler=sampler, generator=torch.Generator().manual_seed(2))
+    return [pair for one, other in found for pair in zip(one.tolist(), other.tolist(), strict=True)]
+
+
+def test_each_draw_of_a_record_is_augmented_anew_beside_damaged_ones(
+    path: Path, tmp_path: Path
+) -> None:
+    whole = drawn_by_torch(path)
+    assert len(dict(whole)) < len(set(whole)) == len(whole)  # Some records came twice.
+    bad = max(label for label, _ in whole[:3])
+    content = bytearray(path.read_bytes())
+    content[content.index(bytes([bad]) * (10_000 + bad))] ^= 1
+    (tmp_path / "bad.ffr").write_bytes(content)
+
+    skipped = drawn_by_torch(tmp_path / "bad.ffr", on_corrupt="skip")
+
+    assert skipped == [pair for pair in whole if pair[0] != bad]
+
+
 class Upstream(Dataset):
     """As code for HFAiLab/ffrecord is written."""
 

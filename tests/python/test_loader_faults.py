@@ -263,9 +263,12 @@ def test_a_daemon_that_stays_away_is_an_error_that_names_it(path: Path, tmp_path
             list(batches)
 
 
-def test_a_loader_used_before_a_fork_works_in_the_child(path: Path) -> None:
+@every_engine
+def test_a_loader_used_before_a_fork_works_in_the_child(
+    path: Path, options: dict[str, Any]
+) -> None:
     dataset = Dataset(path)
-    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), mode="threads", num_workers=2)
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), timeout=20, **options)
     assert labels(loader) == expected(0)
 
     if (pid := os.fork()) == 0:

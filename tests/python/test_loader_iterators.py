@@ -22,7 +22,7 @@ from ffrecord.torch import DataLoader, Dataset, Sampler
 from ffrecord.torch._sampler import Cursor
 from ffrecord.torch._threads import Threads
 from file_systems import until
-from loading import COUNT, KINDS, every_engine, expected, labels, written
+from loading import COUNT, ENGINES, KINDS, every_engine, expected, labels, written
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -140,9 +140,17 @@ def test_what_native_threads_have_read_ahead_is_made_as_the_user_has_set_since(
     loader.close()
 
 
-def test_an_iterator_that_a_fork_takes_along_says_so_in_the_child(path: Path) -> None:
+@pytest.mark.parametrize("is_plain", [False, True])
+@pytest.mark.parametrize(
+    "options", [ENGINES[name] for name in ("threads", "workers", "persistent")]
+)
+def test_an_iterator_that_a_fork_takes_along_says_so_in_the_child(
+    path: Path, options: dict[str, Any], is_plain: bool
+) -> None:
     dataset = Dataset(path)
-    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), mode="threads", num_workers=1)
+    order = {"sampler": next(iter(Sampler(COUNT, COUNT))), "batch_size": 20} if is_plain else {}
+    order = order or {"batch_sampler": Sampler(dataset, 20)}
+    loader = DataLoader(dataset, timeout=20, **order, **options)
     batches = iter(loader)
     seen = first_labels(batches, 1)
 
@@ -150,6 +158,8 @@ def test_an_iterator_that_a_fork_takes_along_says_so_in_the_child(path: Path) ->
         try:
             next(batches)
         except ffrecord.errors.ClosedError:
+            del batches  # Leaves the workers to the parent.
+            gc.collect()
             os._exit(0)
         os._exit(1)
 

@@ -54,7 +54,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def command(*arguments: str | Path) -> list[str]:
-    code = "import sys; from ffrecord._cli.pack import main; sys.exit(main())"
+    # A shell's & ignores the interrupt.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from ffrecord._cli.pack import main; sys.exit(main())"
+    )
     return [sys.executable, "-c", code, *map(str, arguments)]
 
 
@@ -404,7 +408,7 @@ def test_an_interrupt_says_how_to_go_on(files: Path, tmp_path: Path, marks: Path
     process = begun(files, tmp_path / "x", *arguments)
     reached(marks, process)
     process.send_signal(signal.SIGINT)
-    said = process.communicate()[1].decode()
+    said = process.communicate(timeout=60)[1].decode()
 
     assert process.returncode == 130
     assert "interrupted; what is done is kept in " in said

@@ -17,7 +17,7 @@ import torch
 from torch.utils import data
 
 from ffrecord.torch import DataLoader, Dataset, Sampler
-from loading import COUNT, every_engine, noise, written
+from loading import COUNT, ENGINES, every_engine, noise, written
 
 BATCH = 25  # 120 records: the last batch has 20.
 
@@ -453,3 +453,28 @@ def test_the_state_is_of_the_iterator_that_delivered_last(path: Path) -> None:
     next(one)
     assert (loader.state_dict()["batches"], loader.state_dict()["epoch"]) == (3, 0)
     loader.close()
+
+
+@pytest.mark.parametrize("options", [ENGINES[name] for name in ("inline", "workers", "threads")])
+@pytest.mark.parametrize("is_exhausted", [True, False])
+def test_after_the_last_batch_the_next_order_is_torchs_whether_the_end_was_seen(
+    path: Path, options: dict[str, Any], is_exhausted: bool
+) -> None:
+    def made() -> DataLoader:
+        own = torch.Generator().manual_seed(8)
+        return DataLoader(Dataset(path, columns=["label"]), 24, True, generator=own, **options)
+
+    first = made()
+    batches = iter(first)
+    seen = labels(islice(batches, 6 if is_exhausted else 5))
+    state = through_json(first)
+    second = made()
+    second.load_state_dict(state)
+
+    seen += labels(second) + labels(second)
+
+    # Batches of 24 fill the epoch: torch's sampler draws once more when its end is asked for.
+    own = torch.Generator().manual_seed(8)
+    loader: Any = data.DataLoader(range(COUNT), 24, True, generator=own)  # type: ignore[arg-type]
+    assert seen == [batch.tolist() for _ in range(3) for batch in loader]
+    del batches

@@ -442,6 +442,40 @@ def test_the_order_is_uniform() -> None:
     assert chi.max() < 130.0
 
 
+@pytest.mark.parametrize("name", ["rank", "world_size", "group_size", "batch_size", "dataset"])
+def test_states_are_json_if_an_argument_is_a_number_of_numpys(name: str) -> None:
+    given = {"dataset": 100, "batch_size": 5, "rank": 1, "world_size": 4, "group_size": 2}
+    sampler = Sampler(**{**given, name: np.int64(given[name])})
+    first = iter(sampler)
+    assert list(next(first)) == list(next(iter(Sampler(**given))))
+
+    state = json.loads(json.dumps(sampler.state_dict()))
+
+    assert (state["position"], state["count"]) == (10, 100)
+
+
+@pytest.mark.parametrize("name", ["order", "epoch", "position", "block", "window", "count"])
+@pytest.mark.parametrize("value", [4.0, "4", True, [4]])
+def test_a_state_whose_numbers_are_none_is_refused(name: str, value: object) -> None:
+    sampler = Sampler(100, 10)
+    state = sampler.state_dict() | {name: value}
+
+    with pytest.raises(ValueError, match=f"the state's {name} is .* it is damaged"):
+        sampler.load_state_dict(state)
+
+    assert sampler.place == (0, 0, frozenset())
+
+
+def test_a_states_numbers_may_be_of_numpy_or_torch() -> None:
+    sampler = Sampler(100, 10)
+    state = sampler.state_dict() | {"seed": np.int64(3), "position": torch.tensor(20)}
+
+    sampler.load_state_dict(state)
+
+    assert next(iter(sampler))[0] == permute(3, 0, 0, 100, 20)
+    assert json.loads(json.dumps(sampler.state_dict()))["position"] == 30
+
+
 def share_of_rank(rank: int, folder: str, shares: "multiprocessing.Queue[list[int]]") -> None:
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2

@@ -216,6 +216,10 @@ class SalvageScanner {
           (column_copies_.empty() ? std::uint64_t{0} : V2Header::kColumnCopies);
     }
     scan_.has_keys = (scan_.header.append_features & V2Header::kKeys) != 0;
+    // Metadata of an older commit do not list the nulls of later records. Without the list, all
+    // nullable columns may hold nulls.
+    if (!scan_.record_count_is_known || IsDamaged(V2Section::kMetadata))
+      scan_.metadata.erase(std::string(kNullsMetadata));
     ConcludeColumnCopies();
     Account();
   }

@@ -2,6 +2,7 @@
 
 import copy
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
@@ -13,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch.utils import data
 
+from ffrecord._order import check_counts
 from ffrecord._reader import Reader
 from ffrecord._records import Records
 from ffrecord._stages import (
@@ -138,6 +140,7 @@ class DataLoader(data.DataLoader[Any]):
                 "or batch_sampler=ffrecord.torch.Sampler(...)"
             )
         if threads:
+            check_counts(0, num_workers=threads, prefetch_factor=prefetch_factor or 0)
             useless = {"worker_init_fn": worker_init_fn, "persistent_workers": persistent_workers}
             if names := sorted([*options, *(name for name, value in useless.items() if value)]):
                 raise ValueError(f"mode='threads' has no processes for {', '.join(names)}")
@@ -186,6 +189,7 @@ class DataLoader(data.DataLoader[Any]):
                 timeout_s=timeout or _TIMEOUT_S,
             )
         self._under_way: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
+        self._beginning = threading.RLock()  # For iterations that threads of the program begin.
         self._delivered = 0
         # Without a `Sampler`: of the iteration that delivered last, and of the next if it resumes.
         self._place: PlainPlace | None = None
@@ -200,7 +204,7 @@ class DataLoader(data.DataLoader[Any]):
         would; like a copy of torch's loader, `copy.copy` shares the sampler and the dataset.
         """
         state = dict(vars(self))
-        for name in ("stages", "_told", "_under_way", "_steps"):
+        for name in ("stages", "_told", "_under_way", "_beginning", "_steps"):
             state.pop(name, None)
         # Iterations change them; one may be in two places.
         places = copy.deepcopy((self._place, self._begun, self._resumed))
@@ -214,6 +218,7 @@ class DataLoader(data.DataLoader[Any]):
         at = state.pop("_at")
         vars(self).update(state)  # Past torch's __setattr__, which forbids assigning arguments.
         self.stages, self._told, self._under_way = Stages(), Told(), weakref.WeakSet()
+        self._beginning = threading.RLock()
         if isinstance(self.collate_fn, CrossingCollate):
             self.collate_fn = self.collate_fn.reporting(self.stages, self._told.token)
         self._steps.step, self._steps.epoch = at
@@ -395,13 +400,14 @@ class DataLoader(data.DataLoader[Any]):
         sampler = order_of(self)
         if sampler is not None:
             return Iteration(self._watched(lambda: self._begin_at(sampler, held_back)))
-        place = self._begin_place()  # Now, as torch's iterators.
-        made = self._batches(None, place), PlainDelivery(self._note_place, place, held_back)
+        with self._beginning:
+            place = self._begin_place()  # Now, as torch's iterators.
+            made = self._batches(None, place), PlainDelivery(self._note_place, place, held_back)
         return Iteration(self._watched(lambda: made))
 
     def _begin_at(self, sampler: Sampler, held_back: bool) -> tuple[Iterator[Any], Delivery]:
         """Begin where the sampler is."""
-        start = sampler.skipped(sampler.begin(), self._steps.step)
+        start = self._steps.first(sampler)
         hinter = self._hint_epoch(sampler, start)  # Before the first record is requested.
         delivery = Delivery(sampler, start, hinter, held_back)
         return self._batches(start), delivery
@@ -418,14 +424,15 @@ class DataLoader(data.DataLoader[Any]):
             steps = () if place is None else self._steps.at(place)
             batches = self._threads.batches(self, steps, order_of(self), start)
         else:
-            self._steps.start = start
-            found = self._from_torch()
-            self._steps.start = None
-            if place is not None:
-                place.release()
-            walk = None if isinstance(self.dataset, data.IterableDataset) else self._steps.begun
-            batches = made = self._by_torch(found, start, walk)
-            self._under_way.add(made)
+            with self._beginning:  # What torch's iterator asks for must be of this iteration.
+                self._steps.start = start
+                found = self._from_torch()
+                self._steps.start = None
+                if place is not None:
+                    place.release()
+                walk = None if isinstance(self.dataset, data.IterableDataset) else self._steps.begun
+                batches = made = self._by_torch(found, start, walk)
+                self._under_way.add(made)
         device = self._device
         if device is None and self._accelerated is not None:
             device = self._accelerated.device
@@ -462,8 +469,8 @@ class DataLoader(data.DataLoader[Any]):
         A loader with persistent workers has one set of them, which a second iteration would take
         from the first: while one is in progress, the next gets workers of its own.
         """
-        if isinstance(self._iterator, WorkersIterator) and self._iterator.is_broken:
-            self._iterator = None  # The death was reported: begin with new workers.
+        if isinstance(self._iterator, WorkersIterator) and not self._iterator.is_usable:
+            self._iterator = None  # A worker's death was reported, or they are the parent's.
         others = any(getgeneratorstate(each) != GEN_CLOSED for each in self._under_way)
         if not self.persistent_workers and not others:
             self._told.end_workers()

@@ -5,7 +5,6 @@ import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import partial
-from numbers import Integral
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy.typing as npt
@@ -13,13 +12,22 @@ import torch.distributed
 from torch.utils import data
 
 from ffrecord._mixture import Mixture
-from ffrecord._order import EpochOrder, EpochShare, IndexBatch, check_counts, mixture_of
+from ffrecord._order import (
+    EpochOrder,
+    EpochShare,
+    IndexBatch,
+    check_counts,
+    mixture_of,
+    plain_number,
+    plain_numbers,
+)
 from ffrecord._weights import Weights
 from ffrecord.torch._resharding import refuse_other_epoch, refuse_second_share
 from ffrecord.torch._subsets import as_ours
 
 # Which specified order: format.md, "Order 1"; 0 is that of the records, 2 is drawn by weights.
 _ORDER, _FILE_ORDER, _DRAWN = 1, 0, 2
+_SIZES = ("block", "window", "count")
 _Last = Literal["drop", "pad", "short", "exact"]
 
 
@@ -101,8 +109,8 @@ class Sampler(data.Sampler[Any]):
             TypeError: the records of a step are no whole number.
             ValueError: an argument is wrong, or the epoch would be empty.
         """
-        dataset = as_ours(dataset)
-        self.count = dataset if isinstance(dataset, int) else len(dataset)
+        dataset = as_ours(dataset, slice(None))  # With its indices of now.
+        self.count = len(dataset) if isinstance(dataset, Sized) else int(dataset)
         self.fingerprint: str | None = getattr(dataset, "fingerprint", None)
         if (global_batch is None) == (batch_size is None):
             raise ValueError(
@@ -114,11 +122,11 @@ class Sampler(data.Sampler[Any]):
         if last is None:
             last = "short" if drop_last is False else "drop"
         # Whole numbers of Python's, for a state is JSON; the checks refuse what is none.
-        self._global_batch: int | None = _plain_number(global_batch)
-        self._batch_size: int | None = _plain_number(batch_size)
+        self._global_batch: int | None = plain_number(global_batch)
+        self._batch_size: int | None = plain_number(batch_size)
         self.shuffle = shuffle
-        self.seed, self.block, self.window = map(_plain_number, (seed, block, window))
-        self.group_size = group_size
+        self.seed, self.block, self.window = map(plain_number, (seed, block, window))
+        self.group_size: int = plain_number(group_size)
         self.last: _Last = last
         self.uneven = uneven
         self.mixture: Mixture | None = mixture_of(dataset) if shuffle else None
@@ -128,8 +136,8 @@ class Sampler(data.Sampler[Any]):
             if isinstance(weights, torch.Tensor):
                 weights = _as_numpy(weights)
             self.weights = Weights.of(weights, self.count)
-        self._rank = rank
-        self._world_size = world_size
+        self._rank: int | None = plain_number(rank)
+        self._world_size: int | None = plain_number(world_size)
         self._next = Cursor(0, 0)  # Where the next iteration begins.
         self._cursor = self._next  # The state: all batches before it were delivered.
         self._handed = self._next  # All batches before it have left the loader.
@@ -237,6 +245,7 @@ class Sampler(data.Sampler[Any]):
         missing = [name for name in self.state_dict() if name not in state and name not in extra]
         if missing:
             raise ValueError(f"not a sampler's state: {', '.join(missing)} is missing")
+        state = {**state, **plain_numbers(state, "order", "epoch", "position", *_SIZES)}
         if ("mixture" in state) != (self.mixture is not None):
             raise ValueError(
                 "one of the state and the dataset is a mixture and the other is not: resuming "
@@ -249,13 +258,16 @@ class Sampler(data.Sampler[Any]):
             )
         self._check_same_weights(state)
         self._check_same_data(state)
-        if not 0 <= state["position"] <= self.count or state["epoch"] < 0:
+        if None in (state["position"], state["epoch"]) or not (
+            0 <= state["position"] <= self.count and state["epoch"] >= 0
+        ):
             raise ValueError(
                 f"the state names epoch {state['epoch']}, position {state['position']} of "
                 f"{self.count} records: it is damaged"
             )
         resumed = copy.copy(self)
-        resumed.seed, resumed.block, resumed.window = state["seed"], state["block"], state["window"]
+        resumed.seed = plain_number(state["seed"])
+        resumed.block, resumed.window = state["block"], state["window"]
         resumed.shuffle = state["order"] != _FILE_ORDER
         if self.mixture is not None:
             resumed.mixture = self.mixture.restored(state["mixture"])
@@ -571,12 +583,6 @@ def order_of(loader: Any) -> Sampler | None:  # noqa: ANN401 - any loader of tor
 def sampler_among(*given: Any) -> Sampler | None:  # noqa: ANN401 - a loader's arguments
     """The first of them that is a `Sampler`."""
     return next((each for each in given if isinstance(each, Sampler)), None)
-
-
-def _plain_number(value: Any) -> Any:  # noqa: ANN401
-    """A whole number as Python's; anything else as it is."""
-    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    return int(value) if is_whole else value
 
 
 def _as_numpy(weights: torch.Tensor) -> npt.NDArray[Any]:

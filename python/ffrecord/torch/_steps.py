@@ -51,6 +51,12 @@ class Steps:
         made.place = place
         return made
 
+    def first(self, sampler: Sampler) -> Cursor:
+        """Where an iteration that begins now begins: at `step`, or inside of a resumed epoch."""
+        start = sampler.begin()
+        is_resumed = start.position > 0 or bool(start.ahead)
+        return start if is_resumed else sampler.skipped(start, self.step)
+
     def __len__(self) -> int:
         return len(self._inner) - self.step
 
@@ -62,7 +68,7 @@ class Steps:
         if isinstance(self._inner, Sampler):
             start = self.start  # Iterators of torch's with workers ask twice.
             if start is None:
-                start = self._inner.skipped(self._inner.begin(), self.step)
+                start = self.first(self._inner)
             return self._placed(self._inner, start) if self._cross else self._plain(start)
         return self._skipping(self.place)
 

@@ -1,6 +1,7 @@
 """Views of datasets: some samples of one, or several laid end to end."""
 
 import copy
+import operator
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch.utils import data
 
 from ffrecord._logical import LogicalSchema
@@ -305,21 +307,45 @@ def _damage_beyond_views(dataset: Any) -> dict[int, str]:  # noqa: ANN401 - like
 
 # By view of torch's: the same view of ours.
 _ours: "weakref.WeakKeyDictionary[data.Dataset[Any], Any]" = weakref.WeakKeyDictionary()
+# By subset of torch's: the indices that it had then, as it held them.
+_listed: "weakref.WeakKeyDictionary[data.Subset[Any], Any]" = weakref.WeakKeyDictionary()
 
 
-def as_ours(dataset: Any) -> Any:  # noqa: ANN401 - any dataset
-    """A subset of torch's over one of our datasets as a subset of ours; others as they are."""
+def as_ours(dataset: Any, places: Any = None) -> Any:  # noqa: ANN401 - any dataset
+    """A subset of torch's over one of our datasets as a subset of ours; others as they are.
+
+    It has the indices that torch's has by now, which a program may replace. If these are changed in
+    place, those at `places` tell: which are asked for, or `slice(None)` for all.
+    """
     if type(dataset) is not data.Subset:
         return dataset
-    inner = as_ours(dataset.dataset)
-    return _subset_of(dataset, inner) if isinstance(inner, Dataset) else dataset
+    inner = as_ours(dataset.dataset, None if places is None else slice(None))
+    return _subset_of(dataset, inner, places) if isinstance(inner, Dataset) else dataset
 
 
-def _subset_of(asked: "data.Subset[Any]", dataset: Dataset[Any]) -> Subset[Any]:
-    found = _ours.get(asked)
-    if found is None or found.dataset is not dataset or len(found) != len(asked.indices):
-        _ours[asked] = found = Subset(dataset, asked.indices)
-    return found
+def _subset_of(asked: "data.Subset[Any]", dataset: Dataset[Any], places: Any) -> Subset[Any]:  # noqa: ANN401 - as torch's
+    found, listed = _ours.get(asked), asked.indices
+    if found is not None and found.dataset is dataset and _listed.get(asked) is listed:
+        known: Subset[Any] = found
+        if len(known) == len(listed) and _has_now(known, listed, places):
+            return known
+    _ours[asked], _listed[asked] = made, _ = Subset(dataset, listed), listed
+    return made
+
+
+def _has_now(found: Subset[Any], listed: Any, places: Any) -> bool:  # noqa: ANN401 - as torch's
+    """Whether a subset has the indices that are listed, as far as they are at these places."""
+    if places is None or isinstance(listed, range):
+        return True
+    count = len(found.dataset)
+    if isinstance(places, slice):
+        return found.choice.tobytes() == Choice(listed, count).tobytes()
+    wanted = np.atleast_1d(np.asarray(places))
+    if not wanted.size:
+        return True
+    is_array = isinstance(listed, np.ndarray | torch.Tensor)
+    now = listed[wanted] if is_array else operator.itemgetter(*wanted.tolist())(listed)
+    return bool(np.array_equal(found.choice.at(wanted), np.atleast_1d(now) % count))
 
 
 def _concat_of(asked: "data.ConcatDataset[Any]") -> ConcatDataset[Any]:
@@ -349,11 +375,11 @@ def asked_through_torch(dataset: Dataset[Any], frame: FrameType) -> tuple[Datase
         if caller.f_code is _CONCATENATED:
             view, is_one, several = _concat_of(names["self"]), True, []
         elif caller.f_code is _ONE:
-            view = _subset_of(names["self"], view)
+            view = _subset_of(names["self"], view, names["idx"])
             found, is_one = (view, names["idx"]), True
         elif caller.f_code is _SEVERAL:
             inner, several = several, list(caller.f_locals["indices"])
-            view = _subset_of(caller.f_locals["self"], view)
+            view = _subset_of(caller.f_locals["self"], view, several)
             if not is_one:
                 found = view, caller.f_locals["indices"]
             elif inner and found is not None:

@@ -215,12 +215,14 @@ def _without_batches(count: int, depth: int, memory_limit_bytes: int, timeout_s:
 def _settings(dataset: Any, *others: Any) -> list[Any]:  # noqa: ANN401 - any dataset
     """What a batch depends on and a user may replace between epochs, to compare by identity."""
     found = [*others, dataset]
-    if isinstance(dataset, Subset):
+    if isinstance(dataset, data.Subset):
+        found.append(dataset.indices)
+    if isinstance(dataset, Subset | data.Subset):
         return _settings(dataset.dataset, *found)
-    if isinstance(dataset, ConcatDataset):
+    if isinstance(dataset, ConcatDataset | data.ConcatDataset):
         return [*found, *chain.from_iterable(map(_settings, dataset.datasets))]
     if isinstance(dataset, Dataset):
-        names = ("transform", "columns", "decode", "on_corrupt")
+        names = ("transform", "pass_generator", "columns", "decode", "on_corrupt")
         found += [vars(dataset).get(name) for name in names]
     return found
 

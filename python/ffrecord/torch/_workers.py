@@ -5,6 +5,7 @@ once, for the whole time. A signal reports the death earlier, but only to the ma
 the death of a child of this process, which a worker of a forkserver is not.
 """
 
+import os
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import wait
@@ -13,6 +14,8 @@ from typing import Any
 
 from torch.utils.data import dataloader
 
+from ffrecord.errors import ClosedError
+
 # Between two looks at the workers.
 _LOOK_S = 1.0
 # From the end of a connection to a worker until the system reports the death of the worker.
@@ -20,12 +23,38 @@ _DEATH_S = 2.0
 
 
 class WorkersIterator(dataloader._MultiProcessingDataLoaderIter):
-    """An iterator whose waits end in torch's RuntimeError within seconds of a worker's death."""
+    """An iterator whose waits end in torch's RuntimeError within seconds of a worker's death.
+
+    A forked child leaves the workers to their parent: it takes no batch from them, and does not end
+    them.
+    """
 
     is_broken = False
     """Whether an error has reported a death: the other workers are of no use any more."""
     # Set by torch, which declares no types.
     _workers: list[Any]
+
+    def __init__(self, loader: Any) -> None:  # noqa: ANN401 - a `DataLoader`, which imports this
+        """Start the workers of `loader`."""
+        self._pid = os.getpid()
+        super().__init__(loader)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether another iteration may take its workers."""
+        return not self.is_broken and self._pid == os.getpid()
+
+    def __next__(self) -> Any:  # noqa: ANN401 - collate_fn's
+        if self._pid != os.getpid():
+            raise ClosedError(
+                "the workers of this iterator are those of the parent process: start a new "
+                "iteration after a fork"
+            )
+        return super().__next__()
+
+    def _shutdown_workers(self) -> None:
+        if self._pid == os.getpid():
+            super()._shutdown_workers()
 
     def _try_get_data(self, timeout: float = _LOOK_S) -> tuple[bool, Any]:
         """As torch's: `(False, None)` after `timeout` seconds without a batch.

@@ -12,7 +12,13 @@ from ffrecord import Batch, Reader
 from ffrecord._cli.console import EXIT_DAMAGE, say
 from ffrecord._cli.data.records import batches, in_order, opened, selected, shuffled
 from ffrecord._cli.data.values import as_bytes, brief_sample, dumps, plain, plain_sample, text_of
-from ffrecord._cli.data.words import column_in_words, in_words, named_types
+from ffrecord._cli.data.words import (
+    column_in_words,
+    in_the_same_words,
+    in_words,
+    is_single,
+    named_types,
+)
 from ffrecord._cli.options import timeout_option
 from ffrecord._cli.text import shown
 from ffrecord._order import Indices
@@ -321,10 +327,14 @@ class _Search:
             raise click.BadParameter(f"'{shown(text)}' is no condition: write COLUMN=VALUE")
         (column,) = selected(self._reader, [name])[:1]
         kind = column.kind
-        if kind.is_text or name in self._named:
+        named = self._named.get(name)
+        if named is not None and is_single(named):
+            wanted = _named_value(name, named, value)
+            return lambda piece: self._has_text(piece, name, wanted)
+        if kind.is_text:
             wanted = value.encode(errors="surrogateescape")
             return lambda piece: self._has_text(piece, name, wanted)
-        if kind.fields or kind.shape:
+        if named is not None or kind.fields or kind.shape:
             raise ValueError(
                 f"column '{shown(name)}' is {column.spelling}: --where compares single values"
             )
@@ -364,6 +374,13 @@ def _values(reader: Reader, name: str, first: int, end: int) -> Any:  # noqa: AN
     if reader.logical.kind(name).type != "bf16":
         return values
     return np.ma.array(bf16_numbers(np.ma.getdata(values)), mask=np.ma.getmaskarray(values))
+
+
+def _named_value(name: str, kind: Any, text: str) -> bytes:  # noqa: ANN401
+    try:
+        return in_the_same_words(text, kind)
+    except ValueError:
+        raise ValueError(f"--where {name}={shown(text)}: the column is {kind}") from None
 
 
 def _number(column: Column, text: str) -> Any:  # noqa: ANN401

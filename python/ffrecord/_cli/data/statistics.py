@@ -164,8 +164,8 @@ class Statistics:
         """By the power of two that a size is below."""
         self.raw_bytes = 0
         """The bytes of all good records that were seen, before compression."""
-        named = named_types(reader.read([]))
-        self.columns = [ColumnStatistics(each, named.get(each.name)) for each in reader.columns]
+        names = {name: str(kind) for name, kind in named_types(reader.read([])).items()}
+        self.columns = [ColumnStatistics(each, names.get(each.name)) for each in reader.columns]
         self.damaged: dict[int, str] = {}
         self.damaged_count = 0
         self.seen = 0
