@@ -33,8 +33,32 @@ _NULL_REFUSED = (
 # Rows that are converted at a time: their numbers are not copied, their lists' lengths are.
 _ROWS = 4096
 _U32_MAX = (1 << 32) - 1
-# The values of one stored column, row by row: their bytes.
-Buffers = list[memoryview]
+
+
+class Rows:
+    """The values of one stored column, row by row: that of row i is `data[bounds[i]:bounds[i+1]]`.
+
+    Given as they are to the writer, which makes no object for a value.
+    """
+
+    __slots__ = ("bounds", "data")
+
+    def __init__(self, data: Any, bounds: npt.NDArray[np.int64]) -> None:  # noqa: ANN401
+        """Of any object with a buffer, which stays as it is."""
+        self.data = memoryview(data).cast("B") if len(data) else memoryview(b"")
+        self.bounds = np.ascontiguousarray(bounds, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __iter__(self) -> Iterator[memoryview]:
+        for begin, end in pairwise(self.bounds.tolist()):
+            yield self.data[begin:end]
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """The size of each value in bytes."""
+        return np.diff(self.bounds)
 
 
 def is_arrow_schema(schema: object) -> bool:
@@ -93,16 +117,17 @@ class Encoder:
         self.arrow = schema
         self.holding: set[str] = set()
         """Columns that have had nulls so far, as `stored` names them."""
-        self._kinds: dict[str, Kind] = {}
+        self.kinds: dict[str, Kind] = {}
+        """What stores each column."""
         for field in schema:
             chunks = None if table is None else _plain(table.column(field.name).chunks)
             kind = _kind_of(field.name, field, field.nullable, chunks)
             if chunks is not None and not kind.fields and not is_name(field.name):
                 # Names that look like those of stored columns have no room for a mark of nulls.
                 kind = replace(kind, nullable=any(chunk.null_count for chunk in chunks))
-            self._kinds[field.name] = kind if columns is None else _kind_in(columns, field, kind)
+            self.kinds[field.name] = kind if columns is None else _kind_in(columns, field, kind)
         self._makers = {field.name: maker(field.type, is_bf16(field)) for field in schema}
-        self._columns = tuple(c for name, kind in self._kinds.items() for c in stored(name, kind))
+        self._columns = tuple(c for name, kind in self.kinds.items() for c in stored(name, kind))
         if columns is None:
             self._check_names()
         elif self._columns != columns:
@@ -130,17 +155,19 @@ class Encoder:
             raise ValueError(f"unknown: {', '.join(map(str, unknown))}; the columns are {names}")
         for name, make in self._makers.items():
             array = make([sample.get(name)], f"column '{name}'")
-            for (buffer,) in _encoded(name, self._kinds[name], array, None, self.holding):
+            for (buffer,) in _encoded(name, self.kinds[name], array, None, self.holding):
                 yield buffer
 
-    def records(self, data: Any) -> Iterator[tuple[memoryview, ...]]:  # noqa: ANN401 - no types
-        """The bytes of each stored column, row by row.
+    def rows(self, data: Any, first_row: int = 0) -> Iterator[tuple[Rows, ...]]:  # noqa: ANN401
+        """The values of each stored column, of some rows at a time.
+
+        Errors count from `first_row`.
 
         Raises:
             ValueError: the data have another schema, are not valid, or have a null where none was
-                to come; the message has the row, from 0 on, and the column.
+                to come; the message has the row and the column.
         """
-        done = 0
+        done = first_row
         is_table = hasattr(data, "to_batches")
         if is_table:
             self._check(data)
@@ -148,21 +175,12 @@ class Encoder:
             if not is_table:
                 self._check(batch)
             for first in range(0, len(batch), _ROWS):
-                rows = batch.slice(first, _ROWS)
+                some = batch.slice(first, _ROWS)
                 try:
-                    buffers = list(self._encoded(rows))
+                    yield tuple(self._encoded(some))
                 except UnfitError as error:
                     raise in_row(done + error.at, error) from None
-                yield from zip(*buffers, strict=True)
-                done += len(rows)
-
-    def samples(self, data: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - no types
-        """The same rows as `Writer.write` takes them."""
-        for record in self.records(data):
-            yield {
-                column.name: _value(column, buffer)
-                for column, buffer in zip(self._columns, record, strict=True)
-            }
+                done += len(some)
 
     def _check(self, data: Any) -> None:  # noqa: ANN401 - pyarrow has no types
         if not data.schema.equals(self.arrow):
@@ -172,8 +190,8 @@ class Encoder:
             )
         _check_valid(data)
 
-    def _encoded(self, batch: Any) -> Iterator[Buffers]:  # noqa: ANN401 - pyarrow has no types
-        for name, kind in self._kinds.items():
+    def _encoded(self, batch: Any) -> Iterator[Rows]:  # noqa: ANN401 - pyarrow has no types
+        for name, kind in self.kinds.items():
             (array,) = _plain([batch.column(name)])
             yield from _encoded(name, kind, array, None, self.holding)
 
@@ -182,7 +200,7 @@ class Encoder:
         names = [column.name for column in self._columns]
         layout = layout_of(self._columns)
         nested = {} if layout is None else layout.nested
-        for name, kind in self._kinds.items():
+        for name, kind in self.kinds.items():
             own = nested.get(name, kind if kind.is_plain else None)
             taken = [column.name for column in stored(name, kind) if names.count(column.name) > 1]
             if own != kind or taken or (kind.is_plain and name in nested):
@@ -192,7 +210,7 @@ class Encoder:
                     "types nest at most 32 deep"
                 )
         for name in () if layout is None else layout.names:
-            if name not in self._kinds:
+            if name not in self.kinds:
                 raise ValueError(f"names of columns would be taken for a nested one's, '{name}'")
 
 
@@ -208,14 +226,6 @@ def _check_valid(data: Any) -> None:  # noqa: ANN401 - a table or a batch of pya
 def _brief(schema: Any) -> str:  # noqa: ANN401 - pyarrow has no types
     text = ", ".join(f"{field.name}: {field.type}" for field in schema)
     return text if len(text) <= 300 else f"{text[:300]}..."
-
-
-def _value(column: Column, buffer: memoryview) -> Any:  # noqa: ANN401 - as the column has it
-    if column.type == "utf8":
-        return str(buffer, "utf-8")
-    if column.dtype is None:
-        return buffer
-    return np.frombuffer(buffer, column.dtype).reshape(column.shape)
 
 
 def _plain(arrays: Iterable[Any]) -> list[Any]:
@@ -364,7 +374,7 @@ def _encoded(
     ends: npt.NDArray[np.int64] | None,
     holding: set[str],
     hidden: npt.NDArray[np.bool_] | None = None,
-) -> Iterator[Buffers]:
+) -> Iterator[Rows]:
     """The buffers of the stored columns of a kind, in their order.
 
     Args:
@@ -381,12 +391,12 @@ def _encoded(
     """
     valid = None
     if kind.nullable and not array.null_count and ends is not None:
-        yield [memoryview(b"")] * (len(ends) - 1)  # In lists: all are there.
+        yield Rows(b"", np.zeros(len(ends), np.int64))  # In lists: all are there.
     elif kind.nullable:
         if array.null_count:
             holding.add(name)
         valid = _validity(array)
-        yield _cut(valid.view(np.uint8), 1, len(array), ends)
+        yield _by_width(valid.view(np.uint8), 1, len(array), ends)
     elif array.null_count:
         valid = _validity(array)
         shown = ~valid if hidden is None else ~valid & ~hidden
@@ -412,7 +422,7 @@ def _encoded(
             data[~valid] = 0  # Anything may lie under a null.
         column = kind.column("")
         assert column.dtype is not None
-        yield _cut(data, column.dtype.itemsize * math.prod(kind.shape), len(array), ends)
+        yield _by_width(data, column.dtype.itemsize * math.prod(kind.shape), len(array), ends)
 
 
 def _refuse_at(wrong: Any, said: str, ends: npt.NDArray[np.int64] | None) -> None:  # noqa: ANN401
@@ -431,7 +441,7 @@ def _encoded_list(
     array: Any,  # noqa: ANN401 - pyarrow has no types
     ends: npt.NDArray[np.int64] | None,
     holding: set[str],
-) -> Iterator[Buffers]:
+) -> Iterator[Rows]:
     if pyarrow().types.is_fixed_size_list(array.type):
         (items,) = _plain([_slots(array)])
         lengths = np.full(len(array), array.type.list_size, np.int64)
@@ -440,7 +450,7 @@ def _encoded_list(
         lengths = _lengths(array)
     bounds = _bounds(lengths)
     if ends is not None:
-        yield _cut(_as_u32(lengths, name), 4, len(array), ends)
+        yield _by_width(_as_u32(lengths, name), 4, len(array), ends)
         bounds = bounds[ends]
     yield from _encoded(f"{name}[]", kind.item, items, bounds, holding)
 
@@ -450,14 +460,14 @@ def _encoded_text(
     kind: Kind,
     array: Any,  # noqa: ANN401 - pyarrow has no types
     ends: npt.NDArray[np.int64] | None,
-) -> Iterator[Buffers]:
+) -> Iterator[Rows]:
     if array.null_count:
         array = array.fill_null("" if kind.type == "utf8" else b"")
     bounds, data = _text(array)
     if ends is not None:
-        yield _cut(_as_u32(np.diff(bounds), name), 4, len(array), ends)
+        yield _by_width(_as_u32(np.diff(bounds), name), 4, len(array), ends)
         bounds = bounds[ends]
-    yield _pieces(data, bounds)
+    yield Rows(data, bounds)
 
 
 def _lengths(array: Any) -> npt.NDArray[np.int64]:  # noqa: ANN401 - pyarrow has no types
@@ -547,15 +557,9 @@ def _as_u32(lengths: npt.NDArray[np.int64], name: str) -> npt.NDArray[np.uint8]:
     return lengths.astype("<u4").view(np.uint8)
 
 
-def _cut(
+def _by_width(
     data: npt.NDArray[np.uint8], width: int, count: int, ends: npt.NDArray[np.int64] | None
-) -> Buffers:
+) -> Rows:
     """For each row the bytes of its values, each of that width."""
     bounds = np.arange(count + 1, dtype=np.int64) if ends is None else ends
-    return _pieces(data.reshape(-1), bounds * width)
-
-
-def _pieces(data: Any, bounds: Sequence[int] | npt.NDArray[np.int64]) -> Buffers:  # noqa: ANN401
-    whole = memoryview(data).cast("B") if len(data) else memoryview(b"")
-    places = np.asarray(bounds).tolist()
-    return [whole[begin:end] for begin, end in pairwise(places)]
+    return Rows(data.reshape(-1), bounds * width)

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+import numpy as np
+
 from ffrecord import _ffrecord
 from ffrecord._arrow_reading import schema_of
 from ffrecord._arrow_schema import KEY, NULLS, facts_of, nulls_in
-from ffrecord._arrow_writing import Encoder, as_table, is_arrow_schema
+from ffrecord._arrow_writing import Encoder, Rows, as_table, is_arrow_schema
 from ffrecord._closing import Closing
 from ffrecord._reader import Reader
 from ffrecord._schema import Column, columns_of, parse
@@ -258,18 +260,34 @@ class Writer(Closing):
         """
         if self._encoder is None:
             raise TypeError("for tables, give their schema: Writer(path, table.schema)")
-        has_key_column = self._key_column is not None
-        noted = 0
+        done = 0
         with self._all_or_nothing():
-            for row, fields in enumerate(self._encoder.records(as_table(table))):
-                if len(self._encoder.holding) > noted:
-                    self._note_nulls(self._encoder.holding)
-                    noted = len(self._encoder.holding)
-                try:
-                    key = self._key_in(fields) if has_key_column else b""
-                except ValueError as error:
-                    raise in_row(row, error) from None
-                self._inner.write_fields(fields, key)
+            for rows in self._encoder.rows(as_table(table)):
+                self._write_rows(rows, self._encoder.holding, done, 0, len(rows[0]))
+                done += len(rows[0])
+
+    def _write_rows(
+        self, rows: tuple[Rows, ...], holding: set[str], first: int, begin: int, end: int
+    ) -> None:
+        """Write the rows [begin, end) of those that an encoder made.
+
+        `holding` is what has nulls in them, and `first` the number of the first, for errors.
+        """
+        with self._lock:
+            self._check_keys(rows, first, begin, end)
+            self._note_nulls(holding)
+            columns = [(each.data, each.bounds) for each in rows]
+            self._inner.write_rows(columns, begin, end, self._key_column)
+
+    def _check_keys(self, rows: tuple[Rows, ...], first: int, begin: int, end: int) -> None:
+        """Refuse keys that are empty, and not null."""
+        if self._key_column is None or self._takes_empty_keys:
+            return
+        wrong = rows[self._key_column].sizes == 0
+        if self._key_known is not None and wrong.any():
+            wrong &= np.frombuffer(rows[self._key_known].data, np.bool_)
+        if (found := np.flatnonzero(wrong[begin:end])).size:
+            raise in_row(first + begin + int(found[0]), self._empty_key())
 
     def commit(self) -> None:
         """In an append: make all records so far durable, and visible to readers that open the file.
@@ -383,10 +401,14 @@ class Writer(Closing):
         known = self._key_known
         if known is not None and not any(as_bytes(fields[known])):
             return key
-        raise ValueError(
-            f"column '{self._columns[number].name}': the value is empty, and the column is the "
-            "key, which has at least one byte; a record without a key has null there, in a column "
-            "that may have nulls"
+        raise self._empty_key()
+
+    def _empty_key(self) -> ValueError:
+        assert self._key_column is not None
+        return ValueError(
+            f"column '{self._columns[self._key_column].name}': the value is empty, and the column "
+            "is the key, which has at least one byte; a record without a key has null there, in a "
+            "column that may have nulls"
         )
 
     @cached_property

@@ -201,7 +201,11 @@ def _plan(
     user_map: UserMap | None,
     part_size_bytes: int,
 ) -> Plan:
-    options = {name: value for name, value in inputs.options._asdict().items() if name != "like"}
+    options = {
+        name: value
+        for name, value in inputs.options._asdict().items()
+        if name not in ("like", "known", "together")
+    }
     asked = {
         "version": ffrecord.__version__,
         "options": {name: list(v) if isinstance(v, tuple) else v for name, v in options.items()},

@@ -58,7 +58,7 @@ class Inputs:
             refuse_folders(paths)
         self.paths = tuple(paths)
         self.options = options
-        self.first = open_one(paths[0], options)
+        self.first = open_one(paths[0], options._replace(together=tuple(paths)))
         self._first_is_new = True
         self._last: tuple[int, Source] | None = None
         self._gives_values = False
@@ -131,7 +131,7 @@ class Inputs:
             self._first_is_new = False
             source = self.first
         elif number == 0:
-            source = open_one(self.paths[0], self.options)
+            source = open_one(self.paths[0], self.options._replace(like=self.first))
         else:
             source = like_the_first(self.paths[number], self.options, self.paths[0], self.first)
         if self._gives_values and hasattr(source, "give_values"):

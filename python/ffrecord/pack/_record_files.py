@@ -43,10 +43,11 @@ class RecordFiles(Source):
     """
 
     takes_empty_keys = True
+    _states_facts = True
 
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Open the files; see `open_source` for arguments and errors."""
-        options.allow(path, "record files", "columns")
+        options.allow(path, "record files", "columns", "drop")
         self.skipped = Counter()
         self._reader = _opened(path)
         self.skipped["files that are not *.ffr"] = _others_in(path)
@@ -55,11 +56,11 @@ class RecordFiles(Source):
         self.classes = _classes(self.metadata)
         logical = self._reader.logical
         own = {column.name: column.spelling for column in logical.columns}
-        self._names = tuple(picked(own, options.columns, path))
+        self._names = tuple(picked(own, options.columns, path, options.drop))
         self._gives_values = False
-        self.schema = logical.only(options.columns or logical.names).raw.schema
-        if options.columns:
-            self.metadata = with_fields(self.metadata, options.columns)
+        self.schema = logical.only(self._names or logical.names).raw.schema
+        if options.columns or options.drop:
+            self.metadata = with_fields(self.metadata, self._names)
         self.key = key_origin(self._reader).key
         if isinstance(self.key, str) and self.key not in self.schema:
             self.key = True  # The column goes, its values stay the keys.

@@ -23,7 +23,7 @@ class SeveralSources(Source):
         self.schema, self.types, self.key = first.schema, first.types, first.key
         self.takes_empty_keys = first.takes_empty_keys
         self.classes, self.metadata = first.classes, first.metadata
-        if NULLS in self.metadata or TYPES in self.metadata:
+        if first._states_facts and (NULLS in self.metadata or TYPES in self.metadata):
             self.metadata = self._metadata_of_all()
         self.skipped = Counter()
         self._sizes = [os.stat(path).st_size for path in inputs.paths]
