@@ -123,7 +123,10 @@ def parse(schema: Mapping[str, str] | None) -> _ffrecord.Schema:
     for name, spelling in (schema or {}).items():
         match = _TYPE.fullmatch(spelling.replace(" ", ""))
         if match is None:
-            raise ValueError(f"column '{name}': '{spelling}' is no type; write i64 or f32[3,224]")
+            raise ValueError(
+                f"column '{name}': '{spelling}' is no type; write i64 or f32[3,224], or, for lists "
+                "and other types of Arrow, give a schema of pyarrow"
+            )
         shape = [int(size) for size in match[2].split(",")] if match[2] else []
         columns.append((name, match[1], shape))
     return _ffrecord.Schema(columns)

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import ffrecord
 from ffrecord._arrow_schema import types_in
+from ffrecord._schema import parse
 from ffrecord.pack._inference import schema_of_rows
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._mapping import Row, UserMap, mapping_of, rows_of
@@ -163,6 +164,8 @@ def _columns_of(
     """The columns that a function returns, and the samples, with those that were looked at."""
     known = user_map.schema if schema is None else schema
     if known is not None:
+        if isinstance(known, Mapping):
+            parse(known)  # Else each sample would fail for it.
         return known, samples
     function = user_map.made()
     seen: list[Progressed] = []
