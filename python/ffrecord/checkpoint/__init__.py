@@ -20,7 +20,7 @@ import contextlib
 from typing import Literal
 
 from ffrecord import _ffrecord
-from ffrecord._locations import Target
+from ffrecord._read.locations import Target
 from ffrecord.checkpoint import _removing
 from ffrecord.checkpoint._background import (
     BusyError,

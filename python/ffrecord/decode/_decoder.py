@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
-from ffrecord._order import IndexBatch, Indices, SeededIndices
-from ffrecord._stages import Stages
+from ffrecord._base.stage_times import Stages
+from ffrecord._order.epoch_order import IndexBatch, Indices, SeededIndices
 
 if TYPE_CHECKING:
-    from ffrecord._batch import Batch, Bytes, Values
+    from ffrecord._read.batch import Batch, Bytes, Values
 
 
 class Field(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ffrecord
-from ffrecord._arrow_schema import types_in
+from ffrecord._tables.arrow_schema import types_in
 from ffrecord.pack._inference import schema_of_rows
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._mapping import Row, UserMap, mapping_of, rows_of

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from ffrecord._arrow_schema import without_facts
+from ffrecord._tables.arrow_schema import without_facts
 from ffrecord.pack._source import Progressed, Source, SourceOptions, open_one
 
 WHOLE = -1

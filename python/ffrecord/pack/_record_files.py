@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ffrecord
-from ffrecord._arrow_schema import joined_facts, with_fields, without_facts
-from ffrecord._key_origin import key_origin
+from ffrecord._read.key_origin import key_origin
+from ffrecord._tables.arrow_schema import joined_facts, with_fields, without_facts
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._new_folder import MANIFEST

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate, default_convert
 
-from ffrecord._batch import Batch, Values
-from ffrecord._formats import bytes_of_leaf, pyarrow
-from ffrecord._nested import Maybe, mapped
-from ffrecord._schema import Column, Kind
+from ffrecord._read.batch import Batch, Values
+from ffrecord._tables.formats import bytes_of_leaf, pyarrow
+from ffrecord._tables.nested import Maybe, mapped
+from ffrecord._tables.schema import Column, Kind
 from ffrecord.torch._samples import Samples
 
 

@@ -16,17 +16,18 @@ import numpy.typing as npt
 from torch.utils import data
 from typing_extensions import TypeVar
 
-from ffrecord import _ffrecord, _reader
-from ffrecord._batch import Batch
-from ffrecord._locations import Where
-from ffrecord._logical import LogicalSchema
-from ffrecord._mixture import Mixture
-from ffrecord._order import IndexBatch, Indices, SeededIndices, mixture_of
-from ffrecord._reader import Reader
-from ffrecord._records import OnCorrupt as Policy
-from ffrecord._records import Records, number_of_records
-from ffrecord._schema import names_of
-from ffrecord._stages import Stages
+from ffrecord import _ffrecord
+from ffrecord._base.stage_times import Stages
+from ffrecord._order.epoch_order import IndexBatch, Indices, SeededIndices, mixture_of
+from ffrecord._order.mixture import Mixture
+from ffrecord._read.batch import Batch
+from ffrecord._read.locations import Where
+from ffrecord._read.reader import Reader
+from ffrecord._read.reader import open as open_records
+from ffrecord._read.records import OnCorrupt as Policy
+from ffrecord._read.records import Records, number_of_records
+from ffrecord._tables.logical import LogicalSchema
+from ffrecord._tables.schema import names_of
 from ffrecord.compat._fileio import FileReader, owned
 from ffrecord.decode._decoder import Decode, Timed
 from ffrecord.torch._assembly import Piece
@@ -165,7 +166,7 @@ class Dataset(data.Dataset[T], ReaderRegistry):
         self._source = (
             fnames
             if isinstance(fnames, Records)
-            else _reader.open(fnames, check_data=check_data, max_corrupt=max_corrupt)
+            else open_records(fnames, check_data=check_data, max_corrupt=max_corrupt)
         )
 
     @cached_property

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from ffrecord import _ffrecord
-from ffrecord._batch import Batch
+from ffrecord._read.batch import Batch
 from ffrecord.torch._profiling import profiled
 
 

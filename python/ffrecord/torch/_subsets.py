@@ -14,12 +14,12 @@ import numpy.typing as npt
 import torch
 from torch.utils import data
 
-from ffrecord._logical import LogicalSchema
-from ffrecord._order import IndexBatch, Indices, SeededIndices
-from ffrecord._records import Records, as_indices, number_of_records, refuse_too_many
-from ffrecord._stages import summed
-from ffrecord._views import Choice, concat, positive
-from ffrecord._views import Subset as SubsetView
+from ffrecord._base.stage_times import summed
+from ffrecord._order.epoch_order import IndexBatch, Indices, SeededIndices
+from ffrecord._read.joined import Choice, concat, positive
+from ffrecord._read.joined import Subset as SubsetView
+from ffrecord._read.records import Records, as_indices, number_of_records, refuse_too_many
+from ffrecord._tables.logical import LogicalSchema
 from ffrecord.compat._fileio import FileReader
 from ffrecord.errors import BadArgumentError, RangeError
 from ffrecord.torch._assembly import Piece, assembled
