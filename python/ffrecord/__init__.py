@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 from ffrecord._base.lazy_names import later
 from ffrecord._ffrecord import __version__
 from ffrecord._read.batch import Batch
-from ffrecord._read.file_info import FileInfo
+from ffrecord._read.locations import Eviction, fetch_evicted_with
 from ffrecord._read.reader import Reader, open
 from ffrecord._read.records import Records
 from ffrecord.errors import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
 
 if TYPE_CHECKING:
+    from ffrecord._read.file_info import FileInfo
     from ffrecord._read.joined import concat, mix
     from ffrecord._read.queue import BatchQueue, Completion
     from ffrecord._read.token_blocks import TokenBlocks
@@ -63,6 +64,7 @@ __getattr__ = later(
     {
         "BatchQueue": "_read.queue",
         "Completion": "_read.queue",
+        "FileInfo": "_read.file_info",
         "FileReader": "compat",
         "FileReport": "_read.verification",
         "FileWriter": "compat",
@@ -86,6 +88,15 @@ __getattr__ = later(
     },
     modules=("compat", "decode"),
 )
+
+
+def _find_eviction() -> Eviction:
+    from ffrecord._store import eviction  # With checkpoints, which few folders need.
+
+    return eviction
+
+
+fetch_evicted_with(_find_eviction)
 
 
 def __dir__() -> list[str]:

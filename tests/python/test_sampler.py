@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from ffrecord._order.epoch_order import EpochOrder, Indices
 from ffrecord._order.mixture import BY_SOURCE, Mixture
-from ffrecord._read.joined import Choice
+from ffrecord._read.choice import Choice
 from ffrecord.torch import IndexBatch, Sampler
 from ffrecord.torch._sampler import Cursor
 from order import permute, permute_blocked

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from ffrecord import _ffrecord
-from ffrecord._read.locations import SCHEME
+from ffrecord._base.addresses import SCHEME
 from ffrecord.errors import ConflictError
 
 try:

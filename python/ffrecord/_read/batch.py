@@ -13,17 +13,14 @@ from ffrecord._tables.formats import Format, checked, converter, nested_converte
 from ffrecord._tables.logical import LogicalSchema
 from ffrecord._tables.nested import Gathering, as_numpy, row_of, rows_of
 from ffrecord._tables.nested import Values as Nested
-from ffrecord._tables.schema import Column, Kind
+from ffrecord._tables.schema import Bytes, Column, Kind, Values
 from ffrecord.errors import CorruptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Bytes = npt.NDArray[np.uint8]
 # One record: its bytes, or what a decoder made of them; in a file with a schema, values by column.
 Sample = Any
-# All values of a column: numbers stacked, bytes and text as lists; of a decoder, what it makes.
-Values = npt.NDArray[Any] | list[Any]
 # What decoders made, by column; of records that are just bytes, under None.
 Decoded = Mapping[str | None, Values]
 
@@ -160,9 +157,7 @@ class Batch(Sequence[Sample]):
 
     def pin_memory(self) -> "Batch":
         """Copy into page-locked memory; torch's loader calls this; needs a GPU."""
-        from ffrecord.torch._placing import pinned
-
-        return pinned(self)
+        return _pinned(self)
 
     @property
     def decoded(self) -> Decoded:
@@ -512,3 +507,25 @@ def _laid(values: "Sequence[Values]") -> Values:
 
 def _rows(values: Values, rows: npt.NDArray[np.int64]) -> Values:
     return values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+
+
+def _pinned(batch: Batch) -> Batch:
+    """A copy of a batch in page-locked memory."""
+    import torch  # Not without need: it is large.
+
+    data, offsets = batch.data, batch.offsets
+    locked = torch.from_numpy(np.require(data, requirements="W")).pin_memory().numpy()
+    inner = _ffrecord.Batch.over(
+        locked, offsets[:-1], np.diff(offsets), batch.status, batch.inner_schema
+    )
+    types = batch.inner_schema, batch.logical, batch.columns
+    made = Batch(inner, batch.indices, *types, batch.format)
+    locked_values = {
+        name: torch.from_numpy(values).pin_memory().numpy() if _is_array(values) else values
+        for name, values in batch.decoded.items()
+    }
+    return made.with_decoded(locked_values, batch.reasons)
+
+
+def _is_array(values: Any) -> bool:  # noqa: ANN401 - a decoder's own
+    return isinstance(values, np.ndarray)

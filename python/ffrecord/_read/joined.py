@@ -1,6 +1,5 @@
-"""Views: some records of a sequence, several sequences as one, or mixed. Nothing is copied."""
+"""Several sequences of records as one, end to end or mixed. Nothing is copied."""
 
-import hashlib
 import operator
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -9,179 +8,16 @@ from itertools import accumulate
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
-from ffrecord._base.shared_memory import SharedArray
 from ffrecord._base.stage_times import summed
-from ffrecord._order.epoch_order import Indices, mixture_of
+from ffrecord._order.epoch_order import Indices
 from ffrecord._order.mixture import BY_SOURCE, Mixture, proportions
 from ffrecord._read.batch import Batch
+from ffrecord._read.choice import digest, positive
 from ffrecord._read.reader import Reader
 from ffrecord._read.records import Records
-from ffrecord._tables.formats import Format, checked
+from ffrecord._tables.formats import Format
 from ffrecord._tables.logical import LogicalSchema
-
-
-class Choice:
-    """Which records of a sequence, in which order: a range if it is one, else indices.
-
-    A pickle is small: it holds a range as such, and shares the memory of other indices with a
-    process that is being started.
-    """
-
-    def __init__(self, indices: npt.ArrayLike | range | slice, count: int) -> None:
-        """Choose from `count` records; see `Records.subset`."""
-        self._chosen = _compact(indices, count)
-
-    def __len__(self) -> int:
-        chosen = self._chosen
-        return len(chosen) if isinstance(chosen, range) else chosen.values.size
-
-    def at(self, wanted: Indices) -> Indices:
-        """The chosen indices at these positions, in [-n, n)."""
-        places = positive(wanted, len(self))
-        if isinstance(self._chosen, range):
-            return self._chosen.start + places * self._chosen.step
-        return self._chosen.values[places]
-
-    @property
-    def may_repeat(self) -> bool:
-        """Whether an index may be chosen more than once; looks at none."""
-        return not isinstance(self._chosen, range)
-
-    def tobytes(self) -> bytes:
-        """Bytes that differ if and only if the choices do."""
-        chosen = self._chosen
-        return repr(chosen).encode() if isinstance(chosen, range) else chosen.values.tobytes()
-
-
-class Subset(Records):
-    """Some records of `source`, in an order of its own; made by `subset` and `filter`.
-
-    A pickle holds a range if the indices are one, however many; it shares the memory of other
-    indices with a process that is being started.
-    """
-
-    def __init__(self, source: Records, indices: npt.ArrayLike | range | slice | Choice) -> None:
-        """See `Records.subset`; a choice must have been made from as many records."""
-        super().__init__(source._max_corrupt)
-        self.source = source
-        self.choice = indices if isinstance(indices, Choice) else Choice(indices, len(source))
-
-    @property
-    def format(self) -> Format:
-        """That of the source."""
-        return self.source.format
-
-    @property
-    def logical(self) -> LogicalSchema:
-        """That of the source."""
-        return self.source.logical
-
-    @property
-    def fingerprint(self) -> str:
-        """Covers the source, and which of its records are chosen."""
-        return digest([self.source.fingerprint.encode(), self.choice.tobytes()])
-
-    @property
-    def size_bytes(self) -> int:
-        """The view's approximate share of the size of the source's files."""
-        return self.source.size_bytes * len(self) // max(1, len(self.source))
-
-    def probe(self, seconds: float = 0.25) -> float:
-        """See `Records.probe`; measures the whole source."""
-        return self.source.probe(seconds)
-
-    def stats(self) -> dict[str, Any]:
-        """The statistics of the source; `damaged` is by index of the view."""
-        return {**self.source.stats(), "damaged": dict(self._damaged)}
-
-    def __len__(self) -> int:
-        return len(self.choice)
-
-    def __repr__(self) -> str:
-        return f"<ffrecord.Subset: {len(self)} records of {self.source!r}>"
-
-    def _sizes(self, wanted: Indices) -> Indices:
-        return self.source._sizes(self.choice.at(wanted))
-
-    def _read(self, wanted: Indices) -> Batch:
-        places = positive(wanted, len(self))
-        return self.source._read(self.choice.at(places)).relabelled(places)
-
-    def _describe(self, index: int, status: int) -> str:
-        return self.source._describe(int(self.choice.at(np.array([index]))[0]), status)
-
-    def _raise_for(self, index: int, status: int) -> NoReturn:
-        self.source._raise_for(int(self.choice.at(np.array([index]))[0]), status)
-
-
-class Formatted(Records):
-    """The records of `source`, handed out in another format; made by `with_format`."""
-
-    def __init__(self, source: Records, format: Format) -> None:
-        """See `Records.with_format`; the source must hand out NumPy's."""
-        super().__init__(source._max_corrupt)
-        self.source = source
-        self._format = format
-
-    @staticmethod
-    def of(source: Records, format: str) -> Records:
-        """The view, or what it would be a view of if that is in this format already."""
-        wanted = checked(format)
-        inner = source.source if isinstance(source, Formatted) else source
-        return inner if inner.format == wanted else Formatted(inner, wanted)
-
-    @property
-    def format(self) -> Format:
-        """As it was made."""
-        return self._format
-
-    @property
-    def logical(self) -> LogicalSchema:
-        """That of the source."""
-        return self.source.logical
-
-    @property
-    def fingerprint(self) -> str:
-        """That of the source: the records are the same."""
-        return self.source.fingerprint
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the source's files."""
-        return self.source.size_bytes
-
-    @property
-    def mixture(self) -> Mixture | None:
-        """That of the source."""
-        return mixture_of(self.source)
-
-    def probe(self, seconds: float = 0.25) -> float:
-        """See `Records.probe`."""
-        return self.source.probe(seconds)
-
-    def stats(self) -> dict[str, Any]:
-        """The statistics of the source."""
-        return {**self.source.stats(), "damaged": dict(self._damaged)}
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __repr__(self) -> str:
-        return f"<ffrecord.Formatted: {self.source!r} as {self.format}>"
-
-    def _sizes(self, wanted: Indices) -> Indices:
-        return self.source._sizes(wanted)
-
-    def _read(self, wanted: Indices) -> Batch:
-        return self.source._read(wanted)
-
-    def _describe(self, index: int, status: int) -> str:
-        return self.source._describe(index, status)
-
-    def _raise_for(self, index: int, status: int) -> NoReturn:
-        self.source._raise_for(index, status)
 
 
 class Concat(Records):
@@ -386,51 +222,3 @@ def mix(sources: Iterable[Records], weights: Iterable[int], seed: int = 0) -> Mi
 
 def _opened_alike(readers: Sequence[Reader]) -> bool:
     return all(reader.options == readers[0].options for reader in readers)
-
-
-def positive(wanted: Indices, count: int) -> Indices:
-    """Convert indices in [-count, count) to indices in [0, count)."""
-    if wanted.size and not (-count <= wanted.min() and wanted.max() < count):
-        bad = wanted[(wanted < -count) | (wanted >= count)][0]
-        raise IndexError(f"record index {bad} is out of range: there are {count} records")
-    return np.where(wanted < 0, wanted + count, wanted)
-
-
-def _compact(indices: npt.ArrayLike | range | slice, count: int) -> range | SharedArray:
-    """The same range if the indices are one, however they were given; else these."""
-    if isinstance(indices, slice):
-        indices = range(count)[indices]
-    if isinstance(indices, range):
-        if not indices:
-            return range(0)
-        positive(np.array([indices[0], indices[-1]]), count)
-        if min(indices[0], indices[-1]) >= 0:
-            return _range_of(indices, indices.step)
-    array = np.asarray(indices)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise TypeError(f"indices are {array.dtype} of shape {array.shape}; expected integers (n,)")
-    places = positive(array.astype(np.int64), count)
-    if places.size == 0:
-        return range(0)
-    step = int(places[1] - places[0]) if places.size > 1 else 1
-    if step and (np.diff(places) == step).all():
-        return _range_of(places, step)
-    return SharedArray(places)
-
-
-def _range_of(indices: range | Indices, step: int) -> range:
-    """The range of these indices, which does not tell how they were given.
-
-    Ranges of the same indices can have different ends, and different steps if they have one index.
-    """
-    first, last = int(indices[0]), int(indices[-1])
-    step = step if first != last else 1
-    return range(first, last + (1 if step > 0 else -1), step)
-
-
-def digest(parts: Iterable[bytes]) -> str:
-    """32 hex digits of the parts and of where each ends."""
-    made = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        made.update(len(part).to_bytes(8, "little") + part)
-    return made.hexdigest()

@@ -6,18 +6,33 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
-# Of checkpoints: a folder of any name, or an address.
-Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+from ffrecord._base.addresses import EVICTED, SCHEME, STORES, address_from_root
+
 Where = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
-SCHEME = "ffrecord://"
-STORES = ("s3://", "http://", "https://")
-# In a folder: names those of its files that are only at a store now (ffrecord._store.eviction).
-EVICTED = "EVICTED"
 # Of file systems that fsspec knows, perhaps a chain of them: `simplecache::gs://bucket/x`.
 _PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
-REPLICATED = "buddies:"  # In front of places that are one target together, separated by |.
+
+
+class Eviction(Protocol):
+    """What opening needs of the room that evicts files to a store."""
+
+    def restore(self, folder: str, names: Iterable[str] | None = None) -> object:
+        """Fetch the files that were evicted from a folder, or those of them in `names`."""
+
+    def evicted(self, folder: str) -> list[str]:
+        """The names of the files that are only in the store now."""
+
+
+_find_eviction: Callable[[], Eviction]
+
+
+def fetch_evicted_with(find: Callable[[], Eviction]) -> None:
+    """Set who fetches evicted files; `find` is called when a folder has some."""
+    global _find_eviction
+    _find_eviction = find
 
 
 def normalise(where: Where) -> tuple[str, ...]:
@@ -102,33 +117,6 @@ def absolute(name: str) -> str:
     return os.path.join(glob.escape(folder) if is_glob else folder, name)
 
 
-def target_from_root(target: Target) -> str:
-    """A target of checkpoints, as `absolute`: a folder's path, alone or in a replicated target."""
-    name = os.fsdecode(target)
-    if name.startswith(REPLICATED):
-        places = name.removeprefix(REPLICATED).split("|")
-        return REPLICATED + "|".join(map(target_from_root, places))
-    if "://" in name:
-        return address_from_root(name)
-    # An empty one is refused where it is opened.
-    return os.path.join(os.getcwd(), name) if name and not os.path.isabs(name) else name
-
-
-def address_from_root(address: str) -> str:
-    """An address whose options name files by absolute paths: `?token_file=` and `&tls=`."""
-    location, mark, options = address.partition("?")
-    if not address.startswith("ffrecord://") or not options:
-        return address
-    named = [option.partition("=") for option in options.split("&")]
-    parts = [
-        f"{name}={os.path.join(os.getcwd(), value)}"
-        if name in ("token_file", "tls") and value
-        else f"{name}{equals}{value}"
-        for name, equals, value in named
-    ]
-    return f"{location}{mark}{'&'.join(parts)}"
-
-
 def expand(names: Iterable[str]) -> list[bytes]:
     """Every file that `names` stand for, in order.
 
@@ -185,10 +173,7 @@ def _files(name: str, away: _Away) -> Iterator[str]:
 def _restore(folder: str, names: list[str] | None) -> list[str]:
     """Fetch the files of a folder, or those of `names`, if they were evicted from it."""
     if os.path.isfile(os.path.join(folder, EVICTED)):
-        # Few folders need it, and it brings checkpoints along, which opening does not need.
-        from ffrecord._store import eviction
-
-        eviction.restore(folder or ".", names)
+        _find_eviction().restore(folder or ".", names)
     return []
 
 
@@ -196,9 +181,7 @@ def _evicted(folder: str, names: list[str] | None) -> list[str]:
     """The files that were evicted from a folder, or those of them in `names`."""
     if not os.path.isfile(os.path.join(folder, EVICTED)):
         return []
-    from ffrecord._store import eviction  # As above.
-
-    away = eviction.evicted(folder or ".")
+    away = _find_eviction().evicted(folder or ".")
     return away if names is None else [name for name in names if name in away]
 
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from ffrecord import _ffrecord
-from ffrecord._read.locations import SCHEME, expand, is_malformed, look
+from ffrecord._base.addresses import SCHEME
+from ffrecord._read.locations import expand, is_malformed, look
 from ffrecord.errors import CorruptionError
 
 # Of local files that are named, how many are looked into; the others are looked up.

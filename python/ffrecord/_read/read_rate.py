@@ -1,18 +1,16 @@
-"""How fast a reader reads here, whatever the training program does with it."""
+"""How fast records can be read here, whatever the training program does with it."""
 
 import os
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from ffrecord._read.reader import Reader
+from ffrecord._read.records import Records
 
 _BATCH = 128
 
 
-def read_rate(reader: "Reader", seconds: float) -> float:
+def read_rate(records: Records, seconds: float) -> float:
     """Bytes/s of random batches, read by as many threads as there are processors."""
     from concurrent import futures  # Slow to import.
 
@@ -22,8 +20,8 @@ def read_rate(reader: "Reader", seconds: float) -> float:
         chance = np.random.default_rng(seed)
         size_bytes, is_over = 0, False
         while not is_over:  # A busy machine may begin this late: there is a rate after one batch.
-            wanted = chance.integers(0, len(reader), _BATCH)
-            size_bytes += int(reader.read(wanted, on_corrupt="skip").sizes.sum())
+            wanted = chance.integers(0, len(records), _BATCH)
+            size_bytes += int(records.read(wanted, on_corrupt="skip").sizes.sum())
             is_over = time.monotonic() - begin >= seconds
         return size_bytes
 

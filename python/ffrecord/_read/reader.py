@@ -15,8 +15,7 @@ from ffrecord import _ffrecord
 from ffrecord._base.closeable import Closing
 from ffrecord._base.process_start import is_spawning
 from ffrecord._order.epoch_order import EpochShare, Indices
-from ffrecord._read.batch import Batch
-from ffrecord._read.file_info import FileInfo, file_info
+from ffrecord._read.batch import CORRUPT, Batch
 from ffrecord._read.locations import (
     Where,
     absolute,
@@ -27,8 +26,7 @@ from ffrecord._read.locations import (
 )
 from ffrecord._read.opening import refuse_missing
 from ffrecord._read.read_rate import read_rate
-from ffrecord._read.records import OnCorrupt as OnCorrupt
-from ffrecord._read.records import Records, as_indices, check_on_corrupt
+from ffrecord._read.records import OnCorrupt, Records, as_indices, check_on_corrupt
 from ffrecord._tables.arrow_schema import Facts, facts_of
 from ffrecord._tables.logical import LogicalSchema
 from ffrecord._tables.schema import Column, columns_of
@@ -37,6 +35,7 @@ from ffrecord.errors import CorruptionError
 if TYPE_CHECKING:
     from concurrent import futures
 
+    from ffrecord._read.file_info import FileInfo
     from ffrecord._read.fsspec_reads import FileService
     from ffrecord._read.queue import BatchQueue, FutureReads, LoopReads
 
@@ -50,8 +49,6 @@ _READS_IN_FLIGHT = 8
 _METADATA_AT_ONCE = 16
 _ReadsByOwner = weakref.WeakKeyDictionary[object, tuple[int, object]]
 _Reads = TypeVar("_Reads", "FutureReads", "LoopReads")
-# kCorruption of result.h.
-_CORRUPT = 3
 _NOTHING_READ: dict[str, Any] = {
     "batches": 0,
     "batches_from_memory": 0,
@@ -167,9 +164,11 @@ class Reader(Records, Closing):
         return self._open().fingerprint.hex()
 
     @property
-    def files(self) -> tuple[FileInfo, ...]:
+    def files(self) -> "tuple[FileInfo, ...]":
         """The files in order."""
         inner = self._open()
+        from ffrecord._read.file_info import file_info  # Few need it.
+
         return tuple(file_info(inner.file(number)) for number in range(inner.file_count))
 
     def metadata(self, file_index: int = 0) -> dict[str, bytes]:
@@ -544,7 +543,7 @@ class Reader(Records, Closing):
 
     def _raise_if_replaced(self, index: int, status: int) -> None:
         """Raise ConflictError if a record looks damaged because its file is another one now."""
-        if self._service is None or status != _CORRUPT:
+        if self._service is None or status != CORRUPT:
             return
         inner = self._open()
         after = bisect_right(

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord._order.epoch_order import IndexBatch, Indices
+from ffrecord._order.epoch_order import IndexBatch, Indices, mixture_of
+from ffrecord._order.mixture import Mixture
 from ffrecord._read.batch import Batch, Sample
-from ffrecord._tables.formats import Format
+from ffrecord._read.choice import Choice, digest, positive
+from ffrecord._tables.formats import Format, checked
 from ffrecord._tables.logical import LogicalSchema
 from ffrecord._tables.schema import Column
 from ffrecord.errors import CorruptionError
@@ -18,7 +20,6 @@ from ffrecord.errors import CorruptionError
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from ffrecord._read.joined import Subset
     from ffrecord.decode._decoder import Decode, Timed
 
 OnCorrupt = Literal["raise", "skip", "replace", "keep"]
@@ -125,8 +126,6 @@ class Records(ABC):
         Raises:
             ValueError: there is no such format.
         """
-        from ffrecord._read.joined import Formatted
-
         return Formatted.of(self, format)
 
     def read(
@@ -164,7 +163,7 @@ class Records(ABC):
             if decode is None:
                 return batch
             # Slow to import, and few reads decode.
-            from ffrecord.decode._decoder import Origin, decoded
+            from ffrecord._read.decoding import Origin, decoded
 
             return decoded(batch, decode, Origin.of(indices), rows)
 
@@ -234,8 +233,6 @@ class Records(ABC):
         Raises:
             IndexError: an index is out of range.
         """
-        from ffrecord._read.joined import Subset
-
         return Subset(self, indices)
 
     def filter(self, keep: npt.ArrayLike | Callable[[Indices], npt.NDArray[np.bool_]]) -> "Subset":
@@ -336,6 +333,135 @@ class Records(ABC):
     def _read_ahead_records(self) -> int:
         mean = max(1, self.size_bytes // max(1, len(self)))
         return min(_READ_AHEAD_RECORDS_MAX, max(1, _READ_AHEAD_BYTES // mean))
+
+
+class Subset(Records):
+    """Some records of `source`, in an order of its own; made by `subset` and `filter`.
+
+    A pickle holds a range if the indices are one, however many; it shares the memory of other
+    indices with a process that is being started.
+    """
+
+    def __init__(self, source: Records, indices: npt.ArrayLike | range | slice | Choice) -> None:
+        """See `Records.subset`; a choice must have been made from as many records."""
+        super().__init__(source._max_corrupt)
+        self.source = source
+        self.choice = indices if isinstance(indices, Choice) else Choice(indices, len(source))
+
+    @property
+    def format(self) -> Format:
+        """That of the source."""
+        return self.source.format
+
+    @property
+    def logical(self) -> LogicalSchema:
+        """That of the source."""
+        return self.source.logical
+
+    @property
+    def fingerprint(self) -> str:
+        """Covers the source, and which of its records are chosen."""
+        return digest([self.source.fingerprint.encode(), self.choice.tobytes()])
+
+    @property
+    def size_bytes(self) -> int:
+        """The view's approximate share of the size of the source's files."""
+        return self.source.size_bytes * len(self) // max(1, len(self.source))
+
+    def probe(self, seconds: float = 0.25) -> float:
+        """See `Records.probe`; measures the whole source."""
+        return self.source.probe(seconds)
+
+    def stats(self) -> dict[str, Any]:
+        """The statistics of the source; `damaged` is by index of the view."""
+        return {**self.source.stats(), "damaged": dict(self._damaged)}
+
+    def __len__(self) -> int:
+        return len(self.choice)
+
+    def __repr__(self) -> str:
+        return f"<ffrecord.Subset: {len(self)} records of {self.source!r}>"
+
+    def _sizes(self, wanted: Indices) -> Indices:
+        return self.source._sizes(self.choice.at(wanted))
+
+    def _read(self, wanted: Indices) -> Batch:
+        places = positive(wanted, len(self))
+        return self.source._read(self.choice.at(places)).relabelled(places)
+
+    def _describe(self, index: int, status: int) -> str:
+        return self.source._describe(int(self.choice.at(np.array([index]))[0]), status)
+
+    def _raise_for(self, index: int, status: int) -> NoReturn:
+        self.source._raise_for(int(self.choice.at(np.array([index]))[0]), status)
+
+
+class Formatted(Records):
+    """The records of `source`, handed out in another format; made by `with_format`."""
+
+    def __init__(self, source: Records, format: Format) -> None:
+        """See `Records.with_format`; the source must hand out NumPy's."""
+        super().__init__(source._max_corrupt)
+        self.source = source
+        self._format = format
+
+    @staticmethod
+    def of(source: Records, format: str) -> Records:
+        """The view, or what it would be a view of if that is in this format already."""
+        wanted = checked(format)
+        inner = source.source if isinstance(source, Formatted) else source
+        return inner if inner.format == wanted else Formatted(inner, wanted)
+
+    @property
+    def format(self) -> Format:
+        """As it was made."""
+        return self._format
+
+    @property
+    def logical(self) -> LogicalSchema:
+        """That of the source."""
+        return self.source.logical
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the source: the records are the same."""
+        return self.source.fingerprint
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the source's files."""
+        return self.source.size_bytes
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """That of the source."""
+        return mixture_of(self.source)
+
+    def probe(self, seconds: float = 0.25) -> float:
+        """See `Records.probe`."""
+        return self.source.probe(seconds)
+
+    def stats(self) -> dict[str, Any]:
+        """The statistics of the source."""
+        return {**self.source.stats(), "damaged": dict(self._damaged)}
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __repr__(self) -> str:
+        return f"<ffrecord.Formatted: {self.source!r} as {self.format}>"
+
+    def _sizes(self, wanted: Indices) -> Indices:
+        return self.source._sizes(wanted)
+
+    def _read(self, wanted: Indices) -> Batch:
+        return self.source._read(wanted)
+
+    def _describe(self, index: int, status: int) -> str:
+        return self.source._describe(index, status)
+
+    def _raise_for(self, index: int, status: int) -> NoReturn:
+        self.source._raise_for(index, status)
 
 
 def number_of_records(damaged: Mapping[int, str]) -> int:

@@ -13,7 +13,7 @@ from ffrecord._base.process_start import is_spawning
 from ffrecord._base.shared_memory import SharedArray
 from ffrecord._order.epoch_order import Indices
 from ffrecord._read.batch import CORRUPT, Batch
-from ffrecord._read.joined import digest, positive
+from ffrecord._read.choice import digest, positive
 from ffrecord._read.records import Records
 from ffrecord._tables.logical import LogicalSchema
 from ffrecord._tables.schema import Column, parse

@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ffrecord._read.locations import EVICTED, Target
+from ffrecord._base.addresses import EVICTED, Target
 from ffrecord._store import archive
 from ffrecord.checkpoint._replicated import SCHEME
 from ffrecord.errors import CorruptionError

@@ -1,7 +1,8 @@
 """Columns of a batch as arrays of pyarrow, of the types that they were written with."""
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -9,21 +10,58 @@ import numpy.typing as npt
 from ffrecord._tables.arrow_types import entry_of, fits, is_list, mark_of, of_view, shown_type
 from ffrecord._tables.formats import as_arrow, pyarrow
 from ffrecord._tables.nested import Values
-from ffrecord._tables.schema import Kind
+from ffrecord._tables.schema import Column, Kind
 from ffrecord._tables.values import bf16_numbers
 from ffrecord.errors import CorruptionError
 
-if TYPE_CHECKING:
-    from ffrecord._read.batch import Batch
-
 _I32_MAX = (1 << 31) - 1
+
+
+class Stored(Protocol):
+    """What is asked of a `LogicalSchema`."""
+
+    @property
+    def stored(self) -> Sequence[Column]:
+        """The columns that the files have; empty if records are just bytes."""
+
+    def arrow_schemas(self) -> tuple[bytes, ...]:
+        """The schemas of Arrow that the files were written with."""
+
+
+class Columns(Protocol):
+    """What is asked of a `Batch`."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Names of the columns in sight; empty if records are just bytes."""
+
+    @property
+    def logical(self) -> Stored:
+        """What the columns are, and how they are stored."""
+
+    @property
+    def decoded(self) -> Mapping[str | None, Any]:
+        """Decoded values by column."""
+
+    @property
+    def whole(self) -> Any:  # noqa: ANN401 - as records are
+        """The records."""
+
+    def kind(self, name: str) -> Kind:
+        """The type of a column's values."""
+
+    def plain(self, name: str) -> Any:  # noqa: ANN401 - as the column has them
+        """A column's values as NumPy's."""
+
+    def values_of(self, name: str) -> Values:
+        """A column's values as they are stored."""
 
 
 class TooManyError(ValueError):
     """A batch has more of something than the type of a column can count."""
 
 
-def table_of(batch: "Batch") -> Any:  # noqa: ANN401 - pyarrow has no types
+def table_of(batch: Columns) -> Any:  # noqa: ANN401 - pyarrow has no types
     """The columns in sight as a table; records without columns are a column `record`."""
     pa = pyarrow()
     if not batch.logical.stored:
@@ -40,7 +78,7 @@ def table_of(batch: "Batch") -> Any:  # noqa: ANN401 - pyarrow has no types
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=metadata))
 
 
-def array_of(batch: "Batch", name: str | None) -> Any:  # noqa: ANN401 - pyarrow has no types
+def array_of(batch: Columns, name: str | None) -> Any:  # noqa: ANN401 - pyarrow has no types
     """One column, or for None the records."""
     if name is None:
         return as_arrow(batch.whole, None)
@@ -81,7 +119,7 @@ class _Wanted(NamedTuple):
     metadata: Any
 
 
-def _wanted(batch: "Batch", name: str, schema: Any) -> _Wanted:  # noqa: ANN401 - no types
+def _wanted(batch: Columns, name: str, schema: Any) -> _Wanted:  # noqa: ANN401 - no types
     """As the column was written, if that fits it, else as its kind says."""
     if name in batch.decoded:
         return _Wanted(None, False, {})
@@ -95,7 +133,7 @@ def _wanted(batch: "Batch", name: str, schema: Any) -> _Wanted:  # noqa: ANN401 
     return _Wanted(shown_type(kind), kind.nullable, mark_of(kind))
 
 
-def _array(batch: "Batch", name: str, wanted: _Wanted) -> Any:  # noqa: ANN401 - no types
+def _array(batch: Columns, name: str, wanted: _Wanted) -> Any:  # noqa: ANN401 - no types
     if wanted.type is None:
         is_decoded = name in batch.decoded
         column = None if is_decoded else batch.kind(name).column(name)

@@ -40,7 +40,11 @@ def converter(format: Format) -> Callable[[Any, Column | None], Any]:
 
 def nested_converter(format: Format) -> Callable[[Any, Kind], Any]:
     """As `converter`, for a nested column."""
-    return partial(mapped, leaf=bytes_of_leaf if format == "bytes" else _tensors_of_leaf)
+    if format == "bytes":
+        return partial(mapped, leaf=bytes_of_leaf)
+    from ffrecord._tables.tensors import tensors_of_leaf  # Few programs need it.
+
+    return partial(mapped, leaf=tensors_of_leaf)
 
 
 def _as_bytes(values: Any, column: Column | None) -> Any:  # noqa: ANN401 - as a batch has them
@@ -55,17 +59,11 @@ def bytes_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as a batch 
 
 
 def _as_tensors(values: Any, column: Column | None) -> Any:  # noqa: ANN401 - as a batch has them
-    from ffrecord.torch._collate import tensor_of, tensors  # Not without need: torch is large.
+    from ffrecord._tables.tensors import tensor_of, tensors  # Few programs need it.
 
     if column is not None and isinstance(values, np.ndarray):
         return tensor_of(values, column)
     return tensors(values)
-
-
-def _tensors_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as a batch has them
-    from ffrecord.torch._collate import tensors_of_leaf
-
-    return tensors_of_leaf(values, kind)
 
 
 def as_arrow(values: Any, column: Column | None) -> "pa.Array":  # noqa: ANN401 - as a batch has them

@@ -12,8 +12,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ffrecord import _ffrecord
+
+Bytes = npt.NDArray[np.uint8]
+# All values of a column: numbers stacked, bytes and text as lists; of a decoder, what it makes.
+Values = npt.NDArray[Any] | list[Any]
 
 _TYPE = re.compile(r"(\w+)(?:\[(\d+(?:,\d+)*)\])?")
 DTYPES = {

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from ffrecord import _ffrecord
 from ffrecord._base.closeable import Closing
-from ffrecord._read.batch import Bytes
 from ffrecord._read.locations import expand
 from ffrecord._read.reader import Reader
+from ffrecord._tables.schema import Bytes
 from ffrecord._tables.values import BytesLike, as_buffer
 from ffrecord.errors import (
     BadArgumentError,

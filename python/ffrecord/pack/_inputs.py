@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from ffrecord._tables.arrow_schema import without_facts
-from ffrecord.pack._source import Progressed, Source, SourceOptions, open_one
+from ffrecord.pack._kinds import open_one
+from ffrecord.pack._source import Progressed, Source, SourceOptions
 
 WHOLE = -1
 

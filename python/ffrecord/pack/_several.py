@@ -13,7 +13,8 @@ from ffrecord._tables.arrow_schema import (
     without_facts,
 )
 from ffrecord.pack._inputs import Inputs
-from ffrecord.pack._source import Progressed, Source, open_one
+from ffrecord.pack._kinds import open_one
+from ffrecord.pack._source import Progressed, Source
 
 
 class SeveralSources(Source):

@@ -25,9 +25,8 @@ from ffrecord._base.stage_times import (
     write_trace,
 )
 from ffrecord._order.epoch_order import check_counts
-from ffrecord._read.joined import Formatted
 from ffrecord._read.reader import Reader
-from ffrecord._read.records import Records
+from ffrecord._read.records import Formatted, Records
 from ffrecord.errors import BadArgumentError, DeadlineExceeded
 from ffrecord.torch._batch_transfer import CrossingCollate, Placed, Told
 from ffrecord.torch._collate import collate, convert

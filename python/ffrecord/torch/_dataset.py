@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +75,13 @@ class ReaderRegistry:
         return readers
 
 
+class Views(NamedTuple):
+    """What views of datasets, which are datasets themselves, do for `Dataset`."""
+
+    concat: "Callable[[Iterable[data.Dataset[Any]]], ConcatDataset[Any]]"
+    asked_through_torch: "Callable[[Dataset[Any], FrameType], tuple[Dataset[Any], Any] | None]"
+
+
 class Dataset(data.Dataset[T], ReaderRegistry):
     """Map-style dataset of records, for torch's own DataLoader and for `ffrecord.torch.DataLoader`.
 
@@ -88,6 +95,9 @@ class Dataset(data.Dataset[T], ReaderRegistry):
     `process` makes samples from the records of a batch: here it applies `transform`; code written
     for HFAiLab/ffrecord overrides it.
     """
+
+    _views: ClassVar[Views]
+    """Set by `_subsets`, which imports this module."""
 
     @overload
     def __init__(
@@ -308,9 +318,7 @@ class Dataset(data.Dataset[T], ReaderRegistry):
     def _asked_through_torch(self, frame: FrameType) -> "tuple[Dataset[Any], Any] | None":
         if frame.f_code not in _OF_TORCHS_VIEWS:
             return None
-        from ffrecord.torch._subsets import asked_through_torch  # Which imports this.
-
-        return asked_through_torch(self, frame)
+        return self._views.asked_through_torch(self, frame)
 
     def __iter__(self) -> Iterator[T]:
         batches = self.source.batches(on_corrupt=self.on_corrupt, decode=self._timed_decode())
@@ -318,9 +326,7 @@ class Dataset(data.Dataset[T], ReaderRegistry):
             yield from self._made(batch.indices.tolist(), batch)
 
     def __add__(self, other: data.Dataset[Any]) -> "ConcatDataset":  # type: ignore[override]
-        from ffrecord.torch._subsets import ConcatDataset  # Which imports this.
-
-        return ConcatDataset([self, other])
+        return self._views.concat([self, other])
 
     def ffreaders(self) -> list[FileReader]:
         """Each `FileReader`; see `ReaderRegistry`."""

@@ -1,4 +1,7 @@
-"""Which ranks of a process group did not answer, found out after a collective has failed."""
+"""Which ranks of a process group did not answer, found out after a collective has failed.
+
+Only imported where torch is.
+"""
 
 import threading
 import time
