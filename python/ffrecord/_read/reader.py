@@ -166,9 +166,9 @@ class Reader(Records, Closing):
     @property
     def files(self) -> "tuple[FileInfo, ...]":
         """The files in order."""
-        inner = self._open()
         from ffrecord._read.file_info import file_info  # Few need it.
 
+        inner = self._open()
         return tuple(file_info(inner.file(number)) for number in range(inner.file_count))
 
     def metadata(self, file_index: int = 0) -> dict[str, bytes]:
@@ -265,9 +265,7 @@ class Reader(Records, Closing):
             ValueError: an option is out of range.
             OSError: a file is missing or cannot be read.
         """
-        from ffrecord._read.queue import (
-            BatchQueue,  # Slow to import, and many programs need no queue.
-        )
+        from ffrecord._read.queue import BatchQueue  # Slow to import; many programs need none.
 
         check_on_corrupt(on_corrupt)
         inner = _ffrecord.BatchQueue(

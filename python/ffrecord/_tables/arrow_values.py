@@ -1,4 +1,4 @@
-"""Values of Python, NumPy and torch as arrays of a type of Arrow: exact, or an error; `_values`.
+"""Values of Python, NumPy and torch as arrays of a type of Arrow: exact, or an error; `values`.
 
 pyarrow's own conversion cuts fractions and times, overflows to infinity, and drops masks and
 unknown fields of structs. It is used here for decimals, which it refuses itself.

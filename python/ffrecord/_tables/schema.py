@@ -2,7 +2,7 @@
 
 A type is one of bool, u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64, followed by a
 shape in brackets unless it is a scalar; or bytes; or utf8. NumPy has no bf16: such a column is
-uint16 with the same bits; `ffrecord.torch` makes it `torch.bfloat16`. `_values` says what each type
+uint16 with the same bits; `ffrecord.torch` makes it `torch.bfloat16`. `values` says what each type
 takes.
 """
 
