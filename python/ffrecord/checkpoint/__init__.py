@@ -44,6 +44,7 @@ from ffrecord.checkpoint._safetensors import export_safetensors, import_safetens
 from ffrecord.checkpoint._saving import Commit, Flat, Order, Replicated, Said, commit, flatten
 from ffrecord.checkpoint._staging import TornStageError
 from ffrecord.checkpoint._state import PerRank, Shard
+from ffrecord.checkpoint._steps import step_number, wanted_step
 from ffrecord.errors import ConflictError, CorruptionError
 
 __all__ = [
@@ -259,7 +260,9 @@ def verify(
         listed = _ffrecord.list_checkpoints(target, timeout_s, roots_only=True)
         return {found[0] for found in listed}
 
-    wanted = max(there(), default=None) if step == "latest" else step
+    wanted = wanted_step(step)
+    if wanted is None:
+        wanted = max(there(), default=None)
     try:
         return _ffrecord.CheckpointReader(target, wanted, timeout_s).verify()
     except (CorruptionError, ConflictError) as error:
@@ -277,7 +280,7 @@ def remove(target: Target, step: int, *, timeout_s: float = 30.0) -> None:
     it any more, until a save of the same or an earlier step says that training went back: the next
     `sync` then removes it.
     """
-    _removing.remove(target, step, timeout_s)
+    _removing.remove(target, step_number(step), timeout_s)
 
 
 def prune(

@@ -11,6 +11,7 @@ from ffrecord._base.addresses import Target, target_from_root
 from ffrecord._base.background_copies import Copying
 from ffrecord.checkpoint._removing import MIRROR, Save, folder_of, removals
 from ffrecord.checkpoint._saving import Commit
+from ffrecord.checkpoint._steps import tell_skipped, wanted_step
 from ffrecord.errors import CorruptionError
 
 _log = logging.getLogger("ffrecord.checkpoint")
@@ -38,7 +39,8 @@ def copy(
     Args:
         source: a target of any kind, its steps compressed or not.
         target: where the copy goes.
-        step: the step to copy; the newest by default.
+        step: the step to copy; by default, the newest that is whole. If newer ones are damaged, a
+            warning says so.
         compress: store the tensors compressed at `target`: byte planes of their elements with zstd,
             in independent parts. Saves, for example, a seventh of float32 weights and three
             tenths of bfloat16, but loads take longer. Loads and copies from there return the same
@@ -51,10 +53,12 @@ def copy(
         FileExistsError: another save of that step is committed there.
         CorruptionError: bytes of the source fail a check; nothing becomes visible at `target`.
     """
-    if step == "latest":
+    wanted = wanted_step(step)
+    if wanted is None:
         reader = _ffrecord.CheckpointReader(source, None, timeout_s)
-        step = reader.commit[0]
-    return Commit(*_ffrecord.copy_checkpoint(source, step, target, timeout_s, compress))
+        tell_skipped(reader, 2)
+        wanted = reader.commit[0]
+    return Commit(*_ffrecord.copy_checkpoint(source, wanted, target, timeout_s, compress))
 
 
 class Mirror(Copying[list[Commit]]):

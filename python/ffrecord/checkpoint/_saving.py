@@ -10,6 +10,7 @@ from ffrecord.checkpoint._agreement import Agreement
 from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._ranks import Group, TensorSlice, shares_of_rank, together
 from ffrecord.checkpoint._state import Flattener, Leaf, fill_ranks
+from ffrecord.checkpoint._steps import step_number
 from ffrecord.checkpoint._values import decode, encode
 
 Replicated = Literal["rank0", "split"]
@@ -74,9 +75,8 @@ def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
         TypeError: a value in the state would need pickling; names its path.
         ValueError: an argument is out of range.
     """
-    step, replicated = order.step, order.replicated
-    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**63:
-        raise ValueError(f"step is {step!r}, must be an integer from 0 to 2**63 - 1")
+    replicated = order.replicated
+    step_number(order.step)
     if replicated not in ("rank0", "split"):
         raise ValueError(f'replicated is {replicated!r}, must be "rank0" or "split"')
     flattener = Flattener(rank)
