@@ -26,7 +26,13 @@ import checkpoint_kills as kills
 import checkpoint_ranks as ranks
 import checkpoint_truth as truth
 import ffrecord.checkpoint as ckpt
-from checkpoint_places import an_old_save, damaged_place, far_target, spellings
+from checkpoint_places import (
+    an_old_save,
+    damaged_place,
+    far_target,
+    give_up_behind_a_mirror,
+    spellings,
+)
 from checkpoint_truth import Content, Position, Step
 from ffrecord.errors import ConflictError, CorruptionError
 from ffrecord.torch import CheckpointReader, CheckpointWriter
@@ -454,6 +460,13 @@ class Checkpoints(RuleBasedStateMachine):
         ckpt.remove(target, step)
         assert ckpt.latest(target) is None
         shutil.rmtree(back)
+
+    @rule(steps=st.integers(1, 3), keep=st.integers(1, 2), prunes=st.booleans())
+    def go_back_behind_a_mirror(self, steps: int, keep: int, prunes: bool) -> None:
+        """Steps leave a folder for a store, and by hand: what the user gave up is not loaded."""
+        run = Path(tempfile.mkdtemp(dir=self.folder))
+        contents = {step: self.content() for step in range(1, steps + 1)}
+        give_up_behind_a_mirror(run, contents, self.content(), keep=keep, prunes=prunes)
 
     # Loading.
 
