@@ -47,3 +47,11 @@ def load_elastic(run: Path, step: int, content: Content) -> object:
     into = {**content.arrays(), "own": {"at": -1}, "other": ckpt.PerRank(None)}
     loaded: Any = ckpt.load(run, into, step=step, elastic=True)
     return loaded["own"]
+
+
+def within_s(limit_s: float, work: Any) -> Any:  # noqa: ANN401
+    """Return what `work` does, which may hang for ever; raises what it raises."""
+    (found,) = ThreadRanks(1, daemon=True).run(lambda _: work(), limit_s)
+    if isinstance(found, Exception):
+        raise found
+    return found

@@ -398,7 +398,9 @@ class Checkpoints(RuleBasedStateMachine):
         try:
             target = ckpt.replicated_target(places)
             if what == "spelling":
-                commits = within_s(20, lambda: ckpt.save(target, 1, content.state(), timeout_s=2))
+                commits = ranks.within_s(
+                    20, lambda: ckpt.save(target, 1, content.state(), timeout_s=2)
+                )
                 raise AssertionError(f"{places} are one place, and {commits} was saved")
         except ValueError:
             assert what == "spelling", "two places are refused"
@@ -590,14 +592,6 @@ class Checkpoints(RuleBasedStateMachine):
                 cause = CorruptionError(str(cause))
             raise cause from None
         return {key: each.numpy() for key, each in into.items()}, arrays
-
-
-def within_s(limit_s: float, work: Any) -> Any:  # noqa: ANN401
-    """Return what `work` does, which may hang for ever; raises what it raises."""
-    (found,) = ThreadRanks(1, daemon=True).run(lambda _: work(), limit_s)
-    if isinstance(found, Exception):
-        raise found
-    return found
 
 
 for name in ("ffrecord.checkpoint", "torch.distributed.checkpoint.state_dict_loader"):
