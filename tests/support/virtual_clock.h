@@ -1,18 +1,19 @@
 #pragma once
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <list>
 #include <map>
@@ -20,11 +21,13 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "libffrecord/base/event_fd.h"
 #include "libffrecord/base/timed_waits.h"
+#include "libffrecord/base/unique_fd.h"
 
 namespace ffrecord::test {
 
@@ -52,6 +55,8 @@ class VirtualClock {
       state_->is_ending = true;
     }
     state_->driver.join();
+    state_->tasks.reset();
+    state_->statuses.clear();
   }
 
   // Returns once all other threads have done what there is to do in the next `time`.
@@ -77,9 +82,9 @@ class VirtualClock {
   using Entries = std::list<Entry>;
 
   struct Thread {
-    pid_t id;
-    char state;
-    std::string switches;  // How often it has gone to wait.
+    pid_t id = 0;
+    char state = '?';
+    std::string switches{};  // How often it has gone to wait.
     bool operator==(const Thread&) const = default;
   };
 
@@ -135,14 +140,14 @@ class VirtualClock {
 
     int Poll(std::span<pollfd> fds, std::chrono::nanoseconds timeout) override {
       const auto until = EndOf(timeout);
-      const auto event = EventFd::Make();
-      if (!event) return -1;
+      thread_local const EventFd event = EventFd::Make().value();
+      event.Clear();
       std::vector<pollfd> waited(fds.begin(), fds.end());
-      waited.push_back({event.value().fd(), POLLIN, 0});
+      waited.push_back({event.fd(), POLLIN, 0});
       Entries::iterator entry;
       {
         const std::lock_guard lock(mutex);
-        entry = Enter({.until = until, .event = &event.value()});
+        entry = Enter({.until = until, .event = &event});
       }
       const timespec none{};
       int count = ::ppoll(waited.data(), waited.size(), IsOver(until) ? &none : nullptr, nullptr);
@@ -253,29 +258,47 @@ class VirtualClock {
       const auto before = version;
       lock.unlock();
       const auto first = Threads();
-      const bool do_wait = std::ranges::all_of(first, [](const Thread& thread) {
-        return thread.state == 'S' || thread.state == 'Z' || thread.state == 'X';
-      });
+      const bool do_wait = std::ranges::all_of(
+          first, [](const Thread& thread) { return thread.state == 'S' || thread.state == 'Z'; });
       const bool are_same = do_wait && Threads() == first;
       lock.lock();
       return are_same && version == before;
     }
 
-    static std::vector<Thread> Threads() {
+    std::vector<Thread> Threads() {
       std::vector<Thread> threads;
-      const std::unique_ptr<DIR, int (*)(DIR*)> tasks(::opendir("/proc/self/task"), ::closedir);
+      ::rewinddir(tasks.get());
       while (const dirent* task = ::readdir(tasks.get())) {
         const pid_t id = std::atoi(task->d_name);
-        if (id == 0 || id == ::gettid()) continue;
-        Thread thread{id, 'X', {}};
-        std::ifstream status("/proc/self/task/" + std::string(task->d_name) + "/status");
-        for (std::string line; std::getline(status, line);) {
-          if (line.starts_with("State:")) thread.state = line[line.find_first_not_of(" \t", 6)];
-          if (line.starts_with("voluntary_ctxt_switches:")) thread.switches = line;
-        }
-        threads.push_back(std::move(thread));
+        if (id != 0 && id != ::gettid()) threads.push_back(ThreadOf(id));
       }
+      std::erase_if(statuses, [&](const auto& status) {
+        return std::ranges::find(threads, status.first, &Thread::id) == threads.end();
+      });
       return threads;
+    }
+
+    // Of a thread that has ended, or if no descriptor is left, nobody knows.
+    Thread ThreadOf(pid_t id) {
+      Thread thread{.id = id};
+      UniqueFd& status = statuses[id];
+      std::array<char, 4096> text;
+      for (int tries = 0; tries < 2; ++tries) {
+        if (!status)
+          status.Reset(::open(("/proc/self/task/" + std::to_string(id) + "/status").c_str(),
+                              O_RDONLY | O_CLOEXEC));
+        const ssize_t size = status ? ::pread(status.get(), text.data(), text.size(), 0) : -1;
+        if (size <= 0) {
+          status.Reset();  // Of an earlier thread of that number.
+          continue;
+        }
+        const std::string_view lines(text.data(), static_cast<std::size_t>(size));
+        thread.state = lines[lines.find_first_not_of(" \t", lines.find("\nState:") + 7)];
+        const auto switches = lines.find("\nvoluntary_ctxt_switches:");
+        thread.switches = lines.substr(switches, lines.find('\n', switches + 1) - switches);
+        break;
+      }
+      return thread;
     }
 
     // --- Under the mutex
@@ -310,6 +333,9 @@ class VirtualClock {
     std::uint64_t questions = 1;
     bool is_asked = false;
     std::thread driver;
+    // The driver's, kept open: a test may leave the process no other.
+    std::unique_ptr<DIR, int (*)(DIR*)> tasks{::opendir("/proc/self/task"), ::closedir};
+    std::map<pid_t, UniqueFd> statuses;
   };
 
   static State* Kept() {
