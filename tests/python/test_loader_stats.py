@@ -64,7 +64,7 @@ def test_stats_tell_what_was_read_and_where_the_time_went(
 
     stages = stats["stages"]
     assert stats["batches"] == 12
-    by_threads = options.get("mode") == "threads"
+    by_threads = stats["engine"] == "threads"
     if by_threads:  # They have begun with the next epochs.
         assert 2 * COUNT <= stats["records"] <= 9 * COUNT
         assert stats["size_bytes"] >= 2 * int(batch.sizes.sum())
