@@ -70,7 +70,8 @@ def test_stats_tell_what_was_read_and_where_the_time_went(
         assert stats["size_bytes"] >= 2 * int(batch.sizes.sum())
     else:
         assert stats["records"] == 2 * COUNT
-        assert stats["size_bytes"] == 2 * int(batch.sizes.sum())
+        # Reads past the page cache may take what lies between two records, too.
+        assert stats["size_bytes"] >= 2 * int(batch.sizes.sum())
     # Each cause is found in its own stage, and nowhere twice: a stage takes no more than the time
     # there was, for each that was at it at once.
     at_once = max(1, options.get("num_workers", 0))

@@ -372,7 +372,7 @@ def test_breaking_off_ends_the_threads(path: Path) -> None:
 
 
 def test_wrong_options_are_refused(path: Path) -> None:
-    with pytest.raises(ValueError, match="workers or threads"):
+    with pytest.raises(ValueError, match="auto, workers, threads"):
         DataLoader(Dataset(path), mode="fibres")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="persistent_workers"):
         DataLoader(Dataset(path), mode="threads", num_workers=1, persistent_workers=True)

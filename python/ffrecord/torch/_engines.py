@@ -185,8 +185,10 @@ class Processes(_OfTorch):
 
     @staticmethod
     def _received(loader: Any, batches: Iterator[Any]) -> Iterator[Any]:  # noqa: ANN401 - likewise
+        found = taken(batches)
+        del batches  # See `taken`.
         try:
-            for batch in taken(batches):
+            for batch in found:
                 while loader._told.damaged:  # Summed over all workers, for `max_corrupt`.
                     as_ours(loader.dataset).note_damaged(loader._told.damaged.popleft())
                 yield batch
