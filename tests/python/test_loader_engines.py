@@ -5,7 +5,6 @@ come: each batch, the state after it, the program's random numbers, errors. A st
 has written goes on in each other one. Another table says which engine the default takes, and why.
 """
 
-import gc
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -73,11 +72,11 @@ ORDERS: dict[str, Order] = {
     },
 }
 OF_TORCH = ("shuffle", "torch's weights")
-# Each kind in an order of ours and of torch's, each order of a kind for native threads and others.
+# Each kind in an order of ours and of torch's, and each order of one kind.
 CELLS = [
     (kind, order)
     for kind, order in itertools.product(KINDS, ORDERS)
-    if order in ("sampler", "shuffle") or kind in ("numbers", "bytes")
+    if order in ("sampler", "shuffle") or kind == "numbers"
 ]
 every_cell = pytest.mark.parametrize(("kind", "order"), CELLS)
 
@@ -112,6 +111,7 @@ def steps(loader: DataLoader, epochs: int, seed: int) -> Iterator[tuple[Any, dic
             yield plain(batch), json.loads(json.dumps(loader.state_dict()))
 
 
+@pytest.mark.wrong_data
 @every_cell
 @every_engine
 def test_batches_states_and_random_numbers_do_not_depend_on_what_loads(
@@ -135,6 +135,7 @@ def test_batches_states_and_random_numbers_do_not_depend_on_what_loads(
     loader.close()
 
 
+@pytest.mark.wrong_data
 @every_cell
 @pytest.mark.parametrize("options", [ENGINES[name] for name in ("workers", "threads", "auto")])
 def test_a_state_goes_on_in_every_engine(
@@ -154,6 +155,7 @@ def test_a_state_goes_on_in_every_engine(
     resumed.close()
 
 
+@pytest.mark.wrong_data
 @pytest.mark.parametrize("engines", [*itertools.permutations(ENGINES, 2)], ids="-".join)
 def test_a_run_changes_its_engine_in_the_middle_of_an_epoch(
     files: Files, engines: tuple[str, str]
@@ -224,10 +226,12 @@ FAULTS: dict[str, Callable[[Files, Path], tuple[Dataset, Any]]] = {
 def until_it_fails(loader: DataLoader) -> tuple[int, type[BaseException], str]:
     """How many batches came, and the error."""
     count = 0
-    with pytest.raises(Exception) as caught:
+    try:
         for _ in loader:
             count += 1
-    return count, caught.type, str(caught.value)
+    except Exception as error:  # A kept error would leave workers to the garbage collector.
+        return count, type(error), str(error)
+    raise AssertionError(f"no error after {count} batches")
 
 
 @every_engine
@@ -244,8 +248,6 @@ def test_errors_do_not_depend_on_what_loads(
     assert found[:2] == (count, kind)
     assert words.strip("'\"") in found[2]  # Of a worker after its traceback.
     loader.close()
-    del loader
-    gc.collect()  # Workers that persist end here, and not in another test.
 
 
 # Which engine the default takes.
