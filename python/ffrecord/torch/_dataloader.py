@@ -12,10 +12,7 @@ from typing import Any
 import torch
 from torch.utils import data
 
-from ffrecord._order import check_counts
-from ffrecord._reader import Reader
-from ffrecord._records import Records
-from ffrecord._stages import (
+from ffrecord._base.stage_times import (
     STAGES,
     Stages,
     figures,
@@ -25,12 +22,21 @@ from ffrecord._stages import (
     verdict,
     write_trace,
 )
-from ffrecord._views import Formatted
+from ffrecord._order.epoch_order import check_counts
+from ffrecord._read.reader import Reader
+from ffrecord._read.records import Formatted, Records
 from ffrecord.errors import BadArgumentError
-from ffrecord.torch._choice import MODES, Choice, Mode, choice_of, given_for_processes
+from ffrecord.torch._batch_transfer import CrossingCollate, Told
 from ffrecord.torch._collate import collate, convert
 from ffrecord.torch._dataset import BATCHES_AS_INDICES, Dataset
 from ffrecord.torch._delivery import Delivery, EpochHinter, Iteration, PlainDelivery, refused
+from ffrecord.torch._engine_choice import (
+    MODES,
+    EngineChoice,
+    Mode,
+    choice_of,
+    given_for_processes,
+)
 from ffrecord.torch._engines import Beginning, Caller, Engine, Name, Processes
 from ffrecord.torch._frameworks import (
     Accelerated,
@@ -38,7 +44,6 @@ from ffrecord.torch._frameworks import (
     is_held_back_by,
     is_saved_by_lightning,
 )
-from ffrecord.torch._handover import CrossingCollate, Told
 from ffrecord.torch._placing import accelerator, on_device
 from ffrecord.torch._plain_state import PlainPlace, place_of, state_of
 from ffrecord.torch._profiling import profiled
@@ -182,7 +187,7 @@ class DataLoader(data.DataLoader[Any]):
             raise ValueError(f"mode='threads' has no processes for {', '.join(names)}")
         self.memory_limit_bytes = int(memory_limit_bytes)
         self._engines = self._new_engines()
-        self._chosen: Choice | None = None  # Of the iteration that began last.
+        self._chosen: EngineChoice | None = None  # Of the iteration that began last.
         self._beginning = threading.RLock()  # For iterations that threads of the program begin.
         self._delivered = 0
         # Without a `Sampler`: of the iteration that delivered last, and of the next if it resumes.

@@ -15,7 +15,7 @@ from torch.utils import data
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from ffrecord.errors import DeadlineExceeded
-from ffrecord.torch._handover import CrossingCollate, Placed
+from ffrecord.torch._batch_transfer import CrossingCollate, Placed
 from ffrecord.torch._plain_state import PlainPlace
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._subsets import as_ours
