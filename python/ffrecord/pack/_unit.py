@@ -84,15 +84,19 @@ class UnitWriter:
         self._encoder: Encoder | None = None
 
     def write_all(
-        self, samples: Iterator[Progressed], where: str, progress: Callable[[int], None]
+        self,
+        samples: Iterator[Progressed],
+        where: str,
+        progress: Callable[[int], None],
+        first: int = 0,
     ) -> None:
-        """Write samples; `where` is their input, for errors.
+        """Write samples; `where` is their input, and `first` the number of the first, for errors.
 
         Raises:
             FailedSamplesError: too many of them failed in the user's function.
         """
         try:
-            for number, found in enumerate(samples):
+            for number, found in enumerate(samples, first):
                 if not isinstance(found, tuple) or len(found) != 2:
                     raise TypeError(
                         f"samples() of {where} yields {type(found).__name__}, not pairs of a "
