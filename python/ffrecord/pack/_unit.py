@@ -160,7 +160,8 @@ class UnitWriter:
         done = chunk.first
         try:
             for rows in self._encoder.rows(chunk.table, done):
-                ends = np.cumsum([each.sizes for each in rows], axis=0)[-1].cumsum()
+                bounds = sum(each.bounds for each in rows)
+                ends = bounds[1:] - bounds[0]
                 begin = 0
                 while begin < len(ends):
                     behind = int(ends[begin - 1]) if begin else 0
