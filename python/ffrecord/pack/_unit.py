@@ -5,6 +5,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,7 @@ class UnitWriter:
         done = chunk.first
         try:
             for rows in self._encoder.rows(chunk.table, done):
-                bounds = sum(each.bounds for each in rows)
+                bounds = reduce(np.add, (each.bounds for each in rows))
                 ends = bounds[1:] - bounds[0]
                 begin = 0
                 while begin < len(ends):
