@@ -157,8 +157,12 @@ class Arms:
         (self.inputs.folder / "bench_pack_functions.py").write_text(RESIZE)
 
     def _begun(self, source: pathlib.Path, *options: str) -> "subprocess.Popen[bytes]":
-        code = "import sys; from ffrecord._cli.pack import main; sys.exit(main())"
-        words = [sys.executable, "-c", code, str(source), str(self.out), *options]
+        command = shutil.which("ffrecord-pack")
+        if command is None:
+            raise harness.Unable(
+                "ffrecord-pack is not installed: start this through benchmarks/run"
+            )
+        words = [command, str(source), str(self.out), *options]
         return subprocess.Popen(
             words, cwd=self.inputs.folder, stdout=subprocess.DEVNULL, start_new_session=True
         )

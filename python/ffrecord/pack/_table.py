@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ffrecord._arrow_writing import as_table
-from ffrecord._formats import pyarrow
+from ffrecord._tables.arrow_writing import as_table
+from ffrecord._tables.formats import pyarrow
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._selection import Selection, classes_in
@@ -206,7 +206,7 @@ class Tabular(Source):
 
 
 def _is_alike(one: Any, other: Any, name: str) -> bool:  # noqa: ANN401
-    from ffrecord._arrow_types import meaning_of
+    from ffrecord._tables.arrow_types import meaning_of
 
     return meaning_of(one.field(name).type) == meaning_of(other.field(name).type)
 

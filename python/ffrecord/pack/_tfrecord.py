@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ffrecord import _ffrecord
-from ffrecord._formats import pyarrow
+from ffrecord._tables.formats import pyarrow
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead, mapped
 from ffrecord.pack._cutting import Mark, is_plain, parts_between
