@@ -159,9 +159,7 @@ class Arms:
     def _begun(self, source: pathlib.Path, *options: str) -> "subprocess.Popen[bytes]":
         command = shutil.which("ffrecord-pack")
         if command is None:
-            raise harness.Unable(
-                "ffrecord-pack is not installed: start this through benchmarks/run"
-            )
+            raise harness.Unable("no ffrecord-pack: start this through benchmarks/run")
         words = [command, str(source), str(self.out), *options]
         return subprocess.Popen(
             words, cwd=self.inputs.folder, stdout=subprocess.DEVNULL, start_new_session=True
