@@ -93,9 +93,12 @@ class Inputs:
         self._gives_values = True
 
     def all_samples(self) -> Iterator[Progressed]:
-        """Yield the samples of all inputs."""
-        for number in range(len(self.paths)):
-            yield from self.whole(number, Counter())
+        """Yield the samples of all inputs, with the bytes of all that are behind."""
+        behind_bytes = 0
+        for number, path in enumerate(self.paths):
+            for sample, done_bytes in self.whole(number, Counter()):
+                yield sample, behind_bytes + done_bytes
+            behind_bytes += _size_of(path, self.first)
 
     def whole(self, number: int, skipped: Counter[str]) -> Iterator[Progressed]:
         """Yield the samples of one input; add to `skipped` what the source leaves out."""
