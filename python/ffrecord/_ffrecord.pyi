@@ -643,3 +643,11 @@ class CollectiveEngine:
         """Settings of later operations, the same on all ranks; 0: as created."""
     def events(self) -> list[tuple[int, str]]:
         """Events for operators: time.monotonic_ns(), and a sentence."""
+
+def read_examples(
+    messages: Sequence[bytes], columns: Sequence[tuple[str, int, int]], skips_others: bool
+) -> list[tuple[bytes, bytes]] | None:
+    """Values and ends of rows of each column; None if Python must look at a message.
+
+    A column has a name, the number of its kind of values in `Feature`, and their count, -1 for any.
+    """
