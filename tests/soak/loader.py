@@ -103,11 +103,13 @@ class Soak:
 
     def engine(self) -> dict[str, Any]:
         """Options of a loader; spawn is rare, for it takes seconds."""
-        kind = self.rng.choices(["inline", "threads", "workers"], [1, 4, 4])[0]
+        kind = self.rng.choices(["inline", "threads", "auto", "workers"], [1, 3, 2, 3])[0]
         self.note(kind)
         workers = self.rng.randint(1, 4)
         if kind == "inline":
             return {}
+        if kind == "auto":
+            return {"num_workers": workers}
         if kind == "threads":
             return {"mode": "threads", "num_workers": workers}
         method = self.rng.choices(["fork", "forkserver", "spawn"], [6, 2, 1])[0]
