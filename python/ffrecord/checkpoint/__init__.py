@@ -35,7 +35,15 @@ from ffrecord.checkpoint._loading import OnCorrupt, load
 from ffrecord.checkpoint._mirror import Mirror, copy
 from ffrecord.checkpoint._monitoring import Monitor, Progress, Report, Save, ledger, monitor
 from ffrecord.checkpoint._pieces import Fetcher
-from ffrecord.checkpoint._ranks import Group, PeerError, Ranks, TensorSlice, group_of, slice_of
+from ffrecord.checkpoint._ranks import (
+    Group,
+    PeerError,
+    Ranks,
+    TensorSlice,
+    group_of,
+    members_of,
+    slice_of,
+)
 from ffrecord.checkpoint._replicated import replicated_target
 from ffrecord.checkpoint._restore import MismatchError
 from ffrecord.checkpoint._rng import rng_state, set_rng_state
@@ -43,6 +51,7 @@ from ffrecord.checkpoint._safetensors import export_safetensors, import_safetens
 from ffrecord.checkpoint._saving import Commit, Flat, Order, Replicated, Said, commit, flatten
 from ffrecord.checkpoint._staging import TornStageError
 from ffrecord.checkpoint._state import PerRank, Shard
+from ffrecord.checkpoint._values import Named
 from ffrecord.errors import CorruptionError
 
 __all__ = [
@@ -54,6 +63,7 @@ __all__ = [
     "Mirror",
     "MismatchError",
     "Monitor",
+    "Named",
     "OnCorrupt",
     "PeerError",
     "PendingSave",
@@ -137,7 +147,7 @@ def save(
     def prepare() -> Said:
         process_background().raise_unseen()
         order = Order(target, step, replicated, direct, timeout_s, incremental)
-        flat = flatten(order, state, rank, size)
+        flat = flatten(order, state, rank, size, members_of(together))
         slices.extend(flat.shares)
         owners.extend([leaf.data for leaf in flat.shares])
         for index, leaf in enumerate(flat.shares):
@@ -206,7 +216,7 @@ def async_save(
 
     def take() -> Flat:
         order = Order(target, step, replicated, direct, timeout_s, incremental)
-        return flatten(order, state, rank, size)
+        return flatten(order, state, rank, size, members_of(together))
 
     apart = getattr(together, "background", None)
     ranks: Group | None = together if apart is None else apart()

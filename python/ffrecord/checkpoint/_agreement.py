@@ -4,14 +4,16 @@ Each rank tells a digest; only if digests differ, a second round names what diff
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ffrecord import _ffrecord
+from ffrecord.checkpoint._named import inside
 from ffrecord.checkpoint._pieces import Fetcher
 from ffrecord.checkpoint._ranks import TensorSlice, slice_of
-from ffrecord.checkpoint._state import Flattener, Leaf, join
-from ffrecord.checkpoint._values import EachRank, TensorRef
+from ffrecord.checkpoint._sharing import Leaf
+from ffrecord.checkpoint._state import Flattener, join
+from ffrecord.checkpoint._values import EachRank, Named, TensorRef
 
 _NAMED_MAX = 5  # Tensors that an error names.
 _DIGEST_SIZE = 16
@@ -26,13 +28,20 @@ class Agreement:
     - With `replicated="split"`: the same bytes, for each rank writes a share of them.
     """
 
-    def __init__(self, flattener: Flattener, tree: object, *, split: bool) -> None:
-        """Digest a state that was taken apart; with `split`, also the bytes of its tensors."""
+    def __init__(
+        self, flattener: Flattener, tree: object, ties: Mapping[str, str], *, split: bool
+    ) -> None:
+        """Digest a state that was taken apart; with `split`, also the bytes of its tensors.
+
+        Which tensors are one is rank 0's matter, but with `split` all ranks store them.
+        """
         shared = [leaf for leaf in flattener.leaves if not leaf.is_own]
+        stored = [leaf for leaf in shared if leaf.key not in ties] if ties else shared
+        told_ties = sorted(ties[leaf.key] for leaf in shared if leaf.key in ties) if split else []
         self._paths = sorted({*_paths(tree, ""), *flattener.sharded})
-        self._contents = _contents(shared) if split else {}
+        self._contents = _contents(stored) if split else {}
         self.told: list[object] = [
-            _digest(sorted((leaf.key, leaf.shape) for leaf in shared)),
+            _digest([sorted((leaf.key, leaf.shape) for leaf in shared), told_ties]),
             len(flattener.own_trees),
             _digest(self._paths),
             _digest(sorted(self._contents.items())),
@@ -100,6 +109,8 @@ def _paths(tree: object, path: str) -> Iterable[str]:
         for index, item in enumerate(tree):
             if type(item) is not TensorRef:
                 yield from _paths(item, join(path, index))
+    elif isinstance(tree, Named):
+        yield from _paths(inside(tree), path)
     elif not isinstance(tree, TensorRef | EachRank):
         yield path
 

@@ -9,7 +9,9 @@ from ffrecord._locations import Target, target_from_root
 from ffrecord.checkpoint._agreement import Agreement
 from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._ranks import Group, TensorSlice, shares_of_rank, together
-from ffrecord.checkpoint._state import Flattener, Leaf, fill_ranks
+from ffrecord.checkpoint._sharing import Leaf
+from ffrecord.checkpoint._state import Flattener, fill_ranks
+from ffrecord.checkpoint._ties import referring, tied
 from ffrecord.checkpoint._values import decode, encode
 
 Replicated = Literal["rank0", "split"]
@@ -67,8 +69,17 @@ class Flat:
 
 
 @without_collector()
-def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
+def flatten(
+    order: Order, state: object, rank: int, size: int, members: Sequence[int] | None = None
+) -> Flat:
     """Take a state apart, without communication between ranks.
+
+    Args:
+        order: the options.
+        state: what is saved.
+        rank: among those that save.
+        size: how many save.
+        members: which ranks of the job save, if that is known.
 
     Raises:
         TypeError: a value in the state would need pickling; names its path.
@@ -79,17 +90,22 @@ def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
         raise ValueError(f"step is {step!r}, must be an integer from 0 to 2**63 - 1")
     if replicated not in ("rank0", "split"):
         raise ValueError(f'replicated is {replicated!r}, must be "rank0" or "split"')
-    flattener = Flattener(rank)
+    flattener = Flattener(rank, () if size == 1 else members)
     tree = flattener.value(state)
     split = replicated == "split"
-    agreement = Agreement(flattener, tree, split=split) if size > 1 else None
+    ties = tied(flattener.leaves, frozenset(flattener.sharded))
+    agreement = Agreement(flattener, tree, ties, split=split) if size > 1 else None
+    leaves, own_trees = flattener.leaves, flattener.own_trees
+    if ties:
+        leaves = [leaf for leaf in leaves if leaf.key not in ties]
+        tree, own_trees = referring(tree, ties), [referring(own, ties) for own in own_trees]
     words: dict[str, object] = {
         "tree": encode(tree if rank == 0 else None),
-        "own": encode(flattener.own_trees),
+        "own": encode(own_trees),
         "shared": [] if agreement is None else agreement.told,
-        "own_count": len(flattener.own_trees),
+        "own_count": len(own_trees),
     }
-    shares = shares_of_rank(flattener.leaves, rank, size, split)
+    shares = shares_of_rank(leaves, rank, size, split)
     return Flat(Said(order, words, agreement), shares)
 
 

@@ -4,10 +4,19 @@ import collections
 import dataclasses
 import math
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from ffrecord import _ffrecord
+from ffrecord.checkpoint._layouts import (
+    Layouts,
+    has_elements,
+    is_distributed,
+    is_made_of_tensors,
+    parts_of,
+)
+from ffrecord.checkpoint._named import named_of, type_name
+from ffrecord.checkpoint._sharing import Leaf, Sharing
 from ffrecord.checkpoint._tensors import (
     ITEM_SIZES,
     kind_of,
@@ -15,7 +24,7 @@ from ffrecord.checkpoint._tensors import (
     look_at,
     torch_if_imported,
 )
-from ffrecord.checkpoint._values import DEPTH_MAX, EachRank, Kind, TensorRef
+from ffrecord.checkpoint._values import DEPTH_MAX, EachRank, Kind, Named, TensorRef
 
 # What state_dicts are made of, saved as plain dicts and tuples: their order and content is kept.
 DICT_TYPES = frozenset(
@@ -60,39 +69,6 @@ class Shard:
     offset: tuple[int, ...]
 
 
-class Leaf(NamedTuple):
-    """A slice of a tensor of a state, or all of it.
-
-    The extension takes its first eight elements as a slice: states have leaves by the 100,000, so
-    nothing is made of them a second time.
-
-    Attributes:
-        key: path in the state.
-        dtype: of its elements.
-        shape: of the whole tensor.
-        offset: of the slice in it.
-        extent: of the slice.
-        address: of the slice; None if its bytes are not on the CPU, contiguous and as they are.
-        size_bytes: of the slice.
-        is_stable: nobody changes the bytes until the save has ended.
-        data: an array or tensor.
-        is_own: this rank's alone; otherwise all ranks have the same.
-        skip_bytes: where the slice begins in the data.
-    """
-
-    key: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: tuple[int, ...]
-    extent: tuple[int, ...]
-    address: int | None
-    size_bytes: int
-    is_stable: bool
-    data: object
-    is_own: bool
-    skip_bytes: int = 0
-
-
 def part_of_path(key: object) -> str:
     """One step of a path: names as they are, others behind '#'; unique among siblings."""
     if isinstance(key, str) and key:
@@ -115,12 +91,22 @@ class Flattener:
         ValueError: it is nested deeper than 64, or contains itself.
     """
 
-    def __init__(self, rank: int) -> None:
-        """Start with nothing, for this rank."""
+    def __init__(self, rank: int, members: Sequence[int] | None = None) -> None:
+        """Start with nothing, for this rank.
+
+        Args:
+            rank: among those that save.
+            members: the ranks of the job that save, of which some may hold the same as this one;
+                empty: this one alone. None: all.
+        """
         self.rank = rank
         self.leaves: list[Leaf] = []
         self.own_trees: list[object] = []  # Of PerRank values, in order.
-        self.sharded: list[str] = []  # The paths of Shards that are in no PerRank.
+        # The paths of what ranks hold together and is in no PerRank.
+        self.sharded: list[str] = []
+        self._members = None if members is None else frozenset(members)
+        self._layouts, self._sharing = Layouts(), Sharing()
+        self._distributed_paths: dict[object, tuple[str, object]] = {}
         self._shapes: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
 
     def value(self, value: object, path: str = "", depth: int = 0, is_own: bool = False) -> object:
@@ -131,7 +117,7 @@ class Flattener:
         if value is None or kind_of_value in SCALAR_TYPES:
             return value
         if (kind := known_kind(kind_of_value)) is not None:
-            return self._tensor(value, kind, path or "#", is_own)
+            return self._tensor(value, kind, path or "#", is_own, depth)
         if kind_of_value in DICT_TYPES:
             return self._dict(value, path, depth, is_own)  # type: ignore[arg-type]
         if kind_of_value is list:
@@ -143,15 +129,42 @@ class Flattener:
                 self.sharded.append(path)
             return self._shard(value, path)
         if (kind := kind_of(value)) is not None:
-            return self._tensor(value, kind, path or "#", is_own)
+            return self._tensor(value, kind, path or "#", is_own, depth)
         if kind_of_value is tuple or _is_torch_size(value):
             return tuple(self._elements(value, path, depth, is_own))  # type: ignore[arg-type]
         if isinstance(value, Stateful) and not isinstance(value, type):
             return self.value(value.state_dict(), path, depth, is_own)
+        if kind_of_value is complex:
+            return value
+        if kind_of_value is set or kind_of_value is frozenset:
+            elements = (self._element(item, path, depth) for item in value)  # type: ignore[attr-defined]
+            return kind_of_value(elements)
+        if (named := self._named(value, path)) is not None:
+            return Named(named.kind, named.name, self.value(named.value, path, depth + 1, is_own))
         raise TypeError(
             f"state: {path or 'the state'} is of type {type(value).__qualname__}, which would need "
-            "pickling; save plain values, arrays and state_dicts"
+            "pickling; save plain values, arrays, dataclasses of them and state_dicts"
         )
+
+    def _named(self, value: object, path: str) -> Named | None:
+        try:
+            return named_of(value)
+        except TypeError as error:
+            raise TypeError(f"state: {path or 'the state'}: {error}") from None
+
+    def _element(self, item: object, path: str, depth: int) -> object:
+        """One of a set."""
+        if isinstance(item, tuple | frozenset) and type(item) in (tuple, frozenset):
+            return type(item)(self._element(each, path, depth + 1) for each in item)
+        named = self._named(item, path)
+        if named is not None and named.kind in ("enum", "dtype", "device"):
+            return named
+        if item is not None and type(item) not in SCALAR_TYPES and type(item) is not complex:
+            raise TypeError(
+                f"state: {path or 'the state'} is a set with a {type(item).__qualname__}; the "
+                "elements of a set are plain values, and tuples and frozensets of them"
+            )
+        return item
 
     def _per_rank(self, value: PerRank, path: str, depth: int) -> EachRank:
         # Its elements are filled in when all ranks' trees are known.
@@ -174,7 +187,12 @@ class Flattener:
         self.leaves.append(leaf)
         return TensorRef(kind, path)
 
-    def _tensor(self, value: object, kind: Kind, path: str, is_own: bool) -> TensorRef:
+    def _tensor(self, value: object, kind: Kind, path: str, is_own: bool, depth: int) -> object:
+        if kind is Kind.TORCH and known_kind(type(value)) is None:
+            if is_distributed(value):
+                return self._distributed(value, path, is_own)
+            if is_made_of_tensors(value):
+                return self._made_of_tensors(value, path, is_own, depth)
         dtype, shape, address = self._look_at(value, kind, path)
         zeros, count = self._of_shape(shape)
         size = count * ITEM_SIZES[dtype]
@@ -182,6 +200,61 @@ class Flattener:
             Leaf(path, dtype, shape, zeros, shape, address, size, False, value, is_own)
         )
         return TensorRef(kind, path)
+
+    def _distributed(self, value: object, path: str, is_own: bool) -> TensorRef:
+        """What this rank writes of a tensor that ranks hold together: as many shards of it."""
+        if is_own:
+            raise TypeError(
+                f"state: {path}: a {type(value).__name__} is one tensor of all ranks: take it out "
+                "of the PerRank"
+            )
+        self.sharded.append(path)
+        try:
+            layout = self._layouts.of(value)
+            pieces = [(piece, look_at(piece.data, Kind.TORCH)) for piece in layout.pieces]
+        except TypeError as error:
+            raise TypeError(f"state: {path}: {error}") from None
+        known, _ = self._distributed_paths.setdefault(layout.identity, (path, value))
+        if known != path:  # Two names of one tensor.
+            return TensorRef(Kind.TORCH, known)
+        holders = self._holders(layout.holders, layout.rank)
+        for piece, (dtype, _, address) in pieces:
+            if has_elements(piece.extent) or not has_elements(layout.shape):
+                size = math.prod(piece.extent) * ITEM_SIZES[dtype]
+                leaf = Leaf(
+                    path, dtype, layout.shape, piece.offset, piece.extent, address, size, False,
+                    piece.data, True,
+                )  # fmt: skip
+                part = self._sharing.part_of(leaf, holders, layout.rank)
+                if part is not None:
+                    self.leaves.append(part)
+        return TensorRef(Kind.TORCH, path)
+
+    def _holders(self, holders: tuple[int, ...], rank: int) -> tuple[int, ...]:
+        if self._members is None:
+            return holders
+        return tuple(each for each in holders if each == rank or each in self._members)
+
+    def _made_of_tensors(self, value: object, path: str, is_own: bool, depth: int) -> Named:
+        parts, context = self._parts_of(value, path)
+        told = Flattener(self.rank)
+        tree = told.value(context, join(path, "context"), depth + 2)
+        if told.leaves or told.own_trees:
+            raise TypeError(
+                f"state: {path}: the context of {type(value).__name__} has tensors, which it does "
+                "not name as its parts"
+            )
+        made = {
+            name: self.value(part, join(path, name), depth + 2, is_own)
+            for name, part in parts.items()
+        }
+        return Named("tensor", type_name(type(value)), {"parts": made, "context": tree})
+
+    def _parts_of(self, value: object, path: str) -> tuple[dict[str, Any], object]:
+        try:
+            return parts_of(value)
+        except (TypeError, AttributeError) as error:
+            raise TypeError(f"state: {path}: {error}") from None
 
     def _of_shape(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
         """Zeros for its dimensions, and its elements; tensors of a state have few shapes."""
@@ -262,11 +335,13 @@ def fill_ranks(tree: object, trees_of_ranks: list[list[object]]) -> object:
 
 
 def map_children(tree: object, change: Callable[[object], object]) -> object:
-    """A copy of a dict, list or tuple with `change` applied to its elements; leaves as they are."""
+    """A copy of a container with `change` applied to its elements; leaves and sets as they are."""
     if isinstance(tree, dict):
         return {key: change(item) for key, item in tree.items()}
     if isinstance(tree, list):
         return [change(item) for item in tree]
     if isinstance(tree, tuple):
         return tuple(change(item) for item in tree)
+    if isinstance(tree, Named):
+        return Named(tree.kind, tree.name, change(tree.value))
     return tree
