@@ -1,20 +1,22 @@
 """Goal: a DTensor of any mesh is saved as it is and loaded into any other mesh, bit for bit.
 
-Method: every pair of a table of meshes and placements; FSDP2, HSDP, tensor parallel layers and their
-optimizers; what each rank writes, and what it reads; whatever has no bytes of its own is refused.
+Method: every pair of a table of meshes and placements; FSDP2, HSDP, tensor parallel layers and
+their optimizers; what each rank writes and reads; what has no bytes of its own is refused.
 """
 
 import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed._shard import sharded_tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -23,10 +25,10 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import ffrecord.checkpoint as ckpt
-from ffrecord.checkpoint._layouts import Layouts
 from ffrecord.checkpoint._saving import Order, flatten
 from ffrecord.torch import TrainingState
 from ffrecord.torch.checkpoint import Group
+from object_store import Store, serve
 from ranks import run_ranks
 
 pytestmark = pytest.mark.wrong_data
@@ -93,39 +95,287 @@ def state_on(mesh: Any, placements: list[Any], fill: bool = True) -> dict[str, A
     }
 
 
+def is_filled(into: dict[str, Any], mesh: Any, placements: list[Any]) -> bool:  # noqa: ANN401
+    if mesh.get_coordinate() is None:
+        return True
+    expected = state_on(mesh, placements)
+    return all(torch.equal(into[key].to_local(), expected[key].to_local()) for key in expected)
+
+
 def from_any_to_any(rank: int, world: int, folder: str) -> object:
     del rank, world
     known = meshes()
+    plain = {str(shape): whole(shape) for shape in SHAPES}
+    ckpt.save(f"{folder}/plain", 1, {"w": plain, "step": 3})
     for name, (mesh, placements) in known.items():
         commit = ckpt.save(f"{folder}/{name}", 1, {"w": state_on(mesh, placements), "step": 3})
-        # Nothing twice.
-        assert commit.size_bytes == 4 * sum(math.prod(shape) for shape in SHAPES), name
-    for name in known:
-        plain: Any = ckpt.load(f"{folder}/{name}")
-        for shape in SHAPES:
-            assert torch.equal(torch.from_numpy(plain["w"][str(shape)]), whole(shape)), name
+        assert commit.size_bytes == sum(each.nbytes for each in plain.values()), name
+    for name in ("plain", *known):
+        # Each rank reads for itself: what it needs is a matter of its own placements.
+        found: Any = ckpt.load(f"{folder}/{name}", group="alone", as_torch=True)
+        assert all(torch.equal(found["w"][key], plain[key]) for key in plain), name
+        into: Any = {"w": {key: torch.zeros_like(each) for key, each in plain.items()}, "step": 0}
+        ckpt.load(f"{folder}/{name}", into, group="alone")
+        assert all(torch.equal(into["w"][key], plain[key]) for key in plain), name
         for other, (mesh, placements) in known.items():
-            into: Any = {"w": state_on(mesh, placements, fill=False), "step": 0}
-            locals_before = {key: each.to_local().data_ptr() for key, each in into["w"].items()}
-            ckpt.load(f"{folder}/{name}", into)
-            if mesh.get_coordinate() is not None:
-                for key, expected in state_on(mesh, placements).items():
-                    found = into["w"][key].to_local()
-                    assert torch.equal(found, expected.to_local()), (name, other, key)
-                    assert found.data_ptr() == locals_before[key]
-            plain_into = {"w": {str(shape): torch.zeros(shape) for shape in SHAPES}, "step": 0}
-        ckpt.load(f"{folder}/{name}", plain_into)
-        assert all(torch.equal(plain_into["w"][str(s)], whole(s)) for s in SHAPES)
-    # And a tensor that no mesh knew is loaded into one.
-    ckpt.save(f"{folder}/plain", 1, {"w": {str(shape): whole(shape) for shape in SHAPES}})
-    for mesh, placements in known.values():
-        into = {"w": state_on(mesh, placements, fill=False)}
-        ckpt.load(f"{folder}/plain", into)
-        if mesh.get_coordinate() is not None:
-            for key, expected in state_on(mesh, placements).items():
-                assert torch.equal(into["w"][key].to_local(), expected.to_local())
+            into = {"w": state_on(mesh, placements, fill=False), "step": 0}
+            memory = [each.to_local().data_ptr() for each in into["w"].values()]
+            ckpt.load(f"{folder}/{name}", into, group="alone")
+            assert is_filled(into["w"], mesh, placements), (name, other)
+            assert [each.to_local().data_ptr() for each in into["w"].values()] == memory
     return True
 
 
-def test_what_one_mesh_saved_any_other_loads_bit_for_bit(tmp_path: Any) -> None:
+def test_what_one_mesh_saved_any_other_loads_bit_for_bit(tmp_path: Path) -> None:
     assert run_ranks(from_any_to_any, 4, str(tmp_path)) == [True] * 4
+
+
+def what_ranks_write(rank: int, world: int) -> list[int]:
+    """The bytes that this rank writes of small and of large tensors that have replicas."""
+    del world
+    square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    small = {str(i): placed(whole((64, 64)), square, [Replicate(), Shard(0)]) for i in range(8)}
+    large = {"large": placed(whole((2048, 512)), square, [Replicate(), Shard(1)])}
+    everywhere = {"all": placed(whole((1024, 512)), square, [Replicate(), Replicate()])}
+    order = Order("x", 1, "rank0", True, 30.0)
+    return [
+        sum(leaf.size_bytes for leaf in flatten(order, state, rank, 4, range(4)).shares)
+        for state in (small, large, everywhere)
+    ]
+
+
+def test_replicas_share_the_writing_evenly_and_each_byte_is_written_once() -> None:
+    assert run_ranks(what_ranks_write, 4) == [[8 * 64 * 64, 2048 * 512, 512 * 1024]] * 4
+
+
+# --- Training ------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """Two layers; the sizes of some rows are such that no mesh divides them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 7, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Through both."""
+        out: torch.Tensor = self.down(torch.relu(self.up(x)))
+        return out
+
+
+Model = tuple[nn.Module, torch.optim.Optimizer]
+
+
+def on_mesh(kind: str) -> Model:
+    """The same model on a mesh, and its optimizer."""
+    torch.manual_seed(7)
+    model = nn.Sequential(Block(), Block())
+    model[1].up = nn.Linear(7, 8)
+    square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    if kind in ("tp", "fsdp of tp"):
+        plan = {f"{i}.up": ColwiseParallel() for i in (0, 1)}
+        plan |= {f"{i}.down": RowwiseParallel() for i in (0, 1)}
+        mesh = square["tp"] if kind == "fsdp of tp" else init_device_mesh("cpu", (4,))
+        parallelize_module(model, mesh, plan)
+    shards = {"fsdp": init_device_mesh("cpu", (4,)), "hsdp": square, "fsdp of tp": square["dp"]}
+    if kind in shards:
+        for layer in model:
+            fully_shard(layer, mesh=shards[kind])
+        fully_shard(model, mesh=shards[kind])
+    return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, turn: int) -> None:
+    torch.manual_seed(turn)
+    model(torch.randn(5, 6)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def content(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Every tensor, whole."""
+    found = list(model.state_dict().values())
+    for state in optimizer.state_dict()["state"].values():
+        found += state.values()
+    return [(each.full_tensor() if isinstance(each, DTensor) else each).clone() for each in found]
+
+
+def train_here_and_there(rank: int, world: int, folder: str) -> object:
+    del rank, world
+    kinds = ["fsdp", "hsdp", "tp", "fsdp of tp"]
+    saved = {}
+    for kind in kinds:
+        model, optimizer = on_mesh(kind)
+        for turn in range(2):
+            step(model, optimizer, turn)
+        saved[kind] = content(model, optimizer)
+        TrainingState(model, optimizer).save(f"{folder}/{kind}", 2)
+        for other in kinds:
+            into, its_optimizer = on_mesh(other)
+            if other == "tp":
+                step(into, its_optimizer, 5)  # Its state exists already, unlike the others'.
+            training = TrainingState(into, its_optimizer)
+            assert training.load(f"{folder}/{kind}") == 2
+            for a, b in zip(saved[kind], content(into, its_optimizer), strict=True):
+                assert torch.equal(a, b), (kind, other)
+            step(into, its_optimizer, 2)
+            if other == kind:
+                step(model, optimizer, 2)
+                for a, b in zip(
+                    content(model, optimizer), content(into, its_optimizer), strict=True
+                ):
+                    assert torch.equal(a, b), kind
+    return True
+
+
+def test_models_and_optimizers_go_on_on_another_mesh(tmp_path: Path) -> None:
+    assert run_ranks(train_here_and_there, 4, str(tmp_path)) == [True] * 4
+
+
+# --- What is read --------------------------------------------------------------------------------
+
+# From here to there, of one tensor of 32 MiB.
+RESHARDS = [
+    ("rows of 4", "rows of 3"),
+    ("columns of 4", "replicas of columns"),
+    ("replicas of rows", "rows of 4"),
+]
+
+
+def reshard(rank: int, world: int, run: str, there: str, variables: dict[str, str]) -> list[int]:
+    """Save on one mesh, load on another; the bytes that this rank needs."""
+    del world
+    os.environ |= variables
+    known = meshes()
+    tensor = whole((2048, 4096))
+    if there == "":
+        for name in {name for name, _ in RESHARDS}:
+            ckpt.save(f"{run}/{name}", 1, {"w": placed(tensor, *known[name])})
+        return [rank]
+    here, there = there.split(" -> ")
+    into = placed(torch.zeros_like(tensor), *known[there])
+    ckpt.load(f"{run}/{here}", {"w": into})
+    mesh, placements = known[there]
+    needed = 0
+    if mesh.get_coordinate() is not None:
+        assert torch.equal(into.to_local(), placed(tensor, mesh, placements).to_local())
+        needed = into.to_local().nbytes
+    return [needed]
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    yield from serve()
+
+
+def test_a_load_on_another_mesh_reads_what_it_needs_and_no_more(store: Store) -> None:
+    variables = {name: os.environ[name] for name in os.environ if name.startswith("AWS_")}
+    variables["no_proxy"] = "*"
+    run_ranks(reshard, 4, "s3://bucket/reshards", "", variables)
+    for here, there in RESHARDS:
+        store.serve_all()
+        wanted = f"{here} -> {there}"
+        needed = run_ranks(reshard, 4, "s3://bucket/reshards", wanted, variables)
+        read = sum(size for request, size in store.sent if "GET" in request and "/seg-" in request)
+        assert sum(each for (each,) in needed) <= read, wanted
+        assert read <= 1.02 * sum(each for (each,) in needed), wanted
+
+
+# --- Groups, and other tensors that ranks hold together ------------------------------------------
+
+
+def by_some_ranks(rank: int, world: int, folder: str) -> object:
+    """Each replica saves by itself, and a rank alone what it has all of."""
+    del world
+    square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    large = whole((1024, 512))
+    state = {
+        "rows": placed(large, square, [Replicate(), Shard(0)]),
+        "all": placed(large, square, [Replicate(), Replicate()]),
+    }
+    group = Group(square["tp"].get_group())
+    ckpt.save(f"{folder}/{rank // 2}", 1, state, group=group)
+    found: Any = ckpt.load(f"{folder}/{rank // 2}", group="alone", as_torch=True)
+    assert torch.equal(found["rows"], large) and torch.equal(found["all"], large)
+    ckpt.save(f"{folder}/alone{rank}", 1, {"all": state["all"]}, group="alone")
+    found = ckpt.load(f"{folder}/alone{rank}", group="alone", as_torch=True)
+    assert torch.equal(found["all"], large)
+    with pytest.raises(ValueError, match="rows: the ranks' slices cover"):
+        ckpt.save(f"{folder}/part{rank}", 1, state, group="alone")
+    return True
+
+
+def sharded_as_by_fsdp1(rank: int, world: int, folder: str) -> object:
+    """ShardedTensor: two shards on each of the first ranks, none on the last."""
+    tensor = whole((world * 4, 3))
+
+    def made(fill: bool) -> Any:  # noqa: ANN401
+        rows = [] if rank == world - 1 else [2 * rank, 2 * rank + 1]
+        pieces = [tensor[i : i + 1] if fill else torch.zeros(1, 3) for i in rows]
+        if rank == 0:
+            rows, pieces = [*rows, 2 * world - 2], [*pieces, tensor[2 * world - 2 :] * int(fill)]
+        return sharded_tensor.init_from_local_shards(
+            [
+                sharded_tensor.Shard(
+                    piece.clone(),
+                    sharded_tensor.ShardMetadata([row, 0], list(piece.shape), f"rank:{rank}/cpu"),
+                )
+                for row, piece in zip(rows, pieces, strict=True)
+            ],
+            *tensor.shape,
+        )
+
+    ckpt.save(f"{folder}/fsdp1", 1, {"w": made(True)})
+    into = made(False)
+    ckpt.load(f"{folder}/fsdp1", {"w": into})
+    for here, there in zip(into.local_shards(), made(True).local_shards(), strict=True):
+        assert torch.equal(here.tensor, there.tensor)
+    rows = placed(torch.zeros_like(tensor), init_device_mesh("cpu", (world,)), [Shard(0)])
+    ckpt.load(f"{folder}/fsdp1", {"w": rows})
+    assert torch.equal(rows.to_local(), tensor[4 * rank : 4 * rank + 4])
+    return True
+
+
+def tied_and_refused(rank: int, world: int, folder: str) -> object:
+    mesh = init_device_mesh("cpu", (world,))
+    model = nn.Sequential(nn.Linear(5, 3, bias=False), nn.Linear(5, 3, bias=False))
+    model[1].weight = model[0].weight
+    fully_shard(model, mesh=mesh)
+    commit = ckpt.save(f"{folder}/tied", 1, {"model": model})
+    assert commit.size_bytes == 5 * 3 * 4
+    found: Any = ckpt.load(f"{folder}/tied")
+    assert found["model"]["0.weight"] is found["model"]["1.weight"]
+
+    rows = placed(whole((8, 6)), mesh, [Shard(0)])
+    terms = DTensor.from_local(torch.ones(8, 6), mesh, [Partial()])
+    odd = DTensor.from_local(
+        torch.ones(5, 6), mesh, [Shard(0)], run_check=False, shape=(8, 6), stride=(6, 1)
+    )
+    for state, why in [
+        ({"a": {"w": terms}}, "a/w: its placement Partial"),
+        ({"a": {"w": odd}}, "a/w: its placements .* but it has"),
+        ({"a": {"w": ckpt.PerRank(rows)}}, "a/w/@rank.: a DTensor is one tensor of all ranks"),
+        ({"a": {"w": ckpt.Shard(rows, (8, 6), (0, 0))}}, "a/w: DTensor is distributed: pass it"),
+    ]:
+        with pytest.raises(TypeError, match=f"state: {why}"):
+            ckpt.save(f"{folder}/refused", 1, state, group="alone")
+    ckpt.save(f"{folder}/rows", 1, {"w": rows, "x": 1})
+    for into, why in [
+        (terms, "w .its placement Partial"),
+        (placed(whole((8, 5)), mesh, [Shard(0)]), r"w .float32 \(8, 6\) is stored"),
+        (placed(whole((8, 6)).double(), mesh, [Shard(0)]), "w .float32 .* has float64"),
+    ]:
+        with pytest.raises(ckpt.MismatchError, match=why):
+            ckpt.load(f"{folder}/rows", {"w": into, "x": 0})
+    return True
+
+
+def one_after_the_other(rank: int, world: int, folder: str) -> object:
+    for body in (by_some_ranks, sharded_as_by_fsdp1, tied_and_refused):
+        body(rank, world, folder)
+    return True
+
+
+def test_groups_older_shards_ties_and_what_cannot_be_kept(tmp_path: Path) -> None:
+    assert run_ranks(one_after_the_other, 4, str(tmp_path)) == [True] * 4

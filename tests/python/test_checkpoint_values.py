@@ -4,13 +4,22 @@ Method: the page's example byte for byte; random trees; every kind of damage to 
 """
 
 import contextlib
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import ffrecord
-from ffrecord.checkpoint._values import EachRank, Kind, TensorRef, decode, encode
+from ffrecord.checkpoint._values import (
+    EachRank,
+    Kind,
+    Named,
+    NamedKind,
+    TensorRef,
+    decode,
+    encode,
+)
 from thread_ranks import same
 
 pytestmark = pytest.mark.wrong_data
@@ -31,8 +40,21 @@ scalars = (
     | st.integers(-(2**4000), 2**4000)
 )  # fmt: skip
 keys = scalars.filter(lambda key: key == key)  # NaN is no key to find again.
+plain = scalars | st.complex_numbers(allow_nan=False)
+hashables = st.recursive(
+    plain.filter(lambda value: value == value),
+    lambda child: (
+        st.lists(child, max_size=3).map(tuple)
+        | st.frozensets(child, max_size=3)
+        | st.builds(Named, st.sampled_from(get_args(NamedKind)), st.text(max_size=9), child)
+    ),
+    max_leaves=6,
+)
 trees = st.recursive(
-    scalars | st.builds(TensorRef, st.sampled_from(Kind), st.text(min_size=1, max_size=20)),
+    plain
+    | st.sets(hashables, max_size=4)
+    | st.frozensets(hashables, max_size=4)
+    | st.builds(TensorRef, st.sampled_from(Kind), st.text(min_size=1, max_size=20)),
     lambda child: (
         st.builds(
             lambda make, items: make(items),
@@ -40,6 +62,7 @@ trees = st.recursive(
             st.lists(child, max_size=4),
         )
         | st.dictionaries(keys, child, max_size=4)
+        | st.builds(Named, st.sampled_from(get_args(NamedKind)), st.text(max_size=20), child)
     ),
     max_leaves=12,
 )

@@ -117,14 +117,15 @@ def _of_shards(value: Any) -> Layout:  # noqa: ANN401 (a ShardedTensor)
         Piece(tuple(each.metadata.shard_offsets), tuple(each.metadata.shard_sizes), each.tensor)
         for each in value.local_shards()
     ]
-    named = str(value.dtype).removeprefix("torch.")
+    about = value.metadata()
+    named = str(about.tensor_properties.dtype).removeprefix("torch.")
     for piece in pieces:
         dtype, extent = describe(piece.data)
         if (dtype, extent) != (named, piece.extent):
             raise TypeError(
                 f"a shard of it is {dtype} {extent}, but it says {named} {piece.extent}"
             )
-    return Layout(named, tuple(value.size()), pieces, (0,), 0, id(value))
+    return Layout(named, tuple(about.size), pieces, (0,), 0, id(value))
 
 
 def memory_of_tensor(tensor: Any) -> object:  # noqa: ANN401 (torch.Tensor)
@@ -149,7 +150,7 @@ def _form_of(
     for placement in placements:
         if placement.is_partial():
             raise TypeError(
-                f"its placement {placement} says that ranks have terms of a sum: redistribute it "
+                f"its placement {placement!r} says that ranks have terms of a sum: redistribute it "
                 "to Shard or Replicate first"
             )
     coordinate = mesh.get_coordinate()

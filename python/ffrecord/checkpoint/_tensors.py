@@ -114,7 +114,7 @@ def _describe_torch(tensor: Any) -> tuple[str, tuple[int, ...]]:  # noqa: ANN401
     if type(tensor) is not torch.Tensor and (
         hasattr(tensor, "_local_tensor") or hasattr(tensor, "local_shards")
     ):
-        raise TypeError(f"{type(tensor).__name__} is distributed: pass this rank's Shard of it")
+        raise TypeError(f"{type(tensor).__name__} is distributed: pass it itself, not in a Shard")
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise TypeError(
             f"{type(tensor).__name__} is a subclass of torch.Tensor that has no plain bytes: "
