@@ -11,9 +11,10 @@
 A target is a folder that all ranks share, `ffrecord://host[:port]/run`, `s3://bucket/run` of an
 S3-compatible store (`Mirror` copies checkpoints there that were saved elsewhere), or several of
 them (`replicated_target`), any one of which may be lost. Saving pickles nothing and loading
-unpickles nothing: a state is made of None, bool, int, float, str, bytes, list, tuple, dict, arrays
-and tensors, and of objects with `state_dict` and `load_state_dict`. Works with NumPy alone; torch
-is used if the program has imported it.
+unpickles nothing: a state is made of None, bool, int, float, complex, str, bytes, list, tuple,
+dict, set, frozenset, enums, dataclasses, arrays and tensors (also DTensors of any mesh), and of
+objects with `state_dict` and `load_state_dict`. Works with NumPy alone; torch is used if the
+program has imported it.
 """
 
 import contextlib
@@ -115,7 +116,7 @@ def save(
             several of them, made by `replicated_target`.
         step: 0 or more; the name of the checkpoint within `target`. If a checkpoint of that step is
             there and damaged, the new one takes its place.
-        state: values, tensors, `Shard`s, and objects with `state_dict`.
+        state: values, tensors, `Shard`s, DTensors, and objects with `state_dict`.
         group: the ranks that save together; all of them call this with the same step. None: all
             ranks of torch's default process group, if there is one. "alone": this process only.
         replicated: which rank saves data that all ranks have: "rank0", or "split": each rank a

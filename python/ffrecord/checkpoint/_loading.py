@@ -34,14 +34,15 @@ def load(
 
     Args:
         target: as for `save`.
-        state: the state to fill, of the structure that was saved. Arrays, tensors and `Shard`s are
-            filled in place, values in dicts and lists are replaced, and objects get a call of
-            their `load_state_dict`; None takes whatever is stored in its place, torch's tensors as
-            such if torch is imported. Nothing is changed unless everything fits and every object on
-            every rank has taken its state: objects that may refuse one are asked first, and get
-            back the one that they had if another refuses. They need memory for a copy of it;
-            modules and optimizers of torch do not. Without a state, a new one is made, with NumPy
-            arrays.
+        state: the state to fill, of the structure that was saved. Arrays, tensors, `Shard`s and
+            DTensors of any mesh are filled in place, values in dicts and lists are replaced, and
+            objects get a call of their `load_state_dict`. Where the state has an enum's member, a
+            dataclass or a named tuple, the value gets its type; elsewhere it is a `Named`. None
+            takes whatever is stored in its place, torch's tensors as such if torch is imported.
+            Nothing is changed unless everything fits and every object on every rank has taken its
+            state: objects that may refuse one are asked first, and get back the one that they had
+            if another refuses. They need memory for a copy of it; modules and optimizers of torch
+            do not. Without a state, a new one is made, with NumPy arrays.
         step: the step to load; "latest" is the newest that is whole. If newer ones are damaged, a
             warning says so.
         strict: paths that only the state or only the checkpoint has are an error; otherwise they
