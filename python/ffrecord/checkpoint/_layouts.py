@@ -106,9 +106,7 @@ class Layouts:
 
 
 def _local_of(value: Any) -> Any:  # noqa: ANN401
-    torch: Any = sys.modules["torch"]
-    with torch.no_grad():
-        local = value.to_local()
+    local = value._local_tensor  # As to_local() gives it, but for what gradients need.
     return local.wait() if hasattr(local, "trigger_wait") else local
 
 

@@ -1,6 +1,5 @@
 """Slices of the tensors of a state, and which of several ranks that hold one writes it."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 # Smaller slices that several ranks hold are not cut into rows but go whole to one rank.
@@ -63,7 +62,7 @@ class Sharing:
         """Nothing is shared out yet."""
         self._loads: dict[tuple[int, ...], list[int]] = {}
 
-    def part_of(self, leaf: Leaf, holders: Sequence[int], mine: int) -> Leaf | None:
+    def part_of(self, leaf: Leaf, holders: tuple[int, ...], mine: int) -> Leaf | None:
         """What rank `mine` writes of a slice that `holders` have, in their order; or None."""
         count = len(holders)
         if count == 1:
@@ -72,7 +71,9 @@ class Sharing:
         if leaf.size_bytes >= SPLIT_SIZE_MIN_BYTES and leaf.extent[0] >= count:
             rows = leaf.extent[0]
             return leaf.rows(rows * place // count, rows * (place + 1) // count)
-        loads = self._loads.setdefault(tuple(holders), [0] * count)
-        owner = min(range(count), key=lambda each: (loads[each], each))
+        loads = self._loads.get(holders)
+        if loads is None:
+            loads = self._loads[holders] = [0] * count
+        owner = loads.index(min(loads))
         loads[owner] += leaf.size_bytes
         return leaf if owner == place else None

@@ -107,6 +107,7 @@ class Flattener:
         self._members = None if members is None else frozenset(members)
         self._layouts, self._sharing = Layouts(), Sharing()
         self._distributed_paths: dict[object, tuple[str, object]] = {}
+        self._saving: dict[tuple[int, ...], tuple[int, ...]] = {}  # Of those that hold the same.
         self._shapes: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
 
     def value(self, value: object, path: str = "", depth: int = 0, is_own: bool = False) -> object:
@@ -231,9 +232,14 @@ class Flattener:
         return TensorRef(Kind.TORCH, path)
 
     def _holders(self, holders: tuple[int, ...], rank: int) -> tuple[int, ...]:
-        if self._members is None:
+        """Those that save."""
+        if self._members is None or len(holders) < 2:
             return holders
-        return tuple(each for each in holders if each == rank or each in self._members)
+        saving = self._saving.get(holders)
+        if saving is None:
+            saving = tuple(each for each in holders if each == rank or each in self._members)
+            self._saving[holders] = saving
+        return saving
 
     def _made_of_tensors(self, value: object, path: str, is_own: bool, depth: int) -> Named:
         parts, context = self._parts_of(value, path)
