@@ -51,7 +51,7 @@ from ffrecord.checkpoint._rng import rng_state, set_rng_state
 from ffrecord.checkpoint._safetensors import export_safetensors, import_safetensors
 from ffrecord.checkpoint._saving import Commit, Flat, Order, Replicated, Said, commit, flatten
 from ffrecord.checkpoint._staging import TornStageError
-from ffrecord.checkpoint._state import PerRank, Shard
+from ffrecord.checkpoint._state import OnRanks, PerRank, Shard
 from ffrecord.checkpoint._values import Named
 from ffrecord.errors import CorruptionError
 
@@ -66,6 +66,7 @@ __all__ = [
     "Monitor",
     "Named",
     "OnCorrupt",
+    "OnRanks",
     "PeerError",
     "PendingSave",
     "PerRank",

@@ -4,7 +4,7 @@ Each rank tells a digest; only if digests differ, a second round names what diff
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ffrecord import _ffrecord
@@ -13,18 +13,19 @@ from ffrecord.checkpoint._pieces import Fetcher
 from ffrecord.checkpoint._ranks import TensorSlice, slice_of
 from ffrecord.checkpoint._sharing import Leaf
 from ffrecord.checkpoint._state import Flattener, join
-from ffrecord.checkpoint._values import EachRank, Named, TensorRef
+from ffrecord.checkpoint._values import EachRank, Named, TensorRef, decode, encode
 
 _NAMED_MAX = 5  # Tensors that an error names.
 _DIGEST_SIZE = 16
 
 
 class Agreement:
-    """One rank's side. Three things are compared, each by the rule that loses nothing.
+    """One rank's side. These are compared, each by the rule that loses nothing.
 
     - Tensors that all ranks have: the same names and shapes.
-    - Everything else outside of `PerRank`: rank 0's structure is stored, so what another rank has
-      must be there; rank 0 may have more.
+    - The places of `PerRank` values: the same, in the same order.
+    - Values: rank 0's are stored, so what another rank has must be there; rank 0 may have more.
+    - What ranks hold together, and `OnRanks` values: it is stored wherever some rank has it.
     - With `replicated="split"`: the same bytes, for each rank writes a share of them.
     """
 
@@ -38,13 +39,18 @@ class Agreement:
         shared = [leaf for leaf in flattener.leaves if not leaf.is_own]
         stored = [leaf for leaf in shared if leaf.key not in ties] if ties else shared
         told_ties = sorted(ties[leaf.key] for leaf in shared if leaf.key in ties) if split else []
-        self._paths = sorted({*_paths(tree, ""), *flattener.sharded})
+        self._tree = tree
+        values = sorted(_paths(tree, ""))
+        is_apart = _is_below(flattener.on_ranks)
+        self._values = [path for path in values if not is_apart(path)]
+        apart = [path for path in values if is_apart(path)]
+        self._placed = sorted({*flattener.sharded, *apart})
         self._contents = _contents(stored) if split else {}
         self.told: list[object] = [
-            _digest([sorted((leaf.key, leaf.shape) for leaf in shared), told_ties]),
-            len(flattener.own_trees),
-            _digest(self._paths),
-            _digest(sorted(self._contents.items())),
+            digest([sorted((leaf.key, leaf.shape) for leaf in shared), told_ties]),
+            digest(flattener.own_paths),
+            digest([self._values, self._placed]),
+            digest(sorted(self._contents.items())),
         ]
 
     def differs(self, told: Sequence[Sequence[object]]) -> bool:
@@ -54,64 +60,117 @@ class Agreement:
             ValueError: ranks do not have the same tensors.
         """
         for rank, other in enumerate(told):
-            if other[:2] != told[0][:2]:
+            if other[0] != told[0][0]:
                 raise ValueError(
                     f"the tensors of rank {rank} are not those of rank 0; what only some ranks "
-                    "have is a PerRank"
+                    "have is an OnRanks, a DTensor, a Shard or a PerRank"
+                )
+            if other[1] != told[0][1]:
+                raise ValueError(
+                    f"the PerRank values of rank {rank} are in other places than those of rank 0, "
+                    "or in another order"
                 )
         return any(other != told[0] for other in told)
 
-    def details(self, told: Sequence[Sequence[object]]) -> object:
-        """What this rank tells in the second round."""
+    def details(self, told: Sequence[Sequence[object]], rank: int) -> object:
+        """What this rank tells in the second round; of equal ranks, the first tells the paths."""
         differ = [any(other[part] != told[0][part] for other in told) for part in (2, 3)]
-        return [self._paths if differ[0] else [], self._contents if differ[1] else {}]
+        digests = [other[2] for other in told]
+        contents = self._contents if differ[1] else {}
+        if not differ[0] or digests.index(digests[rank]) != rank:
+            return [[], [], contents, b""]
+        return [self._values, self._placed, contents, encode(self._tree)]
 
     @staticmethod
-    def check(details: Sequence[Any]) -> None:
-        """Compare the details of all ranks.
+    def settle(tree: bytes, details: Sequence[Any]) -> bytes:
+        """Compare the details of all ranks; return the tree of what they have together.
+
+        Args:
+            tree: that of rank 0.
+            details: of every rank.
 
         Raises:
             ValueError: a rank has something that could never be loaded, or replicas differ.
         """
-        stored = set(details[0][0])
-        for rank, (paths, _) in enumerate(details):
-            if lost := [path for path in paths if path not in stored]:
-                raise ValueError(
-                    f"rank {rank} has {', '.join(lost[:_NAMED_MAX])}, which rank 0 has not: it "
-                    "could never be loaded. Put what only some ranks have into a PerRank; keys and "
-                    "lengths of everything else are the same on every rank"
-                )
-        differing: dict[str, list[int]] = {}
-        for rank, (_, contents) in enumerate(details):
-            for key, content in contents.items():
-                if content != details[0][1][key]:
-                    differing.setdefault(key, []).append(rank)
-        if differing:
-            named = [
-                f"{key} (rank {', '.join(map(str, ranks))})"
-                for key, ranks in list(differing.items())[:_NAMED_MAX]
-            ]
-            raise ValueError(
-                'replicated="split" needs equal replicas, and these differ from rank 0\'s: '
-                f"{'; '.join(named)}. {len(differing)} in all; make them equal, put them into a "
-                'PerRank, or save those of rank 0: replicated="rank0"'
-            )
+        stored = {*details[0][0], *details[0][1]}
+        for rank, (values, *_) in enumerate(details):
+            _check_lost(rank, [path for path in values if path not in stored])
+        _check_contents([contents for *_, contents, _ in details])
+        whole: object = decode(tree)
+        others = [decode(other) for *_, other in details[1:] if other]
+        for other in others:
+            whole = _union(whole, other)
+        if not others:
+            return tree
+        stored = set(_paths(whole, "", with_tensors=True))
+        for rank, (_, placed, *_) in enumerate(details):
+            _check_lost(rank, [path for path in placed if path not in stored])
+        return encode(whole)
 
 
-def _paths(tree: object, path: str) -> Iterable[str]:
-    """Values, and sequences with their lengths; tensors are compared by themselves."""
+def _check_lost(rank: int, lost: Sequence[str]) -> None:
+    if lost:
+        raise ValueError(
+            f"rank {rank} has {', '.join(lost[:_NAMED_MAX])}, which rank 0 has not: it could never "
+            "be loaded. Put what only some ranks have into an OnRanks or a PerRank; keys and "
+            "lengths of everything else are the same on every rank"
+        )
+
+
+def _check_contents(contents_of_ranks: Sequence[dict[str, bytes]]) -> None:
+    differing: dict[str, list[int]] = {}
+    for rank, contents in enumerate(contents_of_ranks):
+        for key, content in contents.items():
+            if content != contents_of_ranks[0][key]:
+                differing.setdefault(key, []).append(rank)
+    if differing:
+        named = [
+            f"{key} (rank {', '.join(map(str, ranks))})"
+            for key, ranks in list(differing.items())[:_NAMED_MAX]
+        ]
+        raise ValueError(
+            'replicated="split" needs equal replicas, and these differ from rank 0\'s: '
+            f"{'; '.join(named)}. {len(differing)} in all; make them equal, put them into a "
+            'PerRank, or save those of rank 0: replicated="rank0"'
+        )
+
+
+def _union(mine: object, other: object) -> object:
+    """A tree with what another one has besides; where both have something, it is mine."""
+    if isinstance(mine, dict) and isinstance(other, dict):
+        for key, item in other.items():
+            mine[key] = _union(mine[key], item) if key in mine else item
+        return mine
+    for kind in (list, tuple):
+        if isinstance(mine, kind) and isinstance(other, kind) and len(mine) == len(other):
+            return kind(_union(a, b) for a, b in zip(mine, other, strict=True))
+    if isinstance(mine, Named) and isinstance(other, Named):
+        return Named(mine.kind, mine.name, _union(mine.value, other.value))
+    return mine
+
+
+def _is_below(prefixes: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a path is one of these, or begins with one."""
+    exact, begins = frozenset(prefixes), tuple(f"{each}{end}" for each in prefixes for end in "/ ")
+    if "" in exact:
+        return lambda path: True
+    return lambda path: path in exact or path.startswith(begins)
+
+
+def _paths(tree: object, path: str, with_tensors: bool = False) -> Iterable[str]:
+    """Values, and sequences with their lengths; tensors are mostly compared by themselves."""
     if isinstance(tree, dict):
         for key, item in tree.items():
-            if type(item) is not TensorRef:
-                yield from _paths(item, join(path, key))
+            if with_tensors or type(item) is not TensorRef:
+                yield from _paths(item, join(path, key), with_tensors)
     elif isinstance(tree, list | tuple):
         yield f"{path} ({len(tree)} elements)"
         for index, item in enumerate(tree):
-            if type(item) is not TensorRef:
-                yield from _paths(item, join(path, index))
+            if with_tensors or type(item) is not TensorRef:
+                yield from _paths(item, join(path, index), with_tensors)
     elif isinstance(tree, Named):
-        yield from _paths(inside(tree), path)
-    elif not isinstance(tree, TensorRef | EachRank):
+        yield from _paths(inside(tree), path, with_tensors)
+    elif with_tensors or not isinstance(tree, TensorRef | EachRank):
         yield path
 
 
@@ -128,5 +187,6 @@ def _contents(leaves: Sequence[Leaf]) -> dict[str, bytes]:
     }
 
 
-def _digest(what: object) -> bytes:
+def digest(what: object) -> bytes:
+    """Bytes that differ if what is told by repr differs."""
     return hashlib.blake2b(repr(what).encode(), digest_size=_DIGEST_SIZE).digest()

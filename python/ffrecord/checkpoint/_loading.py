@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 from ffrecord import _ffrecord
 from ffrecord._locations import Target, target_from_root
+from ffrecord.checkpoint._agreement import digest
 from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._ranks import Group, PeerError, Ranks, group_of, together
-from ffrecord.checkpoint._restore import Restorer
+from ffrecord.checkpoint._restore import MismatchError, Restorer
 from ffrecord.checkpoint._values import decode
 from ffrecord.errors import ConflictError, CorruptionError
 
@@ -45,8 +46,8 @@ def load(
             do not. Without a state, a new one is made, with NumPy arrays.
         step: the step to load; "latest" is the newest that is whole. If newer ones are damaged, a
             warning says so.
-        strict: paths that only the state or only the checkpoint has are an error; otherwise they
-            are left alone.
+        strict: paths that only the state has, or that the checkpoint has and the state of no rank,
+            are an error; otherwise they are left alone.
         elastic: at another number of ranks, leave `PerRank` values as they are in `state`.
         group: the ranks that load together: all load the same step, and each its `PerRank` values.
             None: all ranks of torch's default process group, if there is one. "alone": this
@@ -148,17 +149,35 @@ class _Loader:
                 self.filled = restorer.into(state, tree)
             restorer.check(strict)
 
+        def extra() -> bytes:
+            return digest(restorer.extra) if strict and restorer.extra else b""
+
         try:
-            for work in (_told(plan), _told(restorer.ask), _told(restorer.read)):
-                found = together(self._group, work)
-                if any(found):
+            for work in (_told(plan, extra), _told(restorer.ask), _told(restorer.read)):
+                found: Any = together(self._group, work)
+                damage = [each[0] for each in found]
+                if any(damage):
                     _undo(restorer)
-                    return [str(each) for each in found]
+                    return damage
+                self._check_extra(restorer, [each[1] for each in found])
             together(self._group, restorer.finish)
         except BaseException as error:
             _undo(restorer, error)
             raise
         return []
+
+    def _check_extra(self, restorer: Restorer, digests: list[bytes]) -> None:
+        """Raise MismatchError for what is in the state of no rank: stages have others' besides."""
+        if not all(digests):
+            return
+        extra = restorer.extra
+        if len(set(digests)) > 1:
+            mine = extra if digests.index(digests[self.rank]) == self.rank else []
+            lists: Any = together(self._group, lambda: mine)
+            for other in (set(each) for each in lists if each):
+                extra = [path for path in extra if path in other]
+        if extra:
+            raise MismatchError([], extra, [])
 
     def step_before(self) -> int | None:
         """The newest step below the open one with whole manifests, also at the remote target."""
@@ -197,14 +216,16 @@ def _undo(restorer: Restorer, error: BaseException | None = None) -> None:
         error.add_note(f"an object did not take back the state that it had: {failure!r}")
 
 
-def _told(work: Callable[[], object]) -> Callable[[], str]:
-    """The same work, but reports damage, so that all ranks can decide what to do."""
+def _told(
+    work: Callable[[], object], more: Callable[[], bytes] = bytes
+) -> Callable[[], list[object]]:
+    """The same work, but reports damage, so that all ranks can decide what to do; and more."""
 
-    def tell() -> str:
+    def tell() -> list[object]:
         try:
             work()
         except CorruptionError as error:
-            return str(error)
-        return ""
+            return [str(error), b""]
+        return ["", more()]
 
     return tell

@@ -23,7 +23,15 @@ from ffrecord.checkpoint._named import (
 )
 from ffrecord.checkpoint._optimizers import distributed_like, optimizer_misfits
 from ffrecord.checkpoint._pieces import Wanted, read_into
-from ffrecord.checkpoint._state import DICT_TYPES, Flattener, PerRank, Shard, Stateful, join
+from ffrecord.checkpoint._state import (
+    DICT_TYPES,
+    Flattener,
+    OnRanks,
+    PerRank,
+    Shard,
+    Stateful,
+    join,
+)
 from ffrecord.checkpoint._tensors import (
     Destination,
     describe,
@@ -107,6 +115,8 @@ class Restorer:
         """The replacement for `state`: itself if it can be filled."""
         if isinstance(state, PerRank):
             return self._into_per_rank(state, tree, path)
+        if isinstance(state, OnRanks):
+            return OnRanks(self.into(state.value, tree, path), state.ranks)
         if isinstance(tree, EachRank):
             return self.into(state, self._own(tree, path)[0], path)
         if state is None:
@@ -122,8 +132,8 @@ class Restorer:
         return self._into_value(state, tree, path)
 
     def check(self, strict: bool) -> None:
-        """Raise MismatchError if the plan does not fit."""
-        if self.different or (strict and (self.missing or self.extra)):
+        """Raise MismatchError if the plan does not fit, but for what the state lacks."""
+        if self.different or (strict and self.missing):
             raise MismatchError(
                 self.missing if strict else [], self.extra if strict else [], self.different
             )

@@ -94,11 +94,11 @@ def flatten(
     tree = flattener.value(state)
     split = replicated == "split"
     ties = tied(flattener.leaves, frozenset(flattener.sharded))
-    agreement = Agreement(flattener, tree, ties, split=split) if size > 1 else None
     leaves, own_trees = flattener.leaves, flattener.own_trees
     if ties:
         leaves = [leaf for leaf in leaves if leaf.key not in ties]
         tree, own_trees = referring(tree, ties), [referring(own, ties) for own in own_trees]
+    agreement = Agreement(flattener, tree, ties, split=split) if size > 1 else None
     words: dict[str, object] = {
         "tree": encode(tree if rank == 0 else None),
         "own": encode(own_trees),
@@ -109,9 +109,8 @@ def flatten(
     return Flat(Said(order, words, agreement), shares)
 
 
-def _tree(answers: Sequence[Any]) -> bytes:
-    """Rank 0's tree, with the values in it that are each rank's own."""
-    tree: bytes = answers[0]["tree"]
+def _with_own(tree: bytes, answers: Sequence[Any]) -> bytes:
+    """The tree with the values in it that are each rank's own."""
     if answers[0]["own_count"] == 0:
         return tree
     return encode(fill_ranks(decode(tree), [decode(answer["own"]) for answer in answers]))  # type: ignore[misc]
@@ -159,9 +158,10 @@ def commit(
     answers: list[Any] = together(group, prepare)
     if taken is not None:
         taken()
-    if agreement is not None:
-        told = [answer["shared"] for answer in answers]
+    tree: bytes = answers[0]["tree"]
+    if agreement is not None and group is not None:
+        told, rank = [answer["shared"] for answer in answers], group.rank
         if agreement.differs(told):
-            agreement.check(together(group, lambda: agreement.details(told)))
-    tree = _tree(answers)  # On every rank, for it can fail.
+            tree = agreement.settle(tree, together(group, lambda: agreement.details(told, rank)))
+    tree = _with_own(tree, answers)  # On every rank, for it can fail.
     return Commit(*prepared.commit(tree, group, released))

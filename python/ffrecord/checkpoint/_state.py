@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from ffrecord import _ffrecord
@@ -55,6 +55,22 @@ class PerRank:
 
 
 @dataclasses.dataclass(frozen=True)
+class OnRanks:
+    """A part of a state that some ranks have alike and others need not have at all.
+
+    Such as the layers of a stage of a pipeline, or experts: in a dict, under keys that may differ
+    from rank to rank. The checkpoint has them all. DTensors and Shards need no such mark.
+
+    Attributes:
+        value: the same on each of these ranks, as replicas are.
+        ranks: which ones, numbered within the group that saves; each writes a share of the tensors.
+    """
+
+    value: object
+    ranks: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Shard:
     """A slice of a tensor that the ranks hold together; each element is saved by one rank.
 
@@ -91,7 +107,7 @@ class Flattener:
         ValueError: it is nested deeper than 64, or contains itself.
     """
 
-    def __init__(self, rank: int, members: Sequence[int] | None = None) -> None:
+    def __init__(self, rank: int, members: Collection[int] | None = None) -> None:
         """Start with nothing, for this rank.
 
         Args:
@@ -102,10 +118,13 @@ class Flattener:
         self.rank = rank
         self.leaves: list[Leaf] = []
         self.own_trees: list[object] = []  # Of PerRank values, in order.
+        self.own_paths: list[str] = []  # Where they are.
         # The paths of what ranks hold together and is in no PerRank.
         self.sharded: list[str] = []
         self._members = None if members is None else frozenset(members)
+        self.on_ranks: list[str] = []  # The paths of OnRanks values.
         self._layouts, self._sharing = Layouts(), Sharing()
+        self._sharing_on_ranks = Sharing()
         self._distributed_paths: dict[object, tuple[str, object]] = {}
         self._saving: dict[tuple[int, ...], tuple[int, ...]] = {}  # Of those that hold the same.
         self._shapes: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
@@ -125,6 +144,8 @@ class Flattener:
             return list(self._elements(value, path, depth, is_own))  # type: ignore[arg-type]
         if isinstance(value, PerRank):
             return self._per_rank(value, path, depth)
+        if isinstance(value, OnRanks):
+            return self._on_ranks(value, path, depth, is_own)
         if isinstance(value, Shard):
             if not is_own:
                 self.sharded.append(path)
@@ -171,10 +192,32 @@ class Flattener:
         # Its elements are filled in when all ranks' trees are known.
         place = EachRank([len(self.own_trees)])
         self.own_trees.append(None)
+        self.own_paths.append(path)
         index = len(self.own_trees) - 1
         own = self.value(value.value, f"{path}/@rank{self.rank}", depth + 1, is_own=True)
         self.own_trees[index] = own
         return place
+
+    def _on_ranks(self, value: OnRanks, path: str, depth: int, is_own: bool) -> object:
+        ranks = tuple(sorted(set(value.ranks)))
+        if is_own or self.rank not in ranks:
+            why = "is in a PerRank or in another OnRanks" if is_own else f"is of the ranks {ranks}"
+            raise ValueError(f"state: {path}: the OnRanks of rank {self.rank} {why}")
+        inner = Flattener(self.rank, self._members)
+        tree = inner.value(value.value, path, depth)
+        if inner.own_trees or inner.on_ranks:
+            raise ValueError(f"state: {path}: an OnRanks has another one, or a PerRank, in it")
+        self.on_ranks.append(path)
+        self.sharded += inner.sharded
+        for leaf in inner.leaves:
+            if leaf.is_own:
+                self.leaves.append(leaf)
+                continue
+            self.sharded.append(leaf.key)
+            part = self._sharing_on_ranks.part_of(leaf._replace(is_own=True), ranks, self.rank)
+            if part is not None:
+                self.leaves.append(part)
+        return tree
 
     def _shard(self, shard: Shard, path: str) -> TensorRef:
         if (kind := kind_of(shard.data)) is None:
