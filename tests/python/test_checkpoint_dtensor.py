@@ -4,6 +4,7 @@ Method: every pair of a table of meshes and placements; FSDP2, HSDP, tensor para
 their optimizers; what each rank writes and reads; what has no bytes of its own is refused.
 """
 
+import copy
 import math
 import os
 from collections.abc import Iterator
@@ -231,6 +232,57 @@ def train_here_and_there(rank: int, world: int, folder: str) -> object:
 
 def test_models_and_optimizers_go_on_on_another_mesh(tmp_path: Path) -> None:
     assert run_ranks(train_here_and_there, 4, str(tmp_path)) == [True] * 4
+
+
+def by_name(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state of an optimizer under the names of its parameters."""
+    return {name: optimizer.state[each] for name, each in model.named_parameters()}
+
+
+def pipeline(rank: int, world: int, folder: str) -> object:
+    """Two stages of two sharded ranks each, and the same model sharded over all four."""
+    square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+    line = init_device_mesh("cpu", (world,))
+    place = rank // 2
+    torch.manual_seed(3)
+    blocks = {"0": Block(), "1": nn.Sequential(nn.Linear(7, 6), Block())}
+
+    def sharded(names: list[str], mesh: DeviceMesh) -> Model:
+        model = nn.ModuleDict({name: copy.deepcopy(blocks[name]) for name in names})
+        for each in model.values():
+            fully_shard(each, mesh=mesh)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, 0.5)
+        optimizer.step()
+        return model, optimizer
+
+    def state(model: nn.Module, optimizer: torch.optim.Optimizer, ranks: tuple[int, ...]) -> Any:  # noqa: ANN401
+        return {"model": model, "optim": ckpt.OnRanks(by_name(model, optimizer), ranks), "n": 1}
+
+    everyone = tuple(range(world))
+    ranks = (2 * place, 2 * place + 1)
+    stage, its_optimizer = sharded([str(place)], square["dp"])
+    ckpt.save(f"{folder}/stages", 1, state(stage, its_optimizer, ranks))
+    model, optimizer = sharded(["0", "1"], line)
+    ckpt.save(f"{folder}/whole", 1, state(model, optimizer, everyone))
+    assert not ckpt.diff((f"{folder}/stages", 1), (f"{folder}/whole", 1))
+    before = content(model, optimizer), content(stage, its_optimizer)
+    with torch.no_grad():
+        states = [*optimizer.state.values(), *its_optimizer.state.values()]
+        kept = [tensor for each in states for tensor in each.values()]
+        for each in [*model.parameters(), *stage.parameters(), *kept]:
+            each.zero_()
+    ckpt.load(f"{folder}/stages", state(model, optimizer, everyone))
+    ckpt.load(f"{folder}/whole", state(stage, its_optimizer, ranks))
+    after = content(model, optimizer), content(stage, its_optimizer)
+    for expected, found in zip(before, after, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+    return True
+
+
+def test_a_pipeline_and_a_sharded_model_load_what_the_other_saved(tmp_path: Path) -> None:
+    assert run_ranks(pipeline, 4, str(tmp_path)) == [True] * 4
 
 
 # --- What is read --------------------------------------------------------------------------------
