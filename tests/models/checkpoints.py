@@ -34,6 +34,8 @@ from thread_ranks import AfterARound, ThreadRank, ThreadRanks, same
 RUNS = st.sampled_from(["first", "second"])
 WAYS = st.sampled_from(["save", "async", "incremental", "incremental async"])
 WHICH = st.integers(0, 4)  # Of the steps of a run, from the newest on.
+# What two ranks that save together have; in the last three they disagree.
+RANKS = ["shards", "scattered", "stages", "on ranks", "differ", "raises", "steps"]
 DAMAGE = st.sampled_from(sorted(truth.FILES))
 
 
@@ -138,7 +140,7 @@ class Checkpoints(RuleBasedStateMachine):
         self.runs[run][step] = self.new(content, new[step].attempt, flat=True)
         self.ask(run)
 
-    @rule(run=RUNS, what=st.sampled_from(["shards", "stages", "differ", "raises", "steps"]))
+    @rule(run=RUNS, what=st.sampled_from(RANKS))
     def save_by_ranks(self, run: str, what: str) -> None:
         """Save on two ranks that are threads; ranks that disagree leave nothing."""
         step = max(self.runs[run], default=0) + 1
@@ -151,9 +153,14 @@ class Checkpoints(RuleBasedStateMachine):
             if what == "shards":
                 shape, begin = state["table"].shape, (half * rank.rank, 0)
                 state["table"] = ckpt.Shard(state["table"][rows], shape, begin)
-            elif what == "stages":
+            elif what == "scattered":
+                state["table"] = truth.scattered(rank.rank, state["table"])
+            elif what in ("stages", "on ranks"):
                 stage = state.pop("table")[rows]
-                state[f"stage {rank.rank}"] = ckpt.Shard(stage, stage.shape, (0, 0))
+                alone: Any = ckpt.Shard(stage, stage.shape, (0, 0))
+                if what == "on ranks":
+                    alone = ckpt.OnRanks(stage, (rank.rank,))
+                state[f"stage {rank.rank}"] = alone
             elif what == "differ" and rank.rank == 1:
                 state["table"] = other.arrays()["table"]
             elif what == "raises" and rank.rank == 1:
@@ -165,10 +172,12 @@ class Checkpoints(RuleBasedStateMachine):
 
         results = ThreadRanks(2).run(work)
         commits = [each for each in results if isinstance(each, ckpt.Commit)]
-        if what == "shards":
+        if what in ("shards", "scattered"):
             assert len(commits) == 2, results
+            self.check_scattered(run, step, content)
             self.runs[run][step] = self.new(content, commits[0].attempt)
-        elif what == "stages" and commits:
+        elif what in ("stages", "on ranks"):
+            assert len(commits) == 2, results
             self.check_stages(run, step, content)
             ckpt.remove(self.path(run), step)
         else:
@@ -176,6 +185,20 @@ class Checkpoints(RuleBasedStateMachine):
             kinds = (ValueError, TypeError, ckpt.PeerError)
             assert all(isinstance(each, kinds) for each in results), results
         self.ask(run)
+
+    def check_scattered(self, run: str, step: int, content: Content) -> None:
+        """Check that ranks that divide the rows in another way get theirs."""
+        whole = content.arrays()["table"]
+
+        def work(rank: ThreadRank) -> bool:
+            into, expected = (
+                truth.scattered(1 - rank.rank, whole, is_filled=filled) for filled in (False, True)
+            )
+            ckpt.load(self.path(run), {"table": into}, step=step, group=rank, strict=False)
+            pairs = zip(into.local_shards(), expected.local_shards(), strict=True)
+            return all(torch.equal(here.tensor, there.tensor) for here, there in pairs)
+
+        assert ThreadRanks(2).run(work) == [True, True], "rows were saved and others loaded"
 
     def check_stages(self, run: str, step: int, content: Content) -> None:
         """Check that each rank gets back the tensor that only it has."""

@@ -20,6 +20,7 @@ class _Parts(Protocol):
 
     reader: _ffrecord.CheckpointReader
     wanted: list[Wanted]
+    dtypes: dict[str, str]
 
     def assign(self) -> None:
         """Put values into dicts and lists."""
@@ -43,7 +44,7 @@ class Decision:
     def ask(self) -> None:
         """Give the object its stored state; raises what it raises."""
         self._before = (_containers(self._shown), [(a, _copied(a)) for a in _leaves(self._shown)])
-        read_into(self._parts.reader, self._parts.wanted)
+        read_into(self._parts.reader, self._parts.wanted, self._parts.dtypes)
         self._parts.assign()
         self._target.load_state_dict(self._state)
 

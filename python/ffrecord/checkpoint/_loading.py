@@ -9,6 +9,7 @@ from ffrecord._locations import Target, target_from_root
 from ffrecord.checkpoint._agreement import digest
 from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._ranks import Group, PeerError, Ranks, group_of, together
+from ffrecord.checkpoint._renaming import Rename, renamed
 from ffrecord.checkpoint._restore import MismatchError, Restorer
 from ffrecord.checkpoint._values import decode
 from ffrecord.errors import ConflictError, CorruptionError
@@ -29,6 +30,8 @@ def load(
     group: Ranks = None,
     on_corrupt: OnCorrupt = "raise",
     as_torch: bool = False,
+    rename: Rename | None = None,
+    cast: bool = False,
     timeout_s: float = 30.0,
 ) -> object:
     """Load a checkpoint, whatever number of ranks saved it.
@@ -56,6 +59,11 @@ def load(
             load the previous one on all ranks, with a warning that says what was wrong.
         as_torch: without a state, make torch tensors of what were torch tensors, if torch is
             imported.
+        rename: load what was saved under some paths as if it had been saved under others: stored
+            path to path in the state, of a single value or of all below a path; or a function from
+            the one to the other, called with the path of each value. Paths are spelled as errors
+            spell them.
+        cast: convert floating-point elements where the state has them of another type.
         timeout_s: for each call to a daemon.
 
     Returns:
@@ -72,8 +80,8 @@ def load(
     loader = _Loader(group_of(group), timeout_s)
     loader.begin(target, None if step == "latest" else step, on_corrupt)
     while True:
-        restorer = Restorer(loader.reader, loader.rank, loader.size, elastic)
-        damage = loader.fill(restorer, state, strict, as_torch)
+        restorer = Restorer(loader.reader, loader.rank, loader.size, elastic, cast)
+        damage = loader.fill(restorer, state, strict, as_torch, rename)
         if not any(damage):
             return loader.filled
         before = None if step != "latest" else loader.step_before()
@@ -137,12 +145,21 @@ class _Loader:
 
         self.open(step, tell)
 
-    def fill(self, restorer: Restorer, state: object, strict: bool, as_torch: bool) -> list[str]:
+    def fill(
+        self,
+        restorer: Restorer,
+        state: object,
+        strict: bool,
+        as_torch: bool,
+        rename: Rename | None = None,
+    ) -> list[str]:
         """The damage that each rank found; empty if none."""
 
         @without_collector()
         def plan() -> None:
             tree = decode(self.reader.structure)
+            if rename is not None:
+                tree = renamed(tree, rename)
             if state is None:
                 self.filled = restorer.fresh(tree, as_torch=as_torch)
             else:

@@ -36,6 +36,7 @@ from ffrecord.checkpoint._tensors import (
     Destination,
     describe,
     empty,
+    is_castable,
     kind_of,
     known_kind,
     memory_of,
@@ -77,10 +78,18 @@ class Restorer:
     all objects that are no plain modules or optimizers of torch.
     """
 
-    def __init__(self, reader: CheckpointReader, rank: int, size: int, elastic: bool) -> None:
+    def __init__(
+        self,
+        reader: CheckpointReader,
+        rank: int,
+        size: int,
+        elastic: bool,
+        cast: bool = False,
+    ) -> None:
         """For rank `rank` of `size` that load together."""
         self.reader = reader
-        self.rank, self.size, self.elastic = rank, size, elastic
+        self.rank, self.size, self.elastic, self.cast = rank, size, elastic, cast
+        self.dtypes: dict[str, str] = {}  # By key: what is stored and converted.
         self.stored = {key: (dtype, tuple(shape)) for key, dtype, shape in reader.tensors}
         self.wanted: list[Wanted] = []
         self.assignments: list[tuple[Any, object, object]] = []  # container[key] = value
@@ -118,7 +127,8 @@ class Restorer:
         if isinstance(state, OnRanks):
             return OnRanks(self.into(state.value, tree, path), state.ranks)
         if isinstance(tree, EachRank):
-            return self.into(state, self._own(tree, path)[0], path)
+            own, there = self._own(tree, path)
+            return self.into(state, own, path) if there or self.elastic else state
         if state is None:
             return self.fresh(tree, path, as_torch=True)
         if isinstance(state, Shard) or kind_of(state) is not None:
@@ -162,7 +172,7 @@ class Restorer:
         """Read all other tensors, verified."""
         if len(self.wanted) > len(self.stored):  # Several names of one tensor, perhaps.
             self.wanted = _once(self.wanted)
-        read_into(self.reader, self.wanted)
+        read_into(self.reader, self.wanted, self.dtypes)
 
     def finish(self) -> None:
         """Put values where they belong, and pass their state to the other objects."""
@@ -175,10 +185,18 @@ class Restorer:
         for container, key, value in self.assignments:
             container[key] = value
 
+    def _another(self) -> "Restorer":
+        """For a part of the state that may be read apart."""
+        made = Restorer(self.reader, self.rank, self.size, self.elastic, self.cast)
+        made.dtypes = self.dtypes
+        return made
+
     # --- Values ----------------------------------------------------------------------------------
 
     def _into_value(self, state: Any, tree: object, path: str) -> object:  # noqa: ANN401
         """What is stored; of a type of the program only if the state has one of that kind."""
+        if isinstance(state, Named) and isinstance(tree, Named) and state.kind == tree.kind:
+            return Named(tree.kind, tree.name, self.into(state.value, tree.value, path))
         kind = kind_of_template(state)
         stored = tree.kind if isinstance(tree, Named) else None
         if kind is None and stored in ("dtype", "device", None):
@@ -265,7 +283,9 @@ class Restorer:
         stored = self._stored(tree)
         try:
             dtype, whole, pieces = self._pieces_of(state)
-            if (dtype, whole) != stored:
+            if self.cast and whole == stored[1] and is_castable(stored[0], dtype):
+                self.dtypes[tree.key] = stored[0]
+            elif (dtype, whole) != stored:
                 self.different.append(
                     f"{path} ({stored[0]} {stored[1]} is stored, the state has {dtype} {whole})"
                 )
@@ -331,14 +351,11 @@ class Restorer:
             return tree.values[self.rank], True
         if self.elastic:
             return None, False
-        raise MismatchError(
-            [],
-            [],
-            [
-                f"{path} (saved by each of {len(tree.values)} ranks, loaded by {self.size}; with "
-                "elastic=True it is left as it is)"
-            ],
+        self.different.append(
+            f"{path} (saved by each of {len(tree.values)} ranks, loaded by {self.size}; with "
+            "elastic=True it is left as it is)"
         )
+        return None, False
 
     def _into_per_rank(self, state: PerRank, tree: object, path: str) -> PerRank:
         if not isinstance(tree, EachRank):
@@ -380,14 +397,14 @@ class Restorer:
     def _into_stateful(self, state: Stateful, tree: object, path: str) -> object:
         """Fill the tensors in the object's own state if that fits; else the object decides."""
         shown = state.state_dict()
-        trial = Restorer(self.reader, self.rank, self.size, self.elastic)
+        trial = self._another()
         filled = trial.into(shown, tree, path)
         misfits = optimizer_misfits(state, tree, path, self.stored)
         self.different += misfits
         if trial.missing or trial.extra or trial.different:
             if not _is_module(state):
                 # An optimizer before its first step shows nothing of what it will have.
-                parts = Restorer(self.reader, self.rank, self.size, self.elastic)
+                parts = self._another()
                 if not misfits:
                     # None takes whatever is stored, but what is sharded stays so.
                     like = distributed_like(state, tree, self.stored)

@@ -41,6 +41,13 @@ ITEM_SIZES = {
     "bits4x2": 1,
 }
 
+# What may become each other where a load is asked to convert.
+_FRACTIONS = frozenset(
+    name
+    for name in ITEM_SIZES
+    if name.startswith(("float16", "float32", "float64", "bfloat", "float8"))
+)
+
 # torch can neither copy nor convert such elements: they are moved as bytes.
 _BYTES_ONLY = frozenset(f"{sign}int{bits}" for sign in ("u", "") for bits in range(1, 8))
 
@@ -283,6 +290,11 @@ def empty(kind: Kind, dtype: str, shape: tuple[int, ...], as_torch: bool) -> obj
     if torch is None:
         raise TypeError(f"NumPy has no {dtype}: import ml_dtypes or torch first, or pass a state")
     return torch.empty(shape, dtype=getattr(torch, dtype))
+
+
+def is_castable(stored: str, wanted: str) -> bool:
+    """Whether a load may convert such elements: floating-point numbers, whatever their size."""
+    return stored != wanted and {stored, wanted} <= _FRACTIONS
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any] | None:
