@@ -40,6 +40,28 @@ scalars = (
     | st.integers(-(2**4000), 2**4000)
 )  # fmt: skip
 keys = scalars.filter(lambda key: key == key)  # NaN is no key to find again.
+
+
+def test_complex_numbers_sets_and_named_values_byte_for_byte() -> None:
+    """As the checks of the extension's own tests have them."""
+    for tree, told in [
+        (complex(0.5, -0.0), "0c 000000000000e03f 0000000000000080"),
+        ({True, False}, "0d 02000000 01 02"),
+        (frozenset({1, frozenset({None})}), "0e 02000000 03 0100 01 0e 01000000 00"),
+        (
+            {(None, False), Named("enum", "a", "b")},
+            "0d 02000000 08 02000000 00 01 0f 00 01000000 61 05 01000000 62",
+        ),
+        (Named("dataclass", "a", {}), "0f 01 01000000 61 09 00000000"),
+        (
+            Named("tensor", "a", [TensorRef(Kind.TORCH, "w")]),
+            "0f 05 01000000 61 07 01000000 0a 02 0100 77",
+        ),
+    ]:
+        assert encode(tree) == bytes.fromhex(told)
+        assert same(decode(bytes.fromhex(told)), tree)
+
+
 plain = scalars | st.complex_numbers(allow_nan=False)
 hashables = st.recursive(
     plain.filter(lambda value: value == value),

@@ -394,3 +394,18 @@ def map_children(tree: object, change: Callable[[object], object]) -> object:
     if isinstance(tree, Named):
         return Named(tree.kind, tree.name, change(tree.value))
     return tree
+
+
+def named_values(value: object, path: str = "") -> Iterator[tuple[str, Named]]:
+    """Values of types of the program in a state, with their paths; a load gives them as `Named`."""
+    if isinstance(value, set | frozenset):
+        for each in value:
+            yield from named_values(each, path)
+    elif type(value) in DICT_TYPES or type(value) in (list, tuple):
+        items: Any = value
+        for key, item in items.items() if isinstance(value, dict) else enumerate(items):
+            yield from named_values(item, join(path, key))
+    elif (named := named_of(value)) is not None:
+        yield path, named
+    elif kind_of(value) is Kind.TORCH and is_made_of_tensors(value):
+        yield path, Named("tensor", type_name(type(value)), None)
