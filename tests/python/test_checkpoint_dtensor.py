@@ -358,6 +358,32 @@ def by_some_ranks(rank: int, world: int, folder: str) -> object:
     return True
 
 
+def replicas_that_differ(rank: int, world: int, folder: str) -> object:
+    """With "split" they are compared, whatever mesh says that they are equal."""
+    del world
+    square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    forms = (square, [Replicate(), Shard(0)]), (square, [Shard(0), Replicate()])
+    rows, small = placed(whole((1024, 512)), *forms[0]), placed(whole((8, 6)), *forms[1])
+    first = rank // 2 * 2
+    stage: Any = ckpt.OnRanks({f"s{rank // 2}": torch.full((3,), rank // 2)}, (first, first + 1))
+    state = {"deep": {"rows": rows}, "small": small, "stage": stage}
+    ckpt.save(f"{folder}/equal", 1, state, replicated="split")
+    found: Any = ckpt.load(f"{folder}/equal", group="alone", as_torch=True)
+    assert torch.equal(found["deep"]["rows"], whole((1024, 512)))
+    for change, named in [
+        (lambda: rows.to_local()[-1, -1].add_(rank == 2), r"deep/rows at \(0, 0\) .rank 2"),
+        (lambda: small.to_local()[0].add_(rank == 1), r"small at \(0, 0\) .rank 1"),
+        (lambda: stage.value["s1"].add_(1) if rank == 3 else None, r"stage/s1 at \(0,\) .rank 3"),
+    ]:
+        with torch.no_grad():
+            change()  # type: ignore[no-untyped-call]
+        with pytest.raises(ValueError, match=f"needs equal replicas.*{named}.*1 in all"):
+            ckpt.save(f"{folder}/differ", 1, state, replicated="split")
+        rows.to_local().copy_(placed(whole((1024, 512)), *forms[0]).to_local())  # As they were.
+        small.to_local().copy_(placed(whole((8, 6)), *forms[1]).to_local())
+    return True
+
+
 def sharded_as_by_fsdp1(rank: int, world: int, folder: str) -> object:
     """ShardedTensor: two shards on each of the first ranks, none on the last."""
     tensor = whole((world * 4, 3))
@@ -424,7 +450,7 @@ def tied_and_refused(rank: int, world: int, folder: str) -> object:
 
 
 def one_after_the_other(rank: int, world: int, folder: str) -> object:
-    for body in (by_some_ranks, sharded_as_by_fsdp1, tied_and_refused):
+    for body in (by_some_ranks, replicas_that_differ, sharded_as_by_fsdp1, tied_and_refused):
         body(rank, world, folder)
     return True
 

@@ -46,11 +46,17 @@ class Agreement:
         apart = [path for path in values if is_apart(path)]
         self._placed = sorted({*flattener.sharded, *apart})
         self._contents = _contents(stored) if split else {}
+        # By the ranks that have the same.
+        self._replicas = {
+            named: _contents(leaves, "{0.key} at {0.offset}")
+            for named, leaves in flattener.replicas.items()
+        }
         self.told: list[object] = [
             digest([sorted((leaf.key, leaf.shape) for leaf in shared), told_ties]),
             digest(flattener.own_paths),
             digest([self._values, self._placed]),
             digest(sorted(self._contents.items())),
+            {named: digest(sorted(each.items())) for named, each in self._replicas.items()},
         ]
 
     def differs(self, told: Sequence[Sequence[object]]) -> bool:
@@ -70,13 +76,15 @@ class Agreement:
                     f"the PerRank values of rank {rank} are in other places than those of rank 0, "
                     "or in another order"
                 )
-        return any(other != told[0] for other in told)
+        return any(other[:4] != told[0][:4] for other in told) or bool(_differing(told))
 
     def details(self, told: Sequence[Sequence[object]], rank: int) -> object:
         """What this rank tells in the second round; of equal ranks, the first tells the paths."""
         differ = [any(other[part] != told[0][part] for other in told) for part in (2, 3)]
         digests = [other[2] for other in told]
-        contents = self._contents if differ[1] else {}
+        contents = dict(self._contents) if differ[1] else {}
+        for named in _differing(told) & self._replicas.keys():
+            contents |= self._replicas[named]
         if not differ[0] or digests.index(digests[rank]) != rank:
             return [[], [], contents, b""]
         return [self._values, self._placed, contents, encode(self._tree)]
@@ -117,11 +125,24 @@ def _check_lost(rank: int, lost: Sequence[str]) -> None:
         )
 
 
+def _differing(told: Sequence[Any]) -> set[str]:
+    """The names of ranks that should have the same, and have not."""
+    firsts: dict[str, bytes] = {}
+    return {
+        named
+        for *_, replicas in told
+        for named, each in replicas.items()
+        if firsts.setdefault(named, each) != each
+    }
+
+
 def _check_contents(contents_of_ranks: Sequence[dict[str, bytes]]) -> None:
+    """Compare with those of the first rank that has them."""
+    firsts: dict[str, bytes] = {}
     differing: dict[str, list[int]] = {}
     for rank, contents in enumerate(contents_of_ranks):
         for key, content in contents.items():
-            if content != contents_of_ranks[0][key]:
+            if content != firsts.setdefault(key, content):
                 differing.setdefault(key, []).append(rank)
     if differing:
         named = [
@@ -129,7 +150,7 @@ def _check_contents(contents_of_ranks: Sequence[dict[str, bytes]]) -> None:
             for key, ranks in list(differing.items())[:_NAMED_MAX]
         ]
         raise ValueError(
-            'replicated="split" needs equal replicas, and these differ from rank 0\'s: '
+            'replicated="split" needs equal replicas, and these differ from the first rank\'s: '
             f"{'; '.join(named)}. {len(differing)} in all; make them equal, put them into a "
             'PerRank, or save those of rank 0: replicated="rank0"'
         )
@@ -174,15 +195,15 @@ def _paths(tree: object, path: str, with_tensors: bool = False) -> Iterable[str]
         yield path
 
 
-def _contents(leaves: Sequence[Leaf]) -> dict[str, bytes]:
-    """A digest of each tensor's bytes."""
+def _contents(leaves: Sequence[Leaf], called: str = "{0.key}") -> dict[str, bytes]:
+    """A digest of each slice's bytes, by what it is called."""
     slices: list[TensorSlice] = [
         leaf if leaf.address is not None else slice_of(leaf, Fetcher(leaf.data), False)
         for leaf in leaves
     ]
     digests = _ffrecord.content_digests(slices)
     return {
-        leaf.key: digests[_DIGEST_SIZE * i : _DIGEST_SIZE * (i + 1)]
+        called.format(leaf): digests[_DIGEST_SIZE * i : _DIGEST_SIZE * (i + 1)]
         for i, leaf in enumerate(leaves)
     }
 

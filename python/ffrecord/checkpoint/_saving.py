@@ -90,9 +90,9 @@ def flatten(
         raise ValueError(f"step is {step!r}, must be an integer from 0 to 2**63 - 1")
     if replicated not in ("rank0", "split"):
         raise ValueError(f'replicated is {replicated!r}, must be "rank0" or "split"')
-    flattener = Flattener(rank, () if size == 1 else members)
-    tree = flattener.value(state)
     split = replicated == "split"
+    flattener = Flattener(rank, () if size == 1 else members, compares=split and size > 1)
+    tree = flattener.value(state)
     ties = tied(flattener.leaves, frozenset(flattener.sharded))
     leaves, own_trees = flattener.leaves, flattener.own_trees
     if ties:

@@ -107,13 +107,16 @@ class Flattener:
         ValueError: it is nested deeper than 64, or contains itself.
     """
 
-    def __init__(self, rank: int, members: Collection[int] | None = None) -> None:
+    def __init__(
+        self, rank: int, members: Collection[int] | None = None, *, compares: bool = False
+    ) -> None:
         """Start with nothing, for this rank.
 
         Args:
             rank: among those that save.
             members: the ranks of the job that save, of which some may hold the same as this one;
                 empty: this one alone. None: all.
+            compares: keep what other ranks have as well, also where they write it.
         """
         self.rank = rank
         self.leaves: list[Leaf] = []
@@ -123,7 +126,9 @@ class Flattener:
         self.sharded: list[str] = []
         self._members = None if members is None else frozenset(members)
         self.on_ranks: list[str] = []  # The paths of OnRanks values.
-        self._layouts, self._sharing = Layouts(), Sharing()
+        # Slices that some ranks have alike, by a name of those ranks; only if they are compared.
+        self.replicas: dict[str, list[Leaf]] = {}
+        self._layouts, self._sharing, self._compares = Layouts(), Sharing(), compares
         self._sharing_on_ranks = Sharing()
         self._distributed_paths: dict[object, tuple[str, object]] = {}
         self._saving: dict[tuple[int, ...], tuple[int, ...]] = {}  # Of those that hold the same.
@@ -203,21 +208,30 @@ class Flattener:
         if is_own or self.rank not in ranks:
             why = "is in a PerRank or in another OnRanks" if is_own else f"is of the ranks {ranks}"
             raise ValueError(f"state: {path}: the OnRanks of rank {self.rank} {why}")
-        inner = Flattener(self.rank, self._members)
+        inner = Flattener(self.rank, self._members, compares=self._compares)
         tree = inner.value(value.value, path, depth)
         if inner.own_trees or inner.on_ranks:
             raise ValueError(f"state: {path}: an OnRanks has another one, or a PerRank, in it")
         self.on_ranks.append(path)
         self.sharded += inner.sharded
+        for named, leaves in inner.replicas.items():
+            self.replicas.setdefault(named, []).extend(leaves)
         for leaf in inner.leaves:
             if leaf.is_own:
                 self.leaves.append(leaf)
                 continue
             self.sharded.append(leaf.key)
-            part = self._sharing_on_ranks.part_of(leaf._replace(is_own=True), ranks, self.rank)
-            if part is not None:
-                self.leaves.append(part)
+            self._share(leaf._replace(is_own=True), self._sharing_on_ranks, ranks, self.rank)
         return tree
+
+    def _share(self, leaf: Leaf, sharing: Sharing, holders: tuple[int, ...], mine: int) -> None:
+        """Keep what rank `mine` of `holders` writes of a slice."""
+        part = sharing.part_of(leaf, holders, mine)
+        if part is not None:
+            self.leaves.append(part)
+        if self._compares and len(holders) > 1:
+            named = f"{'mesh' if sharing is self._sharing else 'group'} {holders}"
+            self.replicas.setdefault(named, []).append(leaf)
 
     def _shard(self, shard: Shard, path: str) -> TensorRef:
         if (kind := kind_of(shard.data)) is None:
@@ -269,9 +283,7 @@ class Flattener:
                     path, dtype, layout.shape, piece.offset, piece.extent, address, size, False,
                     piece.data, True,
                 )  # fmt: skip
-                part = self._sharing.part_of(leaf, holders, layout.rank)
-                if part is not None:
-                    self.leaves.append(part)
+                self._share(leaf, self._sharing, holders, layout.rank)
         return TensorRef(Kind.TORCH, path)
 
     def _holders(self, holders: tuple[int, ...], rank: int) -> tuple[int, ...]:
