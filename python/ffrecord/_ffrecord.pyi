@@ -319,6 +319,17 @@ class RecordWriter:
         """Replaces the metadata in the next commit, or, of a new file, when it is closed."""
     def write(self, record: _BytesLike, key: bytes = b"") -> None: ...
     def write_fields(self, fields: Sequence[_BytesLike], key: bytes = b"") -> None: ...
+    def write_rows(
+        self,
+        columns: Sequence[tuple[_BytesLike, _BytesLike]],
+        begin: int,
+        end: int,
+        key: int | None = None,
+    ) -> None:
+        """Rows [begin, end) of columns: data, and as int64 where values begin and the last ends.
+
+        The keys are the values of column `key`.
+        """
     def close(self) -> dict[str, Any]: ...
     def discard(self) -> None: ...
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -176,6 +177,59 @@ void WriteFields(Writer& writer, const py::sequence& fields, const py::bytes& ke
   writer.Do([&](RecordWriter& inner) { return inner.WriteFields(spans, key_buffer.bytes()); });
 }
 
+// The values of one column of several rows: that of row i is data[bounds[i], bounds[i + 1]).
+class Values {
+ public:
+  Values(const py::handle& data, const py::handle& bounds) : data_(data), bounds_(bounds) {
+    if (bounds_.bytes().empty() || bounds_.bytes().size() % sizeof(std::int64_t) != 0)
+      throw py::value_error("bounds are a number of 64 bits for each row, and one more");
+    for (std::size_t row = 0, last = 0; row <= count(); ++row) {
+      const auto at = static_cast<std::size_t>(Bound(row));
+      if (at < last || at > data_.bytes().size())
+        throw py::value_error("bounds are not in order, or lead out of the data");
+      last = at;
+    }
+  }
+
+  std::size_t count() const noexcept { return bounds_.bytes().size() / sizeof(std::int64_t) - 1; }
+
+  std::span<const std::byte> At(std::size_t row) const noexcept {
+    const auto begin = static_cast<std::size_t>(Bound(row));
+    return data_.bytes().subspan(begin, static_cast<std::size_t>(Bound(row + 1)) - begin);
+  }
+
+ private:
+  std::int64_t Bound(std::size_t row) const noexcept {
+    std::int64_t value = 0;
+    std::memcpy(&value, bounds_.bytes().data() + row * sizeof value, sizeof value);
+    return value;
+  }
+
+  Buffer data_;
+  Buffer bounds_;
+};
+
+// Writes the rows [begin, end); the keys are the values of the column `key`, if there is one.
+void WriteRows(Writer& writer, const std::vector<std::pair<py::object, py::object>>& columns,
+               std::size_t begin, std::size_t end, std::optional<std::size_t> key) {
+  std::vector<std::unique_ptr<Values>> values;
+  for (const auto& [data, bounds] : columns) {
+    values.push_back(std::make_unique<Values>(data, bounds));
+    if (end < begin || values.back()->count() < end)
+      throw py::value_error("a column has fewer rows than are to be written");
+  }
+  if (key && *key >= values.size()) throw py::value_error("there is no such key column");
+  writer.Do([&](RecordWriter& inner) -> Result<void> {
+    std::vector<std::span<const std::byte>> fields(values.size());
+    for (std::size_t row = begin; row < end; ++row) {
+      for (std::size_t i = 0; i < values.size(); ++i) fields[i] = values[i]->At(row);
+      const auto own_key = key ? fields[*key] : std::span<const std::byte>{};
+      if (auto written = inner.WriteFields(fields, own_key); !written) return written;
+    }
+    return {};
+  });
+}
+
 py::dict SummaryOf(const WriteSummary& summary) {
   py::dict result;
   result["record_count"] = summary.record_count;
@@ -221,6 +275,8 @@ void BindRecordWriter(py::module_& module) {
           py::arg("metadata"))
       .def("write", &Write, py::arg("record"), py::arg("key") = py::bytes())
       .def("write_fields", &WriteFields, py::arg("fields"), py::arg("key") = py::bytes())
+      .def("write_rows", &WriteRows, py::arg("columns"), py::arg("begin"), py::arg("end"),
+           py::arg("key") = py::none())
       .def("close", [](Writer& writer) { return SummaryOf(writer.Close()); })
       .def("discard", &Writer::Discard);
 

@@ -291,7 +291,7 @@ def of_bytes(kind: Kind, value: Any) -> Any:  # noqa: ANN401
 def an_export_read_by_pack(file: Kept, where: str, work: Path) -> None:
     """JSON lines and tars of ours are packed: each record is the line, or has the files."""
     done("ffrecord", "export", where, work / "o.jsonl")
-    done("ffrecord-pack", work / "o.jsonl", work / "p.ffr")
+    done("ffrecord-pack", "--raw", work / "o.jsonl", work / "p.ffr")
     with ffrecord.open(work / "p.ffr") as reader:
         for number, one in enumerate(reader):
             seen = json.loads(bytes(one["payload"]))["record"]

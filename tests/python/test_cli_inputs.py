@@ -94,7 +94,7 @@ def test_a_flow_without_a_rate_is_refused() -> None:
 def test_sizes_out_of_range_are_refused_with_the_range(
     tmp_path: Path, option: str, size: str, expected: str
 ) -> None:
-    (tmp_path / "a.jsonl").write_text("{}\n")
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
 
     done = run("ffrecord-pack", option, size, tmp_path / "a.jsonl", tmp_path / "x.ffr")
 
@@ -107,7 +107,7 @@ def test_sizes_out_of_range_are_refused_with_the_range(
 def test_sizes_from_python_are_checked_too(tmp_path: Path) -> None:
     from ffrecord.pack import open_source, pack
 
-    (tmp_path / "a.jsonl").write_text("{}\n")
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
     for options in ({"dictionary_bytes": 8 << 30}, {"dictionary_bytes": 1}, {"part_size_bytes": 0}):
         with pytest.raises(ValueError, match=r"a (dictionary|part) has"):
             pack(open_source(tmp_path / "a.jsonl"), tmp_path / "x", **options)  # type: ignore[arg-type]
@@ -251,7 +251,7 @@ def test_names_that_are_not_utf8_are_shown_with_backslashes(tmp_path: Path) -> N
     (latin / "a.ffr").write_bytes((tmp_path / "a.ffr").read_bytes())
     (latin / "bad.ffr").write_bytes(b"x" * 5000)
     (latin / "a.jsonl").write_text("{}\nx\n")
-    (latin / "b.jsonl").write_text("{}\n")
+    (latin / "b.jsonl").write_text('{"x": 1}\n')
     (latin / "a.tar").write_bytes(b"\0" * 511)
 
     assert r"gr\udcfcn" in ok("ffrecord-pack", latin / "b.jsonl", latin / "x.ffr")

@@ -21,7 +21,7 @@ import pytest
 import ffrecord
 from ffrecord._cli.main import cli
 from ffrecord._cli.pack import command as pack_command
-from ffrecord.pack import open_source, pack
+from ffrecord.pack import SourceOptions, open_source, pack
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
@@ -217,6 +217,20 @@ def test_every_metric_is_on_its_page() -> None:
     assert metrics == set(re.findall(r"`(ffrecord_\w+)`", page))
 
 
+def test_the_architecture_has_a_row_for_each_room_of_python() -> None:
+    page = (ROOT / "docs/internals/architecture.md").read_text()
+    rows = page.split("| room | purpose | may import |\n|---|---|---|\n")[1].split("\n\n")[0]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows.splitlines()]
+    shown = {room.strip("`"): set(others.split(", ")) - {""} for room, _, others in cells}
+    code = ast.parse((ROOT / "tools/dev/check_imports.py").read_text())
+    table = next(
+        ast.unparse(node.value)
+        for node in code.body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "MAY_IMPORT"
+    )
+    assert shown == eval(table, {"DOORS": "the doors"})
+
+
 def test_the_tours_name_what_is_there() -> None:
     page = (ROOT / "docs/internals/tour.md").read_text()
     steps = {
@@ -300,8 +314,11 @@ def test_the_example_of_the_page_on_packing_packs(
 
 def test_the_row_on_json_lines_reads_what_was_packed(tmp_path: pathlib.Path) -> None:
     (tmp_path / "data.jsonl").write_text('{"x": [1, 2]}\n{"x": null}\n')
-    pack(open_source(tmp_path / "data.jsonl"), tmp_path / "train.ffr")
-    row = re.search(r"^\| JSON Lines \|.*\| `(.*)` \|$", MIGRATING.read_text(), re.MULTILINE)
+    source = open_source(tmp_path / "data.jsonl", SourceOptions(raw=True))
+    pack(source, tmp_path / "train.ffr")
+    row = re.search(
+        r"^\| JSON Lines of any shape \|.*\| `(.*)` \|$", MIGRATING.read_text(), re.MULTILINE
+    )
     assert row is not None
 
     samples = ffrecord.open(tmp_path / "train.ffr")

@@ -17,7 +17,7 @@ SLOW = (
     "asyncio",
     "click",
     "concurrent.futures",
-    "ffrecord._queue",
+    "ffrecord._read.queue",
     "ffrecord.compat",
     "ffrecord.decode",
     "hashlib",
@@ -51,7 +51,7 @@ print(*sorted(set(sys.modules) - before))
 """
     added = set(run(program).split())
 
-    assert "ffrecord._reader" in added
+    assert "ffrecord._read.reader" in added
     assert not added & set(SLOW)
 
 

@@ -183,7 +183,7 @@ def test_json_lines_round_trip(tmp_path: Path, suffix: str) -> None:
     content = b"\n".join([*lines[:50], b"", *lines[50:]])
     path.write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
 
-    ok("ffrecord-pack", path, tmp_path / "x.ffr")
+    ok("ffrecord-pack", path, tmp_path / "x.ffr", "--raw")
     line = ok("ffrecord-pack", path, tmp_path / "y.ffr", "--label-field", "y")
 
     batch = ffrecord.open(tmp_path / "x.ffr").read(range(100))
@@ -432,11 +432,11 @@ def test_a_terminal_gets_a_bar_and_colour_unless_it_wants_none(
 
 def test_reading_and_writing_overlap(tmp_path: Path) -> None:
     """While samples are written slowly, the source is read ahead."""
-    from ffrecord.pack import open_source
+    from ffrecord.pack import SourceOptions, open_source
 
     rows = b"".join(b'{"i": %d}\n' % i for i in range(200))
     (tmp_path / "x.jsonl").write_bytes(rows)
-    source = open_source(tmp_path / "x.jsonl")
+    source = open_source(tmp_path / "x.jsonl", SourceOptions(raw=True))
     samples = source.samples()
     next(samples)
     end = time.monotonic() + 10

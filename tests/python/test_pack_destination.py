@@ -16,7 +16,7 @@ import pytest
 
 import ffrecord
 from ffrecord.errors import ConflictError
-from ffrecord.pack import _destination, _new_folder, _resumable, open_source, pack
+from ffrecord.pack import SourceOptions, _destination, _new_folder, _resumable, open_source, pack
 from packing import records
 
 
@@ -261,7 +261,8 @@ def test_what_was_skipped_is_summed_over_sources(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.jsonl").write_bytes(b"{}\n" + b"\n" * (number + 1))
 
-    sources = open_source([str(tmp_path / f"{number}.jsonl") for number in range(3)])
+    paths = [str(tmp_path / f"{number}.jsonl") for number in range(3)]
+    sources = open_source(paths, SourceOptions(raw=True))
     summary = pack(sources, tmp_path / "x.ffr")
 
     assert summary.skipped == {"blank lines": 6}
@@ -270,7 +271,7 @@ def test_what_was_skipped_is_summed_over_sources(tmp_path: Path) -> None:
 def test_lines_that_end_as_on_windows_lose_their_ends(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\r\n \r\n{"a": "\\r"}\r\n{"a": 2}')
 
-    pack(open_source(tmp_path / "a.jsonl"), tmp_path / "x.ffr")
+    pack(open_source(tmp_path / "a.jsonl", SourceOptions(raw=True)), tmp_path / "x.ffr")
 
     assert [each["payload"] for each in records(tmp_path / "x.ffr")] == [
         b'{"a": 1}',
@@ -281,7 +282,7 @@ def test_lines_that_end_as_on_windows_lose_their_ends(tmp_path: Path) -> None:
 
 def test_short_lines_are_lines_too(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'1\n{}\n""\n \n\n0')
-    source = open_source(tmp_path / "a.jsonl")
+    source = open_source(tmp_path / "a.jsonl", SourceOptions(raw=True))
     assert [sample["payload"] for sample, _ in source.samples()] == [b"1", b"{}", b'""', b"0"]  # type: ignore[index]
     assert source.skipped == {"blank lines": 2}
 
@@ -290,7 +291,7 @@ def test_progress_goes_on_over_sources_to_the_size_of_all(tmp_path: Path) -> Non
     paths = [tmp_path / f"{i}.jsonl" for i in range(3)]
     for path in paths:
         path.write_bytes(b"{}\n" * 100)
-    source = open_source(paths)
+    source = open_source(paths, SourceOptions(raw=True))
     seen: list[int] = []
     pack(source, tmp_path / "x.ffr", progress=seen.append)
     assert seen == sorted(seen)

@@ -119,40 +119,29 @@ def test_files_with_other_names_of_labels_are_packed_apart(tmp_path: Path) -> No
         list(open_source([str(tmp_path / f"{i}.parquet") for i in range(2)]).samples())
 
 
-def parquet_rows(path: Path, array: pa.Array) -> list[Any]:
-    pq.write_table(pa.table({"good": [1] * len(array), "c": array}), path)
-    return [sample["c"] for sample, _ in open_source(path).samples()]  # type: ignore[index]
-
-
 STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        pa.array([1, None]),
-        pa.array(["x", None]),
-        pa.array([{"bytes": b"x", "path": "a"}, None], STRUCT),
-        pa.array([{"bytes": b"x", "path": "a"}, {"bytes": None, "path": "b"}], STRUCT),
-        pa.array([[1], None], pa.list_(pa.int64())),
-        pa.array([[1], [2, None]], pa.list_(pa.int64())),
-        pa.array([[1, 2], None], pa.list_(pa.int64(), 2)),
-        pa.array([[1, 2], [None, 3]], pa.list_(pa.int64(), 2)),
-        pa.array([[1.5], [None]], pa.large_list(pa.float32())),
-        pa.array(["x", None]).dictionary_encode(),
-        pa.array([True, None]),
-    ],
-)
-def test_a_value_that_is_missing_anywhere_in_a_row_is_refused(
-    tmp_path: Path, array: pa.Array
+@pytest.mark.parametrize("kind", ["Image", "Audio", None])
+def test_pictures_and_sounds_of_datasets_are_their_bytes_and_paths(
+    tmp_path: Path, kind: str | None
 ) -> None:
-    with pytest.raises(ValueError, match=r"the column 'c(\.bytes)?' lacks a value"):
-        parquet_rows(tmp_path / "a.parquet", array)
+    """Other structs of the same fields stay what they are."""
+    rows = [{"bytes": b"x", "path": "a"}, None, {"bytes": None, "path": "b"}]
+    rows.append({"bytes": b"y", "path": None})
+    table = pa.table({"c": pa.array(rows, STRUCT), "n": range(4)})
+    features = {"c": {"_type": kind}} if kind else {}
+    told = {"huggingface": json.dumps({"info": {"features": features}})}
+    pq.write_table(table.replace_schema_metadata(told), tmp_path / "a.parquet")
 
+    pack(open_source(tmp_path / "a.parquet"), tmp_path / "x.ffr")
 
-def test_a_path_may_be_missing(tmp_path: Path) -> None:
-    array = pa.array([{"bytes": b"x", "path": None}], STRUCT)
-    assert parquet_rows(tmp_path / "a.parquet", array) == [b"x"]
+    found = ffrecord.read_table(tmp_path / "x.ffr")
+    if kind is None:
+        assert found["c"].to_pylist() == rows
+        return
+    assert found["c"].to_pylist() == [b"x", None, None, b"y"]
+    assert found["c.path"].to_pylist() == ["a", None, "b", None]
 
 
 def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_two_that_publish_at_once_do_not_undo_each_other(
 
         monkeypatch.setattr(_resumable, "publish_folder", publish)
         monkeypatch.setattr(_job.Job, "remove", remove_late)
-        monkeypatch.setattr(_resumable, "_PATIENCE_S", 0.3, raising=False)
+        monkeypatch.setattr(_resumable, "_PATIENCE_LOOKS", 3)
         pack(files, tmp_path / "x", **options)
         publish(parts, path, replace)
 
@@ -149,7 +149,7 @@ def test_a_process_of_another_plan_does_not_touch_what_has_replaced_its_own(
 
     monkeypatch.setattr(_job.Job, "begin", begin_both)
     monkeypatch.setattr(_job.Job, "__init__", keep_plan)
-    monkeypatch.setattr(_resumable, "_PATIENCE_S", 0.3, raising=False)
+    monkeypatch.setattr(_resumable, "_PATIENCE_LOOKS", 3)
     with pytest.raises(OSError, match="could not be published: other processes"):
         pack(files, tmp_path / "x", **options)
 

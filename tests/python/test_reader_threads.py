@@ -176,8 +176,8 @@ def test_a_handler_may_read_and_let_the_read_go_on(plain: Path, direct: bool) ->
 def test_other_threads_read_on_while_the_main_one_is_interrupted(plain: Path) -> None:
     reader, indices, done = ffrecord.open(plain), np.arange(1_000_000) % 300, []
     other = threading.Thread(target=lambda: done.append(len(reader.read(indices))))
+    other.start()
     with pytest.raises(KeyboardInterrupt), interrupted_after(0.1):
-        other.start()
         reader.read(np.arange(6_000_000) % 300)
     other.join()
     assert done == [1_000_000]

@@ -410,14 +410,14 @@ def test_lists_of_other_numbers_are_not_packed_as_one(tmp_path: Path) -> None:
         table = pa.table({"x": pa.array([[1, 2], [3]], lists(kind))})
         pq.write_table(table, tmp_path / f"{name}.parquet")
     for one, two in itertools.permutations("abcd", 2):
-        source = open_source([tmp_path / f"{one}.parquet", tmp_path / f"{two}.parquet"])
+        paths = [tmp_path / f"{one}.parquet", tmp_path / f"{two}.parquet"]
         with pytest.raises(
-            ValueError, match=rf"{two}\.parquet has other types .*list of .*list of"
+            ValueError, match=rf"{two}\.parquet: the column 'x' is list<.*list<.*--cast"
         ):
-            pack(source, tmp_path / "x.ffr")
+            pack(paths, tmp_path / "x.ffr")
     assert not (tmp_path / "x.ffr").exists()
 
     pack(open_source([tmp_path / "a.parquet", tmp_path / "e.parquet"]), tmp_path / "x.ffr")
 
-    found = [np.frombuffer(each["x"], "<i8").tolist() for each in ffrecord.open(tmp_path / "x.ffr")]
+    found = [each["x"].tolist() for each in ffrecord.open(tmp_path / "x.ffr")]
     assert found == [[1, 2], [3]] * 2

@@ -12,11 +12,12 @@ from ffrecord._cli.options import PART_BYTES, check_parts
 from ffrecord._cli.text import shown
 from ffrecord._cli.units import Size, show_size
 from ffrecord.pack import DICTIONARY_BYTES, PackSummary, SourceOptions, open_source, pack
+from ffrecord.pack._kinds import listed
 
 _CLASSES_SHOWN_MAX = 30
 
 
-@click.command()
+@click.command(epilog=f"Kinds of sources: {listed()}.")
 @click.version_option(package_name="ffrecord")
 @click.argument("sources", type=click.Path(), nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("destination", type=click.Path())
@@ -40,9 +41,19 @@ _CLASSES_SHOWN_MAX = 30
     "--include", multiple=True, metavar="PATTERN", help="Only files that match, such as '*.png'."
 )
 @click.option("--nested", is_flag=True, help="Allow classes whose files are all in subfolders.")
-@click.option("--label-field", metavar="NAME", help="Field of a JSON line that holds its label.")
+@click.option(
+    "--label-field", metavar="NAME", help="Field with the label of a JSON line that is kept whole."
+)
 @click.option(
     "--column", "columns", multiple=True, metavar="NAME", help="Pack only this column; repeatable."
+)
+@click.option("--drop", multiple=True, metavar="NAME", help="Leave this column out; repeatable.")
+@click.option(
+    "--cast",
+    "casts",
+    multiple=True,
+    metavar="NAME=TYPE",
+    help="Store a column of a table as this type, such as i64, utf8 or timestamp[us]; repeatable.",
 )
 @click.option("--key", metavar="NAME", help="Column by which records are found.")
 @click.option(
@@ -51,7 +62,9 @@ _CLASSES_SHOWN_MAX = 30
     metavar="NAME",
     help="TFRecord feature whose number of values varies.",
 )
-@click.option("--raw", is_flag=True, help="Pack TFRecords, and files in tars, unchanged.")
+@click.option(
+    "--raw", is_flag=True, help="Pack TFRecords, files in tars, and JSON lines unchanged."
+)
 @click.option(
     "--map",
     "function",
@@ -91,6 +104,8 @@ def command(
     nested: bool,
     label_field: str | None,
     columns: tuple[str, ...],
+    drop: tuple[str, ...],
+    casts: tuple[str, ...],
     key: str | None,
     ragged: tuple[str, ...],
     raw: bool,
@@ -103,11 +118,9 @@ def command(
 ) -> None:
     """Pack SOURCE into DESTINATION.
 
-    SOURCE is a folder with a subfolder for each class, a folder of MDS shards, or any number of
-    files of one kind: tars (plain or compressed; a sample of WebDataset is one record), *.jsonl,
-    TFRecords, Parquet, record files. DESTINATION is one file if it ends in .ffr, else a folder of
-    parts. DESTINATION appears only once it is complete. A folder that was interrupted is continued
-    by the same command.
+    SOURCE is one folder, or any number of files of one kind; the kinds are listed below.
+    DESTINATION is one file if it ends in .ffr, else a folder of parts. DESTINATION appears only
+    once it is complete. A folder that was interrupted is continued by the same command.
     """
     check_parts(destination, part_size)
     begin = time.monotonic()
@@ -120,6 +133,8 @@ def command(
                 nested=nested,
                 label_field=label_field,
                 columns=columns,
+                drop=drop,
+                cast=tuple(_cast(text) for text in casts),
                 ragged=ragged,
                 raw=raw,
             ),
@@ -144,6 +159,13 @@ def command(
         click.echo(json.dumps({**dataclasses.asdict(summary), "seconds": round(seconds, 3)}))
     else:
         click.echo(_line(destination, summary, seconds))
+
+
+def _cast(text: str) -> tuple[str, str]:
+    name, equals, kind = text.rpartition("=")
+    if not (name and equals and kind):
+        raise click.BadParameter(f"'{text}' is not NAME=TYPE", param_hint="--cast")
+    return name, kind
 
 
 def _line(destination: str, summary: PackSummary, seconds: float) -> str:

@@ -11,12 +11,12 @@ T = TypeVar("T")
 _PIECE = 16
 
 
-def ahead(items: Iterable[T]) -> Iterator[T]:
-    """Yield `items`, taken by a thread that is some items ahead."""
+def ahead(items: Iterable[T], count: int = _PIECE) -> Iterator[T]:
+    """Yield `items`, taken by a thread that is up to twice `count` items ahead."""
     source = iter(items)
 
     def take() -> list[T]:
-        return list(islice(source, _PIECE))
+        return list(islice(source, count))
 
     with ThreadPoolExecutor(1, "ffrecord-pack") as thread:
         following = thread.submit(take)

@@ -40,6 +40,11 @@ class _File(NamedTuple):
     time_ns: int
 
 
+def is_folder(path: str) -> bool:
+    """Whether it is a folder, of whatever is no other kind."""
+    return os.path.isdir(path)
+
+
 class FolderSource(Source):
     """Label (the class's place among the sorted subfolders), name (relative path), payload."""
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ffrecord._schema import DTYPES
+from ffrecord._tables.schema import DTYPES
 
 _SPELLINGS = {np.dtype(code): name for name, code in DTYPES.items() if name != "bf16"}
 
@@ -55,7 +55,7 @@ def _plain_type(values: Sequence[Any]) -> str:
 
 
 def _arrow_schema(columns: Mapping[str, Sequence[Any]], what: str) -> Any:  # noqa: ANN401
-    from ffrecord._formats import pyarrow
+    from ffrecord._tables.formats import pyarrow
 
     pa = pyarrow()
     fields = []

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from ffrecord._arrow_schema import without_facts
-from ffrecord.pack._source import Progressed, Source, SourceOptions, open_one
+from ffrecord._tables.arrow_schema import without_facts
+from ffrecord.pack._kinds import open_one
+from ffrecord.pack._source import Progressed, Source, SourceOptions
 
 WHOLE = -1
 
@@ -58,7 +59,7 @@ class Inputs:
             refuse_folders(paths)
         self.paths = tuple(paths)
         self.options = options
-        self.first = open_one(paths[0], options)
+        self.first = open_one(paths[0], options._replace(together=tuple(paths)))
         self._first_is_new = True
         self._last: tuple[int, Source] | None = None
         self._gives_values = False
@@ -131,7 +132,7 @@ class Inputs:
             self._first_is_new = False
             source = self.first
         elif number == 0:
-            source = open_one(self.paths[0], self.options)
+            source = open_one(self.paths[0], self.options._replace(like=self.first))
         else:
             source = like_the_first(self.paths[number], self.options, self.paths[0], self.first)
         if self._gives_values and hasattr(source, "give_values"):

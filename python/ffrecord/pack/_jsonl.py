@@ -1,16 +1,36 @@
-"""JSON lines, plain or gzip: each line is a payload."""
+"""JSON lines, plain or gzip: typed columns, or on request each line as a payload."""
 
 import json
 import os
 from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from ffrecord._tables.arrow_values import maker
+from ffrecord._tables.formats import pyarrow
 from ffrecord.pack._ahead import ahead
-from ffrecord.pack._source import Progressed, Source, SourceOptions, is_label
+from ffrecord.pack._json_types import (
+    ConflictingTypesError,
+    JsonType,
+    UnsureError,
+    joined_fields,
+    type_of_array,
+    type_of_value,
+)
+from ffrecord.pack._source import Progressed, Source, SourceOptions, is_label, needed
 from ffrecord.pack._stream import open_stream
+from ffrecord.pack._table import Tabular
 
 _SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
+# Read at a time; and parsed by one thread.
+_BLOCK_BYTES, _PIECE_BYTES = 4 << 20, 1 << 20
+# Parsers call themselves for what is nested; more brackets in a line are looked at by Python's.
+_BRACKETS_MAX = 500
+_BLANKS = "blank lines"
+_REMEDY = "--drop leaves a column out, --raw keeps each line as it is"
 
 
 def is_json_lines(path: str) -> bool:
@@ -18,12 +38,235 @@ def is_json_lines(path: str) -> bool:
     return path.endswith(_SUFFIXES)
 
 
+def json_lines_source(path: str, options: SourceOptions) -> Source:
+    """Open it: as typed columns, or as lines with `raw` and `label_field`."""
+    if options.raw or options.label_field is not None:
+        return JsonLinesSource(path, options)
+    return JsonTable(path, options)
+
+
+class Block:
+    """Some whole lines of a file."""
+
+    def __init__(self, data: bytes, first_line: int, done_bytes: int) -> None:
+        """Take the bytes; lines count from 1."""
+        self.data = data
+        self.first_line = first_line
+        self.done_bytes = done_bytes
+
+    @cached_property
+    def plain(self) -> tuple[bytes, int, int] | None:
+        """The block, its lines and the longest's size, if it is as a parser of streams needs it.
+
+        A line that begins with { and ends with } is one object or several, and no part of one.
+        """
+        data = self.data if self.data.endswith(b"\n") else self.data + b"\n"
+        found = np.frombuffer(data, np.uint8)
+        ends = np.flatnonzero(found == ord("\n"))
+        begins = np.concatenate(([0], ends[:-1] + 1))
+        last = ends - 1
+        last = np.where(found[last] == ord("\r"), last - 1, last)
+        if (found[begins] != ord("{")).any() or (found[last] != ord("}")).any():
+            return None
+        is_bracket = (found == ord("{")) | (found == ord("["))
+        if np.add.reduceat(is_bracket, begins, dtype=np.int32).max() > _BRACKETS_MAX:
+            return None
+        return data, len(ends), int((ends - begins).max())
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Number and content of each line that is not blank."""
+        for number, line in enumerate(self.data.split(b"\n"), self.first_line):
+            if payload := line.strip(b" \t\r"):
+                yield number, payload
+
+    @property
+    def blank_count(self) -> int:
+        """Lines with nothing in them."""
+        if self.plain is not None:
+            return 0
+        lines = self.data.count(b"\n") + (not self.data.endswith(b"\n"))
+        return lines - sum(1 for _ in self.lines())
+
+
+def blocks_of(path: str) -> Iterator[Block]:
+    """The lines of a file, some MiB at a time."""
+    with open(path, "rb") as raw:
+        file = open_stream(raw, path)
+        rest, line = b"", 1
+        while piece := file.read(_BLOCK_BYTES):
+            whole, newline, after = piece.rpartition(b"\n")
+            if not newline:
+                rest += piece
+                continue
+            data = rest + whole + newline
+            yield Block(data, line, raw.tell())
+            line, rest = line + data.count(b"\n"), after
+        if rest:
+            yield Block(rest, line, raw.tell())
+
+
+def parsed_line(path: str, number: int, payload: bytes, *, strict: bool = True) -> Any:  # noqa: ANN401
+    """The value of a line; objects with a key twice are refused if it is `strict`.
+
+    Raises:
+        ValueError: it is no JSON; names file and line.
+    """
+    try:
+        return json.loads(payload, object_pairs_hook=_object if strict else None)
+    except ConflictingTypesError as error:
+        raise ValueError(f"{path}, line {number}: {error}: {_REMEDY}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}, line {number}: not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(
+            f"{path}, line {number}: JSON is nested more deeply than Python can read"
+        ) from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ConflictingTypesError(f"the key '{twice}' is there twice")
+    return found
+
+
+class JsonTable(Tabular):
+    """A column for each field of the lines, of the type that holds all its values exactly.
+
+    A first pass over all lines finds the columns. pyarrow reads the lines; where it could change a
+    value (an integer among floats, a date in a text), or refuses one, Python looks at each line.
+    """
+
+    what = "JSON lines file"
+    finds_types = True
+
+    def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """What a pass over all lines finds, now or before."""
+        if (found := self.read_before()) is not None:
+            return found
+        return self._made(self._types_of_all(self.options.together or (self.path,)))
+
+    def _types_of_all(self, paths: tuple[str, ...]) -> dict[str, JsonType]:
+        types: dict[str, JsonType] = {}
+        seen = False
+        for path in paths:
+            for block in blocks_of(path):
+                seen = seen or block.plain is not None or any(block.lines())
+                types = self._joined(types, path, block)
+        if not types:
+            empty = "all lines are blank" if not seen else "no line has a field"
+            raise ValueError(
+                f"{self.path} has no samples, or none with columns: {empty}; --raw keeps each line "
+                "as it is"
+            )
+        return types
+
+    def _made(self, types: dict[str, JsonType]) -> Any:  # noqa: ANN401
+        pa = pyarrow()
+        fields = []
+        for name, kind in types.items():
+            if not self._is_wanted(name):
+                fields.append(pa.field(name, pa.string()))  # For messages: it is not read.
+                continue
+            try:
+                fields.append(pa.field(name, kind.arrow(name)))
+            except ConflictingTypesError as error:
+                raise ValueError(f"{self.path}: {error}: {_REMEDY}") from None
+        return pa.schema(fields)
+
+    def _is_wanted(self, name: str) -> bool:
+        columns, drop = self.options.columns, self.options.drop
+        return name not in drop and (not columns or name in columns)
+
+    def _joined(self, types: dict[str, JsonType], path: str, block: Block) -> dict[str, JsonType]:
+        try:
+            table = self._by_pyarrow(block, None)
+            found = {n: type_of_array(a) for n, a in self._columns_of(table)}
+            return joined_fields(types, found, "")
+        except (UnsureError, ConflictingTypesError):
+            pass
+        for number, payload in block.lines():
+            value = self._object(path, number, payload)
+            try:
+                found = {n: type_of_value(v, n) for n, v in value.items() if self._is_wanted(n)}
+                found |= {n: JsonType() for n in value if not self._is_wanted(n)}
+                types = joined_fields(types, found, "")
+                for name in (n for n, kind in found.items() if kind.kind == "int"):
+                    types[name].arrow(name)  # Checks its size.
+            except ConflictingTypesError as error:
+                raise ValueError(f"{path}, line {number}: the column {error}: {_REMEDY}") from None
+        return types
+
+    def _columns_of(self, table: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
+        for name in table.column_names:
+            array = table.column(name).combine_chunks()
+            if not self._is_wanted(name):
+                array = pyarrow().nulls(0)
+            yield name, array
+
+    def _object(self, path: str, number: int, payload: bytes) -> dict[str, Any]:
+        value = parsed_line(path, number, payload)
+        if not isinstance(value, dict):
+            raise ValueError(f"{path}, line {number}: {value!r:.40} is no object: {_REMEDY}")
+        return value
+
+    def _by_pyarrow(self, block: Block, schema: Any) -> Any:  # noqa: ANN401
+        """The block as a table.
+
+        Raises:
+            UnsureError: pyarrow cannot read it, or not exactly.
+        """
+        pa, reader = pyarrow(), needed("pyarrow.json", self.what)
+        if (plain := block.plain) is None:
+            lines = b"\n".join(payload for _, payload in block.lines())
+            if not lines or (plain := Block(lines, 1, 0).plain) is None:
+                raise UnsureError
+        data, count, longest = plain
+        options = reader.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
+        if schema is not None:
+            options.unexpected_field_behavior = "ignore"
+        reading = reader.ReadOptions(block_size=max(_PIECE_BYTES, longest + 2))
+        try:
+            table = reader.read_json(pa.BufferReader(data), reading, options)
+            table.validate(full=True)
+            if len(table) != count or len(set(table.column_names)) < table.num_columns:
+                raise UnsureError
+        except (pa.ArrowException, UnicodeDecodeError):
+            raise UnsureError from None
+        return table
+
+    def tables(self, names: list[str]) -> Iterator[tuple[Any, int]]:
+        """Yield the lines of each block; of dropped fields nothing is read."""
+        found = self.found
+        wanted = pyarrow().schema([found.field(name) for name in names])
+        for block in blocks_of(self.path):
+            self.skipped[_BLANKS] += block.blank_count
+            try:
+                table = self._by_pyarrow(block, wanted).select(names)
+            except UnsureError:
+                table = self._by_python(block, wanted)
+            if len(table):
+                yield table, block.done_bytes
+
+    def _by_python(self, block: Block, wanted: Any) -> Any:  # noqa: ANN401
+        pa = pyarrow()
+        rows = [self._object(self.path, number, line) for number, line in block.lines()]
+        arrays = [
+            maker(field.type)([row.get(field.name) for row in rows], f"column '{field.name}'")
+            for field in wanted
+        ]
+        stored = [pa.chunked_array([a]) for a in arrays]
+        table = pa.Table.from_arrays(stored, names=[field.name for field in wanted])
+        return table.cast(wanted)
+
+
 class JsonLinesSource(Source):
     """Payload: the line, without its end; label: an integer field of the line, on request."""
 
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Store the file; see `open_source` for arguments and errors."""
-        options.allow(path, "JSON lines", "label_field")
+        options.allow(path, "JSON lines kept as they are", "label_field", "raw")
         self.skipped = Counter()
         self.size_bytes = os.stat(path).st_size
         label = {} if options.label_field is None else {"label": "i64"}
@@ -45,23 +288,13 @@ class JsonLinesSource(Source):
             for number, line in enumerate(open_stream(raw, self._path), start=1):
                 payload = line.rstrip(b"\r\n")
                 if not payload.strip():
-                    self.skipped["blank lines"] += 1
+                    self.skipped[_BLANKS] += 1
                     continue
                 sample: dict[str, Any] = {"payload": payload}
-                value = self._parse(number, payload)
+                value = parsed_line(self._path, number, payload, strict=False)
                 if self._label_field is not None:
                     sample["label"] = self._label(number, value)
                 yield sample, raw.tell()
-
-    def _parse(self, number: int, payload: bytes) -> Any:  # noqa: ANN401 - any JSON
-        try:
-            return json.loads(payload)
-        except ValueError as error:
-            raise ValueError(f"{self._path}, line {number}: not JSON: {error}") from None
-        except RecursionError:
-            raise ValueError(
-                f"{self._path}, line {number}: JSON is nested more deeply than Python can read"
-            ) from None
 
     def _label(self, number: int, value: Any) -> int:  # noqa: ANN401 - any JSON
         label = value.get(self._label_field) if isinstance(value, dict) else None

@@ -14,7 +14,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, cast
 
-from ffrecord.pack._source import Keyed, Sample
+from ffrecord.pack._source import Keyed, Lacking, Sample
 
 # Gets a sample: a dict of its columns, or the bytes of a record without columns. Returns None to
 # leave it out, a dict, or an iterable of dicts (a generator, for example).
@@ -117,7 +117,7 @@ def rows_of(function: Function, sample: Sample) -> list[Row]:
         TypeError: it returned something else than None, a dict or an iterable of dicts.
         Exception: what the function raised.
     """
-    plain = sample.sample if isinstance(sample, Keyed) else sample
+    plain = sample.sample if isinstance(sample, Keyed | Lacking) else sample
     # A copy, since the function may change its sample, which may be needed again.
     try:
         return _rows(function(copy.deepcopy(dict(plain)) if isinstance(plain, Mapping) else plain))

@@ -108,13 +108,13 @@ class MdsSource(Source):
 
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Read the index; see `open_source` for arguments and errors."""
-        options.allow(path, "a folder of MDS shards", "columns")
+        options.allow(path, "a folder of MDS shards", "columns", "drop")
         self.skipped = Counter()
         self._path = path
         self._shards = self._read_index()
         self._columns = self._shards[0].columns
         schema = {column.name: column.type for column in self._columns}
-        self.schema = picked(schema, options.columns, path)
+        self.schema = picked(schema, options.columns, path, options.drop)
         for column in self._columns:
             if column.name in self.schema and not column.type:
                 raise ValueError(

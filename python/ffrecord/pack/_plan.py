@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ffrecord._arrow_writing import is_arrow_schema
+from ffrecord._tables.arrow_writing import is_arrow_schema
 from ffrecord.pack._inputs import Cut, Input
+from ffrecord.pack._table_schema import TableSchema
 
 VERSION = 1
 
@@ -89,6 +90,8 @@ def units_of(cuts: Iterable[Cut], size_bytes: int) -> tuple[tuple[Cut, ...], ...
 
 def schema_as_json(schema: Any) -> Any:  # noqa: ANN401 - a mapping, or a schema of pyarrow
     """Return a schema as plain values."""
+    if isinstance(schema, TableSchema):
+        return {"table": schema.as_json()}
     if is_arrow_schema(schema):
         return {"arrow": base64.b64encode(schema.serialize().to_pybytes()).decode()}
     return {"columns": [list(one) for one in schema.items()]}
@@ -96,9 +99,11 @@ def schema_as_json(schema: Any) -> Any:  # noqa: ANN401 - a mapping, or a schema
 
 def schema_from_json(value: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
     """Return the schema that `schema_as_json` was given."""
+    if "table" in value:
+        return TableSchema.from_json(value["table"])
     if "arrow" not in value:
         return {name: kind for name, kind in value["columns"]}
-    from ffrecord._formats import pyarrow
+    from ffrecord._tables.formats import pyarrow
 
     pa = pyarrow()
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value["arrow"])))

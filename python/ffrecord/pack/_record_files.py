@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import ffrecord
-from ffrecord._arrow_schema import joined_facts, with_fields, without_facts
-from ffrecord._key_origin import key_origin
+from ffrecord._read.key_origin import key_origin
+from ffrecord._read.reader import Reader
+from ffrecord._read.reader import open as open_records
+from ffrecord._tables.arrow_schema import joined_facts, with_fields, without_facts
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._new_folder import MANIFEST
@@ -43,10 +44,11 @@ class RecordFiles(Source):
     """
 
     takes_empty_keys = True
+    _states_facts = True
 
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Open the files; see `open_source` for arguments and errors."""
-        options.allow(path, "record files", "columns")
+        options.allow(path, "record files", "columns", "drop")
         self.skipped = Counter()
         self._reader = _opened(path)
         self.skipped["files that are not *.ffr"] = _others_in(path)
@@ -55,11 +57,11 @@ class RecordFiles(Source):
         self.classes = _classes(self.metadata)
         logical = self._reader.logical
         own = {column.name: column.spelling for column in logical.columns}
-        self._names = tuple(picked(own, options.columns, path))
+        self._names = tuple(picked(own, options.columns, path, options.drop))
         self._gives_values = False
-        self.schema = logical.only(options.columns or logical.names).raw.schema
-        if options.columns:
-            self.metadata = with_fields(self.metadata, options.columns)
+        self.schema = logical.only(self._names or logical.names).raw.schema
+        if options.columns or options.drop:
+            self.metadata = with_fields(self.metadata, self._names)
         self.key = key_origin(self._reader).key
         if isinstance(self.key, str) and self.key not in self.schema:
             self.key = True  # The column goes, its values stay the keys.
@@ -143,7 +145,7 @@ class RecordFiles(Source):
         return first | joined_facts(each)
 
 
-def _opened(path: str) -> ffrecord.Reader:
+def _opened(path: str) -> Reader:
     """A reader of `path` that sees everything in it.
 
     Raises:
@@ -152,7 +154,7 @@ def _opened(path: str) -> ffrecord.Reader:
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the last")  # It is an error here.
-        reader = ffrecord.open(path)
+        reader = open_records(path)
         for file in reader.files:
             if file.format_version > 1 and file.warnings:
                 raise CorruptionError(

@@ -18,8 +18,9 @@ from ffrecord.pack._workers import run_workers
 
 # Of the number in a part's name; more if there are more parts.
 DIGITS = 5
-# How long another process may take to publish; then this one does it.
-_PATIENCE_S = 5.0
+# How often one looks whether another process has published; then this one does it. Looks are
+# counted, not time: what this process does in between may take as long as it takes.
+_PATIENCE_LOOKS = 50
 _LOOK_S = 0.1
 
 
@@ -62,25 +63,25 @@ def _records(job: Job) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _publish(task: Task, job: Job, replace: bool) -> list[dict[str, Any]]:
     """Make the result appear, once all units are done; return what was recorded of them."""
-    begun = time.monotonic()
+    looks = 0
     while True:
         if (found := _published(task.destination, task.plan)) is not None:
             job.remove()
             return list(found["units"])
-        is_late = time.monotonic() - begun > _PATIENCE_S
         try:
             if job.are_parts_taken():
-                if is_late:
+                if looks > _PATIENCE_LOOKS:
                     job.recover_parts()
             elif _try_to_publish(task, job, replace):
                 continue
         except FileNotFoundError:
             pass  # Another process publishes it, or has done so.
-        if time.monotonic() - begun > 2 * _PATIENCE_S:
+        if looks > 2 * _PATIENCE_LOOKS:
             raise OSError(
                 f"{task.destination} could not be published: other processes change it, or do "
                 "parts of it again; repeat the command"
             )
+        looks += 1
         time.sleep(_LOOK_S)
 
 

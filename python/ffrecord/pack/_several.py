@@ -4,9 +4,17 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 
-from ffrecord._arrow_schema import NULLS, TYPES, facts_of, joined_facts, joined_types, without_facts
+from ffrecord._tables.arrow_schema import (
+    NULLS,
+    TYPES,
+    facts_of,
+    joined_facts,
+    joined_types,
+    without_facts,
+)
 from ffrecord.pack._inputs import Inputs
-from ffrecord.pack._source import Progressed, Source, open_one
+from ffrecord.pack._kinds import open_one
+from ffrecord.pack._source import Progressed, Source
 
 
 class SeveralSources(Source):
@@ -23,7 +31,7 @@ class SeveralSources(Source):
         self.schema, self.types, self.key = first.schema, first.types, first.key
         self.takes_empty_keys = first.takes_empty_keys
         self.classes, self.metadata = first.classes, first.metadata
-        if NULLS in self.metadata or TYPES in self.metadata:
+        if first._states_facts and (NULLS in self.metadata or TYPES in self.metadata):
             self.metadata = self._metadata_of_all()
         self.skipped = Counter()
         self._sizes = [os.stat(path).st_size for path in inputs.paths]

@@ -1,10 +1,9 @@
-"""The interface of every source of samples, and how a source is recognised."""
+"""The interface of every source of samples, and what all of them use."""
 
 import importlib
 import os
-import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
@@ -16,8 +15,25 @@ class Keyed(NamedTuple):
     key: bytes | None
 
 
+class Lacking(NamedTuple):
+    """A sample as it is stored, and the columns that are null in it."""
+
+    sample: Mapping[str, Any]
+    names: frozenset[str]
+
+
+class Chunk(NamedTuple):
+    """Some rows of a source, which has this name, as a table; the first has that number."""
+
+    table: Any
+    first: int
+    where: str
+
+
 # A value for each column, or the bytes of a record without columns.
-Sample = Mapping[str, Any] | bytes | Keyed
+OneSample = Mapping[str, Any] | bytes | Keyed | Lacking
+# One, or many of them.
+Sample = OneSample | Chunk
 # The column that is the key, if there is one; True if samples are Keyed.
 Key = str | Literal[True] | None
 # A sample, and how many bytes of the source are behind it.
@@ -35,8 +51,9 @@ class Source(Protocol):
     A source of your own needs `schema` and `samples`; the other attributes have defaults.
     """
 
-    schema: Mapping[str, str]
-    """Types by column, as of a `Writer`; empty if samples are bytes."""
+    schema: Any
+    """Types by column, as of a `Writer`; empty if samples are bytes. If samples are tables, a
+    `TableSchema`."""
     key: Key = None
     """The column by which samples are found, if there is one; True if samples are `Keyed`."""
     takes_empty_keys: bool = False
@@ -52,6 +69,8 @@ class Source(Protocol):
     """Metadata to store in each file, beside the names of classes."""
     skipped: Counter[str]
     """Files that were left out, by reason; complete after the last sample."""
+    _states_facts: bool = False
+    """Whether the metadata say which nulls and types are in the samples, as those of files do."""
     _inputs: Any = None
     """The paths that it was opened from, which can be opened again; None if there are none."""
 
@@ -86,12 +105,16 @@ class SourceOptions(NamedTuple):
         follow_links: pack the targets of symbolic links in a folder of classes; else skip them.
         include: in a folder of classes, only files whose names match one of these patterns.
         nested: in a folder of classes, folders whose files all lie in subfolders are classes, too.
-        label_field: in JSON lines, the field that holds an integer label.
+        label_field: in JSON lines that are kept as they are, the field that holds an integer label.
         columns: of a source with columns, only these.
-        ragged: in TFRecords, features of numbers to keep as bytes, of any length.
+        drop: of a source with columns, all but these.
+        cast: of a table, pairs of a column and the type to store it as.
+        ragged: in TFRecords, features whose number of values varies.
         raw: of TFRecords, the records as they are, not as `tf.train.Example`; of tars, each file as
-            a record, not samples of WebDataset.
+            a record, not samples of WebDataset; of JSON lines, each line as it is.
         like: of several files, the first one, for files whose own content could mislead.
+        known: the columns of tables, where all files were looked at before.
+        together: the paths of all files that are packed together.
     """
 
     follow_links: bool = False
@@ -99,95 +122,37 @@ class SourceOptions(NamedTuple):
     nested: bool = False
     label_field: str | None = None
     columns: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    cast: tuple[tuple[str, str], ...] = ()
     ragged: tuple[str, ...] = ()
     raw: bool = False
     like: Source | None = None
+    known: Any = None
+    together: tuple[str, ...] = ()
 
     def allow(self, path: str, what: str, *meant: str) -> None:
         """Raise a ValueError if an option is set that does not apply to `path`, which is `what`."""
         for name, value in self._asdict().items():
-            if value and name not in (*meant, "like"):
+            if value and name not in (*meant, "like", "known", "together"):
                 option = {"columns": "column"}.get(name, name).replace("_", "-")
                 raise ValueError(f"{path} is {what}, to which --{option} does not apply")
 
 
-def open_source(
-    paths: str | os.PathLike[str] | Sequence[str], options: SourceOptions | None = None
-) -> Source:
-    """Recognise a source by its content; several are packed one after the other.
-
-    Args:
-        paths: one source (a folder of classes, a folder of MDS shards) or files of one kind:
-            tars, JSON lines, TFRecords, Parquet, record files.
-        options: see `SourceOptions`.
+def picked(
+    schema: Mapping[str, str], columns: tuple[str, ...], where: str, drop: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """The selected part of `schema`: all of it unless `columns` names some, without `drop`.
 
     Raises:
-        FileNotFoundError: a path does not exist.
-        ValueError: it is not a known source, has nothing to pack, or an option does not apply to
-            it.
-        ImportError: it needs a package that is not installed.
+        ValueError: there is no such column, or none is left.
     """
-    from ffrecord.pack._inputs import Inputs
-    from ffrecord.pack._several import SeveralSources
-
-    given = [paths] if isinstance(paths, str | os.PathLike) else paths
-    if not given or "" in given:
-        raise ValueError("the name of a source is empty: is a variable of the shell not set?")
-    # The process may go to another folder before all are opened.
-    names = [os.path.join(os.getcwd(), path) for path in given]
-    inputs = Inputs(names, options or SourceOptions())
-    source = SeveralSources(inputs) if len(names) > 1 else inputs.first
-    source._inputs = inputs
-    return source
-
-
-def open_one(name: str, options: SourceOptions) -> Source:
-    """Open one source, as `open_source` does."""
-    from ffrecord.pack._folder import FolderSource
-    from ffrecord.pack._jsonl import JsonLinesSource, is_json_lines
-    from ffrecord.pack._mds import MdsSource, is_mds
-    from ffrecord.pack._parquet import ParquetSource, is_parquet
-    from ffrecord.pack._record_files import RecordFiles, is_record_files
-    from ffrecord.pack._tar import TarSource
-    from ffrecord.pack._tar_members import is_tar
-    from ffrecord.pack._tfrecord import TFRecordSource, is_tfrecord
-
-    kinds: tuple[tuple[Callable[[str], bool], Callable[[str, SourceOptions], Source]], ...] = (
-        (is_mds, MdsSource),
-        (is_record_files, RecordFiles),
-        (os.path.isdir, FolderSource),
-        (is_json_lines, JsonLinesSource),
-        (is_parquet, ParquetSource),
-        (is_tfrecord, TFRecordSource),
-        (is_tar, TarSource),
-    )
-    found = os.stat(name)
-    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-        raise ValueError(
-            f"{name} is neither a file nor a folder: packing inspects a source before it reads it, "
-            "so write the output of a pipe to a file first"
-        )
-    if stat.S_ISREG(found.st_mode) and found.st_size == 0:
-        raise ValueError(f"{name} is empty: there is nothing to pack")
-    for is_it, kind in kinds:
-        if is_it(name):
-            return kind(name, options)
-    raise ValueError(
-        f"{name} is not a source: give a folder with a subfolder per class, tars (plain, gz, "
-        "bz2, xz), *.jsonl (plain or .gz), TFRecords, Parquet, a folder of MDS shards, or *.ffr"
-    )
-
-
-def picked(schema: Mapping[str, str], columns: tuple[str, ...], where: str) -> dict[str, str]:
-    """The selected part of `schema`: all of it unless `columns` names some.
-
-    Raises:
-        ValueError: there is no such column.
-    """
-    for column in columns:
+    for column in (*columns, *drop):
         if column not in schema:
             raise ValueError(f"{where} has no column '{column}'; columns: {', '.join(schema)}")
-    return {name: schema[name] for name in columns or schema}
+    kept = {name: schema[name] for name in columns or schema if name not in drop}
+    if schema and not kept:
+        raise ValueError(f"{where} has no columns left: there is nothing to pack")
+    return kept
 
 
 def is_label(number: int) -> bool:

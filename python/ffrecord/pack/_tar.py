@@ -3,13 +3,25 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, groupby, islice
 from typing import Any
 
+from ffrecord._tables.arrow_schema import nulls_in
+from ffrecord._tables.nested import is_name
 from ffrecord.pack._ahead import ahead
-from ffrecord.pack._source import HIDDEN, Progressed, Source, SourceOptions, is_label, picked
-from ffrecord.pack._tar_members import Member, TarMembers
+from ffrecord.pack._source import (
+    HIDDEN,
+    Lacking,
+    Progressed,
+    Source,
+    SourceOptions,
+    is_label,
+    picked,
+)
+from ffrecord.pack._tar_members import Member, TarMembers, is_tar
+
+__all__ = ["TarSource", "is_tar"]
 
 # Columns that are no extensions.
 _OURS = ("label", "name")
@@ -22,6 +34,10 @@ _GROUP_FILES_MAX = 1000
 # Not more digits than any number of 64 bits has.
 _LABEL = re.compile(rb"[+-]?0*[0-9]{1,19}")
 
+_SINGLE = {"name": "utf8", "payload": "bytes"}
+# Stored where there is no value.
+_EMPTY: dict[str, Any] = {"utf8": "", "bytes": b"", "i64": 0}
+
 _Group = list[Member]
 
 
@@ -30,14 +46,17 @@ class TarSource(Source):
 
     The files of a group are adjacent; their names are equal up to the first dot. If one of the
     first groups has several files beside its label, each group is a record: its `name`, and a
-    column for each extension, utf8 for text, else bytes. Otherwise each file is a record: its
-    `name` and `payload`. The number in `key.cls` is the label of its group; all groups have one, or
-    none has. With `raw` each file is a record, whatever its name.
+    column for each extension, utf8 for text, else bytes; a sample that lacks a file, or its label,
+    has null there. Otherwise each file is a record: its `name` and `payload`, and all have a label
+    or none has. The number in `key.cls` is the label of its group. With `raw` each file is a
+    record, whatever its name.
     """
+
+    _grouped: bool
 
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Look at the first groups, which decide what a record is."""
-        options.allow(path, "a tar", "columns", "raw")
+        options.allow(path, "a tar", "columns", "drop", "raw")
         self.skipped = Counter()
         self.size_bytes = os.stat(path).st_size
         self._path = path
@@ -47,11 +66,21 @@ class TarSource(Source):
         if not first:
             raise ValueError(f"{path} has no files in it: there is nothing to pack")
         self._groups = chain(first, groups)
-        schema = {"name": "utf8", "payload": "bytes"} if self._raw else self._look(first)
+        grouped = isinstance(options.like, TarSource) and options.like._grouped
+        schema = self._look(first, grouped) if not self._raw else _SINGLE
         self._grouped = "payload" not in schema
-        self._picks = bool(options.columns)
-        self.schema = picked(schema, options.columns, path)
-        self._labelled = "label" in self.schema
+        self._picks = bool(options.columns or options.drop)
+        self._columns = picked(schema, options.columns, path, options.drop)
+        self._labelled = "label" in self._columns
+        self._is_labelled = "label" in schema
+        self._lacks: frozenset[str] = frozenset()
+        self._gives_values = False
+        self.schema: Mapping[str, str] = self._columns
+        if self._grouped:
+            self._take_shape_of(options.like)
+            self._lacks = frozenset(n for n in self._columns if n != "name" and is_name(n))
+            self.schema = _with_marks(self._columns, self._lacks)
+            self.metadata = nulls_in(())
         self.key = "name" if "name" in self.schema else None
 
     def samples(self) -> Iterator[Progressed]:
@@ -62,10 +91,33 @@ class TarSource(Source):
             ValueError: a sample has other files than the first ones.
         """
         for sample, position_bytes in ahead(self._samples()):
-            yield {name: sample[name] for name in self.schema}, position_bytes
+            if self._grouped and not self._gives_values:
+                yield self._stored(sample), position_bytes
+            else:
+                yield {name: sample.get(name) for name in self._columns}, position_bytes
 
-    def _look(self, first: list[_Group]) -> dict[str, str]:
-        """The columns of the first groups."""
+    def give_values(self) -> None:
+        """Let samples have None where a file is not there."""
+        self._gives_values = True
+
+    def _stored(self, sample: dict[str, Any]) -> Lacking:
+        """The sample, with what says where it has values."""
+        stored: dict[str, Any] = {}
+        for name, kind in self._columns.items():
+            value = sample.get(name)
+            if name in self._lacks:
+                stored[f"{name}:valid"] = value is not None
+            stored[name] = _EMPTY[kind] if value is None else value
+        return Lacking(stored, frozenset(n for n in self._lacks if sample.get(n) is None))
+
+    def _take_shape_of(self, first: Source | None) -> None:
+        """Take the columns of the first tar, if it has all that are here."""
+        if isinstance(first, TarSource) and self._columns.keys() <= first._columns.keys():
+            self._columns, self._labelled = first._columns, first._labelled
+            self._is_labelled = first._is_labelled
+
+    def _look(self, first: list[_Group], grouped: bool) -> dict[str, str]:
+        """The columns of the first groups, which are samples if several files are in one."""
         keys = Counter(_key(group[0].name) for group in first)
         key, count = keys.most_common(1)[0]
         if count > 1:
@@ -81,8 +133,8 @@ class TarSource(Source):
         label = (
             {"label": "i64"} if any(_is_label(each) for group in first for each in group) else {}
         )
-        if max(map(len, fields)) <= 1:
-            return {**label, "name": "utf8", "payload": "bytes"}
+        if max(map(len, fields)) <= 1 and not grouped:
+            return {**label, **_SINGLE}
         columns = {field: _type_of(field) for field in dict.fromkeys(chain(*fields))}
         if taken := [name for name in (*_OURS, "payload", "") if name in columns]:
             raise ValueError(
@@ -93,6 +145,7 @@ class TarSource(Source):
 
     def _samples(self) -> Iterator[tuple[dict[str, Any], int]]:
         for group in self._groups:
+            self._check_late_label(group)
             label = self._label(group) if self._labelled else {}
             members = [each for each in group if self._raw or not _is_label(each)]
             if not members:
@@ -108,6 +161,15 @@ class TarSource(Source):
             for member in members:
                 sample = {**label, "name": member.name, "payload": member.content}
                 yield sample, member.position_bytes
+
+    def _check_late_label(self, group: _Group) -> None:
+        """Check that no label comes where the first samples had none, which nothing would hold."""
+        if self._grouped and not (self._is_labelled or self._picks) and any(map(_is_label, group)):
+            raise ValueError(
+                f"{self._path}: the sample {_key(group[0].name).lstrip('/')} has a label (.cls), "
+                "and the first ones have none: name the columns with --column, or pack each file "
+                "as a record with --raw"
+            )
 
     def _check_single(self, group: _Group, members: list[Member]) -> None:
         """Check that a tar that began with single files continues with single files."""
@@ -130,8 +192,8 @@ class TarSource(Source):
         return fields
 
     def _check_extensions(self, name: str, extensions: list[str]) -> None:
-        wanted = [column for column in self.schema if column not in _OURS]
-        lacking = [column for column in wanted if column not in extensions]
+        wanted = [column for column in self._columns if column not in _OURS]
+        lacking = [each for each in wanted if each not in extensions and each not in self._lacks]
         more = [] if self._picks else [each for each in extensions if each not in wanted]
         if lacking or more or len(set(extensions)) < len(extensions):
             raise ValueError(
@@ -142,6 +204,8 @@ class TarSource(Source):
 
     def _label(self, group: _Group) -> dict[str, int]:
         labels = [member for member in group if _is_label(member)]
+        if not labels and self._grouped:
+            return {}
         if len(labels) != 1:
             raise ValueError(
                 f"{self._path}: {group[0].name} has {len(labels)} labels (.cls), others have one; "
@@ -176,6 +240,16 @@ class TarSource(Source):
                     f"{key.lstrip('/')}.*: pack each file as a record with --raw"
                 )
             yield files
+
+
+def _with_marks(columns: Mapping[str, str], lacks: frozenset[str]) -> dict[str, str]:
+    """The stored columns, where some may be null."""
+    stored = {}
+    for name, kind in columns.items():
+        if name in lacks:
+            stored[f"{name}:valid"] = "bool"
+        stored[name] = kind
+    return stored
 
 
 def _some(groups: Iterator[_Group]) -> Iterator[_Group]:

@@ -48,12 +48,12 @@ class TFRecordSource(Source):
 
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Look at the first records; see `open_source` for arguments and errors."""
-        options.allow(path, "a TFRecord file", "columns", "ragged", "raw")
+        options.allow(path, "a TFRecord file", "columns", "drop", "ragged", "raw")
         self.skipped = Counter()
         self.size_bytes = os.stat(path).st_size
         self._path = path
         self._raw = options.raw
-        self._picks = bool(options.columns)
+        self._picks = bool(options.columns or options.drop)
         parsed = self._parsed()
         self._records: Iterator[tuple[Any, int]] = self._payloads() if self._raw else parsed
         self.schema: Mapping[str, str]
@@ -63,7 +63,7 @@ class TFRecordSource(Source):
             self.schema, self.kinds = options.like.schema, options.like.kinds
             self.types = options.like.types
         elif options.raw:
-            self.schema = picked({"payload": "bytes"}, options.columns, path)
+            self.schema = picked({"payload": "bytes"}, options.columns, path, options.drop)
         else:
             first = list(_some(parsed))
             self._records = chain(first, parsed)
@@ -117,7 +117,7 @@ class TFRecordSource(Source):
         picked(names, options.ragged, self._path)
         schema = {
             name: self._column(name, kinds.get(name, set()), counts[name], name in options.ragged)
-            for name in picked(names, options.columns, self._path)
+            for name in picked(names, options.columns, self._path, options.drop)
         }
         self.kinds = {name: kind for name in schema for kind in kinds.get(name, ())}
         return schema

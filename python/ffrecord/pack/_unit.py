@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ffrecord._writer import Writer, WriteSummary
+from ffrecord._tables.arrow_writing import Encoder
+from ffrecord._write.writer import Writer, WriteSummary
 from ffrecord.pack._mapping import Function, Row, rows_of
-from ffrecord.pack._source import Keyed, Progressed, Sample
+from ffrecord.pack._source import Chunk, Keyed, Lacking, OneSample, Progressed
 
 # Of what has no length, a number.
 _SCALAR_BYTES = 8
@@ -80,6 +81,7 @@ class UnitWriter:
         self._writer: Writer | None = None
         self._size_bytes = 0
         self._record_count = 0  # A record may have no bytes.
+        self._encoder: Encoder | None = None
 
     def write_all(
         self, samples: Iterator[Progressed], where: str, progress: Callable[[int], None]
@@ -97,7 +99,10 @@ class UnitWriter:
                         "sample and the bytes of the source behind it (0 if that is unknown)"
                     )
                 sample, done_bytes = found
-                self._take(sample, where, number)
+                if isinstance(sample, Chunk):
+                    self._write_chunk(sample)
+                else:
+                    self._take(sample, where, number)
                 progress(done_bytes)
         except BaseException:
             if self._writer is not None:
@@ -110,7 +115,7 @@ class UnitWriter:
         assert self.tally.is_balanced
         return self.tally
 
-    def _take(self, sample: Sample, where: str, number: int) -> None:
+    def _take(self, sample: OneSample, where: str, number: int) -> None:
         self.tally.samples += 1
         function = self._rules.function
         if function is None:
@@ -132,13 +137,40 @@ class UnitWriter:
         else:
             self.tally.skipped += 1
 
-    def _write(self, sample: Sample) -> None:
+    def _write(self, sample: OneSample) -> None:
         writer = self._open()
-        if isinstance(sample, Keyed):
+        if isinstance(sample, Lacking):
+            writer._note_nulls(set(sample.names))
+            writer.write(sample.sample)
+        elif isinstance(sample, Keyed):
             writer.write(sample.sample, key=sample.key if self._rules.takes_keys else None)
         else:
             writer.write(sample)
         self._count(1, _size_bytes(sample))
+
+    def _write_chunk(self, chunk: Chunk) -> None:
+        """Write rows of a table, in as many files as their size asks for."""
+        if self._encoder is None:
+            self._encoder = self._open()._encoder
+        assert self._encoder is not None
+        done = chunk.first
+        try:
+            for rows in self._encoder.rows(chunk.table, done):
+                ends = np.cumsum([each.sizes for each in rows], axis=0)[-1].cumsum()
+                begin = 0
+                while begin < len(ends):
+                    behind = int(ends[begin - 1]) if begin else 0
+                    room = self._rules.size_bytes - self._size_bytes
+                    end = min(int(np.searchsorted(ends, behind + room)) + 1, len(ends))
+                    writer = self._open()
+                    writer._write_rows(rows, self._encoder.holding, done, begin, end)
+                    self._count(end - begin, int(ends[end - 1]) - behind)
+                    begin = end
+                done += len(ends)
+        except ValueError as error:
+            raise ValueError(f"{chunk.where}: {error}") from None
+        self.tally.samples += len(chunk.table)
+        self.tally.used += len(chunk.table)
 
     def _write_rows(self, rows: list[Row]) -> bool:
         """Write all rows of a sample, or none."""
@@ -151,7 +183,7 @@ class UnitWriter:
         self._count(len(rows), sum(map(_size_bytes, rows)))
         return True
 
-    def _fail(self, sample: Sample, where: str, number: int, error: Exception) -> None:
+    def _fail(self, sample: OneSample, where: str, number: int, error: Exception) -> None:
         named = {} if (name := _name_of(sample)) is None else {"name": name}
         said = f"{type(error).__name__}: {error}"[:_FAILURE_CHARS]
         self.tally.failures.append({"input": where, "sample": number, **named, "error": said})
@@ -184,7 +216,7 @@ class UnitWriter:
             self._size_bytes = self._record_count = 0
 
 
-def _name_of(sample: Sample) -> str | None:
+def _name_of(sample: OneSample) -> str | None:
     """What people call a sample."""
     if isinstance(sample, Keyed):
         return None if sample.key is None else sample.key.decode(errors="replace")
@@ -199,7 +231,7 @@ def _place_of(error: Exception) -> str:
 
 
 def _size_bytes(value: object) -> int:
-    if isinstance(value, Keyed):
+    if isinstance(value, Keyed | Lacking):
         value = value.sample
     if isinstance(value, Mapping):
         return sum(map(_size_bytes, value.values()))

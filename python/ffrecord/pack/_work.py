@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ffrecord._writer import Writer
+from ffrecord._write.writer import Writer
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._job import Job, Lease
 from ffrecord.pack._mapping import UserMap
 from ffrecord.pack._plan import Plan, schema_from_json
 from ffrecord.pack._source import SourceOptions
+from ffrecord.pack._table_schema import TableSchema
 from ffrecord.pack._unit import Rules, UnitWriter
 
 Progress = Callable[[int], None]
@@ -41,6 +42,8 @@ class WriterOptions:
         file_id: bytes = b"",
     ) -> Writer:
         """Begin a file."""
+        if isinstance(schema, TableSchema):
+            schema = schema.encoder()
         writer = Writer(
             path,
             schema,
@@ -89,12 +92,18 @@ class Worker:
         """Open the first input; `tokens` is called with the token of each lease taken."""
         self._task = task
         self._job = task.job
-        self._inputs = inputs or Inputs([one.path for one in task.plan.inputs], task.options)
+        self._schema = schema_from_json(task.plan.asked["schema"])
+        self._inputs = inputs or self._opened()
         if task.user_map is not None:
             self._inputs.give_values()
-        self._schema = schema_from_json(task.plan.asked["schema"])
         self._function = None if task.user_map is None else task.user_map.made()
         self._tell = tokens or (lambda _: None)
+
+    def _opened(self) -> Inputs:
+        """The inputs, without another look at the columns of all."""
+        known = self._schema if isinstance(self._schema, TableSchema) else None
+        options = self._task.options._replace(known=known)
+        return Inputs([one.path for one in self._task.plan.inputs], options)
 
     def run(self, progress: Progress | None = None) -> None:
         """Do what others leave; return when every unit is done, whoever did it."""

@@ -1,0 +1,134 @@
+"""CSV and TSV, plain or gzip, with the names of columns in the first line; read by pyarrow."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ffrecord.pack._source import needed
+from ffrecord.pack._stream import open_stream
+from ffrecord.pack._table import Tabular
+
+_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+_BLOCK_BYTES = 4 << 20
+# Only what is written again as it was: 007, +1 and 1e5 are text, as numbers of 19 digits are.
+_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
+_FLOAT = r"^-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?$"
+_BOOL = r"^(true|false)$"
+
+
+def is_csv(path: str) -> bool:
+    """Recognised by its name, since its content may be any text."""
+    return path.endswith(_SUFFIXES)
+
+
+class CsvSource(Tabular):
+    """A column for each name in the first line: integers, floats or true and false, else text.
+
+    A first pass over all rows finds the types. A column has numbers only if each of its values is
+    one in its usual form; so numbers that are names, such as 007, stay text. Nothing between two
+    separators is null, and "" is an empty text.
+    """
+
+    what = "CSV file"
+    finds_types = True
+
+    def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """The names, and the types that all rows have."""
+        if (found := self.read_before()) is not None:
+            self._check_names(found.names)
+            return found
+        pa = needed("pyarrow", self.what)
+        names = self._names(self.path)
+        types: dict[str, set[str]] = {name: set(_FITTING) for name in names}
+        for path in self.options.together or (self.path,):
+            if self._names(path) != names:
+                raise ValueError(
+                    f"{path} has the columns {', '.join(self._names(path))}, and {self.path} has "
+                    f"{', '.join(names)}: pack them separately"
+                )
+            for batch in self._texts(path, names):
+                for name, left in types.items():
+                    _narrow(left, batch.column(name))
+        return pa.schema([(name, _type_of(left)) for name, left in types.items()])
+
+    def tables(self, names: list[str]) -> Iterator[tuple[Any, int]]:
+        """Yield the rows of each block."""
+        pa = needed("pyarrow", self.what)
+        wanted = pa.schema([self.found.field(name) for name in names])
+        with open(self.path, "rb") as raw:
+            for batch in self._batches(raw, self.path, self.found.names):
+                arrays = [batch.column(f.name).cast(f.type) for f in wanted]
+                yield pa.Table.from_arrays(arrays, schema=wanted), raw.tell()
+
+    def _check_names(self, names: list[str]) -> None:
+        if (own := self._names(self.path)) != list(names):
+            raise ValueError(
+                f"{self.path} has the columns {', '.join(own)}, and the first file has "
+                f"{', '.join(names)}: pack them separately"
+            )
+
+    def _names(self, path: str) -> list[str]:
+        with open(path, "rb") as raw, self._naming(path):
+            names = list(self._opened(raw, path, None).schema.names)
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"{path} has several columns called '{twice}': rename them")
+        return names
+
+    def _texts(self, path: str, names: list[str]) -> Iterator[Any]:
+        with open(path, "rb") as raw:
+            yield from self._batches(raw, path, names)
+
+    def _batches(self, raw: Any, path: str, names: list[str]) -> Iterator[Any]:  # noqa: ANN401
+        with self._naming(path):
+            yield from self._opened(raw, path, names)
+
+    def _opened(self, raw: Any, path: str, names: list[str] | None) -> Any:  # noqa: ANN401
+        pa, reader = needed("pyarrow", self.what), needed("pyarrow.csv", self.what)
+        text = {name: pa.string() for name in names or ()}
+        return reader.open_csv(
+            pa.PythonFile(open_stream(raw, path), mode="r"),
+            reader.ReadOptions(block_size=_BLOCK_BYTES),
+            reader.ParseOptions(
+                delimiter="\t" if ".tsv" in path[-7:] else ",", newlines_in_values=True
+            ),
+            reader.ConvertOptions(
+                column_types=text,
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+
+    @contextmanager
+    def _naming(self, path: str) -> Iterator[None]:
+        """Name the file and the remedy for what pyarrow refuses in a text, which is not damage."""
+        pa = needed("pyarrow", self.what)
+        try:
+            yield
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            said = str(error).partition("\n")[0]
+            raise ValueError(f"{path} is no CSV of UTF-8: {said}") from None
+
+
+_FITTING = {"int": _INTEGER, "float": _FLOAT, "bool": _BOOL, "null": None}
+
+
+def _narrow(left: set[str], array: Any) -> None:  # noqa: ANN401 - pyarrow has no types
+    """Remove the types that a value does not have."""
+    if array.null_count == len(array):
+        return
+    import pyarrow.compute as pc
+
+    left.discard("null")
+    for name in tuple(left):
+        matched = pc.match_substring_regex(array, _FITTING[name])
+        if not pc.all(matched).as_py():  # Nulls do not count.
+            left.discard(name)
+
+
+def _type_of(left: set[str]) -> Any:  # noqa: ANN401 - pyarrow has no types
+    pa = needed("pyarrow", "a CSV file")
+    kinds = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+    found = [] if "null" in left else [kind for name, kind in kinds.items() if name in left]
+    return found[0] if found else pa.string()

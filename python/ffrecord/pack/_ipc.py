@@ -1,0 +1,78 @@
+"""Arrow IPC: files (Feather version 2 among them) and streams."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from ffrecord.errors import CorruptionError
+from ffrecord.pack._source import needed
+from ffrecord.pack._table import ROWS_BYTES, ROWS_MAX, Tabular
+
+_FILE, _FEATHER_1, _STREAM = b"ARROW1", b"FEA1", b"\xff\xff\xff\xff"
+_END = _STREAM + b"\0\0\0\0"
+
+
+def is_ipc(path: str) -> bool:
+    """Recognised by its content; a stream by the mark before its first message."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        head = file.read(8)
+    return head.startswith((_FILE, _FEATHER_1)) or (head[:4] == _STREAM and len(head) == 8)
+
+
+def rows_of_batch(batch: Any) -> Iterator[Any]:  # noqa: ANN401 - pyarrow has no types
+    """The rows of a batch of any size, of some MiB at a time."""
+    wide = max(batch.nbytes // max(len(batch), 1), 1)
+    step = max(1, min(ROWS_BYTES // wide, ROWS_MAX))
+    return (batch.slice(first, step) for first in range(0, len(batch), step))
+
+
+class IpcSource(Tabular):
+    """Columns as `write_table` stores those of the table in the file."""
+
+    what = "Arrow IPC file"
+
+    def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """The schema at the front of the file."""
+        with open(self.path, "rb") as file:
+            self._head = file.read(len(_FILE))
+        if self._head.startswith(_FEATHER_1):
+            raise ValueError(
+                f"{self.path} is Feather of version 1: write it again with "
+                "pyarrow.feather.write_feather(pyarrow.feather.read_table(old), new)"
+            )
+        with self._mapped() as mapped:
+            return self._opened(mapped).schema
+
+    def tables(self, names: list[str]) -> Iterator[tuple[Any, int]]:
+        """Yield the batches of the file, large ones in pieces."""
+        with self._mapped() as mapped:
+            reader = self._opened(mapped)
+            self._check_end(mapped)
+            done = 0
+            for batch in self._batches(reader):
+                batch.validate(full=True)  # Before anything is made of what others wrote.
+                done = min(self.size_bytes, done + batch.nbytes)
+                yield from ((rows.select(names), done) for rows in rows_of_batch(batch))
+
+    def _check_end(self, mapped: Any) -> None:  # noqa: ANN401
+        """A stream that was cut between two batches is as a whole one without its last mark."""
+        if self._head != _FILE and mapped.size() >= len(_END):
+            with open(self.path, "rb") as file:
+                file.seek(-len(_END), os.SEEK_END)
+                if file.read() != _END:
+                    raise CorruptionError(f"{self.path} is truncated: it has no mark of its end")
+
+    def _mapped(self) -> Any:  # noqa: ANN401
+        return needed("pyarrow", self.what).memory_map(self.path)
+
+    def _opened(self, mapped: Any) -> Any:  # noqa: ANN401
+        ipc = needed("pyarrow.ipc", self.what)
+        is_file = self._head == _FILE
+        return ipc.open_file(mapped) if is_file else ipc.open_stream(mapped)
+
+    def _batches(self, reader: Any) -> Iterator[Any]:  # noqa: ANN401
+        if hasattr(reader, "num_record_batches"):
+            return (reader.get_batch(i) for i in range(reader.num_record_batches))
+        return iter(reader)
