@@ -122,7 +122,8 @@ def save(
             ranks of torch's default process group, if there is one. "alone": this process only.
         replicated: which rank saves data that all ranks have: "rank0", or "split": each rank a
             share. With "split", every rank hashes all of it first, and the save fails unless the
-            replicas are equal.
+            replicas are equal. What some ranks have alike by a DTensor's placements or an `OnRanks`
+            is always shared among them; "split" compares it too.
         direct: bypass the page cache if the file system allows it.
         incremental: write only what has changed since the newest checkpoint of the target, and
             share the files of the rest with it. Costs one more hash of every byte, and one read of

@@ -24,7 +24,11 @@ def slice_of(leaf: Leaf, address: object, is_stable: bool) -> TensorSlice:
 
 
 class Group(Protocol):
-    """Ranks that save and load together, such as `ffrecord.torch.checkpoint.Group`."""
+    """Ranks that save and load together, such as `ffrecord.torch.checkpoint.Group`.
+
+    It may have `members`, the ranks of the job that they are: of the replicas of a DTensor, only
+    those in the group write. Without it, all of them count.
+    """
 
     @property
     def rank(self) -> int:
