@@ -6,7 +6,6 @@ here: a program that has not imported it has no such tensors.
 
 import itertools
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -33,7 +32,7 @@ class Layout(NamedTuple):
         shape: of the whole tensor.
         pieces: what this rank has of it.
         holders: the ranks that have the same pieces, this one among them; ranks of the job.
-        rank: this one.
+        rank: this one; -1 if it is not in the mesh.
         identity: equal for two tensors that are one, while both exist.
     """
 
@@ -152,9 +151,9 @@ def _form_of(
                 "to Shard or Replicate first"
             )
     coordinate = mesh.get_coordinate()
-    rank = int(sys.modules["torch.distributed"].get_rank())
     if coordinate is None:
-        return _Form(mesh, (), (), rank)
+        return _Form(mesh, (), (), -1)
+    rank = int(mesh.mesh[tuple(coordinate)])
     dimensions: list[Spans] = [((0, size),) for size in shape]
     for at in _order(placements, order):
         placement = placements[at]
