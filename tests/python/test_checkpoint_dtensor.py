@@ -358,6 +358,28 @@ def by_some_ranks(rank: int, world: int, folder: str) -> object:
     return True
 
 
+def in_the_background(rank: int, world: int, folder: str) -> object:
+    """What is saved is what was there when the call returned, also of slices with gaps."""
+    del rank, world
+    known = meshes()
+    names = ["rows of 3", "columns of 4", "scattered rows", "replicas of rows"]
+    for number, room in enumerate((512 << 20, 0)):
+        for incremental in (False, True):
+            state = {name: placed(whole((90, 4000)), *known[name]) for name in names}
+            step = 2 * number + incremental
+            pending = ckpt.async_save(
+                f"{folder}/run", step, state, stage_bytes_max=room, incremental=incremental
+            )
+            for each in state.values():
+                each.to_local().zero_()
+            commit = pending.result(300)
+            assert commit.size_bytes == len(names) * 90 * 4000 * 4
+            found: Any = ckpt.load(f"{folder}/run", step=step, group="alone", as_torch=True)
+            assert all(torch.equal(each, whole((90, 4000))) for each in found.values())
+    ckpt.close()
+    return True
+
+
 def replicas_that_differ(rank: int, world: int, folder: str) -> object:
     """With "split" they are compared, whatever mesh says that they are equal."""
     del world
@@ -449,8 +471,17 @@ def tied_and_refused(rank: int, world: int, folder: str) -> object:
     return True
 
 
+BODIES = (
+    by_some_ranks,
+    in_the_background,
+    replicas_that_differ,
+    sharded_as_by_fsdp1,
+    tied_and_refused,
+)
+
+
 def one_after_the_other(rank: int, world: int, folder: str) -> object:
-    for body in (by_some_ranks, replicas_that_differ, sharded_as_by_fsdp1, tied_and_refused):
+    for body in BODIES:
         body(rank, world, folder)
     return True
 

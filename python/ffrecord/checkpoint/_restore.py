@@ -275,7 +275,7 @@ class Restorer:
         return made
 
     def _into_tensor(self, state: object, tree: object, path: str) -> object:
-        if is_made_of_tensors(state):
+        if known_kind(type(state)) is None and is_made_of_tensors(state):
             return self._into_made_of_tensors(state, tree, path)
         if not isinstance(tree, TensorRef):
             self.different.append(f"{path} (a {_name(tree)} is stored, the state has a tensor)")

@@ -189,7 +189,8 @@ def memory_of(value: object) -> Memory:
     dtype, shape = describe(value)
     if kind_of(value) is Kind.TORCH:
         tensor: Any = value
-        tensor = movable(tensor.detach().resolve_conj().resolve_neg()).cpu().contiguous()
+        tensor = tensor.detach().resolve_conj().resolve_neg()
+        tensor = (movable(tensor) if dtype in _BYTES_ONLY else tensor).cpu().contiguous()
         return Memory(dtype, shape, tensor.data_ptr(), tensor.nbytes, tensor)
     array = as_array(value)
     array = np.require(array, dtype=array.dtype.newbyteorder("="), requirements="C")
