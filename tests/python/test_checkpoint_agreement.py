@@ -6,7 +6,7 @@ by the same ranks, each its own state.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -104,6 +104,55 @@ def test_state_of_each_rank_that_is_saved_is_loaded(tmp_path: Path, name: str) -
     assert ThreadRanks(3).must(work) == [True] * 3
 
 
+def some_per_rank(where: tuple[str, ...]) -> dict[str, Any]:
+    return {key: ckpt.PerRank(5) if key in where else {} for key in ("a", "b")}
+
+
+@pytest.mark.parametrize("where", [("a",), ("b",), ()])
+def test_per_rank_values_in_other_places_are_refused(
+    tmp_path: Path, where: tuple[str, ...]
+) -> None:
+    places = [("a", "b"), where, ("a", "b")]
+
+    def save(rank: ThreadRank) -> None:
+        ckpt.save(tmp_path / "run", 1, some_per_rank(places[rank.rank]), group=rank)
+
+    for result in ThreadRanks(3).run(save):
+        assert isinstance(result, ValueError), result
+        assert "rank 1" in str(result) and "PerRank" in str(result)
+    assert ckpt.list(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("replicated", ["rank0", "split"])
+def test_ranks_whose_dicts_have_other_orders_get_back_what_is_theirs(
+    tmp_path: Path, replicated: Literal["rank0", "split"]
+) -> None:
+    def state(rank: int) -> dict[str, Any]:
+        own = [ckpt.PerRank({"x": 10 * i + rank, "y": np.full(3, 10 * i + rank)}) for i in range(3)]
+        sizes = (100, 150_000, 200, 250, 300_000, 1)
+        values = {f"t{i}": np.arange(size) + i for i, size in enumerate(sizes)}
+        made = {"own": dict(enumerate(own)), "shared": values, "list": [own[0], own[1]]}
+        turned = made if rank % 2 == 0 else dict(reversed(made.items()))
+        for key in ("own", "shared"):
+            pairs = list(made[key].items())  # type: ignore[union-attr]
+            turned[key] = dict(pairs[rank:] + pairs[:rank])
+        return turned
+
+    def work(rank: ThreadRank) -> object:
+        mine = state(rank.rank)
+        ckpt.save(tmp_path, 1, mine, group=rank, replicated=replicated)
+        loaded: Any = ckpt.load(tmp_path, group=rank)
+        for i in range(3):
+            for found in [loaded["own"][i], *loaded["list"][i : i + 1]]:
+                assert found["x"] == 10 * i + rank.rank
+                assert np.array_equal(found["y"], np.full(3, 10 * i + rank.rank))
+        for key, value in mine["shared"].items():
+            assert np.array_equal(loaded["shared"][key], value)
+        return loaded["shared"].keys() == mine["shared"].keys()
+
+    assert ThreadRanks(3).must(work) == [True] * 3
+
+
 def test_rank_0_may_have_more_values(tmp_path: Path) -> None:
     def save(rank: ThreadRank) -> int:
         state = {"w": np.ones(3), **({"note": ["a", "b"]} if rank.rank == 0 else {})}
@@ -164,14 +213,23 @@ def test_a_mark_of_ranks_that_does_not_fit_is_refused(tmp_path: Path) -> None:
             ckpt.save(tmp_path, 1, {"a": state})
 
 
-def test_values_of_each_rank_in_another_order_are_refused_and_not_mixed_up(tmp_path: Path) -> None:
-    def save(rank: ThreadRank) -> object:
-        names = ["a", "b"] if rank.rank == 0 else ["b", "a"]
-        state = {name: ckpt.PerRank(f"{name} of {rank.rank}") for name in names}
-        return ckpt.save(tmp_path, 1, state, group=rank)
+@pytest.mark.parametrize("replicated", ["rank0", "split"])
+def test_ranks_may_have_what_they_share_in_any_order(tmp_path: Path, replicated: Any) -> None:  # noqa: ANN401
+    def stage(rank: int, fill: bool) -> Any:  # noqa: ANN401
+        numbers = [3, 1, 2, 0, 4] if rank else [0, 1, 2, 3, 4]
+        return ckpt.OnRanks(
+            {f"{n}.w": np.full(n + 1, float(n) if fill else -1.0) for n in numbers}, (0, 1)
+        )
 
-    for result in ThreadRanks(2).run(save):
-        assert isinstance(result, ValueError) and "another order" in str(result)
+    def work(rank: ThreadRank) -> object:
+        state = {"s": stage(rank.rank, fill=True)}
+        ckpt.save(tmp_path, 1, state, group=rank, replicated=replicated)
+        loaded: Any = ckpt.load(tmp_path, {"s": stage(rank.rank, fill=False)}, group=rank)
+        return all(
+            np.array_equal(loaded["s"].value[key], each) for key, each in state["s"].value.items()
+        )
+
+    assert ThreadRanks(2).must(work) == [True, True]
 
 
 # --- Replicas ------------------------------------------------------------------------------------

@@ -22,8 +22,10 @@ _DIGEST_SIZE = 16
 class Agreement:
     """One rank's side. These are compared, each by the rule that loses nothing.
 
+    The order of dicts is no difference.
+
     - Tensors that all ranks have: the same names and shapes.
-    - The places of `PerRank` values: the same, in the same order.
+    - `PerRank` values: in the same places.
     - Values: rank 0's are stored, so what another rank has must be there; rank 0 may have more.
     - What ranks hold together, and `OnRanks` values: it is stored wherever some rank has it.
     - With `replicated="split"`: the same bytes, for each rank writes a share of them.
@@ -53,7 +55,7 @@ class Agreement:
         }
         self.told: list[object] = [
             digest([sorted((leaf.key, leaf.shape) for leaf in shared), told_ties]),
-            digest(flattener.own_paths),
+            digest(sorted(flattener.own_trees)),
             digest([self._values, self._placed]),
             digest(sorted(self._contents.items())),
             {named: digest(sorted(each.items())) for named, each in self._replicas.items()},
@@ -73,8 +75,8 @@ class Agreement:
                 )
             if other[1] != told[0][1]:
                 raise ValueError(
-                    f"the PerRank values of rank {rank} are in other places than those of rank 0, "
-                    "or in another order"
+                    f"rank {rank} has a PerRank where rank 0 has none, or lacks one that rank 0 "
+                    "has: give every rank one, of None where there is nothing"
                 )
         return any(other[:4] != told[0][:4] for other in told) or bool(_differing(told))
 

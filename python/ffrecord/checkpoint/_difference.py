@@ -10,6 +10,7 @@ from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target
 from ffrecord.checkpoint._named import inside
 from ffrecord.checkpoint._state import join
+from ffrecord.checkpoint._steps import step_number
 from ffrecord.checkpoint._tensors import ITEM_SIZES
 from ffrecord.checkpoint._values import EachRank, Named, TensorRef, decode, encode
 
@@ -45,7 +46,8 @@ def diff(
         CorruptionError: stored bytes fail a check.
     """
     readers = [
-        _ffrecord.CheckpointReader(target, step, timeout_s) for target, step in (first, second)
+        _ffrecord.CheckpointReader(target, step_number(step), timeout_s)
+        for target, step in (first, second)
     ]
     a, b = (_facts(reader) for reader in readers)
     different = []

@@ -111,5 +111,8 @@ def shares_of_rank(leaves: Sequence[Leaf], rank: int, size: int, split: bool) ->
     if not split:
         return [leaf for leaf in leaves if leaf.is_own or rank == 0]
     sharing, everyone = Sharing(), tuple(range(size))
-    parts = (leaf if leaf.is_own else sharing.part_of(leaf, everyone, rank) for leaf in leaves)
+    parts = (
+        leaf if leaf.is_own else sharing.part_of(leaf, everyone, rank)
+        for leaf in sorted(leaves, key=lambda leaf: leaf.key)  # Dicts of ranks have other orders.
+    )
     return [part for part in parts if part is not None]

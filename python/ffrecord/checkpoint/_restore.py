@@ -128,7 +128,7 @@ class Restorer:
             return OnRanks(self.into(state.value, tree, path), state.ranks)
         if isinstance(tree, EachRank):
             own, there = self._own(tree, path)
-            return self.into(state, own, path) if there or self.elastic else state
+            return self.into(state, own, path) if there else state
         if state is None:
             return self.fresh(tree, path, as_torch=True)
         if isinstance(state, Shard) or kind_of(state) is not None:

@@ -11,6 +11,7 @@ from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._ranks import Group, TensorSlice, shares_of_rank, together
 from ffrecord.checkpoint._sharing import Leaf
 from ffrecord.checkpoint._state import Flattener, fill_ranks
+from ffrecord.checkpoint._steps import step_number
 from ffrecord.checkpoint._ties import referring, tied
 from ffrecord.checkpoint._values import decode, encode
 
@@ -85,25 +86,26 @@ def flatten(
         TypeError: a value in the state would need pickling; names its path.
         ValueError: an argument is out of range.
     """
-    step, replicated = order.step, order.replicated
-    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**63:
-        raise ValueError(f"step is {step!r}, must be an integer from 0 to 2**63 - 1")
+    replicated = order.replicated
+    step_number(order.step)
     if replicated not in ("rank0", "split"):
         raise ValueError(f'replicated is {replicated!r}, must be "rank0" or "split"')
     split = replicated == "split"
     flattener = Flattener(rank, () if size == 1 else members, compares=split and size > 1)
     tree = flattener.value(state)
+    flattener.divide()
     ties = tied(flattener.leaves, frozenset(flattener.sharded))
     leaves, own_trees = flattener.leaves, flattener.own_trees
     if ties:
         leaves = [leaf for leaf in leaves if leaf.key not in ties]
-        tree, own_trees = referring(tree, ties), [referring(own, ties) for own in own_trees]
+        tree = referring(tree, ties)
+        own_trees = {path: referring(own, ties) for path, own in own_trees.items()}
     agreement = Agreement(flattener, tree, ties, split=split) if size > 1 else None
     words: dict[str, object] = {
         "tree": encode(tree if rank == 0 else None),
         "own": encode(own_trees),
         "shared": [] if agreement is None else agreement.told,
-        "own_count": len(own_trees),
+        "has_own": bool(own_trees),
     }
     shares = shares_of_rank(leaves, rank, size, split)
     return Flat(Said(order, words, agreement), shares)
@@ -111,7 +113,7 @@ def flatten(
 
 def _with_own(tree: bytes, answers: Sequence[Any]) -> bytes:
     """The tree with the values in it that are each rank's own."""
-    if answers[0]["own_count"] == 0:
+    if not answers[0]["has_own"]:
         return tree
     return encode(fill_ranks(decode(tree), [decode(answer["own"]) for answer in answers]))  # type: ignore[misc]
 

@@ -120,16 +120,15 @@ class Flattener:
         """
         self.rank = rank
         self.leaves: list[Leaf] = []
-        self.own_trees: list[object] = []  # Of PerRank values, in order.
-        self.own_paths: list[str] = []  # Where they are.
+        self.own_trees: dict[str, object] = {}  # Of PerRank values, by their paths.
         # The paths of what ranks hold together and is in no PerRank.
         self.sharded: list[str] = []
         self._members = None if members is None else frozenset(members)
         self.on_ranks: list[str] = []  # The paths of OnRanks values.
         # Slices that some ranks have alike, by a name of those ranks; only if they are compared.
         self.replicas: dict[str, list[Leaf]] = {}
-        self._layouts, self._sharing, self._compares = Layouts(), Sharing(), compares
-        self._sharing_on_ranks = Sharing()
+        self._held: list[tuple[Leaf, bool, tuple[int, ...], int]] = []
+        self._layouts, self._compares = Layouts(), compares
         self._distributed_paths: dict[object, tuple[str, object]] = {}
         self._saving: dict[tuple[int, ...], tuple[int, ...]] = {}  # Of those that hold the same.
         self._shapes: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
@@ -148,13 +147,13 @@ class Flattener:
         if kind_of_value is list:
             return list(self._elements(value, path, depth, is_own))  # type: ignore[arg-type]
         if isinstance(value, PerRank):
-            return self._per_rank(value, path, depth)
+            return self._per_rank(value, path, depth, is_own)
         if isinstance(value, OnRanks):
             return self._on_ranks(value, path, depth, is_own)
         if isinstance(value, Shard):
             if not is_own:
                 self.sharded.append(path)
-            return self._shard(value, path)
+            return self._shard(value, path or "#")
         if (kind := kind_of(value)) is not None:
             return self._tensor(value, kind, path or "#", is_own, depth)
         if kind_of_value is tuple or _is_torch_size(value):
@@ -193,15 +192,12 @@ class Flattener:
             )
         return item
 
-    def _per_rank(self, value: PerRank, path: str, depth: int) -> EachRank:
-        # Its elements are filled in when all ranks' trees are known.
-        place = EachRank([len(self.own_trees)])
-        self.own_trees.append(None)
-        self.own_paths.append(path)
-        index = len(self.own_trees) - 1
+    def _per_rank(self, value: PerRank, path: str, depth: int, is_own: bool) -> object:
+        if is_own:  # In another one: this rank's already.
+            return self.value(value.value, path, depth + 1, is_own)
         own = self.value(value.value, f"{path}/@rank{self.rank}", depth + 1, is_own=True)
-        self.own_trees[index] = own
-        return place
+        self.own_trees[path] = own
+        return EachRank([path])  # Its elements are filled in when all ranks' trees are known.
 
     def _on_ranks(self, value: OnRanks, path: str, depth: int, is_own: bool) -> object:
         ranks = tuple(sorted(set(value.ranks)))
@@ -214,6 +210,7 @@ class Flattener:
             raise ValueError(f"state: {path}: an OnRanks has another one, or a PerRank, in it")
         self.on_ranks.append(path)
         self.sharded += inner.sharded
+        self._held += inner._held
         for named, leaves in inner.replicas.items():
             self.replicas.setdefault(named, []).extend(leaves)
         for leaf in inner.leaves:
@@ -221,17 +218,26 @@ class Flattener:
                 self.leaves.append(leaf)
                 continue
             self.sharded.append(leaf.key)
-            self._share(leaf._replace(is_own=True), self._sharing_on_ranks, ranks, self.rank)
+            self._share(leaf._replace(is_own=True), True, ranks, self.rank)
         return tree
 
-    def _share(self, leaf: Leaf, sharing: Sharing, holders: tuple[int, ...], mine: int) -> None:
-        """Keep what rank `mine` of `holders` writes of a slice."""
-        part = sharing.part_of(leaf, holders, mine)
-        if part is not None:
-            self.leaves.append(part)
+    def _share(self, leaf: Leaf, of_group: bool, holders: tuple[int, ...], mine: int) -> None:
+        """Note a slice that `holders` have: ranks of the group or of the job, `mine` among them."""
+        self._held.append((leaf, of_group, holders, mine))
         if self._compares and len(holders) > 1:
-            named = f"{'mesh' if sharing is self._sharing else 'group'} {holders}"
+            named = f"{'group' if of_group else 'job'} {holders}"
             self.replicas.setdefault(named, []).append(leaf)
+
+    def divide(self) -> None:
+        """Add what this rank writes of the slices that ranks hold together."""
+        sharing = Sharing(), Sharing()
+        # Dicts of ranks have other orders.
+        self._held.sort(key=lambda held: (held[0].key, held[0].offset))
+        for leaf, of_group, holders, mine in self._held:
+            part = sharing[of_group].part_of(leaf, holders, mine)
+            if part is not None:
+                self.leaves.append(part)
+        self._held.clear()
 
     def _shard(self, shard: Shard, path: str) -> TensorRef:
         if (kind := kind_of(shard.data)) is None:
@@ -283,7 +289,7 @@ class Flattener:
                     path, dtype, layout.shape, piece.offset, piece.extent, address, size, False,
                     piece.data, True,
                 )  # fmt: skip
-                self._share(leaf, self._sharing, holders, layout.rank)
+                self._share(leaf, False, holders, layout.rank)
         return TensorRef(Kind.TORCH, path)
 
     def _holders(self, holders: tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -300,7 +306,7 @@ class Flattener:
         parts, context = self._parts_of(value, path)
         told = Flattener(self.rank)
         tree = told.value(context, join(path, "context"), depth + 2)
-        if told.leaves or told.own_trees:
+        if told.leaves or told.own_trees or told.sharded:
             raise TypeError(
                 f"state: {path}: the context of {type(value).__name__} has tensors, which it does "
                 "not name as its parts"
@@ -387,11 +393,11 @@ def _is_torch_size(value: object) -> bool:
     return torch is not None and type(value) is torch.Size
 
 
-def fill_ranks(tree: object, trees_of_ranks: list[list[object]]) -> object:
+def fill_ranks(tree: object, trees_of_ranks: list[dict[str, object]]) -> object:
     """Puts the PerRank trees of all ranks into their places in rank 0's tree."""
     if isinstance(tree, EachRank):
-        index: Any = tree.values[0]
-        return EachRank([fill_ranks(trees[index], trees_of_ranks) for trees in trees_of_ranks])
+        path: Any = tree.values[0]
+        return EachRank([trees[path] for trees in trees_of_ranks])
     return map_children(tree, lambda child: fill_ranks(child, trees_of_ranks))
 
 
