@@ -41,8 +41,6 @@ from thread_ranks import AfterARound, ThreadRank, ThreadRanks, same
 RUNS = st.sampled_from(["first", "second"])
 WAYS = st.sampled_from(["save", "async", "incremental", "incremental async"])
 WHICH = st.integers(0, 4)  # Of the steps of a run, from the newest on.
-# What two ranks that save together have; in the last three they disagree.
-RANKS = ["shards", "scattered", "stages", "on ranks", "differ", "raises", "steps"]
 DAMAGE = st.sampled_from(sorted(truth.FILES))
 
 
@@ -158,7 +156,7 @@ class Checkpoints(RuleBasedStateMachine):
         ckpt.remove(self.path(run), step)
         self.ask(run)
 
-    @rule(run=RUNS, what=st.sampled_from(RANKS))
+    @rule(run=RUNS, what=st.sampled_from(ranks.KINDS))
     def save_by_ranks(self, run: str, what: str) -> None:
         """Save on two ranks that are threads; ranks that disagree leave nothing."""
         step = max(self.runs[run], default=0) + 1
@@ -166,19 +164,8 @@ class Checkpoints(RuleBasedStateMachine):
 
         def work(rank: ThreadRank) -> ckpt.Commit:
             state, number = content.state(), step
-            half = truth.TABLE_ROWS // 2
-            rows = slice(half * rank.rank, half * (rank.rank + 1))
-            if what == "shards":
-                shape, begin = state["table"].shape, (half * rank.rank, 0)
-                state["table"] = ckpt.Shard(state["table"][rows], shape, begin)
-            elif what == "scattered":
-                state["table"] = truth.scattered(rank.rank, state["table"])
-            elif what in ("stages", "on ranks"):
-                stage = state.pop("table")[rows]
-                alone: Any = ckpt.Shard(stage, stage.shape, (0, 0))
-                if what == "on ranks":
-                    alone = ckpt.OnRanks(stage, (rank.rank,))
-                state[f"stage {rank.rank}"] = alone
+            if what in ranks.KINDS[:4]:
+                ranks.divide(state, what, rank.rank)
             elif what == "differ" and rank.rank == 1:
                 state["table"] = other.arrays()["table"]
             elif what == "raises" and rank.rank == 1:
@@ -192,7 +179,7 @@ class Checkpoints(RuleBasedStateMachine):
         commits = [each for each in results if isinstance(each, ckpt.Commit)]
         if what in ("shards", "scattered"):
             assert len(commits) == 2, results
-            self.check_scattered(run, step, content)
+            ranks.load_scattered(self.path(run), step, content)
             self.runs[run][step] = self.new(content, commits[0].attempt)
         elif what in ("stages", "on ranks"):
             assert len(commits) == 2, results
@@ -203,20 +190,6 @@ class Checkpoints(RuleBasedStateMachine):
             kinds = (ValueError, TypeError, ckpt.PeerError)
             assert all(isinstance(each, kinds) for each in results), results
         self.ask(run)
-
-    def check_scattered(self, run: str, step: int, content: Content) -> None:
-        """Check that ranks that divide the rows in another way get theirs."""
-        whole = content.arrays()["table"]
-
-        def work(rank: ThreadRank) -> bool:
-            into, expected = (
-                truth.scattered(1 - rank.rank, whole, is_filled=filled) for filled in (False, True)
-            )
-            ckpt.load(self.path(run), {"table": into}, step=step, group=rank, strict=False)
-            pairs = zip(into.local_shards(), expected.local_shards(), strict=True)
-            return all(torch.equal(here.tensor, there.tensor) for here, there in pairs)
-
-        assert ThreadRanks(2).run(work) == [True, True], "rows were saved and others loaded"
 
     @rule(run=RUNS, which=WHICH)
     def save_again_twice_at_once(self, run: str, which: int) -> None:
