@@ -55,6 +55,13 @@ class Checker {
         return Dict(depth);
       case ValueTag::kTensor:
         return Tensor();
+      case ValueTag::kComplex:
+        return Take(16);
+      case ValueTag::kSet:
+      case ValueTag::kFrozenSet:
+        return Set(depth);
+      case ValueTag::kNamed:
+        return Named(depth);
     }
     return Bad("unknown tag " + std::to_string(static_cast<unsigned>(tag)));
   }
@@ -120,6 +127,55 @@ class Checker {
       FFR_TRY(Value(depth + 1));
     }
     return Good();
+  }
+
+  // Ascending, so that one set has one form and no element twice.
+  Result<void> Set(std::uint32_t depth) {
+    const auto count = cursor_.Take<std::uint32_t>();
+    if (count > cursor_.remaining()) return Bad("a count passes the end");
+    std::string_view before;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const std::size_t start = position();
+      FFR_TRY(Element(depth + 1));
+      const std::string_view element = Between(start, position());
+      if (i > 0 && element <= before) return Bad("the elements of a set do not ascend");
+      before = element;
+    }
+    return Good();
+  }
+
+  // Of a set: a value that never changes.
+  Result<void> Element(std::uint32_t depth) {
+    if (cursor_.remaining() == 0) return Bad("the state-dict structure ends early");
+    const auto tag = static_cast<ValueTag>(whole_[position()]);
+    if (tag == ValueTag::kFrozenSet) return Value(depth);
+    if (tag == ValueTag::kTuple || tag == ValueTag::kNamed) {
+      if (depth > kValueDepthMax) return Bad("nested deeper than 64");
+      cursor_.Take<std::uint8_t>();
+      if (tag == ValueTag::kNamed) {
+        FFR_TRY(Name());
+        return Element(depth + 1);
+      }
+      const auto count = cursor_.Take<std::uint32_t>();
+      if (count > cursor_.remaining()) return Bad("a count passes the end");
+      for (std::uint32_t i = 0; i < count; ++i) FFR_TRY(Element(depth + 1));
+      return Good();
+    }
+    if (tag > ValueTag::kBytes && tag != ValueTag::kComplex)
+      return Bad("an element of a set is a container or a tensor");
+    return Value(depth);
+  }
+
+  Result<void> Named(std::uint32_t depth) {
+    FFR_TRY(Name());
+    return Value(depth + 1);
+  }
+
+  Result<void> Name() {
+    const auto kind = cursor_.Take<std::uint8_t>();
+    FFR_TRY(Good());
+    if (kind > static_cast<std::uint8_t>(NamedKind::kTensor)) return Bad("unknown kind of value");
+    return Text();
   }
 
   Result<void> Key() {

@@ -25,6 +25,10 @@ enum class ValueTag : std::uint8_t {
   kDict = 9,
   kTensor = 10,
   kRanks = 11,
+  kComplex = 12,
+  kSet = 13,
+  kFrozenSet = 14,
+  kNamed = 15,
 };
 
 inline constexpr std::uint32_t kValueDepthMax = 64;
@@ -34,6 +38,16 @@ inline constexpr std::size_t kCheckpointKeySizeMax = 4096;
 
 // What a tensor was in the program that saved it.
 enum class TensorKind : std::uint8_t { kArray = 0, kScalar = 1, kTorch = 2 };
+
+// What a named value was: a program makes an object of it only if it has one of that kind.
+enum class NamedKind : std::uint8_t {
+  kEnum = 0,
+  kDataclass = 1,
+  kNamedTuple = 2,
+  kDtype = 3,
+  kDevice = 4,
+  kTensor = 5,  // A tensor that is made of others.
+};
 
 // Checks that `bytes` is one whole tree within the limits, and returns the keys of the tensors
 // that it refers to, in order, as views of `bytes`. Fails with kCorruption.

@@ -84,10 +84,16 @@ class PlainTensors {
       return std::nullopt;
     const std::uint32_t code = told.element.code + (std::uint32_t{told.element.bits} << 8) +
                                (std::uint32_t{told.element.lanes} << 16);
-    const auto [known, is_new] = elements_.try_emplace(code, nullptr);
-    if (is_new) known->second = ElementOf(item);
-    if (known->second == nullptr) return std::nullopt;
-    return Seen{known->second,
+    PyObject* element = nullptr;
+    if (told.element.bits == 8 && told.element.code <= DlpackTensor::kUint) {
+      element = ElementOf(item);  // torch calls its integers of fewer bits so as well.
+    } else {
+      const auto [known, is_new] = elements_.try_emplace(code, nullptr);
+      if (is_new) known->second = ElementOf(item);
+      element = known->second;
+    }
+    if (element == nullptr) return std::nullopt;
+    return Seen{element,
                 {told.shape, static_cast<std::size_t>(told.dimension_count)},
                 reinterpret_cast<std::uintptr_t>(told.data) + told.byte_offset};
   }

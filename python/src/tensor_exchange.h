@@ -10,6 +10,7 @@ namespace ffrecord::python {
 // DLPack 1: others fill it.
 struct DlpackTensor {
   static constexpr std::int32_t kCpu = 1;
+  static constexpr std::uint8_t kUint = 1;  // kDLInt is 0.
   static constexpr std::uint8_t kComplex = 5;
 
   struct Element {

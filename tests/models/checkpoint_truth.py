@@ -4,12 +4,17 @@ import dataclasses
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
+
+from ffrecord.checkpoint import Named
 
 # Two slices of an incremental save, and a bit.
 TABLE_ROWS = 600
+_STRIPE = 70
 _STEP = re.compile(r"(?:step-|\.aside-)(\d+)(?:-[0-9a-f]+)?")
 # Damage that a look at manifests and sizes shows; the rest shows when bytes are read.
 VISIBLE = ("part", "root", "cut", "gone")
@@ -40,12 +45,55 @@ class Content:
 
     def state(self) -> dict[str, Any]:
         """Return tensors and small values."""
-        words = {"step": self.head, "list": [1, 2.5, "x", None, b"y"], "pair": (True, -1)}
-        return {**self.arrays(), "words": words, "position": Position(self.head)}
+        words = {
+            "step": self.head,
+            "list": [1, 2.5, "x", None, b"y"],
+            "pair": (True, -1, 2j),
+            "set": {self.head, "z", (None, frozenset({0.5}))},
+            "named": Named("enum", "color.Color", "RED"),
+        }
+        arrays = self.arrays()
+        return {**arrays, "again": arrays["head"], "words": words, "position": Position(self.head)}
 
     def stored(self) -> dict[str, Any]:
         """Return what a load without a state gives."""
         return {**self.state(), "position": {"at": self.head}}
+
+
+class Scattered(torch.Tensor):
+    """A tensor that ranks hold together: each has some stripes of its rows, as it tells itself."""
+
+    def set_rows(self, rank: int, rows: np.ndarray[Any, Any], *, is_filled: bool) -> Any:  # noqa: ANN401
+        """Take every second stripe of `rows`, or room for it."""
+        self.shape_of_all = rows.shape
+        self.stripes = []
+        for begin in range(rank * _STRIPE, len(rows), 2 * _STRIPE):
+            stripe = torch.from_numpy(rows[begin : begin + _STRIPE].copy())
+            self.stripes.append((begin, stripe if is_filled else torch.zeros_like(stripe)))
+        return self
+
+    def local_shards(self) -> list[Any]:
+        """As a ShardedTensor has it."""
+        return [
+            SimpleNamespace(
+                tensor=stripe,
+                metadata=SimpleNamespace(shard_offsets=[begin, 0], shard_sizes=stripe.shape),
+            )
+            for begin, stripe in self.stripes
+        ]
+
+    def metadata(self) -> Any:  # noqa: ANN401
+        """As a ShardedTensor has it."""
+        dtype = self.stripes[0][1].dtype
+        return SimpleNamespace(
+            size=self.shape_of_all, tensor_properties=SimpleNamespace(dtype=dtype)
+        )
+
+
+def scattered(rank: int, rows: np.ndarray[Any, Any], *, is_filled: bool = True) -> Scattered:
+    """This rank's side of `rows`."""
+    made: Any = torch.zeros(0).as_subclass(Scattered)
+    return made.set_rows(rank, rows, is_filled=is_filled)  # type: ignore[no-any-return]
 
 
 class Position:

@@ -156,7 +156,7 @@ class Checkpoints(RuleBasedStateMachine):
         ckpt.remove(self.path(run), step)
         self.ask(run)
 
-    @rule(run=RUNS, what=st.sampled_from(["shards", "stages", "differ", "raises", "steps"]))
+    @rule(run=RUNS, what=st.sampled_from(ranks.KINDS))
     def save_by_ranks(self, run: str, what: str) -> None:
         """Save on two ranks that are threads; ranks that disagree leave nothing."""
         step = max(self.runs[run], default=0) + 1
@@ -164,14 +164,8 @@ class Checkpoints(RuleBasedStateMachine):
 
         def work(rank: ThreadRank) -> ckpt.Commit:
             state, number = content.state(), step
-            half = truth.TABLE_ROWS // 2
-            rows = slice(half * rank.rank, half * (rank.rank + 1))
-            if what == "shards":
-                shape, begin = state["table"].shape, (half * rank.rank, 0)
-                state["table"] = ckpt.Shard(state["table"][rows], shape, begin)
-            elif what == "stages":
-                stage = state.pop("table")[rows]
-                state[f"stage {rank.rank}"] = ckpt.Shard(stage, stage.shape, (0, 0))
+            if what in ranks.KINDS[:4]:
+                ranks.divide(state, what, rank.rank)
             elif what == "differ" and rank.rank == 1:
                 state["table"] = other.arrays()["table"]
             elif what == "raises" and rank.rank == 1:
@@ -183,10 +177,12 @@ class Checkpoints(RuleBasedStateMachine):
 
         results = ThreadRanks(2).run(work)
         commits = [each for each in results if isinstance(each, ckpt.Commit)]
-        if what == "shards":
+        if what in ("shards", "scattered"):
             assert len(commits) == 2, results
+            ranks.load_scattered(self.path(run), step, content)
             self.runs[run][step] = self.new(content, commits[0].attempt)
-        elif what == "stages" and commits:
+        elif what in ("stages", "on ranks"):
+            assert len(commits) == 2, results
             ranks.load_stages(self.path(run), step, content)
             ckpt.remove(self.path(run), step)
         else:

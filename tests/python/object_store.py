@@ -39,6 +39,7 @@ class Store:
         with self.lock:
             self.door, self.after = door, after
             self.seen: list[str] = []
+            self.sent: list[tuple[str, int]] = []  # Requests and the bytes that answered them.
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Serves one request, as WSGI has it."""
@@ -56,6 +57,8 @@ class Store:
         if verdict == "hang up":
             return hang_up(environ, start_response)
         answer = list(self.app(environ, start_response))
+        with self.lock:
+            self.sent.append((request, sum(map(len, answer))))
         after(number, request)
         if verdict == "lose":
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)

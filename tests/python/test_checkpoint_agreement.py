@@ -23,11 +23,6 @@ def shard(value: float, rank: int = 0, ranks: int = 1) -> ckpt.Shard:
 
 # What each rank has, and the path that the error names.
 REFUSED: dict[str, tuple[Callable[[int], Any], str]] = {
-    "pipeline stages": (
-        lambda rank: {"layers": {f"{rank}.weight": shard(rank)}},
-        "layers/1.weight",
-    ),
-    "experts": (lambda rank: {"all": np.ones(3), **({"e1": shard(1)} if rank else {})}, "e1"),
     "longer lists": (
         lambda rank: {"layers": [shard(5, rank, 3)] + [shard(1)] * (rank == 1)},
         "layers",
@@ -36,6 +31,18 @@ REFUSED: dict[str, tuple[Callable[[int], Any], str]] = {
     "lists in lists": (lambda rank: {"a": [[1] * (rank + 1)]}, "a/#0"),
     "a value": (lambda rank: {"step": 7, **({"expert": 5} if rank == 1 else {})}, "expert"),
     "a value in a dict": (lambda rank: {"a": {} if rank == 0 else {"b": 1}}, "a/b"),
+    "a value beside a stage": (
+        lambda rank: {"s": ckpt.OnRanks({f"w{rank}": 1}, (rank,)), **({"x": 1} if rank else {})},
+        "has x,",
+    ),
+    "a list in a stage": (
+        lambda rank: {"s": ckpt.OnRanks([np.ones(3)] * (rank + 1), (rank,))},
+        "s (2 elements)",
+    ),
+    "a stage where rank 0 has a value": (
+        lambda rank: {"s": 1 if rank == 0 else ckpt.OnRanks({"w": np.ones(3)}, (1, 2))},
+        "s/w",
+    ),
     "a shared tensor": (lambda rank: {"w": np.ones(3), **({"b": np.ones(3)} if rank else {})}, ""),
 }
 
@@ -57,6 +64,17 @@ LOADED: dict[str, Callable[[int], Any]] = {
     "stages in a PerRank": lambda rank: {"s": ckpt.PerRank({f"{rank}.w": np.full(3, rank)})},
     "lists in a PerRank": lambda rank: {"s": ckpt.PerRank([np.full(3, 1)] * (rank + 1))},
     "shards": lambda rank: {"s": [shard(rank, rank, 3)], "n": 1},
+    "shards of pipeline stages": lambda rank: {"layers": {f"{rank}.weight": shard(rank)}, "n": 3},
+    "a stage of two ranks": lambda rank: {
+        "all": np.full(3, 7),
+        "layers": ckpt.OnRanks(
+            {f"{min(rank, 1)}.weight": np.full((2048, 100), min(rank, 1)), "b": np.full(2, 5)}
+            if rank == 0
+            else {"1.weight": np.full((2048, 100), 1.0), "1.bias": [np.full(2, 1), np.full(3, 6)]},
+            (0,) if rank == 0 else (1, 2),
+        ),
+        "last": {"head": ckpt.OnRanks(np.full(5, 9), (2,))} if rank == 2 else {},
+    },
     "an empty shard": lambda rank: {
         "s": ckpt.Shard(np.full(4 * (rank > 0), 1.0), (8,), (max(0, rank - 1) * 4,))
     },
@@ -70,7 +88,7 @@ def test_state_of_each_rank_that_is_saved_is_loaded(tmp_path: Path, name: str) -
             tree = list(tree.values())
         if isinstance(tree, list):
             return [leaf for item in tree for leaf in leaves(item)]
-        if isinstance(tree, ckpt.PerRank):
+        if isinstance(tree, ckpt.PerRank | ckpt.OnRanks):
             return leaves(tree.value)
         return [np.array(tree.data if isinstance(tree, ckpt.Shard) else tree)]
 
@@ -143,6 +161,75 @@ def test_rank_0_may_have_more_values(tmp_path: Path) -> None:
     assert ThreadRanks(2).must(save) == [1, 1]
     loaded: Any = ckpt.load(tmp_path, group="alone")
     assert loaded["note"] == ["a", "b"]
+
+
+def test_stages_are_one_checkpoint_that_any_other_stages_load(tmp_path: Path) -> None:
+    """Four layers on three ranks, then on two and on one."""
+
+    def layer(number: int) -> dict[str, Any]:
+        return {"w": np.full(40, number), "rate": number / 2, "name": f"layer {number}"}
+
+    def stage(numbers: list[int], ranks: tuple[int, ...], *, empty: bool = False) -> Any:  # noqa: ANN401
+        made = {str(number): layer(0 if empty else number) for number in numbers}
+        return {"step": 0 if empty else 5, "layers": ckpt.OnRanks(made, ranks)}
+
+    numbers_of = [[0, 1], [2, 3], [2, 3]]
+    ranks_of = [(0,), (1, 2), (1, 2)]
+
+    def save(rank: ThreadRank) -> Any:  # noqa: ANN401
+        state = stage(numbers_of[rank.rank], ranks_of[rank.rank])
+        return ckpt.save(tmp_path, 1, state, group=rank)
+
+    assert {commit.size_bytes for commit in ThreadRanks(3).must(save)} == {4 * 40 * 8}  # type: ignore[attr-defined]
+
+    def load(rank: ThreadRank) -> object:
+        numbers = [[0, 2], [1, 3]][rank.rank]
+        into = stage(numbers, (rank.rank,), empty=True)
+        loaded: Any = ckpt.load(tmp_path, into, group=rank)
+        return loaded["step"] == 5 and all(
+            found["w"].tolist() == [number] * 40 and found["rate"] == number / 2
+            for number, found in ((n, loaded["layers"].value[str(n)]) for n in numbers)
+        )
+
+    assert ThreadRanks(2).must(load) == [True, True]
+    whole: Any = ckpt.load(tmp_path, group="alone")
+    assert sorted(whole["layers"]) == ["0", "1", "2", "3"]
+
+    def load_less(rank: ThreadRank) -> object:
+        return ckpt.load(tmp_path, stage([rank.rank], (rank.rank,), empty=True), group=rank)
+
+    for result in ThreadRanks(2).run(load_less):
+        assert isinstance(result, ckpt.MismatchError)
+        assert result.extra == ["layers/2", "layers/3"]
+
+
+def test_a_mark_of_ranks_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    for state, why in [
+        (ckpt.OnRanks(1, (1, 2)), r"state: a: the OnRanks of rank 0 is of the ranks \(1, 2\)"),
+        (ckpt.PerRank(ckpt.OnRanks(1, (0,))), "a/@rank0: the OnRanks of rank 0 is in a PerRank"),
+        (ckpt.OnRanks(ckpt.PerRank(1), (0,)), "state: a: an OnRanks has another one, or a PerRank"),
+    ]:
+        with pytest.raises(ValueError, match=why):
+            ckpt.save(tmp_path, 1, {"a": state})
+
+
+@pytest.mark.parametrize("replicated", ["rank0", "split"])
+def test_ranks_may_have_what_they_share_in_any_order(tmp_path: Path, replicated: Any) -> None:  # noqa: ANN401
+    def stage(rank: int, fill: bool) -> Any:  # noqa: ANN401
+        numbers = [3, 1, 2, 0, 4] if rank else [0, 1, 2, 3, 4]
+        return ckpt.OnRanks(
+            {f"{n}.w": np.full(n + 1, float(n) if fill else -1.0) for n in numbers}, (0, 1)
+        )
+
+    def work(rank: ThreadRank) -> object:
+        state = {"s": stage(rank.rank, fill=True)}
+        ckpt.save(tmp_path, 1, state, group=rank, replicated=replicated)
+        loaded: Any = ckpt.load(tmp_path, {"s": stage(rank.rank, fill=False)}, group=rank)
+        return all(
+            np.array_equal(loaded["s"].value[key], each) for key, each in state["s"].value.items()
+        )
+
+    assert ThreadRanks(2).must(work) == [True, True]
 
 
 # --- Replicas ------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from torch.distributed.checkpoint.metadata import (  # noqa: E402
     BytesStorageMetadata,
     Metadata,
 )
+from torch.distributed.checkpoint.planner import LoadItemType  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: E402
 
@@ -434,6 +435,24 @@ def test_what_would_need_pickling_is_refused_by_its_path_unless_allowed(tmp_path
         dcp.load(loaded, storage_reader=CheckpointReader(tmp_path))
     dcp.load(loaded, storage_reader=CheckpointReader(tmp_path, allow_pickle=True))
     assert loaded["deep"]["odd"] == Odd()
+
+
+def test_values_that_only_a_state_to_fill_could_make_again_are_as_if_they_needed_pickling(
+    tmp_path: Path,
+) -> None:
+    """Torch's planner gives the reader no state to fill."""
+    state = {"deep": {"plain": {1, "a"}, "number": 2j, "kind": [LoadItemType.TENSOR]}}
+    with pytest.raises(FAILED, match=r"deep\.kind.*is of kind enum .*LoadItemType.*would need"):
+        dcp.save(state, storage_writer=CheckpointWriter(tmp_path))
+    assert ckpt.list(tmp_path) == []
+    dcp.save(state, storage_writer=CheckpointWriter(tmp_path, allow_pickle=True))
+    loaded: dict[str, Any] = {"deep": {"plain": None, "number": None, "kind": [None]}}
+    dcp.load(loaded, storage_reader=CheckpointReader(tmp_path, allow_pickle=True))
+    assert loaded == state
+    del state["deep"]["kind"], loaded["deep"]["kind"]
+    dcp.save(state, storage_writer=CheckpointWriter(tmp_path / "plain"))
+    dcp.load(loaded, storage_reader=CheckpointReader(tmp_path / "plain"))
+    assert loaded == state
 
 
 def test_nothing_stored_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

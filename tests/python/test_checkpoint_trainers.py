@@ -5,6 +5,7 @@ end with the same weights.
 """
 
 import dataclasses
+import enum
 import sys
 import types
 from collections.abc import Iterator
@@ -89,6 +90,24 @@ def test_lightning_removes_only_what_it_saved(tmp_path: Path, checkpoint_io: Any
     assert checkpoint_io().load_checkpoint(tmp_path) == {"number": 2}
     checkpoint_io().remove_checkpoint(tmp_path)
     assert [commit.step for commit in ckpt.list(tmp_path)] == [7]
+
+
+def test_lightning_keeps_no_value_that_it_would_get_back_as_another(
+    tmp_path: Path,
+    checkpoint_io: Any,  # noqa: ANN401
+) -> None:
+    kept = {"state": {"set": {1, "a"}, "number": 1j, "kinds": [torch.int8, torch.device("cpu")]}}
+    checkpoint_io().save_checkpoint(kept, tmp_path)
+    assert checkpoint_io().load_checkpoint(tmp_path) == kept
+    for odd in (Background.YES, {Background.YES}, types.SimpleNamespace()):
+        with pytest.raises(TypeError, match=r"state: state/deep/#1 .*would need pickling"):
+            checkpoint_io().save_checkpoint({"state": {"deep": [1, odd]}}, tmp_path)
+
+
+class Background(enum.Enum):
+    """A value of a program."""
+
+    YES = 1
 
 
 @pytest.mark.parametrize("background", [False, True])

@@ -4,13 +4,22 @@ Method: the page's example byte for byte; random trees; every kind of damage to 
 """
 
 import contextlib
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import ffrecord
-from ffrecord.checkpoint._values import EachRank, Kind, TensorRef, decode, encode
+from ffrecord.checkpoint._values import (
+    EachRank,
+    Kind,
+    Named,
+    NamedKind,
+    TensorRef,
+    decode,
+    encode,
+)
 from thread_ranks import same
 
 pytestmark = pytest.mark.wrong_data
@@ -31,8 +40,43 @@ scalars = (
     | st.integers(-(2**4000), 2**4000)
 )  # fmt: skip
 keys = scalars.filter(lambda key: key == key)  # NaN is no key to find again.
+
+
+def test_complex_numbers_sets_and_named_values_byte_for_byte() -> None:
+    """As the checks of the extension's own tests have them."""
+    for tree, told in [
+        (complex(0.5, -0.0), "0c 000000000000e03f 0000000000000080"),
+        ({True, False}, "0d 02000000 01 02"),
+        (frozenset({1, frozenset({None})}), "0e 02000000 03 0100 01 0e 01000000 00"),
+        (
+            {(None, False), Named("enum", "a", "b")},
+            "0d 02000000 08 02000000 00 01 0f 00 01000000 61 05 01000000 62",
+        ),
+        (Named("dataclass", "a", {}), "0f 01 01000000 61 09 00000000"),
+        (
+            Named("tensor", "a", [TensorRef(Kind.TORCH, "w")]),
+            "0f 05 01000000 61 07 01000000 0a 02 0100 77",
+        ),
+    ]:
+        assert encode(tree) == bytes.fromhex(told)
+        assert same(decode(bytes.fromhex(told)), tree)
+
+
+plain = scalars | st.complex_numbers(allow_nan=False)
+hashables = st.recursive(
+    plain.filter(lambda value: value == value),
+    lambda child: (
+        st.lists(child, max_size=3).map(tuple)
+        | st.frozensets(child, max_size=3)
+        | st.builds(Named, st.sampled_from(get_args(NamedKind)), st.text(max_size=9), child)
+    ),
+    max_leaves=6,
+)
 trees = st.recursive(
-    scalars | st.builds(TensorRef, st.sampled_from(Kind), st.text(min_size=1, max_size=20)),
+    plain
+    | st.sets(hashables, max_size=4)
+    | st.frozensets(hashables, max_size=4)
+    | st.builds(TensorRef, st.sampled_from(Kind), st.text(min_size=1, max_size=20)),
     lambda child: (
         st.builds(
             lambda make, items: make(items),
@@ -40,6 +84,7 @@ trees = st.recursive(
             st.lists(child, max_size=4),
         )
         | st.dictionaries(keys, child, max_size=4)
+        | st.builds(Named, st.sampled_from(get_args(NamedKind)), st.text(max_size=20), child)
     ),
     max_leaves=12,
 )

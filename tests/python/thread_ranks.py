@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ffrecord.checkpoint._values import EachRank
+from ffrecord.checkpoint._values import EachRank, Named
 
 
 class ThreadRanks:
@@ -89,6 +89,8 @@ def same(a: object, b: object) -> bool:
         return False
     if isinstance(a, EachRank) and isinstance(b, EachRank):
         return same(a.values, b.values)
+    if isinstance(a, Named) and isinstance(b, Named):
+        return (a.kind, a.name) == (b.kind, b.name) and same(a.value, b.value)
     if isinstance(a, dict) and isinstance(b, dict):
         return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):

@@ -11,9 +11,10 @@
 A target is a folder that all ranks share, `ffrecord://host[:port]/run`, `s3://bucket/run` of an
 S3-compatible store (`Mirror` copies checkpoints there that were saved elsewhere), or several of
 them (`replicated_target`), any one of which may be lost. Saving pickles nothing and loading
-unpickles nothing: a state is made of None, bool, int, float, str, bytes, list, tuple, dict, arrays
-and tensors, and of objects with `state_dict` and `load_state_dict`. Works with NumPy alone; torch
-is used if the program has imported it.
+unpickles nothing: a state is made of None, bool, int, float, complex, str, bytes, list, tuple,
+dict, set, frozenset, enums, dataclasses, arrays and tensors (also DTensors of any mesh), and of
+objects with `state_dict` and `load_state_dict`. Works with NumPy alone; torch is used if the
+program has imported it.
 """
 
 import contextlib
@@ -36,15 +37,23 @@ from ffrecord.checkpoint._mirror import Mirror, copy
 from ffrecord.checkpoint._monitoring import Monitor, Progress, Report, Save, ledger, monitor
 from ffrecord.checkpoint._peer_error import PeerError
 from ffrecord.checkpoint._pieces import Fetcher
-from ffrecord.checkpoint._ranks import Group, Ranks, TensorSlice, group_of, slice_of
+from ffrecord.checkpoint._ranks import (
+    Group,
+    Ranks,
+    TensorSlice,
+    group_of,
+    members_of,
+    slice_of,
+)
 from ffrecord.checkpoint._replicated import replicated_target
 from ffrecord.checkpoint._restore import MismatchError
 from ffrecord.checkpoint._rng import rng_state, set_rng_state
 from ffrecord.checkpoint._safetensors import export_safetensors, import_safetensors
 from ffrecord.checkpoint._saving import Commit, Flat, Order, Replicated, Said, commit, flatten
 from ffrecord.checkpoint._staging import TornStageError
-from ffrecord.checkpoint._state import PerRank, Shard
+from ffrecord.checkpoint._state import OnRanks, PerRank, Shard
 from ffrecord.checkpoint._steps import step_number, wanted_step
+from ffrecord.checkpoint._values import Named
 from ffrecord.errors import ConflictError, CorruptionError
 
 __all__ = [
@@ -56,7 +65,9 @@ __all__ = [
     "Mirror",
     "MismatchError",
     "Monitor",
+    "Named",
     "OnCorrupt",
+    "OnRanks",
     "PeerError",
     "PendingSave",
     "PerRank",
@@ -107,12 +118,13 @@ def save(
             several of them, made by `replicated_target`.
         step: 0 or more; the name of the checkpoint within `target`. If a checkpoint of that step is
             there and damaged, the new one takes its place.
-        state: values, tensors, `Shard`s, and objects with `state_dict`.
+        state: values, tensors, `Shard`s, DTensors, and objects with `state_dict`.
         group: the ranks that save together; all of them call this with the same step. None: all
             ranks of torch's default process group, if there is one. "alone": this process only.
         replicated: which rank saves data that all ranks have: "rank0", or "split": each rank a
             share. With "split", every rank hashes all of it first, and the save fails unless the
-            replicas are equal.
+            replicas are equal. What some ranks have alike by a DTensor's placements or an `OnRanks`
+            is always shared among them; "split" compares it too.
         direct: bypass the page cache if the file system allows it.
         incremental: write only what has changed since the newest checkpoint of the target, and
             share the files of the rest with it. Costs one more hash of every byte, and one read of
@@ -139,7 +151,7 @@ def save(
     def prepare() -> Said:
         process_background().raise_unseen()
         order = Order(target, step, replicated, direct, timeout_s, incremental)
-        flat = flatten(order, state, rank, size)
+        flat = flatten(order, state, rank, size, members_of(together))
         slices.extend(flat.shares)
         owners.extend([leaf.data for leaf in flat.shares])
         for index, leaf in enumerate(flat.shares):
@@ -208,7 +220,7 @@ def async_save(
 
     def take() -> Flat:
         order = Order(target, step, replicated, direct, timeout_s, incremental)
-        return flatten(order, state, rank, size)
+        return flatten(order, state, rank, size, members_of(together))
 
     apart = getattr(together, "background", None)
     ranks: Group | None = together if apart is None else apart()

@@ -7,9 +7,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from ffrecord import _ffrecord
+from ffrecord.checkpoint._layouts import plain_parts
+from ffrecord.checkpoint._named import fields_of, kind_of_template
 from ffrecord.checkpoint._pieces import Wanted, read_into
 from ffrecord.checkpoint._state import Shard, Stateful, map_children
-from ffrecord.checkpoint._tensors import kind_of
+from ffrecord.checkpoint._tensors import kind_of, movable
 from ffrecord.checkpoint._values import Kind
 
 
@@ -18,6 +20,7 @@ class _Parts(Protocol):
 
     reader: _ffrecord.CheckpointReader
     wanted: list[Wanted]
+    dtypes: dict[str, str]
 
     def assign(self) -> None:
         """Put values into dicts and lists."""
@@ -41,7 +44,7 @@ class Decision:
     def ask(self) -> None:
         """Give the object its stored state; raises what it raises."""
         self._before = (_containers(self._shown), [(a, _copied(a)) for a in _leaves(self._shown)])
-        read_into(self._parts.reader, self._parts.wanted)
+        read_into(self._parts.reader, self._parts.wanted, self._parts.dtypes)
         self._parts.assign()
         self._target.load_state_dict(self._state)
 
@@ -52,7 +55,7 @@ class Decision:
         (shown, copies), self._before = self._before, None
         for tensor, copy in copies:
             if kind_of(tensor) is Kind.TORCH:
-                tensor.detach().copy_(copy)
+                movable(tensor.detach()).copy_(copy)
             else:
                 tensor[...] = copy
         self._target.load_state_dict(shown)
@@ -73,12 +76,16 @@ def _leaves(tree: object) -> Iterator[Any]:
             yield from _leaves(item)
     elif isinstance(tree, Shard):
         yield from _leaves(tree.data)
-    elif kind_of(tree) is Kind.TORCH or (isinstance(tree, np.ndarray) and tree.flags.writeable):
+    elif kind_of(tree) is Kind.TORCH:
+        yield from plain_parts(tree)
+    elif kind_of_template(tree) == "dataclass":
+        yield from _leaves(fields_of(tree))
+    elif isinstance(tree, np.ndarray) and tree.flags.writeable:
         yield tree
 
 
 def _copied(tensor: Any) -> Any:  # noqa: ANN401 (an array or a tensor)
-    return tensor.detach().clone() if kind_of(tensor) is Kind.TORCH else tensor.copy()
+    return movable(tensor.detach()).clone() if kind_of(tensor) is Kind.TORCH else tensor.copy()
 
 
 def may_refuse(target: object) -> bool:

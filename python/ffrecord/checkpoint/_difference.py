@@ -8,10 +8,11 @@ import numpy as np
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target
+from ffrecord.checkpoint._named import inside
 from ffrecord.checkpoint._state import join
 from ffrecord.checkpoint._steps import step_number
 from ffrecord.checkpoint._tensors import ITEM_SIZES
-from ffrecord.checkpoint._values import EachRank, TensorRef, decode, encode
+from ffrecord.checkpoint._values import EachRank, Named, TensorRef, decode, encode
 
 _READ_SIZE = 16 << 20
 
@@ -51,9 +52,7 @@ def diff(
     a, b = (_facts(reader) for reader in readers)
     different = []
     for path in sorted(a.keys() & b.keys()):
-        about = a[path]
-        same = about == b[path] and (not isinstance(about, tuple) or _same_bytes(readers, about))
-        if not same:
+        if not _same(readers, a[path], b[path]):
             different.append(path)
     return Difference(sorted(a.keys() - b.keys()), sorted(b.keys() - a.keys()), different)
 
@@ -70,6 +69,8 @@ def _facts(reader: _ffrecord.CheckpointReader) -> dict[str, object]:
 def _leaves(tree: object, path: str) -> Iterator[tuple[str, object]]:
     if isinstance(tree, EachRank):
         tree = dict(enumerate(tree.values))
+    if isinstance(tree, Named) and isinstance(tree.value, dict):
+        tree = inside(tree)
     if isinstance(tree, dict | list | tuple) and tree:
         for key, child in tree.items() if isinstance(tree, dict) else enumerate(tree):
             yield from _leaves(child, join(path, key))
@@ -77,10 +78,19 @@ def _leaves(tree: object, path: str) -> Iterator[tuple[str, object]]:
         yield path or "#", tree
 
 
+def _same(readers: list[_ffrecord.CheckpointReader], a: object, b: object) -> bool:
+    """Whether two facts are the same; the keys of a tensor may differ, as of one with two names."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return a[1:] == b[1:] and _same_bytes(readers, (a[0], b[0]), *a[1:])
+    return a == b
+
+
 def _same_bytes(
-    readers: list[_ffrecord.CheckpointReader], about: tuple[str, str, tuple[int, ...]]
+    readers: list[_ffrecord.CheckpointReader],
+    keys: tuple[str, str],
+    dtype: str,
+    shape: tuple[int, ...],
 ) -> bool:
-    key, dtype, shape = about
     row_size = math.prod(shape[1:]) * ITEM_SIZES[dtype]
     rows_at_once = max(1, _READ_SIZE // max(1, row_size))
     count = shape[0] if shape else 1
@@ -89,7 +99,7 @@ def _same_bytes(
         offset = [begin, *[0] * (len(shape) - 1)] if shape else []
         extent = [rows, *shape[1:]] if shape else []
         buffers = [np.empty(rows * row_size, np.uint8) for _ in readers]
-        for reader, buffer in zip(readers, buffers, strict=True):
+        for reader, key, buffer in zip(readers, keys, buffers, strict=True):
             reader.read([(key, offset, extent, buffer.ctypes.data, buffer.nbytes)])
         if not np.array_equal(buffers[0], buffers[1]):
             return False

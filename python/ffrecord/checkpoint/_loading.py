@@ -6,10 +6,12 @@ from typing import Any, Literal
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target, target_from_root
+from ffrecord.checkpoint._agreement import digest
 from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._peer_error import PeerError
 from ffrecord.checkpoint._ranks import Group, Ranks, group_of, together
-from ffrecord.checkpoint._restore import Restorer
+from ffrecord.checkpoint._renaming import Rename, renamed
+from ffrecord.checkpoint._restore import MismatchError, Restorer
 from ffrecord.checkpoint._steps import tell_skipped, wanted_step
 from ffrecord.checkpoint._values import decode
 from ffrecord.errors import ConflictError, CorruptionError
@@ -30,24 +32,27 @@ def load(
     group: Ranks = None,
     on_corrupt: OnCorrupt = "raise",
     as_torch: bool = False,
+    rename: Rename | None = None,
+    cast: bool = False,
     timeout_s: float = 30.0,
 ) -> object:
     """Load a checkpoint, whatever number of ranks saved it.
 
     Args:
         target: as for `save`.
-        state: the state to fill, of the structure that was saved. Arrays, tensors and `Shard`s are
-            filled in place, values in dicts and lists are replaced, and objects get a call of
-            their `load_state_dict`; None takes whatever is stored in its place, torch's tensors as
-            such if torch is imported. Nothing is changed unless everything fits and every object on
-            every rank has taken its state: objects that may refuse one are asked first, and get
-            back the one that they had if another refuses. They need memory for a copy of it;
-            modules and optimizers of torch do not. Without a state, a new one is made, with NumPy
-            arrays.
+        state: the state to fill, of the structure that was saved. Arrays, tensors, `Shard`s and
+            DTensors of any mesh are filled in place, values in dicts and lists are replaced, and
+            objects get a call of their `load_state_dict`. Where the state has an enum's member, a
+            dataclass or a named tuple, the value gets its type; elsewhere it is a `Named`. None
+            takes whatever is stored in its place, torch's tensors as such if torch is imported.
+            Nothing is changed unless everything fits and every object on every rank has taken its
+            state: objects that may refuse one are asked first, and get back the one that they had
+            if another refuses. They need memory for a copy of it; modules and optimizers of torch
+            do not. Without a state, a new one is made, with NumPy arrays.
         step: the step to load; "latest" is the newest that is whole. If newer ones are damaged, a
             warning says so.
-        strict: paths that only the state or only the checkpoint has are an error; otherwise they
-            are left alone.
+        strict: paths that only the state has, or that the checkpoint has and the state of no rank,
+            are an error; otherwise they are left alone.
         elastic: at another number of ranks, leave `PerRank` values as they are in `state`.
         group: the ranks that load together: all load the same step, and each its `PerRank` values.
             None: all ranks of torch's default process group, if there is one. "alone": this
@@ -56,6 +61,11 @@ def load(
             load the previous one on all ranks, with a warning that says what was wrong.
         as_torch: without a state, make torch tensors of what were torch tensors, if torch is
             imported.
+        rename: load what was saved under some paths as if it had been saved under others: stored
+            path to path in the state, of a single value or of all below a path; or a function from
+            the one to the other, called with the path of each value. Paths are spelled as errors
+            spell them.
+        cast: convert floating-point elements where the state has them of another type.
         timeout_s: for each call to a daemon.
 
     Returns:
@@ -72,8 +82,8 @@ def load(
     loader = _Loader(group_of(group), timeout_s)
     loader.begin(target, step, on_corrupt)
     while True:
-        restorer = Restorer(loader.reader, loader.rank, loader.size, elastic)
-        damage = loader.fill(restorer, state, strict, as_torch)
+        restorer = Restorer(loader.reader, loader.rank, loader.size, elastic, cast)
+        damage = loader.fill(restorer, state, strict, as_torch, rename)
         if not any(damage):
             return loader.filled
         before = None if step != "latest" else loader.step_before()
@@ -137,29 +147,56 @@ class _Loader:
 
         self.open(tell)
 
-    def fill(self, restorer: Restorer, state: object, strict: bool, as_torch: bool) -> list[str]:
+    def fill(
+        self,
+        restorer: Restorer,
+        state: object,
+        strict: bool,
+        as_torch: bool,
+        rename: Rename | None = None,
+    ) -> list[str]:
         """The damage that each rank found; empty if none."""
 
         @without_collector()
         def plan() -> None:
             tree = decode(self.reader.structure)
+            if rename is not None:
+                tree = renamed(tree, rename)
             if state is None:
                 self.filled = restorer.fresh(tree, as_torch=as_torch)
             else:
                 self.filled = restorer.into(state, tree)
             restorer.check(strict)
 
+        def extra() -> bytes:
+            return digest(restorer.extra) if strict and restorer.extra else b""
+
         try:
-            for work in (_told(plan), _told(restorer.ask), _told(restorer.read)):
-                found = together(self._group, work)
-                if any(found):
+            for work in (_told(plan, extra), _told(restorer.ask), _told(restorer.read)):
+                found: Any = together(self._group, work)
+                damage = [each[0] for each in found]
+                if any(damage):
                     _undo(restorer)
-                    return [str(each) for each in found]
+                    return damage
+                self._check_extra(restorer, [each[1] for each in found])
             together(self._group, restorer.finish)
         except BaseException as error:
             _undo(restorer, error)
             raise
         return []
+
+    def _check_extra(self, restorer: Restorer, digests: list[bytes]) -> None:
+        """Raise MismatchError for what is in the state of no rank: stages have others' besides."""
+        if not all(digests):
+            return
+        extra = restorer.extra
+        if len(set(digests)) > 1:
+            mine = extra if digests.index(digests[self.rank]) == self.rank else []
+            lists: Any = together(self._group, lambda: mine)
+            for other in (set(each) for each in lists if each):
+                extra = [path for path in extra if path in other]
+        if extra:
+            raise MismatchError([], extra, [])
 
     def step_before(self) -> int | None:
         """The newest step below the open one with whole manifests, also at the remote target."""
@@ -198,14 +235,16 @@ def _undo(restorer: Restorer, error: BaseException | None = None) -> None:
         error.add_note(f"an object did not take back the state that it had: {failure!r}")
 
 
-def _told(work: Callable[[], object]) -> Callable[[], str]:
-    """The same work, but reports damage, so that all ranks can decide what to do."""
+def _told(
+    work: Callable[[], object], more: Callable[[], bytes] = bytes
+) -> Callable[[], list[object]]:
+    """The same work, but reports damage, so that all ranks can decide what to do; and more."""
 
-    def tell() -> str:
+    def tell() -> list[object]:
         try:
             work()
         except CorruptionError as error:
-            return str(error)
-        return ""
+            return [str(error), b""]
+        return ["", more()]
 
     return tell

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ffrecord.checkpoint._layouts import is_dtensor
 from ffrecord.checkpoint._state import join
 from ffrecord.checkpoint._values import TensorRef
 
@@ -40,6 +41,53 @@ def optimizer_misfits(
         return []
     states = tree.get("state")
     return _misshapen(optimizer, groups, states if isinstance(states, dict) else {}, path, stored)
+
+
+def distributed_like(
+    optimizer: Any,  # noqa: ANN401
+    tree: object,
+    stored: Mapping[str, tuple[str, tuple[int, ...]]],
+) -> object:
+    """A state for an optimizer that has none yet: what is of a DTensor is distributed like it.
+
+    Args:
+        optimizer: the optimizer to fill.
+        tree: its stored state, which fits it.
+        stored: element type and shape of each tensor, by its key.
+
+    Returns:
+        None for what may be as it is stored: all of it, if no parameter is a DTensor.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(optimizer, torch.optim.Optimizer):
+        return None
+    if not isinstance(tree, dict) or not isinstance(tree.get("state"), dict):
+        return None
+    states: dict[object, object] = dict.fromkeys(tree["state"])
+    for group, own in zip(tree.get("param_groups") or (), optimizer.param_groups, strict=False):
+        for name, parameter in zip(group["params"], own["params"], strict=False):
+            kept = tree["state"].get(name)
+            if isinstance(kept, dict) and is_dtensor(parameter):
+                states[name] = {
+                    key: _empty_like(torch, parameter, item, stored) for key, item in kept.items()
+                }
+    if all(state is None for state in states.values()):
+        return None
+    return {**dict.fromkeys(tree), "state": states}
+
+
+def _empty_like(
+    torch: Any,  # noqa: ANN401
+    parameter: Any,  # noqa: ANN401
+    item: object,
+    stored: Mapping[str, tuple[str, tuple[int, ...]]],
+) -> object:
+    if not isinstance(item, TensorRef) or item.key not in stored:
+        return None
+    dtype, shape = stored[item.key]
+    if shape != tuple(parameter.shape):
+        return None
+    return torch.empty_like(parameter.detach(), dtype=getattr(torch, dtype))
 
 
 def _misshapen(

@@ -18,6 +18,7 @@ from ffrecord.checkpoint._tensors import (
     as_array,
     describe,
     kind_of,
+    movable,
     torch_if_imported,
 )
 from ffrecord.checkpoint._values import Kind
@@ -61,8 +62,8 @@ def copy_bytes(value: Any, room: np.ndarray[Any, np.dtype[np.uint8]]) -> None:  
         return
     if kind_of(value) is Kind.TORCH:
         torch = torch_if_imported()
-        dtype, shape = describe(value)
-        torch.from_numpy(room).view(getattr(torch, dtype)).view(shape).copy_(value.detach())
+        source = movable(value.detach())
+        torch.from_numpy(room).view(source.dtype).view(source.shape).copy_(source)
     else:
         array = as_array(value)
         room.view(array.dtype.newbyteorder("=")).reshape(array.shape)[...] = array

@@ -6,11 +6,8 @@ from typing import Any, Literal, Protocol
 
 from ffrecord import _ffrecord
 from ffrecord.checkpoint._peer_error import PeerError
-from ffrecord.checkpoint._state import Leaf
+from ffrecord.checkpoint._sharing import Leaf, Sharing
 from ffrecord.checkpoint._values import decode, encode
-
-# Smaller replicated tensors are not cut into rows but go whole to one rank.
-SPLIT_SIZE_MIN_BYTES = 1 << 20
 
 # Of a message that other ranks are told, in characters.
 _TOLD_MAX = 1 << 16
@@ -27,7 +24,11 @@ def slice_of(leaf: Leaf, address: object, is_stable: bool) -> TensorSlice:
 
 
 class Group(Protocol):
-    """Ranks that save and load together, such as `ffrecord.torch.checkpoint.Group`."""
+    """Ranks that save and load together, such as `ffrecord.torch.checkpoint.Group`.
+
+    It may have `members`, the ranks of the job that they are: of the replicas of a DTensor, only
+    those in the group write. Without it, all of them count.
+    """
 
     @property
     def rank(self) -> int:
@@ -59,6 +60,12 @@ def group_of(ranks: Ranks) -> Group | None:
     from ffrecord.checkpoint._torch_group import Group as TorchGroup  # torch is imported already.
 
     return TorchGroup()
+
+
+def members_of(group: Group | None) -> Sequence[int] | None:
+    """The ranks of the job that a group of torch's consists of; None if it does not say so."""
+    members: Sequence[int] | None = getattr(group, "members", None)
+    return members
 
 
 def together(group: Group | None, work: Callable[[], object]) -> list[object]:
@@ -103,27 +110,9 @@ def shares_of_rank(leaves: Sequence[Leaf], rank: int, size: int, split: bool) ->
     """
     if not split:
         return [leaf for leaf in leaves if leaf.is_own or rank == 0]
-    shares = []
-    load = [0] * size
-    for leaf in sorted(leaves, key=lambda leaf: leaf.key):  # Dicts of ranks have other orders.
-        shape, size_bytes = leaf.shape, leaf.size_bytes
-        if leaf.is_own:
-            shares.append(leaf)
-        elif size_bytes >= SPLIT_SIZE_MIN_BYTES and shape[0] >= size:
-            begin, end = shape[0] * rank // size, shape[0] * (rank + 1) // size
-            row_size = size_bytes // shape[0]
-            skip = begin * row_size
-            rows = leaf._replace(
-                offset=(begin, *leaf.offset[1:]),
-                extent=(end - begin, *shape[1:]),
-                address=None if leaf.address is None else leaf.address + skip,
-                size_bytes=(end - begin) * row_size,
-                skip_bytes=skip,
-            )
-            shares.append(rows)
-        else:
-            owner = min(range(size), key=lambda each: (load[each], each))
-            load[owner] += size_bytes
-            if owner == rank:
-                shares.append(leaf)
-    return shares
+    sharing, everyone = Sharing(), tuple(range(size))
+    parts = (
+        leaf if leaf.is_own else sharing.part_of(leaf, everyone, rank)
+        for leaf in sorted(leaves, key=lambda leaf: leaf.key)  # Dicts of ranks have other orders.
+    )
+    return [part for part in parts if part is not None]

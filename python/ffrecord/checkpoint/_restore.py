@@ -1,15 +1,48 @@
 """Puts a stored tree and its tensors into a state, or makes a new state from them."""
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from ffrecord._ffrecord import CheckpointReader
 from ffrecord.checkpoint._deciding import Decision, may_refuse
-from ffrecord.checkpoint._optimizers import optimizer_misfits
+from ffrecord.checkpoint._layouts import (
+    Layouts,
+    Piece,
+    is_distributed,
+    is_made_of_tensors,
+    parts_of,
+)
+from ffrecord.checkpoint._named import (
+    fields_of,
+    kind_of_template,
+    member_like,
+    members_in,
+    with_fields,
+    without_template,
+)
+from ffrecord.checkpoint._optimizers import distributed_like, optimizer_misfits
 from ffrecord.checkpoint._pieces import Wanted, read_into
-from ffrecord.checkpoint._state import DICT_TYPES, PerRank, Shard, Stateful, join
-from ffrecord.checkpoint._tensors import Destination, describe, empty, kind_of, memory_of
-from ffrecord.checkpoint._values import EachRank, Kind, TensorRef
+from ffrecord.checkpoint._state import (
+    DICT_TYPES,
+    Flattener,
+    OnRanks,
+    PerRank,
+    Shard,
+    Stateful,
+    join,
+)
+from ffrecord.checkpoint._tensors import (
+    Destination,
+    describe,
+    empty,
+    is_castable,
+    kind_of,
+    known_kind,
+    memory_of,
+    plain_address,
+)
+from ffrecord.checkpoint._values import EachRank, Kind, Named, TensorRef, encode
 from ffrecord.errors import CorruptionError
 
 
@@ -45,10 +78,18 @@ class Restorer:
     all objects that are no plain modules or optimizers of torch.
     """
 
-    def __init__(self, reader: CheckpointReader, rank: int, size: int, elastic: bool) -> None:
+    def __init__(
+        self,
+        reader: CheckpointReader,
+        rank: int,
+        size: int,
+        elastic: bool,
+        cast: bool = False,
+    ) -> None:
         """For rank `rank` of `size` that load together."""
         self.reader = reader
-        self.rank, self.size, self.elastic = rank, size, elastic
+        self.rank, self.size, self.elastic, self.cast = rank, size, elastic, cast
+        self.dtypes: dict[str, str] = {}  # By key: what is stored and converted.
         self.stored = {key: (dtype, tuple(shape)) for key, dtype, shape in reader.tensors}
         self.wanted: list[Wanted] = []
         self.assignments: list[tuple[Any, object, object]] = []  # container[key] = value
@@ -57,6 +98,8 @@ class Restorer:
         self.missing: list[str] = []
         self.extra: list[str] = []
         self.different: list[str] = []
+        self._layouts = Layouts()
+        self._made: dict[str, object] = {}  # By key: tensors that were one are one again.
 
     def fresh(self, tree: object, path: str = "", as_torch: bool = False) -> object:
         """New arrays and values for a stored tree."""
@@ -70,12 +113,19 @@ class Restorer:
         if isinstance(tree, list | tuple):
             made = (self.fresh(item, join(path, i), as_torch) for i, item in enumerate(tree))
             return list(made) if isinstance(tree, list) else tuple(made)
+        if isinstance(tree, set | frozenset):
+            return type(tree)(self.fresh(item, path) for item in tree)
+        if isinstance(tree, Named):
+            whole = Named(tree.kind, tree.name, self.fresh(tree.value, path, as_torch))
+            return without_template(whole)
         return tree
 
     def into(self, state: object, tree: object, path: str = "") -> object:
         """The replacement for `state`: itself if it can be filled."""
         if isinstance(state, PerRank):
             return self._into_per_rank(state, tree, path)
+        if isinstance(state, OnRanks):
+            return OnRanks(self.into(state.value, tree, path), state.ranks)
         if isinstance(tree, EachRank):
             own, there = self._own(tree, path)
             return self.into(state, own, path) if there else state
@@ -85,19 +135,15 @@ class Restorer:
             return self._into_tensor(state, tree, path)
         if type(state) in DICT_TYPES:
             return self._into_dict(state, tree, path)  # type: ignore[arg-type]
-        if isinstance(state, list | tuple):
+        if isinstance(state, list | tuple) and not isinstance(tree, Named):
             return self._into_sequence(state, tree, path)
         if isinstance(state, Stateful) and not isinstance(state, type):
             return self._into_stateful(state, tree, path)
-        if isinstance(tree, TensorRef | dict | list | tuple):
-            self.different.append(
-                f"{path} (a {_name(tree)} is stored, the state has {type(state).__name__})"
-            )
-        return tree
+        return self._into_value(state, tree, path)
 
     def check(self, strict: bool) -> None:
-        """Raise MismatchError if the plan does not fit."""
-        if self.different or (strict and (self.missing or self.extra)):
+        """Raise MismatchError if the plan does not fit, but for what the state lacks."""
+        if self.different or (strict and self.missing):
             raise MismatchError(
                 self.missing if strict else [], self.extra if strict else [], self.different
             )
@@ -124,7 +170,9 @@ class Restorer:
 
     def read(self) -> None:
         """Read all other tensors, verified."""
-        read_into(self.reader, self.wanted)
+        if len(self.wanted) > len(self.stored):  # Several names of one tensor, perhaps.
+            self.wanted = _once(self.wanted)
+        read_into(self.reader, self.wanted, self.dtypes)
 
     def finish(self) -> None:
         """Put values where they belong, and pass their state to the other objects."""
@@ -136,6 +184,70 @@ class Restorer:
         """Put values into dicts and lists."""
         for container, key, value in self.assignments:
             container[key] = value
+
+    def _another(self) -> "Restorer":
+        """For a part of the state that may be read apart."""
+        made = Restorer(self.reader, self.rank, self.size, self.elastic, self.cast)
+        made.dtypes = self.dtypes
+        return made
+
+    # --- Values ----------------------------------------------------------------------------------
+
+    def _into_value(self, state: Any, tree: object, path: str) -> object:  # noqa: ANN401
+        """What is stored; of a type of the program only if the state has one of that kind."""
+        if isinstance(state, Named) and isinstance(tree, Named) and state.kind == tree.kind:
+            return Named(tree.kind, tree.name, self.into(state.value, tree.value, path))
+        kind = kind_of_template(state)
+        stored = tree.kind if isinstance(tree, Named) else None
+        if kind is None and stored in ("dtype", "device", None):
+            if isinstance(tree, TensorRef | dict | list | tuple):
+                self._differs(state, tree, path)
+                return state
+            if isinstance(tree, set | frozenset):
+                return self._set(tree, members_in(state))
+            return self.fresh(tree, path)
+        if not isinstance(tree, Named) or tree.kind != kind:
+            self._differs(state, tree, path)
+            return state
+        if kind == "enum":
+            try:
+                return member_like(state, tree.value)
+            except ValueError as error:
+                self.different.append(f"{path} ({error})")
+                return state
+        return self._into_fields(state, tree, path)
+
+    def _into_fields(self, state: Any, tree: Named, path: str) -> object:  # noqa: ANN401
+        stored = tree.value
+        if not isinstance(stored, dict):
+            raise CorruptionError(f"{path}: a {tree.kind} without fields is stored")
+        fields = fields_of(state)
+        self.missing += [join(path, name) for name in fields if name not in stored]
+        self.extra += [join(path, name) for name in stored if name not in fields]
+        for name, item in fields.items():
+            if name in stored:
+                fields[name] = self.into(item, stored[name], join(path, name))
+        return with_fields(state, fields)
+
+    def _set(self, tree: object, members: Mapping[str, type]) -> object:
+        """A set whose members of enums are of the types that the state's set has."""
+        if isinstance(tree, tuple | set | frozenset):
+            return type(tree)(self._set(each, members) for each in tree)
+        if isinstance(tree, Named):
+            known: Any = members.get(tree.name)
+            if (
+                known is not None
+                and isinstance(tree.value, str)
+                and tree.value in known.__members__
+            ):
+                return known[tree.value]
+            return without_template(tree)
+        return tree
+
+    def _differs(self, state: object, tree: object, path: str) -> None:
+        self.different.append(
+            f"{path} (a {_name(tree)} is stored, the state has {type(state).__name__})"
+        )
 
     # --- Tensors ---------------------------------------------------------------------------------
 
@@ -149,6 +261,8 @@ class Restorer:
         return self.stored[ref.key]
 
     def _fresh_tensor(self, ref: TensorRef, path: str, as_torch: bool) -> object:
+        if ref.key in self._made:
+            return self._made[ref.key]
         dtype, shape = self._stored(ref)
         if ref.kind is Kind.SCALAR and shape == ():
             return self._scalar(ref, dtype)
@@ -157,29 +271,69 @@ class Restorer:
         except TypeError as error:
             raise TypeError(f"load: {path}: {error}") from None
         self._want(ref.key, (0,) * len(shape), shape, made)
+        self._made[ref.key] = made
         return made
 
     def _into_tensor(self, state: object, tree: object, path: str) -> object:
+        if known_kind(type(state)) is None and is_made_of_tensors(state):
+            return self._into_made_of_tensors(state, tree, path)
         if not isinstance(tree, TensorRef):
             self.different.append(f"{path} (a {_name(tree)} is stored, the state has a tensor)")
             return state
-        dtype, shape = self._stored(tree)
-        shard = state if isinstance(state, Shard) else None
-        data = shard.data if shard else state
+        stored = self._stored(tree)
         try:
-            have_dtype, extent = describe(data)
-            whole = tuple(shard.shape) if shard else extent
-            offset = tuple(shard.offset) if shard else (0,) * len(extent)
-            if (have_dtype, whole) != (dtype, shape):
+            dtype, whole, pieces = self._pieces_of(state)
+            if self.cast and whole == stored[1] and is_castable(stored[0], dtype):
+                self.dtypes[tree.key] = stored[0]
+            elif (dtype, whole) != stored:
                 self.different.append(
-                    f"{path} ({dtype} {shape} is stored, the state has {have_dtype} {whole})"
+                    f"{path} ({stored[0]} {stored[1]} is stored, the state has {dtype} {whole})"
                 )
                 return state
-            if kind_of(data) is Kind.SCALAR:
+            if kind_of(state) is Kind.SCALAR:
                 return self._scalar(tree, dtype)
-            self._want(tree.key, offset, extent, data)
+            for piece in pieces:
+                self._want(tree.key, piece.offset, piece.extent, piece.data)
         except TypeError as error:
             self.different.append(f"{path} ({error})")
+        return state
+
+    def _pieces_of(self, state: Any) -> tuple[str, tuple[int, ...], list[Piece]]:  # noqa: ANN401
+        """Element type and shape of a tensor, and what of it is to be filled here."""
+        if isinstance(state, Shard):
+            dtype, extent = describe(state.data)
+            return dtype, tuple(state.shape), [Piece(tuple(state.offset), extent, state.data)]
+        if known_kind(type(state)) is None and is_distributed(state):
+            layout = self._layouts.of(state)
+            return layout.dtype, layout.shape, layout.pieces
+        dtype, extent = describe(state)
+        return dtype, extent, [Piece((0,) * len(extent), extent, state)]
+
+    def _into_made_of_tensors(self, state: object, tree: object, path: str) -> object:
+        if not isinstance(tree, Named) or tree.kind != "tensor":
+            self._differs(state, tree, path)
+            return state
+        stored = tree.value
+        if not isinstance(stored, dict) or not isinstance(stored.get("parts"), dict):
+            raise CorruptionError(f"{path}: a tensor without parts is stored")
+        try:
+            parts, context = parts_of(state)
+            told = encode(Flattener(self.rank).value(context, join(path, "context")))
+        except (TypeError, ValueError, AttributeError) as error:
+            self.different.append(f"{path} ({error})")
+            return state
+        if encode(stored.get("context")) != told or list(stored["parts"]) != list(parts):
+            self.different.append(
+                f"{path} (a {tree.name} is stored whose parts or context are not those of the "
+                f"{type(state).__name__} of the state)"
+            )
+            return state
+        for name, part in parts.items():
+            item = stored["parts"][name]
+            if part is not None:
+                self.into(part, item, join(path, name))
+            elif item is not None:
+                self._differs(part, item, join(path, name))
         return state
 
     def _scalar(self, ref: TensorRef, dtype: str) -> object:
@@ -197,14 +351,11 @@ class Restorer:
             return tree.values[self.rank], True
         if self.elastic:
             return None, False
-        raise MismatchError(
-            [],
-            [],
-            [
-                f"{path} (saved by each of {len(tree.values)} ranks, loaded by {self.size}; with "
-                "elastic=True it is left as it is)"
-            ],
+        self.different.append(
+            f"{path} (saved by each of {len(tree.values)} ranks, loaded by {self.size}; with "
+            "elastic=True it is left as it is)"
         )
+        return None, False
 
     def _into_per_rank(self, state: PerRank, tree: object, path: str) -> PerRank:
         if not isinstance(tree, EachRank):
@@ -246,16 +397,19 @@ class Restorer:
     def _into_stateful(self, state: Stateful, tree: object, path: str) -> object:
         """Fill the tensors in the object's own state if that fits; else the object decides."""
         shown = state.state_dict()
-        trial = Restorer(self.reader, self.rank, self.size, self.elastic)
+        trial = self._another()
         filled = trial.into(shown, tree, path)
         misfits = optimizer_misfits(state, tree, path, self.stored)
         self.different += misfits
         if trial.missing or trial.extra or trial.different:
             if not _is_module(state):
                 # An optimizer before its first step shows nothing of what it will have.
-                parts = Restorer(self.reader, self.rank, self.size, self.elastic)
+                parts = self._another()
                 if not misfits:
-                    made = parts.fresh(tree, path, as_torch=True)
+                    # None takes whatever is stored, but what is sharded stays so.
+                    like = distributed_like(state, tree, self.stored)
+                    made = parts.into(like, tree, path)
+                    self.different += parts.different
                     self.deciding.append(Decision(state, shown, parts, made))
                 return state
             self.missing += trial.missing
@@ -280,4 +434,17 @@ def _is_module(value: object) -> bool:
 def _name(tree: object) -> str:
     if isinstance(tree, TensorRef):
         return "tensor"
-    return type(tree).__name__ if isinstance(tree, dict | list | tuple) else "value"
+    if isinstance(tree, Named):
+        return f"{tree.kind} {tree.name}"
+    is_container = isinstance(tree, dict | list | tuple | set | frozenset)
+    return type(tree).__name__ if is_container else "value"
+
+
+def _once(wanted: list[Wanted]) -> list[Wanted]:
+    """Without what goes to memory to which the same is read already."""
+    found: dict[object, Wanted] = {}
+    for number, (key, offset, extent, to) in enumerate(wanted):
+        where = plain_address(to)
+        place: object = (key, tuple(offset), tuple(extent), where) if where else number
+        found.setdefault(place, (key, offset, extent, to))
+    return list(found.values())

@@ -17,11 +17,12 @@ import numpy as np
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target
+from ffrecord.checkpoint._named import inside
 from ffrecord.checkpoint._saving import Commit
 from ffrecord.checkpoint._state import join
 from ffrecord.checkpoint._steps import step_number, tell_skipped, wanted_step
 from ffrecord.checkpoint._tensors import ITEM_SIZES
-from ffrecord.checkpoint._values import Kind, TensorRef, decode, encode
+from ffrecord.checkpoint._values import Kind, Named, TensorRef, decode, encode
 from ffrecord.errors import CorruptionError
 
 # The format's own limit, so that no header is worth more memory than that.
@@ -164,6 +165,8 @@ def _copy(
 def _below(tree: object, prefix: str) -> object:
     path = ""
     while path != prefix:
+        if isinstance(tree, Named):
+            tree = inside(tree)
         children = tree.items() if isinstance(tree, dict) else ()
         for key, child in children:
             here = join(path, key)
@@ -178,6 +181,8 @@ def _below(tree: object, prefix: str) -> object:
 def _leaves(tree: object, name: str) -> Iterator[tuple[str, str]]:
     if isinstance(tree, TensorRef):
         yield name or tree.key, tree.key
+    elif isinstance(tree, Named):
+        yield from _leaves(inside(tree), name)
     elif isinstance(tree, dict | list | tuple):
         pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
         for key, child in pairs:

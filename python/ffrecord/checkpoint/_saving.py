@@ -9,8 +9,10 @@ from ffrecord._base.addresses import Target, target_from_root
 from ffrecord.checkpoint._agreement import Agreement
 from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._ranks import Group, TensorSlice, shares_of_rank, together
-from ffrecord.checkpoint._state import Flattener, Leaf, fill_ranks
+from ffrecord.checkpoint._sharing import Leaf
+from ffrecord.checkpoint._state import Flattener, fill_ranks
 from ffrecord.checkpoint._steps import step_number
+from ffrecord.checkpoint._ties import referring, tied
 from ffrecord.checkpoint._values import decode, encode
 
 Replicated = Literal["rank0", "split"]
@@ -68,8 +70,17 @@ class Flat:
 
 
 @without_collector()
-def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
+def flatten(
+    order: Order, state: object, rank: int, size: int, members: Sequence[int] | None = None
+) -> Flat:
     """Take a state apart, without communication between ranks.
+
+    Args:
+        order: the options.
+        state: what is saved.
+        rank: among those that save.
+        size: how many save.
+        members: which ranks of the job save, if that is known.
 
     Raises:
         TypeError: a value in the state would need pickling; names its path.
@@ -79,23 +90,29 @@ def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
     step_number(order.step)
     if replicated not in ("rank0", "split"):
         raise ValueError(f'replicated is {replicated!r}, must be "rank0" or "split"')
-    flattener = Flattener(rank)
-    tree = flattener.value(state)
     split = replicated == "split"
-    agreement = Agreement(flattener, tree, split=split) if size > 1 else None
+    flattener = Flattener(rank, () if size == 1 else members, compares=split and size > 1)
+    tree = flattener.value(state)
+    flattener.divide()
+    ties = tied(flattener.leaves, frozenset(flattener.sharded))
+    leaves, own_trees = flattener.leaves, flattener.own_trees
+    if ties:
+        leaves = [leaf for leaf in leaves if leaf.key not in ties]
+        tree = referring(tree, ties)
+        own_trees = {path: referring(own, ties) for path, own in own_trees.items()}
+    agreement = Agreement(flattener, tree, ties, split=split) if size > 1 else None
     words: dict[str, object] = {
         "tree": encode(tree if rank == 0 else None),
-        "own": encode(flattener.own_trees),
+        "own": encode(own_trees),
         "shared": [] if agreement is None else agreement.told,
-        "has_own": bool(flattener.own_trees),
+        "has_own": bool(own_trees),
     }
-    shares = shares_of_rank(flattener.leaves, rank, size, split)
+    shares = shares_of_rank(leaves, rank, size, split)
     return Flat(Said(order, words, agreement), shares)
 
 
-def _tree(answers: Sequence[Any]) -> bytes:
-    """Rank 0's tree, with the values in it that are each rank's own."""
-    tree: bytes = answers[0]["tree"]
+def _with_own(tree: bytes, answers: Sequence[Any]) -> bytes:
+    """The tree with the values in it that are each rank's own."""
     if not answers[0]["has_own"]:
         return tree
     return encode(fill_ranks(decode(tree), [decode(answer["own"]) for answer in answers]))  # type: ignore[misc]
@@ -143,9 +160,10 @@ def commit(
     answers: list[Any] = together(group, prepare)
     if taken is not None:
         taken()
-    if agreement is not None:
-        told = [answer["shared"] for answer in answers]
+    tree: bytes = answers[0]["tree"]
+    if agreement is not None and group is not None:
+        told, rank = [answer["shared"] for answer in answers], group.rank
         if agreement.differs(told):
-            agreement.check(together(group, lambda: agreement.details(told)))
-    tree = _tree(answers)  # On every rank, for it can fail.
+            tree = agreement.settle(tree, together(group, lambda: agreement.details(told, rank)))
+    tree = _with_own(tree, answers)  # On every rank, for it can fail.
     return Commit(*prepared.commit(tree, group, released))

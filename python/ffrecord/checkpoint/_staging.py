@@ -7,7 +7,7 @@ from ffrecord import _ffrecord
 from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._pieces import Fetcher, memory_at
 from ffrecord.checkpoint._ranks import TensorSlice, slice_of
-from ffrecord.checkpoint._state import Leaf
+from ffrecord.checkpoint._sharing import Leaf
 from ffrecord.checkpoint._tensors import torch_if_imported
 
 # As the writer places tensors in segments.

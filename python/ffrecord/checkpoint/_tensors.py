@@ -31,7 +31,25 @@ ITEM_SIZES = {
     "float8_e5m2": 1,
     "float8_e4m3fnuz": 1,
     "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1,
+    **dict.fromkeys([f"{sign}int{bits}" for sign in ("u", "") for bits in range(1, 8)], 1),
+    "bits8": 1,
+    "bits16": 2,
+    "bits1x8": 1,
+    "bits2x4": 1,
+    "bits4x2": 1,
 }
+
+# What may become each other where a load is asked to convert.
+_FRACTIONS = frozenset(
+    name
+    for name in ITEM_SIZES
+    if name.startswith(("float16", "float32", "float64", "bfloat", "float8"))
+)
+
+# torch can neither copy nor convert such elements: they are moved as bytes.
+_BYTES_ONLY = frozenset(f"{sign}int{bits}" for sign in ("u", "") for bits in range(1, 8))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +121,7 @@ def _describe_torch(tensor: Any) -> tuple[str, tuple[int, ...]]:  # noqa: ANN401
     if type(tensor) is not torch.Tensor and (
         hasattr(tensor, "_local_tensor") or hasattr(tensor, "local_shards")
     ):
-        raise TypeError(f"{type(tensor).__name__} is distributed: pass this rank's Shard of it")
+        raise TypeError(f"{type(tensor).__name__} is distributed: pass it itself, not in a Shard")
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise TypeError(
             f"{type(tensor).__name__} is a subclass of torch.Tensor that has no plain bytes: "
@@ -160,12 +178,19 @@ def as_array(value: object) -> npt.NDArray[Any]:
     return np.from_dlpack(value)  # type: ignore[arg-type]
 
 
+def movable(tensor: Any) -> Any:  # noqa: ANN401 (torch.Tensor)
+    """The same memory with elements that torch can copy."""
+    name = _torch_names.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
+    return tensor.view(sys.modules["torch"].uint8) if name in _BYTES_ONLY else tensor
+
+
 def memory_of(value: object) -> Memory:
     """The bytes of `value`; a copy if it is strided, foreign in byte order, or on a device."""
     dtype, shape = describe(value)
     if kind_of(value) is Kind.TORCH:
         tensor: Any = value
-        tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        tensor = tensor.detach().resolve_conj().resolve_neg()
+        tensor = (movable(tensor) if dtype in _BYTES_ONLY else tensor).cpu().contiguous()
         return Memory(dtype, shape, tensor.data_ptr(), tensor.nbytes, tensor)
     array = as_array(value)
     array = np.require(array, dtype=array.dtype.newbyteorder("="), requirements="C")
@@ -246,7 +271,7 @@ class Destination:
         if self._is_direct:
             return
         if kind_of(self.value) is Kind.TORCH:
-            self.value.detach().copy_(self.memory.owner)
+            movable(self.value.detach()).copy_(self.memory.owner)
         else:
             self.value[...] = self.memory.owner
 
@@ -266,6 +291,11 @@ def empty(kind: Kind, dtype: str, shape: tuple[int, ...], as_torch: bool) -> obj
     if torch is None:
         raise TypeError(f"NumPy has no {dtype}: import ml_dtypes or torch first, or pass a state")
     return torch.empty(shape, dtype=getattr(torch, dtype))
+
+
+def is_castable(stored: str, wanted: str) -> bool:
+    """Whether a load may convert such elements: floating-point numbers, whatever their size."""
+    return stored != wanted and {stored, wanted} <= _FRACTIONS
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any] | None:

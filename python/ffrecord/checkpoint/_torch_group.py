@@ -49,6 +49,11 @@ class Group:
         """How many ranks there are."""
         return dist.get_world_size(self._group)
 
+    @property
+    def members(self) -> list[int]:
+        """The ranks of the job that are in the group: with DTensors, each of them may write."""
+        return dist.get_process_group_ranks(self._group or dist.group.WORLD)
+
     def all_gather(self, mine: bytes) -> list[bytes]:
         """The bytes of every rank, in rank order.
 

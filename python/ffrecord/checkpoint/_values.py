@@ -3,6 +3,7 @@
 import dataclasses
 import struct
 from enum import IntEnum
+from typing import Literal
 
 from ffrecord import _ffrecord
 from ffrecord.errors import CorruptionError
@@ -28,6 +29,10 @@ class Tag(IntEnum):
     DICT = 9
     TENSOR = 10
     RANKS = 11
+    COMPLEX = 12
+    SET = 13
+    FROZENSET = 14
+    NAMED = 15
 
 
 class Kind(IntEnum):
@@ -53,8 +58,36 @@ class EachRank:
     values: list[object]
 
 
+NamedKind = Literal["enum", "dataclass", "namedtuple", "dtype", "device", "tensor"]
+_NAMED_KINDS: tuple[NamedKind, ...] = (
+    "enum", "dataclass", "namedtuple", "dtype", "device", "tensor",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """A value of a type of the program, as a checkpoint keeps it and as it is loaded without one.
+
+    Loading imports and calls nothing by its name: an object of the type is made only where the
+    state to fill has one.
+
+    Attributes:
+        kind: what the value was: "enum", "dataclass", "namedtuple", "dtype", "device", or
+            "tensor": one of a subclass that is made of other tensors.
+        name: the name of its type, with its module.
+        value: the name of the member (the number of combined flags), the fields, the name of the
+            dtype or device, or the parts.
+    """
+
+    kind: NamedKind
+    name: str
+    value: object
+
+
 def encode(value: object) -> bytes:
-    """Encode None, bool, int, float, str, bytes, list, tuple, dict, TensorRef and EachRank.
+    """Encode None, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, Named.
+
+    And TensorRef and EachRank.
 
     Raises:
         TypeError: it contains another type.
@@ -163,10 +196,31 @@ def _put_elements(out: list[bytes], value: object, depth: int) -> None:
     elif isinstance(value, tuple):
         tag, elements = Tag.TUPLE, list(value)
     else:
-        raise TypeError(f"{type(value).__name__} is not a type that a checkpoint can store")
+        _put_rare(out, value, depth)
+        return
     out.append(struct.pack("<BI", tag, len(elements)))
     for element in elements:
         _put(out, element, depth + 1)
+
+
+def _put_rare(out: list[bytes], value: object, depth: int) -> None:
+    if isinstance(value, complex):
+        out.append(struct.pack("<Bdd", Tag.COMPLEX, value.real, value.imag))
+    elif isinstance(value, set | frozenset):
+        tag = Tag.SET if isinstance(value, set) else Tag.FROZENSET
+        elements = []
+        for element in value:
+            part: list[bytes] = []
+            _put(part, element, depth + 1)
+            elements.append(b"".join(part))
+        out += (struct.pack("<BI", tag, len(elements)), *sorted(elements))
+    elif isinstance(value, Named):
+        name = value.name.encode()
+        kind = _NAMED_KINDS.index(value.kind)
+        out += (struct.pack("<BBI", Tag.NAMED, kind, len(name)), name)
+        _put(out, value.value, depth + 1)
+    else:
+        raise TypeError(f"{type(value).__name__} is not a type that a checkpoint can store")
 
 
 def decode(tree: bytes) -> object:
@@ -232,6 +286,14 @@ class _Reader:
                 if kind not in list(Kind):
                     raise CorruptionError(f"checkpoint values: unknown kind of tensor {kind}")
                 return TensorRef(Kind(kind), self.text(self.number(2)))
+            case Tag.COMPLEX:
+                return complex(*struct.unpack("<dd", self.take(16)))
+            case Tag.SET:
+                return set(self.elements_of_set(depth))
+            case Tag.FROZENSET:
+                return frozenset(self.elements_of_set(depth))
+            case Tag.NAMED:
+                return self.named(depth)
         raise CorruptionError(f"checkpoint values: unknown tag {tag}")
 
     def key(self) -> object:
@@ -247,3 +309,18 @@ class _Reader:
 
     def elements(self, depth: int) -> list[object]:
         return [self.value(depth + 1) for _ in range(self.count(1))]
+
+    def elements_of_set(self, depth: int) -> list[object]:
+        elements = self.elements(depth)
+        try:
+            set(elements)
+        except TypeError:
+            raise CorruptionError("checkpoint values: an element of a set is a container") from None
+        return elements
+
+    def named(self, depth: int) -> Named:
+        kind = self.number(1)
+        if kind >= len(_NAMED_KINDS):
+            raise CorruptionError(f"checkpoint values: unknown kind of value {kind}")
+        name = self.text(self.number(4))
+        return Named(_NAMED_KINDS[kind], name, self.value(depth + 1))

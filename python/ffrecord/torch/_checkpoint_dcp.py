@@ -50,7 +50,7 @@ from ffrecord.checkpoint._monitoring import Save, ledger
 from ffrecord.checkpoint._pieces import Fetcher, Wanted, read_into
 from ffrecord.checkpoint._ranks import TensorSlice
 from ffrecord.checkpoint._replicated import SCHEME
-from ffrecord.checkpoint._state import Flattener
+from ffrecord.checkpoint._state import Flattener, named_values
 from ffrecord.checkpoint._steps import step_number, tell_skipped
 from ffrecord.checkpoint._tensors import describe, plain_address
 from ffrecord.checkpoint._values import Kind, TensorRef, decode, encode
@@ -288,9 +288,14 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
             flattener = Flattener(0)
             try:
                 value = flattener.value(planner.lookup_object(item.index), fqn)
-                if not flattener.leaves:
-                    return [value]
-                raise TypeError(f"state: {fqn} has tensors inside a value")
+                if flattener.leaves or flattener.sharded:
+                    raise TypeError(f"state: {fqn} has tensors inside a value")
+                for path, named in named_values(value, fqn):  # torch's planner could not use it.
+                    raise TypeError(
+                        f"state: {path} is of kind {named.kind} ({named.name}), which would need "
+                        "pickling"
+                    )
+                return [value]
             except TypeError:
                 if not self._allow_pickle:
                     raise

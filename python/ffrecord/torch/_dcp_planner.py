@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.planner import (
     WriteItemType,
 )
 
-from ffrecord.checkpoint._ranks import SPLIT_SIZE_MIN_BYTES
+from ffrecord.checkpoint._sharing import SPLIT_SIZE_MIN_BYTES
 
 # Planner data of plans on their way, as [mark, division]: "the items are those that this rank has
 # from that division", or "this is your share of that division".

@@ -16,6 +16,7 @@ except ImportError:
 import ffrecord.checkpoint as ckpt
 from ffrecord import _ffrecord
 from ffrecord.checkpoint import _removing
+from ffrecord.checkpoint._state import named_values
 from ffrecord.checkpoint._values import decode
 from ffrecord.errors import CorruptionError
 
@@ -57,6 +58,12 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
         """Save; called on rank 0, which has the whole state."""
         if storage_options is not None:
             raise TypeError("storage_options are not supported")
+        for where, named in named_values(checkpoint):
+            if named.kind not in ("dtype", "device"):  # Nothing would make it one again.
+                raise TypeError(
+                    f"state: {where} is of kind {named.kind} ({named.name}), which would need "
+                    "pickling; save plain values, arrays and tensors"
+                )
         self._finish()
         there = ckpt.list(path)
         step, old = max((commit.step for commit in there), default=-1) + 1, _saved_here(path, there)

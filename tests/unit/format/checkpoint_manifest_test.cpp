@@ -188,6 +188,10 @@ TEST(CheckpointManifestTest, MutatedBodiesUnderAValidChecksumNeverCrash) {
 TEST(CheckpointManifestTest, ElementTypesAreKnownByNameAndByCode) {
   EXPECT_EQ(CheckpointDtypeOf("bfloat16")->code, 11);
   EXPECT_EQ(CheckpointDtypeOf(std::uint8_t{17})->name, "float8_e4m3fn");
+  EXPECT_EQ(CheckpointDtypeOf("int7")->code, 36);
+  EXPECT_EQ(CheckpointDtypeOf(std::uint8_t{38})->size_bytes, 2);  // bits16
+  EXPECT_EQ(CheckpointDtypeOf(std::uint8_t{41})->name, "bits4x2");
+  EXPECT_FALSE(CheckpointDtypeOf(std::uint8_t{42}));
   EXPECT_FALSE(CheckpointDtypeOf("object"));
   EXPECT_FALSE(CheckpointDtypeOf(std::uint8_t{0}));
 }

@@ -76,7 +76,8 @@ TEST(CheckpointValuesTest, IntegersTakeAsFewBytesAsHoldThem) {
 TEST(CheckpointValuesTest, EveryBrokenRuleIsRefusedAndNamed) {
   const std::pair<std::string_view, std::string_view> vectors[] = {
       {"", "ends early"},
-      {"0c", "unknown tag 12"},
+      {"10", "unknown tag 16"},
+      {"0c 0000", "ends early"},
       {"00 00", "bytes follow the state-dict structure"},
       {"03 0000", "no bytes"},
       {"03 0104", "ends early"},
@@ -94,9 +95,29 @@ TEST(CheckpointValuesTest, EveryBrokenRuleIsRefusedAndNamed) {
       {"09 01000000 0a 00 0100 61 00", "container or a tensor"},
       {"0a 03 0100 61", "kind of tensor"},
       {"0a 00 0000", "key is empty"},
+      {"0d ffffffff 00", "count passes the end"},
+      {"0d 02000000 02 01", "do not ascend"},
+      {"0e 02000000 01 01", "do not ascend"},
+      {"0d 01000000 07 00000000", "element of a set is a container"},
+      {"0d 01000000 0d 00000000", "element of a set is a container"},
+      {"0d 01000000 0a 00 0100 61", "element of a set is a container or a tensor"},
+      {"0d 01000000 08 01000000 07 00000000", "element of a set is a container"},
+      {"0d 01000000 0f 01 01000000 61 09 00000000", "element of a set is a container"},
+      {"0f 06 01000000 61 00", "kind of value"},
+      {"0f 00 01000000 ff 00", "not UTF-8"},
+      {"0f 00 01000000 61", "ends early"},
   };
   for (const auto& [hex, expected] : vectors)
     EXPECT_NE(ErrorOf(hex).find(expected), std::string::npos) << hex << ": " << ErrorOf(hex);
+}
+
+TEST(CheckpointValuesTest, ComplexNumbersSetsAndNamedValuesAreRead) {
+  for (const std::string_view hex :
+       {"0c 000000000000e03f 0000000000000080", "0d 00000000", "0d 02000000 01 02",
+        "0e 02000000 03 0100 01 0e 01000000 00",
+        "0d 02000000 08 02000000 00 01 0f 00 01000000 61 05 01000000 62",
+        "0f 01 01000000 61 09 00000000", "0f 05 01000000 61 07 01000000 0a 02 0100 77"})
+    EXPECT_EQ(ErrorOf(hex), "") << hex;
 }
 
 TEST(CheckpointValuesTest, NestingIsBounded) {
@@ -109,6 +130,11 @@ TEST(CheckpointValuesTest, NestingIsBounded) {
   EXPECT_TRUE(CheckValues(nested(kValueDepthMax)));
   EXPECT_FALSE(CheckValues(nested(kValueDepthMax + 1)));
   EXPECT_FALSE(CheckValues(nested(1'000'000)));
+  for (const std::string_view head : {"08 01000000", "0e 01000000", "0f 00 01000000 61"}) {
+    std::string hex = "0d 01000000";
+    for (std::uint32_t i = 0; i < 1'000; ++i) hex += head;
+    EXPECT_NE(ErrorOf(hex + "00").find("nested deeper than 64"), std::string::npos) << head;
+  }
 }
 
 TEST(CheckpointValuesTest, EveryTruncationIsRefused) {
