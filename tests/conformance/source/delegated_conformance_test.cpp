@@ -308,6 +308,7 @@ TEST_F(DelegatedReadsTest, AnAnswerThatComesAfterItsCallIsDropped) {
 
 // Answers and givers-up meet at all times: nothing is written after ReadEach has returned.
 TEST_F(DelegatedReadsTest, NoAnswerIsWrittenOnceItsCallHasReturned) {
+  VirtualClock clock;
   Open({.group_count_max = 4});
   std::vector<std::thread> servers;
   for (int i = 0; i < 3; ++i)
@@ -329,7 +330,7 @@ TEST_F(DelegatedReadsTest, NoAnswerIsWrittenOnceItsCallHasReturned) {
     const Patience::GiveUp give_up = [&] { return arrived >= arrived_max; };
     {
       Patience patience(give_up);
-      std::this_thread::sleep_for(Patience::kInterval);  // It asks from now on.
+      clock.RunFor(Patience::kInterval);  // It asks from now on.
       static_cast<void>(files_->ReadEach(
           ranges, [&](RangeRead&) { ++arrived; }, patience));
     }
