@@ -155,6 +155,7 @@ class Arms:
         self.out = self.inputs.folder / "out"
         self.peaks: list[float] = []
         self.seconds: dict[str, list[float]] = {}
+        self.cpu_s: dict[pathlib.Path, list[float]] = {}  # Of all processes of a packing.
         (self.inputs.folder / "bench_pack_functions.py").write_text(RESIZE)
 
     def _begun(self, source: pathlib.Path, *options: str) -> "subprocess.Popen[bytes]":
@@ -178,6 +179,7 @@ class Arms:
         if os.waitstatus_to_exitcode(status) != 0:
             raise harness.Unable(f"packing {source} failed")
         self.peaks.append(usage.ru_maxrss * 1024.0)
+        self.cpu_s.setdefault(source, []).append(usage.ru_utime + usage.ru_stime)
         return seconds
 
     def pack_in_process(self, source: pathlib.Path) -> float:
@@ -343,6 +345,10 @@ def bench(settings: harness.Settings) -> harness.Outcome:
     figures = {
         "pack_jsonl_mrps": [value / 1e6 for value in values["jsonl"]],
         "pack_tfrecord_us": [1e6 / value for value in values["tfrecord"]],
+        "pack_jsonl_cpu_us": [s / inputs.line_count * 1e6 for s in arms.cpu_s[inputs.lines]],
+        "pack_tfrecord_cpu_us": [
+            s / inputs.example_count * 1e6 for s in arms.cpu_s[inputs.examples]
+        ],
         "pack_resume_cost": [
             whole / killed
             for whole, killed in zip(values["resize_1"], values["killed"], strict=True)
