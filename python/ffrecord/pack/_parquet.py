@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from mmap import ACCESS_READ, mmap
 from typing import Any
 
 from ffrecord.errors import CorruptionError
@@ -29,7 +30,29 @@ class ParquetSource(Tabular):
         """The schema that pyarrow reads the file with."""
         parquet = needed("pyarrow.parquet", "a Parquet file")
         self._file = parquet.ParquetFile(self.path, page_checksum_verification=True)
+        self._check_is_one()
         return self._file.schema_arrow
+
+    def _check_is_one(self) -> None:
+        """Of joined files, the last one's footer is taken for the first one's rows."""
+        metadata = self._file.metadata
+        end = len(_MAGIC)
+        for group in range(metadata.num_row_groups):
+            for number in range(metadata.num_columns):
+                column = metadata.row_group(group).column(number)
+                begin = column.data_page_offset
+                if column.has_dictionary_page and column.dictionary_page_offset:
+                    begin = min(begin, column.dictionary_page_offset)
+                end = max(end, begin + column.total_compressed_size)
+        # Behind the rows there may be more, such as an index.
+        if end + metadata.serialized_size + 4 + len(_MAGIC) == self.size_bytes:
+            return
+        with open(self.path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as mapped:
+            if (at := mapped.find(_MAGIC + _MAGIC)) >= 0:
+                raise CorruptionError(
+                    f"{self.path} has a Parquet file that ends at {at + len(_MAGIC)}, and another "
+                    "behind it: give each on its own"
+                )
 
     def may_lack_items(self, name: str) -> bool:
         """Whether the statistics of the file tell of nulls, or tell nothing."""
@@ -37,8 +60,8 @@ class ParquetSource(Tabular):
         for group in range(metadata.num_row_groups):
             for number in range(metadata.num_columns):
                 column = metadata.row_group(group).column(number)
-                if column.path_in_schema.partition(".")[0] != name:
-                    continue
+                if not f"{column.path_in_schema}.".startswith(f"{name}."):
+                    continue  # Of another column; names may have dots, too.
                 found = column.statistics
                 if found is None or not found.has_null_count or found.null_count:
                     return True
