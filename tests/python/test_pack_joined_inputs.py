@@ -8,6 +8,7 @@ import io
 import warnings
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ import pytest
 
 import ffrecord
 from cli import ok
+from ffrecord.errors import CorruptionError
+from ffrecord.pack import open_source, pack
 from packing import refused
 
 pytestmark = pytest.mark.wrong_data
@@ -107,3 +110,20 @@ def test_arrays_that_a_reader_would_not_see_are_refused(
 def test_an_array_of_objects_is_named_as_what_it_is(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([{}], object), allow_pickle=True)
     assert "not unpickled" in refused(2, tmp_path / "a.npy", tmp_path / "b.ffr")
+
+
+def test_a_footer_that_is_damaged_anywhere_ends_no_process(tmp_path: Path) -> None:
+    """As pyarrow's own look at the columns in it does."""
+    lists = pa.array([[1, None], [2, 3]], pa.list_(pa.int32(), 2))
+    content = parquet(pa.table({"a.b": lists, "c": ["x", None]}))
+    size = int.from_bytes(content[-8:-4], "little")
+    path = tmp_path / "a.parquet"
+    for at in range(len(content) - 8 - size, len(content) - 8, 3):
+        damaged = bytearray(content)
+        damaged[at] ^= 1 << at % 8
+        path.write_bytes(damaged)
+        with suppress(ValueError, CorruptionError):
+            open_source(path)
+    path.write_bytes(content)
+    pack(path, tmp_path / "b.ffr")
+    assert ffrecord.read_table(tmp_path / "b.ffr")["a.b"].to_pylist() == [[1, None], [2, 3]]

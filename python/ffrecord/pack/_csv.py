@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 
+from ffrecord.pack._csv_quotes import Checked, Quotes
 from ffrecord.pack._source import needed
 from ffrecord.pack._stream import open_stream
 from ffrecord.pack._table import Tabular
@@ -77,20 +78,43 @@ class CsvSource(Tabular):
 
     def _texts(self, path: str, names: list[str]) -> Iterator[Any]:
         with open(path, "rb") as raw:
-            yield from self._batches(raw, path, names)
+            yield from self._batches(raw, path, names, is_first=True)
 
-    def _batches(self, raw: Any, path: str, names: list[str]) -> Iterator[Any]:  # noqa: ANN401
+    def _batches(
+        self,
+        raw: BinaryIO,
+        path: str,
+        names: list[str],
+        *,
+        is_first: bool = False,
+    ) -> Iterator[Any]:
         with self._naming(path):
-            yield from self._opened(raw, path, names)
+            reader = self._opened(raw, path, names, is_first=is_first)
+            if list(reader.schema.names) != names:
+                raise ValueError(f"{path} begins with a blank line: remove it")
+            yield from reader
 
-    def _opened(self, raw: Any, path: str, names: list[str] | None) -> Any:  # noqa: ANN401
+    def _opened(
+        self,
+        raw: BinaryIO,
+        path: str,
+        names: list[str] | None,
+        *,
+        is_first: bool = False,
+    ) -> Any:  # noqa: ANN401
+        """Pyarrow's reader; in the first pass it gets what is checked."""
         pa, reader = needed("pyarrow", self.what), needed("pyarrow.csv", self.what)
         text = {name: pa.string() for name in names or ()}
+        delimiter = "\t" if ".tsv" in path[-7:] else ","
+        file = open_stream(raw, path)
         return reader.open_csv(
-            pa.PythonFile(open_stream(raw, path), mode="r"),
+            pa.PythonFile(Checked(file, Quotes(path, delimiter)) if is_first else file, mode="r"),
             reader.ReadOptions(block_size=_BLOCK_BYTES),
             reader.ParseOptions(
-                delimiter="\t" if ".tsv" in path[-7:] else ",", newlines_in_values=True
+                delimiter=delimiter,
+                newlines_in_values=True,
+                # Of one column, a line with nothing in it is a row.
+                ignore_empty_lines=names is None or len(names) > 1,
             ),
             reader.ConvertOptions(
                 column_types=text,
@@ -108,6 +132,8 @@ class CsvSource(Tabular):
             yield
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             said = str(error).partition("\n")[0]
+            if "straddl" in said:
+                said = f"a row has more than {_BLOCK_BYTES} bytes: pack such a file as JSON lines"
             raise ValueError(f"{path} is no CSV of UTF-8: {said}") from None
 
 

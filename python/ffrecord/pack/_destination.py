@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 import ffrecord
 from ffrecord._arrow_schema import types_in
-from ffrecord.pack._inference import schema_of_rows
+from ffrecord.pack._inference import check_names, schema_of_rows
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._mapping import Row, UserMap, mapping_of, rows_of
 from ffrecord.pack._new_folder import check_vacant, destination_path, new_folder
@@ -114,6 +114,8 @@ def pack(
         columns: Any = opened.schema
     else:
         columns, samples = _columns_of(user_map, schema, samples)
+    if isinstance(columns, Mapping) and not (user_map is None and opened._names_are_stored):
+        check_names(columns, opened.name if user_map is None else user_map.name)
     own_key = opened.key if user_map is None else _kept(opened.key, columns)
     metadata = {**types_in({} if user_map else opened.types), **opened.metadata}
     if opened.classes and CLASSES not in metadata:

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ffrecord._schema import DTYPES
+from ffrecord._nested import layout_of
+from ffrecord._schema import DTYPES, columns_of, parse
 
 _SPELLINGS = {np.dtype(code): name for name, code in DTYPES.items() if name != "bf16"}
 
@@ -30,6 +31,21 @@ def schema_of_rows(rows: Sequence[Mapping[str, Any]], what: str) -> Any:  # noqa
     if all(plain.values()):
         return plain
     return _arrow_schema(columns, what)
+
+
+def check_names(schema: Mapping[str, str], what: str) -> None:
+    """Check that no column of a plain schema would be read as a part of another one.
+
+    Raises:
+        ValueError: one would be, by its name.
+    """
+    layout = layout_of(columns_of(parse(schema)))
+    if layout is not None and layout.nested:
+        name, whole = next(n for n in schema if n not in layout.names), next(iter(layout.nested))
+        raise ValueError(
+            f"{what}: a column called '{name}' would be read as a part of '{whole}', as names with "
+            "[]{}: may be: rename it"
+        )
 
 
 def _plain_type(values: Sequence[Any]) -> str:

@@ -44,6 +44,7 @@ class RecordFiles(Source):
 
     takes_empty_keys = True
     _states_facts = True
+    _names_are_stored = True
 
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Open the files; see `open_source` for arguments and errors."""

@@ -72,6 +72,8 @@ class Source(Protocol):
     """Files that were left out, by reason; complete after the last sample."""
     _states_facts: bool = False
     """Whether the metadata say which nulls and types are in the samples, as those of files do."""
+    _names_are_stored: bool = False
+    """Whether the schema has the columns that are stored, not a user's."""
     _inputs: Any = None
     """The paths that it was opened from, which can be opened again; None if there are none."""
 
@@ -92,7 +94,8 @@ class Facts:
             if not hasattr(source, name):
                 raise TypeError(f"{source!r} is no source: it has no {name!r}, {what}")
         self._source = source
-        self.name = repr(source)
+        paths = getattr(getattr(source, "_inputs", None), "paths", ())
+        self.name = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "") or repr(source)
         """What errors call it."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of any attribute

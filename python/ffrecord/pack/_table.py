@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ffrecord._arrow_types import is_bf16, meaning_of
 from ffrecord._arrow_writing import as_table
 from ffrecord._formats import pyarrow
 from ffrecord.errors import CorruptionError
@@ -179,9 +180,8 @@ class Tabular(Source):
 
 
 def _is_alike(one: Any, other: Any, name: str) -> bool:  # noqa: ANN401
-    from ffrecord._arrow_types import meaning_of
-
-    return meaning_of(one.field(name).type) == meaning_of(other.field(name).type)
+    mine, its = one.field(name), other.field(name)
+    return meaning_of(mine.type) == meaning_of(its.type) and is_bf16(mine) == is_bf16(its)
 
 
 class TableSource(Source):
