@@ -119,7 +119,8 @@ def _numbers(wanted: Any, name: str, marked: bool) -> Maker:  # noqa: ANN401
             values = [_known(each, where) for each in values]
             missing = [each is None for each in values]
             if any(missing):
-                values = [(name != "bool" and 0) if each is None else each for each in values]
+                none = _nothing(name, marked, values)
+                values = [none if each is None else each for each in values]
         array = array_of(values, where)
         if array.ndim != 1:
             raise ValueError(f"{where} is {wanted}, the value has shape {array.shape[1:]}")
@@ -129,6 +130,14 @@ def _numbers(wanted: Any, name: str, marked: bool) -> Maker:  # noqa: ANN401
         return _array(made, missing, wanted)
 
     return make
+
+
+def _nothing(name: str, marked: bool, values: list[Any]) -> Any:  # noqa: ANN401
+    """What lies under a null, of the type of the values: with another, bits would be numbers."""
+    if name == "bool":
+        return False
+    are_bits = marked and any(isinstance(each, np.uint16) for each in values)
+    return np.uint16(0) if are_bits else 0
 
 
 def _texts() -> Maker:

@@ -375,6 +375,18 @@ def test_bf16_in_lists_and_structs_keeps_its_type(tmp_path: Path) -> None:
         assert ffrecord.open(tmp_path / name).read([0])["x"][0].tolist() == [0x3F80, 0x4020]
 
 
+def test_bits_of_bf16_beside_a_null_are_bits(tmp_path: Path) -> None:
+    mark = {"ffrecord.type": "bf16"}
+    schema = pa.schema([pa.field("x", pa.list_(pa.float32()), True, mark)])
+    bits = np.uint16(0x3FC0)
+    with ffrecord.Writer(tmp_path / "a.ffr", schema) as writer:
+        for items in ([bits, None], [None, bits, bits], [bits], [1.5, None], [None]):
+            writer.write({"x": items})
+
+    found = ffrecord.read_table(tmp_path / "a.ffr")["x"].to_pylist()
+    assert found == [[1.5, None], [None, 1.5, 1.5], [1.5], [1.5, None], [None]]
+
+
 @pytest.mark.parametrize("place", ["column", "list", "tensor"])
 def test_a_number_of_a_table_that_bf16_cannot_hold_is_refused_by_row(
     place: str, tmp_path: Path

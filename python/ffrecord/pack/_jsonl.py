@@ -1,6 +1,7 @@
 """JSON lines, plain or gzip: typed columns, or on request each line as a payload."""
 
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from ffrecord.pack._json_types import (
     ConflictingTypesError,
     JsonType,
     UnsureError,
+    check_text,
     joined_fields,
     type_of_array,
     type_of_value,
@@ -112,7 +114,9 @@ def parsed_line(path: str, number: int, payload: bytes, *, strict: bool = True) 
         ValueError: it is no JSON; names file and line.
     """
     try:
-        return json.loads(payload, object_pairs_hook=_object if strict else None)
+        if not strict:
+            return json.loads(payload)
+        return json.loads(payload, object_pairs_hook=_object, parse_float=_float)
     except ConflictingTypesError as error:
         raise ValueError(f"{path}, line {number}: {error}: {_REMEDY}") from None
     except ValueError as error:
@@ -121,6 +125,13 @@ def parsed_line(path: str, number: int, payload: bytes, *, strict: bool = True) 
         raise ValueError(
             f"{path}, line {number}: JSON is nested more deeply than Python can read"
         ) from None
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ConflictingTypesError(f"the number {text:.40} is too large")
+    return number
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -189,6 +200,8 @@ class JsonTable(Tabular):
         for number, payload in block.lines():
             value = self._object(path, number, payload)
             try:
+                for name in value:
+                    check_text(name, ascii(name))
                 found = {n: type_of_value(v, n) for n, v in value.items() if self._is_wanted(n)}
                 found |= {n: JsonType() for n in value if not self._is_wanted(n)}
                 types = joined_fields(types, found, "")

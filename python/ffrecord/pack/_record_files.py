@@ -70,6 +70,13 @@ class RecordFiles(Source):
         """Let samples have the user's columns and values, not those that are stored."""
         self._gives_values = True
 
+    @property
+    def _arrow_fields(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        try:
+            return self._reader.read([]).to_arrow().schema
+        except ImportError:  # There is no pyarrow.
+            return None
+
     def samples(self) -> Iterator[Progressed]:
         """Yield the records; CorruptionError if one is damaged."""
         yield from self.samples_of(0, len(self._reader))

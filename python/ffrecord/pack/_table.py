@@ -12,6 +12,7 @@ from ffrecord._arrow_writing import as_table
 from ffrecord._formats import pyarrow
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
+from ffrecord.pack._passed import rows_of_table
 from ffrecord.pack._selection import Selection, classes_in
 from ffrecord.pack._source import Chunk, Progressed, Source, SourceOptions, needed
 from ffrecord.pack._table_schema import TableSchema
@@ -74,6 +75,10 @@ class Tabular(Source):
         """Whether items of lists in this column may be null, as far as is known without reading."""
         return True
 
+    @property
+    def _arrow_fields(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        return self.schema.arrow
+
     def give_values(self) -> None:
         """Let samples be dicts of plain values."""
         self._gives_values = True
@@ -90,7 +95,7 @@ class Tabular(Source):
             yield from chunks
             return
         for chunk, done_bytes in chunks:
-            for row in chunk.table.to_pylist():
+            for row in rows_of_table(chunk.table, self.path):
                 yield row, done_bytes
 
     def _chunks(self) -> Iterator[tuple[Chunk, int]]:
@@ -210,6 +215,10 @@ class TableSource(Source):
         self._count = len(self._table) if is_known else 0
         self.skipped = Counter()
 
+    @property
+    def _arrow_fields(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        return self.schema.arrow
+
     def give_values(self) -> None:
         """Let samples be dicts of plain values."""
         self._gives_values = True
@@ -226,6 +235,7 @@ class TableSource(Source):
             first, done = done, done + len(batch)
             done_bytes = self.size_bytes * done // max(self._count, done, 1)
             if self._gives_values:
-                yield from ((row, done_bytes) for row in batch.to_pylist())
+                rows = rows_of_table(pyarrow().Table.from_batches([batch]), "the table")
+                yield from ((row, done_bytes) for row in rows)
             else:
                 yield Chunk(pyarrow().Table.from_batches([batch]), first, "the table"), done_bytes
