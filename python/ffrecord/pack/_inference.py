@@ -48,7 +48,7 @@ def schema_of_rows(
 
 def _tells_more(field: Any, plain: str) -> bool:  # noqa: ANN401 - pyarrow has no types
     """Whether a field says more than the type of a plain schema does."""
-    known = {**FIXED, "string": "utf8", "binary": "bytes", "large_binary": "bytes"}
+    known = {**FIXED, "string": "utf8", "large_binary": "bytes"}
     return bool(field.nullable or is_bf16(field) or known.get(str(field.type)) != plain)
 
 
