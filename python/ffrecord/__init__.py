@@ -2,23 +2,24 @@
 
 from typing import TYPE_CHECKING
 
-from ffrecord._batch import Batch
+from ffrecord._base.lazy_names import later
 from ffrecord._ffrecord import __version__
-from ffrecord._file_info import FileInfo
-from ffrecord._later import later
-from ffrecord._reader import Reader, open
-from ffrecord._records import Records
+from ffrecord._read.batch import Batch
+from ffrecord._read.locations import Eviction, fetch_evicted_with
+from ffrecord._read.reader import Reader, open
+from ffrecord._read.records import Records
 from ffrecord.errors import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
 
 if TYPE_CHECKING:
-    from ffrecord._queue import BatchQueue, Completion
-    from ffrecord._repairing import RepairReport, repair
-    from ffrecord._served import Published, list_published, publish, remove_published
-    from ffrecord._tables import read_table, write_table
-    from ffrecord._token_blocks import TokenBlocks
-    from ffrecord._verification import FileReport, verify
-    from ffrecord._views import concat, mix
-    from ffrecord._writer import Writer, WriteSummary
+    from ffrecord._read.file_info import FileInfo
+    from ffrecord._read.joined import concat, mix
+    from ffrecord._read.queue import BatchQueue, Completion
+    from ffrecord._read.token_blocks import TokenBlocks
+    from ffrecord._read.verification import FileReport, verify
+    from ffrecord._store.published import Published, list_published, publish, remove_published
+    from ffrecord._write.repair import RepairReport, repair
+    from ffrecord._write.tables import read_table, write_table
+    from ffrecord._write.writer import Writer, WriteSummary
     from ffrecord.compat import FileReader, FileWriter, PackedFolder, checkFsAlign, pack_folder
 
 __all__ = [
@@ -61,31 +62,41 @@ __all__ = [
 __getattr__ = later(
     __name__,
     {
-        "BatchQueue": "_queue",
-        "Completion": "_queue",
+        "BatchQueue": "_read.queue",
+        "Completion": "_read.queue",
+        "FileInfo": "_read.file_info",
         "FileReader": "compat",
-        "FileReport": "_verification",
+        "FileReport": "_read.verification",
         "FileWriter": "compat",
         "PackedFolder": "compat",
-        "Published": "_served",
-        "RepairReport": "_repairing",
-        "TokenBlocks": "_token_blocks",
-        "WriteSummary": "_writer",
-        "Writer": "_writer",
+        "Published": "_store.published",
+        "RepairReport": "_write.repair",
+        "TokenBlocks": "_read.token_blocks",
+        "WriteSummary": "_write.writer",
+        "Writer": "_write.writer",
         "checkFsAlign": "compat",
-        "concat": "_views",
-        "list_published": "_served",
-        "mix": "_views",
+        "concat": "_read.joined",
+        "list_published": "_store.published",
+        "mix": "_read.joined",
         "pack_folder": "compat",
-        "publish": "_served",
-        "read_table": "_tables",
-        "remove_published": "_served",
-        "repair": "_repairing",
-        "verify": "_verification",
-        "write_table": "_tables",
+        "publish": "_store.published",
+        "read_table": "_write.tables",
+        "remove_published": "_store.published",
+        "repair": "_write.repair",
+        "verify": "_read.verification",
+        "write_table": "_write.tables",
     },
     modules=("compat", "decode"),
 )
+
+
+def _find_eviction() -> Eviction:
+    from ffrecord._store import eviction  # With checkpoints, which few folders need.
+
+    return eviction
+
+
+fetch_evicted_with(_find_eviction)
 
 
 def __dir__() -> list[str]:

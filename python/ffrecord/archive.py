@@ -1,5 +1,5 @@
 """Upload and download record files, at an object store or another target of checkpoints."""
 
-from ffrecord._archive import Mirror, pull, push
+from ffrecord._store.archive import Mirror, pull, push
 
 __all__ = ["Mirror", "pull", "push"]

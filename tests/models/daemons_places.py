@@ -24,7 +24,7 @@ from daemon import Daemon, program
 from ffrecord import _ffrecord
 from ffrecord._cli.admin import Metrics, fetch, fetch_cluster
 from ffrecord._cli.local_cluster import LocalCluster, Node
-from ffrecord._tokens import make_token
+from ffrecord._cli.tokens import make_token
 
 NODES = ("n1", "n2", "n3")
 STRANGERS = ("stranger", "foreign")  # Who serve at the address of a node that is gone.

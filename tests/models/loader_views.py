@@ -14,7 +14,7 @@ import numpy as np
 from torch.utils import data
 
 import ffrecord
-from ffrecord._records import Records
+from ffrecord._read.records import Records
 from ffrecord.errors import CorruptionError
 from ffrecord.torch import ConcatDataset, Dataset, Subset
 from loader_truth import MixTruth

@@ -30,7 +30,7 @@ from browser import shown
 from conftest import ROOT
 from daemon import Daemon
 from ffrecord._cli.admin import fetch, status
-from ffrecord._tokens import read_key
+from ffrecord._cli.tokens import read_key
 
 MONITORING = ROOT / "server" / "monitoring"
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"

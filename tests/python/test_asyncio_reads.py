@@ -17,8 +17,8 @@ import pytest
 
 import ffrecord
 from ffrecord import DeadlineExceeded
-from ffrecord._queue import LoopReads
-from ffrecord._reader import _READS_IN_FLIGHT
+from ffrecord._read.queue import LoopReads
+from ffrecord._read.reader import _READS_IN_FLIGHT
 from file_systems import Shelf, filled
 from files_at_a_store import COUNT, three_files
 

@@ -107,7 +107,7 @@ def test_a_shuffle_is_the_order_of_the_seed(tmp_path: Path) -> None:
     order = labels(tmp_path / "a.ffr")
 
     assert sorted(order) == list(range(5000))
-    expected = ffrecord._order.EpochOrder(5, 0, 5000).range(0, 5000).tolist()
+    expected = ffrecord._order.epoch_order.EpochOrder(5, 0, 5000).range(0, 5000).tolist()
     assert order == labels(tmp_path / "b.ffr") == expected
     assert order != labels(tmp_path / "c.ffr")
     moved = np.abs(np.array(order) - np.arange(5000)).mean()

@@ -13,7 +13,7 @@ import pytest
 from torch.utils import data
 
 import ffrecord
-from ffrecord._records import Records
+from ffrecord._read.records import Records
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset, collate
 
 pytestmark = pytest.mark.wrong_data

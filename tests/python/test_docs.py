@@ -217,6 +217,20 @@ def test_every_metric_is_on_its_page() -> None:
     assert metrics == set(re.findall(r"`(ffrecord_\w+)`", page))
 
 
+def test_the_architecture_has_a_row_for_each_room_of_python() -> None:
+    page = (ROOT / "docs/internals/architecture.md").read_text()
+    rows = page.split("| room | purpose | may import |\n|---|---|---|\n")[1].split("\n\n")[0]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows.splitlines()]
+    shown = {room.strip("`"): set(others.split(", ")) - {""} for room, _, others in cells}
+    code = ast.parse((ROOT / "tools/dev/check_imports.py").read_text())
+    table = next(
+        ast.unparse(node.value)
+        for node in code.body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "MAY_IMPORT"
+    )
+    assert shown == eval(table, {"DOORS": "the doors"})
+
+
 def test_the_tours_name_what_is_there() -> None:
     page = (ROOT / "docs/internals/tour.md").read_text()
     steps = {

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ffrecord
-from ffrecord._order import EpochOrder
+from ffrecord._order.epoch_order import EpochOrder
 from ffrecord.torch import DataLoader, Dataset, Sampler
 
 ENGINES: list[dict[str, Any]] = [

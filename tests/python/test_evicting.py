@@ -16,8 +16,8 @@ import pytest
 import cli
 import ffrecord
 from ffrecord import archive
-from ffrecord._evicting import evict, restore
-from ffrecord._locations import Where
+from ffrecord._read.locations import Where
+from ffrecord._store.eviction import evict, restore
 from ffrecord.errors import CorruptionError
 from object_store import Store, serve
 
@@ -109,7 +109,7 @@ def test_what_the_store_does_not_have_stays(shards: Path, target: str, tmp_path:
 # Ends the process in front of the n-th call that changes a file's name or removes one.
 DYING = """
 import os, pathlib, sys
-from ffrecord import _evicting
+from ffrecord._store import eviction
 left = int(sys.argv[1])
 def dying(call):
     def counted(*arguments, **keywords):
@@ -121,8 +121,8 @@ def dying(call):
     return counted
 for name in ("unlink", "replace"):
     setattr(pathlib.Path, name, dying(getattr(pathlib.Path, name)))
-_evicting.evict(sys.argv[2], sys.argv[3])
-_evicting.restore(sys.argv[2])
+eviction.evict(sys.argv[2], sys.argv[3])
+eviction.restore(sys.argv[2])
 """
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import ffrecord
 from ffrecord import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
-from ffrecord._fsspec_errors import without_secrets
+from ffrecord._read.fsspec_errors import without_secrets
 from file_systems import AsyncShelf, Shelf, SyncShelf, filled, until
 from files_at_a_store import COUNT, addresses, assert_same, at_a_server, three_files
 from interrupting import interrupted_after

@@ -4,6 +4,7 @@ Method: a new process lists the modules that the import adds to NumPy's; all pub
 up, each in a process that has used no other.
 """
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ SLOW = (
     "asyncio",
     "click",
     "concurrent.futures",
-    "ffrecord._queue",
+    "ffrecord._read.queue",
     "ffrecord.compat",
     "ffrecord.decode",
     "hashlib",
@@ -51,7 +52,7 @@ print(*sorted(set(sys.modules) - before))
 """
     added = set(run(program).split())
 
-    assert "ffrecord._reader" in added
+    assert "ffrecord._read.reader" in added
     assert not added & set(SLOW)
 
 
@@ -118,3 +119,21 @@ if __name__ == "__main__":
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "1 True"
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [
+        ("fsspec", "fsspec"),
+        ("grain", "numpy"),
+        ("huggingface", "datasets"),
+        ("ray", "ray"),
+        ("tensorflow", "numpy"),
+        ("torch.checkpoint", "torch"),
+    ],
+)
+def test_what_a_public_module_has_names_it_in_messages_and_pickles(name: str, needed: str) -> None:
+    pytest.importorskip(needed)
+    module = importlib.import_module(f"ffrecord.{name}")
+
+    assert {getattr(module, each).__module__ for each in module.__all__} == {f"ffrecord.{name}"}

@@ -13,7 +13,7 @@ import pytest
 
 import ffrecord
 from cli import ok, run
-from ffrecord._key_origin import key_origin
+from ffrecord._read.key_origin import key_origin
 
 pa = pytest.importorskip("pyarrow")
 

@@ -12,9 +12,9 @@ import random
 import numpy as np
 import pytest
 
-from ffrecord import _shared_memory
-from ffrecord._lent_memory import Lender, borrow
-from ffrecord._shared_memory import Bytes
+from ffrecord._base import shared_memory
+from ffrecord._base.memory_pool import Lender, borrow
+from ffrecord._base.shared_memory import Bytes
 
 SIZE = 100_000
 
@@ -143,7 +143,7 @@ def test_a_block_that_cannot_be_written_is_let_go() -> None:
     before = descriptors()
     lender = Lender()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_shared_memory.os, "writev", full)
+        patch.setattr(shared_memory.os, "writev", full)
         with pytest.raises(OSError, match="no room"):
             lender.lend([np.ones(SIZE, np.uint8)])
 

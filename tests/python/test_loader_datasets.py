@@ -14,7 +14,7 @@ import torch
 from torch.utils import data
 
 from ffrecord import FileReader, FileWriter
-from ffrecord._order import IndexBatch
+from ffrecord._order.epoch_order import IndexBatch
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset
 from loading import COUNT, every_engine, noise, written
 

@@ -17,7 +17,7 @@ from torch.utils import data
 
 import ffrecord
 from ffrecord.torch import DataLoader, Dataset
-from ffrecord.torch._handover import Crossing, Told
+from ffrecord.torch._batch_transfer import Crossing, Told
 from loading import COUNT, labels, written
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import ffrecord
-from ffrecord._stages import STAGES, Stages, verdict
+from ffrecord._base.stage_times import STAGES, Stages, verdict
 from ffrecord.torch import DataLoader, Dataset, Sampler, Subset
 from loading import COUNT, KINDS, every_engine, written
 

@@ -20,8 +20,8 @@ import ffrecord
 import ffrecord.grain
 import ffrecord.tensorflow
 import ffrecord.torch
-from ffrecord._mixture import BY_SOURCE, Mixture
-from ffrecord._records import Records
+from ffrecord._order.mixture import BY_SOURCE, Mixture
+from ffrecord._read.records import Records
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset
 from loading import every_engine
 

@@ -17,8 +17,8 @@ import ffrecord.grain
 import ffrecord.tensorflow
 from daemon import Daemon
 from ffrecord import archive
-from ffrecord._evicting import evict
-from ffrecord._reader import Reader
+from ffrecord._read.reader import Reader
+from ffrecord._store.eviction import evict
 from ffrecord.torch import Dataset
 
 MANY = 12  # More than are looked into.

@@ -547,3 +547,9 @@ def test_inputs_may_have_names_that_are_no_text(tmp_path: Path) -> None:
     pack(os.fsdecode(path), tmp_path / "x")
 
     assert len(records(tmp_path / "x")) == 1
+
+
+def test_a_schema_that_is_none_is_refused_before_any_sample(files: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"'name': 'u16\[\]' is no type.*a schema of pyarrow"):
+        pack(files, tmp_path / "x", map=packing_functions.size_of, schema={"name": "u16[]"})
+    assert not os.listdir(tmp_path)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffrecord import DeadlineExceeded
-from ffrecord._prefetch import Prefetcher
+from ffrecord._read.prefetch import Prefetcher
 
 
 def prefetcher(

@@ -19,9 +19,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffrecord._mixture import BY_SOURCE, Mixture
-from ffrecord._order import EpochOrder, Indices
-from ffrecord._views import Choice
+from ffrecord._order.epoch_order import EpochOrder, Indices
+from ffrecord._order.mixture import BY_SOURCE, Mixture
+from ffrecord._read.choice import Choice
 from ffrecord.torch import IndexBatch, Sampler
 from ffrecord.torch._sampler import Cursor
 from order import permute, permute_blocked

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffrecord import _shared_memory
-from ffrecord._shared_memory import map_copy_on_write, sealed_copy
+from ffrecord._base import shared_memory
+from ffrecord._base.shared_memory import map_copy_on_write, sealed_copy
 
 
 def through(blocks: list[np.ndarray]) -> bytes:
@@ -44,7 +44,7 @@ def test_a_short_write_is_continued(cut: int) -> None:
 
     arrays = [np.arange(size, dtype=np.uint8) for size in (3, 0, 20, 1)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_shared_memory.os, "writev", short)
+        patch.setattr(shared_memory.os, "writev", short)
         found = through(arrays)
 
     assert found == b"".join(array.tobytes() for array in arrays)

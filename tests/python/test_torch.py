@@ -19,7 +19,7 @@ import torch
 from torch.utils import data
 
 import ffrecord
-from ffrecord._order import EpochOrder
+from ffrecord._order.epoch_order import EpochOrder
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, collate
 
 COUNT = 200

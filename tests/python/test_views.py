@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ffrecord
-from ffrecord._mixture import Mixture
-from ffrecord._order import EpochOrder, IndexBatch
-from ffrecord._shared_memory import SharedArray
+from ffrecord._base.shared_memory import SharedArray
+from ffrecord._order.epoch_order import EpochOrder, IndexBatch
+from ffrecord._order.mixture import Mixture
 from order import permute
 
 pytestmark = pytest.mark.wrong_data

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ffrecord
-from ffrecord._mixture import Mixture
-from ffrecord._order import EpochOrder
-from ffrecord._weights import Weights
+from ffrecord._order.epoch_order import EpochOrder
+from ffrecord._order.mixture import Mixture
+from ffrecord._order.weights import Weights
 from ffrecord.torch import DataLoader, Dataset, Sampler, Subset
 from loading import every_engine
 from order import draw
@@ -48,7 +48,7 @@ def test_a_share_at_the_edge_of_two_records_is_of_the_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shares = np.array([0, 0.25, 0.5, 1 - 2.0**-53])
-    monkeypatch.setattr("ffrecord._weights._uniform", lambda *_: shares)
+    monkeypatch.setattr("ffrecord._order.weights._uniform", lambda *_: shares)
 
     assert Weights([0, 1, 0, 1, 2], 5).draw(0, 0, np.arange(4)).tolist() == [1, 3, 4, 4]
 

@@ -164,7 +164,7 @@ def test_every_type_keeps_its_values(tmp_path: Path, name: str) -> None:
 def test_bf16_rounds_as_torch_does_and_refuses_what_would_be_infinite(values: list[float]) -> None:
     import torch
 
-    from ffrecord._values import exact
+    from ffrecord._tables.values import exact
 
     array = np.array(values, np.float32)
     wanted = torch.from_numpy(array).to(torch.bfloat16)

@@ -112,17 +112,41 @@ class HouseRules(unittest.TestCase):
         self.assertNotIn("tests/notes.md", output)
 
     def test_circles_of_imports_and_torch_in_the_core_are_named(self) -> None:
-        self.plant("python/ffrecord/__init__.py", "from ffrecord._one import a\n")
-        self.plant("python/ffrecord/torch/__init__.py", "import torch\nimport ffrecord._one\n")
+        self.plant("python/ffrecord/__init__.py", "from ffrecord._base.one import a\n")
+        self.plant("python/ffrecord/torch/__init__.py", "import torch\nimport ffrecord._base.one\n")
         self.plant("python/ffrecord/distributed/__init__.py", "import torch\n")
-        self.plant("python/ffrecord/_two.py", "def f():\n    import ffrecord._one, torch\n")
-        self.plant("python/ffrecord/_one.py", "from ffrecord import _ffrecord, _two\n")
+        types = "if TYPE_CHECKING:\n    import ffrecord._base.one\n"
+        self.plant("python/ffrecord/_base/two.py", types + "def f():\n    import torch\n")
+        one = "from ffrecord import _ffrecord\nfrom ffrecord._base import two\n"
+        self.plant("python/ffrecord/_base/one.py", one)
         self.assertEqual(self.run_check("check_imports")[0], 0)
-        self.plant("python/ffrecord/_two.py", "from ffrecord._one import a\nimport torch.nn\n")
+        two = "def f():\n    from ffrecord._base.one import a\nimport torch.nn\n"
+        self.plant("python/ffrecord/_base/two.py", two)
         code, output = self.run_check("check_imports")
         self.assertEqual(code, 1)
-        self.assertIn("ffrecord._one -> ffrecord._two -> ffrecord._one", output)
-        self.assertIn("_two.py:2: the core does not import torch.nn", output)
+        self.assertIn("ffrecord._base.one -> ffrecord._base.two -> ffrecord._base.one", output)
+        self.assertIn("two.py:3: the core does not import torch.nn", output)
+
+    def test_an_import_against_the_order_of_rooms_is_named_wherever_it_is(self) -> None:
+        self.plant("python/ffrecord/__init__.py", "import ffrecord._read.reader\n")
+        self.plant("python/ffrecord/errors.py", "")
+        self.plant("python/ffrecord/_base/one.py", "import ffrecord.errors\n")
+        reader = "def f():\n    from ffrecord._base import one\n"
+        self.plant("python/ffrecord/_read/reader.py", reader)
+        self.assertEqual(self.run_check("check_imports")[0], 0)
+        late = "def f():\n    from ffrecord._read.reader import Reader\n"
+        types = "if TYPE_CHECKING:\n    from ffrecord._read import reader\n"
+        self.plant("python/ffrecord/_base/one.py", late + types)
+        self.plant("python/ffrecord/_write/writer.py", "import ffrecord\n")
+        self.plant("python/ffrecord/_new/one.py", "import ffrecord._base.one\n")
+        self.plant("python/ffrecord/_flat.py", "")
+        code, output = self.run_check("check_imports")
+        self.assertEqual(code, 1)
+        self.assertIn("_base/one.py:2: _base may not import _read", output)
+        self.assertIn("_base/one.py:4: _base may not import _read", output)
+        self.assertIn("_write/writer.py:1: _write may not import the doors", output)
+        self.assertIn("ffrecord._new.one: its room is not listed", output)
+        self.assertIn("ffrecord._flat: is private, and in no room", output)
 
     def test_a_module_that_is_neither_private_nor_listed_is_named(self) -> None:
         self.plant("python/ffrecord/_cli/main.py", "")
@@ -131,15 +155,17 @@ class HouseRules(unittest.TestCase):
         self.plant("python/ffrecord/torch/threads.py", "")
         code, output = self.run_check("check_imports")
         self.assertEqual(code, 1)
-        self.assertIn("ffrecord/torch/threads.py: is public", output)
+        self.assertIn("ffrecord.torch.threads: is public", output)
 
     def test_a_private_module_that_a_stranger_names_is_named(self) -> None:
-        self.plant("tests/python/test_reader.py", "from ffrecord._reader import Reader\n")
-        self.plant("docs/good.md", "See `python/ffrecord/_reader.py`; `ffrecord.__version__`.\n")
+        self.plant("tests/python/test_reader.py", "from ffrecord._read.reader import Reader\n")
+        self.plant(
+            "docs/good.md", "See `python/ffrecord/_read/reader.py`; `ffrecord.__version__`.\n"
+        )
         self.assertEqual(self.run_check("check_imports")[0], 0)
         self.plant("docs/guide.md", "\n```python\nfrom ffrecord.torch._views import mix\n```\n")
-        self.plant("benchmarks/one.py", "from ffrecord import (\n    Reader,\n    _reader,\n)\n")
-        self.plant("tools/two", "#!/usr/bin/env python3\nffrecord._reader.open('x')\n")
+        self.plant("benchmarks/one.py", "from ffrecord import (\n    Reader,\n    _read,\n)\n")
+        self.plant("tools/two", "#!/usr/bin/env python3\nffrecord._read.reader.open('x')\n")
         code, output = self.run_check("check_imports")
         self.assertEqual(code, 1)
         for place in ("docs/guide.md:3", "benchmarks/one.py:1", "tools/two:2"):

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "bytes.h"
 #include "child.h"
 #include "child_threads.h"
 #include "libffrecord/source/range_queue.h"
@@ -148,7 +149,7 @@ class RangeQueueConformance : public RangeReaderConformance {
     }
     void Lose() {
       if (mapped_.empty())
-        std::ranges::fill(wanted_.memory(), RangesWanted::kGuard);
+        Fill(wanted_.memory(), RangesWanted::kGuard);
       else
         EXPECT_EQ(::mprotect(mapped_.data(), mapped_.size(), PROT_NONE), 0);
     }
@@ -346,7 +347,7 @@ TEST_P(RangeQueueConformance, AGroupThatIsGivenUpEndsAndIsNotWrittenToAnyMore) {
       all[i]->ExpectRight();
     } else {
       EXPECT_EQ(group.ended->error().code, ErrorCode::kDeadlineExceeded);
-      std::ranges::fill(all[i]->wanted.memory(), RangesWanted::kGuard);
+      Fill(all[i]->wanted.memory(), RangesWanted::kGuard);
     }
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -387,7 +388,7 @@ TEST_P(RangeQueueConformance, AQueueThatIsLeftWithGroupsTellsAndWritesNothing) {
   for (const auto& asked : all) {
     EXPECT_EQ(asked->group->arrived_count, 0U);
     EXPECT_FALSE(asked->group->ended);
-    std::ranges::fill(asked->wanted.memory(), RangesWanted::kGuard);
+    Fill(asked->wanted.memory(), RangesWanted::kGuard);
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   for (const auto& asked : all) asked->wanted.ExpectUntouched();

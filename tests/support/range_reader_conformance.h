@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "bytes.h"
 #include "child.h"
 #include "libffrecord/source/range_reader.h"
 #include "queued_reader.h"
@@ -94,7 +95,7 @@ class RangesWanted {
     std::uint64_t end = kGuardBytes;
     for (const std::uint64_t size : sizes_) end = AlignUp(end + size) + kGuardBytes;
     memory_ = reader_.TakeMemory(end).value();
-    std::ranges::fill(*memory_, kGuard);
+    Fill(*memory_, kGuard);
     std::uint64_t begin = kGuardBytes;
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
       // Not on a page, unless the file wants it so.
@@ -372,7 +373,7 @@ TEST_P(RangeReaderConformance, WhoHasGivenUpIsNotWrittenToAnyMore) {
     EXPECT_EQ(read.error().code, ErrorCode::kDeadlineExceeded);
     EXPECT_LT(arrived, ranges.size());
   }
-  std::ranges::fill(wanted.memory(), RangesWanted::kGuard);
+  Fill(wanted.memory(), RangesWanted::kGuard);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   wanted.ExpectUntouched();
   patience.reset();
@@ -391,8 +392,7 @@ TEST_P(RangeReaderConformance, AnIndexIsMappedInsideTheFileAndNowhereElse) {
       ASSERT_TRUE(mapped) << mapped.error().message;
       const auto bytes = mapped.value().bytes;
       ASSERT_EQ(bytes.size(), count);
-      EXPECT_TRUE(std::ranges::equal(
-          bytes, std::as_bytes(std::span(contents_[file]).subspan(offset, count))));
+      EXPECT_TRUE(AreSame(bytes, std::as_bytes(std::span(contents_[file]).subspan(offset, count))));
     }
     for (const auto& [offset, count] : {std::pair(size, std::uint64_t{1}),
                                         {0, size + 1},
@@ -413,8 +413,7 @@ TEST_P(RangeReaderConformance, AnIndexStaysAsLongAsItsOwner) {
   // Read much else meanwhile; without an owner the bytes are the reader's own.
   EXPECT_TRUE(ReadsRight(4));
   if (mapped.owner != nullptr) reader_.reset();
-  EXPECT_TRUE(std::ranges::equal(mapped.bytes,
-                                 std::as_bytes(std::span(contents_[0]).subspan(4097, 50'000))));
+  EXPECT_TRUE(AreSame(mapped.bytes, std::as_bytes(std::span(contents_[0]).subspan(4097, 50'000))));
 }
 
 TEST_P(RangeReaderConformance, WhatIsMappedIsTheWholeFile) {
@@ -424,7 +423,7 @@ TEST_P(RangeReaderConformance, WhatIsMappedIsTheWholeFile) {
     const auto wanted = std::as_bytes(std::span(contents_[file]));
     const RangeReader::Presence* const present = reader_->PresenceOf(file);
     if (present == nullptr) {
-      EXPECT_TRUE(std::ranges::equal(mapped, wanted));
+      EXPECT_TRUE(AreSame(mapped, wanted));
       continue;
     }
     ASSERT_EQ(mapped.size(), wanted.size());
@@ -433,7 +432,7 @@ TEST_P(RangeReaderConformance, WhatIsMappedIsTheWholeFile) {
     for (std::uint64_t at = 0; at < wanted.size(); at += 1000) {
       const auto size = std::min<std::uint64_t>(1000, wanted.size() - at);
       if (present->Has(at, size)) {
-        EXPECT_TRUE(std::ranges::equal(mapped.subspan(at, size), wanted.subspan(at, size))) << at;
+        EXPECT_TRUE(AreSame(mapped.subspan(at, size), wanted.subspan(at, size))) << at;
       }
     }
   }
@@ -455,8 +454,8 @@ TEST_P(RangeReaderConformance, AForkedChildReadsAndItsParentReadsOn) {
   const auto in_child = [this] {
     if (!ReadsRight(2)) return 1;
     const auto mapped = reader_->MapIndex(0, 10, 100);
-    return mapped && std::ranges::equal(mapped.value().bytes,
-                                        std::as_bytes(std::span(contents_[0]).subspan(10, 100)))
+    return mapped && AreSame(mapped.value().bytes,
+                             std::as_bytes(std::span(contents_[0]).subspan(10, 100)))
                ? 0
                : 2;
   };

@@ -65,6 +65,17 @@ ROOMS = (
     ),
     Room(("python/ffrecord/distributed/",), python=COLLECTIVE),
     Room(
+        ("python/ffrecord/_integrations/",),
+        python=("test_fsspec*.py", "test_tensorflow_batches.py"),
+    ),
+    Room(
+        ("python/ffrecord/_store/",),
+        python=("test_archive.py", "test_evicting.py", "test_daemon.py", "test_service.py"),
+    ),
+    Room(
+        ("python/ffrecord/_write/",), python=("test_writer.py", "test_repair*.py", "test_tables.py")
+    ),
+    Room(
         ("python/ffrecord/",),
         python=(
             *(*READING, "test_upstream.py", "test_keys_and_columns.py", "test_prefetch.py"),

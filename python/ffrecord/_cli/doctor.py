@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from ffrecord import _ffrecord
+from ffrecord._base.addresses import STORES
 from ffrecord._cli import verdicts
 from ffrecord._cli.features import absences
 from ffrecord._cli.limits import free_in_groups_bytes, limits, memory_bytes
 from ffrecord._cli.measure import examine_dataset, examine_place, show_rate
 from ffrecord._cli.tls import examine_tls
 from ffrecord._cli.units import show_size
-from ffrecord._locations import STORES, is_file_system
-from ffrecord._reader import Reader
+from ffrecord._read.locations import is_file_system
+from ffrecord._read.reader import Reader
 from ffrecord.errors import CorruptionError
 
 # Below this many descriptors, many files and workers at once run out of them.

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 import ffrecord
-from ffrecord import _evicting, archive
+from ffrecord import archive
 from ffrecord._cli.accelerator import examine_accelerator
 from ffrecord._cli.admin import activity, fetch, show_activity, show_status
 from ffrecord._cli.admin import status as status_of
@@ -30,8 +30,9 @@ from ffrecord._cli.options import (
     timeout_option,
 )
 from ffrecord._cli.text import safe_lines, shown
+from ffrecord._cli.tokens import make_token, read_key
 from ffrecord._cli.units import Name, Number, Size, Target, show_size
-from ffrecord._tokens import make_token, read_key
+from ffrecord._store import eviction
 from ffrecord.errors import CorruptionError
 
 # Imported on use: they would take a tenth of every start.
@@ -334,7 +335,7 @@ def evict(
 
     The least recently read go first, until FOLDER holds no more than --keep.
     """
-    gone = _evicting.evict(folder, target, keep_bytes=keep, timeout_s=timeout_s, dry_run=dry_run)
+    gone = eviction.evict(folder, target, keep_bytes=keep, timeout_s=timeout_s, dry_run=dry_run)
     if as_json:
         click.echo(json.dumps({"evicted": gone, "dry_run": dry_run}))
     else:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ffrecord import _ffrecord
 from ffrecord._cli.units import show_size
-from ffrecord._reader import Reader
+from ffrecord._read.reader import Reader
 from ffrecord.errors import DeadlineExceeded
 
 # Of a folder without files, if it may be written to; and what is read of a file in each way.

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from ffrecord._base.addresses import REPLICATED
 from ffrecord._cli.units import Timeout
-from ffrecord._locations import REPLICATED
 from ffrecord.errors import ConflictError
 from ffrecord.pack._new_folder import check_can_be_made
 

@@ -20,7 +20,7 @@ import contextlib
 from typing import Literal
 
 from ffrecord import _ffrecord
-from ffrecord._locations import Target
+from ffrecord._base.addresses import Target
 from ffrecord.checkpoint import _removing
 from ffrecord.checkpoint._background import (
     BusyError,
@@ -34,8 +34,9 @@ from ffrecord.checkpoint._difference import Difference, diff
 from ffrecord.checkpoint._loading import OnCorrupt, load
 from ffrecord.checkpoint._mirror import Mirror, copy
 from ffrecord.checkpoint._monitoring import Monitor, Progress, Report, Save, ledger, monitor
+from ffrecord.checkpoint._peer_error import PeerError
 from ffrecord.checkpoint._pieces import Fetcher
-from ffrecord.checkpoint._ranks import Group, PeerError, Ranks, TensorSlice, group_of, slice_of
+from ffrecord.checkpoint._ranks import Group, Ranks, TensorSlice, group_of, slice_of
 from ffrecord.checkpoint._replicated import replicated_target
 from ffrecord.checkpoint._restore import MismatchError
 from ffrecord.checkpoint._rng import rng_state, set_rng_state

@@ -13,7 +13,8 @@ from typing import Literal
 
 from ffrecord.checkpoint import _saving
 from ffrecord.checkpoint._monitoring import Save, ledger
-from ffrecord.checkpoint._ranks import Group, PeerError
+from ffrecord.checkpoint._peer_error import PeerError
+from ffrecord.checkpoint._ranks import Group
 from ffrecord.checkpoint._saving import Commit, Flat, Said
 from ffrecord.checkpoint._staging import Arena, Staged
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ffrecord import _ffrecord
-from ffrecord._locations import Target
+from ffrecord._base.addresses import Target
 from ffrecord.checkpoint._state import join
 from ffrecord.checkpoint._tensors import ITEM_SIZES
 from ffrecord.checkpoint._values import EachRank, TensorRef, decode, encode

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from ffrecord import _ffrecord
-from ffrecord._locations import Target, target_from_root
+from ffrecord._base.addresses import Target, target_from_root
 from ffrecord.checkpoint._collector import without_collector
-from ffrecord.checkpoint._ranks import Group, PeerError, Ranks, group_of, together
+from ffrecord.checkpoint._peer_error import PeerError
+from ffrecord.checkpoint._ranks import Group, Ranks, group_of, together
 from ffrecord.checkpoint._restore import Restorer
 from ffrecord.checkpoint._values import decode
 from ffrecord.errors import ConflictError, CorruptionError

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from typing import Any, Literal
 
 from ffrecord import _ffrecord
-from ffrecord._copying import Copying
-from ffrecord._locations import Target, target_from_root
+from ffrecord._base.addresses import Target, target_from_root
+from ffrecord._base.background_copies import Copying
 from ffrecord.checkpoint._removing import MIRROR, Save, folder_of, removals
 from ffrecord.checkpoint._saving import Commit
 from ffrecord.errors import CorruptionError

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 from ffrecord import _ffrecord
+from ffrecord.checkpoint._peer_error import PeerError
 from ffrecord.checkpoint._state import Leaf
 from ffrecord.checkpoint._values import decode, encode
 
@@ -55,22 +56,9 @@ def group_of(ranks: Ranks) -> Group | None:
         return None
     if dist.get_world_size() == 1:
         return None
-    from ffrecord.torch.checkpoint import Group as TorchGroup  # torch is imported already.
+    from ffrecord.checkpoint._torch_group import Group as TorchGroup  # torch is imported already.
 
     return TorchGroup()
-
-
-class PeerError(RuntimeError):
-    """Another rank failed; the message says which and why. This rank itself succeeded.
-
-    Attributes:
-        kind: the name of the type of the exception there.
-    """
-
-    def __init__(self, message: str, kind: str = "") -> None:
-        """Store the message and the type of the other rank's error."""
-        super().__init__(message)
-        self.kind = kind
 
 
 def together(group: Group | None, work: Callable[[], object]) -> list[object]:

@@ -12,7 +12,7 @@ import pathlib
 from typing import NamedTuple
 
 from ffrecord import _ffrecord
-from ffrecord._locations import Target, target_from_root
+from ffrecord._base.addresses import Target, target_from_root
 from ffrecord.checkpoint._replicated import SCHEME
 
 # In a run's folder: where steps that are no longer there are loaded from.

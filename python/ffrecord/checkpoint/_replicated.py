@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ffrecord._locations import REPLICATED, Target, target_from_root
+from ffrecord._base.addresses import REPLICATED, Target, target_from_root
 
 SCHEME = REPLICATED
 

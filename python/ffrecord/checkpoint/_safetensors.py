@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 
 from ffrecord import _ffrecord
-from ffrecord._locations import Target
+from ffrecord._base.addresses import Target
 from ffrecord.checkpoint._saving import Commit
 from ffrecord.checkpoint._state import join
 from ffrecord.checkpoint._tensors import ITEM_SIZES

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from ffrecord import _ffrecord
-from ffrecord._locations import Target, target_from_root
+from ffrecord._base.addresses import Target, target_from_root
 from ffrecord.checkpoint._agreement import Agreement
 from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._ranks import Group, TensorSlice, shares_of_rank, together

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
-from ffrecord._batch import Bytes
-from ffrecord._closing import Closing
-from ffrecord._locations import expand
-from ffrecord._reader import Reader
-from ffrecord._values import BytesLike, as_buffer
+from ffrecord._base.closeable import Closing
+from ffrecord._read.locations import expand
+from ffrecord._read.reader import Reader
+from ffrecord._tables.schema import Bytes
+from ffrecord._tables.values import BytesLike, as_buffer
 from ffrecord.errors import (
     BadArgumentError,
     ClosedError,

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from ffrecord._batch import Bytes
+from ffrecord._tables.schema import Bytes
 from ffrecord.compat._fileio import FileReader, FileWriter
 from ffrecord.compat._packed_trailer import DEPTH_MAX, Folder, decode, encode, walk
 from ffrecord.errors import BadArgumentError, MissingError, NotPackedError, TrailerError

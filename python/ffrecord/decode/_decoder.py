@@ -1,25 +1,23 @@
-"""The interface of decoders, and how a batch goes through several."""
+"""The interface of decoders."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
-from ffrecord._order import IndexBatch, Indices, SeededIndices
-from ffrecord._stages import Stages
-
-if TYPE_CHECKING:
-    from ffrecord._batch import Batch, Bytes, Values
+from ffrecord._base.stage_times import Stages
+from ffrecord._order.epoch_order import Indices
+from ffrecord._tables.schema import Bytes, Values
 
 
 class Field(NamedTuple):
     """The bytes of one column: value i is `slab[starts[i] : starts[i] + sizes[i]]`."""
 
-    slab: "Bytes"
+    slab: Bytes
     starts: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
     status: npt.NDArray[np.uint8]
@@ -35,7 +33,7 @@ class Native(NamedTuple):
     """A decoder that threads of the library run."""
 
     inner: _ffrecord.NativeDecoder
-    values: "Callable[[Bytes, npt.NDArray[np.int64]], Values]"
+    values: Callable[[Bytes, npt.NDArray[np.int64]], Values]
     """Makes the values of a batch from one block, and from the places of values in it."""
 
 
@@ -43,7 +41,7 @@ class Decoder(ABC):
     """Makes values from the bytes of a column, a batch at a time. Immutable, hence thread-safe."""
 
     @abstractmethod
-    def decode(self, field: Field) -> "tuple[Values, Mapping[int, str]]":
+    def decode(self, field: Field) -> tuple[Values, Mapping[int, str]]:
         """Return the value of each row; any value where the status is not 0.
 
         Also returns, by row, why a value cannot be decoded: the words after "column 'a'".
@@ -64,85 +62,3 @@ class Timed:
     inner: Decode
     stages: Stages
     columns: tuple[str, ...] | None
-
-
-class Origin(NamedTuple):
-    """Seed, epoch and positions for randomness about the rows of one read."""
-
-    seed: int
-    epoch: int
-    places: Indices | None
-    """The place of each row in its order; None if the indices tell the draws apart."""
-
-    @staticmethod
-    def of(indices: object) -> "Origin":
-        """The origin of these indices."""
-        if isinstance(indices, IndexBatch):
-            return Origin(indices.seed, indices.epoch, indices.positions)
-        if isinstance(indices, SeededIndices):
-            return Origin(indices.seed, indices.epoch, indices.places)
-        return Origin(0, 0, None)
-
-
-def decoded(
-    batch: "Batch", decode: Decode | Timed, origin: Origin, rows: Indices | None
-) -> "Batch":
-    """The batch with decoded values; a value that is missing is None.
-
-    Args:
-        batch: as it was read.
-        decode: decoders by column, or one decoder.
-        origin: of the read.
-        rows: which rows of the read the batch has; None if all.
-
-    Raises:
-        KeyError: there is no such column, or it has no bytes of its own.
-        TypeError: columns are named but there are none, or the other way round.
-    """
-    if isinstance(decode, Timed):
-        with decode.stages.timed("decode"):
-            seen = _in_sight(decode.inner, decode.columns)
-            return decoded(batch, seen, origin, rows)
-    values: dict[str | None, Values] = {}
-    reasons: dict[int, str] = {}
-    if origin.places is None:
-        positions = batch.indices
-    else:
-        positions = origin.places if rows is None else origin.places[rows]
-    for name, decoder in _by_column(batch, decode).items():
-        missing = None if name is None else batch.missing(name)
-        status = batch.status
-        if missing is not None:  # There is nothing to decode, and nothing is damaged.
-            status = np.where(missing, 1, status).astype(np.uint8)
-        field = Field(*batch.field(name), status, origin.seed, origin.epoch, positions)
-        made, wrong = decoder.decode(field)
-        if missing is not None:
-            pairs = zip(made, missing.tolist(), strict=True)
-            made = [None if is_missing else value for value, is_missing in pairs]
-        values[name] = made
-        what = "" if name is None else f"column '{name}': "
-        for row, reason in wrong.items():
-            reasons.setdefault(row, what + reason)
-    return batch.with_decoded(values, reasons)
-
-
-def _in_sight(decode: Decode, columns: Iterable[str] | None) -> Decode:
-    if columns is None or not isinstance(decode, Mapping):
-        return decode
-    return {name: decode[name] for name in columns if name in decode}
-
-
-def _by_column(batch: "Batch", decode: Decode) -> Mapping[str, Decoder] | Mapping[None, Decoder]:
-    names = ", ".join(column.name for column in batch.column_types)
-    if isinstance(decode, Decoder):
-        if names:
-            raise TypeError(
-                f"decode= is one decoder, but the records have the columns {names}; name one: "
-                "decode={'column': decoder}"
-            )
-        return {None: decode}
-    if decode and not names:
-        raise TypeError(
-            "decode= names columns, but records are plain bytes: set decode= to the decoder itself"
-        )
-    return decode

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from ffrecord import _leaving  # noqa: F401 - acts at exit
-from ffrecord._later import later
+from ffrecord._base import gloo_exit  # noqa: F401 - acts at exit
+from ffrecord._base.lazy_names import later
 
 if TYPE_CHECKING:
     from ffrecord.distributed._ddp_hook import CommHook, comm_hook

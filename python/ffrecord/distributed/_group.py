@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from ffrecord._closing import Closing
+from ffrecord._base.closeable import Closing
 from ffrecord._ffrecord import CollectiveEngine
 from ffrecord.distributed._pump import REDUCED, Pump, Transfer
 from ffrecord.errors import UnavailableError

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
-from ffrecord._closing import Closing
+from ffrecord._base.closeable import Closing
 from ffrecord.distributed._group import Group, Stats, agree, check_kind
 from ffrecord.distributed._tuner import Tuner
 

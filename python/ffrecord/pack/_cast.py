@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from ffrecord._arrow_types import is_bf16, is_list, meaning_of, plain_type
-from ffrecord._formats import pyarrow
+from ffrecord._tables.arrow_types import is_bf16, is_list, meaning_of, plain_type
+from ffrecord._tables.formats import pyarrow
 
 
 def check_kept(array: Any, made: Any, field: Any) -> None:  # noqa: ANN401 - pyarrow has no types

@@ -9,16 +9,18 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import ffrecord
-from ffrecord._arrow_schema import of_columns, types_in
+from ffrecord._ffrecord import __version__
+from ffrecord._tables.arrow_schema import of_columns, types_in
+from ffrecord._tables.schema import parse
 from ffrecord.pack._inference import check_names, schema_of_rows
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._mapping import Row, UserMap, mapping_of, rows_of
 from ffrecord.pack._new_folder import check_vacant, destination_path, new_folder
 from ffrecord.pack._passed import Passed, kept_fields
 from ffrecord.pack._plan import Plan, schema_as_json, units_of
+from ffrecord.pack._recognise import open_source
 from ffrecord.pack._resumable import DIGITS, check_some, pack_resumably, part_name
-from ffrecord.pack._source import CLASSES, Facts, Progressed, Source, open_source
+from ffrecord.pack._source import CLASSES, Facts, Progressed, Source
 from ffrecord.pack._summary import PackSummary
 from ffrecord.pack._unit import Rules, UnitWriter
 from ffrecord.pack._work import Progress, Task, WriterOptions
@@ -172,6 +174,8 @@ def _columns_of(
     """
     known = user_map.schema if schema is None else schema
     if known is not None:
+        if isinstance(known, Mapping):
+            parse(known)  # Else each sample would fail for it.
         return known, samples, ()
     passed = Passed()
     function = user_map.made()
@@ -220,7 +224,7 @@ def _plan(
         if name not in ("like", "known", "together")
     }
     asked = {
-        "version": ffrecord.__version__,
+        "version": __version__,
         "options": {name: list(v) if isinstance(v, tuple) else v for name, v in options.items()},
         "writing": asdict(writing),
         "metadata": {name: value.hex() for name, value in metadata.items()},

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from ffrecord._arrow_types import FIXED, is_bf16
-from ffrecord._nested import layout_of
-from ffrecord._schema import DTYPES, columns_of, parse
+from ffrecord._tables.arrow_types import FIXED, is_bf16
+from ffrecord._tables.nested import layout_of
+from ffrecord._tables.schema import DTYPES, columns_of, parse
 from ffrecord.pack._passed import takes
 
 _SPELLINGS = {np.dtype(code): name for name, code in DTYPES.items() if name != "bf16"}
@@ -92,7 +92,7 @@ def _plain_type(values: Sequence[Any]) -> str:
 
 
 def _arrow_schema(columns: Mapping[str, Sequence[Any]], what: str, kept: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    from ffrecord._formats import pyarrow
+    from ffrecord._tables.formats import pyarrow
 
     pa = pyarrow()
     fields = []

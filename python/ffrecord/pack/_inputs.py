@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from ffrecord._arrow_schema import without_facts
-from ffrecord.pack._source import Progressed, Source, SourceOptions, open_one
+from ffrecord._tables.arrow_schema import without_facts
+from ffrecord.pack._kinds import open_one
+from ffrecord.pack._source import Progressed, Source, SourceOptions
 
 WHOLE = -1
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ffrecord._formats import pyarrow
+from ffrecord._tables.formats import pyarrow
 
 _EXACT = 1 << 53
 # Of one object: a file has at most 1024 stored columns, two for each that may be null.

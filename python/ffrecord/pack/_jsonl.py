@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ffrecord._arrow_values import maker
-from ffrecord._formats import pyarrow
+from ffrecord._tables.arrow_values import maker
+from ffrecord._tables.formats import pyarrow
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._json_types import (
     ConflictingTypesError,

@@ -1,6 +1,8 @@
 """The kinds of sources: the one list that code, messages, help and documentation have them from."""
 
 import importlib
+import os
+import stat
 from typing import NamedTuple, cast
 
 from ffrecord.pack._source import Source, SourceOptions
@@ -53,6 +55,21 @@ KINDS = (
 def kind_of(path: str) -> KindOfSource | None:
     """The kind of a path; None if it is none."""
     return next((kind for kind in KINDS if kind.fits(path)), None)
+
+
+def open_one(name: str, options: SourceOptions) -> Source:
+    """Open one source, as `open_source` does."""
+    found = os.stat(name)
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise ValueError(
+            f"{name} is neither a file nor a folder: packing inspects a source before it reads it, "
+            "so write the output of a pipe to a file first"
+        )
+    if stat.S_ISREG(found.st_mode) and found.st_size == 0:
+        raise ValueError(f"{name} is empty: there is nothing to pack")
+    if (kind := kind_of(name)) is None:
+        raise ValueError(f"{name} is not a source: give {', '.join(each.shown for each in KINDS)}")
+    return kind.open(name, options)
 
 
 def listed() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord._schema import DTYPES
+from ffrecord._tables.schema import DTYPES
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._source import Progressed, Source, SourceOptions
 

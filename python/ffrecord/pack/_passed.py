@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ffrecord._arrow_types import is_bf16
-from ffrecord._arrow_values import maker
-from ffrecord._formats import pyarrow
+from ffrecord._tables.arrow_types import is_bf16
+from ffrecord._tables.arrow_values import maker
+from ffrecord._tables.formats import pyarrow
 from ffrecord.pack._source import Keyed, Lacking
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ffrecord._arrow_writing import is_arrow_schema
+from ffrecord._tables.arrow_writing import is_arrow_schema
 from ffrecord.pack._inputs import Cut, Input
 from ffrecord.pack._table_schema import TableSchema
 
@@ -103,7 +103,7 @@ def schema_from_json(value: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as abov
         return TableSchema.from_json(value["table"])
     if "arrow" not in value:
         return {name: kind for name, kind in value["columns"]}
-    from ffrecord._formats import pyarrow
+    from ffrecord._tables.formats import pyarrow
 
     pa = pyarrow()
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value["arrow"])))

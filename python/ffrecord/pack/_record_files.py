@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import ffrecord
-from ffrecord._arrow_schema import joined_facts, with_fields, without_facts
-from ffrecord._key_origin import key_origin
+from ffrecord._read.key_origin import key_origin
+from ffrecord._read.reader import Reader
+from ffrecord._read.reader import open as open_records
+from ffrecord._tables.arrow_schema import joined_facts, with_fields, without_facts
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._new_folder import MANIFEST
@@ -152,7 +153,7 @@ class RecordFiles(Source):
         return first | joined_facts(each)
 
 
-def _opened(path: str) -> ffrecord.Reader:
+def _opened(path: str) -> Reader:
     """A reader of `path` that sees everything in it.
 
     Raises:
@@ -161,7 +162,7 @@ def _opened(path: str) -> ffrecord.Reader:
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the last")  # It is an error here.
-        reader = ffrecord.open(path)
+        reader = open_records(path)
         for file in reader.files:
             if file.format_version > 1 and file.warnings:
                 raise CorruptionError(

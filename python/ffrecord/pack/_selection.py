@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ffrecord._arrow_types import mark_of, shown_type
-from ffrecord._formats import pyarrow
-from ffrecord._schema import columns_of, parse
+from ffrecord._tables.arrow_types import mark_of, shown_type
+from ffrecord._tables.formats import pyarrow
+from ffrecord._tables.schema import columns_of, parse
 from ffrecord.pack._cast import check_kept, shown_field
 from ffrecord.pack._source import SourceOptions
 from ffrecord.pack._table_schema import TableSchema

@@ -5,9 +5,17 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ffrecord._arrow_schema import NULLS, TYPES, facts_of, joined_facts, joined_types, without_facts
+from ffrecord._tables.arrow_schema import (
+    NULLS,
+    TYPES,
+    facts_of,
+    joined_facts,
+    joined_types,
+    without_facts,
+)
 from ffrecord.pack._inputs import Inputs
-from ffrecord.pack._source import Progressed, Source, open_one
+from ffrecord.pack._kinds import open_one
+from ffrecord.pack._source import Progressed, Source
 
 
 class SeveralSources(Source):

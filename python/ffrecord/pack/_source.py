@@ -1,10 +1,9 @@
-"""The interface of every source of samples, and how a source is recognised."""
+"""The interface of every source of samples, and what all of them use."""
 
 import importlib
 import os
-import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
@@ -147,52 +146,6 @@ class SourceOptions(NamedTuple):
             if value and name not in (*meant, "like", "known", "together"):
                 option = {"columns": "column"}.get(name, name).replace("_", "-")
                 raise ValueError(f"{path} is {what}, to which --{option} does not apply")
-
-
-def open_source(
-    paths: str | os.PathLike[str] | Sequence[str], options: SourceOptions | None = None
-) -> Source:
-    """Recognise a source by its content; several are packed one after the other.
-
-    Args:
-        paths: one source, or files of one kind; `pack._kinds` lists the kinds.
-        options: see `SourceOptions`.
-
-    Raises:
-        FileNotFoundError: a path does not exist.
-        ValueError: it is not a known source, has nothing to pack, or an option does not apply to
-            it.
-        ImportError: it needs a package that is not installed.
-    """
-    from ffrecord.pack._inputs import Inputs
-    from ffrecord.pack._several import SeveralSources
-
-    given = [paths] if isinstance(paths, str | os.PathLike) else paths
-    if not given or "" in given:
-        raise ValueError("the name of a source is empty: is a variable of the shell not set?")
-    # The process may go to another folder before all are opened.
-    names = [os.path.join(os.getcwd(), path) for path in given]
-    inputs = Inputs(names, options or SourceOptions())
-    source = SeveralSources(inputs) if len(names) > 1 else inputs.first
-    source._inputs = inputs
-    return source
-
-
-def open_one(name: str, options: SourceOptions) -> Source:
-    """Open one source, as `open_source` does."""
-    from ffrecord.pack._kinds import KINDS, kind_of
-
-    found = os.stat(name)
-    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-        raise ValueError(
-            f"{name} is neither a file nor a folder: packing inspects a source before it reads it, "
-            "so write the output of a pipe to a file first"
-        )
-    if stat.S_ISREG(found.st_mode) and found.st_size == 0:
-        raise ValueError(f"{name} is empty: there is nothing to pack")
-    if (kind := kind_of(name)) is None:
-        raise ValueError(f"{name} is not a source: give {', '.join(each.shown for each in KINDS)}")
-    return kind.open(name, options)
 
 
 def picked(

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ffrecord._arrow_types import is_bf16, meaning_of
-from ffrecord._arrow_writing import as_table
-from ffrecord._formats import pyarrow
+from ffrecord._tables.arrow_types import is_bf16, meaning_of
+from ffrecord._tables.arrow_writing import as_table
+from ffrecord._tables.formats import pyarrow
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._passed import rows_of_table

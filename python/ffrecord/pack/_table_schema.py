@@ -4,11 +4,11 @@ import base64
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ffrecord._arrow_types import meaning_of
-from ffrecord._arrow_writing import Encoder
-from ffrecord._formats import pyarrow
-from ffrecord._nested import is_name, stored
-from ffrecord._schema import Column, Kind, parse
+from ffrecord._tables.arrow_types import meaning_of
+from ffrecord._tables.arrow_writing import Encoder
+from ffrecord._tables.formats import pyarrow
+from ffrecord._tables.nested import is_name, stored
+from ffrecord._tables.schema import Column, Kind, parse
 from ffrecord.pack._cast import shown_field
 
 

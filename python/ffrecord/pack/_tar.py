@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, groupby, islice
 from typing import Any
 
-from ffrecord._arrow_schema import nulls_in
-from ffrecord._nested import is_name
+from ffrecord._tables.arrow_schema import nulls_in
+from ffrecord._tables.nested import is_name
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._source import (
     HIDDEN,

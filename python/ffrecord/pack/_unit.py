@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ffrecord._arrow_writing import Encoder
-from ffrecord._writer import Writer, WriteSummary
+from ffrecord._tables.arrow_writing import Encoder
+from ffrecord._write.writer import Writer, WriteSummary
 from ffrecord.pack._mapping import Function, Row, rows_of
 from ffrecord.pack._source import Chunk, Keyed, Lacking, OneSample, Progressed
 

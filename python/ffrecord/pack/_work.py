@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ffrecord._writer import Writer
+from ffrecord._write.writer import Writer
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._job import Job, Lease
 from ffrecord.pack._mapping import UserMap

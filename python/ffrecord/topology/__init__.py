@@ -17,7 +17,8 @@ from ffrecord.topology._network import (
 )
 from ffrecord.topology._patterns import ALGORITHMS, Step, collective
 from ffrecord.topology._picture import draw
-from ffrecord.topology._placement import PLACEMENTS, Placement, place, search
+from ffrecord.topology._placement import PLACEMENTS, Placement, place
+from ffrecord.topology._search import search
 from ffrecord.topology._simulation import (
     Flow,
     StepTime,

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from ffrecord.torch import _versions  # noqa: F401 - refuses an old torch, before it is used
 
 # isort: split
-from ffrecord import _leaving  # noqa: F401 - acts at exit
-from ffrecord._later import later
-from ffrecord._order import IndexBatch
+from ffrecord._base import gloo_exit  # noqa: F401 - acts at exit
+from ffrecord._base.lazy_names import later
+from ffrecord._order.epoch_order import IndexBatch
 from ffrecord.torch._collate import collate
 from ffrecord.torch._dataloader import DataLoader
 from ffrecord.torch._dataset import Dataset, ReaderRegistry

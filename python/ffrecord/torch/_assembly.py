@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ffrecord._order import IndexBatch, Indices, SeededIndices
-from ffrecord._records import as_indices
+from ffrecord._order.epoch_order import IndexBatch, Indices, SeededIndices
+from ffrecord._read.records import as_indices
 from ffrecord.errors import CorruptionError
 from ffrecord.torch._samples import Samples
 

@@ -45,7 +45,7 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from ffrecord import _ffrecord
-from ffrecord._locations import target_from_root
+from ffrecord._base.addresses import target_from_root
 from ffrecord.checkpoint._monitoring import Save, ledger
 from ffrecord.checkpoint._pieces import Fetcher, Wanted, read_into
 from ffrecord.checkpoint._ranks import TensorSlice

@@ -1,18 +1,17 @@
 """Makes tensors from samples."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate, default_convert
 
-from ffrecord._batch import Batch, Values
-from ffrecord._formats import bytes_of_leaf, pyarrow
-from ffrecord._nested import Maybe, mapped
-from ffrecord._schema import Column, Kind
+from ffrecord._read.batch import Batch
+from ffrecord._tables.formats import bytes_of_leaf, pyarrow
+from ffrecord._tables.nested import mapped
+from ffrecord._tables.schema import Column, Kind
+from ffrecord._tables.tensors import tensor_of, tensors, tensors_of_leaf
 from ffrecord.torch._samples import Samples
 
 
@@ -170,43 +169,3 @@ def _column(batch: Batch, column: Column) -> Any:  # noqa: ANN401 - as decoders 
     if column.name in batch.decoded:
         return tensors(values)
     return tensor_of(values, column) if isinstance(values, np.ndarray) else tensors(values)
-
-
-def tensor_of(values: npt.NDArray[Any], column: Column) -> torch.Tensor:
-    """The numbers of a column as a tensor over the same memory."""
-    tensor = torch.from_numpy(values)
-    return tensor.view(torch.bfloat16) if column.type == "bf16" else tensor
-
-
-def tensors(values: Values) -> Any:  # noqa: ANN401 - as the values are
-    """Arrays as tensors over the same memory; text as it is; containers by their items."""
-    if isinstance(values, np.ndarray):
-        return torch.from_numpy(values)
-    if all(isinstance(value, np.ndarray) for value in values):
-        return [torch.from_numpy(value) for value in values]
-    if any(value is None for value in values):
-        return [None if value is None else _tensor_of_one(value) for value in values]
-    if values and isinstance(values[0], dict):
-        return {key: tensors([value[key] for value in values]) for key in values[0]}
-    return list(values)
-
-
-def _tensor_of_one(value: Any) -> Any:  # noqa: ANN401 - as a decoder made it
-    if isinstance(value, dict):
-        return {key: _tensor_of_one(each) for key, each in value.items()}
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-
-
-def tensors_of_leaf(values: Any, kind: Kind) -> Any:  # noqa: ANN401 - as the values are
-    """Numbers as a tensor, with a tensor of what is there if some may be missing; bytes as tensors.
-
-    Missing bytes and missing text stay None.
-    """
-    if isinstance(values, np.ma.MaskedArray):
-        mask = np.ma.getmaskarray(values).reshape(len(values), math.prod(values.shape[1:]))
-        there = ~mask[:, 0] if mask.shape[1] else np.ones(len(values), np.bool_)
-        numbers = tensor_of(values.data, kind.column(""))
-        return Maybe(values=numbers, valid=torch.from_numpy(there))
-    if isinstance(values, np.ndarray):
-        return tensor_of(values, kind.column(""))
-    return [torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in values]

@@ -14,10 +14,7 @@ from typing import Any, Literal
 import torch
 from torch.utils import data
 
-from ffrecord._order import check_counts
-from ffrecord._reader import Reader
-from ffrecord._records import Records
-from ffrecord._stages import (
+from ffrecord._base.stage_times import (
     STAGES,
     Stages,
     figures,
@@ -27,8 +24,11 @@ from ffrecord._stages import (
     verdict,
     write_trace,
 )
-from ffrecord._views import Formatted
+from ffrecord._order.epoch_order import check_counts
+from ffrecord._read.reader import Reader
+from ffrecord._read.records import Formatted, Records
 from ffrecord.errors import BadArgumentError, DeadlineExceeded
+from ffrecord.torch._batch_transfer import CrossingCollate, Placed, Told
 from ffrecord.torch._collate import collate, convert
 from ffrecord.torch._dataset import BATCHES_AS_INDICES, Dataset
 from ffrecord.torch._delivery import Delivery, EpochHinter, Iteration, PlainDelivery, refused
@@ -38,7 +38,6 @@ from ffrecord.torch._frameworks import (
     is_held_back_by,
     is_saved_by_lightning,
 )
-from ffrecord.torch._handover import CrossingCollate, Placed, Told
 from ffrecord.torch._placing import accelerator, on_device
 from ffrecord.torch._plain_state import PlainPlace, place_of, state_of
 from ffrecord.torch._profiling import profiled

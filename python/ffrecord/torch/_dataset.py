@@ -9,24 +9,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils import data
 from typing_extensions import TypeVar
 
-from ffrecord import _ffrecord, _reader
-from ffrecord._batch import Batch
-from ffrecord._locations import Where
-from ffrecord._logical import LogicalSchema
-from ffrecord._mixture import Mixture
-from ffrecord._order import IndexBatch, Indices, SeededIndices, mixture_of
-from ffrecord._reader import Reader
-from ffrecord._records import OnCorrupt as Policy
-from ffrecord._records import Records, number_of_records
-from ffrecord._schema import names_of
-from ffrecord._stages import Stages
+from ffrecord import _ffrecord
+from ffrecord._base.stage_times import Stages
+from ffrecord._order.epoch_order import IndexBatch, Indices, SeededIndices, mixture_of
+from ffrecord._order.mixture import Mixture
+from ffrecord._read.batch import Batch
+from ffrecord._read.locations import Where
+from ffrecord._read.reader import Reader
+from ffrecord._read.reader import open as open_records
+from ffrecord._read.records import OnCorrupt as Policy
+from ffrecord._read.records import Records, number_of_records
+from ffrecord._tables.logical import LogicalSchema
+from ffrecord._tables.schema import names_of
 from ffrecord.compat._fileio import FileReader, owned
 from ffrecord.decode._decoder import Decode, Timed
 from ffrecord.torch._assembly import Piece
@@ -74,6 +75,13 @@ class ReaderRegistry:
         return readers
 
 
+class Views(NamedTuple):
+    """What views of datasets, which are datasets themselves, do for `Dataset`."""
+
+    concat: "Callable[[Iterable[data.Dataset[Any]]], ConcatDataset[Any]]"
+    asked_through_torch: "Callable[[Dataset[Any], FrameType], tuple[Dataset[Any], Any] | None]"
+
+
 class Dataset(data.Dataset[T], ReaderRegistry):
     """Map-style dataset of records, for torch's own DataLoader and for `ffrecord.torch.DataLoader`.
 
@@ -87,6 +95,9 @@ class Dataset(data.Dataset[T], ReaderRegistry):
     `process` makes samples from the records of a batch: here it applies `transform`; code written
     for HFAiLab/ffrecord overrides it.
     """
+
+    _views: ClassVar[Views]
+    """Set by `_subsets`, which imports this module."""
 
     @overload
     def __init__(
@@ -165,7 +176,7 @@ class Dataset(data.Dataset[T], ReaderRegistry):
         self._source = (
             fnames
             if isinstance(fnames, Records)
-            else _reader.open(fnames, check_data=check_data, max_corrupt=max_corrupt)
+            else open_records(fnames, check_data=check_data, max_corrupt=max_corrupt)
         )
 
     @cached_property
@@ -307,9 +318,7 @@ class Dataset(data.Dataset[T], ReaderRegistry):
     def _asked_through_torch(self, frame: FrameType) -> "tuple[Dataset[Any], Any] | None":
         if frame.f_code not in _OF_TORCHS_VIEWS:
             return None
-        from ffrecord.torch._subsets import asked_through_torch  # Which imports this.
-
-        return asked_through_torch(self, frame)
+        return self._views.asked_through_torch(self, frame)
 
     def __iter__(self) -> Iterator[T]:
         batches = self.source.batches(on_corrupt=self.on_corrupt, decode=self._timed_decode())
@@ -317,9 +326,7 @@ class Dataset(data.Dataset[T], ReaderRegistry):
             yield from self._made(batch.indices.tolist(), batch)
 
     def __add__(self, other: data.Dataset[Any]) -> "ConcatDataset":  # type: ignore[override]
-        from ffrecord.torch._subsets import ConcatDataset  # Which imports this.
-
-        return ConcatDataset([self, other])
+        return self._views.concat([self, other])
 
     def ffreaders(self) -> list[FileReader]:
         """Each `FileReader`; see `ReaderRegistry`."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ffrecord import _ffrecord
-from ffrecord._reader import Reader
+from ffrecord._read.reader import Reader
 from ffrecord.errors import ClosedError
 from ffrecord.torch._plain_state import PlainPlace
 from ffrecord.torch._sampler import Cursor, Sampler

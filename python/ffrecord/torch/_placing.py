@@ -22,29 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ffrecord import _ffrecord
-from ffrecord._batch import Batch
+from ffrecord._read.batch import Batch
 from ffrecord.torch._profiling import profiled
-
-
-def pinned(batch: Batch) -> Batch:
-    """A copy of a batch in page-locked memory."""
-    data, offsets = batch.data, batch.offsets
-    locked = torch.from_numpy(np.require(data, requirements="W")).pin_memory().numpy()
-    inner = _ffrecord.Batch.over(
-        locked, offsets[:-1], np.diff(offsets), batch.status, batch.inner_schema
-    )
-    types = batch.inner_schema, batch.logical, batch.columns
-    made = Batch(inner, batch.indices, *types, batch.format)
-    locked_values = {
-        name: torch.from_numpy(values).pin_memory().numpy() if _is_array(values) else values
-        for name, values in batch.decoded.items()
-    }
-    return made.with_decoded(locked_values, batch.reasons)
-
-
-def _is_array(values: Any) -> bool:  # noqa: ANN401 - a decoder's own
-    return isinstance(values, np.ndarray)
 
 
 def accelerator(wanted: torch.device | str | None) -> torch.device | None:

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import torch.distributed
 from torch.utils import data
 
-from ffrecord._mixture import Mixture
-from ffrecord._order import (
+from ffrecord._order.epoch_order import (
     EpochOrder,
     EpochShare,
     IndexBatch,
@@ -21,7 +20,8 @@ from ffrecord._order import (
     plain_number,
     plain_numbers,
 )
-from ffrecord._weights import Weights
+from ffrecord._order.mixture import Mixture
+from ffrecord._order.weights import Weights
 from ffrecord.torch._resharding import refuse_other_epoch, refuse_second_share
 from ffrecord.torch._subsets import as_ours
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ffrecord._batch import Batch
-from ffrecord._logical import LogicalSchema
-from ffrecord._order import Indices
+from ffrecord._order.epoch_order import Indices
+from ffrecord._read.batch import Batch
+from ffrecord._tables.logical import LogicalSchema
 
 
 class Samples(list[Any]):

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ffrecord._order import IndexBatch, SeededIndices
-from ffrecord.torch._handover import PlacedIndices
+from ffrecord._order.epoch_order import IndexBatch, SeededIndices
+from ffrecord.torch._batch_transfer import PlacedIndices
 from ffrecord.torch._plain_state import PlainPlace, may_repeat
 from ffrecord.torch._sampler import Cursor, Sampler
 

@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ffrecord import _ffrecord
-from ffrecord._reader import Reader
-from ffrecord._schema import Column
-from ffrecord._stages import Stages
+from ffrecord._base.stage_times import Stages
+from ffrecord._read.reader import Reader
+from ffrecord._tables.schema import Column
+from ffrecord._tables.tensors import tensor_of, tensors
 from ffrecord.decode._decoder import Decoder, Native
 from ffrecord.errors import ClosedError, DeadlineExceeded
-from ffrecord.torch._collate import collate, tensor_of, tensors
+from ffrecord.torch._collate import collate
 from ffrecord.torch._dataset import Dataset
 from ffrecord.torch._sampler import Cursor, Sampler
 

@@ -14,16 +14,17 @@ import numpy.typing as npt
 import torch
 from torch.utils import data
 
-from ffrecord._logical import LogicalSchema
-from ffrecord._order import IndexBatch, Indices, SeededIndices
-from ffrecord._records import Records, as_indices, number_of_records, refuse_too_many
-from ffrecord._stages import summed
-from ffrecord._views import Choice, concat, positive
-from ffrecord._views import Subset as SubsetView
+from ffrecord._base.stage_times import summed
+from ffrecord._order.epoch_order import IndexBatch, Indices, SeededIndices
+from ffrecord._read.choice import Choice, positive
+from ffrecord._read.joined import concat
+from ffrecord._read.records import Records, as_indices, number_of_records, refuse_too_many
+from ffrecord._read.records import Subset as SubsetView
+from ffrecord._tables.logical import LogicalSchema
 from ffrecord.compat._fileio import FileReader
 from ffrecord.errors import BadArgumentError, RangeError
 from ffrecord.torch._assembly import Piece, assembled
-from ffrecord.torch._dataset import Dataset, T
+from ffrecord.torch._dataset import Dataset, T, Views
 
 # Records that iterating over a view reads at a time.
 _READ_TOGETHER = 64
@@ -395,3 +396,5 @@ def asked_through_torch(dataset: Dataset[Any], frame: FrameType) -> tuple[Datase
 _ONE, _SEVERAL = data.Subset.__getitem__.__code__, data.Subset.__getitems__.__code__
 _CONCATENATED = data.ConcatDataset.__getitem__.__code__
 _EACH = frozenset(each for each in _SEVERAL.co_consts if isinstance(each, CodeType))
+
+Dataset._views = Views(ConcatDataset, asked_through_torch)

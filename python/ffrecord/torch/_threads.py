@@ -11,13 +11,13 @@ import numpy as np
 from torch.utils import data
 from torch.utils.data._utils.pin_memory import pin_memory as pin
 
-from ffrecord._order import IndexBatch
-from ffrecord._prefetch import Prefetcher
-from ffrecord._stages import Stages
+from ffrecord._base.stage_times import Stages
+from ffrecord._order.epoch_order import IndexBatch
+from ffrecord._read.prefetch import Prefetcher
 from ffrecord.errors import CorruptionError
+from ffrecord.torch._batch_transfer import CrossingCollate
 from ffrecord.torch._collate import collate
 from ffrecord.torch._dataset import Dataset
-from ffrecord.torch._handover import CrossingCollate
 from ffrecord.torch._placing import current_accelerator, size_of
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._stream import Stream, source_of

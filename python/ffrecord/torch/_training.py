@@ -8,8 +8,8 @@ import torch
 
 import ffrecord.checkpoint as ckpt
 from ffrecord.checkpoint._ranks import together
+from ffrecord.checkpoint._torch_group import Group
 from ffrecord.errors import CorruptionError
-from ffrecord.torch.checkpoint import Group
 
 
 class TrainingState:

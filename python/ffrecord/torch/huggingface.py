@@ -8,7 +8,7 @@ from typing import Any
 from transformers import TrainerCallback  # type: ignore[import-not-found, unused-ignore]
 
 import ffrecord.checkpoint as ckpt
-from ffrecord._locations import target_from_root
+from ffrecord._base.addresses import target_from_root
 from ffrecord.torch._dataloader import DataLoader
 from ffrecord.torch._training import TrainingState
 

@@ -28,8 +28,8 @@ from ffrecord._cli.data.values import (
     text_of,
 )
 from ffrecord._cli.data.words import in_words
-from ffrecord._order import Indices
-from ffrecord._schema import Column
+from ffrecord._order.epoch_order import Indices
+from ffrecord._tables.schema import Column
 from ffrecord.errors import ConflictError
 from ffrecord.pack._new_folder import check_vacant, new_folder, sync_contents
 

@@ -21,9 +21,9 @@ from ffrecord._cli.data.words import (
 )
 from ffrecord._cli.options import timeout_option
 from ffrecord._cli.text import shown
-from ffrecord._order import Indices
-from ffrecord._schema import Column
-from ffrecord._values import bf16_numbers, exact
+from ffrecord._order.epoch_order import Indices
+from ffrecord._tables.schema import Column
+from ffrecord._tables.values import bf16_numbers, exact
 from ffrecord.errors import CorruptionError
 
 EXIT_NOTHING_FOUND = 1

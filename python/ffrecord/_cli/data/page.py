@@ -21,7 +21,7 @@ from ffrecord._cli.data.values import as_bytes, brief, media_type, numbers_of, t
 from ffrecord._cli.data.words import in_words
 from ffrecord._cli.text import shown
 from ffrecord._cli.units import show_size
-from ffrecord._schema import Column
+from ffrecord._tables.schema import Column
 
 # Of one picture or sound that is embedded as it is, and of text, tokens and bars that are shown.
 _MEDIA_MAX = 1 << 20

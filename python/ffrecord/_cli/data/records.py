@@ -14,8 +14,8 @@ import ffrecord
 from ffrecord import Batch, Reader
 from ffrecord._cli.text import shown
 from ffrecord._ffrecord import Permutation
-from ffrecord._order import Indices
-from ffrecord._schema import Column
+from ffrecord._order.epoch_order import Indices
+from ffrecord._tables.schema import Column
 
 # What is read at a time: so many records, or fewer that have so many bytes together.
 _RECORDS_MAX, _BATCH_BYTES = 4096, 16 << 20

@@ -26,7 +26,7 @@ from ffrecord._cli.data.rewriting import (
 from ffrecord._cli.data.values import dumps
 from ffrecord._cli.options import PART_BYTES, check_parts
 from ffrecord._cli.units import Size, show_size
-from ffrecord._order import Indices
+from ffrecord._order.epoch_order import Indices
 from ffrecord.pack import DICTIONARY_BYTES
 from ffrecord.pack._new_folder import check_vacant, destination_path
 

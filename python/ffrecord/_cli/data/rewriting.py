@@ -9,11 +9,11 @@ from typing import Literal
 
 import ffrecord
 from ffrecord import Reader, Writer
-from ffrecord._arrow_schema import KEY, joined_facts, without_facts
 from ffrecord._cli.console import Progress
 from ffrecord._cli.data.records import Keys, batches, in_order
-from ffrecord._key_origin import key_origin
-from ffrecord._order import Indices
+from ffrecord._order.epoch_order import Indices
+from ffrecord._read.key_origin import key_origin
+from ffrecord._tables.arrow_schema import KEY, joined_facts, without_facts
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._new_folder import check_vacant, new_folder
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ffrecord import Batch, Reader
 from ffrecord._cli.data.values import numbers_of
 from ffrecord._cli.data.words import named_types
-from ffrecord._schema import Column
+from ffrecord._tables.schema import Column
 
 # A column with more different values than that has no table of them.
 _VALUES_MAX = 1000

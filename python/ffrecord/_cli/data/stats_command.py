@@ -13,7 +13,7 @@ from ffrecord._cli.data.statistics import Statistics
 from ffrecord._cli.data.values import dumps
 from ffrecord._cli.text import shown
 from ffrecord._cli.units import show_size
-from ffrecord._order import Indices
+from ffrecord._order.epoch_order import Indices
 
 _BAR_WIDTH = 40
 _VALUES_SHOWN = 20

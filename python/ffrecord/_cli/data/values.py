@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord._cli.text import shown
-from ffrecord._nested import rows_of
-from ffrecord._schema import Column, Kind
+from ffrecord._tables.nested import rows_of
+from ffrecord._tables.schema import Column, Kind
 
 _HEX_BYTES = 24
 _NUMBERS_SHOWN = 8

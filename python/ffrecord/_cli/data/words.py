@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ffrecord import Batch
-from ffrecord._formats import pyarrow
+from ffrecord._tables.formats import pyarrow
 from ffrecord.errors import CorruptionError
 
 
@@ -26,8 +26,8 @@ def named_types(batch: Batch) -> dict[str, Any]:
     None without pyarrow, or if the types are damaged: the stored values are all there is then.
     """
     try:
-        from ffrecord._arrow_reading import schema_of
-        from ffrecord._arrow_types import fits, is_itself
+        from ffrecord._tables.arrow_reading import schema_of
+        from ffrecord._tables.arrow_types import fits, is_itself
 
         schema = schema_of(batch.logical.arrow_schemas()[:1])
     except (ImportError, CorruptionError):
@@ -68,7 +68,7 @@ def in_the_same_words(text: str, kind: Any) -> bytes:  # noqa: ANN401
 
 
 def _texts(batch: Batch, name: str) -> list[Any]:
-    from ffrecord._arrow_reading import array_of
+    from ffrecord._tables.arrow_reading import array_of
 
     return _words(array_of(batch, name))
 
@@ -86,7 +86,7 @@ def _words(array: Any) -> list[Any]:  # noqa: ANN401
 
     Arrow writes the text: Python's dates and times have neither nanoseconds nor all years.
     """
-    from ffrecord._arrow_types import is_itself
+    from ffrecord._tables.arrow_types import is_itself
 
     pa = pyarrow()
     types = pa.types

@@ -1,0 +1,1 @@
+"""In which order records are read."""

@@ -1,0 +1,1 @@
+"""Reading records: from what a caller names to batches."""

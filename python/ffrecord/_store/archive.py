@@ -1,0 +1,273 @@
+"""Copies of sealed files in an object store, or wherever checkpoints can be saved."""
+
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import ffrecord.checkpoint as ckpt
+from ffrecord._base.addresses import REPLICATED, Target
+from ffrecord._base.background_copies import Copying
+from ffrecord._read.locations import Where, expand, normalise
+from ffrecord._read.reader import open as open_records
+from ffrecord.errors import CorruptionError
+from ffrecord.pack._new_folder import destination_path
+
+Progress = Callable[[int, int], object]
+
+
+def push(
+    files: Where,
+    target: Target,
+    *,
+    timeout_s: float = 30.0,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> list[str]:
+    """Store sealed files at `target` as one dataset, the newest there; `pull` fetches it.
+
+    Each file is committed like a checkpoint that holds its bytes; the list of files is committed
+    last, so a reader sees the old dataset or the new one. Files that an earlier push has sent, even
+    one that failed or was killed, are not sent again. If the dataset is the newest already, nothing
+    is written.
+
+    Args:
+        files: as for `ffrecord.open`, but local; their names without the folders must differ.
+        target: `s3://bucket/name`, or another target of `ffrecord.checkpoint.save`.
+        timeout_s: for each call, retries included.
+        dry_run: only find out which files would be sent.
+        progress: called with bytes done and bytes in all.
+
+    Returns:
+        The names of the files that were sent.
+
+    Raises:
+        CorruptionError: opening a file shows that it is damaged.
+        ValueError: two files have one name, or `target` is no target.
+        OSError: a file cannot be read, or the target cannot be written.
+    """
+    paths = [pathlib.Path(os.fsdecode(path)) for path in expand(normalise(files))]
+    names = [path.name for path in paths]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two files are called {twice[0]}: in a dataset names are unique")
+    where = os.fsdecode(target)
+    ckpt.latest(where, timeout_s=timeout_s)  # It raises if this is no target, or does not answer.
+    total, done = sum(path.stat().st_size for path in paths), 0
+    sent: list[str] = []
+    listed: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        facts = _facts(path)
+        commit = _find(_run_of(where, path.name), facts, timeout_s)
+        if commit is None:
+            sent.append(path.name)
+            if not dry_run:
+                commit = _send(path, _run_of(where, path.name), facts, timeout_s)
+        if commit is not None:
+            listed[path.name] = {"step": commit.step, **facts}
+        done += facts["size_bytes"]
+        if progress is not None:
+            progress(done, total)
+    if dry_run:
+        return sent
+    newest = ckpt.latest(where, timeout_s=timeout_s)
+    if newest is None or _list_of(where, newest.step, timeout_s) != listed:
+        step = 0 if newest is None else newest.step + 1
+        ckpt.save(where, step, {"files": listed}, group="alone", timeout_s=timeout_s)
+    return sent
+
+
+def pull(
+    target: Target,
+    folder: str | os.PathLike[str],
+    *,
+    timeout_s: float = 30.0,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> list[str]:
+    """Fetch the newest dataset that `push` stored at `target` into `folder`.
+
+    Each file appears whole, with every block verified. Existing files of the same size and content,
+    by their indexes, are left alone; other files of the same names are replaced.
+
+    Args:
+        target: as for `push`.
+        folder: created if missing.
+        timeout_s: for each call, retries included.
+        dry_run: only find out which files would be fetched.
+        progress: called with bytes done and bytes in all.
+
+    Returns:
+        The names of the files that were fetched.
+
+    Raises:
+        FileNotFoundError: there is no dataset.
+        CorruptionError: a stored file is damaged; it does not appear in `folder`.
+        ValueError: `target` is no target, or `folder` is an address.
+    """
+    where, into = os.fsdecode(target), destination_path(folder, "the folder")
+    listed = newest_list(where, timeout_s)
+    if dry_run:
+        return [name for name, facts in listed.items() if not is_there(into / name, facts)]
+    into.mkdir(parents=True, exist_ok=True)
+    total, done = sum(facts["size_bytes"] for facts in listed.values()), 0
+    brought: list[str] = []
+    for name, facts in listed.items():
+        if bring(into / name, where, facts, timeout_s):
+            brought.append(name)
+        done += facts["size_bytes"]
+        if progress is not None:
+            progress(done, total)
+    return brought
+
+
+class Mirror(Copying[list[str]]):
+    """Keeps copies of sealed files at a target, made while more of them are written.
+
+        with archive.Mirror("shards", "s3://bucket/shards") as mirror:
+            for number, samples in enumerate(parts):
+                with ffrecord.Writer(f"shards/{number:05}.ffr") as writer:
+                    ...
+                mirror.start()
+
+    Each round is a `push`: the files that are there then are the newest dataset at the target. One
+    process of a dataset has a Mirror. Thread-safe.
+    """
+
+    def __init__(self, files: Where, target: Target, *, timeout_s: float = 30.0) -> None:
+        """Start and send nothing yet; the arguments are those of `push`."""
+        self.files, self.target, self.timeout_s = files, target, timeout_s
+        super().__init__()
+
+    def sync(self) -> list[str]:
+        """Push; return the names of the files that were sent."""
+        return push(self.files, self.target, timeout_s=self.timeout_s)
+
+
+def newest_list(where: str, timeout_s: float) -> dict[str, dict[str, Any]]:
+    """The files of the newest dataset by name, each with the facts that identify it.
+
+    Raises:
+        FileNotFoundError: there is no dataset.
+        CorruptionError: the stored object is not a list of files.
+    """
+    newest = ckpt.latest(where, timeout_s=timeout_s)
+    if newest is None:
+        raise FileNotFoundError(f"{where} keeps no dataset; ffrecord push brings one there")
+    return _list_of(where, newest.step, timeout_s)
+
+
+def bring(path: pathlib.Path, where: str, facts: dict[str, Any], timeout_s: float) -> bool:
+    """Make `path` the file that is listed at `where`; return whether it was not before."""
+    if is_there(path, facts):
+        return False
+    _bring(path, _run_of(where, path.name), facts, timeout_s)
+    return True
+
+
+def is_there(path: pathlib.Path, facts: dict[str, Any]) -> bool:
+    """Whether `path` is exactly that file, by its size and its indexes."""
+    try:
+        found = _facts(path)
+    except (OSError, CorruptionError):
+        return False
+    return all(found[key] == facts[key] for key in found)
+
+
+def is_listed(name: object, facts: object) -> bool:
+    """Whether this is a valid entry in a list of files: a name without folders, and all facts."""
+    kinds = {"step": int, "size_bytes": int, "fingerprint": str}
+    return (
+        isinstance(name, str)
+        and name not in ("", ".", "..")
+        and "/" not in name
+        and "\0" not in name
+        and isinstance(facts, dict)
+        and {key: type(value) for key, value in facts.items()} == kinds
+        and facts["size_bytes"] >= 0
+    )
+
+
+def sync(path: pathlib.Path) -> None:
+    """Sync a file or a folder to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _run_of(where: str, name: str) -> str:
+    """Where the commits of one file are: below the target, whatever kind of address that is."""
+    if where.startswith(REPLICATED):
+        places = where.removeprefix(REPLICATED).split("|")
+        return REPLICATED + "|".join(_run_of(place, name) for place in places)
+    if where.startswith("ffrecord://"):
+        address, mark, options = where.partition("?")
+        return f"{address}/{name}{mark}{options}"
+    return f"{where}/{name}"
+
+
+def _facts(path: pathlib.Path) -> dict[str, Any]:
+    """The facts that tell one sealed file from another of the same name."""
+    with open_records(path) as reader:
+        return {"size_bytes": path.stat().st_size, "fingerprint": reader.fingerprint}
+
+
+def _find(run: str, facts: dict[str, Any], timeout_s: float) -> ckpt.Commit | None:
+    """The commit of a file that was sent before."""
+    for commit in reversed(ckpt.list(run, timeout_s=timeout_s)):
+        if commit.damage or commit.size_bytes != facts["size_bytes"]:
+            continue
+        stored: Any = ckpt.load(
+            run,
+            {"facts": None},
+            step=commit.step,
+            strict=False,
+            group="alone",
+            timeout_s=timeout_s,
+        )
+        if stored["facts"] == facts:
+            return commit
+    return None
+
+
+def _send(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float) -> ckpt.Commit:
+    content = np.memmap(path, "uint8", "r")
+    before = ckpt.latest(run, timeout_s=timeout_s)
+    step = 0 if before is None else before.step + 1
+    state = {"content": content, "facts": facts}
+    return ckpt.save(run, step, state, group="alone", timeout_s=timeout_s)
+
+
+def _bring(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float) -> None:
+    made = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        content = np.memmap(made, "uint8", "w+", shape=(facts["size_bytes"],))
+        ckpt.load(
+            run,
+            {"content": content},
+            step=facts["step"],
+            strict=False,
+            group="alone",
+            timeout_s=timeout_s,
+        )
+        content.flush()
+        del content
+        sync(made)
+        if not is_there(made, facts):
+            raise CorruptionError(f"{run}, step {facts['step']}: not the file that was listed")
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def _list_of(where: str, step: int, timeout_s: float) -> dict[str, dict[str, Any]]:
+    """The files of a dataset by name; the names come from outside and become paths."""
+    stored: Any = ckpt.load(where, step=step, group="alone", timeout_s=timeout_s)
+    files = stored.get("files") if isinstance(stored, dict) else None
+    if not isinstance(files, dict) or not all(is_listed(*each) for each in files.items()):
+        raise CorruptionError(f"{where}, step {step}: not the list of a dataset's files")
+    return files

@@ -1,0 +1,1 @@
+"""Columns: schemas, values, and tables of pyarrow."""

@@ -1,0 +1,1 @@
+"""Writing record files, and repairing them."""

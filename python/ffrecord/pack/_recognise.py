@@ -1,0 +1,34 @@
+"""How sources are opened: one by its content, several one after the other."""
+
+import os
+from collections.abc import Sequence
+
+from ffrecord.pack._inputs import Inputs
+from ffrecord.pack._several import SeveralSources
+from ffrecord.pack._source import Source, SourceOptions
+
+
+def open_source(
+    paths: str | os.PathLike[str] | Sequence[str], options: SourceOptions | None = None
+) -> Source:
+    """Recognise a source by its content; several are packed one after the other.
+
+    Args:
+        paths: one source, or files of one kind; `pack._kinds` lists the kinds.
+        options: see `SourceOptions`.
+
+    Raises:
+        FileNotFoundError: a path does not exist.
+        ValueError: it is not a known source, has nothing to pack, or an option does not apply to
+            it.
+        ImportError: it needs a package that is not installed.
+    """
+    given = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if not given or "" in given:
+        raise ValueError("the name of a source is empty: is a variable of the shell not set?")
+    # The process may go to another folder before all are opened.
+    names = [os.path.join(os.getcwd(), path) for path in given]
+    inputs = Inputs(names, options or SourceOptions())
+    source = SeveralSources(inputs) if len(names) > 1 else inputs.first
+    source._inputs = inputs
+    return source
