@@ -35,6 +35,7 @@ COLUMNS: dict[str, Any] = {
     "time": pa.array([NOON, None] * 50, pa.timestamp("us", "Europe/Berlin")),
     "date": pa.array([NOON.date()] * COUNT),
     "list": pa.array([[1, None], []] * 50, pa.list_(pa.int16())),
+    "lists": pa.array([[[1], [], None], []] * 50),
     "struct": pa.array([{"a": 1, "b": ["x"]}, None] * 50),
     "fixed": pa.array([[1, 2]] * COUNT, pa.list_(pa.int8(), 2)),
     "tensor": pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(COUNT * 4.0).reshape(-1, 2, 2)),

@@ -75,9 +75,22 @@ def takes(field: Any, values: Sequence[Any]) -> bool:  # noqa: ANN401 - pyarrow 
 def _is_same(one: Any, other: Any) -> bool:  # noqa: ANN401 - whatever a function returns
     if type(one) is not type(other):
         return False
+    if isinstance(one, np.ma.MaskedArray):
+        masks = np.ma.getmaskarray(one), np.ma.getmaskarray(other)
+        return _is_same(*masks) and _is_same(one.filled(0), other.filled(0))
     if isinstance(one, np.ndarray | np.generic):
         is_alike = one.dtype == other.dtype and one.shape == other.shape
         return bool(is_alike and not one.dtype.hasobject and one.tobytes() == other.tobytes())
     if isinstance(one, float) and math.isnan(one):
         return math.isnan(other)
-    return bool(one == other)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if isinstance(one, Mapping):
+        pairs = zip(one.items(), other.items(), strict=False)
+        return len(one) == len(other) and all(
+            mine[0] == its[0] and _is_same(mine[1], its[1]) for mine, its in pairs
+        )
+    try:
+        return bool(one == other)
+    except (ValueError, TypeError, RuntimeError):  # Of tensors, for example.
+        return False
