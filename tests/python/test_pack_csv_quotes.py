@@ -4,6 +4,7 @@ Method: a slow reader of quotes, character by character, against the packing's o
 random pieces; files with quotes that are not closed; what pyarrow writes, packed and read again.
 """
 
+import io
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import ffrecord
 from ffrecord.pack import pack
-from ffrecord.pack._csv_quotes import Quotes
+from ffrecord.pack._csv_quotes import Quotes, blocks_of
 from packing import refused
 
 pytestmark = pytest.mark.wrong_data
@@ -54,6 +55,42 @@ def test_quotes_are_checked_as_by_a_reader_of_each_character(text: str, step: in
         said = str(error)
     wanted = trouble_in(text)
     assert wanted in said if wanted else not said
+
+
+@given(text=TEXTS.filter(lambda text: not trouble_in(text)), size=st.integers(1, 6))
+def test_blocks_have_whole_rows(text: str, size: int) -> None:
+    blocks = list(blocks_of(io.BytesIO(text.encode()), "a.csv", ",", size))
+    assert b"".join(blocks) == text.encode()
+    for block in blocks[:-1]:
+        assert block.endswith(b"\n") and not trouble_in(block.decode())
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("names", [("a",), ("a", "b")])
+def test_rows_are_those_of_the_whole_file_whatever_ends_them(
+    tmp_path: Path, end: str, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [dict.fromkeys(names, value) for value in ('"x\ny"', "", '"p""q"', "z", "") * 3]
+    lines = [",".join(names), *(",".join(row.values()) for row in rows)]
+    (tmp_path / "a.csv").write_text(end.join(lines) + end, "utf-8", newline="")
+    read = {'"x\ny"': "x\ny", "": None, '"p""q"': 'p"q', "z": "z"}
+    for size in (1, 5, 1 << 20):
+        monkeypatch.setattr("ffrecord.pack._csv._BLOCK_BYTES", size)
+        pack(tmp_path / "a.csv", tmp_path / f"{size}.ffr")
+        found = ffrecord.read_table(tmp_path / f"{size}.ffr").to_pylist()
+        assert found == [{name: read[value] for name, value in row.items()} for row in rows]
+
+
+def test_a_row_of_many_bytes_is_read_and_one_without_an_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1," + "x" * (9 << 20) + "\n")
+    pack(tmp_path / "a.csv", tmp_path / "b.ffr")
+    assert len(ffrecord.open(tmp_path / "b.ffr")[0]["b"]) == 9 << 20
+    monkeypatch.setattr("ffrecord.pack._csv_quotes._ROW_BYTES_MAX", 1 << 20)
+    (tmp_path / "a.csv").write_text('a,b\n1,"' + "x\n" * (5 << 20))
+    with pytest.raises(ValueError, match=r"a\.csv, line 2, from a quote on that is not closed"):
+        pack(tmp_path / "a.csv", tmp_path / "c.ffr")
 
 
 @pytest.mark.parametrize(

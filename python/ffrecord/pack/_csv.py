@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from ffrecord.pack._csv_quotes import Checked, Quotes
+from ffrecord.pack._csv_quotes import blocks_of
 from ffrecord.pack._source import needed
 from ffrecord.pack._stream import open_stream
 from ffrecord.pack._table import Tabular
@@ -20,6 +20,10 @@ _BOOL = r"^(true|false)$"
 def is_csv(path: str) -> bool:
     """Recognised by its name, since its content may be any text."""
     return path.endswith(_SUFFIXES)
+
+
+def _delimiter_of(path: str) -> str:
+    return "\t" if ".tsv" in path[-7:] else ","
 
 
 class CsvSource(Tabular):
@@ -70,7 +74,8 @@ class CsvSource(Tabular):
 
     def _names(self, path: str) -> list[str]:
         with open(path, "rb") as raw, self._naming(path):
-            names = list(self._opened(raw, path, None).schema.names)
+            first = next(self._blocks(raw, path), b"")
+            names = list(self._parsed(first, path, None, is_first=True).schema.names)
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"{path} has several columns called '{twice}': rename them")
@@ -78,40 +83,33 @@ class CsvSource(Tabular):
 
     def _texts(self, path: str, names: list[str]) -> Iterator[Any]:
         with open(path, "rb") as raw:
-            yield from self._batches(raw, path, names, is_first=True)
+            yield from self._batches(raw, path, names)
 
-    def _batches(
-        self,
-        raw: BinaryIO,
-        path: str,
-        names: list[str],
-        *,
-        is_first: bool = False,
-    ) -> Iterator[Any]:
+    def _batches(self, raw: BinaryIO, path: str, names: list[str]) -> Iterator[Any]:
         with self._naming(path):
-            reader = self._opened(raw, path, names, is_first=is_first)
-            if list(reader.schema.names) != names:
-                raise ValueError(f"{path} begins with a blank line: remove it")
-            yield from reader
+            for number, block in enumerate(self._blocks(raw, path)):
+                if len(names) > 1 and not block.strip(b"\r\n"):
+                    continue
+                table = self._parsed(block, path, names, is_first=number == 0)
+                if table.column_names != names:
+                    raise ValueError(f"{path} begins with a blank line: remove it")
+                yield table
 
-    def _opened(
-        self,
-        raw: BinaryIO,
-        path: str,
-        names: list[str] | None,
-        *,
-        is_first: bool = False,
-    ) -> Any:  # noqa: ANN401
-        """Pyarrow's reader; in the first pass it gets what is checked."""
+    def _blocks(self, raw: BinaryIO, path: str) -> Iterator[bytes]:
+        return blocks_of(open_stream(raw, path), path, _delimiter_of(path), _BLOCK_BYTES)
+
+    def _parsed(self, block: bytes, path: str, names: list[str] | None, *, is_first: bool) -> Any:  # noqa: ANN401
+        """A block as a table; the first has the names. pyarrow gets no file of Python's.
+
+        Its threads would read that on when nobody wants it any more, also when Python has ended.
+        """
         pa, reader = needed("pyarrow", self.what), needed("pyarrow.csv", self.what)
         text = {name: pa.string() for name in names or ()}
-        delimiter = "\t" if ".tsv" in path[-7:] else ","
-        file = open_stream(raw, path)
-        return reader.open_csv(
-            pa.PythonFile(Checked(file, Quotes(path, delimiter)) if is_first else file, mode="r"),
-            reader.ReadOptions(block_size=_BLOCK_BYTES),
+        return reader.read_csv(
+            pa.BufferReader(block),
+            reader.ReadOptions(block_size=len(block) + 1, column_names=None if is_first else names),
             reader.ParseOptions(
-                delimiter=delimiter,
+                delimiter=_delimiter_of(path),
                 newlines_in_values=True,
                 # Of one column, a line with nothing in it is a row.
                 ignore_empty_lines=names is None or len(names) > 1,
@@ -132,8 +130,6 @@ class CsvSource(Tabular):
             yield
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             said = str(error).partition("\n")[0]
-            if "straddl" in said:
-                said = f"a row has more than {_BLOCK_BYTES} bytes: pack such a file as JSON lines"
             raise ValueError(f"{path} is no CSV of UTF-8: {said}") from None
 
 
