@@ -172,7 +172,7 @@ int Serve(const Settings& settings) {
   sigwait(&signals, &signal);
   spdlog::info("event=stopping signal={}", signal);
   NotifyServiceManager("STOPPING=1");
-  const bool is_done = server.value()->Stop(std::chrono::steady_clock::now() + kDrainTime);
+  const bool is_done = server.value()->Stop(Clock::now() + kDrainTime);
   spdlog::info("event=stopped drained={}", is_done);
   const int exit_code = has_failed ? kExitEnvironment : 0;
   // What hangs on a disk cannot be waited for; to end now is as safe as SIGKILL.

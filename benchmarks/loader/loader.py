@@ -23,7 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "arms"))
 import processes
 import results
 from field import Field
-from lineup import COLD, COLUMNS, COST, OURS, ROW_WISE, SEQUENTIAL, SHUFFLED, THREADS, WHAT
+from lineup import COLD, COLUMNS, COST, DEFAULT, OURS, ROW_WISE, SEQUENTIAL, SHUFFLED, THREADS, WHAT
 from workloads import WORKLOADS, payloads
 
 Taken = defaultdict[str, list[float]]  # Figures of an arm, one for each round.
@@ -98,7 +98,7 @@ def finish(field: Field, outcome: harness.Outcome) -> harness.Outcome:
 def warm(settings: harness.Settings, workload: str) -> harness.Outcome:
     """Compare loaders of what is in memory."""
     field = Field(settings)
-    names = [*OURS, *SHUFFLED[workload]]
+    names = [*OURS, DEFAULT, *SHUFFLED[workload]]
     names += SEQUENTIAL if workload == "images" else ["memmap"]
     names = field.prepare(workload, field.wanted(names))
     field.make_warm(workload, names)
@@ -129,6 +129,7 @@ def warm(settings: harness.Settings, workload: str) -> harness.Outcome:
         compare(outcome, f"{workload}_vs_memmap", named(OURS), named(["memmap"]))
     if workload == "tabular":
         compare(outcome, "tabular_vs_best_columns", named(OURS), named(COLUMNS))
+    compare(outcome, f"{workload}_default_vs_threads", named([DEFAULT]), named(OURS[:1]))
     compare_cpu(outcome, f"{workload}_cpu_vs_best_cost", named(OURS), peers)
     outcome.notes.append(
         f"{field.count(workload):,} {workload}, batch {WORKLOADS[workload].batch}, {WORKERS} "

@@ -11,13 +11,13 @@
 #include <charconv>
 #include <cstddef>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "client/checkpoint/step_folder.h"
 #include "client/checkpoint/target.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/random.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/this_host.h"
 
@@ -47,16 +47,16 @@ Result<UniqueFd> LockFolder(const fs::path& path, std::chrono::milliseconds time
   constexpr std::chrono::milliseconds kPause{5};
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd) return ErrnoError("open folder", path, errno);
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto deadline = Clock::now() + timeout;
   while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) return ErrnoError("lock folder", path, errno);
-    if (std::chrono::steady_clock::now() >= deadline)
+    if (Clock::now() >= deadline)
       return Error{ErrorCode::kDeadlineExceeded,
                    "checkpoint: " + path.string() +
                        " is locked by another save; if there is none, "
                        "is the same folder given twice?"};
-    std::this_thread::sleep_for(kPause);
+    SleepFor(kPause);
   }
   return fd;
 }

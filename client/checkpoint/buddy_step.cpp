@@ -103,6 +103,50 @@ class BuddyStep final : public CommittedStep {
   std::vector<std::string> lost_;
 };
 
+// Who has which part of the save whose root manifest is `root`.
+struct Assembly {
+  std::vector<std::vector<std::size_t>> holders;
+  std::vector<std::string> without;  // As LostCopies().
+  std::string missing;               // Why the save is not whole; empty if it is.
+  std::optional<Error> away;         // What is out of reach is not known to be missing.
+};
+
+Assembly Assemble(const std::vector<StepAtPlace>& places, const std::vector<std::byte>& root,
+                  std::size_t part_count) {
+  Assembly found{std::vector<std::vector<std::size_t>>(part_count), {}, {}, {}};
+  for (const StepAtPlace& place : places)
+    if (place.root != root)
+      found.without.push_back(place.files->Describe(kRootManifestName) +
+                              (DecodeRootManifest(place.root) ? ": another save of the step"
+                                                              : ": the root manifest is damaged"));
+  for (std::uint32_t rank = 0; rank < part_count && found.missing.empty(); ++rank) {
+    auto& holders = found.holders[rank];
+    const std::string part = PartManifestName(rank);
+    std::string failures;
+    for (std::size_t i = 0; i < places.size() && holders.size() < BuddyStep::kCopiesMax; ++i) {
+      if (places[i].root != root) continue;
+      const auto opened = places[i].files->OpenFiles({&part, 1});
+      if (opened) holders.push_back(i);
+      if (!opened) failures += "; " + opened.error().message;
+      if (!opened && IsOutOfReach(opened.error().code)) found.away = opened.error();
+    }
+    if (holders.empty()) found.missing = "no place has " + part;
+    if (holders.size() == 1)
+      found.without.push_back("there is one copy of " + part + " only" + failures);
+    // Ranks that begin at different copies spread what is read over the places.
+    if (rank % 2 == 1) std::reverse(holders.begin(), holders.end());
+  }
+  return found;
+}
+
+Error TwoSaves(const std::string& name, const CommittedStep& one, const CommittedStep& other) {
+  return Error{ErrorCode::kConflict,
+               "checkpoint: " + name + " is two saves: " + one.Describe(kRootManifestName) +
+                   " and " + other.Describe(kRootManifestName) +
+                   "; a place was away while the step was replaced. Remove the old one there: "
+                   "ffrecord.checkpoint.remove(PLACE, STEP)"};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> places,
@@ -110,44 +154,32 @@ Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> pl
                                                      std::vector<std::string> lost) {
   const auto shared = std::make_shared<const std::vector<StepAtPlace>>(std::move(places));
   std::string trouble = "no place has it";
-  std::optional<Error> away;  // What is out of reach is not known to be missing.
+  std::optional<Error> away;
+  std::optional<Assembly> whole;
+  std::size_t whole_at = 0;
   for (std::size_t first = 0; first < shared->size(); ++first) {
-    const auto& bytes = (*shared)[first].root;
+    const auto& [files, bytes] = (*shared)[first];
     const auto root = DecodeRootManifest(bytes);
     if (!root) {
-      trouble = (*shared)[first].files->Describe(kRootManifestName) + ": " + root.error().message;
+      trouble = files->Describe(kRootManifestName) + ": " + root.error().message;
       continue;
     }
-    std::vector<std::vector<std::size_t>> holders(root.value().parts.size());
-    std::vector<std::string> without;
-    for (const StepAtPlace& place : *shared)
-      if (place.root != bytes)
-        without.push_back(place.files->Describe(kRootManifestName) +
-                          (DecodeRootManifest(place.root) ? ": another save of the step"
-                                                          : ": the root manifest is damaged"));
-    bool is_whole = true;
-    for (std::uint32_t rank = 0; rank < holders.size() && is_whole; ++rank) {
-      const std::string part = PartManifestName(rank);
-      std::string failures;
-      for (std::size_t i = 0; i < shared->size() && holders[rank].size() < BuddyStep::kCopiesMax;
-           ++i) {
-        if ((*shared)[i].root != bytes) continue;
-        const auto opened = (*shared)[i].files->OpenFiles({&part, 1});
-        if (opened) holders[rank].push_back(i);
-        if (!opened) failures += "; " + opened.error().message;
-        if (!opened && IsOutOfReach(opened.error().code)) away = opened.error();
-      }
-      is_whole = !holders[rank].empty();
-      if (!is_whole) trouble = "no place has " + part;
-      if (holders[rank].size() == 1)
-        without.push_back("there is one copy of " + part + " only" + failures);
-      // Ranks that begin at different copies spread what is read over the places.
-      if (is_whole && rank % 2 == 1) std::reverse(holders[rank].begin(), holders[rank].end());
+    if (whole && (*shared)[whole_at].root == bytes) continue;
+    Assembly found = Assemble(*shared, bytes, root.value().parts.size());
+    if (found.away) away = std::move(found.away);
+    if (!found.missing.empty()) {
+      trouble = std::move(found.missing);
+      continue;
     }
-    if (!is_whole) continue;
-    std::ranges::move(without, std::back_inserter(lost));
+    // Nothing says which of two is the newer one.
+    if (whole) return TwoSaves(name, *(*shared)[whole_at].files, *files);
+    whole = std::move(found);
+    whole_at = first;
+  }
+  if (whole) {
+    std::ranges::move(whole->without, std::back_inserter(lost));
     return std::unique_ptr<CommittedStep>(
-        new BuddyStep(shared, std::move(holders), std::move(lost)));
+        new BuddyStep(shared, std::move(whole->holders), std::move(lost)));
   }
   if (away) return *std::move(away);
   return Error{ErrorCode::kNotFound, "checkpoint: " + name + " is not whole: " + trouble};

@@ -20,9 +20,9 @@ struct StepAtPlace {
 // what one place cannot give is read at the other. Only places with the same root manifest, byte
 // for byte, are taken together, so parts of two saves never mix.
 //
-// Fails with kNotFound if no root manifest has all of its parts at `places`; `name` is for
-// messages. `lost` says why other places have no copy, for LostCopies(), which adds to it what
-// `places` lack.
+// Fails with kNotFound if no root manifest has all of its parts at `places`, with kConflict if two
+// have: a place that was away has brought back an old save of the step. `name` is for messages.
+// `lost` says why other places have no copy, for LostCopies(), which adds to it what `places` lack.
 Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> places,
                                                      const std::string& name,
                                                      std::vector<std::string> lost);

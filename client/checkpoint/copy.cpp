@@ -212,9 +212,14 @@ class MirroredTarget final : public CheckpointTarget {
     return FartherSteps();
   }
 
+  Result<std::vector<std::uint64_t>> OwnSteps() const override { return local_->OwnSteps(); }
+
   Result<std::vector<std::uint64_t>> FartherSteps() const override {
     const auto remote = FFR_TRY(OpenTarget(remote_, {true, options_}));
-    return remote->Steps();
+    auto steps = FFR_TRY(remote->Steps());
+    for (auto step = steps.begin(); step != steps.end();)
+      step = FFR_TRY(IsRemovedHere(*remote, *step)) ? steps.erase(step) : step + 1;
+    return steps;
   }
 
   Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
@@ -224,6 +229,7 @@ class MirroredTarget final : public CheckpointTarget {
           new MirroredStep(std::move(local).value(), step, remote_, options_));
     if (local.error().code != ErrorCode::kNotFound) return local;
     const auto remote = FFR_TRY(OpenTarget(remote_, {true, options_}));
+    if (FFR_TRY(IsRemovedHere(*remote, step))) return local;
     auto there = remote->Open(step);
     if (!there)
       return Error{there.error().code, local.error().message + "; " + there.error().message};
@@ -252,6 +258,22 @@ class MirroredTarget final : public CheckpointTarget {
   void Forget(std::string_view name) noexcept override { local_->Forget(name); }
 
  private:
+  // Whether the step at the mirror is a save that the user has removed here: its copy stays until
+  // training goes on, and is no step of this folder.
+  Result<bool> IsRemovedHere(const CheckpointTarget& remote, std::uint64_t step) const {
+    const std::string prefix = std::string(kRemovalPrefix) + std::to_string(step) + "-";
+    std::optional<AttemptId> there;
+    std::error_code error;
+    for (std::filesystem::directory_iterator entry(local_->name(), error), end;
+         !error && entry != end; entry.increment(error)) {
+      const std::string name = entry->path().filename().string();
+      if (!name.starts_with(prefix)) continue;
+      if (!there) there = FFR_TRY(AttemptAt(remote, step));
+      if (there && name == prefix + Hex(*there)) return true;
+    }
+    return false;
+  }
+
   std::unique_ptr<CheckpointTarget> local_;
   std::string remote_;
   SessionOptions options_;

@@ -102,7 +102,8 @@ class FolderAttempt final : public CheckpointAttempt {
   }
 
   // A hard link. Where there is none to be had (another file system, too many links, no such
-  // thing here, the step just removed, its bytes damaged) the bytes are written again.
+  // thing here, the step just removed, its bytes damaged or not readable) the bytes are written
+  // again.
   Result<bool> Keep(std::uint64_t step, std::string_view old_name, const StoredSegment& segment,
                     std::string_view name) override {
     const fs::path from = run_ / StepName(step) / old_name;
@@ -114,13 +115,13 @@ class FolderAttempt final : public CheckpointAttempt {
       return false;
     FFR_TRY(MakeFolder(to.parent_path()));
     if (::link(from.c_str(), to.c_str()) != 0) return false;
-    auto is_whole = IsWholeHere(name, segment);
+    const auto is_whole = IsWholeHere(name, segment);
     if (is_whole && is_whole.value()) {
       kept_.push_back(to);
       return true;
     }
     if (::unlink(to.c_str()) != 0) return ErrnoError("remove", to, errno);
-    return is_whole;
+    return false;
   }
 
   // Steps are removed and saved again by name, while links were made. A save's id never returns.

@@ -52,6 +52,32 @@ Error StepExists(const ObjectRun& run, std::uint64_t step) {
 
 // --- Writing -------------------------------------------------------------------------------------
 
+// Of a file that is sent in parts.
+std::uint64_t PartSizeOf(std::uint64_t size_bytes) {
+  return std::max(kPartSizeMin, (size_bytes + kPartsMax - 1) / kPartsMax);
+}
+
+// The ETag of a file that was sent in parts; empty where there is no MD5.
+Result<std::string> EtagOf(std::uint64_t size_bytes, const FileSource& source) {
+  std::vector<std::byte> sums;
+  std::vector<std::byte> part;
+  std::uint64_t count = 0;
+  for (std::uint64_t begin = 0; begin < size_bytes; begin += part.size(), ++count) {
+    const std::uint64_t size = std::min(PartSizeOf(size_bytes), size_bytes - begin);
+    part.clear();
+    while (part.size() < size) {
+      const auto bytes = FFR_TRY(source(begin + part.size(), size - part.size()));
+      part.insert(part.end(), bytes.begin(), bytes.end());
+    }
+    const auto sum = Md5(part);
+    if (!sum) return std::string();
+    sums.insert(sums.end(), sum->begin(), sum->end());
+  }
+  const auto sum_of_sums = Md5(sums);
+  if (!sum_of_sums) return std::string();
+  return "\"" + Hex(*sum_of_sums) + "-" + std::to_string(count) + "\"";
+}
+
 // One large file on its way, in parts that several threads send. Parts that an earlier process has
 // sent are read and compared, but not sent again.
 class PartsUpload {
@@ -61,7 +87,7 @@ class PartsUpload {
       : bucket_(bucket),
         key_(std::move(key)),
         size_bytes_(size_bytes),
-        part_size_(std::max(kPartSizeMin, (size_bytes + kPartsMax - 1) / kPartsMax)),
+        part_size_(PartSizeOf(size_bytes)),
         source_(source) {}
 
   Result<void> Run() {
@@ -234,12 +260,14 @@ class ObjectAttempt final : public CheckpointAttempt {
     return {};
   }
 
-  // A file of an attempt never changes: one that is there whole was sent by an earlier process.
+  // One that an earlier process has sent is not sent again. It may have been damaged since.
   Result<void> PutLarge(const std::string& key, std::uint64_t size_bytes,
                         const FileSource& source) const {
     const auto listing = FFR_TRY(run_.bucket->List(key, false));
     for (const auto& object : listing.objects)
-      if (object.key == key && object.size_bytes == size_bytes) return {};
+      if (object.key == key && object.size_bytes == size_bytes &&
+          object.etag == FFR_TRY(EtagOf(size_bytes, source)))
+        return {};
     return PartsUpload(*run_.bucket, key, size_bytes, source).Run();
   }
 

@@ -55,7 +55,8 @@ struct CheckpointReader::Impl {
     // now.
     if (!impl && impl.error().code == ErrorCode::kNotFound && ReadRootManifest(*files, step))
       impl = Error{ErrorCode::kCorruption, std::move(impl).error().message};
-    if (impl || !IsDamage(impl.error())) return impl;
+    if (impl) return impl;
+    // Whatever is wrong here, also with the disk.
     auto fallback = files->Fallback();
     if (fallback == nullptr) return impl;
     auto other = Of(std::move(fallback), step);
@@ -205,7 +206,7 @@ Result<void> CheckpointReader::Read(std::span<const Request> requests) const {
   std::vector<SegmentCopy> copies;
   for (const Request& request : requests) FFR_TRY(impl_->AddCopies(request, copies));
   auto read = impl_->segments->Read(copies);
-  if (read || !IsDamage(read.error())) return read;
+  if (read) return read;
   const auto others = impl_->SegmentsOf(impl_->files->Fallback());
   if (!others || others.value() == nullptr || !others.value()->Read(std::move(copies))) return read;
   return {};

@@ -7,28 +7,33 @@
 
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
+#include "client/dataset/failures.h"
 
 namespace ffrecord::client {
 namespace {
+
+// Whether an error is this one step's: of its bytes, of its files, or of two saves of it. Others
+// are of the target, as of a daemon that does not answer, and say nothing of the step.
+bool IsOfStep(const Error& error) noexcept {
+  return !IsAway(error) && error.code != ErrorCode::kDenied;
+}
 
 // The step as a list shows it; nothing if it is gone.
 Result<std::optional<Commit>> Look(const CheckpointTarget& target, std::uint64_t step,
                                    const SessionOptions& options, ListDepth depth) {
   const auto files = target.Open(step);
   const auto root = files ? ReadRootManifest(*files.value(), step) : files.error();
-  if (!root && !IsDamage(root.error())) return root.error();
-  if (!files && files.error().code == ErrorCode::kNotFound) {
-    const auto steps = FFR_TRY(target.Steps());
-    if (std::ranges::find(steps, step) == steps.end()) return std::optional<Commit>();
-  }
+  if (!root && !IsOfStep(root.error())) return root.error();
   Commit commit{step, {}, 0, {}};
   if (root) commit = CommitOf(root.value());
-  if (!root) commit.damage = root.error().message;
+  if (root && depth != ListDepth::kManifests) return std::optional(std::move(commit));
   // Another copy may have what the first one has not.
-  if (root && depth == ListDepth::kRoots) return std::optional(std::move(commit));
   const auto reader = CheckpointReader::Open(target.name(), step, options);
   if (reader) return std::optional(reader.value().commit());
-  if (!IsDamage(reader.error())) return reader.error();
+  if (!IsOfStep(reader.error())) return reader.error();
+  // It may have been removed meanwhile, file by file.
+  const auto steps = FFR_TRY(target.Steps());
+  if (std::ranges::find(steps, step) == steps.end()) return std::optional<Commit>();
   commit.damage = reader.error().message;
   return std::optional(std::move(commit));
 }
@@ -36,7 +41,8 @@ Result<std::optional<Commit>> Look(const CheckpointTarget& target, std::uint64_t
 Result<std::vector<Commit>> List(const CheckpointTarget& target, const SessionOptions& options,
                                  ListDepth depth) {
   std::vector<Commit> commits;
-  for (const std::uint64_t step : FFR_TRY(target.Steps()))
+  const bool is_own = depth == ListDepth::kOwnRoots;
+  for (const std::uint64_t step : FFR_TRY(is_own ? target.OwnSteps() : target.Steps()))
     if (auto found = FFR_TRY(Look(target, step, options, depth)))
       commits.push_back(*std::move(found));
   return commits;
@@ -46,10 +52,13 @@ Result<std::vector<Commit>> List(const CheckpointTarget& target, const SessionOp
 Result<bool> IsWhole(std::string_view target, const Commit& commit, bool verify,
                      const SessionOptions& options) {
   const auto reader = CheckpointReader::Open(target, commit.step, options);
-  if (!reader && IsDamage(reader.error())) return false;
+  if (!reader && IsOfStep(reader.error())) return false;
   if (!reader) return reader.error();
   if (reader.value().commit().attempt != commit.attempt) return false;
-  return !verify || FFR_TRY(reader.value().IsWhole());
+  if (!verify) return true;
+  const auto is_whole = reader.value().IsWhole();
+  if (!is_whole && IsOfStep(is_whole.error())) return false;
+  return is_whole;
 }
 
 }  // namespace
@@ -73,7 +82,7 @@ Result<std::vector<Commit>> PruneCheckpoints(std::string_view target, const Rete
     return Error{ErrorCode::kInvalidArgument,
                  "checkpoint: prune: keep_last is 0, must be at least 1"};
   const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
-  std::vector<Commit> old = FFR_TRY(List(*opened, options, ListDepth::kRoots));
+  std::vector<Commit> old = FFR_TRY(List(*opened, options, ListDepth::kOwnRoots));
   std::erase_if(old, [](const Commit& each) { return !each.damage.empty(); });
   for (std::uint64_t kept = 0; !old.empty() && kept < retention.keep_last; old.pop_back())
     kept += FFR_TRY(IsWhole(target, old.back(), retention.verify, options)) ? 1 : 0;

@@ -109,6 +109,8 @@ class CheckpointTarget {
   virtual const std::string& name() const noexcept = 0;
   // Ascending.
   virtual Result<std::vector<std::uint64_t>> Steps() const = 0;
+  // Those of Steps() that Remove() can remove.
+  virtual Result<std::vector<std::uint64_t>> OwnSteps() const { return Steps(); }
   // Steps that can be opened too, farther away; asked for where none of Steps() is whole.
   virtual Result<std::vector<std::uint64_t>> FartherSteps() const {
     return std::vector<std::uint64_t>();
@@ -198,6 +200,8 @@ std::unique_ptr<CheckpointTarget> WithMirror(std::unique_ptr<CheckpointTarget> l
 // Names of format.md, "Checkpoint": step-000001200, part-00003.manifest, part-00003/seg-0000.
 inline constexpr std::string_view kRootManifestName = "root.manifest";
 inline constexpr std::string_view kMirrorName = "MIRROR";  // In a folder: the address of another.
+// In such a folder, before STEP-ATTEMPT: a save that the user has removed, but not at the mirror.
+inline constexpr std::string_view kRemovalPrefix = ".mirror-removed-";
 std::string StepName(std::uint64_t step);
 std::string PartManifestName(std::uint32_t rank);
 std::string SegmentName(std::uint32_t rank, std::uint32_t segment);

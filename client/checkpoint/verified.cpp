@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "client/checkpoint/step_manifests.h"
+#include "libffrecord/base/clock.h"
 
 namespace ffrecord::client {
 namespace {
@@ -22,13 +23,13 @@ bool VerifiedSegments::Has(const SegmentId& segment, const std::string& file) co
   const std::lock_guard lock(mutex_);
   const auto found = segments_.find(KeyOf(segment));
   return found != segments_.end() && found->second.file == file &&
-         std::chrono::steady_clock::now() - found->second.when < kAge;
+         Clock::now() - found->second.when < kAge;
 }
 
 void VerifiedSegments::Add(const SegmentId& segment, std::string file) {
   const std::lock_guard lock(mutex_);
   if (segments_.size() >= kCountMax) segments_.clear();  // They are verified again.
-  segments_[KeyOf(segment)] = {std::move(file), std::chrono::steady_clock::now()};
+  segments_[KeyOf(segment)] = {std::move(file), Clock::now()};
 }
 
 Result<bool> AreWhole(const CommittedStep& files, std::vector<SegmentReader::Segment> segments) {

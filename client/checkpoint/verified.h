@@ -11,6 +11,7 @@
 
 #include "client/checkpoint/segment_reader.h"
 #include "client/checkpoint/target.h"
+#include "libffrecord/base/clock.h"
 
 namespace ffrecord::client {
 
@@ -31,7 +32,7 @@ class VerifiedSegments {
 
   struct Verified {
     std::string file;
-    std::chrono::steady_clock::time_point when;
+    Clock::time_point when;
   };
   mutable std::mutex mutex_;  // Guards what follows.
   std::unordered_map<std::string, Verified> segments_;

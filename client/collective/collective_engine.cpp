@@ -23,6 +23,7 @@
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/event_fd.h"
 #include "libffrecord/base/home_process.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
 
 namespace ffrecord::client {
@@ -450,7 +451,7 @@ Result<CollectiveEngine::Completion> CollectiveEngine::WaitAny(std::chrono::mill
     // Whatever ended the group before: nothing will end any more.
     if (impl_->is_shut_down && impl_->pending.empty())
       return Error{ErrorCode::kUnavailable, impl_->closed->message};
-    if (impl_->ended.wait_until(lock, deadline) == std::cv_status::timeout && impl_->done.empty() &&
+    if (WaitUntil(impl_->ended, lock, deadline) == std::cv_status::timeout && impl_->done.empty() &&
         !(impl_->is_shut_down && impl_->pending.empty())) {
       return Error{ErrorCode::kDeadlineExceeded, "no collective operation ended within " +
                                                      std::to_string(timeout.count()) + " ms"};

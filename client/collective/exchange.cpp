@@ -9,6 +9,7 @@
 
 #include "client/collective/reduce.h"
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/timed_waits.h"
 
 namespace ffrecord::client {
 namespace {
@@ -23,7 +24,7 @@ constexpr auto kFarewell = 250ms;
 constexpr std::size_t kActiveMax = 64;
 // How long one that closes waits for its last pieces to leave: a silent stream is found before.
 constexpr std::chrono::milliseconds kLastPiecesMax = 10s;
-constexpr int kDeliveryPollMs = 2;
+constexpr auto kDeliveryPause = 2ms;
 
 }  // namespace
 
@@ -110,8 +111,7 @@ Result<void> Exchange::WaitForFds(int wake_fd) {
   if (replacements_)
     for (const int fd : replacements_->fds()) waited.push_back({fd, POLLIN, 0});
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(wake_at() - Clock::now());
-  const int count =
-      ::poll(waited.data(), waited.size(), static_cast<int>(std::max(left, 0ms).count()));
+  const int count = PollFor(waited, left);
   if (count < 0 && errno != EINTR)
     return Error{ErrorCode::kIo, std::string("poll failed: ") + std::strerror(errno), errno};
   for (std::size_t i = 0; i < are_ready.size(); ++i)
@@ -335,7 +335,7 @@ void Exchange::DeliverLast() {
       for (Stream& stream : out.streams) stream.is_ready = true;
     if (!Advance(ended)) return;  // Whoever is gone needs nothing.
     // No event tells when the other machine has acknowledged.
-    if (IsDelivering()) (void)::poll(nullptr, 0, kDeliveryPollMs);
+    if (IsDelivering()) SleepFor(kDeliveryPause);
   }
 }
 
@@ -360,9 +360,9 @@ void Exchange::Flush(const std::vector<Endpoint*>& peers) {
       if (peer->fd() >= 0 && peer->bytes_queued() > 0) (void)peer->Poll();
       if (peer->fd() >= 0 && peer->bytes_queued() > 0) unsent.push_back({peer->fd(), POLLOUT, 0});
     }
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    if (unsent.empty() || left <= 0) break;
-    (void)::poll(unsent.data(), unsent.size(), static_cast<int>(left));
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (unsent.empty() || left.count() <= 0) break;
+    (void)PollFor(unsent, left);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/transport/descriptor_passing.h"
 #include "libffrecord/net/transport/remote_memory.h"
@@ -159,8 +160,8 @@ class Handshake {
     for (;;) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - net::Clock::now());
       if (left.count() <= 0) return false;
-      const auto wait = std::min<std::int64_t>(left.count(), 3'600'000);
-      const int count = ::poll(waited.data(), waited.size(), static_cast<int>(wait));
+      const int count =
+          PollFor(waited, std::min<std::chrono::milliseconds>(left, std::chrono::hours(1)));
       if (count > 0) return true;
       if (count < 0 && errno != EINTR)
         return Error{ErrorCode::kIo, std::string("poll failed: ") + std::strerror(errno), errno};

@@ -6,6 +6,8 @@
 #include <system_error>
 #include <utility>
 
+#include "libffrecord/base/timed_waits.h"
+
 namespace ffrecord::client {
 namespace {
 
@@ -73,7 +75,7 @@ void Replacements::Run() {
       continue;
     }
     if (const auto due = next->due; due > Clock::now()) {
-      changed_.wait_until(lock, due);
+      WaitUntil(changed_, lock, due);
       continue;
     }
     Request request = *next;

@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "libffrecord/base/clock.h"
+
 namespace ffrecord {
 
 // What the calling thread has spent so far on handing reads to devices and on waiting for devices,
@@ -26,8 +28,6 @@ class TimedIo {
   TimedIo& operator=(const TimedIo&) = delete;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   std::chrono::nanoseconds IoTimes::*const sum_;
   const Clock::time_point begin_ = Clock::now();
 };

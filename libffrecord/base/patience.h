@@ -4,6 +4,8 @@
 #include <functional>
 #include <utility>
 
+#include "libffrecord/base/clock.h"
+
 namespace ffrecord {
 
 // Whether a long call goes on: its caller is asked now and then, and never by a short one. Cheap
@@ -47,8 +49,6 @@ class Patience {
   bool is_endless() const noexcept { return give_up_ == nullptr; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   Patience() = default;
   static Patience& Endless() noexcept {
     thread_local Patience endless;

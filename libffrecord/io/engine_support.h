@@ -7,6 +7,8 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
+
 namespace ffrecord {
 
 // Fails with kInvalidArgument unless 1 <= depth <= 4096.
@@ -20,7 +22,6 @@ inline Result<void> CheckDepth(std::uint32_t depth) {
 // When a wait must end. A timeout of a year or more never passes.
 class Deadline {
  public:
-  using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::nanoseconds kForever = std::chrono::nanoseconds::max();
 
   explicit Deadline(std::chrono::milliseconds timeout)

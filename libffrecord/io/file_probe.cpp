@@ -7,11 +7,11 @@
 #include <cerrno>
 #include <random>
 #include <span>
-#include <thread>
 #include <utility>
 
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/random.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/io_engine.h"
 #include "libffrecord/io/mapped_file.h"
@@ -19,8 +19,6 @@
 
 namespace ffrecord {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct Way {
   bool is_random;
@@ -272,7 +270,7 @@ Result<FileFindings> ProbeFile(const std::filesystem::path& path, const FileProb
     return read.error().message.empty() ? ErrnoError("read", path, read.error().system_errno)
                                         : std::move(read).error();
   if (probed.mapping && !probed.through_cache.empty()) {
-    std::this_thread::sleep_for(kPause);
+    SleepFor(kPause);
     found.kept_share = KeptShare(probed);
   }
   return found;

@@ -10,6 +10,7 @@
 #include "libffrecord/base/event_fd.h"
 #include "libffrecord/base/home_process.h"
 #include "libffrecord/base/process_threads.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/io/blocking_request.h"
 #include "libffrecord/io/engine_support.h"
 #include "libffrecord/io/io_engine.h"
@@ -122,7 +123,7 @@ std::uint32_t Pool::Wait(Front& front, std::span<IoRequest*> done, std::size_t w
   if (deadline.forever())
     front.wake.wait(lock, enough);
   else
-    front.wake.wait_until(lock, deadline.end(), enough);
+    WaitUntil(front.wake, lock, deadline.end(), enough);
   front.wanted = 0;
   const std::size_t count = std::min(done.size(), front.done.size());
   const auto end = front.done.begin() + static_cast<std::ptrdiff_t>(count);

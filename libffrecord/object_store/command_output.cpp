@@ -12,15 +12,14 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
-#include <thread>
 
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/base/uninterrupted.h"
 #include "libffrecord/base/unique_fd.h"
 
 namespace ffrecord::object_store {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 // A command in a process group of its own, which ends with this object.
@@ -45,7 +44,7 @@ class Command {
       if (ended == pid_) status_ = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
       if (ended < 0) status_ = 0;  // The program ignores SIGCHLD, so the status is unknown.
       if (ended == 0 && Clock::now() >= end) break;
-      if (ended == 0) std::this_thread::sleep_for(milliseconds(1));
+      if (ended == 0) SleepFor(milliseconds(1));
     }
     return status_;
   }
@@ -105,9 +104,7 @@ Result<std::string> OutputOfCommand(const std::string& command, milliseconds tim
   for (;;) {
     const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
     pollfd wanted{.fd = reading.get(), .events = POLLIN, .revents = 0};
-    const int ready = Uninterrupted([&] {
-      return ::poll(&wanted, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
-    });
+    const int ready = Uninterrupted([&] { return PollFor({&wanted, 1}, left); });
     if (ready == 0) return TooLate(timeout);
     std::array<char, 4096> piece{};
     const auto got =

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <utility>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/patient_wait.h"
 #include "libffrecord/object_store/command_output.h"
@@ -21,7 +22,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using std::chrono::system_clock;
 using Found = Result<std::optional<TimedCredentials>>;
 
 constexpr auto kRenewedBefore = std::chrono::minutes(5);
@@ -44,10 +44,10 @@ std::string TextOf(const net::HttpResponse& response) {
 }
 
 // "2026-11-23T22:46:17Z", fractions of a second left out.
-std::optional<system_clock::time_point> TimeIn(const std::string& text) {
+std::optional<WallClock::time_point> TimeIn(const std::string& text) {
   std::tm utc{};
   if (::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &utc) == nullptr) return std::nullopt;
-  return system_clock::from_time_t(::timegm(&utc));
+  return WallClock::from_time_t(::timegm(&utc));
 }
 
 // A request that is made a few times. What fails for the moment is kUnavailable.
@@ -66,7 +66,7 @@ Result<net::HttpResponse> Ask(const net::HttpRequest& request, const std::string
                      "S3: " + service + " answered " + std::to_string(response.value().status)};
       return response;
     }
-    SleepPatiently(std::chrono::steady_clock::now() + back_off.Next());
+    SleepPatiently(Clock::now() + back_off.Next());
   }
 }
 
@@ -110,14 +110,14 @@ std::string RoleCredentialsIn(const std::string& text) {
   return end == std::string::npos ? std::string() : text.substr(begin, end - begin + 1);
 }
 
-std::optional<system_clock::time_point> MillisecondsIn(const std::string& text, const char* name) {
+std::optional<WallClock::time_point> MillisecondsIn(const std::string& text, const char* name) {
   std::size_t at = text.find(name);
   at = at == std::string::npos ? at : text.find_first_of("0123456789", at);
   std::int64_t found = 0;
   if (at == std::string::npos ||
       std::from_chars(text.data() + at, text.data() + text.size(), found).ec != std::errc())
     return std::nullopt;
-  return system_clock::time_point(milliseconds(found));
+  return WallClock::time_point(milliseconds(found));
 }
 
 std::string FormOf(const std::vector<std::pair<std::string, std::string>>& fields) {
@@ -145,12 +145,12 @@ std::string CredentialChain::Variable(const char* name) const {
 Result<AwsCredentials> CredentialChain::Get() {
   Kept& kept = kept_.Get();
   const std::scoped_lock lock(kept.mutex);
-  const auto now = system_clock::now();
+  const auto now = WallClock::now();
   const bool is_due =
       !kept.found || (kept.found->expires && now + kRenewedBefore >= *kept.found->expires);
   if (!is_due) return kept.found->credentials;
   const bool still_holds = kept.found && now < *kept.found->expires;
-  const auto clock = std::chrono::steady_clock::now();
+  const auto clock = Clock::now();
   if (still_holds && clock - kept.looked < kLookInterval) return kept.found->credentials;
   auto found = Find();
   kept.looked = clock;
@@ -166,7 +166,7 @@ bool CredentialChain::Refused(const std::string& access_key) {
   const std::scoped_lock lock(kept.mutex);
   // Another thread has looked since.
   if (!kept.found || kept.found->credentials.access_key != access_key) return true;
-  const auto clock = std::chrono::steady_clock::now();
+  const auto clock = Clock::now();
   if (kept.refused == access_key && clock - kept.looked < kLookInterval) return false;
   kept.refused = access_key;
   kept.looked = clock;
@@ -253,7 +253,7 @@ Result<std::string> CredentialChain::SignOnToken(const AwsProfile& profile) cons
   if (!members || (*members)["accessToken"].empty())
     return Error{ErrorCode::kDenied, "S3: " + path + " holds no accessToken" + remedy};
   const auto expires = TimeIn((*members)["expiresAt"]);
-  if (expires && *expires <= system_clock::now())
+  if (expires && *expires <= WallClock::now())
     return Error{ErrorCode::kDenied, "S3: the token in " + path + " has expired at " +
                                          (*members)["expiresAt"] + remedy};
   return (*members)["accessToken"];

@@ -9,6 +9,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/per_process.h"
 #include "libffrecord/net/http/http.h"
 #include "libffrecord/object_store/aws_settings.h"
@@ -19,7 +20,7 @@ namespace ffrecord::object_store {
 // Credentials that hold for a while; lasting ones have no end.
 struct TimedCredentials {
   AwsCredentials credentials;
-  std::optional<std::chrono::system_clock::time_point> expires;
+  std::optional<WallClock::time_point> expires;
 };
 
 // Finds credentials where the AWS tools find them; the first place that has some counts:
@@ -52,8 +53,8 @@ class CredentialChain {
   struct Kept {
     std::mutex mutex;
     std::optional<TimedCredentials> found;
-    std::chrono::steady_clock::time_point looked{};  // When they were last looked for.
-    std::string refused;                             // The last access key that a store refused.
+    Clock::time_point looked{};  // When they were last looked for.
+    std::string refused;         // The last access key that a store refused.
   };
 
   Result<TimedCredentials> Find() const;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/net/http/http_transfers.h"
 #include "libffrecord/object_store/content_range.h"
 #include "libffrecord/object_store/retry.h"
@@ -15,7 +16,6 @@ namespace ffrecord::object_store {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 // The caller's patience, late answers and stalls are looked at so often.
 constexpr milliseconds kLookInterval{10};

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "libffrecord/base/base64.h"
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/patient_wait.h"
 #include "libffrecord/base/per_process.h"
@@ -20,7 +21,6 @@ namespace ffrecord::object_store {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 constexpr int kPagesMax = 10'000;  // 10 million keys: a store that goes on says the same again.
 constexpr std::uint64_t kAnswerSizeMax = 8 << 20;  // Of a listing: 1,000 keys of 1 KiB, escaped.

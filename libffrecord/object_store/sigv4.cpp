@@ -4,6 +4,7 @@
 #include <ctime>
 #include <map>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/object_store/digests.h"
 
@@ -17,7 +18,7 @@ std::span<const std::byte> BytesOf(std::string_view text) { return std::as_bytes
 }  // namespace
 
 std::string SigningTime() {
-  const std::time_t now = std::time(nullptr);
+  const std::time_t now = WallClock::to_time_t(WallClock::now());
   std::tm utc{};
   gmtime_r(&now, &utc);
   std::array<char, 32> text{};

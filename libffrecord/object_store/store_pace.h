@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <mutex>
 
+#include "libffrecord/base/clock.h"
+
 namespace ffrecord::object_store {
 
 // How many requests one process has under way at a store, and when it asks a second time for what
@@ -13,7 +15,6 @@ namespace ffrecord::object_store {
 // A store that says "slow down" halves the limit, at most once in a while; answers raise it again.
 class StorePace {
  public:
-  using Clock = std::chrono::steady_clock;
   using Duration = std::chrono::milliseconds;
   static constexpr double kInFlightMax = 256;
 

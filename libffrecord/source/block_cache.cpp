@@ -17,6 +17,7 @@
 #include "libffrecord/base/endian.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/random.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/base/uninterrupted.h"
 
 namespace ffrecord {
@@ -40,8 +41,7 @@ constexpr std::int64_t kPauseMs = 10'000;
 constexpr std::int64_t kTemporaryAgeS = 3600;
 
 std::int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now().time_since_epoch())
       .count();
 }
 
@@ -107,7 +107,7 @@ bool TakeTurn(int ledger) {
   constexpr int kTries = 5;
   for (int i = 0; i < kTries; ++i) {
     if (::flock(ledger, LOCK_EX | LOCK_NB) == 0) return true;
-    ::usleep(100);
+    SleepFor(std::chrono::microseconds(100));
   }
   return false;
 }
@@ -374,7 +374,7 @@ std::uint64_t BlockCache::Evict(int folder, std::uint64_t size_bytes_max) const 
         !S_ISREG(facts.st_mode))
       continue;
     if (is_temporary) {  // Of a process that was killed.
-      if (::time(nullptr) - facts.st_mtim.tv_sec > kTemporaryAgeS)
+      if (WallClock::to_time_t(WallClock::now()) - facts.st_mtim.tv_sec > kTemporaryAgeS)
         ::unlinkat(folder, name.c_str(), 0);
       continue;
     }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "libffrecord/base/align.h"
+#include "libffrecord/base/clock.h"
 #include "libffrecord/io/page_cache.h"
 
 namespace ffrecord {
@@ -25,8 +26,7 @@ constexpr std::int64_t kRefreshShare = 200;
 constexpr std::int64_t kRefreshIntervalMs = 1000;
 
 std::int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now().time_since_epoch())
       .count();
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/timed_waits.h"
 
 namespace ffrecord {
 namespace {
@@ -37,7 +38,7 @@ Result<void> DelegatedQueue::Read(const Terms& terms, std::span<RangeRead* const
   std::vector<std::size_t> news;
   auto next_look = Clock::now() + Patience::kInterval;
   while (!is_given_up && (call.open_count > 0 || !call.ended.empty())) {
-    if (call.ended.empty()) call.changed.wait_until(lock, next_look);
+    if (call.ended.empty()) WaitUntil(call.changed, lock, next_look);
     if (const auto now = Clock::now(); now >= next_look) {
       EndLate(terms, call, now);
       next_look = now + Patience::kInterval;
@@ -141,7 +142,7 @@ void DelegatedQueue::WaitForWork(std::unique_lock<std::mutex>& lock) {
   if (later_.empty())
     work_.wait(lock);
   else
-    work_.wait_until(lock, later_.begin()->first);
+    WaitUntil(work_, lock, later_.begin()->first);
   --idle_count_;
 }
 

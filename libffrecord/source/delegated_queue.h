@@ -19,6 +19,7 @@
 #include <ffrecord/store_report.h>
 
 #include "libffrecord/base/back_off.h"
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/patience.h"
 #include "libffrecord/source/range_reader.h"
 
@@ -27,7 +28,6 @@ namespace ffrecord {
 // The queue of DelegatedReads in one process. Thread-safe.
 class DelegatedQueue {
  public:
-  using Clock = std::chrono::steady_clock;
   using Files = std::vector<DelegatedReads::File>;
   using Range = DelegatedReads::Range;
 

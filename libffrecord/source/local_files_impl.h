@@ -11,6 +11,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/io/mapped_file.h"
 #include "libffrecord/io/open_files.h"
 #include "libffrecord/source/local_files.h"
@@ -62,12 +63,11 @@ class LocalFiles final : public RangeReader {
   Result<OpenFiles::Pin> Take(std::uint32_t file, Way way) const;
   // Whether, just now, a range failed because no descriptor was free for a long time: others then
   // fail at once if there is none.
-  using SteadyClock = std::chrono::steady_clock;
-  bool HasJustStarved(SteadyClock::time_point now) const noexcept {
+  bool HasJustStarved(Clock::time_point now) const noexcept {
     constexpr auto kWhile = std::chrono::milliseconds(500);
     return now.time_since_epoch() - starved_at_.load() < kWhile;
   }
-  void NoteStarved(SteadyClock::time_point now) const noexcept {
+  void NoteStarved(Clock::time_point now) const noexcept {
     starved_at_.store(now.time_since_epoch());
   }
   // The status of a range of which a transfer brought `result`: bytes, or -errno.
@@ -98,7 +98,7 @@ class LocalFiles final : public RangeReader {
   const bool page_cache_first_;
   const std::vector<bool> tells_what_is_in_memory_;  // Asked only where that is of use.
   mutable std::atomic<std::uint32_t> mapping_count_{0};
-  mutable std::atomic<SteadyClock::duration> starved_at_{-std::chrono::hours(1)};
+  mutable std::atomic<Clock::duration> starved_at_{-std::chrono::hours(1)};
   mutable ResidentGuess warm_guess_;  // Whether anything is in the page cache.
   mutable std::vector<std::atomic<const Mapping*>> whole_;  // For each file; owned.
 };

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/home_process.h"
 #include "libffrecord/base/thread_scratch.h"
 #include "libffrecord/io/io_engine.h"
@@ -18,7 +19,6 @@ namespace ffrecord {
 namespace {
 
 using std::chrono::milliseconds;
-using SteadyClock = std::chrono::steady_clock;
 
 // How long a group waits for a descriptor while others use them all, and how often it tries.
 constexpr std::chrono::seconds kDescriptorWaitMax{5};
@@ -49,7 +49,7 @@ struct Call {
   std::vector<OpenFiles::Pin> pins;      // Of what is under way.
   std::uint32_t pinned_file = 0;         // Of the last pin.
   OpenFiles::Way pinned_way{};
-  std::optional<SteadyClock::time_point> starved_since;  // Of descriptors.
+  std::optional<Clock::time_point> starved_since;  // Of descriptors.
   bool is_given_up = false;
 
   bool is_done() const noexcept { return next == ranges.size() && under_way == 0; }
@@ -157,7 +157,7 @@ bool LocalQueue::Pin(Call& call) {
     // All descriptors are in use. Transfers of this queue that are under way will free some; if
     // there are none, wait a while for other queues.
     if (queue_.count() > 0) return false;
-    const auto now = SteadyClock::now();
+    const auto now = Clock::now();
     if (!call.starved_since)
       call.starved_since = files_.HasJustStarved(now) ? now - kDescriptorWaitMax : now;
     if (now - *call.starved_since < kDescriptorWaitMax) return false;

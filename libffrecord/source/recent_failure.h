@@ -8,6 +8,8 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
+
 namespace ffrecord {
 
 // For half a second after a range of a file could not be read in time, a single range of it fails
@@ -31,8 +33,6 @@ class RecentFailure {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   std::atomic<std::uint32_t> file_{std::numeric_limits<std::uint32_t>::max()};
   std::atomic<Clock::duration> at_{Clock::duration::zero()};
   std::atomic<ErrorCode> status_{ErrorCode::kOk};

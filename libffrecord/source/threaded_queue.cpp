@@ -16,6 +16,7 @@
 #include "libffrecord/base/home_process.h"
 #include "libffrecord/base/io_times.h"
 #include "libffrecord/base/process_threads.h"
+#include "libffrecord/base/timed_waits.h"
 
 namespace ffrecord {
 namespace {
@@ -164,7 +165,7 @@ class ThreadedQueue final : public RangeQueue {
     if (timeout >= std::chrono::hours(24))
       shared_->told.wait(lock, has_news);
     else
-      shared_->told.wait_for(lock, timeout, has_news);
+      WaitFor(shared_->told, lock, timeout, has_news);
     shared_->event.Clear();
     // Without a thread nobody else would ring for those that wait.
     if (threads_.empty() && !shared_->waiting.empty()) shared_->event.Ring();

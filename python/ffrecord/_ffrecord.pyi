@@ -590,9 +590,9 @@ def share_place(first: _Target, second: _Target) -> bool:
     """Whether two addresses have a place in common, however they are spelled."""
 
 def list_checkpoints(
-    target: _Target, timeout_s: float, roots_only: bool = ...
+    target: _Target, timeout_s: float, roots_only: bool = ..., own_only: bool = ...
 ) -> list[tuple[int, str, int, str]]:
-    """Step, attempt, size in bytes, damage."""
+    """Step, attempt, size in bytes, damage; `own_only`: roots of steps that `remove` can remove."""
 
 def copy_checkpoint(
     source: _Target, step: int, target: _Target, timeout_s: float, compresses: bool
@@ -643,3 +643,11 @@ class CollectiveEngine:
         """Settings of later operations, the same on all ranks; 0: as created."""
     def events(self) -> list[tuple[int, str]]:
         """Events for operators: time.monotonic_ns(), and a sentence."""
+
+def read_examples(
+    messages: Sequence[bytes], columns: Sequence[tuple[str, int, int]], skips_others: bool
+) -> list[tuple[bytes, bytes]] | None:
+    """Values and ends of rows of each column; None if Python must look at a message.
+
+    A column has a name, the number of its kind of values in `Feature`, and their count, -1 for any.
+    """

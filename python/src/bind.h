@@ -23,6 +23,7 @@ void BindCollective(py::module_& module);
 void BindCluster(py::module_& module);
 void BindDataset(py::module_& module);
 void BindDelegatedReads(py::module_& module);
+void BindExamples(py::module_& module);
 void BindFileProbe(py::module_& module);
 void BindImages(py::module_& module);
 void BindIoProbe(py::module_& module);

@@ -293,8 +293,9 @@ void Read(const CheckpointReader& reader, const std::vector<Wanted>& wanted) {
 }
 
 // Of tuples as commits are, with what is damaged behind them.
-py::list List(const TargetName& target, TimeLimit timeout, bool roots_only) {
-  const auto depth = roots_only ? client::ListDepth::kRoots : client::ListDepth::kManifests;
+py::list List(const TargetName& target, TimeLimit timeout, bool roots_only, bool own_only) {
+  auto depth = roots_only ? client::ListDepth::kRoots : client::ListDepth::kManifests;
+  if (own_only) depth = client::ListDepth::kOwnRoots;
   const auto commits = ValueOrRaise(WithoutGil(
       [&] { return client::ListCheckpoints(target.value, SessionOptionsOf(timeout), depth); }));
   py::list list;
@@ -408,7 +409,7 @@ void BindCheckpoint(py::module_& module) {
   module.def("content_digests", &Digests, py::arg("slices"));
   module.def("share_place", &SharePlace, py::arg("first"), py::arg("second"));
   module.def("list_checkpoints", &List, py::arg("target"), py::arg("timeout_s"),
-             py::arg("roots_only") = false);
+             py::arg("roots_only") = false, py::arg("own_only") = false);
   module.def("copy_checkpoint", &Copy, py::arg("source"), py::arg("step"), py::arg("target"),
              py::arg("timeout_s"), py::arg("compresses") = false);
   module.def("prune_checkpoints", &Prune, py::arg("target"), py::arg("keep_last"),

@@ -21,6 +21,7 @@ PYBIND11_MODULE(_ffrecord, module, pybind11::mod_gil_not_used()) {
   BindRepair(module);
   BindPermutation(module);
   BindPlainTensors(module);
+  BindExamples(module);
   BindFileProbe(module);
   BindIoProbe(module);
   BindCheckpoint(module);

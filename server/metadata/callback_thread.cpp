@@ -1,6 +1,7 @@
 #include "server/metadata/callback_thread.h"
 
 #include "libffrecord/base/quiet_signals.h"
+#include "libffrecord/base/timed_waits.h"
 
 namespace ffrecord::server {
 
@@ -47,7 +48,7 @@ std::function<void()> CallbackThread::Next() {
     }
     const auto first = open_.begin();
     const bool has_first = first != open_.end();
-    if (has_first && (is_closing_ || first->first.first <= MetaStore::Clock::now())) {
+    if (has_first && (is_closing_ || first->first.first <= Clock::now())) {
       Error why =
           is_closing_
               ? Error{ErrorCode::kUnavailable, "the metadata store is closed"}
@@ -59,7 +60,7 @@ std::function<void()> CallbackThread::Next() {
     }
     if (is_closing_) return {};
     if (has_first && first->first.first != MetaStore::TimePoint::max())
-      changed_.wait_until(lock, first->first.first);
+      WaitUntil(changed_, lock, first->first.first);
     else
       changed_.wait(lock);
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/clock.h"
 
 namespace ffrecord::server {
 namespace {
@@ -76,7 +77,7 @@ bool EtcdCalls::HasToken() {
   if (is_authenticating_) return false;
   is_authenticating_ = true;
   Add({EtcdRequests::Authenticate(options_.user, options_.password),
-       MetaStore::Clock::now() + 2 * options_.try_timeout, false, std::nullopt,
+       Clock::now() + 2 * options_.try_timeout, false, std::nullopt,
        [this](const EtcdAnswer& answer) { TakeToken(answer); }},
       true);
   return false;
@@ -156,7 +157,7 @@ void EtcdCalls::OnResponse(Open& open) {
 
 void EtcdCalls::OnVerdict(Open& open, EtcdVerdict verdict) {
   using Kind = EtcdVerdict::Kind;
-  const TimePoint now = MetaStore::Clock::now();
+  const TimePoint now = Clock::now();
   open.last_error = verdict.error;
   const bool has_user = !options_.user.empty();
   switch (verdict.kind) {

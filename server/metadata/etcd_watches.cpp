@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "libffrecord/base/clock.h"
 #include "server/metadata/etcd_verdict.h"
 
 namespace ffrecord::server {
@@ -21,7 +22,7 @@ void EtcdWatches::Start(WatchId id, std::string prefix, std::uint64_t from_revis
   auto watch = std::make_unique<Watch>();
   watch->prefix = std::move(prefix);
   watch->from_revision = from_revision;
-  watch->began = MetaStore::Clock::now();
+  watch->began = Clock::now();
   watches_[id] = std::move(watch);
 }
 

@@ -14,6 +14,8 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
+
 namespace ffrecord::server {
 
 // A small map of keys and values with compare-and-swap, leases and watches, for what is slow and
@@ -39,7 +41,6 @@ namespace ffrecord::server {
 // watches without a word; the store must not be called any more.
 class MetaStore {
  public:
-  using Clock = std::chrono::steady_clock;
   using TimePoint = Clock::time_point;
   using LeaseId = std::uint64_t;  // 0: no lease.
   using WatchId = std::uint64_t;

@@ -10,6 +10,7 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/quiet_signals.h"
+#include "libffrecord/base/timed_waits.h"
 #include "server/metadata/callback_thread.h"
 #include "server/metadata/lease_table.h"
 #include "server/metadata/meta_history.h"
@@ -127,7 +128,7 @@ class SqliteStore final : public MetaStore {
       if (expiry) *expiry = std::max(*expiry, no_expiry_before_);
       if (expiry && *expiry <= Clock::now()) return [] {};
       if (expiry)
-        wake_.wait_until(lock, *expiry);
+        WaitUntil(wake_, lock, *expiry);
       else
         wake_.wait(lock);
     }

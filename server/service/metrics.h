@@ -34,7 +34,7 @@ class Counter {
 // to 16.8 s, in which every stall of a request shows; the last one holds the rest.
 class Histogram {
  public:
-  using Duration = std::chrono::steady_clock::duration;
+  using Duration = std::chrono::nanoseconds;
   static constexpr int kFirstExponent = 4;
   static constexpr std::size_t kBucketCount = 22;
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/io/file.h"
 
 namespace ffrecord::server {
@@ -35,7 +36,7 @@ DiskDrain::~DiskDrain() {
 
 bool DiskDrain::Sleep(Clock::time_point until) {
   std::unique_lock lock(mutex_);
-  while (!is_ending_ && Clock::now() < until) ending_.wait_until(lock, until);
+  while (!is_ending_ && Clock::now() < until) WaitUntil(ending_, lock, until);
   return !is_ending_;
 }
 

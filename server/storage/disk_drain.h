@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "libffrecord/base/clock.h"
 #include "server/storage/extent_store.h"
 
 namespace ffrecord::server {
@@ -37,7 +38,6 @@ class DiskDrain {
   ~DiskDrain();  // Leaves the rest where it is.
 
  private:
-  using Clock = std::chrono::steady_clock;
   void Run();
   void MoveAll();
   Result<void> Move(const ExtentPtr& extent);

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/io/file.h"
 #include "server/storage/extent_store.h"
@@ -37,9 +38,9 @@ Result<void> ExtentWriter::Append(std::span<const std::byte> bytes) {
     return Error{ErrorCode::kInvalidArgument,
                  "extent " + Hex(claim_.id()) + ": more bytes than the " +
                      std::to_string(claim_.size_bytes()) + " that were declared"};
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   sum_.Update(bytes);
-  checksum_time_ += std::chrono::steady_clock::now() - begin;
+  checksum_time_ += Clock::now() - begin;
   const ReadHealth::Running running(claim_.disk().reads());
   return Noted(file_.Append(bytes));
 }

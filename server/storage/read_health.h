@@ -6,6 +6,8 @@
 #include <mutex>
 #include <set>
 
+#include "libffrecord/base/clock.h"
+
 namespace ffrecord::server {
 
 // How a disk answers: errors of reads, and operations that took too long. Thread-safe.
@@ -14,7 +16,6 @@ namespace ffrecord::server {
 // has is read all the same.
 class ReadHealth {
  public:
-  using Clock = std::chrono::steady_clock;
   // An operation of at most a MiB that takes longer says something about the disk: beyond what a
   // full queue of a hard disk costs.
   static constexpr std::chrono::milliseconds kSlow{2'000};

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "libffrecord/base/clock.h"
+
 namespace ffrecord::server {
 
 // What of one mapped file lies in memory. To ask the kernel costs as much as to send a record of
@@ -16,7 +18,6 @@ namespace ffrecord::server {
 // later: who touches it then waits for the disk.
 class ResidentChunks {
  public:
-  using Clock = std::chrono::steady_clock;
   static constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
   static constexpr std::chrono::milliseconds kBelievedFor{500};
   // Runs of a chunk that are asked for one by one, in as long a time, before it is asked for.

@@ -12,6 +12,7 @@
 
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/cursor.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/io/file.h"
 #include "server/storage/extent_scan.h"
 #include "server/storage/extent_trailer.h"
@@ -37,9 +38,7 @@ using Buffer = std::unique_ptr<std::byte[], FreeBuffer>;
 constexpr int kWhoProcess = 1;
 constexpr int kIdleClass = 3 << 13;
 
-Scrubber::WallTime Now() {
-  return std::chrono::floor<std::chrono::milliseconds>(Scrubber::WallClock::now());
-}
+Scrubber::WallTime Now() { return std::chrono::floor<std::chrono::milliseconds>(WallClock::now()); }
 
 // What the daemon or the machine is short of says nothing about the disk.
 bool IsOfTheProcess(const Error& error) {
@@ -124,7 +123,7 @@ bool Scrubber::IsEnding() {
 
 bool Scrubber::Sleep(Clock::time_point until) {
   std::unique_lock lock(mutex_);
-  while (!is_ending_ && Clock::now() < until) ending_.wait_until(lock, until);
+  while (!is_ending_ && Clock::now() < until) WaitUntil(ending_, lock, until);
   return !is_ending_;
 }
 

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "libffrecord/base/clock.h"
 #include "server/storage/extent_store.h"
 
 namespace ffrecord::server {
@@ -29,7 +30,6 @@ namespace ffrecord::server {
 class Scrubber {
  public:
   // By the wall clock, since a pass outlives the daemon.
-  using WallClock = std::chrono::system_clock;
   using WallTime = std::chrono::sys_time<std::chrono::milliseconds>;
 
   struct Options {
@@ -75,7 +75,6 @@ class Scrubber {
   std::chrono::seconds age() const noexcept;
 
  private:
-  using Clock = std::chrono::steady_clock;
   void Run();
   // False: it is to end.
   bool AwaitPass();

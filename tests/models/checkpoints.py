@@ -23,9 +23,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from torch.distributed.checkpoint.api import CheckpointException
 
 import checkpoint_kills as kills
+import checkpoint_ranks as ranks
 import checkpoint_truth as truth
 import ffrecord.checkpoint as ckpt
-from checkpoint_places import damaged_place, far_target, spellings
+from checkpoint_places import (
+    an_old_save,
+    damaged_place,
+    far_target,
+    give_up_behind_a_mirror,
+    spellings,
+)
 from checkpoint_truth import Content, Position, Step
 from ffrecord.errors import ConflictError, CorruptionError
 from ffrecord.torch import CheckpointReader, CheckpointWriter
@@ -130,12 +137,23 @@ class Checkpoints(RuleBasedStateMachine):
         dcp.save(tensors, storage_writer=writer, no_dist=True)
         new = {commit.step: commit for commit in ckpt.list(self.path(run))}
         old = {number: each.attempt for number, each in self.runs[run].items()}
-        (step,) = [n for n, commit in new.items() if old.get(n) != commit.attempt]
+        # The save of a step whose root is damaged is not known any more.
+        (step,) = [n for n, each in new.items() if each.attempt not in ("", old.get(n))]
         if not overwrite:
             assert step > max(
                 (n for n, each in self.runs[run].items() if each.is_whole), default=-1
             )
         self.runs[run][step] = self.new(content, new[step].attempt, flat=True)
+        self.ask(run)
+
+    @rule(run=RUNS, split=st.booleans())
+    def save_what_each_rank_has(self, run: str, split: bool) -> None:
+        """Save on two ranks whose dicts have other orders: each gets back what it has."""
+        step, content = max(self.runs[run], default=0) + 1, self.content()
+        ranks.save_and_load(self.path(run), step, content, split=split)
+        alone = ranks.load_elastic(self.path(run), step, content)
+        assert alone == {"at": -1}, f"elastic: what each rank had became {alone}"
+        ckpt.remove(self.path(run), step)
         self.ask(run)
 
     @rule(run=RUNS, what=st.sampled_from(["shards", "stages", "differ", "raises", "steps"]))
@@ -169,27 +187,13 @@ class Checkpoints(RuleBasedStateMachine):
             assert len(commits) == 2, results
             self.runs[run][step] = self.new(content, commits[0].attempt)
         elif what == "stages" and commits:
-            self.check_stages(run, step, content)
+            ranks.load_stages(self.path(run), step, content)
             ckpt.remove(self.path(run), step)
         else:
             assert not commits, f"ranks that disagree ({what}) have committed: {results}"
             kinds = (ValueError, TypeError, ckpt.PeerError)
             assert all(isinstance(each, kinds) for each in results), results
         self.ask(run)
-
-    def check_stages(self, run: str, step: int, content: Content) -> None:
-        """Check that each rank gets back the tensor that only it has."""
-        half = truth.TABLE_ROWS // 2
-        whole = content.arrays()["table"]
-
-        def work(rank: ThreadRank) -> bool:
-            key = f"stage {rank.rank}"
-            rows = whole[half * rank.rank : half * (rank.rank + 1)]
-            shard = ckpt.Shard(np.zeros_like(rows), rows.shape, (0, 0))
-            ckpt.load(self.path(run), {key: shard}, step=step, group=rank, strict=False)
-            return bool(np.array_equal(shard.data, rows))
-
-        assert ThreadRanks(2).run(work) == [True, True], "a stage was saved and cannot be loaded"
 
     @rule(run=RUNS, which=WHICH)
     def save_again_twice_at_once(self, run: str, which: int) -> None:
@@ -394,7 +398,9 @@ class Checkpoints(RuleBasedStateMachine):
         try:
             target = ckpt.replicated_target(places)
             if what == "spelling":
-                commits = within_s(20, lambda: ckpt.save(target, 1, content.state(), timeout_s=2))
+                commits = ranks.within_s(
+                    20, lambda: ckpt.save(target, 1, content.state(), timeout_s=2)
+                )
                 raise AssertionError(f"{places} are one place, and {commits} was saved")
         except ValueError:
             assert what == "spelling", "two places are refused"
@@ -403,6 +409,18 @@ class Checkpoints(RuleBasedStateMachine):
         assert same(ckpt.load(target), content.stored())
         assert (latest := ckpt.latest(target)) is not None and latest.step == 1
         assert ckpt.verify(target) != [], f"verify has no word of a place that is {what}"
+
+    @rule(order=st.permutations([0, 1, 2]))
+    def an_old_save_comes_back(self, order: list[int]) -> None:
+        """A place was away while a step was replaced: no load takes its save for the new one."""
+        folder, content = Path(tempfile.mkdtemp(dir=self.folder)), self.content()
+        old, target = an_old_save(folder, order, self.content(), content)
+        try:
+            loaded = ckpt.load(target)
+        except ConflictError:
+            ckpt.remove(old, 1)
+            loaded = ckpt.load(target)
+        assert same(loaded, content.stored()), "an old save of a step is loaded"
 
     @rule(missing=st.sampled_from(["dict", "list", "object"]))
     def load_into_placeholders(self, missing: str) -> None:
@@ -444,6 +462,13 @@ class Checkpoints(RuleBasedStateMachine):
         ckpt.remove(target, step)
         assert ckpt.latest(target) is None
         shutil.rmtree(back)
+
+    @rule(steps=st.integers(1, 3), keep=st.integers(1, 2), prunes=st.booleans())
+    def go_back_behind_a_mirror(self, steps: int, keep: int, prunes: bool) -> None:
+        """Steps leave a folder for a store, and by hand: what the user gave up is not loaded."""
+        run = Path(tempfile.mkdtemp(dir=self.folder))
+        contents = {step: self.content() for step in range(1, steps + 1)}
+        give_up_behind_a_mirror(run, contents, self.content(), keep=keep, prunes=prunes)
 
     # Loading.
 
@@ -567,14 +592,6 @@ class Checkpoints(RuleBasedStateMachine):
                 cause = CorruptionError(str(cause))
             raise cause from None
         return {key: each.numpy() for key, each in into.items()}, arrays
-
-
-def within_s(limit_s: float, work: Any) -> Any:  # noqa: ANN401
-    """Return what `work` does, which may hang for ever; raises what it raises."""
-    (found,) = ThreadRanks(1, daemon=True).run(lambda _: work(), limit_s)
-    if isinstance(found, Exception):
-        raise found
-    return found
 
 
 for name in ("ffrecord.checkpoint", "torch.distributed.checkpoint.state_dict_loader"):

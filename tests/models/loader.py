@@ -28,9 +28,11 @@ WHICH = st.integers(0, 3)  # Of the views or runs, from the newest on.
 FILES = st.sampled_from([*views.FILES, "folder"])
 # Processes cost tenths of a second; threads and the caller's own nearly nothing.
 MODES = st.sampled_from(
-    ["caller", "threads", "one thread", "by sampler", "torch"] * 6 + ["workers", "persistent"]
+    ["caller", "threads", "one thread", "by sampler", "torch"] * 6
+    + ["auto"] * 4
+    + ["workers", "persistent"]
 )
-PLAIN_MODES = st.sampled_from(["caller", "threads", "one thread"] * 8 + ["workers"])
+PLAIN_MODES = st.sampled_from(["caller", "threads", "one thread"] * 8 + ["auto"] * 4 + ["workers"])
 KINDS = st.sampled_from(["plain", "augmented", *views.KINDS])  # The first kinds keep a mix as one.
 SIZES = st.integers(1, 7)
 WORLDS = st.integers(1, 3)
@@ -39,7 +41,7 @@ SEEDS = st.sampled_from([0, 1, 7, 2**64 - 1])
 WEIGHTS = st.sampled_from([[1, 1], [3, 1], [1, 2], [2, 0]])
 POLICIES = st.sampled_from(["raise", "skip", "replace"])
 GOOD_FILES = st.sampled_from(["a", "b", "c", "folder"])
-SCENE_MODES = st.sampled_from(["threads", "one thread", "threads", "caller", "torch"])
+SCENE_MODES = st.sampled_from(["threads", "one thread", "auto", "caller", "torch"])
 PLANS = st.builds(
     Plan,
     labels=st.just([]),
@@ -249,6 +251,16 @@ class Loader(RuleBasedStateMachine):
         run.set_epoch(epoch)
         run.check_states()
 
+    @precondition(lambda self: any(run.kind in ("plain", "transform") for run in self.runs))
+    @rule(which=WHICH, steps=STEPS)
+    def retransform(self, which: int, steps: int) -> None:
+        """Set a transform, or take it away, and go on in the epoch: in another engine, perhaps."""
+        those = [at for at, run in enumerate(self.runs) if run.kind in ("plain", "transform")]
+        at = those[which % len(those)]
+        self.runs[at].retransform()
+        self.runs[at].check_states()
+        self.step(len(self.runs) - 1 - at, steps, True)
+
     @precondition(lambda self: any(run.mix for run in self.runs))
     @rule(which=WHICH, weights=WEIGHTS, steps=STEPS)
     def set_weights(self, which: int, weights: list[int], steps: int) -> None:
@@ -423,7 +435,7 @@ class Loader(RuleBasedStateMachine):
         """Go on at other world sizes, again and again."""
         scenes.resize(name, plan, modes, worlds)
 
-    @rule(which=WHICH, plan=PLANS, mode=st.sampled_from(["caller", "threads"]))
+    @rule(which=WHICH, plan=PLANS, mode=st.sampled_from(["caller", "threads", "auto"]))
     def gather(self, which: int, plan: Plan, mode: str) -> None:
         """Gather the batches of all ranks with accelerate, if it is installed."""
         view = self.view(which)

@@ -15,10 +15,20 @@ from torch.utils.data.distributed import DistributedSampler
 from ffrecord.errors import CorruptionError
 from ffrecord.torch import DataLoader, Sampler, collate
 from loader_truth import MixTruth, Place, Plan
-from loader_views import BAD, Data, View, dataset_of, label_of, labels_of
+from loader_views import (
+    BAD,
+    TRANSFORMED,
+    Data,
+    View,
+    dataset_of,
+    label_of,
+    labels_of,
+    same,
+)
 
 MODES: dict[str, dict[str, Any]] = {
     "caller": {},
+    "auto": {"num_workers": 2},
     "one thread": {"mode": "threads", "num_workers": 1},
     "threads": {"mode": "threads", "num_workers": 2},
     "workers": {"num_workers": 2, "multiprocessing_context": "fork"},
@@ -27,6 +37,13 @@ MODES: dict[str, dict[str, Any]] = {
         "persistent_workers": True,
         "multiprocessing_context": "fork",
     },
+}
+# What must load, by mode; None: what the default chooses.
+ENGINES = {
+    **dict.fromkeys(["caller", "by sampler"], "caller"),
+    **dict.fromkeys(["one thread", "threads"], "threads"),
+    **dict.fromkeys(["workers", "persistent"], "processes"),
+    "auto": None,
 }
 WAYS: dict[str, Callable[[Any], Any]] = {
     "json": lambda state: json.loads(json.dumps(state)),
@@ -44,6 +61,14 @@ ORDERS: dict[str, dict[str, Any]] = {
 def is_bad(label: int) -> bool:
     """Whether the record is damaged."""
     return label in BAD
+
+
+def check_engine(loader: Any, mode: str, kind: str) -> None:  # noqa: ANN401 - ours or torch's
+    """Check that the iteration that began last has the engine that it must have."""
+    if mode in ENGINES:
+        chosen = "processes" if kind in TRANSFORMED else "threads"
+        found = loader.stats()["engine"]
+        assert found == (ENGINES[mode] or chosen), f"{found} load a {kind} dataset with {mode}"
 
 
 def plain(state: Any) -> Any:  # noqa: ANN401 - a state
@@ -166,6 +191,7 @@ class Run:
             except StopIteration:
                 raise AssertionError(f"{where}: the epoch ends before {expected}") from None
             found = labels_of(batch)
+            check_engine(self.loaders[rank], self.mode, self.kind)
             assert found == expected, f"{where}: {found} instead of {expected}"
             self._meet(rank, at.epoch, places)
             if self.kind == "augmented" and not self.view.is_bad:
@@ -267,6 +293,14 @@ class Run:
                 each.mix = None if each.mix is None else each.mix.copy()
         self.mix.change(weights, self.state.epoch * self.plan.count + self.state.position)
         self.next = self.state
+
+    def retransform(self) -> None:
+        """Set a transform that changes nothing, or take it away; the default changes its engine."""
+        for which in reversed(range(len(self.iterations))):
+            self.drop(which)
+        self.kind = "plain" if self.kind == "transform" else "transform"
+        for loader in self.loaders:
+            loader.dataset.transform = same if self.kind == "transform" else None
 
     def check_copy(self, how: str) -> None:
         """Check that a copy begins where this would, and leaves this alone."""
@@ -406,6 +440,7 @@ class PlainRun:
             except StopIteration:
                 raise AssertionError(f"the epoch ends before {expected}") from None
             assert found == expected, f"{found} instead of {expected}, of {indices}"
+            check_engine(self.loader, self.mode, self.kind)
         return True
 
     def _after_policy(self, indices: list[int]) -> list[int] | None:

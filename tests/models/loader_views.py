@@ -199,6 +199,8 @@ KINDS = (
     *("plain", "transform", "augmented", "torch"),
     *("subset", "torch subset", "concat", "torch concat", "nested", "torch subset of concat"),
 )
+# Their samples are made by code of the program.
+TRANSFORMED = ("transform", "augmented")
 # Torch asks for their samples one by one, so no policy can make a batch shorter.
 ONE_BY_ONE = ("torch concat", "torch subset of concat")
 

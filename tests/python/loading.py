@@ -12,9 +12,10 @@ from ffrecord.torch import Sampler
 COUNT = 120
 ENGINES: dict[str, dict[str, Any]] = {
     "inline": {},
-    "workers": {"num_workers": 2},
+    "workers": {"mode": "workers", "num_workers": 2},
     "persistent": {"num_workers": 2, "persistent_workers": True},
     "threads": {"mode": "threads", "num_workers": 2},
+    "auto": {"num_workers": 2},
 }
 every_engine = pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 

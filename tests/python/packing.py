@@ -1,6 +1,10 @@
 """What tests of packing share: what is in a file that was packed, and packings that must fail."""
 
 import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +68,38 @@ def refused(code: int, *arguments: str | Path) -> str:
     assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
     assert sorted(destination.parent.iterdir()) == before
     return done.stderr
+
+
+# Where functions are that packings in other processes are given.
+FUNCTIONS = Path(__file__).parent
+
+
+def _command(*arguments: str | Path) -> list[str]:
+    # A shell's & ignores the interrupt.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from ffrecord._cli.pack import main; sys.exit(main())"
+    )
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+def begun(*arguments: str | Path) -> "subprocess.Popen[bytes]":
+    """A packing in a group of processes of its own."""
+    return subprocess.Popen(
+        _command(*arguments), start_new_session=True, cwd=FUNCTIONS, stderr=subprocess.PIPE
+    )
+
+
+def units_done(folder: Path, units: int) -> Iterator[bool]:
+    """Whether so many units are done: a condition to wait for."""
+    while True:
+        job = folder.parent / f".{folder.name}.packing"
+        yield len(list(job.glob("*/done/*"))) >= units
+
+
+def wait_for(condition: Iterator[bool], process: "subprocess.Popen[bytes]") -> None:
+    """Wait until a condition holds, or the process ends."""
+    for is_so in condition:
+        if is_so or process.poll() is not None:
+            return
+        time.sleep(0.005)

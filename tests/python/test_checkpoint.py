@@ -129,8 +129,11 @@ def test_dict_classes_become_plain_dicts_in_their_order(tmp_path: Path) -> None:
     assert same(ckpt.load(tmp_path), expected)
 
 
-def test_a_bare_array_is_a_state(tmp_path: Path) -> None:
-    ckpt.save(tmp_path, 1, np.arange(3))
+@pytest.mark.parametrize(
+    "state", [np.arange(3), ckpt.Shard(np.arange(3), (3,), (0,)), ckpt.PerRank(np.arange(3))]
+)
+def test_a_bare_array_is_a_state(tmp_path: Path, state: object) -> None:
+    ckpt.save(tmp_path, 1, state)
     assert same(ckpt.load(tmp_path), np.arange(3))
 
 
@@ -228,6 +231,24 @@ assert "torch" not in sys.modules
 )
 def test_what_would_need_pickling_is_named(tmp_path: Path, state: object, path: str) -> None:
     with pytest.raises(TypeError, match=f"^state: {path}:? "):
+        ckpt.save(tmp_path / "run", 1, state)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "named"),
+    [
+        ({"a": {"k" * 70_000: np.arange(3)}}, "a/kkk"),
+        ({"a": {"k" * 5_000: np.arange(3)}}, "a/kkk"),
+        ({"a": {"name\udc80": np.arange(3)}}, "name.udc80"),
+        ({"a": {"name\udc80": 3}}, "name.udc80"),
+        ({"a": ["text\udc80"]}, "text.udc80"),
+    ],
+)
+def test_names_and_texts_that_cannot_be_stored_are_in_the_error(
+    tmp_path: Path, state: object, named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
         ckpt.save(tmp_path / "run", 1, state)
     assert not (tmp_path / "run").exists()
 

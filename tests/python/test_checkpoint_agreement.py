@@ -6,7 +6,7 @@ by the same ranks, each its own state.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -82,6 +82,55 @@ def test_state_of_each_rank_that_is_saved_is_loaded(tmp_path: Path, name: str) -
             leaf[...] = 0
         loaded = ckpt.load(tmp_path, LOADED[name](rank.rank), group=rank)
         return all(map(np.array_equal, leaves(loaded), expected))
+
+    assert ThreadRanks(3).must(work) == [True] * 3
+
+
+def some_per_rank(where: tuple[str, ...]) -> dict[str, Any]:
+    return {key: ckpt.PerRank(5) if key in where else {} for key in ("a", "b")}
+
+
+@pytest.mark.parametrize("where", [("a",), ("b",), ()])
+def test_per_rank_values_in_other_places_are_refused(
+    tmp_path: Path, where: tuple[str, ...]
+) -> None:
+    places = [("a", "b"), where, ("a", "b")]
+
+    def save(rank: ThreadRank) -> None:
+        ckpt.save(tmp_path / "run", 1, some_per_rank(places[rank.rank]), group=rank)
+
+    for result in ThreadRanks(3).run(save):
+        assert isinstance(result, ValueError), result
+        assert "rank 1" in str(result) and "PerRank" in str(result)
+    assert ckpt.list(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("replicated", ["rank0", "split"])
+def test_ranks_whose_dicts_have_other_orders_get_back_what_is_theirs(
+    tmp_path: Path, replicated: Literal["rank0", "split"]
+) -> None:
+    def state(rank: int) -> dict[str, Any]:
+        own = [ckpt.PerRank({"x": 10 * i + rank, "y": np.full(3, 10 * i + rank)}) for i in range(3)]
+        sizes = (100, 150_000, 200, 250, 300_000, 1)
+        values = {f"t{i}": np.arange(size) + i for i, size in enumerate(sizes)}
+        made = {"own": dict(enumerate(own)), "shared": values, "list": [own[0], own[1]]}
+        turned = made if rank % 2 == 0 else dict(reversed(made.items()))
+        for key in ("own", "shared"):
+            pairs = list(made[key].items())  # type: ignore[union-attr]
+            turned[key] = dict(pairs[rank:] + pairs[:rank])
+        return turned
+
+    def work(rank: ThreadRank) -> object:
+        mine = state(rank.rank)
+        ckpt.save(tmp_path, 1, mine, group=rank, replicated=replicated)
+        loaded: Any = ckpt.load(tmp_path, group=rank)
+        for i in range(3):
+            for found in [loaded["own"][i], *loaded["list"][i : i + 1]]:
+                assert found["x"] == 10 * i + rank.rank
+                assert np.array_equal(found["y"], np.full(3, 10 * i + rank.rank))
+        for key, value in mine["shared"].items():
+            assert np.array_equal(loaded["shared"][key], value)
+        return loaded["shared"].keys() == mine["shared"].keys()
 
     assert ThreadRanks(3).must(work) == [True] * 3
 

@@ -153,6 +153,37 @@ def test_a_step_that_was_given_up_stays_at_the_mirror_until_the_new_one_is_whole
     assert same(ckpt.load(remote), state(12))
 
 
+@pytest.mark.parametrize("way", ["removed", "lost"])
+def test_a_folder_without_steps_has_none_of_the_mirrors(run: str, tmp_path: Path, way: str) -> None:
+    run = run.replace("[", ".").replace("]", "")
+    for step in (1, 2, 3):
+        ckpt.save(tmp_path, step, state(step))
+    ckpt.Mirror(tmp_path, run, keep_local=1).sync()
+    if way == "removed":
+        ckpt.remove(tmp_path, 3)
+    else:
+        shutil.rmtree(tmp_path / "step-000000003")
+
+    for keep_local in (None, 1):
+        assert ckpt.Mirror(tmp_path, run, keep_local=keep_local).sync() == []
+    assert ckpt.prune(tmp_path, keep_last=1, dry_run=True) == []
+    assert [commit.step for commit in ckpt.list(run)] == [1, 2, 3]
+    newest = 2 if way == "removed" else 3  # A step that the user gave up is not loaded.
+    assert same(ckpt.load(tmp_path), state(newest))
+    assert [commit.step for commit in ckpt.list(tmp_path)][-1] == newest
+    if way == "removed":
+        with pytest.raises(FileNotFoundError):
+            ckpt.load(tmp_path, step=3)
+        with pytest.raises(FileNotFoundError):
+            ckpt.verify(tmp_path, step=3)
+    assert same(ckpt.load(run, step=3), state(3))
+
+    ckpt.remove(run, 2)  # Training goes back to step 1.
+    new = ckpt.save(tmp_path, 2, state(9))
+    assert ckpt.Mirror(tmp_path, run).sync() == [new]
+    assert ckpt.latest(run) == new if way == "removed" else ckpt.list(run)[1] == new
+
+
 def test_another_run_s_save_of_a_step_that_was_copied_from_here_stays(
     remote: str, tmp_path: Path
 ) -> None:
@@ -285,8 +316,38 @@ def test_nothing_leaves_the_folder_whose_copy_is_not_whole(run: str, tmp_path: P
     assert set(keys_of(run)) == set(keys) - {segment}
 
 
+@pytest.mark.parametrize("keep_local", [None, 2])
+@pytest.mark.parametrize("again", [False, True])
+def test_steps_that_retention_removes_beside_a_mirror_are_no_failure(
+    run: str, store: Store, tmp_path: Path, keep_local: int | None, again: bool
+) -> None:
+    """Step 2 goes, or becomes another save, while step 1 is on its way."""
+    run = run.replace("[", ".").replace("]", "")
+    for step in (1, 2, 3):
+        ckpt.save(tmp_path, step, state(step))
+    done: list[int] = []
+
+    def change(number: int, request: str) -> None:
+        if not done and request.startswith("PUT") and "step-000000001" in request:
+            done.append(number)
+            ckpt.remove(tmp_path, 2)
+            if again:
+                ckpt.save(tmp_path, 2, state(9))
+
+    store.set_door(lambda number, method, path: "serve", change)
+    mirror = ckpt.Mirror(tmp_path, run, keep_local=keep_local)
+    copied = mirror.sync()
+
+    assert done
+    assert [commit.step for commit in ckpt.list(run)] == ([1, 2, 3] if again else [1, 3])
+    assert copied == ckpt.list(run)
+    assert mirror.sync() == []
+    if again:
+        assert same(ckpt.load(run, step=2), state(9))
+
+
 @pytest.mark.parametrize("name", ["root.manifest", "part-00000.manifest", "part-00000/seg-0000"])
-@pytest.mark.parametrize("how", ["flipped", "gone"])
+@pytest.mark.parametrize("how", ["flipped", "gone", "unreadable"])
 def test_what_is_damaged_in_the_folder_is_read_at_the_mirror(
     run: str, store: Store, tmp_path: Path, name: str, how: str
 ) -> None:
@@ -297,9 +358,14 @@ def test_what_is_damaged_in_the_folder_is_read_at_the_mirror(
     path = tmp_path / "step-000000002" / name
     content = bytearray(path.read_bytes())
     content[100] ^= 1
-    path.unlink() if how == "gone" else path.write_bytes(content)
+    path.write_bytes(content) if how == "flipped" else path.unlink()
+    if how == "unreadable":
+        path.mkdir()
 
     assert same(ckpt.load(tmp_path), state(2))
+    assert same(ckpt.load(tmp_path, step=2), state(2))
+    assert [(each.step, each.damage) for each in ckpt.list(tmp_path)] == [(1, ""), (2, "")]
+    assert ckpt.verify(tmp_path, 2) != []
     store.set_door(lambda number, method, path: "hang up")
     assert ckpt.verify(tmp_path, 2, timeout_s=0.3) != [] if how == "flipped" else True
 
@@ -368,7 +434,8 @@ def test_a_save_that_was_not_copied_is_not_mistaken_for_the_one_that_was(
     for step in (1, 2, 3):
         ckpt.save(tmp_path, step, state(step))
     ckpt.Mirror(tmp_path, run).sync()
-    for step in (1, 2, 3):
+    shutil.rmtree(tmp_path / "step-000000001")
+    for step in (2, 3):
         ckpt.remove(tmp_path, step)
     ckpt.save(tmp_path, 2, state(12))
     (tmp_path / "step-000000002" / "part-00000.manifest").unlink()

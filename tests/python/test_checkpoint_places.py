@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ffrecord.checkpoint as ckpt
+from ffrecord.errors import ConflictError
 
 pytestmark = pytest.mark.wrong_data
 
@@ -145,3 +146,49 @@ def test_two_spellings_of_one_folder_are_one_place(
     (tmp_path / "other").mkdir()
     with pytest.raises(ValueError, match="same place"):  # Two are enough, and yet.
         ckpt.list(f"{address}|{tmp_path}/other")
+
+
+@pytest.mark.parametrize("order", ["abc", "bac", "cba", "ab", "ba"])
+def test_an_old_save_at_a_place_that_was_away_is_never_taken_for_the_new_one(
+    tmp_path: Path, order: str
+) -> None:
+    def target(places: str) -> str:
+        return ckpt.replicated_target([tmp_path / place for place in places])
+
+    for step in (1, 2):
+        ckpt.save(target("ab"), step, state(step), group="alone")
+    (tmp_path / "b").rename(tmp_path / "away")
+    ckpt.remove(target("ac"), 2)
+    new = ckpt.save(target("ac"), 2, state(9), group="alone")
+    (tmp_path / "away").rename(tmp_path / "b")
+
+    two = str(tmp_path / "b" / STEP)
+    for ask in (ckpt.load, ckpt.latest):
+        with pytest.raises(ConflictError, match=two):
+            ask(target(order))
+    assert [each.step for each in ckpt.list(target(order)) if not each.damage] == [1]
+    assert any(two in message for message in ckpt.verify(target(order)))
+    assert ckpt.prune(target(order), keep_last=1) == []
+    if "c" in order:
+        with pytest.raises(ConflictError, match=two):
+            ckpt.save(target(order), 2, state(8), group="alone")
+    ckpt.remove(tmp_path / "b", 2)
+    assert ckpt.latest(target(order)) == new
+    loaded: Any = ckpt.load(target(order), group="alone")
+    assert loaded["w"][0] == 9
+
+
+@pytest.mark.parametrize("file", ["root.manifest", "part-00000.manifest", "part-00000/seg-0000"])
+def test_a_step_that_cannot_be_read_hides_no_other(tmp_path: Path, file: str) -> None:
+    for step in (1, 2):
+        ckpt.save(tmp_path, step, state(step), group="alone")
+    no_file(tmp_path / STEP / file)
+
+    listed = ckpt.list(tmp_path)
+    assert [each.step for each in listed] == [1, 2]
+    assert not listed[0].damage and file in listed[1].damage
+    assert ckpt.prune(tmp_path, keep_last=1) == []
+    with pytest.raises((OSError, ValueError), match=file):  # Not an older one, unasked.
+        ckpt.load(tmp_path)
+    loaded: Any = ckpt.load(tmp_path, step=1)
+    assert loaded["w"][0] == 1

@@ -66,6 +66,22 @@ def test_ranks_save_together_and_any_number_loads(
     assert loaded["rng"] is None
 
 
+@pytest.mark.parametrize(
+    "own", [7, "x", np.arange(3), np.float32(2), {"draws": 1, "list": [2]}, [3], (4,)]
+)
+def test_at_another_number_of_ranks_what_each_had_stays_as_it_is_in_the_state(
+    tmp_path: Path, own: object
+) -> None:
+    ThreadRanks(2).must(
+        lambda rank: ckpt.save(tmp_path, 1, {"own": ckpt.PerRank(rank.rank), "n": 1}, group=rank)
+    )
+
+    for wrapped in (own, ckpt.PerRank(own)):
+        loaded: Any = ckpt.load(tmp_path, {"own": wrapped, "n": 0}, elastic=True)
+        found = loaded["own"].value if isinstance(wrapped, ckpt.PerRank) else loaded["own"]
+        assert same(found, own) and loaded["n"] == 1
+
+
 def test_a_rank_that_fails_fails_all_and_nothing_is_left(tmp_path: Path) -> None:
     def save(rank: ThreadRank) -> object:
         state = {"w": np.ones(3), "bad": object() if rank.rank == 1 else 1}

@@ -4,6 +4,7 @@ Method: bits of segments and manifests flipped, alone and with ranks that are th
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +169,72 @@ def test_a_committed_step_that_lacks_a_file_is_damaged_and_not_absent(
             ckpt.load(tmp_path, step=step)
     with pytest.raises(FileNotFoundError):
         ckpt.load(tmp_path, step=2)
+
+
+def load_by_dcp(run: Path, folder: Path) -> None:
+    dcp = pytest.importorskip("torch.distributed.checkpoint", reason="torch is not installed")
+    import torch
+
+    from ffrecord.torch import CheckpointReader, CheckpointWriter
+
+    for step in (1, 2):
+        state = {"w": torch.full((3,), float(step))}
+        dcp.save(state, storage_writer=CheckpointWriter(folder, step=step), no_dist=True)
+    flip(folder / "step-000000002" / "root.manifest", 50)
+    into = {"w": torch.zeros(3)}
+    dcp.load(into, storage_reader=CheckpointReader(folder), no_dist=True)
+    assert into["w"][0] == 1
+
+
+# Each takes the newest step that is whole, and makes something of it.
+OF_THE_LATEST: dict[str, Callable[[Path, Path], object]] = {
+    "load": lambda run, folder: ckpt.load(run),
+    "copy": lambda run, folder: ckpt.copy(run, folder),
+    "export": lambda run, folder: ckpt.export_safetensors(run, folder / "x"),
+    "dcp": load_by_dcp,
+}
+
+
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("name", OF_THE_LATEST)
+def test_an_older_step_is_never_taken_without_a_word(tmp_path: Path, name: str) -> None:
+    run, folder = tmp_path / "run", tmp_path / "other"
+    folder.mkdir()
+    for step in (1, 2):
+        ckpt.save(run, step, {"w": np.full(3, step)})
+    flip(run / "step-000000002" / "root.manifest", 50)
+    with pytest.warns(UserWarning, match="skipped a damaged checkpoint: .*step-000000002"):
+        OF_THE_LATEST[name](run, folder)
+
+
+# --- What a step is ------------------------------------------------------------------------------
+
+WITH_A_STEP: dict[str, Callable[[Path, Any], object]] = {
+    "save": lambda run, step: ckpt.save(run, step, {"w": 1}),
+    "load": lambda run, step: ckpt.load(run, step=step),
+    "verify": ckpt.verify,
+    "remove": ckpt.remove,
+    "copy": lambda run, step: ckpt.copy(run, run.parent / "copy", step),
+    "export": lambda run, step: ckpt.export_safetensors(run, run.parent / "x", step=step),
+    "import": lambda run, step: ckpt.import_safetensors(run.parent / "y", run, step),
+    "diff": lambda run, step: ckpt.diff((run, 1), (run, step)),
+}
+
+
+@pytest.mark.parametrize("name", WITH_A_STEP)
+@pytest.mark.parametrize("step", [-1, 2**63, 2**64 - 1, 2**70, True, 1.0, "1", "newest"])
+def test_what_is_no_step_is_refused_by_everybody(tmp_path: Path, name: str, step: object) -> None:
+    run = tmp_path / "run"
+    ckpt.save(run, 1, {"w": np.arange(3)})
+    ckpt.export_safetensors(run, tmp_path / "y")
+    with pytest.raises(ValueError, match=r"step is .* integer from 0 to"):
+        WITH_A_STEP[name](run, step)
+    assert [commit.step for commit in ckpt.list(run)] == [1]
+
+
+@pytest.mark.parametrize("name", WITH_A_STEP)
+def test_an_integer_of_numpy_is_a_step(tmp_path: Path, name: str) -> None:
+    run = tmp_path / "run"
+    ckpt.save(run, np.int64(1), {"w": np.arange(3)})  # type: ignore[arg-type]
+    ckpt.export_safetensors(run, tmp_path / "y")
+    WITH_A_STEP[name](run, np.int64(2 if name in ("save", "import") else 1))

@@ -258,3 +258,30 @@ def test_parts_that_were_sent_are_not_sent_again(run: str, store: Store, tmp_pat
     again = {request for request in store.seen if is_part(request)}
     assert not again & done
     assert same(ckpt.load(run), large_state())
+
+
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_file_that_was_sent_is_sent_again_only_if_the_store_has_another(
+    run: str, store: Store, tmp_path: Path, is_damaged: bool
+) -> None:
+    """A copy that was killed, or a removal, leaves files without the step that they are of."""
+    source = tmp_path / "a"
+    ckpt.save(source, 1, large_state())
+    ckpt.copy(source, run)
+    client = client_of_store()
+    root, segment = (
+        next(key for key in keys_of(run) if name in key) for name in (".root", "/seg-0000")
+    )
+    client.delete_object(Bucket="bucket", Key=root)
+    if is_damaged:
+        content = bytearray(client.get_object(Bucket="bucket", Key=segment)["Body"].read())
+        content[100] ^= 1
+        client.put_object(Bucket="bucket", Key=segment, Body=bytes(content))
+    store.serve_all()
+
+    ckpt.copy(source, run)
+
+    assert any("partNumber" in request for request in store.seen) == is_damaged
+    assert ckpt.verify(run) == []
+    assert same(ckpt.load(run), large_state())

@@ -374,7 +374,7 @@ def test_a_loader_gives_the_same_from_daemon_and_files(daemon: Daemon, files: li
 
     local = epoch(files)
     assert epoch(daemon.address("x")) == local
-    assert epoch(daemon.address("x"), num_workers=2) == local
+    assert epoch(daemon.address("x"), mode="workers", num_workers=2) == local
     assert epoch(daemon.address("x"), mode="threads", num_workers=2) == local
 
 

@@ -24,8 +24,9 @@ BAD_OUTSIDE = (13, 27)
 POLICIES = ("raise", "skip", "replace")
 ENGINES: dict[str, dict[str, Any]] = {
     "alone": {},
-    "processes": {"num_workers": 2},
+    "processes": {"mode": "workers", "num_workers": 2},
     "threads": {"mode": "threads", "num_workers": 2},
+    "auto": {"num_workers": 2},
     "torch's": {"collate_fn": collate},
 }
 EVEN = np.arange(COUNT) % 2 == 0

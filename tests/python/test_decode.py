@@ -117,7 +117,7 @@ def test_what_cannot_be_decoded_follows_the_policy(path: Path, on_corrupt: Any) 
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2, "mode": "threads"},
-                                     {"num_workers": 2}])  # fmt: skip
+                                     {"num_workers": 2, "mode": "workers"}])  # fmt: skip
 def test_every_engine_delivers_the_same_tensors(path: Path, options: dict[str, Any]) -> None:
     dataset = Dataset(
         path, decode={"data": Sums(), "name": Text()}, columns=["data", "label"], on_corrupt="skip"

@@ -15,6 +15,7 @@ import ffrecord
 import ffrecord.checkpoint as ckpt
 from cli import ok, run
 from daemon import Daemon
+from ffrecord.pack import _estimate, estimate_packing
 
 
 def told(*words: str | Path) -> Any:  # noqa: ANN401 - JSON
@@ -42,6 +43,43 @@ def steps(tmp_path: Path) -> Path:
     for step in (1, 2):
         ckpt.save(tmp_path / "runs", step, {"w": np.arange(100.0) * step})
     return tmp_path / "runs"
+
+
+@pytest.mark.parametrize("destination", ["packed", "packed.ffr"])
+def test_packing_is_foretold_from_a_sample(destination: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    source = tmp_path / "rows.jsonl"
+    lines = [json.dumps({"id": n, "text": "x" * (n % 90)}) + "\n" for n in range(50_000)]
+    source.write_text("".join(lines))
+    before = everything(tmp_path)
+
+    done = ok("ffrecord-pack", source, tmp_path / destination, "--dry-run", "--json")
+
+    assert everything(tmp_path) == before
+    found = json.loads(done)
+    assert found["columns"] == {"id": "i64", "text": "utf8"}
+    assert found["is_whole"]
+    made = json.loads(ok("ffrecord-pack", source, tmp_path / destination, "--json"))
+    assert found["record_count"] == made["record_count"] == 50_000
+    assert found["raw_size_bytes"] == made["raw_size_bytes"]
+    shown = ok("ffrecord-pack", source, tmp_path / "other", "--dry-run")
+    assert shown.splitlines()[:2] == ["id: i64", "text: utf8"]
+    assert "would pack 50000 records" in shown
+
+
+def test_a_sample_of_several_inputs_stands_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_estimate, "_SAMPLE_BYTES", 100_000)
+    paths = [tmp_path / f"{number}.jsonl" for number in range(4)]
+    for path in paths:
+        path.write_text('{"n": 1, "text": "some text"}\n' * 2000)
+
+    found = estimate_packing([str(path) for path in paths], tmp_path / "x")
+
+    assert not found.is_whole
+    assert found.sample_count == 4000
+    assert abs(found.record_count - 8000) < 10
 
 
 def test_datasets_are_pushed_and_pulled(shards: list[Path], tmp_path: Path) -> None:

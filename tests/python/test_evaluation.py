@@ -20,8 +20,9 @@ from ffrecord.torch import DataLoader, Dataset, Sampler
 
 ENGINES: list[dict[str, Any]] = [
     {},
-    {"num_workers": 2},
+    {"mode": "workers", "num_workers": 2},
     {"mode": "threads", "num_workers": 2},
+    {"num_workers": 2},
 ]
 
 

@@ -179,8 +179,9 @@ class Decoded(Decoder):
 
 ENGINES: list[dict[str, Any]] = [
     {},
-    {"num_workers": 2},
+    {"mode": "workers", "num_workers": 2},
     {"mode": "threads", "num_workers": 2},
+    {"num_workers": 2},
 ]
 
 

@@ -31,7 +31,9 @@ def damaged(path: Path, to: Path, records: range) -> Path:
     return to
 
 
-@pytest.mark.parametrize("options", [*ENGINES.values(), {"num_workers": 6}], ids=[*ENGINES, "six"])
+@pytest.mark.parametrize(
+    "options", [*ENGINES.values(), {"mode": "workers", "num_workers": 6}], ids=[*ENGINES, "six"]
+)
 def test_too_many_damaged_records_are_an_error_however_many_workers_find_them(
     path: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -95,7 +97,9 @@ def test_what_was_found_before_the_workers_began_is_counted_once(
 ) -> None:
     dataset = Dataset(damaged(path, tmp_path / "bad.ffr", ALLOWED), on_corrupt="skip")
     assert len(dataset[list(range(COUNT))]) == COUNT - len(ALLOWED)
-    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), num_workers=2, timeout=60)
+    loader = DataLoader(
+        dataset, batch_sampler=Sampler(dataset, 20), mode="workers", num_workers=2, timeout=60
+    )
 
     assert len(labels(loader)) == 6
     assert len(dataset.stats()["damaged"]) == len(ALLOWED)

@@ -47,7 +47,11 @@ def test_randomness_is_of_seed_epoch_and_index_whoever_draws(path: Path) -> None
     alone = epoch(3)
 
     assert len(set(alone.values())) == COUNT
-    for options in ({"num_workers": 2}, {"world": 3}, {"mode": "threads", "num_workers": 2}):
+    for options in (
+        {"mode": "workers", "num_workers": 2},
+        {"world": 3},
+        {"mode": "threads", "num_workers": 2},
+    ):
         assert epoch(3, **options) == alone
     for other in (epoch(4), epoch(3, seed=1)):
         assert all(other[label] != alone[label] for label in alone)

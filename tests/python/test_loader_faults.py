@@ -40,7 +40,11 @@ def kill_worker(sample: dict[str, Any]) -> int:
 
 def test_a_killed_worker_is_an_error_not_a_hang(path: Path) -> None:
     loader = DataLoader(
-        Dataset(path, transform=kill_worker), batch_size=10, num_workers=2, timeout=20
+        Dataset(path, transform=kill_worker),
+        batch_size=10,
+        mode="workers",
+        num_workers=2,
+        timeout=20,
     )
 
     with pytest.raises(RuntimeError, match=r"worker.*exited unexpectedly|killed by signal"):
@@ -75,7 +79,9 @@ def kill_the_worker_once(sample: dict[str, Any]) -> int:
 
 def test_a_run_goes_on_from_its_state_after_a_worker_was_killed(path: Path) -> None:
     dataset = Dataset(path, transform=kill_the_worker_once)
-    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), num_workers=1, timeout=20)
+    loader = DataLoader(
+        dataset, batch_sampler=Sampler(dataset, 20), mode="workers", num_workers=1, timeout=20
+    )
     seen = []
     with pytest.raises(RuntimeError, match=r"worker.*exited unexpectedly|killed by signal"):
         for numbers in loader:
@@ -94,7 +100,12 @@ def unsendable(batch: Any) -> Any:  # noqa: ANN401 - as collate_fn is called
 
 def test_a_batch_that_cannot_cross_is_an_error_not_a_hang(path: Path) -> None:
     loader = DataLoader(
-        Dataset(path), batch_size=60, num_workers=1, collate_fn=unsendable, timeout=20
+        Dataset(path),
+        batch_size=60,
+        mode="workers",
+        num_workers=1,
+        collate_fn=unsendable,
+        timeout=20,
     )
 
     with pytest.raises(RuntimeError, match="of worker 0 cannot be received"):
@@ -110,13 +121,17 @@ def hang(sample: dict[str, Any]) -> int:
 
 
 def test_a_worker_that_hangs_is_a_deadline(path: Path) -> None:
-    loader = DataLoader(Dataset(path, transform=hang), batch_size=10, num_workers=1, timeout=0.5)
+    loader = DataLoader(
+        Dataset(path, transform=hang), batch_size=10, mode="workers", num_workers=1, timeout=0.5
+    )
 
     with pytest.raises(ffrecord.DeadlineExceeded, match=r"1 loader workers within 0\.5 s"):
         next(iter(loader))
 
 
-@pytest.mark.parametrize("options", [{"mode": "threads"}, {}], ids=["threads", "workers"])
+@pytest.mark.parametrize(
+    "options", [{"mode": "threads"}, {"mode": "workers"}], ids=["threads", "workers"]
+)
 def test_a_file_that_is_cut_under_a_loader_costs_its_records_only(
     path: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -138,7 +153,9 @@ def test_a_file_that_is_cut_under_a_loader_costs_its_records_only(
         Dataset(dataset.source.subset(range(COUNT)), on_corrupt="skip")[[3, 4]]
 
 
-@pytest.mark.parametrize("options", [{"mode": "threads"}, {}], ids=["threads", "workers"])
+@pytest.mark.parametrize(
+    "options", [{"mode": "threads"}, {"mode": "workers"}], ids=["threads", "workers"]
+)
 def test_a_file_replaced_in_mid_run_is_never_mixed_in(
     path: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -237,7 +254,10 @@ def test_a_daemon_that_is_restarted_in_mid_epoch_costs_nothing(path: Path, tmp_p
     with Daemon(tmp_path / "data") as daemon:
         ffrecord.publish(path, daemon.address("train"))
         dataset = Dataset(daemon.address("train"))
-        for options in ({"mode": "threads", "num_workers": 2}, {"num_workers": 2}):
+        for options in (
+            {"mode": "threads", "num_workers": 2},
+            {"mode": "workers", "num_workers": 2},
+        ):
             loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), **options)  # type: ignore[arg-type]
             batches = iter(loader)
             seen = [next(batches)["label"].tolist()]
@@ -293,7 +313,7 @@ def slow(sample):
 dataset = Dataset(sys.argv[1], transform=slow)
 loaders = [
     DataLoader(dataset, batch_sampler=Sampler(dataset, 20), num_workers=1, **options)
-    for options in ({}, {"mode": "threads"})
+    for options in ({"mode": "workers"}, {"mode": "threads"})
 ]
 batches = [iter(loader) for loader in loaders]
 print([next(each).tolist() for each in batches])

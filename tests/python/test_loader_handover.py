@@ -32,7 +32,7 @@ def test_a_batch_crosses_as_one_descriptor_and_is_writable(path: Path) -> None:
         return {line.split()[0] for line in lines if "/memfd:ffrecord" in line}
 
     dataset = Dataset(path)
-    loader = DataLoader(dataset, batch_size=60, num_workers=1)
+    loader = DataLoader(dataset, batch_size=60, mode="workers", num_workers=1)
     gc.collect()
     before = mapped()  # What other tests have left.
 
@@ -58,7 +58,9 @@ def inodes() -> set[str]:
 
 
 def test_a_worker_uses_the_memory_of_batches_that_are_gone_again(path: Path) -> None:
-    loader = DataLoader(Dataset(path), batch_size=60, num_workers=1, persistent_workers=True)
+    loader = DataLoader(
+        Dataset(path), batch_size=60, mode="workers", num_workers=1, persistent_workers=True
+    )
     gc.collect()
     before, seen, count = inodes(), set(), 0
 
@@ -75,7 +77,9 @@ def test_a_worker_uses_the_memory_of_batches_that_are_gone_again(path: Path) -> 
 
 
 def test_batches_of_a_worker_that_was_killed_stay_as_they_were(path: Path) -> None:
-    loader = DataLoader(Dataset(path), batch_sampler=[range(60)] * 50, num_workers=1)
+    loader = DataLoader(
+        Dataset(path), batch_sampler=[range(60)] * 50, mode="workers", num_workers=1
+    )
     others = multiprocessing.active_children()
     batches = iter(loader)
     batch = next(batches)
@@ -140,7 +144,9 @@ def identity(batch: Any) -> Any:  # noqa: ANN401 - as it is
 
 
 def test_a_batch_itself_may_cross(path: Path) -> None:
-    loader = DataLoader(Dataset(path), batch_size=30, num_workers=2, collate_fn=identity)
+    loader = DataLoader(
+        Dataset(path), batch_size=30, mode="workers", num_workers=2, collate_fn=identity
+    )
 
     assert [batch["label"].tolist() for batch in loader] == [
         list(range(first, first + 30)) for first in range(0, COUNT, 30)
@@ -149,7 +155,9 @@ def test_a_batch_itself_may_cross(path: Path) -> None:
 
 @pytest.mark.alone("looks at all of /dev/shm")
 def test_nothing_stays_in_shared_memory_or_open(path: Path) -> None:
-    loader = DataLoader(Dataset(path), batch_size=10, num_workers=2, persistent_workers=True)
+    loader = DataLoader(
+        Dataset(path), batch_size=10, mode="workers", num_workers=2, persistent_workers=True
+    )
     list(loader)
     before = len(os.listdir("/proc/self/fd")), sorted(os.listdir("/dev/shm"))
 

@@ -19,6 +19,7 @@ import ffrecord
 import ffrecord.errors
 from ffrecord.errors import ClosedError
 from ffrecord.torch import DataLoader, Dataset, Sampler
+from ffrecord.torch._engines import Beginning
 from ffrecord.torch._sampler import Cursor
 from ffrecord.torch._threads import Threads
 from file_systems import until
@@ -89,11 +90,14 @@ def test_what_was_read_over_the_end_of_an_epoch_is_counted_for_who_goes_on_there
 ) -> None:
     dataset = Dataset(path)
     sampler = Sampler(dataset, 20)
-    threads = Threads(2, depth=4, memory_limit_bytes=1 << 30, timeout_s=60)
-    loader = DataLoader(dataset, batch_sampler=sampler)
+    threads = Threads(1 << 30)
+    loader = DataLoader(dataset, batch_sampler=sampler, num_workers=2)
 
     def epoch(number: int) -> list[list[int]]:
-        return labels(batch for _, batch in threads.batches(loader, (), sampler, Cursor(number, 0)))
+        return labels(
+            batch
+            for _, batch in threads.batches(loader, Beginning(sampler, Cursor(number, 0), None))
+        )
 
     assert epoch(0) == expected()
     # On a busy machine none of it may have begun.
@@ -200,7 +204,7 @@ def test_a_state_among_batches_out_of_order_loses_and_repeats_nothing(path: Path
 
     overtaken.set()
     dataset = Dataset(path)
-    for options in ({}, {"num_workers": 2}, {"mode": "threads", "num_workers": 2}):
+    for options in ENGINES.values():
         resumed = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), **options)  # type: ignore[arg-type]
         resumed.load_state_dict(state)
         rest = iter(resumed)

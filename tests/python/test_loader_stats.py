@@ -64,13 +64,14 @@ def test_stats_tell_what_was_read_and_where_the_time_went(
 
     stages = stats["stages"]
     assert stats["batches"] == 12
-    by_threads = options.get("mode") == "threads"
+    by_threads = stats["engine"] == "threads"
     if by_threads:  # They have begun with the next epochs.
         assert 2 * COUNT <= stats["records"] <= 9 * COUNT
         assert stats["size_bytes"] >= 2 * int(batch.sizes.sum())
     else:
         assert stats["records"] == 2 * COUNT
-        assert stats["size_bytes"] == 2 * int(batch.sizes.sum())
+        # Reads past the page cache may take what lies between two records, too.
+        assert stats["size_bytes"] >= 2 * int(batch.sizes.sum())
     # Each cause is found in its own stage, and nowhere twice: a stage takes no more than the time
     # there was, for each that was at it at once.
     at_once = max(1, options.get("num_workers", 0))

@@ -206,7 +206,7 @@ def test_a_column_is_masked_where_it_has_no_value_or_refused_by_name(
 
 MODES = {
     "in the process": {},
-    "a worker": {"num_workers": 1},
+    "a worker": {"mode": "workers", "num_workers": 1},
     "threads": {"mode": "threads", "num_workers": 2},
 }
 TRANSFORMS: dict[str, Callable[[Any], Any] | None] = {

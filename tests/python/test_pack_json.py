@@ -58,7 +58,10 @@ def test_each_value_comes_back(name: str, suffix: str, tmp_path: Path) -> None:
 
     assert ffrecord.read_table(tmp_path / "x.ffr").to_pylist() == rows
     lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
-    assert [line["record"] for line in lines] == rows
+    assert lines == rows
+    ok("ffrecord-pack", tmp_path / "o.jsonl", tmp_path / "again.ffr")
+    again = ffrecord.read_table(tmp_path / "again.ffr")
+    assert again.equals(ffrecord.read_table(tmp_path / "x.ffr"))
     (column,) = (c for c in ffrecord.open(tmp_path / "x.ffr").columns if c.name == name)
     if spelling:
         assert column.spelling.replace("?", "") == spelling.replace("?", "")

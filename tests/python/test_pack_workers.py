@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,38 +29,14 @@ from ffrecord.pack import (
     open_source,
     pack,
 )
-from packing import PART, contents, records, write_classes
+from packing import PART, begun, contents, records, units_done, wait_for, write_classes
 
 pytestmark = pytest.mark.wrong_data
-FUNCTIONS = Path(packing_functions.__file__).parent
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_classes(tmp_path_factory.mktemp("files"))
-
-
-def command(*arguments: str | Path) -> list[str]:
-    # A shell's & ignores the interrupt.
-    code = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from ffrecord._cli.pack import main; sys.exit(main())"
-    )
-    return [sys.executable, "-c", code, *map(str, arguments)]
-
-
-def begun(*arguments: str | Path) -> "subprocess.Popen[bytes]":
-    """A packing in a group of processes of its own."""
-    return subprocess.Popen(
-        command(*arguments), start_new_session=True, cwd=FUNCTIONS, stderr=subprocess.PIPE
-    )
-
-
-def is_done(folder: Path, units: int) -> Iterator[bool]:
-    """Whether so many units are done: a condition to wait for."""
-    while True:
-        job = folder.parent / f".{folder.name}.packing"
-        yield len(list(job.glob("*/done/*"))) >= units
 
 
 def reached(marks: Path, process: "subprocess.Popen[bytes]") -> None:
@@ -77,13 +52,6 @@ def marks(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     folder = tmp_path_factory.mktemp("marks")
     monkeypatch.setenv("FFRECORD_TEST_MARKS", str(folder))
     return folder
-
-
-def wait_for(condition: Iterator[bool], process: "subprocess.Popen[bytes]") -> None:
-    for is_so in condition:
-        if is_so or process.poll() is not None:
-            return
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("function", [None, "size_of", "letters"])
@@ -153,7 +121,7 @@ def test_a_run_that_is_killed_again_and_again_gives_the_same_bytes(
     for _ in range(6):
         process = begun(files, tmp_path / "x", *arguments, "--workers", str(draws.choice((1, 2))))
         done += draws.randrange(3)
-        wait_for(is_done(tmp_path / "x", done), process)
+        wait_for(units_done(tmp_path / "x", done), process)
         time.sleep(draws.random() * 0.1)  # Anywhere in a unit.
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

@@ -238,7 +238,9 @@ def test_the_format_bytes_has_bytes_at_every_depth(tmp_path: Path) -> None:
     assert type(batch["b"][0][0]) is bytes
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"mode": "threads", "num_workers": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, {"mode": "workers", "num_workers": 1}, {"mode": "threads", "num_workers": 2}]
+)
 def test_a_loader_makes_tensors_of_nested_columns(nested: Path, options: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
     from ffrecord.torch import DataLoader, Dataset, Sampler

@@ -150,7 +150,7 @@ def test_loaders_deliver_and_resume_blocks_as_any_records(tmp_path: Path, mode: 
             batch_sampler=sampler,
             num_workers=1,
             collate_fn=torch_side.collate,
-            **({"mode": "threads"} if mode == "threads" else {}),
+            mode=mode,
         )
 
     with contextlib.closing(loader()) as first:

@@ -124,7 +124,7 @@ def test_torchs_own_collate_takes_batches_of_numbers(path: Path) -> None:
     "options",
     [
         {},
-        {"num_workers": 2},
+        {"mode": "workers", "num_workers": 2},
         {"num_workers": 2, "persistent_workers": True},
         {"mode": "threads", "num_workers": 3},
         {"mode": "threads"},
@@ -140,7 +140,9 @@ def test_every_mode_gives_the_same_epochs(path: Path, options: dict[str, Any]) -
     assert len(loader) == 10
 
 
-@pytest.mark.parametrize("options", [{"num_workers": 2}, {"mode": "threads", "num_workers": 2}])
+@pytest.mark.parametrize(
+    "options", [{"mode": mode, "num_workers": 2} for mode in ("auto", "workers", "threads")]
+)
 def test_the_state_is_what_was_delivered_not_what_was_read_ahead(
     path: Path, options: dict[str, Any]
 ) -> None:
@@ -249,15 +251,17 @@ def test_damage_is_skipped_replaced_or_raised(path: Path, tmp_path: Path) -> Non
     assert labels([collate(Dataset(bad, on_corrupt="skip").__getitems__(indices))]) == [[16, 18]]
     replaced = collate(Dataset(bad, on_corrupt="replace").__getitems__(indices))
     assert replaced["label"].tolist() == [16, 18, 18]
-    for options in ({"num_workers": 1}, {"mode": "threads", "num_workers": 1}, {}):
-        loader = DataLoader(Dataset(bad), batch_size=50, **options)  # type: ignore[arg-type]
+    for mode, workers in (("workers", 1), ("threads", 1), ("auto", 1), ("auto", 0)):
+        loader = DataLoader(Dataset(bad), 50, mode=mode, num_workers=workers)  # type: ignore[arg-type]
         with pytest.raises(ffrecord.CorruptionError, match=r"bad\.ffr.*17"):
             list(loader)
     with pytest.raises(ffrecord.CorruptionError):
         Dataset(bad, on_corrupt="skip")[17]
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"mode": "threads", "num_workers": 1}])
+@pytest.mark.parametrize(
+    "options", [{}, {"mode": "workers", "num_workers": 1}, {"mode": "threads", "num_workers": 1}]
+)
 def test_a_step_of_damaged_records_only_is_not_empty(
     path: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -368,7 +372,7 @@ def test_breaking_off_ends_the_threads(path: Path) -> None:
 
 
 def test_wrong_options_are_refused(path: Path) -> None:
-    with pytest.raises(ValueError, match="workers or threads"):
+    with pytest.raises(ValueError, match="auto, workers, threads"):
         DataLoader(Dataset(path), mode="fibres")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="persistent_workers"):
         DataLoader(Dataset(path), mode="threads", num_workers=1, persistent_workers=True)

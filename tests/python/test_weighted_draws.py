@@ -257,6 +257,7 @@ def test_a_damaged_record_is_replaced_by_the_next_draw_in_workers_too(
     loader = DataLoader(
         dataset,
         batch_sampler=Sampler(dataset, 12, weights=weights),
+        mode="workers",
         num_workers=1,
         multiprocessing_context=context,
     )

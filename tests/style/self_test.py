@@ -53,6 +53,7 @@ class HouseRules(unittest.TestCase):
     def test_the_good_tree_passes_every_check(self) -> None:
         for check, extra in (
             ("check_layers", ()),
+            ("check_time", ()),
             ("check_words", ()),
             ("check_headers", (str(self.build),)),
         ):
@@ -69,6 +70,33 @@ class HouseRules(unittest.TestCase):
         code, output = self.run_check("check_layers")
         self.assertEqual(code, 1)
         self.assertIn("client/dataset/local.cpp:1: liburing.h belongs in libffrecord/io", output)
+
+    def test_a_time_that_is_not_the_clocks_is_named(self) -> None:
+        self.plant("libffrecord/base/clock.h", "// std::chrono::steady_clock::now()\n")
+        self.plant("libffrecord/include/ffrecord/a.h", "using Clock = std::chrono::steady_clock;\n")
+        self.plant("tests/a.cpp", "std::this_thread::sleep_for(1ms);\n")
+        self.plant(
+            "server/good.cpp", "auto t = Clock::now();  // Not steady_clock.\nchanged.wait(lock);\n"
+        )
+        self.assertEqual(self.run_check("check_time")[0], 0)
+        calls = (
+            "auto t = std::chrono::steady_clock::now();",
+            "auto t = TimePoint::clock::now();",
+            "auto t = BatchQueue::Clock::now();",
+            "auto t = std::time(nullptr);",
+            "std::this_thread::sleep_for(1ms);",
+            "::usleep(100);",
+            "changed->wait_for(lock, 1ms);",
+            "changed.wait_until(lock, t, is_so);",
+            "(void)::poll(&waited, 1, 100);",
+            "::epoll_wait(epoll, events, 8, 100);",
+            "::timerfd_settime(timer, 0, &at, nullptr);",
+        )
+        self.plant("client/dataset/bad.cpp", "\n".join(calls) + "\n")
+        code, output = self.run_check("check_time")
+        self.assertEqual(code, 1)
+        for number in range(1, len(calls) + 1):
+            self.assertIn(f"client/dataset/bad.cpp:{number}: ", output)
 
     def test_a_header_that_leans_on_its_includer_is_named(self) -> None:
         self.plant("libffrecord/base/lean.h", "#pragma once\nstd::string Name();\n")

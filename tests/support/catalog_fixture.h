@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bytes.h"
+#include "libffrecord/base/clock.h"
 #include "memory_store.h"
 #include "new_extents.h"
 #include "server/service/catalog/catalog.h"
@@ -102,7 +103,7 @@ class CatalogTest : public testing::Test {
   }
 
   std::uint64_t Collect(std::chrono::seconds later = {}) {
-    const auto collected = catalog_->Collect(Catalog::Clock::now() + later);
+    const auto collected = catalog_->Collect(Clock::now() + later);
     EXPECT_TRUE(collected) << collected.error().message;
     return collected.value();
   }

@@ -6,9 +6,9 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 
+#include "eventually.h"
 #include "server/service/core/server.h"
 #include "temp_folder.h"
 
@@ -32,7 +32,7 @@ class Daemon {
   // Like a kill: nothing is finished.
   void Kill() { server_.reset(); }
   bool Stop(std::chrono::milliseconds time = std::chrono::seconds(2)) {
-    return server_->Stop(std::chrono::steady_clock::now() + time);
+    return server_->Stop(Clock::now() + time);
   }
 
   server::Server& server() const { return *server_; }
@@ -55,16 +55,5 @@ class Daemon {
   server::Server::Options options_;
   std::unique_ptr<server::Server> server_;
 };
-
-// Waits until `condition` holds. False after a minute.
-template <class Condition>
-bool Eventually(Condition condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
 
 }  // namespace ffrecord::test

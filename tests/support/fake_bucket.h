@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "bytes.h"
+#include "eventually.h"
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/object_store/aws_settings.h"
 
@@ -80,7 +81,7 @@ class FakeBucket {
     server_.set_keep_alive_timeout(1);
     port_ = server_.bind_to_any_port("127.0.0.1");
     thread_ = std::thread([this] { server_.listen_after_bind(); });
-    while (!server_.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(Eventually([&] { return server_.is_running(); }));
   }
   FakeBucket(const FakeBucket&) = delete;
   FakeBucket& operator=(const FakeBucket&) = delete;

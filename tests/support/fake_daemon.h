@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <atomic>
 #include <deque>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/transport/endpoint.h"
@@ -82,10 +84,15 @@ class FakeDaemon {
     while (!is_over_) {
       if (auto accepted = listener_.Accept(); accepted && accepted.value())
         connections.emplace_back(std::move(accepted).value(), connection_count_++);
+      bool has_more = false;
+      std::vector<pollfd> waited{{listener_.fd(), POLLIN, 0}};
       for (auto& [endpoint, number] : connections) {
         endpoint->SetLimits({});
         const auto event = endpoint->Poll();
+        if (event && event.value() == net::Endpoint::Event::kNone)
+          waited.push_back({endpoint->fd(), POLLIN, 0});
         if (!event || event.value() != net::Endpoint::Event::kFrame) continue;
+        has_more = true;
         const net::FrameHeader header = endpoint->header();
         Request request{*endpoint, header,    {endpoint->body().begin(), endpoint->body().end()},
                         number,    payloads_, std::span(payload).first(header.payload_size_bytes)};
@@ -100,7 +107,9 @@ class FakeDaemon {
         if (!Answer(request)) endpoint->Close();
       }
       std::erase_if(connections, [](const auto& one) { return one.first->fd() < 0; });
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      // Not for long: a script may answer any of them at any time. A test's own time costs nothing.
+      const std::chrono::milliseconds wait{ClockSource::installed() == nullptr ? 2 : 50};
+      if (!has_more) (void)PollFor(waited, wait);
     }
   }
 

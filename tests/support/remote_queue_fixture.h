@@ -9,18 +9,20 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "eventually.h"
 #include "libffrecord/net/rpc/remote_files.h"
 #include "libffrecord/net/rpc/session.h"
 #include "queued_reader.h"
 #include "scripted_daemon.h"
+#include "virtual_clock.h"
 
 namespace ffrecord::test {
 
-// A queue over the files of a daemon that is a script, with groups of one range each.
+// A queue over the files of a daemon that is a script, with groups of one range each, by a clock of
+// the test.
 class RemoteQueueFixture : public testing::Test {
  protected:
   static constexpr std::uint32_t kSizeBytes = 1000;  // Of a group.
@@ -60,16 +62,9 @@ class RemoteQueueFixture : public testing::Test {
     return *groups_.back();
   }
   void PollUntil(const std::function<bool()>& condition) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (!condition() && std::chrono::steady_clock::now() < end)
-      queue_->Poll(std::chrono::milliseconds(20));
+    const auto end = Clock::now() + std::chrono::seconds(20);
+    while (!condition() && Clock::now() < end) queue_->Poll(std::chrono::milliseconds(20));
     ASSERT_TRUE(condition());
-  }
-  static bool Eventually(const std::function<bool()>& condition) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (!condition() && std::chrono::steady_clock::now() < end)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return condition();
   }
   void PollUntilAllEnded() {
     PollUntil([&] {
@@ -78,6 +73,7 @@ class RemoteQueueFixture : public testing::Test {
     });
   }
 
+  VirtualClock clock_;
   std::optional<BatchScript> script_;
   std::optional<FakeDaemon> daemon_;
   std::optional<net::RemoteFiles> files_;

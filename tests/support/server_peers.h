@@ -18,6 +18,7 @@
 #include "bytes.h"
 #include "daemon.h"
 #include "libffrecord/base/checksum.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/protocol/messages.h"
@@ -51,7 +52,7 @@ class RawPeer {
       }
       if (errno != EAGAIN) return;  // The daemon has closed: as it should.
       pollfd waited{endpoint_->fd(), POLLOUT, 0};
-      if (::poll(&waited, 1, 5000) <= 0) return;
+      if (PollFor({&waited, 1}, 5s) <= 0) return;
     }
   }
 
@@ -60,7 +61,7 @@ class RawPeer {
     std::array<char, 4096> ignored;
     for (std::size_t got_bytes = 0; got_bytes <= size_bytes;) {
       pollfd waited{endpoint_->fd(), POLLIN, 0};
-      if (::poll(&waited, 1, 60'000) <= 0) return false;
+      if (PollFor({&waited, 1}, 60s) <= 0) return false;
       const ssize_t got = ::recv(endpoint_->fd(), ignored.data(), ignored.size(), 0);
       if (got == 0 || (got < 0 && errno != EAGAIN)) return false;
       if (got > 0) got_bytes += static_cast<std::size_t>(got);
@@ -70,11 +71,11 @@ class RawPeer {
 
   // Whether the daemon closes the connection within `time`, whatever it says before.
   bool IsClosedWithin(std::chrono::milliseconds time) {
-    const auto deadline = std::chrono::steady_clock::now() + time;
+    const auto deadline = Clock::now() + time;
     std::array<char, 4096> ignored;
-    while (std::chrono::steady_clock::now() < deadline) {
+    while (Clock::now() < deadline) {
       pollfd waited{endpoint_->fd(), POLLIN, 0};
-      if (::poll(&waited, 1, 50) <= 0) continue;
+      if (PollFor({&waited, 1}, 50ms) <= 0) continue;
       const ssize_t got = ::recv(endpoint_->fd(), ignored.data(), ignored.size(), 0);
       if (got == 0 || (got < 0 && errno != EAGAIN)) return true;
     }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "bytes.h"
+#include "libffrecord/base/clock.h"
 #include "server/metadata/memory_store.h"
 #include "server/metadata/meta_store.h"
 
@@ -36,7 +37,7 @@ class TestedStore {
  public:
   virtual ~TestedStore() = default;
   virtual MetaStore& store() = 0;
-  virtual MetaStore::TimePoint now() const { return MetaStore::Clock::now(); }
+  virtual MetaStore::TimePoint now() const { return Clock::now(); }
   // Waits for `is_done`, which the store's callbacks make true; false: it did not come in time.
   bool WaitFor(const std::function<bool()>& is_done, std::chrono::seconds patience) {
     const auto end = now() + patience;

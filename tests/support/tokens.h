@@ -7,13 +7,13 @@
 
 #include <array>
 #include <cstdint>
-#include <ctime>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/cursor.h"
 #include "libffrecord/base/hex.h"
 #include "temp_folder.h"
@@ -39,7 +39,7 @@ inline std::vector<std::byte> MakeToken(std::uint8_t rights, const std::string& 
   writer.Put(std::uint8_t{1});
   writer.Put(rights);
   writer.Put(std::uint16_t{0});
-  writer.Put(static_cast<std::uint64_t>(std::time(nullptr) + lifetime_s));
+  writer.Put(static_cast<std::uint64_t>(WallClock::to_time_t(WallClock::now()) + lifetime_s));
   for (const std::string& text : {prefix, std::string("test")}) {
     writer.Put(static_cast<std::uint16_t>(text.size()));
     writer.PutText(text);

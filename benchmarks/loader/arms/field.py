@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import environment
 import harness
 import processes
-from lineup import FORM, OURS, WHAT
+from lineup import DEFAULT, FORM, OURS, WHAT
 from workloads import WORKLOADS
 
 Argument = TypeVar("Argument")
@@ -58,7 +58,7 @@ class Field:
         chosen = self.options.arms.split(",")
         if unknown := sorted(set(chosen) - set(WHAT)):
             raise harness.Unable(f"--arms {unknown[0]}: there are {', '.join(WHAT)}")
-        return [name for name in names if name in chosen or name in OURS]
+        return [name for name in names if name in chosen or name in (*OURS, DEFAULT)]
 
     def count(self, workload: str) -> int:
         """Records of a workload."""

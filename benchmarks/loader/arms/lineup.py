@@ -2,6 +2,7 @@
 
 # The arms of each table; of those, who shuffles globally, and who goes through files in turn.
 OURS = ["ours_threads", "ours_workers"]
+DEFAULT = "ours_default"  # Compared with our threads; never the best of ours, being one of them.
 ROW_WISE = ["array_record", "array_record_default", "grain", "grain_default"]
 ROW_WISE += ["streaming", "datasets_default", "lance_default"]
 COLUMNS = ["datasets", "lance"]
@@ -20,6 +21,7 @@ COST += ["streaming", "ffcv"]
 WHAT = {
     "ours_threads": "ffrecord, mode='threads', checksums on",
     "ours_workers": "ffrecord, worker processes, checksums on",
+    "ours_default": "ffrecord, num_workers=2 and nothing else, checksums on",
     "folder": "torch over a folder of files; one tensor per batch passed on, prefetch 4",
     "folder_default": "torch over a folder of files",
     "memmap": "not a peer: torch over a NumPy memory map, no checks",
@@ -41,7 +43,7 @@ WHAT = {
     "fio": "fio, io_uring, O_DIRECT, depth 64, the same sizes at random",
 }
 FORM = {
-    **dict.fromkeys(OURS, "ffr"),
+    **dict.fromkeys([*OURS, DEFAULT], "ffr"),
     **dict.fromkeys(FOLDER, "files"),
     **dict.fromkeys(["array_record", "grain", "grain_default"], "array_record_1"),
     **dict.fromkeys(["lance", "lance_default"], "lance"),

@@ -354,6 +354,7 @@ WAYS: dict[str, Callable[[Task], Epoch]] = {
     "ours_workers": lambda task: _ours(
         task, **({"persistent_workers": True} if task.workers else {})
     ),
+    "ours_default": _ours,
     "folder": lambda task: _shuffled(task, Files(task.form("files")), best=True),
     "folder_default": lambda task: _shuffled(task, Files(task.form("files")), best=False),
     "memmap": _memmap,

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "libffrecord/base/clock.h"
+
 namespace ffrecord::net {
 namespace {
 
@@ -48,7 +50,7 @@ bool BelongsAtDestination(const HttpSink& sink) {
 std::size_t TakeBody(char* text, std::size_t size, std::size_t count, void* context) {
   auto& sink = *static_cast<HttpSink*>(context);
   const auto bytes = std::as_bytes(std::span(text, size * count));
-  sink.progressed = std::chrono::steady_clock::now();
+  sink.progressed = Clock::now();
   if (!std::exchange(sink.has_body, true)) sink.is_for_destination = BelongsAtDestination(sink);
   const bool is_good = sink.response.status / 100 == 2;
   if (is_good && sink.stream != nullptr) {
@@ -202,7 +204,7 @@ void EasyHandle::Prepare(const HttpRequest& request, HttpSink& sink,
   Curl().easy_setopt(curl_, CURLOPT_WRITEDATA, &sink);
   SetMethod(request);
   SetHeaders(request);
-  sink.began = sink.progressed = std::chrono::steady_clock::now();
+  sink.began = sink.progressed = Clock::now();
 }
 
 void EasyHandle::AskWhetherToGoOn(bool (*may_go_on)()) {

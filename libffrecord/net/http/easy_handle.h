@@ -10,6 +10,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/net/http/curl_library.h"
 #include "libffrecord/net/http/http.h"
 
@@ -24,8 +25,8 @@ struct HttpSink {
   std::function<bool(const HttpResponse&)> accepts;
   std::string* stream = nullptr;  // Takes the body of a 2xx response in place of all others.
 
-  std::chrono::steady_clock::time_point began;
-  std::chrono::steady_clock::time_point progressed;  // When the last bytes arrived.
+  Clock::time_point began;
+  Clock::time_point progressed;  // When the last bytes arrived.
   std::size_t headers_size_bytes = 0;
   bool is_too_long = false;
   bool is_for_destination = false;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/io_times.h"
 #include "libffrecord/net/http/easy_handle.h"
 
@@ -130,7 +131,7 @@ Result<void> HttpTransfers::Begin(HttpTransfer& transfer,
 Result<void> HttpTransfers::Wait(std::chrono::milliseconds timeout,
                                  std::vector<HttpTransfer*>& ended) {
   const std::size_t ended_before = ended.size();
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto deadline = Clock::now() + timeout;
   for (;;) {
     int live_count = 0;
     const CURLMcode moved = Curl().multi_perform(impl_->multi, &live_count);
@@ -139,7 +140,7 @@ Result<void> HttpTransfers::Wait(std::chrono::milliseconds timeout,
     while (const CURLMsg* message = Curl().multi_info_read(impl_->multi, &left))
       if (message->msg == CURLMSG_DONE)
         ended.push_back(impl_->End(message->easy_handle, message->data.result));
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = Clock::now();
     const bool is_woken = impl_->is_woken.exchange(false);
     if (impl_->HasStreamed() || is_woken || ended.size() > ended_before || now >= deadline)
       return {};

@@ -12,6 +12,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/net/http/http.h"
 
 namespace ffrecord::net {
@@ -36,7 +37,7 @@ struct HttpTransfer {
   HttpResponse response;
   // As HttpClient::Run() fails; any status is a success.
   std::optional<Error> error;
-  std::chrono::steady_clock::duration first_byte_after{};  // 0: none came.
+  Clock::duration first_byte_after{};  // 0: none came.
   bool was_sent = false;  // A byte of the request, at least; also known after Cancel().
   void* user = nullptr;   // The caller's own.
 };
@@ -66,8 +67,8 @@ class HttpTransfers {
   void Cancel(HttpTransfer& transfer);
 
   struct Progress {
-    std::chrono::steady_clock::time_point at;  // When bytes last arrived, or when it began.
-    std::uint64_t size_bytes;                  // Of the body, so far.
+    Clock::time_point at;      // When bytes last arrived, or when it began.
+    std::uint64_t size_bytes;  // Of the body, so far.
   };
   // Requires it to be under way.
   Progress ProgressOf(const HttpTransfer& transfer) const;

@@ -1,10 +1,10 @@
 #include "libffrecord/net/replicas/replicated_files.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/net/replicas/replica_reads.h"
 #include "libffrecord/net/replicas/replicated_queue.h"
 #include "libffrecord/net/rpc/slab_pool.h"
@@ -213,7 +213,7 @@ Result<void> ReplicatedFiles::AwaitNewer(const ReplicaView& view, Patience& pati
   const auto end = Clock::now() + ReplicaReads::kMovedPause;
   while (places_->Now().get() == &view && Clock::now() < end) {
     if (patience.IsOver()) return GivenUp();
-    std::this_thread::sleep_for(kLookEvery);
+    SleepFor(kLookEvery);
   }
   return {};
 }

@@ -10,6 +10,7 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/random.h"
+#include "libffrecord/base/timed_waits.h"
 
 namespace ffrecord::net {
 namespace {
@@ -295,8 +296,7 @@ void ReplicatedQueue::Cancel(LegId id) {
 // Notes which nodes have something, after at most `timeout`.
 bool ReplicatedQueue::TakeReady(milliseconds timeout) {
   std::array<epoll_event, 16> ready;
-  const int count = ::epoll_wait(ready_.get(), ready.data(), static_cast<int>(ready.size()),
-                                 static_cast<int>(timeout.count()));
+  const int count = EpollFor(ready_.get(), ready, timeout);
   for (int i = 0; i < count; ++i) nodes_[ready[static_cast<std::size_t>(i)].data.u32].is_due = true;
   return count > 0;
 }

@@ -2,9 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/timerfd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -20,10 +18,9 @@ Result<std::unique_ptr<QueueEvents>> QueueEvents::Make() {
   auto made = std::make_unique<QueueEvents>();
   made->set_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   if (!made->set_) return failure("a set of descriptors");
-  made->timer_ = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!made->timer_) return failure("a timer");
+  made->timer_ = FFR_TRY(ClockTimer::Make());
   made->more_ = FFR_TRY(EventFd::Make());
-  for (const int fd : {made->timer_.get(), made->more_.fd()}) {
+  for (const int fd : {made->timer_.fd(), made->more_.fd()}) {
     epoll_event wanted{};
     wanted.events = EPOLLIN;
     if (::epoll_ctl(made->set_.get(), EPOLL_CTL_ADD, fd, &wanted) != 0)
@@ -49,13 +46,7 @@ void QueueEvents::Wait(const Endpoint* endpoint, std::uint64_t number, int other
     more_.Clear();
   if (next == armed_) return;
   armed_ = next;
-  itimerspec at{};  // Zero disarms it.
-  if (next != Deadline::max()) {
-    const auto time = std::max(next.time_since_epoch(), Deadline::duration(1));
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
-    at.it_value = {seconds.count(), (time - seconds).count()};
-  }
-  ::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &at, nullptr);
+  timer_.Set(next);
 }
 
 void QueueEvents::Watch(Watched& watched, int fd, std::uint64_t number, std::uint32_t events) {

@@ -6,6 +6,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/base/event_fd.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/transport/endpoint.h"
 
@@ -34,7 +35,7 @@ class QueueEvents {
   void Watch(Watched& watched, int fd, std::uint64_t number, std::uint32_t events);
 
   UniqueFd set_;
-  UniqueFd timer_;
+  ClockTimer timer_;
   EventFd more_;
   Watched endpoint_;
   Watched other_;

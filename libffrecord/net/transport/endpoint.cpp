@@ -8,6 +8,7 @@
 
 #include "libffrecord/base/io_times.h"
 #include "libffrecord/base/patience.h"
+#include "libffrecord/base/timed_waits.h"
 
 namespace ffrecord::net {
 
@@ -36,11 +37,9 @@ Result<bool> WaitReady(std::span<Endpoint* const> endpoints, Deadline deadline, 
   for (;;) {
     const auto left = std::max(Deadline::duration::zero(), deadline - Clock::now());
     const auto wait = std::min<std::chrono::nanoseconds>(left, step);
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(wait);
-    const timespec timeout{seconds.count(), (wait - seconds).count()};
     const int ready = [&] {
       const TimedIo timed(&IoTimes::device);
-      return ::ppoll(waited.data(), waited.size(), &timeout, nullptr);
+      return PollFor(waited, wait);
     }();
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR)

@@ -13,12 +13,13 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/protocol/frame.h"
 
 namespace ffrecord::net {
 
-using Clock = std::chrono::steady_clock;
+using ffrecord::Clock;
 using Deadline = Clock::time_point;
 
 using ChannelBinding = std::array<std::byte, 32>;

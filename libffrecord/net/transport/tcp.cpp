@@ -16,6 +16,7 @@
 
 #include "libffrecord/base/patient_wait.h"
 #include "libffrecord/base/quiet_signals.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/net/transport/socket_stream.h"
 #include "libffrecord/net/transport/tls/tls.h"
 
@@ -140,12 +141,13 @@ int ConnectOne(int fd, const addrinfo& to, Deadline deadline) {
   if (::connect(fd, to.ai_addr, to.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS && errno != EINTR) return errno;
   Patience& patience = Patience::OfThread();
-  const std::int64_t step_ms = patience.is_endless() ? 1 << 30 : Patience::kInterval.count();
+  const std::chrono::milliseconds step =
+      patience.is_endless() ? std::chrono::hours(1) : Patience::kInterval;
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     if (left.count() <= 0 || patience.IsOver()) return ETIMEDOUT;
     pollfd waited{fd, POLLOUT, 0};
-    const int ready = ::poll(&waited, 1, static_cast<int>(std::min(left.count(), step_ms)));
+    const int ready = PollFor({&waited, 1}, std::min(left, step));
     if (ready < 0 && errno != EINTR) return errno;
     if (ready <= 0) continue;
     int error = 0;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/clock.h"
 #include "libffrecord/record/read/read_batch.h"
 #include "libffrecord/record/read/resident_batch.h"
 
@@ -20,13 +21,13 @@ using std::chrono::milliseconds;
 // Rounded up, so that no wait ends early and has to be repeated.
 milliseconds MillisecondsUntil(BatchQueue::Clock::time_point end) {
   if (end == BatchQueue::kNoDeadline) return BatchQueue::kForever;
-  return std::max(std::chrono::ceil<milliseconds>(end - BatchQueue::Clock::now()), milliseconds(0));
+  return std::max(std::chrono::ceil<milliseconds>(end - ffrecord::Clock::now()), milliseconds(0));
 }
 
 BatchQueue::Clock::time_point EndOf(milliseconds timeout) {
   constexpr std::chrono::hours kYear{24 * 365};
   return timeout >= kYear ? BatchQueue::kNoDeadline
-                          : BatchQueue::Clock::now() + std::max(timeout, milliseconds(0));
+                          : ffrecord::Clock::now() + std::max(timeout, milliseconds(0));
 }
 
 Error OfParent() {
@@ -57,7 +58,7 @@ class BatchQueue::Impl::Ask final : public RangeGroup {
   bool is_under_way() const noexcept { return !result && has_begun(); }
   bool is_reading() const noexcept { return !result && stage_ == Stage::kReading; }
   bool is_over() const {
-    return is_dropped || (deadline != kNoDeadline && Clock::now() >= deadline);
+    return is_dropped || (deadline != kNoDeadline && ffrecord::Clock::now() >= deadline);
   }
 
   // Takes the next step: begins to read what it lacks of indexes, then its records. Complete
@@ -257,7 +258,7 @@ Result<std::optional<BatchQueue::Completion>> BatchQueue::Impl::Poll(millisecond
     if (Expire()) has_polled = false;
     if (BeginMore()) has_polled = false;
     auto complete = TakeComplete();
-    const bool is_over = has_polled && (Clock::now() >= end || size() == 0);
+    const bool is_over = has_polled && (ffrecord::Clock::now() >= end || size() == 0);
     // A descriptor that the range queue has rung late rests only once that queue finds nothing.
     const bool is_idle = asks.empty() && index_fetches.empty() && (has_polled || event.fd() < 0);
     if (complete || is_idle || is_over) {

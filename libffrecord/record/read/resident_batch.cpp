@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "libffrecord/base/align.h"
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/mix.h"
 #include "libffrecord/base/prefetch.h"
 #include "libffrecord/base/shared_work.h"
@@ -116,8 +117,6 @@ class ResidentBatch {
   bool had_to_wait() const noexcept { return had_to_wait_.load(std::memory_order_relaxed); }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   // If a file was truncated inside a page, the rest of that page reads as zeros without a fault.
   // Without checksums, only the size tells.
   bool FilesAreWhole() const {

@@ -6,6 +6,7 @@
 
 #include <ffrecord/record_reader.h>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/io_times.h"
 
 namespace ffrecord {
@@ -46,8 +47,6 @@ class StageClock {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   static void Add(StageSums::Sum& sum, std::chrono::nanoseconds time) noexcept {
     if (time.count() != 0) sum.fetch_add(time.count(), std::memory_order_relaxed);
   }

@@ -15,6 +15,7 @@
 #include "libffrecord/base/home_process.h"
 #include "libffrecord/base/patience.h"
 #include "libffrecord/base/process_threads.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/record/stream/decode_columns.h"
 #include "libffrecord/record/stream/gather_columns.h"
 #include "libffrecord/record/stream/read_ahead_depth.h"
@@ -25,7 +26,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
-using Clock = std::chrono::steady_clock;
 
 constexpr std::uint32_t kThreadsMax = 64;
 // Of one thread: while one ends and is checked, the device reads the next ones.
@@ -225,7 +225,7 @@ std::optional<BatchStream::Item> BatchStream::Impl::Next(milliseconds timeout) {
     if (timeout >= kEndless)
       arrived_.wait(lock, has_come);
     else
-      arrived_.wait_for(lock, std::max(timeout, milliseconds(0)), has_come);
+      WaitFor(arrived_, lock, std::max(timeout, milliseconds(0)), has_come);
     is_awaited_ = false;
     if (!slot.item) return std::nullopt;
   }

@@ -30,7 +30,7 @@ def checkpoint() -> None:
 
 _as_json = json_option()
 # As many bits as a step has where it is stored.
-_STEP = click.IntRange(0, (1 << 64) - 1)
+_STEP = click.IntRange(0, (1 << 63) - 1)
 _COUNT = click.IntRange(1, (1 << 63) - 1)
 _timeout = timeout_option()
 _step = click.option("--step", type=_STEP, help="Which step; the latest by default.")

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import sys
 import time
+from typing import Any
 
 import click
 
@@ -11,7 +12,15 @@ from ffrecord._cli.console import progress_bar, run
 from ffrecord._cli.options import PART_BYTES, check_parts
 from ffrecord._cli.text import shown
 from ffrecord._cli.units import Size, show_size
-from ffrecord.pack import DICTIONARY_BYTES, PackSummary, SourceOptions, open_source, pack
+from ffrecord.pack import (
+    DICTIONARY_BYTES,
+    PackEstimate,
+    PackSummary,
+    SourceOptions,
+    estimate_packing,
+    open_source,
+    pack,
+)
 from ffrecord.pack._kinds import listed
 
 _CLASSES_SHOWN_MAX = 30
@@ -91,6 +100,11 @@ _CLASSES_SHOWN_MAX = 30
 @click.option(
     "--restart", is_flag=True, help="Begin anew instead of continuing an interrupted run."
 )
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Convert the first samples for some seconds; show columns, sizes, rate and time of all.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     sources: tuple[str, ...],
@@ -114,6 +128,7 @@ def command(
     max_failures: int,
     retry_failed: bool,
     restart: bool,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Pack SOURCE into DESTINATION.
@@ -139,17 +154,23 @@ def command(
                 raw=raw,
             ),
         )
+        options: dict[str, Any] = {
+            "compress": compress,
+            "dictionary_bytes": dictionary or 0,
+            "replace": replace,
+            "key": key,
+            "map": function,
+            "workers": workers,
+            "max_failures": max_failures,
+        }
+        if dry_run:
+            _show_estimate(estimate_packing(samples, destination, **options), destination, as_json)
+            return
         summary = pack(
             samples,
             destination,
-            compress=compress,
-            dictionary_bytes=dictionary or 0,
+            **options,
             part_size_bytes=part_size or PART_BYTES,
-            replace=replace,
-            key=key,
-            map=function,
-            workers=workers,
-            max_failures=max_failures,
             retry_failed=retry_failed,
             restart=restart,
             progress=None if show is None else lambda done: show(done, samples.size_bytes),
@@ -159,6 +180,21 @@ def command(
         click.echo(json.dumps({**dataclasses.asdict(summary), "seconds": round(seconds, 3)}))
     else:
         click.echo(_line(destination, summary, seconds))
+
+
+def _show_estimate(found: PackEstimate, destination: str, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({**dataclasses.asdict(found), "dry_run": True}))
+        return
+    about = "" if found.is_whole else "about "
+    lines = [f"{name}: {kind}" for name, kind in found.columns.items()]
+    lines.append(
+        f"would pack {about}{found.record_count} records, {show_size(found.raw_size_bytes)}, into "
+        f"{destination}, {about}{show_size(found.file_size_bytes)}, in about {found.seconds:.1f} s "
+        f"({show_size(found.bytes_per_second)}/s by one worker); {found.sample_count} samples were "
+        "converted"
+    )
+    click.echo("\n".join(shown(line, len(line)) for line in lines))
 
 
 def _cast(text: str) -> tuple[str, str]:

@@ -31,7 +31,7 @@ _NULL_REFUSED = (
     "as files of earlier versions: write it to another file"
 )
 # Rows that are converted at a time: their numbers are not copied, their lists' lengths are.
-_ROWS = 4096
+_ROWS = 16384
 _U32_MAX = (1 << 32) - 1
 
 

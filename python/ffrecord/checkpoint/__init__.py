@@ -44,7 +44,8 @@ from ffrecord.checkpoint._safetensors import export_safetensors, import_safetens
 from ffrecord.checkpoint._saving import Commit, Flat, Order, Replicated, Said, commit, flatten
 from ffrecord.checkpoint._staging import TornStageError
 from ffrecord.checkpoint._state import PerRank, Shard
-from ffrecord.errors import CorruptionError
+from ffrecord.checkpoint._steps import step_number, wanted_step
+from ffrecord.errors import ConflictError, CorruptionError
 
 __all__ = [
     "BusyError",
@@ -259,10 +260,12 @@ def verify(
         listed = _ffrecord.list_checkpoints(target, timeout_s, roots_only=True)
         return {found[0] for found in listed}
 
-    wanted = max(there(), default=None) if step == "latest" else step
+    wanted = wanted_step(step)
+    if wanted is None:
+        wanted = max(there(), default=None)
     try:
         return _ffrecord.CheckpointReader(target, wanted, timeout_s).verify()
-    except CorruptionError as error:
+    except (CorruptionError, ConflictError) as error:
         return [str(error)]
     except FileNotFoundError as error:
         if wanted not in there():
@@ -273,10 +276,11 @@ def verify(
 def remove(target: Target, step: int, *, timeout_s: float = 30.0) -> None:
     """Remove a checkpoint for good. Raises FileNotFoundError if there is none.
 
-    If the target is a folder with a `Mirror`, the copy stays there, until a save of the same or an
-    earlier step says that training went back: the next `sync` then removes it.
+    If the target is a folder with a `Mirror`, the copy stays there, and the folder does not show
+    it any more, until a save of the same or an earlier step says that training went back: the next
+    `sync` then removes it.
     """
-    _removing.remove(target, step, timeout_s)
+    _removing.remove(target, step_number(step), timeout_s)
 
 
 def prune(

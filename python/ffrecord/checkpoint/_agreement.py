@@ -18,9 +18,12 @@ _DIGEST_SIZE = 16
 
 
 class Agreement:
-    """One rank's side. Three things are compared, each by the rule that loses nothing.
+    """One rank's side. Four things are compared, each by the rule that loses nothing.
+
+    The order of dicts is no difference.
 
     - Tensors that all ranks have: the same names and shapes.
+    - `PerRank` values: in the same places.
     - Everything else outside of `PerRank`: rank 0's structure is stored, so what another rank has
       must be there; rank 0 may have more.
     - With `replicated="split"`: the same bytes, for each rank writes a share of them.
@@ -33,7 +36,7 @@ class Agreement:
         self._contents = _contents(shared) if split else {}
         self.told: list[object] = [
             _digest(sorted((leaf.key, leaf.shape) for leaf in shared)),
-            len(flattener.own_trees),
+            _digest(sorted(flattener.own_trees)),
             _digest(self._paths),
             _digest(sorted(self._contents.items())),
         ]
@@ -45,10 +48,15 @@ class Agreement:
             ValueError: ranks do not have the same tensors.
         """
         for rank, other in enumerate(told):
-            if other[:2] != told[0][:2]:
+            if other[0] != told[0][0]:
                 raise ValueError(
                     f"the tensors of rank {rank} are not those of rank 0; what only some ranks "
                     "have is a PerRank"
+                )
+            if other[1] != told[0][1]:
+                raise ValueError(
+                    f"rank {rank} has a PerRank where rank 0 has none, or lacks one that rank 0 "
+                    "has: give every rank one, of None where there is nothing"
                 )
         return any(other != told[0] for other in told)
 

@@ -9,6 +9,7 @@ import numpy as np
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target
 from ffrecord.checkpoint._state import join
+from ffrecord.checkpoint._steps import step_number
 from ffrecord.checkpoint._tensors import ITEM_SIZES
 from ffrecord.checkpoint._values import EachRank, TensorRef, decode, encode
 
@@ -44,7 +45,8 @@ def diff(
         CorruptionError: stored bytes fail a check.
     """
     readers = [
-        _ffrecord.CheckpointReader(target, step, timeout_s) for target, step in (first, second)
+        _ffrecord.CheckpointReader(target, step_number(step), timeout_s)
+        for target, step in (first, second)
     ]
     a, b = (_facts(reader) for reader in readers)
     different = []

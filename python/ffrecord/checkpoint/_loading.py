@@ -10,6 +10,7 @@ from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._peer_error import PeerError
 from ffrecord.checkpoint._ranks import Group, Ranks, group_of, together
 from ffrecord.checkpoint._restore import Restorer
+from ffrecord.checkpoint._steps import tell_skipped, wanted_step
 from ffrecord.checkpoint._values import decode
 from ffrecord.errors import ConflictError, CorruptionError
 
@@ -69,7 +70,7 @@ def load(
         PeerError: another rank failed.
     """
     loader = _Loader(group_of(group), timeout_s)
-    loader.begin(target, None if step == "latest" else step, on_corrupt)
+    loader.begin(target, step, on_corrupt)
     while True:
         restorer = Restorer(loader.reader, loader.rank, loader.size, elastic)
         damage = loader.fill(restorer, state, strict, as_torch)
@@ -91,17 +92,18 @@ class _Loader:
         self._where = ""
         self._group, self._timeout_s = group, timeout_s
 
-    def begin(self, target: Target, step: int | None, on_corrupt: str) -> None:
+    def begin(self, target: Target, step: int | Literal["latest"], on_corrupt: str) -> None:
         """Open `step`; arguments may be wrong on one rank alone."""
 
-        def take() -> None:
+        def take() -> int | None:
             if on_corrupt not in ("raise", "previous"):
                 raise ValueError(f'on_corrupt is {on_corrupt!r}, must be "raise" or "previous"')
             self._where = target_from_root(target)
+            return wanted_step(step)
 
-        self.open(step, take)
+        self.open(take)
 
-    def open(self, step: int | None, before: Callable[[], object] | None = None) -> None:
+    def open(self, which: Callable[[], int | None]) -> None:
         """Open the save that rank 0 opens: it decides which is the latest."""
 
         def open_step(wanted: int | None) -> list[object]:
@@ -109,9 +111,8 @@ class _Loader:
             return list(self.reader.commit[:2])
 
         def decide() -> list[object] | None:
-            if before is not None:
-                before()
-            return open_step(step) if self.rank == 0 else None
+            wanted = which()
+            return open_step(wanted) if self.rank == 0 else None
 
         def follow() -> None:
             if self.rank != 0 and open_step(chosen[0]) != chosen:
@@ -119,8 +120,7 @@ class _Loader:
                     f"step {chosen[0]} of {self._where} was saved again while the ranks opened it, "
                     "or rank 0 sees another save of it than this rank: load it again"
                 )
-            for message in self.reader.skipped:  # An error where warnings are.
-                warnings.warn(f"skipped a damaged checkpoint: {message}", stacklevel=_CALLER)
+            tell_skipped(self.reader, _CALLER)
 
         chosen: Any = together(self._group, decide)[0]
         together(self._group, follow)
@@ -128,13 +128,14 @@ class _Loader:
     def previous(self, step: int, damage: list[str]) -> None:
         """Open `step` instead, and warn why."""
 
-        def tell() -> None:
+        def tell() -> int:
             for rank, message in enumerate(damage):
                 if message:
                     text = f"rank {rank}: {message}; step {step} is loaded"
                     warnings.warn(text, stacklevel=_CALLER + 1)  # `decide` is between.
+            return step
 
-        self.open(step, tell)
+        self.open(tell)
 
     def fill(self, restorer: Restorer, state: object, strict: bool, as_torch: bool) -> list[str]:
         """The damage that each rank found; empty if none."""

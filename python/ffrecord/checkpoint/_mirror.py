@@ -11,6 +11,7 @@ from ffrecord._base.addresses import Target, target_from_root
 from ffrecord._base.background_copies import Copying
 from ffrecord.checkpoint._removing import MIRROR, Save, folder_of, removals
 from ffrecord.checkpoint._saving import Commit
+from ffrecord.checkpoint._steps import tell_skipped, wanted_step
 from ffrecord.errors import CorruptionError
 
 _log = logging.getLogger("ffrecord.checkpoint")
@@ -38,7 +39,8 @@ def copy(
     Args:
         source: a target of any kind, its steps compressed or not.
         target: where the copy goes.
-        step: the step to copy; the newest by default.
+        step: the step to copy; by default, the newest that is whole. If newer ones are damaged, a
+            warning says so.
         compress: store the tensors compressed at `target`: byte planes of their elements with zstd,
             in independent parts. Saves, for example, a seventh of float32 weights and three
             tenths of bfloat16, but loads take longer. Loads and copies from there return the same
@@ -51,10 +53,12 @@ def copy(
         FileExistsError: another save of that step is committed there.
         CorruptionError: bytes of the source fail a check; nothing becomes visible at `target`.
     """
-    if step == "latest":
+    wanted = wanted_step(step)
+    if wanted is None:
         reader = _ffrecord.CheckpointReader(source, None, timeout_s)
-        step = reader.commit[0]
-    return Commit(*_ffrecord.copy_checkpoint(source, step, target, timeout_s, compress))
+        tell_skipped(reader, 2)
+        wanted = reader.commit[0]
+    return Commit(*_ffrecord.copy_checkpoint(source, wanted, target, timeout_s, compress))
 
 
 class Mirror(Copying[list[Commit]]):
@@ -144,9 +148,10 @@ class Mirror(Copying[list[Commit]]):
         for commit in here:
             try:
                 if self._bring(commit, there, known):
-                    copied.append(commit)
+                    copied.append(there[commit.step])
             except _OF_A_STEP as error:
-                failures.append(error)
+                if self._is_here(commit):
+                    failures.append(error)
         self._give_up(here, there)
         self._note({line for line in known if line in set(map(_line, there.values()))})
         self._tell_of_a_future(here, there, known)
@@ -185,15 +190,15 @@ class Mirror(Copying[list[Commit]]):
 
     def _copy(self, commit: Commit, there: dict[int, Commit], known: set[str]) -> None:
         self._make_way(commit, there.get(commit.step), known)
-        copy(
+        made = copy(
             self.target,
             self.remote,
             commit.step,
             compress=self.compress,
             timeout_s=self.timeout_s,
         )
-        there[commit.step] = commit
-        known.add(_line(commit))
+        there[commit.step] = made  # The step may have been saved again meanwhile.
+        known.add(_line(made))
         self._note(known)
 
     def _by_step(self) -> dict[int, Commit]:
@@ -276,8 +281,12 @@ class Mirror(Copying[list[Commit]]):
         )
 
     def _list(self, target: str) -> list[Commit]:
-        listed = _ffrecord.list_checkpoints(target, self.timeout_s, roots_only=True)
+        listed = _ffrecord.list_checkpoints(target, self.timeout_s, own_only=True)
         return [Commit(*found) for found in listed]
+
+    def _is_here(self, commit: Commit) -> bool:
+        """Whether it is still there locally: retention may remove steps beside a mirror."""
+        return any(_save(commit) == _save(each) for each in self._list(self.target))
 
     def _is_whole(self, commit: Commit) -> bool:
         """Whether it is whole at the remote: every block, as this process has read it there."""
@@ -304,7 +313,8 @@ class Mirror(Copying[list[Commit]]):
                         self.target, commit.step, self.timeout_s, commit.attempt
                     )
             except _OF_A_STEP as error:
-                failures.append(error)
+                if self._is_here(commit):
+                    failures.append(error)
         return failures
 
     def _path(self) -> pathlib.Path | None:

@@ -105,7 +105,7 @@ def shares_of_rank(leaves: Sequence[Leaf], rank: int, size: int, split: bool) ->
         return [leaf for leaf in leaves if leaf.is_own or rank == 0]
     shares = []
     load = [0] * size
-    for leaf in leaves:
+    for leaf in sorted(leaves, key=lambda leaf: leaf.key):  # Dicts of ranks have other orders.
         shape, size_bytes = leaf.shape, leaf.size_bytes
         if leaf.is_own:
             shares.append(leaf)

@@ -62,7 +62,7 @@ def remove(target: Target, step: int, timeout_s: float, attempt: str = "") -> No
         return
     here: list[Save] = []
     with contextlib.suppress(OSError):  # A damaged step is looked for at the mirror.
-        listed = _ffrecord.list_checkpoints(target, timeout_s, roots_only=True)
+        listed = _ffrecord.list_checkpoints(target, timeout_s, own_only=True)
         here = [Save(*found[:2]) for found in listed]
     _ffrecord.remove_checkpoint(target, step, timeout_s, attempt)
     for save in here:

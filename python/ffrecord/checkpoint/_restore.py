@@ -77,7 +77,8 @@ class Restorer:
         if isinstance(state, PerRank):
             return self._into_per_rank(state, tree, path)
         if isinstance(tree, EachRank):
-            return self.into(state, self._own(tree, path)[0], path)
+            own, there = self._own(tree, path)
+            return self.into(state, own, path) if there else state
         if state is None:
             return self.fresh(tree, path, as_torch=True)
         if isinstance(state, Shard) or kind_of(state) is not None:

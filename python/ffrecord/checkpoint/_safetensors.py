@@ -19,6 +19,7 @@ from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target
 from ffrecord.checkpoint._saving import Commit
 from ffrecord.checkpoint._state import join
+from ffrecord.checkpoint._steps import step_number, tell_skipped, wanted_step
 from ffrecord.checkpoint._tensors import ITEM_SIZES
 from ffrecord.checkpoint._values import Kind, TensorRef, decode, encode
 from ffrecord.errors import CorruptionError
@@ -66,7 +67,8 @@ def export_safetensors(
     Args:
         target: where the checkpoint is.
         path: of the file, which appears whole or not at all.
-        step: which checkpoint.
+        step: which checkpoint; "latest" is the newest that is whole. If newer ones are damaged, a
+            warning says so.
         prefix: export only what is below this path of the state, such as "model", with names from
             there on. Parts of a path are joined by dots.
         overwrite: replace a file of that name.
@@ -84,8 +86,8 @@ def export_safetensors(
         why = "there is a file already; remove it or say overwrite"
         raise FileExistsError(errno.EEXIST, why, path)
     _check_folder(os.path.dirname(path))
-    wanted = None if step == "latest" else step
-    reader = _ffrecord.CheckpointReader(target, wanted, timeout_s)
+    reader = _ffrecord.CheckpointReader(target, wanted_step(step), timeout_s)
+    tell_skipped(reader, 2)
     stored = {key: (dtype, shape) for key, dtype, shape in reader.tensors}
     tree = _below(decode(reader.structure), prefix)
     names: dict[str, str] = {}
@@ -228,6 +230,7 @@ def import_safetensors(
         CorruptionError: the file is not of that format, or its header and its data do not fit.
         FileExistsError: the step is committed already.
     """
+    step = step_number(step)
     tree: dict[str, object] = {}
     slices = []
     owners = []

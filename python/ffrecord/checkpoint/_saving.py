@@ -10,6 +10,7 @@ from ffrecord.checkpoint._agreement import Agreement
 from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._ranks import Group, TensorSlice, shares_of_rank, together
 from ffrecord.checkpoint._state import Flattener, Leaf, fill_ranks
+from ffrecord.checkpoint._steps import step_number
 from ffrecord.checkpoint._values import decode, encode
 
 Replicated = Literal["rank0", "split"]
@@ -74,9 +75,8 @@ def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
         TypeError: a value in the state would need pickling; names its path.
         ValueError: an argument is out of range.
     """
-    step, replicated = order.step, order.replicated
-    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**63:
-        raise ValueError(f"step is {step!r}, must be an integer from 0 to 2**63 - 1")
+    replicated = order.replicated
+    step_number(order.step)
     if replicated not in ("rank0", "split"):
         raise ValueError(f'replicated is {replicated!r}, must be "rank0" or "split"')
     flattener = Flattener(rank)
@@ -87,7 +87,7 @@ def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
         "tree": encode(tree if rank == 0 else None),
         "own": encode(flattener.own_trees),
         "shared": [] if agreement is None else agreement.told,
-        "own_count": len(flattener.own_trees),
+        "has_own": bool(flattener.own_trees),
     }
     shares = shares_of_rank(flattener.leaves, rank, size, split)
     return Flat(Said(order, words, agreement), shares)
@@ -96,7 +96,7 @@ def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
 def _tree(answers: Sequence[Any]) -> bytes:
     """Rank 0's tree, with the values in it that are each rank's own."""
     tree: bytes = answers[0]["tree"]
-    if answers[0]["own_count"] == 0:
+    if not answers[0]["has_own"]:
         return tree
     return encode(fill_ranks(decode(tree), [decode(answer["own"]) for answer in answers]))  # type: ignore[misc]
 

@@ -119,7 +119,7 @@ class Flattener:
         """Start with nothing, for this rank."""
         self.rank = rank
         self.leaves: list[Leaf] = []
-        self.own_trees: list[object] = []  # Of PerRank values, in order.
+        self.own_trees: dict[str, object] = {}  # Of PerRank values, by their paths.
         self.sharded: list[str] = []  # The paths of Shards that are in no PerRank.
         self._shapes: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
 
@@ -137,11 +137,11 @@ class Flattener:
         if kind_of_value is list:
             return list(self._elements(value, path, depth, is_own))  # type: ignore[arg-type]
         if isinstance(value, PerRank):
-            return self._per_rank(value, path, depth)
+            return self._per_rank(value, path, depth, is_own)
         if isinstance(value, Shard):
             if not is_own:
                 self.sharded.append(path)
-            return self._shard(value, path)
+            return self._shard(value, path or "#")
         if (kind := kind_of(value)) is not None:
             return self._tensor(value, kind, path or "#", is_own)
         if kind_of_value is tuple or _is_torch_size(value):
@@ -153,14 +153,12 @@ class Flattener:
             "pickling; save plain values, arrays and state_dicts"
         )
 
-    def _per_rank(self, value: PerRank, path: str, depth: int) -> EachRank:
-        # Its elements are filled in when all ranks' trees are known.
-        place = EachRank([len(self.own_trees)])
-        self.own_trees.append(None)
-        index = len(self.own_trees) - 1
+    def _per_rank(self, value: PerRank, path: str, depth: int, is_own: bool) -> object:
+        if is_own:  # In another one: this rank's already.
+            return self.value(value.value, path, depth + 1, is_own)
         own = self.value(value.value, f"{path}/@rank{self.rank}", depth + 1, is_own=True)
-        self.own_trees[index] = own
-        return place
+        self.own_trees[path] = own
+        return EachRank([path])  # Its elements are filled in when all ranks' trees are known.
 
     def _shard(self, shard: Shard, path: str) -> TensorRef:
         if (kind := kind_of(shard.data)) is None:
@@ -253,11 +251,11 @@ def _is_torch_size(value: object) -> bool:
     return torch is not None and type(value) is torch.Size
 
 
-def fill_ranks(tree: object, trees_of_ranks: list[list[object]]) -> object:
+def fill_ranks(tree: object, trees_of_ranks: list[dict[str, object]]) -> object:
     """Puts the PerRank trees of all ranks into their places in rank 0's tree."""
     if isinstance(tree, EachRank):
-        index: Any = tree.values[0]
-        return EachRank([fill_ranks(trees[index], trees_of_ranks) for trees in trees_of_ranks])
+        path: Any = tree.values[0]
+        return EachRank([trees[path] for trees in trees_of_ranks])
     return map_children(tree, lambda child: fill_ranks(child, trees_of_ranks))
 
 

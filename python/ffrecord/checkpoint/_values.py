@@ -10,6 +10,7 @@ from ffrecord.errors import CorruptionError
 DEPTH_MAX = 64
 SIZE_MAX = 64 << 20
 INT_SIZE_MAX = 1024
+KEY_SIZE_MAX = 4096  # Of a tensor.
 
 
 class Tag(IntEnum):
@@ -57,10 +58,15 @@ def encode(value: object) -> bytes:
 
     Raises:
         TypeError: it contains another type.
-        ValueError: it is nested deeper than 64, or an integer or the whole is too large.
+        ValueError: it is nested deeper than 64, an integer, a path or the whole is too large, or a
+            string has half of a surrogate pair.
     """
     out: list[bytes] = []
-    _put(out, value, 0)
+    try:
+        _put(out, value, 0)
+    except UnicodeEncodeError as error:
+        text = ascii(error.object[:100])
+        raise ValueError(f"{text} in the state is not Unicode text: save it as bytes") from None
     encoded = b"".join(out)
     if len(encoded) > SIZE_MAX:
         raise ValueError(
@@ -118,6 +124,11 @@ def _put_tensor(out: list[bytes], tensor: TensorRef) -> None:
     size = len(key)
     if size < _SHORT:
         out += (_TENSOR_HEADS[tensor.kind][size], key)
+    elif size > KEY_SIZE_MAX:
+        raise ValueError(
+            f"the path of a tensor takes {size} bytes, more than {KEY_SIZE_MAX}: "
+            f"{tensor.key[:200]}..."
+        )
     else:
         out += (struct.pack("<BBH", Tag.TENSOR, tensor.kind, size), key)
 

@@ -1,16 +1,20 @@
 """CSV and TSV, plain or gzip, with the names of columns in the first line; read by pyarrow."""
 
+from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from ffrecord.pack._csv_quotes import blocks_of
-from ffrecord.pack._source import needed
+from ffrecord.pack._cutting import is_plain, line_marks, lines_in, lines_of, parts_between
+from ffrecord.pack._source import WHOLE, Part, needed
 from ffrecord.pack._stream import open_stream
 from ffrecord.pack._table import Tabular
 
 _SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _BLOCK_BYTES = 4 << 20
+_ALL = Part(0, WHOLE, 0)
 # Only what is written again as it was: 007, +1 and 1e5 are text, as numbers of 19 digits are.
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 _FLOAT = r"^-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?$"
@@ -39,6 +43,7 @@ class CsvSource(Tabular):
 
     def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         """The names, and the types that all rows have."""
+        self._rows: dict[str, int] = {}
         if (found := self.read_before()) is not None:
             self._check_names(found.names)
             return found
@@ -51,19 +56,38 @@ class CsvSource(Tabular):
                     f"{path} has the columns {', '.join(self._names(path))}, and {self.path} has "
                     f"{', '.join(names)}: pack them separately"
                 )
+            self._rows[path] = 0
             for batch in self._texts(path, names):
+                self._rows[path] += len(batch)
                 for name, left in types.items():
                     _narrow(left, batch.column(name))
         return pa.schema([(name, _type_of(left)) for name, left in types.items()])
 
-    def tables(self, names: list[str]) -> Iterator[tuple[Any, int]]:
+    def cuts(self, size_bytes: int) -> list[Part]:
+        """Return runs of lines, if each row is a line."""
+        like = self.options.like
+        counted = like if isinstance(like, CsvSource) else self
+        rows = counted._rows.get(self.path)
+        whole = super().cuts(size_bytes)
+        if rows is None or self.size_bytes <= size_bytes or not is_plain(self.path):
+            return whole
+        if rows != _rows_if_lines(self.path):
+            return whole
+        # pyarrow drops a mark of UTF-8 where it begins to read, and here it would be a value.
+        marks = line_marks(self.path, size_bytes, lambda head: not head.startswith(BOM_UTF8))
+        parts = parts_between(marks, size_bytes)
+        return [part._replace(first=max(part.first - 1, 0)) for part in parts]  # Of names.
+
+    def tables(
+        self, names: list[str], part: Part, skipped: Counter[str]
+    ) -> Iterator[tuple[Any, int]]:
         """Yield the rows of each block."""
         pa = needed("pyarrow", self.what)
         wanted = pa.schema([self.found.field(name) for name in names])
         with open(self.path, "rb") as raw:
-            for batch in self._batches(raw, self.path, self.found.names):
+            for batch in self._batches(raw, self.path, self.found.names, part):
                 arrays = [batch.column(f.name).cast(f.type) for f in wanted]
-                yield pa.Table.from_arrays(arrays, schema=wanted), raw.tell()
+                yield pa.Table.from_arrays(arrays, schema=wanted), raw.tell() - part.begin
 
     def _check_names(self, names: list[str]) -> None:
         if (own := self._names(self.path)) != list(names):
@@ -74,7 +98,7 @@ class CsvSource(Tabular):
 
     def _names(self, path: str) -> list[str]:
         with open(path, "rb") as raw, self._naming(path):
-            first = next(self._blocks(raw, path), b"")
+            first = next(self._blocks(raw, path, _ALL), b"")
             names = list(self._parsed(first, path, None, is_first=True).schema.names)
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -83,20 +107,21 @@ class CsvSource(Tabular):
 
     def _texts(self, path: str, names: list[str]) -> Iterator[Any]:
         with open(path, "rb") as raw:
-            yield from self._batches(raw, path, names)
+            yield from self._batches(raw, path, names, _ALL)
 
-    def _batches(self, raw: BinaryIO, path: str, names: list[str]) -> Iterator[Any]:
+    def _batches(self, raw: BinaryIO, path: str, names: list[str], part: Part) -> Iterator[Any]:
         with self._naming(path):
-            for number, block in enumerate(self._blocks(raw, path)):
+            for number, block in enumerate(self._blocks(raw, path, part)):
                 if len(names) > 1 and not block.strip(b"\r\n"):
                     continue
-                table = self._parsed(block, path, names, is_first=number == 0)
+                table = self._parsed(block, path, names, is_first=number + part.begin == 0)
                 if table.column_names != names:
                     raise ValueError(f"{path} begins with a blank line: remove it")
                 yield table
 
-    def _blocks(self, raw: BinaryIO, path: str) -> Iterator[bytes]:
-        return blocks_of(open_stream(raw, path), path, _delimiter_of(path), _BLOCK_BYTES)
+    def _blocks(self, raw: BinaryIO, path: str, part: Part) -> Iterator[bytes]:
+        file = open_stream(raw, path, part.begin, part.end)
+        return blocks_of(file, path, _delimiter_of(path), _BLOCK_BYTES)
 
     def _parsed(self, block: bytes, path: str, names: list[str] | None, *, is_first: bool) -> Any:  # noqa: ANN401
         """A block as a table; the first has the names. pyarrow gets no file of Python's.
@@ -105,6 +130,8 @@ class CsvSource(Tabular):
         """
         pa, reader = needed("pyarrow", self.what), needed("pyarrow.csv", self.what)
         text = {name: pa.string() for name in names or ()}
+        if not is_first and block.startswith(BOM_UTF8):
+            block = BOM_UTF8 + block  # Of which pyarrow drops one.
         return reader.read_csv(
             pa.BufferReader(block),
             reader.ReadOptions(block_size=len(block) + 1, column_names=None if is_first else names),
@@ -131,6 +158,21 @@ class CsvSource(Tabular):
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             said = str(error).partition("\n")[0]
             raise ValueError(f"{path} is no CSV of UTF-8: {said}") from None
+
+
+def _rows_if_lines(path: str) -> int:
+    """The rows of a file, with its names of columns but without blank lines, if each is a line.
+
+    A row of several lines has at least two that are not blank: the first and the last. So if there
+    are as many rows as lines that are not blank, each row is a line. -1 if lines end otherwise.
+    """
+    found = -1
+    with open(path, "rb") as file:
+        while data := lines_of(file, _BLOCK_BYTES):
+            if b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
+                return -1
+            found += lines_in(data)
+    return found
 
 
 _FITTING = {"int": _INTEGER, "float": _FLOAT, "bool": _BOOL, "null": None}

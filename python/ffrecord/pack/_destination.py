@@ -88,73 +88,126 @@ def pack(
         CorruptionError: the source is damaged.
         OSError: the source cannot be read, or the destination cannot be written.
     """
-    least, most = DICTIONARY_BYTES
-    if dictionary_bytes and not least <= dictionary_bytes <= most:
-        raise ValueError(f"a dictionary has {least} to {most} bytes, not {dictionary_bytes}")
     _check_least(part_size_bytes, 1, "a part has at least one byte")
-    _check_least(workers, 1, "there is at least one worker")
     _check_least(max_failures, 0, "max_failures is at least 0")
-    user_map = mapping_of(map)
-    if schema is not None and user_map is None:
-        raise ValueError("schema says what map returns; without map, columns are the source's")
-    given: Any = source
-    is_source = not isinstance(source, str | os.PathLike | Sequence)
-    opened = Facts(given if is_source else open_source(given))
-    path = destination_path(destination)
-    inputs: Inputs | None = opened._inputs
-    if path.suffix == ".ffr":
-        inputs = None
-    if workers > 1 and inputs is None:
-        raise ValueError(
-            "several workers pack from paths into a folder: give paths, and a destination whose "
-            "name does not end in .ffr"
-        )
-    give_values = opened.give_values if inputs is None else inputs.give_values
-    if user_map is not None and give_values is not None:
-        give_values()  # Of a user's columns, not as they are stored.
-    samples = inputs.all_samples() if inputs is not None else opened.samples()
-    passed: tuple[str, ...] = ()
-    if user_map is None:
-        columns: Any = opened.schema
-    else:
-        columns, samples, passed = _columns_of(user_map, schema, samples, opened)
-    if isinstance(columns, Mapping) and not (user_map is None and opened._names_are_stored):
-        check_names(columns, opened.name if user_map is None else user_map.name)
-    own_key = opened.key if user_map is None else _kept(opened.key, columns)
-    own = opened.metadata if user_map is None else of_columns(opened.metadata, passed)
-    metadata = {**types_in({} if user_map else opened.types), **own}
-    if opened.classes and CLASSES not in metadata:
-        metadata[CLASSES] = json.dumps(opened.classes).encode()
-    writing = WriterOptions(
-        compress=compress or dictionary_bytes > 0,
+    asked = Conversion(
+        source,
+        destination,
+        map=map,
+        schema=schema,
+        workers=workers,
+        compress=compress,
         dictionary_bytes=dictionary_bytes,
-        key=key or own_key,
-        takes_empty_keys=opened.takes_empty_keys and key is None,
+        key=key,
     )
-    if inputs is None:
-        single = _Single(opened, columns, metadata, writing, user_map, max_failures, progress)
-        return single.pack(samples, path, replace, part_size_bytes)
+    if asked.inputs is None:
+        return _Single(asked, max_failures, progress).pack(replace, part_size_bytes)
     task = Task(
-        destination=path,
-        plan=_plan(inputs, writing, metadata, columns, user_map, part_size_bytes),
-        options=inputs.options,
-        user_map=user_map,
-        writing=writing,
-        metadata=metadata,
+        destination=asked.path,
+        plan=_plan(
+            asked.inputs,
+            asked.writing,
+            asked.metadata,
+            asked.columns,
+            asked.user_map,
+            part_size_bytes,
+        ),
+        options=asked.inputs.options,
+        user_map=asked.user_map,
+        writing=asked.writing,
+        metadata=asked.metadata,
         file_size_bytes=part_size_bytes,
         failures_max=max_failures,
     )
     summary = pack_resumably(
         task,
-        inputs,
+        asked.inputs,
         workers=workers,
         replace=replace,
         retry_failed=retry_failed,
         restart=restart,
         progress=progress,
     )
-    summary.classes = opened.classes
+    summary.classes = asked.opened.classes
     return summary
+
+
+class Conversion:
+    """What is converted to what, as the arguments of `pack` say."""
+
+    inputs: Inputs | None
+    """Of a folder that is packed from paths; else None."""
+
+    def __init__(
+        self,
+        source: Any,  # noqa: ANN401 - see `pack`, for all arguments
+        destination: str | os.PathLike[str],
+        *,
+        map: Any,  # noqa: ANN401
+        schema: Any,  # noqa: ANN401
+        workers: int,
+        compress: bool,
+        dictionary_bytes: int,
+        key: str | None,
+    ) -> None:
+        """Open the source, and find the columns; see `pack` for errors."""
+        least, most = DICTIONARY_BYTES
+        if dictionary_bytes and not least <= dictionary_bytes <= most:
+            raise ValueError(f"a dictionary has {least} to {most} bytes, not {dictionary_bytes}")
+        _check_least(workers, 1, "there is at least one worker")
+        self.user_map = user_map = mapping_of(map)
+        if schema is not None and user_map is None:
+            raise ValueError("schema says what map returns; without map, columns are the source's")
+        is_source = not isinstance(source, str | os.PathLike | Sequence)
+        self.opened = opened = Facts(source if is_source else open_source(source))
+        self.path = destination_path(destination)
+        self.inputs = None if self.path.suffix == ".ffr" else opened._inputs
+        if workers > 1 and self.inputs is None:
+            raise ValueError(
+                "several workers pack from paths into a folder: give paths, and a destination "
+                "whose name does not end in .ffr"
+            )
+        give_values = opened.give_values if self.inputs is None else self.inputs.give_values
+        if user_map is not None and give_values is not None:
+            give_values()  # Of a user's columns, not as they are stored.
+        samples = self.inputs.all_samples() if self.inputs is not None else opened.samples()
+        self.columns: Any = opened.schema
+        own = opened.metadata
+        if user_map is not None:
+            self.columns, samples, passed = _columns_of(user_map, schema, samples, opened)
+            own = of_columns(own, passed)
+        if isinstance(self.columns, Mapping) and (user_map or not opened._names_are_stored):
+            check_names(self.columns, user_map.name if user_map else opened.name)
+        self.samples: Iterator[Progressed] = samples
+        """All of them; single use."""
+        own_key = opened.key if user_map is None else _kept(opened.key, self.columns)
+        self.metadata = {**types_in({} if user_map else opened.types), **own}
+        if opened.classes and CLASSES not in self.metadata:
+            self.metadata[CLASSES] = json.dumps(opened.classes).encode()
+        self.writing = WriterOptions(
+            compress=compress or dictionary_bytes > 0,
+            dictionary_bytes=dictionary_bytes,
+            key=key or own_key,
+            takes_empty_keys=opened.takes_empty_keys and key is None,
+        )
+
+    def unit(
+        self,
+        path_of: Callable[[int], Path],
+        size_bytes: int,
+        max_failures: int,
+        *,
+        replace: bool = False,
+    ) -> UnitWriter:
+        """What writes samples in one go, to files of that size."""
+        function = None if self.user_map is None else self.user_map.made()
+        return UnitWriter(
+            path_of,
+            lambda path: self.writing.new_writer(
+                path, self.columns, self.metadata, replace=replace
+            ),
+            Rules(function, max_failures, size_bytes, self.writing.key is True),
+        )
 
 
 def _check_least(value: int, least: int, rule: str) -> None:
@@ -240,54 +293,33 @@ def _plan(
 class _Single:
     """Packs samples that can be read once, in one go."""
 
-    def __init__(
-        self,
-        source: Facts,
-        columns: Any,  # noqa: ANN401 - a mapping, or a schema of pyarrow
-        metadata: dict[str, bytes],
-        writing: WriterOptions,
-        user_map: UserMap | None,
-        failures_max: int,
-        progress: Progress | None,
-    ) -> None:
-        self._source = source
-        self._columns, self._metadata, self._writing = columns, metadata, writing
-        self._function = None if user_map is None else user_map.made()
+    def __init__(self, asked: Conversion, failures_max: int, progress: Progress | None) -> None:
+        self._asked = asked
         self._failures_max = failures_max
         self._progress = progress or (lambda _: None)
 
-    def pack(
-        self, samples: Iterator[Progressed], path: Path, replace: bool, part_size_bytes: int
-    ) -> PackSummary:
+    def pack(self, replace: bool, part_size_bytes: int) -> PackSummary:
+        path = self._asked.path
         check_vacant(path, replace)
         if path.suffix == ".ffr":
-            return self._written(samples, lambda _: path, sys.maxsize, replace)
+            return self._written(lambda _: path, sys.maxsize, replace)
         with new_folder(path, replace) as folder:
             summary = self._written(
-                samples, lambda number: folder / part_name(number, 1), part_size_bytes, False
+                lambda number: folder / part_name(number, 1), part_size_bytes, False
             )
             _keep_order(folder, summary.file_count)
         return summary
 
     def _written(
-        self,
-        samples: Iterator[Progressed],
-        path_of: Callable[[int], Path],
-        size_bytes: int,
-        replace: bool,
+        self, path_of: Callable[[int], Path], size_bytes: int, replace: bool
     ) -> PackSummary:
-        unit = UnitWriter(
-            path_of,
-            lambda path: self._writing.new_writer(
-                path, self._columns, self._metadata, replace=replace
-            ),
-            Rules(self._function, self._failures_max, size_bytes, self._writing.key is True),
-        )
-        unit.write_all(samples, self._source.name, self._progress)
-        unit.tally.left_out.update(self._source.skipped or {})
+        opened = self._asked.opened
+        unit = self._asked.unit(path_of, size_bytes, self._failures_max, replace=replace)
+        unit.write_all(self._asked.samples, opened.name, self._progress)
+        unit.tally.left_out.update(opened.skipped or {})
         tally = unit.close()
         check_some([tally.as_json()])
-        summary = PackSummary(classes=self._source.classes)
+        summary = PackSummary(classes=opened.classes)
         summary.add(tally.as_json())
         return summary
 

@@ -7,10 +7,14 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
+from itertools import accumulate
 from typing import NamedTuple
 
+from ffrecord.pack._cutting import Mark, parts_between
 from ffrecord.pack._source import (
     HIDDEN,
+    WHOLE,
+    Part,
     Progressed,
     Source,
     SourceOptions,
@@ -79,26 +83,25 @@ class FolderSource(Source):
 
     def samples(self) -> Iterator[Progressed]:
         """Yield the files class by class, each sorted by path, reading some ahead."""
-        yield from self.samples_of(0, len(self._files))
+        yield from self.samples_of(Part(0, WHOLE, 0), Counter())
 
-    def cuts(self, size_bytes: int) -> list[tuple[int, int, int]]:
+    def cuts(self, size_bytes: int) -> list[Part]:
         """Return runs of files of about this size."""
-        found, begin, total = [], 0, 0
-        for number, file in enumerate(self._files, start=1):
-            total += file.size_bytes
-            if total >= size_bytes or number == len(self._files):
-                found.append((begin, number, total))
-                begin, total = number, 0
-        return found
+        numbers = range(len(self._files) + 1)
+        behind = accumulate((file.size_bytes for file in self._files), initial=0)
+        return parts_between(map(Mark, numbers, behind, numbers), size_bytes)
 
-    def samples_of(self, begin: int, end: int) -> Iterator[Progressed]:
+    def samples_of(self, part: Part, skipped: Counter[str]) -> Iterator[Progressed]:
         """Yield some of the files.
 
         Raises:
             ValueError: a file has another size or time than when the folder was listed.
         """
         done_bytes = 0
-        for file, (content, time_ns) in self._contents(self._files[begin:end]):
+        end = len(self._files) if part.end == WHOLE else part.end
+        if part.begin == 0:  # All was listed at once.
+            skipped.update(self.skipped)
+        for file, (content, time_ns) in self._contents(self._files[part.begin : end]):
             if time_ns != file.time_ns and len(content) == file.size_bytes:
                 raise ValueError(
                     f"{file.path} was changed after it was listed: pack the folder when nothing "

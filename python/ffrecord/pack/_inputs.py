@@ -4,38 +4,48 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ffrecord._tables.arrow_schema import without_facts
 from ffrecord.pack._kinds import open_one
-from ffrecord.pack._source import Progressed, Source, SourceOptions
-
-WHOLE = -1
+from ffrecord.pack._source import WHOLE, Part, Progressed, Source, SourceOptions
 
 
 class Cut(NamedTuple):
-    """A part of one input."""
+    """A part of one input; the other attributes are those of `Part`."""
 
     input: int
     """Its number among the inputs."""
     begin: int
     end: int
-    """From `begin` to here in the source's own terms; WHOLE for all that there is."""
     size_bytes: int
+    first: int = 0
+
+    @property
+    def part(self) -> Part:
+        """Which part it is."""
+        return Part(*self[1:])
 
 
 @runtime_checkable
 class Cuttable(Protocol):
-    """A source that can be read in parts, any number of times."""
+    """A source that can be read in parts, any number of times.
 
-    def cuts(self, size_bytes: int) -> list[tuple[int, int, int]]:
-        """Return parts of about this size that make the whole: begin, end, size in bytes."""
+    A source whose input is more than a file, or all files in a folder, has a method `stamp`, too,
+    which returns a text that changes with the input: names, sizes and times of its files.
+    """
 
-    def samples_of(self, begin: int, end: int) -> Iterator[Progressed]:
-        """Yield the samples of a part. Progress counts from its beginning."""
+    def cuts(self, size_bytes: int) -> list[Part]:
+        """Return parts of about this size that make the whole.
 
-    def stamp(self) -> str:
-        """Return a text that changes with the input: names, sizes and times of its files."""
+        They depend on the content of the input and on `size_bytes` alone.
+        """
+
+    def samples_of(self, part: Part, skipped: Counter[str]) -> Iterator[Progressed]:
+        """Yield the samples of a part; add to `skipped` what is left out of it.
+
+        Progress counts from the beginning of the part.
+        """
 
 
 class Input(NamedTuple):
@@ -83,26 +93,27 @@ class Inputs:
         self._gives_values = True
 
     def all_samples(self) -> Iterator[Progressed]:
-        """Yield the samples of all inputs."""
-        for number in range(len(self.paths)):
-            yield from self.whole(number, Counter())
+        """Yield the samples of all inputs, with the bytes of all that are behind."""
+        behind_bytes = 0
+        for number, path in enumerate(self.paths):
+            for sample, done_bytes in self.whole(number, Counter()):
+                yield sample, behind_bytes + done_bytes
+            behind_bytes += _size_of(path, self.first)
 
     def whole(self, number: int, skipped: Counter[str]) -> Iterator[Progressed]:
         """Yield the samples of one input; add to `skipped` what the source leaves out."""
-        source = self._source(number)
-        yield from source.samples()
-        skipped.update(source.skipped)
+        size_bytes = _size_of(self.paths[number], self.first)
+        yield from self.samples_of(Cut(number, 0, WHOLE, size_bytes), skipped)
 
     def samples_of(self, cut: Cut, skipped: Counter[str]) -> Iterator[Progressed]:
         """Yield the samples of a cut; add to `skipped` what the source leaves out of it."""
-        if cut.end != WHOLE:
-            source = self._source(cut.input)
-            assert isinstance(source, Cuttable)
-            yield from source.samples_of(cut.begin, cut.end)
-            if cut.begin == 0:
-                skipped.update(source.skipped)
+        source = self._source(cut.input)
+        if isinstance(source, Cuttable):
+            yield from source.samples_of(cut.part, skipped)
             return
-        yield from self.whole(cut.input, skipped)
+        assert cut.part.is_whole
+        yield from source.samples()
+        skipped.update(source.skipped)
 
     def check_unchanged(self, planned: Input, number: int) -> None:
         """Check that an input is what it was when it was planned.
@@ -118,9 +129,8 @@ class Inputs:
 
     def _input(self, number: int) -> Input:
         path = self.paths[number]
-        if isinstance(self.first, Cuttable):
-            source = self._source(number)
-            assert isinstance(source, Cuttable)
+        if hasattr(self.first, "stamp"):
+            source: Any = self._source(number)
             return Input(path, source.size_bytes, source.stamp())
         return Input(path, _size_of(path, self.first), stamp_of(path))
 

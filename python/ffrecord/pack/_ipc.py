@@ -1,11 +1,12 @@
 """Arrow IPC: files (Feather version 2 among them) and streams."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from ffrecord.errors import CorruptionError
-from ffrecord.pack._source import needed
+from ffrecord.pack._source import Part, needed
 from ffrecord.pack._table import ROWS_BYTES, ROWS_MAX, Tabular
 
 _FILE, _FEATHER_1, _STREAM = b"ARROW1", b"FEA1", b"\xff\xff\xff\xff"
@@ -69,7 +70,9 @@ class IpcSource(Tabular):
         with self._mapped() as mapped:
             return self._opened(mapped).schema
 
-    def tables(self, names: list[str]) -> Iterator[tuple[Any, int]]:
+    def tables(
+        self, names: list[str], part: Part, skipped: Counter[str]
+    ) -> Iterator[tuple[Any, int]]:
         """Yield the batches of the file, large ones in pieces."""
         with self._mapped() as mapped:
             reader = self._opened(mapped)

@@ -47,7 +47,7 @@ KINDS = (
     KindOfSource("Parquet", "_parquet", "is_parquet", "ParquetSource"),
     KindOfSource("Arrow IPC files, streams and Feather", "_ipc", "is_ipc", "IpcSource"),
     KindOfSource("*.npy and *.npz", "_numpy", "is_numpy", "NumpySource"),
-    KindOfSource("TFRecords", "_tfrecord", "is_tfrecord", "TFRecordSource"),
+    KindOfSource("TFRecords", "_tfrecord", "is_tfrecord", "tfrecord_source"),
     KindOfSource("tars (plain, gz, bz2, xz)", "_tar", "is_tar", "TarSource"),
 )
 

@@ -1,12 +1,15 @@
 """Parquet files, the format of Hugging Face's datasets; read by pyarrow."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 from ffrecord.errors import CorruptionError
+from ffrecord.pack._cutting import Mark, parts_between
 from ffrecord.pack._parquet_footer import Footer, footer_of
-from ffrecord.pack._source import needed
+from ffrecord.pack._source import WHOLE, Part, needed
 from ffrecord.pack._table import ROWS_BYTES, ROWS_MAX, Tabular
 
 _MAGIC = b"PAR1"
@@ -70,15 +73,38 @@ class ParquetSource(Tabular):
             if f"{chunk.path}.".startswith(f"{name}.")  # Names may have dots, too.
         )
 
-    def tables(self, names: list[str]) -> Iterator[tuple[Any, int]]:
+    def cuts(self, size_bytes: int) -> list[Part]:
+        """Return runs of row groups of about this size."""
+        groups = self._groups()
+        total = max(sum(group.total_byte_size for group in groups), 1)
+        sizes = [self.size_bytes * group.total_byte_size // total for group in groups]
+        behind = accumulate(sizes, initial=0)
+        rows = accumulate((group.num_rows for group in groups), initial=0)
+        return parts_between(map(Mark, range(len(groups) + 1), behind, rows), size_bytes)
+
+    def tables(
+        self, names: list[str], part: Part, skipped: Counter[str]
+    ) -> Iterator[tuple[Any, int]]:
         """Yield so many rows at a time as have some MiB."""
+        groups = self._groups()
+        end = len(groups) if part.end == WHOLE else part.end
+        groups = groups[part.begin : end]
+        total, done = sum(group.num_rows for group in groups), 0
+        wide = sum(group.total_byte_size for group in groups) // max(total, 1)
+        rows = max(1, min(ROWS_BYTES // max(wide, 1), ROWS_MAX))
+        wanted = range(part.begin, end)
+        for batch in self._file.iter_batches(batch_size=rows, columns=names, row_groups=wanted):
+            done += len(batch)
+            yield batch, part.size_bytes * done // max(total, done)
+        if done != total:
+            raise self._miscounted(done, total)
+
+    def _groups(self) -> list[Any]:
         metadata = self._file.metadata
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-        wide = sum(group.total_byte_size for group in groups) // max(metadata.num_rows, 1)
-        rows = max(1, min(ROWS_BYTES // max(wide, 1), ROWS_MAX))
-        total, done = metadata.num_rows, 0
-        for batch in self._file.iter_batches(batch_size=rows, columns=names):
-            done += len(batch)
-            yield batch, self.size_bytes * done // max(total, done)
-        if done != total:
-            raise CorruptionError(f"{self.path} has {done} rows, and says that it has {total}")
+        if (rows := sum(group.num_rows for group in groups)) != metadata.num_rows:
+            raise self._miscounted(rows, metadata.num_rows)
+        return groups
+
+    def _miscounted(self, found: int, said: int) -> CorruptionError:
+        return CorruptionError(f"{self.path} has {found} rows, and says that it has {said}")

@@ -15,7 +15,7 @@ from ffrecord._tables.arrow_writing import is_arrow_schema
 from ffrecord.pack._inputs import Cut, Input
 from ffrecord.pack._table_schema import TableSchema
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)

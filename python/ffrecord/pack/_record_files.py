@@ -13,8 +13,18 @@ from ffrecord._read.reader import open as open_records
 from ffrecord._tables.arrow_schema import joined_facts, with_fields, without_facts
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
+from ffrecord.pack._cutting import Mark, parts_between
 from ffrecord.pack._new_folder import MANIFEST
-from ffrecord.pack._source import CLASSES, Keyed, Progressed, Source, SourceOptions, picked
+from ffrecord.pack._source import (
+    CLASSES,
+    WHOLE,
+    Keyed,
+    Part,
+    Progressed,
+    Source,
+    SourceOptions,
+    picked,
+)
 
 # Read at a time: so many records, or fewer if those before were large.
 _RECORDS_MAX, _BATCH_BYTES = 1024, 16 << 20
@@ -80,18 +90,21 @@ class RecordFiles(Source):
 
     def samples(self) -> Iterator[Progressed]:
         """Yield the records; CorruptionError if one is damaged."""
-        yield from self.samples_of(0, len(self._reader))
+        yield from self.samples_of(Part(0, WHOLE, 0), Counter())
 
-    def cuts(self, size_bytes: int) -> list[tuple[int, int, int]]:
+    def cuts(self, size_bytes: int) -> list[Part]:
         """Return ranges of records, on average of this size."""
         count = len(self._reader)
         step = max(1, count * min(size_bytes, self.size_bytes) // max(self.size_bytes, 1))
-        ranges = [(begin, min(begin + step, count)) for begin in range(0, count, step)]
-        return [(a, b, self._until(b) - self._until(a)) for a, b in ranges] or [(0, 0, 0)]
+        numbers = [*range(0, count, step), count]
+        return parts_between((Mark(n, self._until(n), n) for n in numbers), 1)
 
-    def samples_of(self, begin: int, end: int) -> Iterator[Progressed]:
+    def samples_of(self, part: Part, skipped: Counter[str]) -> Iterator[Progressed]:
         """Yield a range of the records."""
-        yield from ahead(self._samples(begin, end))
+        if part.begin == 0:
+            skipped.update(self.skipped)
+        end = len(self._reader) if part.end == WHOLE else part.end
+        yield from ahead(self._samples(part.begin, end))
 
     def stamp(self) -> str:
         """Return the fingerprint of the records."""

@@ -39,6 +39,26 @@ Key = str | Literal[True] | None
 # A sample, and how many bytes of the source are behind it.
 Progressed = tuple[Sample, int]
 
+# The end of a part that reaches to the end of its input.
+WHOLE = -1
+
+
+class Part(NamedTuple):
+    """A part of an input: a range in the source's own terms, such as bytes or records."""
+
+    begin: int
+    end: int
+    """WHOLE for all that there is from `begin`."""
+    size_bytes: int
+    first: int = 0
+    """The number of its first sample in the input, for errors."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of the input."""
+        return self.begin == 0 and self.end == WHOLE
+
+
 # The metadata in which a file has the names of its labels 0, 1, ...: a list in JSON.
 CLASSES = "classes"
 # What `Source.skipped` calls files whose names, or those of their folders, begin with a dot.

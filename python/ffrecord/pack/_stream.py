@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from ffrecord.errors import CorruptionError
+from ffrecord.pack._source import WHOLE
 
 _PIECE_BYTES = 1 << 20
 # Tapes and some copies are filled up with zeros.
@@ -68,16 +69,22 @@ class Stream(io.RawIOBase):
     that are truncated, damaged in their trailer, or followed by other data.
     """
 
-    def __init__(self, file: BinaryIO, path: str) -> None:
-        """Read the content of `file`, which is at its start; `path` is for messages."""
+    def __init__(self, file: BinaryIO, path: str, begin: int = 0, end: int = WHOLE) -> None:
+        """Read the content of `file`, which is at its start; `path` is for messages.
+
+        A part of a file, from `begin` to `end`, is one of a file that is known to be plain.
+        """
         self._file = file
         self._path = path
-        self._fed = self._raw(_MAGIC_BYTES_MAX)
+        self._left_bytes = end - begin if end != WHOLE else 1 << 62
+        if begin:
+            file.seek(begin)
+        self._fed = b"" if begin else self._raw(_MAGIC_BYTES_MAX)
         self._new: Callable[[], Any] = next(
             (new for magic, new in _KINDS if magic.match(self._fed)), _Plain
         )
         self._decompressor: Any = self._new()
-        self._position = 0
+        self._position = begin
 
     @property
     def is_compressed(self) -> bool:
@@ -161,7 +168,9 @@ class Stream(io.RawIOBase):
     def _raw(self, size: int) -> bytes:
         """Bytes of the file as they are; an error names it, which those of a disk do not."""
         try:
-            return self._file.read(size)
+            data = self._file.read(min(size, self._left_bytes))
+            self._left_bytes -= len(data)
+            return data
         except OSError as error:
             error.filename = self._path
             raise
@@ -185,6 +194,6 @@ class Stream(io.RawIOBase):
         return CorruptionError(f"{self._path} is damaged or truncated: {what}")
 
 
-def open_stream(file: BinaryIO, path: str) -> io.BufferedReader:
+def open_stream(file: BinaryIO, path: str, begin: int = 0, end: int = WHOLE) -> io.BufferedReader:
     """The content of `file` as a buffered reader, for lines; see `Stream`."""
-    return io.BufferedReader(Stream(file, path), _PIECE_BYTES)
+    return io.BufferedReader(Stream(file, path, begin, end), _PIECE_BYTES)

@@ -14,7 +14,15 @@ from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._passed import rows_of_table
 from ffrecord.pack._selection import Selection, classes_in
-from ffrecord.pack._source import Chunk, Progressed, Source, SourceOptions, needed
+from ffrecord.pack._source import (
+    WHOLE,
+    Chunk,
+    Part,
+    Progressed,
+    Source,
+    SourceOptions,
+    needed,
+)
 from ffrecord.pack._table_schema import TableSchema
 
 # Of the rows that are converted at a time.
@@ -30,12 +38,14 @@ class Tabular(Source):
 
     what = ""
     """What errors call a file."""
+    meant: tuple[str, ...] = ("columns", "drop", "cast")
+    """Options that apply to it."""
     finds_types = False
     """Whether the schema follows from the rows of all files, which are looked at together."""
 
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Read the schemas; see `open_source` for arguments and errors."""
-        options.allow(path, self.what, "columns", "drop", "cast")
+        options.allow(path, self.what, *self.meant)
         needed("pyarrow", self.what)
         self.skipped = Counter()
         self.size_bytes = os.stat(path).st_size if os.path.isfile(path) else 0
@@ -64,12 +74,21 @@ class Tabular(Source):
         return None if known is None else known.found
 
     @abstractmethod
-    def tables(self, names: list[str]) -> Iterator[tuple[Any, int]]:
+    def tables(
+        self, names: list[str], part: Part, skipped: Counter[str]
+    ) -> Iterator[tuple[Any, int]]:
         """Yield the rows of these columns as tables or batches, and the bytes behind each.
+
+        Only those of a part, from whose beginning bytes count; `skipped` takes what is left out.
 
         Raises:
             CorruptionError: the file is damaged.
         """
+
+    def is_wanted(self, name: str) -> bool:
+        """Whether a column is packed, as options of the user say."""
+        columns, drop = self.options.columns, self.options.drop
+        return name not in drop and (not columns or name in columns)
 
     def may_lack_items(self, name: str) -> bool:
         """Whether items of lists in this column may be null, as far as is known without reading."""
@@ -90,7 +109,15 @@ class Tabular(Source):
             CorruptionError: the file is damaged.
             ValueError: a value does not fit its column.
         """
-        chunks = ahead(self._chunks(), 1)
+        yield from self.samples_of(Part(0, WHOLE, self.size_bytes), self.skipped)
+
+    def cuts(self, size_bytes: int) -> list[Part]:
+        """Return parts of about this size, of a file that can be read from somewhere else."""
+        return [Part(0, WHOLE, self.size_bytes)]
+
+    def samples_of(self, part: Part, skipped: Counter[str]) -> Iterator[Progressed]:
+        """Yield the samples of a part, as `samples`."""
+        chunks = ahead(self._chunks(part, skipped), 1)
         if not self._gives_values:
             yield from chunks
             return
@@ -98,10 +125,10 @@ class Tabular(Source):
             for row in rows_of_table(chunk.table, self.path):
                 yield row, done_bytes
 
-    def _chunks(self) -> Iterator[tuple[Chunk, int]]:
-        first = 0
+    def _chunks(self, part: Part, skipped: Counter[str]) -> Iterator[tuple[Chunk, int]]:
+        first = part.first
         with self.reading():
-            for table, done_bytes in self.tables(self.selection.inputs):
+            for table, done_bytes in self.tables(self.selection.inputs, part, skipped):
                 made = self.selection.apply(table, first, self.schema.arrow)
                 yield Chunk(made, first, self.path), done_bytes
                 first += len(made)
@@ -139,7 +166,7 @@ class Tabular(Source):
         first = 0
         inputs = self.selection.inputs
         with self.reading():
-            for table, _ in self.tables(inputs):
+            for table, _ in self.tables(inputs, Part(0, WHOLE, 0), Counter()):
                 made = self.selection.apply(table, first, wanted)
                 first += len(made)
                 try:

@@ -10,16 +10,19 @@ from typing import Any
 from ffrecord._tables.arrow_schema import nulls_in
 from ffrecord._tables.nested import is_name
 from ffrecord.pack._ahead import ahead
+from ffrecord.pack._cutting import Mark, is_plain, parts_between
 from ffrecord.pack._source import (
     HIDDEN,
+    WHOLE,
     Lacking,
+    Part,
     Progressed,
     Source,
     SourceOptions,
     is_label,
     picked,
 )
-from ffrecord.pack._tar_members import Member, TarMembers, is_tar
+from ffrecord.pack._tar_members import Member, TarMembers, headers_of, is_hidden, is_tar
 
 __all__ = ["TarSource", "is_tar"]
 
@@ -63,11 +66,9 @@ class TarSource(Source):
         self.size_bytes = os.stat(path).st_size
         self._path = path
         self._raw = options.raw
-        groups = self._read_groups()
-        first = list(_some(groups))
+        first = list(_some(self._groups_of(Part(0, WHOLE, 0), Counter())))
         if not first:
             raise ValueError(f"{path} has no files in it: there is nothing to pack")
-        self._groups = chain(first, groups)
         grouped = isinstance(options.like, TarSource) and options.like._grouped
         schema = self._look(first, grouped) if not self._raw else _SINGLE
         self._grouped = "payload" not in schema
@@ -92,11 +93,35 @@ class TarSource(Source):
             CorruptionError: the tar, or its compressed data, is damaged or truncated.
             ValueError: a sample has other files than the first ones.
         """
-        for sample, position_bytes in ahead(self._samples()):
+        yield from self.samples_of(Part(0, WHOLE, self.size_bytes), self.skipped)
+
+    def cuts(self, size_bytes: int) -> list[Part]:
+        """Return runs of samples of about this size, by the headers alone."""
+        if self.size_bytes <= size_bytes or not is_plain(self._path):
+            return [Part(0, WHOLE, self.size_bytes)]
+        return parts_between(self._marks(), size_bytes)
+
+    def samples_of(self, part: Part, skipped: Counter[str]) -> Iterator[Progressed]:
+        """Yield the files, or the groups, of a part."""
+        for sample, position_bytes in ahead(self._samples(part, skipped)):
+            done_bytes = position_bytes - part.begin
             if self._grouped and not self._gives_values:
-                yield self._stored(sample), position_bytes
+                yield self._stored(sample), done_bytes
             else:
-                yield {name: sample.get(name) for name in self._columns}, position_bytes
+                yield {name: sample.get(name) for name in self._columns}, done_bytes
+
+    def _marks(self) -> Iterator[Mark]:
+        """Beginnings of samples, until something that a reader must say."""
+        key, number = "", -1
+        yield Mark(0, 0, 0)
+        for name, at in headers_of(self._path):
+            if is_hidden(name):
+                continue
+            if self._raw or number < 0 or _key(name) != key:
+                key, number = _key(name), number + 1
+                if number:
+                    yield Mark(at, at, number)
+        yield Mark(self.size_bytes, self.size_bytes, number + 1)
 
     def give_values(self) -> None:
         """Let samples have None where a file is not there."""
@@ -145,8 +170,8 @@ class TarSource(Source):
             )
         return {**label, "name": "utf8", **columns}
 
-    def _samples(self) -> Iterator[tuple[dict[str, Any], int]]:
-        for group in self._groups:
+    def _samples(self, part: Part, skipped: Counter[str]) -> Iterator[tuple[dict[str, Any], int]]:
+        for group in self._groups_of(part, skipped):
             self._check_late_label(group)
             label = self._label(group) if self._labelled else {}
             members = [each for each in group if self._raw or not _is_label(each)]
@@ -221,16 +246,8 @@ class TarSource(Source):
             )
         return {"label": int(text)}
 
-    def _shown(self, members: Iterable[Member]) -> Iterator[Member]:
-        """Without hidden files, as of folders: macOS's tar adds `._NAME` to each NAME."""
-        for member in members:
-            if any(part[:1] == "." and part not in (".", "..") for part in member.name.split("/")):
-                self.skipped[HIDDEN] += 1
-            else:
-                yield member
-
-    def _read_groups(self) -> Iterator[_Group]:
-        members = self._shown(TarMembers(self._path, self.skipped))
+    def _groups_of(self, part: Part, skipped: Counter[str]) -> Iterator[_Group]:
+        members = _shown(TarMembers(self._path, skipped, part), skipped)
         if self._raw:
             yield from ([member] for member in members)
             return
@@ -242,6 +259,15 @@ class TarSource(Source):
                     f"{key.lstrip('/')}.*: pack each file as a record with --raw"
                 )
             yield files
+
+
+def _shown(members: Iterable[Member], skipped: Counter[str]) -> Iterator[Member]:
+    """Without hidden files, as of folders: macOS's tar adds `._NAME` to each NAME."""
+    for member in members:
+        if is_hidden(member.name):
+            skipped[HIDDEN] += 1
+        else:
+            yield member
 
 
 def _with_marks(columns: Mapping[str, str], lacks: frozenset[str]) -> dict[str, str]:

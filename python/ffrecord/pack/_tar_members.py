@@ -9,10 +9,11 @@ import os
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from ffrecord.errors import CorruptionError
-from ffrecord.pack._source import check_text
+from ffrecord.pack._source import WHOLE, Part, check_text
 from ffrecord.pack._stream import Stream
 
 _BLOCK_BYTES = 512
@@ -44,6 +45,26 @@ def is_tar(path: str) -> bool:
     return True
 
 
+def headers_of(path: str) -> Iterator[tuple[str, int]]:
+    """Name of each file of a plain tar, and where its headers begin, without reading contents.
+
+    Ends where it cannot go on, or where a header that holds for all files after it comes: nothing
+    after that can be read without what is before.
+    """
+    with suppress(tarfile.TarError, EOFError), tarfile.open(path, mode="r:") as tar:
+        for info in tar:
+            if tar.pax_headers.keys() - {"comment"}:
+                return
+            if info.isfile() or info.islnk():
+                yield info.name, info.offset
+            tar.members = []  # type: ignore[attr-defined]
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a name, or that of a folder in it, begins with a dot."""
+    return any(part[:1] == "." and part not in (".", "..") for part in name.split("/"))
+
+
 class _TarStream(Stream):
     """Stores the last read: tarfile, which reads headers, does not report it."""
 
@@ -56,12 +77,13 @@ class _TarStream(Stream):
 
 
 class TarMembers:
-    """Reads a tar once, in its order."""
+    """Reads a tar, or a part of it, once, in its order."""
 
-    def __init__(self, path: str, skipped: Counter[str]) -> None:
+    def __init__(self, path: str, skipped: Counter[str], part: Part) -> None:
         """Store the path; entries that are not files are counted in `skipped`."""
         self._path = path
         self._skipped = skipped
+        self._part = part
         self._targets: dict[str, list[tarfile.TarInfo]] | None = None
 
     def __iter__(self) -> Iterator[Member]:
@@ -73,7 +95,8 @@ class TarMembers:
                 link in a compressed tar.
         """
         with open(self._path, "rb") as raw:
-            stream = _TarStream(raw, self._path)
+            stream = _TarStream(raw, self._path, self._part.begin)
+            end = self._part.end
             try:
                 with tarfile.open(fileobj=stream, mode="r:") as tar:
                     for info in tar:
@@ -82,6 +105,8 @@ class TarMembers:
                             yield Member(name, content, raw.tell())
                         # Else it remembers them all.
                         tar.members = []  # type: ignore[attr-defined]
+                        if end != WHOLE and tar.offset >= end:
+                            return
                     self._check_end(tar, stream)
             except (tarfile.TarError, EOFError, io.UnsupportedOperation) as error:
                 raise self._damaged(str(error)) from error

@@ -5,6 +5,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -84,15 +85,19 @@ class UnitWriter:
         self._encoder: Encoder | None = None
 
     def write_all(
-        self, samples: Iterator[Progressed], where: str, progress: Callable[[int], None]
+        self,
+        samples: Iterator[Progressed],
+        where: str,
+        progress: Callable[[int], None],
+        first: int = 0,
     ) -> None:
-        """Write samples; `where` is their input, for errors.
+        """Write samples; `where` is their input, and `first` the number of the first, for errors.
 
         Raises:
             FailedSamplesError: too many of them failed in the user's function.
         """
         try:
-            for number, found in enumerate(samples):
+            for number, found in enumerate(samples, first):
                 if not isinstance(found, tuple) or len(found) != 2:
                     raise TypeError(
                         f"samples() of {where} yields {type(found).__name__}, not pairs of a "
@@ -156,7 +161,8 @@ class UnitWriter:
         done = chunk.first
         try:
             for rows in self._encoder.rows(chunk.table, done):
-                ends = np.cumsum([each.sizes for each in rows], axis=0)[-1].cumsum()
+                bounds = reduce(np.add, (each.bounds for each in rows))
+                ends = bounds[1:] - bounds[0]
                 begin = 0
                 while begin < len(ends):
                     behind = int(ends[begin - 1]) if begin else 0

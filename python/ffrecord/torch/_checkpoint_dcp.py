@@ -51,6 +51,7 @@ from ffrecord.checkpoint._pieces import Fetcher, Wanted, read_into
 from ffrecord.checkpoint._ranks import TensorSlice
 from ffrecord.checkpoint._replicated import SCHEME
 from ffrecord.checkpoint._state import Flattener
+from ffrecord.checkpoint._steps import step_number, tell_skipped
 from ffrecord.checkpoint._tensors import describe, plain_address
 from ffrecord.checkpoint._values import Kind, TensorRef, decode, encode
 from ffrecord.errors import CorruptionError
@@ -388,7 +389,8 @@ class CheckpointReader(_AtPlace, StorageReader):
 
         Args:
             path: as for `CheckpointWriter`.
-            step: the step to load; None for the step in the path, or the latest that is whole.
+            step: the step to load; None for the step in the path, or the latest that is whole. If
+                newer ones are damaged, a warning says so.
             allow_pickle: return objects that another planner pickled, for the planner to unpickle,
                 which may run any code. Only for checkpoints that you trust.
             timeout_s: for each call to a daemon.
@@ -412,7 +414,9 @@ class CheckpointReader(_AtPlace, StorageReader):
             if self._path is None:
                 raise ValueError("CheckpointReader: give a path, or dcp.load a checkpoint_id")
             target, step = self._target_and_step()
-            reader = _ffrecord.CheckpointReader(target, step, self._timeout_s)
+            wanted = None if step is None else step_number(step)
+            reader = _ffrecord.CheckpointReader(target, wanted, self._timeout_s)
+            tell_skipped(reader, 2)
             tree: Any = decode(reader.structure)
             if not (isinstance(tree, dict) and isinstance(tree.get("dcp"), dict)):
                 raise ValueError(

@@ -4,12 +4,10 @@ import copy
 import sys
 import threading
 import time
-import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cached_property
-from inspect import GEN_CLOSED, getgeneratorstate
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.utils import data
@@ -27,11 +25,19 @@ from ffrecord._base.stage_times import (
 from ffrecord._order.epoch_order import check_counts
 from ffrecord._read.reader import Reader
 from ffrecord._read.records import Formatted, Records
-from ffrecord.errors import BadArgumentError, DeadlineExceeded
-from ffrecord.torch._batch_transfer import CrossingCollate, Placed, Told
+from ffrecord.errors import BadArgumentError
+from ffrecord.torch._batch_transfer import CrossingCollate, Told
 from ffrecord.torch._collate import collate, convert
 from ffrecord.torch._dataset import BATCHES_AS_INDICES, Dataset
 from ffrecord.torch._delivery import Delivery, EpochHinter, Iteration, PlainDelivery, refused
+from ffrecord.torch._engine_choice import (
+    MODES,
+    EngineChoice,
+    Mode,
+    choice_of,
+    given_for_processes,
+)
+from ffrecord.torch._engines import Beginning, Caller, Engine, Name, Processes
 from ffrecord.torch._frameworks import (
     Accelerated,
     Share,
@@ -42,29 +48,29 @@ from ffrecord.torch._placing import accelerator, on_device
 from ffrecord.torch._plain_state import PlainPlace, place_of, state_of
 from ffrecord.torch._profiling import profiled
 from ffrecord.torch._sampler import Cursor, Sampler, order_of, sampler_among
-from ffrecord.torch._steps import Steps, Walk
+from ffrecord.torch._steps import Steps
 from ffrecord.torch._subsets import as_ours
 from ffrecord.torch._threads import Threads
 from ffrecord.torch._versions import loaders_are_lost_by
-from ffrecord.torch._workers import WorkersIterator, taken
 
 # The value of timeout=0, so that every wait ends.
 _TIMEOUT_S = 600.0
 _MEMORY_LIMIT_BYTES = 1 << 30
-# torch's message when a worker is late; the error has no type of its own.
-_TORCH_IS_LATE = "DataLoader timed out after"
 # Statistics of readers that have a store.
 _OF_STORES = ("store_", "cache_")
 
 
 class DataLoader(data.DataLoader[Any]):
-    """torch's DataLoader, with a state, and with threads as an alternative to processes.
+    """torch's DataLoader, with a state, and with threads where they load faster than processes.
 
     With a `Sampler` as `batch_sampler` (or as `sampler`, without a batch size), an iteration begins
     where the sampler is when the first batch is requested. `state_dict` counts the batches that
     were delivered, not those that were read ahead, and a loader of any world size, mode and number
     of workers continues from it. Any framework that knows these two methods can save and restore
     it.
+
+    Batches, their order, states and errors do not depend on what loads: the calling thread, threads
+    or processes. `stats` says which of them does, and why.
     """
 
     def __init__(
@@ -85,7 +91,7 @@ class DataLoader(data.DataLoader[Any]):
         prefetch_factor: int | None = 2,
         persistent_workers: bool = False,
         skippable: bool = True,
-        mode: Literal["workers", "threads"] = "workers",
+        mode: Mode = "auto",
         memory_limit_bytes: int = _MEMORY_LIMIT_BYTES,
         device: torch.device | str | None = None,
         **options: Any,  # noqa: ANN401 - torch's own
@@ -99,7 +105,7 @@ class DataLoader(data.DataLoader[Any]):
             shuffle: likewise.
             sampler: likewise; with batch_size=None also a `Sampler`, as if it were `batch_sampler`.
             batch_sampler: a `Sampler`, or any iterable of lists of indices.
-            num_workers: processes or threads; 0 loads in the caller's.
+            num_workers: processes or threads; 0 loads in the calling thread.
             collate_fn: makes a batch from samples.
             pin_memory: as in torch.
             drop_last: as in torch.
@@ -113,7 +119,10 @@ class DataLoader(data.DataLoader[Any]):
             mode: "workers" are torch's processes, whose batches come through shared memory;
                 "threads" share memory with the caller: no batch crosses a process, reads and
                 torch's operators run in parallel, and with a `Sampler`, reading ahead does not stop
-                at the end of an epoch.
+                at the end of an epoch. "auto" takes threads if only code of this library makes the
+                batches, and processes if code of the program takes part (a transform, a
+                collate_fn, a decoder, a dataset or sampler of its own), or if an argument is given
+                that only processes obey, such as worker_init_fn. It looks when an iteration begins.
             memory_limit_bytes: for batches that threads have read ahead, per iterator.
             device: the accelerator to copy batches to, one ahead, on a stream of its own, as
                 `torch.accelerator.current_accelerator()` names it; with "cpu" they stay where they
@@ -121,8 +130,8 @@ class DataLoader(data.DataLoader[Any]):
                 (`pin_memory=True`).
             options: torch's other options; with threads there are no processes to apply them to.
         """
-        if mode not in ("workers", "threads"):
-            raise ValueError(f"mode is {mode!r}; it can be workers or threads")
+        if mode not in MODES:
+            raise ValueError(f"mode is {mode!r}; it can be {', '.join(MODES)}")
         if not memory_limit_bytes >= 1:
             raise ValueError(f"memory_limit_bytes is {memory_limit_bytes}; it must be 1 or more")
         order = sampler_among(batch_sampler, sampler)
@@ -131,22 +140,17 @@ class DataLoader(data.DataLoader[Any]):
                 raise ValueError(BATCHES_AS_INDICES)
             # torch would index the dataset with a whole batch, which few datasets take.
             batch_sampler, sampler, batch_size = order, None, 1
-        threads = num_workers if mode == "threads" else 0
-        processes = num_workers - threads
-        if threads and (isinstance(dataset, data.IterableDataset) or batch_size is None):
+        check_counts(0, num_workers=num_workers, prefetch_factor=prefetch_factor or 0)
+        by_threads = mode == "threads" and num_workers > 0
+        if by_threads and (isinstance(dataset, data.IterableDataset) or batch_size is None):
             raise ValueError(
                 "mode='threads' loads batches of a map-style dataset only: give it a batch_size, "
                 "or batch_sampler=ffrecord.torch.Sampler(...)"
             )
-        if threads:
-            check_counts(0, num_workers=threads, prefetch_factor=prefetch_factor or 0)
-            useless = {"worker_init_fn": worker_init_fn, "persistent_workers": persistent_workers}
-            if names := sorted([*options, *(name for name, value in useless.items() if value)]):
-                raise ValueError(f"mode='threads' has no processes for {', '.join(names)}")
         self._device = accelerator(device)
         if isinstance(collate_fn, CrossingCollate):  # When this loader is made from another one.
             collate_fn = collate_fn.collate_fn
-        if processes:
+        if num_workers:
             options["prefetch_factor"] = prefetch_factor
             options["persistent_workers"] = persistent_workers
         # With batch_size=None the dataset returns samples, unless the sampler asks for several.
@@ -159,7 +163,7 @@ class DataLoader(data.DataLoader[Any]):
             shuffle=shuffle,
             sampler=sampler,
             batch_sampler=batch_sampler,
-            num_workers=processes,
+            num_workers=num_workers,
             collate_fn=CrossingCollate(
                 collate_fn or (collate if many else convert),
                 self.stages,
@@ -168,7 +172,7 @@ class DataLoader(data.DataLoader[Any]):
             ),
             pin_memory=pin_memory,
             drop_last=drop_last,
-            timeout=(timeout or _TIMEOUT_S) if processes else 0,
+            timeout=(timeout or _TIMEOUT_S) if num_workers else 0,
             worker_init_fn=worker_init_fn,
             generator=generator,
             **options,
@@ -179,15 +183,11 @@ class DataLoader(data.DataLoader[Any]):
             vars(self)["sampler"] = self._share  # torch forbids assigning it.
         self.mode = mode
         self.skippable = skippable
-        self._threads: Threads | None = None
-        if threads:
-            self._threads = Threads(
-                threads,
-                depth=threads + (prefetch_factor or 2),
-                memory_limit_bytes=int(memory_limit_bytes),
-                timeout_s=timeout or _TIMEOUT_S,
-            )
-        self._under_way: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
+        if by_threads and (names := given_for_processes(self)):
+            raise ValueError(f"mode='threads' has no processes for {', '.join(names)}")
+        self.memory_limit_bytes = int(memory_limit_bytes)
+        self._engines = self._new_engines()
+        self._chosen: EngineChoice | None = None  # Of the iteration that began last.
         self._beginning = threading.RLock()  # For iterations that threads of the program begin.
         self._delivered = 0
         # Without a `Sampler`: of the iteration that delivered last, and of the next if it resumes.
@@ -203,20 +203,19 @@ class DataLoader(data.DataLoader[Any]):
         would; like a copy of torch's loader, `copy.copy` shares the sampler and the dataset.
         """
         state = dict(vars(self))
-        for name in ("stages", "_told", "_under_way", "_beginning", "_steps"):
+        for name in ("stages", "_told", "_engines", "_beginning", "_steps"):
             state.pop(name, None)
         # Iterations change them; one may be in two places.
         places = copy.deepcopy((self._place, self._begun, self._resumed))
         state["_place"], state["_begun"], state["_resumed"] = places
-        for name in ("_threads", "_accelerated"):
-            state[name] = copy.copy(state[name])
-        nothing_yet = {"_iterator": None, "_delivered": 0, "_before": None}
+        state["_accelerated"] = copy.copy(self._accelerated)
+        nothing_yet = {"_iterator": None, "_delivered": 0, "_before": None, "_chosen": None}
         return {**state, **nothing_yet, "_at": (self._steps.step, self._steps.epoch)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         at = state.pop("_at")
         vars(self).update(state)  # Past torch's __setattr__, which forbids assigning arguments.
-        self.stages, self._told, self._under_way = Stages(), Told(), weakref.WeakSet()
+        self.stages, self._told, self._engines = Stages(), Told(), self._new_engines()
         self._beginning = threading.RLock()
         if isinstance(self.collate_fn, CrossingCollate):
             self.collate_fn = self.collate_fn.reporting(self.stages, self._told.token)
@@ -323,11 +322,14 @@ class DataLoader(data.DataLoader[Any]):
             loading.md defines: `submit`, `device`, `verify`, `decompress`, `decode`, `collate`,
             `queue`, `handover`, `user`; `wait_s`, the time the consumer waited; `depth`, batches
             read ahead by threads now, and `held_bytes`, their memory; `damaged` records; `limit`,
-            bytes/s, if it was probed; and one sentence, `verdict`. With an object store, also its
-            numbers of `Reader.stats`.
+            bytes/s, if it was probed; `engine`, which loads ("caller", "threads" or "processes") in
+            the iteration that began last, or would in the first, and one sentence,
+            `engine_reason`, why; and one sentence about the time, `verdict`. With an object store,
+            also its numbers of `Reader.stats`.
         """
-        if self._threads is not None:
-            self._threads.note_times()
+        for engine in self._engines.values():
+            engine.note_times()
+        chosen = self._chosen or choice_of(self)
         own = self.stages.sums()
         counts = self._counts()
         stages = {stage: own.get(stage, 0.0) + counts.get(f"{stage}_s", 0.0) for stage in STAGES}
@@ -342,11 +344,13 @@ class DataLoader(data.DataLoader[Any]):
             "size_bytes": size_bytes,
             "stages": stages,
             "wait_s": wait_s,
-            "depth": 0 if self._threads is None else self._threads.depth,
-            "held_bytes": 0 if self._threads is None else self._threads.held_bytes,
+            "depth": sum(engine.depth for engine in self._engines.values()),
+            "held_bytes": sum(engine.held_bytes for engine in self._engines.values()),
             "damaged": int(counts.get("damaged_records", 0)),
             "limit": limit,
             **{name: int(n) for name, n in counts.items() if name.startswith(_OF_STORES)},
+            "engine": chosen.engine,
+            "engine_reason": chosen.why,
             "verdict": verdict(stages, wait_s, size_bytes, limit),
         }
 
@@ -376,8 +380,8 @@ class DataLoader(data.DataLoader[Any]):
 
         Iterations in progress with threads then raise a `ClosedError`.
         """
-        if self._threads is not None:
-            self._threads.close()
+        for engine in self._engines.values():
+            engine.close()
 
     @property
     def _index_sampler(self) -> Any:  # noqa: ANN401 - what torch iterates over
@@ -386,7 +390,22 @@ class DataLoader(data.DataLoader[Any]):
     @cached_property
     def _steps(self) -> Steps:
         seeded = isinstance(as_ours(self.dataset), Dataset)
-        return Steps(super()._index_sampler, cross=self.num_workers > 0, seeded=seeded)
+        return Steps(super()._index_sampler, seeded=seeded)
+
+    def check_worker_number_rationality(self) -> None:
+        """Do nothing: torch warns of many processes here; this loader does when it starts them."""
+
+    def _new_engines(self) -> dict[Name, Engine]:
+        engines: list[Engine] = [Caller(), Threads(self.memory_limit_bytes), Processes()]
+        return {engine.name: engine for engine in engines}
+
+    def _engine(self) -> Engine:
+        """The engine of an iteration that begins now."""
+        self._chosen = choice_of(self)
+        for name, engine in self._engines.items():
+            if name != self._chosen.engine:
+                engine.rest()
+        return self._engines[self._chosen.engine]
 
     # torch declares its own iterator class; callers only need to iterate.
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -413,25 +432,7 @@ class DataLoader(data.DataLoader[Any]):
 
     def _batches(self, start: Cursor | None, place: PlainPlace | None = None) -> Iterator[Any]:
         """The batches of an epoch from there on, each with the position after it."""
-        batches: Iterator[tuple[Cursor | None, Any]]
-        if self._threads is not None:
-            if place is not None:
-                # Like torch's own iterator, which seeds its workers this way: the same generator
-                # gives the same order.
-                torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-                place.release()
-            steps = () if place is None else self._steps.at(place)
-            batches = self._threads.batches(self, steps, order_of(self), start)
-        else:
-            with self._beginning:  # What torch's iterator asks for must be of this iteration.
-                self._steps.start = start
-                found = self._from_torch()
-                self._steps.start = None
-                if place is not None:
-                    place.release()
-                walk = None if isinstance(self.dataset, data.IterableDataset) else self._steps.begun
-                batches = made = self._by_torch(found, start, walk)
-                self._under_way.add(made)
+        batches = self._engine().batches(self, Beginning(order_of(self), start, place))
         device = self._device
         if device is None and self._accelerated is not None:
             device = self._accelerated.device
@@ -462,54 +463,6 @@ class DataLoader(data.DataLoader[Any]):
     def _note_place(self, place: PlainPlace) -> None:
         self._place = place
 
-    def _from_torch(self) -> Iterator[Any]:
-        """An iterator of torch's over an epoch.
-
-        A loader with persistent workers has one set of them, which a second iteration would take
-        from the first: while one is in progress, the next gets workers of its own.
-        """
-        if isinstance(self._iterator, WorkersIterator) and not self._iterator.is_usable:
-            self._iterator = None  # A worker's death was reported, or they are the parent's.
-        others = any(getgeneratorstate(each) != GEN_CLOSED for each in self._under_way)
-        if not self.persistent_workers and not others:
-            self._told.end_workers()
-        if isinstance(self.collate_fn, CrossingCollate):
-            self.collate_fn.remember(self.dataset)
-        return self._get_iterator() if others else super().__iter__()
-
-    def _get_iterator(self) -> Any:  # noqa: ANN401 - torch's own
-        if not self.num_workers:
-            return super()._get_iterator()
-        self.check_worker_number_rationality()
-        return WorkersIterator(self)
-
-    def _by_torch(
-        self, batches: Iterator[Any], start: Cursor | None, walk: Walk | None
-    ) -> Generator[tuple[Cursor | None, Any], None, None]:
-        sampler, cursor, count = order_of(self), start, 0
-        try:
-            for found in taken(batches) if self.num_workers else batches:
-                count += 1
-                while self._told.damaged:  # Damage is summed over all workers, for `max_corrupt`.
-                    as_ours(self.dataset).note_damaged(self._told.damaged.popleft())
-                crossed = isinstance(found, Placed)
-                if sampler is not None and cursor is not None:
-                    cursor = sampler.reached(cursor, found.position if crossed else cursor.position)
-                yield cursor, found.value if crossed else found
-        except RuntimeError as error:
-            if not str(error).startswith(_TORCH_IS_LATE):
-                raise
-            raise DeadlineExceeded(
-                f"no batch from {self.num_workers} loader workers within {self.timeout} s; raise "
-                "timeout, or run `ffrecord doctor` to see what reads wait for"
-            ) from None
-        if walk is not None and not (walk.ended and walk.taken == count):
-            # If the dataset raises StopIteration, torch's iterators take it for their own end.
-            raise RuntimeError(
-                f"the epoch ended after {count} batches although steps are left: the dataset, a "
-                "transform or collate_fn raised StopIteration, as next() of an empty iterator does"
-            )
-
     def _hint_epoch(self, sampler: Sampler, start: Cursor) -> EpochHinter | None:
         """Sends the daemon, if there is one, a prefetch hint for the rest of the epoch."""
         source = getattr(self.dataset, "source", None)
@@ -518,7 +471,7 @@ class DataLoader(data.DataLoader[Any]):
         if not isinstance(source, Reader) or source.is_local:
             return None
         hinter = EpochHinter(source, sampler)
-        ahead = 0 if self._threads is None else self._threads.pending(self, sampler, start)
+        ahead = self._engines[choice_of(self).engine].pending(self, sampler, start)
         cursor = sampler.skipped(start, ahead)
         if cursor.epoch == start.epoch:
             hinter.send(cursor)

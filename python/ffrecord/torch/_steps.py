@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,20 +24,18 @@ class Steps:
         self,
         inner: Any,  # noqa: ANN401 - torch's own
         *,
-        cross: bool,
         seeded: bool,
     ) -> None:
-        """`cross`: to processes, which may deliver in another order; `seeded`: chance needs it."""
+        """`seeded`: chance needs seed and epoch with the indices."""
         self._inner = inner
-        self._cross = cross
+        self._cross = False
         self._seeded = seeded
         self.step = 0
         self.epoch = -1
         """The iteration that began last, where no `Sampler` says."""
         self.place = PlainPlace(0, 0)
         """Where the next iteration begins, likewise."""
-        self.start: Cursor | None = None
-        """Likewise, with a `Sampler`; None: where that is."""
+        self._start: Cursor | None = None  # With a `Sampler`; None: where that is.
         self.begun: Walk | None = None
         """What was made for the iterator of torch's that began last."""
 
@@ -50,6 +49,20 @@ class Steps:
         made = copy.copy(self)
         made.place = place
         return made
+
+    @contextmanager
+    def beginning(self, start: Cursor | None, *, cross: bool) -> Iterator[None]:
+        """What is asked for in the block is of an iteration that begins at `start`.
+
+        Args:
+            start: with a `Sampler`; None: where that is.
+            cross: its steps go to processes, which may deliver in another order.
+        """
+        self._start, self._cross = start, cross
+        try:
+            yield
+        finally:
+            self._start, self._cross = None, False
 
     def first(self, sampler: Sampler) -> Cursor:
         """Where an iteration that begins now begins: at `step`, or inside of a resumed epoch."""
@@ -66,7 +79,7 @@ class Steps:
 
     def _begin(self) -> Iterator[Any]:
         if isinstance(self._inner, Sampler):
-            start = self.start  # Iterators of torch's with workers ask twice.
+            start = self._start  # Iterators of torch's with workers ask twice.
             if start is None:
                 start = self.first(self._inner)
             return self._placed(self._inner, start) if self._cross else self._plain(start)

@@ -18,6 +18,7 @@ from ffrecord.errors import CorruptionError
 from ffrecord.torch._batch_transfer import CrossingCollate
 from ffrecord.torch._collate import collate
 from ffrecord.torch._dataset import Dataset
+from ffrecord.torch._engines import Beginning, Engine, draw_seed
 from ffrecord.torch._placing import current_accelerator, size_of
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._stream import Stream, source_of
@@ -49,28 +50,21 @@ class _Spare(NamedTuple):
         return same and self.ahead.alive and (self.stream, self.at) == (stream, at)
 
 
-class Threads:
-    """The threads of one loader. Holds no reference to the loader, which would never be freed then.
+class Threads(Engine):
+    """Loads in threads of this process.
 
     The threads of an iterator are its own until it ends: two iterators never take from each other.
     Threads that reached the end of an epoch wait for the iterator that begins at their position.
     """
 
-    def __init__(
-        self, count: int, *, depth: int, memory_limit_bytes: int, timeout_s: float
-    ) -> None:
-        """Start no threads; the arguments are those of a `Prefetcher`."""
-        self._count = count
-        self._depth = depth
+    name = "threads"
+
+    def __init__(self, memory_limit_bytes: int) -> None:
+        """Start no threads; an iterator's may read ahead `memory_limit_bytes`."""
         self._memory_limit_bytes = memory_limit_bytes
-        self._timeout_s = timeout_s
         self._spare: _Spare | None = None
         self._may_be_native = True  # Until native threads could not make enough batches.
         self._all: weakref.WeakSet[_Ahead] = weakref.WeakSet()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        limits = (self._depth, self._memory_limit_bytes, self._timeout_s)
-        return _without_batches, (self._count, *limits)  # A copy has no threads yet.
 
     @property
     def depth(self) -> int:
@@ -88,8 +82,8 @@ class Threads:
             if isinstance(ahead, Stream):
                 ahead.note_times()
 
-    def pending(self, loader: data.DataLoader[Any], sampler: Sampler, start: Cursor) -> int:
-        """Batches that were read ahead for an iterator that begins at `start`."""
+    def pending(self, loader: Any, sampler: Sampler, start: Cursor) -> int:  # noqa: ANN401 - likewise
+        """Batches that the threads that wait have read ahead for an iterator at `start`."""
         spare = self._spare
         if spare is None or not spare.fits(loader, sampler.identity(), start):
             return 0
@@ -97,15 +91,25 @@ class Threads:
 
     def batches(
         self,
-        loader: data.DataLoader[Any],
+        loader: Any,  # noqa: ANN401 - a `DataLoader`
+        beginning: Beginning,
+    ) -> Iterator[tuple[Cursor | None, Any]]:
+        """Start the threads, or go on with those that wait.
+
+        Reads the loader's settings now, and again when the first batch is requested.
+        """
+        sampler, start, place = beginning
+        draw_seed(loader, place)
+        steps = () if place is None else loader._steps.at(place)
+        return self._batches(loader, steps, sampler, start)
+
+    def _batches(
+        self,
+        loader: Any,  # noqa: ANN401 - likewise
         steps: Iterable[Any],
         sampler: Sampler | None,
         start: Cursor | None,
     ) -> Iterator[tuple[Cursor | None, Any]]:
-        """The batches of an epoch, each with the position after it; `steps` if there is no sampler.
-
-        Reads the loader's settings now, and again when the first batch is requested.
-        """
         settings = _settings(loader.dataset, loader.collate_fn)
         ahead = self._begin(loader, steps, sampler, start)
         stream = None if sampler is None else sampler.identity()
@@ -129,6 +133,12 @@ class Threads:
             if self._spare is None or self._spare.ahead is not ahead:
                 _end(ahead)
 
+    def rest(self) -> None:
+        """End the threads that wait for a next iterator."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            _end(spare.ahead)
+
     def close(self) -> None:
         """End them all."""
         self._spare = None
@@ -142,7 +152,7 @@ class Threads:
 
     def _begin(
         self,
-        loader: data.DataLoader[Any],
+        loader: Any,  # noqa: ANN401 - likewise
         steps: Iterable[Any],
         sampler: Sampler | None,
         start: Cursor | None,
@@ -158,7 +168,7 @@ class Threads:
 
     def _new(
         self,
-        loader: data.DataLoader[Any],
+        loader: Any,  # noqa: ANN401 - likewise
         steps: Iterable[Any],
         sampler: Sampler | None,
         start: Cursor | None,
@@ -176,19 +186,19 @@ class Threads:
         ahead = Prefetcher(
             loads,
             _timed(plans, loads.stages),
-            threads=self._count,
-            depth=self._depth,
-            memory_limit_bytes=self._memory_limit_bytes,
             weigh=size_of,
-            timeout_s=self._timeout_s,
             load_together=loads.together if loads.can_cut else None,
             note_queued=partial(loads.stages.count, "queue"),
+            **self._limits(loader),
         )
         self._all.add(ahead)
         return ahead
 
     def _stream(
-        self, loader: data.DataLoader[Any], sampler: Sampler | None, start: Cursor | None
+        self,
+        loader: Any,  # noqa: ANN401 - likewise
+        sampler: Sampler | None,
+        start: Cursor | None,
     ) -> Stream | None:
         """Native threads, if the loader's batches are theirs to make."""
         if sampler is None or start is None or not _collates_plainly(loader):
@@ -196,20 +206,16 @@ class Threads:
         source = source_of(loader.dataset) if self._may_be_native else None
         if source is None or not Stream.fits(source, sampler, start):
             return None
-        return Stream(
-            source,
-            sampler,
-            start,
-            loader.stages,  # type: ignore[attr-defined]
-            threads=self._count,
-            depth=self._depth,
-            memory_limit_bytes=self._memory_limit_bytes,
-            timeout_s=self._timeout_s,
-        )
+        return Stream(source, sampler, start, loader.stages, **self._limits(loader))
 
-
-def _without_batches(count: int, depth: int, memory_limit_bytes: int, timeout_s: float) -> Threads:
-    return Threads(count, depth=depth, memory_limit_bytes=memory_limit_bytes, timeout_s=timeout_s)
+    def _limits(self, loader: Any) -> dict[str, Any]:  # noqa: ANN401 - likewise
+        count: int = loader.num_workers
+        return {
+            "threads": count,
+            "depth": count + (loader.prefetch_factor or 2),
+            "memory_limit_bytes": self._memory_limit_bytes,
+            "timeout_s": loader.timeout,
+        }
 
 
 def _settings(dataset: Any, *others: Any) -> list[Any]:  # noqa: ANN401 - any dataset

@@ -92,13 +92,15 @@ def taken(batches: Iterator[Any]) -> Iterator[Any]:
     """Yield the batches of torch's iterator over workers; free it as soon as it has failed.
 
     torch raises a worker's error from frames that hold the error and the iterator in a circle. Left
-    to the garbage collector, the iterator ends its workers there, and waits 5 s for each.
+    to the garbage collector, the iterator ends its workers there, and waits 5 s for each. No frame
+    of ours may hold it either, because a kept error keeps its frames.
     """
     while True:
         try:
             found = next(batches)
         except BaseException as error:
             clear_frames(error.__traceback__)
+            del batches
             if isinstance(error, StopIteration):
                 return
             raise

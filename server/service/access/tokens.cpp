@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/net/protocol/fields.h"
 #include "server/service/access/secret_file.h"
@@ -31,8 +32,8 @@ Error Denied() {
 }
 
 // Only who holds the token learns this.
-Error Expired(std::chrono::system_clock::time_point expires) {
-  const std::time_t time = std::chrono::system_clock::to_time_t(expires);
+Error Expired(WallClock::time_point expires) {
+  const std::time_t time = WallClock::to_time_t(expires);
   std::tm utc{};
   std::array<char, 32> text{};
   ::gmtime_r(&time, &utc);
@@ -104,8 +105,7 @@ Result<TokenKeys> TokenKeys::Load(const std::filesystem::path& path) {
   return TokenKeys(std::move(keys));
 }
 
-Result<Token> TokenKeys::Check(std::span<const std::byte> credential,
-                               std::chrono::system_clock::time_point now,
+Result<Token> TokenKeys::Check(std::span<const std::byte> credential, WallClock::time_point now,
                                const std::optional<net::ChannelBinding>& binding) const {
   if (credential.size() < kMacSizeBytes) return Denied();
   const auto signed_bytes = credential.first(credential.size() - kMacSizeBytes);
@@ -128,7 +128,7 @@ Result<Token> TokenKeys::Check(std::span<const std::byte> credential,
                          token.prefix, token.client) ||
       version != kVersion || (token.rights & ~kAllRights) != 0 || expires_s > kExpiresMax)
     return Denied();
-  token.expires = std::chrono::system_clock::time_point(std::chrono::seconds(expires_s));
+  token.expires = WallClock::time_point(std::chrono::seconds(expires_s));
   if (now >= token.expires) return Expired(token.expires);
   return token;
 }

@@ -12,6 +12,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/net/transport/endpoint.h"
 
 namespace ffrecord::server {
@@ -29,7 +30,7 @@ enum class Right : std::uint8_t {
 // until `expires`. protocol.md, "Tokens".
 struct Token {
   std::uint8_t rights = 0;  // Right values, or-ed.
-  std::chrono::system_clock::time_point expires;
+  WallClock::time_point expires;
   std::string prefix;  // Empty: all names.
   std::string client;  // For the log.
 
@@ -53,8 +54,7 @@ class TokenKeys {
   // a token that is bound to it will do. Fails with kDenied, always in the same words, if it was
   // made with none of the keys, is malformed, or bound otherwise; takes the same time for each of
   // these. Fails with kDenied, and says when, if it has expired at `now`.
-  Result<Token> Check(std::span<const std::byte> credential,
-                      std::chrono::system_clock::time_point now,
+  Result<Token> Check(std::span<const std::byte> credential, WallClock::time_point now,
                       const std::optional<net::ChannelBinding>& binding = std::nullopt) const;
 
   // A token that says so, made with the key in use. Fails with kIo.

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "libffrecord/base/base64.h"
+#include "libffrecord/base/timed_waits.h"
 #include "server/service/access/secret_file.h"
 #include "server/service/admin/dashboard_page.h"
 
@@ -99,13 +100,11 @@ class Exchange final : public httplib::Stream {
   socket_t socket() const override { return socket_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   bool Wait(short events, Clock::duration time) const {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(begun_ + time - Clock::now());
     pollfd waited{socket_, events, 0};
-    return left.count() > 0 && ::poll(&waited, 1, static_cast<int>(left.count())) > 0;
+    return left.count() > 0 && PollFor({&waited, 1}, left) > 0;
   }
   bool Receive() {
     if (received_bytes_ >= kRequestBytesMax || !Wait(POLLIN, kRequestTime)) return false;

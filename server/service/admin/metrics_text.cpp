@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/net/protocol/frame.h"
 
 namespace ffrecord::server {
@@ -281,10 +282,9 @@ void WriteConnections(const MetricsView& view, Writer& out) {
   out.Count("ffrecord_connection_faults_total",
             "Connections closed for a fault of the client or the network.",
             out.Sum([](const Worker& worker) -> auto& { return worker.connection_faults; }));
-  out.Gauge(
-      "ffrecord_certificate_expires_timestamp_seconds",
-      "Unix time at which the TLS certificate expires; 0 without one.",
-      static_cast<std::uint64_t>(std::chrono::system_clock::to_time_t(view.certificate_expires)));
+  out.Gauge("ffrecord_certificate_expires_timestamp_seconds",
+            "Unix time at which the TLS certificate expires; 0 without one.",
+            static_cast<std::uint64_t>(WallClock::to_time_t(view.certificate_expires)));
   out.Count("ffrecord_kernel_tls_connections_total", "TLS connections encrypted by the kernel.",
             out.Sum([](const Worker& worker) -> auto& { return worker.kernel_tls; }));
   out.Count("ffrecord_tokens_refused_total", "Connection attempts without a valid token.",

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "libffrecord/base/clock.h"
 #include "server/service/catalog/names.h"
 #include "server/service/metrics.h"
 #include "server/service/read_ahead/read_ahead.h"
@@ -89,7 +90,7 @@ struct MetricsView {
   std::string_view engine;  // Empty while it starts.
   std::chrono::seconds uptime{};
   std::string_view authentication;  // "none", "tokens", "certificates" or both, with a comma.
-  std::chrono::system_clock::time_point certificate_expires;  // 1970: there is none.
+  WallClock::time_point certificate_expires;  // 1970: there is none.
   std::uint32_t connection_count_max = 0;
   std::uint64_t held_bytes_max = 0;  // Of all event loops.
   std::uint64_t connections_refused = 0;

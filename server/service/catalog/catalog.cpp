@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/cursor.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/net/protocol/messages.h"
@@ -310,7 +311,7 @@ Result<BlockingStore::Outcome> Catalog::CommitTimed(const MetaStore::Commit& com
   return outcome;
 }
 
-Catalog::Clock::duration Catalog::waiting_time() const noexcept {
+Clock::duration Catalog::waiting_time() const noexcept {
   const Clock::rep since = committing_since_.load(std::memory_order_relaxed);
   return since == 0 ? Clock::duration(0) : Clock::now() - Clock::time_point(Clock::duration(since));
 }

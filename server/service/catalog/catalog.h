@@ -15,6 +15,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "server/metadata/blocking_store.h"
 #include "server/service/catalog/extent_references.h"
@@ -51,7 +52,6 @@ class Catalog {
     // A commit that takes longer: the disk of the metadata hangs, see CheckAnswers().
     std::chrono::milliseconds answer_time_max{10'000};
   };
-  using Clock = std::chrono::steady_clock;
 
   // What was found at start.
   struct Report {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <variant>
 
+#include "libffrecord/base/clock.h"
 #include "server/service/cluster/cluster_service.h"
 
 namespace ffrecord::server {
@@ -25,7 +26,7 @@ struct ClusterService::Carrier {
   MetaStore::Done<T> Answer() const {
     return [&service = service, inbox = service.inbox_, id = id](Result<T> result) {
       inbox->Post([&service, id, result = std::move(result)] {
-        if (result) service.heard_ = TimePoint::clock::now();
+        if (result) service.heard_ = Clock::now();
         service.Take({id, result});
       });
     };
@@ -57,7 +58,7 @@ struct ClusterService::Carrier {
         [&service = service, inbox = service.inbox_, id = id](MetaStore::News news) {
           inbox->Post([&service, id, news = std::move(news)] {
             if (news.kind == MetaStore::News::Kind::kEvents)
-              service.heard_ = TimePoint::clock::now();
+              service.heard_ = Clock::now();
             else
               service.watches_.erase(id);
             service.Take({id, news});
@@ -76,7 +77,7 @@ struct ClusterService::Carrier {
   void Ask(Question& question) const {
     const std::string node = question.node;
     if (node == service.options_.node)
-      return service.Deliver(id, Result<T>(service.node_.OnAsk(TimePoint::clock::now(), question)));
+      return service.Deliver(id, Result<T>(service.node_.OnAsk(Clock::now(), question)));
     service.peers_.Ask<T>(
         node, deadline,
         [question = std::move(question), deadline = deadline](net::Channel& peer) {

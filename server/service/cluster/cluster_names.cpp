@@ -4,6 +4,7 @@
 #include <future>
 #include <utility>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/hex.h"
 #include "server/metadata/name_quotas.h"
 
@@ -62,8 +63,7 @@ cluster::Publication::Mode ModeOf(net::Publish::Mode mode) {
 cluster::TimePoint AnswerBy(std::uint32_t patience_ms) {
   const std::chrono::milliseconds told(patience_ms);
   const auto patience = patience_ms == 0 ? kUntoldPatience : told;
-  return cluster::TimePoint::clock::now() +
-         std::min(kPublishPatience, patience - std::min(kAnswerTime, patience / 4));
+  return Clock::now() + std::min(kPublishPatience, patience - std::min(kAnswerTime, patience / 4));
 }
 
 // As `--durability` spells it. Empty: the name's list of files is not known yet.

@@ -9,6 +9,7 @@
 
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/random.h"
+#include "libffrecord/base/timed_waits.h"
 
 namespace ffrecord::server {
 namespace {
@@ -132,7 +133,7 @@ void ClusterService::GiveLeaseBack() {
   // So that the others need not wait until it has ended.
   store_->RevokeLease(lease, Now() + kLeaveTime,
                       [left](const Result<void>&) { left->set_value(); });
-  has_left.wait_for(kLeaveTime);
+  (void)WaitUntil(has_left, Now() + kLeaveTime);
 }
 
 // --- The thread ---------------------------------------------------------------------------------

@@ -16,6 +16,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/net/protocol/cluster_messages.h"
 #include "libffrecord/net/protocol/metadata_messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
@@ -315,7 +316,7 @@ class ClusterService {
   void AnswerRebuilt();
   void ConfirmHistory(std::uint64_t incarnation, TimePoint deadline, Done<std::string> done);
   Error NotTakingPart() const;
-  static TimePoint Now() { return TimePoint::clock::now(); }
+  static TimePoint Now() { return Clock::now(); }
   static Error Stopped() { return {ErrorCode::kUnavailable, "the daemon stops"}; }
 
   void Take(const cluster::Answer& answer);
@@ -364,7 +365,7 @@ class ClusterService {
   std::uint64_t kept_revision_ = 0;  // To which this node's disk has the names.
   bool was_frozen_ = false;
   TimePoint may_found_until_{};  // An operator wants a rebuild: also of a store that has nothing.
-  const TimePoint started_ = TimePoint::clock::now();
+  const TimePoint started_ = Clock::now();
   TimePoint heard_{};  // The store answered last.
   std::string told_trouble_;
   TimePoint upkeep_next_{};

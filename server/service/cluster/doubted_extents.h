@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 
+#include "libffrecord/base/clock.h"
 #include "server/service/cluster/task_threads.h"
 #include "server/storage/extent_store.h"
 
@@ -19,7 +20,6 @@ namespace ffrecord::server {
 // waits for a disk.
 class DoubtedExtents {
  public:
-  using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::seconds kVerifyInterval{10};  // Of one extent that was sound.
   static constexpr std::size_t kWaitingMax = 1024;  // More are not taken: readers ask again.
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/random.h"
 
@@ -15,7 +16,7 @@ constexpr std::chrono::seconds kRetry{1};
 }  // namespace
 
 cluster::WaitingRecord WaitsFromNowOn(std::string address, std::string daemon) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto now = WallClock::now().time_since_epoch();
   return {static_cast<std::uint64_t>(now / std::chrono::milliseconds(1)), std::move(address),
           std::move(daemon)};
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "libffrecord/base/checksum.h"
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/io/file.h"
 
@@ -83,7 +84,7 @@ std::optional<cluster::TimePoint> NodeExtents::LastHeard(std::uint64_t upload) c
 }
 
 void NodeExtents::NoteHeard(std::uint64_t upload) {
-  const auto now = cluster::TimePoint::clock::now();
+  const auto now = Clock::now();
   const std::lock_guard lock(mutex_);
   heard_[upload] = now;
 }

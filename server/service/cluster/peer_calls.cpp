@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/protocol/metadata_messages.h"
@@ -119,7 +120,7 @@ Result<std::unique_ptr<net::Channel>> PeerDialer::Dial(const std::string& addres
     token.rights = static_cast<std::uint8_t>(Right::kRead) |
                    static_cast<std::uint8_t>(Right::kWrite) |
                    static_cast<std::uint8_t>(Right::kPeer);
-    token.expires = std::chrono::system_clock::now() + kTokenTime;
+    token.expires = WallClock::now() + kTokenTime;
     token.client = "node " + node_;
     credential = FFR_TRY(keys_->Sign(token));
   }
@@ -217,9 +218,7 @@ Result<void> CheckIsNode(net::Channel& peer, const std::string& node, const net:
 Result<void> ReadExtent(net::Channel& peer, const ManifestExtent& extent, net::Deadline deadline,
                         std::chrono::milliseconds piece_patience, const TakePiece& take,
                         const PauseBefore& pause) {
-  const auto in_time = [&] {
-    return std::min(deadline, net::Deadline::clock::now() + piece_patience);
-  };
+  const auto in_time = [&] { return std::min(deadline, Clock::now() + piece_patience); };
   FFR_TRY(BindExtent(peer, extent.id, in_time()));
   for (std::uint64_t offset = 0; offset < extent.size_bytes; offset += kReadBytes) {
     const auto size_bytes =

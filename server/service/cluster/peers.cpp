@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/patience.h"
 
 namespace ffrecord::server {
@@ -80,7 +81,7 @@ std::vector<std::string> Peers::Refused() const {
 }
 
 void Peers::AskRefusedAgain() {
-  const net::Deadline deadline = net::Deadline::clock::now() + kPiecePatience;
+  const net::Deadline deadline = Clock::now() + kPiecePatience;
   for (const std::string& node : Refused()) {
     const bool is_gone = find_place_(node).is_gone;
     {
@@ -107,7 +108,7 @@ Result<std::vector<std::byte>> Peers::Fetch(const ManifestExtent& extent,
                                             const PauseBefore& pause) const {
   Error last{ErrorCode::kUnavailable, "no node that has the extent answers"};
   for (const std::string& node : nodes) {
-    const auto now = net::Deadline::clock::now();
+    const auto now = Clock::now();
     if (now >= deadline) break;
     auto channel = Dial(node, std::min(deadline, now + kPiecePatience));
     if (!channel) {
@@ -127,9 +128,7 @@ Result<std::vector<std::byte>> Peers::Fetch(const ManifestExtent& extent,
     const auto checked = read ? CheckBytes(extent, bytes) : read;
     if (checked) return bytes;
     // Else it would offer them until its scrubber comes by, and nobody would compute others.
-    if (read)
-      DoubtExtent(*channel.value(),
-                  std::min(deadline, net::Deadline::clock::now() + kPiecePatience));
+    if (read) DoubtExtent(*channel.value(), std::min(deadline, Clock::now() + kPiecePatience));
     last = checked.error();
   }
   return Error{ErrorCode::kUnavailable, last.message};

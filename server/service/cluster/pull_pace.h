@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <thread>
+
+#include "libffrecord/base/timed_waits.h"
 
 namespace ffrecord::server {
 
@@ -13,7 +14,7 @@ namespace ffrecord::server {
 // bucket. Without a clock: callers say what time it is. Thread-safe.
 class PullPace {
  public:
-  using Time = std::chrono::steady_clock::time_point;
+  using Time = Clock::time_point;
 
   // Time that was not used is made up for, up to so much: between two extents there is a pause.
   static constexpr std::chrono::milliseconds kUnusedMax{250};
@@ -40,10 +41,10 @@ class PullPace {
 
 // The time that copies go by; tests have one of their own. Both are called from any thread.
 struct PullClock {
-  std::function<PullPace::Time()> now = [] { return PullPace::Time::clock::now(); };
+  std::function<PullPace::Time()> now = [] { return Clock::now(); };
   // Waits for so long at most.
   std::function<void(PullPace::Time::duration)> sleep = [](PullPace::Time::duration time) {
-    std::this_thread::sleep_for(time);
+    SleepFor(time);
   };
 };
 

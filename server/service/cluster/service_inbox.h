@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "libffrecord/base/timed_waits.h"
 #include "server/cluster/machine.h"
 
 namespace ffrecord::server {
@@ -36,7 +37,7 @@ class ServiceInbox {
     if (time == cluster::TimePoint::max())
       posted_.wait(lock, is_due);
     else
-      posted_.wait_until(lock, time, is_due);
+      WaitUntil(posted_, lock, time, is_due);
     messages = std::exchange(messages_, {});
     return !is_closed_ || !messages.empty();
   }

@@ -10,6 +10,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
 #include "server/cluster/stripe_table.h"
 #include "server/service/cluster/doubted_extents.h"
 #include "server/service/cluster/task_threads.h"
@@ -23,7 +24,6 @@ namespace ffrecord::server {
 // 52. Thread-safe. No call waits for other nodes or for a disk.
 class StripeReads {
  public:
-  using Clock = std::chrono::steady_clock;
   // Brings an extent into the store, verified; on a thread of this.
   using Bring =
       std::function<Result<void>(const ManifestExtent& extent, const cluster::StripePlace& place)>;

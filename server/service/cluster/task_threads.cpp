@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "libffrecord/base/patience.h"
+#include "libffrecord/base/timed_waits.h"
 
 namespace ffrecord::server {
 
@@ -36,9 +37,9 @@ void TaskThreads::BeginStop() {
   posted_.notify_all();
 }
 
-bool TaskThreads::AwaitEnd(std::chrono::steady_clock::time_point deadline) {
+bool TaskThreads::AwaitEnd(Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
-  return idle_.wait_until(lock, deadline, [&] { return running_count_ == 0; });
+  return WaitUntil(idle_, lock, deadline, [&] { return running_count_ == 0; });
 }
 
 void TaskThreads::Run() {

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "libffrecord/base/clock.h"
+
 namespace ffrecord::server {
 
 // A few threads for what waits for other nodes and for disks. Thread-safe.
@@ -31,7 +33,7 @@ class TaskThreads {
   // The two halves of a stop that does not wait for ever: for tasks that may hang.
   void BeginStop();
   // Waits until no task runs. False at the deadline; then only the end of the process ends it.
-  bool AwaitEnd(std::chrono::steady_clock::time_point deadline);
+  bool AwaitEnd(Clock::time_point deadline);
 
  private:
   void Run();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/clock.h"
 #include "libffrecord/net/protocol/daemon_frames.h"
 #include "server/service/cluster/cluster_service.h"
 #include "server/service/core/replies.h"
@@ -152,7 +153,7 @@ Result<void> Connection::TakeFrame() {
                      {ErrorCode::kUnavailable, why_drained_ + "; connect again later"});
   }
   // Whoever has a newer token is let in again with it.
-  if (token_ && std::chrono::system_clock::now() >= token_->expires) {
+  if (token_ && WallClock::now() >= token_->expires) {
     const Error expired{ErrorCode::kUnavailable, "the token has expired; connect with a new one"};
     if (header.payload_size_bytes > 0) return expired;
     is_closing_ = true;

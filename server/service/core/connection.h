@@ -13,6 +13,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/base/clock.h"
 #include "libffrecord/net/protocol/daemon_frames.h"
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
@@ -55,7 +56,6 @@ struct Reply {
 // other.
 class Connection {
  public:
-  using Clock = std::chrono::steady_clock;
   using Work = Reply::Work;
 
   static constexpr std::size_t kBatchCountMax = 8;  // At one time; BUSY beyond.

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <mutex>
 
+#include "libffrecord/base/timed_waits.h"
+
 namespace ffrecord::server {
 
 // How many connections a daemon has. Thread-safe; touched when one comes or goes.
@@ -26,9 +28,9 @@ class ConnectionCount {
     return count_;
   }
   // Waits until there are none. False at the deadline.
-  bool WaitNone(std::chrono::steady_clock::time_point deadline) {
+  bool WaitNone(Clock::time_point deadline) {
     std::unique_lock lock(mutex_);
-    return none_.wait_until(lock, deadline, [this] { return count_ == 0; });
+    return WaitUntil(none_, lock, deadline, [this] { return count_ == 0; });
   }
 
  private:

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "libffrecord/base/clock.h"
 #include "server/service/cluster/cluster_service.h"
 #include "server/service/core/connection.h"
 #include "server/service/core/replies.h"
@@ -80,8 +81,8 @@ Result<void> Connection::Admit(const net::Hello& hello) {
     return {};
   }
   if (context_.token_keys == nullptr) return {};
-  token_ = FFR_TRY(context_.token_keys->Check(hello.credential, std::chrono::system_clock::now(),
-                                              endpoint_->channel_binding()));
+  token_ = FFR_TRY(
+      context_.token_keys->Check(hello.credential, WallClock::now(), endpoint_->channel_binding()));
   return {};
 }
 

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "libffrecord/base/clock.h"
+
 namespace ffrecord::server {
 
 // Which connections at fault get a line in the log: the first few of each interval. A client that
@@ -10,7 +12,7 @@ namespace ffrecord::server {
 // without a line are counted. Thread-bound.
 class FaultLines {
  public:
-  using Time = std::chrono::steady_clock::time_point;
+  using Time = Clock::time_point;
 
   static constexpr std::chrono::seconds kInterval{10};
   static constexpr std::uint64_t kLinesMax = 10;  // In an interval.

@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "libffrecord/base/timed_waits.h"
 #include "server/service/core/fair_queue.h"
 
 namespace ffrecord::server {
@@ -102,9 +103,9 @@ void JobPool::Post(Strand& strand, std::string_view tenant, Job job) {
   ++unfinished_count_;
 }
 
-bool JobPool::WaitIdle(std::chrono::steady_clock::time_point deadline) {
+bool JobPool::WaitIdle(Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
-  return idle_.wait_until(lock, deadline, [&] { return unfinished_count_ == 0; });
+  return WaitUntil(idle_, lock, deadline, [&] { return unfinished_count_ == 0; });
 }
 
 void JobPool::Run(Strand& strand) {
@@ -114,10 +115,10 @@ void JobPool::Run(Strand& strand) {
     if (strand.jobs.empty()) return;
     Job job = strand.jobs.Pop();
     lock.unlock();
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     job();
     job = nullptr;  // What it holds goes without the lock.
-    const auto took = std::chrono::steady_clock::now() - begin;
+    const auto took = Clock::now() - begin;
     lock.lock();
     if (strand.is_of_disk)
       shares_.Of(strand.jobs.served())

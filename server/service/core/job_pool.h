@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "libffrecord/base/clock.h"
 #include "server/service/core/tenant_shares.h"
 #include "server/storage/disk.h"
 
@@ -70,7 +71,7 @@ class JobPool {
   void Post(Strand& strand, Job job) { Post(strand, {}, std::move(job)); }
 
   // Waits until nothing is waiting or running. False at the deadline.
-  bool WaitIdle(std::chrono::steady_clock::time_point deadline);
+  bool WaitIdle(Clock::time_point deadline);
 
  private:
   using StrandPtr = std::unique_ptr<Strand>;

@@ -12,6 +12,7 @@
 
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/random.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/io/file.h"
 #include "server/service/core/server_impl.h"
 
@@ -385,7 +386,7 @@ void Server::Impl::StartUpkeep() {
     return;
   }
   add(jobs->upkeep(), [this]() -> Result<std::uint64_t> {
-    FFR_TRY(catalog->GiveUpUploads(Catalog::Clock::now()));
+    FFR_TRY(catalog->GiveUpUploads(Clock::now()));
     return 0;
   });
   for (const auto& disk : extents->disks())
@@ -449,7 +450,7 @@ bool Server::Impl::LeaveCluster(Clock::time_point deadline) {
     return true;
   }
   const auto until = std::max(deadline, Clock::now() + kLeaveTime);
-  return leaving.wait_until(until) == std::future_status::ready;
+  return WaitUntil(leaving, until);
 }
 
 Server::Impl::~Impl() {
@@ -497,6 +498,6 @@ const Catalog::Report& Server::catalog_report() const noexcept { return impl_->c
 const ExtentStore::ScanReport& Server::scan_report() const noexcept {
   return impl_->extents->scan_report();
 }
-bool Server::Stop(std::chrono::steady_clock::time_point deadline) { return impl_->Stop(deadline); }
+bool Server::Stop(Clock::time_point deadline) { return impl_->Stop(deadline); }
 
 }  // namespace ffrecord::server

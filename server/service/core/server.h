@@ -12,6 +12,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/net/transport/endpoint.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
 #include "libffrecord/net/transport/tls/tls.h"
@@ -114,7 +115,7 @@ class Server {
   // Takes no more connections, says GOAWAY, finishes what has been taken, closes. True if all was
   // done by the deadline. False if a job still hangs on the disk: to wait for it is the
   // destructor's part, and to end the process instead is as safe. Idempotent.
-  bool Stop(std::chrono::steady_clock::time_point deadline);
+  bool Stop(Clock::time_point deadline);
 
  private:
   struct Impl;

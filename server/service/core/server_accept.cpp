@@ -7,6 +7,7 @@
 
 #include "libffrecord/base/foreign_fd.h"
 #include "libffrecord/base/machine_identity.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/net/protocol/daemon_frames.h"
 #include "libffrecord/net/protocol/messages.h"
 
@@ -75,7 +76,7 @@ void Server::Impl::Accept() {
                                  pollfd{is_paused ? -1 : listener.fd(), POLLIN, 0},
                                  pollfd{is_paused ? -1 : local_fd, POLLIN, 0}};
     const auto wait = is_paused ? kAcceptPause : kCollectInterval;
-    (void)::poll(waited.data(), waited.size(), static_cast<int>(wait.count()));
+    (void)PollFor(waited, wait);
     if (waited[0].revents != 0) return;
     if (Clock::now() >= next_collect) {
       Collect();

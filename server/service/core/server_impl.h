@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/event_fd.h"
 #include "libffrecord/base/unique_fd.h"
 #include "server/service/access/local_tickets.h"
@@ -39,8 +40,6 @@ namespace ffrecord::server {
 // What a server holds. It starts and stops in server.cpp, takes connections in server_accept.cpp,
 // and shows itself to operators in server_pages.cpp.
 struct Server::Impl {
-  using Clock = std::chrono::steady_clock;
-
   explicit Impl(Options given, net::TcpListener at)
       : options(std::move(given)), listener(std::move(at)) {}
   ~Impl();
@@ -99,7 +98,7 @@ struct Server::Impl {
   std::unique_ptr<net::RdmaRails> rdma;         // Null: not offered.
   std::string transports;
   std::unique_ptr<net::TlsContext> tls;  // The acceptor's, once that runs.
-  std::atomic<std::chrono::system_clock::time_point> certificate_expires{};
+  std::atomic<WallClock::time_point> certificate_expires{};
   std::filesystem::path home;  // Where the metadata is.
   UniqueFd home_lock;
   std::vector<FoundFolder> folders;  // As they were found before any was written to.

@@ -11,6 +11,7 @@
 
 #include "libffrecord/base/event_fd.h"
 #include "libffrecord/base/quiet_signals.h"
+#include "libffrecord/base/timed_waits.h"
 
 namespace ffrecord::server {
 namespace {
@@ -81,7 +82,7 @@ Worker::Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueF
                             context_.metrics.jobs.Add();
                             RunJob({id, std::move(tenant), std::move(work)}, strand);
                           }},
-      next_tick_(std::chrono::steady_clock::now() + kTickInterval),
+      next_tick_(Clock::now() + kTickInterval),
       thread_([this] {
         // What is sent out of files may raise SIGPIPE, which is then pending until the thread ends.
         const QuietSignals quiet;
@@ -177,7 +178,7 @@ void Worker::TakeOutcome(Job job, Result<Reply> outcome) {
 void Worker::Loop() {
   WatchDisk();
   while (!is_stopping_) {
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = Clock::now();
     if (now >= next_tick_) {
       Tick();
       next_tick_ = now + kTickInterval;
@@ -213,7 +214,7 @@ void Worker::WatchDisk() {
   is_disk_watched_ = fd >= 0 && ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-std::chrono::milliseconds Worker::EventWait(std::chrono::steady_clock::time_point now) const {
+std::chrono::milliseconds Worker::EventWait(Clock::time_point now) const {
   using std::chrono::milliseconds;
   const bool waits_for_disk = !is_disk_watched_ && disk_.reading_count() > 0;
   if (!ready_.empty() || disk_.must_poll() || waits_for_disk) return milliseconds(0);
@@ -240,8 +241,7 @@ void Worker::Fail(const Error& error) {
 
 void Worker::WaitForEvents(std::chrono::milliseconds timeout) {
   std::array<epoll_event, 128> events;
-  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                                 static_cast<int>(timeout.count()));
+  const int count = EpollFor(epoll_.get(), events, timeout);
   bool is_busy = false;
   for (int i = 0; i < count; ++i) {
     const std::uint64_t id = events[static_cast<std::size_t>(i)].data.u64;
@@ -254,7 +254,7 @@ void Worker::WaitForEvents(std::chrono::milliseconds timeout) {
       is_busy = true;
     }
   }
-  if (is_busy) idle_reads_.NoteBusy(std::chrono::steady_clock::now());
+  if (is_busy) idle_reads_.NoteBusy(Clock::now());
 }
 
 // False if there was nothing but news of the disk.
@@ -327,7 +327,7 @@ void Worker::WakeThrottled() {
 }
 
 void Worker::Tick() {
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::now();
   std::vector<std::uint64_t> silent;
   for (const auto& [id, member] : connections_) {
     if (!member.connection->CheckTimeouts(now)) silent.push_back(id);
@@ -343,13 +343,13 @@ void Worker::Tick() {
   TellOfFaults(now);
 }
 
-void Worker::TellOfFaults(std::chrono::steady_clock::time_point now) {
+void Worker::TellOfFaults(Clock::time_point now) {
   const std::uint64_t count = fault_lines_.TakeUnsaid(now);
   if (count > 0)
     spdlog::warn("event=connections_closed count={} reason=\"as in the lines before\"", count);
 }
 
-void Worker::ReleaseDeleted(std::chrono::steady_clock::time_point now) {
+void Worker::ReleaseDeleted(Clock::time_point now) {
   const std::uint64_t deleted_count = context_.extents.deleted_count();
   if (now < next_release_ || (deleted_count == released_count_ && !holds_deleted_)) return;
   next_release_ = now + std::min(kReleaseInterval, context_.deleted_hold / 2);
@@ -396,7 +396,7 @@ void Worker::Close(std::uint64_t id) {
   const auto found = connections_.find(id);
   const Connection& connection = *found->second.connection;
   if (!connection.fault().empty()) {
-    if (fault_lines_.Take(std::chrono::steady_clock::now()))
+    if (fault_lines_.Take(Clock::now()))
       spdlog::warn("event=connection_closed peer={} reason=\"{}\"", connection.peer(),
                    connection.fault());
     context_.metrics.connection_faults.Add();

@@ -13,6 +13,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/event_fd.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/transport/endpoint.h"
@@ -88,15 +89,15 @@ class Worker {
   bool ReadMailbox();
   void WatchDisk();
   // How long the thread may wait for events, and how long then for the disk alone.
-  std::chrono::milliseconds EventWait(std::chrono::steady_clock::time_point now) const;
+  std::chrono::milliseconds EventWait(Clock::time_point now) const;
   std::chrono::milliseconds DiskWait() const;
   void WaitForEvents(std::chrono::milliseconds timeout);
   void PollAll();
   void TakeCompleted();
   void WakeThrottled();
   void Tick();
-  void ReleaseDeleted(std::chrono::steady_clock::time_point now);
-  void TellOfFaults(std::chrono::steady_clock::time_point now);
+  void ReleaseDeleted(Clock::time_point now);
+  void TellOfFaults(Clock::time_point now);
   void Add(std::unique_ptr<net::Endpoint> endpoint);
   void Wake();
   void Watch(const Connection& connection);
@@ -124,10 +125,10 @@ class Worker {
   std::set<std::uint64_t> throttled_;
   std::uint64_t woken_at_room_ = 0;  // DiskReader::room_count() when they were woken last.
   std::vector<DiskReader::Completed> completed_;
-  std::chrono::steady_clock::time_point next_tick_;
+  Clock::time_point next_tick_;
   // When connections are to let go of deleted extents at the earliest; how many there were when
   // they did last; and whether they still hold some.
-  std::chrono::steady_clock::time_point next_release_{};
+  Clock::time_point next_release_{};
   std::uint64_t released_count_ = 0;
   bool holds_deleted_ = false;
   FaultLines fault_lines_;

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/timed_waits.h"
 
 namespace ffrecord::server {
 namespace {
@@ -56,8 +57,8 @@ Result<CacheRoom::Reservation> CacheRoom::Reserve(std::uint64_t size_bytes) {
   if (!store_.CheckTakes(size_bytes)) {
     // Once: more would go before the first has left the disk.
     if (Evict(size_bytes, nullptr) > 0)
-      worked_.wait_for(lock, kRoomWait,
-                       [&] { return is_stopping_ || store_.CheckTakes(size_bytes); });
+      WaitFor(worked_, lock, kRoomWait,
+              [&] { return is_stopping_ || store_.CheckTakes(size_bytes); });
   }
   FFR_TRY(store_.CheckTakes(size_bytes));
   reserved_bytes_ += size_bytes;

@@ -11,6 +11,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
 #include "server/service/cluster/task_threads.h"
 #include "server/storage/extent_store.h"
 
@@ -22,8 +23,6 @@ namespace ffrecord::server {
 // holds up nothing else. Sizes are bytes. Thread-safe.
 class CacheRoom {
  public:
-  using Clock = std::chrono::steady_clock;
-
   // Room for one extent until it is in the store. Given back when this goes.
   class Reservation {
    public:

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/hex.h"
 #include "server/storage/extent_damage.h"
 
@@ -24,7 +25,7 @@ constexpr std::chrono::seconds kTellInterval{60};
 // The order of use need not be finer.
 constexpr auto kUseTick = std::chrono::milliseconds(1);
 
-std::int64_t Now() { return OriginCache::Clock::now().time_since_epoch() / kUseTick; }
+std::int64_t Now() { return Clock::now().time_since_epoch() / kUseTick; }
 
 // What a client is told at once: to ask again is of no use before somebody has changed something.
 // None: it may pass.

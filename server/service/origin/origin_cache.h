@@ -13,6 +13,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
 #include "server/service/cluster/task_threads.h"
 #include "server/service/origin/cache_room.h"
 #include "server/service/origin/origin_reader.h"
@@ -31,8 +32,6 @@ namespace ffrecord::server {
 // Each disk has one too, which unlinks and verifies.
 class OriginCache {
  public:
-  using Clock = std::chrono::steady_clock;
-
   struct Options {
     // One on each disk that is used, which outlives the cache; made if missing.
     struct Folder {

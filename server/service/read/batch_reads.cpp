@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/clock.h"
 #include "libffrecord/net/protocol/daemon_frames.h"
 #include "libffrecord/net/transport/remote_memory.h"
 
@@ -22,7 +23,7 @@ constexpr std::uint32_t kSmallBytes = std::uint32_t{64} << 10;
 // And no more than so many pieces, of which one that lies in a slab adds no bytes.
 constexpr std::size_t kFramePiecesMax = 4096;
 
-std::uint32_t Microseconds(BatchReads::Clock::time_point from, BatchReads::Clock::time_point to) {
+std::uint32_t Microseconds(Clock::time_point from, Clock::time_point to) {
   const auto span = std::chrono::duration_cast<std::chrono::microseconds>(to - from).count();
   return static_cast<std::uint32_t>(std::clamp<std::int64_t>(span, 0, UINT32_MAX));
 }

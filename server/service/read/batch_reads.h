@@ -12,6 +12,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/protocol/daemon_frames.h"
 #include "libffrecord/net/transport/endpoint.h"
@@ -32,7 +33,6 @@ class BatchReads {
   // Bytes being read for a connection, or read and not yet sent: enough to keep disk and network
   // busy at once.
   static constexpr std::uint64_t kWindowBytes = std::uint64_t{4} << 20;
-  using Clock = std::chrono::steady_clock;
 
   // `metrics` outlives this, and the payload that it has sent. `map_version` is that of the frames;
   // it outlives this. Null: that of a single daemon.

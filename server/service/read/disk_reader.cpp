@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/hex.h"
 
 namespace ffrecord::server {
@@ -212,7 +213,7 @@ DiskReader::Completed DiskReader::Finish(Read& read) {
   const auto size = static_cast<std::uint32_t>(read.buffer->size());
   const std::int64_t result = read.transfer.result();
   ReadHealth& health = read.file->extent->disk->reads();
-  health.NoteTime(ReadHealth::Clock::now() - read.started);
+  health.NoteTime(Clock::now() - read.started);
   if (result == std::int64_t{size}) return {read.ticket, std::move(read.buffer), size, {}};
   const Extent& extent = *read.file->extent;
   if (result >= 0) {

@@ -15,6 +15,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/base/clock.h"
 #include "libffrecord/io/io_engine.h"
 #include "libffrecord/io/transfer.h"
 #include "server/service/read/batch_plan.h"
@@ -39,7 +40,6 @@ class DiskReader {
   using MakeEngine = std::function<Result<std::unique_ptr<IoEngine>>(std::uint32_t depth)>;
 
   using Ticket = ReadTicket;
-  using Clock = WaitingRun::Clock;
   // A run that lies in the page cache, where it may be sent from.
   struct Resident {
     OpenFilePtr file;  // Keeps it mapped.
@@ -131,7 +131,7 @@ class DiskReader {
     OpenFilePtr file;
     Transfer transfer;
     bool has_waited = false;
-    ReadHealth::Clock::time_point started = ReadHealth::Clock::now();
+    Clock::time_point started = Clock::now();
   };
   struct Queue {
     const Disk* disk = nullptr;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/base/clock.h"
 #include "server/service/read/disk_reader.h"
 #include "server/service/read_ahead/read_ahead_port.h"
 
@@ -20,7 +21,6 @@ namespace ffrecord::server {
 // own few runs, and others are read ahead from all the same.
 class IdleReads {
  public:
-  using Clock = std::chrono::steady_clock;
   using Milliseconds = std::chrono::milliseconds;
   static constexpr std::uint64_t kConnection = 0;  // In tickets; connections count from 1.
   // The worker is idle once nothing but the disk has had news for it for so long while it reads for

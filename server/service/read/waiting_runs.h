@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/base/clock.h"
 #include "server/storage/extent_store.h"
 
 namespace ffrecord::server {
@@ -22,8 +23,6 @@ struct ReadTicket {
 
 // A run whose extent's file is not open yet.
 struct WaitingRun {
-  using Clock = std::chrono::steady_clock;
-
   ReadTicket ticket;
   std::uint64_t offset_bytes = 0;
   std::uint32_t size_bytes = 0;

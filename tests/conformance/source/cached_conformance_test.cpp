@@ -23,6 +23,7 @@
 #include "range_queue_conformance.h"
 #include "range_reader_conformance.h"
 #include "temp_folder.h"
+#include "virtual_clock.h"
 
 namespace ffrecord::test {
 namespace {
@@ -30,6 +31,8 @@ namespace {
 using Made = Result<std::shared_ptr<const RangeReader>>;
 
 constexpr std::uint64_t kBound = BlockCache::kSizeMin;
+// A cache looks at its folder, and notes what is used, once in a second.
+constexpr std::chrono::milliseconds kNextLook{1100};
 
 struct CachedSource {
   explicit CachedSource(const Contents& contents)
@@ -186,10 +189,11 @@ TEST_F(BlockCacheTest, BlocksThatHaveChangedPlacesWithTheirChecksAreMisses) {
 }
 
 TEST_F(BlockCacheTest, AFolderThatIsRemovedIsMadeAgain) {
+  VirtualClock clock;
   ReadBehind();
   std::filesystem::remove_all(source_.folder / "cache");
   ReadBehind();  // Perhaps out of files that have no name any more.
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  clock.RunFor(kNextLook);
   ReadBehind();
   EXPECT_EQ(ReadBehind(), 0U);
   EXPECT_EQ(source_.Entries().size(), 2U);
@@ -319,10 +323,11 @@ TEST_F(BlockCacheTest, AMappedEntryThatIsEvictedReadsAsZerosUntilItIsThereAgain)
 }
 
 TEST_F(BlockCacheTest, AMappedEntryThatIsRemovedIsLetGo) {
+  VirtualClock clock;
   ReadBehind();
   ASSERT_TRUE(IsInMemory(*source_.files, 0, contents_[0]));
   std::filesystem::remove_all(source_.folder / "cache");
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  clock.RunFor(kNextLook);
   source_.files->Mapped(0);
   EXPECT_FALSE(source_.files->PresenceOf(0)->Has(0, 1));
 }
@@ -411,8 +416,9 @@ TEST(BlockCacheBoundTest, HoldsForSeveralProcessesAndWhatWasUsedLastStays) {
   }
   EXPECT_LE(UsedBytes(source.folder.path()), kBound);
   EXPECT_GT(UsedBytes(source.folder.path()), kBound / 3);
+  VirtualClock clock;
   for (std::uint32_t file = 0; file < 5; ++file) WholeOf(*source.files, file);
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  clock.RunFor(kNextLook);
   WholeOf(*source.files, 4);
   WholeOf(*source.files, 7);
   WholeOf(*source.files, 8);
@@ -421,15 +427,16 @@ TEST(BlockCacheBoundTest, HoldsForSeveralProcessesAndWhatWasUsedLastStays) {
 }
 
 TEST(BlockCacheBoundTest, WhatIsUsedFromMemoryAloneStays) {
+  VirtualClock clock;
   Contents contents;
   for (std::uint64_t i = 0; i < 8; ++i) contents.push_back(RandomContent((10U << 20) + i));
   CachedSource source(contents);
   source.Open();
   for (std::uint32_t file = 0; file < 4; ++file) WholeOf(*source.files, file);
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  clock.RunFor(kNextLook);
   ASSERT_TRUE(IsInMemory(*source.files, 0, contents[0]));
   source.files->Mapped(0);
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  clock.RunFor(kNextLook);
   ASSERT_TRUE(IsInMemory(*source.files, 0, contents[0]));
   EXPECT_EQ(source.files->store_report()->cache_evictions, 0U);
   for (std::uint32_t file = 4; file < 7; ++file) WholeOf(*source.files, file);

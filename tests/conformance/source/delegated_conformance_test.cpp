@@ -4,8 +4,9 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <time.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <deque>
@@ -17,6 +18,7 @@
 #include "libffrecord/source/delegated_files.h"
 #include "range_queue_conformance.h"
 #include "range_reader_conformance.h"
+#include "virtual_clock.h"
 
 namespace ffrecord::test {
 namespace {
@@ -210,6 +212,7 @@ TEST_F(DelegatedReadsTest, AFailureThatMayPassIsTriedAgain) {
 }
 
 TEST_F(DelegatedReadsTest, AFailureThatStaysEndsWithItsMessageOnceTheTimeIsOver) {
+  VirtualClock clock;
   Open({.timeout = 300ms});
   Begin(1, 1000);
   std::atomic<bool> is_over = false;
@@ -248,6 +251,7 @@ TEST_F(DelegatedReadsTest, AFinalFailureSpoilsItsOwnRangeOnly) {
 }
 
 TEST_F(DelegatedReadsTest, RangesThatNobodyTakesOrAnswersEndInTime) {
+  VirtualClock clock;
   Open({.timeout = 200ms});
   Begin(2, 1000);
   EXPECT_TRUE(result_.get());
@@ -264,17 +268,18 @@ TEST_F(DelegatedReadsTest, RangesThatNobodyTakesOrAnswersEndInTime) {
   EXPECT_EQ(ranges_[1].status, ErrorCode::kOk);
   EXPECT_FALSE(reads_->IsWanted(group.ranges[0].id));
   // An index that is looked up page by page waits once.
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   EXPECT_EQ(files_->MapIndex(0, 0, 100).error().code, ErrorCode::kDeadlineExceeded);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 150ms);
+  EXPECT_EQ(Clock::now(), begin);
 }
 
 TEST_F(DelegatedReadsTest, RangesThatWaitWhileOthersAreTakenAreNotLate) {
+  VirtualClock clock;
   Open({.timeout = 400ms, .group_count_max = 1});
   Begin(6, 100);
   for (int i = 0; i < 6; ++i) {  // All take longer than the limit, each is taken in time.
     const auto group = reads_->Take();
-    std::this_thread::sleep_for(100ms);
+    clock.RunFor(100ms);
     AnswerAll(group);
   }
   ExpectAll();
@@ -344,12 +349,13 @@ class HeldPage {
       : page_(static_cast<std::byte*>(
             ::mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
     held_ = page_;
-    is_touched_ = is_released_ = false;
+    is_touched_ = false;
+    release_ = ::eventfd(0, EFD_CLOEXEC);
     struct sigaction wait {};
     wait.sa_handler = [](int) {
       is_touched_ = true;
-      const timespec a_while{0, 1'000'000};
-      while (!is_released_) ::nanosleep(&a_while, nullptr);
+      std::uint64_t count;
+      (void)!::read(release_, &count, sizeof(count));
       ::mprotect(held_, kBytes, PROT_READ);
     };
     ::sigaction(SIGSEGV, &wait, &before_);
@@ -357,34 +363,38 @@ class HeldPage {
   ~HeldPage() {
     ::sigaction(SIGSEGV, &before_, nullptr);
     ::munmap(page_, kBytes);
+    ::close(release_);
   }
   HeldPage(const HeldPage&) = delete;
   HeldPage& operator=(const HeldPage&) = delete;
 
   std::span<const std::byte> bytes() const { return {page_, kBytes}; }
   bool is_touched() const { return is_touched_; }
-  void Release() { is_released_ = true; }
+  void Release() { ::eventfd_write(release_, 1); }
 
   static constexpr std::size_t kBytes = 4096;
 
  private:
   inline static std::byte* held_ = nullptr;
   inline static std::atomic<bool> is_touched_;
-  inline static std::atomic<bool> is_released_;
+  inline static int release_ = -1;
   std::byte* const page_;
   struct sigaction before_ {};
 };
 
 TEST_F(DelegatedReadsTest, ACallThatIsGivenUpWaitsForTheAnswerThatIsBeingCopied) {
+  VirtualClock clock;
   Open({});
   std::atomic<bool> gives_up = false;
   Begin(1, HeldPage::kBytes, [&] { return gives_up.load(); });
   const auto group = reads_->Take();
   HeldPage page;
   std::thread server([&] { reads_->Answer(group.ranges[0].id, page.bytes()); });
-  while (!page.is_touched()) std::this_thread::sleep_for(1ms);
+  clock.RunUntilIdle();
+  ASSERT_TRUE(page.is_touched());
   gives_up = true;
-  EXPECT_EQ(result_.wait_for(300ms), std::future_status::timeout);
+  clock.RunFor(1min);
+  EXPECT_EQ(result_.wait_for(0s), std::future_status::timeout);
   page.Release();
   server.join();
   EXPECT_EQ(result_.get().error().code, ErrorCode::kDeadlineExceeded);

@@ -21,6 +21,7 @@
 #include "cluster_fixture.h"
 #include "replicated_daemons.h"
 #include "test_file.h"
+#include "virtual_clock.h"
 
 namespace ffrecord::client {
 namespace {
@@ -309,6 +310,7 @@ TEST_F(ClusterTest, TheTroubleOfOneNodeIsNotTheAnswerOfTheCluster) {
 
 // Nobody else knows the name: what the one node says is more than that.
 TEST_F(ClusterTest, ANameThatOnlyOneNodeKnowsAndCannotReadIsNotReportedMissing) {
+  const test::VirtualClock clock;
   cluster_.refusal = ErrorCode::kCorruption;
   const auto begin = net::Clock::now();
   const auto found = Catalog(Find()).Resolve("nowhere", begin + kOptions.timeout);
@@ -318,6 +320,7 @@ TEST_F(ClusterTest, ANameThatOnlyOneNodeKnowsAndCannotReadIsNotReportedMissing) 
 }
 
 TEST_F(ClusterTest, ANodeThatIsSilentIsGivenUpForTheNextOne) {
+  const test::VirtualClock clock;
   const auto cluster = Find();
   cluster_.is_silent = true;
   const Catalog catalog(cluster);

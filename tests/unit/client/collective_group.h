@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "client/collective/machines.h"
+#include "libffrecord/base/clock.h"
 
 // What tests of collectives share: threads as ranks.
 namespace ffrecord::client::ranks {
@@ -24,7 +25,6 @@ namespace ffrecord::client::ranks {
 using namespace std::chrono_literals;
 using Options = CollectiveEngine::Options;
 using Secret = std::array<std::byte, 16>;
-using Clock = std::chrono::steady_clock;
 
 inline constexpr Secret kSecret{std::byte{1}, std::byte{2}, std::byte{3}};
 

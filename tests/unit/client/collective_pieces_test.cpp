@@ -16,6 +16,7 @@
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/transport/endpoint.h"
+#include "virtual_clock.h"
 
 namespace ffrecord::client {
 namespace {
@@ -58,6 +59,7 @@ class PlayedRank {
   }
 
   CollectiveEngine& engine() { return engine_; }
+  void RunFor(Clock::duration time) { clock_.RunFor(time); }
 
   // Ends that stream, and makes it anew.
   void Replace(std::uint16_t stream) {
@@ -141,6 +143,7 @@ class PlayedRank {
               static_cast<ssize_t>(bytes.size()));
   }
 
+  test::VirtualClock clock_;
   CollectiveEngine engine_;
   net::TcpListener listener_ = net::TcpListener::Listen({"127.0.0.1", 0}).value();
   GroupHello hello_;
@@ -185,7 +188,7 @@ TEST(CollectivePiecesTest, WhatWasSetAsideIsCheckedBeforeItIsAdded) {
   PlayedRank peer(3s, 2);
   const std::vector<float> values(kHalf, 1);
   peer.Send(0, PlayedRank::Frame(Added(1), values, /*check_spoilt=*/1));
-  std::this_thread::sleep_for(600ms);  // Some ticks: by then it has been set aside.
+  peer.RunFor(600ms);  // Some ticks: by then it has been set aside.
   std::vector<float> data(kCount, 1);
   const auto token = Submit(peer.engine(), data);
   const auto ended = token ? peer.engine().Wait(token.value()) : Result<void>(token.error());
@@ -200,7 +203,7 @@ TEST(CollectivePiecesTest, WhatWasSetAsideOfAStreamEndsWithIt) {
   PlayedRank peer(3s, 2);
   const std::vector<float> values(kHalf, 1);
   peer.Send(1, PlayedRank::Frame(Added(1), values));
-  std::this_thread::sleep_for(600ms);  // Some ticks: by then it has been set aside.
+  peer.RunFor(600ms);  // Some ticks: by then it has been set aside.
   peer.Replace(1);
   peer.Send(1, PlayedRank::Frame(Added(1), values));
   peer.Send(1, PlayedRank::Frame(Copied(1), values));
@@ -223,10 +226,10 @@ void ExpectAddedOnce(bool comes_through) {
   const auto [begin, end] = std::pair(std::span(piece).first(piece.size() / 2),
                                       std::span(piece).subspan(piece.size() / 2));
   peer.Send(0, begin);
-  std::this_thread::sleep_for(100ms);
+  peer.RunFor(100ms);
   peer.Send(1, piece);
   if (comes_through) {
-    std::this_thread::sleep_for(400ms);
+    peer.RunFor(400ms);
     peer.Send(0, end);
   }
   peer.Send(1, PlayedRank::Frame(Copied(1), values));
@@ -312,7 +315,7 @@ TEST(CollectivePiecesTest, WhatHasNotLeftCannotBeTaken) {
   std::vector<std::byte> data(6 * kChunk);
   const auto token =
       peer.engine().Broadcast(data.data(), data.size(), ReduceType::kBytes, 0).value();
-  std::this_thread::sleep_for(300ms);
+  peer.RunFor(300ms);
   peer.SendBack(0, TakenFrame(1, 2));
   ExpectUntakeable(peer.engine().Wait(token));
 }

@@ -20,6 +20,7 @@
 #include "libffrecord/net/rpc/channel.h"
 #include "seed.h"
 #include "test_file.h"
+#include "virtual_clock.h"
 
 namespace ffrecord::client {
 namespace {
@@ -263,6 +264,9 @@ TEST_P(DatasetTest, AnExistingNameIsAConflictUnlessReplaced) {
 }
 
 TEST_P(DatasetTest, AReaderKeepsItsDataWhenTheNameIsReplacedOrRemoved) {
+  test::VirtualClock clock;
+  daemon_.Kill();
+  daemon_.Start();  // By that clock.
   const auto records = RandomRecords(200, 1000, random_);
   const auto path = Write("file.ffr", records);
   ASSERT_TRUE(Published({path}, Uri("name")));
@@ -272,7 +276,7 @@ TEST_P(DatasetTest, AReaderKeepsItsDataWhenTheNameIsReplacedOrRemoved) {
 
     ASSERT_TRUE(RemovePublished(Uri("name"), kPatient));
 
-    std::this_thread::sleep_for(1500ms);  // Several rounds of collection.
+    clock.RunFor(10s);  // Several rounds of collection.
     EXPECT_EQ(test::ReadAll(remote), records);
     EXPECT_EQ(daemon_.Extents().size(), 1U);
   }

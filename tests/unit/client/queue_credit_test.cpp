@@ -1,6 +1,7 @@
 // Goal: a client that submits much and takes nothing off holds no more at the daemon than it has
 // granted, and what it cancels is neither held nor read any more.
-// Method: a real daemon that reads every run from its disk, and its metrics.
+// Method: a real daemon that reads every run from its disk, and its metrics, by a clock of the
+// test.
 
 #include <ffrecord/batch_stream.h>
 #include <ffrecord/client/dataset.h>
@@ -28,6 +29,7 @@
 #include "libffrecord/net/rpc/session.h"
 #include "queued_reader.h"
 #include "test_file.h"
+#include "virtual_clock.h"
 
 namespace ffrecord::client {
 namespace {
@@ -107,13 +109,14 @@ class QueueCreditTest : public testing::Test {
     return test::MetricOf(*daemon_.server().admin_address(), "ffrecord_inflight_bytes");
   }
 
+  test::VirtualClock clock_;
   std::atomic<std::uint64_t> read_bytes_ = 0;  // From the disk.
   test::Daemon daemon_{
       {.core_count = 1,
        .mapped_count_max = 0,  // All is read through the engine.
        .make_engine = [this](std::uint32_t depth) -> Result<std::unique_ptr<IoEngine>> {
          return std::unique_ptr<IoEngine>(
-             std::make_unique<CountingEngine>(FFR_TRY(MakeIoEngine(depth)), read_bytes_));
+             std::make_unique<CountingEngine>(FFR_TRY(MakeThreadsEngine(depth)), read_bytes_));
        },
        .admin = net::Address{"127.0.0.1", 0}}};
   const std::string content_ = Content();
@@ -127,7 +130,7 @@ TEST_F(QueueCreditTest, AClientThatTakesNothingOffHoldsNoMoreThanItHasGranted) {
   while (!first.noted->ended) queue_->Poll(1s);  // There is a connection, and wide windows.
   const std::uint64_t read_before = read_bytes_;
   for (int i = 0; i < 5; ++i) Submit(24);
-  std::this_thread::sleep_for(500ms);
+  clock_.RunFor(10s);
 
   EXPECT_GT(read_bytes_, read_before);
   EXPECT_LE(read_bytes_ - read_before, kGrantedBytesMax);
@@ -145,7 +148,7 @@ TEST_F(QueueCreditTest, WhatIsGivenUpIsNotReadAnyMoreAndNotHeld) {
   while (!first.noted->ended) queue_->Poll(1s);
   const std::uint64_t read_before = read_bytes_;
   for (int i = 0; i < 6; ++i) Submit(24);
-  std::this_thread::sleep_for(100ms);
+  clock_.RunFor(100ms);
   for (std::size_t i = 1; i < groups_.size(); ++i) queue_->GiveUp(*groups_[i]->noted);
   for (const auto& group : groups_)
     while (!group->noted->ended) queue_->Poll(1s);
@@ -185,6 +188,7 @@ TEST_P(StoppedConsumerTest, HoldsNoMoreThanItMayAndGoesOn) {
   constexpr std::uint64_t kLimitBytes = 6 * kRecordBytes;
   constexpr std::uint64_t kRecordCount = 24;
   constexpr std::uint32_t kThreadCount = 2;
+  test::VirtualClock clock;
   const test::Daemon daemon(
       {.core_count = 1, .mapped_count_max = 0, .admin = net::Address{"127.0.0.1", 0}});
   std::vector<std::string> records;
@@ -212,7 +216,7 @@ TEST_P(StoppedConsumerTest, HoldsNoMoreThanItMayAndGoesOn) {
   };
 
   next();
-  std::this_thread::sleep_for(2s);
+  clock.RunFor(10s);
   EXPECT_LE(stream.stats().held_bytes, kLimitBytes);
   EXPECT_GE(stream.stats().held_bytes, kLimitBytes / 2);  // It has read ahead.
   EXPECT_LE(held_bytes(), kThreadCount * kGrantedBytesMax);

@@ -24,6 +24,7 @@ namespace ffrecord::client {
 namespace {
 
 using net::FrameType;
+using test::Eventually;
 using test::FakeDaemon;
 using Held = test::HeldBatch;
 using Request = test::FakeDaemon::Request;
@@ -184,8 +185,8 @@ TEST_F(RemoteQueueTest, ABatchThatIsLateEndsAloneAndTheOthersAreAskedForElsewher
       },
       3s);
   Group& late = Submit();
-  const auto end = std::chrono::steady_clock::now() + 1'500ms;
-  while (std::chrono::steady_clock::now() < end) queue_->Poll(10ms);
+  const auto end = Clock::now() + 1'500ms;
+  while (Clock::now() < end) queue_->Poll(10ms);
   Group& other = Submit();
 
   PollUntilAllEnded();
@@ -207,7 +208,7 @@ TEST_F(RemoteQueueTest, TheTimeInWhichNobodyPollsIsNoneOfABatchs) {
   PollUntilAllEnded();
   Submit();
   Submit();
-  std::this_thread::sleep_for(1500ms);
+  clock_.RunFor(1500ms);
 
   PollUntilAllEnded();
 
@@ -283,7 +284,7 @@ TEST_F(RemoteQueueTest, AnOwnerThatWasAwayDoesNotBlameTheDaemon) {
   PollUntil([&] { return script_->batch_count == 1; });
   const auto& queue = static_cast<const net::RemoteQueue&>(*queue_);
   const auto before = queue.heard_at();
-  std::this_thread::sleep_for(300ms);
+  clock_.RunFor(300ms);
   queue_->Poll(0ms);
   EXPECT_GE(queue.heard_at() - before, 300ms);
 }
@@ -342,9 +343,8 @@ TEST_F(RemoteQueueTest, AQueueThatOnlyWaitsForLateAnswersHoldsUpNobody) {
     queues.push_back(files_->MakeQueue(RangeReader::QueueUse::kAnyThread).value());
     Group group;
     queues.back()->Submit(*group.noted);
-    const auto end = std::chrono::steady_clock::now() + 5s;
-    while (script_->batch_count == i && std::chrono::steady_clock::now() < end)
-      queues.back()->Poll(5ms);
+    const auto end = Clock::now() + 5s;
+    while (script_->batch_count == i && Clock::now() < end) queues.back()->Poll(5ms);
     ASSERT_EQ(script_->batch_count, i + 1) << "no connection was left for it";
     queues.back()->GiveUp(*group.noted);
     while (!group.noted->ended) queues.back()->Poll(5ms);
@@ -387,9 +387,8 @@ TEST_F(RemoteQueueTest, AQueueThatAsksAgainWaitsForAPlaceAsOthersDo) {
   for (int i = 0; i < 16; ++i) {
     queues.push_back(files_->MakeQueue(RangeReader::QueueUse::kAnyThread).value());
     queues.back()->Submit(*others.emplace_back().noted);
-    const auto end = std::chrono::steady_clock::now() + 5s;
-    while (script_->batch_count < i + 2 && std::chrono::steady_clock::now() < end)
-      queues.back()->Poll(5ms);
+    const auto end = Clock::now() + 5s;
+    while (script_->batch_count < i + 2 && Clock::now() < end) queues.back()->Poll(5ms);
   }
   ASSERT_EQ(script_->batch_count, 17);
 
@@ -434,18 +433,18 @@ TEST_F(RemoteQueueTest, TheDescriptorTellsOfADaemonThatIsNotThereAndOfDeadlines)
 TEST_F(RemoteQueueTest, TheDescriptorTellsOfTheDeadlineAtADaemonThatIsSilent) {
   Start([](Request&, int) { return true; }, 500ms);
   const int fd = queue_->EventDescriptor().value();
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   Group& group = Submit();
   queue_->Poll(0ms);
-  while (!group.noted->ended && std::chrono::steady_clock::now() < begin + 10s) {
+  while (!group.noted->ended && Clock::now() < begin + 10s) {
     pollfd ready{fd, POLLIN, 0};
-    (void)::poll(&ready, 1, 2'000);
+    (void)PollFor({&ready, 1}, 2s);
     queue_->Poll(0ms);
   }
   ASSERT_TRUE(group.noted->ended);
   EXPECT_TRUE(*group.noted->ended);
   EXPECT_EQ(group.range.status, ErrorCode::kDeadlineExceeded);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+  EXPECT_LT(Clock::now() - begin, 1s);
 }
 
 // The group that ends first keeps the queue until the next one is late too.
@@ -455,7 +454,7 @@ TEST_F(RemoteQueueTest, ADeadlineThatPassesWhileGroupsAreCalledIsNotForgotten) {
     std::span<RangeRead> ranges() noexcept override { return {&inner.range, 1}; }
     void Arrived(RangeRead&) override {}
     void Ended(Result<void>) override {
-      std::this_thread::sleep_for(300ms);
+      SleepFor(300ms);
       has_ended = true;
     }
     Group& inner;
@@ -474,15 +473,15 @@ TEST_F(RemoteQueueTest, ADeadlineThatPassesWhileGroupsAreCalledIsNotForgotten) {
   PollUntil([&] { return script_->batch_count == 1; });
   queue_->Poll(50ms);
   Group& next = Submit();
-  const auto later = std::chrono::steady_clock::now() + 750ms;
-  while (std::chrono::steady_clock::now() < later) queue_->Poll(20ms);
+  const auto later = Clock::now() + 750ms;
+  while (Clock::now() < later) queue_->Poll(20ms);
   Group& answered = Submit();
   PollUntil([&] { return answered.noted->ended.has_value(); });
   PollUntil([&] { return slow.has_ended; });
 
   ASSERT_FALSE(next.noted->ended);
   pollfd ready{fd, POLLIN, 0};
-  EXPECT_EQ(::poll(&ready, 1, 5'000), 1) << "nobody said so";
+  EXPECT_EQ(PollFor({&ready, 1}, 5s), 1) << "nobody said so";
   PollUntilAllEnded();
   EXPECT_EQ(next.range.status, ErrorCode::kDeadlineExceeded);
 }

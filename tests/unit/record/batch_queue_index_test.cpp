@@ -23,6 +23,7 @@
 
 #include "child.h"
 #include "child_threads.h"
+#include "eventually.h"
 #include "libffrecord/base/endian.h"
 #include "libffrecord/record/index/file_index.h"
 #include "libffrecord/record/read/open_records.h"
@@ -146,7 +147,7 @@ class BatchQueueIndexTest : public testing::Test {
     ASSERT_TRUE(queue.Submit(indices, token, deadline));
   }
   void WaitUntilBegun(std::uint64_t count) const {
-    while (files_->begun < count) std::this_thread::sleep_for(milliseconds(1));
+    EXPECT_TRUE(test::Eventually([&] { return files_->begun >= count; }));
   }
   // Takes the next batch, which is to be what one call returns.
   std::uint64_t ExpectNext(BatchQueue& queue, const std::vector<std::uint64_t>& indices) {
@@ -287,7 +288,7 @@ TEST_F(BatchQueueIndexTest, APartThatNobodyNeedsAnyMoreIsGivenUpAndCanBeReadAgai
       EXPECT_TRUE(queue.Cancel(2));
     }
     EXPECT_EQ(queue.size(), 0U);
-    while (files_->given_up == given_up) std::this_thread::sleep_for(milliseconds(1));
+    EXPECT_TRUE(test::Eventually([&] { return files_->given_up != given_up; }));
   }
 
   files_->is_open = true;
@@ -317,7 +318,7 @@ TEST_F(BatchQueueIndexTest, ItsDescriptorRestsWhenAPartThatWasGivenUpHasEnded) {
   Submit(queue, {0}, 1);
   WaitUntilBegun(1);
   EXPECT_TRUE(queue.Cancel(1));
-  while (files_->given_up == 0) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_TRUE(test::Eventually([&] { return files_->given_up != 0; }));
   const auto end = Clock::now() + kLong / 4;
   do {
     EXPECT_FALSE(queue.Poll(kNoWait).value());

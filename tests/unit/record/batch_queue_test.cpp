@@ -20,6 +20,7 @@
 
 #include "child.h"
 #include "child_threads.h"
+#include "eventually.h"
 #include "held_files.h"
 #include "libffrecord/record/read/open_records.h"
 #include "libffrecord/source/range_queue.h"
@@ -66,7 +67,7 @@ struct Held {
     return reader->OpenQueue(options).value();
   }
   void WaitUntilBegun(std::uint64_t count) const {
-    while (files->begun < count) std::this_thread::sleep_for(milliseconds(1));
+    EXPECT_TRUE(test::Eventually([&] { return files->begun >= count; }));
   }
 
   std::vector<std::string> records;

@@ -21,6 +21,7 @@
 
 #include "child.h"
 #include "child_threads.h"
+#include "eventually.h"
 #include "held_files.h"
 #include "libffrecord/record/read/open_records.h"
 #include "libffrecord/record/stream/read_ahead_depth.h"
@@ -204,7 +205,7 @@ struct Held {
     files->begun = 0;
   }
   void WaitUntilBegun(std::uint64_t count) const {
-    while (files->begun < count) std::this_thread::sleep_for(milliseconds(1));
+    EXPECT_TRUE(test::Eventually([&] { return files->begun >= count; }));
   }
 
   std::vector<std::string> records;
@@ -327,7 +328,7 @@ TEST(BatchStreamTest, EndsWhileAConsumerDoesNotTakeWhatIsReady) {
   const Held held;
   held.files->is_open = true;
   auto stream = Open(*held.reader, PlanOf(10), {.threads = 3});
-  while (stream.stats().batches < stream.depth()) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_TRUE(test::Eventually([&] { return stream.stats().batches >= stream.depth(); }));
 }
 
 TEST(BatchStreamTest, EndsAtAnyMomentWithoutALostStep) {

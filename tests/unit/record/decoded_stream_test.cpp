@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "eventually.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/record/read/open_records.h"
 #include "memory_files.h"
@@ -208,7 +209,7 @@ TEST(DecodedStreamTest, EndsWhileABatchIsDecoded) {
   const auto decoder = std::make_shared<Endless>();
   std::optional<BatchStream> stream =
       Open(reader, PlanOf(10), {.threads = 3, .decoded_columns = {{kText, decoder}}});
-  while (!decoder->has_begun) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_TRUE(test::Eventually([&] { return decoder->has_begun.load(); }));
   stream.reset();  // Would wait for ever.
 }
 

@@ -103,10 +103,10 @@ TEST_F(ManyFilesTest, WithoutDescriptorsAReaderWaitsOnce) {
               for (const ErrorCode status : batch.statuses()) EXPECT_EQ(status, ErrorCode::kIo);
               const auto first = Clock::now() - begin;
               EXPECT_GT(first, std::chrono::seconds(4));
-              EXPECT_LT(first, std::chrono::seconds(9));
+              EXPECT_LT(first, std::chrono::seconds(15));  // Not once for each record.
               const Batch again = reader.ReadBatch(indices).value();
               EXPECT_EQ(again.statuses()[0], ErrorCode::kIo);
-              EXPECT_LT(Clock::now() - begin - first, std::chrono::seconds(1));
+              EXPECT_LT(Clock::now() - begin - first, first);
               const rlimit some{96, 96};
               ::setrlimit(RLIMIT_NOFILE, &some);
               return ReadsRight(reader, test::Seed()) ? 0 : 3;

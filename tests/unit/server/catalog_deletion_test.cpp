@@ -9,6 +9,7 @@
 #include <future>
 
 #include "catalog_fixture.h"
+#include "libffrecord/base/clock.h"
 #include "synced_files.h"
 
 // What each unlink of this program does first.
@@ -199,7 +200,7 @@ TEST_F(CatalogTest, AnIdIsFreeOnceAllTombstonesOfItAreDone) {
   std::filesystem::remove(stuck);
   std::filesystem::create_directory(stuck);  // unlink: EISDIR.
 
-  EXPECT_FALSE(catalog_->Collect(Catalog::Clock::now()));  // The second one has nothing to do.
+  EXPECT_FALSE(catalog_->Collect(Clock::now()));  // The second one has nothing to do.
 
   EXPECT_EQ(BeginPut({extent.id, 4}).error().code, ErrorCode::kConflict);
   std::filesystem::remove(stuck);
@@ -271,7 +272,7 @@ TEST_F(CatalogTest, AnExtentThatCannotBeUnlinkedHoldsUpNoOther) {
   std::filesystem::create_directory(stuck);  // unlink: EISDIR.
   ASSERT_TRUE(catalog_->Remove({0, "name"}));
 
-  EXPECT_FALSE(catalog_->Collect(Catalog::Clock::now()));
+  EXPECT_FALSE(catalog_->Collect(Clock::now()));
 
   for (const std::uint32_t i : {1U, 2U})
     EXPECT_FALSE(std::filesystem::exists(extents_->disks().front()->PathOf(MakeExtentId(1, i, 0))));

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "catalog_fixture.h"
+#include "libffrecord/base/clock.h"
 
 namespace ffrecord::server {
 namespace {
@@ -43,7 +44,7 @@ TEST_F(CatalogTest, WhateverIsHeardOfAnUploadBeginsItsGraceAnew) {
 
   for (const auto& live : signs_of_life) {
     std::this_thread::sleep_for(5ms);
-    const auto before = Catalog::Clock::now();
+    const auto before = Clock::now();
     live();
     EXPECT_TRUE(catalog_->Collect(before + 60s - 1ms));  // Too late for what was heard earlier.
   }

@@ -15,6 +15,7 @@
 #include "cluster_clients.h"
 #include "daemon_process.h"
 #include "etcd.h"
+#include "eventually.h"
 #include "temp_folder.h"
 
 namespace ffrecord::server {
@@ -22,6 +23,7 @@ namespace {
 
 using test::ClusterClient;
 using test::DaemonProcess;
+using test::Eventually;
 using test::SomeExtents;
 using namespace std::chrono_literals;
 
@@ -88,14 +90,6 @@ class ClusterProcessesTest : public testing::Test {
       ASSERT_TRUE(text) << text.error().message;
       EXPECT_EQ(text.value(), extents[i]);
     }
-  }
-  static bool Eventually(const std::function<bool()>& condition) {
-    const auto deadline = std::chrono::steady_clock::now() + 60s;
-    while (!condition()) {
-      if (std::chrono::steady_clock::now() > deadline) return false;
-      std::this_thread::sleep_for(20ms);  // Between two questions.
-    }
-    return true;
   }
 
   test::TempFolder folder_;

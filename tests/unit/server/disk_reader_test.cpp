@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "bytes.h"
+#include "libffrecord/base/clock.h"
 #include "new_extents.h"
 #include "open_at_once.h"
 #include "temp_folder.h"
@@ -174,7 +175,7 @@ class OpeningTest : public testing::Test {
     return writer.Seal(Xxh3(AsBytes(data))).value();
   }
   bool Start(const ExtentPtr& extent, std::uint64_t batch,
-             DiskReader::Clock::time_point deadline = DiskReader::Clock::time_point::max()) {
+             Clock::time_point deadline = Clock::time_point::max()) {
     return reader_.Start({1, batch, 0}, {&extent, 0, kSize}, nullptr, deadline);
   }
   void Open(const ExtentPtr& extent) { reader_.TakeOpened(extent, OpenFiles::Open(extent, true)); }
@@ -259,7 +260,7 @@ TEST_F(OpeningTest, WaitingRunsCountAgainstTheirDisk) {
 
 TEST_F(OpeningTest, ARunWaitsNoLongerThanItsDeadline) {
   const ExtentPtr extent = Put(*store_, 0);
-  const auto now = DiskReader::Clock::now();
+  const auto now = Clock::now();
   EXPECT_FALSE(Start(extent, 1, now + 1s));
   EXPECT_FALSE(Start(extent, 2));
   reader_.GiveUpLate(now);

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "bytes.h"
+#include "libffrecord/base/clock.h"
 #include "scripted_member.h"
 #include "server/metadata/etcd_store.h"
 
@@ -46,13 +47,13 @@ class EtcdAnswersTest : public testing::Test {
   }
   Result<MetaStore::Outcome> Commit(std::chrono::milliseconds patience) {
     std::promise<Result<MetaStore::Outcome>> outcome;
-    store_->TryCommit({{{"name", 0}}, {{"name", {}}}, {}}, MetaStore::Clock::now() + patience,
+    store_->TryCommit({{{"name", 0}}, {{"name", {}}}, {}}, Clock::now() + patience,
                       [&](Result<MetaStore::Outcome> one) { outcome.set_value(std::move(one)); });
     return outcome.get_future().get();
   }
   Result<void> Get(std::chrono::milliseconds patience = 20s) {
     std::promise<Result<void>> got;
-    store_->Get("name", MetaStore::Clock::now() + patience, [&](const auto& found) {
+    store_->Get("name", Clock::now() + patience, [&](const auto& found) {
       got.set_value(found ? Result<void>() : Result<void>(found.error()));
     });
     return got.get_future().get();

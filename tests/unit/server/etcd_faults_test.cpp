@@ -6,6 +6,7 @@
 
 #include "certificates.h"
 #include "etcd.h"
+#include "libffrecord/base/clock.h"
 
 namespace ffrecord::server {
 namespace {
@@ -38,9 +39,9 @@ class EtcdFaultsTest : public testing::Test {
   // Ends within its deadline.
   template <class T, class Begin>
   Result<T> InTime(const Begin& begin) {
-    const auto deadline = MetaStore::Clock::now() + kTimeout;
+    const auto deadline = Clock::now() + kTimeout;
     auto result = Await<T>(*tested_, [&](auto done) { begin(deadline, std::move(done)); });
-    EXPECT_LT(MetaStore::Clock::now(), deadline + kSlack);
+    EXPECT_LT(Clock::now(), deadline + kSlack);
     return result;
   }
   Result<MetaStore::Outcome> TryPut(const std::string& key, const std::string& value) {
@@ -65,8 +66,8 @@ class EtcdFaultsTest : public testing::Test {
   void CommitWhile(const Act& act) {
     std::vector<std::string> committed;
     std::vector<std::string> failed;
-    const auto end = MetaStore::Clock::now() + 4s;
-    for (int i = 0; MetaStore::Clock::now() < end || committed.size() < 20; ++i) {
+    const auto end = Clock::now() + 4s;
+    for (int i = 0; Clock::now() < end || committed.size() < 20; ++i) {
       if (i == 10) act();
       const std::string key = "name/" + std::to_string(i);
       const auto outcome = TryPut(key, "attempt-" + std::to_string(i));
@@ -118,8 +119,7 @@ TEST_F(EtcdFaultsTest, AStoppedMemberBreaksItsWatchWhichGoesOnElsewhere) {
   // Whichever member it is at: the others keep the quorum in turn.
   for (std::size_t i = 0; i < 3 && watch.batch_sizes().size() == 1; ++i) {
     cluster_->Stop(i);
-    tested_->WaitFor([end = MetaStore::Clock::now() + 2s] { return MetaStore::Clock::now() > end; },
-                     5s);
+    tested_->WaitFor([end = Clock::now() + 2s] { return Clock::now() > end; }, 5s);
     cluster_->Continue(i);
   }
   EXPECT_EQ(watch.End().kind, Kind::kBroken);

@@ -22,30 +22,32 @@
 #include <vector>
 
 #include "daemon_metrics.h"
+#include "hang.h"
 #include "new_extents.h"
 #include "server/service/core/job_pool.h"
 #include "server_peers.h"
 #include "temp_folder.h"
+#include "virtual_clock.h"
 
 namespace {
 
-std::atomic<bool> unlink_hangs{false};
-std::atomic<bool> mkdir_hangs{false};
+ffrecord::test::Hang unlink_hangs;
+ffrecord::test::Hang mkdir_hangs;
 std::atomic<bool> mkdir_fails{false};
-std::atomic<bool> sync_hangs{false};
+ffrecord::test::Hang sync_hangs;
 std::atomic<bool> sync_fails{false};
-std::atomic<bool> statvfs_hangs{false};
-std::atomic<bool> open_hangs{false};
+ffrecord::test::Hang statvfs_hangs;
+ffrecord::test::Hang open_hangs;
 std::atomic<int> hanging_count{0};
 
 bool IsOnHung(std::string_view path) {
   return path.find("/hung/extents") != std::string_view::npos;
 }
 
-void HangWhile(const std::atomic<bool>& hangs, std::string_view path) {
+void HangWhile(const ffrecord::test::Hang& hangs, std::string_view path) {
   if (!hangs || !IsOnHung(path)) return;
   ++hanging_count;
-  while (hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  hangs.Wait();
   --hanging_count;
 }
 
@@ -348,6 +350,7 @@ class HangingUploadTest : public ServerTest {
     });
   }
 
+  test::VirtualClock clock_;
   test::TempFolder folder_;
   Daemon two_{
       {.data = {folder_ / "good", folder_ / "hung"}, .admin = net::Address{"127.0.0.1", 0}}};
@@ -371,7 +374,7 @@ TEST_F(HangingUploadTest, OthersWriteListAndPublishAllTheSame) {
   EXPECT_TRUE(channel->Call(FrameType::kList, net::List{10, "", ""}.Encode(), {}, Soon(), "names"));
   EXPECT_GT(test::MetricOf(*two_.server().admin_address(), "ffrecord_disk_free_bytes"), 0U);
   // Once the disk has hung for a while, the other one gets all that is new.
-  std::this_thread::sleep_for(ReadHealth::kSlow + 100ms);
+  clock_.RunFor(ReadHealth::kSlow + 100ms);
   for (std::uint32_t i = 0; i < 8; ++i)
     ASSERT_TRUE(Put(*ConnectTo(two_), MakeExtentId(4, 0, i), "more"));
   EXPECT_LT(put_count_, kClientCount);

@@ -1,7 +1,8 @@
 // Goal: while the disk of the metadata hangs, what is published is read, listed and looked up;
 // what would change the metadata is refused with an error that names the disk, and nothing piles
 // up; when the disk answers again, what waited has its effect once, and the daemon goes on.
-// Method: a daemon in this process whose syncs wait in the folder of its metadata.
+// Method: a daemon in this process whose syncs wait in the folder of its metadata, by a clock of
+// the test.
 
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
@@ -16,12 +17,14 @@
 #include <vector>
 
 #include "daemon_metrics.h"
+#include "hang.h"
 #include "server_peers.h"
 #include "temp_folder.h"
+#include "virtual_clock.h"
 
 namespace {
 
-std::atomic<bool> sync_hangs{false};
+ffrecord::test::Hang sync_hangs;
 std::atomic<const char*> hung_folder{"/home/"};
 std::atomic<int> hanging_count{0};
 
@@ -32,7 +35,7 @@ int Sync(long call, int fd) {
         std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored).string();
     if (path.find(hung_folder.load()) != std::string::npos) {
       ++hanging_count;
-      while (sync_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      sync_hangs.Wait();
       --hanging_count;
     }
   }
@@ -116,6 +119,7 @@ class HangingMetadataTest : public ServerTest {
     EXPECT_GT(hanging_count, 0);
   }
 
+  test::VirtualClock clock_;
   test::TempFolder folder_;
   std::optional<Daemon> home_;
   const ExtentId first_ = MakeExtentId(1, 0, 0);
@@ -137,7 +141,7 @@ TEST_F(HangingMetadataTest, WhatIsPublishedIsReadAndTheRestIsRefusedUntilTheDisk
   EXPECT_TRUE(
       channel->Call(FrameType::kCheckRoom, net::CheckRoom{10, "x"}.Encode(), {}, Soon(), "room"));
   // At once now: nothing more waits for that disk.
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   for (std::uint64_t i = 0; i < 20; ++i) {
     const auto again = Connect();
     ExpectRefused(Publish(*again, "more", second_, 10 + i));
@@ -147,7 +151,7 @@ TEST_F(HangingMetadataTest, WhatIsPublishedIsReadAndTheRestIsRefusedUntilTheDisk
     ExpectRefused(removal ? Result<void>() : Result<void>(removal.error()));
     EXPECT_TRUE(again->Call(FrameType::kPing, {}, {}, Soon(), "a ping"));
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+  EXPECT_LT(Clock::now() - begin, kAnswerTimeMax);
   const auto admin = *home_->server().admin_address();
   EXPECT_TRUE(
       Eventually([&] { return test::MetricOf(admin, "ffrecord_metadata_wait_seconds") >= 1; }));
@@ -220,7 +224,7 @@ TEST_F(HangingMetadataTest, WhatWaitsForAnotherDiskIsNotGivenUp) {
   sync_hangs = true;
   std::thread client([this] { EXPECT_TRUE(Put(*Connect(), first_, kData)); });
   EXPECT_TRUE(Eventually([] { return hanging_count > 0; }));
-  std::this_thread::sleep_for(3 * kAnswerTimeMax);  // In which it would be.
+  clock_.RunFor(100 * kAnswerTimeMax);  // In which it would be.
   sync_hangs = false;
   client.join();
   EXPECT_TRUE(Publish(*Connect(), "first", first_, 1));

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "bytes.h"
+#include "libffrecord/base/clock.h"
 #include "new_extents.h"
 #include "open_at_once.h"
 #include "seed.h"
@@ -143,7 +144,7 @@ class IdleReadsTest : public testing::Test {
       std::make_unique<HoldingEngine>(holds_), {.files_count_max = 4}, test::OpenAtOnce(disk_)};
   ReadAheadPort port_{ahead_};
   IdleReads idle_{port_, disk_};
-  const IdleReads::Clock::time_point now_ = IdleReads::Clock::now();
+  const Clock::time_point now_ = Clock::now();
 };
 
 TEST_F(IdleReadsTest, NothingIsReadWhileRequestsCome) {
@@ -264,7 +265,7 @@ class TwoDisksTest : public testing::Test {
     }
   }
   // As the worker's loop does.
-  void Turn(IdleReads::Clock::time_point now) {
+  void Turn(Clock::time_point now) {
     idle_.Start(now);
     std::vector<DiskReader::Completed> completed;
     EXPECT_TRUE(disk_.Poll(0ms, completed));
@@ -318,7 +319,7 @@ TEST_F(TwoDisksTest, MoreIsChosenForADiskWhileWhatIsChosenForTheOtherWaits) {
 
 TEST_F(TwoDisksTest, ADiskThatHangsKeepsItsOwnRunsAndTheOtherIsReadAheadFrom) {
   holds_ = true;
-  auto now = IdleReads::Clock::now() + IdleReads::kUnusedAfter;
+  auto now = Clock::now() + IdleReads::kUnusedAfter;
   for (int i = 0; i < 1000; ++i, now += IdleReads::kUnusedAfter) Turn(now);
 
   std::uint64_t good_bytes = 0;

@@ -17,28 +17,29 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "bytes.h"
 #include "cluster_clients.h"
 #include "daemon.h"
 #include "daemon_cluster.h"
+#include "hang.h"
 #include "libffrecord/base/checksum.h"
+#include "libffrecord/base/clock.h"
 #include "server/service/origin/origin_cache.h"
 #include "temp_folder.h"
 
 namespace {
 
-std::atomic<bool> origin_hangs{false};
-std::atomic<bool> unlink_hangs{false};
+ffrecord::test::Hang origin_hangs;
+ffrecord::test::Hang unlink_hangs;
 std::atomic<bool> disk_is_full{false};
 std::atomic<int> hanging_count{0};
 
-void HangWhile(const std::atomic<bool>& hangs, std::string_view path, std::string_view where) {
+void HangWhile(const ffrecord::test::Hang& hangs, std::string_view path, std::string_view where) {
   if (!hangs || path.find(where) == std::string_view::npos) return;
   ++hanging_count;
-  while (hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  hangs.Wait();
   --hanging_count;
 }
 
@@ -171,10 +172,10 @@ TEST_F(OriginFaultsTest, AnOriginThatHangsKeepsNobodyFromTheEnd) {
   ASSERT_TRUE(Eventually([] { return hanging_count == 1; }));
 
   cache_->BeginStop();
-  EXPECT_FALSE(cache_->AwaitEnd(OriginCache::Clock::now() + 20ms));
+  EXPECT_FALSE(cache_->AwaitEnd(Clock::now() + 20ms));
 
   origin_hangs = false;
-  EXPECT_TRUE(cache_->AwaitEnd(OriginCache::Clock::now() + 60s));
+  EXPECT_TRUE(cache_->AwaitEnd(Clock::now() + 60s));
 }
 
 TEST_F(OriginFaultsTest, ADiskOnWhichUnlinksHangKeepsNoFetchFromAnotherOne) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/io/mapped_file.h"
 #include "libffrecord/io/page_cache.h"
@@ -49,7 +50,7 @@ class ResidentChunksTest : public testing::Test {
   UniqueFd file_;
   std::optional<MappedFile> mapped_;
   ResidentChunks chunks_;
-  const ResidentChunks::Clock::time_point start_ = ResidentChunks::Clock::now() + 1s;
+  const Clock::time_point start_ = Clock::now() + 1s;
 };
 
 TEST_F(ResidentChunksTest, WhatLiesInMemoryIsContainedWhereverItBeginsAndEnds) {

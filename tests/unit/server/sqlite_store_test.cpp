@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "held_syncs.h"
+#include "libffrecord/base/clock.h"
 #include "temp_folder.h"
 #include "tested_store.h"
 
@@ -26,7 +27,7 @@ class SqliteMetaStoreTest : public testing::Test {
                                     std::chrono::milliseconds timeout = 30s) {
     const MetaStore::Commit commit{{}, {{key, Value("x"), lease}}, {}};
     return Await<MetaStore::Outcome>(tested_, [&](auto done) {
-      tested_.store().TryCommit(commit, MetaStore::Clock::now() + timeout, std::move(done));
+      tested_.store().TryCommit(commit, Clock::now() + timeout, std::move(done));
     });
   }
   std::uint64_t Put(const std::string& key, MetaStore::LeaseId lease = 0) {
@@ -97,7 +98,7 @@ TEST_F(SqliteMetaStoreTest, OperationsKeepTheirDeadlinesWhileTheDiskHangs) {
 
   const auto commit = TryPut("held", 0, 100ms);
   const auto queued = Await<std::optional<MetaStore::KeyValue>>(tested_, [&](auto done) {
-    tested_.store().Get("key", MetaStore::Clock::now() + 100ms, std::move(done));
+    tested_.store().Get("key", Clock::now() + 100ms, std::move(done));
   });
 
   EXPECT_EQ(commit.value().fate, Fate::kUnknown);

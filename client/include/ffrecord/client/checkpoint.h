@@ -253,7 +253,9 @@ class FFR_EXPORT CheckpointReader {
 // The committed steps at `target`, ascending; empty if there are none. A damaged step has `damage`,
 // and no attempt if its root manifest is damaged. kManifests reads every manifest and finds every
 // segment in its size, as a load of the latest step does; kRoots reads root manifests only.
-enum class ListDepth : std::uint8_t { kRoots, kManifests };
+// kOwnRoots likewise, and leaves out what is only at a mirror behind `target`: a folder that has
+// lost all its steps lists those otherwise.
+enum class ListDepth : std::uint8_t { kOwnRoots, kRoots, kManifests };
 FFR_EXPORT Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
                                                        const SessionOptions& options,
                                                        ListDepth depth = ListDepth::kManifests);

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "libffrecord/base/event_fd.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/net/transport/rdma/queue_pair.h"
 
 namespace ffrecord::net {
@@ -235,8 +236,7 @@ void OpenRdmaDevice::WaitForNews(const std::vector<Closing>& closing) {
     first = std::min(first, one.deadline);
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(first - Clock::now());
-  const auto wait = std::max<std::int64_t>(left.count(), 0);
-  (void)::poll(waited.data(), waited.size(), static_cast<int>(wait));
+  (void)PollFor(waited, left);
   wake_.Clear();
 }
 

@@ -10,6 +10,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/net/transport/endpoint.h"
 #include "libffrecord/net/transport/stream_endpoint.h"
 
@@ -50,7 +51,7 @@ class TlsContext {
   Result<bool> Refresh();
 
   // When the own certificate in use expires; the beginning of time if there is none.
-  std::chrono::system_clock::time_point expires() const noexcept;
+  WallClock::time_point expires() const noexcept;
 
   // A stream over a connected socket that does not block. A client wants the peer's certificate to
   // be for `host`, as one of its alternative names. The handshake is part of the first Read and

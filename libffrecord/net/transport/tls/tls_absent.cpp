@@ -1,6 +1,8 @@
 // Chosen when OpenSSL was not there at build time.
 #include "libffrecord/net/transport/tls/tls.h"
 
+#include "libffrecord/base/clock.h"
+
 namespace ffrecord::net {
 namespace {
 
@@ -23,7 +25,7 @@ TlsContext::~TlsContext() = default;
 
 Result<std::unique_ptr<TlsContext>> TlsContext::Load(Side, TlsFiles) { return Absent(); }
 Result<bool> TlsContext::Refresh() { return Absent(); }
-std::chrono::system_clock::time_point TlsContext::expires() const noexcept { return {}; }
+WallClock::time_point TlsContext::expires() const noexcept { return {}; }
 Result<std::unique_ptr<ByteStream>> TlsContext::MakeStream(UniqueFd, const std::string&) const {
   return Absent();
 }

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "libffrecord/base/clock.h"
 #include "libffrecord/net/transport/tls/openssl.h"
 
 namespace ffrecord::net {
@@ -177,11 +178,11 @@ Result<bool> TlsContext::Refresh() {
   return true;
 }
 
-std::chrono::system_clock::time_point TlsContext::expires() const noexcept {
+WallClock::time_point TlsContext::expires() const noexcept {
   std::tm end{};
   const X509* const own = ::SSL_CTX_get0_certificate(impl_->context.get());
   if (own == nullptr || ::ASN1_TIME_to_tm(::X509_get0_notAfter(own), &end) != 1) return {};
-  return std::chrono::system_clock::from_time_t(::timegm(&end));
+  return WallClock::from_time_t(::timegm(&end));
 }
 
 Result<std::unique_ptr<ByteStream>> TlsContext::MakeStream(UniqueFd socket,

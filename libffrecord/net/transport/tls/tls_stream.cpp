@@ -10,6 +10,7 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/patience.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/net/transport/socket_stream.h"
 #include "libffrecord/net/transport/tls/openssl.h"
 
@@ -323,7 +324,8 @@ Result<std::unique_ptr<Endpoint>> ConnectTls(const Address& address, const TlsCo
   auto& stream = static_cast<TlsStream&>(*made);
   const std::string tried = "cannot connect to " + address.ToString() + " over TLS: ";
   Patience& patience = Patience::OfThread();
-  const std::int64_t step_ms = patience.is_endless() ? 1000 : Patience::kInterval.count();
+  const std::chrono::milliseconds step =
+      patience.is_endless() ? std::chrono::seconds(1) : Patience::kInterval;
   for (;;) {
     auto done = stream.ShakeHands();
     if (!done) {
@@ -338,7 +340,7 @@ Result<std::unique_ptr<Endpoint>> ConnectTls(const Address& address, const TlsCo
       return Error{ErrorCode::kDeadlineExceeded,
                    tried + "no answer to the handshake in time; does the peer serve TLS?"};
     pollfd waited{stream.fd(), static_cast<short>(stream.wants_room(false) ? POLLOUT : POLLIN), 0};
-    (void)::poll(&waited, 1, static_cast<int>(std::min(left.count(), step_ms)));
+    (void)PollFor({&waited, 1}, std::min(left, step));
   }
   return std::unique_ptr<Endpoint>(
       std::make_unique<StreamEndpoint>(std::move(made), address.ToString()));

@@ -46,8 +46,9 @@ def export(
     """Write the records of FILE as a folder, a tar, JSON lines, or Parquet.
 
     A folder has a file for each value of bytes or text, and a line for each record in
-    records.jsonl. A tar has the form of WebDataset: a file for each column. In JSON lines, bytes
-    that are no UTF-8 are {"base64": ...}. A value that is missing is null; in a tar, its file is
+    records.jsonl. A tar has the form of WebDataset: a file for each column. In JSON lines, a
+    record with columns is an object, unless it has a key that is no column; bytes that are no
+    UTF-8 are {"base64": ...}. A value that is missing is null; in a tar, its file is
     not there. Dates, times and decimals are text, which needs pyarrow, as Parquet does.
     DESTINATION appears only once it is complete; a folder that exists is not replaced.
     """

@@ -162,8 +162,7 @@ class Export:
                 "jsonl": self._json_lines,
                 "parquet": self._parquet,
             }
-            if format_ != "jsonl":
-                self._key_column = self._column_of_key(keys, span.start)
+            self._key_column = self._column_of_key(keys, span.start)
             with new_file(path, overwrite) as file:
                 try:
                     writers[format_](pieces, keys, file)
@@ -216,8 +215,11 @@ class Export:
         return chain(some, records), firsts
 
     def _json_lines(self, pieces: Iterable[Indices], keys: Keys, file: BinaryIO) -> None:
+        # With all there is in it, an object that other programs, and packing, read as it is.
+        is_plain = bool(self._columns) and (self._key_column is not None or not keys.count)
         for record in self._records(pieces, keys):
-            file.write(self._line(record, plain_sample(record.value, self._columns)))
+            value = plain_sample(record.value, self._columns)
+            file.write(dumps(value).encode() + b"\n" if is_plain else self._line(record, value))
 
     def _line(self, record: Record, value: Any) -> bytes:  # noqa: ANN401
         facts = {"index": record.position}

@@ -1,0 +1,369 @@
+"""Packing: folders, tars, JSON lines, TFRecords and Parquet, against what the disk and readers do.
+
+Each arm runs in processes of its own, with warm inputs, and ends when the result is durable. Times
+are those of the command, but for Parquet: there both sides are timed without imports. The
+folder is compared with the slower of two limits: fio's sequential write of as many bytes, and `cat`
+of the same files in two processes. JSON lines of 100 bytes have five fields; examples have four
+features. A run that is killed ten times repeats the command after each kill. Peak memory is that of
+the largest process, for the largest of the inputs.
+"""
+
+import os
+import pathlib
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import harness
+
+FILE_BYTES = 110_000
+FIO_BLOCK = 2 << 20
+KILLS = 10
+PART_BYTES = 128 << 20
+
+
+class Inputs:
+    """What is packed, made once in the scratch folder."""
+
+    def __init__(self, settings: harness.Settings) -> None:
+        """Make what is not there."""
+        quick = settings.quick
+        self.folder = settings.scratch / ("pack-quick" if quick else "pack")
+        self.folder.mkdir(exist_ok=True)
+        self.file_count = 2_000 if quick else 20_000
+        self.line_count = 1_000_000 if quick else 10_000_000
+        self.example_count = 100_000 if quick else 1_000_000
+        self.row_count = 2_000_000 if quick else 5_000_000
+        self.image_count = 400 if quick else 2_000
+        self.classes = self._made("classes", self._write_classes)
+        self.tar = self._made("files.tar", self._write_tar)
+        self.lines = self._made("lines.jsonl", self._write_lines)
+        self.examples = self._made("examples.tfrecord", self._write_examples)
+        self.parquet = self._made("rows.parquet", self._write_parquet)
+        self.images = self._made("images", self._write_images)
+
+    def _made(self, name: str, write: Callable[[pathlib.Path], None]) -> pathlib.Path:
+        path = self.folder / name
+        if not path.exists():
+            print(f"making {path}", file=sys.stderr)
+            new = self.folder / f"new-{name}"
+            shutil.rmtree(new, ignore_errors=True)
+            write(new)
+            new.rename(path)
+        return path
+
+    def _write_classes(self, path: pathlib.Path) -> None:
+        for name in ("a", "b"):
+            (path / name).mkdir(parents=True)
+        for number in range(self.file_count):
+            (path / "ab"[number % 2] / f"{number:06}.jpg").write_bytes(os.urandom(FILE_BYTES))
+
+    def _write_tar(self, path: pathlib.Path) -> None:
+        words = ["tar", "-cf", str(path), "--sort=name", "-C", str(self.classes), "."]
+        subprocess.run(words, check=True)
+
+    def _write_lines(self, path: pathlib.Path) -> None:
+        draws = random.Random(1)
+        with path.open("w") as file:
+            for number in range(self.line_count):
+                ok = "true" if draws.random() < 0.5 else "false"
+                file.write(
+                    f'{{"id": {number}, "score": {draws.random():.12f}, "ok": {ok}, '
+                    f'"name": "user {draws.randrange(10**7):07}", "text": "{"x" * 15}"}}\n'
+                )
+
+    def _write_examples(self, path: pathlib.Path) -> None:
+        crc32c = _needed("google_crc32c").value
+
+        def field(number: int, content: bytes) -> bytes:
+            size = len(content)
+            length = bytes([size]) if size < 128 else bytes([size & 127 | 128, size >> 7])
+            return bytes([number << 3 | 2]) + length + content
+
+        def feature(name: bytes, kind: int, values: bytes) -> bytes:
+            return field(1, field(1, name) + field(2, field(kind, values)))
+
+        def masked(data: bytes) -> bytes:
+            crc = crc32c(data)
+            return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+        image = os.urandom(1 << 20)
+        with path.open("wb") as file:
+            for number in range(self.example_count):
+                features = (
+                    feature(b"image", 1, field(1, image[number % 65536 :][:200])),
+                    feature(b"label", 3, field(1, bytes([number % 100]))),
+                    feature(b"box", 2, field(1, struct.pack("<4f", number, 1, 2, 3))),
+                    feature(b"name", 1, field(1, b"picture %09d" % number)),
+                )
+                payload = field(1, b"".join(features))
+                length = struct.pack("<Q", len(payload))
+                file.write(length + masked(length) + payload + masked(payload))
+
+    def _write_parquet(self, path: pathlib.Path) -> None:
+        np, pa, parquet = map(_needed, ("numpy", "pyarrow", "pyarrow.parquet"))
+        count, draws = self.row_count, np.random.default_rng(1)
+        columns = {f"i{n}": draws.integers(0, 1 << 40, count) for n in range(3)}
+        columns |= {f"f{n}": draws.random(count) for n in range(3)}
+        texts = pa.array([f"text {n}" for n in range(1000)])
+        columns |= {f"s{n}": texts.take(pa.array(draws.integers(0, 1000, count))) for n in (0, 1)}
+        columns["n"] = pa.array(draws.integers(0, 100, count), mask=draws.random(count) < 0.1)
+        columns["b"] = pa.array(draws.random(count) < 0.5)
+        parquet.write_table(pa.table(columns), path, row_group_size=100_000)
+
+    def _write_images(self, path: pathlib.Path) -> None:
+        np, image = _needed("numpy"), _needed("PIL.Image")
+        (path / "a").mkdir(parents=True)
+        draws = np.random.default_rng(1)
+        for number in range(self.image_count):
+            small = draws.integers(0, 256, (12, 16, 3), np.uint8)
+            picture = image.fromarray(small).resize((640, 480))
+            picture.save(path / "a" / f"{number:06}.jpg", quality=90)
+
+
+def _needed(module: str) -> object:
+    try:
+        return __import__(module, fromlist=["_"])
+    except ImportError as error:
+        package = {"PIL.Image": "pillow", "google_crc32c": "google-crc32c"}.get(module, module)
+        raise harness.Unable(f"{module} is not installed: pip install {package}") from error
+
+
+RESIZE = """
+import io
+from PIL import Image
+
+def resize(sample):
+    image = Image.open(io.BytesIO(sample["payload"])).convert("RGB").resize((224, 224))
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=90)
+    return {"name": sample["name"], "image": out.getvalue()}
+"""
+
+
+class Arms:
+    """How each arm runs a round."""
+
+    def __init__(self, settings: harness.Settings) -> None:
+        """Make the inputs."""
+        self.inputs = Inputs(settings)
+        self.out = self.inputs.folder / "out"
+        self.peaks: list[float] = []
+        self.seconds: dict[str, list[float]] = {}
+        (self.inputs.folder / "bench_pack_functions.py").write_text(RESIZE)
+
+    def _begun(self, source: pathlib.Path, *options: str) -> "subprocess.Popen[bytes]":
+        command = shutil.which("ffrecord-pack")
+        if command is None:
+            raise harness.Unable("no ffrecord-pack: start this through benchmarks/run")
+        words = [command, str(source), str(self.out), *options]
+        return subprocess.Popen(
+            words, cwd=self.inputs.folder, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def pack(self, source: pathlib.Path, *options: str) -> float:
+        """Seconds of a packing from nothing."""
+        self._clear()
+        began = time.monotonic()
+        process = self._begun(source, *options)
+        _, status, usage = os.wait4(process.pid, 0)
+        if process.poll() is None:
+            process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.monotonic() - began
+        if os.waitstatus_to_exitcode(status) != 0:
+            raise harness.Unable(f"packing {source} failed")
+        self.peaks.append(usage.ru_maxrss * 1024.0)
+        return seconds
+
+    def pack_in_process(self, source: pathlib.Path) -> float:
+        """Seconds of a packing in one process, without its imports."""
+        self._clear()
+        code = (
+            "import json, sys, time; import pyarrow.parquet; from ffrecord.pack import pack;"
+            "began = time.monotonic(); pack(sys.argv[1], sys.argv[2]);"
+            "print(json.dumps({'seconds': time.monotonic() - began}))"
+        )
+        done = harness.run_json(sys.executable, "-c", code, source, self.out)
+        return float(done["seconds"])
+
+    def _clear(self) -> None:
+        shutil.rmtree(self.out, ignore_errors=True)
+        for left in self.inputs.folder.glob(".out.packing*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def arm(self, name: str, what: str, count: float, run: Callable[[], float]) -> harness.Arm:
+        """An arm whose value is `count` by second."""
+
+        def timed(_: int) -> float:
+            seconds = run()
+            self.seconds.setdefault(name, []).append(seconds)
+            return count / seconds
+
+        return harness.Arm(name, what, timed)
+
+    def killed(self, whole_s: Callable[[], float], source: pathlib.Path, *options: str) -> float:
+        """Seconds of a run that is killed ten times, spread over the time of a whole one."""
+        self._clear()
+        limit_s = whole_s() / (KILLS + 1)
+        total = 0.0
+        for _ in range(KILLS):
+            process = self._begun(source, *options)
+            began = time.monotonic()
+            try:
+                process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            total += time.monotonic() - began
+            for lease in self.inputs.folder.glob(".out.packing/*/leases/*"):
+                os.utime(lease, (0, 0))  # Else a minute passes, as on another host.
+        began = time.monotonic()
+        if self._begun(source, *options).wait() != 0:
+            raise harness.Unable("a packing that was killed does not end")
+        return total + time.monotonic() - began
+
+
+def _fio(path: pathlib.Path, size_bytes: int) -> float:
+    """Seconds of a sequential write."""
+    options = {
+        "name": "write",
+        "filename": path,
+        "rw": "write",
+        "ioengine": "io_uring",
+        "direct": 1,
+        "bs": FIO_BLOCK,
+        "iodepth": 4,
+        "size": size_bytes // FIO_BLOCK * FIO_BLOCK,
+        "fallocate": "none",
+        "end_fsync": 1,
+        "refill_buffers": 1,
+        "output-format": "json",
+    }
+    words = [f"--{key}={value}" for key, value in options.items()]
+    done = harness.run_json(harness.foreign("fio", "fio"), *words)
+    path.unlink(missing_ok=True)
+    return float(done["jobs"][0]["job_runtime"]) / 1000
+
+
+def _cat(folder: pathlib.Path) -> float:
+    """Seconds in which two processes read all files of a folder of two classes."""
+    began = time.monotonic()
+    words = "find {} -type f | sort | xargs cat > /dev/null"
+    both = [subprocess.Popen(["sh", "-c", words.format(each)]) for each in sorted(folder.iterdir())]
+    for one in both:
+        one.wait()
+    return time.monotonic() - began
+
+
+def _read_parquet(path: pathlib.Path) -> float:
+    """Seconds in which pyarrow reads a file, in a process of its own."""
+    code = (
+        "import json, sys, time; import pyarrow.parquet as p; began = time.monotonic();"
+        "p.read_table(sys.argv[1]); print(json.dumps({'seconds': time.monotonic() - began}))"
+    )
+    return float(harness.run_json(sys.executable, "-c", code, path)["seconds"])
+
+
+def bench(settings: harness.Settings) -> harness.Outcome:
+    """Compare packing with its limits."""
+    if harness.free_bytes(settings.scratch) < (3 << 30 if settings.quick else 16 << 30):
+        raise harness.Unable(f"{settings.scratch} is too full for the inputs and results")
+    arms = Arms(settings)
+    inputs = arms.inputs
+    file_mb = inputs.file_count * FILE_BYTES / 1e6
+    tar_mb = inputs.tar.stat().st_size / 1e6
+    part = ["--part-size", f"{PART_BYTES}B"]
+    two = [*part, "--workers", "2"]
+    resize = ["--map", "bench_pack_functions:resize", "--part-size", "256KiB"]
+    limit = inputs.folder / "fio.tmp"
+    size_bytes = inputs.file_count * FILE_BYTES
+
+    def slower_limit() -> float:
+        return max(_fio(limit, size_bytes), _cat(inputs.classes))
+
+    parts = [
+        arms.arm("folder", "MB/s, files of 110 KB", file_mb, lambda: arms.pack(inputs.classes)),
+        arms.arm("limit", "MB/s, the slower of fio's write and cat", file_mb, slower_limit),
+        arms.arm("tar", "MB/s, the same files in a tar", tar_mb, lambda: arms.pack(inputs.tar)),
+        arms.arm("fio", "MB/s, fio's write", tar_mb, lambda: _fio(limit, int(tar_mb * 1e6))),
+        arms.arm(
+            "jsonl",
+            "lines/s to typed columns, two workers",
+            inputs.line_count,
+            lambda: arms.pack(inputs.lines, *two),
+        ),
+        arms.arm(
+            "tfrecord",
+            "examples/s of four features",
+            inputs.example_count,
+            lambda: arms.pack(inputs.examples),
+        ),
+        arms.arm(
+            "parquet",
+            "rows/s of ten columns",
+            inputs.row_count,
+            lambda: arms.pack_in_process(inputs.parquet),
+        ),
+        arms.arm(
+            "pyarrow",
+            "rows/s, pyarrow's read_table",
+            inputs.row_count,
+            lambda: _read_parquet(inputs.parquet),
+        ),
+        arms.arm(
+            "resize_1",
+            "images/s, resized and re-encoded by a function, one worker",
+            inputs.image_count,
+            lambda: arms.pack(inputs.images, *resize),
+        ),
+        arms.arm(
+            "resize_2",
+            "the same, two workers",
+            inputs.image_count,
+            lambda: arms.pack(inputs.images, *resize, "--workers", "2"),
+        ),
+        arms.arm(
+            "killed",
+            "the same, one worker, killed ten times and continued",
+            inputs.image_count,
+            lambda: (
+                arms.killed(lambda: arms.seconds["resize_1"][-1], inputs.images, *resize)
+                if "resize_1" in arms.seconds
+                else arms.killed(lambda: arms.pack(inputs.images, *resize), inputs.images, *resize)
+            ),
+        ),
+    ]
+    values = harness.interleave(parts, settings.rounds)
+    arms._clear()
+    figures = {
+        "pack_jsonl_mrps": [value / 1e6 for value in values["jsonl"]],
+        "pack_tfrecord_us": [1e6 / value for value in values["tfrecord"]],
+        "pack_resume_cost": [
+            whole / killed
+            for whole, killed in zip(values["resize_1"], values["killed"], strict=True)
+        ],
+        "pack_peak_bytes": [max(arms.peaks)] * settings.rounds,
+    }
+    return harness.Outcome(
+        unit="of each arm",
+        arms=parts,
+        values=values,
+        ratios={
+            "pack_folder_vs_limit": ("folder", "limit"),
+            "pack_tar_vs_fio": ("tar", "fio"),
+            "pack_parquet_vs_read": ("parquet", "pyarrow"),
+            "pack_jobs_gain": ("resize_2", "resize_1"),
+        },
+        figures=figures,
+        notes=[
+            f"{inputs.file_count:,} files; {inputs.line_count:,} lines, "
+            f"{inputs.lines.stat().st_size / inputs.line_count:.0f} bytes each; "
+            f"{inputs.example_count:,} examples; {inputs.row_count:,} rows; "
+            f"{inputs.image_count:,} images; {settings.rounds} rounds"
+        ],
+    )
