@@ -25,6 +25,7 @@ import ffrecord
 import files_places
 from files_damage import HOWS, PARTS, check_damaged, damaged
 from files_looking import LOOKING
+from files_packing import FORMS, check_mapped, check_packed
 from files_paths import LOADING, READINGS, Kept, check_file_quickly, demand
 from files_places import PLACES
 from files_rewriting import EXPORTING, REWRITING
@@ -446,10 +447,19 @@ class Files(RuleBasedStateMachine):
         """Parquet files whose columns differ, packed together: exact, or refused."""
         other = relative(kind, step)
         one, two = Columns((kind,), True), Columns((other,), True)
-        rows = [*one.rows(count, 1), *two.rows(count, 2)]
-        file = Kept(self._path(), one, rows)
-        tables = one.table(rows[:count]), two.table(rows[count:])
-        named("pack", check_parquet_together, *tables, rows, file, self._folder())
+        tables = one.table(one.rows(count, 1)), two.table(two.rows(count, 2))
+        named("pack", check_parquet_together, *tables, self._folder())
+
+    @rule(of=tables, form=st.sampled_from(sorted(FORMS)))
+    def pack_as(self, of: Kept, form: str) -> None:
+        """The table in another form, packed, once and joined to itself."""
+        named(f"pack of {form}", check_packed, of, form, self._folder())
+
+    @rule(of=tables)
+    def pack_through_a_function(self, of: Kept) -> None:
+        """A function that changes nothing changes nothing."""
+        if not of.is_torn:
+            named("pack with map", check_mapped, of, self._folder())
 
     @rule(of=either)
     def read_in_a_child(self, of: Kept) -> None:

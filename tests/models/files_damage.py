@@ -6,8 +6,10 @@ before the bytes of the record.
 
 import os
 import shutil
+import tempfile
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,12 @@ from table_values import Differs
 PAGE, SECTOR = 4096, 512
 PARTS = (
     *("header of a record", "bytes of a record", "first page", "last page", "page before the last"),
-    *("any page", "the last two pages"),
+    *("any page", "the last two pages", "header of the file"),
 )
-HOWS = ("flip a bit", "zero it", "zero a sector", "swap it with another", "copy another over it")
+HOWS = (
+    *("flip a bit", "zero it", "zero a sector", "swap it with another", "copy another over it"),
+    "write the front of another file over it",
+)
 _MAGIC = b"\xe5REC"
 _HEADER = 32
 _FILE_HEADER = 128
@@ -69,6 +74,8 @@ def damaged(data: bytes, count: int, part: str, how: str, at: int) -> bytes:
         page = {"first page": 0, "last page": pages - 1}.get(part, page)
         page = max(0, pages - 2) if part == "page before the last" else page
         span = page * PAGE, min(len(data), (page + 1) * PAGE)
+        if part == "header of the file":
+            span = 0, min(len(data), _FILE_HEADER)
         if part == "the last two pages":
             span = max(0, (pages - 2) * PAGE), len(data)
     return _changed(data, span, how, at)
@@ -86,9 +93,26 @@ def _changed(data: bytes, span: tuple[int, int], how: str, at: int) -> bytes:
         first = begin - begin % SECTOR
         last = min(len(data), first + SECTOR)
         made[first:last] = bytes(last - first)
+    elif how == "write the front of another file over it":
+        made[begin:end] = _front_of_another(end - begin)
     else:
         _moved(made, data, begin - begin % PAGE, how, at)
     return bytes(made)
+
+
+@lru_cache(maxsize=1)
+def _another() -> bytes:
+    """A file that is none of those that are damaged."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "another.ffr"
+        with ffrecord.Writer(path, {"other": "i64"}) as writer:
+            for number in range(200):
+                writer.write({"other": number})
+        return path.read_bytes()
+
+
+def _front_of_another(size: int) -> bytes:
+    return (_another() * (size // len(_another()) + 1))[:size]
 
 
 def _moved(made: bytearray, data: bytes, page: int, how: str, at: int) -> None:

@@ -186,6 +186,22 @@ def test_text_that_is_not_utf8_is_refused_by_line(tmp_path: Path) -> None:
     assert "a.jsonl, line 2: not JSON" in refused(2, tmp_path / "a.jsonl", tmp_path / "x.ffr")
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"a": 1e400}', "1e400 is too large"),
+        ('{"a": [0.5, -1e999]}', "-1e999 is too large"),
+        ('{"\\ud800": 1}', "half of a character"),
+    ],
+)
+def test_what_no_column_holds_is_refused_by_line(line: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"b": 1}}\n{line}\n')
+
+    message = refused(2, tmp_path / "a.jsonl", tmp_path / "x.ffr")
+
+    assert "a.jsonl, line 2: " in message and said in message
+
+
 def test_names_that_are_values_are_refused(tmp_path: Path) -> None:
     source = write(tmp_path / "a.jsonl", [{"o": {f"user {i}": i}} for i in range(5000)])
 

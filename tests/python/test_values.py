@@ -8,6 +8,7 @@ accepted is read back and compared; what is refused names row and column, and ch
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -373,6 +374,45 @@ def test_bf16_in_lists_and_structs_keeps_its_type(tmp_path: Path) -> None:
         assert [each["a"] for each in found["s"].to_pylist()] == [256.0, None]
         assert found["s"].to_pylist()[0]["b"] == 257.0
         assert ffrecord.open(tmp_path / name).read([0])["x"][0].tolist() == [0x3F80, 0x4020]
+
+
+def test_bits_of_bf16_beside_a_null_are_bits(tmp_path: Path) -> None:
+    mark = {"ffrecord.type": "bf16"}
+    schema = pa.schema([pa.field("x", pa.list_(pa.float32()), True, mark)])
+    bits = np.uint16(0x3FC0)
+    with ffrecord.Writer(tmp_path / "a.ffr", schema) as writer:
+        for items in ([bits, None], [None, bits, bits], [bits], [1.5, None], [None]):
+            writer.write({"x": items})
+
+    found = ffrecord.read_table(tmp_path / "a.ffr")["x"].to_pylist()
+    assert found == [[1.5, None], [None, 1.5, 1.5], [1.5], [1.5, None], [None]]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([Decimal("-1.25"), None, Decimal(10) ** 35], pa.decimal128(38, 2)),
+        pa.array([Decimal(-(10**70)), None], pa.decimal256(76, 0)),
+        pa.array([(-1, 2, -(10**15)), None], pa.month_day_nano_interval()),
+        pa.array([[("a", 1), ("a", None)], [], None], pa.map_(pa.string(), pa.int8())),
+        pa.array([b"ab", None], pa.binary(2)),
+        pa.array([b"0" * 16, None], pa.uuid()),
+        pa.array([1, None], pa.timestamp("ns", "Europe/Berlin")),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_a_row_of_a_table_that_was_read_is_written_as_it_was(
+    values: pa.Array, tmp_path: Path
+) -> None:
+    known = values.drop_null()
+    ends = np.cumsum([0, *(each.is_valid for each in values)])
+    lists = pa.LargeListArray.from_arrays(pa.array(ends), known)
+    table = pa.table({"x": values, "l": lists})
+    ffrecord.write_table(table, tmp_path / "a.ffr")
+    with ffrecord.Writer(tmp_path / "b.ffr", table.schema) as writer:
+        for row in ffrecord.open(tmp_path / "a.ffr"):
+            writer.write({"x": row["x"], "l": row["l"]})
+    assert ffrecord.read_table(tmp_path / "b.ffr").equals(table)
 
 
 @pytest.mark.parametrize("place", ["column", "list", "tensor"])

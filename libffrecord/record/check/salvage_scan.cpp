@@ -1,14 +1,17 @@
 #include "libffrecord/record/check/salvage_scan.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <utility>
 
+#include "libffrecord/base/align.h"
 #include "libffrecord/format/user_metadata.h"
 #include "libffrecord/format/v2_column_copy.h"
 #include "libffrecord/format/v2_footer.h"
 #include "libffrecord/format/v2_keys.h"
+#include "libffrecord/format/v2_record.h"
 #include "libffrecord/record/index/v2_commit.h"
 #include "libffrecord/record/write/column_copy_writer.h"
 #include "libffrecord/record/write/magic_scan.h"
@@ -19,6 +22,12 @@ namespace {
 
 constexpr Magic kSectionMagic{0xe5, 'S', 'E', 'C'};
 constexpr Magic kTailMagic{0xe5, 'F', 'F', 'R'};
+constexpr Magic kRecordMagic{0xe5, 'R', 'E', 'C'};
+// Of what is seeded with the id of its file and its place there.
+constexpr std::array<Magic, 3> kPlacedMagics{kRecordMagic, kSectionMagic, kTailMagic};
+// As disks write them, to the right place or a wrong one; and how many are counted.
+constexpr std::uint64_t kPageBytes = 4096;
+constexpr std::uint64_t kPagesMax = 1 << 16;
 constexpr std::size_t kTailIdOffset = 32;
 
 class SalvageScanner {
@@ -55,6 +64,7 @@ class SalvageScanner {
     const auto head = window_.View(0, std::min<std::uint64_t>(size_bytes_, 128));
     if (head) {
       auto header = DecodeV2Header(head.value());
+      if (header && IsHeaderOfAnother(header.value())) return true;
       if (header) {
         scan_.header = header.value();
         header_is_whole_ = true;
@@ -75,6 +85,49 @@ class SalvageScanner {
       return true;
     }
     return false;
+  }
+
+  // Whether the file ends with a commit of another id, and most of the file belongs to it: then the
+  // header was written to the wrong place, and the id of the commit is taken.
+  bool IsHeaderOfAnother(const V2Header& header) {
+    constexpr std::uint64_t kTailBytes = V2Tail::kEncodedSizeBytes;
+    if (size_bytes_ < kTailBytes) return false;
+    const auto bytes = window_.View(size_bytes_ - kTailBytes, kTailBytes);
+    if (!bytes) return false;
+    const auto tail = bytes.value().first<kTailBytes>();
+    const auto id = FileIdOfV2Tail(tail);
+    if (!id || *id == header.file_id || !DecodeV2Tail(tail, *id, size_bytes_)) return false;
+    if (PagesOf(*id) < PagesOf(header.file_id)) return false;
+    scan_.header.file_id = *id;
+    return true;
+  }
+
+  // The number of pages in which a record, a section or a tail begins that file `id` has there; of
+  // long files, of the first of them.
+  std::uint64_t PagesOf(const FileId& id) {
+    std::uint64_t count = 0;
+    std::uint64_t at = FindMagic(window_, size_bytes_, kPlacedMagics, 0);
+    while (at < size_bytes_ && count < kPagesMax) {
+      const bool is_own = IsPlaced(id, at);
+      count += is_own ? 1 : 0;
+      const std::uint64_t next = is_own ? AlignDown(at, kPageBytes) + kPageBytes : at + 1;
+      at = FindMagic(window_, size_bytes_, kPlacedMagics, next);
+    }
+    return count;
+  }
+
+  bool IsPlaced(const FileId& id, std::uint64_t at) {
+    constexpr std::uint64_t kTailBytes = V2Tail::kEncodedSizeBytes;
+    const auto bytes = window_.View(at, std::min(kTailBytes, size_bytes_ - at));
+    if (!bytes) return false;
+    const auto head = bytes.value();
+    if (DecodeV2RecordHeader(head.first(std::min(head.size(), V2RecordHeader::kEncodedSizeBytes)),
+                             id, at))
+      return true;
+    if (head.size() >= V2SectionHeader::kEncodedSizeBytes &&
+        DecodeV2SectionHeader(head.first(V2SectionHeader::kEncodedSizeBytes), id, at))
+      return true;
+    return head.size() == kTailBytes && DecodeV2Tail(head.first<kTailBytes>(), id, at + kTailBytes);
   }
 
   // The header's copy among the facts; without one, the features that a file with these sections

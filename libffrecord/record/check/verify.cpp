@@ -155,13 +155,14 @@ class Verification {
               "refused");
   }
 
-  // Readers of a file whose header is damaged use its copy.
+  // Readers of a file whose header is damaged, or that of another file, use its copy.
   void CheckFront() {
     const auto bytes = window_.View(0, V2Header::kEncodedSizeBytes);
     const auto header = bytes ? DecodeV2Header(bytes.value()) : bytes.error();
-    if (!header)
-      Problem(header.error().message + "; readers use its copy at the end, 'ffrecord repair' " +
-              "makes a whole file");
+    const bool is_own = header && header.value().file_id == index_.v2_layout()->header.file_id;
+    if (!is_own)
+      Problem((header ? "header: it is that of another file" : header.error().message) +
+              "; readers use its copy at the end, 'ffrecord repair' makes a whole file");
   }
 
   // Only forged facts have a valid checksum and say something else than the front of the file.

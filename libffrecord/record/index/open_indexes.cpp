@@ -104,6 +104,19 @@ Result<std::optional<V2Facts>> ReadFactsAtTheEnd(const RangeReader& reader, std:
   return ReadFacts(source, commit.value().footer);
 }
 
+// Opens the commit at the end of a file by the facts in it; nothing if it has none, or if its id is
+// `known`, of which all was tried.
+Result<std::unique_ptr<FileIndex>> OpenByFacts(const RangeReader& reader, std::uint32_t file,
+                                               const FileEnds& ends, const FileId* known) {
+  const auto facts = ReadFactsAtTheEnd(reader, file, ends);
+  if (!facts || !facts.value()) return std::unique_ptr<FileIndex>();
+  const V2Header& header = facts.value()->header;
+  if (known != nullptr && header.file_id == *known) return std::unique_ptr<FileIndex>();
+  const V2Source at_end{reader, file, header.file_id, {}, ends.tail};
+  auto commit = FFR_TRY(ReadCommit(at_end, at_end.file_size_bytes()));
+  return OpenV2Index(at_end, header, std::move(commit), {}, /*header_is_copy=*/true);
+}
+
 // Whether the file ends with a tail that is right: it was a record file, whatever its first bytes
 // are now.
 bool EndsWithTail(const FileEnds& ends, std::uint64_t file_size_bytes) {
@@ -136,13 +149,14 @@ Result<std::unique_ptr<FileIndex>> OpenIndex(const RangeReader& source, std::uin
                                              const RecordReader::Options& options) {
   FFR_TRY(MendHeader(source, file, ends.head));
   auto header2 = DecodeV2Header(ends.head);
-  if (header2) return OpenV2(source, file, ends, header2.value());
-  if (const auto facts = ReadFactsAtTheEnd(source, file, ends); facts && facts.value()) {
-    const V2Header& header = facts.value()->header;
-    const V2Source at_end{source, file, header.file_id, {}, ends.tail};
-    auto commit = FFR_TRY(ReadCommit(at_end, at_end.file_size_bytes()));
-    return OpenV2Index(at_end, header, std::move(commit), {}, /*header_is_copy=*/true);
+  if (header2) {
+    auto opened = OpenV2(source, file, ends, header2.value());
+    if (opened || opened.error().code != ErrorCode::kCorruption) return opened;
+    // A header that is whole may be that of another file, which was written to the wrong place.
+    auto by_facts = FFR_TRY(OpenByFacts(source, file, ends, &header2.value().file_id));
+    return by_facts ? Result<std::unique_ptr<FileIndex>>(std::move(by_facts)) : std::move(opened);
   }
+  if (auto by_facts = FFR_TRY(OpenByFacts(source, file, ends, nullptr))) return by_facts;
   if (HasV2Magic(ends.head)) return std::move(header2).error();
   if (EndsWithTail(ends, source.file_size_bytes(file)))
     return Error{ErrorCode::kCorruption,

@@ -104,6 +104,14 @@ def with_fields(metadata: Mapping[str, bytes], names: Sequence[str]) -> dict[str
     return {**metadata, KEY: made.serialize().to_pybytes()}
 
 
+def of_columns(metadata: Mapping[str, bytes], names: Sequence[str]) -> dict[str, bytes]:
+    """The metadata for other records, which have these columns as they were; not their nulls."""
+    kept = {name: value for name, value in metadata.items() if name != NULLS}
+    if not names:
+        return {name: value for name, value in kept.items() if name not in (KEY, TYPES)}
+    return with_fields(kept, names)
+
+
 def _types(text: bytes | None) -> dict[str, str]:
     if text is None:
         return {}

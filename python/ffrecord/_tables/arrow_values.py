@@ -5,6 +5,8 @@ unknown fields of structs. It is used here for decimals, which it refuses itself
 """
 
 import datetime
+import decimal
+import struct
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -64,7 +66,7 @@ def maker(wanted: Any, marked: bool = False) -> Maker:  # noqa: ANN401 - pyarrow
         return _times(plain)
     if types.is_interval(plain):
         return _intervals
-    return lambda values, where: _by_pyarrow([_known(each, where) for each in values], plain, where)
+    return _decimals(plain)
 
 
 def _known(value: Any, where: str) -> Any:  # noqa: ANN401 - whatever a user gives
@@ -87,6 +89,24 @@ def _by_pyarrow(values: list[Any], wanted: Any, where: str) -> Any:  # noqa: ANN
         raise ValueError(f"{where} is {wanted}: {error}") from None
 
 
+def _is_stored(value: Any, size: int) -> bool:  # noqa: ANN401
+    """Whether it is what readers give for such a value: its bytes."""
+    return isinstance(value, np.ndarray) and (value.dtype, value.shape) == (np.uint8, (size,))
+
+
+def _decimals(wanted: Any) -> Maker:  # noqa: ANN401
+    size = wanted.bit_width // 8
+
+    def one(value: Any, where: str) -> Any:  # noqa: ANN401
+        value = _known(value, where)
+        if not _is_stored(value, size):
+            return value
+        number = int.from_bytes(value.tobytes(), "little", signed=True)
+        return decimal.Decimal(f"{number}E{-wanted.scale}")
+
+    return lambda values, where: _by_pyarrow([one(each, where) for each in values], wanted, where)
+
+
 def _intervals(values: Any, where: str) -> Any:  # noqa: ANN401
     """Months, days and nanoseconds."""
 
@@ -94,6 +114,8 @@ def _intervals(values: Any, where: str) -> Any:  # noqa: ANN401
         value = _known(value, where)
         if value is None:
             return None
+        if _is_stored(value, 16):
+            return struct.unpack("<iiq", value.tobytes())
         if not isinstance(value, tuple) or len(value) != 3:
             raise TypeError(
                 f"{where} is of intervals (months, days, nanoseconds), not {value!r:.40}"
@@ -119,7 +141,8 @@ def _numbers(wanted: Any, name: str, marked: bool) -> Maker:  # noqa: ANN401
             values = [_known(each, where) for each in values]
             missing = [each is None for each in values]
             if any(missing):
-                values = [(name != "bool" and 0) if each is None else each for each in values]
+                none = _nothing(name, marked, values)
+                values = [none if each is None else each for each in values]
         array = array_of(values, where)
         if array.ndim != 1:
             raise ValueError(f"{where} is {wanted}, the value has shape {array.shape[1:]}")
@@ -129,6 +152,14 @@ def _numbers(wanted: Any, name: str, marked: bool) -> Maker:  # noqa: ANN401
         return _array(made, missing, wanted)
 
     return make
+
+
+def _nothing(name: str, marked: bool, values: list[Any]) -> Any:  # noqa: ANN401
+    """What lies under a null, of the type of the values: with another, bits would be numbers."""
+    if name == "bool":
+        return False
+    are_bits = marked and any(isinstance(each, np.uint16) for each in values)
+    return np.uint16(0) if are_bits else 0
 
 
 def _texts() -> Maker:
@@ -209,6 +240,10 @@ def _fixed_lists(wanted: Any, marked: bool) -> Maker:  # noqa: ANN401
     return make
 
 
+def _is_entry(pair: Any) -> bool:  # noqa: ANN401
+    return isinstance(pair, dict) and tuple(pair) == ("key", "value")
+
+
 def _maps(wanted: Any) -> Maker:  # noqa: ANN401
     make_keys, make_items = (
         maker(wanted.key_type),
@@ -218,6 +253,8 @@ def _maps(wanted: Any) -> Maker:  # noqa: ANN401
     def pairs(value: Any, where: str) -> Any:  # noqa: ANN401
         value = _known(value, where)
         found = list(value.items()) if isinstance(value, Mapping) else _items(value, where)
+        if isinstance(found, list):  # As readers give it.
+            found = [tuple(p.values()) if _is_entry(p) else p for p in found]
         for pair in found or ():
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise TypeError(f"{where} is a map, of a dict or pairs, not of {pair!r:.40}")

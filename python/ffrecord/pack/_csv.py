@@ -4,8 +4,9 @@ from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 
+from ffrecord.pack._csv_quotes import blocks_of
 from ffrecord.pack._cutting import is_plain, line_marks, lines_in, lines_of, parts_between
 from ffrecord.pack._source import WHOLE, Part, needed
 from ffrecord.pack._stream import open_stream
@@ -23,6 +24,10 @@ _BOOL = r"^(true|false)$"
 def is_csv(path: str) -> bool:
     """Recognised by its name, since its content may be any text."""
     return path.endswith(_SUFFIXES)
+
+
+def _delimiter_of(path: str) -> str:
+    return "\t" if ".tsv" in path[-7:] else ","
 
 
 class CsvSource(Tabular):
@@ -93,7 +98,8 @@ class CsvSource(Tabular):
 
     def _names(self, path: str) -> list[str]:
         with open(path, "rb") as raw, self._naming(path):
-            names = list(self._opened(raw, path, None, _ALL).schema.names)
+            first = next(self._blocks(raw, path, _ALL), b"")
+            names = list(self._parsed(first, path, None, is_first=True).schema.names)
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"{path} has several columns called '{twice}': rename them")
@@ -103,24 +109,37 @@ class CsvSource(Tabular):
         with open(path, "rb") as raw:
             yield from self._batches(raw, path, names, _ALL)
 
-    def _batches(
-        self,
-        raw: Any,  # noqa: ANN401
-        path: str,
-        names: list[str],
-        part: Part,
-    ) -> Iterator[Any]:
+    def _batches(self, raw: BinaryIO, path: str, names: list[str], part: Part) -> Iterator[Any]:
         with self._naming(path):
-            yield from self._opened(raw, path, names, part)
+            for number, block in enumerate(self._blocks(raw, path, part)):
+                if len(names) > 1 and not block.strip(b"\r\n"):
+                    continue
+                table = self._parsed(block, path, names, is_first=number + part.begin == 0)
+                if table.column_names != names:
+                    raise ValueError(f"{path} begins with a blank line: remove it")
+                yield table
 
-    def _opened(self, raw: Any, path: str, names: list[str] | None, part: Part) -> Any:  # noqa: ANN401
+    def _blocks(self, raw: BinaryIO, path: str, part: Part) -> Iterator[bytes]:
+        file = open_stream(raw, path, part.begin, part.end)
+        return blocks_of(file, path, _delimiter_of(path), _BLOCK_BYTES)
+
+    def _parsed(self, block: bytes, path: str, names: list[str] | None, *, is_first: bool) -> Any:  # noqa: ANN401
+        """A block as a table; the first has the names. pyarrow gets no file of Python's.
+
+        Its threads would read that on when nobody wants it any more, also when Python has ended.
+        """
         pa, reader = needed("pyarrow", self.what), needed("pyarrow.csv", self.what)
         text = {name: pa.string() for name in names or ()}
-        return reader.open_csv(
-            pa.PythonFile(open_stream(raw, path, part.begin, part.end), mode="r"),
-            reader.ReadOptions(block_size=_BLOCK_BYTES, column_names=names if part.begin else None),
+        if not is_first and block.startswith(BOM_UTF8):
+            block = BOM_UTF8 + block  # Of which pyarrow drops one.
+        return reader.read_csv(
+            pa.BufferReader(block),
+            reader.ReadOptions(block_size=len(block) + 1, column_names=None if is_first else names),
             reader.ParseOptions(
-                delimiter="\t" if ".tsv" in path[-7:] else ",", newlines_in_values=True
+                delimiter=_delimiter_of(path),
+                newlines_in_values=True,
+                # Of one column, a line with nothing in it is a row.
+                ignore_empty_lines=names is None or len(names) > 1,
             ),
             reader.ConvertOptions(
                 column_types=text,

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from ffrecord._ffrecord import __version__
-from ffrecord._tables.arrow_schema import types_in
+from ffrecord._tables.arrow_schema import of_columns, types_in
 from ffrecord._tables.schema import parse
-from ffrecord.pack._inference import schema_of_rows
+from ffrecord.pack._inference import check_names, schema_of_rows
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._mapping import Row, UserMap, mapping_of, rows_of
 from ffrecord.pack._new_folder import check_vacant, destination_path, new_folder
+from ffrecord.pack._passed import Passed, kept_fields
 from ffrecord.pack._plan import Plan, schema_as_json, units_of
 from ffrecord.pack._recognise import open_source
 from ffrecord.pack._resumable import DIGITS, check_some, pack_resumably, part_name
@@ -171,12 +172,16 @@ class Conversion:
             give_values()  # Of a user's columns, not as they are stored.
         samples = self.inputs.all_samples() if self.inputs is not None else opened.samples()
         self.columns: Any = opened.schema
+        own = opened.metadata
         if user_map is not None:
-            self.columns, samples = _columns_of(user_map, schema, samples)
+            self.columns, samples, passed = _columns_of(user_map, schema, samples, opened)
+            own = of_columns(own, passed)
+        if isinstance(self.columns, Mapping) and (user_map or not opened._names_are_stored):
+            check_names(self.columns, user_map.name if user_map else opened.name)
         self.samples: Iterator[Progressed] = samples
         """All of them; single use."""
         own_key = opened.key if user_map is None else _kept(opened.key, self.columns)
-        self.metadata = {**types_in({} if user_map else opened.types), **opened.metadata}
+        self.metadata = {**types_in({} if user_map else opened.types), **own}
         if opened.classes and CLASSES not in self.metadata:
             self.metadata[CLASSES] = json.dumps(opened.classes).encode()
         self.writing = WriterOptions(
@@ -214,13 +219,18 @@ def _columns_of(
     user_map: UserMap,
     schema: Any,  # noqa: ANN401 - a mapping, or a schema of pyarrow
     samples: Iterator[Progressed],
-) -> tuple[Any, Iterator[Progressed]]:
-    """The columns that a function returns, and the samples, with those that were looked at."""
+    source: Facts,
+) -> tuple[Any, Iterator[Progressed], tuple[str, ...]]:
+    """The columns that a function returns, and the samples, with those that were looked at.
+
+    And the names of the columns that it returned as it got them.
+    """
     known = user_map.schema if schema is None else schema
     if known is not None:
         if isinstance(known, Mapping):
             parse(known)  # Else each sample would fail for it.
-        return known, samples
+        return known, samples, ()
+    passed = Passed()
     function = user_map.made()
     seen: list[Progressed] = []
     rows: list[Row] = []
@@ -228,7 +238,9 @@ def _columns_of(
     for item in islice(samples, _LOOK_SAMPLES):
         seen.append(item)
         try:
-            rows += rows_of(function, item[0])
+            made = rows_of(function, item[0])
+            passed.look(item[0], made)
+            rows += made
         except Exception as failed:  # It counts when the sample is packed.
             error = error or failed
         if len(rows) >= _LOOK_ROWS:
@@ -239,7 +251,8 @@ def _columns_of(
             f"{user_map.name} {why} for each of the first {len(seen)} samples, so its columns are "
             "not known: say them with an attribute `schema` of the function"
         ) from error
-    return schema_of_rows(rows, user_map.name), chain(seen, samples)
+    fields = kept_fields(passed.names, source.arrow_fields)
+    return schema_of_rows(rows, user_map.name, fields), chain(seen, samples), passed.names
 
 
 def _kept(key: Any, columns: Any) -> Any:  # noqa: ANN401 - see `Source.key`

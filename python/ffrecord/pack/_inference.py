@@ -5,13 +5,22 @@ from typing import Any
 
 import numpy as np
 
-from ffrecord._tables.schema import DTYPES
+from ffrecord._tables.arrow_types import FIXED, is_bf16
+from ffrecord._tables.nested import layout_of
+from ffrecord._tables.schema import DTYPES, columns_of, parse
+from ffrecord.pack._passed import takes
 
 _SPELLINGS = {np.dtype(code): name for name, code in DTYPES.items() if name != "bf16"}
 
 
-def schema_of_rows(rows: Sequence[Mapping[str, Any]], what: str) -> Any:  # noqa: ANN401
+def schema_of_rows(
+    rows: Sequence[Mapping[str, Any]],
+    what: str,
+    fields: Mapping[str, Any] | None = None,
+) -> Any:  # noqa: ANN401
     """A schema that takes these rows: a dict of types, or where that does not do pyarrow's.
+
+    Columns with a field of pyarrow keep it, if it holds their values.
 
     Raises:
         ValueError: rows differ in their columns, or a column has values of several kinds; names the
@@ -27,9 +36,35 @@ def schema_of_rows(rows: Sequence[Mapping[str, Any]], what: str) -> Any:  # noqa
             )
     columns = {name: [row[name] for row in rows] for name in names}
     plain = {name: _plain_type(values) for name, values in columns.items()}
-    if all(plain.values()):
+    kept = {
+        name: field
+        for name, field in (fields or {}).items()
+        if name in columns and _tells_more(field, plain[name]) and takes(field, columns[name])
+    }
+    if all(plain.values()) and not kept:
         return plain
-    return _arrow_schema(columns, what)
+    return _arrow_schema(columns, what, kept)
+
+
+def _tells_more(field: Any, plain: str) -> bool:  # noqa: ANN401 - pyarrow has no types
+    """Whether a field says more than the type of a plain schema does."""
+    known = {**FIXED, "string": "utf8", "large_binary": "bytes"}
+    return bool(field.nullable or is_bf16(field) or known.get(str(field.type)) != plain)
+
+
+def check_names(schema: Mapping[str, str], what: str) -> None:
+    """Check that no column of a plain schema would be read as a part of another one.
+
+    Raises:
+        ValueError: one would be, by its name.
+    """
+    layout = layout_of(columns_of(parse(schema)))
+    if layout is not None and layout.nested:
+        name, whole = next(n for n in schema if n not in layout.names), next(iter(layout.nested))
+        raise ValueError(
+            f"{what}: a column called '{name}' would be read as a part of '{whole}', as names with "
+            "[]{}: may be: rename it"
+        )
 
 
 def _plain_type(values: Sequence[Any]) -> str:
@@ -42,6 +77,8 @@ def _plain_type(values: Sequence[Any]) -> str:
     if kinds == {bool}:
         return "bool"
     if kinds == {int}:
+        if min(values) >= 0 and 1 << 63 <= max(values) < 1 << 64:
+            return "u64"
         return "i64" if all(-(1 << 63) <= value < 1 << 63 for value in values) else ""
     if kinds <= {int, float}:
         return "f64"
@@ -54,12 +91,15 @@ def _plain_type(values: Sequence[Any]) -> str:
     return ""
 
 
-def _arrow_schema(columns: Mapping[str, Sequence[Any]], what: str) -> Any:  # noqa: ANN401
+def _arrow_schema(columns: Mapping[str, Sequence[Any]], what: str, kept: Mapping[str, Any]) -> Any:  # noqa: ANN401
     from ffrecord._tables.formats import pyarrow
 
     pa = pyarrow()
     fields = []
     for name, values in columns.items():
+        if name in kept:
+            fields.append(kept[name])
+            continue
         plain = _plain_type(values)
         try:
             kind = _arrow_type(pa, values, plain)
@@ -79,6 +119,8 @@ def _arrow_schema(columns: Mapping[str, Sequence[Any]], what: str) -> Any:  # no
 
 def _arrow_type(pa: Any, values: Sequence[Any], plain: str) -> Any:  # noqa: ANN401
     first = values[0]
+    if plain == "u64":
+        return pa.uint64()
     if plain and isinstance(first, np.ndarray):
         return pa.fixed_shape_tensor(pa.from_numpy_dtype(first.dtype), first.shape)
     if plain and isinstance(first, np.generic):

@@ -29,6 +29,30 @@ def rows_of_batch(batch: Any) -> Iterator[Any]:  # noqa: ANN401 - pyarrow has no
     return (batch.slice(first, step) for first in range(0, len(batch), step))
 
 
+def _ends_of_file(mapped: Any) -> tuple[int, int]:  # noqa: ANN401 - pyarrow has no types
+    """Where a file should end, whose messages are followed by a footer, and where it does.
+
+    Equal where the messages have no end of their own, as in files of before 2019.
+    """
+    pa = needed("pyarrow", IpcSource.what)
+    size = mapped.size()
+    footer = int.from_bytes(mapped.read_at(4, size - len(_FILE) - 4), "little")
+    mapped.seek(8)  # The mark, and padding.
+    messages = pa.ipc.MessageReader.open_stream(mapped)
+    try:
+        while True:
+            messages.read_next_message()
+    except StopIteration:
+        pass
+    except (pa.ArrowException, OSError):
+        return size, size
+    finally:
+        end = mapped.tell()
+        mapped.seek(0)
+    mark = mapped.read_at(len(_END), end - len(_END))
+    return (end + footer + 4 + len(_FILE), size) if mark == _END else (size, size)
+
+
 class IpcSource(Tabular):
     """Columns as `write_table` stores those of the table in the file."""
 
@@ -52,20 +76,32 @@ class IpcSource(Tabular):
         """Yield the batches of the file, large ones in pieces."""
         with self._mapped() as mapped:
             reader = self._opened(mapped)
-            self._check_end(mapped)
+            self._check_has_end(mapped)
             done = 0
             for batch in self._batches(reader):
                 batch.validate(full=True)  # Before anything is made of what others wrote.
                 done = min(self.size_bytes, done + batch.nbytes)
                 yield from ((rows.select(names), done) for rows in rows_of_batch(batch))
+            if self._head != _FILE:
+                self._check_is_all(mapped.tell(), mapped.size())
 
-    def _check_end(self, mapped: Any) -> None:  # noqa: ANN401
+    def _check_has_end(self, mapped: Any) -> None:  # noqa: ANN401
         """A stream that was cut between two batches is as a whole one without its last mark."""
-        if self._head != _FILE and mapped.size() >= len(_END):
+        if self._head == _FILE:
+            self._check_is_all(*_ends_of_file(mapped))
+        elif mapped.size() >= len(_END):
             with open(self.path, "rb") as file:
                 file.seek(-len(_END), os.SEEK_END)
                 if file.read() != _END:
                     raise CorruptionError(f"{self.path} is truncated: it has no mark of its end")
+
+    def _check_is_all(self, end: int, size: int) -> None:
+        """Readers stop at the first end, or begin at the last one."""
+        if end != size:
+            raise CorruptionError(
+                f"{self.path} has {size - end} bytes more than its batches need, as several files "
+                "that were joined have: give each on its own"
+            )
 
     def _mapped(self) -> Any:  # noqa: ANN401
         return needed("pyarrow", self.what).memory_map(self.path)

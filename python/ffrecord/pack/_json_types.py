@@ -123,7 +123,7 @@ def type_of_value(value: Any, name: str, depth: int = 0) -> JsonType:  # noqa: A
         return JsonType("float")
     if isinstance(value, str):
         if not value.isascii():
-            _check_text(value, name)
+            check_text(value, name)
         return JsonType("text")
     if isinstance(value, list):
         item = JsonType()
@@ -131,12 +131,13 @@ def type_of_value(value: Any, name: str, depth: int = 0) -> JsonType:  # noqa: A
             item = item.joined(type_of_value(each, f"{name}[]", depth + 1), f"{name}[]")
         return JsonType("list", item=item)
     for key in value:
-        _check_text(key, name)
+        check_text(key, name)
     fields = {key: type_of_value(v, f"{name}.{key}", depth + 1) for key, v in value.items()}
     return JsonType("object", fields=fields)
 
 
-def _check_text(text: str, name: str) -> None:
+def check_text(text: str, name: str) -> None:
+    """Raise ConflictingTypesError for text that no UTF-8 stands for."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from ffrecord.pack._json_types import (
     ConflictingTypesError,
     JsonType,
     UnsureError,
+    check_text,
     joined_fields,
     type_of_array,
     type_of_value,
@@ -142,13 +144,22 @@ def parsed_line(place: Callable[[], str], payload: bytes, *, strict: bool = True
         ValueError: it is no JSON; names its `place`.
     """
     try:
-        return json.loads(payload, object_pairs_hook=_object if strict else None)
+        if not strict:
+            return json.loads(payload)
+        return json.loads(payload, object_pairs_hook=_object, parse_float=_float)
     except ConflictingTypesError as error:
         raise ValueError(f"{place()}: {error}: {_REMEDY}") from None
     except ValueError as error:
         raise ValueError(f"{place()}: not JSON: {error}") from None
     except RecursionError:
         raise ValueError(f"{place()}: JSON is nested more deeply than Python can read") from None
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ConflictingTypesError(f"the number {text:.40} is too large")
+    return number
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -220,6 +231,8 @@ class JsonTable(Tabular):
         for number, payload in block.lines():
             value = self._object(block, number, payload)
             try:
+                for name in value:
+                    check_text(name, ascii(name))
                 found = {n: type_of_value(v, n) for n, v in value.items() if self.is_wanted(n)}
                 found |= {n: JsonType() for n in value if not self.is_wanted(n)}
                 types = joined_fields(types, found, "")

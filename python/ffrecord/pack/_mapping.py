@@ -14,6 +14,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any, cast
 
+import numpy as np
+
 from ffrecord.pack._source import Keyed, Lacking, Sample
 
 # Gets a sample: a dict of its columns, or the bytes of a record without columns. Returns None to
@@ -129,7 +131,7 @@ def _rows(made: Any) -> list[Row]:  # noqa: ANN401 - whatever a function returne
     if made is None:
         return []
     if isinstance(made, Mapping):
-        return [made]
+        return [_plain(made)]
     if isinstance(made, str | bytes) or not hasattr(made, "__iter__"):
         raise TypeError(
             f"it returned {type(made).__name__}, not None, a dict or an iterable of dicts"
@@ -142,4 +144,22 @@ def _checked(rows: Iterator[Any]) -> Iterator[Row]:
         if not isinstance(row, Mapping):
             raise TypeError(f"it returned an iterable of {type(row).__name__}, not of dicts")
         # A generator may yield the same object again, with other values in it.
-        yield copy.deepcopy(dict(row))
+        yield _plain(copy.deepcopy(dict(row)))
+
+
+def _plain(row: Row) -> Row:
+    """The row with None for what is masked, as the nulls in lists of record files are."""
+    if not any(isinstance(value, np.ma.MaskedArray) for value in row.values()):
+        return row
+    return {name: _unmasked(value) for name, value in row.items()}
+
+
+def _unmasked(value: Any) -> Any:  # noqa: ANN401 - whatever a function returned
+    if not isinstance(value, np.ma.MaskedArray):
+        return value
+    if not np.ma.getmaskarray(value).any():
+        return value.data
+    if value.ndim == 0:
+        return None
+    rows = zip(value, np.ma.getmaskarray(value), strict=True)
+    return [_unmasked(each) if value.ndim > 1 else None if gone else each for each, gone in rows]

@@ -17,6 +17,9 @@ from ffrecord.pack._source import Progressed, Source, SourceOptions
 _MAGIC = b"\x93NUMPY"
 _TYPES = {np.dtype(code): name for name, code in DTYPES.items() if name != "bf16"}
 _COLUMN = "value"
+_MORE = (
+    "has more behind its first array: save each array to a file of its own, or all with np.savez"
+)
 
 
 def is_numpy(path: str) -> bool:
@@ -64,14 +67,10 @@ class NumpySource(Source):
 
     def _loaded(self) -> dict[str, npt.NDArray[Any]]:
         try:
-            found = np.load(self._path, mmap_mode="r", allow_pickle=False)
-            if isinstance(found, np.ndarray):
-                return {_COLUMN: found}
-            with found:
-                arrays = {name: found[name] for name in found.files}
+            arrays = self._array() if self._is_array() else self._members()
         except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
             said = str(error).partition("\n")[0]
-            if "pickle" in said:
+            if "pickle" in said or "Python objects" in said:
                 raise ValueError(
                     f"{self._path} has Python objects, which are not unpickled: save numbers or "
                     "text"
@@ -82,6 +81,39 @@ class NumpySource(Source):
         if not arrays:
             raise ValueError(f"{self._path} has no arrays: there is nothing to pack")
         return arrays
+
+    def _is_array(self) -> bool:
+        with open(self._path, "rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+
+    def _array(self) -> dict[str, npt.NDArray[Any]]:
+        array = np.load(self._path, mmap_mode="r", allow_pickle=False)
+        if array.offset + array.nbytes != self.size_bytes:
+            raise CorruptionError(f"{self._path} {_MORE}")
+        return {_COLUMN: array}
+
+    def _members(self) -> dict[str, npt.NDArray[Any]]:
+        found: dict[str, npt.NDArray[Any]] = {}
+        with zipfile.ZipFile(self._path) as archive:
+            members = archive.infolist()
+            if min((info.header_offset for info in members), default=0):
+                raise CorruptionError(f"{self._path} is behind another file, or has several joined")
+            for info in members:
+                name = info.filename.removesuffix(".npy")
+                if name in found:
+                    raise CorruptionError(f"{self._path} has two arrays called '{name}'")
+                found[name] = self._member(archive, info)
+        return found
+
+    def _member(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[Any]:
+        with archive.open(info) as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                raise CorruptionError(f"{self._path}: '{info.filename}' in it is no array")
+        with archive.open(info) as file:
+            array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+            if file.read(1):
+                raise CorruptionError(f"{self._path}: '{info.filename}' {_MORE}")
+        return array
 
     def _type_of(self, name: str, array: npt.NDArray[Any]) -> str:
         if array.ndim == 0:

@@ -8,10 +8,12 @@ from typing import Any
 
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._cutting import Mark, parts_between
+from ffrecord.pack._parquet_footer import Footer, footer_of
 from ffrecord.pack._source import WHOLE, Part, needed
 from ffrecord.pack._table import ROWS_BYTES, ROWS_MAX, Tabular
 
 _MAGIC = b"PAR1"
+_PIECE_BYTES = 1 << 20
 
 
 def is_parquet(path: str) -> bool:
@@ -22,30 +24,54 @@ def is_parquet(path: str) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
+def _found(path: str, wanted: bytes) -> int:
+    """Where these bytes are in a file; -1 if they are not."""
+    done, rest = 0, b""
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            data = rest + piece
+            if (at := data.find(wanted)) >= 0:
+                return done - len(rest) + at
+            done, rest = done + len(piece), data[1 - len(wanted) :]
+    return -1
+
+
 class ParquetSource(Tabular):
     """Columns as `write_table` stores those of the table that pyarrow reads."""
 
     what = "Parquet file"
     _file: Any = None
+    _footer = Footer(0, None)
 
     def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         """The schema that pyarrow reads the file with."""
         parquet = needed("pyarrow.parquet", "a Parquet file")
         self._file = parquet.ParquetFile(self.path, page_checksum_verification=True)
+        self._footer = footer_of(self.path)
+        self._check_is_one()
         return self._file.schema_arrow
+
+    def _check_is_one(self) -> None:
+        """Of joined files, the last one's footer is taken for the first one's rows."""
+        begin, chunks = self._footer
+        end = max((chunk.end for chunk in chunks or ()), default=len(_MAGIC))
+        if chunks is not None and end == begin:
+            return
+        # Behind the rows there may be more, such as an index.
+        if (at := _found(self.path, _MAGIC + _MAGIC)) >= 0:
+            raise CorruptionError(
+                f"{self.path} has a Parquet file that ends at {at + len(_MAGIC)}, and another "
+                "behind it: give each on its own"
+            )
 
     def may_lack_items(self, name: str) -> bool:
         """Whether the statistics of the file tell of nulls, or tell nothing."""
-        metadata = self._file.metadata
-        for group in range(metadata.num_row_groups):
-            for number in range(metadata.num_columns):
-                column = metadata.row_group(group).column(number)
-                if column.path_in_schema.partition(".")[0] != name:
-                    continue
-                found = column.statistics
-                if found is None or not found.has_null_count or found.null_count:
-                    return True
-        return False
+        chunks = self._footer.chunks
+        return chunks is None or any(
+            chunk.null_count != 0
+            for chunk in chunks
+            if f"{chunk.path}.".startswith(f"{name}.")  # Names may have dots, too.
+        )
 
     def cuts(self, size_bytes: int) -> list[Part]:
         """Return runs of row groups of about this size."""

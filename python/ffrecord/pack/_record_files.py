@@ -55,6 +55,7 @@ class RecordFiles(Source):
 
     takes_empty_keys = True
     _states_facts = True
+    _names_are_stored = True
 
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Open the files; see `open_source` for arguments and errors."""
@@ -79,6 +80,13 @@ class RecordFiles(Source):
     def give_values(self) -> None:
         """Let samples have the user's columns and values, not those that are stored."""
         self._gives_values = True
+
+    @property
+    def _arrow_fields(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        try:
+            return self._reader.read([]).to_arrow().schema
+        except ImportError:  # There is no pyarrow.
+            return None
 
     def samples(self) -> Iterator[Progressed]:
         """Yield the records; CorruptionError if one is damaged."""

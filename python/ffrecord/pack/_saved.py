@@ -32,6 +32,10 @@ class SavedSource(Source):
         self.schema, self.classes = first.schema, first.classes
         self.size_bytes = sum(source.size_bytes for source in self._sources)
 
+    @property
+    def _arrow_fields(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        return self._sources[0]._arrow_fields
+
     def give_values(self) -> None:
         """Let samples be dicts of plain values."""
         for source in self._sources:

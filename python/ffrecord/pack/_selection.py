@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ffrecord._tables.arrow_types import shown_type
+from ffrecord._tables.arrow_types import mark_of, shown_type
 from ffrecord._tables.formats import pyarrow
 from ffrecord._tables.schema import columns_of, parse
+from ffrecord.pack._cast import check_kept, shown_field
 from ffrecord.pack._source import SourceOptions
 from ffrecord.pack._table_schema import TableSchema
 
@@ -63,7 +64,7 @@ class Selection:
         for field in wanted:
             array = self._column(table, field.name)
             if not array.type.equals(field.type):
-                array = self._converted(field.name, array, field.type, first)
+                array = self._converted(array, field, first)
             arrays.append(array)
         return pa.Table.from_arrays(arrays, schema=wanted)
 
@@ -105,17 +106,17 @@ class Selection:
         found = [chunk.flatten()[number] for chunk in chunks]  # Null where the struct is null.
         return pyarrow().chunked_array(found, array.type.field(part).type)
 
-    def _converted(self, name: str, array: Any, wanted: Any, first: int) -> Any:  # noqa: ANN401
+    def _converted(self, array: Any, wanted: Any, first: int) -> Any:  # noqa: ANN401
         pa = pyarrow()
         try:
-            made = array.cast(wanted)
-            if pa.types.is_floating(wanted) and _has_infinity(made) and not _has_infinity(array):
-                raise pa.ArrowInvalid("a number is too large")
+            made = array.cast(wanted.type)
+            check_kept(array, made, wanted)
         except (pa.ArrowException, NotImplementedError) as error:
             said = str(error).partition("\n")[0]
             raise ValueError(
-                f"{self._where}: the column '{name}' is {array.type}, and cannot be {wanted} in "
-                f"one of the rows from {first} to {first + len(array) - 1}: {said}"
+                f"{self._where}: the column '{wanted.name}' is {array.type}, and cannot be "
+                f"{shown_field(wanted)} in one of the rows from {first} to "
+                f"{first + len(array) - 1}: {said}"
             ) from None
         return made
 
@@ -164,8 +165,10 @@ def _cast_of(field: Any, spelling: str | None, where: str) -> Any:  # noqa: ANN4
     if spelling is None:
         return field
     pa = pyarrow()
+    mark = None
     try:
-        kind = shown_type(columns_of(parse({field.name: spelling}))[0].kind)
+        wanted = columns_of(parse({field.name: spelling}))[0].kind
+        kind, mark = shown_type(wanted), mark_of(wanted)
     except ValueError:
         try:
             kind = pa.type_for_alias(spelling)
@@ -174,13 +177,4 @@ def _cast_of(field: Any, spelling: str | None, where: str) -> Any:  # noqa: ANN4
                 f"{where}: --cast {field.name}={spelling}: there is no such type; types are i64, "
                 "f32, utf8 and so on, and those that Arrow names, such as timestamp[us]"
             ) from None
-    return pa.field(field.name, kind, field.nullable)
-
-
-def _has_infinity(array: Any) -> bool:  # noqa: ANN401
-    pa = pyarrow()
-    if not pa.types.is_floating(array.type):
-        return False
-    import pyarrow.compute as pc
-
-    return bool(pc.any(pc.is_inf(array.cast(pa.float64()))).as_py())
+    return pa.field(field.name, kind, field.nullable, mark)

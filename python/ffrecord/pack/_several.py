@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from ffrecord._tables.arrow_schema import (
     NULLS,
@@ -31,6 +32,8 @@ class SeveralSources(Source):
         self.schema, self.types, self.key = first.schema, first.types, first.key
         self.takes_empty_keys = first.takes_empty_keys
         self.classes, self.metadata = first.classes, first.metadata
+        self._names_are_stored = first._names_are_stored
+        self._first = first
         if first._states_facts and (NULLS in self.metadata or TYPES in self.metadata):
             self.metadata = self._metadata_of_all()
         self.skipped = Counter()
@@ -40,6 +43,10 @@ class SeveralSources(Source):
     def give_values(self) -> None:
         """Let samples have the user's columns."""
         self._inputs.give_values()
+
+    @property
+    def _arrow_fields(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        return self._first._arrow_fields
 
     def samples(self) -> Iterator[Progressed]:
         """Yield the samples of each.

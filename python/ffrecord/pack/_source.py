@@ -91,6 +91,10 @@ class Source(Protocol):
     """Files that were left out, by reason; complete after the last sample."""
     _states_facts: bool = False
     """Whether the metadata say which nulls and types are in the samples, as those of files do."""
+    _names_are_stored: bool = False
+    """Whether the schema has the columns that are stored, not a user's."""
+    _arrow_fields: Any = None
+    """A schema of pyarrow of a user's columns, if it is known."""
     _inputs: Any = None
     """The paths that it was opened from, which can be opened again; None if there are none."""
 
@@ -111,8 +115,14 @@ class Facts:
             if not hasattr(source, name):
                 raise TypeError(f"{source!r} is no source: it has no {name!r}, {what}")
         self._source = source
-        self.name = repr(source)
+        paths = getattr(getattr(source, "_inputs", None), "paths", ())
+        self.name = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "") or repr(source)
         """What errors call it."""
+
+    @property
+    def arrow_fields(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """The schema of pyarrow that the columns have; None if it is not known."""
+        return self._arrow_fields
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of any attribute
         return getattr(self._source, name, getattr(Source, name, None))

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ffrecord._tables.arrow_types import is_bf16, meaning_of
 from ffrecord._tables.arrow_writing import as_table
 from ffrecord._tables.formats import pyarrow
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
+from ffrecord.pack._passed import rows_of_table
 from ffrecord.pack._selection import Selection, classes_in
 from ffrecord.pack._source import (
     WHOLE,
@@ -92,6 +94,10 @@ class Tabular(Source):
         """Whether items of lists in this column may be null, as far as is known without reading."""
         return True
 
+    @property
+    def _arrow_fields(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        return self.schema.arrow
+
     def give_values(self) -> None:
         """Let samples be dicts of plain values."""
         self._gives_values = True
@@ -116,7 +122,7 @@ class Tabular(Source):
             yield from chunks
             return
         for chunk, done_bytes in chunks:
-            for row in chunk.table.to_pylist():
+            for row in rows_of_table(chunk.table, self.path):
                 yield row, done_bytes
 
     def _chunks(self, part: Part, skipped: Counter[str]) -> Iterator[tuple[Chunk, int]]:
@@ -206,9 +212,8 @@ class Tabular(Source):
 
 
 def _is_alike(one: Any, other: Any, name: str) -> bool:  # noqa: ANN401
-    from ffrecord._tables.arrow_types import meaning_of
-
-    return meaning_of(one.field(name).type) == meaning_of(other.field(name).type)
+    mine, its = one.field(name), other.field(name)
+    return meaning_of(mine.type) == meaning_of(its.type) and is_bf16(mine) == is_bf16(its)
 
 
 class TableSource(Source):
@@ -237,6 +242,10 @@ class TableSource(Source):
         self._count = len(self._table) if is_known else 0
         self.skipped = Counter()
 
+    @property
+    def _arrow_fields(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        return self.schema.arrow
+
     def give_values(self) -> None:
         """Let samples be dicts of plain values."""
         self._gives_values = True
@@ -253,6 +262,7 @@ class TableSource(Source):
             first, done = done, done + len(batch)
             done_bytes = self.size_bytes * done // max(self._count, done, 1)
             if self._gives_values:
-                yield from ((row, done_bytes) for row in batch.to_pylist())
+                rows = rows_of_table(pyarrow().Table.from_batches([batch]), "the table")
+                yield from ((row, done_bytes) for row in rows)
             else:
                 yield Chunk(pyarrow().Table.from_batches([batch]), first, "the table"), done_bytes

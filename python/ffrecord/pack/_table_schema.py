@@ -9,6 +9,7 @@ from ffrecord._tables.arrow_writing import Encoder
 from ffrecord._tables.formats import pyarrow
 from ffrecord._tables.nested import is_name, stored
 from ffrecord._tables.schema import Column, Kind, parse
+from ffrecord.pack._cast import shown_field
 
 
 class TableSchema:
@@ -63,7 +64,7 @@ class TableSchema:
 
     def items(self) -> Iterator[tuple[str, str]]:
         """Name and type of each column, for errors."""
-        return ((field.name, str(field.type)) for field in self.arrow)
+        return ((field.name, shown_field(field)) for field in self.arrow)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain values."""

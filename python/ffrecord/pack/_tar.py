@@ -57,6 +57,8 @@ class TarSource(Source):
 
     _grouped: bool
 
+    _names_are_stored = True
+
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Look at the first groups, which decide what a record is."""
         options.allow(path, "a tar", "columns", "drop", "raw")

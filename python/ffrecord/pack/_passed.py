@@ -1,0 +1,96 @@
+"""What a user's function gets of tables, and the columns that it returns as it got them."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ffrecord._tables.arrow_types import is_bf16
+from ffrecord._tables.arrow_values import maker
+from ffrecord._tables.formats import pyarrow
+from ffrecord.pack._source import Keyed, Lacking
+
+
+def rows_of_table(table: Any, where: str) -> Iterator[dict[str, Any]]:  # noqa: ANN401
+    """The rows of a table of pyarrow as dicts of Python's values.
+
+    Raises:
+        ValueError: Python has no such value; names the column.
+    """
+    columns = []
+    for name in table.column_names:
+        try:
+            columns.append(table.column(name).to_pylist())
+        except (ValueError, OverflowError) as error:
+            raise ValueError(
+                f"{where}: the column '{name}' is {table.schema.field(name).type}, and has values "
+                f"that Python's types have not ({error}): --cast {name}=TYPE stores it as another "
+                "type, such as utf8 or i64, --drop leaves it out"
+            ) from None
+    for row in zip(*columns, strict=True):
+        yield dict(zip(table.column_names, row, strict=True))
+
+
+class Passed:
+    """The columns that a function has returned in each row as they were in its sample."""
+
+    def __init__(self) -> None:
+        """Before the first sample."""
+        self._names: list[str] | None = None
+
+    def look(self, sample: Any, rows: Sequence[Mapping[str, Any]]) -> None:  # noqa: ANN401
+        """Look at what became of a sample."""
+        for row in rows:
+            names = list(row) if self._names is None else self._names
+            known = sample.sample if isinstance(sample, Keyed | Lacking) else sample
+            known = known if isinstance(known, Mapping) else {}
+            self._names = [
+                name
+                for name in names
+                if name in known and name in row and _is_same(row[name], known[name])
+            ]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns, if a row was seen."""
+        return tuple(self._names or ())
+
+
+def kept_fields(names: Sequence[str], schema: Any) -> dict[str, Any]:  # noqa: ANN401
+    """The fields of these columns in a schema of pyarrow, if there is one."""
+    return {} if schema is None else {n: schema.field(n) for n in names if n in schema.names}
+
+
+def takes(field: Any, values: Sequence[Any]) -> bool:  # noqa: ANN401 - pyarrow has no types
+    """Whether a column of that field holds the values."""
+    pa = pyarrow()
+    try:
+        maker(field.type, is_bf16(field))(list(values), f"column '{field.name}'")
+    except (ValueError, TypeError, pa.ArrowException):
+        return False
+    return True
+
+
+def _is_same(one: Any, other: Any) -> bool:  # noqa: ANN401 - whatever a function returns
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ma.MaskedArray):
+        masks = np.ma.getmaskarray(one), np.ma.getmaskarray(other)
+        return _is_same(*masks) and _is_same(one.filled(0), other.filled(0))
+    if isinstance(one, np.ndarray | np.generic):
+        is_alike = one.dtype == other.dtype and one.shape == other.shape
+        return bool(is_alike and not one.dtype.hasobject and one.tobytes() == other.tobytes())
+    if isinstance(one, float) and math.isnan(one):
+        return math.isnan(other)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if isinstance(one, Mapping):
+        pairs = zip(one.items(), other.items(), strict=False)
+        return len(one) == len(other) and all(
+            mine[0] == its[0] and _is_same(mine[1], its[1]) for mine, its in pairs
+        )
+    try:
+        return bool(one == other)
+    except (ValueError, TypeError, RuntimeError):  # Of tensors, for example.
+        return False
