@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import ffrecord
-from cli import ok
+from cli import ok, run
 from ffrecord.pack import SourceOptions, _jsonl, open_source, pack
 from packing import refused
 
@@ -54,7 +54,7 @@ def test_each_value_comes_back(name: str, suffix: str, tmp_path: Path) -> None:
     source = write(tmp_path / f"a{suffix}", rows)
 
     ok("ffrecord-pack", source, tmp_path / "x.ffr")
-    ok("ffrecord", "export", tmp_path / "x.ffr", tmp_path / "o.jsonl")
+    ok("ffrecord", "export", tmp_path / "x.ffr", tmp_path / "o.jsonl", "--plain")
 
     assert ffrecord.read_table(tmp_path / "x.ffr").to_pylist() == rows
     lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
@@ -209,3 +209,16 @@ def test_names_that_are_values_are_refused(tmp_path: Path) -> None:
 
     assert f"{source}: schema: 10001 columns; at most 1024 are allowed" in message
     assert "--drop" in message
+
+
+def test_plain_lines_lose_no_key(tmp_path: Path) -> None:
+    with ffrecord.Writer(tmp_path / "k.ffr", {"a": "i64"}, key=True) as writer:
+        writer.write({"a": 1}, key=b"one")
+    with ffrecord.Writer(tmp_path / "b.ffr") as writer:
+        writer.write(b"no columns")
+
+    for name, said in (("k", "the keys of the records are no column"), ("b", "no columns")):
+        done = run("ffrecord", "export", tmp_path / f"{name}.ffr", tmp_path / "o.jsonl", "--plain")
+        assert done.returncode == 2
+        assert said in done.stderr
+    assert not (tmp_path / "o.jsonl").exists()

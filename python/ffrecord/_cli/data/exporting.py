@@ -100,6 +100,8 @@ class Export:
         reader: Reader,
         columns: tuple[Column, ...],
         progress: Progress | None,
+        *,
+        plain: bool = False,
     ) -> None:
         """Write nothing yet.
 
@@ -107,10 +109,18 @@ class Export:
             reader: the records, at least one.
             columns: those to write; () for records without columns.
             progress: given bytes of the record files.
+            plain: lines of JSON are the columns alone, which programs, and packing, read as they
+                are; else they have the index, the key and the record.
+
+        Raises:
+            ValueError: it is `plain`, and there are no columns.
         """
+        if plain and not columns:
+            raise ValueError("the records have no columns: export them without --plain")
         self._reader = reader
         self._columns = columns
         self._progress = progress
+        self._is_plain = plain
         self._written = 0
         self._key_column: str | None = None
         """The column whose values are the keys, which are not written apart from it then."""
@@ -147,7 +157,7 @@ class Export:
             CorruptionError: a record is damaged.
             ImportError: Parquet needs pyarrow, which is not installed.
             OSError: a file cannot be read or written.
-            ValueError: the destination is a file that is read.
+            ValueError: the destination is a file that is read; or plain lines would lose keys.
         """
         self.check(path, format_, overwrite)
         keys = Keys(self._reader)
@@ -162,7 +172,8 @@ class Export:
                 "jsonl": self._json_lines,
                 "parquet": self._parquet,
             }
-            self._key_column = self._column_of_key(keys, span.start)
+            if format_ != "jsonl" or self._is_plain:
+                self._key_column = self._column_of_key(keys, span.start)
             with new_file(path, overwrite) as file:
                 try:
                     writers[format_](pieces, keys, file)
@@ -215,11 +226,13 @@ class Export:
         return chain(some, records), firsts
 
     def _json_lines(self, pieces: Iterable[Indices], keys: Keys, file: BinaryIO) -> None:
-        # With all there is in it, an object that other programs, and packing, read as it is.
-        is_plain = bool(self._columns) and (self._key_column is not None or not keys.count)
+        if self._is_plain and keys.count and self._key_column is None:
+            raise ValueError("the keys of the records are no column: export without --plain")
         for record in self._records(pieces, keys):
             value = plain_sample(record.value, self._columns)
-            file.write(dumps(value).encode() + b"\n" if is_plain else self._line(record, value))
+            file.write(
+                dumps(value).encode() + b"\n" if self._is_plain else self._line(record, value)
+            )
 
     def _line(self, record: Record, value: Any) -> bytes:  # noqa: ANN401
         facts = {"index": record.position}
