@@ -23,7 +23,7 @@ from files_paths import (
     find,
     names_of_columns,
 )
-from table_values import Differs, Kind, as_bytes, same_json
+from table_values import Differs, Kind, same_json
 
 REWRITING: dict[str, Command] = {}
 """To other record files. These commands refuse files without records."""
@@ -266,25 +266,8 @@ def parquet_and_pack(file: Kept, where: str, work: Path) -> None:
         demand("column" in err, f"ffrecord-pack of Parquet: {err.strip()[-200:]}")
         return
     demand(code == 0, f"ffrecord-pack of Parquet: exit code {code}: {err.strip()[-200:]}")
-    with ffrecord.open(work / "p.ffr") as reader:
-        for number, sample in enumerate(reader):
-            said = f"ffrecord-pack of Parquet, record {number}"
-            if not file.columns.spelled:
-                data = sample["record"]
-                demand(as_bytes(data) == file.rows[number], f"{said}: {data!r:.90}")
-                continue
-            for name, kind in file.columns.kinds.items():
-                value = of_bytes(kind, sample[name])
-                check_value(kind, value, file.rows[number][name], f"{said}, column {name}")
-
-
-def of_bytes(kind: Kind, value: Any) -> Any:  # noqa: ANN401
-    """The numbers of a list that was packed as its bytes."""
-    if not pa.types.is_list(kind.arrow) or not isinstance(value, np.ndarray):
-        return value
-    wanted = np.dtype(kind.arrow.value_type.to_pandas_dtype())
-    is_bytes = value.dtype == np.uint8 and value.ndim == 1 and value.size % wanted.itemsize == 0
-    return value.view(wanted) if is_bytes else value
+    table = ffrecord.read_table(work / "p.ffr")
+    _check_parquet(file, table, file.columns.names, "ffrecord-pack of Parquet")
 
 
 @exporting
