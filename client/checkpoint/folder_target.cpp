@@ -154,7 +154,7 @@ class FolderAttempt final : public CheckpointAttempt {
     }
     // Committed. What follows may fail without harm.
     if (replaces) RemoveAttempt(replaced);  // What has changed places with it.
-    if (replaces) RemoveAside(run_, step_);
+    if (replaces) SettleAside(run_, step_);
     RemoveOwners();
     PublishHint();
     CollectGarbage(run_, NewestStep(), [&](std::uint64_t step) { return IsWholeStep(step); });
@@ -444,7 +444,9 @@ class FolderTarget final : public CheckpointTarget {
       const auto root = ReadRootManifest(FolderStep(*found), step);
       if (root && root.value().attempt == only && ::rename(found->c_str(), to.c_str()) == 0)
         return {};
+      const bool is_gone = ::access(found->c_str(), F_OK) != 0 && errno == ENOENT;
       static_cast<void>(PutBack(*found, step));
+      if (is_gone) continue;  // Another process put it back.
       if (!root && !IsDamage(root.error())) return root.error();
     }
   }

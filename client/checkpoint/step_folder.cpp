@@ -61,7 +61,7 @@ std::optional<fs::path> FindAside(const fs::path& run, std::uint64_t step) {
 Result<fs::path> SetAside(const fs::path& run, std::uint64_t step) {
   const fs::path from = run / StepName(step);
   std::error_code ignored;
-  if (fs::exists(from, ignored)) RemoveAside(run, step);
+  if (fs::exists(from, ignored)) SettleAside(run, step);
   fs::path aside =
       run / (std::string(kAsidePrefix) + std::to_string(step) + "-" + RandomFolderId());
   if (::rename(from.c_str(), aside.c_str()) != 0) return ErrnoError("set aside", from, errno);
@@ -70,6 +70,13 @@ Result<fs::path> SetAside(const fs::path& run, std::uint64_t step) {
 
 int PutBack(const fs::path& aside, std::uint64_t step) {
   return RenameNoReplace(aside, aside.parent_path() / StepName(step));
+}
+
+void SettleAside(const fs::path& run, std::uint64_t step) {
+  for (const fs::path& path : AllAside(run, step)) {
+    const int error = PutBack(path, step);
+    if (error == EEXIST || error == ENOTEMPTY) RemoveAttempt(path);
+  }
 }
 
 bool RemoveAside(const fs::path& run, std::uint64_t step) {

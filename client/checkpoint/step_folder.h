@@ -29,13 +29,17 @@ std::optional<std::filesystem::path> FindAside(const std::filesystem::path& run,
                                                std::uint64_t step);
 
 // Renames the folder of `step`, and returns its new path. Folders of the step that were set aside
-// before are removed: they have not been the step. Fails as rename().
+// before are settled. Fails as rename().
 Result<std::filesystem::path> SetAside(const std::filesystem::path& run, std::uint64_t step);
 
 // The folder `aside` gets the name of `step` again, if no folder has it. Returns an errno.
 int PutBack(const std::filesystem::path& aside, std::uint64_t step);
 
-// Removes the folders of `step` that are set aside; whether there was one.
+// Removes the folders of `step` that are set aside while the step has its folder: they have not
+// been the step. If it has none, another process has just set it aside, and it gets its name again.
+void SettleAside(const std::filesystem::path& run, std::uint64_t step);
+
+// Removes the folders of `step` that are set aside, also if one is the step; whether there was one.
 bool RemoveAside(const std::filesystem::path& run, std::uint64_t step);
 
 // A folder that a path named: the path names another one as soon as its step was saved again. It is
