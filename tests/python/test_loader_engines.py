@@ -131,6 +131,8 @@ def test_batches_states_and_random_numbers_do_not_depend_on_what_loads(
     assert [state for _, state in found[:-1]] == [state for _, state in expected[:-1]]
     if not options.get("persistent_workers"):
         assert found[-1] == expected[-1]
+        if loader.stats()["engine"] == "threads" and order not in OF_TORCH:
+            drawn = torch.Generator().manual_seed(1).get_state()  # Nothing was drawn.
         assert torch.equal(torch.random.get_rng_state(), drawn)
     loader.close()
 

@@ -52,8 +52,7 @@ class Engine:
         """The batches of the epoch from there on, each with the position after it; a generator.
 
         Draws one number from `loader.generator`, as torch's iterators do for the seeds of workers,
-        and then releases the place of `beginning`: the program's random numbers do not depend on
-        the engine.
+        and then releases the place of `beginning`. Only threads with a `Sampler` draw none.
         """
         raise NotImplementedError
 
@@ -81,11 +80,10 @@ class Engine:
         """End threads, and drop the batches that were read ahead."""
 
 
-def draw_seed(loader: Any, place: PlainPlace | None) -> None:  # noqa: ANN401 - a `DataLoader`
+def draw_seed(loader: Any, place: PlainPlace) -> None:  # noqa: ANN401 - a `DataLoader`
     """Draw what torch's iterators draw."""
     torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-    if place is not None:
-        place.release()
+    place.release()
 
 
 class _OfTorch(Engine):

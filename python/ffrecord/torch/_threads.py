@@ -99,7 +99,10 @@ class Threads(Engine):
         Reads the loader's settings now, and again when the first batch is requested.
         """
         sampler, start, place = beginning
-        draw_seed(loader, place)
+        # With a `Sampler` nothing is drawn: a program that restores its random numbers and resumes
+        # within an epoch goes on with those that it would have had.
+        if place is not None:
+            draw_seed(loader, place)
         steps = () if place is None else loader._steps.at(place)
         return self._batches(loader, steps, sampler, start)
 
