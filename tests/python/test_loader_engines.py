@@ -138,6 +138,29 @@ def test_batches_states_and_random_numbers_do_not_depend_on_what_loads(
 
 
 @pytest.mark.wrong_data
+@pytest.mark.parametrize("options", [ENGINES["threads"], ENGINES["auto"]])
+def test_a_program_that_restores_its_random_numbers_goes_on_to_the_bit(
+    files: Files, options: dict[str, Any]
+) -> None:
+    """As a model with dropout that is resumed within an epoch."""
+    torch.manual_seed(5)
+    whole = made(files, "bytes", "sampler", options)
+    drawn, saved = [], []
+    for _ in whole:
+        drawn.append(torch.rand(1).item())
+        saved.append((torch.get_rng_state(), whole.state_dict()))
+    random, state = saved[TAKEN - 1]
+
+    resumed = made(files, "bytes", "sampler", options)
+    resumed.load_state_dict(state)
+    torch.set_rng_state(random)
+
+    assert [torch.rand(1).item() for _ in resumed] == drawn[TAKEN:]
+    whole.close()
+    resumed.close()
+
+
+@pytest.mark.wrong_data
 @every_cell
 @pytest.mark.parametrize("options", [ENGINES[name] for name in ("workers", "threads", "auto")])
 def test_a_state_goes_on_in_every_engine(

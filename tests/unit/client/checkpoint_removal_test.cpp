@@ -9,6 +9,7 @@
 #include <barrier>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -157,6 +158,20 @@ TEST_F(SetAsideTest, TheNextSaveGivesItItsName) {
   EXPECT_EQ(Compare(run(), old_, 1), "");
   EXPECT_EQ(NamesIn(run()),
             (std::vector<std::string>{"LATEST", "step-000000001", "step-000000002"}));
+}
+
+TEST_F(SetAsideTest, ItIsALeftoverOnlyBesideItsStep) {
+  SetAsideNow();
+  SettleAside(run(), 1);  // A saver cleans up while a removal looks at the new save.
+  EXPECT_EQ(Compare(run(), old_, 1), "");
+  EXPECT_EQ(FindAside(run(), 1), std::nullopt);
+
+  const fs::path aside = SetAsideNow();
+  fs::create_directory(fs::path(run()) / StepName(1));
+  std::ofstream(fs::path(run()) / StepName(1) / "part") << "x";
+  SettleAside(run(), 1);
+  EXPECT_FALSE(fs::exists(aside));
+  EXPECT_TRUE(fs::exists(fs::path(run()) / StepName(1) / "part"));
 }
 
 TEST_F(SetAsideTest, ItIsReplacedAndGone) {
