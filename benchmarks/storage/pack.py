@@ -28,7 +28,7 @@ PART_BYTES = 128 << 20
 
 
 class Inputs:
-    """What is packed, made once in the scratch folder."""
+    """The sources to pack, made once in the scratch folder."""
 
     def __init__(self, settings: harness.Settings) -> None:
         """Make what is not there."""

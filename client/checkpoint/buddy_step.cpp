@@ -103,7 +103,7 @@ class BuddyStep final : public CommittedStep {
   std::vector<std::string> lost_;
 };
 
-// Who has which part of the save whose root manifest is `root`.
+// The places that hold each part of one save.
 struct Assembly {
   std::vector<std::vector<std::size_t>> holders;
   std::vector<std::string> without;  // As LostCopies().

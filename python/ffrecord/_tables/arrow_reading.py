@@ -18,7 +18,7 @@ _I32_MAX = (1 << 31) - 1
 
 
 class Stored(Protocol):
-    """What is asked of a `LogicalSchema`."""
+    """The part of a `LogicalSchema` that reading Arrow needs."""
 
     @property
     def stored(self) -> Sequence[Column]:
@@ -29,7 +29,7 @@ class Stored(Protocol):
 
 
 class Columns(Protocol):
-    """What is asked of a `Batch`."""
+    """The part of a `Batch` that reading Arrow needs."""
 
     @property
     def columns(self) -> Sequence[str]:

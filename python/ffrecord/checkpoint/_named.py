@@ -23,7 +23,7 @@ def type_name(kind: type) -> str:
 def named_of(value: Any) -> Named | None:  # noqa: ANN401
     """The named value of an enum's member, dataclass, named tuple, dtype or device, or None.
 
-    What is in it may be anything yet.
+    Its value is taken as it is: the caller checks whether that can be kept.
 
     Raises:
         TypeError: the member of an enum has neither a name nor a number.

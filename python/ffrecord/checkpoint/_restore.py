@@ -194,7 +194,7 @@ class Restorer:
     # --- Values ----------------------------------------------------------------------------------
 
     def _into_value(self, state: Any, tree: object, path: str) -> object:  # noqa: ANN401
-        """What is stored; of a type of the program only if the state has one of that kind."""
+        """The stored value, of a type of the program only if the state has one of that kind."""
         if isinstance(state, Named) and isinstance(tree, Named) and state.kind == tree.kind:
             return Named(tree.kind, tree.name, self.into(state.value, tree.value, path))
         kind = kind_of_template(state)

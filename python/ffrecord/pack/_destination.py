@@ -133,7 +133,7 @@ def pack(
 
 
 class Conversion:
-    """What is converted to what, as the arguments of `pack` say."""
+    """A source, a destination and the columns between them, from the arguments of `pack`."""
 
     inputs: Inputs | None
     """Of a folder that is packed from paths; else None."""

@@ -15,7 +15,7 @@ from ffrecord.pack._new_folder import check_vacant
 from ffrecord.pack._resumable import check_some
 from ffrecord.pack._source import Progressed, Source
 
-# What is converted: until that time, or so many bytes of the source, have passed.
+# An estimate converts samples for this time, or this many bytes of the source.
 _SAMPLE_S, _SAMPLE_BYTES = 3.0, 64 << 20
 
 
