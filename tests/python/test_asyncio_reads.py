@@ -125,13 +125,13 @@ def test_a_read_that_is_cancelled_ends_at_once_and_is_given_up(shelf: Shelf, war
 @pytest.mark.parametrize("warm", [True, False], ids=["records", "index"])
 def test_cancelled_reads_make_room_for_those_that_wait(shelf: Shelf, warm: bool) -> None:
     reader = stalled(shelf, warm=warm)
+    shelf.fault = lambda number, path: "stall" if "part-0" in path else None
 
     async def main() -> None:
         tasks = [asyncio.create_task(reader.read_async([i])) for i in range(_READS_IN_FLIGHT)]
         await until(lambda: bool(shelf.reads))
         waiting = asyncio.create_task(reader.read_async([COUNT - 1]))
         await asyncio.sleep(0)
-        shelf.fault = lambda number, path: None  # What stalls still does.
         for task in tasks:
             await cancelled(task)
         assert len(await waiting) == 1
