@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_read": {"_base", "_tables", "_order", "decode"},
     "_write": {"_base", "_tables", "_read"},
     "compat": {"_base", "_tables", "_read"},
-    "pack": {"_tables", "_read", "_write"},
+    "pack": {"_base", "_tables", "_read", "_write"},
     "checkpoint": {"_base"},
     "_store": {"_base", "_read", "pack", "checkpoint"},
     "_integrations": {"_base", "_tables", "_order", "decode", "_read", "_write"},

@@ -28,6 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ffrecord._base import clock
 from ffrecord.errors import ConflictError
 from ffrecord.pack._new_folder import sync
 from ffrecord.pack._plan import Plan
@@ -342,7 +343,7 @@ class Lease:
         return False
 
     def _beat(self) -> None:
-        while not self._end.wait(BEAT_S):
+        while not clock.wait(self._end.wait, BEAT_S):
             if not self.is_mine():
                 return
             with suppress(OSError), open(self._path, "r+") as file:
