@@ -53,23 +53,21 @@ def let_go(shelf: Shelf) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async def condition_holds() -> None:
-        while not condition():
-            await asyncio.sleep(0.005)
-
-    await asyncio.wait_for(condition_holds(), 20)
+    """As `eventually`; the loop goes on."""
+    while not condition():
+        await asyncio.sleep(0.005)
 
 
 @contextmanager
 def released_if_blocked(shelf: Shelf) -> Iterator[threading.Event]:
-    """Lets a loop go that is blocked for 10 s, and says so."""
+    """Lets a loop go that is blocked for a minute, and says so."""
     was_blocked = threading.Event()
 
     def release() -> None:
         was_blocked.set()
         let_go(shelf)
 
-    timer = threading.Timer(10, release)
+    timer = threading.Timer(60, release)
     timer.start()
     try:
         yield was_blocked
@@ -78,7 +76,7 @@ def released_if_blocked(shelf: Shelf) -> Iterator[threading.Event]:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, 60))
+    asyncio.run(asyncio.wait_for(main, 300))
 
 
 def reads_of(reader: ffrecord.Reader) -> LoopReads:

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 import ffrecord
+from eventually import eventually
 from ffrecord import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
 from ffrecord._read.fsspec_errors import without_secrets
-from file_systems import AsyncShelf, Shelf, SyncShelf, filled, until
+from file_systems import AsyncShelf, Shelf, SyncShelf, filled
 from files_at_a_store import COUNT, addresses, assert_same, at_a_server, three_files
 from interrupting import interrupted_after
 from range_server import RangeServer
@@ -379,7 +380,7 @@ def test_a_deadline_ends_reads_of_all_kinds(shelf: Shelf, where: str) -> None:
         asyncio.run(reader.read_async([150], timeout_s=0.3))
     with reader.open_queue() as queue:
         queue.submit([5], token="a")
-        until(lambda: len(shelf.reads) > 0)
+        eventually(lambda: len(shelf.reads) > 0)
         queue.cancel("a")
         assert queue.poll(5) is None
     shelf.resume.set()
@@ -412,7 +413,7 @@ def test_closing_while_a_read_stalls_waits_for_nothing(shelf: Shelf, where: str)
 
     thread = threading.Thread(target=read)
     thread.start()
-    until(lambda: len(shelf.reads) > 0)
+    eventually(lambda: len(shelf.reads) > 0)
     begin = time.monotonic()
     reader.close()
     assert time.monotonic() - begin < 1
@@ -437,14 +438,15 @@ def test_threads_end_with_their_reader(shelf: Shelf, where: str) -> None:
     with pytest.raises((CorruptionError, ValueError)):
         shelf.put("train/x.ffr", b"no records at all")
         len(ffrecord.open(f"{where}x.ffr"))
-    until(lambda: alive() == 0)
+    eventually(lambda: alive() == 0)
 
 
 _LEFT = """
 import os, sys, threading
 sys.path.insert(0, sys.argv[1])
 import ffrecord, file_systems
-from file_systems import shelf, until
+from eventually import eventually
+from file_systems import shelf
 for name in sorted(os.listdir(sys.argv[2])):
     with open(os.path.join(sys.argv[2], name), "rb") as file:
         shelf.put(f"train/{name}", file.read())
@@ -453,7 +455,7 @@ reader.read([5])
 shelf.reads.clear()
 shelf.fault = lambda number, path: "stall"
 threading.Thread(target=reader.read, args=([5],), daemon=True).start()
-until(lambda: len(shelf.reads) > 0)
+eventually(lambda: len(shelf.reads) > 0)
 print("left", flush=True)
 """
 

@@ -108,7 +108,7 @@ class VirtualClock:
     def _drive(self) -> None:
         while not self._is_ending:
             changes = self._changes
-            if _do_all_wait():
+            if do_all_threads_wait():
                 with self._lock:
                     if changes == self._changes:
                         self._go_on()
@@ -129,7 +129,7 @@ class VirtualClock:
             one.asked.set()
 
 
-def _do_all_wait() -> bool:
+def do_all_threads_wait() -> bool:
     """Whether there was a moment since the call in which all other threads waited.
 
     A thread that waits in both of two looks, and has not gone to wait anew, has waited from the one
