@@ -127,7 +127,7 @@ class SyncShelf(fsspec.AbstractFileSystem):
         if isinstance(fault, BaseException):
             raise fault
         if fault == "stall":
-            shelf.resume.wait(60)
+            shelf.resume.wait()
         return shelf.bytes_of(path, start, end, fault)
 
 
