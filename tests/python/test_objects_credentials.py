@@ -179,11 +179,13 @@ def test_credentials_are_renewed_before_they_end(
     identities: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", identities.address + "/v1")
+    reader = ffrecord.open("s3://bucket/train/")
+    for i in range(5):
+        reader.read([i])
+    assert len(identities.asked) == 1  # They hold; nobody is asked all the time.
     identities.holds_s = 2
     reader = ffrecord.open("s3://bucket/train/")
-    reader.read([0])
-    assert len(identities.asked) == 1  # They hold; nobody is asked all the time.
-    eventually(lambda: len(reader.read([0])) and len(identities.asked) == 2)
+    eventually(lambda: len(reader.read([0])) and len(identities.asked) > 2)
     identities.status = 500
 
     def why() -> str | None:
@@ -245,8 +247,7 @@ def test_a_command_gives_credentials_and_renews_them(
     reader = ffrecord.open("s3://bucket/train/")
     assert len(reader) == COUNT
     calls = tmp_path / "calls"
-    assert calls.read_text() == "x\n"
-    eventually(lambda: len(reader.read([0])) and calls.read_text() == "x\nx\n")
+    eventually(lambda: len(reader.read([0])) and calls.read_text().startswith("x\nx\n"))
 
 
 @pytest.mark.parametrize(
@@ -320,9 +321,7 @@ def test_single_sign_on_gives_credentials(
         len(ffrecord.open("s3://bucket/train/"))
     assert identities.asked == []
     _sign_on(tmp_path, config, 60)
-    identities.holds_s = 2
-    reader = ffrecord.open("s3://bucket/train/")
-    assert len(reader) == COUNT
+    assert len(ffrecord.open("s3://bucket/train/")) == COUNT
     ((method, path, headers, query),) = identities.asked
     assert (method, path, query) == (
         "GET",
@@ -330,7 +329,9 @@ def test_single_sign_on_gives_credentials(
         "account_id=123&role_name=Reader",
     )
     assert headers["HTTP_X_AMZ_SSO_BEARER_TOKEN"] == "bearer"
-    eventually(lambda: len(reader.read([0])) and len(identities.asked) == 2)
+    identities.holds_s = 2
+    reader = ffrecord.open("s3://bucket/train/")
+    eventually(lambda: len(reader.read([0])) and len(identities.asked) > 2)
     identities.status = 401
     with pytest.raises(PermissionError, match=r"401.*aws sso login --profile job"):
         len(ffrecord.open("s3://bucket/train/"))
