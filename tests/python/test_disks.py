@@ -11,7 +11,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -110,11 +109,14 @@ def test_both_disks_hold_their_part_and_an_empty_one_stops_the_start(
         assert sum(seen) == 4
         gone = sources[seen.index(False)]
         ffrecord.remove_published(daemon.address(gone.stem))  # Its extent is on the other disk.
-        extra = tmp_path / "extra.ffr"
+        extra, brief = tmp_path / "extra.ffr", tmp_path / "brief.ffr"
         shutil.copy(sources[0], extra)
-        publish(daemon, [extra])
+        shutil.copy(sources[1], brief)
+        publish(daemon, [extra, brief])
         assert status(daemon)["missing_disks"] == 1
-        time.sleep(1.2)  # Collects twice.
+        ffrecord.remove_published(daemon.address("brief"))
+        # It collects what was removed; what is on the other disk waits for that.
+        eventually(lambda: any("event=collected" in line for line in daemon.log))
     assert not list(b.iterdir())
 
     # It is back, with all that was on it but what was removed.
