@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compat": {"_base", "_tables", "_read"},
     "pack": {"_base", "_tables", "_read", "_write"},
     "checkpoint": {"_base"},
-    "_store": {"_base", "_read", "pack", "checkpoint"},
+    "_store": {"_base", "_read", "checkpoint"},
     "_integrations": {"_base", "_tables", "_order", "decode", "_read", "_write"},
     "distributed": {"_base"},
     "torch": {"_base", "_tables", "_order", "decode", "_read", "compat", "checkpoint"},

@@ -8,6 +8,7 @@ import click
 
 from ffrecord import Reader
 from ffrecord._base import clock
+from ffrecord._base.destination import destination_path
 from ffrecord._cli.console import progress_bar
 from ffrecord._cli.data.looking import DRY_RUN_HELP, timeout
 from ffrecord._cli.data.records import in_order, shuffled
@@ -28,7 +29,7 @@ from ffrecord._cli.options import PART_BYTES, check_parts
 from ffrecord._cli.units import Size, show_size
 from ffrecord._order.epoch_order import Indices
 from ffrecord.pack import DICTIONARY_BYTES
-from ffrecord.pack._new_folder import check_vacant, destination_path
+from ffrecord.pack._new_folder import check_vacant
 
 _COUNT_MAX = 1 << 40
 
