@@ -89,7 +89,7 @@ Result<void> Arrivals::Take(Step& step, const SharedCame& came) {
 Result<void> Arrivals::TakePiece(Step& step, std::size_t link) {
   Incoming& in = links_[link];
   in.is_held = true;
-  in.come_at = step.now;
+  in.come_at = in.held_at = step.now;
   ++in.pieces_come;
   step.moved = true;
   FFR_TRY(Place(step, link));
@@ -101,7 +101,7 @@ Result<bool> Arrivals::Place(Step& step, std::size_t link) {
   Incoming& in = links_[link];
   Target target;
   const Due due = FFR_TRY(FindPlace(in, in.data, in.size_bytes, target));
-  if (due == Due::kLater) return false;
+  if (due == Due::kLater) return LandEarly(step, link, target);
   if (due == Due::kNow && in.tells_taken && !TakesOver(step, link, in.come_at, target))
     return false;
 
@@ -114,9 +114,8 @@ Result<bool> Arrivals::Place(Step& step, std::size_t link) {
     step.actions.emplace_back(Pop{link});
     return true;
   }
-  in.waited = std::chrono::duration_cast<std::chrono::microseconds>(step.now - in.come_at);
-  counters_.bytes_received.fetch_add(in.frame_size_bytes + in.size_bytes,
-                                     std::memory_order_relaxed);
+  in.waited = std::chrono::duration_cast<std::chrono::microseconds>(step.now - in.held_at);
+  if (in.form != Form::kLanded) CountReceived(in);
   if (in.form == Form::kFrame) {
     FFR_TRY(LetLand(step, link, due, target));
     return true;
@@ -125,8 +124,29 @@ Result<bool> Arrivals::Place(Step& step, std::size_t link) {
     FFR_TRY(Check(in, target, in.data, in.payload));
     Add(step, target, in.data, in.payload);
   }
-  TellTaken(step, link, in.pieces_come - 1, in.size_bytes);
+  if (in.tells_taken) TellTaken(step, link, in.pieces_come - 1, in.size_bytes);
   return true;
+}
+
+// What is added lands aside anyway, so it may land before its place is free. Two ranks that
+// exchange pieces larger than what their kernels hold could else wait for each other: each does not
+// read before its own piece, from the same place, has left.
+Result<bool> Arrivals::LandEarly(Step& step, std::size_t link, const Target& target) {
+  Incoming& in = links_[link];
+  if (in.form != Form::kFrame || in.size_bytes == 0 || target.active == nullptr ||
+      !LandsAside(target) || (in.tells_taken && !TakesOver(step, link, in.come_at, target)))
+    return false;
+  in.is_held = false;
+  in.is_early = true;
+  step.moved = true;
+  CountReceived(in);
+  FFR_TRY(LetLand(step, link, Due::kLater, target));
+  return true;
+}
+
+void Arrivals::CountReceived(const Incoming& in) {
+  counters_.bytes_received.fetch_add(in.frame_size_bytes + in.size_bytes,
+                                     std::memory_order_relaxed);
 }
 
 Result<void> Arrivals::LetLand(Step& step, std::size_t link, Due due, const Target& target) {
@@ -168,6 +188,14 @@ Result<void> Arrivals::Finish(Step& step, std::size_t link) {
     const std::span<const std::byte> landed(
         lands_aside ? in.scratch->data() : target.active->operation.At(target.piece.begin),
         in.size_bytes);
+    if (std::exchange(in.is_early, false)) {
+      in.is_held = true;
+      in.form = Form::kLanded;
+      in.payload = landed;
+      in.held_at = step.now;
+      FFR_TRY(Place(step, link));
+      return {};
+    }
     FFR_TRY(Check(in, target, in.data, landed));
     Add(step, target, in.data, landed);
   }
@@ -350,7 +378,7 @@ void Arrivals::SetItAside(Step& step, std::size_t link) {
   if (step.now - in.come_at < tick_) return;
   in.is_held = false;
   step.moved = true;
-  if (in.form == Form::kPlaced) {
+  if (in.form != Form::kFrame) {
     in.kept.assign(in.payload.begin(), in.payload.end());
     KeepAside(link);
     return;
@@ -399,6 +427,7 @@ Result<void> Arrivals::Lose(Step& step, const LinkLost& lost) {
     in.gone = Gone(in.channel, lost.why ? &*lost.why : nullptr);
     in.landing = {};
     in.aside = Aside::kNo;
+    in.is_early = false;
     step.moved = true;
   }
   const std::uint32_t rank = in.channel.rank;

@@ -62,7 +62,7 @@ class Arrivals {
   };
   // Where the payload of a piece goes that has no place: it came before, or has to be set aside.
   enum class Aside : std::uint8_t { kNo, kDrop, kKeep };
-  enum class Form : std::uint8_t { kFrame, kPlaced, kShared };
+  enum class Form : std::uint8_t { kFrame, kPlaced, kShared, kLanded };
   struct Incoming {
     exchange::Channel channel;
     bool tells_taken = false;  // One of several from that rank, or over RDMA.
@@ -71,13 +71,15 @@ class Arrivals {
     std::uint64_t size_bytes = 0;          // Of the payload.
     std::uint64_t frame_size_bytes = 0;    // For counters.
     bool is_held = false;                  // `data` waits.
-    std::span<const std::byte> payload{};  // If it is there: placed or shared.
+    std::span<const std::byte> payload{};  // If it is there: placed, shared or landed.
+    bool is_early = false;                 // It lands aside before its place is free.
     Target landing{};                      // Where the payload is on its way to, if any.
     PooledBuffer scratch{};                // Null until something is to be added.
     std::optional<Error> gone{};
     // What is said about pieces that were taken.
     std::uint64_t pieces_come = 0;
-    Time come_at{};  // The head of the last one.
+    Time come_at{};  // The head of the last one,
+    Time held_at{};  // and since when it waits for its place alone.
     std::chrono::microseconds waited{};
     CollectiveTaken untold{};
     std::uint64_t untold_bytes = 0;
@@ -97,6 +99,8 @@ class Arrivals {
 
   Result<void> TakePiece(Step& step, std::size_t link);
   Result<bool> Place(Step& step, std::size_t link);
+  void CountReceived(const Incoming& in);
+  Result<bool> LandEarly(Step& step, std::size_t link, const Target& target);
   Result<void> LetLand(Step& step, std::size_t link, Due due, const Target& target);
   Result<Due> FindPlace(const Incoming& in, const CollectiveData& data, std::uint64_t size_bytes,
                         Target& target);
