@@ -208,13 +208,12 @@ Result<void> ExchangeMachine::On(Step& step, const WaitingCame& came) {
   return {};
 }
 
-// Those to whom something is owed, for they wait too.
+// All peers: they may wait for this rank in an operation that it has not come to.
 void ExchangeMachine::TellWaiting(Step& step) {
   blame_.NoteTold(step.now);
-  if (oldest() == nullptr || oldest()->arrivals_open == 0) return;
+  if (oldest() == nullptr) return;
   const GroupWaiting blamed = blame_.Blamed(*oldest(), peers_, step.now);
-  for (PeerStreams& peer : peers_)
-    if (Owes(peer)) peer.SendWaiting(step, blamed);
+  for (PeerStreams& peer : peers_) peer.SendWaiting(step, blamed);
 }
 
 // Whether another rank is at an operation that was not submitted here.

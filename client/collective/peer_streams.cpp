@@ -217,7 +217,6 @@ void PeerStreams::SendWaiting(Step& step, const GroupWaiting& waiting) {
     stream.given_bytes += kWaitingFrameSize;
     stream.queued_bytes += kWaitingFrameSize;
     step.actions.emplace_back(exchange::SendWaiting{index_, i, waiting});
-    return;
   }
 }
 
@@ -318,7 +317,7 @@ Result<void> PeerStreams::Lose(Step& step, const StreamLost& lost, bool owes) {
   if (hears_taken_)
     return LoseStream(step, lost.stream, lost.why ? lost.why->message : "it was closed", owes);
   const Error gone = Gone(stream.channel, lost.why ? &*lost.why : nullptr);
-  if (stream.queued_bytes > 0 || owes) return gone;
+  if (!stream.in_flight.empty() || owes) return gone;
   stream.gone = gone_ = gone;  // It may have ended in good order: nothing is owed to it.
   return {};
 }

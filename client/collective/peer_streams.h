@@ -62,7 +62,8 @@ class PeerStreams {
   // Requires a stream that was chosen. `data` lacks its payload's check.
   Result<void> Send(Step& step, std::size_t stream, ActiveOperation& active, std::size_t send,
                     Range piece, CollectiveData data);
-  // Queues a word for the peer where nothing else is queued: a queue that stands would only grow.
+  // Queues a word for the peer on each stream where nothing else is queued: a queue that stands
+  // would only grow, and one of the streams may be silent.
   void SendWaiting(Step& step, const GroupWaiting& waiting);
   // What the peer has not taken of streams that are gone, before anything new.
   Result<void> SendAgain(Step& step);
