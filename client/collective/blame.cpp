@@ -26,19 +26,21 @@ bool Blame::NoteHeard(std::size_t link, const GroupWaiting& said, Time now) {
 
 GroupWaiting Blame::Blamed(const ActiveOperation& oldest, const std::deque<PeerStreams>& peers,
                            Time now) const {
-  for (std::size_t i = 0; i < oldest.arrivals.size(); ++i) {
-    if (oldest.arrivals[i].is_done) continue;
-    const std::uint32_t peer = oldest.schedule.arrivals[i].peer;
-    const auto heard = std::ranges::find_if(heard_, [&](const Heard& each) {
-      return each.from == peer && now - each.at < kHeardTicks * tick_ &&
-             each.said.rank != group_.rank;
-    });
-    return heard != heard_.end() ? heard->said : GroupWaiting{peer};
-  }
+  for (std::size_t i = 0; i < oldest.arrivals.size(); ++i)
+    if (!oldest.arrivals[i].is_done) return Believed(oldest.schedule.arrivals[i].peer, now);
   // All has come. Another rank does not take what is sent to it.
   for (const PeerStreams& peer : peers)
-    if (peer.awaits_room || peer.IsSending()) return {peer.rank()};
+    if (peer.awaits_room || peer.IsSending()) return Believed(peer.rank(), now);
   return {group_.rank};
+}
+
+// A peer that is waited for may have said that it waits for another rank.
+GroupWaiting Blame::Believed(std::uint32_t peer, Time now) const {
+  const auto heard = std::ranges::find_if(heard_, [&](const Heard& each) {
+    return each.from == peer && now - each.at < kHeardTicks * tick_ &&
+           each.said.rank != group_.rank;
+  });
+  return heard != heard_.end() ? heard->said : GroupWaiting{peer};
 }
 
 Blame::Time Blame::tells_at() const { return std::max(taken_at_, told_at_) + tick_; }

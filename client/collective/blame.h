@@ -47,6 +47,8 @@ class Blame {
   Error TimeIsUp(const ActiveOperation& oldest, const GroupWaiting& blamed) const;
 
  private:
+  GroupWaiting Believed(std::uint32_t peer, Time now) const;
+
   struct Heard {  // Believed for a few ticks.
     std::uint32_t from;
     Time at{};

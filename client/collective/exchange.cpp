@@ -1,11 +1,6 @@
 #include "client/collective/exchange.h"
 
-#include <linux/sockios.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +8,7 @@
 #include <utility>
 #include <variant>
 
+#include "client/collective/stream_silence.h"
 #include "libffrecord/base/timed_waits.h"
 #include "libffrecord/net/transport/remote_memory.h"
 
@@ -30,10 +26,6 @@ constexpr auto kFarewell = 250ms;
 constexpr std::chrono::milliseconds kLastPiecesMax = 10s;
 constexpr auto kDeliveryPause = 2ms;
 constexpr auto kIdleWait = 1h;
-// So many unanswered seconds until the kernel gives up an idle connection; we do so before while
-// something is under way on it.
-constexpr int kProbes = 10;
-
 exchange::Channel ChannelOf(const Link& link) {
   exchange::Channel channel{.rank = link.rank,
                             .stream = link.stream,
@@ -44,30 +36,6 @@ exchange::Channel ChannelOf(const Link& link) {
   if (link.ring_in) channel.shared_piece_size_bytes = link.ring_in->piece_size_bytes();
   if (link.ring_there) channel.ring_there_size_bytes = link.ring_there->size_bytes;
   return channel;
-}
-
-// All that was sent may be acknowledged and only the word that it was taken be lost: the kernel
-// asks once a second whether the other one is there.
-void ProbeWhenIdle(const Link& link) {
-  for (const auto& [option, value] :
-       {std::pair(TCP_KEEPIDLE, 1), std::pair(TCP_KEEPINTVL, 1), std::pair(TCP_KEEPCNT, kProbes)})
-    (void)::setsockopt(link.endpoint->fd(), IPPROTO_TCP, option, &value, sizeof(value));
-}
-
-// How long the other machine has been silent though it had something to acknowledge: data, or
-// probes of the kernel, of which one may be under way.
-std::chrono::milliseconds SilenceOf(int fd) {
-  tcp_info info{};
-  socklen_t size = sizeof(info);
-  const bool owes = ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
-                    (info.tcpi_unacked > 0 || info.tcpi_probes > 1);
-  return std::chrono::milliseconds(owes ? info.tcpi_last_ack_recv : 0);
-}
-
-// With what the other machine has no room for yet. Over RDMA there is no such thing.
-bool HasUnacknowledged(int fd) {
-  int size_bytes = 0;
-  return ::ioctl(fd, SIOCOUTQ, &size_bytes) == 0 && size_bytes > 0;
 }
 
 void Flush(const std::vector<Endpoint*>& peers) {
@@ -108,7 +76,7 @@ Exchange::Exchange(const Group& group, Links links, std::unique_ptr<Replacements
                                                Clock::now());
   for (std::size_t peer = 0; peer < to_.size(); ++peer)
     if (machine_->peer(peer).hears_taken())
-      for (const Stream& stream : to_[peer].streams) ProbeWhenIdle(stream.link);
+      for (const Stream& stream : to_[peer].streams) ProbeWhenIdle(stream.link.endpoint->fd());
 }
 
 // --- Turns ---------------------------------------------------------------------------------------
@@ -426,7 +394,7 @@ Result<void> Exchange::TakeReplacements() {
       const auto lost = machine_->peer(peer).LostStream(link.stream);
       if (machine_->peer(peer).rank() != link.rank || machine_->peer(peer).gone() || !lost)
         continue;
-      ProbeWhenIdle(link);
+      ProbeWhenIdle(link.endpoint->fd());
       const exchange::StreamMade made{peer, *lost, link.endpoint->peer()};
       to_[peer].streams[*lost] = {std::move(link)};
       FFR_TRY(Tell(made));

@@ -32,7 +32,7 @@ SimConfig::SimConfig(std::uint64_t seed) : seed_(seed) {
       RingShape::For(chunk_size_bytes, std::max(machines.ranks_max(), 1U), wire == WireType::kF16)
           .piece_size_bytes;
   part_bytes = random.Between(50 + chunk_size_bytes / 8, 3 * chunk_size_bytes);
-  window_bytes = random.Between(2'000, 4 * chunk_size_bytes + 4'000);
+  window_bytes = random.Between(2'000 + chunk_size_bytes / 4, 4 * chunk_size_bytes + 4'000);
   constexpr SimDuration kSpans[] = {3ms, 30ms, 800ms};
   span = kSpans[random.Below(std::size(kSpans))];
   latency = random.UpTo(span / 10);

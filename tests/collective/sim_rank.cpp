@@ -72,10 +72,13 @@ void SimRank::Submit(bool differs) {
   const std::size_t index = submitted_++;
   if (has_ended_[index]) return;  // The group is broken.
   Operation operation = sim_.config().operations[index];
-  if (differs && operation.plan.count > 0)
+  const bool reduces = operation.plan.collective <= Collective::kReduceScatter;
+  if (differs && reduces && (operation.plan.count == 0 || sim_.random().OneIn(2)))
+    operation.op = operation.op == ReduceOp::kMax ? ReduceOp::kMin : ReduceOp::kMax;
+  else if (differs && operation.plan.count > 0)
     --operation.plan.count;
   else if (differs)
-    operation.op = operation.op == ReduceOp::kMax ? ReduceOp::kMin : ReduceOp::kMax;
+    operation.type = ReduceType::kBytes;
   operation.data = arrays_[index].data();
   if (is_running()) machine_->Submit(operation);
   Wake();

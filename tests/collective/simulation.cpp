@@ -29,6 +29,7 @@ Simulation::Simulation(const Options& options)
     failure_ =
         static_cast<Failure>(1 + random_.Below(static_cast<std::uint64_t>(Failure::kCount) - 1));
   failing_ = static_cast<std::uint32_t>(random_.Below(config_.world_size));
+  if (IsTroubled()) replaces_ = !random_.OneIn(4);
   for (std::uint32_t rank = 0; rank < config_.world_size; ++rank)
     ranks_.push_back(std::make_unique<SimRank>(*this, rank));
   Connect();
@@ -331,6 +332,7 @@ void Simulation::SilenceStream() {
   SimConnection& connection = connections_[random_.Below(connections_.size())];
   if (config_.SharesMemory(connection.from, connection.to)) return;
   if (!ranks_[connection.from]->IsWhole(connection.to)) return;
+  was_silent_ = true;
   const bool is_one_of_many = config_.streams > 1 && !config_.is_rdma;
   connection.silent_from = clock_.now();
   connection.silent_until =
@@ -428,6 +430,9 @@ std::optional<std::string> Simulation::CheckError(const SimRank& rank) const {
   if (rank.rank() == failing_) return std::nullopt;
   if (text.find("rank " + std::to_string(failing_)) == std::string::npos)
     return "does not name rank " + std::to_string(failing_) + ": " + text;
+  if (failure_ == Failure::kKilled && !was_silent_ &&
+      rank.error()->code == ErrorCode::kDeadlineExceeded)
+    return "waits for a rank that has ended: " + text;
   return std::nullopt;
 }
 

@@ -112,6 +112,7 @@ class Simulation {
   std::uint32_t failing_ = 0;
   bool replaces_ = true;     // Streams that are lost.
   bool is_cut_off_ = false;  // The failing rank's machine is.
+  bool was_silent_ = false;  // A connection was.
   bool has_failed_ = false;
   std::map<std::size_t, std::vector<std::vector<std::byte>>> expected_;
   Counts counts_;
