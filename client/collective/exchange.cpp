@@ -6,66 +6,117 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <variant>
 
-#include "client/collective/reduce.h"
-#include "libffrecord/base/assert.h"
+#include "client/collective/stream_silence.h"
 #include "libffrecord/base/timed_waits.h"
+#include "libffrecord/net/transport/remote_memory.h"
 
 namespace ffrecord::client {
 namespace {
 
 using net::Clock;
 using net::Endpoint;
+using net::FrameType;
 using namespace std::chrono_literals;
 
 // How long a last word may take: the peer reads it at once or is stuck itself.
 constexpr auto kFarewell = 250ms;
-// Operations that have queued all they send but still receive, and the one that sends.
-constexpr std::size_t kActiveMax = 64;
 // How long one that closes waits for its last pieces to leave: a silent stream is found before.
 constexpr std::chrono::milliseconds kLastPiecesMax = 10s;
 constexpr auto kDeliveryPause = 2ms;
+constexpr auto kIdleWait = 1h;
+exchange::Channel ChannelOf(const Link& link) {
+  exchange::Channel channel{.rank = link.rank,
+                            .stream = link.stream,
+                            .address = link.endpoint->peer(),
+                            .is_rdma = link.endpoint->remote_memory() != nullptr,
+                            .ring_here = link.ring_here.bytes()};
+  if (link.ring_out) channel.shared_piece_size_bytes = link.ring_out->piece_size_bytes();
+  if (link.ring_in) channel.shared_piece_size_bytes = link.ring_in->piece_size_bytes();
+  if (link.ring_there) channel.ring_there_size_bytes = link.ring_there->size_bytes;
+  return channel;
+}
+
+void Flush(const std::vector<Endpoint*>& peers) {
+  const auto deadline = Clock::now() + kFarewell;
+  for (;;) {
+    std::vector<pollfd> unsent;
+    for (Endpoint* peer : peers) {
+      // Errors are no news here, and what still comes in is of no use.
+      if (peer->fd() >= 0 && peer->bytes_queued() > 0) (void)peer->Poll();
+      if (peer->fd() >= 0 && peer->bytes_queued() > 0) unsent.push_back({peer->fd(), POLLOUT, 0});
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (unsent.empty() || left.count() <= 0) break;
+    (void)PollFor(unsent, left);
+  }
+}
 
 }  // namespace
 
 Exchange::Exchange(const Group& group, Links links, std::unique_ptr<Replacements> replacements,
                    ExchangeCounters& counters)
-    : group_(group),
+    : timeout_(group.timeout),
+      rank_(group.rank),
       replacements_(std::move(replacements)),
-      tick_(std::clamp<std::chrono::milliseconds>(group.timeout / 16, 5ms, 500ms)),
-      counters_(&counters),
-      data_at_(Clock::now()),
-      sent_at_(data_at_),
-      told_at_(data_at_) {
+      counters_(&counters) {
+  std::vector<exchange::Channel> to;
+  std::vector<exchange::Channel> from;
   for (Link& link : links.to) {
-    if (to_.empty() || to_.back().rank() != link.rank) to_.emplace_back();
+    to.push_back(ChannelOf(link));
+    if (to_.empty() || to_.back().streams.front().link.rank != link.rank) to_.emplace_back();
     to_.back().streams.emplace_back().link = std::move(link);
   }
-  for (const Outgoing& out : to_)
-    if (out.hears_taken())
-      for (const Stream& stream : out.streams) ProbeWhenIdle(stream.link);
   for (Link& link : links.from) {
-    Incoming& in = from_.emplace_back();
-    in.link = std::move(link);
-    in.tells_taken = in.link.ring_in == nullptr &&
-                     (group.streams > 1 || in.link.endpoint->remote_memory() != nullptr);
+    from.push_back(ChannelOf(link));
+    from_.emplace_back().link = std::move(link);
   }
+  machine_ = std::make_unique<ExchangeMachine>(group, std::move(to), std::move(from), counters,
+                                               Clock::now());
+  for (std::size_t peer = 0; peer < to_.size(); ++peer)
+    if (machine_->peer(peer).hears_taken())
+      for (const Stream& stream : to_[peer].streams) ProbeWhenIdle(stream.link.endpoint->fd());
 }
 
+// --- Turns ---------------------------------------------------------------------------------------
+
 Result<void> Exchange::Advance(std::vector<Ended>& ended) {
-  if (std::exchange(has_replacements_, false)) TakeReplacements();
-  for (bool moved = true; moved && ended.empty();) {
-    moved = false;
-    StartOperations();
-    for (Outgoing& out : to_)
-      if (FFR_TRY(Send(out))) moved = true;
-    for (Incoming& in : from_)
-      if (FFR_TRY(Receive(in))) moved = true;
-    if (!set_aside_.empty() && FFR_TRY(PlaceSetAside())) moved = true;
-    TakeEnded(ended);
+  if (std::exchange(has_replacements_, false)) FFR_TRY(TakeReplacements());
+  ended_.clear();
+  for (moved_ = true; moved_ && ended_.empty();) {
+    moved_ = false;
+    auto turn = [&]() -> Result<void> {
+      FFR_TRY(Tell(exchange::Go{}));
+      for (std::size_t peer = 0; peer < to_.size(); ++peer) {
+        FFR_TRY(TellRoom(peer));
+        FFR_TRY(PollStreams(peer));
+      }
+      for (std::size_t link = 0; link < from_.size(); ++link) FFR_TRY(Receive(link));
+      return Tell(exchange::Settle{});
+    }();
+    ended.insert(ended.end(), ended_.begin(), ended_.end());
+    if (!turn) return turn;
   }
-  return CheckTime();
+  FFR_TRY(Tell(exchange::Tick{}));
+  for (std::size_t peer = 0; peer < to_.size(); ++peer) FFR_TRY(PollStreams(peer));
+  return {};
 }
+
+Result<void> Exchange::Tell(const exchange::Event& event) {
+  moved_ |= FFR_TRY(machine_->Take(Clock::now(), event, actions_));
+  if (is_doing_) return {};  // The loop below comes to its actions.
+  is_doing_ = true;
+  for (std::size_t i = 0; i < actions_.size(); ++i) {
+    const exchange::Action action = std::move(actions_[i]);
+    FFR_TRY(std::visit([&](const auto& one) { return Do(one); }, action));
+  }
+  actions_.clear();
+  is_doing_ = false;
+  return {};
+}
+
+// --- Waiting -------------------------------------------------------------------------------------
 
 Result<void> Exchange::Wait(int wake_fd) {
   SetSleeps(true);
@@ -79,21 +130,23 @@ Result<void> Exchange::Wait(int wake_fd) {
 
 // Who shares memory with us rings only while we say that we sleep.
 void Exchange::SetSleeps(bool sleeps) {
-  for (const Outgoing& out : to_)
-    if (out.ring() != nullptr && out.awaits_room) out.ring()->WillSleep(sleeps);
-  for (const Incoming& in : from_)
-    if (in.link.ring_in && !in.is_held) in.link.ring_in->WillSleep(sleeps);
+  for (std::size_t peer = 0; peer < to_.size(); ++peer)
+    if (to_[peer].ring() != nullptr && machine_->peer(peer).awaits_room)
+      to_[peer].ring()->WillSleep(sleeps);
+  for (std::size_t link = 0; link < from_.size(); ++link)
+    if (from_[link].link.ring_in && !machine_->IsHeld(link))
+      from_[link].link.ring_in->WillSleep(sleeps);
 }
 
 bool Exchange::HasNews() const {
-  return std::ranges::any_of(to_,
-                             [](const Outgoing& out) {
-                               return out.ring() != nullptr && out.awaits_room &&
-                                      out.ring()->HasRoom();
-                             }) ||
-         std::ranges::any_of(from_, [](const Incoming& in) {
-           return in.link.ring_in && !in.is_held && in.link.ring_in->HasPiece();
-         });
+  for (std::size_t peer = 0; peer < to_.size(); ++peer)
+    if (to_[peer].ring() != nullptr && machine_->peer(peer).awaits_room &&
+        to_[peer].ring()->HasRoom())
+      return true;
+  for (std::size_t link = 0; link < from_.size(); ++link)
+    if (from_[link].link.ring_in && !machine_->IsHeld(link) && from_[link].link.ring_in->HasPiece())
+      return true;
+  return false;
 }
 
 Result<void> Exchange::WaitForFds(int wake_fd) {
@@ -104,13 +157,18 @@ Result<void> Exchange::WaitForFds(int wake_fd) {
     waited.push_back({is_waited_for ? endpoint.fd() : -1, static_cast<short>(events), 0});
     are_ready.push_back(&is_ready);
   };
-  for (Outgoing& out : to_)
-    for (Stream& stream : out.streams) add(*stream.link.endpoint, !stream.gone, stream.is_ready);
-  for (Incoming& in : from_) add(*in.link.endpoint, !in.gone && !in.is_held, in.is_ready);
+  for (std::size_t peer = 0; peer < to_.size(); ++peer)
+    for (std::size_t i = 0; i < to_[peer].streams.size(); ++i)
+      add(EndpointOf(peer, i), !machine_->peer(peer).IsGone(i), to_[peer].streams[i].is_ready);
+  for (std::size_t link = 0; link < from_.size(); ++link)
+    add(*from_[link].link.endpoint, !from_[link].is_closed && !machine_->IsHeld(link),
+        from_[link].is_ready);
 
   if (replacements_)
     for (const int fd : replacements_->fds()) waited.push_back({fd, POLLIN, 0});
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(wake_at() - Clock::now());
+  const auto now = Clock::now();
+  const auto until = std::min(machine_->NextTime(), now + kIdleWait);
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now);
   const int count = PollFor(waited, left);
   if (count < 0 && errno != EINTR)
     return Error{ErrorCode::kIo, std::string("poll failed: ") + std::strerror(errno), errno};
@@ -123,183 +181,235 @@ Result<void> Exchange::WaitForFds(int wake_fd) {
   return {};
 }
 
-net::Deadline Exchange::wake_at() const {
-  if (!active_.empty()) return std::min(time_up_at(), std::max(data_at_, told_at_) + tick_);
-  auto at = IsAwaited() ? told_at_ + tick_ : Clock::now() + 1h;
-  if (AwaitsTaken()) at = std::min(at, checked_at_ + tick_);
-  for (const Incoming& in : from_)
-    if (in.untold.pieces > 0) at = std::min(at, in.come_at + tick_);
-  return at;
-}
+// --- Sending -------------------------------------------------------------------------------------
 
-// Whether another rank is at an operation that was not submitted here.
-bool Exchange::IsAwaited() const {
-  return active_.empty() && submitted_.empty() &&
-         (!set_aside_.empty() ||
-          std::ranges::any_of(from_, [](const Incoming& in) { return in.is_held; }));
-}
-
-// Progress puts it off.
-net::Clock::time_point Exchange::time_up_at() const {
-  return std::max(active_.front().deadline, std::max(data_at_, sent_at_) + group_.timeout);
-}
-
-// --- Starting and ending -------------------------------------------------------------------------
-
-void Exchange::StartOperations() {
-  while (!submitted_.empty() && active_.size() < kActiveMax &&
-         (active_.empty() || active_.back().sends_open == 0)) {
-    const auto now = Clock::now();
-    if (active_.empty()) data_at_ = now;  // Nobody was waited for until now.
-    const Operation& operation = submitted_.front();
-    FFR_ASSERT(operation.sequence == next_sequence_);
-    ++next_sequence_;
-    DivideOwn(operation);
-    Active& active = active_.emplace_back(Active{
-        .operation = operation,
-        .schedule = MakeSchedule(operation.plan, group_.rank, group_.world_size, group_.machines),
-        .sends = {},
-        .arrivals = {},
-        .began = now,
-        .deadline = now + group_.timeout});
-    submitted_.pop_front();
-    for (const Transfer& send : active.schedule.sends)
-      active.sends.push_back({.next = send.range.begin});
-    for (const Arrival& arrival : active.schedule.arrivals)
-      active.arrivals.push_back({.next = arrival.range.begin});
-    active.sends_open = active.sends.size();
-    active.arrivals_open = active.arrivals.size();
-  }
-}
-
-void Exchange::TakeEnded(std::vector<Ended>& ended) {
-  while (!active_.empty() && active_.front().sends_open == 0 &&
-         active_.front().arrivals_open == 0 && active_.front().pieces_in_flight == 0) {
-    ended.push_back({active_.front().operation.sequence, active_.front().began});
-    active_.pop_front();
-    if (!active_.empty()) active_.front().deadline = Clock::now() + group_.timeout;
-    counters_->operations.fetch_add(1, std::memory_order_relaxed);
-  }
-}
-
-Exchange::Active* Exchange::ActiveOf(std::uint64_t sequence) {
-  if (active_.empty() || sequence < active_.front().operation.sequence) return nullptr;
-  const std::uint64_t index = sequence - active_.front().operation.sequence;
-  return index < active_.size() ? &active_[index] : nullptr;
-}
-
-std::byte* Exchange::At(const Operation& operation, std::uint64_t element) {
-  return operation.data + element * SizeOf(operation.type);
-}
-
-bool Exchange::IsRounded(const Operation& operation) const {
-  return group_.wire != WireType::kExact && operation.type == ReduceType::kF32 &&
-         operation.plan.collective == Collective::kAllReduce;
-}
-
-std::uint64_t Exchange::WireSize(const Operation& operation) const {
-  return IsRounded(operation) ? SizeOf(ReduceType::kBf16) : SizeOf(operation.type);
-}
-
-std::uint64_t Exchange::PieceMax(const Active& active, const Link& link) const {
-  std::uint64_t size_bytes = active.operation.chunk_size_bytes;
-  if (link.ring_out) size_bytes = std::min(size_bytes, link.ring_out->piece_size_bytes());
-  if (link.ring_in) size_bytes = std::min(size_bytes, link.ring_in->piece_size_bytes());
-  return size_bytes / WireSize(active.operation);
-}
-
-// The piece of a transfer that begins there.
-Range Exchange::PieceAt(const Active& active, const Link& link, const Transfer& transfer,
-                        std::uint64_t begin) const {
-  return {begin, begin + std::min(PieceMax(active, link), transfer.range.end - begin)};
-}
-
-bool Exchange::Progress::Covers(Range range) const {
-  if (range.end <= next) return true;
-  range.begin = std::max(range.begin, next);
-  return std::ranges::any_of(ahead, [&](const Range& placed) {
-    return placed.begin <= range.begin && range.end <= placed.end;
-  });
-}
-
-// `piece` of `all` is placed.
-void Exchange::Progress::Note(Range piece, const Range& all) {
-  if (piece.begin == next) {
-    next = piece.end;
-    if (!ahead.empty() && ahead.front().begin == next) {
-      next = ahead.front().end;
-      ahead.erase(ahead.begin());
-    }
-  } else {
-    auto after =
-        std::ranges::find_if(ahead, [&](const Range& placed) { return placed.begin >= piece.end; });
-    if (after != ahead.begin() && std::prev(after)->end == piece.begin) {
-      after = std::prev(after);
-      after->end = piece.end;
-    } else {
-      after = ahead.insert(after, piece);
-    }
-    if (const auto beyond = std::next(after);
-        beyond != ahead.end() && beyond->begin == after->end) {
-      after->end = beyond->end;
-      ahead.erase(beyond);
-    }
-  }
-  is_done = next >= all.end;
-}
-
-// --- Order ---------------------------------------------------------------------------------------
-
-// Whether all that comes to `piece` before `step` has been placed.
-bool Exchange::HasArrived(const Active& active, std::uint32_t step, const Range& piece) const {
-  for (std::size_t i = active.arrivals_from; i < active.arrivals.size(); ++i) {
-    const Arrival& arrival = active.schedule.arrivals[i];
-    if (arrival.step >= step) return true;
-    if (active.arrivals[i].is_done || !arrival.range.Touches(piece)) continue;
-    if (piece.begin == piece.end) return false;
-    const Range needed{std::max(piece.begin, arrival.range.begin),
-                       std::min(piece.end, arrival.range.end)};
-    if (!active.arrivals[i].Covers(needed)) return false;
-  }
-  return true;
-}
-
-// Whether all that is sent from `piece` in `step` and before has left its memory.
-bool Exchange::HasLeft(const Active& active, std::uint32_t step, const Range& piece) const {
-  for (std::size_t i = active.sends_from; i < active.sends.size(); ++i) {
-    const Transfer& send = active.schedule.sends[i];
-    if (send.step > step) break;
-    if (active.sends[i].is_done || !send.range.Touches(piece)) continue;
-    if (active.sends[i].next < std::min(piece.end, send.range.end) || piece.begin == piece.end)
-      return false;
-  }
-  if (active.pieces_in_flight == 0) return true;
-  return std::ranges::none_of(to_, [&](const Outgoing& out) {
-    return std::ranges::any_of(out.streams, [&](const Stream& stream) {
-      const std::uint64_t left = stream.bytes_given - stream.link.endpoint->bytes_queued();
-      return std::ranges::any_of(stream.in_flight, [&](const InFlight& flying) {
-        return flying.mark > left && flying.Borrows(active, step, piece);
-      });
-    });
-  });
-}
-
-Exchange::Next Exchange::NextSend(const Outgoing& out) {
-  for (Active& active : active_) {
-    if (active.sends_open == 0) continue;
-    for (std::size_t i = active.sends_from; i < active.sends.size(); ++i)
-      if (!active.sends[i].is_done && active.schedule.sends[i].peer == out.rank())
-        return {&active, i};
-  }
+Result<void> Exchange::TellRoom(std::size_t peer) {
+  RingSender* const ring = to_[peer].ring();
+  while (ring != nullptr && machine_->peer(peer).awaits_room && ring->HasRoom())
+    FFR_TRY(Tell(exchange::Room{peer, ring->Room()}));
   return {};
 }
 
-Exchange::Next Exchange::NextArrival(const Incoming& in) {
-  for (Active& active : active_) {
-    if (active.arrivals_open == 0) continue;
-    for (std::size_t i = active.arrivals_from; i < active.arrivals.size(); ++i)
-      if (!active.arrivals[i].is_done && active.schedule.arrivals[i].peer == in.link.rank)
-        return {&active, i};
+Result<void> Exchange::Do(const exchange::Publish& publish) {
+  to_[publish.peer].ring()->Publish(publish.data.Encode(), publish.size_bytes);
+  return {};
+}
+
+// Queues the frame. It goes over another stream if this one turns out to be gone.
+Result<void> Exchange::Do(const exchange::SendPiece& send) {
+  const PeerStreams& peer = machine_->peer(send.peer);
+  if (peer.IsGone(send.stream)) return {};
+  to_[send.peer].has_sent = true;
+  Link& link = to_[send.peer].streams[send.stream].link;
+  Result<void> sent;
+  if (send.place) {
+    const GroupRing& ring = *link.ring_there;
+    const net::RemoteMemory::PlacedPiece piece{
+        {.bytes = send.bytes}, {ring.memory.address + send.place->begin, ring.memory.key}};
+    sent = link.endpoint->remote_memory()->SendPlaced(
+        {.type = FrameType::kCollectivePlaced},
+        CollectivePlaced{send.data, send.place->begin, send.bytes.size()}.Encode(), {&piece, 1});
+  } else {
+    sent = link.endpoint->Send({.type = FrameType::kCollectiveData}, send.data.Encode(),
+                               {&send.bytes, 1});
+  }
+  if (sent) return {};
+  return Tell(exchange::StreamLost{send.peer, send.stream, peer.queued_bytes(send.stream),
+                                   std::move(sent).error()});
+}
+
+Result<void> Exchange::Do(const exchange::SendWaiting& send) {
+  Stream& stream = to_[send.peer].streams[send.stream];
+  // If it is lost, that will show when it is polled.
+  (void)stream.link.endpoint->Send({.type = FrameType::kPing}, send.waiting.Encode(), {});
+  stream.is_ready = true;
+  return {};
+}
+
+Result<void> Exchange::Do(const exchange::CloseStream& close) {
+  EndpointOf(close.peer, close.stream).Close();
+  return {};
+}
+
+Result<void> Exchange::Do(const exchange::LookWhetherSilent& look) {
+  const Endpoint& endpoint = EndpointOf(look.peer, look.stream);
+  return Tell(exchange::Silent{look.peer, look.stream, SilenceOf(endpoint.fd())});
+}
+
+// Pieces in shared memory are there at once, and leave nothing for the socket to do.
+Result<void> Exchange::PollStreams(std::size_t peer) {
+  const bool has_sent = std::exchange(to_[peer].has_sent, false);
+  for (std::size_t i = 0; i < to_[peer].streams.size(); ++i)
+    if ((has_sent || to_[peer].streams[i].is_ready) && !machine_->peer(peer).IsGone(i))
+      FFR_TRY(PollStream(peer, i));
+  return {};
+}
+
+// Sends what is queued. Who takes our data says that it has, where there are several streams, and
+// else nothing but its last word.
+Result<void> Exchange::PollStream(std::size_t peer, std::size_t index) {
+  Stream& stream = to_[peer].streams[index];
+  stream.is_ready = false;
+  Endpoint& endpoint = *stream.link.endpoint;
+  auto event = endpoint.Poll();
+  for (; event && event.value() == Endpoint::Event::kFrame; event = endpoint.Poll())
+    FFR_TRY(TellTaken(peer, index));
+  if (const std::uint64_t queued_bytes = endpoint.bytes_queued();
+      queued_bytes != machine_->peer(peer).queued_bytes(index))
+    FFR_TRY(Tell(exchange::Left{peer, index, queued_bytes}));
+  if (event && event.value() == Endpoint::Event::kNone) return {};
+  std::optional<Error> why;
+  if (!event) why = std::move(event).error();
+  return Tell(exchange::StreamLost{peer, index, endpoint.bytes_queued(), std::move(why)});
+}
+
+Result<void> Exchange::TellTaken(std::size_t peer, std::size_t index) {
+  const Link& link = to_[peer].streams[index].link;
+  const Endpoint& endpoint = *link.endpoint;
+  if (endpoint.header().type == FrameType::kError) return LastWord(link);
+  if (endpoint.header().type != FrameType::kCollectiveTaken || !machine_->peer(peer).hears_taken())
+    return Error{ErrorCode::kCorruption, "rank " + std::to_string(link.rank) +
+                                             " sent a frame against the data's direction"};
+  const auto taken = CollectiveTaken::Decode(endpoint.body());
+  if (!taken) return OfRank(link.rank, taken.error());
+  return Tell(exchange::Taken{peer, index, endpoint.bytes_queued(), taken.value()});
+}
+
+// --- Receiving -----------------------------------------------------------------------------------
+
+Result<void> Exchange::Receive(std::size_t link) {
+  Incoming& in = from_[link];
+  if (machine_->IsHeld(link)) return {};
+  if (in.link.ring_in && in.link.ring_in->HasPiece()) return TakeShared(link);
+  if (in.is_closed) return Tell(exchange::LinkLost{link, in.why});
+  if (std::exchange(in.link.has_frame, false)) return TakeFrame(link);
+  if (!in.is_ready) return {};
+  auto event = in.link.endpoint->Poll();
+  if (!event || event.value() == Endpoint::Event::kClosed) {
+    // Not a lost connection but a frame that cannot be right.
+    if (!event && event.error().code == ErrorCode::kCorruption)
+      return OfRank(in.link.rank, std::move(event).error());
+    in.is_closed = moved_ = true;  // What it had left in shared memory is still there.
+    if (!event) in.why = std::move(event).error();
+    return {};
+  }
+  if (event.value() == Endpoint::Event::kFrame) return TakeFrame(link);
+  if (event.value() == Endpoint::Event::kPayload) return Tell(exchange::Landed{link});
+  in.is_ready = false;
+  return {};
+}
+
+Result<void> Exchange::TakeShared(std::size_t link) {
+  const Incoming& in = from_[link];
+  const auto piece = in.link.ring_in->Front();
+  if (!piece) return OfRank(in.link.rank, piece.error());
+  const auto data = CollectiveData::Decode(piece.value().head());
+  if (!data) return OfRank(in.link.rank, data.error());
+  return Tell(exchange::SharedCame{link, data.value(), piece.value().payload});
+}
+
+Result<void> Exchange::TakeFrame(std::size_t link) {
+  const Link& from = from_[link].link;
+  const Endpoint& endpoint = *from.endpoint;
+  const auto& header = endpoint.header();
+  const std::uint64_t frame_size_bytes =
+      net::FrameHeader::kEncodedSizeBytes + endpoint.body().size();
+  const auto tell = [&](const auto& decoded, const auto& event_of) -> Result<void> {
+    if (!decoded) return OfRank(from.rank, decoded.error());
+    return Tell(event_of(decoded.value()));
+  };
+  switch (header.type) {
+    case FrameType::kCollectiveData:
+      return tell(CollectiveData::Decode(endpoint.body()), [&](const CollectiveData& data) {
+        return exchange::FrameCame{link, data, header.payload_size_bytes, frame_size_bytes};
+      });
+    case FrameType::kCollectivePlaced:
+      return tell(CollectivePlaced::Decode(endpoint.body()), [&](const CollectivePlaced& placed) {
+        return exchange::PlacedCame{link, placed, frame_size_bytes};
+      });
+    case FrameType::kPing:
+      return tell(GroupWaiting::Decode(endpoint.body()), [&](const GroupWaiting& waiting) {
+        return exchange::WaitingCame{link, waiting};
+      });
+    case FrameType::kError:
+      return LastWord(from);
+    default:
+      return exchange::Unexpected(
+          from.rank, rank_,
+          "sent a frame of type " + std::to_string(static_cast<int>(header.type)));
+  }
+}
+
+Result<void> Exchange::Do(const exchange::Receive& receive) {
+  const std::span<std::byte> places[] = {receive.place};
+  const auto placed = from_[receive.link].link.endpoint->ReceivePayload(places);
+  // If the connection is lost, that will show when it is polled.
+  if (!placed && placed.error().code != ErrorCode::kUnavailable) return placed;
+  return {};
+}
+
+Result<void> Exchange::Do(const exchange::Pop& pop) {
+  from_[pop.link].link.ring_in->Pop();
+  return {};
+}
+
+Result<void> Exchange::Do(const exchange::SendTaken& send) {
+  Incoming& in = from_[send.link];
+  // If it is lost, that will show when it is read from.
+  if (!in.link.endpoint->Send({.type = FrameType::kCollectiveTaken}, send.taken.Encode(), {}))
+    return {};
+  in.is_ready = true;
+  // It is not read from before there is a place for what it has brought; that sends, though.
+  if (machine_->IsHeld(send.link)) (void)in.link.endpoint->Poll();
+  return {};
+}
+
+Result<void> Exchange::Do(const exchange::CloseLink& close) {
+  from_[close.link].link.endpoint->Close();
+  from_[close.link].is_closed = true;
+  return {};
+}
+
+// --- Replacements and results --------------------------------------------------------------------
+
+Result<void> Exchange::Do(const exchange::AskStream& ask) {
+  if (replacements_) replacements_->Ask(ask.rank, ask.stream);
+  return {};
+}
+
+Result<void> Exchange::Do(const exchange::Tell& tell) {
+  counters_->Tell(tell.text);
+  return {};
+}
+
+Result<void> Exchange::Do(const exchange::Complete& complete) {
+  ended_.push_back(complete.ended);
+  return {};
+}
+
+Result<void> Exchange::TakeReplacements() {
+  if (!replacements_) return {};
+  for (Link& link : replacements_->TakeMade()) {
+    for (std::size_t peer = 0; peer < to_.size(); ++peer) {
+      const auto lost = machine_->peer(peer).LostStream(link.stream);
+      if (machine_->peer(peer).rank() != link.rank || machine_->peer(peer).gone() || !lost)
+        continue;
+      ProbeWhenIdle(link.endpoint->fd());
+      const exchange::StreamMade made{peer, *lost, link.endpoint->peer()};
+      to_[peer].streams[*lost] = {std::move(link)};
+      FFR_TRY(Tell(made));
+      break;
+    }
+  }
+  for (Link& link : replacements_->TakeCome()) {
+    const auto in = std::ranges::find_if(from_, [&](const Incoming& each) {
+      return each.link.rank == link.rank && each.link.stream == link.stream && !each.link.ring_in;
+    });
+    if (in == from_.end()) continue;
+    const exchange::LinkMade made{static_cast<std::size_t>(in - from_.begin()),
+                                  link.endpoint->peer()};
+    *in = {std::move(link)};
+    FFR_TRY(Tell(made));
   }
   return {};
 }
@@ -316,8 +426,9 @@ void Exchange::Close(const Error& why) {
 
 void Exchange::Close() {
   // What was taken, so that nobody sends it again.
-  for (Incoming& in : from_)
-    if (in.untold.pieces > 0) (void)SendTaken(in);
+  machine_->TellAll(Clock::now(), actions_);
+  for (const exchange::Action& action : std::exchange(actions_, {}))
+    (void)std::visit([&](const auto& one) { return Do(one); }, action);
   DeliverLast();
   std::vector<Endpoint*> senders;
   for (Incoming& in : from_) senders.push_back(in.link.endpoint.get());
@@ -328,11 +439,11 @@ void Exchange::Close() {
 // An operation ends when copies of its small pieces are queued, and who has ended may close.
 void Exchange::DeliverLast() {
   const auto deadline =
-      Clock::now() + std::min<std::chrono::milliseconds>(group_.timeout, kLastPiecesMax);
+      Clock::now() + std::min<std::chrono::milliseconds>(timeout_, kLastPiecesMax);
   std::vector<Ended> ended;
   while (IsDelivering() && Clock::now() < deadline) {
-    for (Outgoing& out : to_)
-      for (Stream& stream : out.streams) stream.is_ready = true;
+    for (Peer& peer : to_)
+      for (Stream& stream : peer.streams) stream.is_ready = true;
     if (!Advance(ended)) return;  // Whoever is gone needs nothing.
     // No event tells when the other machine has acknowledged.
     if (IsDelivering()) SleepFor(kDeliveryPause);
@@ -341,35 +452,24 @@ void Exchange::DeliverLast() {
 
 // Whether something that was sent may not have reached its peer's machine.
 bool Exchange::IsDelivering() const {
-  return std::ranges::any_of(to_, [](const Outgoing& out) {
-    if (out.gone || out.ring() != nullptr) return false;
-    return !out.again.empty() || std::ranges::any_of(out.streams, [](const Stream& stream) {
-      const Endpoint& endpoint = *stream.link.endpoint;
-      return !stream.gone && (endpoint.bytes_queued() > 0 ||
-                              (!stream.in_flight.empty() && HasUnacknowledged(endpoint.fd())));
-    });
-  });
-}
-
-void Exchange::Flush(const std::vector<Endpoint*>& peers) {
-  const auto deadline = Clock::now() + kFarewell;
-  for (;;) {
-    std::vector<pollfd> unsent;
-    for (Endpoint* peer : peers) {
-      // Errors are no news here, and what still comes in is of no use.
-      if (peer->fd() >= 0 && peer->bytes_queued() > 0) (void)peer->Poll();
-      if (peer->fd() >= 0 && peer->bytes_queued() > 0) unsent.push_back({peer->fd(), POLLOUT, 0});
+  for (std::size_t index = 0; index < to_.size(); ++index) {
+    const PeerStreams& peer = machine_->peer(index);
+    if (peer.gone() || peer.is_shared()) continue;
+    if (peer.has_again()) return true;
+    for (std::size_t i = 0; i < peer.size(); ++i) {
+      const Endpoint& endpoint = *to_[index].streams[i].link.endpoint;
+      if (peer.IsGone(i)) continue;
+      if (endpoint.bytes_queued() > 0 || (peer.HasInFlight(i) && HasUnacknowledged(endpoint.fd())))
+        return true;
     }
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    if (unsent.empty() || left.count() <= 0) break;
-    (void)PollFor(unsent, left);
   }
+  return false;
 }
 
 std::vector<Endpoint*> Exchange::Endpoints() {
   std::vector<Endpoint*> endpoints;
-  for (const Outgoing& out : to_)
-    for (const Stream& stream : out.streams) endpoints.push_back(stream.link.endpoint.get());
+  for (const Peer& peer : to_)
+    for (const Stream& stream : peer.streams) endpoints.push_back(stream.link.endpoint.get());
   for (const Incoming& in : from_) endpoints.push_back(in.link.endpoint.get());
   return endpoints;
 }

@@ -1,5 +1,6 @@
-"""Build copies of the tree with one bug each, and see whether the simulated cluster finds it."""
+"""Build copies of the tree with one bug each, and see whether a simulation finds it."""
 
+import dataclasses
 import os
 import pathlib
 import subprocess
@@ -9,12 +10,29 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "dev"))
 import builds  # noqa: E402  (the build folder is described there, once)
-from plants import PLANTS, Plant  # noqa: E402
+import plants as cluster_plants  # noqa: E402  (beside this file)
+from plants import Plant  # noqa: E402
 
-PROGRAM = "tests/cluster/cluster-simulation"
+sys.path.insert(0, str(ROOT / "tests" / "collective"))
+import collective_plants  # noqa: E402
+
 COPY = ROOT / builds.PLAIN.folder / "plants"
 BUILD = COPY / "build"
 TIMEOUT_S = 600
+
+
+@dataclasses.dataclass(frozen=True)
+class Simulation:
+    """A program that runs seeds, and the bugs that it has to find."""
+
+    program: str
+    plants: list[Plant]
+
+
+SIMULATIONS = {
+    "cluster": Simulation("tests/cluster/cluster-simulation", cluster_plants.PLANTS),
+    "collective": Simulation("tests/collective/collective-simulation", collective_plants.PLANTS),
+}
 
 
 def copy_tree() -> None:
@@ -37,7 +55,7 @@ def copy_tree() -> None:
         target.chmod(source.stat().st_mode)
 
 
-def build() -> bool:
+def build(program: str) -> bool:
     """Build the simulation of the copy; say why if it cannot be built."""
     meson, ninja = builds.BIN / "meson", builds.BIN / "ninja"
     if not (BUILD / "build.ninja").exists():
@@ -46,7 +64,7 @@ def build() -> bool:
             [meson, "setup", BUILD, COPY, *options], stdout=subprocess.DEVNULL, check=True
         )
     done = subprocess.run(
-        [ninja, "-C", BUILD, PROGRAM],
+        [ninja, "-C", BUILD, program],
         env=os.environ | {"CCACHE_BASEDIR": str(COPY), "CCACHE_NOHASHDIR": "1"},
         capture_output=True,
         text=True,
@@ -57,11 +75,11 @@ def build() -> bool:
     return done.returncode == 0
 
 
-def outcome(seeds: int, first: int) -> str:
+def outcome(program: str, seeds: int, first: int) -> str:
     """Run those seeds; `survived`, or how it was caught."""
     try:
         done = subprocess.run(
-            [BUILD / PROGRAM],
+            [BUILD / program],
             env=os.environ | {"FFRECORD_SIM_SEED": str(first), "FFRECORD_SIM_COUNT": str(seeds)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -90,14 +108,15 @@ def planted(plant: Plant) -> str:
     return text.replace(plant.old, plant.new)
 
 
-def run(seeds: int, first: int, only: str) -> int:
+def run(simulation: Simulation, seeds: int, first: int, only: str) -> int:
     """Plant each bug whose name has `only` in it; return how many survived."""
-    plants = [plant for plant in PLANTS if only in plant.name]
+    program = simulation.program
+    plants = [plant for plant in simulation.plants if only in plant.name]
     texts = [planted(plant) for plant in plants]  # All are looked at before the first is built.
     copy_tree()
-    if not build():
+    if not build(program):
         sys.exit("the tree itself does not build")
-    if (alone := outcome(seeds, first)) != "survived":
+    if (alone := outcome(program, seeds, first)) != "survived":
         sys.exit(f"without any bug: {alone}")
     survived = 0
     start = time.monotonic()
@@ -105,7 +124,7 @@ def run(seeds: int, first: int, only: str) -> int:
         target = COPY / plant.file
         target.write_text(text)
         try:
-            result = outcome(seeds, first) if build() else "does not build"
+            result = outcome(program, seeds, first) if build(program) else "does not build"
         finally:
             target.write_text((ROOT / plant.file).read_text())
         survived += not result.startswith("caught")

@@ -47,7 +47,7 @@ ROOMS = (
     Room(("server/metadata/",), ("server", "cluster"), DAEMON),
     Room(("server/", "tests/unit/server/"), ("server",), DAEMON),
     Room(("client/checkpoint/",), ("client",), ("test_checkpoint*.py",)),
-    Room(("client/collective/",), ("client",), COLLECTIVE),
+    Room(("client/collective/", "tests/collective/"), ("client", "collective"), COLLECTIVE),
     Room(("client/dataset/", "client/rdma_probe.cpp"), ("client",), ("test_daemon.py",)),
     Room(("tests/unit/client/",), ("client",)),
     Room(("python/ffrecord/checkpoint/",), python=("test_checkpoint*.py",)),

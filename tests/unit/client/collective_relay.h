@@ -54,9 +54,11 @@ class Relay {
   }
 
   const std::string& address() const { return address_; }
-  // From when these return it is, or is no more.
-  void Silence(std::size_t connection) { Change(connection); }
-  void EndSilence(std::size_t connection) { Change(connection); }
+  // From when this returns it is.
+  void Silence(std::size_t connection) {
+    to_silence_ = connection;
+    while (to_silence_ != kNone) std::this_thread::yield();
+  }
   // Bytes that went to the rank on that connection.
   std::uint64_t bytes(std::size_t connection) const { return bytes_.at(connection); }
 
@@ -71,11 +73,6 @@ class Relay {
     std::chrono::steady_clock::time_point next_at{};
   };
 
-  void Change(std::size_t connection) {
-    to_change_ = connection;
-    while (to_change_ != kNone) std::this_thread::yield();
-  }
-
   static sockaddr_in Loopback(std::uint16_t port) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -86,10 +83,10 @@ class Relay {
 
   void Run() {
     while (!ends_) {
-      if (const std::size_t connection = to_change_; connection != kNone) {
+      if (const std::size_t connection = to_silence_; connection != kNone) {
         for (Pair& pair : pairs_)
-          if (pair.index == connection) pair.is_silent ? Speak(pair) : BeSilent(pair);
-        to_change_ = kNone;
+          if (pair.index == connection) BeSilent(pair);
+        to_silence_ = kNone;
       }
       std::vector<pollfd> waited{{listener_.get(), POLLIN, 0}};
       for (const Pair& pair : pairs_) {
@@ -168,12 +165,6 @@ class Relay {
     return sent;
   }
 
-  static void Speak(Pair& pair) {
-    pair.is_silent = false;
-    const int unused = 0;
-    ::setsockopt(pair.near.get(), SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof(unused));
-  }
-
   // So much of the block, until that end breaks; how much it was.
   std::size_t Send(const UniqueFd& to, std::size_t size) {
     std::size_t sent = 0;
@@ -191,7 +182,7 @@ class Relay {
   UniqueFd listener_;
   std::string address_;
   std::atomic<bool> ends_ = false;
-  std::atomic<std::size_t> to_change_ = kNone;  // A connection that falls silent, or speaks again.
+  std::atomic<std::size_t> to_silence_ = kNone;  // A connection that is to fall silent.
   std::size_t accepted_ = 0;
   std::deque<Pair> pairs_;
   std::array<std::atomic<std::uint64_t>, 64> bytes_{};

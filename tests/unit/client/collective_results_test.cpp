@@ -377,10 +377,33 @@ TEST(CollectiveResultsTest, WhatIsQueuedForALateRankStaysAsItWasSent) {
     group.Connect();
     group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
       auto data = values;
-      if (rank == 1) std::this_thread::sleep_for(300ms);
+      // It has given its connection what that takes, two pieces at least, and they stand.
+      const CollectiveEngine& first = group.engines[0];
+      while (rank == 1 && first.stats().bytes_sent < 2 * Options{}.chunk_size_bytes)
+        std::this_thread::yield();
       const auto reduced = AllReduce(engine, data);
       ASSERT_TRUE(reduced) << reduced.error().message;
       EXPECT_TRUE(data == doubled);
+    });
+  }
+}
+
+// Each reads the other's piece though its own, from the same place, has not left.
+TEST(CollectiveResultsTest, PiecesLargerThanTheKernelsHoldAreExchanged) {
+  constexpr std::size_t kCount = 4 << 20;
+  for (const std::uint16_t streams : {std::uint16_t{1}, std::uint16_t{2}}) {
+    Group group(2,
+                {.timeout = 20s,
+                 .chunk_size_bytes = 8 << 20,
+                 .algorithm = Algorithm::kRecursiveDoubling,
+                 .streams = streams},
+                Where::kApart);
+    group.Connect();
+    group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
+      std::vector<std::int32_t> data(kCount, static_cast<std::int32_t>(rank + 1));
+      const auto reduced = AllReduce(engine, data);
+      ASSERT_TRUE(reduced) << reduced.error().message;
+      EXPECT_TRUE(data == std::vector<std::int32_t>(kCount, 3));
     });
   }
 }

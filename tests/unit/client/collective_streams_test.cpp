@@ -239,60 +239,6 @@ TEST(CollectiveStreamsTest, AStreamThatFallsSilentIsGivenUpByOneThatHasEnded) {
   EXPECT_EQ(first.stats().streams_lost, 1U);
 }
 
-// Where nobody waits an outage costs nothing: nothing is under way that could be lost.
-TEST(CollectiveStreamsTest, AGroupThatIsIdleOutlivesASilenceOfItsNetwork) {
-  RelayedPair pair({.timeout = 4s, .streams = 2}, [](std::size_t) { return Relay::Fault{}; });
-  pair.ExpectExactSums(100, 3);
-  std::this_thread::sleep_for(1500ms);  // Six ticks: the last words about small pieces come.
-  for (const std::size_t stream : {0U, 1U}) pair.relay.Silence(stream);
-  std::this_thread::sleep_for(3s);  // Three times what a stream under way is granted.
-  for (const std::size_t stream : {0U, 1U}) pair.relay.EndSilence(stream);
-  pair.ExpectExactSums(70'000, 2);
-  EXPECT_EQ(pair.group.engines[0].stats().streams_lost, 0U);
-}
-
-TEST(CollectiveStreamsTest, APieceThatNobodyHasComeToYetOutlivesASilenceToo) {
-  RelayedPair pair({.timeout = 4s, .chunk_size_bytes = 4096, .streams = 2},
-                   [](std::size_t) { return Relay::Fault{}; });
-  const auto broadcast = [&](std::uint32_t rank) {
-    CollectiveEngine& engine = pair.group.engines[rank];
-    std::vector<std::byte> data(16 << 10, std::byte(1 - rank));
-    const auto token = engine.Broadcast(data.data(), data.size(), ReduceType::kBytes, 0).value();
-    const auto ended = engine.Wait(token);
-    EXPECT_TRUE(ended) << "rank " << rank << ": " << ended.error().message;
-    EXPECT_EQ(std::ranges::count(data, std::byte{1}), 16 << 10);
-  };
-  broadcast(0);  // Pieces wait for the other rank, on both streams.
-  for (const std::size_t stream : {0U, 1U}) pair.relay.Silence(stream);
-  std::this_thread::sleep_for(3s);
-  for (const std::size_t stream : {0U, 1U}) pair.relay.EndSilence(stream);
-  broadcast(1);
-  pair.ExpectExactSums(70'000, 2);
-}
-
-// What was under way when the network fell silent comes when it speaks again, also if the next
-// operation begins before the kernel has tried once more.
-TEST(CollectiveStreamsTest, AnOperationAfterASilenceGrantsTheLastStreamItsTime) {
-  RelayedPair pair({.timeout = 8s, .chunk_size_bytes = 4096, .streams = 2}, [](std::size_t number) {
-    return Relay::Fault{.reset_after_bytes = number < 2 ? 0U : 1U};  // None can be replaced.
-  });
-  pair.ExpectExactSums(100, 3);
-  std::this_thread::sleep_for(1500ms);
-  for (const std::size_t stream : {0U, 1U}) pair.relay.Silence(stream);
-  CollectiveEngine& root = pair.group.engines[0];
-  std::vector<std::byte> data(16 << 10, std::byte{1});
-  const auto token = root.Broadcast(data.data(), data.size(), ReduceType::kBytes, 0).value();
-  EXPECT_TRUE(root.Wait(token));
-  std::this_thread::sleep_for(5500ms);  // It tries after 3.0 and 6.2 s.
-  for (const std::size_t stream : {0U, 1U}) pair.relay.EndSilence(stream);
-  std::vector<std::byte> there(data.size());
-  CollectiveEngine& other = pair.group.engines[1];
-  const auto theirs = other.Broadcast(there.data(), there.size(), ReduceType::kBytes, 0).value();
-  pair.ExpectExactSums(70'000, 2);
-  EXPECT_TRUE(other.Wait(theirs));
-  EXPECT_EQ(there, data);
-}
-
 // It closes with pieces that its own machine still holds: the other rank has not come to them.
 TEST(CollectiveStreamsTest, WhoClosesAtOnceHasSentWhatItsOperationsSent) {
   constexpr int kPieces = 200;
