@@ -33,6 +33,7 @@ PUBLIC = {
     *(f"{PACKAGE}.{name}" for name in ("tensorflow", "topology", "torch", "utils")),
     *(f"{PACKAGE}.distributed.{name}" for name in ("backend", "net_check")),
     *(f"{PACKAGE}.torch.{name}" for name in ("checkpoint", "huggingface", "lightning")),
+    f"{PACKAGE}.torch.torch_checkpointing",
 }
 # Each room may import the extension, ffrecord.errors, and these rooms; the package itself and the
 # public modules beside it are the doors to all rooms, and only the commands go in by them.
