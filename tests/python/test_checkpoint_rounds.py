@@ -50,7 +50,7 @@ def state_of(rank: int) -> dict[str, object]:
 def save_all(
     target: Path | Callable[[int], Path | str],
     change: Callable[[Rank, dict[str, object]], object] = lambda rank, state: None,
-    alone_s: float = 10.0,
+    alone_s: float = 60.0,
 ) -> tuple[list[Any], list[Rank]]:
     """What a save gave on each rank after `change`, and the ranks."""
     ranks: list[Any] = [None] * SIZE

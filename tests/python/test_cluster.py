@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,7 +27,7 @@ from browser import shown
 from cli import ok, run
 from cluster import cluster_in, kill, stopped
 from conftest import ROOT
-from eventually import eventually
+from eventually import eventually, until_idle
 from ffrecord._cli.admin import fetch_cluster
 from ffrecord._cli.local_cluster import LocalCluster
 from ffrecord.errors import ConflictError, DeadlineExceeded, UnavailableError
@@ -183,7 +182,7 @@ def test_reads_need_no_etcd_and_publications_wait_for_it(
         target=ffrecord.publish, args=[files, f"{cluster.address}/data/w"], kwargs={"replace": True}
     )
     waiting.start()
-    time.sleep(0.5)  # It is under way; whether it is does not change what is checked.
+    until_idle()  # It is under way; whether it is does not change what is checked.
     cluster.start("etcd")
     waiting.join()
     with ffrecord.open(f"{cluster.address}/data/w") as served:

@@ -128,7 +128,7 @@ def test_a_file_system_that_fails_at_the_start_is_asked_again(
 
 def test_a_file_system_that_stalls_is_waited_for_and_comes_back(shelf: Shelf, where: str) -> None:
     reader = ffrecord.open(where, timeout_s=1)
-    reader.read([5, 150])
+    read_again(reader, [5, 150])
     shelf.fault = lambda number, path: "stall"
     begin = time.monotonic()
     with pytest.raises(DeadlineExceeded, match="no answer within 1000 ms"):
@@ -166,15 +166,15 @@ def test_a_file_system_that_stalls_is_waited_for_and_comes_back(shelf: Shelf, wh
 def test_a_fault_that_stays_is_told(
     shelf: Shelf, where: str, fault: str | Exception, error: type[Exception], text: str
 ) -> None:
-    reader = ffrecord.open(where, timeout_s=1)
-    reader.read([5])  # Its index page is there.
+    is_final = error in (FileNotFoundError, PermissionError, ValueError)
+    reader = ffrecord.open(where, timeout_s=60 if is_final else 1)
+    read_again(reader, [5])  # Its index page is there.
     shelf.fault = lambda number, path: fault
     shelf.reads.clear()
     with pytest.raises(error, match=text) as caught:
         reader.read([5], on_corrupt="skip")
     assert isinstance(caught.value, OSError | ValueError)
-    if error in (FileNotFoundError, PermissionError, ValueError):
-        assert len(shelf.reads) == 1  # It is not tried again.
+    assert not is_final or len(shelf.reads) == 1
     assert "train/part-0.ffr" in str(caught.value)
     assert "secret" not in str(caught.value)
     shelf.fault = lambda number, path: None
@@ -182,7 +182,7 @@ def test_a_fault_that_stays_is_told(
 
 
 def test_a_fault_of_one_range_spoils_no_other(shelf: Shelf, where: str) -> None:
-    reader = ffrecord.open(where, timeout_s=5)
+    reader = ffrecord.open(where, timeout_s=60)
     reader.read([5, 150, 250])
     shelf.fault = lambda number, path: PermissionError("no") if "part-1" in path else None
     queue = reader.open_queue()
@@ -254,7 +254,7 @@ def test_a_file_system_that_gives_no_bytes_at_all_is_told(
     from file_systems import SyncShelf
 
     reader = ffrecord.open("shelf://train/", timeout_s=2)
-    reader.read([5])
+    read_again(reader, [5])
     monkeypatch.setattr(SyncShelf, "cat_ranges", lambda self, paths, *rest, **more: [None])
     with pytest.raises(UnavailableError, match="part-0"):
         reader.read([5])
@@ -324,13 +324,13 @@ def test_no_password_is_told(password: str) -> None:
 
 def test_a_client_that_would_end_the_process_ends_its_range(shelf: Shelf) -> None:
     reader = ffrecord.open("shelf://train/", timeout_s=1)
-    reader.read([5])
+    read_again(reader, [5])
     shelf.fault = lambda number, path: SystemExit("no licence")
     for _ in range(10):  # More often than there are threads.
         with pytest.raises(UnavailableError, match="SystemExit: no licence"):
             reader.read([5, 30])
     shelf.fault = lambda number, path: None
-    assert len(reader.read([5, 30])) == 2
+    assert len(read_again(reader, [5, 30])) == 2
 
 
 # --- Reads that are left -------------------------------------------------------------------------

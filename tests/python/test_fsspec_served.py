@@ -368,7 +368,7 @@ def test_options_may_stand_behind_the_address(daemon: Daemon, folder: Path) -> N
     with fsspec.open(f"{address}?transport=tcp") as file:
         assert file.read(9) == expected
         assert file.fs.storage_options["transport"] == "tcp"
-    with fsspec.open(address, transport="tcp", timeout_s=5) as file:
+    with fsspec.open(address, transport="tcp", timeout_s=60) as file:
         assert file.read(9) == expected
     with pytest.raises(ValueError, match="unknown option colour; there are transport"):
         fsspec.open(f"{address}?transport=tcp&colour=red")

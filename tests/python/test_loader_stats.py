@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import ffrecord
+from eventually import until_idle
 from ffrecord._base.stage_times import STAGES, Stages, verdict
 from ffrecord.torch import DataLoader, Dataset, Sampler, Subset
 from loading import COUNT, KINDS, every_engine, written
@@ -97,13 +98,13 @@ def test_stats_tell_what_was_read_and_where_the_time_went(
     assert all(event["dur"] >= 0 and event["ph"] == "X" for event in events)
 
 
-@pytest.mark.alone("batches that are ready before they are wanted")
 def test_native_threads_measure_their_own_stages(tmp_path: Path) -> None:
     dataset = Dataset(written(tmp_path, "numbers"))
     loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), mode="threads", num_workers=2)
     begin = time.perf_counter()
     for _ in range(2):
         for _ in loader:
+            until_idle()
             time.sleep(WORK_S)  # Batches are ready, and wait, meanwhile.
     wall_s = time.perf_counter() - begin
     stages = loader.stats()["stages"]

@@ -7,13 +7,13 @@ damaged or deleted.
 import os
 import pickle
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import ffrecord
+from eventually import eventually
 from ffrecord import CorruptionError
 from files_at_a_store import COUNT, addresses, assert_same, at_a_server, three_files
 from range_server import RangeServer
@@ -97,7 +97,8 @@ def test_what_happens_to_a_cache_changes_no_record(
     assert_same(reader, local)
     shutil.rmtree(cache)
     assert_same(reader, local)
-    time.sleep(1.1)
+    # It looks at its folder once a second.
+    eventually(lambda: len(reader.read([0, 150])) and list(cache.rglob("*.blocks")))
     assert_same(reader, local)
 
 

@@ -231,7 +231,7 @@ def test_a_child_reads_with_queues_of_its_own(reader: ffrecord.Reader) -> None:
             with pytest.raises(ValueError, match="parent"):
                 queue.submit([0])
             del queue
-            assert len(reader.submit(range(10)).result(20)) == 10
+            assert len(reader.submit(range(10)).result(60)) == 10
             assert len(asyncio.run(reader.read_async(range(10)))) == 10
             os._exit(0)
         finally:
@@ -345,7 +345,7 @@ def test_a_thread_that_cannot_start_fails_one_submit_alone(
         with pytest.raises(RuntimeError, match="new thread"):
             reader.submit(range(COUNT))
     later = [reader.submit(range(COUNT)) for _ in range(10)]
-    assert all(len(future.result(10)) == COUNT for future in later)
+    assert all(len(future.result(60)) == COUNT for future in later)
 
 
 def test_a_loop_that_refuses_a_descriptor_fails_one_read_alone(

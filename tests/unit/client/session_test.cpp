@@ -15,6 +15,7 @@
 #include "client/dataset/catalog.h"
 #include "fake_daemon.h"
 #include "libffrecord/base/patience.h"
+#include "virtual_clock.h"
 
 namespace ffrecord::client {
 namespace {
@@ -329,6 +330,7 @@ TEST_F(GivenUpTest, WhileAllConnectionsAreInUse) {
 }
 
 TEST_F(GivenUpTest, WhileTheDaemonIsBusy) {
+  const test::VirtualClock clock;
   FakeDaemon daemon([](Request& request) {
     FakeDaemon::Send(request, FrameType::kBusy, net::Busy{60'000}.Encode());
     return true;

@@ -504,7 +504,7 @@ TEST_F(ClusterServiceTest, ADaemonThatStopsAnswersWhoWaits) {
 
   publisher.join();
   EXPECT_FALSE(published);
-  EXPECT_LT(took, 8s);
+  EXPECT_LT(took, 30s);  // The publisher would wait for 40 s.
 }
 
 }  // namespace
