@@ -1,23 +1,24 @@
 """Plain files that others lay out, each with checksums of its blocks in a hidden file beside it.
 
 `NAME` holds the bytes as they are, so any program can read it. `.NAME.sums` holds their size and
-the XXH3 of each block, seeded with the number of the block, and its own XXH3 at the end. A file
-appears whole and durable or not at all. A file without sums, such as one that another program
-wrote, is read unchecked, with a warning.
-
-Not for two writers of one path at once.
+the XXH3 of each block, seeded with the number of the block, and its own XXH3 at the end. A file is
+written as `.NAME.part`, which only one writer can hold, with its sums as `.NAME.next`; both get
+their names when it is durable. So a file has sums at every moment: those that name its inode, or
+after a copy of the folder those at its side. A file that another program wrote is read unchecked,
+with a warning.
 """
 
 import errno
+import fcntl
 import io
 import os
 import pathlib
 import re
-import secrets
-import shutil
+import stat
 import struct
+import sys
 import warnings
-from collections.abc import Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -27,33 +28,56 @@ from ffrecord.errors import CorruptionError
 Path = pathlib.Path
 
 BLOCK_BYTES = 1 << 20
-_HEAD = struct.Struct("<8sQQ")  # Magic, bytes of the file, bytes of a block.
+_HEAD = struct.Struct("<8sQQQ")  # Magic, bytes of the file, bytes of a block, the file's inode.
 _MAGIC = b"FFRSUMS1"
 _SUM_BYTES = 8
-_HIDDEN = re.compile(r"\..*\.(sums|part|removed)", re.DOTALL)
+_HIDDEN = re.compile(r"\..*\.(sums|next|part|removed)", re.DOTALL)
 _CHUNK_BYTES = 1 << 30  # Of one system call; Linux moves less than 2 GiB.
+_OPENINGS = 100  # Of a file that is replaced again and again.
 
 
 def is_hidden(name: str) -> bool:
-    """Whether files of that name are this module's own."""
+    """Whether files of that name are of these modules."""
     return _HIDDEN.fullmatch(name) is not None
 
 
-def _beside(path: Path, kind: str) -> Path:
+def refuse_hidden(path: Path) -> None:
+    """Raise if the name is one of these modules'."""
+    if is_hidden(path.name):
+        raise ValueError(f"{path}: names like .NAME.sums, .next, .part and .removed are taken")
+
+
+def beside(path: Path, kind: str) -> Path:
+    """The hidden name of that kind."""
     return path.with_name(f".{path.name}.{kind}")
 
 
-def _fresh(path: Path, kind: str) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.{kind}")
-
-
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    """Make the names in a folder durable, as far as the system allows.
+
+    A folder that cannot be listed cannot be opened, and some network mounts sync names themselves
+    and refuse to be told.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        return
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
     finally:
         os.close(descriptor)
+
+
+def occupied(source: Path, destination: Path, number: int) -> FileExistsError:
+    """The error for a place that is taken."""
+    return FileExistsError(
+        number,
+        f"{source} does not replace {destination}: something is there. Remove that first if it "
+        "is meant to go",
+    )
 
 
 class Sums(NamedTuple):
@@ -61,33 +85,55 @@ class Sums(NamedTuple):
 
     size: int
     block_bytes: int
+    inode: int
     blocks: bytes
 
     def encode(self) -> bytes:
         """The content of the hidden file."""
-        body = _HEAD.pack(_MAGIC, self.size, self.block_bytes) + self.blocks
+        body = _HEAD.pack(_MAGIC, self.size, self.block_bytes, self.inode) + self.blocks
         return body + _ffrecord.block_checksums(body, len(body), 0)
 
     @classmethod
-    def of(cls, path: Path) -> "Sums | None":
-        """Those of the file at `path`; None if it has none."""
-        where = _beside(path, "sums")
+    def read(cls, where: Path) -> "Sums | None":
+        """Those in a hidden file, if it is there."""
         try:
             content = where.read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return None
+            raise
         body, own = content[:-_SUM_BYTES], content[-_SUM_BYTES:]
         if len(body) >= _HEAD.size and _ffrecord.block_checksums(body, len(body), 0) == own:
-            magic, size, block_bytes = _HEAD.unpack_from(body)
+            magic, size, block_bytes, inode = _HEAD.unpack_from(body)
             blocks = body[_HEAD.size :]
             if magic == _MAGIC and 0 < block_bytes <= 1 << 40:
                 count = (size + block_bytes - 1) // block_bytes
                 if len(blocks) == count * _SUM_BYTES:
-                    return cls(size, block_bytes, blocks)
+                    return cls(size, block_bytes, inode, blocks)
         raise CorruptionError(
-            f"{where} is damaged: it holds the checksums of {path.name}. Restore both from a copy, "
-            "or remove it to read the file unchecked"
+            f"{where} is damaged: it holds the checksums of the file beside it. Restore both from "
+            "a copy, or remove it to read the file unchecked"
         )
+
+    @classmethod
+    def of(cls, path: Path, inode: int) -> "Sums | None":
+        """Those of the file at `path` that has that inode; None if it has none."""
+        damage: CorruptionError | None = None
+        found: list[Sums] = []
+        for kind in ("sums", "next"):
+            try:
+                sums = cls.read(beside(path, kind))
+            except CorruptionError as error:
+                damage = damage or error
+                continue
+            if sums is not None and sums.inode == inode:
+                return sums
+            found += [] if sums is None else [sums]
+        if damage is not None:
+            raise damage
+        return found[0] if found else None
 
     def check(self, path: Path, first: int, data: memoryview) -> None:
         """Raise if `data`, whole blocks from number `first` on, is not what was written."""
@@ -99,27 +145,29 @@ class Sums(NamedTuple):
         offset = (first + bad // _SUM_BYTES) * self.block_bytes
         raise CorruptionError(
             f"{path}: the block at offset {offset} fails its checksum. Restore the file from a "
-            "copy, or load an earlier checkpoint"
+            "copy, or load an earlier checkpoint; if another program wrote it, remove "
+            f"{beside(path, 'sums').name}"
         )
 
 
 class CheckedWriter(io.RawIOBase):
     """A file that appears at its path, durable and with its sums, when it is closed.
 
-    After an exception within `with`, or if it is dropped unclosed, nothing appears.
+    After an exception, in a write or within `with`, or if it is dropped unclosed, nothing appears.
+    A symbolic link is written through. For one thread.
     """
 
     def __init__(self, path: Path) -> None:
-        """Begin; the folder must exist."""
-        self._descriptor = -1
-        if is_hidden(path.name):
-            raise ValueError(f"{path}: names like .NAME.sums, .part and .removed are taken")
-        self._path = path
-        self._part = _fresh(path, "part")
-        self._block = bytearray()
-        self._sums = bytearray()
-        self._size = 0
-        self._descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        """Begin; the folder must exist, and nobody else write there."""
+        self._descriptor, self._pid, self._failed = -1, os.getpid(), False
+        self._handled = sys.exc_info()[1]
+        refuse_hidden(path)
+        self._path = Path(os.path.realpath(path))
+        if self._path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "is a folder", str(path))
+        self._part = beside(self._path, "part")
+        self._block, self._sums, self._size = bytearray(), bytearray(), 0
+        self._descriptor = _hold(self._part)
 
     def writable(self) -> bool:
         """Yes."""
@@ -127,39 +175,39 @@ class CheckedWriter(io.RawIOBase):
 
     def write(self, data: Any) -> int:  # noqa: ANN401 - any buffer
         """Take all of it; whole blocks go to the file at once."""
-        if self._descriptor < 0:
-            raise ValueError(f"{self._path}: the file is closed")
-        with memoryview(data) as given, given.cast("B") as view:
-            begin = 0
-            if self._block:
-                begin = min(BLOCK_BYTES - len(self._block), len(view))
-                self._block += view[:begin]
-                if len(self._block) == BLOCK_BYTES:
-                    self._append(memoryview(self._block))
-                    self._block = bytearray()
-            end = begin + (len(view) - begin) // BLOCK_BYTES * BLOCK_BYTES
-            if end > begin:
-                self._append(view[begin:end])
-            self._block += view[end:]
-            return len(view)
+        if self._descriptor < 0 or self._failed:
+            raise ValueError(f"{self._path}: the file is closed, or an earlier write failed")
+        with memoryview(data) as given:
+            if given.nbytes == 0:
+                return 0
+            self._failed = True
+            with given.cast("B") as view:
+                self._take(view)
+            self._failed = False
+            return given.nbytes
 
     def flush(self) -> None:
         """Do nothing: closing makes everything durable."""
 
     def close(self) -> None:
-        """Make the file durable and let it appear."""
+        """Make the file durable and let it appear.
+
+        Raises:
+            OSError: it cannot be written, or a write before failed; nothing has changed.
+            RuntimeError: an exception that arose since the beginning is being handled, as in
+                `finally: stream.close()`: what was written may be half. Use `with`.
+        """
         if self._descriptor < 0:
             return
         try:
-            if self._block:
-                self._append(memoryview(self._block))
-            os.fsync(self._descriptor)
-            sums = Sums(self._size, BLOCK_BYTES, bytes(self._sums))
-            _write_durably(_beside(self._part, "sums"), sums.encode())
-            if self._path.is_dir():
-                raise _occupied(self._part, self._path, errno.EISDIR)
-            _place(self._part, self._path)
-            sync_folder(self._path.parent)
+            if self._failed:
+                raise OSError(errno.EIO, "a write failed before: nothing appears", str(self._path))
+            if sys.exc_info()[1] not in (None, self._handled):
+                raise RuntimeError(
+                    f"{self._path} is closed while an exception is handled, and may be half "
+                    "written: nothing appears. Use `with`"
+                )
+            self._finish()
         finally:
             self.abort()  # Of what has its place nothing is left to remove.
 
@@ -167,10 +215,12 @@ class CheckedWriter(io.RawIOBase):
         """Leave nothing."""
         if self._descriptor < 0:
             return
-        os.close(self._descriptor)
-        self._descriptor = -1
-        self._part.unlink(missing_ok=True)
-        _beside(self._part, "sums").unlink(missing_ok=True)
+        if self._pid == os.getpid():  # A forked child's copy is the parent's business.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(self._part), os.fstat(self._descriptor)):
+                    self._part.unlink()
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
         super().close()
 
     def __exit__(
@@ -181,6 +231,7 @@ class CheckedWriter(io.RawIOBase):
     ) -> None:
         """Close, or leave nothing after an exception."""
         if kind is None:
+            self._handled = sys.exc_info()[1]
             self.close()
         else:
             self.abort()
@@ -189,35 +240,65 @@ class CheckedWriter(io.RawIOBase):
         """Leave nothing of a file that nobody closed."""
         self.abort()
 
+    def _take(self, view: memoryview) -> None:
+        begin = 0
+        if self._block:
+            begin = min(BLOCK_BYTES - len(self._block), len(view))
+            self._block += view[:begin]
+            if len(self._block) == BLOCK_BYTES:
+                self._append(memoryview(self._block))
+                self._block = bytearray()
+        end = begin + (len(view) - begin) // BLOCK_BYTES * BLOCK_BYTES
+        if end > begin:
+            with view[begin:end] as blocks:
+                self._append(blocks)
+        self._block += view[end:]
+
     def _append(self, blocks: memoryview) -> None:
-        first = len(self._sums) // _SUM_BYTES
-        self._sums += _ffrecord.block_checksums(blocks, BLOCK_BYTES, first)
         done = 0
         while done < len(blocks):
-            done += os.write(self._descriptor, blocks[done : done + _CHUNK_BYTES])
+            with blocks[done : done + _CHUNK_BYTES] as chunk:
+                done += os.write(self._descriptor, chunk)
+        first = len(self._sums) // _SUM_BYTES
+        self._sums += _ffrecord.block_checksums(blocks, BLOCK_BYTES, first)
         self._size += done
+
+    def _finish(self) -> None:
+        if self._block:
+            self._append(memoryview(self._block))
+        os.fsync(self._descriptor)
+        inode = os.fstat(self._descriptor).st_ino
+        sums = Sums(self._size, BLOCK_BYTES, inode, bytes(self._sums))
+        settle(self._path)
+        _write_durably(beside(self._path, "next"), sums.encode())
+        os.replace(self._part, self._path)
+        os.replace(beside(self._path, "next"), beside(self._path, "sums"))
+        sync_folder(self._path.parent)
 
 
 class CheckedReader(io.RawIOBase):
     """Reads a file at any position; a block that fails its checksum is a CorruptionError.
 
     Whole blocks go straight into the caller's buffer; a block of which only a part is asked is kept
-    for the next read. For one thread.
+    for the next read. If an error that follows from damage leaves `with`, the CorruptionError
+    leaves it instead: torch hides what a stream raises. For one thread.
     """
 
     def __init__(self, path: Path) -> None:
         """Open."""
         self._descriptor = -1
-        self._path, self._position = path, 0
-        self._descriptor, self._sums = _open(path)
+        self._path, self._position = Path(os.path.realpath(path)), 0
+        self._descriptor, self._sums = _open(self._path)
         self._size = os.fstat(self._descriptor).st_size
         self._kept: tuple[int, bytearray] = (-1, bytearray())
+        self._damage: CorruptionError | None = None
         if self._sums is None:
             warnings.warn(f"{path} has no checksums: it is read unchecked", stacklevel=3)
         elif self._sums.size != self._size:
             raise CorruptionError(
                 f"{path} has {self._size} bytes, but {self._sums.size} were written. Restore it "
-                "from a copy, or load an earlier checkpoint"
+                "from a copy, or load an earlier checkpoint; if another program wrote it, remove "
+                f"{beside(self._path, 'sums').name}"
             )
 
     @property
@@ -240,10 +321,12 @@ class CheckedReader(io.RawIOBase):
 
     def tell(self) -> int:
         """The position of the next byte."""
+        self._require_open()
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move; a position after the end is allowed, one before the beginning is not."""
+        self._require_open()
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}
         if whence not in base:
             raise ValueError(f"whence is {whence}; it must be 0, 1 or 2")
@@ -254,29 +337,59 @@ class CheckedReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any buffer
         """Fill the buffer; less only at the end of the file."""
-        if self._descriptor < 0:
-            raise ValueError(f"{self._path}: the file is closed")
-        with memoryview(buffer) as given, given.cast("B") as view:
-            wanted = max(0, min(len(view), self._size - self._position))
-            done = 0
-            while done < wanted:
-                # A part that an error's traceback held would keep the caller from freeing all.
-                with view[done:wanted] as part:
-                    done += self._read_some(part)
-            return wanted
+        self._require_open()
+        with memoryview(buffer) as given:
+            if given.nbytes == 0:
+                return 0
+            try:
+                with given.cast("B") as view:
+                    return self._fill(view)
+            except CorruptionError as error:
+                self._damage = error
+                raise
 
     def readall(self) -> bytes:
         """Everything from the position on."""
-        into = bytearray(max(0, self._size - self._position))
-        self.readinto(into)
-        return bytes(into)
+        self._require_open()
+        if (left := self._size - self._position) <= 0:
+            return b""
+        whole = io.BytesIO()  # Its bytes can be filled, and then had without a copy.
+        whole.seek(left - 1)
+        whole.write(b"\0")
+        with whole.getbuffer() as view:
+            self.readinto(view)
+        return whole.getvalue()
 
     def close(self) -> None:
         """Close."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
         super().close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; raise the damage that hides behind another error."""
+        self.close()
+        if self._damage is not None and isinstance(error, Exception) and error is not self._damage:
+            raise self._damage from error
+
+    def _require_open(self) -> None:
+        if self._descriptor < 0:
+            raise ValueError(f"{self._path}: the file is closed")
+
+    def _fill(self, view: memoryview) -> int:
+        wanted = max(0, min(len(view), self._size - self._position))
+        done = 0
+        while done < wanted:
+            # A part that an error's traceback held would keep the caller from freeing all.
+            with view[done:wanted] as part:
+                done += self._read_some(part)
+        return wanted
 
     def _read_some(self, view: memoryview) -> int:
         if self._sums is None:
@@ -317,146 +430,72 @@ class CheckedReader(io.RawIOBase):
             done += count
 
 
-def rename(source: Path, destination: Path) -> None:
-    """Move a file or a folder to exactly that place; durable when it returns.
-
-    A folder goes where nothing or an empty folder is, a file where nothing or a file is. Anything
-    else is a FileExistsError, and nothing has changed. A folder moves in one step.
-    """
-    if destination.exists() and destination.is_dir() != source.is_dir():
-        number = errno.EISDIR if destination.is_dir() else errno.ENOTDIR
-        raise _occupied(source, destination, number)
+def settle(path: Path) -> None:
+    """Finish what a killed writer of `path` began: only sums of the file that is there stay."""
+    waiting = beside(path, "next")
     try:
-        if source.is_dir():
-            os.rename(source, destination)
-        elif not (destination.exists() and source.samefile(destination)):
-            _place(source, destination)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.EISDIR, errno.ENOTDIR):
-            raise _occupied(source, destination, error.errno) from error
-        if error.errno == errno.EXDEV:
-            raise OSError(
-                errno.EXDEV,
-                f"{source} and {destination} are on two file systems: a move would not be one "
-                "step. Keep the temporary folder beside the final one",
-            ) from error
-        raise
-    for folder in {source.parent, destination.parent}:
-        sync_folder(folder)
-
-
-def remove_file(path: Path) -> None:
-    """Remove a file and its sums."""
-    path.unlink()
-    _beside(path, "sums").unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-def remove_folder(path: Path) -> None:
-    """Remove a folder with all that is in it; it is gone in one step, even if this is killed."""
-    os.listdir(path)  # It raises if this is no folder.
-    aside = _fresh(path, "removed")
-    path.rename(aside)
-    sync_folder(path.parent)
-    shutil.rmtree(aside)
-    for left in path.parent.glob(f".{path.name}.*.removed"):  # Of calls that were killed.
-        shutil.rmtree(left, ignore_errors=True)
-
-
-def make_folder(path: Path, *, parents: bool) -> None:
-    """Make a folder, durable; with `parents` those above too, and one that exists is fine."""
-    if parents and not path.parent.exists():
-        make_folder(path.parent, parents=True)
-    path.mkdir(exist_ok=parents)
-    sync_folder(path.parent)
-
-
-def names_in(path: Path) -> list[str]:
-    """The names in a folder, without this module's own."""
-    return [name for name in os.listdir(path) if not is_hidden(name)]
-
-
-class Verified(NamedTuple):
-    """What `verify` found."""
-
-    checked: int
-    unchecked: list[str]
-    damaged: dict[str, str]
-
-
-def verify(folder: Path) -> Verified:
-    """Read every file under a folder and compare it with its sums."""
-    checked, unchecked, damaged = 0, [], {}
-    for path in _files_under(folder):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                with CheckedReader(path) as reader:
-                    _read_through(reader)
-                    is_checked = reader.is_checked
-        except CorruptionError as error:
-            damaged[str(path)] = str(error)
-            continue
-        if is_checked:
-            checked += 1
-        else:
-            unchecked.append(str(path))
-    return Verified(checked, unchecked, damaged)
-
-
-def _read_through(reader: CheckedReader) -> None:
-    buffer = bytearray(min(reader.size, 16 * BLOCK_BYTES))
-    while reader.readinto(buffer):
-        pass
-
-
-def _files_under(folder: Path) -> Iterator[Path]:
-    for where, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not is_hidden(name))
-        yield from (Path(where, name) for name in sorted(names) if not is_hidden(name))
+        sums = Sums.read(waiting)
+    except CorruptionError:  # It was being written, so the file is the one before.
+        sums = None
+    if sums is not None and path.exists() and path.stat().st_ino == sums.inode:
+        os.replace(waiting, beside(path, "sums"))
+    else:
+        waiting.unlink(missing_ok=True)
 
 
 def _open(path: Path) -> tuple[int, Sums | None]:
     """The file and its own sums: both are read again if the file was replaced in between."""
-    while True:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    for left in reversed(range(_OPENINGS)):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            sums = Sums.of(path)
-            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+            opened = os.fstat(descriptor)
+            if not stat.S_ISREG(opened.st_mode):
+                raise IsADirectoryError(errno.EISDIR, "is no regular file", str(path))
+            sums = Sums.of(path, opened.st_ino)
+            if left == 0 or os.path.samestat(os.stat(path), opened):
                 return descriptor, sums
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+    raise AssertionError
+
+
+def _hold(part: Path) -> int:
+    """The part file, empty and this writer's alone; one that a killed writer left is used again."""
+    while True:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            _lock(descriptor, part)
+            with suppress(FileNotFoundError):  # Who held it has given it its name, or removed it.
+                if os.path.samestat(os.stat(part), os.fstat(descriptor)):
+                    os.ftruncate(descriptor, 0)
+                    return descriptor
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
 
 
+def _lock(descriptor: int, part: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BlockingIOError(
+            errno.EWOULDBLOCK, "another writer has begun this file", str(part)
+        ) from None
+    except OSError as error:  # A mount without locks: there each path has one writer by contract.
+        if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL):
+            raise
+
+
 def _write_durably(path: Path, content: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _place(source: Path, destination: Path) -> None:
-    """Rename a file with its sums.
-
-    At every moment the destination has its own sums or none: of a kill here nothing is left that
-    looks damaged.
-    """
-    old, new = _beside(destination, "sums"), _beside(source, "sums")
-    replaces = destination.exists() or not new.exists()
-    if replaces:
-        old.unlink(missing_ok=True)
-    else:
-        os.replace(new, old)
-    os.replace(source, destination)
-    if replaces and new.exists():
-        os.replace(new, old)
-
-
-def _occupied(source: Path, destination: Path, number: int) -> FileExistsError:
-    return FileExistsError(
-        number,
-        f"{source} does not replace {destination}: something is there. Remove that first if it "
-        "is meant to go",
-    )
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        with memoryview(content) as view:
+            done = 0
+            while done < len(view):
+                done += os.write(descriptor, view[done:])
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

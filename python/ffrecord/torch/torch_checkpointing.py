@@ -13,6 +13,7 @@ or `s3://`, whose addresses the package's trainers refuse.
 import io
 import os
 import pathlib
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +23,15 @@ from torch_checkpointing.storage.base_storage import (  # type: ignore[import-no
     StorageConfig,
 )
 
-from ffrecord.checkpoint import _checked_files
-from ffrecord.checkpoint._checked_files import Verified
+from ffrecord.checkpoint import _checked_files, _checked_folders
+from ffrecord.checkpoint._checked_folders import Verified
 from ffrecord.errors import CorruptionError
 
 __all__ = ["CheckedStorage", "CheckedStorageConfig", "Verified", "verify"]
 
 Path = pathlib.Path
+
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # Path("s3://x") has one slash.
 
 
 def verify(folder: str | os.PathLike[str]) -> Verified:
@@ -38,7 +41,7 @@ def verify(folder: str | os.PathLike[str]) -> Verified:
         How many files are as they were written, which have no checksums, and what is wrong with the
         damaged ones.
     """
-    return _checked_files.verify(Path(folder))
+    return _checked_folders.verify(Path(folder))
 
 
 @dataclass
@@ -73,15 +76,15 @@ class CheckedStorage(Storage):  # type: ignore[misc, unused-ignore]
 
     def delete(self, path: Path) -> None:
         """Remove a file."""
-        _checked_files.remove_file(_local(path))
+        _checked_folders.remove_file(_local(path))
 
     def mkdir(self, path: Path, recursive: bool = True) -> None:
         """Make a folder; with `recursive` those above too, and one that exists is fine."""
-        _checked_files.make_folder(_local(path), parents=recursive)
+        _checked_folders.make_folder(_local(path), parents=recursive)
 
     def rmdir(self, path: Path) -> None:
         """Remove a folder and all that is in it, in one step."""
-        _checked_files.remove_folder(_local(path))
+        _checked_folders.remove_folder(_local(path))
 
     def rename(
         self,
@@ -92,11 +95,11 @@ class CheckedStorage(Storage):  # type: ignore[misc, unused-ignore]
     ) -> None:
         """Move a file or folder to exactly `dst_path`, durably; what is occupied stays."""
         del is_directory, background_cleanup  # A rename copies nothing.
-        _checked_files.rename(_local(src_path), _local(dst_path))
+        _checked_folders.rename(_local(src_path), _local(dst_path))
 
     def ls(self, path: Path) -> list[str]:
         """The names in a folder."""
-        return _checked_files.names_in(_local(path))
+        return _checked_folders.names_in(_local(path))
 
     def exists(self, path: Path) -> bool:
         """Whether a file or folder is there."""
@@ -117,6 +120,6 @@ class CheckedStorage(Storage):  # type: ignore[misc, unused-ignore]
 
 def _local(path: str | os.PathLike[str]) -> Path:
     text = os.fspath(path)
-    if "://" in text or text.startswith(("s3:/", "ffrecord:/")):  # Path("s3://x") has one slash.
+    if _ADDRESS.match(text):
         raise ValueError(f"{text}: this storage writes to folders; give a path")
     return Path(text)
