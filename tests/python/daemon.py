@@ -76,7 +76,7 @@ class Daemon:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal, wait, return the exit code."""
         self.process.send_signal(number)
-        code = self.process.wait()
+        code = self.process.wait(300)
         self.drain.join()
         assert self.process.stderr is not None
         self.process.stderr.close()

@@ -222,7 +222,7 @@ def test_a_port_in_use_is_refused(daemon: Daemon, tmp_path: Path) -> None:
     other = Daemon(tmp_path / "other", "--admin", admin_of(daemon))
     with pytest.raises(AssertionError, match=r"cannot serve the admin port .* in use"):
         other.start()
-    other.process.wait()
+    other.process.wait(300)
 
 
 def test_only_questions_are_answered_and_only_by_our_own_name(daemon: Daemon) -> None:
@@ -320,7 +320,7 @@ def test_with_a_token_only_health_is_told_to_everybody(tmp_path: Path) -> None:
     loose = Daemon(tmp_path / "data", *flags)
     with pytest.raises(AssertionError, match="chmod 600"):
         loose.start()
-    loose.process.wait()
+    loose.process.wait(300)
     token.chmod(0o600)
     basic = base64.b64encode(b"anybody:a-token-of-some-length").decode()
     with Daemon(tmp_path / "data", *flags) as daemon:

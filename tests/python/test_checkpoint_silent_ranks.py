@@ -55,10 +55,10 @@ def _body(rank: int, world: int, folder: str, way: str, how: int, limit_s: float
 def test_a_rank_that_does_not_answer_is_named(tmp_path: Path, way: str, how: int) -> None:
     ranks = Ranks(_body, WORLD, str(tmp_path), way, int(how), 3.0)
     for rank in (0, 2):
-        ranks.context.processes[rank].join()
+        ranks.context.processes[rank].join(300)
     if how == signal.SIGSTOP:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    ranks.context.processes[1].join()
+    ranks.context.processes[1].join(300)
     for rank in (0, 2):
         kind, message = ranks.found(rank)
         assert (kind, "rank 1 of 3 did not answer" in message) == ("PeerError", True), message

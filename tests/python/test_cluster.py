@@ -494,7 +494,7 @@ def test_a_cluster_that_is_stopped_as_it_starts_leaves_no_process(tmp_path: Path
     try:
         eventually((tmp_path / log).exists, process)
         process.terminate()
-        assert process.wait() == 0
+        assert process.wait(300) == 0
         assert processes_in(tmp_path) == []
     finally:
         for left in processes_in(tmp_path):

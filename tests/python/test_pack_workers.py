@@ -375,7 +375,7 @@ def test_an_interrupt_says_how_to_go_on(files: Path, tmp_path: Path, marks: Path
     process = begun(files, tmp_path / "x", *arguments)
     reached(marks, process)
     process.send_signal(signal.SIGINT)
-    said = process.communicate()[1].decode()
+    said = process.communicate(timeout=300)[1].decode()
 
     assert process.returncode == 130
     assert "interrupted; what is done is kept in " in said
