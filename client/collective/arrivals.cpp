@@ -369,7 +369,7 @@ Result<void> Arrivals::PlaceWaiting(Step& step) {
     if (!links_[i].is_held) continue;
     if (!FFR_TRY(Place(step, i)) && links_[i].tells_taken) SetItAside(step, i);
   }
-  return PlaceSetAside(step);
+  return set_aside_.empty() ? Result<void>() : PlaceSetAside(step);
 }
 
 // What a link holds has waited so long that what it waits for may stand behind it: makes room.

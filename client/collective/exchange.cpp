@@ -81,39 +81,58 @@ Exchange::Exchange(const Group& group, Links links, std::unique_ptr<Replacements
 
 // --- Turns ---------------------------------------------------------------------------------------
 
+// What actions tell the machine may want more; DoAll() comes to that.
+template <class Event>
+Result<void> Exchange::Tell(const Event& event) {
+  return TellAt(Clock::now(), event);
+}
+
+template <class Event>
+Result<void> Exchange::TellAt(Clock::time_point now, const Event& event) {
+  FFR_TRY(machine_->Take(now, event, actions_, moved_));
+  if (actions_.empty() || is_doing_) return {};
+  return DoAll();
+}
+
+Result<void> Exchange::DoAll() {
+  is_doing_ = true;
+  while (!actions_.empty()) {
+    std::swap(actions_, doing_);
+    for (const exchange::Action& action : doing_)
+      FFR_TRY(std::visit([&](const auto& one) { return Do(one); }, action));
+    doing_.clear();
+  }
+  is_doing_ = false;
+  return {};
+}
+
 Result<void> Exchange::Advance(std::vector<Ended>& ended) {
   if (std::exchange(has_replacements_, false)) FFR_TRY(TakeReplacements());
-  ended_.clear();
-  for (moved_ = true; moved_ && ended_.empty();) {
+  ended_ = &ended;
+  const std::size_t ended_before = ended.size();
+  Clock::time_point now;
+  for (moved_ = true; moved_ && ended.size() == ended_before;) {
     moved_ = false;
-    auto turn = [&]() -> Result<void> {
-      FFR_TRY(Tell(exchange::Go{}));
-      for (std::size_t peer = 0; peer < to_.size(); ++peer) {
-        FFR_TRY(TellRoom(peer));
-        FFR_TRY(PollStreams(peer));
-      }
-      for (std::size_t link = 0; link < from_.size(); ++link) FFR_TRY(Receive(link));
-      return Tell(exchange::Settle{});
-    }();
-    ended.insert(ended.end(), ended_.begin(), ended_.end());
-    if (!turn) return turn;
+    now = Clock::now();
+    FFR_TRY(Turn(now));
   }
-  FFR_TRY(Tell(exchange::Tick{}));
+  FFR_TRY(TellAt(now, exchange::Tick{}));
+  if (!std::exchange(has_words_, false)) return {};
   for (std::size_t peer = 0; peer < to_.size(); ++peer) FFR_TRY(PollStreams(peer));
   return {};
 }
 
-Result<void> Exchange::Tell(const exchange::Event& event) {
-  moved_ |= FFR_TRY(machine_->Take(Clock::now(), event, actions_));
-  if (is_doing_) return {};  // The loop below comes to its actions.
-  is_doing_ = true;
-  for (std::size_t i = 0; i < actions_.size(); ++i) {
-    const exchange::Action action = std::move(actions_[i]);
-    FFR_TRY(std::visit([&](const auto& one) { return Do(one); }, action));
+Result<void> Exchange::Turn(Clock::time_point now) {
+  for (std::size_t peer = 0; peer < to_.size(); ++peer)
+    if (RingSender* const ring = to_[peer].ring(); ring != nullptr && ring->HasRoom())
+      machine_->OfferRoom(peer, ring->Room());
+  FFR_TRY(TellAt(now, exchange::Go{}));
+  for (std::size_t peer = 0; peer < to_.size(); ++peer) {
+    if (to_[peer].ring() != nullptr) FFR_TRY(TellRoom(peer));
+    FFR_TRY(PollStreams(peer));
   }
-  actions_.clear();
-  is_doing_ = false;
-  return {};
+  for (std::size_t link = 0; link < from_.size(); ++link) FFR_TRY(Receive(link));
+  return TellAt(now, exchange::Settle{});
 }
 
 // --- Waiting -------------------------------------------------------------------------------------
@@ -185,7 +204,7 @@ Result<void> Exchange::WaitForFds(int wake_fd) {
 
 Result<void> Exchange::TellRoom(std::size_t peer) {
   RingSender* const ring = to_[peer].ring();
-  while (ring != nullptr && machine_->peer(peer).awaits_room && ring->HasRoom())
+  while (machine_->peer(peer).awaits_room && ring->HasRoom())
     FFR_TRY(Tell(exchange::Room{peer, ring->Room()}));
   return {};
 }
@@ -222,7 +241,7 @@ Result<void> Exchange::Do(const exchange::SendWaiting& send) {
   Stream& stream = to_[send.peer].streams[send.stream];
   // If it is lost, that will show when it is polled.
   (void)stream.link.endpoint->Send({.type = FrameType::kPing}, send.waiting.Encode(), {});
-  stream.is_ready = true;
+  stream.is_ready = has_words_ = true;
   return {};
 }
 
@@ -383,7 +402,7 @@ Result<void> Exchange::Do(const exchange::Tell& tell) {
 }
 
 Result<void> Exchange::Do(const exchange::Complete& complete) {
-  ended_.push_back(complete.ended);
+  ended_->push_back(complete.ended);
   return {};
 }
 

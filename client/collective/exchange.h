@@ -67,7 +67,11 @@ class Exchange {
   };
 
   // Tells the machine, and does what it wants. Sets moved_ if that has changed something.
-  Result<void> Tell(const exchange::Event& event);
+  template <class Event>
+  Result<void> Tell(const Event& event);
+  template <class Event>
+  Result<void> TellAt(Clock::time_point now, const Event& event);
+  Result<void> DoAll();
   Result<void> Do(const exchange::SendPiece& send);
   Result<void> Do(const exchange::Publish& publish);
   Result<void> Do(const exchange::SendWaiting& send);
@@ -81,6 +85,7 @@ class Exchange {
   Result<void> Do(const exchange::Tell& tell);
   Result<void> Do(const exchange::Complete& complete);
 
+  Result<void> Turn(Clock::time_point now);
   Result<void> TellRoom(std::size_t peer);
   Result<void> PollStreams(std::size_t peer);
   Result<void> PollStream(std::size_t peer, std::size_t stream);
@@ -111,10 +116,12 @@ class Exchange {
   ExchangeCounters* counters_;
 
   std::unique_ptr<ExchangeMachine> machine_;
-  exchange::Actions actions_;  // Of the events that are being told.
+  exchange::Actions actions_;  // To be done,
+  exchange::Actions doing_;    // and those that are being done.
   bool is_doing_ = false;
   bool moved_ = false;
-  std::vector<Ended> ended_;
+  bool has_words_ = false;               // A word was queued.
+  std::vector<Ended>* ended_ = nullptr;  // Of Advance().
 };
 
 }  // namespace ffrecord::client

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <variant>
 
 namespace ffrecord::client {
 namespace {
@@ -33,12 +32,6 @@ ExchangeMachine::ExchangeMachine(const ExchangeGroup& group, std::vector<Channel
   }
 }
 
-Result<bool> ExchangeMachine::Take(Time now, const Event& event, Actions& actions) {
-  Step step{now, actions};
-  FFR_TRY(std::visit([&](const auto& one) { return On(step, one); }, event));
-  return step.moved;
-}
-
 void ExchangeMachine::TellAll(Time now, Actions& actions) {
   Step step{now, actions};
   arrivals_.TellAll(step);
@@ -47,7 +40,7 @@ void ExchangeMachine::TellAll(Time now, Actions& actions) {
 // --- Turns ---------------------------------------------------------------------------------------
 
 Result<void> ExchangeMachine::On(Step& step, const Go&) {
-  for (bool is_first = operations_.empty();; is_first = false) {
+  for (bool is_first = operations_.empty(); operations_.has_submitted(); is_first = false) {
     const ActiveOperation* const started = operations_.Start(step.now);
     if (started == nullptr) break;
     if (is_first) blame_.NoteTaken(step.now);  // No rank was waited for until now.
@@ -59,9 +52,10 @@ Result<void> ExchangeMachine::On(Step& step, const Go&) {
 
 Result<void> ExchangeMachine::On(Step& step, const Settle&) {
   FFR_TRY(arrivals_.PlaceWaiting(step));
-  while (const auto ended = operations_.TakeEnded(step.now)) {
+  while (!operations_.empty() && operations_.oldest().has_ended()) {
+    const auto ended = operations_.TakeOldest(step.now);
     counters_.operations.fetch_add(1, std::memory_order_relaxed);
-    step.actions.emplace_back(Complete{*ended});
+    step.actions.emplace_back(Complete{ended});
   }
   return {};
 }
@@ -93,13 +87,13 @@ ExchangeMachine::Time ExchangeMachine::NextTime() const {
 // --- Sending -------------------------------------------------------------------------------------
 
 Result<void> ExchangeMachine::SendPieces(Step& step, PeerStreams& peer) {
-  FFR_TRY(peer.SendAgain(step));
+  if (peer.has_again()) FFR_TRY(peer.SendAgain(step));
   peer.awaits_room = false;
   for (;;) {
     const auto next = operations_.NextSend(peer.rank());
     if (next.active == nullptr) return {};
     if (peer.gone()) return *peer.gone();
-    peer.TellLost(step);
+    if (peer.has_untold()) peer.TellLost(step);
     const ActiveOperation& active = *next.active;
     const Transfer& transfer = active.schedule.sends[next.index];
     const Range piece = operations_.PieceAt(active, peer.piece_size_bytes_max(), transfer,

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <span>
 #include <vector>
 
 #include <ffrecord/result.h>
@@ -55,6 +56,7 @@ namespace ffrecord::client {
 class ExchangeMachine {
  public:
   using Time = exchange::Time;
+  using Step = exchange::Step;
 
   // `to` in the order of ranks, and of streams; `from` likewise. Borrows `counters`.
   ExchangeMachine(const ExchangeGroup& group, std::vector<exchange::Channel> to,
@@ -63,10 +65,18 @@ class ExchangeMachine {
   ExchangeMachine& operator=(const ExchangeMachine&) = delete;
 
   void Submit(const Operation& operation) { operations_.Submit(operation); }
-  // Appends what is to be done. Returns whether something has changed, so that Go and Settle may
+  // Appends what is to be done. Sets `moved` if something has changed, so that Go and Settle may
   // find more to do. An error ends all operations: the group is broken. It names the rank to blame
   // where one is known.
-  Result<bool> Take(Time now, const exchange::Event& event, exchange::Actions& actions);
+  template <class Event>
+  Result<void> Take(Time now, const Event& event, exchange::Actions& actions, bool& moved) {
+    Step step{now, actions};
+    auto taken = On(step, event);
+    moved |= step.moved;
+    return taken;
+  }
+  // Memory shared with the peer has room for a piece: the next Go may use it, as Room does.
+  void OfferRoom(std::size_t peer, std::span<std::byte> place) { peers_[peer].NoteRoom(place); }
   // The last words to senders, before all connections are closed.
   void TellAll(Time now, exchange::Actions& actions);
 
@@ -78,8 +88,6 @@ class ExchangeMachine {
   bool IsHeld(std::size_t link) const { return arrivals_.IsHeld(link); }
 
  private:
-  using Step = exchange::Step;
-
   Result<void> On(Step& step, const exchange::Go&);
   Result<void> On(Step& step, const exchange::Settle&);
   Result<void> On(Step& step, const exchange::Tick&);

@@ -108,9 +108,6 @@ struct LinkMade {  // By the other end, in the place of one that is lost or will
   std::size_t link;
   std::string address;
 };
-using Event =
-    std::variant<Go, Settle, Tick, Room, Left, Taken, StreamLost, StreamMade, Silent, FrameCame,
-                 PlacedCame, SharedCame, Landed, WaitingCame, LinkLost, LinkMade>;
 
 // --- Actions, to be done in their order ----------------------------------------------------------
 

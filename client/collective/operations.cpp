@@ -161,8 +161,7 @@ ActiveOperation* Operations::Start(Clock::time_point now) {
   return &active;
 }
 
-std::optional<Operations::Ended> Operations::TakeEnded(Clock::time_point now) {
-  if (active_.empty() || !active_.front().has_ended()) return std::nullopt;
+Operations::Ended Operations::TakeOldest(Clock::time_point now) {
   const Ended ended{active_.front().operation.sequence, active_.front().began};
   active_.pop_front();
   if (!active_.empty()) active_.front().deadline = now + group_.timeout;

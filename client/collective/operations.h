@@ -97,8 +97,8 @@ class Operations {
     std::uint64_t sequence;
     Clock::time_point began;
   };
-  // The oldest one, if it has ended.
-  std::optional<Ended> TakeEnded(Clock::time_point now);
+  // Removes the oldest one, which has ended.
+  Ended TakeOldest(Clock::time_point now);
 
   bool empty() const { return active_.empty(); }
   const ActiveOperation& oldest() const { return active_.front(); }

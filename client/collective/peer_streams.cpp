@@ -221,7 +221,6 @@ void PeerStreams::SendWaiting(Step& step, const GroupWaiting& waiting) {
 }
 
 Result<void> PeerStreams::SendAgain(Step& step) {
-  if (again_.empty()) return {};
   TellLost(step);
   while (!again_.empty()) {
     std::optional<std::size_t> least;
@@ -328,6 +327,7 @@ Result<void> PeerStreams::LoseStream(Step& step, std::size_t number, const std::
   const Error reason{ErrorCode::kUnavailable, why};
   stream.gone = Gone(stream.channel, &reason);
   stream.why_gone = why;
+  has_untold_ = true;
   step.actions.emplace_back(CloseStream{index_, number});
   for (InFlight& flying : stream.in_flight) {
     flying.has_left = flying.has_left || flying.mark <= stream.left_bytes();
@@ -352,6 +352,7 @@ Result<void> PeerStreams::LoseStream(Step& step, std::size_t number, const std::
 }
 
 void PeerStreams::TellLost(Step& step) {
+  has_untold_ = false;
   for (Stream& stream : streams_) {
     if (!stream.gone || stream.is_told) continue;
     stream.is_told = true;

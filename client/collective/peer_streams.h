@@ -47,6 +47,8 @@ class PeerStreams {
   std::optional<std::size_t> LostStream(std::uint16_t number) const;
   // Pieces of streams that were lost wait to be sent again.
   bool has_again() const { return !again_.empty(); }
+  // That a stream was lost.
+  bool has_untold() const { return has_untold_; }
   // Something that was given to streams has not left, or was not taken.
   bool IsSending() const;
   // A stream may hold something that the peer waits for, though our operations have ended: of a
@@ -152,6 +154,7 @@ class PeerStreams {
   bool hears_taken_ = false;
   std::optional<std::span<std::byte>> room_;  // In shared memory.
   std::deque<InFlight> again_;                // Of streams that are gone: to be sent once more.
+  bool has_untold_ = false;
   std::optional<Error> gone_;
 };
 

@@ -98,7 +98,7 @@ PLANTS = [
         (
             "a rank whose streams are all lost is waited for",
             "if (is_owed) return *gone_;",
-            "",
+            "if (is_owed && group_.rank > group_.world_size) return *gone_;",
         ),
         (
             "room in the peer's memory is used twice",
@@ -139,6 +139,12 @@ PLANTS = [
             "peer.TellLost(step);",
         ),
         (
+            "an operation ends while its array is borrowed",
+            "while (!operations_.empty() && operations_.oldest().has_ended()) {",
+            "while (!operations_.empty() && operations_.oldest().sends_open == 0 &&\n"
+            "         operations_.oldest().arrivals_open == 0) {",
+        ),
+        (
             "nothing is too late",
             "if (oldest() != nullptr && step.now >= blame_.time_up_at(*oldest()))",
             "if (oldest() != nullptr && step.now == Time{})",
@@ -146,12 +152,6 @@ PLANTS = [
     ),
     *_in(
         "operations.cpp",
-        (
-            "an operation ends while its array is borrowed",
-            "if (active_.empty() || !active_.front().has_ended()) return std::nullopt;",
-            "if (active_.empty() || active_.front().sends_open > 0 ||\n"
-            "      active_.front().arrivals_open > 0)\n    return std::nullopt;",
-        ),
         (
             "a piece beyond a gap counts as if there were none",
             "after = ahead.insert(after, piece);",

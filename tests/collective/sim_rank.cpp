@@ -86,6 +86,28 @@ void SimRank::Submit(bool differs) {
 
 // --- Turns ---------------------------------------------------------------------------------------
 
+template <class Event>
+Result<void> SimRank::Tell(const Event& event) {
+  FFR_TRY(machine_->Take(sim_.clock().now(), event, actions_, moved_));
+  if (is_doing_) return {};
+  is_doing_ = true;
+  for (std::size_t i = 0; i < actions_.size(); ++i) {
+    const exchange::Action action = std::move(actions_[i]);
+    // The answer to this one is an event, which may end all.
+    if (const auto* look = std::get_if<exchange::LookWhetherSilent>(&action)) {
+      const SimDuration silence = sim_.SilenceOf(*to_[look->peer].streams[look->stream]);
+      FFR_TRY(
+          Tell(exchange::Silent{look->peer, look->stream,
+                                std::chrono::duration_cast<std::chrono::milliseconds>(silence)}));
+      continue;
+    }
+    std::visit([&](const auto& one) { Do(one); }, action);
+  }
+  actions_.clear();
+  is_doing_ = false;
+  return {};
+}
+
 void SimRank::Wake() {
   if (std::exchange(will_turn_, true)) return;
   const SimTime at = sim_.clock().now() + sim_.random().UpTo(sim_.config().latency / 4 + 2us);
@@ -136,6 +158,12 @@ void SimRank::Turn() {
 Result<void> SimRank::Advance() {
   for (moved_ = true; moved_ && is_running();) {
     moved_ = false;
+    for (std::size_t peer = 0; peer < to_.size(); ++peer) {
+      SimRing* const ring = to_[peer].ring;
+      if (ring == nullptr || !ring->HasRoom() || sim_.random().OneIn(2)) continue;
+      ring->Room().bytes.resize(sim_.config().shared_piece_size_bytes);
+      machine_->OfferRoom(peer, ring->Room().bytes);
+    }
     FFR_TRY(Tell(exchange::Go{}));
     for (std::size_t peer = 0; peer < to_.size(); ++peer) {
       FFR_TRY(TellRoom(peer));
@@ -153,28 +181,6 @@ Result<void> SimRank::Advance() {
       if (!machine_->peer(peer).IsGone(i)) FFR_TRY(PollStream(peer, i));
   FFR_TRY(Tell(exchange::Tick{}));
   if (moved_) Wake();
-  return {};
-}
-
-Result<void> SimRank::Tell(const exchange::Event& event) {
-  const bool moved = FFR_TRY(machine_->Take(sim_.clock().now(), event, actions_));
-  moved_ |= moved;
-  if (is_doing_) return {};
-  is_doing_ = true;
-  for (std::size_t i = 0; i < actions_.size(); ++i) {
-    const exchange::Action action = std::move(actions_[i]);
-    // The answer to this one is an event, which may end all.
-    if (const auto* look = std::get_if<exchange::LookWhetherSilent>(&action)) {
-      const SimDuration silence = sim_.SilenceOf(*to_[look->peer].streams[look->stream]);
-      FFR_TRY(
-          Tell(exchange::Silent{look->peer, look->stream,
-                                std::chrono::duration_cast<std::chrono::milliseconds>(silence)}));
-      continue;
-    }
-    std::visit([&](const auto& one) { Do(one); }, action);
-  }
-  actions_.clear();
-  is_doing_ = false;
   return {};
 }
 

@@ -72,7 +72,8 @@ class SimRank {
 
   void Turn();
   Result<void> Advance();
-  Result<void> Tell(const client::exchange::Event& event);
+  template <class Event>
+  Result<void> Tell(const Event& event);
   Result<void> TellRoom(std::size_t peer);
   Result<void> PollStream(std::size_t peer, std::size_t stream);
   Result<void> Receive(std::size_t link);
