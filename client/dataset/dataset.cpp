@@ -181,6 +181,23 @@ Result<Place> PlaceWithOrigins(std::string_view address, bool has_no_files,
   return Place{location, std::move(cluster)};
 }
 
+// What a name stands for. A daemon by itself keeps what was replaced for those alone that read it
+// by then: who was about to begin opens what stands there now.
+Result<RecordReader> OpenNamed(std::string_view address, const RecordReader::Options& options,
+                               const SessionOptions& session_options) {
+  const auto daemons = FFR_TRY(ParseAllNamed(address));
+  const auto deadline = After(session_options);
+  auto published = FFR_TRY(OpenPublished(daemons, session_options));
+  for (;;) {
+    auto reader = OpenRecords(std::move(published.files), options, std::move(published.hinter));
+    const bool is_gone = !reader && reader.error().code == ErrorCode::kNotFound;
+    if (!is_gone || net::Clock::now() >= deadline) return reader;
+    auto now = OpenPublished(daemons, session_options);
+    if (!now || now.value().manifest == published.manifest) return reader;
+    published = std::move(now).value();
+  }
+}
+
 Error Mixed(const char* schemes) {
   return {ErrorCode::kInvalidArgument, std::string("one list holds files of one kind: paths, or ") +
                                            schemes +
@@ -219,9 +236,7 @@ Result<RecordReader> OpenDataset(std::span<const std::string> locations,
   }
   if (locations.size() != 1)
     return Error{ErrorCode::kInvalidArgument, "an ffrecord:// address must be the only location"};
-  const auto daemons = FFR_TRY(ParseAllNamed(locations.front()));
-  auto published = FFR_TRY(OpenPublished(daemons, session_options));
-  return OpenRecords(std::move(published.files), reader_options, std::move(published.hinter));
+  return OpenNamed(locations.front(), reader_options, session_options);
 }
 
 Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::string_view address,
