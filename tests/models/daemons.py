@@ -10,6 +10,7 @@ list of addresses, while nodes and etcd are stopped, killed, frozen, cut off and
 import contextlib
 import errno
 import threading
+import time
 from typing import Any
 
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from daemons_damage import Damages
 from daemons_places import NODES, QUOTA_BYTES, STRANGERS
 from daemons_reading import Hosts, by_records, place_of
 from daemons_truth import RECORDS, Content, Place
-from daemons_uploads import HeldUpload
+from daemons_uploads import HeldUpload, LeftRemoval
 from ffrecord.errors import ConflictError, CorruptionError
 
 TWO_PLACES = [("n1", "alone"), ("other", "n2"), ("alone", "other")]
@@ -31,6 +32,11 @@ OF_QUOTA = st.sampled_from(["q/a", "q/b", "q/c"])
 SIZE = st.sampled_from(["small", "medium", "large"])
 CLASSES = st.sampled_from(["replicas", "replicas", "r1", "r2", "ec:2+1"])
 NODE = st.sampled_from(NODES)
+# Of a client that is killed, and of others since then. A removal is the fastest of those.
+CHANGES = st.sampled_from(
+    [("replace", "remove"), ("replace", "remove"), ("replace", "replace"), ("remove", "remove")]
+)
+LEFT_S = 0.3  # Until the request of a client that is killed is with its node.
 TROUBLE = st.sampled_from(["stop", "kill", "freeze", "cut", "cut", "wipe", "drain", *STRANGERS])
 
 
@@ -241,6 +247,40 @@ class Daemons(Damages):
         while kill and self.held:
             self.held.pop().kill()
 
+    # Changes whose client is dead.
+
+    @precondition(is_calm)
+    @rule(node=NODE, which=WHICH, changes=CHANGES, by=OF_CLUSTER)
+    def leave_change(self, node: str, which: int, changes: tuple[str, str], by: Hosts) -> None:
+        """Kill a client that waits for a node that is cut off: what others do since then stays."""
+        removes, removed = (each == "remove" for each in changes)
+        name, content = self.pick_settled(NODES, which)
+        others = tuple(each for each in NODES if each != node)
+        if content is None or name.startswith(f"{self.client}/"):
+            return
+        known, later = self.places["cluster"].name(name), self.content("small")
+        if not removes:
+            upload = HeldUpload(later, self.address((node,), name))
+            assert upload.errno == 0, upload.error
+        self.world.trouble_node("cut", node)
+        left: HeldUpload | LeftRemoval
+        if removes:
+            left = LeftRemoval(self.address((node,), name))
+        else:
+            left = upload
+            upload.go_on()
+        time.sleep(LEFT_S)
+        left.kill()
+        self.did(f"left {'removal' if removes else 'replacement'} of {name} at {node}")
+        known.may_become(None if removes else later)
+        if removed:
+            self.remove_sure(name, others)
+        if removes or not removed:
+            content = self.content("small")
+            self.publish_one(others, name, content, "replicas", replace=not removed)
+        self.mend(by)
+        self.ask(by)
+
     # Trouble.
 
     @precondition(is_calm)
@@ -264,10 +304,10 @@ class Daemons(Damages):
             self.ask((node,))
         self.ask(self.usable(by))
 
-    def remove_sure(self, name: str) -> None:
+    def remove_sure(self, name: str, hosts: Hosts = NODES) -> None:
         """Remove a name of the cluster, if it is there."""
         with contextlib.suppress(FileNotFoundError):
-            ffrecord.remove_published(self.address(NODES, name))
+            ffrecord.remove_published(self.address(hosts, name))
         self.places["cluster"].name(name).acknowledge(None)
 
     @precondition(is_calm)

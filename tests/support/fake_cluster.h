@@ -46,7 +46,8 @@ class FakeCluster {
     for (std::uint16_t i = 0; i < kScriptCount; ++i) {
       scripts_[i] = std::make_unique<FakeDaemon>(
           [this, i](FakeDaemon::Request& request) { return Answer(request, i); }, true,
-          net::kCapabilityCluster | capabilities);
+          net::kCapabilityCluster | capabilities,
+          net::NodeIdentity{reply_.cluster, "a" + std::to_string(i)});
       reply_.nodes[i].address = scripts_[i]->address().ToString();
     }
   }
@@ -85,6 +86,10 @@ class FakeCluster {
   std::atomic<bool> is_silent{false};
   // So many scripts, from "a0" on, deny what is asked of names.
   std::atomic<std::uint16_t> denying_count{0};
+  // So many scripts, from "a0" on, cannot tell whether they know the newest names: they refuse, but
+  // for who accepts what they knew before, which is revision 1 of "x"; it is at 2 by now.
+  std::atomic<std::uint16_t> cut_off_count{0};
+  std::atomic<int> accepted_count{0};  // Answers of such.
   // The scripts refuse to change names like this, once no answer is lost any more; kOk: they do
   // not.
   std::atomic<ErrorCode> change_refusal{ErrorCode::kOk};
@@ -110,6 +115,7 @@ class FakeCluster {
       return true;
     }
     const std::lock_guard lock(mutex_);
+    if (cut_off_count > 0 && AnswerAsCutOff(request, number)) return true;
     switch (request.header.type) {
       case net::FrameType::kClusterMap: {
         ++map_count_;
@@ -165,6 +171,30 @@ class FakeCluster {
         FakeDaemon::SendError(request, ErrorCode::kUnavailable);
         return true;
     }
+  }
+
+  // False: it is not asked for names.
+  bool AnswerAsCutOff(FakeDaemon::Request& request, std::uint16_t number) {
+    const bool resolves = request.header.type == net::FrameType::kResolve;
+    if (!resolves && request.header.type != net::FrameType::kList) return false;
+    const bool is_cut_off = number < cut_off_count;
+    const bool accepts_old = resolves ? net::Resolve::Decode(request.body).value().accepts_old
+                                      : net::List::Decode(request.body).value().accepts_old;
+    if (is_cut_off && !accepts_old) {
+      FakeDaemon::SendError(request, ErrorCode::kUnavailable);
+      return true;
+    }
+    if (is_cut_off) ++accepted_count;
+    const std::uint64_t revision = is_cut_off ? 1 : 2;
+    net::ListReply list;
+    list.entries.push_back({"x", revision, 10, 1});
+    if (resolves)
+      FakeDaemon::Send(request, net::ReplyTo(request.header.type),
+                       net::RevisionReply{revision}.Encode(),
+                       EncodeDatasetManifest(OneFile(10)).value());
+    else
+      FakeDaemon::Send(request, net::ReplyTo(request.header.type), list.Encode());
+    return true;
   }
 
   static bool Refuse(FakeDaemon::Request& request, std::uint16_t number) {
