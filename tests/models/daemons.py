@@ -84,9 +84,7 @@ class Daemons(Damages):
         what = f"{client} publishes {name} {durability} {content.size_bytes} by {hosts}"
         self.did(f"{what}, between {least} and {most} are left")
         if client != "any" and not self.is_calm(place_of(hosts)):
-            # An upload that loses nodes begins anew, up to twice; what it has sent counts as well.
-            least -= 2 * content.size_bytes
-            place.quota.note(3 * content.size_bytes, is_certain=False)
+            place.quota.note(content.size_bytes, is_certain=False)
         try:
             ffrecord.publish(
                 content.path,

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,11 @@ class FakeCluster {
     const std::lock_guard lock(mutex_);
     return publications_;
   }
+  // Those of the manifests that came with them.
+  std::set<std::uint64_t> uploads() {
+    const std::lock_guard lock(mutex_);
+    return uploads_;
+  }
   int map_count() const { return map_count_; }
 
   // So many requests to publish or remove are carried out without an answer.
@@ -131,6 +137,7 @@ class FakeCluster {
         publications_.push_back(net::Publish::Decode(request.body).value());
         if (is_stuck) return Refuse(request, number);
         manifest_ = request.payload();
+        NoteUploads(DecodeDatasetManifest(*manifest_).value());
         if (lost_answers > 0) return --lost_answers, false;
         if (change_refusal != ErrorCode::kOk) {
           FakeDaemon::SendError(request, change_refusal);
@@ -197,6 +204,11 @@ class FakeCluster {
     return true;
   }
 
+  void NoteUploads(const DatasetManifest& manifest) {
+    for (const ManifestFile& file : manifest.files)
+      for (const ManifestExtent& extent : file.extents) uploads_.insert(UploadOf(extent.id));
+  }
+
   static bool Refuse(FakeDaemon::Request& request, std::uint16_t number) {
     if (number == 0) FakeDaemon::SendError(request, ErrorCode::kUnavailable);
     return true;
@@ -207,6 +219,7 @@ class FakeCluster {
   net::ClusterMapReply reply_;
   SlotMap map_;
   std::vector<net::Publish> publications_;
+  std::set<std::uint64_t> uploads_;
   std::optional<std::vector<std::byte>> manifest_;  // Of the one name that is published.
   std::atomic<int> map_count_{0};
   std::array<std::unique_ptr<FakeDaemon>, kScriptCount> scripts_;

@@ -262,6 +262,16 @@ TEST_F(ClusterTest, NamesOfBeforeAreToldByChoiceAndWhereNobodyKnowsTheNewest) {
   }
 }
 
+// Another one would count against a quota beside it, until it is given up.
+TEST_F(ClusterTest, WhatTheNodesDoNotHoldIsSentAgainAsTheSameUpload) {
+  const test::TestFile file({"one", "two", "three"});
+  cluster_.change_refusal = ErrorCode::kConflict;
+  EXPECT_EQ(PublishDataset({{file.path()}}, cluster_.Uri("x"), true, kOptions, {}).error().code,
+            ErrorCode::kConflict);
+  EXPECT_GE(cluster_.publications().size(), 3U);
+  EXPECT_EQ(cluster_.uploads().size(), 1U);
+}
+
 // One that would take the field for a fault is not told.
 TEST_F(ClusterTest, ANodeThatUnderstandsItIsToldHowLongItsAnswerIsWaitedFor) {
   for (const bool understands : {true, false}) {
