@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 import ffrecord
-from daemons_asking import AWAY, LISTS, OF_CLUSTER, SURE_S, WHICH, is_calm
+from daemons_asking import AWAY, LISTS, OF_CLUSTER, SURE_S, UNSURE_S, WHICH, is_calm
 from daemons_damage import Damages
-from daemons_places import NODES, QUOTA_BYTES, STRANGERS
+from daemons_places import NODES, QUOTA_BYTES, STRANGERS, fill, make_room
 from daemons_reading import Hosts, by_records, place_of
 from daemons_truth import RECORDS, Content, Place
 from daemons_uploads import HeldUpload, LeftRemoval
@@ -29,6 +29,7 @@ TWO_PLACES = [("n1", "alone"), ("other", "n2"), ("alone", "other")]
 AMBIGUOUS = st.sampled_from(TWO_PLACES)
 NAMES = st.sampled_from(["d/a", "d/b", "q/a", "q/b", "q/c"])
 OF_QUOTA = st.sampled_from(["q/a", "q/b", "q/c"])
+ANY = st.booleans()
 SIZE = st.sampled_from(["small", "medium", "large"])
 CLASSES = st.sampled_from(["replicas", "replicas", "r1", "r2", "ec:2+1"])
 NODE = st.sampled_from(NODES)
@@ -37,7 +38,9 @@ CHANGES = st.sampled_from(
     [("replace", "remove"), ("replace", "remove"), ("replace", "replace"), ("remove", "remove")]
 )
 LEFT_S = 0.3  # Until the request of a client that is killed is with its node.
-TROUBLE = st.sampled_from(["stop", "kill", "freeze", "cut", "cut", "wipe", "drain", *STRANGERS])
+TROUBLE = st.sampled_from(
+    ["stop", "kill", "freeze", "cut", "cut", "wipe", "drain", "full", *STRANGERS]
+)
 
 
 class Daemons(Damages):
@@ -51,7 +54,9 @@ class Daemons(Damages):
     ) -> None:
         """Publish or replace a name, and look at it by other addresses."""
         hosts = self.usable(hosts)
-        if place_of(hosts) != "cluster" or (self.world.trouble and durability == "r1"):
+        kind, _ = self.world.trouble or ("", "")
+        has_no_place = (kind and durability == "r1") or (kind == "full" and "ec" in durability)
+        if place_of(hosts) != "cluster" or has_no_place:
             durability = "replicas"
         name, content = self.full(name), self.content(size)
         self.publish_one(hosts, name, content, durability, replace=replace)
@@ -285,6 +290,8 @@ class Daemons(Damages):
     @rule(kind=TROUBLE, node=NODE, which=WHICH, by=OF_CLUSTER)
     def trouble(self, kind: str, node: str, which: int, by: Hosts) -> None:
         """Something happens to a node, until it is mended."""
+        if kind == "full" and not self.world.has_small_disks:
+            return
         if kind == "wipe":
             self.world.await_filled()
             for name, each in self.places["cluster"].names.items():
@@ -342,6 +349,32 @@ class Daemons(Damages):
         else:
             daemon.kill() if how == "kill" else daemon.stop()
             daemon.start()
+        self.ask(("alone",))
+
+    @precondition(lambda self: self.world.has_small_disks)
+    @rule(size=SIZE, name=NAMES, replace=ANY, removes=ANY, restart=ANY)
+    def fill_alone(self, size: str, name: str, replace: bool, removes: bool, restart: bool) -> None:
+        """The disk of the daemon by itself is full: nothing is taken, and nothing is lost."""
+        content, address = self.content(size), self.address(("alone",), self.full(name))
+        disk = self.world.alone.data
+        fill(disk)
+        # What was kept for one removal is kept for the next one once there was room.
+        removes = removes and (disk / "reserve").stat().st_size > 0
+        try:
+            ffrecord.publish(content.path, address, replace=replace, timeout_s=UNSURE_S)
+        except (OSError, ConflictError) as error:
+            self.did(f"publish {name} on a full disk: {error!r}")
+        else:
+            raise AssertionError(f"{content} was published on a disk that is full")
+        self.ask(("alone",))
+        if removes and (old := self.pick(("alone",), 0)) is not None:
+            ffrecord.remove_published(self.address(("alone",), old), timeout_s=SURE_S)
+            self.places["alone"].name(old).acknowledge(None)
+            self.did(f"removed {old} from a full disk")
+        make_room(disk)
+        if restart:
+            self.world.alone.kill()
+            self.world.alone.start()
         self.ask(("alone",))
 
     # Questions.
