@@ -8,7 +8,6 @@ import atexit
 import contextlib
 import dataclasses
 import functools
-import os
 import secrets
 import shutil
 import signal
@@ -127,7 +126,7 @@ class World:
         flags += ("--upload-grace-s", "120", "--cores", "1", "--log-level", "info")
         self._flags = flags
         small = [self.folder / "alone", *(self.folder / "cluster" / name for name in NODES)]
-        self.has_small_disks = all([_small_disk(each) for each in small])
+        self.has_small_disks = small_disks(small)
         self.cluster = self._start_cluster("cluster", 3, 2, flags)
         self.other = self._start_cluster("other", 1, 1, flags)
         self.alone_admin = f"127.0.0.1:{_free_port()}"
@@ -328,17 +327,21 @@ def make_room(disk: Path) -> None:
     (disk / "filler").unlink()
 
 
-def _small_disk(folder: Path) -> bool:
-    """Make a folder a disk of its own, if this user may."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if os.geteuid() != 0:
-        return False
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(folder)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        return False
-    unmount = ["umount", "--lazy", str(folder)]
-    atexit.register(subprocess.run, unmount, check=False, capture_output=True)
-    return True
+def small_disks(folders: list[Path]) -> bool:
+    """Make each folder a disk of its own, until this process ends; False: this user may not."""
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    # It sees the end of this process, however that ends.
+    unmount = ["sh", "-c", 'cat; umount --lazy "$@"', "sh", *map(str, folders)]
+    watch = subprocess.Popen(
+        unmount, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    atexit.register(watch.communicate)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs"]
+    return all(
+        subprocess.run([*mount, str(folder)], check=False, capture_output=True).returncode == 0
+        for folder in folders
+    )
 
 
 def _free_port() -> int:
