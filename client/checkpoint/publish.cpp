@@ -19,7 +19,7 @@ Result<std::unique_ptr<CheckpointAttempt>> BeginSave(CheckpointTarget& target, s
   auto begun = target.Begin(step, attempt);
   if (begun || begun.error().code != ErrorCode::kConflict) return begun;
   return target.BeginInPlace(step, attempt, [&]() -> Result<bool> {
-    const auto there = CheckpointReader::Open(target.name(), step, options.session);
+    const auto there = OpenStep(target, step);
     if (!there && !IsDamage(there.error())) return there.error();
     return !there || !FFR_TRY(there.value().IsWhole());
   });

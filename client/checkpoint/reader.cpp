@@ -155,8 +155,11 @@ CheckpointReader::~CheckpointReader() = default;
 Result<CheckpointReader> CheckpointReader::Open(std::string_view target, std::uint64_t step,
                                                 const SessionOptions& options) {
   if (step == kLatest) return OpenBelow(target, kLatest, options);
-  const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
-  return CheckpointReader(FFR_TRY(Impl::Open(*opened, step)));
+  return OpenStep(*FFR_TRY(OpenTarget(target, {true, options})), step);
+}
+
+Result<CheckpointReader> OpenStep(const CheckpointTarget& target, std::uint64_t step) {
+  return CheckpointReader(FFR_TRY(CheckpointReader::Impl::Open(target, step)));
 }
 
 Result<CheckpointReader> CheckpointReader::OpenBelow(std::string_view target, std::uint64_t below,

@@ -20,7 +20,7 @@ bool IsOfStep(const Error& error) noexcept {
 
 // The step as a list shows it; nothing if it is gone.
 Result<std::optional<Commit>> Look(const CheckpointTarget& target, std::uint64_t step,
-                                   const SessionOptions& options, ListDepth depth) {
+                                   ListDepth depth) {
   const auto files = target.Open(step);
   const auto root = files ? ReadRootManifest(*files.value(), step) : files.error();
   if (!root && !IsOfStep(root.error())) return root.error();
@@ -28,7 +28,7 @@ Result<std::optional<Commit>> Look(const CheckpointTarget& target, std::uint64_t
   if (root) commit = CommitOf(root.value());
   if (root && depth != ListDepth::kManifests) return std::optional(std::move(commit));
   // Another copy may have what the first one has not.
-  const auto reader = CheckpointReader::Open(target.name(), step, options);
+  const auto reader = OpenStep(target, step);
   if (reader) return std::optional(reader.value().commit());
   if (!IsOfStep(reader.error())) return reader.error();
   // It may have been removed meanwhile, file by file.
@@ -38,20 +38,17 @@ Result<std::optional<Commit>> Look(const CheckpointTarget& target, std::uint64_t
   return std::optional(std::move(commit));
 }
 
-Result<std::vector<Commit>> List(const CheckpointTarget& target, const SessionOptions& options,
-                                 ListDepth depth) {
+Result<std::vector<Commit>> List(const CheckpointTarget& target, ListDepth depth) {
   std::vector<Commit> commits;
   const bool is_own = depth == ListDepth::kOwnRoots;
   for (const std::uint64_t step : FFR_TRY(is_own ? target.OwnSteps() : target.Steps()))
-    if (auto found = FFR_TRY(Look(target, step, options, depth)))
-      commits.push_back(*std::move(found));
+    if (auto found = FFR_TRY(Look(target, step, depth))) commits.push_back(*std::move(found));
   return commits;
 }
 
 // Whether a load would find all of it.
-Result<bool> IsWhole(std::string_view target, const Commit& commit, bool verify,
-                     const SessionOptions& options) {
-  const auto reader = CheckpointReader::Open(target, commit.step, options);
+Result<bool> IsWhole(const CheckpointTarget& target, const Commit& commit, bool verify) {
+  const auto reader = OpenStep(target, commit.step);
   if (!reader && IsOfStep(reader.error())) return false;
   if (!reader) return reader.error();
   if (reader.value().commit().attempt != commit.attempt) return false;
@@ -65,7 +62,7 @@ Result<bool> IsWhole(std::string_view target, const Commit& commit, bool verify,
 
 Result<std::vector<Commit>> ListCheckpoints(std::string_view target, const SessionOptions& options,
                                             ListDepth depth) {
-  return List(*FFR_TRY(OpenTarget(target, {true, options})), options, depth);
+  return List(*FFR_TRY(OpenTarget(target, {true, options})), depth);
 }
 
 Result<void> RemoveCheckpoint(std::string_view target, std::uint64_t step,
@@ -82,10 +79,10 @@ Result<std::vector<Commit>> PruneCheckpoints(std::string_view target, const Rete
     return Error{ErrorCode::kInvalidArgument,
                  "checkpoint: prune: keep_last is 0, must be at least 1"};
   const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
-  std::vector<Commit> old = FFR_TRY(List(*opened, options, ListDepth::kOwnRoots));
+  std::vector<Commit> old = FFR_TRY(List(*opened, ListDepth::kOwnRoots));
   std::erase_if(old, [](const Commit& each) { return !each.damage.empty(); });
   for (std::uint64_t kept = 0; !old.empty() && kept < retention.keep_last; old.pop_back())
-    kept += FFR_TRY(IsWhole(target, old.back(), retention.verify, options)) ? 1 : 0;
+    kept += FFR_TRY(IsWhole(*opened, old.back(), retention.verify)) ? 1 : 0;
   if (retention.keep_every != 0)
     std::erase_if(old, [&](const Commit& each) { return each.step % retention.keep_every == 0; });
   if (retention.dry_run) return old;

@@ -24,6 +24,8 @@ struct StepManifests {
 // Fails with kCorruption (names the file), kNotFound if a file is missing, kInvalidArgument if a
 // newer version wrote it.
 Result<RootManifest> ReadRootManifest(const CommittedStep& files, std::uint64_t step);
+// As CheckpointReader::Open(), at a target that is open.
+Result<CheckpointReader> OpenStep(const CheckpointTarget& target, std::uint64_t step);
 // Whether the step that is visible at `target` now is that of `attempt`. Fails if that cannot be
 // said: nothing is there, its root manifest is damaged, or out of reach.
 Result<bool> IsAttemptVisible(const CheckpointTarget& target, std::uint64_t step,

@@ -106,6 +106,7 @@ class CheckpointTarget {
  public:
   virtual ~CheckpointTarget() = default;
 
+  // For messages. No address: it lacks options and all places but the first.
   virtual const std::string& name() const noexcept = 0;
   // Ascending.
   virtual Result<std::vector<std::uint64_t>> Steps() const = 0;

@@ -81,6 +81,34 @@ Result<Catalog::Resolved> Catalog::Resolve(std::string_view name, net::Deadline 
   return resolved;
 }
 
+// --- Changes -------------------------------------------------------------------------------------
+//
+// Whoever asks for a change may be gone, or may have asked elsewhere, when a daemon carries it out.
+// So each request says on which revision of the name it rests, and only a client that is there
+// decides anew.
+
+Result<Catalog::Base> Catalog::FindBase(std::string_view name, const char* what,
+                                        net::Deadline deadline) const {
+  net::List list;
+  list.limit = 1;
+  list.prefix = name;  // No other name that begins with it comes before it.
+  net::ListReply page;
+  const Cluster::Attempt attempt = [&](net::Connection& connection,
+                                       net::Deadline until) -> Result<void> {
+    // What a node knew last is good enough here.
+    list.accepts_old = (connection.hello().capabilities & net::kCapabilityKnownNames) != 0;
+    const auto reply =
+        FFR_TRY(connection.Call(net::FrameType::kList, list.Encode(), {}, until, what));
+    page = FFR_TRY(net::ListReply::Decode(reply.body));
+    return {};
+  };
+  const auto found = daemons_.Run(attempt, deadline, kLookUpTime);
+  if (!found && found.error().code == ErrorCode::kDenied) return Base();
+  FFR_TRY(found);
+  const bool is_there = !page.entries.empty() && page.entries.front().name == name;
+  return Base(is_there ? page.entries.front().revision : 0);
+}
+
 Result<std::uint64_t> Catalog::Publish(std::string_view name, const DatasetManifest& manifest,
                                        net::Publish::Mode mode, std::uint64_t expected_revision,
                                        net::Deadline deadline) const {
@@ -88,16 +116,23 @@ Result<std::uint64_t> Catalog::Publish(std::string_view name, const DatasetManif
   const auto payload = FFR_TRY(EncodeDatasetManifest(manifest));
   net::Publish publish;
   publish.mode = mode;
-  publish.attempt = std::max<std::uint64_t>(RandomNumber(), 1);
   publish.expected_revision = expected_revision;
   publish.name = name;
-  const std::span<const std::byte> piece(payload);
-  std::uint64_t revision = 0;
+  if (mode == net::Publish::Mode::kReplace) return Replace(std::move(publish), payload, deadline);
   ChangeTries tries;
+  return PublishOnce(publish, payload, tries, deadline);
+}
+
+Result<std::uint64_t> Catalog::PublishOnce(const net::Publish& publish,
+                                           std::span<const std::byte> manifest, ChangeTries& tries,
+                                           net::Deadline deadline) const {
+  net::Publish request = publish;
+  request.attempt = std::max<std::uint64_t>(RandomNumber(), 1);
+  std::uint64_t revision = 0;
   const Cluster::Attempt attempt = [&](net::Connection& connection,
                                        net::Deadline until) -> Result<void> {
-    publish.patience_ms = ChangeTries::PatienceFor(connection, until);
-    const auto reply = connection.Call(net::FrameType::kPublish, publish.Encode(), {&piece, 1},
+    request.patience_ms = ChangeTries::PatienceFor(connection, until);
+    const auto reply = connection.Call(net::FrameType::kPublish, request.Encode(), {&manifest, 1},
                                        until, "a publication");
     if (!reply) {
       tries.Note(connection, reply.error());
@@ -109,6 +144,63 @@ Result<std::uint64_t> Catalog::Publish(std::string_view name, const DatasetManif
   auto done = daemons_.Run(attempt, deadline, ChangeTries::kAnswerTime);
   if (!done) return tries.Explain(std::move(done).error());
   return revision;
+}
+
+// Whatever the name stands for; again, if that is something else by now.
+Result<std::uint64_t> Catalog::Replace(net::Publish publish, std::span<const std::byte> manifest,
+                                       net::Deadline deadline) const {
+  using Mode = net::Publish::Mode;
+  Base base = FFR_TRY(FindBase(publish.name, "a publication", deadline));
+  for (;;) {
+    publish.mode = !base ? Mode::kReplace : *base == 0 ? Mode::kCreate : Mode::kSwap;
+    publish.expected_revision = base.value_or(0);
+    ChangeTries tries;
+    auto published = PublishOnce(publish, manifest, tries, deadline);
+    const bool is_over = published || published.error().code != ErrorCode::kConflict || !base ||
+                         tries.may_be_done() || net::Clock::now() >= deadline;
+    if (is_over) return published;
+    const Base now = FFR_TRY(FindBase(publish.name, "a publication", deadline));
+    // It was refused for something else; or the revision is that of a daemon whose names the
+    // cluster does not have yet.
+    base = now == base ? Base() : now;
+  }
+}
+
+Result<void> Catalog::Remove(std::string_view name, net::Deadline deadline,
+                             std::uint64_t expected_revision) const {
+  // No name is at it: what is published after it was looked for is looked at first.
+  constexpr std::uint64_t kNone = UINT64_MAX;
+  FFR_TRY(net::CheckName(name));
+  for (;;) {
+    net::Delete request{expected_revision, std::string(name)};
+    Base base = expected_revision;
+    if (expected_revision == 0) base = FFR_TRY(FindBase(name, "a removal", deadline));
+    if (base) request.expected_revision = *base == 0 ? kNone : *base;
+    ChangeTries tries;
+    auto removed = RemoveOnce(request, tries, deadline);
+    const bool is_over = removed || removed.error().code != ErrorCode::kConflict ||
+                         expected_revision != 0 || !base || tries.may_be_done() ||
+                         net::Clock::now() >= deadline;
+    if (is_over) return removed;
+  }
+}
+
+Result<void> Catalog::RemoveOnce(const net::Delete& request, ChangeTries& tries,
+                                 net::Deadline deadline) const {
+  net::Delete removal = request;
+  const Cluster::Attempt attempt = [&](net::Connection& connection,
+                                       net::Deadline until) -> Result<void> {
+    removal.patience_ms = ChangeTries::PatienceFor(connection, until);
+    auto reply = connection.Call(net::FrameType::kDelete, removal.Encode(), {}, until, "a removal");
+    if (reply) return {};
+    // A repeated request that finds nothing: the first one did it, and its reply was lost.
+    if (tries.may_be_done() && reply.error().code == ErrorCode::kNotFound) return {};
+    tries.Note(connection, reply.error());
+    return std::move(reply).error();
+  };
+  auto done = daemons_.Run(attempt, deadline, ChangeTries::kAnswerTime);
+  if (!done) return tries.Explain(std::move(done).error());
+  return {};
 }
 
 Result<void> Catalog::CheckRoom(std::string_view name, std::uint64_t size_bytes,
@@ -155,26 +247,6 @@ Result<std::vector<net::ListReply::Entry>> Catalog::List(std::string_view prefix
     if (!entries.empty()) list.after = entries.back().name;
   } while (page.more);
   return entries;
-}
-
-Result<void> Catalog::Remove(std::string_view name, net::Deadline deadline,
-                             std::uint64_t expected_revision) const {
-  FFR_TRY(net::CheckName(name));
-  net::Delete removal{expected_revision, std::string(name)};
-  ChangeTries tries;
-  const Cluster::Attempt attempt = [&](net::Connection& connection,
-                                       net::Deadline until) -> Result<void> {
-    removal.patience_ms = ChangeTries::PatienceFor(connection, until);
-    auto reply = connection.Call(net::FrameType::kDelete, removal.Encode(), {}, until, "a removal");
-    if (reply) return {};
-    // A repeated request that finds nothing: the first one did it, and its reply was lost.
-    if (tries.may_be_done() && reply.error().code == ErrorCode::kNotFound) return {};
-    tries.Note(connection, reply.error());
-    return std::move(reply).error();
-  };
-  auto done = daemons_.Run(attempt, deadline, ChangeTries::kAnswerTime);
-  if (!done) return tries.Explain(std::move(done).error());
-  return {};
 }
 
 }  // namespace ffrecord::client

@@ -2,12 +2,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <ffrecord/result.h>
 
+#include "client/dataset/change_tries.h"
 #include "client/dataset/daemons.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/protocol/storage_messages.h"
@@ -30,7 +33,8 @@ class Catalog {
   // Makes `name` stand for `manifest`, whose extents an Upload has brought; returns the revision.
   // Nothing is visible before, all of it after. With Mode::kSwap the name must be at
   // `expected_revision`. Fails with kConflict if the name is not as `mode` wants it, or if extents
-  // of the manifest are gone because the upload was abandoned too long; kIo (ENOSPC).
+  // of the manifest are gone because the upload was abandoned too long, or if others changed the
+  // name while it was not known whether this publication had its effect; kIo (ENOSPC).
   Result<std::uint64_t> Publish(std::string_view name, const DatasetManifest& manifest,
                                 net::Publish::Mode mode, std::uint64_t expected_revision,
                                 net::Deadline deadline) const;
@@ -45,10 +49,24 @@ class Catalog {
                                                   net::Deadline deadline) const;
 
   // Fails with kNotFound, and with kConflict if the name is not at `expected_revision`; 0: any.
+  // Also with 0, what others published since the removal may have had its effect stays: kConflict.
   Result<void> Remove(std::string_view name, net::Deadline deadline,
                       std::uint64_t expected_revision = 0) const;
 
  private:
+  // The revision that a change rests on, as some daemon knows it; 0: there is no such name. The
+  // daemon that carries the change out compares it with the newest one. None: this client may not
+  // look. `what` it asks for, in messages.
+  using Base = std::optional<std::uint64_t>;
+  Result<Base> FindBase(std::string_view name, const char* what, net::Deadline deadline) const;
+  Result<std::uint64_t> PublishOnce(const net::Publish& publish,
+                                    std::span<const std::byte> manifest, ChangeTries& tries,
+                                    net::Deadline deadline) const;
+  Result<std::uint64_t> Replace(net::Publish publish, std::span<const std::byte> manifest,
+                                net::Deadline deadline) const;
+  Result<void> RemoveOnce(const net::Delete& request, ChangeTries& tries,
+                          net::Deadline deadline) const;
+
   Daemons daemons_;
 };
 

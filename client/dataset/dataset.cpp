@@ -131,37 +131,37 @@ Result<void> CheckCluster(const Place& place, const Durability& durability) {
                    "; add nodes, or choose a smaller one"};
 }
 
-// Publishes checked files; `tell` is told of the bytes that were sent.
-Result<void> PublishAt(const Place& place, std::span<const std::filesystem::path> files,
-                       std::uint64_t upload_id, bool replace, const SessionOptions& options,
-                       const Durability& durability, const Upload::Progress& tell) {
-  Upload upload(place.daemons, options, upload_id, durability);
-  std::vector<Upload::LocalFile> named;
-  const auto names = NamesOf(files);
-  for (std::size_t i = 0; i < files.size(); ++i) named.push_back({names[i], files[i]});
-  const DatasetManifest manifest = FFR_TRY(upload.PutManifest(named, tell));
-  const auto mode = replace ? net::Publish::Mode::kReplace : net::Publish::Mode::kCreate;
-  const Catalog catalog(place.daemons);
-  FFR_TRY(catalog.Publish(place.location.name, manifest, mode, 0, After(options)));
-  return {};
-}
-
-// As PublishAt. What lies on nodes that were lost between its upload and the commit goes to others
-// then: what is still there is not sent again.
+// Publishes checked files; `tell` is told of the bytes that were sent. What lies on nodes that were
+// lost between its upload and the commit goes to others then: what is still there is not sent
+// again, and counts only once against a quota.
 Result<void> PublishPatiently(const Place& place, std::span<const std::filesystem::path> files,
                               std::uint64_t upload_id, bool replace, const SessionOptions& options,
                               const Durability& durability, const Upload::Progress& tell) {
   constexpr int kTriesMax = 3;
+  std::vector<Upload::LocalFile> named;
+  const auto names = NamesOf(files);
+  for (std::size_t i = 0; i < files.size(); ++i) named.push_back({names[i], files[i]});
+  const auto mode = replace ? net::Publish::Mode::kReplace : net::Publish::Mode::kCreate;
+  const Catalog catalog(place.daemons);
   for (int tries = 1;; ++tries) {
-    auto published = PublishAt(place, files, upload_id, replace, options, durability, tell);
-    const bool may_help = !published && published.error().code == ErrorCode::kConflict &&
-                          place.daemons.cluster != nullptr && tries < kTriesMax;
-    if (!may_help) return published;
+    const auto may_help = [&](const Error& error) {
+      return error.code == ErrorCode::kConflict && place.daemons.cluster != nullptr &&
+             tries < kTriesMax;
+    };
+    Upload upload(place.daemons, options, upload_id, durability);
+    const auto manifest = upload.PutManifest(named, tell);
+    if (!manifest) {
+      if (!may_help(manifest.error())) return manifest.error();
+      upload_id = std::max<std::uint64_t>(RandomNumber(), 1);  // It was given up.
+      continue;
+    }
+    const auto published =
+        catalog.Publish(place.location.name, manifest.value(), mode, 0, After(options));
+    if (published) return {};
     // The name is another's, who was faster.
-    if (!replace && Catalog(place.daemons).Resolve(place.location.name, After(options)))
-      return published;
-    // The upload may have been given up.
-    if (tries > 1) upload_id = std::max<std::uint64_t>(RandomNumber(), 1);
+    if (!may_help(published.error()) ||
+        (!replace && catalog.Resolve(place.location.name, After(options))))
+      return published.error();
   }
 }
 
@@ -179,6 +179,23 @@ Result<Place> PlaceWithOrigins(std::string_view address, bool has_no_files,
                      " is a daemon by itself, and only the nodes of a cluster "
                      "fetch files from an origin; upload them"};
   return Place{location, std::move(cluster)};
+}
+
+// What a name stands for. A daemon by itself keeps what was replaced for those alone that read it
+// by then: who was about to begin opens what stands there now.
+Result<RecordReader> OpenNamed(std::string_view address, const RecordReader::Options& options,
+                               const SessionOptions& session_options) {
+  const auto daemons = FFR_TRY(ParseAllNamed(address));
+  const auto deadline = After(session_options);
+  auto published = FFR_TRY(OpenPublished(daemons, session_options));
+  for (;;) {
+    auto reader = OpenRecords(std::move(published.files), options, std::move(published.hinter));
+    const bool is_gone = !reader && reader.error().code == ErrorCode::kNotFound;
+    if (!is_gone || net::Clock::now() >= deadline) return reader;
+    auto now = OpenPublished(daemons, session_options);
+    if (!now || now.value().manifest == published.manifest) return reader;
+    published = std::move(now).value();
+  }
 }
 
 Error Mixed(const char* schemes) {
@@ -219,9 +236,7 @@ Result<RecordReader> OpenDataset(std::span<const std::string> locations,
   }
   if (locations.size() != 1)
     return Error{ErrorCode::kInvalidArgument, "an ffrecord:// address must be the only location"};
-  const auto daemons = FFR_TRY(ParseAllNamed(locations.front()));
-  auto published = FFR_TRY(OpenPublished(daemons, session_options));
-  return OpenRecords(std::move(published.files), reader_options, std::move(published.hinter));
+  return OpenNamed(locations.front(), reader_options, session_options);
 }
 
 Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::string_view address,

@@ -301,7 +301,7 @@ Result<void> SqliteDatabase::SetUp() {
 
 Result<void> SqliteDatabase::CheckDamage() {
   // Small, and read whole at start anyway: damage shall not wait to be met.
-  const Statement check = FFR_TRY(Prepare("PRAGMA quick_check(1)"));
+  const Statement check = FFR_TRY(Prepare("PRAGMA integrity_check(1)"));
   if (sqlite3_step(check.get()) != SQLITE_ROW) return Failed("check");
   const auto found = Blob(check.get(), 0);
   const std::string_view text(reinterpret_cast<const char*>(found.data()), found.size());

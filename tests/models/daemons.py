@@ -10,28 +10,37 @@ list of addresses, while nodes and etcd are stopped, killed, frozen, cut off and
 import contextlib
 import errno
 import threading
+import time
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 import ffrecord
-from daemons_asking import AWAY, LISTS, OF_CLUSTER, SURE_S, WHICH, is_calm
+from daemons_asking import AWAY, LISTS, OF_CLUSTER, SURE_S, UNSURE_S, WHICH, is_calm
 from daemons_damage import Damages
-from daemons_places import NODES, QUOTA_BYTES, STRANGERS
+from daemons_places import NODES, QUOTA_BYTES, STRANGERS, fill, make_room
 from daemons_reading import Hosts, by_records, place_of
 from daemons_truth import RECORDS, Content, Place
-from daemons_uploads import HeldUpload
+from daemons_uploads import HeldUpload, LeftRemoval
 from ffrecord.errors import ConflictError, CorruptionError
 
 TWO_PLACES = [("n1", "alone"), ("other", "n2"), ("alone", "other")]
 AMBIGUOUS = st.sampled_from(TWO_PLACES)
 NAMES = st.sampled_from(["d/a", "d/b", "q/a", "q/b", "q/c"])
 OF_QUOTA = st.sampled_from(["q/a", "q/b", "q/c"])
+ANY = st.booleans()
 SIZE = st.sampled_from(["small", "medium", "large"])
 CLASSES = st.sampled_from(["replicas", "replicas", "r1", "r2", "ec:2+1"])
 NODE = st.sampled_from(NODES)
-TROUBLE = st.sampled_from(["stop", "kill", "freeze", "cut", "cut", "wipe", "drain", *STRANGERS])
+# Of a client that is killed, and of others since then. A removal is the fastest of those.
+CHANGES = st.sampled_from(
+    [("replace", "remove"), ("replace", "remove"), ("replace", "replace"), ("remove", "remove")]
+)
+LEFT_S = 0.3  # Until the request of a client that is killed is with its node.
+TROUBLE = st.sampled_from(
+    ["stop", "kill", "freeze", "cut", "cut", "wipe", "drain", "full", *STRANGERS]
+)
 
 
 class Daemons(Damages):
@@ -45,7 +54,9 @@ class Daemons(Damages):
     ) -> None:
         """Publish or replace a name, and look at it by other addresses."""
         hosts = self.usable(hosts)
-        if place_of(hosts) != "cluster" or (self.world.trouble and durability == "r1"):
+        kind, _ = self.world.trouble or ("", "")
+        has_no_place = (kind and durability == "r1") or (kind == "full" and "ec" in durability)
+        if place_of(hosts) != "cluster" or has_no_place:
             durability = "replicas"
         name, content = self.full(name), self.content(size)
         self.publish_one(hosts, name, content, durability, replace=replace)
@@ -78,9 +89,7 @@ class Daemons(Damages):
         what = f"{client} publishes {name} {durability} {content.size_bytes} by {hosts}"
         self.did(f"{what}, between {least} and {most} are left")
         if client != "any" and not self.is_calm(place_of(hosts)):
-            # An upload that loses nodes begins anew, up to twice; what it has sent counts as well.
-            least -= 2 * content.size_bytes
-            place.quota.note(3 * content.size_bytes, is_certain=False)
+            place.quota.note(content.size_bytes, is_certain=False)
         try:
             ffrecord.publish(
                 content.path,
@@ -241,12 +250,48 @@ class Daemons(Damages):
         while kill and self.held:
             self.held.pop().kill()
 
+    # Changes whose client is dead.
+
+    @precondition(is_calm)
+    @rule(node=NODE, which=WHICH, changes=CHANGES, by=OF_CLUSTER)
+    def leave_change(self, node: str, which: int, changes: tuple[str, str], by: Hosts) -> None:
+        """Kill a client that waits for a node that is cut off: what others do since then stays."""
+        removes, removed = (each == "remove" for each in changes)
+        name, content = self.pick_settled(NODES, which)
+        others = tuple(each for each in NODES if each != node)
+        if content is None or name.startswith(f"{self.client}/"):
+            return
+        known, later = self.places["cluster"].name(name), self.content("small")
+        if not removes:
+            upload = HeldUpload(later, self.address((node,), name))
+            assert upload.errno == 0, upload.error
+        self.world.trouble_node("cut", node)
+        left: HeldUpload | LeftRemoval
+        if removes:
+            left = LeftRemoval(self.address((node,), name))
+        else:
+            left = upload
+            upload.go_on()
+        time.sleep(LEFT_S)
+        left.kill()
+        self.did(f"left {'removal' if removes else 'replacement'} of {name} at {node}")
+        known.may_become(None if removes else later)
+        if removed:
+            self.remove_sure(name, others)
+        if removes or not removed:
+            content = self.content("small")
+            self.publish_one(others, name, content, "replicas", replace=not removed)
+        self.mend(by)
+        self.ask(by)
+
     # Trouble.
 
     @precondition(is_calm)
     @rule(kind=TROUBLE, node=NODE, which=WHICH, by=OF_CLUSTER)
     def trouble(self, kind: str, node: str, which: int, by: Hosts) -> None:
         """Something happens to a node, until it is mended."""
+        if kind == "full" and not self.world.has_small_disks:
+            return
         if kind == "wipe":
             self.world.await_filled()
             for name, each in self.places["cluster"].names.items():
@@ -264,10 +309,10 @@ class Daemons(Damages):
             self.ask((node,))
         self.ask(self.usable(by))
 
-    def remove_sure(self, name: str) -> None:
+    def remove_sure(self, name: str, hosts: Hosts = NODES) -> None:
         """Remove a name of the cluster, if it is there."""
         with contextlib.suppress(FileNotFoundError):
-            ffrecord.remove_published(self.address(NODES, name))
+            ffrecord.remove_published(self.address(hosts, name))
         self.places["cluster"].name(name).acknowledge(None)
 
     @precondition(is_calm)
@@ -304,6 +349,32 @@ class Daemons(Damages):
         else:
             daemon.kill() if how == "kill" else daemon.stop()
             daemon.start()
+        self.ask(("alone",))
+
+    @precondition(lambda self: self.world.has_small_disks)
+    @rule(size=SIZE, name=NAMES, replace=ANY, removes=ANY, restart=ANY)
+    def fill_alone(self, size: str, name: str, replace: bool, removes: bool, restart: bool) -> None:
+        """The disk of the daemon by itself is full: nothing is taken, and nothing is lost."""
+        content, address = self.content(size), self.address(("alone",), self.full(name))
+        disk = self.world.alone.data
+        fill(disk)
+        # What was kept for one removal is kept for the next one once there was room.
+        removes = removes and (disk / "reserve").stat().st_size > 0
+        try:
+            ffrecord.publish(content.path, address, replace=replace, timeout_s=UNSURE_S)
+        except (OSError, ConflictError) as error:
+            self.did(f"publish {name} on a full disk: {error!r}")
+        else:
+            raise AssertionError(f"{content} was published on a disk that is full")
+        self.ask(("alone",))
+        if removes and (old := self.pick(("alone",), 0)) is not None:
+            ffrecord.remove_published(self.address(("alone",), old), timeout_s=SURE_S)
+            self.places["alone"].name(old).acknowledge(None)
+            self.did(f"removed {old} from a full disk")
+        make_room(disk)
+        if restart:
+            self.world.alone.kill()
+            self.world.alone.start()
         self.ask(("alone",))
 
     # Questions.

@@ -23,6 +23,7 @@ from ffrecord.errors import ConflictError, DeadlineExceeded, UnavailableError
 
 AWAY = (UnavailableError, DeadlineExceeded)
 SURE_S, UNSURE_S = 30.0, 1.0  # How long a call may take that must succeed, or need not.
+SERVING = ("drain", "full")  # Troubles in which a node answers all questions.
 LISTS = st.sampled_from([*CLUSTER, ("alone",), ("alone",), ("other",)])
 OF_CLUSTER = st.sampled_from(CLUSTER)
 WHICH = st.integers(0, 9)
@@ -109,7 +110,7 @@ class Asking(RuleBasedStateMachine):
     def answering(self, hosts: Hosts) -> tuple[list[str], int]:
         """Return the nodes that can do all that is asked, and how many strangers answer."""
         kind, node = self.world.trouble or ("", "")
-        nodes = [each for each in hosts if each in NODES and (each != node or kind == "drain")]
+        nodes = [each for each in hosts if each in NODES and (each != node or kind in SERVING)]
         return nodes, strangers(hosts) + (kind in STRANGERS and node in hosts)
 
     def is_sure(self, hosts: Hosts) -> bool:

@@ -1,6 +1,7 @@
 """Rules of the model of daemons: what rots on their disks, and checkpoints."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -122,8 +123,37 @@ class Damages(Asking):
             place.steps[step] = number
         self.ask_latest(self.usable(by, hosts))
 
+    @rule(hosts=LISTS, keep=st.integers(1, 2), by=LISTS)
+    def prune(self, hosts: Hosts, keep: int, by: Hosts) -> None:
+        """Remove old steps while the newest is loaded: no other goes, and none comes back."""
+        hosts = self.usable(hosts)
+        place = self.place(hosts)
+        if place.late_steps or not place.steps:
+            return
+        run = self.address(hosts, f"{self.prefix}run")
+        old = sorted(place.steps)[:-keep]
+        place.left_steps |= set(old)
+        found: set[int] | None = None
+        with ThreadPoolExecutor(1) as pool:
+            loading = pool.submit(self.ask_latest, hosts)
+            try:
+                removed = ckpt.prune(run, keep_last=keep, timeout_s=self.seconds(hosts))
+            except (*AWAY, ConflictError) as error:
+                self.failed(hosts, error, "prune")
+            else:
+                found = {each.step for each in removed}
+                assert found >= set(old), f"{old} are old, and {sorted(found)} were removed"
+                assert found <= place.left_steps, f"{sorted(found)} were removed, and not {old}"
+            loading.result()
+            if found is not None:
+                place.left_steps.clear()
+        self.did(f"pruned by {hosts}: {old}")
+        for step in old:
+            del place.steps[step]
+        self.ask_latest(self.usable(by, hosts))
+
     def ask_latest(self, hosts: Hosts) -> None:
-        """Ask which step is the latest, and load it."""
+        """Ask which steps there are and which is the latest, and load it."""
         place = self.place(hosts)
         run = self.address(hosts, f"{self.prefix}run")
         try:
@@ -134,6 +164,11 @@ class Damages(Asking):
         found = latest.step if latest else 0
         later = {step for step in place.late_steps if step > newest}
         assert found in {newest, *later}, f"latest by {hosts} is {found}, not {newest} or {later}"
-        if newest and self.is_sure(hosts):
+        if not self.is_sure(hosts):
+            return
+        listed = {each.step for each in ckpt.list(run, timeout_s=SURE_S)}
+        may_be = {*place.steps, *place.late_steps, *place.left_steps}
+        assert {*place.steps} - place.left_steps <= listed <= may_be, f"{run} has steps {listed}"
+        if newest:
             loaded: Any = ckpt.load(run, step=newest, timeout_s=SURE_S)
             assert np.all(loaded["w"] == place.steps[newest]), f"step {newest} has other values"

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 import threading
 import time
@@ -31,6 +32,7 @@ STRANGERS = ("stranger", "foreign")  # Who serve at the address of a node that i
 QUOTA_BYTES = 256 << 10
 PREFIXES = 200  # Below which there is a quota; an upload that was given up ends before its turn.
 LEASE_S = 3
+DISK_MB = 160  # Of those that a rule fills; a daemon keeps part of it for deletions.
 UNSETTLED = ("missing", "moving", "incomplete", "from_cache")  # What nodes say of themselves.
 SETTLE_S = 60.0  # Until all is as it should be again, on a busy machine.
 # A program that is killed takes what it has started along.
@@ -123,6 +125,8 @@ class World:
         flags = ("--quotas", quotas, "--token-keys", str(self.folder / "keys"))
         flags += ("--upload-grace-s", "120", "--cores", "1", "--log-level", "info")
         self._flags = flags
+        small = [self.folder / "alone", *(self.folder / "cluster" / name for name in NODES)]
+        self.has_small_disks = small_disks(small)
         self.cluster = self._start_cluster("cluster", 3, 2, flags)
         self.other = self._start_cluster("other", 1, 1, flags)
         self.alone_admin = f"127.0.0.1:{_free_port()}"
@@ -198,7 +202,8 @@ class World:
             cluster.stop(name, signal.SIGTERM if kind == "stop" else signal.SIGKILL)
             self._undo = lambda: cluster.start(name)
             if kind == "wipe":
-                shutil.rmtree(cluster.folder / name)
+                for each in (cluster.folder / name).iterdir():  # The folder may be a disk.
+                    shutil.rmtree(each) if each.is_dir() else each.unlink()
             if kind in STRANGERS:
                 self._begin_stranger(name, kind)
         elif kind == "freeze":
@@ -207,6 +212,9 @@ class World:
         elif kind == "cut":
             cluster.proxies[name].cut()
             self._undo = cluster.proxies[name].mend
+        elif kind == "full":
+            fill(cluster.folder / name)
+            self._undo = lambda: make_room(cluster.folder / name)
         elif kind == "drain":
             self._set_state(name, "draining")
             self._undo = lambda: self._set_state(name, "in")
@@ -305,6 +313,35 @@ class World:
         """Return the counters of a node, or of "alone"."""
         where = self.alone_admin if node == "alone" else self.cluster.node(node).admin
         return fetch(f"http://{where}", 5.0)
+
+
+def fill(disk: Path) -> None:
+    """Leave no room on a disk."""
+    with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(1 << 16)):
+            pass
+
+
+def make_room(disk: Path) -> None:
+    """Take away what fills it."""
+    (disk / "filler").unlink()
+
+
+def small_disks(folders: list[Path]) -> bool:
+    """Make each folder a disk of its own, until this process ends; False: this user may not."""
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    # It sees the end of this process, however that ends.
+    unmount = ["sh", "-c", 'cat; umount --lazy "$@"', "sh", *map(str, folders)]
+    watch = subprocess.Popen(
+        unmount, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    atexit.register(watch.communicate)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs"]
+    return all(
+        subprocess.run([*mount, str(folder)], check=False, capture_output=True).returncode == 0
+        for folder in folders
+    )
 
 
 def _free_port() -> int:

@@ -124,7 +124,8 @@ class Place:
         self.names: dict[str, Name] = {}
         self.quota = quota
         self.steps: dict[int, float] = {}
-        self.late_steps: set[int] = set()
+        self.late_steps: set[int] = set()  # Of saves without an answer,
+        self.left_steps: set[int] = set()  # and those that a prune without one may have removed.
 
     def name(self, name: str) -> Name:
         """Return what is known of a name."""

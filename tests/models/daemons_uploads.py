@@ -1,4 +1,4 @@
-"""A client of the model of daemons that uploads and does not publish."""
+"""Clients of the model of daemons that are killed before their call has an end."""
 
 import contextlib
 import os
@@ -30,6 +30,11 @@ class HeldUpload:
                 raise AssertionError(f"an upload of {content} has no end and no error")
             self.errno, self.error = pickle.loads(pipe.read(1 << 16))
 
+    def go_on(self) -> None:
+        """Let it publish what it has sent."""
+        assert self._process is not None
+        os.kill(self._process, signal.SIGUSR1)
+
     def kill(self) -> None:
         """End it, as the kernel does where memory is short."""
         if self._process is not None:
@@ -38,17 +43,37 @@ class HeldUpload:
             self._process = None
 
 
+class LeftRemoval:
+    """A process that asks for a name to be removed, and is killed."""
+
+    def __init__(self, address: str) -> None:
+        """Begin."""
+        self._process = os.fork()
+        if self._process == 0:
+            with contextlib.suppress(BaseException):
+                ffrecord.remove_published(address)
+            os._exit(0)
+
+    def kill(self) -> None:
+        """End it."""
+        os.kill(self._process, signal.SIGKILL)
+        os.waitpid(self._process, 0)
+
+
 def _upload(content: Content, address: str, answer: int) -> None:
     """What the child does; it never returns."""
     parent = os.getppid()
     with contextlib.suppress(BaseException):
+        goes_on: list[int] = []
+        signal.signal(signal.SIGUSR1, lambda number, _: goes_on.append(number))
 
         def told(done: int, size: int) -> None:
-            if done == size:
+            if done == size and not goes_on:
                 os.write(answer, pickle.dumps((0, "")))
-                while os.getppid() == parent:
-                    time.sleep(0.1)
-                os._exit(0)
+                while os.getppid() == parent and not goes_on:
+                    time.sleep(0.02)
+                if not goes_on:
+                    os._exit(0)
 
         try:
             ffrecord.publish(content.path, address, replace=True, progress=told)

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,7 +47,8 @@ class FakeCluster {
     for (std::uint16_t i = 0; i < kScriptCount; ++i) {
       scripts_[i] = std::make_unique<FakeDaemon>(
           [this, i](FakeDaemon::Request& request) { return Answer(request, i); }, true,
-          net::kCapabilityCluster | capabilities);
+          net::kCapabilityCluster | capabilities,
+          net::NodeIdentity{reply_.cluster, "a" + std::to_string(i)});
       reply_.nodes[i].address = scripts_[i]->address().ToString();
     }
   }
@@ -74,6 +76,11 @@ class FakeCluster {
     const std::lock_guard lock(mutex_);
     return publications_;
   }
+  // Those of the manifests that came with them.
+  std::set<std::uint64_t> uploads() {
+    const std::lock_guard lock(mutex_);
+    return uploads_;
+  }
   int map_count() const { return map_count_; }
 
   // So many requests to publish or remove are carried out without an answer.
@@ -85,6 +92,10 @@ class FakeCluster {
   std::atomic<bool> is_silent{false};
   // So many scripts, from "a0" on, deny what is asked of names.
   std::atomic<std::uint16_t> denying_count{0};
+  // So many scripts, from "a0" on, cannot tell whether they know the newest names: they refuse, but
+  // for who accepts what they knew before, which is revision 1 of "x"; it is at 2 by now.
+  std::atomic<std::uint16_t> cut_off_count{0};
+  std::atomic<int> accepted_count{0};  // Answers of such.
   // The scripts refuse to change names like this, once no answer is lost any more; kOk: they do
   // not.
   std::atomic<ErrorCode> change_refusal{ErrorCode::kOk};
@@ -110,6 +121,7 @@ class FakeCluster {
       return true;
     }
     const std::lock_guard lock(mutex_);
+    if (cut_off_count > 0 && AnswerAsCutOff(request, number)) return true;
     switch (request.header.type) {
       case net::FrameType::kClusterMap: {
         ++map_count_;
@@ -125,6 +137,7 @@ class FakeCluster {
         publications_.push_back(net::Publish::Decode(request.body).value());
         if (is_stuck) return Refuse(request, number);
         manifest_ = request.payload();
+        NoteUploads(DecodeDatasetManifest(*manifest_).value());
         if (lost_answers > 0) return --lost_answers, false;
         if (change_refusal != ErrorCode::kOk) {
           FakeDaemon::SendError(request, change_refusal);
@@ -167,6 +180,35 @@ class FakeCluster {
     }
   }
 
+  // False: it is not asked for names.
+  bool AnswerAsCutOff(FakeDaemon::Request& request, std::uint16_t number) {
+    const bool resolves = request.header.type == net::FrameType::kResolve;
+    if (!resolves && request.header.type != net::FrameType::kList) return false;
+    const bool is_cut_off = number < cut_off_count;
+    const bool accepts_old = resolves ? net::Resolve::Decode(request.body).value().accepts_old
+                                      : net::List::Decode(request.body).value().accepts_old;
+    if (is_cut_off && !accepts_old) {
+      FakeDaemon::SendError(request, ErrorCode::kUnavailable);
+      return true;
+    }
+    if (is_cut_off) ++accepted_count;
+    const std::uint64_t revision = is_cut_off ? 1 : 2;
+    net::ListReply list;
+    list.entries.push_back({"x", revision, 10, 1});
+    if (resolves)
+      FakeDaemon::Send(request, net::ReplyTo(request.header.type),
+                       net::RevisionReply{revision}.Encode(),
+                       EncodeDatasetManifest(OneFile(10)).value());
+    else
+      FakeDaemon::Send(request, net::ReplyTo(request.header.type), list.Encode());
+    return true;
+  }
+
+  void NoteUploads(const DatasetManifest& manifest) {
+    for (const ManifestFile& file : manifest.files)
+      for (const ManifestExtent& extent : file.extents) uploads_.insert(UploadOf(extent.id));
+  }
+
   static bool Refuse(FakeDaemon::Request& request, std::uint16_t number) {
     if (number == 0) FakeDaemon::SendError(request, ErrorCode::kUnavailable);
     return true;
@@ -177,6 +219,7 @@ class FakeCluster {
   net::ClusterMapReply reply_;
   SlotMap map_;
   std::vector<net::Publish> publications_;
+  std::set<std::uint64_t> uploads_;
   std::optional<std::vector<std::byte>> manifest_;  // Of the one name that is published.
   std::atomic<int> map_count_{0};
   std::array<std::unique_ptr<FakeDaemon>, kScriptCount> scripts_;

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -42,10 +43,12 @@ class FakeDaemon {
   };
   using Script = std::function<bool(Request&)>;
 
-  explicit FakeDaemon(Script script, bool greets = true, std::uint64_t capabilities = 0)
+  explicit FakeDaemon(Script script, bool greets = true, std::uint64_t capabilities = 0,
+                      std::optional<net::NodeIdentity> identity = std::nullopt)
       : script_(std::move(script)),
         greets_(greets),
         capabilities_(capabilities),
+        identity_(std::move(identity)),
         listener_(net::TcpListener::Listen({"127.0.0.1", 0}).value()),
         thread_([this] { Run(); }) {}
   ~FakeDaemon() {
@@ -120,6 +123,8 @@ class FakeDaemon {
     reply.body_size_bytes_max = 2U << 20;
     reply.payload_size_bytes_max = 8U << 20;
     reply.capabilities = capabilities_;
+    if (identity_) reply.capabilities |= net::kCapabilityIdentity;
+    reply.identity = identity_;
     Send(request, net::ReplyTo(net::FrameType::kHello), reply.Encode());
     return true;
   }
@@ -127,6 +132,7 @@ class FakeDaemon {
   const Script script_;
   const bool greets_;
   const std::uint64_t capabilities_;
+  const std::optional<net::NodeIdentity> identity_;
   net::TcpListener listener_;
   std::deque<std::vector<std::byte>> payloads_;
   std::atomic<int> connection_count_{0};

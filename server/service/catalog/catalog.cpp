@@ -80,8 +80,10 @@ Result<void> Catalog::LoadUploads() {
   const auto now = Clock::now();
   FFR_TRY(ForEachEntry(meta_, kUploadKeys, [&](const MetaStore::KeyValue& entry) {
     std::uint64_t upload = 0;
-    if (ParseNumberKey(kUploadKeys, entry.key, upload))
-      uploads_.emplace(upload, Upload{entry.mod_revision, now, extents_.missing_disk_count() > 0});
+    if (!ParseNumberKey(kUploadKeys, entry.key, upload)) return;
+    std::string owner(reinterpret_cast<const char*>(entry.value.data()), entry.value.size());
+    uploads_.emplace(upload, Upload{entry.mod_revision, std::move(owner), now,
+                                    extents_.missing_disk_count() > 0});
   }));
   report_.open_upload_count = uploads_.size();
   return {};
@@ -99,10 +101,13 @@ void Catalog::ExplainExtents() {
   for (const ExtentId& id : extents_.scan_report().unknown) {
     const ExtentPtr extent = extents_.Find(id);
     if (!extent) continue;  // Deleted.
-    if (uploads_.contains(UploadOf(id)))
-      ++report_.unpublished_count;
-    else
+    const auto upload = uploads_.find(UploadOf(id));
+    if (upload == uploads_.end()) {
       report_.unexplained.push_back(extent->disk->PathOf(id).string());
+      continue;
+    }
+    ++report_.unpublished_count;
+    ledger_.Add(id, extent->size_bytes, upload->second.owner_prefix);
   }
 }
 
@@ -115,7 +120,7 @@ Result<std::optional<NewExtent>> Catalog::BeginPut(const net::PutBegin& begin,
     const std::lock_guard lock(mutex_);
     if (!IsPublished(begin.id)) {
       FFR_TRY(CheckUploadQuotas(begin, owner_prefix));
-      FFR_TRY(RecordUpload(UploadOf(begin.id)));
+      FFR_TRY(RecordUpload(UploadOf(begin.id), owner_prefix));
       ledger_.Add(begin.id, begin.size_bytes, owner_prefix);
     } else if (const ExtentPtr extent = extents_.Find(begin.id); !extent || !extent->disk) {
       // Readers of its names would get whatever comes.
@@ -131,7 +136,7 @@ Result<std::optional<NewExtent>> Catalog::BeginPut(const net::PutBegin& begin,
   return std::optional(FFR_TRY(extents_.Place(begin.id, begin.size_bytes)));
 }
 
-Result<void> Catalog::RecordUpload(std::uint64_t upload) {
+Result<void> Catalog::RecordUpload(std::uint64_t upload, std::string_view owner_prefix) {
   if (const auto found = uploads_.find(upload); found != uploads_.end()) {
     found->second.heard = Clock::now();
     return {};
@@ -139,11 +144,13 @@ Result<void> Catalog::RecordUpload(std::uint64_t upload) {
   MetaStore::Commit commit;
   const std::string key = NumberKey(kUploadKeys, upload);
   commit.compares.push_back({key, 0});
-  commit.puts.push_back({key, {}});
+  const auto owner = std::as_bytes(std::span(owner_prefix));
+  commit.puts.push_back({key, {owner.begin(), owner.end()}});
   const auto outcome = FFR_TRY(Commit(commit));
   if (!outcome.committed)
     return Error{ErrorCode::kUnavailable, "the upload was being recorded by another; try again"};
-  uploads_.emplace(upload, Upload{outcome.revision, Clock::now(), false});
+  uploads_.emplace(upload,
+                   Upload{outcome.revision, std::string(owner_prefix), Clock::now(), false});
   return {};
 }
 

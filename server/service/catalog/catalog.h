@@ -126,6 +126,7 @@ class Catalog {
  private:
   struct Upload {
     std::uint64_t revision = 0;
+    std::string owner_prefix;  // Of whoever began it.
     Clock::time_point heard;
     // Begun before the start, and perhaps in part on a disk that is missing: kept until it is back.
     bool may_be_absent = false;
@@ -150,8 +151,8 @@ class Catalog {
   Result<void> LoadTombstones();
   void ExplainExtents();
 
-  // That it goes on; on record if it begins.
-  Result<void> RecordUpload(std::uint64_t upload);
+  // That it goes on; on record, with whoever begins it.
+  Result<void> RecordUpload(std::uint64_t upload, std::string_view owner_prefix);
   bool IsPublished(const ExtentId& id) const { return references_.Contains(id); }
   Result<void> CheckMode(const net::Publish& publish, const std::optional<NameRecord>& found) const;
   Result<void> CheckExtents(const DatasetManifest& manifest, std::string_view own_prefix,

@@ -48,7 +48,11 @@ namespace {
 Result<DatasetManifest> ReadPublished(BlockingStore& meta, const std::string& name) {
   const auto record = FFR_TRY(FindName(meta, name));
   if (!record) return Error{ErrorCode::kCorruption, "its record is gone"};
-  return DecodeDatasetManifest(FFR_TRY(ReadManifest(meta, *record)));
+  const auto bytes = FFR_TRY(ReadManifest(meta, *record));
+  auto manifest = FFR_TRY(DecodeDatasetManifest(bytes));
+  if (record->size_bytes == manifest.size_bytes() && record->file_count == manifest.files.size())
+    return manifest;
+  return Error{ErrorCode::kCorruption, "its record does not fit its manifest"};
 }
 
 }  // namespace

@@ -10,7 +10,8 @@
 namespace ffrecord::server {
 
 // How uploads that have begun and extents that are to go lie in a MetaStore: uploads/<upload> is
-// there while that upload goes on; deletes/<what> holds the ids of extents to unlink.
+// there while that upload goes on, and holds the prefix below which its client may write, or
+// nothing; deletes/<what> holds the ids of extents to unlink.
 
 inline constexpr std::string_view kUploadKeys = "uploads/";
 inline constexpr std::string_view kTombstoneKeys = "deletes/";

@@ -219,8 +219,11 @@ TEST_F(ClusterStrangersTest, WhereNeitherClusterHasMostOfTheDaemonsTheErrorNames
                                      .GetMap(stranger->address().ToString())
                                      .value()
                                      .reply.cluster);
-  for (int i = 0; i < 10; ++i) {
-    const std::string why = ReadOne(address);
+  // One of three, and one of two.
+  const std::string half =
+      "ffrecord://" + AddressOf(nodes_[0]) + "," + stranger->address().ToString() + "/one";
+  for (int i = 0; i < 20; ++i) {
+    const std::string why = ReadOne(i % 2 == 0 ? address : half);
     EXPECT_NE(why.find(AddressOf(nodes_[0]) + " is a node of cluster " + ours), std::string::npos)
         << why;
     EXPECT_NE(why.find(stranger->address().ToString() + " is a node of cluster " + theirs),

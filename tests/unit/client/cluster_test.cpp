@@ -226,6 +226,52 @@ TEST_F(ClusterTest, ATryWithoutAnAnswerIsToldOfWhereTheNextNodeRefuses) {
   }
 }
 
+// What "x" is at, by all questions for names: 1 is of before, and 0 that nobody can tell.
+std::set<std::uint64_t> RevisionsOfX(const Catalog& catalog, bool are_told) {
+  const std::chrono::milliseconds time = are_told ? kOptions.timeout : 300ms;
+  const auto resolved = catalog.Resolve("x", net::Clock::now() + time);
+  const auto listed = catalog.List("x", net::Clock::now() + time);
+  if (!resolved) {
+    EXPECT_EQ(resolved.error().code, ErrorCode::kUnavailable) << resolved.error().message;
+  }
+  if (!listed) {
+    EXPECT_EQ(listed.error().code, ErrorCode::kUnavailable) << listed.error().message;
+  }
+  return {resolved ? resolved.value().revision : 0, listed ? listed.value().at(0).revision : 0};
+}
+
+TEST_F(ClusterTest, NamesOfBeforeAreToldByChoiceAndWhereNobodyKnowsTheNewest) {
+  for (const bool understands : {true, false}) {
+    for (const bool accepts_old : {true, false}) {
+      FakeCluster cluster(understands ? net::kCapabilityKnownNames : net::kCapabilityNone);
+      net::Location seed = Location(cluster.seed());
+      seed.accepts_old_names = accepts_old;
+      cluster.Alter([](auto& reply, auto&) { reply.nodes.resize(FakeCluster::kScriptCount); });
+      const Catalog catalog(Cluster::Find({&seed, 1}, kOptions).value());
+      for (const std::uint16_t cut_off : {std::uint16_t{1}, FakeCluster::kScriptCount}) {
+        cluster.cut_off_count = cut_off;
+        const bool are_told = cut_off == 1;  // By the other one.
+        const bool may_be_old = understands && accepts_old && !are_told;
+        EXPECT_EQ(RevisionsOfX(catalog, are_told || may_be_old),
+                  std::set<std::uint64_t>{are_told     ? 2U
+                                          : may_be_old ? 1U
+                                                       : 0U});
+        EXPECT_EQ(cluster.accepted_count > 0, may_be_old);
+      }
+    }
+  }
+}
+
+// Another one would count against a quota beside it, until it is given up.
+TEST_F(ClusterTest, WhatTheNodesDoNotHoldIsSentAgainAsTheSameUpload) {
+  const test::TestFile file({"one", "two", "three"});
+  cluster_.change_refusal = ErrorCode::kConflict;
+  EXPECT_EQ(PublishDataset({{file.path()}}, cluster_.Uri("x"), true, kOptions, {}).error().code,
+            ErrorCode::kConflict);
+  EXPECT_GE(cluster_.publications().size(), 3U);
+  EXPECT_EQ(cluster_.uploads().size(), 1U);
+}
+
 // One that would take the field for a fault is not told.
 TEST_F(ClusterTest, ANodeThatUnderstandsItIsToldHowLongItsAnswerIsWaitedFor) {
   for (const bool understands : {true, false}) {

@@ -244,30 +244,6 @@ TEST(SessionTest, ADamagedManifestIsCorruptionAndNamesTheDataset) {
   EXPECT_NE(resolved.error().message.find("some/name"), std::string::npos);
 }
 
-TEST(SessionTest, ARemovalWhoseReplyWasLostIsDone) {
-  FakeDaemon daemon([](Request& request) {
-    if (request.connection == 0) return false;  // It was done, but the reply did not arrive.
-    FakeDaemon::SendError(request, ErrorCode::kNotFound);
-    return true;
-  });
-  EXPECT_TRUE(Catalog(net::Session::Get(daemon.address())).Remove("name", In(60s)));
-}
-
-TEST(SessionTest, ARemovalThatABusyDaemonDidNotTakeIsNotDone) {
-  int asked = 0;
-  FakeDaemon daemon([&](Request& request) {
-    if (++asked == 1)
-      FakeDaemon::Send(request, FrameType::kBusy, net::Busy{5}.Encode());
-    else
-      FakeDaemon::SendError(request, ErrorCode::kNotFound);
-    return true;
-  });
-  const auto removed = Catalog(net::Session::Get(daemon.address())).Remove("name", In(60s));
-  ASSERT_FALSE(removed);
-  EXPECT_EQ(removed.error().code, ErrorCode::kNotFound);
-  EXPECT_EQ(asked, 2);
-}
-
 TEST(SessionTest, ARepeatedPublicationIsTheSameAttempt) {
   std::vector<std::vector<std::byte>> bodies;
   FakeDaemon daemon([&](Request& request) {

@@ -87,6 +87,31 @@ TEST_F(CatalogTest, WhatIsNotPublishedCountsAgainstAQuotaFromItsBeginning) {
   EXPECT_EQ(code(5, 10, "a/"), 0);
 }
 
+TEST_F(CatalogTest, WhatWasUploadedBeforeAStartCountsAgainstAQuotaAsWell) {
+  quotas_ = {{"a/", 10}};
+  Open();
+  const auto upload = [&](std::uint32_t number, std::string_view data, std::string_view owner) {
+    const ExtentId id = MakeExtentId(number, 0, 0);
+    auto writer = BeginPut({id, data.size()}, owner);
+    if (!writer) return writer.error().system_errno;
+    EXPECT_TRUE(writer.value()->Append(AsBytes(data)));
+    EXPECT_TRUE(catalog_->Seal(*writer.value(), {id, Xxh3(AsBytes(data))}));
+    return 0;
+  };
+  ASSERT_EQ(upload(1, "8 bytes!", "a/b/"), 0);
+  ASSERT_EQ(upload(2, "of anybody", ""), 0);
+  auto killed = BeginPut({MakeExtentId(3, 0, 0), 2}, "a/");  // Nothing is left of it.
+  ASSERT_TRUE(killed);
+  killed = Error{};
+
+  Open();
+
+  EXPECT_EQ(upload(4, "has 3", "a/"), EDQUOT);
+  EXPECT_EQ(upload(4, "2!", "a/"), 0);
+  Collect(70s);
+  EXPECT_EQ(upload(5, "ten bytes!", "a/"), 0);
+}
+
 TEST_F(CatalogTest, AnExtentCountsWithItsLargestSizeWhoeverBeginsItAgain) {
   quotas_ = {{"a/", 10}};
   Open();

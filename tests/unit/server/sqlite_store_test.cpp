@@ -139,6 +139,31 @@ TEST_F(SqliteMetaStoreTest, WhatIsReadBackAfterAFailedSyncHoldsAfterAKillToo) {
   EXPECT_EQ(TryPut("after").value().fate, Fate::kCommitted);
 }
 
+// A key stands in the table and in its index: one that says otherwise than the other would be found
+// under neither name, or in lists alone.
+TEST_F(SqliteMetaStoreTest, ABitThatFlippedInAKeyIsFoundAtTheStart) {
+  Put("datasets/runs/step1");
+  Put("datasets/runs/step2");
+  tested_.Close();
+  const auto path = folder_ / "metadata.sqlite";
+  const std::string good = test::ReadFile(path);
+  int count = 0;
+  for (auto at = good.find("step2"); at != std::string::npos; at = good.find("step2", at + 1)) {
+    std::string damaged = good;
+    damaged[at] ^= 1;
+    test::WriteFile(path, damaged);
+    const auto opened = OpenSqliteStore(path);
+    ASSERT_FALSE(opened) << at;
+    EXPECT_EQ(opened.error().code, ErrorCode::kCorruption);
+    EXPECT_NE(opened.error().message.find("restore it from a copy"), std::string::npos);
+    ++count;
+  }
+  EXPECT_EQ(count, 2);
+  test::WriteFile(path, good);
+  tested_.Open();
+  EXPECT_EQ(Keys().size(), 2U);
+}
+
 TEST_F(SqliteMetaStoreTest, ACommitWhoseTurnComesTooLateIsNotMade) {
   Put("key");
   test::HeldSyncs held;

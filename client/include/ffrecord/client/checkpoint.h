@@ -20,6 +20,8 @@
 
 namespace ffrecord::client {
 
+class CheckpointTarget;
+
 // One tensor, or the slice of it that this rank holds, in the caller's memory: contiguous,
 // row-major.
 struct TensorView {
@@ -245,6 +247,7 @@ class FFR_EXPORT CheckpointReader {
   Result<bool> IsWhole() const;
 
  private:
+  friend Result<CheckpointReader> OpenStep(const CheckpointTarget& target, std::uint64_t step);
   struct Impl;
   explicit CheckpointReader(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;
