@@ -74,6 +74,12 @@ _CLASSES_SHOWN_MAX = 30
 @click.option(
     "--raw", is_flag=True, help="Pack TFRecords, files in tars, and JSON lines unchanged."
 )
+@click.option("--split", metavar="NAME", help="Of a folder with several splits, the one to pack.")
+@click.option(
+    "--tokens",
+    metavar="TYPE[:END]",
+    help="Of a file of nothing but tokens: u16 or u32, and the token that ends a document.",
+)
 @click.option(
     "--map",
     "function",
@@ -123,6 +129,8 @@ def command(
     key: str | None,
     ragged: tuple[str, ...],
     raw: bool,
+    split: str | None,
+    tokens: str | None,
     function: str | None,
     workers: int,
     max_failures: int,
@@ -152,6 +160,8 @@ def command(
                 cast=tuple(_cast(text) for text in casts),
                 ragged=ragged,
                 raw=raw,
+                split=split,
+                tokens=tokens,
             ),
         )
         options: dict[str, Any] = {

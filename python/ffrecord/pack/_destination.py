@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ffrecord._ffrecord import __version__
 from ffrecord._tables.arrow_schema import of_columns, types_in
@@ -20,8 +20,10 @@ from ffrecord.pack._passed import Passed, kept_fields
 from ffrecord.pack._plan import Plan, schema_as_json, units_of
 from ffrecord.pack._recognise import open_source
 from ffrecord.pack._resumable import DIGITS, check_some, pack_resumably, part_name
+from ffrecord.pack._rows import Rows, RowsSource
 from ffrecord.pack._source import CLASSES, Facts, Progressed, Source
 from ffrecord.pack._summary import PackSummary
+from ffrecord.pack._table import TableSource
 from ffrecord.pack._unit import Rules, UnitWriter
 from ffrecord.pack._work import Progress, Task, WriterOptions
 
@@ -32,7 +34,7 @@ _LOOK_ROWS, _LOOK_SAMPLES = 64, 1000
 
 
 def pack(
-    source: Source | str | os.PathLike[str] | Sequence[str],
+    source: Source | str | os.PathLike[str] | Sequence[str] | Rows,
     destination: str | os.PathLike[str],
     *,
     map: Any = None,  # noqa: ANN401 - as such functions are called everywhere
@@ -58,14 +60,15 @@ def pack(
 
     Args:
         source: paths, or what `open_source` returned, or any object with the attributes of
-            `Source`.
+            `Source`; or a table of Arrow; or an iterable of rows (dicts, or bytes for records
+            without columns), or a function without arguments that returns one.
         destination: `*.ffr` is one file; another name is a folder of `PART_00000.ffr` and so on,
             with a list of what came from where (`PACKED.json`) if it was packed from paths.
         map: a function of one sample, or its name `module:function`, or a class whose objects are
             called, one made in each process. It gets a dict (bytes for records without columns),
             and returns None to leave the sample out, a dict, or an iterable of dicts.
-        schema: the columns that `map` returns; by default its attribute `schema`, else what its
-            first rows have.
+        schema: the columns that `map` returns, or without `map` those of an iterable of rows; by
+            default the attribute `schema` of `map`, else what the first rows have.
         workers: processes to use; other than 1 for a folder that is packed from paths only.
         max_failures: how many samples may fail in `map`; they are listed in the summary.
         retry_failed: of an interrupted packing, do the parts again in which samples failed.
@@ -156,10 +159,10 @@ class Conversion:
             raise ValueError(f"a dictionary has {least} to {most} bytes, not {dictionary_bytes}")
         _check_least(workers, 1, "there is at least one worker")
         self.user_map = user_map = mapping_of(map)
-        if schema is not None and user_map is None:
+        is_known = hasattr(source, "samples") or is_paths(source) or is_table(source)
+        if schema is not None and user_map is None and is_known:
             raise ValueError("schema says what map returns; without map, columns are the source's")
-        is_source = not isinstance(source, str | os.PathLike | Sequence)
-        self.opened = opened = Facts(source if is_source else open_source(source))
+        self.opened = opened = Facts(_opened(source, None if user_map else schema))
         self.path = destination_path(destination)
         self.inputs = None if self.path.suffix == ".ffr" else opened._inputs
         if workers > 1 and self.inputs is None:
@@ -208,6 +211,31 @@ class Conversion:
             ),
             Rules(function, max_failures, size_bytes, self.writing.key is True),
         )
+
+
+def _opened(source: Any, schema: Any) -> Source:  # noqa: ANN401 - see `pack`
+    """The source, of whatever `pack` is given."""
+    if is_paths(source):
+        return open_source(source)
+    if is_table(source):
+        return TableSource(source)
+    if hasattr(source, "samples") or hasattr(source, "schema"):
+        return cast(Source, source)
+    is_iterable = callable(source) or hasattr(source, "__iter__") or hasattr(source, "__getitem__")
+    return RowsSource(source, schema) if is_iterable else cast(Source, source)
+
+
+def is_paths(source: Any) -> bool:  # noqa: ANN401
+    """Whether it is a path, or a list of paths, which may be empty."""
+    if isinstance(source, str | os.PathLike):
+        return True
+    is_list = isinstance(source, Sequence) and not isinstance(source, bytes | bytearray)
+    return is_list and (not source or isinstance(source[0], str | os.PathLike))
+
+
+def is_table(source: Any) -> bool:  # noqa: ANN401
+    """Whether it shows its data as Arrow does."""
+    return hasattr(source, "__arrow_c_stream__") and not hasattr(source, "samples")
 
 
 def _check_least(value: int, least: int, rule: str) -> None:
