@@ -56,7 +56,7 @@ KINDS = (
         "is_saved",
         "SavedSource",
         "row",
-        "as of Parquet; a folder of splits is packed split by split",
+        "as of Parquet; `--split` chooses one of several splits",
         "pyarrow",
     ),
     KindOfSource(
@@ -75,6 +75,16 @@ KINDS = (
         "RecordFiles",
         "record",
         "unchanged; files of either version",
+    ),
+    KindOfSource(
+        "a YOLO folder",
+        "_yolo",
+        "is_yolo",
+        "YoloSource",
+        "picture",
+        "`name`; `image: bytes`; lists with an item per object: `label`, and `box` or `outline` "
+        "([below](#coco-and-yolo))",
+        "pyarrow, pyyaml for `data.yaml`",
     ),
     KindOfSource(
         "a folder with a subfolder per class",
@@ -101,6 +111,16 @@ KINDS = (
         "CsvSource",
         "row",
         "one per name in the first line ([below](#csv))",
+        "pyarrow",
+    ),
+    KindOfSource(
+        "COCO's *.json",
+        "_coco",
+        "is_coco",
+        "CocoSource",
+        "picture",
+        "`name`; `image: bytes`; the fields of the image; `annotations`, a list of structs "
+        "([below](#coco-and-yolo))",
         "pyarrow",
     ),
     KindOfSource(

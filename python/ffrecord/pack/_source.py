@@ -5,7 +5,7 @@ import importlib
 import os
 import pickletools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
@@ -229,6 +229,22 @@ def check_key(name: str) -> str:
     if os.path.isabs(name) or ".." in name.split("/"):
         raise ValueError(f"the name {name!r} leads outside its folder")
     return name
+
+
+def split_of(known: Sequence[str], asked: str | None, where: str) -> str:
+    """The split to pack; one without a name is the whole.
+
+    Raises:
+        ValueError: there are several, and none was asked for, or there is no such split.
+    """
+    if asked is None and len(known) == 1:
+        return known[0]
+    if asked is not None and asked in known:
+        return asked
+    names = ", ".join(name for name in known if name) or "none"
+    wanted = "" if asked is None else f", not {asked}"
+    remedy = f": pack each on its own, such as with --split {known[0]}" if known[0] else ""
+    raise ValueError(f"{where} has the splits {names}{wanted}{remedy}")
 
 
 def stamp_of_files(paths: Iterable[str]) -> str:
