@@ -4,6 +4,7 @@ Method: each kind is written by the library that defines it. Values are compared
 size and by any number of workers; damage, and what records cannot hold, is refused by name.
 """
 
+import json
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import pytest
 
 import ffrecord
 from ffrecord.errors import CorruptionError
-from ffrecord.pack import SourceOptions, open_source, pack
+from ffrecord.pack import SourceOptions, maps, open_source, pack
 from packing import contents, plain, records
 
 COUNT = 300
@@ -175,3 +176,53 @@ def test_entries_are_found_by_their_keys(tmp_path: Path) -> None:
     path, _ = lmdb(tmp_path)
     pack(path, tmp_path / "x.ffr")
     assert ffrecord.open(tmp_path / "x.ffr").find(b"00200") == 200
+
+
+def tokenizer(folder: Path) -> Path:
+    """Words are tokens."""
+    library = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    words = {"[UNK]": 0, "<end>": 1, **{f"w{n}": n + 2 for n in range(50)}}
+    made = library.Tokenizer(library.models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    made.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
+
+
+def texts(folder: Path) -> tuple[Path, list[list[int]]]:
+    """Lines of words, and their tokens."""
+    numbers = [[(n * 7 + i) % 60 for i in range(n % 11)] for n in range(COUNT)]
+    lines = [json.dumps({"text": " ".join(f"w{each}" for each in line)}) for line in numbers]
+    (folder / "a.jsonl").write_text("\n".join(lines))
+    return folder / "a.jsonl", [[n + 2 if n < 50 else 0 for n in line] for line in numbers]
+
+
+def test_each_text_becomes_its_tokens(tmp_path: Path) -> None:
+    path, wanted = texts(tmp_path)
+    pack(path, tmp_path / "x.ffr", map=maps.tokenize(str(tokenizer(tmp_path))))
+    table = ffrecord.read_table(tmp_path / "x.ffr")
+    assert table["tokens"].to_pylist() == wanted
+    assert str(table.schema.field("tokens").type.value_type) == "uint16"
+
+
+def test_blocks_have_all_tokens_with_any_number_of_workers(tmp_path: Path) -> None:
+    path, lines = texts(tmp_path)
+    tokenizer(tmp_path)
+    function = f"tokenize({str(tmp_path)!r}, block=16, end='<end>')"
+    for workers in (1, 2):
+        made = tmp_path / f"{workers}"
+        pack(path, made, map=function, workers=workers, part_size_bytes=2000)
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+    blocks = ffrecord.read_table(tmp_path / "1")["tokens"].to_pylist()
+    assert [n for block in blocks for n in block] == [n for line in lines for n in [*line, 1]]
+    parts = len(contents(tmp_path / "1")) - 1
+    assert sum(len(block) != 16 for block in blocks) <= parts
+    assert parts > 3
+
+
+def test_a_tokenizer_that_is_none_is_refused(tmp_path: Path) -> None:
+    path = tokenizer(tmp_path)
+    with pytest.raises(ValueError, match="has no token '<no>'"):
+        maps.tokenize(str(path), end="<no>")
+    path.write_text("{}")
+    with pytest.raises(ValueError, match=r"tokenizer\.json is no tokenizer"):
+        maps.tokenize(str(path))

@@ -82,9 +82,11 @@ _CLASSES_SHOWN_MAX = 30
 )
 @click.option(
     "--map",
-    "function",
+    "functions",
+    multiple=True,
     metavar="MODULE:FUNCTION",
-    help="Python function of a sample: returns None to leave it out, a dict, or several dicts.",
+    help="Python function of a sample: returns None to leave it out, a dict, or several dicts; or "
+    "one of ffrecord.pack.maps, such as 'resize(256)'. Repeatable: one after the other.",
 )
 @click.option(
     "--workers",
@@ -131,7 +133,7 @@ def command(
     raw: bool,
     split: str | None,
     tokens: str | None,
-    function: str | None,
+    functions: tuple[str, ...],
     workers: int,
     max_failures: int,
     retry_failed: bool,
@@ -169,7 +171,7 @@ def command(
             "dictionary_bytes": dictionary or 0,
             "replace": replace,
             "key": key,
-            "map": function,
+            "map": list(functions) or None,
             "workers": workers,
             "max_failures": max_failures,
         }

@@ -65,8 +65,10 @@ def pack(
         destination: `*.ffr` is one file; another name is a folder of `PART_00000.ffr` and so on,
             with a list of what came from where (`PACKED.json`) if it was packed from paths.
         map: a function of one sample, or its name `module:function`, or a class whose objects are
-            called, one made in each process. It gets a dict (bytes for records without columns),
-            and returns None to leave the sample out, a dict, or an iterable of dicts.
+            called, one made in each process; or one of `ffrecord.pack.maps`, or its name and
+            arguments, such as `"resize(256)"`; or a list of them, called one after the other. It
+            gets a dict (bytes for records without columns), and returns None to leave the sample
+            out, a dict, or an iterable of dicts.
         schema: the columns that `map` returns, or without `map` those of an iterable of rows; by
             default the attribute `schema` of `map`, else what the first rows have.
         workers: processes to use; other than 1 for a folder that is packed from paths only.
@@ -105,6 +107,8 @@ def pack(
     )
     if asked.inputs is None:
         return _Single(asked, max_failures, progress).pack(replace, part_size_bytes)
+    if asked.user_map is not None:
+        asked.user_map.look(asked.inputs)
     task = Task(
         destination=asked.path,
         plan=_plan(
@@ -254,6 +258,10 @@ def _columns_of(
     And the names of the columns that it returned as it got them.
     """
     known = user_map.schema if schema is None else schema
+    if known is None:
+        has_own = isinstance(source.schema, Mapping) and not source._names_are_stored
+        fields = source.arrow_fields
+        known = user_map.columns(source.schema if fields is None and has_own else fields)
     if known is not None:
         if isinstance(known, Mapping):
             parse(known)  # Else each sample would fail for it.
@@ -266,7 +274,7 @@ def _columns_of(
     for item in islice(samples, _LOOK_SAMPLES):
         seen.append(item)
         try:
-            made = rows_of(function, item[0])
+            made = rows_of(function, item[0]) or []
             passed.look(item[0], made)
             rows += made
         except Exception as failed:  # It counts when the sample is packed.

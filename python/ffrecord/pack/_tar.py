@@ -8,6 +8,7 @@ from itertools import chain, groupby, islice
 from typing import Any
 
 from ffrecord._tables.arrow_schema import nulls_in
+from ffrecord._tables.formats import pyarrow
 from ffrecord._tables.nested import is_name
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._cutting import Mark, is_plain, parts_between
@@ -122,6 +123,19 @@ class TarSource(Source):
                 if number:
                     yield Mark(at, at, number)
         yield Mark(self.size_bytes, self.size_bytes, number + 1)
+
+    @property
+    def _arrow_fields(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Columns of samples, some of which may be null; else those of the schema do."""
+        if not self._grouped:
+            return None
+        try:
+            pa = pyarrow()
+        except ImportError:
+            return None
+        kinds = {"utf8": pa.string(), "bytes": pa.binary(), "i64": pa.int64()}
+        fields = [pa.field(n, kinds[kind], n in self._lacks) for n, kind in self._columns.items()]
+        return pa.schema(fields)
 
     def give_values(self) -> None:
         """Let samples have None where a file is not there."""
