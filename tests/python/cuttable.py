@@ -106,6 +106,28 @@ def examples() -> list[bytes]:
     ]
 
 
+def sequences() -> list[bytes]:
+    """Messages with a context, and lists of texts, of numbers, and of vectors for each step."""
+    made = []
+    for row in _rows():
+        number = bytes([row["id"] & 127 | 128, row["id"] >> 7])
+        context = _feature(b"id", 3, _field(1, number))
+        steps = range(row["id"] % 4)
+        words = [_field(1, _field(1, _field(1, b"w%d" % step))) for step in steps]
+        boxes = [_field(1, _field(2, _field(1, struct.pack("<2f", step, 0.5)))) for step in steps]
+        sizes = [_field(1, _field(3, _field(1, bytes(range(step))))) for step in steps]
+        lists = [(b"words", words), (b"boxes", boxes), (b"sizes", sizes)]
+        entries = [_field(1, _field(1, name) + _field(2, b"".join(each))) for name, each in lists]
+        made.append(_field(1, context) + _field(2, b"".join(entries)))
+    return made
+
+
+def sequence_example(folder: Path) -> Path:
+    """Its features are those of `sequences`."""
+    (folder / "s.tfrecord").write_bytes(b"".join(map(framed, sequences())))
+    return folder / "s.tfrecord"
+
+
 def tfrecord(folder: Path) -> Path:
     """Its features are those of `examples`."""
     (folder / "a.tfrecord").write_bytes(b"".join(map(framed, examples())))
@@ -209,6 +231,7 @@ KINDS: dict[str, tuple[Maker, SourceOptions, bool]] = {
     "CSV with other ends of lines": (csv_of_old_ends, SourceOptions(), False),
     "TFRecord": (tfrecord, SourceOptions(), True),
     "TFRecord as it is": (tfrecord, SourceOptions(raw=True), True),
+    "SequenceExample": (sequence_example, SourceOptions(), True),
     "tar": (tar, SourceOptions(), True),
     "WebDataset": (web_dataset, SourceOptions(), True),
     "WebDataset as it is": (web_dataset, SourceOptions(raw=True), True),

@@ -173,7 +173,7 @@ KINDS = (
         "_tfrecord",
         "is_tfrecord",
         "tfrecord_source",
-        "`tf.train.Example`",
+        "`tf.train.Example` or `SequenceExample`",
         "one per feature ([below](#tfrecords)); plain or gzip",
         "google-crc32c, pyarrow",
     ),

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections import Counter
+import sys
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, groupby, islice
 from typing import Any
@@ -64,7 +65,7 @@ class TarSource(Source):
         """Look at the first groups, which decide what a record is."""
         options.allow(path, "a tar", "columns", "drop", "raw")
         self.skipped = Counter()
-        self.size_bytes = os.stat(path).st_size
+        self.size_bytes = self._size_of(path)
         self._path = path
         self._raw = options.raw
         first = list(_some(self._groups_of(Part(0, WHOLE, 0), Counter())))
@@ -260,8 +261,14 @@ class TarSource(Source):
             )
         return {"label": int(text)}
 
+    def _size_of(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def _members(self, part: Part, skipped: Counter[str]) -> Iterable[Member]:
+        return TarMembers(self._path, skipped, part)
+
     def _groups_of(self, part: Part, skipped: Counter[str]) -> Iterator[_Group]:
-        members = _shown(TarMembers(self._path, skipped, part), skipped)
+        members = _shown(self._members(part, skipped), skipped)
         if self._raw:
             yield from ([member] for member in members)
             return
@@ -273,6 +280,45 @@ class TarSource(Source):
                     f"{key.lstrip('/')}.*: pack each file as a record with --raw"
                 )
             yield files
+
+
+class PipedTar(TarSource):
+    """A tar from standard input: what was looked at is kept until it is read."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        """Look at the first groups; see `TarSource`.
+
+        Raises:
+            ValueError: standard input is a terminal.
+        """
+        self._input = sys.stdin.buffer
+        if self._input.isatty():
+            raise ValueError("standard input is a terminal: pipe a tar into this command")
+        self._looked: deque[_Group] | None = None
+        super().__init__("standard input", options)
+        self._path = "standard input"
+
+    def cuts(self, size_bytes: int) -> list[Part]:
+        """Return the whole, which is read once."""
+        return [Part(0, WHOLE, 0)]
+
+    def _size_of(self, path: str) -> int:
+        return 0
+
+    def _members(self, part: Part, skipped: Counter[str]) -> Iterable[Member]:
+        return TarMembers("standard input", self.skipped, part, self._input)
+
+    def _groups_of(self, part: Part, skipped: Counter[str]) -> Iterator[_Group]:
+        if self._looked is None:
+            self._looked = deque()
+            self._groups = super()._groups_of(part, self.skipped)
+            for group in self._groups:
+                self._looked.append(group)
+                yield group
+            return
+        while self._looked:
+            yield self._looked.popleft()
+        yield from self._groups
 
 
 def _shown(members: Iterable[Member], skipped: Counter[str]) -> Iterator[Member]:
