@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import cuttable
 import ffrecord
 from ffrecord.errors import CorruptionError
 from ffrecord.pack import SourceOptions, maps, open_source, pack
@@ -62,9 +63,55 @@ def lmdb(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
     return folder / "db", rows
 
 
+def array_record(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """Records of any bytes, in groups."""
+    module = _array_record()
+    rows = [b"%d" % n * (n % 50) for n in range(COUNT)]
+    return _written(module, folder, rows), [{"payload": row} for row in rows]
+
+
+def array_record_of_examples(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """Messages of a text, a number, a vector, and a list of any length."""
+    rows = cuttable.examples()
+    pack_first = folder / "a.tfrecord"
+    pack_first.write_bytes(b"".join(map(cuttable.framed, rows)))
+    pack(pack_first, folder / "wanted.ffr")
+    return _written(_array_record(), folder, rows), records(folder / "wanted.ffr")
+
+
+def _array_record() -> Any:  # noqa: ANN401
+    name = "array_record.python.array_record_module"
+    return pytest.importorskip(name, reason="array_record is not installed")
+
+
+def _written(module: Any, folder: Path, rows: list[bytes]) -> Path:  # noqa: ANN401
+    path = folder / "a.array_record-00000-of-00001"
+    writer = module.ArrayRecordWriter(str(path), "group_size:16")
+    for row in rows:
+        writer.write(row)
+    writer.close()
+    return path
+
+
+def lance(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """Several fragments, from which rows were deleted."""
+    library = pytest.importorskip("lance", reason="lance is not installed")
+    pa = pytest.importorskip("pyarrow")
+    rows = [
+        {"id": n, "tags": ["a"] * (n % 3), "score": None if n % 7 else n / 2} for n in range(COUNT)
+    ]
+    path = folder / "a.lance"
+    made = library.write_dataset(pa.Table.from_pylist(rows), str(path), max_rows_per_file=80)
+    made.delete("id >= 100 and id < 110")
+    return path, [row for row in rows if not 100 <= row["id"] < 110]
+
+
 SOURCES: dict[str, Callable[[Path], tuple[Path, list[dict[str, Any]]]]] = {
     "HDF5": hdf5,
     "LMDB": lmdb,
+    "ArrayRecord": array_record,
+    "ArrayRecord of Examples": array_record_of_examples,
+    "Lance": lance,
 }
 EACH = pytest.mark.parametrize("kind", SOURCES)
 
@@ -77,7 +124,7 @@ def test_records_are_what_the_library_wrote(kind: str, tmp_path: Path) -> None:
 
 
 @EACH
-@pytest.mark.parametrize("size_bytes", [1, 5000])
+@pytest.mark.parametrize("size_bytes", [1, 1500])
 def test_parts_of_any_size_make_the_whole(kind: str, size_bytes: int, tmp_path: Path) -> None:
     source: Any = open_source(SOURCES[kind](tmp_path)[0])
     whole = plain(source.samples())
@@ -94,7 +141,7 @@ def test_parts_of_any_size_make_the_whole(kind: str, size_bytes: int, tmp_path: 
 def test_any_number_of_workers_makes_the_same_files(kind: str, tmp_path: Path) -> None:
     path, rows = SOURCES[kind](tmp_path)
     for workers in (1, 2):
-        pack(path, tmp_path / f"{workers}", workers=workers, part_size_bytes=5000)
+        pack(path, tmp_path / f"{workers}", workers=workers, part_size_bytes=1 << 12)
     assert contents(tmp_path / "1") == contents(tmp_path / "2")
     assert records(tmp_path / "1") == rows
     assert len(contents(tmp_path / "1")) > 3
@@ -104,6 +151,8 @@ def test_any_number_of_workers_makes_the_same_files(kind: str, tmp_path: Path) -
 def test_a_file_that_was_cut_off_is_damage(kind: str, tmp_path: Path) -> None:
     path, _ = SOURCES[kind](tmp_path)
     file = path / "data.mdb" if path.is_dir() else path
+    if kind == "Lance":
+        file = max((path / "data").iterdir())
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 3 * 2])
     with pytest.raises(CorruptionError, match=path.name):
         pack(path, tmp_path / "x")

@@ -25,6 +25,8 @@ class KindOfSource(NamedTuple):
     """What the columns are."""
     needs: str = ""
     """The packages that it needs beside NumPy, as pip calls them."""
+    is_list: bool = False
+    """Whether it stands for files of another kind, which `source` returns."""
 
     def fits(self, path: str) -> bool:
         """Whether it is one."""
@@ -60,6 +62,25 @@ KINDS = (
         "pyarrow",
     ),
     KindOfSource(
+        "a folder of Megatron Energon",
+        "_layouts",
+        "is_energon",
+        "energon_files",
+        "sample",
+        "as of WebDataset; `--split` chooses one of several splits",
+        "pyyaml",
+        is_list=True,
+    ),
+    KindOfSource(
+        "Lance datasets",
+        "_lance",
+        "is_lance",
+        "LanceSource",
+        "row",
+        "as `write_table` stores the table that lance reads",
+        "pylance, pyarrow",
+    ),
+    KindOfSource(
         "LMDB databases",
         "_lmdb",
         "is_lmdb",
@@ -75,6 +96,16 @@ KINDS = (
         "RecordFiles",
         "record",
         "unchanged; files of either version",
+    ),
+    KindOfSource(
+        "a folder as of Hugging Face's hub",
+        "_layouts",
+        "is_hub",
+        "hub_files",
+        "row, or sample",
+        "as of its files, such as `data/train-00000-of-00002.parquet`, `train.jsonl` or "
+        "`train/0000.tar`; `--split` chooses one of several splits",
+        is_list=True,
     ),
     KindOfSource(
         "a YOLO folder",
@@ -169,6 +200,15 @@ KINDS = (
         "pyarrow",
     ),
     KindOfSource(
+        "ArrayRecord",
+        "_array_record",
+        "is_array_record",
+        "array_record_source",
+        "record",
+        "of `tf.train.Example` as of TFRecords; otherwise `payload: bytes`",
+        "array_record, pyarrow",
+    ),
+    KindOfSource(
         "TFRecords",
         "_tfrecord",
         "is_tfrecord",
@@ -192,6 +232,15 @@ KINDS = (
 def kind_of(path: str) -> KindOfSource | None:
     """The kind of a path; None if it is none."""
     return next((kind for kind in KINDS if kind.fits(path)), None)
+
+
+def files_of(path: str, options: SourceOptions) -> list[str] | None:
+    """The files that a folder stands for; None if it is a source itself."""
+    kind = kind_of(path)
+    if kind is None or not kind.is_list:
+        return None
+    files: list[str] = getattr(kind._loaded(), kind.source)(path, options)
+    return files
 
 
 def open_one(name: str, options: SourceOptions) -> Source:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 
 from ffrecord.pack._inputs import Inputs
+from ffrecord.pack._kinds import files_of
 from ffrecord.pack._several import SeveralSources
 from ffrecord.pack._source import Source, SourceOptions
 from ffrecord.pack._tar import PipedTar
@@ -37,7 +38,10 @@ def open_source(
         return PipedTar(options or SourceOptions())
     # The process may go to another folder before all are opened.
     names = [os.path.join(os.getcwd(), path) for path in given]
-    inputs = Inputs(names, options or SourceOptions())
+    options = options or SourceOptions()
+    if len(names) == 1 and (files := files_of(names[0], options)) is not None:
+        names, options = files, options._replace(split=None)
+    inputs = Inputs(names, options)
     source = SeveralSources(inputs) if len(names) > 1 else inputs.first
     source._inputs = inputs
     return source

@@ -37,7 +37,7 @@ class SequenceTable(TFRecordTable):
             return found
         context: dict[str, Feature] = {}
         lists: dict[str, Feature] = {}
-        payloads = payloads_of(self.path, Part(0, WHOLE, 0))
+        payloads = self.payloads(Part(0, WHOLE, 0))
         records = (self._sequence(number, one[0]) for number, one in enumerate(payloads))
         for number, parsed in enumerate(some(records, _size_bytes)):
             for name in parsed.context.keys() - context.keys():
@@ -65,7 +65,7 @@ class SequenceTable(TFRecordTable):
     ) -> Iterator[tuple[Any, int]]:
         """Yield some records at a time."""
         wanted = pyarrow().schema([self.found.field(name) for name in names])
-        for batch in batches_of(payloads_of(self.path, part), part):
+        for batch in batches_of(self.payloads(part), part):
             arrays = self._columns(batch, wanted)
             yield pyarrow().Table.from_arrays(arrays, schema=wanted), batch.done_bytes
 

@@ -202,6 +202,10 @@ class TFRecordTable(Tabular):
                 unknown -= {name} if features[name].kinds else set()
         return pyarrow().schema([self.field(name, features[name]) for name in sorted(features)])
 
+    def payloads(self, part: Part) -> Iterator[tuple[bytes, int]]:
+        """Each record of a part, and the position in the file after it."""
+        return payloads_of(self.path, part)
+
     def cuts(self, size_bytes: int) -> list[Part]:
         """Return runs of records of about this size."""
         return parts_of(self.path, self.size_bytes, size_bytes)
@@ -223,7 +227,7 @@ class TFRecordTable(Tabular):
             pairs = zip(wanted, read, strict=True)
             return [_array(field.type, count, *buffers) for field, buffers in pairs]
 
-        for batch, read in mapped(arrays_of, batches_of(payloads_of(self.path, part), part)):
+        for batch, read in mapped(arrays_of, batches_of(self.payloads(part), part)):
             arrays = self._by_python(batch, wanted, picks) if read is None else read
             yield pyarrow().Table.from_arrays(arrays, schema=wanted), batch.done_bytes
 
@@ -286,7 +290,7 @@ class TFRecordTable(Tabular):
         )
 
     def _records(self) -> Iterator[dict[str, Values]]:
-        for number, (payload, _) in enumerate(payloads_of(self.path, _ALL)):
+        for number, (payload, _) in enumerate(self.payloads(_ALL)):
             yield self._parsed(number, payload)
 
     def _parsed(self, number: int, payload: bytes) -> dict[str, Values]:
