@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ffrecord._cli.console import progress_bar, run
-from ffrecord._cli.options import PART_BYTES, check_parts
+from ffrecord._cli.options import check_parts
 from ffrecord._cli.text import shown
 from ffrecord._cli.units import Size, show_size
 from ffrecord.pack import (
@@ -42,7 +42,7 @@ _CLASSES_SHOWN_MAX = 30
     "--part-size",
     type=Size(),
     metavar="SIZE",
-    help="Size of each part of a folder, 1GiB by default.",
+    help="Size of each part of a folder: 64MiB to 1GiB by default, a 64th of the inputs.",
 )
 @click.option("--overwrite", "replace", is_flag=True, help="Replace DESTINATION if it exists.")
 @click.option("--follow-links", is_flag=True, help="Follow symbolic links.")
@@ -182,7 +182,7 @@ def command(
             samples,
             destination,
             **options,
-            part_size_bytes=part_size or PART_BYTES,
+            part_size_bytes=part_size,
             retry_failed=retry_failed,
             restart=restart,
             progress=None if show is None else lambda done: show(done, samples.size_bytes),

@@ -29,6 +29,8 @@ from ffrecord.pack._work import Progress, Task, WriterOptions
 
 # Of a dictionary, the least and the most (format.md).
 DICTIONARY_BYTES = (1024, 16 << 20)
+# Of parts, if nothing else is asked for; of smaller inputs, parts are smaller, so many at least.
+PART_BYTES, _PART_BYTES_MIN, _PARTS = 1 << 30, 64 << 20, 64
 # Rows from which the columns of a function's result are inferred, and samples it is tried on.
 _LOOK_ROWS, _LOOK_SAMPLES = 64, 1000
 
@@ -45,7 +47,7 @@ def pack(
     restart: bool = False,
     compress: bool = False,
     dictionary_bytes: int = 0,
-    part_size_bytes: int = 1 << 30,
+    part_size_bytes: int | None = None,
     replace: bool = False,
     key: str | None = None,
     progress: Progress | None = None,
@@ -78,7 +80,9 @@ def pack(
         compress: compress each record with zstd.
         dictionary_bytes: size of a dictionary to train for each file, for small, similar records;
             0 for none. Implies compression.
-        part_size_bytes: the size of inputs, or the raw size of records, that make a part.
+        part_size_bytes: the size of inputs, or the raw size of records, that make a part. By
+            default 1 GiB; of inputs that are packed from paths into a folder a 64th, but at least
+            64 MiB, so that each of several workers has parts.
         replace: replace an existing file, or a folder with nothing in it but what packing made.
         key: the column, utf8 or bytes, by which samples are found (`Reader.find`); without it the
             source decides: names of files, and the keys that records of record files had.
@@ -93,7 +97,9 @@ def pack(
         CorruptionError: the source is damaged.
         OSError: the source cannot be read, or the destination cannot be written.
     """
-    _check_least(part_size_bytes, 1, "a part has at least one byte")
+    if part_size_bytes is not None:
+        _check_least(part_size_bytes, 1, "a part has at least one byte")
+    file_size_bytes = part_size_bytes or PART_BYTES
     _check_least(max_failures, 0, "max_failures is at least 0")
     asked = Conversion(
         source,
@@ -106,7 +112,7 @@ def pack(
         key=key,
     )
     if asked.inputs is None:
-        return _Single(asked, max_failures, progress).pack(replace, part_size_bytes)
+        return _Single(asked, max_failures, progress).pack(replace, file_size_bytes)
     if asked.user_map is not None:
         asked.user_map.look(asked.inputs)
     task = Task(
@@ -117,13 +123,13 @@ def pack(
             asked.metadata,
             asked.columns,
             asked.user_map,
-            part_size_bytes,
+            part_size_bytes or _input_of_a_part(asked.inputs.size_bytes),
         ),
         options=asked.inputs.options,
         user_map=asked.user_map,
         writing=asked.writing,
         metadata=asked.metadata,
-        file_size_bytes=part_size_bytes,
+        file_size_bytes=file_size_bytes,
         failures_max=max_failures,
     )
     summary = pack_resumably(
@@ -137,6 +143,11 @@ def pack(
     )
     summary.classes = asked.opened.classes
     return summary
+
+
+def _input_of_a_part(total_bytes: int) -> int:
+    """How much of the inputs makes a part, if nobody says it: it depends on nothing but them."""
+    return min(max(total_bytes // _PARTS, _PART_BYTES_MIN), PART_BYTES)
 
 
 class Conversion:

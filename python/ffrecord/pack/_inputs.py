@@ -80,6 +80,11 @@ class Inputs:
         self._last: tuple[int, Source] | None = None
         self._gives_values = False
 
+    @property
+    def size_bytes(self) -> int:
+        """Of all inputs."""
+        return sum(_size_of(path, self.first) for path in self.paths)
+
     def list_all(self) -> list[Input]:
         """Return all inputs as they are now."""
         return [self._input(number) for number in range(len(self.paths))]

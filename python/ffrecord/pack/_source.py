@@ -243,7 +243,9 @@ def split_of(known: Sequence[str], asked: str | None, where: str) -> str:
         return asked
     names = ", ".join(name for name in known if name) or "none"
     wanted = "" if asked is None else f", not {asked}"
-    remedy = f": pack each on its own, such as with --split {known[0]}" if known and known[0] else ""
+    remedy = (
+        f": pack each on its own, such as with --split {known[0]}" if known and known[0] else ""
+    )
     raise ValueError(f"{where} has the splits {names}{wanted}{remedy}")
 
 
