@@ -106,12 +106,32 @@ def lance(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
     return path, [row for row in rows if not 100 <= row["id"] < 110]
 
 
+def litdata(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """Samples of every kind of value that is packed, in several chunks."""
+    writer = pytest.importorskip("litdata.streaming.writer", reason="litdata is not installed")
+    torch = pytest.importorskip("torch")
+    made = writer.BinaryWriter(str(folder / "lit"), chunk_size=64)
+    rows = []
+    for n in range(COUNT):
+        sample: dict[str, Any] = {"n": n, "text": f"grün {n}", "part": n / 4, "even": n % 2 == 0}
+        sample |= {"data": b"x" * n, "inner": {"list": np.arange(n % 5, dtype="u2")}}
+        arrays = {"box": np.full((2, 3), n, "f4"), "tensor": torch.full((3, 1), n)}
+        made[n] = {**sample, **arrays, "ids": torch.arange(n % 3)}
+        row = {**sample, "inner/list": list(range(n % 5)), "ids": list(range(n % 3))}
+        del row["inner"]
+        rows.append({**row, "box": [[float(n)] * 3] * 2, "tensor": [[n]] * 3})
+    made.done()
+    made.merge()
+    return folder / "lit", rows
+
+
 SOURCES: dict[str, Callable[[Path], tuple[Path, list[dict[str, Any]]]]] = {
     "HDF5": hdf5,
     "LMDB": lmdb,
     "ArrayRecord": array_record,
     "ArrayRecord of Examples": array_record_of_examples,
     "Lance": lance,
+    "LitData": litdata,
 }
 EACH = pytest.mark.parametrize("kind", SOURCES)
 
@@ -151,6 +171,8 @@ def test_any_number_of_workers_makes_the_same_files(kind: str, tmp_path: Path) -
 def test_a_file_that_was_cut_off_is_damage(kind: str, tmp_path: Path) -> None:
     path, _ = SOURCES[kind](tmp_path)
     file = path / "data.mdb" if path.is_dir() else path
+    if kind == "LitData":
+        file = path / "chunk-0-1.bin"
     if kind == "Lance":
         file = max((path / "data").iterdir())
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 3 * 2])
@@ -275,3 +297,28 @@ def test_a_tokenizer_that_is_none_is_refused(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(ValueError, match=r"tokenizer\.json is no tokenizer"):
         maps.tokenize(str(path))
+
+
+def test_pickles_and_what_leads_outside_litdata_is_refused(tmp_path: Path) -> None:
+    writer = pytest.importorskip("litdata.streaming.writer", reason="litdata is not installed")
+    made = writer.BinaryWriter(str(tmp_path / "lit"), chunk_size=64)
+    for n in range(3):
+        made[n] = {"n": n, "object": {1, 2}}
+    made.done()
+    made.merge()
+    with pytest.raises(ValueError, match="the column 'object' is encoded as pickle"):
+        pack(tmp_path / "lit", tmp_path / "x")
+    pack(open_source(tmp_path / "lit", SourceOptions(drop=("object",))), tmp_path / "x")
+    assert records(tmp_path / "x") == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+    index = json.loads((tmp_path / "lit" / "index.json").read_text())
+    for name, value, said in (
+        ("filename", "../../etc/passwd", "leads outside"),
+        ("chunk_size", 4, "has not the 4 samples"),
+        ("chunk_size", -1, "has no chunks"),
+    ):
+        changed = json.loads(json.dumps(index))
+        changed["chunks"][0][name] = value
+        (tmp_path / "lit" / "index.json").write_text(json.dumps(changed))
+        with pytest.raises((ValueError, CorruptionError), match=said):
+            pack(open_source(tmp_path / "lit", SourceOptions(drop=("object",))), tmp_path / "y")

@@ -43,6 +43,16 @@ class KindOfSource(NamedTuple):
 # In the order in which they are tried: what has a mark of its own before what has but a name.
 KINDS = (
     KindOfSource(
+        "a folder of LitData chunks",
+        "_litdata",
+        "is_litdata",
+        "LitDataSource",
+        "sample",
+        "one per value, `outer/inner` within dicts: numbers, text, bytes, files; arrays of one "
+        "dimension as lists, others with the shape of the first sample's",
+        "pyarrow",
+    ),
+    KindOfSource(
         "a folder of MDS shards",
         "_mds",
         "is_mds",
