@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ffrecord.pack._row_table import RowTable
@@ -35,6 +36,17 @@ class LanceSource(RowTable):
             for name in names
         )
         return self._dataset.schema
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Convert lance's errors; some damage makes it panic, which is no Exception."""
+        with super().reading():
+            try:
+                yield
+            except BaseException as error:
+                if type(error).__name__ != "PanicException":
+                    raise
+                raise self.damaged(RuntimeError(str(error))) from error
 
     def read(self, names: list[str], begin: int, end: int) -> Any:  # noqa: ANN401 - pyarrow's
         """Return some rows."""
