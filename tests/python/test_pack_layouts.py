@@ -115,7 +115,7 @@ def test_the_tars_of_a_split_of_energon_are_packed(tmp_path: Path) -> None:
         ("split_parts: {train: [x.tar]}\nexclude: [a]", "leaves out samples"),
         ("split_parts: 3", "is no list of splits"),
         ("!!python/object/apply:os.system [false]", "is no list of splits"),
-        ("split_parts: {train: []}", "has the splits none"),
+        ("split_parts: {train: []}", "has no splits"),
     ],
 )
 def test_a_list_that_is_none_is_refused(text: str, said: str, tmp_path: Path) -> None:

@@ -241,11 +241,11 @@ def split_of(known: Sequence[str], asked: str | None, where: str) -> str:
         return known[0]
     if asked is not None and asked in known:
         return asked
-    names = ", ".join(name for name in known if name) or "none"
+    names = ", ".join(name for name in known if name)
+    if not names:
+        raise ValueError(f"{where} has no splits" + (f", such as {asked}" if asked else ""))
     wanted = "" if asked is None else f", not {asked}"
-    remedy = (
-        f": pack each on its own, such as with --split {known[0]}" if known and known[0] else ""
-    )
+    remedy = f": pack each on its own, such as with --split {known[0]}" if known[0] else ""
     raise ValueError(f"{where} has the splits {names}{wanted}{remedy}")
 
 
