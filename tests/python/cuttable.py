@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
+import numpy as np
 
 from ffrecord.pack import SourceOptions
 
@@ -105,6 +106,28 @@ def examples() -> list[bytes]:
     ]
 
 
+def sequences() -> list[bytes]:
+    """Messages with a context, and lists of texts, of numbers, and of vectors for each step."""
+    made = []
+    for row in _rows():
+        number = bytes([row["id"] & 127 | 128, row["id"] >> 7])
+        context = _feature(b"id", 3, _field(1, number))
+        steps = range(row["id"] % 4)
+        words = [_field(1, _field(1, _field(1, b"w%d" % step))) for step in steps]
+        boxes = [_field(1, _field(2, _field(1, struct.pack("<2f", step, 0.5)))) for step in steps]
+        sizes = [_field(1, _field(3, _field(1, bytes(range(step))))) for step in steps]
+        lists = [(b"words", words), (b"boxes", boxes), (b"sizes", sizes)]
+        entries = [_field(1, _field(1, name) + _field(2, b"".join(each))) for name, each in lists]
+        made.append(_field(1, context) + _field(2, b"".join(entries)))
+    return made
+
+
+def sequence_example(folder: Path) -> Path:
+    """Its features are those of `sequences`."""
+    (folder / "s.tfrecord").write_bytes(b"".join(map(framed, sequences())))
+    return folder / "s.tfrecord"
+
+
 def tfrecord(folder: Path) -> Path:
     """Its features are those of `examples`."""
     (folder / "a.tfrecord").write_bytes(b"".join(map(framed, examples())))
@@ -166,6 +189,38 @@ def parquet(folder: Path) -> Path:
     return folder / "a.parquet"
 
 
+def megatron(folder: Path, documents: list[list[list[int]]], dtype: str = "u2") -> Path:
+    """A file of tokens with the index that Megatron's `IndexedDataset` has."""
+    sequences = [np.array(each, dtype) for document in documents for each in document]
+    sizes = np.array([len(each) for each in sequences], "i4")
+    begins = (np.cumsum(sizes) - sizes).astype("i8") * np.dtype(dtype).itemsize
+    bounds = np.cumsum([0, *map(len, documents)]).astype("i8")
+    code = {"u1": 1, "i1": 2, "i2": 3, "i4": 4, "i8": 5, "f8": 6, "f4": 7, "u2": 8}[dtype]
+    head = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, code, len(sizes), len(bounds))
+    arrays = (sizes, begins, bounds)
+    (folder / "tokens.idx").write_bytes(head + b"".join(each.tobytes() for each in arrays))
+    (folder / "tokens.bin").write_bytes(b"".join(each.tobytes() for each in sequences))
+    return folder / "tokens.bin"
+
+
+def tokens(folder: Path) -> Path:
+    """A sequence for each document, some of them empty."""
+    return megatron(folder, [[list(range(row["id"] % 50))] for row in _rows()])
+
+
+def tokens_of_sentences(folder: Path) -> Path:
+    """Documents of several sequences, in numbers of 32 bits."""
+    rows = _rows()
+    documents = [[[row["id"]] * (20 * n) for n in range(row["id"] % 4)] for row in rows]
+    return megatron(folder, documents, "i4")
+
+
+def plain_tokens(folder: Path) -> Path:
+    """Documents that end with 7."""
+    (folder / "plain.bin").write_bytes((np.arange(9000) % 21).astype("<u4").tobytes())
+    return folder / "plain.bin"
+
+
 # Maker, options, and whether it is cut.
 KINDS: dict[str, tuple[Maker, SourceOptions, bool]] = {
     "JSON lines": (json_lines, SourceOptions(), True),
@@ -176,9 +231,13 @@ KINDS: dict[str, tuple[Maker, SourceOptions, bool]] = {
     "CSV with other ends of lines": (csv_of_old_ends, SourceOptions(), False),
     "TFRecord": (tfrecord, SourceOptions(), True),
     "TFRecord as it is": (tfrecord, SourceOptions(raw=True), True),
+    "SequenceExample": (sequence_example, SourceOptions(), True),
     "tar": (tar, SourceOptions(), True),
     "WebDataset": (web_dataset, SourceOptions(), True),
     "WebDataset as it is": (web_dataset, SourceOptions(raw=True), True),
     "tar with headers for all files": (tar_with_global_headers, SourceOptions(), False),
     "Parquet": (parquet, SourceOptions(), True),
+    "tokens": (tokens, SourceOptions(), True),
+    "tokens of sentences": (tokens_of_sentences, SourceOptions(), True),
+    "tokens alone": (plain_tokens, SourceOptions(tokens="u32:7"), True),
 }

@@ -12,6 +12,7 @@ import numpy as np
 import ffrecord
 from cli import run
 from eventually import eventually
+from ffrecord.pack._source import Chunk, Keyed, Lacking
 
 # Two records that the `tfrecord` package 1.14 wrote: an image, a label, a box of two numbers.
 TFRECORDS = bytes.fromhex(
@@ -47,6 +48,8 @@ def records(path: Path) -> list[Any]:
     def plain(value: Any) -> Any:  # noqa: ANN401 - of any column
         if isinstance(value, np.ndarray):
             return bytes(value) if value.dtype == np.uint8 else value.tolist()
+        if isinstance(value, list):
+            return [plain(each) for each in value]
         return value.item() if isinstance(value, np.generic) else value
 
     reader = ffrecord.open(path)
@@ -54,6 +57,17 @@ def records(path: Path) -> list[Any]:
         {name: plain(value) for name, value in sample.items()} if reader.columns else bytes(sample)
         for sample in reader.read(range(len(reader)))
     ]
+
+
+def plain(samples: Any) -> list[Any]:  # noqa: ANN401 - of any source
+    """Samples as plain values, rows of tables one by one."""
+    found: list[Any] = []
+    for sample, _ in samples:
+        if isinstance(sample, Chunk):
+            found += sample.table.to_pylist()
+        else:
+            found.append(sample.sample if isinstance(sample, Keyed | Lacking) else sample)
+    return found
 
 
 def schema(path: Path) -> dict[str, str]:

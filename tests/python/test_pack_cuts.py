@@ -20,8 +20,7 @@ from ffrecord import _ffrecord
 from ffrecord.pack import SourceOptions, open_source, pack
 from ffrecord.pack._example import parse_example
 from ffrecord.pack._inputs import Cuttable
-from ffrecord.pack._source import Chunk, Keyed, Lacking
-from packing import begun, contents, records, units_done, wait_for
+from packing import begun, contents, plain, records, units_done, wait_for
 
 pytestmark = pytest.mark.wrong_data
 
@@ -29,17 +28,6 @@ pytest.importorskip("pyarrow")
 
 KINDS = pytest.mark.parametrize("kind", cuttable.KINDS)
 CUT = [kind for kind, (_, _, is_cut) in cuttable.KINDS.items() if is_cut]
-
-
-def plain(samples: Any) -> list[Any]:  # noqa: ANN401 - of any source
-    """Samples as plain values, rows of tables one by one."""
-    found: list[Any] = []
-    for sample, _ in samples:
-        if isinstance(sample, Chunk):
-            found += sample.table.to_pylist()
-        else:
-            found.append(sample.sample if isinstance(sample, Keyed | Lacking) else sample)
-    return found
 
 
 def opened(kind: str, folder: Path) -> Any:  # noqa: ANN401
@@ -89,6 +77,7 @@ def test_workers_that_are_killed_change_nothing(kind: str, tmp_path: Path, seed:
     size_bytes = path.stat().st_size // 10
     pack(open_source(path, options), tmp_path / "whole", part_size_bytes=size_bytes)
     arguments = ["--part-size", f"{size_bytes}B", *(["--raw"] if options.raw else [])]
+    arguments += ["--tokens", options.tokens] if options.tokens else []
     draws = random.Random(seed)
     for done in (1, 4):
         workers = str(draws.choice((1, 2)))

@@ -16,8 +16,8 @@ import pytest
 import ffrecord
 from cli import ok
 from ffrecord.errors import CorruptionError
-from ffrecord.pack import open_source, pack
-from ffrecord.pack._kinds import KINDS
+from ffrecord.pack import SourceOptions, open_source, pack
+from ffrecord.pack._kinds import KINDS, as_markdown
 from packing import refused
 
 pytestmark = pytest.mark.wrong_data
@@ -220,4 +220,20 @@ def test_one_list_of_kinds_is_in_messages_help_and_documentation(tmp_path: Path)
     for kind in KINDS:
         assert kind.shown in message
         assert kind.shown in help_text
-        assert f"| {kind.shown} |" in page
+    assert as_markdown() in page
+
+
+def test_a_split_of_a_saved_dataset_is_asked_for(tmp_path: Path) -> None:
+    whole = tmp_path / "splits"
+    whole.mkdir()
+    for name, count in (("train", 3), ("test", 1)):
+        saved(whole / name, [pa.table({"label": [0] * count, "text": [name] * count})])
+    (whole / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+
+    ok("ffrecord-pack", whole, tmp_path / "x.ffr", "--split", "train")
+    pack(open_source(whole, SourceOptions(split="test")), tmp_path / "parts")
+
+    assert ffrecord.read_table(tmp_path / "x.ffr")["text"].to_pylist() == ["train"] * 3
+    assert ffrecord.read_table(tmp_path / "parts")["text"].to_pylist() == ["test"]
+    message = refused(2, whole / "train", tmp_path / "y.ffr", "--split", "test")
+    assert "has no splits, such as test" in message

@@ -14,6 +14,7 @@ from typing import Any
 import google_crc32c
 import pytest
 
+import cuttable
 import ffrecord
 from cli import ok
 from ffrecord.pack import open_source, pack
@@ -161,14 +162,15 @@ def test_what_is_not_of_an_example_is_refused_not_left_out(message: bytes, expec
         parse_example(message)
 
 
-def test_a_sequence_example_is_not_packed_without_its_sequences(tmp_path: Path) -> None:
+def test_a_late_sequence_example_is_not_packed_without_its_sequences(tmp_path: Path) -> None:
     context = field(1, field(1, field(1, b"id") + field(2, feature([7]))))
     source = tmp_path / "a"
-    source.write_bytes(frame(context + field(2, field(1, field(1, b"frames")))))
+    late = context + field(2, field(1, field(1, b"frames")))
+    source.write_bytes(frame(context) * 10 + frame(late))
 
     message = refused(2, source, tmp_path / "x.ffr")
 
-    assert "record 0 is no tf.train.Example" in message
+    assert "record 10 is no tf.train.Example" in message
     assert "SequenceExample" in message
     assert "--raw" in message
 
@@ -290,3 +292,48 @@ def test_a_length_that_lies_costs_no_memory(tmp_path: Path) -> None:
     source.write_bytes(length + frame(length)[12 + 8 :] + b"short")  # Its checksum is right.
 
     assert "is truncated" in refused(3, source, tmp_path / "x.ffr")
+
+
+def test_a_sequence_has_its_context_and_a_list_for_each_list_of_features(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    pack(cuttable.sequence_example(tmp_path), tmp_path / "x.ffr")
+
+    found = ffrecord.read_table(tmp_path / "x.ffr").to_pylist()
+    assert found == [
+        {
+            "id": number,
+            "boxes": [[float(step), 0.5] for step in range(number % 4)],
+            "sizes": [list(range(step)) for step in range(number % 4)],
+            "words": [b"w%d" % step for step in range(number % 4)],
+        }
+        for number in range(len(found))
+    ]
+    assert len(found) == len(cuttable.sequences())
+    assert ffrecord.open(tmp_path / "x.ffr").schema["boxes"].startswith("list<")
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (b"\x12\x0a", "record 400 is no tf.train.SequenceExample"),
+        (b"\x1a\x00", "a field 3 of wire type 2"),
+        # A list in place of the number, a name that is new, a number in place of a text.
+        (b"\x12\x08\x0a\x06\x0a\x02id\x12\x00", "the feature 'id' is a list"),
+        (b"\x12\x09\x0a\x07\x0a\x03new\x12\x00", "the feature 'new' is new"),
+        (
+            b"\x12\x12\x0a\x10\x0a\x05words\x12\x07\x0a\x05\x1a\x03\x0a\x01\x07",
+            "'words' has values of kind i64, not bytes",
+        ),
+    ],
+)
+def test_a_sequence_unlike_the_first_ones_is_refused(
+    record: bytes, said: str, tmp_path: Path
+) -> None:
+    path = cuttable.sequence_example(tmp_path)
+    # The first thousand are looked at: what is new among them is a column.
+    first, *_ = sequences = cuttable.sequences()
+    payloads = [*sequences * 3, first[: 2 + first[1]] + record]
+    path.write_bytes(b"".join(map(cuttable.framed, payloads)))
+    with pytest.raises(ValueError, match=said.replace("400", "1200")):
+        pack(path, tmp_path / "x.ffr")
+    assert not (tmp_path / "x.ffr").exists()

@@ -23,9 +23,11 @@ from eventually import eventually
 from ffrecord.errors import ConflictError
 from ffrecord.pack import (
     FailedSamplesError,
+    PackSummary,
     SourceOptions,
     TableSource,
     WorkerDiedError,
+    _destination,
     _job,
     open_source,
     pack,
@@ -519,3 +521,27 @@ def test_a_schema_that_is_none_is_refused_before_any_sample(files: Path, tmp_pat
     with pytest.raises(ValueError, match=r"'name': 'u16\[\]' is no type.*a schema of pyarrow"):
         pack(files, tmp_path / "x", map=packing_functions.size_of, schema={"name": "u16[]"})
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("size_mib", "parts"), [(1, 1), (100, 2), (640, 10), (8 << 10, 64), (640 << 10, 640)]
+)
+def test_the_default_gives_workers_parts_of_small_inputs_too(
+    size_mib: int, parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file with nothing but a size: what is planned is looked at, and nothing is read."""
+    (tmp_path / "a.bin").touch()
+    os.truncate(tmp_path / "a.bin", size_mib << 20)
+    planned: list[Any] = []
+
+    def plan_only(task: Any, *_: Any, **__: Any) -> PackSummary:  # noqa: ANN401
+        planned.append(task)
+        return PackSummary()
+
+    monkeypatch.setattr(_destination, "pack_resumably", plan_only)
+    pytest.importorskip("pyarrow")
+    pack(open_source(tmp_path / "a.bin", SourceOptions(tokens="u16")), tmp_path / "x")
+
+    (task,) = planned
+    assert abs(len(task.plan.units) - parts) <= 1
+    assert task.file_size_bytes == 1 << 30

@@ -29,7 +29,8 @@ TORCH_PACKAGES = (f"{PACKAGE}.torch.", f"{PACKAGE}.distributed.")
 PUBLIC = {
     PACKAGE,
     *(f"{PACKAGE}.{name}" for name in ("archive", "checkpoint", "compat", "decode", "distributed")),
-    *(f"{PACKAGE}.{name}" for name in ("errors", "fsspec", "grain", "huggingface", "pack", "ray")),
+    *(f"{PACKAGE}.{name}" for name in ("errors", "fsspec", "grain", "huggingface", "ray")),
+    *(f"{PACKAGE}.{name}" for name in ("pack", "pack.maps")),
     *(f"{PACKAGE}.{name}" for name in ("tensorflow", "topology", "torch", "utils")),
     *(f"{PACKAGE}.distributed.{name}" for name in ("backend", "net_check")),
     *(f"{PACKAGE}.torch.{name}" for name in ("checkpoint", "huggingface", "lightning")),

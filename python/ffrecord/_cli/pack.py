@@ -9,7 +9,7 @@ import click
 
 from ffrecord._base import clock
 from ffrecord._cli.console import progress_bar, run
-from ffrecord._cli.options import PART_BYTES, check_parts
+from ffrecord._cli.options import check_parts
 from ffrecord._cli.text import shown
 from ffrecord._cli.units import Size, show_size
 from ffrecord.pack import (
@@ -42,7 +42,7 @@ _CLASSES_SHOWN_MAX = 30
     "--part-size",
     type=Size(),
     metavar="SIZE",
-    help="Size of each part of a folder, 1GiB by default.",
+    help="Size of each part of a folder: 64MiB to 1GiB by default, a 64th of the inputs.",
 )
 @click.option("--overwrite", "replace", is_flag=True, help="Replace DESTINATION if it exists.")
 @click.option("--follow-links", is_flag=True, help="Follow symbolic links.")
@@ -74,11 +74,19 @@ _CLASSES_SHOWN_MAX = 30
 @click.option(
     "--raw", is_flag=True, help="Pack TFRecords, files in tars, and JSON lines unchanged."
 )
+@click.option("--split", metavar="NAME", help="Of a folder with several splits, the one to pack.")
+@click.option(
+    "--tokens",
+    metavar="TYPE[:END]",
+    help="Of a file of nothing but tokens: u16 or u32, and the token that ends a document.",
+)
 @click.option(
     "--map",
-    "function",
+    "functions",
+    multiple=True,
     metavar="MODULE:FUNCTION",
-    help="Python function of a sample: returns None to leave it out, a dict, or several dicts.",
+    help="Python function of a sample: returns None to leave it out, a dict, or several dicts; or "
+    "one of ffrecord.pack.maps, such as 'resize(256)'. Repeatable: one after the other.",
 )
 @click.option(
     "--workers",
@@ -123,7 +131,9 @@ def command(
     key: str | None,
     ragged: tuple[str, ...],
     raw: bool,
-    function: str | None,
+    split: str | None,
+    tokens: str | None,
+    functions: tuple[str, ...],
     workers: int,
     max_failures: int,
     retry_failed: bool,
@@ -152,6 +162,8 @@ def command(
                 cast=tuple(_cast(text) for text in casts),
                 ragged=ragged,
                 raw=raw,
+                split=split,
+                tokens=tokens,
             ),
         )
         options: dict[str, Any] = {
@@ -159,7 +171,7 @@ def command(
             "dictionary_bytes": dictionary or 0,
             "replace": replace,
             "key": key,
-            "map": function,
+            "map": list(functions) or None,
             "workers": workers,
             "max_failures": max_failures,
         }
@@ -170,7 +182,7 @@ def command(
             samples,
             destination,
             **options,
-            part_size_bytes=part_size or PART_BYTES,
+            part_size_bytes=part_size,
             retry_failed=retry_failed,
             restart=restart,
             progress=None if show is None else lambda done: show(done, samples.size_bytes),

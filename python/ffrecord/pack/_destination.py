@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ffrecord._base.destination import destination_path
 from ffrecord._ffrecord import __version__
@@ -21,19 +21,23 @@ from ffrecord.pack._passed import Passed, kept_fields
 from ffrecord.pack._plan import Plan, schema_as_json, units_of
 from ffrecord.pack._recognise import open_source
 from ffrecord.pack._resumable import DIGITS, check_some, pack_resumably, part_name
+from ffrecord.pack._rows import Rows, RowsSource
 from ffrecord.pack._source import CLASSES, Facts, Progressed, Source
 from ffrecord.pack._summary import PackSummary
+from ffrecord.pack._table import TableSource
 from ffrecord.pack._unit import Rules, UnitWriter
 from ffrecord.pack._work import Progress, Task, WriterOptions
 
 # Of a dictionary, the least and the most (format.md).
 DICTIONARY_BYTES = (1024, 16 << 20)
+# Of parts, if nothing else is asked for; of smaller inputs, parts are smaller, so many at least.
+PART_BYTES, _PART_BYTES_MIN, _PARTS = 1 << 30, 64 << 20, 64
 # Rows from which the columns of a function's result are inferred, and samples it is tried on.
 _LOOK_ROWS, _LOOK_SAMPLES = 64, 1000
 
 
 def pack(
-    source: Source | str | os.PathLike[str] | Sequence[str],
+    source: Source | str | os.PathLike[str] | Sequence[str] | Rows,
     destination: str | os.PathLike[str],
     *,
     map: Any = None,  # noqa: ANN401 - as such functions are called everywhere
@@ -44,7 +48,7 @@ def pack(
     restart: bool = False,
     compress: bool = False,
     dictionary_bytes: int = 0,
-    part_size_bytes: int = 1 << 30,
+    part_size_bytes: int | None = None,
     replace: bool = False,
     key: str | None = None,
     progress: Progress | None = None,
@@ -59,14 +63,17 @@ def pack(
 
     Args:
         source: paths, or what `open_source` returned, or any object with the attributes of
-            `Source`.
+            `Source`; or a table of Arrow; or an iterable of rows (dicts, or bytes for records
+            without columns), or a function without arguments that returns one.
         destination: `*.ffr` is one file; another name is a folder of `PART_00000.ffr` and so on,
             with a list of what came from where (`PACKED.json`) if it was packed from paths.
         map: a function of one sample, or its name `module:function`, or a class whose objects are
-            called, one made in each process. It gets a dict (bytes for records without columns),
-            and returns None to leave the sample out, a dict, or an iterable of dicts.
-        schema: the columns that `map` returns; by default its attribute `schema`, else what its
-            first rows have.
+            called, one made in each process; or one of `ffrecord.pack.maps`, or its name and
+            arguments, such as `"resize(256)"`; or a list of them, called one after the other. It
+            gets a dict (bytes for records without columns), and returns None to leave the sample
+            out, a dict, or an iterable of dicts.
+        schema: the columns that `map` returns, or without `map` those of an iterable of rows; by
+            default the attribute `schema` of `map`, else what the first rows have.
         workers: processes to use; other than 1 for a folder that is packed from paths only.
         max_failures: how many samples may fail in `map`; they are listed in the summary.
         retry_failed: of an interrupted packing, do the parts again in which samples failed.
@@ -74,7 +81,9 @@ def pack(
         compress: compress each record with zstd.
         dictionary_bytes: size of a dictionary to train for each file, for small, similar records;
             0 for none. Implies compression.
-        part_size_bytes: the size of inputs, or the raw size of records, that make a part.
+        part_size_bytes: the size of inputs, or the raw size of records, that make a part. By
+            default 1 GiB; of inputs that are packed from paths into a folder a 64th, but at least
+            64 MiB, so that each of several workers has parts.
         replace: replace an existing file, or a folder with nothing in it but what packing made.
         key: the column, utf8 or bytes, by which samples are found (`Reader.find`); without it the
             source decides: names of files, and the keys that records of record files had.
@@ -89,7 +98,9 @@ def pack(
         CorruptionError: the source is damaged.
         OSError: the source cannot be read, or the destination cannot be written.
     """
-    _check_least(part_size_bytes, 1, "a part has at least one byte")
+    if part_size_bytes is not None:
+        _check_least(part_size_bytes, 1, "a part has at least one byte")
+    file_size_bytes = part_size_bytes or PART_BYTES
     _check_least(max_failures, 0, "max_failures is at least 0")
     asked = Conversion(
         source,
@@ -102,7 +113,9 @@ def pack(
         key=key,
     )
     if asked.inputs is None:
-        return _Single(asked, max_failures, progress).pack(replace, part_size_bytes)
+        return _Single(asked, max_failures, progress).pack(replace, file_size_bytes)
+    if asked.user_map is not None:
+        asked.user_map.look(asked.inputs)
     task = Task(
         destination=asked.path,
         plan=_plan(
@@ -111,13 +124,13 @@ def pack(
             asked.metadata,
             asked.columns,
             asked.user_map,
-            part_size_bytes,
+            part_size_bytes or _input_of_a_part(asked.inputs.size_bytes),
         ),
         options=asked.inputs.options,
         user_map=asked.user_map,
         writing=asked.writing,
         metadata=asked.metadata,
-        file_size_bytes=part_size_bytes,
+        file_size_bytes=file_size_bytes,
         failures_max=max_failures,
     )
     summary = pack_resumably(
@@ -131,6 +144,11 @@ def pack(
     )
     summary.classes = asked.opened.classes
     return summary
+
+
+def _input_of_a_part(total_bytes: int) -> int:
+    """How much of the inputs makes a part, if nobody says it: it depends on nothing but them."""
+    return min(max(total_bytes // _PARTS, _PART_BYTES_MIN), PART_BYTES)
 
 
 class Conversion:
@@ -157,10 +175,10 @@ class Conversion:
             raise ValueError(f"a dictionary has {least} to {most} bytes, not {dictionary_bytes}")
         _check_least(workers, 1, "there is at least one worker")
         self.user_map = user_map = mapping_of(map)
-        if schema is not None and user_map is None:
+        is_known = hasattr(source, "samples") or is_paths(source) or is_table(source)
+        if schema is not None and user_map is None and is_known:
             raise ValueError("schema says what map returns; without map, columns are the source's")
-        is_source = not isinstance(source, str | os.PathLike | Sequence)
-        self.opened = opened = Facts(source if is_source else open_source(source))
+        self.opened = opened = Facts(_opened(source, None if user_map else schema))
         self.path = destination_path(destination)
         self.inputs = None if self.path.suffix == ".ffr" else opened._inputs
         if workers > 1 and self.inputs is None:
@@ -211,6 +229,31 @@ class Conversion:
         )
 
 
+def _opened(source: Any, schema: Any) -> Source:  # noqa: ANN401 - see `pack`
+    """The source, of whatever `pack` is given."""
+    if is_paths(source):
+        return open_source(source)
+    if is_table(source):
+        return TableSource(source)
+    if hasattr(source, "samples") or hasattr(source, "schema"):
+        return cast(Source, source)
+    is_iterable = callable(source) or hasattr(source, "__iter__") or hasattr(source, "__getitem__")
+    return RowsSource(source, schema) if is_iterable else cast(Source, source)
+
+
+def is_paths(source: Any) -> bool:  # noqa: ANN401
+    """Whether it is a path, or a list of paths, which may be empty."""
+    if isinstance(source, str | os.PathLike):
+        return True
+    is_list = isinstance(source, Sequence) and not isinstance(source, bytes | bytearray)
+    return is_list and (not source or isinstance(source[0], str | os.PathLike))
+
+
+def is_table(source: Any) -> bool:  # noqa: ANN401
+    """Whether it shows its data as Arrow does."""
+    return hasattr(source, "__arrow_c_stream__") and not hasattr(source, "samples")
+
+
 def _check_least(value: int, least: int, rule: str) -> None:
     if value < least:
         raise ValueError(f"{rule}, not {value}")
@@ -227,6 +270,10 @@ def _columns_of(
     And the names of the columns that it returned as it got them.
     """
     known = user_map.schema if schema is None else schema
+    if known is None:
+        has_own = isinstance(source.schema, Mapping) and not source._names_are_stored
+        fields = source.arrow_fields
+        known = user_map.columns(source.schema if fields is None and has_own else fields)
     if known is not None:
         if isinstance(known, Mapping):
             parse(known)  # Else each sample would fail for it.
@@ -239,7 +286,7 @@ def _columns_of(
     for item in islice(samples, _LOOK_SAMPLES):
         seen.append(item)
         try:
-            made = rows_of(function, item[0])
+            made = rows_of(function, item[0]) or []
             passed.look(item[0], made)
             rows += made
         except Exception as failed:  # It counts when the sample is packed.

@@ -6,7 +6,7 @@ that of Protocol Buffers (protobuf.dev/programming-guides/encoding).
 
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,44 @@ def parse_example(data: bytes) -> dict[str, Values]:
     except (IndexError, TypeError, UnicodeDecodeError, struct.error) as error:
         raise ValueError(f"no tf.train.Example: {error}") from error
     return features
+
+
+class Sequence(NamedTuple):
+    """A `tf.train.SequenceExample`."""
+
+    context: dict[str, Values]
+    lists: dict[str, list[Values]]
+    """For each name, the values of each step."""
+
+
+def parse_sequence(data: bytes) -> Sequence:
+    """Read a `SequenceExample`, as `parse_example`.
+
+    Raises:
+        ValueError: `data` is not such a message, or has an unknown field.
+    """
+    found = Sequence({}, {})
+    try:
+        for number, kind, body in _fields(memoryview(data)):
+            _check(number, kind, "SequenceExample", {1, 2}, {_SIZED})
+            for entry in _bodies(body, "Features" if number == 1 else "FeatureLists", {1}):
+                name, feature = _entry(entry)
+                if number == 1:
+                    found.context[name] = _feature(feature)
+                else:
+                    steps = _bodies(feature, "FeatureList", {1})
+                    found.lists[name] = [_feature(step) for step in steps]
+    except (IndexError, TypeError, UnicodeDecodeError, struct.error) as error:
+        raise ValueError(f"no tf.train.SequenceExample: {error}") from error
+    return found
+
+
+def has_field(data: bytes, wanted: int) -> bool:
+    """Whether a message has a field of that number; False if it is no message."""
+    try:
+        return any(number == wanted for number, _, _ in _fields(memoryview(data)))
+    except (IndexError, TypeError):
+        return False
 
 
 def _entry(data: memoryview) -> tuple[str, memoryview]:

@@ -106,12 +106,14 @@ def _arrow_schema(columns: Mapping[str, Sequence[Any]], what: str, kept: Mapping
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise ValueError(
                 f"{what} returns values of several kinds in the column '{name}' ({error}): return "
-                "one kind, or say the columns with an attribute `schema` of the function"
+                "one kind, or say the columns with an attribute `schema` of the function, or with "
+                "schema="
             ) from None
         if pa.types.is_null(kind):
             raise ValueError(
                 f"{what} returns None in the column '{name}' of all of the first {len(values)} "
-                "rows, so its type is not known: say the columns with an attribute `schema`"
+                "rows, so its type is not known: say the columns with an attribute `schema` of the "
+                "function, or with schema="
             )
         fields.append(pa.field(name, kind, nullable=not plain))
     return pa.schema(fields)

@@ -1,6 +1,5 @@
 """The inputs of a packing, each opened when it is reached, whole or in cuts."""
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,7 +7,14 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ffrecord._tables.arrow_schema import without_facts
 from ffrecord.pack._kinds import open_one
-from ffrecord.pack._source import WHOLE, Part, Progressed, Source, SourceOptions
+from ffrecord.pack._source import (
+    WHOLE,
+    Part,
+    Progressed,
+    Source,
+    SourceOptions,
+    stamp_of_files,
+)
 
 
 class Cut(NamedTuple):
@@ -73,6 +79,11 @@ class Inputs:
         self._first_is_new = True
         self._last: tuple[int, Source] | None = None
         self._gives_values = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all inputs."""
+        return sum(_size_of(path, self.first) for path in self.paths)
 
     def list_all(self) -> list[Input]:
         """Return all inputs as they are now."""
@@ -158,17 +169,8 @@ def _size_of(path: str, source: Source) -> int:
 def stamp_of(path: str) -> str:
     """Size and time of a file, or of all files right in a folder."""
     if not os.path.isdir(path):
-        return _stamp([path])
-    return _stamp(sorted(entry.path for entry in os.scandir(path) if entry.is_file()))
-
-
-def _stamp(paths: Iterable[str]) -> str:
-    found = hashlib.sha256()
-    for path in paths:
-        stat = os.stat(path)
-        found.update(os.fsencode(os.path.basename(path)))  # Any bytes but a slash.
-        found.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
-    return found.hexdigest()[:32]
+        return stamp_of_files([path])
+    return stamp_of_files(sorted(entry.path for entry in os.scandir(path) if entry.is_file()))
 
 
 def refuse_folders(paths: Sequence[str]) -> None:

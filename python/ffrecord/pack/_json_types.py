@@ -126,6 +126,11 @@ def type_of_value(value: Any, name: str, depth: int = 0) -> JsonType:  # noqa: A
             check_text(value, name)
         return JsonType("text")
     if isinstance(value, list):
+        kinds = set(map(type, value)) if depth < _DEPTH_MAX else None
+        if kinds == {float}:  # Of outlines and embeddings: no look at each number.
+            return JsonType("list", item=JsonType("float"))
+        if kinds == {int}:
+            return JsonType("list", item=JsonType("int", min(0, *value), max(0, *value)))
         item = JsonType()
         for each in value:
             item = item.joined(type_of_value(each, f"{name}[]", depth + 1), f"{name}[]")

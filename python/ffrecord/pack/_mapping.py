@@ -1,5 +1,6 @@
 """A user's function over samples: how it is named, loaded, identified and called."""
 
+import ast
 import copy
 import hashlib
 import importlib
@@ -8,6 +9,7 @@ import os
 import pickle
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +24,8 @@ from ffrecord.pack._source import Keyed, Lacking, Sample
 # leave it out, a dict, or an iterable of dicts (a generator, for example).
 Function = Callable[[Any], Any]
 Row = Mapping[str, Any]
+# Functions that come with this package.
+_MAPS = "ffrecord.pack.maps"
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class UserMap:
         found = hashlib.sha256(self.name.encode())
         found.update(_code_of(sys.modules[_unwrapped(self.function).__module__]))
         found.update(pickle.dumps(self.function, protocol=4))  # What a method is bound to.
+        for inner in getattr(self.function, "functions", ()):
+            found.update(UserMap(inner).identity.encode())
         return found.hexdigest()
 
     @property
@@ -55,9 +61,29 @@ class UserMap:
         return getattr(self.function, "schema", None)
 
     def made(self) -> Function:
-        """Return the function for this process; of a class, a new object."""
+        """Return the function for this process; of a class, a new object.
+
+        One of `ffrecord.pack.maps` is copied, since it may gather samples.
+        """
         function: Any = self.function
+        if hasattr(function, "looks"):
+            return cast(Function, copy.deepcopy(function))
         return cast(Function, function() if inspect.isclass(function) else function)
+
+    def columns(self, source: Any) -> Any:  # noqa: ANN401
+        """The columns that it says it makes of those of a source, or None."""
+        function: Any = self.function
+        return function.columns(source) if hasattr(function, "columns") else None
+
+    def look(self, inputs: Any) -> None:  # noqa: ANN401 - `Inputs`, which cannot be imported here
+        """Let it look at all samples of some inputs, if it has to."""
+        function: Any = self.function
+        if getattr(function, "looks", False):
+            function.look(
+                (path, place, _plain_sample(sample))
+                for number, path in enumerate(inputs.paths)
+                for place, (sample, _) in enumerate(inputs.whole(number, Counter()))
+            )
 
 
 def mapping_of(map_: Any) -> UserMap | None:  # noqa: ANN401 - see `pack`
@@ -70,7 +96,7 @@ def mapping_of(map_: Any) -> UserMap | None:  # noqa: ANN401 - see `pack`
     """
     if map_ is None:
         return None
-    found = UserMap(_named(map_) if isinstance(map_, str) else map_)
+    found = UserMap(_made_of(map_))
     if not callable(found.function):
         raise TypeError(f"map is {map_!r}, which cannot be called")
     try:
@@ -83,10 +109,42 @@ def mapping_of(map_: Any) -> UserMap | None:  # noqa: ANN401 - see `pack`
     return found
 
 
+def _made_of(map_: Any) -> Any:  # noqa: ANN401 - see `pack`
+    """The function; of several, given as a list, all of them as one."""
+    if isinstance(map_, list | tuple):
+        if len(map_) != 1:
+            return importlib.import_module(_MAPS).chain(*map(_made_of, map_))
+        (map_,) = map_
+    return _named(map_) if isinstance(map_, str) else map_
+
+
 def _named(text: str) -> Any:  # noqa: ANN401 - whatever the module has
-    module, colon, name = text.partition(":")
+    """What `module:name` has, or `module:name(arguments)` makes; without a module, one of ours."""
+    name, bracket, _ = text.partition("(")
+    found = _in_module(text, name if ":" in name else f"{_MAPS}:{name}" if bracket else name)
+    if not bracket:
+        return found
+    try:
+        call = ast.parse(f"f{text[len(name) :]}", mode="eval").body
+        assert isinstance(call, ast.Call)
+        assert isinstance(call.func, ast.Name)
+        values = [ast.literal_eval(each) for each in call.args]
+        named = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    except (SyntaxError, ValueError, AssertionError) as error:
+        raise ValueError(
+            f"map is {text!r}; arguments are numbers and quoted text, such as resize(256, "
+            f"column='image') ({error})"
+        ) from None
+    return found(*values, **named)
+
+
+def _in_module(text: str, full: str) -> Any:  # noqa: ANN401 - whatever the module has
+    module, colon, name = full.partition(":")
     if not (module and colon and name):
-        raise ValueError(f"map is {text!r}; it must be module:function, such as mine:resize")
+        raise ValueError(
+            f"map is {text!r}; it must be module:function, such as mine:resize, or one of "
+            f"{_MAPS} with its arguments, such as resize(256)"
+        )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # A command does not have it, as `python -m` would.
     found: Any = importlib.import_module(module)
@@ -112,24 +170,45 @@ def _code_of(module: ModuleType) -> bytes:
         return file.read()
 
 
-def rows_of(function: Function, sample: Sample) -> list[Row]:
-    """Call the function; return the rows that it makes of the sample.
+def rows_of(
+    function: Function, sample: Sample, where: str = "", number: int = 0
+) -> list[Row] | None:
+    """Call the function; return the rows that it makes of a sample, the one of that number.
+
+    None if it leaves the sample out; a function that gathers may take it and return no rows.
 
     Raises:
         TypeError: it returned something else than None, a dict or an iterable of dicts.
         Exception: what the function raised.
     """
-    plain = sample.sample if isinstance(sample, Keyed | Lacking) else sample
+    plain = _plain_sample(sample)
     # A copy, since the function may change its sample, which may be needed again.
+    if isinstance(plain, Mapping):
+        plain = copy.deepcopy(dict(plain))
     try:
-        return _rows(function(copy.deepcopy(dict(plain)) if isinstance(plain, Mapping) else plain))
+        is_numbered = getattr(function, "numbered", False)
+        return rows_from(function, plain, (where, number) if is_numbered else ())
     except SystemExit as error:  # Else this process would end, with the status of success.
         raise RuntimeError(f"it ended the process (sys.exit, status {error.code})") from error
 
 
-def _rows(made: Any) -> list[Row]:  # noqa: ANN401 - whatever a function returned
+def _plain_sample(sample: Sample) -> Any:  # noqa: ANN401 - of any source
+    return sample.sample if isinstance(sample, Keyed | Lacking) else sample
+
+
+def rows_from(
+    function: Callable[..., Any],
+    sample: Any,  # noqa: ANN401 - see `pack`
+    place: tuple[Any, ...],
+) -> list[Row] | None:
+    """Call the function; see `rows_of`."""
+    rows = _rows(function(sample, *place))
+    return rows or (rows if getattr(function, "gathers", False) else None)
+
+
+def _rows(made: Any) -> list[Row] | None:  # noqa: ANN401 - whatever a function returned
     if made is None:
-        return []
+        return None
     if isinstance(made, Mapping):
         return [_plain(made)]
     if isinstance(made, str | bytes) or not hasattr(made, "__iter__"):

@@ -4,8 +4,13 @@ import os
 from collections.abc import Sequence
 
 from ffrecord.pack._inputs import Inputs
+from ffrecord.pack._kinds import files_of
 from ffrecord.pack._several import SeveralSources
 from ffrecord.pack._source import Source, SourceOptions
+from ffrecord.pack._tar import PipedTar
+
+# A tar that is piped into the process.
+PIPE = "-"
 
 
 def open_source(
@@ -14,7 +19,8 @@ def open_source(
     """Recognise a source by its content; several are packed one after the other.
 
     Args:
-        paths: one source, or files of one kind; `pack._kinds` lists the kinds.
+        paths: one source, or files of one kind; `pack._kinds` lists the kinds. "-" is a tar from
+            standard input.
         options: see `SourceOptions`.
 
     Raises:
@@ -26,9 +32,16 @@ def open_source(
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not given or "" in given:
         raise ValueError("the name of a source is empty: is a variable of the shell not set?")
+    if PIPE in given:
+        if len(given) > 1:
+            raise ValueError(f"{PIPE} is standard input, and one of several sources: pack it alone")
+        return PipedTar(options or SourceOptions())
     # The process may go to another folder before all are opened.
     names = [os.path.join(os.getcwd(), path) for path in given]
-    inputs = Inputs(names, options or SourceOptions())
+    options = options or SourceOptions()
+    if len(names) == 1 and (files := files_of(names[0], options)) is not None:
+        names, options = files, options._replace(split=None)
+    inputs = Inputs(names, options)
     source = SeveralSources(inputs) if len(names) > 1 else inputs.first
     source._inputs = inputs
     return source

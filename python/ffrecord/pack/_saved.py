@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from ffrecord.pack._ipc import IpcSource
-from ffrecord.pack._source import Progressed, Source, SourceOptions, check_key
+from ffrecord.pack._source import (
+    Progressed,
+    Source,
+    SourceOptions,
+    check_key,
+    split_of,
+    stamp_of_files,
+)
 
 _STATE, _SPLITS = "state.json", "dataset_dict.json"
 
@@ -22,10 +29,12 @@ class SavedSource(Source):
 
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Read what describes it; see `open_source` for arguments and errors."""
-        options.allow(path, "a saved dataset", "columns", "drop", "cast")
+        options.allow(path, "a saved dataset", "columns", "drop", "cast", "split")
         self.skipped = Counter()
+        self._options = options
         paths = self._streams(path)
-        self._options = options._replace(together=tuple(paths))
+        self._options = options = options._replace(together=tuple(paths), split=None)
+        self._paths = paths
         first = IpcSource(paths[0], self._options)
         self._sources = [first]
         self._sources += [IpcSource(each, options._replace(like=first)) for each in paths[1:]]
@@ -35,6 +44,10 @@ class SavedSource(Source):
     @property
     def _arrow_fields(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         return self._sources[0]._arrow_fields
+
+    def stamp(self) -> str:
+        """Return a text that changes with the streams."""
+        return stamp_of_files(self._paths)
 
     def give_values(self) -> None:
         """Let samples be dicts of plain values."""
@@ -49,14 +62,7 @@ class SavedSource(Source):
             behind += source.size_bytes
 
     def _streams(self, path: str) -> list[str]:
-        splits = os.path.join(path, _SPLITS)
-        if os.path.isfile(splits):
-            names = _read(splits).get("splits")
-            known = [str(name) for name in names] if isinstance(names, list) else []
-            one = os.path.join(path, known[0]) if known else "one"
-            raise ValueError(
-                f"{path} has the splits {', '.join(known)}: pack each on its own, such as {one}"
-            )
+        path = _folder(path, self._options.split)
         state = _read(os.path.join(path, _STATE))
         if state.get("_indices_data_files") or state.get("_indices_files"):
             raise ValueError(
@@ -71,6 +77,17 @@ class SavedSource(Source):
         if not paths:
             raise ValueError(f"{path} has no rows: there is nothing to pack")
         return paths
+
+
+def _folder(path: str, asked: str | None) -> str:
+    """The folder of the split, or that of a dataset without splits."""
+    splits = os.path.join(path, _SPLITS)
+    if not os.path.isfile(splits):
+        return os.path.join(path, split_of([""], asked, path))
+    names = _read(splits).get("splits")
+    if not isinstance(names, list) or not names:
+        raise ValueError(f"{splits} names no splits")
+    return os.path.join(path, check_key(split_of([str(name) for name in names], asked, path)))
 
 
 def _read(path: str) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """The interface of every source of samples, and what all of them use."""
 
+import hashlib
 import importlib
 import os
+import pickletools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
@@ -141,7 +143,11 @@ class SourceOptions(NamedTuple):
         cast: of a table, pairs of a column and the type to store it as.
         ragged: in TFRecords, features whose number of values varies.
         raw: of TFRecords, the records as they are, not as `tf.train.Example`; of tars, each file as
-            a record, not samples of WebDataset; of JSON lines, each line as it is.
+            a record, not samples of WebDataset; of JSON lines, each line as it is; of LMDB, values
+            that are pickles, as their bytes.
+        split: of a folder with several splits, the one to pack, such as "train".
+        tokens: of a file of nothing but tokens, their type ("u16" or "u32"), and behind a colon the
+            token that ends each document, if there is one ("u16:50256").
         like: of several files, the first one, for files whose own content could mislead.
         known: the columns of tables, where all files were looked at before.
         together: the paths of all files that are packed together.
@@ -156,6 +162,8 @@ class SourceOptions(NamedTuple):
     cast: tuple[tuple[str, str], ...] = ()
     ragged: tuple[str, ...] = ()
     raw: bool = False
+    split: str | None = None
+    tokens: str | None = None
     like: Source | None = None
     known: Any = None
     together: tuple[str, ...] = ()
@@ -223,8 +231,61 @@ def check_key(name: str) -> str:
     return name
 
 
-def needed(module: str, what: str) -> ModuleType:
-    """Import a package that only some sources need.
+def split_of(known: Sequence[str], asked: str | None, where: str) -> str:
+    """The split to pack; one without a name is the whole.
+
+    Raises:
+        ValueError: there are several, and none was asked for, or there is no such split.
+    """
+    if asked is None and len(known) == 1:
+        return known[0]
+    if asked is not None and asked in known:
+        return asked
+    names = ", ".join(name for name in known if name)
+    if not names:
+        raise ValueError(f"{where} has no splits" + (f", such as {asked}" if asked else ""))
+    wanted = "" if asked is None else f", not {asked}"
+    remedy = f": pack each on its own, such as with --split {known[0]}" if known[0] else ""
+    raise ValueError(f"{where} has the splits {names}{wanted}{remedy}")
+
+
+def stamp_of_files(paths: Iterable[str]) -> str:
+    """A hash of names, sizes and times of files."""
+    found = hashlib.sha256()
+    for path in paths:
+        stat = os.stat(path)
+        found.update(os.fsencode(os.path.basename(path)))  # Any bytes but a slash.
+        found.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+    return found.hexdigest()[:32]
+
+
+def check_not_pickled(data: bytes, where: str) -> bytes:
+    """The value, if it is no pickle, nor a file of torch's, which has one in it.
+
+    Raises:
+        ValueError: it is; nothing in it was executed.
+    """
+    is_torch = data[:4] == b"PK\x03\x04" and b"data.pkl" in data[:256]
+    is_pickle = data[:1] == b"\x80" and data[1:2] in b"\2\3\4\5" and data[-1:] == b"."
+    if is_torch or (is_pickle and _is_pickle(data)):
+        raise ValueError(
+            f"{where} is a pickle, which is not unpickled: it could run any program. Write it as "
+            "numbers, text or an image file, or keep its bytes with --raw"
+        )
+    return data
+
+
+def _is_pickle(data: bytes) -> bool:
+    """Whether it is nothing but a pickle, by its structure alone."""
+    try:
+        *_, (_, _, at) = pickletools.genops(data)
+    except Exception:  # Of many kinds; what is no pickle is a value.
+        return False
+    return at == len(data) - 1
+
+
+def needed(module: str, what: str, package: str = "'ffrecord[convert]'") -> ModuleType:
+    """Import a package that only some sources need; `package` is what pip calls it.
 
     Raises:
         ImportError: it is not installed; the message says how to install it.
@@ -233,5 +294,5 @@ def needed(module: str, what: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f"{what} needs {module}, which is not installed: pip install 'ffrecord[convert]'"
+            f"{what} needs {module}, which is not installed: pip install {package}"
         ) from error

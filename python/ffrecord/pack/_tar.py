@@ -2,12 +2,14 @@
 
 import os
 import re
-from collections import Counter
+import sys
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, groupby, islice
 from typing import Any
 
 from ffrecord._tables.arrow_schema import nulls_in
+from ffrecord._tables.formats import pyarrow
 from ffrecord._tables.nested import is_name
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._cutting import Mark, is_plain, parts_between
@@ -63,7 +65,7 @@ class TarSource(Source):
         """Look at the first groups, which decide what a record is."""
         options.allow(path, "a tar", "columns", "drop", "raw")
         self.skipped = Counter()
-        self.size_bytes = os.stat(path).st_size
+        self.size_bytes = self._size_of(path)
         self._path = path
         self._raw = options.raw
         first = list(_some(self._groups_of(Part(0, WHOLE, 0), Counter())))
@@ -122,6 +124,19 @@ class TarSource(Source):
                 if number:
                     yield Mark(at, at, number)
         yield Mark(self.size_bytes, self.size_bytes, number + 1)
+
+    @property
+    def _arrow_fields(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Columns of samples, some of which may be null; else those of the schema do."""
+        if not self._grouped:
+            return None
+        try:
+            pa = pyarrow()
+        except ImportError:
+            return None
+        kinds = {"utf8": pa.string(), "bytes": pa.binary(), "i64": pa.int64()}
+        fields = [pa.field(n, kinds[kind], n in self._lacks) for n, kind in self._columns.items()]
+        return pa.schema(fields)
 
     def give_values(self) -> None:
         """Let samples have None where a file is not there."""
@@ -246,8 +261,14 @@ class TarSource(Source):
             )
         return {"label": int(text)}
 
+    def _size_of(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def _members(self, part: Part, skipped: Counter[str]) -> Iterable[Member]:
+        return TarMembers(self._path, skipped, part)
+
     def _groups_of(self, part: Part, skipped: Counter[str]) -> Iterator[_Group]:
-        members = _shown(TarMembers(self._path, skipped, part), skipped)
+        members = _shown(self._members(part, skipped), skipped)
         if self._raw:
             yield from ([member] for member in members)
             return
@@ -259,6 +280,45 @@ class TarSource(Source):
                     f"{key.lstrip('/')}.*: pack each file as a record with --raw"
                 )
             yield files
+
+
+class PipedTar(TarSource):
+    """A tar from standard input: what was looked at is kept until it is read."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        """Look at the first groups; see `TarSource`.
+
+        Raises:
+            ValueError: standard input is a terminal.
+        """
+        self._input = sys.stdin.buffer
+        if self._input.isatty():
+            raise ValueError("standard input is a terminal: pipe a tar into this command")
+        self._looked: deque[_Group] | None = None
+        super().__init__("standard input", options)
+        self._path = "standard input"
+
+    def cuts(self, size_bytes: int) -> list[Part]:
+        """Return the whole, which is read once."""
+        return [Part(0, WHOLE, 0)]
+
+    def _size_of(self, path: str) -> int:
+        return 0
+
+    def _members(self, part: Part, skipped: Counter[str]) -> Iterable[Member]:
+        return TarMembers("standard input", self.skipped, part, self._input)
+
+    def _groups_of(self, part: Part, skipped: Counter[str]) -> Iterator[_Group]:
+        if self._looked is None:
+            self._looked = deque()
+            self._groups = super()._groups_of(part, self.skipped)
+            for group in self._groups:
+                self._looked.append(group)
+                yield group
+            return
+        while self._looked:
+            yield self._looked.popleft()
+        yield from self._groups
 
 
 def _shown(members: Iterable[Member], skipped: Counter[str]) -> Iterator[Member]:

@@ -9,8 +9,8 @@ import os
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
-from typing import NamedTuple
+from contextlib import nullcontext, suppress
+from typing import BinaryIO, NamedTuple
 
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._source import WHOLE, Part, check_text
@@ -79,8 +79,14 @@ class _TarStream(Stream):
 class TarMembers:
     """Reads a tar, or a part of it, once, in its order."""
 
-    def __init__(self, path: str, skipped: Counter[str], part: Part) -> None:
-        """Store the path; entries that are not files are counted in `skipped`."""
+    def __init__(
+        self, path: str, skipped: Counter[str], part: Part, piped: BinaryIO | None = None
+    ) -> None:
+        """Store the path; entries that are not files are counted in `skipped`.
+
+        The content of a pipe, which is open already, is read once, and only forward.
+        """
+        self._piped = piped
         self._path = path
         self._skipped = skipped
         self._part = part
@@ -94,7 +100,7 @@ class TarMembers:
             ValueError: it holds an entry of an unknown kind, a name that is not UTF-8, or a hard
                 link in a compressed tar.
         """
-        with open(self._path, "rb") as raw:
+        with open(self._path, "rb") if self._piped is None else nullcontext(self._piped) as raw:
             stream = _TarStream(raw, self._path, self._part.begin)
             end = self._part.end
             try:
@@ -102,7 +108,8 @@ class TarMembers:
                     for info in tar:
                         if (content := self._content(tar, stream, info)) is not None:
                             name = check_text(info.name, self._path)
-                            yield Member(name, content, raw.tell())
+                            at = raw.tell() if self._piped is None else stream.tell()
+                            yield Member(name, content, at)
                         # Else it remembers them all.
                         tar.members = []  # type: ignore[attr-defined]
                         if end != WHOLE and tar.offset >= end:
@@ -149,10 +156,10 @@ class TarMembers:
 
     def _linked(self, stream: Stream, link: tarfile.TarInfo) -> bytes | None:
         """The target of the hard link `link`, read from its place in the tar."""
-        if stream.is_compressed:
+        if stream.is_compressed or self._piped is not None:
             raise ValueError(
                 f"{self._path}: {link.name!r} is a hard link to {link.linkname!r}, which is read "
-                "again in a plain tar only: decompress the tar, and pack that"
+                "again in a plain tar only: pack a file of it that is not compressed"
             )
         with tarfile.open(self._path, mode="r:") as tar:
             if self._targets is None:

@@ -6,8 +6,8 @@ The frame is described at tensorflow.org/tutorials/load_data/tfrecord.
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from ffrecord.pack._example import Values, parse_example
 from ffrecord.pack._source import WHOLE, Part, Progressed, Source, SourceOptions, needed, picked
 from ffrecord.pack._stream import Stream
 from ffrecord.pack._table import ROWS_MAX, Tabular
+
+T = TypeVar("T")
 
 _HEAD, _CRC = struct.Struct("<QI"), struct.Struct("<I")
 _LENGTH_BYTES = 8
@@ -54,8 +56,17 @@ def is_tfrecord(path: str) -> bool:
 
 
 def tfrecord_source(path: str, options: SourceOptions) -> Source:
-    """Open it: as columns of features, or as payloads with `raw`."""
-    return RawTFRecords(path, options) if options.raw else TFRecordTable(path, options)
+    """Open it: as columns of features, or as payloads with `raw`.
+
+    Of several files, the first says whether they have `SequenceExample`.
+    """
+    if options.raw:
+        return RawTFRecords(path, options)
+    from ffrecord.pack._sequence import SequenceTable, is_sequence
+
+    like = options.like
+    is_list = is_sequence(path) if like is None else isinstance(like, SequenceTable)
+    return SequenceTable(path, options) if is_list else TFRecordTable(path, options)
 
 
 def payloads_of(path: str, part: Part) -> Iterator[tuple[bytes, int]]:
@@ -142,14 +153,16 @@ class RawTFRecords(Source):
             yield {"payload": payload}, position_bytes - part.begin
 
 
-class _Feature:
+class Feature:
     """What is known of a feature: kinds of values, and how many a record has."""
 
     def __init__(self, *, is_late: bool) -> None:
+        """Before the first record that has it, which is late if others came before."""
         self.kinds: set[str] = set()
         self.counts: set[int] = {0} if is_late else set()  # Records before had none.
 
     def note(self, values: Values) -> None:
+        """Add what one record has."""
         self.counts.add(len(values))
         if len(values):
             self.kinds.add(_kind(values))
@@ -172,11 +185,11 @@ class TFRecordTable(Tabular):
         if (found := self.read_before()) is not None:
             return found
         records = self._records()
-        first = list(_some(records))
-        features: dict[str, _Feature] = {}
+        first = list(some(records, _size_bytes))
+        features: dict[str, Feature] = {}
         for number, found in enumerate(first):
             for name in found.keys() - features.keys():
-                features[name] = _Feature(is_late=number > 0)
+                features[name] = Feature(is_late=number > 0)
             for name, feature in features.items():
                 feature.note(found.get(name, []))
         names = dict.fromkeys(features, "")
@@ -187,7 +200,11 @@ class TFRecordTable(Tabular):
             for name in tuple(unknown & found.keys()):
                 features[name].note(found[name])
                 unknown -= {name} if features[name].kinds else set()
-        return pyarrow().schema([self._field(name, features[name]) for name in sorted(features)])
+        return pyarrow().schema([self.field(name, features[name]) for name in sorted(features)])
+
+    def payloads(self, part: Part) -> Iterator[tuple[bytes, int]]:
+        """Each record of a part, and the position in the file after it."""
+        return payloads_of(self.path, part)
 
     def cuts(self, size_bytes: int) -> list[Part]:
         """Return runs of records of about this size."""
@@ -202,7 +219,7 @@ class TFRecordTable(Tabular):
         columns = [(name, _FIELDS[kind], count) for name, kind, count in asked]
         picks = bool(self.options.columns or self.options.drop)
 
-        def arrays_of(batch: _Batch) -> list[Any] | None:
+        def arrays_of(batch: Batch) -> list[Any] | None:
             read = _ffrecord.read_examples(batch.payloads, columns, picks)
             if read is None:
                 return None
@@ -210,11 +227,12 @@ class TFRecordTable(Tabular):
             pairs = zip(wanted, read, strict=True)
             return [_array(field.type, count, *buffers) for field, buffers in pairs]
 
-        for batch, read in mapped(arrays_of, _batches(payloads_of(self.path, part), part)):
+        for batch, read in mapped(arrays_of, batches_of(self.payloads(part), part)):
             arrays = self._by_python(batch, wanted, picks) if read is None else read
             yield pyarrow().Table.from_arrays(arrays, schema=wanted), batch.done_bytes
 
-    def _field(self, name: str, feature: _Feature) -> Any:  # noqa: ANN401 - pyarrow has no types
+    def field(self, name: str, feature: Feature) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """The column of a feature."""
         pa = pyarrow()
         if not self.is_wanted(name):
             return pa.field(name, pa.binary(), nullable=False)  # For messages: it is not read.
@@ -235,24 +253,25 @@ class TFRecordTable(Tabular):
         made = number if count == 1 else pa.list_(item, count)
         return pa.field(name, made, nullable=False)
 
-    def _by_python(self, batch: "_Batch", wanted: Any, picks: bool) -> list[Any]:  # noqa: ANN401
+    def _by_python(self, batch: "Batch", wanted: Any, picks: bool) -> list[Any]:  # noqa: ANN401
         """The columns of messages of any form; names the record and the feature that is wrong."""
         rows = []
         for number, payload in enumerate(batch.payloads, batch.first):
             features = self._parsed(number, payload)
             if not picks and (new := features.keys() - set(wanted.names)):
-                raise self._differs(number, min(new), "is new")
+                raise self.differs(number, min(new), "is new")
             rows.append(
-                [self._value(number, field, features.get(field.name, [])) for field in wanted]
+                [self.value(number, field, features.get(field.name, [])) for field in wanted]
             )
         pa = pyarrow()
         return [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(wanted)]
 
-    def _value(self, number: int, field: Any, values: Values) -> Any:  # noqa: ANN401
+    def value(self, number: int, field: Any, values: Values) -> Any:  # noqa: ANN401
+        """The value of a column in the record of that number."""
         kind, count = _form_of(field.type)
         if len(values) and (found := _kind(values)) != kind:
             how = f"has values of kind {found}, not {kind}"
-            raise self._differs(number, field.name, how)
+            raise self.differs(number, field.name, how)
         if kind == "bytes":
             if len(values) <= 1:
                 return values[0] if len(values) else b""
@@ -261,16 +280,17 @@ class TFRecordTable(Tabular):
         elif len(values) == count:
             return values[0] if count == 1 else values
         shape = "" if kind == "bytes" or count == 1 else f"[{count}]"
-        raise self._differs(number, field.name, f"has {len(values)} values, not {kind}{shape}")
+        raise self.differs(number, field.name, f"has {len(values)} values, not {kind}{shape}")
 
-    def _differs(self, number: int, name: str, how: str) -> ValueError:
+    def differs(self, number: int, name: str, how: str) -> ValueError:
+        """The error of a record that is not as the first ones."""
         return ValueError(
             f"{self.path}: record {number}: the feature '{name}' {how}, unlike in the first "
             f"records: {_REMEDY}"
         )
 
     def _records(self) -> Iterator[dict[str, Values]]:
-        for number, (payload, _) in enumerate(payloads_of(self.path, _ALL)):
+        for number, (payload, _) in enumerate(self.payloads(_ALL)):
             yield self._parsed(number, payload)
 
     def _parsed(self, number: int, payload: bytes) -> dict[str, Values]:
@@ -282,7 +302,7 @@ class TFRecordTable(Tabular):
             ) from None
 
 
-class _Batch(NamedTuple):
+class Batch(NamedTuple):
     """Some records; the first has that number."""
 
     payloads: list[bytes]
@@ -290,18 +310,19 @@ class _Batch(NamedTuple):
     done_bytes: int
 
 
-def _batches(payloads: Iterator[tuple[bytes, int]], part: Part) -> Iterator[_Batch]:
+def batches_of(payloads: Iterator[tuple[bytes, int]], part: Part) -> Iterator[Batch]:
+    """Some MiB of records at a time."""
     first, size_bytes, position_bytes = part.first, 0, part.begin
     some: list[bytes] = []
     for payload, after in payloads:
         if some and (size_bytes + len(payload) > _ROWS_BYTES or len(some) == ROWS_MAX):
-            yield _Batch(some, first, position_bytes - part.begin)
+            yield Batch(some, first, position_bytes - part.begin)
             first, some, size_bytes = first + len(some), [], 0
         some.append(payload)
         size_bytes += len(payload)
         position_bytes = after
     if some:
-        yield _Batch(some, first, position_bytes - part.begin)
+        yield Batch(some, first, position_bytes - part.begin)
 
 
 def _form_of(kind: Any) -> tuple[str, int]:  # noqa: ANN401 - pyarrow has no types
@@ -330,17 +351,21 @@ def _array(kind: Any, count: int, data: bytes, ends: bytes) -> Any:  # noqa: ANN
     return pa.Array.from_buffers(kind, count, buffers, children=[values])
 
 
-def _some(records: Iterator[dict[str, Values]]) -> Iterator[dict[str, Values]]:
+def some(records: Iterator[T], size_of: Callable[[T], int]) -> Iterator[T]:
+    """The first of some records: as many as are looked at."""
     size_bytes = 0
-    for number, features in enumerate(records, start=1):
-        yield features
-        size_bytes += sum(map(_size_bytes, features.values()))
+    for number, record in enumerate(records, start=1):
+        yield record
+        size_bytes += size_of(record)
         if number == _LOOK_RECORDS or size_bytes > _LOOK_BYTES:
             return
 
 
-def _size_bytes(values: Values) -> int:
-    return values.nbytes if isinstance(values, np.ndarray) else sum(map(len, values))
+def _size_bytes(features: dict[str, Values]) -> int:
+    return sum(
+        values.nbytes if isinstance(values, np.ndarray) else sum(map(len, values))
+        for values in features.values()
+    )
 
 
 def _masked(crc: int) -> int:

@@ -83,6 +83,9 @@ class UnitWriter:
         self._size_bytes = 0
         self._record_count = 0  # A record may have no bytes.
         self._encoder: Encoder | None = None
+        self._gathers = bool(getattr(rules.function, "gathers", False))
+        if self._gathers:
+            rules.function.begin()  # type: ignore[union-attr]
 
     def write_all(
         self,
@@ -115,7 +118,15 @@ class UnitWriter:
             raise
 
     def close(self) -> Tally:
-        """Finish the last file; return the counts."""
+        """Write what the function has gathered, and finish the last file; return the counts."""
+        try:
+            if self._gathers:
+                for row in self._rules.function.rest():  # type: ignore[union-attr]
+                    self._write_rows([row])
+        except BaseException:
+            if self._writer is not None:
+                self._writer.discard()
+            raise
         self._end_file()
         assert self.tally.is_balanced
         return self.tally
@@ -128,19 +139,21 @@ class UnitWriter:
             self.tally.used += 1
             return
         try:
-            rows = rows_of(function, sample)
+            rows = rows_of(function, sample, where, number)
         except Exception as error:
             self._fail(sample, where, number, error)
             return
         try:
-            written = self._write_rows(rows)
+            self._write_rows(rows or [])
         except (ValueError, TypeError) as error:  # The disk's errors are not the sample's.
+            if self._gathers:
+                raise  # Other samples are in these rows, too.
             self._fail(sample, where, number, error)
             return
-        if written:
-            self.tally.used += 1
-        else:
+        if rows is None:
             self.tally.skipped += 1
+        else:
+            self.tally.used += 1
 
     def _write(self, sample: OneSample) -> None:
         writer = self._open()
@@ -178,16 +191,15 @@ class UnitWriter:
         self.tally.samples += len(chunk.table)
         self.tally.used += len(chunk.table)
 
-    def _write_rows(self, rows: list[Row]) -> bool:
+    def _write_rows(self, rows: list[Row]) -> None:
         """Write all rows of a sample, or none."""
         if not rows:
-            return False
+            return
         writer = self._open()
         with writer._all_or_nothing():
             for row in rows:
                 writer.write(row)
         self._count(len(rows), sum(map(_size_bytes, rows)))
-        return True
 
     def _fail(self, sample: OneSample, where: str, number: int, error: Exception) -> None:
         named = {} if (name := _name_of(sample)) is None else {"name": name}

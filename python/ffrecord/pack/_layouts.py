@@ -1,0 +1,106 @@
+"""Folders whose files are a dataset of another kind, by split: the hub's, and Energon's."""
+
+import os
+import re
+from collections.abc import Iterator
+
+from ffrecord.pack._source import SourceOptions, check_key, needed, split_of
+
+_SHARD = re.compile(r"(?P<split>[A-Za-z][\w.]*?)[-_.]\d+(?P<count>-of-\d+)?$")
+_SUFFIX = re.compile(r"\.(parquet|arrow|jsonl|ndjson|csv|tsv|tar)(\.gz)?$")
+# Names of files and folders that are splits without a number behind them.
+_SPLITS = ("train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval")
+_DATA = "data"
+_META = ".nv-meta"
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_SHARDS_MAX = 1 << 20
+
+
+def is_hub(path: str) -> bool:
+    """Whether it is a folder with files that are called as splits, and none of anything else."""
+    if not os.path.isdir(path):
+        return False
+    folders = {each.name for each in os.scandir(path) if each.is_dir() and each.name[0] != "."}
+    known = all(name == _DATA or name.lower() in _SPLITS for name in folders)
+    return known and any(_files_by_split(path))
+
+
+def hub_files(path: str, options: SourceOptions) -> list[str]:
+    """The files of the split, in the order of their names.
+
+    Raises:
+        ValueError: there are several splits, or files of several kinds.
+    """
+    splits: dict[str, list[str]] = {}
+    for split, file in _files_by_split(path):
+        splits.setdefault(split, []).append(file)
+    files = sorted(splits[split_of(sorted(splits), options.split, path)])
+    kinds = {_suffix(file) for file in files}
+    if len(kinds) > 1:
+        raise ValueError(
+            f"{path} has files of several kinds ({', '.join(sorted(kinds))}): name those to pack"
+        )
+    return files
+
+
+def _files_by_split(path: str) -> Iterator[tuple[str, str]]:
+    """`data/train-00000-of-00002.parquet`, `train.jsonl`, `train/0000.parquet`."""
+    for folder in (path, os.path.join(path, _DATA)):
+        if not os.path.isdir(folder):
+            continue
+        for entry in os.scandir(folder):
+            if entry.is_dir() and entry.name.lower() in _SPLITS:
+                names = (each.name for each in os.scandir(entry.path))
+                yield from ((entry.name, os.path.join(entry.path, n)) for n in names if _suffix(n))
+            elif entry.is_file() and (suffix := _suffix(entry.name)):
+                stem = entry.name.removesuffix(suffix)
+                shard = _SHARD.fullmatch(stem)
+                split = shard["split"] if shard else stem
+                if (shard and shard["count"]) or split.lower() in _SPLITS:
+                    yield split, entry.path
+
+
+def _suffix(name: str) -> str:
+    match = _SUFFIX.search(name)
+    return match[0] if match and not os.path.basename(name).startswith(".") else ""
+
+
+def is_energon(path: str) -> bool:
+    """Whether it is a folder that Energon prepared."""
+    return os.path.isfile(os.path.join(path, _META, "split.yaml"))
+
+
+def energon_files(path: str, options: SourceOptions) -> list[str]:
+    """The tars of the split, in the order of the list.
+
+    Raises:
+        ValueError: the list is no such list, or leads outside the folder.
+    """
+    listed = os.path.join(path, _META, "split.yaml")
+    yaml = needed("yaml", listed, "pyyaml")
+    with open(listed, encoding="utf-8") as file:
+        try:
+            found = yaml.safe_load(file)
+            splits, left_out = found["split_parts"], found.get("exclude") or []
+            parts = {str(name): [str(each) for each in names] for name, names in splits.items()}
+        except (yaml.YAMLError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            said = str(error).partition("\n")[0]
+            raise ValueError(f"{listed} is no list of splits: {said}") from None
+    if left_out:
+        raise ValueError(f"{listed} leaves out samples, which packing does not: name the tars")
+    split = split_of([name for name in parts if parts[name]], options.split, path)
+    names = [name for pattern in parts[split] for name in _expanded(pattern)]
+    return [os.path.join(path, check_key(name)) for name in names]
+
+
+def _expanded(pattern: str) -> Iterator[str]:
+    """`shard_{000..012}.tar` stands for thirteen names."""
+    if (match := _RANGE.search(pattern)) is None:
+        yield pattern
+        return
+    first, last = match.groups()
+    if int(last) - int(first) >= _SHARDS_MAX:
+        raise ValueError(f"{pattern} stands for more than {_SHARDS_MAX} names")
+    for number in range(int(first), int(last) + 1):
+        name = f"{number:0{len(first)}}"
+        yield from _expanded(pattern[: match.start()] + name + pattern[match.end() :])

@@ -1,0 +1,183 @@
+"""YOLO: pictures in `images`, and for each a text in `labels` with a line for each object.
+
+As Ultralytics reads them: `images/SPLIT` and `labels/SPLIT`, or `SPLIT/images` and `SPLIT/labels`,
+with names of classes in `data.yaml`. A line is the number of a class, and a box (centre and size)
+or an outline, as parts of the width and height.
+"""
+
+import math
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from ffrecord._tables.formats import pyarrow
+from ffrecord.pack._pictures import PictureTable, picture_at
+from ffrecord.pack._source import (
+    HIDDEN,
+    SourceOptions,
+    check_text,
+    needed,
+    split_of,
+    stamp_of_files,
+)
+
+_IMAGES, _LABELS = "images", "labels"
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".heic", ".avif", ".jp2")
+_CLASS_FILES = ("data.yaml", "data.yml", "dataset.yaml", "classes.txt")
+# Numbers of a line with a box.
+_BOX = 5
+_TEXT_BYTES_MAX = 64 << 20
+
+
+def is_yolo(path: str) -> bool:
+    """Whether it is a folder with pictures and labels, or with splits that have both."""
+    return any(_splits(path))
+
+
+def _splits(root: str) -> Iterator[tuple[str, str, str]]:
+    """Each split, the only one without a name, with its two folders."""
+    pictures, labels = os.path.join(root, _IMAGES), os.path.join(root, _LABELS)
+    if os.path.isdir(pictures) and os.path.isdir(labels):
+        inner = sorted(each.name for each in os.scandir(labels) if each.is_dir())
+        both = [name for name in inner if os.path.isdir(os.path.join(pictures, name))]
+        yield from ((n, os.path.join(pictures, n), os.path.join(labels, n)) for n in both)
+        if not both:
+            yield "", pictures, labels
+        return
+    if not os.path.isdir(root):
+        return
+    for name in sorted(each.name for each in os.scandir(root) if each.is_dir()):
+        folders = [os.path.join(root, name, inner) for inner in (_IMAGES, _LABELS)]
+        if all(map(os.path.isdir, folders)):
+            yield name, folders[0], folders[1]
+
+
+class YoloSource(PictureTable):
+    """A row for each picture, in the order of the names: `label`, and `box` or `outline`.
+
+    Both are lists with an item for each object. A picture without a text has no objects.
+    """
+
+    what = "YOLO folder"
+    meant = ("columns", "drop", "cast", "split")
+
+    def __init__(self, path: str, options: SourceOptions) -> None:
+        """List the pictures, and read the labels; see `open_source` for arguments and errors."""
+        found = {name: (pictures, labels) for name, pictures, labels in _splits(path)}
+        split = split_of(list(found), options.split, path)
+        self._pictures_in, self._labels_in = found[split]
+        self._names = self._class_names(path)
+        super().__init__(path, options)
+        self.classes = self._names
+
+    def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Boxes, or outlines if one line has other than five numbers."""
+        texts = self._list_all()
+        self._has_outlines = False
+        label_bytes = 0
+        for number, text in enumerate(self._texts):
+            for _, values in self._objects(number) if text else ():
+                self._has_outlines |= len(values) + 1 != _BOX
+            label_bytes += texts[number]
+        self.counted(label_bytes)
+        pa = pyarrow()
+        numbers = pa.field("item", pa.float64(), nullable=False)
+        shape = pa.list_(numbers) if self._has_outlines else pa.list_(numbers, _BOX - 1)
+        lists = [
+            ("label", pa.int64()),
+            ("outline" if self._has_outlines else "box", shape),
+        ]
+        fields = [("name", pa.string()), ("image", pa.binary())]
+        fields += [(name, pa.list_(pa.field("item", t, nullable=False))) for name, t in lists]
+        return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
+
+    def rows(self, begin: int, end: int) -> list[dict[str, Any]]:
+        """Names and objects of some pictures."""
+        rows = []
+        for number in range(begin, end):
+            found = list(self._objects(number)) if self._texts[number] else []
+            shapes = "outline" if self._has_outlines else "box"
+            name = os.path.relpath(self.pictures[number].path, self._pictures_in)
+            row = {"name": name, "label": [label for label, _ in found]}
+            rows.append({**row, shapes: [values for _, values in found]})
+        return rows
+
+    def stamp(self) -> str:
+        """Return a hash of the pictures, and of the texts beside them."""
+        return super().stamp() + stamp_of_files(text for text in self._texts if text)
+
+    def _list_all(self) -> list[int]:
+        """Find the pictures and the texts of labels; return the sizes of these."""
+        self.pictures, self._texts = [], []
+        sizes, used = [], 0
+        for path in _walk(self._pictures_in):
+            name = check_text(os.path.relpath(path, self._pictures_in), self._pictures_in)
+            stem, suffix = os.path.splitext(name)
+            if suffix.lower() not in _SUFFIXES or os.path.basename(name).startswith("."):
+                self.skipped[HIDDEN if "/." in f"/{name}" else "files that are no pictures"] += 1
+                continue
+            text = os.path.join(self._labels_in, f"{stem}.txt")
+            is_there = os.path.isfile(text)
+            self.pictures.append(picture_at(path))
+            self._texts.append(text if is_there else "")
+            sizes.append(os.path.getsize(text) if is_there else 0)
+            used += is_there
+            if sizes[-1] > _TEXT_BYTES_MAX:
+                raise ValueError(f"{text} has {sizes[-1]} bytes, too many for labels")
+        if not self.pictures:
+            raise ValueError(f"{self._pictures_in} has no pictures: there is nothing to pack")
+        texts = [p for p in _walk(self._labels_in) if p.endswith(".txt")]
+        if len(texts) > used:
+            lost = min(set(texts) - set(self._texts))
+            if os.path.basename(lost) != "classes.txt":
+                raise ValueError(f"{lost} has labels, and there is no picture of that name")
+        self.files = tuple(self._class_files)
+        return sizes
+
+    def _objects(self, number: int) -> Iterator[tuple[int, list[float]]]:
+        path = self._texts[number]
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for place, line in enumerate(file, start=1):
+                if not (words := line.split()):
+                    continue
+                label = int(words[0]) if words[0].isdecimal() else -1
+                try:
+                    values = [float(word) for word in words[1:]]
+                except ValueError:
+                    values = []
+                is_known = 0 <= label < (len(self._names) or 1 << 62)
+                if not is_known or len(values) < _BOX - 1 or not all(map(math.isfinite, values)):
+                    raise ValueError(
+                        f"{path}: line {place} is {line.strip()!r:.60}, not the number of a class "
+                        f"{f'below {len(self._names)} ' if self._names else ''}and at least four "
+                        "numbers"
+                    )
+                yield label, values
+
+    def _class_names(self, root: str) -> tuple[str, ...]:
+        paths = [os.path.join(root, name) for name in _CLASS_FILES]
+        self._class_files = [path for path in paths if os.path.isfile(path)][:1]
+        if not self._class_files:
+            return ()
+        (path,) = self._class_files
+        with open(path, encoding="utf-8") as file:
+            if path.endswith(".txt"):
+                return tuple(line.strip() for line in file if line.strip())
+            yaml = needed("yaml", f"{path}", "pyyaml")
+            try:
+                names = (yaml.safe_load(file) or {}).get("names")
+            except (yaml.YAMLError, AttributeError, RecursionError) as error:
+                said = str(error).partition("\n")[0]
+                raise ValueError(f"{path} is no list of classes: {said}") from None
+        if isinstance(names, dict) and sorted(names) == list(range(len(names))):
+            names = [names[number] for number in range(len(names))]
+        if not isinstance(names, list):
+            raise ValueError(f"{path}: `names` is no list of classes, nor 0, 1, ... with a name")
+        return tuple(map(str, names))
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """All files, sorted."""
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (os.path.join(parent, name) for name in sorted(names))

@@ -1,0 +1,124 @@
+"""Leaving out samples whose values another sample before them has."""
+
+import datetime
+import hashlib
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ffrecord.pack.maps._base import Map, value_of
+
+_HASH = np.dtype([("high", "<u8"), ("low", "<u8")])
+_PIECE = 1 << 16
+
+
+class deduplicate(Map):
+    """Keeps the first of all samples that are equal in some columns.
+
+    Samples are compared by hashes of 128 bits. A folder that is packed from paths is read twice,
+    the first time by one process, which needs 40 bytes of memory for each sample.
+
+    Args:
+        columns: that are compared; by default all.
+    """
+
+    numbered = True
+
+    def __init__(self, *columns: str) -> None:
+        """Keep the arguments."""
+        self.compared = columns
+        self.left_out: dict[str, bytes] | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget nothing: samples of all parts are compared."""
+        if "_seen" not in vars(self):
+            self._seen: set[bytes] = set()
+            self._numbers: dict[str, Any] = {}
+
+    @property
+    def looks(self) -> bool:
+        """Yes."""
+        return True
+
+    def look(self, samples: Iterator[tuple[str, int, Any]]) -> None:
+        """Find the samples to leave out."""
+        inputs: list[str] = []
+        begins: list[int] = []
+        pieces, some, count = [], [], 0
+        for name, number, sample in samples:
+            if not inputs or inputs[-1] != name:
+                inputs.append(name)
+                begins.append(count - number)
+            some.append(self._hash(sample))
+            count += 1
+            if len(some) == _PIECE:
+                pieces.append(np.frombuffer(b"".join(some), _HASH))
+                some = []
+        pieces.append(np.frombuffer(b"".join(some), _HASH))
+        hashes = np.concatenate(pieces)
+        del pieces
+        order = np.lexsort((hashes["low"], hashes["high"]))  # Stable: the first one comes first.
+        is_again = hashes[order][1:] == hashes[order][:-1]
+        again = np.sort(order[1:][is_again])
+        bounds = [*begins, count]
+        self.left_out = {}
+        for name, begin, end in zip(inputs, bounds[:-1], bounds[1:], strict=True):
+            own = again[np.searchsorted(again, begin) : np.searchsorted(again, end)] - begin
+            self.left_out[name] = own.astype("<i8").tobytes()
+
+    def __call__(self, sample: Any, where: str = "", number: int = 0) -> Any:  # noqa: ANN401
+        """Return the sample, or None."""
+        if self.left_out is None:  # The source is read once, in order, by this process.
+            found = self._hash(sample)
+            is_new = found not in self._seen
+            self._seen.add(found)
+            return sample if is_new else None
+        if where not in self._numbers:
+            self._numbers[where] = np.frombuffer(self.left_out.get(where, b""), "<i8")
+        numbers = self._numbers[where]
+        at = int(np.searchsorted(numbers, number))
+        return None if at < len(numbers) and numbers[at] == number else sample
+
+    def _hash(self, sample: Any) -> bytes:  # noqa: ANN401
+        found = hashlib.blake2b(digest_size=_HASH.itemsize)
+        names = self.compared or (sorted(sample) if isinstance(sample, Mapping) else ())
+        if not names:
+            _feed(found, bytes(sample))
+        for name in names:
+            _feed(found, name)
+            _feed(found, value_of(sample, name, "deduplicate"))
+        return found.digest()
+
+
+def _feed(found: Any, value: Any) -> None:  # noqa: ANN401 - of any column
+    """Add a value, with its kind and size, so that no two values are alike."""
+    if isinstance(value, np.ndarray):
+        mask = np.ma.getmaskarray(value).tobytes() if np.ma.isMaskedArray(value) else b""
+        value = (value.dtype.str, *value.shape, mask, np.ma.getdata(value).tobytes())
+    elif isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bytes | bytearray | memoryview):
+        kind, data = b"b", bytes(value)
+    elif isinstance(value, str):
+        kind, data = b"s", value.encode("utf-8", "surrogatepass")
+    elif isinstance(value, float):
+        kind, data = b"f", struct.pack("<d", value)
+    elif isinstance(value, list | tuple):
+        found.update(b"l%d:" % len(value))
+        for each in value:
+            _feed(found, each)
+        return
+    elif isinstance(value, Mapping):
+        _feed(found, [part for pair in value.items() for part in pair])
+        return
+    elif value is None or isinstance(value, bool | int):
+        kind, data = b"v", repr(value).encode()
+    elif isinstance(value, datetime.date | datetime.time | datetime.timedelta):
+        kind, data = b"d", repr(value).encode()
+    else:
+        kind, data = type(value).__name__.encode(), repr(value).encode()
+    found.update(b"%b%d:" % (kind, len(data)))
+    found.update(data)

@@ -1,0 +1,125 @@
+"""Goal: a folder that is laid out as Hugging Face's hub or Energon does is packed split by split.
+
+Method: the layouts that their documentation describes, with files of each kind, compared with the
+files given by name; and folders that look alike and are something else.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import cuttable
+import ffrecord
+from cli import ok
+from ffrecord.pack import SourceOptions, open_source, pack
+from packing import contents, records, refused
+
+pytestmark = pytest.mark.wrong_data
+
+pytest.importorskip("pyarrow")
+
+# Files of a folder, by name, and the split of each.
+LAYOUTS: dict[str, dict[str, str]] = {
+    "numbered files in data": {
+        "data/train-00000-of-00002.jsonl": "train",
+        "data/train-00001-of-00002.jsonl": "train",
+        "data/test-00000-of-00001.jsonl": "test",
+        "README.md": "",
+    },
+    "files of any name": {"my_split-00000-of-00001.jsonl": "my_split", "dev.jsonl": "dev"},
+    "one file for each": {"train.jsonl": "train", "validation.jsonl": "validation"},
+    "a folder for each": {
+        "train/0001.jsonl": "train",
+        "train/0000.jsonl": "train",
+        "validation/x.jsonl": "validation",
+        ".git/config": "",
+    },
+}
+
+
+def written(folder: Path, layout: dict[str, str]) -> Path:
+    for name in layout:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps({"name": name, "row": row}) + "\n" for row in range(20)))
+    return folder
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_files_of_a_split_are_packed_in_their_order(layout: str, tmp_path: Path) -> None:
+    files = LAYOUTS[layout]
+    folder = written(tmp_path / "set", files)
+    splits = sorted({split for split in files.values() if split})
+
+    message = refused(2, folder, tmp_path / "x")
+    assert f"has the splits {', '.join(splits)}: pack each on its own" in message
+    for split in splits:
+        ok("ffrecord-pack", folder, tmp_path / split, "--split", split, "--part-size", "100B")
+        names = sorted(name for name, its in files.items() if its == split)
+        found = [(row["name"], row["row"]) for row in records(tmp_path / split)]
+        assert found == [(name, row) for name in names for row in range(20)]
+        assert len(contents(tmp_path / split)) > 3
+
+
+def test_one_split_needs_no_name_and_several_workers_share_it(tmp_path: Path) -> None:
+    files = {f"data/train-0000{n}-of-00004.jsonl": "train" for n in range(4)}
+    folder = written(tmp_path / "set", files)
+    for workers in (1, 2):
+        pack(folder, tmp_path / f"{workers}", workers=workers, part_size_bytes=300)
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+    assert len(records(tmp_path / "1")) == 80
+
+
+def test_files_of_several_kinds_are_refused(tmp_path: Path) -> None:
+    folder = written(tmp_path / "set", {"train.jsonl": "train", "train.csv": "train"})
+    assert "files of several kinds (.csv, .jsonl)" in refused(2, folder, tmp_path / "x")
+
+
+def test_a_folder_of_classes_beside_a_table_is_one_of_classes(tmp_path: Path) -> None:
+    folder = written(tmp_path / "set", {"cat/1": "", "dog/2": "", "train.csv": ""})
+    line = ok("ffrecord-pack", folder, tmp_path / "x.ffr")
+    assert "2 classes: 0 cat, 1 dog" in line
+    assert "skipped 1 files outside of classes" in line
+
+
+def energon(folder: Path, split: str) -> Path:
+    (folder / ".nv-meta").mkdir(parents=True)
+    (folder / ".nv-meta" / "split.yaml").write_text(split)
+    (folder / "shards").mkdir()
+    for number in range(3):
+        cuttable.web_dataset(folder).rename(folder / "shards" / f"part_{number:03}.tar")
+    return folder
+
+
+def test_the_tars_of_a_split_of_energon_are_packed(tmp_path: Path) -> None:
+    pytest.importorskip("yaml", reason="PyYAML is not installed")
+    text = "exclude: []\nsplit_parts:\n  train: ['shards/part_{000..001}.tar']\n"
+    folder = energon(tmp_path / "set", f"{text}  val: [shards/part_002.tar]\n  test: []\n")
+
+    assert "has the splits train, val" in refused(2, folder, tmp_path / "x.ffr")
+    pack(open_source(folder, SourceOptions(split="train")), tmp_path / "x.ffr")
+    pack(
+        [str(folder / "shards" / f"part_00{n}.tar") for n in range(2)],
+        tmp_path / "y.ffr",
+    )
+    assert records(tmp_path / "x.ffr") == records(tmp_path / "y.ffr")
+    assert len(ffrecord.open(tmp_path / "x.ffr")) == 800
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("split_parts: {train: [../../etc/passwd]}", "leads outside"),
+        ("split_parts: {train: ['x_{0..99999999999}.tar']}", "stands for more than"),
+        ("split_parts: {train: [x.tar]}\nexclude: [a]", "leaves out samples"),
+        ("split_parts: 3", "is no list of splits"),
+        ("!!python/object/apply:os.system [false]", "is no list of splits"),
+        ("split_parts: {train: []}", "has no splits"),
+    ],
+)
+def test_a_list_that_is_none_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    pytest.importorskip("yaml", reason="PyYAML is not installed")
+    folder = energon(tmp_path / "set", text)
+    with pytest.raises(ValueError, match=said):
+        pack(folder, tmp_path / "x")

@@ -1,0 +1,309 @@
+"""Goal: the functions that come with packing do what they say, whoever calls them and how often.
+
+Method: each over sources of several kinds, compared with what plain Python makes of the samples;
+and the bytes of the result for one worker, for several, and after kills at random moments.
+"""
+
+import io
+import json
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ffrecord
+from cli import ok
+from ffrecord.pack import maps, open_source, pack
+from packing import begun, contents, records, refused, units_done, wait_for
+
+pytestmark = pytest.mark.wrong_data
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+Image = pytest.importorskip("PIL.Image", reason="Pillow makes the pictures")
+
+COUNT = 400
+Row = dict[str, Any]
+
+
+def rows() -> list[Row]:
+    draws = random.Random(5)
+    return [
+        {
+            "id": number,
+            "text": f"text {draws.randrange(60)}",
+            "score": None if number % 9 == 0 else draws.random(),
+            "tokens": [draws.randrange(1000) for _ in range(draws.randrange(30))],
+            "meta": {"lang": draws.choice(["en", "de"])},
+        }
+        for number in range(COUNT)
+    ]
+
+
+def picture(size: tuple[int, int], form: str, **options: Any) -> bytes:  # noqa: ANN401
+    made = io.BytesIO()
+    noise = random.Random(size[0]).randbytes(size[0] * size[1] * 3)
+    Image.frombytes("RGB", size, noise).save(made, form, **options)
+    return made.getvalue()
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> Path:
+    tokens = pa.list_(pa.field("item", pa.uint16(), nullable=False))
+    table = pa.Table.from_pylist(rows())
+    at = table.schema.get_field_index("tokens")
+    table = table.set_column(at, "tokens", table["tokens"].cast(tokens))
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=29)
+    return tmp_path / "a.parquet"
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    for number in range(24):
+        folder = tmp_path / "pictures" / ("cat", "dog")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        form = ("JPEG", "PNG", "WEBP", "GIF")[number % 4]
+        (folder / f"{number:02}").write_bytes(picture((20 + 3 * number, 60), form))
+    return tmp_path / "pictures"
+
+
+def fitting(sample: Row) -> bool:
+    return len(sample["tokens"]) > 5
+
+
+CONDITIONS: dict[Any, Callable[[Row], bool]] = {
+    "id % 2 == 0": lambda r: r["id"] % 2 == 0,
+    "score is not None and score > 0.5": lambda r: r["score"] is not None and r["score"] > 0.5,
+    "meta['lang'] == 'en' or not id < 300": lambda r: r["meta"]["lang"] == "en" or r["id"] >= 300,
+    "10 <= len(tokens) <= 20": lambda r: 10 <= len(r["tokens"]) <= 20,
+    "lower(text) in ('text 1', 'text 2')": lambda r: r["text"] in ("text 1", "text 2"),
+    "startswith(text, 'text 1') and -id + 1 != 0": lambda r: (
+        r["text"].startswith("text 1") and r["id"] != 1
+    ),
+    "5 in tokens": lambda r: 5 in r["tokens"],
+    fitting: fitting,
+}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_samples_are_kept_with_all_types(condition: Any, parquet: Path, tmp_path: Path) -> None:  # noqa: ANN401
+    pack(parquet, tmp_path / "x.ffr", map=maps.keep(condition))
+    found = ffrecord.read_table(tmp_path / "x.ffr")
+    wanted = [row for row in rows() if CONDITIONS[condition](row)]
+    assert found.to_pylist() == wanted
+    assert found.schema.types == pq.read_table(parquet).schema.types
+
+
+def test_rare_samples_are_kept_although_the_first_thousand_are_not(tmp_path: Path) -> None:
+    pack(
+        [{"n": number, "t": str(number)} for number in range(3000)],
+        tmp_path / "x.ffr",
+        map=maps.keep("n == 2999"),
+    )
+    assert records(tmp_path / "x.ffr") == [{"n": 2999, "t": "2999"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("__import__('os').system('false')", 'has "__import__'),
+        ("id.real", "has 'id.real'"),
+        ("(lambda: 1)()", "which expressions have not"),
+        ("[x for x in tokens]", "which expressions have not"),
+        ("id ** 9", "has 'id \\*\\* 9'|has 'Pow'"),
+        ("id =", "is no expression"),
+        ("", "is no expression"),
+    ],
+)
+def test_an_expression_runs_nothing_else(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        maps.keep(text)
+
+
+def test_an_error_in_a_function_names_sample_and_column(parquet: Path, tmp_path: Path) -> None:
+    for condition, said in (("x > 1", "no column 'x'"), ("score > 0", "sample 0 failed")):
+        message = refused(2, "--map", f"keep({condition!r})", parquet, tmp_path / "x.ffr")
+        assert said in message
+    for text, said in (
+        ("resize(0)", "size is 0"),
+        ("resize(size)", "arguments are numbers and quoted text"),
+        ("resize(1)(2)", "map is"),
+        ("nothing(1)", "has no nothing"),
+        ("os:system('false')", "arguments are|cannot be called"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=said.partition("|")[2] or said):
+            pack(parquet, tmp_path / "x.ffr", map=text)
+
+
+@pytest.mark.parametrize("form", ["", "JPEG", "PNG", "WEBP"])
+def test_pictures_are_made_smaller_and_small_ones_stay(
+    form: str, pictures: Path, tmp_path: Path
+) -> None:
+    ok("ffrecord-pack", pictures, tmp_path / "x.ffr", "--map", f"resize(40, format={form!r})")
+
+    reader = ffrecord.open(tmp_path / "x.ffr")
+    assert reader.schema == {"label": "i64", "name": "utf8", "payload": "bytes"}
+    assert json.loads(reader.metadata()["classes"]) == ["cat", "dog"]
+    for sample in reader:
+        old = (pictures / sample["name"]).read_bytes()
+        before, after = Image.open(io.BytesIO(old)), Image.open(io.BytesIO(sample["payload"]))
+        wanted = form or (before.format if before.format != "GIF" else "JPEG")
+        assert after.format == wanted
+        assert min(after.size) == min(40, *before.size)
+        assert abs(after.size[0] * before.size[1] - after.size[1] * before.size[0]) <= max(
+            before.size
+        )
+        if min(before.size) <= 40 and wanted == before.format:
+            assert bytes(sample["payload"]) == old
+
+
+def test_a_picture_that_is_damaged_fails_by_name(pictures: Path, tmp_path: Path) -> None:
+    path = pictures / "cat" / "00"
+    path.write_bytes(path.read_bytes()[:200])
+    assert "cat/00" in refused(2, "--map", "resize(40)", pictures, tmp_path / "x.ffr")
+    ok("ffrecord-pack", "--map", "resize(40)", "--max-failures", "1", pictures, tmp_path / "x.ffr")
+    assert len(ffrecord.open(tmp_path / "x.ffr")) == 23
+
+
+def test_the_first_of_equal_samples_stays(parquet: Path, tmp_path: Path) -> None:
+    seen: set[Any] = set()
+    wanted = [r for r in rows() if r["text"] not in seen and not seen.add(r["text"])]  # type: ignore[func-returns-value]
+    other = tmp_path / "b.parquet"
+    pq.write_table(pq.read_table(parquet).slice(100, 50), other)
+    for name in ("x.ffr", "parts"):
+        summary = pack(
+            [str(parquet), str(other)],
+            tmp_path / name,
+            map=maps.deduplicate("text"),
+            part_size_bytes=500,
+        )
+        assert ffrecord.read_table(tmp_path / name).to_pylist() == wanted
+        assert summary.skipped["samples by the function"] == COUNT + 50 - len(wanted)
+        pack([str(parquet), str(other)], tmp_path / f"all-{name}", map="deduplicate()")
+        assert len(ffrecord.open(tmp_path / f"all-{name}")) == COUNT
+
+
+def test_values_that_are_not_the_same_are_not_equal(tmp_path: Path) -> None:
+    values: list[Any] = [[], [[]], ["a", "b"], ["ab"], ["a", "", "b"], ["", "ab"], [None], ["None"]]
+    made = pa.Table.from_pylist(
+        [
+            {"x": json.dumps(v), "y": v if all(isinstance(i, str) for i in v) else None}
+            for v in values
+        ]
+    )
+    pack(made, tmp_path / "x.ffr", map=maps.deduplicate())
+    assert len(ffrecord.open(tmp_path / "x.ffr")) == len(values)
+
+
+def test_bins_have_all_documents_and_little_room(parquet: Path, tmp_path: Path) -> None:
+    pack(parquet, tmp_path / "x.ffr", map=maps.bins(64))
+
+    found = ffrecord.read_table(tmp_path / "x.ffr")
+    assert found.schema.field("tokens").type.value_type == pa.uint16()
+    documents, sizes = [], []
+    for row in found.to_pylist():
+        ends = np.cumsum(row["lengths"])
+        assert ends[-1] == len(row["tokens"]) <= 64
+        sizes.append(len(row["tokens"]))
+        documents += [p.tolist() for p in np.split(np.array(row["tokens"]), ends[:-1])]
+    assert sorted(documents) == sorted(r["tokens"] for r in rows() if r["tokens"])
+    assert sum(sizes) > 0.95 * 64 * len(sizes)
+
+
+def test_a_long_document_is_cut_into_bins(tmp_path: Path) -> None:
+    table = pa.table({"input_ids": [list(range(25)), [1, 2], None]})
+    summary = pack(table, tmp_path / "x.ffr", map=maps.bins(10))
+    found = ffrecord.read_table(tmp_path / "x.ffr").to_pylist()
+    assert [row["lengths"] for row in found] == [[10], [10], [5, 2]]
+    assert [n for row in found for n in row["input_ids"]] == [*range(25), 1, 2]
+    assert summary.skipped == {"samples by the function": 1}
+
+
+def test_functions_are_called_one_after_the_other(parquet: Path, tmp_path: Path) -> None:
+    ok(
+        *("ffrecord-pack", parquet, tmp_path / "x.ffr", "--map", "deduplicate('text')"),
+        *("--map", "keep('len(tokens) > 0')", "--map", "bins(50)"),
+    )
+    seen: set[Any] = set()
+    kept = [r for r in rows() if r["text"] not in seen and not seen.add(r["text"])]  # type: ignore[func-returns-value]
+    found = ffrecord.read_table(tmp_path / "x.ffr").to_pylist()
+    assert sum(len(row["tokens"]) for row in found) == sum(len(r["tokens"]) for r in kept)
+    with pytest.raises(ValueError, match="deduplicate must be the first"):
+        maps.chain(maps.keep("id"), maps.deduplicate())
+
+
+def test_columns_that_do_not_fit_are_refused(parquet: Path, tmp_path: Path) -> None:
+    for function, said in (
+        (maps.bins(5, "text"), "'text' is string, no list of numbers"),
+        (maps.bins(5, "none"), "takes the column none"),
+        (maps.resize(5), "takes the column image or payload"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            pack(parquet, tmp_path / "x.ffr", map=function)
+
+
+FUNCTIONS: dict[str, list[str]] = {
+    "keep": ["keep('id % 3 != 0')"],
+    "deduplicate": ["deduplicate('text')"],
+    "bins": ["bins(64)"],
+    "all": ["deduplicate('text')", "keep('len(tokens) > 3')", "bins(32)"],
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_any_number_of_workers_makes_the_same_bytes_killed_or_not(
+    name: str, parquet: Path, tmp_path: Path, seed: int
+) -> None:
+    size_bytes = parquet.stat().st_size // 12
+    for workers in (1, 3):
+        made = tmp_path / f"{workers}"
+        source = open_source(parquet)
+        pack(source, made, map=FUNCTIONS[name], workers=workers, part_size_bytes=size_bytes)
+    assert contents(tmp_path / "1") == contents(tmp_path / "3")
+    assert len(contents(tmp_path / "1")) > 6
+
+    arguments = ["--part-size", f"{size_bytes}B"]
+    arguments += [word for text in FUNCTIONS[name] for word in ("--map", text)]
+    draws = random.Random(seed)
+    for done in (1, 4):
+        workers = draws.choice((1, 2))
+        process = begun(parquet, tmp_path / "x", *arguments, "--workers", str(workers))
+        wait_for(units_done(tmp_path / "x", done), process)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        for lease in (tmp_path / ".x.packing").glob("*/leases/*"):
+            os.utime(lease, (0, 0))  # As if a minute had passed.
+    process = begun(parquet, tmp_path / "x", *arguments)
+    said = process.communicate()[1]
+
+    assert process.returncode == 0, said
+    assert contents(tmp_path / "x") == contents(tmp_path / "1")
+
+
+def test_pictures_are_the_same_bytes_with_any_number_of_workers(
+    pictures: Path, tmp_path: Path
+) -> None:
+    for workers in (1, 2):
+        made = tmp_path / f"{workers}"
+        pack(pictures, made, map="resize(30)", workers=workers, part_size_bytes=30_000)
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+    assert len(contents(tmp_path / "1")) > 3
+
+
+def test_other_arguments_are_another_function(parquet: Path, tmp_path: Path) -> None:
+    arguments = ["--part-size", "1000B", "--map"]
+    process = begun(parquet, tmp_path / "x", *arguments, "bins(64)")
+    wait_for(units_done(tmp_path / "x", 2), process)
+    os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
+    process.communicate()
+    for lease in (tmp_path / ".x.packing").glob("*/leases/*"):
+        os.utime(lease, (0, 0))
+    if not (tmp_path / "x").exists():
+        process = begun(parquet, tmp_path / "x", *arguments, "bins(65)")
+        assert b"function's code is" in process.communicate()[1]
