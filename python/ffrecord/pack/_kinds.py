@@ -220,7 +220,7 @@ KINDS = (
     ),
     KindOfSource(
         "TFRecords",
-        "_tfrecord",
+        "_tfrecord_source",
         "is_tfrecord",
         "tfrecord_source",
         "`tf.train.Example` or `SequenceExample`",

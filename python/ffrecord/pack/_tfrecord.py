@@ -55,20 +55,6 @@ def is_tfrecord(path: str) -> bool:
         return False
 
 
-def tfrecord_source(path: str, options: SourceOptions) -> Source:
-    """Open it: as columns of features, or as payloads with `raw`.
-
-    Of several files, the first says whether they have `SequenceExample`.
-    """
-    if options.raw:
-        return RawTFRecords(path, options)
-    from ffrecord.pack._sequence import SequenceTable, is_sequence
-
-    like = options.like
-    is_list = is_sequence(path) if like is None else isinstance(like, SequenceTable)
-    return SequenceTable(path, options) if is_list else TFRecordTable(path, options)
-
-
 def payloads_of(path: str, part: Part) -> Iterator[tuple[bytes, int]]:
     """Each payload of a part of a file, and the position in the file after it.
 
