@@ -88,7 +88,7 @@ std::vector<std::byte> Made(RecordForm form, const Schema& schema, std::string_v
 
 TEST(RecordFormTest, ASampleOfATarHasAColumnForEachExtension) {
   const Schema schema = Sample();
-  const std::string whole = Member("a/7.x.cls", "ignored", '5') + Member("a/7.jpg", "picture") +
+  const std::string whole = Member("a/", "", '5') + Member("a/7.jpg", "picture") +
                             Member("a/.hidden.jpg", "no") + Member("a/7.cls", " +12\n") +
                             Member("a/7.TXT", "text");
   EXPECT_EQ(Made(RecordForm::kTar, schema, whole), Record(schema, "12", "a/7", "picture", "text"));
