@@ -25,6 +25,7 @@ FILE_BYTES = 110_000
 FIO_BLOCK = 2 << 20
 KILLS = 10
 PART_BYTES = 128 << 20
+COLD_RECORDS = 1024
 
 
 class Inputs:
@@ -46,6 +47,7 @@ class Inputs:
         self.examples = self._made("examples.tfrecord", self._write_examples)
         self.parquet = self._made("rows.parquet", self._write_parquet)
         self.images = self._made("images", self._write_images)
+        self.packed = self._made("packed-tar.ffr", self._pack_tar)
 
     def _made(self, name: str, write: Callable[[pathlib.Path], None]) -> pathlib.Path:
         path = self.folder / name
@@ -66,6 +68,14 @@ class Inputs:
     def _write_tar(self, path: pathlib.Path) -> None:
         words = ["tar", "-cf", str(path), "--sort=name", "-C", str(self.classes), "."]
         subprocess.run(words, check=True)
+
+    def _pack_tar(self, path: pathlib.Path) -> None:
+        """A record file of the tar, and an index of the tar."""
+        code = (
+            "import sys, ffrecord; from ffrecord.pack import pack;"
+            "ffrecord.index(sys.argv[1]); pack(sys.argv[1], sys.argv[2])"
+        )
+        subprocess.run([sys.executable, "-c", code, str(self.tar), str(path)], check=True)
 
     def _write_lines(self, path: pathlib.Path) -> None:
         draws = random.Random(1)
@@ -271,6 +281,20 @@ def _read_parquet(path: pathlib.Path) -> float:
     return float(harness.run_json(sys.executable, "-c", code, path)["seconds"])
 
 
+def _read_cold(path: pathlib.Path, number: int) -> float:
+    """Seconds in which random batches are read that are not in the page cache."""
+    harness.make_cold(path)
+    code = (
+        "import json, sys, time; import numpy as np; import ffrecord;"
+        "r = ffrecord.open(sys.argv[1]); n = int(sys.argv[2]); r.read([0]);"
+        "order = np.random.default_rng(int(sys.argv[3])).permutation(len(r))[:n];"
+        "began = time.monotonic(); [r.read(order[i:i + 128]) for i in range(0, n, 128)];"
+        "print(json.dumps({'seconds': time.monotonic() - began}))"
+    )
+    words = (path, str(COLD_RECORDS), str(number))
+    return float(harness.run_json(sys.executable, "-c", code, *words)["seconds"])
+
+
 def bench(settings: harness.Settings) -> harness.Outcome:
     """Compare packing with its limits."""
     if harness.free_bytes(settings.scratch) < (3 << 30 if settings.quick else 16 << 30):
@@ -340,6 +364,18 @@ def bench(settings: harness.Settings) -> harness.Outcome:
             ),
         ),
     ]
+    parts += [
+        harness.Arm(
+            "in_place",
+            "records/s, random batches of 128 of the tar in place, cold",
+            lambda number: COLD_RECORDS / _read_cold(inputs.tar, number),
+        ),
+        harness.Arm(
+            "packed",
+            "records/s, the same of the record file packed from it",
+            lambda number: COLD_RECORDS / _read_cold(inputs.packed, number),
+        ),
+    ]
     values = harness.interleave(parts, settings.rounds)
     arms._clear()
     figures = {
@@ -364,6 +400,7 @@ def bench(settings: harness.Settings) -> harness.Outcome:
             "pack_tar_vs_fio": ("tar", "fio"),
             "pack_parquet_vs_read": ("parquet", "pyarrow"),
             "pack_jobs_gain": ("resize_2", "resize_1"),
+            "in_place_vs_packed": ("in_place", "packed"),
         },
         figures=figures,
         notes=[

@@ -53,6 +53,17 @@ Result<void> CheckRecords(const RecordReader& reader) {
   return {};
 }
 
+// A daemon serves record files.
+Result<void> RefuseInPlace(const RecordReader& reader) {
+  for (std::size_t i = 0; i < reader.file_count(); ++i)
+    if (const auto file = reader.file(i); file.in_place)
+      return Error{ErrorCode::kInvalidArgument,
+                   file.name +
+                       ": an index makes it readable in place, and only record files are "
+                       "published; make a record file of it (ffrecord-pack)"};
+  return {};
+}
+
 Result<void> CheckFile(const std::filesystem::path& path) {
   return CheckRecords(FFR_TRY(RecordReader::Open({&path, 1}, {})));
 }
@@ -249,6 +260,7 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
     return Error{ErrorCode::kInvalidArgument, daemons.front().ToString() + ": no files to publish"};
   // All at once, so that schemas that do not fit each other show.
   const RecordReader all = FFR_TRY(RecordReader::Open(files, {}));
+  FFR_TRY(RefuseInPlace(all));
   std::uint64_t size_bytes = 0;
   for (std::size_t i = 0; i < all.file_count(); ++i) size_bytes += all.file(i).size_bytes;
   const auto places = FFR_TRY(PlacesOf(daemons, options));
@@ -323,6 +335,7 @@ Result<void> PublishThroughOrigin(std::span<const std::filesystem::path> files,
       return Error{ErrorCode::kInvalidArgument,
                    file.string() + ": only local files are copied; publish objects where they are"};
   const RecordReader all = FFR_TRY(RecordReader::Open(files, {}));
+  FFR_TRY(RefuseInPlace(all));
   std::uint64_t size_bytes = 0;
   for (std::size_t i = 0; i < all.file_count(); ++i) size_bytes += all.file(i).size_bytes;
   FFR_TRY(CheckPlace(name, size_bytes, replace, options));

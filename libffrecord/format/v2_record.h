@@ -18,14 +18,15 @@ inline constexpr std::uint64_t kPayloadOffsetBytesEnd = std::uint64_t{1} << 48;
 inline constexpr std::uint64_t kCompressionRatioMax = 65'536;
 
 // Where the bytes of one record lie in its file. Stored size = raw size: the bytes are the record;
-// below: they are one zstd frame.
+// else the record is made of them: they are one zstd frame, or with an index in place a sample of
+// another format (record_form.h).
 struct RecordLocation {
   std::uint64_t check = 0;  // v2: XXH3-64, seeded with the place. v1: CRC-32.
   std::uint64_t offset_bytes = 0;
   std::uint64_t stored_size_bytes = 0;
   std::uint64_t raw_size_bytes = 0;
 
-  bool compressed() const noexcept { return stored_size_bytes < raw_size_bytes; }
+  bool compressed() const noexcept { return stored_size_bytes != raw_size_bytes; }
   bool operator==(const RecordLocation&) const = default;
 };
 
@@ -35,6 +36,14 @@ constexpr bool SizesAreSane(std::uint64_t stored_size_bytes, std::uint64_t raw_s
   if (stored_size_bytes == raw_size_bytes) return true;
   return may_be_compressed && stored_size_bytes < raw_size_bytes &&
          raw_size_bytes / kCompressionRatioMax < stored_size_bytes;
+}
+
+// The same for records that are made of samples of another format (record_form.h): all that is not
+// in a sample is a size, a number or a mark for each of at most 1,024 columns.
+constexpr bool FormedSizesAreSane(std::uint64_t stored_size_bytes,
+                                  std::uint64_t raw_size_bytes) noexcept {
+  constexpr std::uint64_t kMadeBytesMax = std::uint64_t{1024} * 16;
+  return stored_size_bytes > 0 && raw_size_bytes <= stored_size_bytes + kMadeBytesMax;
 }
 
 // The 32 bytes before each payload, from which a scan rebuilds the index. format.md, "Record".

@@ -40,6 +40,32 @@ Result<MappedFile> MappedFile::Map(int fd, std::uint64_t offset_bytes, std::uint
   return mapped;
 }
 
+Result<MappedFile> MappedFile::MapBehindEachOther(std::span<const Part> parts) {
+  const auto page_size = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const auto whole_pages = [&](std::uint64_t size_bytes) {
+    return (size_bytes + page_size - 1) / page_size * page_size;
+  };
+  std::uint64_t size = 0;
+  for (const Part& part : parts) size += whole_pages(part.size_bytes);
+  MappedFile mapped;
+  void* const room = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) return MapError(0, size, errno);
+  mapped.address_ = room;
+  mapped.mapped_size_bytes_ = size;
+  auto* address = static_cast<std::byte*>(room);
+  std::uint64_t end = 0;
+  for (const Part& part : parts) {
+    if (::mmap(address, part.size_bytes, PROT_READ, MAP_SHARED | MAP_FIXED, part.fd,
+               static_cast<off_t>(part.offset_bytes)) == MAP_FAILED)
+      return MapError(part.offset_bytes, part.size_bytes, errno);
+    end = static_cast<std::uint64_t>(address - static_cast<std::byte*>(room)) + part.size_bytes;
+    address += whole_pages(part.size_bytes);
+  }
+  mapped.guard_ = SigbusGuard(room, size);
+  mapped.bytes_ = {static_cast<const std::byte*>(room), end};
+  return mapped;
+}
+
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : address_(std::exchange(other.address_, nullptr)),
       mapped_size_bytes_(std::exchange(other.mapped_size_bytes_, 0)),

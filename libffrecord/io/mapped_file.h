@@ -23,6 +23,16 @@ class MappedFile {
   // alignment. Size 0 gives an empty mapping. Fails with kIo.
   static Result<MappedFile> Map(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes);
 
+  // Maps several parts one behind the other. Each but the last has a size that is a multiple of a
+  // page, or ends with its file; zeros then fill its last page. Every offset is a multiple of a
+  // page, and no size is 0. Fails with kIo.
+  struct Part {
+    int fd;
+    std::uint64_t offset_bytes;
+    std::uint64_t size_bytes;
+  };
+  static Result<MappedFile> MapBehindEachOther(std::span<const Part> parts);
+
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
   ~MappedFile();

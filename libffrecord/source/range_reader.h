@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <ffrecord/io_policy.h>
+#include <ffrecord/record_form.h>
 #include <ffrecord/result.h>
 #include <ffrecord/store_report.h>
 
@@ -129,6 +130,15 @@ class RangeReader {
 
   // Whether the file is smaller now than when it was opened, as far as that is known.
   virtual bool HasShrunk(std::uint32_t /*file*/) const { return false; }
+
+  // Whether the file is made of a file of another kind and its index, and so none that could be
+  // copied.
+  virtual bool is_spliced(std::uint32_t /*file*/) const noexcept { return false; }
+
+  // How the bytes that the file's index points to become records.
+  virtual RecordForm record_form(std::uint32_t /*file*/) const noexcept {
+    return RecordForm::kPlain;
+  }
 
   // How ranges that are not in memory are read: kBuffered or kDirect.
   virtual IoPolicy policy() const noexcept { return IoPolicy::kBuffered; }

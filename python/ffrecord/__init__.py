@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ffrecord._write.tables import read_table, write_table
     from ffrecord._write.writer import Writer, WriteSummary
     from ffrecord.compat import FileReader, FileWriter, PackedFolder, checkFsAlign, pack_folder
+    from ffrecord.pack._in_place import IndexSummary, index
 
 __all__ = [
     "Batch",
@@ -33,6 +34,7 @@ __all__ = [
     "FileReader",
     "FileReport",
     "FileWriter",
+    "IndexSummary",
     "PackedFolder",
     "Published",
     "Reader",
@@ -45,6 +47,7 @@ __all__ = [
     "__version__",
     "checkFsAlign",
     "concat",
+    "index",
     "list_published",
     "mix",
     "open",
@@ -68,6 +71,7 @@ __getattr__ = later(
         "FileReader": "compat",
         "FileReport": "_read.verification",
         "FileWriter": "compat",
+        "IndexSummary": "pack._in_place",
         "PackedFolder": "compat",
         "Published": "_store.published",
         "RepairReport": "_write.repair",
@@ -76,6 +80,7 @@ __getattr__ = later(
         "Writer": "_write.writer",
         "checkFsAlign": "compat",
         "concat": "_read.joined",
+        "index": "pack._in_place",
         "list_published": "_store.published",
         "mix": "_read.joined",
         "pack_folder": "compat",

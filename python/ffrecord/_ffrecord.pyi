@@ -334,6 +334,27 @@ class RecordWriter:
     def discard(self) -> None: ...
 
 @final
+class IndexWriter:
+    """One index in place."""
+
+    @staticmethod
+    def create(
+        source: bytes,
+        index: bytes,
+        schema: Schema,
+        *,
+        form: int = 0,
+        key_column: str = "",
+        replace: bool = False,
+    ) -> IndexWriter:
+        """The samples are records as they are (form 0), or of MDS (1), or members of a tar (2)."""
+    def add(self, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> None: ...
+    def columns_with_nulls(self) -> list[str]: ...
+    def set_metadata(self, metadata: dict[str, bytes]) -> None: ...
+    def close(self) -> dict[str, Any]: ...
+    def discard(self) -> None: ...
+
+@final
 class V1Writer:
     """One version 1 file."""
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <ffrecord/index_writer.h>
 #include <ffrecord/record_writer.h>
 
 #include "python/src/bind.h"
@@ -83,6 +84,7 @@ class SharedWriter {
 
 using Writer = SharedWriter<RecordWriter>;
 using Writer1 = SharedWriter<V1Writer>;
+using Indexer = SharedWriter<IndexWriter>;
 
 Metadata MetadataFrom(const py::dict& values) {
   Metadata metadata;
@@ -212,6 +214,31 @@ void WriteRows(Writer& writer, const std::vector<std::pair<py::object, py::objec
   });
 }
 
+std::unique_ptr<Indexer> CreateIndex(const std::string& source, const std::string& index,
+                                     const Schema& schema, std::uint32_t form,
+                                     const std::string& key_column, bool replace) {
+  if (form > static_cast<std::uint32_t>(RecordForm::kTar)) throw py::value_error("no such form");
+  const IndexWriter::Options options{
+      .form = static_cast<RecordForm>(form), .key_column = key_column, .replace = replace};
+  return std::make_unique<Indexer>(ValueOrRaise(
+      WithoutGil([&] { return IndexWriter::Create(source, index, schema, options); })));
+}
+
+void AddSamples(Indexer& writer, const py::array_t<std::int64_t, py::array::c_style>& offsets,
+                const py::array_t<std::int64_t, py::array::c_style>& sizes) {
+  if (offsets.ndim() != 1 || sizes.ndim() != 1 || offsets.size() != sizes.size())
+    throw py::value_error("there is one size for each offset");
+  const std::span begins(offsets.data(), static_cast<std::size_t>(offsets.size()));
+  writer.Do([&](IndexWriter& inner) -> Result<void> {
+    for (std::size_t i = 0; i < begins.size(); ++i) {
+      const auto begin = static_cast<std::uint64_t>(begins[i]);
+      const auto size = static_cast<std::uint64_t>(sizes.data()[i]);
+      if (auto added = inner.Add(begin, size); !added) return added;
+    }
+    return {};
+  });
+}
+
 py::dict SummaryOf(const WriteSummary& summary) {
   py::dict result;
   result["record_count"] = summary.record_count;
@@ -261,6 +288,30 @@ void BindRecordWriter(py::module_& module) {
            py::arg("key") = py::none())
       .def("close", [](Writer& writer) { return SummaryOf(writer.Close()); })
       .def("discard", &Writer::Discard);
+
+  py::class_<Indexer>(module, "IndexWriter", py::is_final())
+      .def_static("create", &CreateIndex, py::arg("source"), py::arg("index"), py::arg("schema"),
+                  py::kw_only(), py::arg("form") = 0, py::arg("key_column") = "",
+                  py::arg("replace") = false)
+      .def("add", &AddSamples, py::arg("offsets"), py::arg("sizes"))
+      .def("columns_with_nulls",
+           [](Indexer& writer) {
+             std::vector<std::string> names;
+             writer.Do([&](IndexWriter& inner) -> Result<void> {
+               names = inner.ColumnsWithNulls();
+               return {};
+             });
+             return names;
+           })
+      .def(
+          "set_metadata",
+          [](Indexer& writer, const py::dict& values) {
+            const Metadata metadata = MetadataFrom(values);
+            writer.Do([&](IndexWriter& inner) { return inner.SetMetadata(metadata); });
+          },
+          py::arg("metadata"))
+      .def("close", [](Indexer& writer) { return SummaryOf(writer.Close()); })
+      .def("discard", &Indexer::Discard);
 
   py::class_<Writer1>(module, "V1Writer", py::is_final())
       .def_static("create", &CreateV1, py::arg("path"), py::arg("record_count"), py::kw_only(),

@@ -31,7 +31,7 @@ CHANGING = (
 )
 # What these have to say they know, or find on this machine.
 LOCAL = (
-    *("completion", "config check", "man", "repair", "token", "cluster local"),
+    *("completion", "config check", "index", "man", "repair", "token", "cluster local"),
     *("topology check", "topology draw", "topology plan", "topology simulate"),
 )
 # Whose whole result is text for another program.

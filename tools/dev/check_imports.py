@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_integrations": {"_base", "_tables", "_order", "decode", "_read", "_write"},
     "distributed": {"_base"},
     "torch": {"_base", "_tables", "_order", "decode", "_read", "compat", "checkpoint"},
-    DOORS: {"_base", "_read", "_write", "compat", "_store", "_integrations"},
+    DOORS: {"_base", "_read", "_write", "compat", "pack", "_store", "_integrations"},
     "_cli": {"_base", "_tables", "topology", "_order", "_read", "pack", "checkpoint", "_store"}
     | {"distributed", "torch", DOORS},
 }

@@ -57,6 +57,7 @@ class FFR_EXPORT RecordReader {
     std::uint64_t first_index;              // Of this file's first record in the whole list.
     std::array<std::byte, 16> fingerprint;  // Of content and order; format.md, "Fingerprint".
     std::vector<std::string> warnings;      // Such as: an old v1 file without metadata checksum.
+    bool in_place = false;                  // A file of another kind, with an index (IndexWriter).
   };
 
   // Time of each stage of all reads so far, summed over the calling threads.

@@ -31,6 +31,7 @@ class IndexPages {
     std::span<const std::byte> directory;  // The offset of each segment, u64 each.
     std::uint64_t end_bytes;               // Of records and index: where the footer begins.
     bool may_be_compressed;
+    bool is_formed = false;  // Records are made of bytes of another format.
   };
   explicit IndexPages(const File& file);
 
@@ -74,8 +75,10 @@ class IndexPages {
         V2Header::kEncodedSizeBytes + V2RecordHeader::kEncodedSizeBytes;
     return location.offset_bytes >= kPayloadOffsetMin && location.offset_bytes <= file_.end_bytes &&
            location.stored_size_bytes <= file_.end_bytes - location.offset_bytes &&
-           SizesAreSane(location.stored_size_bytes, location.raw_size_bytes,
-                        file_.may_be_compressed);
+           (SizesAreSane(location.stored_size_bytes, location.raw_size_bytes,
+                         file_.may_be_compressed) ||
+            (file_.is_formed &&
+             FormedSizesAreSane(location.stored_size_bytes, location.raw_size_bytes)));
   }
 
  private:

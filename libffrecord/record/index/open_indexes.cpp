@@ -165,7 +165,7 @@ Result<std::unique_ptr<FileIndex>> OpenIndex(const RangeReader& source, std::uin
   if (BeginsLikeAnotherKind(ends.head))
     return Error{ErrorCode::kInvalidArgument,
                  "not an FFRecord file, by its first bytes: check the path, or pack it into a "
-                 "record file first (ffrecord-pack)"};
+                 "record file first (ffrecord-pack), or index it where it is (ffrecord index)"};
   const auto header = FFR_TRY(DecodeV1Header(ends.head, source.file_size_bytes(file)));
   return OpenV1Index(source, file, header, options);
 }

@@ -1,6 +1,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "libffrecord/format/record_form.h"
 #include "libffrecord/format/user_metadata.h"
 #include "libffrecord/format/v2_index.h"
 #include "libffrecord/record/index/dictionary_set.h"
@@ -20,13 +21,15 @@ class V2Index final : public FileIndex {
         layout_(std::move(layout)),
         schema_(std::move(schema)),
         warnings_(std::move(warnings)),
+        formed_(source.record_form(file), schema_),
         record_seeds_(layout_.header.file_id),
         dictionaries_(source, file, layout_.header.file_id, layout_.footer),
         keys_(source, file, layout_),
         pages_({source, file, layout_.header.file_id,
                 IndexGeometry{layout_.footer.record_count, layout_.header.pages_per_segment},
                 layout_.directory.bytes, layout_.footer_offset_bytes,
-                (layout_.header.required_features & V2Header::kZstd) != 0}) {}
+                (layout_.header.required_features & V2Header::kZstd) != 0,
+                formed_.form() != RecordForm::kPlain}) {}
 
   // False if there was no memory to keep track of the pages.
   explicit operator bool() const noexcept { return static_cast<bool>(pages_); }
@@ -89,6 +92,7 @@ class V2Index final : public FileIndex {
 
   Result<void> Decompress(std::span<const std::byte> stored,
                           std::span<std::byte> raw) const override {
+    if (formed_.form() != RecordForm::kPlain) return formed_.FormInto(stored, raw);
     return DecompressZstd(stored, raw, dictionaries_.loaded());
   }
 
@@ -130,6 +134,7 @@ class V2Index final : public FileIndex {
   const V2Layout layout_;
   const Schema schema_;
   const std::vector<std::string> warnings_;
+  const FormedRecords formed_;
   const PlaceSeeds record_seeds_;
   DictionarySet dictionaries_;
   KeyIndex keys_;

@@ -7,6 +7,7 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/format/fingerprint.h"
+#include "libffrecord/record/index/spliced_files.h"
 #include "libffrecord/record/read/find_keys.h"
 #include "libffrecord/record/read/index_fetches.h"
 #include "libffrecord/record/read/open_records.h"
@@ -112,8 +113,10 @@ Result<RecordReader> RecordReader::Open(std::span<const std::filesystem::path> p
   auto checked = CheckOptions(options);
   if (!checked) return std::move(checked).error();
   return OpenRecordsAgain(
-      [&] {
-        return OpenLocalFiles(paths, {options.io, options.queue_depth});
+      [&]() -> Result<std::unique_ptr<RangeReader>> {
+        const SourceOptions source{options.io, options.queue_depth};
+        if (AnyIsIndexed(paths)) return OpenIndexed(FFR_TRY(FindIndexed(paths)), source);
+        return OpenLocalFiles(paths, source);
       },
       options);
 }
@@ -146,7 +149,8 @@ RecordReader::FileInfo RecordReader::file(std::size_t file_index) const {
           .record_count = index.record_count(),
           .first_index = impl_->first_indexes[file_index],
           .fingerprint = index.fingerprint(),
-          .warnings = std::move(warnings)};
+          .warnings = std::move(warnings),
+          .in_place = impl_->source->is_spliced(number)};
 }
 
 Result<Metadata> RecordReader::metadata(std::size_t file_index, const GiveUp& give_up) const {

@@ -74,7 +74,7 @@ struct Source {
   std::uint32_t file = 0;
   std::uint32_t same_as = 0;  // The first position that names the same record.
 
-  bool compressed() const noexcept { return stored_size_bytes < raw_size_bytes; }
+  bool compressed() const noexcept { return stored_size_bytes != raw_size_bytes; }
 };
 
 // Memory that one batch leaves to the next of its thread.

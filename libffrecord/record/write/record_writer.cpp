@@ -167,6 +167,17 @@ Result<void> RecordWriter::Impl::AddRecord(std::span<const std::byte> raw,
   return {};
 }
 
+Result<void> RecordWriter::Impl::AddAt(std::uint64_t offset_bytes, std::span<const std::byte> raw,
+                                       std::span<const std::byte> stored,
+                                       std::span<const std::byte> key) {
+  FFR_TRY(Usable());
+  FFR_TRY(CheckKey(key));
+  if (record_count() == kRecordCountMax) return Invalid("a file holds at most 2^48 records");
+  stream.AddRecordAt(offset_bytes, raw, stored);
+  if (!key.empty()) FFR_TRY(Kept(keys->Add(stream.totals().record_count - 1, key, stream)));
+  return stream.segment_is_full() ? Kept(EndSegment()) : Result<void>();
+}
+
 Result<void> RecordWriter::Impl::EndSegment() {
   FFR_TRY(stream.EndSegment());
   return copies ? copies->EndSegment(stream) : Result<void>();

@@ -95,6 +95,10 @@ struct RecordWriter::Impl {
   // Writes a record whose stored bytes are given, without compressing it again. Requires that it
   // fits the schema if columns are copied.
   Result<void> WriteStored(std::span<const std::byte> raw, std::span<const std::byte> stored);
+  // Adds a record whose stored bytes are in the hole of an index in place, at that offset. Requires
+  // that it fits the schema.
+  Result<void> AddAt(std::uint64_t offset_bytes, std::span<const std::byte> raw,
+                     std::span<const std::byte> stored, std::span<const std::byte> key);
   // Writes the key of a record that was written with WriteStored(). Requires keys, and a key of a
   // size that is allowed.
   Result<void> WriteKey(std::uint64_t record_index, std::span<const std::byte> key);

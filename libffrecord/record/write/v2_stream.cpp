@@ -50,16 +50,32 @@ Result<void> V2Stream::AddRecord(std::span<const std::byte> raw,
   const std::uint64_t index = totals_.record_count;
   const std::uint64_t payload_offset = next_payload_offset_bytes();
   const std::uint64_t header_offset = payload_offset - V2RecordHeader::kEncodedSizeBytes;
-  const RecordLocation location{Xxh3(stored, SeedOf(header_.file_id, PlaceTag::kRecord, index)),
-                                payload_offset, stored.size(), raw.size()};
+  const RecordLocation location = LocationOf(payload_offset, raw, stored);
   std::array<std::byte, V2RecordHeader::kEncodedSizeBytes> encoded;
   EncodeV2RecordHeader({location.check, index, stored.size(), raw.size()}, header_.file_id,
                        header_offset, encoded);
   FFR_TRY(output_->AppendZeros(header_offset - output_->size_bytes()));
   FFR_TRY(output_->Append(encoded));
   FFR_TRY(output_->Append(stored));
+  Note(location, raw);
+  return {};
+}
 
-  const std::uint64_t slot = index % entries_per_segment();
+void V2Stream::AddRecordAt(std::uint64_t offset_bytes, std::span<const std::byte> raw,
+                           std::span<const std::byte> stored) {
+  FFR_ASSERT(!segment_is_full());
+  Note(LocationOf(offset_bytes, raw, stored), raw);
+}
+
+RecordLocation V2Stream::LocationOf(std::uint64_t offset_bytes, std::span<const std::byte> raw,
+                                    std::span<const std::byte> stored) const {
+  const std::uint64_t seed = SeedOf(header_.file_id, PlaceTag::kRecord, totals_.record_count);
+  return {Xxh3(stored, seed), offset_bytes, stored.size(), raw.size()};
+}
+
+// Adds the newest record to index and totals.
+void V2Stream::Note(const RecordLocation& location, std::span<const std::byte> raw) {
+  const std::uint64_t slot = totals_.record_count % entries_per_segment();
   const std::uint64_t page_begin = slot / kIndexEntriesPerPage * kIndexPageSizeBytes;
   // Grows as records come: a header alone must not make the stream allocate a segment.
   if (pages_.size() < page_begin + kIndexPageSizeBytes)
@@ -68,10 +84,9 @@ Result<void> V2Stream::AddRecord(std::span<const std::byte> raw,
   StoreIndexEntry(location, slot % kIndexEntriesPerPage, page);
   fingerprint_.Add(raw);
   totals_.raw_size_bytes += raw.size();
-  totals_.stored_size_bytes += stored.size();
+  totals_.stored_size_bytes += location.stored_size_bytes;
   ++totals_.record_count;
   ++pending_count_;
-  return {};
 }
 
 bool V2Stream::segment_is_full() const noexcept {

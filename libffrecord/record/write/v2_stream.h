@@ -65,6 +65,11 @@ class V2Stream {
   // requires of both, and !segment_is_full().
   Result<void> AddRecord(std::span<const std::byte> raw, std::span<const std::byte> stored);
 
+  // One record whose stored bytes are in the file already, at that offset: in the hole of an index
+  // in place. Requires !segment_is_full().
+  void AddRecordAt(std::uint64_t offset_bytes, std::span<const std::byte> raw,
+                   std::span<const std::byte> stored);
+
   // The number of records that are in no written segment yet, and whether they fill one: then call
   // EndSegment() before the next record.
   std::uint64_t pending_count() const noexcept { return pending_count_; }
@@ -126,6 +131,9 @@ class V2Stream {
   std::uint64_t entries_per_segment() const noexcept {
     return kIndexEntriesPerPage * header_.pages_per_segment;
   }
+  RecordLocation LocationOf(std::uint64_t offset_bytes, std::span<const std::byte> raw,
+                            std::span<const std::byte> stored) const;
+  void Note(const RecordLocation& location, std::span<const std::byte> raw);
   Result<void> AppendListed(std::uint32_t type, std::span<const std::byte> bytes,
                             std::uint64_t check);
   // The segment directory, footer and tail of a commit with these totals; all of it durable.

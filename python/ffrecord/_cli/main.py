@@ -39,6 +39,7 @@ from ffrecord.errors import CorruptionError
 _LOOKING = "ffrecord._cli.data.looking"
 _LATE = {
     "cluster": "ffrecord._cli.cluster",
+    "index": "ffrecord._cli.index",
     "topology": "ffrecord._cli.topology",
     **dict.fromkeys(("cat", "find", "head", "sample"), _LOOKING),
     **dict.fromkeys(("merge", "shuffle", "split"), "ffrecord._cli.data.rewrite_commands"),

@@ -10,6 +10,9 @@ from typing import Protocol
 
 from ffrecord._base.addresses import EVICTED, SCHEME, STORES, address_from_root
 
+# What the name of an index in place ends with, behind that of its source.
+INDEX_SUFFIX = ".ffindex"
+
 Where = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 # Of file systems that fsspec knows, perhaps a chain of them: `simplecache::gs://bucket/x`.
@@ -63,6 +66,13 @@ def is_address(name: str) -> bool:
 def is_file_system(name: str) -> bool:
     """Whether a location is at a store that only fsspec knows."""
     return not is_address(name) and _PROTOCOL.match(name) is not None and not os.path.exists(name)
+
+
+def is_in_place(path: str) -> bool:
+    """Whether a local file is, or has, an index by which a file of another kind is read."""
+    return path.endswith(INDEX_SUFFIX) or (
+        not path.endswith(".ffr") and os.path.exists(path + INDEX_SUFFIX)
+    )
 
 
 def is_malformed(name: str) -> bool:
@@ -120,9 +130,10 @@ def absolute(name: str) -> str:
 def expand(names: Iterable[str]) -> list[bytes]:
     """Every file that `names` stand for, in order.
 
-    A folder stands for its own `*.ffr`, dot files included, sorted by code point; a glob for its
-    matches, sorted likewise. An address is kept as it is, folders and globs of a store too. Files
-    that were evicted to a store are fetched first.
+    A folder stands for its own `*.ffr`, dot files included, sorted by code point, or if it has none
+    for the sources of its `*.ffindex`; a glob for its matches, sorted likewise. An address is kept
+    as it is, folders and globs of a store too. Files that were evicted to a store are fetched
+    first.
 
     Raises:
         FileNotFoundError: a name stands for no file.
@@ -188,13 +199,19 @@ def _evicted(folder: str, names: list[str] | None) -> list[str]:
 def _folder(folder: str, away: _Away) -> list[str]:
     evicted = away(folder, None)
     with os.scandir(folder) as entries:
-        found = [entry for entry in entries if entry.name.endswith(".ffr")]
+        known = [entry for entry in entries if entry.name.endswith((".ffr", INDEX_SUFFIX))]
+    found = [entry for entry in known if entry.name.endswith(".ffr")]
+    if not found and not evicted:
+        found = known
     if nested := [entry.path for entry in found if entry.is_dir()]:
         raise IsADirectoryError(
             errno.EISDIR, f"{nested[0]} is a folder, although it has the name of a file"
         )
     if not found and not evicted:
-        raise FileNotFoundError(errno.ENOENT, f"no *.ffr files in the folder {folder}")
+        raise FileNotFoundError(
+            errno.ENOENT,
+            f"no *.ffr files in the folder {folder}; 'ffrecord index' makes other files readable",
+        )
     return sorted(entry.path for entry in found)
 
 
@@ -209,4 +226,6 @@ def _matches(pattern: str, away: _Away) -> list[str]:
     may_be_evicted = evicted if "**" in pattern else fnmatch.filter(evicted, pattern)
     if not found and not may_be_evicted:
         raise FileNotFoundError(errno.ENOENT, f"no file matches {pattern}")
-    return sorted(found)
+    # A glob that finds a source and its index means the source.
+    sources = set(found)
+    return sorted(name for name in found if name.removesuffix(INDEX_SUFFIX) not in sources - {name})

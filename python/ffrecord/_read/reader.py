@@ -86,7 +86,8 @@ class Reader(Records, Closing):
 
         Args:
             where: file, folder (its own `*.ffr`, sorted by code point), glob, list of these in
-                its order, or `ffrecord://host[:port]/name`; or, at a store, `s3://bucket/key`, a
+                its order, also of files of other kinds that `ffrecord.index` made readable; or
+                `ffrecord://host[:port]/name`; or, at a store, `s3://bucket/key`, a
                 folder `s3://bucket/folder/`, a glob, `http(s)://host/path`, or a list of these;
                 or the same with any other protocol that fsspec knows, such as `gs://`.
             check_data: verify the checksum of each record on every read.

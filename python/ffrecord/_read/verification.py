@@ -2,12 +2,19 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ffrecord import _ffrecord
-from ffrecord._read.locations import Where, expand, is_address, is_file_system, normalise
+from ffrecord._read.locations import (
+    Where,
+    expand,
+    is_address,
+    is_file_system,
+    is_in_place,
+    normalise,
+)
 from ffrecord._read.reader import Reader
-from ffrecord.errors import CorruptionError
+from ffrecord.errors import ConflictError, CorruptionError
 
 Progress = Callable[[int, int], None]
 
@@ -28,9 +35,10 @@ class FileReport:
 def verify(
     where: Where, *, timeout_s: float = 30.0, progress: Progress | None = None
 ) -> list[FileReport]:
-    """Check every byte of local files, or every record at a daemon or store.
+    """Check every byte of local files, or every record at a daemon or store, or read in place.
 
-    A file that passes is bit for bit the file that was written. Damage is reported, not raised.
+    A record file that passes is bit for bit the file that was written. Damage is reported, not
+    raised.
 
     Args:
         where: as for `ffrecord.open`.
@@ -50,7 +58,8 @@ def verify(
     reports = []
     for number, file in enumerate(files):
         before = sum(sizes[:number])
-        reports.append(_verify_file(file, sizes[number], _part_of(progress, before, sum(sizes))))
+        verify_one = _verify_in_place if is_in_place(os.fsdecode(file)) else _verify_file
+        reports.append(verify_one(file, sizes[number], _part_of(progress, before, sum(sizes))))
     return reports
 
 
@@ -74,6 +83,18 @@ def _verify_file(file: bytes, size: int, progress: Progress | None) -> FileRepor
         problem_count=found["problem_count"],
         problems=tuple(found["problems"]),
     )
+
+
+def _verify_in_place(file: bytes, size: int, progress: Progress | None) -> FileReport:
+    """Check every record of a file of another kind, by its index."""
+    name = os.fsdecode(file)
+    try:
+        reader = Reader(name)
+        source = reader.files[0].name
+        found = _verify_served(reader, progress)
+    except (ConflictError, CorruptionError) as error:
+        return FileReport(name, 0, 0, size, 1, (str(error),))
+    return replace(found, name=source, size_bytes=os.stat(source).st_size)
 
 
 def _verify_served(reader: Reader, progress: Progress | None) -> FileReport:

@@ -9,6 +9,7 @@
 #include "bytes.h"
 #include "child.h"
 #include "libffrecord/io/blocking_request.h"
+#include "libffrecord/record/index/spliced_files.h"
 #include "libffrecord/record/write/locked_file.h"
 #include "libffrecord/source/file_window.h"
 #include "libffrecord/source/local_files.h"
@@ -50,6 +51,32 @@ auto Local(IoPolicy io) {
   };
 }
 
+// Each file is made of an index, which has its two ends, and of a source, which has the middle.
+auto Spliced(IoPolicy io) {
+  return [io](const Contents& contents) -> Made {
+    constexpr std::size_t kBlock = InPlaceFront::kSizeBytes;
+    auto source = std::make_shared<LocalSource>(contents);
+    std::vector<IndexedSource> files;
+    for (std::size_t i = 0; i < contents.size(); ++i) {
+      const std::string& all = contents[i];
+      const std::size_t head = all.size() >= 2 * kBlock ? kBlock : 0;
+      const std::size_t middle = (all.size() - head) / (2 * kBlock) * kBlock;
+      IndexedSource& file = files.emplace_back();
+      file.path = source->paths[i];
+      file.index = source->paths[i].string() + kIndexSuffix;
+      file.front.head_size_bytes = head;
+      file.front.source_size_bytes = middle;
+      const std::string front(kBlock, '\0');
+      WriteFile(file.index, front + all.substr(0, head) + all.substr(head + middle));
+      WriteFile(file.path, all.substr(head, middle));
+    }
+    source->files = FFR_TRY(OpenIndexed(std::move(files), {.io = io, .queue_depth = 16}));
+    if (io == IoPolicy::kDirect && source->files->alignment_bytes(0) == 1)
+      return Error{ErrorCode::kUnavailable, "the file system refuses direct I/O"};
+    return Made(std::shared_ptr<const RangeReader>(source, source->files.get()));
+  };
+}
+
 auto Memory(std::uint32_t alignment_bytes) {
   return [alignment_bytes](const Contents& contents) {
     return Made(std::make_shared<const MemoryFiles>(contents, alignment_bytes));
@@ -73,6 +100,9 @@ const std::vector<RangeReaderForm> kForms{
     {"local_buffered", Local(IoPolicy::kBuffered)},
     {"local_direct", Local(IoPolicy::kDirect)},
     {"local_auto", Local(IoPolicy::kAuto)},
+    {"spliced_buffered", Spliced(IoPolicy::kBuffered)},
+    {"spliced_direct", Spliced(IoPolicy::kDirect)},
+    {"spliced_auto", Spliced(IoPolicy::kAuto)},
     {"memory", Memory(1)},
     {"memory_in_blocks", Memory(512)},
     {.name = "locked", .make = Locked, .file_count_max = 1, .may_be_forked = false}};

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ffrecord/record_form.h>
+#include <ffrecord/result.h>
+#include <ffrecord/schema.h>
+
+namespace ffrecord {
+
+// Turns the bytes of a sample in a file of another kind into the record that has the same columns.
+// Immutable and thread-safe; any bytes may be given.
+//
+// The columns of a tar: "name", the key of the sample, or with "payload" the name of its file;
+// "payload", the file that is no label; "label", the number in a file .cls; else the file with that
+// extension. "x:valid" says whether there is a value of x. Those of MDS are in the order of the
+// shard.
+class FormedRecords {
+ public:
+  // Borrows the schema. Every form but kPlain requires columns.
+  FormedRecords(RecordForm form, const Schema& schema);
+
+  RecordForm form() const noexcept { return form_; }
+
+  // The record. Fails with kCorruption if the bytes are no sample of these columns.
+  Result<void> Form(std::span<const std::byte> stored, std::vector<std::byte>& record) const;
+  // The same, into memory of exactly its size; another size is kCorruption.
+  Result<void> FormInto(std::span<const std::byte> stored, std::span<std::byte> record) const;
+
+ private:
+  static constexpr int kNone = -1;
+
+  // The value of each column; of numbers and marks that are in no bytes, in `made`.
+  struct Fields {
+    bool Recycle() const noexcept { return true; }
+    std::vector<std::span<const std::byte>> values;
+    std::vector<bool> is_set;
+    std::vector<std::byte> made;  // One value of 8 bytes for each column.
+    std::string name;
+    std::string path;  // Of the next member, if its header does not have it.
+  };
+  struct Member {
+    std::string_view name;
+    std::span<const std::byte> content;
+  };
+
+  Result<void> Split(std::span<const std::byte> stored, Fields& fields) const;
+  Result<void> SplitMds(std::span<const std::byte> stored, Fields& fields) const;
+  Result<void> SplitTar(std::span<const std::byte> stored, Fields& fields) const;
+  Result<void> AddMember(const Member& member, Fields& fields) const;
+  Result<void> EndTar(Fields& fields) const;
+  Result<void> Set(int column, std::span<const std::byte> value, Fields& fields) const;
+  std::uint64_t SizeOf(const Fields& fields) const noexcept;
+  void Join(const Fields& fields, std::span<std::byte> record) const noexcept;
+
+  const RecordForm form_;
+  const Schema& schema_;
+  std::size_t variable_count_ = 0;
+  int name_ = kNone;
+  int payload_ = kNone;
+  int label_ = kNone;
+  std::vector<int> valid_of_;  // For each column "x:valid", the column x; else kNone.
+  std::vector<int> mark_of_;   // For each column x, the column "x:valid"; else kNone.
+};
+
+}  // namespace ffrecord

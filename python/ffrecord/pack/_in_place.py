@@ -1,0 +1,179 @@
+"""Indexes over files of other kinds, by which their samples are read where they are."""
+
+import glob
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ffrecord import _ffrecord
+from ffrecord._read.locations import INDEX_SUFFIX
+from ffrecord._tables.arrow_schema import nulls_in
+from ffrecord._tables.schema import parse
+from ffrecord.errors import ConflictError, CorruptionError
+from ffrecord.pack._in_place_kinds import Indexable, indexables
+from ffrecord.pack._mds import is_mds
+
+# Entries that are looked at together.
+_AT_ONCE = 1 << 16
+# What a reader says of an index that does not fit its file, or is none.
+_STALE = (ConflictError, CorruptionError, ValueError, FileNotFoundError)
+
+
+@dataclass(frozen=True)
+class IndexSummary:
+    """What `index` did."""
+
+    indexed: tuple[str, ...]
+    """The files that have a new index."""
+    unchanged: tuple[str, ...]
+    """Those whose index was there, and fits."""
+    record_count: int
+    """The records of all files."""
+    index_bytes: int
+    """The size of all indexes."""
+
+
+def index(
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    index_dir: str | os.PathLike[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> IndexSummary:
+    """Make an index for each file of `source`, by which `ffrecord.open` reads it in place.
+
+    The files stay as they are; the index of `FILE` is `FILE.ffindex`. Files whose index fits are
+    left out, so after shards were added the same call indexes only those.
+
+    Args:
+        source: a plain tar, TFRecord file, JSON lines file or Megatron's `.bin`, with its `.idx`
+            beside it; a folder or glob of these, or a list; or a folder of uncompressed MDS shards.
+        index_dir: where to put the indexes, for sources that cannot be written beside. Open the
+            indexes then, or this folder.
+        progress: called now and then with the bytes that are done, and all.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a file cannot be read in place; the error names the file and what helps.
+        CorruptionError: a file is damaged or truncated.
+        ConflictError: a file changed while it was indexed, or the index of another one of the same
+            name is in `index_dir`.
+    """
+    files = list(_files_of(source))
+    paths = [_index_of(file.path, index_dir) for file in files]
+    if twice := [path for path in dict.fromkeys(paths) if paths.count(path) > 1]:
+        raise ValueError(
+            f"{twice[0]} would be the index of several files: give each folder its own --index-dir"
+        )
+    if index_dir is not None:
+        os.makedirs(index_dir, exist_ok=True)
+    total, done = sum(os.stat(file.path).st_size for file in files), 0
+    new, old = [], []
+    first: Indexable | None = None
+    count = size = 0
+    for file, path in zip(files, paths, strict=True):
+        if (found := _count_of(path, file.path)) is None:
+            found = _write(file, path, like=first)
+            new.append(file.path)
+        else:
+            old.append(file.path)
+        first = first or file
+        count, size = count + found, size + os.stat(path).st_size
+        done += os.stat(file.path).st_size
+        if progress is not None:
+            progress(done, total)
+    return IndexSummary(tuple(new), tuple(old), count, size)
+
+
+def _files_of(
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+) -> Iterator[Indexable]:
+    given = [source] if isinstance(source, str | os.PathLike) else source
+    names = [os.path.join(os.getcwd(), os.fspath(name)) for name in given]
+    if not names:
+        raise ValueError("nothing to index: the list of files is empty")
+    for name in names:
+        if os.path.isdir(name) and not is_mds(name):
+            for each in _in_folder(name):
+                yield from indexables(each)
+        elif os.path.lexists(name) or not glob.has_magic(name):
+            yield from indexables(name)
+        else:
+            for each in _matches(name):
+                yield from indexables(each)
+
+
+def _in_folder(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        found = sorted(each.path for each in entries if each.is_file() and _may_be(each.path))
+    if not found:
+        raise FileNotFoundError(f"{folder} has no files to index")
+    return found
+
+
+def _matches(pattern: str) -> list[str]:
+    if found := sorted(filter(_may_be, glob.glob(pattern, recursive=True))):
+        return found
+    raise FileNotFoundError(f"no file matches {pattern}")
+
+
+def _may_be(name: str) -> bool:
+    """Whether a file of a folder is not hidden, an index, or an index of Megatron."""
+    base = os.path.basename(name)
+    if base.startswith(".") or base.endswith((INDEX_SUFFIX, ".ffr")):
+        return False
+    stem, suffix = os.path.splitext(name)
+    return suffix != ".idx" or not os.path.exists(stem + ".bin")
+
+
+def _index_of(path: str, index_dir: str | os.PathLike[str] | None) -> str:
+    if index_dir is None:
+        return path + INDEX_SUFFIX
+    return os.path.join(os.fspath(index_dir), os.path.basename(path) + INDEX_SUFFIX)
+
+
+def _count_of(path: str, source: str) -> int | None:
+    """The records of an index that fits the source; None if there is none."""
+    if not os.path.exists(path):
+        return None
+    try:
+        reader = _ffrecord.RecordReader.open([os.fsencode(path)])
+    except _STALE:
+        return None
+    if not os.path.samefile(name := reader.file(0)["name"], source):
+        raise ConflictError(f"{path} is the index of {name}: give {source} another --index-dir")
+    return len(reader) if _is_whole(reader) else None
+
+
+def _is_whole(index: _ffrecord.RecordReader) -> bool:
+    """Whether no part of an index is damaged, as far as it has no copy of it."""
+    if index.warnings:
+        return False
+    for begin in range(0, len(index), _AT_ONCE):
+        numbers = np.arange(begin, min(begin + _AT_ONCE, len(index)))
+        # That of a damaged entry is 0.
+        empty = numbers[index.sizes(numbers) == 0]
+        if len(empty) and index.read_batch(empty).status.any():
+            return False
+    return True
+
+
+def _write(file: Indexable, path: str, like: Indexable | None) -> int:
+    shape = file.shape(like)
+    writer = _ffrecord.IndexWriter.create(
+        os.fsencode(file.path),
+        os.fsencode(path),
+        parse(shape.schema),
+        form=shape.form,
+        key_column=shape.key,
+        replace=True,
+    )
+    try:
+        for places in file.samples():
+            writer.add(*np.ascontiguousarray(places.T))
+        if shape.has_nulls:
+            writer.set_metadata(nulls_in(writer.columns_with_nulls()))
+        return int(writer.close()["record_count"])
+    finally:
+        writer.discard()
