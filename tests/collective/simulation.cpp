@@ -1,7 +1,6 @@
 #include "simulation.h"
 
 #include <algorithm>
-#include <cstring>
 #include <iostream>
 
 #include "client/collective/schedule.h"
@@ -416,9 +415,8 @@ std::optional<std::string> Simulation::CheckResults(const SimRank& rank) {
     ++(result ? counts_.operations : counts_.failed);
     if (!result || options_.is_reference) continue;
     const auto& expected = ExpectedOf(i)[rank.rank()];
-    const bool is_same = result->size() == expected.size() &&
-                         std::memcmp(result->data(), expected.data(), expected.size()) == 0;
-    if (!is_same) return "the result of " + config_.operations[i].Describe() + " is wrong";
+    if (*result != expected)
+      return "the result of " + config_.operations[i].Describe() + " is wrong";
   }
   return std::nullopt;
 }
