@@ -41,11 +41,6 @@ PLANTS = [
             "if (step.now >= come_at) continue;",
         ),
         (
-            "a piece on a silent stream is waited for",
-            "if (step.now - come_at < kStandingTicks * tick_) return false;",
-            "if (step.now >= come_at) return false;",
-        ),
-        (
             "nothing is set aside",
             "if (step.now - in.come_at < tick_) return;",
             "if (step.now >= in.come_at) return;",
@@ -94,11 +89,6 @@ PLANTS = [
             "no time is granted to the last stream",
             "if (live == 1) since = std::max(since, oldest->began);",
             "",
-        ),
-        (
-            "a rank whose streams are all lost is waited for",
-            "if (is_owed) return *gone_;",
-            "if (is_owed && group_.rank > group_.world_size) return *gone_;",
         ),
         (
             "room in the peer's memory is used twice",
@@ -163,7 +153,7 @@ PLANTS = [
         (
             "what peers say of others is not believed",
             "return heard != heard_.end() ? heard->said : GroupWaiting{peer};",
-            "return GroupWaiting{peer};",
+            "return GroupWaiting{heard != heard_.end() ? peer : peer};",
         ),
         (
             "progress does not put the time limit off",
@@ -180,8 +170,8 @@ PLANTS = [
         ),
         (
             "a complete sum of halves is not rounded",
-            "if (arrival.completes) RoundAsSent(group_.wire, piece.size(), place);",
-            "",
+            "if (arrival.completes) RoundAsSent",
+            "if (arrival.completes && piece.size() == 0) RoundAsSent",
         ),
     ),
 ]
