@@ -24,7 +24,7 @@ from ffrecord.checkpoint._tensors import (
     look_at,
     torch_if_imported,
 )
-from ffrecord.checkpoint._values import DEPTH_MAX, EachRank, Kind, Named, TensorRef
+from ffrecord.checkpoint._values import DEPTH_MAX, Kind, Named, OwnPlace, TensorRef
 
 # What state_dicts are made of, saved as plain dicts and tuples: their order and content is kept.
 DICT_TYPES = frozenset(
@@ -197,7 +197,7 @@ class Flattener:
             return self.value(value.value, path, depth + 1, is_own)
         own = self.value(value.value, f"{path}/@rank{self.rank}", depth + 1, is_own=True)
         self.own_trees[path] = own
-        return EachRank([path])  # Its elements are filled in when all ranks' trees are known.
+        return OwnPlace(path)
 
     def _on_ranks(self, value: OnRanks, path: str, depth: int, is_own: bool) -> object:
         ranks = tuple(sorted(set(value.ranks)))
@@ -391,14 +391,6 @@ def _plain_tensors() -> _ffrecord.PlainTensors | None:
 def _is_torch_size(value: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and type(value) is torch.Size
-
-
-def fill_ranks(tree: object, trees_of_ranks: list[dict[str, object]]) -> object:
-    """Puts the PerRank trees of all ranks into their places in rank 0's tree."""
-    if isinstance(tree, EachRank):
-        path: Any = tree.values[0]
-        return EachRank([trees[path] for trees in trees_of_ranks])
-    return map_children(tree, lambda child: fill_ranks(child, trees_of_ranks))
 
 
 def map_children(tree: object, change: Callable[[object], object]) -> object:
