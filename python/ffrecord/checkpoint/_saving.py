@@ -1,11 +1,13 @@
 """One save, in two halves: the work of this rank alone, and the work of all ranks together."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target, target_from_root
+from ffrecord.checkpoint._activity import SaveActivity, watched
 from ffrecord.checkpoint._agreement import Agreement
 from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._ranks import (
@@ -183,12 +185,15 @@ def commit(
             order.incremental,
             progress,
         )
+        activity.plans(f"step {order.step} of {os.fsdecode(order.target)}")
         told = [] if said.agreement is None else said.agreement.told
         return [told, [*said.own.values()]]
 
-    # A round before the plans: with its plan rank 0 makes an attempt at the target, and a state
-    # that cannot be saved must leave nothing there.
-    answers: list[Any] = together(group, prepare)
-    if taken is not None:
-        taken()
-    return Commit(*prepared.commit(_tree_of_all(group, said, answers), group, released))
+    activity = SaveActivity(0 if group is None else group.rank, progress)
+    with watched(group, activity):
+        # A round before the plans: with its plan rank 0 makes an attempt at the target, and a state
+        # that cannot be saved must leave nothing there.
+        answers: list[Any] = together(group, prepare)
+        if taken is not None:
+            taken()
+        return Commit(*prepared.commit(_tree_of_all(group, said, answers), group, released))
