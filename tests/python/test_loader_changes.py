@@ -17,9 +17,9 @@ import pytest
 from torch.utils import data
 
 import ffrecord
+from eventually import eventually
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset, collate
 from ffrecord.torch._sampler import Cursor
-from file_systems import until
 from loading import COUNT, every_engine, labels, written
 
 pytestmark = pytest.mark.wrong_data
@@ -107,7 +107,7 @@ def test_batches_read_ahead_by_another_transform_are_not_delivered(
     sampler = Sampler(whole, 60, shuffle=False)
     loader = DataLoader(whole, batch_sampler=sampler, mode="threads", num_workers=2)
     assert labels(loader)[0][:3] == [0, 10, 20]
-    until(lambda: loader.stats()["held_bytes"] > 0)  # Of the next epoch.
+    eventually(lambda: loader.stats()["held_bytes"] > 0)  # Of the next epoch.
 
     dataset.transform = hundredfold
 
@@ -123,7 +123,7 @@ def test_batches_read_ahead_without_a_generator_are_not_delivered(path: Path) ->
     sampler = Sampler(dataset, 60)
     loader = DataLoader(dataset, batch_sampler=sampler, mode="threads", num_workers=2)
     assert not any(in_order(loader))
-    until(lambda: loader.stats()["held_bytes"] > 0)
+    eventually(lambda: loader.stats()["held_bytes"] > 0)
 
     dataset.pass_generator = True
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
+from ffrecord._base import clock
 from ffrecord.checkpoint._activity import Activity
 from ffrecord.checkpoint._peer_error import PeerError
 from ffrecord.checkpoint._waiting import board_of, silent_ranks
@@ -186,6 +187,6 @@ def _wait(work: dist.Work, verdict: Callable[[], str | None], look_s: float) -> 
     """Until the work has ended, or it is not to be waited for any more."""
     ended = threading.Event()
     work.get_future().add_done_callback(lambda _: ended.set())
-    while not ended.wait(look_s):
+    while not clock.wait(ended.wait, look_s):
         if (why := verdict()) is not None:
             raise PeerError(why)

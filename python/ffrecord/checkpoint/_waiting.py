@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import threading
-import time
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ffrecord._base import clock
 from ffrecord.checkpoint._activity import Activity
 
 # How long ranks that failed too are waited for, since the last one was heard of.
@@ -90,47 +90,47 @@ class Board:
         self.limit_s = limit_s
         self.notes = Notes(self._others, self._size)
         self.told: Note | None = None  # What the store has.
-        self._changed = threading.Condition()
+        self._lock, self._news = threading.Lock(), threading.Event()
         self._activity: Activity | None = None
         self._last = "has not come to a save or load"
         self._round = self._beats = 0
         self._waiting_since: float | None = None
-        self._looked_at = time.monotonic()
+        self._looked_at = clock.now()
         self._there: set[int] = set()
         threading.Thread(target=self._run, name="ffrecord-waiting", daemon=True).start()
 
     @contextlib.contextmanager
     def show(self, activity: Activity) -> Iterator[None]:
         """Tell the others what this rank does meanwhile, and at the end that it has ended."""
-        with self._changed:
+        with self._lock:
             self._activity, self._round = activity, 0
-            self._changed.notify()
+        self._news.set()
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 text, _ = activity.says()
                 self._last = f"has left a save or load, after it said that it {text}"
                 self._activity = None
-                self._changed.notify()
+            self._news.set()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[float]:
         """Wraps one wait for all ranks; gives the time when it began."""
-        began = time.monotonic()
-        with self._changed:
+        began = clock.now()
+        with self._lock:
             self._waiting_since = began
             self._round += 1
         try:
             yield began
         finally:
-            with self._changed:
+            with self._lock:
                 self._waiting_since = None
 
     def verdict(self, began: float) -> str | None:
         """Why this rank stops waiting; None if it goes on."""
-        now = time.monotonic()
-        with self._changed:
+        now = clock.now()
+        with self._lock:
             if now - max(began, self._looked_at) >= self.limit_s:
                 return (
                     f"ranks did not answer for {self.limit_s:g} s, and which ones is not known: "
@@ -146,17 +146,16 @@ class Board:
 
     def _run(self) -> None:
         while dist.is_initialized():
-            with self._changed:
-                was = self._activity
-                note = self._note()
+            self._news.clear()
+            with self._lock:
+                is_idle, note = self._activity is None, self._note()
             # A store that fails is asked again; if it does not answer in time, `verdict` tells.
             with contextlib.suppress(Exception):
                 self._talk(note)
-            with self._changed:
-                if was is self._activity:
-                    self._changed.wait(
-                        self.look_s if was is not None or note != self.told else None
-                    )
+            if is_idle and note == self.told:
+                self._news.wait()
+            else:
+                clock.wait(self._news.wait, self.look_s)
 
     def _talk(self, note: Note) -> None:
         store: Any = dist.distributed_c10d._get_default_store()  # type: ignore[no-untyped-call, unused-ignore]
@@ -182,8 +181,8 @@ class Board:
         ranks = sorted(self._there)
         texts = store.multi_get([f"{self._prefix}/{rank}" for rank in ranks]) if ranks else []
         told = {rank: tuple(json.loads(text)) for rank, text in zip(ranks, texts, strict=True)}
-        with self._changed:
-            self._looked_at = time.monotonic()
+        with self._lock:
+            self._looked_at = clock.now()
             self.notes.take(told, self._looked_at)
 
 
@@ -232,13 +231,13 @@ def silent_ranks(process_group: dist.ProcessGroup | None) -> list[int] | None:
         try:
             store: Any = dist.distributed_c10d._get_default_store()  # type: ignore[no-untyped-call, unused-ignore]
             store.set(f"{prefix}/{rank}", b"here")
-            last = time.monotonic()
-            while time.monotonic() - last < _QUIET_S and len(heard) < size:
+            last = clock.now()
+            while clock.now() - last < _QUIET_S and len(heard) < size:
                 for other in set(range(size)) - heard:
                     if store.check([f"{prefix}/{other}"]):
                         heard.add(other)
-                        last = time.monotonic()
-                time.sleep(0.05)
+                        last = clock.now()
+                clock.sleep(0.05)
             is_told.set()
         except Exception:  # The error that was there before says more.
             return
@@ -246,5 +245,5 @@ def silent_ranks(process_group: dist.ProcessGroup | None) -> list[int] | None:
     # A daemon: nothing waits for it.
     asking = threading.Thread(target=ask, name="ffrecord-silent", daemon=True)
     asking.start()
-    asking.join(_LIMIT_S)
+    clock.join(asking, _LIMIT_S)
     return sorted(set(range(size)) - heard) if is_told.is_set() else None
