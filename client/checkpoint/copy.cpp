@@ -279,7 +279,8 @@ class MirroredTarget final : public CheckpointTarget {
   SessionOptions options_;
 };
 
-// The error of what is read of `step`: a step that is there and lacks a file is damaged, not absent.
+// The error of what is read of `step`: a step that is there and lacks a file is damaged, not
+// absent.
 Error OfStep(const CheckpointTarget& origin, std::uint64_t step, Error error) {
   if (error.code != ErrorCode::kNotFound) return error;
   const auto steps = origin.Steps();
