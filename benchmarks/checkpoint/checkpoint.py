@@ -12,11 +12,13 @@ arms of each round; its rate is the mean of the two. `--table` measures one of s
 import argparse
 import contextlib
 import importlib.util
+import json
 import math
 import os
 import pathlib
 import shutil
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -399,38 +401,17 @@ def occupied(folder: pathlib.Path) -> int:
 
 
 def plan_1024(arms: Arms) -> dict[str, float]:
-    """What the coordinator of 1,024 ranks does for a GPT-2 medium of which each has a share."""
-    import torch
-
-    from ffrecord import _ffrecord
-
-    run = os.fspath(arms.fresh("plan"))
-    ranks, rows = 1024, 2048
-    shapes = [(rows, 1)] * 292
-    memory = torch.rand(rows)
-    coordinator = _ffrecord.CheckpointShards(run, 1, None, False, 30.0, False)
-    parts = []
-    for rank in range(ranks):
-        begin, end = rows * rank // ranks, rows * (rank + 1) // ranks
-        slices = [
-            (f"model/transformer.h.{i}.weight", "float32", shape, (begin, 0), (end - begin, 1),
-             memory.data_ptr(), 4 * (end - begin), False)
-            for i, shape in enumerate(shapes)
-        ]  # fmt: skip
-        writer = coordinator
-        if rank:
-            writer = _ffrecord.CheckpointShards(run, 1, coordinator.attempt, False, 30.0, False)
-        parts.append(writer.write(rank, slices))
-    seconds = []
-
-    def commit() -> None:
-        began = time.perf_counter()
-        coordinator.commit(parts, b"\0")
-        seconds.append(time.perf_counter() - began)
-
-    peak = peak_growth(commit) + sum(map(len, parts))
+    """What ranks of 1,024 do around their writing; see arms/plan_1024.py."""
+    run = arms.fresh("plan")
+    places = [str(ROOT / "tests" / "python"), str(pathlib.Path(__file__).parent), *sys.path]
+    done = subprocess.run(
+        [sys.executable, pathlib.Path(__file__).parent / "arms" / "plan_1024.py", run],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
     shutil.rmtree(run)
-    return {"plan_1024_ms": seconds[0] * 1000, "plan_1024_bytes": float(peak)}
+    return {key: float(value) for key, value in json.loads(done.stdout).items()}
 
 
 def odd_shapes(arms: Arms) -> dict[str, float]:

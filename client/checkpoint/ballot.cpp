@@ -37,6 +37,21 @@ std::span<const std::uint64_t> GetIntegers(ByteReader& cursor,
   return std::span(numbers).subspan(begin);
 }
 
+void PutTally(ByteWriter& writer, const BoxTally& tally) {
+  writer.Put(tally.cover);
+  writer.Put(tally.keys);
+  writer.Put(tally.odd);
+}
+
+BoxTally GetTally(ByteReader& cursor) {
+  BoxTally tally;
+  for (std::uint64_t* const sum : {&tally.cover, &tally.keys, &tally.odd}) {
+    *sum = cursor.Take<std::uint64_t>();
+    if (*sum >= kTallyPrime) cursor.TakeBytes(cursor.remaining() + 1);  // Bad.
+  }
+  return tally;
+}
+
 Error Garbled() {
   return Error{ErrorCode::kUnavailable,
                "checkpoint: a rank's message is garbled; do all ranks run the same ffrecord?"};
@@ -91,6 +106,38 @@ Error Misplaced(const CheckpointGroup& group) {
 Intent IntentOf(const PartPlan& plan) {
   const PartManifest& part = plan.part;
   return {part.step, part.attempt, BoxesOf(part), {}};
+}
+
+std::vector<std::byte> EncodePlanWord(const PlanWord& word) {
+  ByteWriter writer;
+  writer.Put(word.step);
+  writer.PutBytes(word.attempt);
+  PutTally(writer, word.tally);
+  return std::move(writer).Take();
+}
+
+Result<PlanWord> DecodePlanWord(std::span<const std::byte> bytes) {
+  ByteReader cursor(bytes);
+  PlanWord word;
+  word.step = cursor.Take<std::uint64_t>();
+  word.attempt = TakeId(cursor);
+  word.tally = GetTally(cursor);
+  FFR_TRY(CheckWhole(cursor));
+  return word;
+}
+
+std::vector<std::byte> EncodeTallies(const BoxTallies& tallies) {
+  ByteWriter writer;
+  for (const BoxTally& tally : tallies) PutTally(writer, tally);
+  return std::move(writer).Take();
+}
+
+Result<BoxTallies> DecodeTallies(std::span<const std::byte> bytes) {
+  ByteReader cursor(bytes);
+  BoxTallies tallies;
+  for (BoxTally& tally : tallies) tally = GetTally(cursor);
+  FFR_TRY(CheckWhole(cursor));
+  return tallies;
 }
 
 std::vector<std::byte> EncodeIntent(const Intent& intent) {

@@ -10,6 +10,7 @@
 #include <ffrecord/result.h>
 
 #include "client/checkpoint/plan.h"
+#include "client/checkpoint/tally.h"
 #include "libffrecord/format/checkpoint_manifest.h"
 
 namespace ffrecord::client {
@@ -17,10 +18,18 @@ namespace ffrecord::client {
 // The results that ranks all-gather in the rounds of a save. All pure functions but Agree. Ranks of
 // one save run the same version of the library.
 
-// The plan round: what each rank is about to save. The coordinator is rank 0.
-struct Intent {
+// The plan round: a word about what each rank is about to save. The coordinator is rank 0.
+struct PlanWord {
   std::uint64_t step = 0;
   AttemptId attempt{};  // The coordinator's is the one of the save.
+  BoxTally tally;
+};
+
+// What a rank is about to save, or some of it: told only if the words do not add up, and to the
+// coordinator of CheckpointShards.
+struct Intent {
+  std::uint64_t step = 0;
+  AttemptId attempt{};
   std::vector<PlannedBox> boxes;
   std::vector<std::uint64_t> numbers;  // Shapes, offsets and extents of boxes that were decoded.
 };
@@ -39,6 +48,13 @@ struct PartReport {
 
 // Of the boxes of a plan, which lends them.
 Intent IntentOf(const PartPlan& plan);
+
+std::vector<std::byte> EncodePlanWord(const PlanWord& word);
+Result<PlanWord> DecodePlanWord(std::span<const std::byte> bytes);
+
+// If the words do not add up: what each rank has of each bucket.
+std::vector<std::byte> EncodeTallies(const BoxTallies& tallies);
+Result<BoxTallies> DecodeTallies(std::span<const std::byte> bytes);
 
 std::vector<std::byte> EncodeIntent(const Intent& intent);
 

@@ -279,6 +279,16 @@ class MirroredTarget final : public CheckpointTarget {
   SessionOptions options_;
 };
 
+// The error of what is read of `step`: a step that is there and lacks a file is damaged, not
+// absent.
+Error OfStep(const CheckpointTarget& origin, std::uint64_t step, Error error) {
+  if (error.code != ErrorCode::kNotFound) return error;
+  const auto steps = origin.Steps();
+  if (steps && std::ranges::find(steps.value(), step) != steps.value().end())
+    error.code = ErrorCode::kCorruption;
+  return error;
+}
+
 // Whether the damaged step at `target` is a copy of `attempt`, or nobody's: a copy takes the place
 // of no other save.
 Result<bool> MayReplace(const CheckpointTarget& target, std::uint64_t step,
@@ -298,7 +308,9 @@ std::unique_ptr<CheckpointTarget> WithMirror(std::unique_ptr<CheckpointTarget> l
 Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::string_view to,
                               const SessionOptions& options, bool compresses) {
   const auto origin = FFR_TRY(OpenTarget(from, {true, options}));
-  const Source source = FFR_TRY(Source::Open(*origin, step));
+  auto opened = Source::Open(*origin, step);
+  if (!opened) return OfStep(*origin, step, std::move(opened).error());
+  const Source source = std::move(opened).value();
   const AttemptId& id = source.manifests.root.attempt;
 
   std::error_code ignored;
@@ -325,7 +337,7 @@ Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::st
     attempt.value()->Abandon();                               // It will never be whole.
     if (is_new_folder) std::filesystem::remove(to, ignored);  // Unless there is something in it.
   }
-  if (!copied) return std::move(copied).error();
+  if (!copied) return OfStep(*origin, step, std::move(copied).error());
   return CommitOf(source.manifests.root);
 }
 

@@ -65,6 +65,22 @@ struct CheckpointReader::Impl {
     return other;
   }
 
+  // The error at the first of `steps`, which is there and may be whole. Says what step below it can
+  // be opened: whether that one is meant, only the caller knows.
+  static Error Unreadable(const CheckpointTarget& target, std::span<const std::uint64_t> steps,
+                          Error error) {
+    if (error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded)
+      return error;  // Nothing there can be read.
+    for (const std::uint64_t before : steps.subspan(1))
+      if (Open(target, before)) {
+        error.message += "; step " + std::to_string(steps.front()) + " of " + target.name() +
+                         " cannot be read. Step " + std::to_string(before) +
+                         " is available: ask for it by its number";
+        break;
+      }
+    return error;
+  }
+
   static Result<std::unique_ptr<Impl>> Of(std::shared_ptr<const CommittedStep> files,
                                           std::uint64_t step) {
     auto impl = std::make_unique<Impl>();
@@ -180,7 +196,8 @@ Result<CheckpointReader> CheckpointReader::OpenBelow(std::string_view target, st
       impl.value()->skipped = std::move(skipped);
       return CheckpointReader(std::move(impl).value());
     }
-    if (!IsDamage(impl.error())) return std::move(impl).error();
+    if (!IsDamage(impl.error()))
+      return Impl::Unreadable(*opened, std::span(steps).subspan(i), std::move(impl).error());
     skipped.push_back(impl.error().message);
   }
   if (steps.empty())

@@ -7,6 +7,7 @@
 #include "client/checkpoint/delta.h"
 #include "client/checkpoint/plan.h"
 #include "client/checkpoint/publish.h"
+#include "client/checkpoint/tally.h"
 #include "client/checkpoint/target.h"
 #include "client/checkpoint/write_part.h"
 #include "client/dataset/failures.h"
@@ -15,9 +16,10 @@
 namespace ffrecord::client {
 namespace {
 
-// One rank's side of one save: three rounds with the others (plan, write, publish), and between
-// them its own work. Every local failure is carried into the next round instead of being returned
-// at once, so that no rank is left waiting and all learn the same outcome.
+// One rank's side of one save: three rounds with the others (plan, write, publish), in which no
+// message grows with the state, and between them its own work. Every local failure is carried into
+// the next round instead of being returned at once, so that no rank is left waiting and all learn
+// the same outcome.
 class Save {
  public:
   Save(CheckpointTarget& target, std::uint64_t step, std::span<const TensorView> tensors,
@@ -44,8 +46,7 @@ class Save {
   std::uint32_t rank() const { return group_ == nullptr ? 0 : group_->rank(); }
 
   Result<Commit> Rounds() {
-    auto intents = FFR_TRY(Exchange(Intend()));
-    FFR_TRY(CheckAll(std::move(intents)));
+    FFR_TRY(AgreeOnPlan(Plan()));
     const auto reports = FFR_TRY(Agree(group_, Write()));
     auto published = Agree(group_, Publish(reports));
     if (published) return commit_;
@@ -56,40 +57,70 @@ class Save {
     return error;
   }
 
-  // The plan round. The coordinator makes the attempt before it speaks: whoever hears it can join.
-  Result<Intent> Intend() {
+  // The coordinator makes the attempt before it speaks: whoever hears it can join.
+  Result<void> Plan() {
     if (rank() == 0) {
       attempt_id_ = Random<std::array<std::byte, 16>>();
       attempt_ = FFR_TRY(BeginSave(target_, step_, attempt_id_, options_));
       tree_keys_ = FFR_TRY(ReferencesOf(tree_));
     }
     plan_ = FFR_TRY(PlanPart(step_, attempt_id_, rank(), tensors_));
-    return IntentOf(plan_);
+    return {};
   }
 
-  // Those of all ranks, in rank order.
-  Result<std::vector<Intent>> Exchange(Result<Intent> mine) {
-    std::vector<Intent> intents;
+  // The plan round. All ranks have the same words, and so come to the same verdict.
+  Result<void> AgreeOnPlan(Result<void> planned) {
     if (group_ == nullptr) {
-      intents.push_back(FFR_TRY(std::move(mine)));
-      return intents;
+      FFR_TRY(planned);
+      return CheckTold({IntentOf(plan_)});
     }
-    auto encoded = mine ? Result(EncodeIntent(mine.value())) : std::move(mine).error();
-    planned_ = FFR_TRY(Agree(group_, std::move(encoded)));
-    for (const auto& bytes : planned_) intents.push_back(FFR_TRY(DecodeIntent(bytes)));
-    return intents;
+    BoxTallies tallies;
+    Result<std::vector<std::byte>> mine = std::vector<std::byte>();
+    if (planned) {
+      tallies = TallyBoxes(BoxesOf(plan_.part), tree_keys_);
+      mine = EncodePlanWord({step_, attempt_id_, SumOf(tallies)});
+    } else {
+      mine = std::move(planned).error();
+    }
+    const auto told = FFR_TRY(Agree(group_, std::move(mine)));
+    const PlanWord first = FFR_TRY(DecodePlanWord(told.front()));
+    attempt_id_ = first.attempt;
+    BoxTally sum;
+    for (std::size_t from = 0; from < told.size(); ++from) {
+      const PlanWord word = FFR_TRY(DecodePlanWord(told[from]));
+      if (word.step != first.step)
+        return Error{ErrorCode::kInvalidArgument,
+                     "checkpoint: rank 0 saves step " + std::to_string(first.step) + ", rank " +
+                         std::to_string(from) + " saves step " + std::to_string(word.step)};
+      sum += word.tally;
+    }
+    if (sum.IsZero()) {
+      tree_keys_.clear();  // All of them are saved.
+      return {};
+    }
+    return LookCloser(tallies);
   }
 
-  // All ranks have the same intents, and so come to the same verdict.
-  Result<void> CheckAll(std::vector<Intent> intents) {
-    attempt_id_ = intents.front().attempt;
-    const std::uint64_t agreed = intents.front().step;
-    for (std::size_t from = 1; from < intents.size(); ++from)
-      if (intents[from].step != agreed)
-        return Error{ErrorCode::kInvalidArgument, "checkpoint: rank 0 saves step " +
-                                                      std::to_string(agreed) + ", rank " +
-                                                      std::to_string(from) + " saves step " +
-                                                      std::to_string(intents[from].step)};
+  // Two more rounds if the words do not add up: in which buckets they do not, and what boxes ranks
+  // have there. Boxes may fit nevertheless, if they have no elements, or if the tree does not refer
+  // to their tensor.
+  Result<void> LookCloser(const BoxTallies& mine) {
+    BoxTallies sums{};
+    for (const auto& bytes : FFR_TRY(Agree(group_, EncodeTallies(mine)))) {
+      const BoxTallies tallies = FFR_TRY(DecodeTallies(bytes));
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += tallies[i];
+    }
+    const auto is_right = [&](std::string_view key) { return sums[BucketOf(key)].IsZero(); };
+    std::erase_if(tree_keys_, is_right);
+    Intent intent = IntentOf(plan_);
+    std::erase_if(intent.boxes, [&](const PlannedBox& box) { return is_right(box.key); });
+    planned_ = FFR_TRY(Agree(group_, EncodeIntent(intent)));
+    std::vector<Intent> intents;
+    for (const auto& bytes : planned_) intents.push_back(FFR_TRY(DecodeIntent(bytes)));
+    return CheckTold(std::move(intents));
+  }
+
+  Result<void> CheckTold(std::vector<Intent> intents) {
     saved_ = FFR_TRY(CheckIntents(std::move(intents)));
     return {};
   }
@@ -125,9 +156,9 @@ class Save {
   std::vector<TensorView> cut_;  // For an incremental save.
   AttemptId attempt_id_{};
   PartPlan plan_;
-  std::vector<std::string_view> tree_keys_;      // The coordinator's.
-  std::vector<std::vector<std::byte>> planned_;  // Of the plan round.
-  TextIndex saved_;                              // Keys of all ranks, lent by plan_ or planned_.
+  std::vector<std::string_view> tree_keys_;      // The coordinator's, as far as they are in doubt.
+  std::vector<std::vector<std::byte>> planned_;  // Intents of all ranks, if they are in doubt.
+  TextIndex saved_;                              // Keys in them, lent by plan_ or planned_.
   std::unique_ptr<CheckpointAttempt> attempt_;
   client::Commit commit_;
 };

@@ -73,8 +73,28 @@ def load_scattered(target: Path, step: int, content: Content) -> None:
     assert ThreadRanks(2).run(work) == [True, True], "rows were saved and others loaded"
 
 
-# What two ranks that save together have; in the last three they disagree.
-KINDS = ["shards", "scattered", "stages", "on ranks", "differ", "raises", "steps"]
+# What two ranks that save together have.
+DIVIDED = ["shards", "scattered", "stages", "on ranks"]
+# In these they do not have one state: rows of another rank, rows of none, all rows twice, another
+# type, one table less, other values of each rank.
+NO_STATE = ["overlap", "gap", "twice", "types", "table", "own"]
+KINDS = [*DIVIDED, *NO_STATE, "differ", "raises", "steps"]
+
+
+def spoil(state: dict[str, Any], what: str, rank: int) -> None:
+    """Change the state of this rank, if it is rank 1, or its part of the table."""
+    whole, half = state["table"], truth.TABLE_ROWS // 2
+    if what in ("overlap", "gap", "twice"):
+        begins = {"overlap": (0, half - 1), "gap": (0, half + 1), "twice": (0, 0)}[what]
+        ends = (len(whole) if what == "twice" else half, len(whole))
+        begin, end = begins[rank], ends[rank]
+        state["table"] = ckpt.Shard(whole[begin:end], whole.shape, (begin, 0))
+    elif rank == 1 and what == "types":
+        state["table"] = whole.astype(np.float16)
+    elif rank == 1 and what == "table":
+        del state["table"]
+    elif rank == 1 and what == "own":
+        state["own"] = ckpt.PerRank(1)
 
 
 def divide(state: dict[str, Any], what: str, rank: int) -> None:

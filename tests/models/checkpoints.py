@@ -164,8 +164,10 @@ class Checkpoints(RuleBasedStateMachine):
 
         def work(rank: ThreadRank) -> ckpt.Commit:
             state, number = content.state(), step
-            if what in ranks.KINDS[:4]:
+            if what in ranks.DIVIDED:
                 ranks.divide(state, what, rank.rank)
+            elif what in ranks.NO_STATE:
+                ranks.spoil(state, what, rank.rank)
             elif what == "differ" and rank.rank == 1:
                 state["table"] = other.arrays()["table"]
             elif what == "raises" and rank.rank == 1:

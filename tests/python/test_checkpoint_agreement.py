@@ -43,7 +43,22 @@ REFUSED: dict[str, tuple[Callable[[int], Any], str]] = {
         lambda rank: {"s": 1 if rank == 0 else ckpt.OnRanks({"w": np.ones(3)}, (1, 2))},
         "s/w",
     ),
-    "a shared tensor": (lambda rank: {"w": np.ones(3), **({"b": np.ones(3)} if rank else {})}, ""),
+    "a shared tensor": (
+        lambda rank: {"w": np.ones(3), **({"b": np.ones(3)} if rank else {})},
+        "rank 1 are not those of rank 0: it has b;",
+    ),
+    "a shared tensor less": (
+        lambda rank: {"w": np.ones(3), **({} if rank == 1 else {"b": np.ones(3)})},
+        "rank 1 are not those of rank 0: it lacks b;",
+    ),
+    "another shape": (
+        lambda rank: {"w": np.ones(3), "b": np.ones(3 + rank, np.float32)},
+        "b is float32 (4,), on rank 0 float32 (3,)",
+    ),
+    "another type": (
+        lambda rank: {"w": np.ones(3, np.int8 if rank == 1 else np.int16)},
+        "w is int8 (3,), on rank 0 int16 (3,)",
+    ),
 }
 
 
@@ -57,6 +72,42 @@ def test_state_of_only_some_ranks_is_refused_when_it_is_saved(tmp_path: Path, na
     for result in ThreadRanks(3).run(save):
         assert isinstance(result, ValueError), result
         assert "rank 1" in str(result) and path in str(result) and "PerRank" in str(result)
+    assert ckpt.list(tmp_path / "run") == []
+
+
+# Of what ranks hold together: what each has, and what the error says.
+SLICES: dict[str, tuple[Callable[[int], Any], str]] = {
+    "of another type": (
+        lambda rank: {"w": ckpt.Shard(np.ones(1, f"i{1 + (rank == 1)}"), (3,), (rank,))},
+        "tensor w: rank 0 has int8 (3), rank 1 has int16 (3)",
+    ),
+    "of another shape": (
+        lambda rank: {"w": ckpt.Shard(np.ones((1, 2)), (3, 2 + (rank == 1)), (rank, 0))},
+        "tensor w: rank 0 has float64 (3, 2), rank 1 has float64 (3, 3)",
+    ),
+    "that are another rank's": (
+        lambda rank: {"w": ckpt.Shard(np.ones(1), (3,), (0 if rank == 1 else rank,))},
+        "w: the slice of rank 0 at (0) of extent (1) overlaps the slice of rank 1 at (0)",
+    ),
+    "that no rank has": (
+        lambda rank: {"w": ckpt.Shard(np.ones(int(rank != 1)), (3,), (rank,))},
+        "w: the ranks' slices cover 2 of 3 elements",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_that_are_no_whole_tensor_are_refused_by_tensor_and_rank(
+    tmp_path: Path, name: str
+) -> None:
+    state_of, why = SLICES[name]
+
+    def save(rank: ThreadRank) -> None:
+        ckpt.save(tmp_path / "run", 1, {**state_of(rank.rank), "n": 1}, group=rank)
+
+    for result in ThreadRanks(3).run(save):
+        assert isinstance(result, ValueError), result
+        assert why in str(result)
     assert ckpt.list(tmp_path / "run") == []
 
 

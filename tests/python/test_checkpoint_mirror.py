@@ -225,7 +225,7 @@ def test_one_damaged_step_keeps_no_other_from_the_mirror(run: str, tmp_path: Pat
     for step in (1, 2, 3):
         ckpt.save(tmp_path, step, state(step))
     (tmp_path / "step-000000002" / "part-00000.manifest").unlink()
-    with pytest.raises(FileNotFoundError, match="step-000000002"):
+    with pytest.raises(CorruptionError, match="step-000000002"):
         ckpt.Mirror(tmp_path, run, keep_local=1).sync()
     assert [commit.step for commit in ckpt.list(run)] == [1, 3]
 

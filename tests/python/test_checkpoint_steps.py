@@ -40,6 +40,23 @@ def test_damage_is_named_and_the_step_before_loads(tmp_path: Path) -> None:
     assert latest is not None and latest.step == 1
 
 
+@pytest.mark.parametrize("name", ["root.manifest", "part-00000.manifest", "part-00000/seg-0000"])
+def test_a_newest_step_that_cannot_be_read_is_named_with_the_one_before(
+    tmp_path: Path, name: str
+) -> None:
+    for step in (1, 2):
+        ckpt.save(tmp_path, step, {"w": np.full(10_000, step)})
+    path = tmp_path / "step-000000002" / name
+    path.unlink()
+    path.mkdir()  # Which says nothing of damage.
+    why = f"{name}.*step 2 of .* Step 1 is available"
+    for ask in (ckpt.latest, ckpt.load):
+        with pytest.raises((OSError, ValueError), match=why):
+            ask(tmp_path)
+    loaded: Any = ckpt.load(tmp_path, step=1)
+    assert loaded["w"][0] == 1
+
+
 def flip(path: Path, offset: int) -> None:
     content = bytearray(path.read_bytes())
     content[offset] ^= 1

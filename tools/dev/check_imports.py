@@ -58,9 +58,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_cli": {"_base", "_tables", "topology", "_order", "_read", "pack", "checkpoint", "_store"}
     | {"distributed", "torch", DOORS},
 }
-WITH_TORCH = {f"{PACKAGE}.checkpoint.{name}" for name in ("_silent_ranks", "_torch_group")}
+WITH_TORCH = {f"{PACKAGE}.checkpoint.{name}" for name in ("_torch_group", "_waiting")}
 # What may name private modules: pages made of the commands, and figures of one part of a save.
-INSIDERS = ("python", "tests", "docs/reference/cli.md", "benchmarks/checkpoint/checkpoint.py")
+INSIDERS = ("python", "tests", "docs/reference/cli.md", "benchmarks/checkpoint")
 PRIVATE = re.compile(
     rf"(?<![\w./])({PACKAGE}(?:\.\w+)*\._(?!_)\w+)"
     rf"|from ({PACKAGE}(?:\.\w+)*) import (?:\([^)]*|[^(\n]*)\b_(?!_)\w+"

@@ -13,7 +13,15 @@ from ffrecord.checkpoint._pieces import Fetcher
 from ffrecord.checkpoint._ranks import TensorSlice, slice_of
 from ffrecord.checkpoint._sharing import Leaf
 from ffrecord.checkpoint._state import Flattener, join
-from ffrecord.checkpoint._values import EachRank, Named, TensorRef, decode, encode
+from ffrecord.checkpoint._values import (
+    Named,
+    OwnPlace,
+    TensorRef,
+    decode,
+    encode,
+    encode_around,
+    fill_places,
+)
 
 _NAMED_MAX = 5  # Tensors that an error names.
 _DIGEST_SIZE = 16
@@ -24,11 +32,14 @@ class Agreement:
 
     The order of dicts is no difference.
 
-    - Tensors that all ranks have: the same names and shapes.
+    - Tensors that all ranks have: the same names, types and shapes.
     - `PerRank` values: in the same places.
     - Values: rank 0's are stored, so what another rank has must be there; rank 0 may have more.
     - What ranks hold together, and `OnRanks` values: it is stored wherever some rank has it.
     - With `replicated="split"`: the same bytes, for each rank writes a share of them.
+
+    What slices ranks write of what they hold together is no matter of it: they add them up when
+    they plan.
     """
 
     def __init__(
@@ -42,6 +53,8 @@ class Agreement:
         stored = [leaf for leaf in shared if leaf.key not in ties] if ties else shared
         told_ties = sorted(ties[leaf.key] for leaf in shared if leaf.key in ties) if split else []
         self._tree = tree
+        self._tensors = {leaf.key: f"{leaf.dtype} {leaf.shape}" for leaf in shared}
+        self._own = sorted(flattener.own_trees)
         values = sorted(_paths(tree, ""))
         is_apart = _is_below(flattener.on_ranks)
         self._values = [path for path in values if not is_apart(path)]
@@ -50,72 +63,99 @@ class Agreement:
         self._contents = _contents(stored) if split else {}
         # By the ranks that have the same.
         self._replicas = {
-            named: _contents(leaves, "{0.key} at {0.offset}")
-            for named, leaves in flattener.replicas.items()
+            digest(holders): _contents(leaves, "{0.key} at {0.offset}")
+            for holders, leaves in flattener.replicas.items()
         }
         self.told: list[object] = [
-            digest([sorted((leaf.key, leaf.shape) for leaf in shared), told_ties]),
-            digest(sorted(flattener.own_trees)),
+            digest([sorted(self._tensors.items()), told_ties]),
+            digest(self._own),
             digest([self._values, self._placed]),
             digest(sorted(self._contents.items())),
             {named: digest(sorted(each.items())) for named, each in self._replicas.items()},
         ]
 
-    def differs(self, told: Sequence[Sequence[object]]) -> bool:
-        """Whether the second round is needed; alike on all ranks.
-
-        Raises:
-            ValueError: ranks do not have the same tensors.
-        """
-        for rank, other in enumerate(told):
-            if other[0] != told[0][0]:
-                raise ValueError(
-                    f"the tensors of rank {rank} are not those of rank 0; what only some ranks "
-                    "have is an OnRanks, a DTensor, a Shard or a PerRank"
-                )
-            if other[1] != told[0][1]:
-                raise ValueError(
-                    f"rank {rank} has a PerRank where rank 0 has none, or lacks one that rank 0 "
-                    "has: give every rank one, of None where there is nothing"
-                )
+    @staticmethod
+    def differs(told: Sequence[Sequence[object]]) -> bool:
+        """Whether the second round is needed; alike on all ranks."""
         return any(other[:4] != told[0][:4] for other in told) or bool(_differing(told))
 
-    def details(self, told: Sequence[Sequence[object]], rank: int) -> object:
+    def details(self, told: Sequence[Sequence[object]], rank: int) -> bytes:
         """What this rank tells in the second round; of equal ranks, the first tells the paths."""
+        wrong = _first_wrong(told)
+        tensors = [self._tensors, self._own] if wrong is not None and rank in (0, wrong) else []
         differ = [any(other[part] != told[0][part] for other in told) for part in (2, 3)]
         digests = [other[2] for other in told]
         contents = dict(self._contents) if differ[1] else {}
         for named in _differing(told) & self._replicas.keys():
             contents |= self._replicas[named]
         if not differ[0] or digests.index(digests[rank]) != rank:
-            return [[], [], contents, b""]
-        return [self._values, self._placed, contents, encode(self._tree)]
+            return encode([tensors, contents])
+        tree = b"" if rank == 0 else _without_own(self._tree)
+        return encode([tensors, contents, self._values, self._placed, tree])
 
-    @staticmethod
-    def settle(tree: bytes, details: Sequence[Any]) -> bytes:
-        """Compare the details of all ranks; return the tree of what they have together.
+    def settle(self, told: Sequence[Sequence[object]], encoded: Sequence[bytes]) -> object:
+        """Compare the details of all ranks; return the tree of what they have together: on rank 0.
 
         Args:
-            tree: that of rank 0.
-            details: of every rank.
+            told: by every rank, in the first round.
+            encoded: the details of every rank.
 
         Raises:
-            ValueError: a rank has something that could never be loaded, or replicas differ.
+            ValueError: ranks do not have the same tensors, a rank has something that could never be
+                loaded, or replicas differ.
         """
-        stored = {*details[0][0], *details[0][1]}
-        for rank, (values, *_) in enumerate(details):
+        details: list[Any] = [decode(each) for each in encoded]
+        if (wrong := _first_wrong(told)) is not None:
+            raise ValueError(_not_the_same(details[0][0], details[wrong][0], wrong))
+        trees = [(rank, each[2:]) for rank, each in enumerate(details) if len(each) > 2]
+        stored = {*self._values, *self._placed}
+        for rank, (values, *_) in trees:
             _check_lost(rank, [path for path in values if path not in stored])
-        _check_contents([contents for *_, contents, _ in details])
-        whole: object = decode(tree)
-        others = [decode(other) for *_, other in details[1:] if other]
-        for other in others:
-            whole = _union(whole, other)
-        if not others:
-            return tree
-        stored = set(_paths(whole, "", with_tensors=True))
-        for rank, (_, placed, *_) in enumerate(details):
+        _check_contents([each[1] for each in details])
+        for rank, (*_, tree) in trees:
+            if rank != 0:
+                self._tree = _union(self._tree, decode(tree))
+        if trees:
+            stored = set(_paths(self._tree, "", with_tensors=True))
+        for rank, (_, placed, _) in trees:
             _check_lost(rank, [path for path in placed if path not in stored])
-        return encode(whole)
+        return self._tree
+
+
+def _without_own(tree: object) -> bytes:
+    """A tree for rank 0, which has places for the values of each rank where this one has them."""
+    parts = encode_around(tree)
+    return fill_places(parts, {part.path: () for part in parts if isinstance(part, OwnPlace)})
+
+
+def _first_wrong(told: Sequence[Sequence[object]]) -> int | None:
+    """The first rank whose tensors, or places of its own values, are not those of rank 0."""
+    return next((rank for rank, other in enumerate(told) if other[:2] != told[0][:2]), None)
+
+
+def _not_the_same(mine: list[Any], others: list[Any], rank: int) -> str:
+    """How what rank 0 and another rank tell of their tensors and own values differs."""
+    tensors: dict[str, str] = mine[0]
+    found: dict[str, str] = others[0]
+    if names := sorted(tensors.keys() ^ found.keys()):
+        has = "lacks" if names[0] in tensors else "has"
+        return (
+            f"the tensors of rank {rank} are not those of rank 0: it {has} "
+            f"{', '.join(names[:_NAMED_MAX])}; what only some ranks have is an OnRanks, a DTensor, "
+            "a Shard or a PerRank"
+        )
+    if names := sorted(key for key in tensors if tensors[key] != found[key]):
+        return (
+            f"the tensors of rank {rank} are not those of rank 0: {names[0]} is "
+            f"{found[names[0]]}, on rank 0 {tensors[names[0]]}, and {len(names)} differ in all; "
+            "what differs from rank to rank is a PerRank"
+        )
+    if names := sorted({*mine[1]} ^ {*others[1]}):
+        return (
+            f"rank {rank} has a PerRank where rank 0 has none, or lacks one that rank 0 has: "
+            f"{', '.join(names[:_NAMED_MAX])}; give every rank one, of None where there is nothing"
+        )
+    return f"the tensors that are one under several names on rank {rank} are not so on rank 0"
 
 
 def _check_lost(rank: int, lost: Sequence[str]) -> None:
@@ -127,9 +167,9 @@ def _check_lost(rank: int, lost: Sequence[str]) -> None:
         )
 
 
-def _differing(told: Sequence[Any]) -> set[str]:
-    """The names of ranks that should have the same, and have not."""
-    firsts: dict[str, bytes] = {}
+def _differing(told: Sequence[Any]) -> set[bytes]:
+    """The digests of ranks that should have the same, and have not."""
+    firsts: dict[bytes, bytes] = {}
     return {
         named
         for *_, replicas in told
@@ -193,7 +233,7 @@ def _paths(tree: object, path: str, with_tensors: bool = False) -> Iterable[str]
                 yield from _paths(item, join(path, index), with_tensors)
     elif isinstance(tree, Named):
         yield from _paths(inside(tree), path, with_tensors)
-    elif with_tensors or not isinstance(tree, TensorRef | EachRank):
+    elif with_tensors or not isinstance(tree, TensorRef | OwnPlace):
         yield path
 
 

@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ffrecord.checkpoint._tensors import describe
+from ffrecord.checkpoint._tensors import describe, look_at
+from ffrecord.checkpoint._values import Kind
 
 # Indices along one dimension of a tensor that a rank has, in the order in which it has them:
 # [begin, end) each.
@@ -22,6 +23,7 @@ class Piece(NamedTuple):
     offset: tuple[int, ...]
     extent: tuple[int, ...]
     data: Any  # A tensor, or a view of one.
+    address: int | None = None  # As `look_at` gives it, where it was asked.
 
 
 class Layout(NamedTuple):
@@ -54,20 +56,48 @@ def is_distributed(value: object) -> bool:
     return is_dtensor(value) or hasattr(value, "local_shards")
 
 
-class _Form(NamedTuple):
-    """What tensors of one shape, mesh and placement have in common."""
+class _Form:
+    """What tensors of one shape, mesh and placement have in common: states have few such forms.
 
-    mesh: Any  # Kept, for it is known by its address.
-    dimensions: tuple[Spans, ...]
-    holders: tuple[int, ...]
-    rank: int
+    Attributes:
+        mesh: kept, for it is known by its address.
+        dimensions: the indices that this rank has, in each dimension.
+        holders: as in a `Layout`.
+        rank: as in a `Layout`.
+        held: the shape of what this rank has.
+        offset: of it, if it is one slice; else None.
+    """
+
+    def __init__(
+        self, mesh: object, dimensions: tuple[Spans, ...], holders: tuple[int, ...], rank: int
+    ) -> None:
+        self.mesh, self.dimensions, self.holders, self.rank = mesh, dimensions, holders, rank
+        self.held = tuple(sum(end - begin for begin, end in spans) for spans in dimensions)
+        self.offset: tuple[int, ...] | None = None
+        if all(len(spans) == 1 for spans in dimensions):
+            self.offset = tuple(spans[0][0] for spans in dimensions)
+
+    def pieces(self, local: Any, address: int | None, shape: tuple[int, ...]) -> list[Piece]:  # noqa: ANN401
+        """The slices that are one for each choice of spans."""
+        if self.offset is not None:
+            return [Piece(self.offset, self.held, local, address)]
+        if not has_elements(shape):
+            return [Piece((0,) * len(shape), self.held, local, address)]
+        pieces = []
+        for chosen in itertools.product(*map(_placed, self.dimensions)):
+            offset = tuple(begin for begin, _, _ in chosen)
+            extent = tuple(end - begin for begin, end, _ in chosen)
+            index = tuple(slice(at, at + end - begin) for begin, end, at in chosen)
+            part = local[index]
+            pieces.append(Piece(offset, extent, part, look_at(part, Kind.TORCH)[2]))
+        return pieces
 
 
 class Layouts:
-    """Finds layouts; tensors of a state have few forms."""
+    """Finds layouts."""
 
     def __init__(self) -> None:
-        """Know none yet."""
+        """Know no forms yet."""
         self._forms: dict[object, _Form] = {}
 
     def of(self, value: Any) -> Layout:  # noqa: ANN401
@@ -87,21 +117,18 @@ class Layouts:
         if form is None:
             form = self._forms[key] = _form_of(mesh, placements, shape, order)
         local = _local_of(value)
-        dtype, extent = describe(local)
         if not form.holders:  # Of a rank that is not in the mesh; what it has says nothing.
             named = str(value.dtype).removeprefix("torch.")
             return Layout(named, shape, [], (), form.rank, id(value))
-        held = tuple(sum(end - begin for begin, end in spans) for spans in form.dimensions)
-        if extent != held:
+        dtype, extent, address = look_at(local, Kind.TORCH)
+        if extent != form.held:
             raise TypeError(
-                f"its placements {placements} give this rank {held} of {shape}, but it has {extent}"
+                f"its placements {placements} give this rank {form.held} of {shape}, but it has "
+                f"{extent}"
             )
-        if has_elements(shape):
-            pieces = _pieces(form.dimensions, local)
-        else:
-            pieces = [Piece((0,) * len(shape), extent, local)]
-        identity = key, memory_of_tensor(local)
-        return Layout(dtype, shape, pieces, form.holders, form.rank, identity)
+        memory = (address, dtype) if address else memory_of_tensor(local)
+        pieces = form.pieces(local, address, shape)
+        return Layout(dtype, shape, pieces, form.holders, form.rank, (id(form), memory))
 
 
 def _local_of(value: Any) -> Any:  # noqa: ANN401
@@ -111,7 +138,12 @@ def _local_of(value: Any) -> Any:  # noqa: ANN401
 
 def _of_shards(value: Any) -> Layout:  # noqa: ANN401 (a ShardedTensor)
     pieces = [
-        Piece(tuple(each.metadata.shard_offsets), tuple(each.metadata.shard_sizes), each.tensor)
+        Piece(
+            tuple(each.metadata.shard_offsets),
+            tuple(each.metadata.shard_sizes),
+            each.tensor,
+            look_at(each.tensor, Kind.TORCH)[2],
+        )
         for each in value.local_shards()
     ]
     about = value.metadata()
@@ -217,20 +249,6 @@ def _joined(spans: Spans) -> Spans:
         else:
             found.append((begin, end))
     return tuple(found)
-
-
-def _pieces(dimensions: tuple[Spans, ...], local: Any) -> list[Piece]:  # noqa: ANN401
-    """The slices that are one for each choice of spans."""
-    if all(len(spans) == 1 for spans in dimensions):
-        offset = tuple(spans[0][0] for spans in dimensions)
-        return [Piece(offset, tuple(local.shape), local)]
-    pieces = []
-    for chosen in itertools.product(*map(_placed, dimensions)):
-        offset = tuple(begin for begin, _, _ in chosen)
-        extent = tuple(end - begin for begin, end, _ in chosen)
-        index = tuple(slice(at, at + end - begin) for begin, end, at in chosen)
-        pieces.append(Piece(offset, extent, local[index]))
-    return pieces
 
 
 def _placed(spans: Spans) -> list[tuple[int, int, int]]:

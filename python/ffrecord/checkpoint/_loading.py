@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target, target_from_root
+from ffrecord.checkpoint._activity import Activity, now, watched
 from ffrecord.checkpoint._agreement import digest
 from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._peer_error import PeerError
@@ -79,17 +80,19 @@ def load(
         MismatchError: a ValueError that lists every path that does not fit.
         PeerError: another rank failed.
     """
-    loader = _Loader(group_of(group), timeout_s)
-    loader.begin(target, step, on_corrupt)
-    while True:
-        restorer = Restorer(loader.reader, loader.rank, loader.size, elastic, cast)
-        damage = loader.fill(restorer, state, strict, as_torch, rename)
-        if not any(damage):
-            return loader.filled
-        before = None if step != "latest" else loader.step_before()
-        if before is None or on_corrupt == "raise":
-            raise loader.error(damage, before)
-        loader.previous(before, damage)
+    ranks = group_of(group)
+    loader = _Loader(ranks, timeout_s)
+    with watched(ranks, Activity("begins a load")):
+        loader.begin(target, step, on_corrupt)
+        while True:
+            restorer = Restorer(loader.reader, loader.rank, loader.size, elastic, cast)
+            damage = loader.fill(restorer, state, strict, as_torch, rename)
+            if not any(damage):
+                return loader.filled
+            before = None if step != "latest" else loader.step_before()
+            if before is None or on_corrupt == "raise":
+                raise loader.error(damage, before)
+            loader.previous(before, damage)
 
 
 class _Loader:
@@ -117,6 +120,8 @@ class _Loader:
         """Open the save that rank 0 opens: it decides which is the latest."""
 
         def open_step(wanted: int | None) -> list[object]:
+            what = "the latest step" if wanted is None else f"step {wanted}"
+            now(f"opens {what} of {self._where}")
             self.reader = _ffrecord.CheckpointReader(self._where, wanted, self._timeout_s)
             return list(self.reader.commit[:2])
 
@@ -159,6 +164,7 @@ class _Loader:
 
         @without_collector()
         def plan() -> None:
+            now(f"plans what it reads of step {self.reader.commit[0]} of {self._where}")
             tree = decode(self.reader.structure)
             if rename is not None:
                 tree = renamed(tree, rename)

@@ -51,7 +51,8 @@ def copy(
     Raises:
         FileNotFoundError: there is no such step, or no checkpoint at all.
         FileExistsError: another save of that step is committed there.
-        CorruptionError: bytes of the source fail a check; nothing becomes visible at `target`.
+        CorruptionError: bytes of the source fail a check, or a file of the step is missing; nothing
+            becomes visible at `target`.
     """
     wanted = wanted_step(step)
     if wanted is None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ffrecord import _ffrecord
+from ffrecord.checkpoint._activity import now
 from ffrecord.checkpoint._tensors import (
     ITEM_SIZES,
     Destination,
@@ -26,9 +27,13 @@ from ffrecord.checkpoint._values import Kind
 # What a load holds at a time of the tensors that cannot be read into where they are.
 WINDOW_SIZE = 64 << 20
 
+# What a load reads at once.
+BATCH_SIZE = 4 << 30
+
 # Of a slice of a stored tensor and where it goes: key, offset and extent, and the array or tensor.
 Wanted = tuple[str, Sequence[int], Sequence[int], Any]
 
+_Request = tuple[str, list[int], list[int], int, int]  # With address and size in bytes.
 _Index = tuple[slice, ...]
 _NOTHING = np.empty(0, np.uint8)
 _AS_THEY_ARE: Mapping[str, str] = types.MappingProxyType({})
@@ -119,7 +124,7 @@ def read_into(
 
     Elements have the type that `dtypes` says is stored, and are converted; else the same type.
     """
-    direct = []
+    direct: list[_Request] = []
     pieces: list[Wanted] = []
     for key, offset, extent, value in wanted:
         if Destination.is_direct(value, dtypes.get(key)):
@@ -128,7 +133,9 @@ def read_into(
         else:
             item_size = ITEM_SIZES[dtypes.get(key) or describe(value)[0]]
             pieces += _cut(key, offset, extent, value, item_size)
-    reader.read(direct)
+    for part in _batches(direct):
+        now(_reads(reader, [key for key, *_ in part]))
+        reader.read(part)
     window: list[Wanted] = []
     size = 0
     for piece in pieces:
@@ -138,7 +145,24 @@ def read_into(
             window, size = [], 0
         window.append(piece)
         size += more
-    _read_window(reader, window, dtypes)
+    if window:
+        _read_window(reader, window, dtypes)
+
+
+def _batches(wanted: list[_Request]) -> Iterator[list[_Request]]:
+    """Of about BATCH_SIZE or one tensor: between them, other ranks learn that this one gets on."""
+    begin = size = 0
+    for end, (*_, size_bytes) in enumerate(wanted):
+        if size and size + size_bytes > BATCH_SIZE:
+            yield wanted[begin:end]
+            begin, size = end, 0
+        size += size_bytes
+    yield wanted[begin:]
+
+
+def _reads(reader: _ffrecord.CheckpointReader, keys: Sequence[str]) -> str:
+    others = f" and {len(keys) - 1} others" if len(keys) > 1 else ""
+    return f"reads {keys[0] if keys else 'nothing'}{others} of step {reader.commit[0]}"
 
 
 def _cut(
@@ -163,6 +187,7 @@ def _cut(
 def _read_window(
     reader: _ffrecord.CheckpointReader, window: Sequence[Wanted], dtypes: Mapping[str, str]
 ) -> None:
+    now(_reads(reader, [key for key, *_ in window]))
     destinations = [Destination(value, dtypes.get(key)) for key, _, _, value in window]
     reader.read(
         [

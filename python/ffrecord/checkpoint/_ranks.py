@@ -78,10 +78,20 @@ def together(group: Group | None, work: Callable[[], object]) -> list[object]:
     """
     if group is None:
         return [work()]
+    known: dict[bytes, object] = {}  # Ranks mostly say the same.
+    results = gather_encoded(group, lambda: encode(work()))
+    for result in results:
+        if result not in known:
+            known[result] = decode(result)
+    return [known[result] for result in results]
+
+
+def gather_encoded(group: Group, work: Callable[[], bytes]) -> list[bytes]:
+    """A round of bytes, such as encoded values that not every rank has to decode. Raises alike."""
     failure: Exception | None = None
     mine, told = b"", None
     try:
-        mine = encode(work())
+        mine = work()
     except Exception as error:
         failure = error
         told = _sayable(type(error).__name__), _sayable(error)
@@ -90,7 +100,7 @@ def together(group: Group | None, work: Callable[[], object]) -> list[object]:
         raise failure
     if failed is not None:
         raise PeerError(*failed)
-    return [decode(result) for result in results]
+    return list(results)
 
 
 def _sayable(what: object) -> str:

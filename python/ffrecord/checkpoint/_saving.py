@@ -1,21 +1,31 @@
 """One save, in two halves: the work of this rank alone, and the work of all ranks together."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target, target_from_root
+from ffrecord.checkpoint._activity import SaveActivity, watched
 from ffrecord.checkpoint._agreement import Agreement
 from ffrecord.checkpoint._collector import without_collector
-from ffrecord.checkpoint._ranks import Group, TensorSlice, shares_of_rank, together
+from ffrecord.checkpoint._ranks import (
+    Group,
+    TensorSlice,
+    gather_encoded,
+    shares_of_rank,
+    together,
+)
 from ffrecord.checkpoint._sharing import Leaf
-from ffrecord.checkpoint._state import Flattener, fill_ranks
+from ffrecord.checkpoint._state import Flattener
 from ffrecord.checkpoint._steps import step_number
 from ffrecord.checkpoint._ties import referring, tied
-from ffrecord.checkpoint._values import decode, encode
+from ffrecord.checkpoint._values import Parts, encode, encode_around, fill_places
 
 Replicated = Literal["rank0", "split"]
+
+_NOTHING = encode(None)
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -54,11 +64,12 @@ class Order:
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-    """What a rank brings to the rounds of a save: encoded, so later changes do not matter."""
+    """What a rank brings to the rounds of a save: of its own, so later changes do not matter."""
 
     order: Order
-    words: dict[str, object]  # For the other ranks.
-    agreement: Agreement | None  # With them; None if there are none.
+    tree: Parts  # Rank 0's: of all that ranks have together, without each rank's own values.
+    own: dict[str, bytes]  # Those of this rank, encoded, by their paths.
+    agreement: Agreement | None  # With the other ranks; None if there are none.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,21 +112,42 @@ def flatten(
         tree = referring(tree, ties)
         own_trees = {path: referring(own, ties) for path, own in own_trees.items()}
     agreement = Agreement(flattener, tree, ties, split=split) if size > 1 else None
-    words: dict[str, object] = {
-        "tree": encode(tree if rank == 0 else None),
-        "own": encode(own_trees),
-        "shared": [] if agreement is None else agreement.told,
-        "has_own": bool(own_trees),
-    }
+    own = {path: encode(own_trees[path]) for path in sorted(own_trees)}
     shares = shares_of_rank(leaves, rank, size, split)
-    return Flat(Said(order, words, agreement), shares)
+    return Flat(Said(order, encode_around(tree if rank == 0 else None), own, agreement), shares)
 
 
-def _with_own(tree: bytes, answers: Sequence[Any]) -> bytes:
-    """The tree with the values in it that are each rank's own."""
-    if not answers[0]["has_own"]:
-        return tree
-    return encode(fill_ranks(decode(tree), [decode(answer["own"]) for answer in answers]))  # type: ignore[misc]
+def _tree_of_all(group: Group | None, said: Said, answers: Sequence[Any]) -> bytes:
+    """What the checkpoint has besides tensors: rank 0 makes it, and the others need not know it.
+
+    Where rank 0 cannot, it tells the others in place of its plan.
+    """
+    agreement, parts = said.agreement, said.tree
+    if group is None or agreement is None:
+        return fill_places(parts, {path: [own] for path, own in said.own.items()})
+    told = [answer[0] for answer in answers]
+    details: list[bytes] = []
+    if agreement.differs(told):
+        rank = group.rank
+        details = gather_encoded(group, lambda: agreement.details(told, rank))
+    if group.rank != 0:
+        return _NOTHING
+
+    def make() -> bytes:
+        tree = parts if not details else encode_around(agreement.settle(told, details))
+        values = zip(*(answer[1] for answer in answers), strict=True)
+        return fill_places(tree, dict(zip(said.own, values, strict=True)))
+
+    try:
+        return make()
+    except Exception as error:
+        failure = error
+
+    def tell() -> bytes:
+        raise failure
+
+    gather_encoded(group, tell)
+    raise AssertionError  # It has raised.
 
 
 def commit(
@@ -137,13 +169,13 @@ def commit(
         taken: called when the slices are not needed any more, but only the memory that they name.
     """
     prepared: _ffrecord.PreparedSave
-    agreement: Agreement | None = None
+    said: Said
 
-    def prepare() -> dict[str, object]:
+    def prepare() -> list[object]:
         # Whatever can fail on this rank alone: after this all ranks do the same with the same.
-        nonlocal prepared, agreement
+        nonlocal prepared, said
         said = say()
-        order, agreement = said.order, said.agreement
+        order = said.order
         prepared = _ffrecord.PreparedSave(
             order.target,
             order.step,
@@ -153,17 +185,15 @@ def commit(
             order.incremental,
             progress,
         )
-        return said.words
+        activity.plans(f"step {order.step} of {os.fsdecode(order.target)}")
+        told = [] if said.agreement is None else said.agreement.told
+        return [told, [*said.own.values()]]
 
-    # A round before the plans: with its plan rank 0 makes an attempt at the target, and a state
-    # that cannot be saved must leave nothing there.
-    answers: list[Any] = together(group, prepare)
-    if taken is not None:
-        taken()
-    tree: bytes = answers[0]["tree"]
-    if agreement is not None and group is not None:
-        told, rank = [answer["shared"] for answer in answers], group.rank
-        if agreement.differs(told):
-            tree = agreement.settle(tree, together(group, lambda: agreement.details(told, rank)))
-    tree = _with_own(tree, answers)  # On every rank, for it can fail.
-    return Commit(*prepared.commit(tree, group, released))
+    activity = SaveActivity(0 if group is None else group.rank, progress)
+    with watched(group, activity):
+        # A round before the plans: with its plan rank 0 makes an attempt at the target, and a state
+        # that cannot be saved must leave nothing there.
+        answers: list[Any] = together(group, prepare)
+        if taken is not None:
+            taken()
+        return Commit(*prepared.commit(_tree_of_all(group, said, answers), group, released))

@@ -1,5 +1,6 @@
 """Slices of the tensors of a state, and which of several ranks that hold one writes it."""
 
+import heapq
 from typing import NamedTuple
 
 # Smaller slices that several ranks hold are not cut into rows but go whole to one rank.
@@ -60,20 +61,34 @@ class Sharing:
 
     def __init__(self) -> None:
         """Nothing is shared out yet."""
-        self._loads: dict[tuple[int, ...], list[int]] = {}
+        self._crews: dict[tuple[int, ...], _Crew] = {}
+        self._by_address: dict[int, _Crew] = {}  # Tuples of 1,000 ranks are slow to compare.
 
     def part_of(self, leaf: Leaf, holders: tuple[int, ...], mine: int) -> Leaf | None:
         """What rank `mine` writes of a slice that `holders` have, in their order; or None."""
-        count = len(holders)
-        if count == 1:
+        if len(holders) == 1:
             return leaf
-        place = holders.index(mine)
+        crew = self._by_address.get(id(holders))
+        if crew is None or crew.named is not holders:
+            crew = self._crews.setdefault(holders, _Crew(holders, mine))
+            if crew.named is holders:
+                self._by_address[id(holders)] = crew
+        count = crew.count
         if leaf.size_bytes >= SPLIT_SIZE_MIN_BYTES and leaf.extent[0] >= count:
             rows = leaf.extent[0]
-            return leaf.rows(rows * place // count, rows * (place + 1) // count)
-        loads = self._loads.get(holders)
-        if loads is None:
-            loads = self._loads[holders] = [0] * count
-        owner = loads.index(min(loads))
-        loads[owner] += leaf.size_bytes
-        return leaf if owner == place else None
+            return leaf.rows(rows * crew.place // count, rows * (crew.place + 1) // count)
+        return leaf if crew.next_owner(leaf.size_bytes) == crew.place else None
+
+
+class _Crew:
+    """Ranks that hold the same, and how much of it each has to write: the least comes first."""
+
+    def __init__(self, named: tuple[int, ...], mine: int) -> None:
+        self.named, self.count, self.place = named, len(named), named.index(mine)
+        self._loads = [(0, place) for place in range(self.count)]
+
+    def next_owner(self, size_bytes: int) -> int:
+        """The place of the one that writes as much more."""
+        load, owner = self._loads[0]
+        heapq.heapreplace(self._loads, (load + size_bytes, owner))
+        return owner

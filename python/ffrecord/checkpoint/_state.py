@@ -24,13 +24,17 @@ from ffrecord.checkpoint._tensors import (
     look_at,
     torch_if_imported,
 )
-from ffrecord.checkpoint._values import DEPTH_MAX, EachRank, Kind, Named, TensorRef
+from ffrecord.checkpoint._values import DEPTH_MAX, Kind, Named, OwnPlace, TensorRef
 
 # What state_dicts are made of, saved as plain dicts and tuples: their order and content is kept.
 DICT_TYPES = frozenset(
     (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 )
 SCALAR_TYPES = frozenset((bool, int, float, str, bytes))
+
+
+# Types of tensors that ranks hold together, as they are met.
+_distributed_types: set[type] = set()
 
 
 @runtime_checkable
@@ -125,12 +129,14 @@ class Flattener:
         self.sharded: list[str] = []
         self._members = None if members is None else frozenset(members)
         self.on_ranks: list[str] = []  # The paths of OnRanks values.
-        # Slices that some ranks have alike, by a name of those ranks; only if they are compared.
-        self.replicas: dict[str, list[Leaf]] = {}
+        # Slices that some ranks have alike, by those ranks, of the group or of the job; only if
+        # they are compared.
+        self.replicas: dict[tuple[bool, tuple[int, ...]], list[Leaf]] = {}
         self._held: list[tuple[Leaf, bool, tuple[int, ...], int]] = []
         self._layouts, self._compares = Layouts(), compares
         self._distributed_paths: dict[object, tuple[str, object]] = {}
-        self._saving: dict[tuple[int, ...], tuple[int, ...]] = {}  # Of those that hold the same.
+        # Of those that hold the same, by their address: tuples of them are long.
+        self._saving: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._shapes: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
 
     def value(self, value: object, path: str = "", depth: int = 0, is_own: bool = False) -> object:
@@ -144,6 +150,8 @@ class Flattener:
             return self._tensor(value, kind, path or "#", is_own, depth)
         if kind_of_value in DICT_TYPES:
             return self._dict(value, path, depth, is_own)  # type: ignore[arg-type]
+        if kind_of_value in _distributed_types:
+            return self._distributed(value, path or "#", is_own)
         if kind_of_value is list:
             return list(self._elements(value, path, depth, is_own))  # type: ignore[arg-type]
         if isinstance(value, PerRank):
@@ -197,7 +205,7 @@ class Flattener:
             return self.value(value.value, path, depth + 1, is_own)
         own = self.value(value.value, f"{path}/@rank{self.rank}", depth + 1, is_own=True)
         self.own_trees[path] = own
-        return EachRank([path])  # Its elements are filled in when all ranks' trees are known.
+        return OwnPlace(path)
 
     def _on_ranks(self, value: OnRanks, path: str, depth: int, is_own: bool) -> object:
         ranks = tuple(sorted(set(value.ranks)))
@@ -211,8 +219,8 @@ class Flattener:
         self.on_ranks.append(path)
         self.sharded += inner.sharded
         self._held += inner._held
-        for named, leaves in inner.replicas.items():
-            self.replicas.setdefault(named, []).extend(leaves)
+        for holders, leaves in inner.replicas.items():
+            self.replicas.setdefault(holders, []).extend(leaves)
         for leaf in inner.leaves:
             if leaf.is_own:
                 self.leaves.append(leaf)
@@ -225,8 +233,7 @@ class Flattener:
         """Note a slice that `holders` have: ranks of the group or of the job, `mine` among them."""
         self._held.append((leaf, of_group, holders, mine))
         if self._compares and len(holders) > 1:
-            named = f"{'group' if of_group else 'job'} {holders}"
-            self.replicas.setdefault(named, []).append(leaf)
+            self.replicas.setdefault((of_group, holders), []).append(leaf)
 
     def divide(self) -> None:
         """Add what this rank writes of the slices that ranks hold together."""
@@ -254,6 +261,8 @@ class Flattener:
     def _tensor(self, value: object, kind: Kind, path: str, is_own: bool, depth: int) -> object:
         if kind is Kind.TORCH and known_kind(type(value)) is None:
             if is_distributed(value):
+                if is_distributed(type(value)):
+                    _distributed_types.add(type(value))
                 return self._distributed(value, path, is_own)
             if is_made_of_tensors(value):
                 return self._made_of_tensors(value, path, is_own, depth)
@@ -275,31 +284,30 @@ class Flattener:
         self.sharded.append(path)
         try:
             layout = self._layouts.of(value)
-            pieces = [(piece, look_at(piece.data, Kind.TORCH)) for piece in layout.pieces]
         except TypeError as error:
             raise TypeError(f"state: {path}: {error}") from None
         known, _ = self._distributed_paths.setdefault(layout.identity, (path, value))
         if known != path:  # Two names of one tensor.
             return TensorRef(Kind.TORCH, known)
         holders = self._holders(layout.holders, layout.rank)
-        for piece, (dtype, _, address) in pieces:
-            if has_elements(piece.extent) or not has_elements(layout.shape):
-                size = math.prod(piece.extent) * ITEM_SIZES[dtype]
+        for piece in layout.pieces:
+            _, count = self._of_shape(piece.extent)
+            if count or not has_elements(layout.shape):
                 leaf = Leaf(
-                    path, dtype, layout.shape, piece.offset, piece.extent, address, size, False,
-                    piece.data, True,
+                    path, layout.dtype, layout.shape, piece.offset, piece.extent, piece.address,
+                    count * ITEM_SIZES[layout.dtype], False, piece.data, True,
                 )  # fmt: skip
                 self._share(leaf, False, holders, layout.rank)
         return TensorRef(Kind.TORCH, path)
 
     def _holders(self, holders: tuple[int, ...], rank: int) -> tuple[int, ...]:
-        """Those that save."""
+        """Those that save: the same object for the same holders."""
         if self._members is None or len(holders) < 2:
             return holders
-        saving = self._saving.get(holders)
-        if saving is None:
+        known, saving = self._saving.get(id(holders), ((), ()))
+        if known is not holders:
             saving = tuple(each for each in holders if each == rank or each in self._members)
-            self._saving[holders] = saving
+            self._saving[id(holders)] = holders, saving
         return saving
 
     def _made_of_tensors(self, value: object, path: str, is_own: bool, depth: int) -> Named:
@@ -391,14 +399,6 @@ def _plain_tensors() -> _ffrecord.PlainTensors | None:
 def _is_torch_size(value: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and type(value) is torch.Size
-
-
-def fill_ranks(tree: object, trees_of_ranks: list[dict[str, object]]) -> object:
-    """Puts the PerRank trees of all ranks into their places in rank 0's tree."""
-    if isinstance(tree, EachRank):
-        path: Any = tree.values[0]
-        return EachRank([trees[path] for trees in trees_of_ranks])
-    return map_children(tree, lambda child: fill_ranks(child, trees_of_ranks))
 
 
 def map_children(tree: object, change: Callable[[object], object]) -> object:

@@ -7,7 +7,7 @@ from ffrecord.checkpoint._layouts import memory_of_tensor
 from ffrecord.checkpoint._sharing import Leaf
 from ffrecord.checkpoint._state import map_children
 from ffrecord.checkpoint._tensors import kind_of
-from ffrecord.checkpoint._values import EachRank, Kind, TensorRef
+from ffrecord.checkpoint._values import Kind, TensorRef
 
 
 def tied(leaves: Sequence[Leaf], apart: Container[str]) -> dict[str, str]:
@@ -42,6 +42,4 @@ def referring(tree: object, ties: Mapping[str, str]) -> object:
     """The tree with references to the tensors that are stored."""
     if isinstance(tree, TensorRef):
         return TensorRef(tree.kind, ties.get(tree.key, tree.key))
-    if isinstance(tree, EachRank):  # A place that is filled later.
-        return tree
     return map_children(tree, lambda child: referring(child, ties))

@@ -1,13 +1,19 @@
 """The ranks of a process group of torch; only imported where torch is."""
 
+import contextlib
 import datetime
+import functools
+import threading
 import weakref
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
 
+from ffrecord._base import clock
+from ffrecord.checkpoint._activity import Activity
 from ffrecord.checkpoint._peer_error import PeerError
-from ffrecord.checkpoint._silent_ranks import silent_ranks
+from ffrecord.checkpoint._waiting import board_of, silent_ranks
 
 # What Group.background has made; goes with its process group.
 _background_groups: weakref.WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = (
@@ -29,9 +35,12 @@ class Group:
 
         Args:
             process_group: by default all ranks.
-            timeout_s: how long a rank waits for the others in each round of a save or load. In a
-                save they wait until the slowest rank has written its shard. None: the timeout of
-                the process group, 30 minutes for Gloo by default.
+            timeout_s: how long a rank waits for a rank that makes no progress, in a save or load.
+                A rank that goes on writing or reading is waited for, as long as the timeout of
+                the process group allows. The error names the ranks, and what they did when they
+                were last heard of. On the CPU only; on an accelerator, how long a rank waits
+                for the others in each round. None: the timeout of the process group, 30 minutes
+                for Gloo by default.
         """
         if timeout_s is not None and not timeout_s > 0:
             raise ValueError(f"timeout_s is {timeout_s}, must be more than 0")
@@ -54,37 +63,72 @@ class Group:
         """The ranks of the job that are in the group: with DTensors, each of them may write."""
         return dist.get_process_group_ranks(self._group or dist.group.WORLD)
 
+    def watch(self, activity: Activity) -> contextlib.AbstractContextManager[None]:
+        """Tell the other ranks meanwhile what this one does, if there is a limit."""
+        if self._timeout_s is None:
+            return contextlib.nullcontext()
+        return board_of(self._group, self._timeout_s).show(activity)
+
     def all_gather(self, mine: bytes) -> list[bytes]:
         """The bytes of every rank, in rank order.
 
         Raises:
             PeerError: ranks did not answer; names them.
         """
+        with contextlib.ExitStack() as waiting:
+            verdict = None
+            if self._timeout_s is not None:
+                board = board_of(self._group, self._timeout_s)
+                verdict = functools.partial(board.verdict, waiting.enter_context(board.waiting()))
+            return self._gather(mine, verdict)
+
+    def _gather(self, mine: bytes, verdict: Callable[[], str | None] | None) -> list[bytes]:
         size = torch.tensor([len(mine)], dtype=torch.int64, device=self._device)
         sizes = [torch.zeros_like(size) for _ in range(self.size)]
-        self._exchange(sizes, size)
+        self._end(dist.all_gather(sizes, size, group=self._group, async_op=True), verdict)
         counts = [int(each.item()) for each in sizes]
         # Gathered tensors are equal in size; what is behind a rank's bytes is cut off again.
-        padded = torch.zeros(max(1, *counts), dtype=torch.uint8)
-        if mine:
-            padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        padded_size = _padded_size(counts)
+        padded = torch.zeros(padded_size, dtype=torch.uint8)
+        beginning = mine[:padded_size]
+        if beginning:
+            padded[: len(beginning)] = torch.frombuffer(bytearray(beginning), dtype=torch.uint8)
         padded = padded.to(self._device)
         gathered = [torch.empty_like(padded) for _ in range(self.size)]
-        self._exchange(gathered, padded)
-        return [
+        self._end(dist.all_gather(gathered, padded, group=self._group, async_op=True), verdict)
+        found = [
             each[:count].cpu().numpy().tobytes()
             for each, count in zip(gathered, counts, strict=True)
         ]
+        for rank, count in enumerate(counts):
+            if count > padded_size:
+                found[rank] += self._rest(mine[padded_size:], rank, count - padded_size, verdict)
+        return found
 
-    def _exchange(self, all_ranks: list[torch.Tensor], mine: torch.Tensor) -> None:
+    def _rest(
+        self, mine: bytes, rank: int, count: int, verdict: Callable[[], str | None] | None
+    ) -> bytes:
+        """What a rank of the group has besides, to all."""
+        if rank == self.rank:
+            rest = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(self._device)
+        else:
+            rest = torch.empty(count, dtype=torch.uint8, device=self._device)
+        source = dist.get_global_rank(self._group or dist.group.WORLD, rank)  # type: ignore[arg-type]
+        self._end(dist.broadcast(rest, source, group=self._group, async_op=True), verdict)
+        return bytes(rest.cpu().numpy().tobytes())
+
+    def _end(self, work: dist.Work | None, verdict: Callable[[], str | None] | None) -> None:
+        """Wait for a collective."""
+        assert work is not None  # Of a rank that is in the group.
         try:
-            work = dist.all_gather(all_ranks, mine, group=self._group, async_op=True)
-            assert work is not None  # Of a rank that is in the group.
-            if self._timeout_s is None:
-                work.wait()
-            else:
+            if verdict is not None and self._device.type == "cpu":
+                _wait(work, verdict, board_of(self._group, self._timeout_s or 0).look_s)
+            elif self._timeout_s is not None:
                 work.wait(datetime.timedelta(seconds=self._timeout_s))
+            work.wait()
         except RuntimeError as error:
+            if isinstance(error, PeerError):
+                raise
             silent = silent_ranks(self._group)
             if not silent:
                 if silent is None:
@@ -93,10 +137,9 @@ class Group:
                         "of torch.distributed, which is in rank 0 or in torchrun."
                     )
                 raise
-            limit = "" if self._timeout_s is None else f" within {self._timeout_s:g} s"
             raise PeerError(
-                f"rank {', '.join(map(str, silent))} of {self.size} did not answer{limit}: it has "
-                f"ended, is stopped, or takes longer ({error})",
+                f"rank {', '.join(map(str, silent))} of {self.size} did not answer: it has ended, "
+                f"is stopped, or takes longer ({error})",
                 type(error).__name__,
             ) from error
 
@@ -123,3 +166,27 @@ class Group:
         if "cpu:" in str(backends) or dist.get_backend(process_group) in ("gloo", "mpi"):
             return torch.device("cpu")
         return torch.device("cuda", torch.cuda.current_device())
+
+
+# What is sent in place of padding is sent by one rank after the other.
+_BROADCAST_SIZE_MIN = 64 << 10
+
+
+def _padded_size(counts: Sequence[int]) -> int:
+    """How much of each rank is gathered at once; the rest of the few that have more, one by one."""
+    return min(
+        sorted({max(1, *counts), *(max(1, count) for count in counts)}),
+        key=lambda size: (
+            len(counts) * size
+            + sum(count - size + _BROADCAST_SIZE_MIN for count in counts if count > size)
+        ),
+    )
+
+
+def _wait(work: dist.Work, verdict: Callable[[], str | None], look_s: float) -> None:
+    """Until the work has ended, or it is not to be waited for any more."""
+    ended = threading.Event()
+    work.get_future().add_done_callback(lambda _: ended.set())
+    while not clock.wait(ended.wait, look_s):
+        if (why := verdict()) is not None:
+            raise PeerError(why)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import struct
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Literal
 
@@ -58,6 +59,13 @@ class EachRank:
     values: list[object]
 
 
+@dataclasses.dataclass(frozen=True)
+class OwnPlace:
+    """Where a value of each rank belongs that is not known yet; in no checkpoint."""
+
+    path: str
+
+
 NamedKind = Literal["enum", "dataclass", "namedtuple", "dtype", "device", "tensor"]
 _NAMED_KINDS: tuple[NamedKind, ...] = (
     "enum", "dataclass", "namedtuple", "dtype", "device", "tensor",
@@ -84,6 +92,9 @@ class Named:
     value: object
 
 
+Parts = list[bytes | OwnPlace]
+
+
 def encode(value: object) -> bytes:
     """Encode None, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, Named.
 
@@ -94,18 +105,38 @@ def encode(value: object) -> bytes:
         ValueError: it is nested deeper than 64, an integer, a path or the whole is too large, or a
             string has half of a surrogate pair.
     """
-    out: list[bytes] = []
+    return fill_places(encode_around(value), {})
+
+
+def encode_around(value: object) -> Parts:
+    """What `encode` gives, around the places that are not filled yet. Raises as `encode`."""
+    out: Parts = []
     try:
         _put(out, value, 0)
     except UnicodeEncodeError as error:
         text = ascii(error.object[:100])
         raise ValueError(f"{text} in the state is not Unicode text: save it as bytes") from None
-    encoded = b"".join(out)
-    if len(encoded) > SIZE_MAX:
-        raise ValueError(
-            f"the small values take {len(encoded)} bytes, more than 64 MiB: use arrays"
-        )
-    return encoded
+    joined: Parts = []
+    at = 0
+    for place in [i for i, part in enumerate(out) if isinstance(part, OwnPlace)]:
+        joined += (b"".join(out[at:place]), out[place])  # type: ignore[arg-type]
+        at = place + 1
+    joined.append(b"".join(out[at:]))  # type: ignore[arg-type]
+    return joined
+
+
+def fill_places(parts: Parts, encoded: Mapping[str, Sequence[bytes]]) -> bytes:
+    """Put the encoded values of all ranks into their places. Raises ValueError: it is too large."""
+    whole = b"".join(
+        _each_rank(encoded[part.path]) if isinstance(part, OwnPlace) else part for part in parts
+    )
+    if len(whole) > SIZE_MAX:
+        raise ValueError(f"the small values take {len(whole)} bytes, more than 64 MiB: use arrays")
+    return whole
+
+
+def _each_rank(values: Sequence[bytes]) -> bytes:
+    return b"".join((struct.pack("<BI", Tag.RANKS, len(values)), *values))
 
 
 # What the most frequent values begin with, by their size: states have them by the 100,000.
@@ -117,7 +148,7 @@ _TENSOR_HEADS = {
 }
 
 
-def _put(out: list[bytes], value: object, depth: int) -> None:
+def _put(out: Parts, value: object, depth: int) -> None:
     if depth > DEPTH_MAX:
         raise ValueError("the state is nested deeper than 64")
     if type(value) is TensorRef:
@@ -152,7 +183,7 @@ def _put(out: list[bytes], value: object, depth: int) -> None:
         _put_elements(out, value, depth)
 
 
-def _put_tensor(out: list[bytes], tensor: TensorRef) -> None:
+def _put_tensor(out: Parts, tensor: TensorRef) -> None:
     key = tensor.key.encode()
     size = len(key)
     if size < _SHORT:
@@ -166,7 +197,7 @@ def _put_tensor(out: list[bytes], tensor: TensorRef) -> None:
         out += (struct.pack("<BBH", Tag.TENSOR, tensor.kind, size), key)
 
 
-def _put_str(out: list[bytes], text: str) -> None:
+def _put_str(out: Parts, text: str) -> None:
     content = text.encode()
     size = len(content)
     if size < _SHORT:
@@ -175,26 +206,29 @@ def _put_str(out: list[bytes], text: str) -> None:
         _put_sized(out, Tag.STR, content)
 
 
-def _put_int(out: list[bytes], value: int) -> None:
+def _put_int(out: Parts, value: int) -> None:
     size = (value if value >= 0 else ~value).bit_length() // 8 + 1
     if size > INT_SIZE_MAX:
         raise ValueError(f"an integer takes {size} bytes, more than {INT_SIZE_MAX}")
     out += (struct.pack("<BH", Tag.INT, size), value.to_bytes(size, "little", signed=True))
 
 
-def _put_sized(out: list[bytes], tag: int, content: bytes) -> None:
+def _put_sized(out: Parts, tag: int, content: bytes) -> None:
     if len(content) > SIZE_MAX:
         raise ValueError(f"a value takes {len(content)} bytes, more than 64 MiB: use an array")
     out += (struct.pack("<BI", tag, len(content)), content)
 
 
-def _put_elements(out: list[bytes], value: object, depth: int) -> None:
+def _put_elements(out: Parts, value: object, depth: int) -> None:
     if isinstance(value, EachRank):
         tag, elements = Tag.RANKS, value.values
     elif isinstance(value, list):
         tag, elements = Tag.LIST, value
     elif isinstance(value, tuple):
         tag, elements = Tag.TUPLE, list(value)
+    elif isinstance(value, OwnPlace):
+        out.append(value)
+        return
     else:
         _put_rare(out, value, depth)
         return
@@ -203,16 +237,16 @@ def _put_elements(out: list[bytes], value: object, depth: int) -> None:
         _put(out, element, depth + 1)
 
 
-def _put_rare(out: list[bytes], value: object, depth: int) -> None:
+def _put_rare(out: Parts, value: object, depth: int) -> None:
     if isinstance(value, complex):
         out.append(struct.pack("<Bdd", Tag.COMPLEX, value.real, value.imag))
     elif isinstance(value, set | frozenset):
         tag = Tag.SET if isinstance(value, set) else Tag.FROZENSET
         elements = []
         for element in value:
-            part: list[bytes] = []
+            part: Parts = []
             _put(part, element, depth + 1)
-            elements.append(b"".join(part))
+            elements.append(b"".join(part))  # type: ignore[arg-type]
         out += (struct.pack("<BI", tag, len(elements)), *sorted(elements))
     elif isinstance(value, Named):
         name = value.name.encode()

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "checkpoint_state.h"
+#include "client/checkpoint/tally.h"
 #include "libffrecord/base/cursor.h"
 #include "temp_folder.h"
 #include "thread_group.h"
@@ -94,6 +95,52 @@ TEST_F(FailingRanksTest, AGapOrAnOverlapFailsAll) {
             std::string::npos);
 }
 
+// What ranks tell each other does not grow with the state, unless it is wrong: then what is wrong.
+TEST_F(FailingRanksTest, RanksTellEachOtherSumsAndOnlyBoxesThatDoNotAddUp) {
+  constexpr std::size_t kTensors = 5000;
+  constexpr std::size_t kWordMax = 200;
+  const std::vector<std::byte> data(4);
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < kTensors; ++i) names.push_back("layer " + std::to_string(i));
+  const auto tensors_of = [&](std::uint32_t rank) {
+    std::vector<TensorView> tensors;
+    for (const std::string& name : names)
+      tensors.push_back({name, "uint8", {12}, {4 * rank}, {4}, data});
+    return tensors;
+  };
+  test::ValueWriter writer;
+  writer.List(kTensors);
+  for (const std::string& name : names) writer.Tensor(TensorKind::kArray, name);
+  const Bytes tree(writer.bytes().begin(), writer.bytes().end());
+
+  for (const bool is_wrong : {false, true}) {
+    std::mutex mutex;
+    std::vector<std::size_t> largest;
+    const auto outcomes = group_.Run(
+        [&](CheckpointGroup& rank) {
+          auto tensors = tensors_of(rank.rank());
+          if (is_wrong && rank.rank() == 1) tensors[1234].offset = {5};
+          return SaveCheckpoint((folder_ / "run").string(), is_wrong ? 8 : 7, tensors, tree, &rank,
+                                {});
+        },
+        [&](std::uint32_t round, const Bytes& mine) {
+          const std::lock_guard lock(mutex);
+          if (round >= largest.size()) largest.resize(round + 1);
+          largest[round] = std::max(largest[round], mine.size());
+        });
+    for (const auto& outcome : outcomes) {
+      ASSERT_EQ(bool{*outcome}, !is_wrong);
+      const std::string why = *outcome ? "" : outcome->error().message;
+      const bool is_named = why.find("layer 1234: the slice of rank 1 at (5)") != std::string::npos;
+      EXPECT_EQ(is_named, is_wrong) << why;
+    }
+    ASSERT_EQ(largest.size(), 3U);
+    EXPECT_LT(largest[0], kWordMax);
+    // The report of what was written; or the boxes of one bucket.
+    EXPECT_LT(largest[2], is_wrong ? kTensors / kTallyBuckets * 3 * kWordMax : kWordMax);
+  }
+}
+
 TEST_F(FailingRanksTest, DifferentStepsFailAll) {
   const Error error = SaveAndFail([](auto rank, auto& step, auto&, auto&, auto&) {
     if (rank == 1) step = 8;
@@ -132,7 +179,7 @@ TEST_F(FailingRanksTest, ARankThatLeavesFailsAllAndNothingIsVisibleThatNotAllHav
     const auto outcomes = group.Run(
         [&](CheckpointGroup& rank) {
           return SaveCheckpoint((folder_ / "run").string(), 7, state_.PartOf(rank.rank(), 3),
-                                TreeOf({"matrix"}), &rank, {});
+                                TreeOf({"matrix", "vector"}), &rank, {});
         },
         [&](std::uint32_t round, Bytes&) {
           if (round == leave_round) group.Leave();
@@ -163,7 +210,7 @@ TEST_F(FailingRanksTest, OnlyAPublicationWithoutAnAnswerIsUnsure) {
     const auto outcomes = group_.Run(
         [&](CheckpointGroup& rank) {
           return SaveCheckpoint((folder_ / "run").string(), 7, state_.PartOf(rank.rank(), 3),
-                                TreeOf({"matrix"}), &rank, {});
+                                TreeOf({"matrix", "vector"}), &rank, {});
         },
         [&](std::uint32_t round, Bytes& mine) {
           if (round == 2) mine = Refusal(code);
@@ -184,7 +231,8 @@ TEST_F(FailingRanksTest, SkippingTheVoteWouldBeCaught) {
   Bytes good_report;
   const auto save = [&](CheckpointGroup& rank) {
     std::string target = (folder_ / "run").string();
-    return SaveCheckpoint(target, 7, state_.PartOf(rank.rank(), 3), TreeOf({"matrix"}), &rank, {});
+    return SaveCheckpoint(target, 7, state_.PartOf(rank.rank(), 3), TreeOf({"matrix", "vector"}),
+                          &rank, {});
   };
   std::mutex mutex;
   group_.Run(save, [&](std::uint32_t round, Bytes& mine) {
@@ -198,8 +246,8 @@ TEST_F(FailingRanksTest, SkippingTheVoteWouldBeCaught) {
       [&](CheckpointGroup& rank) {
         std::string target = (folder_ / "run").string();
         if (rank.rank() == 2) target = (folder_ / "elsewhere").string();
-        auto saved =
-            SaveCheckpoint(target, 7, state_.PartOf(rank.rank(), 3), TreeOf({"matrix"}), &rank, {});
+        auto saved = SaveCheckpoint(target, 7, state_.PartOf(rank.rank(), 3),
+                                    TreeOf({"matrix", "vector"}), &rank, {});
         // It has noticed that its message was changed, and the others wait for it.
         const std::byte yes[] = {std::byte{1}};
         if (rank.rank() == 2) static_cast<void>(rank.AllGather(yes));
