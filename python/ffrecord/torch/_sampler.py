@@ -18,16 +18,13 @@ from ffrecord._order.epoch_order import (
     check_counts,
     mixture_of,
     plain_number,
-    plain_numbers,
 )
 from ffrecord._order.mixture import Mixture
 from ffrecord._order.weights import Weights
 from ffrecord.torch._resharding import refuse_other_epoch, refuse_second_share
+from ffrecord.torch._sampler_state import DRAWN, FILE_ORDER, ORDER, checked, delivered_ahead
 from ffrecord.torch._subsets import as_ours
 
-# Which specified order: format.md, "Order 1"; 0 is that of the records, 2 is drawn by weights.
-_ORDER, _FILE_ORDER, _DRAWN = 1, 0, 2
-_SIZES = ("block", "window", "count")
 _Last = Literal["drop", "pad", "short", "exact"]
 
 
@@ -241,38 +238,15 @@ class Sampler(data.Sampler[Any]):
         Raises:
             ValueError: the state belongs to other data, or to an order that this version lacks.
         """
-        extra = ("ahead", "weights")
-        missing = [name for name in self.state_dict() if name not in state and name not in extra]
-        if missing:
-            raise ValueError(f"not a sampler's state: {', '.join(missing)} is missing")
-        state = {**state, **plain_numbers(state, "order", "epoch", "position", *_SIZES)}
-        if ("mixture" in state) != (self.mixture is not None):
-            raise ValueError(
-                "one of the state and the dataset is a mixture and the other is not: resuming "
-                "would not continue the same stream"
-            )
-        if state["order"] not in (_ORDER, _FILE_ORDER, _DRAWN):
-            raise ValueError(
-                f"the state is of order {state['order']}; this version knows {_FILE_ORDER}, "
-                f"{_ORDER} and {_DRAWN}"
-            )
-        self._check_same_weights(state)
-        self._check_same_data(state)
-        if None in (state["position"], state["epoch"]) or not (
-            0 <= state["position"] <= self.count and state["epoch"] >= 0
-        ):
-            raise ValueError(
-                f"the state names epoch {state['epoch']}, position {state['position']} of "
-                f"{self.count} records: it is damaged"
-            )
+        state = checked(self, state)
         resumed = copy.copy(self)
         resumed.seed = plain_number(state["seed"])
         resumed.block, resumed.window = state["block"], state["window"]
-        resumed.shuffle = state["order"] != _FILE_ORDER
+        resumed.shuffle = state["order"] != FILE_ORDER
         if self.mixture is not None:
             resumed.mixture = self.mixture.restored(state["mixture"])
         resumed._check()
-        cursor = Cursor(state["epoch"], state["position"], self._delivered_ahead(state))
+        cursor = Cursor(state["epoch"], state["position"], delivered_ahead(self, state))
         resumed._check_last_step(cursor.position)
         resumed._move(cursor if self._steps(cursor.position) else Cursor(cursor.epoch + 1, 0))
         resumed.was_restored = True
@@ -376,8 +350,12 @@ class Sampler(data.Sampler[Any]):
 
     def epoch_from(self, start: Cursor) -> Iterator[tuple[Cursor, IndexBatch]]:
         """Like `stream`, to the end of the epoch."""
-        for cursor, batch in self.stream(start):
-            yield cursor, batch
+        return ((cursor, make()) for cursor, make in self.plans_of_epoch(start))
+
+    def plans_of_epoch(self, start: Cursor) -> Iterator[tuple[Cursor, Callable[[], IndexBatch]]]:
+        """Like `plans`, to the end of the epoch."""
+        for cursor, make in self.plans(start):
+            yield cursor, make
             if cursor.epoch != start.epoch:
                 return
 
@@ -403,8 +381,8 @@ class Sampler(data.Sampler[Any]):
 
     def _kind_of_order(self) -> int:
         if self.weights is not None:
-            return _DRAWN
-        return _ORDER if self.shuffle else _FILE_ORDER
+            return DRAWN
+        return ORDER if self.shuffle else FILE_ORDER
 
     def _step_size(self, position: int, world_size: int) -> int:
         """Records of the step at `position`, over all ranks."""
@@ -462,50 +440,6 @@ class Sampler(data.Sampler[Any]):
                 f"{left} records are left of the epoch, for {ranks} ranks: with last='exact' each "
                 "needs one; use fewer ranks or last='short'"
             )
-
-    def _check_same_weights(self, state: dict[str, Any]) -> None:
-        ours = None if self.weights is None else self.weights.token
-        theirs = state.get("weights") if state["order"] == _DRAWN else None
-        if (state["order"] == _DRAWN) != (ours is not None):
-            raise ValueError(
-                "one of the state and the sampler draws by weights and the other does not: "
-                "resuming would not continue the same stream"
-            )
-        if theirs != ours:
-            raise ValueError(
-                f"the state was drawn by other weights ({theirs}, these are {ours}): give the "
-                "sampler the weights of that run"
-            )
-
-    def _check_same_data(self, state: dict[str, Any]) -> None:
-        if state["count"] != self.count:
-            raise ValueError(
-                f"the state is of {state['count']} records, the dataset has {self.count}: resuming "
-                "would not continue the same stream; open the same files in the same order"
-            )
-        theirs, ours = state["fingerprint"], self.fingerprint
-        if theirs is not None and ours is not None and theirs != ours:
-            raise ValueError(
-                f"the state is of data with the fingerprint {theirs}, the dataset has {ours}: "
-                "records or their order differ; open the same files in the same order"
-                + ("" if self.mixture is None else ", and mix them with the same weights and seed")
-            )
-
-    def _delivered_ahead(self, state: dict[str, Any]) -> frozenset[int]:
-        """Delivered steps after the position of `state`."""
-        if not (steps := state.get("ahead")):
-            return frozenset()
-        if steps["step"] != self.global_batch:
-            raise ValueError(
-                f"the state was saved while batches of {steps['step']} records came out of order: "
-                f"resume it with global_batch={steps['step']}, not {self.global_batch}; or save "
-                "states without in_order=False"
-            )
-        ahead = frozenset(steps["positions"])
-        first, size = state["position"], self.global_batch
-        if any((at - first) % size or not first < at < self.count for at in ahead):
-            raise ValueError(f"the state's steps ahead of {first}, {sorted(ahead)}, are damaged")
-        return ahead
 
     def has_equal_steps(self, position: int) -> bool:
         """Whether no step from `position` to the end of its epoch has more records than others."""
