@@ -119,10 +119,11 @@ class DataLoader(data.DataLoader[Any]):
             mode: "workers" are torch's processes, whose batches come through shared memory;
                 "threads" share memory with the caller: no batch crosses a process, reads and
                 torch's operators run in parallel, and with a `Sampler`, reading ahead does not stop
-                at the end of an epoch. "auto" takes threads if only code of this library makes the
-                batches, and processes if code of the program takes part (a transform, a
-                collate_fn, a decoder, a dataset or sampler of its own), or if an argument is given
-                that only processes obey, such as worker_init_fn. It looks when an iteration begins.
+                at the end of an epoch unless code of the program takes part. "auto" takes threads
+                if only code of this library makes the batches, and processes if code of the program
+                takes part (a transform, a collate_fn, a decoder, a dataset or sampler of its own),
+                or if an argument is given that only processes obey, such as worker_init_fn. It
+                looks when an iteration begins.
             memory_limit_bytes: for batches that threads have read ahead, per iterator.
             device: the accelerator to copy batches to, one ahead, on a stream of its own, as
                 `torch.accelerator.current_accelerator()` names it; with "cpu" they stay where they

@@ -56,7 +56,7 @@ def choice_of(loader: Any) -> EngineChoice:  # noqa: ANN401 - a `DataLoader`
         return EngineChoice("threads", "Threads load, because mode is 'threads'.")
     if loader.mode == "workers":
         return EngineChoice("processes", "Processes load, because mode is 'workers'.")
-    why = _asked_for(loader) or _code_of_program(loader)
+    why = _asked_for(loader) or code_of_program(loader)
     if why is not None:
         return EngineChoice("processes", f"Processes load, because {why}.")
     return EngineChoice(
@@ -75,8 +75,8 @@ def _asked_for(loader: Any) -> str | None:  # noqa: ANN401 - likewise
     return None
 
 
-def _code_of_program(loader: Any) -> str | None:  # noqa: ANN401 - likewise
-    """Which code takes part that is not the library's or torch's."""
+def code_of_program(loader: Any) -> str | None:  # noqa: ANN401 - likewise
+    """Which code takes part in making batches that is not the library's or torch's, if any does."""
     collates = loader.collate_fn
     if not isinstance(collates, CrossingCollate) or collates.collate_fn is not collate:
         return "collate_fn is code of the program, which may not be thread-safe"
