@@ -47,7 +47,14 @@ from ffrecord.torch._frameworks import (
 from ffrecord.torch._placing import accelerator, on_device
 from ffrecord.torch._plain_state import PlainPlace, place_of, state_of
 from ffrecord.torch._profiling import profiled
-from ffrecord.torch._sampler import Cursor, Sampler, order_of, sampler_among
+from ffrecord.torch._sampler import (
+    Cursor,
+    Sampler,
+    order_of,
+    refuse_other_dataset,
+    refuse_other_order,
+    sampler_among,
+)
 from ffrecord.torch._steps import Steps
 from ffrecord.torch._subsets import as_ours
 from ffrecord.torch._threads import Threads
@@ -104,7 +111,7 @@ class DataLoader(data.DataLoader[Any]):
                 its arrays as tensors.
             shuffle: likewise.
             sampler: likewise; with batch_size=None also a `Sampler`, as if it were `batch_sampler`.
-            batch_sampler: a `Sampler`, or any iterable of lists of indices.
+            batch_sampler: a `Sampler` of this dataset, or any iterable of lists of indices.
             num_workers: processes or threads; 0 loads in the calling thread.
             collate_fn: makes a batch from samples.
             pin_memory: as in torch.
@@ -141,6 +148,8 @@ class DataLoader(data.DataLoader[Any]):
                 raise ValueError(BATCHES_AS_INDICES)
             # torch would index the dataset with a whole batch, which few datasets take.
             batch_sampler, sampler, batch_size = order, None, 1
+        if order is not None:
+            refuse_other_order(order)
         check_counts(0, num_workers=num_workers, prefetch_factor=prefetch_factor or 0)
         by_threads = mode == "threads" and num_workers > 0
         if by_threads and (isinstance(dataset, data.IterableDataset) or batch_size is None):
@@ -426,6 +435,7 @@ class DataLoader(data.DataLoader[Any]):
 
     def _begin_at(self, sampler: Sampler, held_back: bool) -> tuple[Iterator[Any], Delivery]:
         """Begin where the sampler is."""
+        refuse_other_dataset(sampler, self.dataset)
         start = self._steps.first(sampler)
         hinter = self._hint_epoch(sampler, start)  # Before the first record is requested.
         delivery = Delivery(sampler, start, hinter, held_back)

@@ -21,9 +21,10 @@ from ffrecord._order.epoch_order import (
 )
 from ffrecord._order.mixture import Mixture
 from ffrecord._order.weights import Weights
+from ffrecord.torch._dataset import Dataset
 from ffrecord.torch._resharding import refuse_other_epoch, refuse_second_share
 from ffrecord.torch._sampler_state import DRAWN, FILE_ORDER, ORDER, checked, delivered_ahead
-from ffrecord.torch._subsets import as_ours
+from ffrecord.torch._subsets import as_ours, fingerprint_of
 
 _Last = Literal["drop", "pad", "short", "exact"]
 
@@ -108,7 +109,7 @@ class Sampler(data.Sampler[Any]):
         """
         dataset = as_ours(dataset, slice(None))  # With its indices of now.
         self.count = len(dataset) if isinstance(dataset, Sized) else int(dataset)
-        self.fingerprint: str | None = getattr(dataset, "fingerprint", None)
+        self.fingerprint: str | None = fingerprint_of(dataset)
         if (global_batch is None) == (batch_size is None):
             raise ValueError(
                 "give one of global_batch, records of a step over all ranks, and batch_size, those "
@@ -517,6 +518,41 @@ def order_of(loader: Any) -> Sampler | None:  # noqa: ANN401 - any loader of tor
 def sampler_among(*given: Any) -> Sampler | None:  # noqa: ANN401 - a loader's arguments
     """The first of them that is a `Sampler`."""
     return next((each for each in given if isinstance(each, Sampler)), None)
+
+
+def overridden(sampler: Sampler, *names: str) -> list[str]:
+    """Which of these methods a class of the program has replaced."""
+    kind = type(sampler)
+    return [name for name in names if getattr(kind, name) is not getattr(Sampler, name)]
+
+
+def refuse_other_order(sampler: Sampler) -> None:
+    """Check that a loader, which asks for the steps by position, delivers what iterating does.
+
+    Raises:
+        TypeError: a class of the program iterates in its own way.
+    """
+    if names := overridden(sampler, "__iter__", "__len__"):
+        raise TypeError(
+            f"{type(sampler).__name__} overrides {' and '.join(names)}, which this loader never "
+            "calls: it computes each step from its position. Pass batch_sampler= your own iterable "
+            "of lists of indices that is no ffrecord.torch.Sampler, or use torch's DataLoader"
+        )
+
+
+def refuse_other_dataset(sampler: Sampler, dataset: Any) -> None:  # noqa: ANN401 - a loader's
+    """Check that a sampler of a dataset, not of a number, is of one as long as the loader's.
+
+    Raises:
+        ValueError: it is not: indices would name other records.
+    """
+    known = isinstance(dataset, Dataset | data.Subset | data.ConcatDataset)
+    if known and sampler.fingerprint is not None and len(dataset) != sampler.count:
+        raise ValueError(
+            f"the Sampler is of {sampler.count} records, but the dataset of its loader has "
+            f"{len(dataset)}: indices would name other records. Make the Sampler of the dataset "
+            "that the loader reads; for its first n records only, make it of the number n"
+        )
 
 
 def _as_numpy(weights: torch.Tensor) -> npt.NDArray[Any]:

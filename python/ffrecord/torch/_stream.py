@@ -18,7 +18,7 @@ from ffrecord.decode._decoder import Decoder, Native
 from ffrecord.errors import ClosedError, DeadlineExceeded
 from ffrecord.torch._collate import collate
 from ffrecord.torch._dataset import Dataset
-from ffrecord.torch._sampler import Cursor, Sampler
+from ffrecord.torch._sampler import Cursor, Sampler, overridden
 
 _THREADS_MAX = 64
 _AHEAD_MAX = 256
@@ -143,6 +143,7 @@ class Stream:
         known = (order.mixture or order.weights) is None and not start.ahead and max(sizes) < _U32
         # They know no step that is longer than others, as the last one may be with last="exact".
         known = known and all(map(sampler.has_equal_steps, (start.position, 0)))
+        known = known and not overridden(sampler, "plans", "after", "share")
         return known and order.count == len(source.reader)
 
     @property

@@ -16,7 +16,7 @@ from torch.utils import data
 
 from ffrecord._base.stage_times import summed
 from ffrecord._order.epoch_order import IndexBatch, Indices, SeededIndices
-from ffrecord._read.choice import Choice, positive
+from ffrecord._read.choice import Choice, digest, positive
 from ffrecord._read.joined import concat
 from ffrecord._read.records import Records, as_indices, number_of_records, refuse_too_many
 from ffrecord._read.records import Subset as SubsetView
@@ -322,6 +322,33 @@ def as_ours(dataset: Any, places: Any = None) -> Any:  # noqa: ANN401 - any data
         return dataset
     inner = as_ours(dataset.dataset, None if places is None else slice(None))
     return _subset_of(dataset, inner, places) if isinstance(inner, Dataset) else dataset
+
+
+def fingerprint_of(dataset: Any) -> str | None:  # noqa: ANN401 - any dataset
+    """What identifies the samples of a dataset and their order, as far as that is known.
+
+    Views of torch's have none of their own: theirs covers what they choose and join. None if
+    nothing is known.
+    """
+    ours = as_ours(dataset, slice(None))
+    found: str | None = getattr(ours, "fingerprint", None)
+    if found is not None:
+        return found
+    try:
+        if isinstance(ours, Subset):
+            return digest([_named(ours.dataset), ours.choice.tobytes()])
+        if type(ours) is data.Subset:
+            choice = Choice(ours.indices, len(ours.dataset))  # type: ignore[arg-type]
+            return digest([_named(ours.dataset), choice.tobytes()])
+        if isinstance(ours, ConcatDataset | data.ConcatDataset):
+            return digest(map(_named, ours.datasets))
+    except (TypeError, ValueError, IndexError):
+        pass  # A dataset of the program may have other keys than integers, or no length.
+    return None
+
+
+def _named(dataset: Any) -> bytes:  # noqa: ANN401 - any dataset
+    return (fingerprint_of(dataset) or f"{len(dataset)} unknown samples").encode()
 
 
 def _subset_of(asked: "data.Subset[Any]", dataset: Dataset[Any], places: Any) -> Subset[Any]:  # noqa: ANN401 - as torch's
