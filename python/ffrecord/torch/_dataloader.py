@@ -249,7 +249,8 @@ class DataLoader(data.DataLoader[Any]):
         """Note that epoch `epoch` of the training begins; frameworks call it.
 
         With a `Sampler`, the first call after `load_state_dict` leaves the restored position alone,
-        and later calls count on from there; to jump, call the sampler's own `set_epoch`.
+        unless the training had left that epoch early and begins the next. Later calls count on from
+        there; to jump, call the sampler's own `set_epoch`.
         """
         if (tell := getattr(self._share or self.sampler, "set_epoch", None)) is not None:
             tell(epoch)

@@ -140,6 +140,7 @@ class Sampler(data.Sampler[Any]):
         self._cursor = self._next  # The state: all batches before it were delivered.
         self._handed = self._next  # All batches before it have left the loader.
         self._jumps = 0
+        self._named: tuple[int, int] | None = None
         self.was_restored = False
         """Whether `load_state_dict` set the position, and no epoch has been counted since."""
         self._check()
@@ -181,6 +182,17 @@ class Sampler(data.Sampler[Any]):
             _ = self._order(epoch).range(0, 1)  # Raises for one that there is not.
             self._move(Cursor(epoch, 0))
 
+    def note_name(self, epoch: int) -> None:
+        """Note that a framework calls the epoch of the next iteration `epoch`."""
+        self._named = epoch, self.epoch
+
+    def is_left(self, epoch: int) -> bool:
+        """Whether a framework that begins `epoch` has left the epoch of a restored position.
+
+        It called that one by the number before, and ended it early.
+        """
+        return self._named == (epoch - 1, self.epoch)
+
     def set_weights(self, weights: Iterable[int]) -> None:
         """Use other proportions from the next batch on, also of an iteration in progress.
 
@@ -211,15 +223,18 @@ class Sampler(data.Sampler[Any]):
         It counts what was yielded; `ffrecord.torch.DataLoader` corrects that to what it delivered.
         The state of a mixture also has its weights, that of a stream drawn by weights a digest of
         them. After batches out of order (`in_order=False`),
-        it also has `ahead`, the positions of delivered steps after that position.
+        it also has `ahead`, the positions of delivered steps after that position. With a framework
+        that counts epochs, it has `named`, the number of the framework for this one.
         """
         mixture = {} if self.mixture is None else {"mixture": self.mixture.state()}
         steps = {"step": self.global_batch, "positions": sorted(self._cursor.ahead)}
         drawn = {} if self.weights is None else {"weights": self.weights.token}
+        named, epoch = self._named or (None, None)
         return {
             **mixture,
             **drawn,
             **({"ahead": steps} if self._cursor.ahead else {}),
+            **({"named": named} if epoch == self._cursor.epoch else {}),
             "order": self._kind_of_order(),
             "seed": self.seed,
             "epoch": self._cursor.epoch,
@@ -250,6 +265,7 @@ class Sampler(data.Sampler[Any]):
         cursor = Cursor(state["epoch"], state["position"], delivered_ahead(self, state))
         resumed._check_last_step(cursor.position)
         resumed._move(cursor if self._steps(cursor.position) else Cursor(cursor.epoch + 1, 0))
+        resumed._named = (state["named"], state["epoch"]) if "named" in state else None
         resumed.was_restored = True
         vars(self).update(vars(resumed))  # Together: a rejected state changes nothing.
 
