@@ -400,7 +400,7 @@ class DataLoader(data.DataLoader[Any]):
 
     @cached_property
     def _steps(self) -> Steps:
-        seeded = isinstance(as_ours(self.dataset), Dataset)
+        seeded = isinstance(self.dataset, Dataset | data.Subset | data.ConcatDataset)
         return Steps(super()._index_sampler, seeded=seeded)
 
     def check_worker_number_rationality(self) -> None:

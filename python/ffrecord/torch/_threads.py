@@ -23,7 +23,7 @@ from ffrecord.torch._engines import Beginning, Engine, draw_seed
 from ffrecord.torch._placing import current_accelerator, size_of
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._stream import Stream, decoders_of, source_of
-from ffrecord.torch._subsets import ConcatDataset, Subset
+from ffrecord.torch._subsets import ConcatDataset, Subset, one_by_one
 
 # The limits of several batches that are loaded as one; more would fill the caches and gain
 # nothing.
@@ -261,7 +261,7 @@ class _Loads:
             indices = plan[1]()
         with self.stages.timed("fetch"):
             if self._fetch is None:
-                samples = [self._dataset[index] for index in indices]
+                samples = one_by_one(self._dataset, indices)
             else:
                 samples = self._fetch(indices)
         batch = self._collate_fn(samples)
