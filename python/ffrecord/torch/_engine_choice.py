@@ -113,10 +113,16 @@ def _in_dataset(dataset: Any) -> str | None:  # noqa: ANN401 - any dataset
     for decoder in decode.values() if isinstance(decode, Mapping) else [decode]:
         if decoder is not None and not _is_of(type(decoder), {"ffrecord"}):
             return f"the decoder {type(decoder).__name__}"
-    source: Records = dataset.source
-    if not _is_of(type(source), {"ffrecord"}):
-        return type(source).__name__
-    return None
+    return _in_records(dataset.source)
+
+
+def _in_records(records: Records) -> str | None:
+    """What reads by code that is not the library's, in views of ours too."""
+    if not _is_of(type(records), {"ffrecord"}):
+        return type(records).__name__
+    below = [getattr(records, "source", None), *getattr(records, "sources", ())]
+    found = (_in_records(each) for each in below if isinstance(each, Records))
+    return next(filter(None, found), None)
 
 
 def _is_of(kind: type, packages: set[str]) -> bool:
