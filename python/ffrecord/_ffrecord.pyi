@@ -583,6 +583,12 @@ def all_gather_results(
     names the rank and the type, and that name.
     """
 
+def block_checksums(data: _BytesLike, block_bytes: int, first: int) -> bytes:
+    """XXH3-64 of each block, seeded with its number; `first` is the number of the first block.
+
+    Little-endian, 8 bytes each; the last block may be short. Runs without the GIL.
+    """
+
 def content_digests(slices: list[tuple[Any, ...]]) -> bytes:
     """16 bytes for each slice, which are as those of a save."""
 

@@ -20,6 +20,7 @@ void BindBatch(py::module_& module);
 void BindBatchQueue(py::module_& module);
 void BindBatchStream(py::module_& module);
 void BindCollective(py::module_& module);
+void BindChecksums(py::module_& module);
 void BindCluster(py::module_& module);
 void BindDataset(py::module_& module);
 void BindDelegatedReads(py::module_& module);

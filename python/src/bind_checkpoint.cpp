@@ -54,7 +54,7 @@ class PyGroup final : public client::CheckpointGroup {
     const GilAcquired acquired;
     try {
       std::vector<std::vector<std::byte>> all;
-      for (const py::handle item : group_.attr("all_gather")(Bytes(mine)))
+      for (const py::handle item : CallPython(group_.attr("all_gather"), Bytes(mine)))
         all.push_back(BytesOf(item));
       return all;
     } catch (py::error_already_set& error) {
@@ -138,7 +138,8 @@ class PyFetch {
   Result<void> operator()(std::uint64_t offset_bytes, std::span<std::byte> into) const {
     const GilAcquired acquired;
     try {
-      (*callable_)(offset_bytes, reinterpret_cast<std::uintptr_t>(into.data()), into.size());
+      CallPython(*callable_, offset_bytes, reinterpret_cast<std::uintptr_t>(into.data()),
+                 into.size());
     } catch (py::error_already_set& error) {
       return Error{ErrorCode::kInvalidArgument,
                    std::string("checkpoint: a tensor could not be copied: ") + error.what()};
@@ -221,7 +222,7 @@ class PreparedSave {
       options_.released = [&released] {
         const GilAcquired acquired;
         try {
-          released();
+          CallPython(released);
         } catch (py::error_already_set& error) {
           error.discard_as_unraisable("ffrecord: telling that tensors are free");
         }

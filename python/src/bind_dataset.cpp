@@ -32,7 +32,7 @@ void Publish(const std::vector<std::string>& files, const std::string& address, 
       const GilAcquired acquired;
       if (raised) return;
       try {
-        progress(done_bytes, total_bytes);
+        CallPython(progress, done_bytes, total_bytes);
       } catch (py::error_already_set& error) {
         raised.emplace(error);
       }

@@ -12,6 +12,7 @@
 #include <ffrecord/delegated_reads.h>
 
 #include "python/src/bind.h"
+#include "python/src/buffer_view.h"
 #include "python/src/errors.h"
 #include "python/src/time_limit.h"
 
@@ -20,25 +21,6 @@ namespace {
 
 using File = std::tuple<std::string, std::uint64_t, std::string>;
 using Range = std::tuple<std::uint64_t, std::uint32_t, std::uint64_t, std::uint64_t>;
-
-// The contiguous bytes of an object with the buffer protocol, as long as this lives. Requires the
-// GIL.
-class BytesView {
- public:
-  explicit BytesView(const py::object& object) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw py::error_already_set();
-  }
-  ~BytesView() { PyBuffer_Release(&view_); }
-  BytesView(const BytesView&) = delete;
-  BytesView& operator=(const BytesView&) = delete;
-
-  std::span<const std::byte> bytes() const {
-    return {static_cast<const std::byte*>(view_.buf), static_cast<std::size_t>(view_.len)};
-  }
-
- private:
-  Py_buffer view_{};
-};
 
 template <class Value, std::size_t kCount>
 Value Named(const char* what, std::string_view name,
@@ -97,7 +79,7 @@ void BindDelegatedReads(py::module_& module) {
       .def(
           "answer",
           [](DelegatedReads& self, std::uint64_t id, const py::object& data) {
-            const BytesView view(data);
+            const BufferView view(data);
             WithoutGil([&] { self.Answer(id, view.bytes()); });
           },
           py::arg("id"), py::arg("data"))

@@ -13,29 +13,11 @@
 #include <ffrecord/record_writer.h>
 
 #include "python/src/bind.h"
+#include "python/src/buffer_view.h"
 #include "python/src/errors.h"
 
 namespace ffrecord::python {
 namespace {
-
-// The bytes of a C-contiguous object with a buffer, held in place while this lives. Made and
-// destroyed with the GIL.
-class Buffer {
- public:
-  explicit Buffer(const py::handle& object) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw py::error_already_set();
-  }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() { PyBuffer_Release(&view_); }
-
-  std::span<const std::byte> bytes() const noexcept {
-    return {static_cast<const std::byte*>(view_.buf), static_cast<std::size_t>(view_.len)};
-  }
-
- private:
-  Py_buffer view_{};
-};
 
 // A writer that Python threads may share: calls take turns, for the library's is thread-bound.
 // Gone after Close() or Discard().
@@ -105,7 +87,7 @@ using Writer1 = SharedWriter<V1Writer>;
 Metadata MetadataFrom(const py::dict& values) {
   Metadata metadata;
   for (const auto& [name, value] : values) {
-    const Buffer buffer(value);
+    const BufferView buffer(value);
     metadata.emplace(name.cast<std::string>(),
                      std::vector(buffer.bytes().begin(), buffer.bytes().end()));
   }
@@ -129,10 +111,10 @@ std::unique_ptr<Writer> Create(const std::string& path, const Schema& schema, bo
                                 .copied_columns = copied_columns,
                                 .metadata = MetadataFrom(metadata)};
   if (!dictionary.is_none()) {
-    const Buffer buffer(dictionary);
+    const BufferView buffer(dictionary);
     options.dictionary.assign(buffer.bytes().begin(), buffer.bytes().end());
   }
-  if (const Buffer id(file_id); !id.bytes().empty()) {
+  if (const BufferView id(file_id); !id.bytes().empty()) {
     if (id.bytes().size() != options.file_id.emplace().size())
       throw py::value_error("file_id has 16 bytes");
     std::ranges::copy(id.bytes(), options.file_id->begin());
@@ -156,24 +138,24 @@ std::unique_ptr<Writer1> CreateV1(const std::string& path, std::uint64_t record_
 }
 
 void Write(Writer& writer, const py::object& record, const py::bytes& key) {
-  const Buffer buffer(record);
-  const Buffer key_buffer(key);
+  const BufferView buffer(record);
+  const BufferView key_buffer(key);
   writer.Do([&](auto& inner) { return inner.Write(buffer.bytes(), key_buffer.bytes()); });
 }
 
 void WriteV1(Writer1& writer, const py::object& record) {
-  const Buffer buffer(record);
+  const BufferView buffer(record);
   writer.Do([&](auto& inner) { return inner.Write(buffer.bytes()); });
 }
 
 void WriteFields(Writer& writer, const py::sequence& fields, const py::bytes& key) {
-  const Buffer key_buffer(key);
-  std::vector<std::unique_ptr<Buffer>> buffers;
+  const BufferView key_buffer(key);
+  std::vector<std::unique_ptr<BufferView>> buffers;
   std::vector<std::span<const std::byte>> spans;
   buffers.reserve(fields.size());
   spans.reserve(fields.size());
   for (const py::handle field : fields)
-    spans.push_back(buffers.emplace_back(std::make_unique<Buffer>(field))->bytes());
+    spans.push_back(buffers.emplace_back(std::make_unique<BufferView>(field))->bytes());
   writer.Do([&](RecordWriter& inner) { return inner.WriteFields(spans, key_buffer.bytes()); });
 }
 
@@ -205,8 +187,8 @@ class Values {
     return value;
   }
 
-  Buffer data_;
-  Buffer bounds_;
+  BufferView data_;
+  BufferView bounds_;
 };
 
 // Writes the rows [begin, end); the keys are the values of the column `key`, if there is one.

@@ -15,6 +15,7 @@ PYBIND11_MODULE(_ffrecord, module, pybind11::mod_gil_not_used()) {
   BindArrays(module);
   BindBatchStream(module);
   BindRecordWriter(module);
+  BindChecksums(module);
   BindCluster(module);
   BindDataset(module);
   BindVerify(module);

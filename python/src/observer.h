@@ -20,7 +20,7 @@ class Observer {
       const GilAcquired acquired;
       try {
         if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-        if (!progress_.is_none()) progress_(done_bytes, total_bytes);
+        if (!progress_.is_none()) CallPython(progress_, done_bytes, total_bytes);
         return true;
       } catch (py::error_already_set& error) {
         raised_.emplace(error);

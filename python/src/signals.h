@@ -21,12 +21,13 @@ auto Interruptible(const Call& call) {
     bool interrupted = false;
     const std::function<bool()> give_up = [&] {
       const GilAcquired acquired;
-      interrupted = PyOS_InterruptOccurred() != 0;
+      // Asking takes the signal off the list, and a call may ask again after it was told.
+      if (PyOS_InterruptOccurred() != 0) interrupted = true;
       return interrupted;
     };
     auto result = WithoutGil([&] { return call(give_up); });
     if (!interrupted) return result;
-    PyErr_SetInterrupt();  // It was taken off the list above.
+    PyErr_SetInterrupt();  // Back on the list.
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
   return WithoutGil([&] { return call(std::function<bool()>()); });

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
@@ -14,6 +13,7 @@ from typing import Self
 import pytest
 
 from conftest import BUILD
+from eventually import eventually
 
 
 def program() -> str:
@@ -76,7 +76,7 @@ class Daemon:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal, wait, return the exit code."""
         self.process.send_signal(number)
-        code = self.process.wait(30)
+        code = self.process.wait()
         self.drain.join()
         assert self.process.stderr is not None
         self.process.stderr.close()
@@ -90,8 +90,7 @@ class Daemon:
         """It does nothing any more. A thread may go on for a moment after the signal was sent."""
         self.process.send_signal(signal.SIGSTOP)
         tasks = Path(f"/proc/{self.process.pid}/task")
-        while any(_state(task) != "T" for task in tasks.iterdir()):
-            time.sleep(0.001)
+        eventually(lambda: all(_state(task) == "T" for task in tasks.iterdir()))
 
     def thaw(self) -> None:
         """It goes on."""

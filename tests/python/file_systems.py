@@ -7,7 +7,6 @@ Both keep their files in one shelf of this process, and tell it what they are as
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -128,7 +127,7 @@ class SyncShelf(fsspec.AbstractFileSystem):
         if isinstance(fault, BaseException):
             raise fault
         if fault == "stall":
-            shelf.resume.wait(60)
+            shelf.resume.wait()
         return shelf.bytes_of(path, start, end, fault)
 
 
@@ -179,11 +178,3 @@ def filled(files: dict[str, bytes]) -> Iterator[Shelf]:
         shelf.put(path, data)
     yield shelf
     shelf.resume.set()
-
-
-def until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    """Waits for what another thread does."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)

@@ -1,5 +1,6 @@
 """What tests of objects share: three files on disk, at moto's S3 and at a server of ranges."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 
 import ffrecord
-from ffrecord import UnavailableError
+from eventually import eventually
+from ffrecord import DeadlineExceeded, UnavailableError
 from object_store import Store, serve
 from range_server import RangeServer
 from range_server import serve as serve_ranges
@@ -40,6 +42,22 @@ def at_a_store(folder: Path) -> Iterator[Store]:
         client.put_object(Bucket="bucket", Key="train/notes.txt", Body=b"no records")
         client.put_object(Bucket="bucket", Key="train/deeper/part-9.ffr", Body=b"")
         yield store
+
+
+def read_again(reader: ffrecord.Reader, indices: list[int]) -> ffrecord.Batch:
+    """What the reader reads once its store works again.
+
+    For half a second after a range could not be read in time, a single range fails at once.
+    """
+
+    def read() -> ffrecord.Batch | None:
+        with contextlib.suppress(DeadlineExceeded, UnavailableError):
+            return reader.read(indices)
+        return None
+
+    batch = eventually(read)
+    assert batch is not None
+    return batch
 
 
 def skip_without_http() -> None:

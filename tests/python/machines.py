@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 import fake_systemctl
 from daemon import program
+from eventually import eventually
 from ffrecord._cli.remote_host import Done
 
 
@@ -164,11 +164,8 @@ def sshd(folder: Path, path: str) -> Iterator[Path]:
             [server, "-D", "-e", "-f", str(folder / "sshd_config")], stdout=log, stderr=log
         )
     try:
-        end = time.monotonic() + 60
-        while f"port {port}" not in (folder / "log").read_text():
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        said = (folder / "log").read_text
+        eventually(lambda: f"port {port}" in said(), process, said)
         yield config
     finally:
         process.terminate()

@@ -3,7 +3,6 @@
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 import ffrecord
 from cli import run
+from eventually import eventually
 
 # Two records that the `tfrecord` package 1.14 wrote: an image, a label, a box of two numbers.
 TFRECORDS = bytes.fromhex(
@@ -99,7 +99,4 @@ def units_done(folder: Path, units: int) -> Iterator[bool]:
 
 def wait_for(condition: Iterator[bool], process: "subprocess.Popen[bytes]") -> None:
     """Wait until a condition holds, or the process ends."""
-    for is_so in condition:
-        if is_so or process.poll() is not None:
-            return
-        time.sleep(0.005)
+    eventually(lambda: process.poll() is not None or next(condition))

@@ -49,9 +49,13 @@ def waits_at_95(sample: Sample) -> Sample:
     marks = pathlib.Path(os.environ["FFRECORD_TEST_MARKS"])
     if sample["name"].endswith("95"):
         (marks / "reached").touch()
-        while not (marks / "go").exists():
-            time.sleep(0.005)
+        _until_told()
     return sample
+
+
+def _until_told() -> None:
+    while not pathlib.Path(os.environ["FFRECORD_TEST_MARKS"], "go").exists():
+        time.sleep(0.005)
 
 
 def fails_at_5(sample: Sample) -> Sample:
@@ -166,13 +170,13 @@ def fails_until_marked(sample: Sample) -> Sample:
 def leaves_a_thread(sample: Sample) -> Sample:
     """It would keep its process."""
     if sample["name"] == "b/005":
-        threading.Thread(target=time.sleep, args=(3600,)).start()
+        threading.Thread(target=_until_told).start()
     return sample
 
 
 def leaves_a_child(sample: Sample) -> Sample:
     """A child that was forked has the pipes of its parent."""
     if sample["name"] == "b/005" and os.fork() == 0:
-        time.sleep(20)
+        _until_told()
         os._exit(0)
     return sample

@@ -71,7 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
             return None
         if fault == "silent":
-            served.stopped.wait(30)
+            served.stopped.wait()
             self.close_connection = True
             return None
         if data is None:
@@ -110,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.wfile.write(body[: len(body) // 2])
         if fault == "stall":
-            self.served.stopped.wait(30)
+            self.served.stopped.wait()
         self.close_connection = True
 
     def _refuse(

@@ -1,11 +1,11 @@
 """What a process does that saves a checkpoint and is killed: in a module that is soon imported."""
 
-import threading
 from typing import Any
 
 import numpy as np
 
 import ffrecord.checkpoint as ckpt
+from eventually import eventually
 
 SIZE_BYTES = 32 << 20
 
@@ -31,7 +31,6 @@ def save(target: str, step: int, tell: Any) -> None:  # noqa: ANN401
         pending = ckpt.async_save(
             target, step, {"w": np.ones(SIZE_BYTES, "uint8")}, group=Ranks(tell)
         )
-        while not (running := watch.report().running) or not running[0].done_bytes:
-            threading.Event().wait(0.005)
+        eventually(lambda: (running := watch.report().running) and running[0].done_bytes)
         tell.send("midway")
         pending.result()

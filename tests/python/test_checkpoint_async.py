@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 
 import ffrecord.checkpoint as ckpt
+from eventually import eventually, until_idle
 from ffrecord.checkpoint import _background
 from ffrecord.checkpoint._background import Background
 from ffrecord.checkpoint._saving import Order, flatten
@@ -430,10 +430,9 @@ def test_an_interrupt_waits_until_the_tensors_are_free(tmp_path: Path) -> None:
     main = threading.get_ident()
 
     def interrupt() -> None:
-        while not waits_for_tensors(sys._current_frames()[main]):
-            time.sleep(0.001)
+        eventually(lambda: waits_for_tensors(sys._current_frames()[main]))
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.05)  # Not needed; it only gives the interrupt a chance to come too early.
+        until_idle()  # It has had its chance to come too early.
         gate.opened.set()
 
     state = {"w": np.arange(1_000_000)}

@@ -7,7 +7,6 @@ process, or a daemon, while bytes are on their way.
 import json
 import multiprocessing
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import cli
 import ffrecord.checkpoint as ckpt
 import saving_to
 from daemon import Daemon
+from eventually import eventually
 from ffrecord.errors import CorruptionError
 from thread_ranks import ThreadRank, ThreadRanks, same
 
@@ -175,8 +175,7 @@ def test_a_daemon_that_is_killed_while_it_gets_its_copy_fails_the_save(
         daemons[1].freeze()  # It takes what its socket holds, and no more.
         here.send("go on")
         here.send("and on")
-        while (running := watch.report().running) and not running[0].done_bytes:
-            threading.Event().wait(0.005)
+        eventually(lambda: not (seen := watch.report().running) or seen[0].done_bytes)
         daemons[1].thaw()
         lose(daemons[1])
         with pytest.raises((ConnectionError, TimeoutError)):

@@ -5,7 +5,6 @@ it gathers, or lets another save be faster.
 """
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 import ffrecord.checkpoint as ckpt
+from eventually import until_idle
 from ffrecord import _ffrecord
 from ffrecord.checkpoint._values import encode
 from ffrecord.errors import ConflictError, UnavailableError
@@ -165,7 +165,7 @@ def test_nothing_is_visible_before_all_ranks_have_written(tmp_path: Path, slow: 
     def delay(rank: Rank, _state: object) -> None:
         def wait(number: int) -> None:
             if rank.rank == slow and number == WRITE:
-                time.sleep(0.3)
+                until_idle()  # The others have written.
                 seen.extend(ckpt.list(tmp_path))
 
         rank.before = wait
@@ -188,7 +188,7 @@ def test_a_rank_that_dies_in_a_round_fails_all(tmp_path: Path, lost: int) -> Non
                 heard.release()
                 return
             for _ in range(SIZE - 1):  # The others have done their work of this round.
-                assert heard.acquire(timeout=10)
+                assert heard.acquire(timeout=60)
             rank.inner.ranks.barrier.abort()
 
         rank.before = leave

@@ -98,7 +98,7 @@ def test_progress_off_a_terminal_is_a_line_each_interval(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(console.time, "monotonic", lambda: now)
+    monkeypatch.setattr(console.clock, "now", lambda: now)
     with console.progress_bar("writing") as show:
         assert show is not None
         for second in range(35):

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ import pytest
 import ffrecord
 from cli import ok, run
 from daemon import Daemon
+from eventually import eventually
 from ffrecord._cli.data import rewriting
 from packing import records, schema
 from reading import plain_file, typed_file
@@ -257,9 +257,7 @@ def test_a_killed_run_leaves_no_destination(tmp_path: Path) -> None:
             writer.write(os.urandom(500))
     command = [sys.executable, "-m", "ffrecord._cli.main", "shuffle", str(path)]
     process = subprocess.Popen([*command, str(tmp_path / "new"), "--seed", "1"])
-    while not list(tmp_path.glob(".new.partial-*/parts")):
-        assert process.poll() is None
-        time.sleep(0.01)
+    eventually(lambda: list(tmp_path.glob(".new.partial-*/parts")), process)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "new").exists()

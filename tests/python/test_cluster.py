@@ -28,6 +28,7 @@ from browser import shown
 from cli import ok, run
 from cluster import cluster_in, kill, stopped
 from conftest import ROOT
+from eventually import eventually
 from ffrecord._cli.admin import fetch_cluster
 from ffrecord._cli.local_cluster import LocalCluster
 from ffrecord.errors import ConflictError, DeadlineExceeded, UnavailableError
@@ -74,20 +75,15 @@ def published(cluster: LocalCluster, files: list[Path]) -> str:
 
 
 def wait_until_filled(cluster: LocalCluster) -> None:
-    end = time.monotonic() + 60
-    while True:
-        facts = [fetch_cluster(node.admin, 5.0) for node in cluster.nodes]
-        if not any(one["missing"] or one["moving"] for one in facts):
-            return
-        assert time.monotonic() < end, facts
-        time.sleep(0.1)
+    def facts() -> list[dict[str, Any]]:
+        return [fetch_cluster(node.admin, 60.0) for node in cluster.nodes]
+
+    eventually(lambda: not any(one["missing"] or one["moving"] for one in facts()), why=facts)
 
 
 def wait_until_gone(address: str) -> None:
     """Each node shows a removal as soon as etcd has told it."""
-    end = time.monotonic() + 30
-    while ffrecord.list_published(address):
-        assert time.monotonic() < end
+    eventually(lambda: not ffrecord.list_published(address))
     with pytest.raises(FileNotFoundError):
         len(ffrecord.open(address))
 
@@ -256,9 +252,8 @@ def test_commands_show_the_cluster(cluster: LocalCluster) -> None:
     assert "held" in shown
     assert "; without a durability class: 2 replicas" in shown
     kill(cluster, cluster.nodes[2].name)
-    end = time.monotonic() + 30
-    while "1 down: n3" not in ok("ffrecord", "cluster", "status", cluster.nodes[0].admin):
-        assert time.monotonic() < end
+    status = ("ffrecord", "cluster", "status", cluster.nodes[0].admin)
+    eventually(lambda: "1 down: n3" in ok(*status))
 
 
 def test_plans_and_slots_are_shown(cluster: LocalCluster, published: str) -> None:
@@ -293,10 +288,7 @@ def test_repair_and_rebalance_wait_until_nothing_is_left(
     assert ok("ffrecord", "cluster", "repair", *admins) == "every extent has its replicas\n"
     assert ok("ffrecord", "cluster", "rebalance", *admins) == "each node has its share\n"
     kill(cluster, "n3")
-    end = time.monotonic() + 30
-    while all(node["is_up"] for node in fetch_cluster(admins[0], 5.0)["nodes"]):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    eventually(lambda: not all(one["is_up"] for one in fetch_cluster(admins[0], 60.0)["nodes"]))
 
     # The others take over after two seconds.
     told = ok("ffrecord", "cluster", "repair", *admins[:2], "--wait", "60")
@@ -326,10 +318,8 @@ def test_the_page_shows_the_nodes_and_one_that_is_down(
     assert re.search(r"<td>n1 \(this one\)</td><td>127.0.0.1:\d+</td><td>n1</td><td>100</td>", page)
     assert page.count("<td>held</td><td>in</td>") == 3
     kill(cluster, "n3")
-    end = time.monotonic() + 60
-    while '<td class="bad">in, down</td>' not in page:
-        assert time.monotonic() < end, page
-        page = shown(f"http://{cluster.nodes[0].admin}/", tmp_path)
+    address = f"http://{cluster.nodes[0].admin}/"
+    eventually(lambda: '<td class="bad">in, down</td>' in shown(address, tmp_path))
 
 
 def test_only_a_node_that_waits_is_approved(cluster: LocalCluster) -> None:
@@ -373,8 +363,7 @@ def test_a_rolling_restart_under_load_fails_no_batch(
     for node in cluster.nodes:
         before = batches
         cluster.stop(node.name)
-        while batches < before + 20 and not failures:
-            time.sleep(0.01)
+        eventually(lambda least=before + 20: batches >= least or failures)
         cluster.start(node.name)
         cluster.wait_ready()
     is_over.set()
@@ -386,9 +375,8 @@ def test_a_rolling_restart_under_load_fails_no_batch(
     raised = ok("ffrecord", "cluster", "upgrade", cluster.address, "--yes", "--json")
     assert json.loads(raised)["level"] > 0
     kill(cluster, cluster.nodes[0].name)
-    end = time.monotonic() + 30  # Its lease has to end.
-    while run("ffrecord", "cluster", "upgrade", cluster.address, "--yes").returncode == 0:
-        assert time.monotonic() < end
+    upgrade = ("ffrecord", "cluster", "upgrade", cluster.address, "--yes")
+    eventually(lambda: run(*upgrade).returncode != 0)  # Its lease has to end.
 
 
 def test_a_node_is_drained_stopped_and_taken_back(
@@ -505,11 +493,9 @@ def test_a_cluster_that_is_stopped_as_it_starts_leaves_no_process(tmp_path: Path
     words = ["cluster", "local", str(tmp_path), "-n", "2"]
     process = subprocess.Popen([sys.executable, "-m", "ffrecord._cli.main", *words])
     try:
-        while not (tmp_path / log).exists():
-            assert process.poll() is None
-            time.sleep(0.01)
+        eventually((tmp_path / log).exists, process)
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait() == 0
         assert processes_in(tmp_path) == []
     finally:
         for left in processes_in(tmp_path):

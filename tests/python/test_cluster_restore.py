@@ -6,8 +6,7 @@ they are stopped.
 
 import json
 import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 import ffrecord
 from cli import ok, run
 from cluster import cluster_in
+from eventually import eventually
 from ffrecord._cli.admin import fetch_cluster
 from ffrecord._cli.local_cluster import LocalCluster
 from ffrecord.errors import UnavailableError
@@ -38,13 +38,6 @@ def lose_etcd(cluster: LocalCluster, stopped: Sequence[str] = ()) -> None:
         cluster.start(name)
 
 
-def wait_until(is_reached: Callable[[], bool]) -> None:
-    end = time.monotonic() + 300  # So that something that hangs is seen.
-    while not is_reached():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 def is_empty_etcd_noticed(cluster: LocalCluster) -> bool:
     try:
         troubles = [fetch_cluster(node.admin, 1.0)["trouble"] for node in cluster.nodes]
@@ -66,7 +59,7 @@ def test_names_come_back_from_a_backup_and_from_the_nodes(tmp_path: Path) -> Non
         ffrecord.publish([file_of(tmp_path, "b")], f"{address}/d/b")
 
         lose_etcd(cluster)
-        wait_until(lambda: is_empty_etcd_noticed(cluster))
+        eventually(lambda: is_empty_etcd_noticed(cluster))
         # Reads need no etcd; which state is the newest, it alone can tell.
         assert len(ffrecord.open(f"{address}/d/b?old_names=accept")) == COUNT
         told = json.loads(ok("ffrecord", "cluster", "restore", address, backup, "--yes", "--json"))
@@ -97,7 +90,7 @@ def test_names_come_back_from_a_backup_and_from_the_nodes(tmp_path: Path) -> Non
 
         cluster.wait_ready()
         lose_etcd(cluster, [node.name for node in cluster.nodes])
-        wait_until(lambda: is_empty_etcd_noticed(cluster))
+        eventually(lambda: is_empty_etcd_noticed(cluster))
         assert "rebuilt      2 names" in ok("ffrecord", "cluster", "rebuild", address)
         ok("ffrecord", "cluster", "confirm", address, "--yes")
         cluster.wait_ready()
@@ -105,7 +98,7 @@ def test_names_come_back_from_a_backup_and_from_the_nodes(tmp_path: Path) -> Non
         for name in ("a", "b"):
             batch = ffrecord.open(f"{address}/d/{name}").read([COUNT - 1])
             assert bytes(batch["text"][0]) == name.encode() * 300
-        wait_until(lambda: not fetch_cluster(cluster.nodes[0].admin, 5.0)["frozen"])
+        eventually(lambda: not fetch_cluster(cluster.nodes[0].admin, 5.0)["frozen"])
         ffrecord.publish([tmp_path / "a.ffr"], f"{address}/d/c")
 
 
@@ -128,14 +121,14 @@ def test_what_only_a_node_has_that_was_out_in_the_backup_is_found(tmp_path: Path
             ffrecord.publish([file], one, durability="r1")
         admin = f"http://{cluster.nodes[0].admin}"
         ok("ffrecord", "cluster", "drain", address, last, "--wait", admin)
-        wait_until(lambda: has_moved(cluster, last, is_out=True))
+        eventually(lambda: has_moved(cluster, last, is_out=True))
         ok("ffrecord", "cluster", "remove", address, last, "--yes")
         ok("ffrecord", "cluster", "backup", address, backup)
         ok("ffrecord", "cluster", "undrain", address, last)
-        wait_until(lambda: has_moved(cluster, last, is_out=False))
+        eventually(lambda: has_moved(cluster, last, is_out=False))
 
         lose_etcd(cluster)
-        wait_until(lambda: is_empty_etcd_noticed(cluster))
+        eventually(lambda: is_empty_etcd_noticed(cluster))
         ok("ffrecord", "cluster", "restore", address, backup, "--yes")
         for one in addresses:
             with pytest.raises(UnavailableError, match="cluster rebuild"):
@@ -143,7 +136,7 @@ def test_what_only_a_node_has_that_was_out_in_the_backup_is_found(tmp_path: Path
             older = ffrecord.open(f"{one}?old_names=accept")
             assert len(older.read(range(COUNT))) == COUNT
         ok("ffrecord", "cluster", "confirm", address, "--yes")
-        wait_until(lambda: has_moved(cluster, last, is_out=True))
+        eventually(lambda: has_moved(cluster, last, is_out=True))
         for one in addresses:
             assert len(ffrecord.open(one).read(range(COUNT))) == COUNT
     # One that is out is not waited for.

@@ -10,7 +10,6 @@ import pickle
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -291,7 +290,6 @@ def test_a_damaged_file_is_not_published(daemon: Daemon, files: list[Path], tmp_
 
 def test_a_daemon_that_is_not_there_is_named_with_the_remedy() -> None:
     address = unused_address()
-    begin = time.monotonic()
 
     for call in (
         lambda: len(ffrecord.open(address, timeout_s=1)),
@@ -300,7 +298,6 @@ def test_a_daemon_that_is_not_there_is_named_with_the_remedy() -> None:
     ):
         with pytest.raises(ConnectionError, match=r"127\.0\.0\.1.*ffrecordd"):
             call()
-    assert time.monotonic() - begin < 20
 
 
 @pytest.mark.parametrize(
@@ -321,12 +318,10 @@ def test_a_daemon_that_dies_in_mid_epoch_is_a_connection_error(
     next(batches)
 
     daemon.kill()
-    begin = time.monotonic()
 
     with pytest.raises((ConnectionError, TimeoutError), match=r"127\.0\.0\.1"):
         for _ in batches:
             pass
-    assert time.monotonic() - begin < 20
 
 
 def test_an_epoch_goes_on_after_a_restart(daemon: Daemon, files: list[Path]) -> None:

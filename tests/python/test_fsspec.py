@@ -23,9 +23,10 @@ import pytest
 from click.testing import CliRunner
 
 import ffrecord
+from eventually import eventually
 from ffrecord import CorruptionError
 from ffrecord._cli.main import cli
-from file_systems import Shelf, filled, until
+from file_systems import Shelf, filled
 from files_at_a_store import COUNT, addresses, assert_same, at_a_server, three_files
 from range_server import RangeServer
 
@@ -208,7 +209,7 @@ def test_several_calls_are_under_way_at_a_time(shelf: Shelf, protocol: str) -> N
     shelf.calls.clear()
     shelf.fault = lambda number, path: "stall"
     future = reader.submit(range(0, COUNT, 7))
-    until(lambda: len(shelf.calls) > 1)
+    eventually(lambda: len(shelf.calls) > 1)
     shelf.resume.set()
     assert len(future.result(30)) == -(-COUNT // 7)
 
@@ -414,7 +415,7 @@ def test_a_child_that_is_forked_while_others_read_is_served(shelf: Shelf) -> Non
     reader.read([0, 150])  # The pages of the index are there.
     shelf.fault = lambda number, path: "stall"
     ahead = [reader.submit([i, 150 + i]) for i in range(4)]
-    until(lambda: len(shelf.reads) > 2)
+    eventually(lambda: len(shelf.reads) > 2)
     shelf.fault = lambda number, path: None
     assert _labels_of_child(reader, "fork") == [1, 150, 299]
     shelf.resume.set()

@@ -17,12 +17,22 @@ from pathlib import Path
 import pytest
 
 import ffrecord
+from eventually import eventually
 from ffrecord import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
+from ffrecord._base import clock
 from ffrecord._read.fsspec_errors import without_secrets
-from file_systems import AsyncShelf, Shelf, SyncShelf, filled, until
-from files_at_a_store import COUNT, addresses, assert_same, at_a_server, three_files
+from file_systems import AsyncShelf, Shelf, SyncShelf, filled
+from files_at_a_store import (
+    COUNT,
+    addresses,
+    assert_same,
+    at_a_server,
+    read_again,
+    three_files,
+)
 from interrupting import interrupted_after
 from range_server import RangeServer
+from virtual_clock import virtual_time
 
 PROTOCOLS = ["shelf", "ashelf"]
 
@@ -123,11 +133,10 @@ def test_a_file_system_that_stalls_is_waited_for_and_comes_back(shelf: Shelf, wh
     begin = time.monotonic()
     with pytest.raises(DeadlineExceeded, match="no answer within 1000 ms"):
         reader.read([5])
-    assert 0.9 < time.monotonic() - begin < 5
+    assert time.monotonic() - begin > 0.9
     shelf.fault = lambda number, path: None
     shelf.resume.set()
-    time.sleep(0.6)  # For half a second a single range fails at once.
-    assert len(reader.read([5, 150])) == 2
+    assert len(read_again(reader, [5, 150])) == 2
 
 
 # --- Faults that stay ----------------------------------------------------------------------------
@@ -160,16 +169,16 @@ def test_a_fault_that_stays_is_told(
     reader = ffrecord.open(where, timeout_s=1)
     reader.read([5])  # Its index page is there.
     shelf.fault = lambda number, path: fault
-    begin = time.monotonic()
+    shelf.reads.clear()
     with pytest.raises(error, match=text) as caught:
         reader.read([5], on_corrupt="skip")
     assert isinstance(caught.value, OSError | ValueError)
-    assert time.monotonic() - begin < 4
+    if error in (FileNotFoundError, PermissionError, ValueError):
+        assert len(shelf.reads) == 1  # It is not tried again.
     assert "train/part-0.ffr" in str(caught.value)
     assert "secret" not in str(caught.value)
     shelf.fault = lambda number, path: None
-    time.sleep(0.6)
-    assert len(reader.read([5])) == 1
+    assert len(read_again(reader, [5])) == 1
 
 
 def test_a_fault_of_one_range_spoils_no_other(shelf: Shelf, where: str) -> None:
@@ -249,13 +258,21 @@ def test_a_file_system_that_gives_no_bytes_at_all_is_told(
     monkeypatch.setattr(SyncShelf, "cat_ranges", lambda self, paths, *rest, **more: [None])
     with pytest.raises(UnavailableError, match="part-0"):
         reader.read([5])
-    monkeypatch.setattr(SyncShelf, "cat_ranges", lambda self, paths, *rest, **more: [])
-    time.sleep(0.6)
-    with pytest.raises(UnavailableError, match="part-0"):
-        reader.read([5])
+    asked: list[object] = []
+
+    def nothing(_system: object, paths: object, *_: object, **__: object) -> list[bytes]:
+        asked.append(paths)
+        return []
+
+    def is_told() -> bool:
+        with pytest.raises(UnavailableError, match="part-0"):
+            reader.read([5])
+        return bool(asked)  # For half a second, a single range fails at once.
+
+    monkeypatch.setattr(SyncShelf, "cat_ranges", nothing)
+    eventually(is_told)
     monkeypatch.undo()
-    time.sleep(0.6)
-    assert len(reader.read([5])) == 1
+    assert len(read_again(reader, [5])) == 1
 
 
 class WithoutText(Exception):
@@ -326,12 +343,10 @@ def _stalled(shelf: Shelf, reader: ffrecord.Reader) -> None:
 
 
 def test_ctrl_c_ends_a_read_that_stalls(shelf: Shelf, where: str) -> None:
-    reader = ffrecord.open(where)
+    reader = ffrecord.open(where, timeout_s=600)
     _stalled(shelf, reader)
-    begin = time.monotonic()
     with interrupted_after(0.3), pytest.raises(KeyboardInterrupt):
         reader.read([5])
-    assert time.monotonic() - begin < 3
     shelf.resume.set()
     assert len(reader.read([5])) == 1
 
@@ -340,18 +355,17 @@ def test_ctrl_c_ends_an_opening_that_stalls(
     shelf: Shelf, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ends(work: Callable[[], object]) -> None:
-        begin = time.monotonic()
         with interrupted_after(0.3), pytest.raises(KeyboardInterrupt):
             work()
-        assert time.monotonic() - begin < 3
 
     shelf.fault = lambda number, path: "stall"
-    reader = ffrecord.open(where)
+    reader = ffrecord.open(where, timeout_s=600)
     ends(lambda: len(reader))  # The first bytes do not come.
     waiting = threading.Event()
     with monkeypatch.context() as patch:
-        patch.setattr(shelf, "info", lambda path: waiting.wait(20))
-        ends(lambda: len(ffrecord.open(f"{where}part-0.ffr")))  # Nor the facts about the file.
+        patch.setattr(shelf, "info", lambda path: waiting.wait())
+        # Nor the facts about the file.
+        ends(lambda: len(ffrecord.open(f"{where}part-0.ffr", timeout_s=600)))
     waiting.set()
     shelf.fault = lambda number, path: None
     shelf.resume.set()
@@ -362,24 +376,25 @@ def test_an_opening_that_stalls_ends_in_time(
     shelf: Shelf, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = threading.Event()
-    monkeypatch.setattr(shelf, "info", lambda path: waiting.wait(20))
-    begin = time.monotonic()
-    with pytest.raises(DeadlineExceeded, match="does not answer"):
-        len(ffrecord.open(where, timeout_s=0.3))
-    assert time.monotonic() - begin < 4
-    waiting.set()
+    monkeypatch.setattr(shelf, "info", lambda path: waiting.wait())
+    with virtual_time():
+        begin = clock.now()
+        with pytest.raises(DeadlineExceeded, match="does not answer"):
+            len(ffrecord.open(where, timeout_s=30))
+        assert 30 <= clock.now() - begin < 32
+        waiting.set()
 
 
 def test_a_deadline_ends_reads_of_all_kinds(shelf: Shelf, where: str) -> None:
     reader = ffrecord.open(where)
     _stalled(shelf, reader)
     with pytest.raises(DeadlineExceeded):
-        reader.submit([5], timeout_s=0.3).result(10)
+        reader.submit([5], timeout_s=0.3).result(60)
     with pytest.raises(DeadlineExceeded):
         asyncio.run(reader.read_async([150], timeout_s=0.3))
     with reader.open_queue() as queue:
         queue.submit([5], token="a")
-        until(lambda: len(shelf.reads) > 0)
+        eventually(lambda: len(shelf.reads) > 0)
         queue.cancel("a")
         assert queue.poll(5) is None
     shelf.resume.set()
@@ -391,14 +406,13 @@ def test_reads_that_were_given_up_do_not_stay_in_the_way(shelf: Shelf) -> None:
     _stalled(shelf, reader)
     for _ in range(6):  # More than there are threads.
         with pytest.raises(DeadlineExceeded):
-            reader.submit(range(0, COUNT, 7), timeout_s=0.2).result(10)
+            reader.submit(range(0, COUNT, 7), timeout_s=0.2).result(60)
     shelf.fault = lambda number, path: None
-    assert len(reader.submit([5, 150], timeout_s=10).result(20)) == 2
+    assert len(reader.submit([5, 150], timeout_s=60).result(60)) == 2
     shelf.resume.set()  # Answers that nobody waits for any more.
     assert len(reader.read(range(0, COUNT, 7))) == -(-COUNT // 7)
 
 
-@pytest.mark.alone("a close within 1 s")
 def test_closing_while_a_read_stalls_waits_for_nothing(shelf: Shelf, where: str) -> None:
     reader = ffrecord.open(where)
     _stalled(shelf, reader)
@@ -412,12 +426,10 @@ def test_closing_while_a_read_stalls_waits_for_nothing(shelf: Shelf, where: str)
 
     thread = threading.Thread(target=read)
     thread.start()
-    until(lambda: len(shelf.reads) > 0)
-    begin = time.monotonic()
+    eventually(lambda: len(shelf.reads) > 0)
     reader.close()
-    assert time.monotonic() - begin < 1
     shelf.resume.set()
-    thread.join(30)
+    thread.join()
     assert len(outcome) == 1  # The read that was under way had its reader, and has its batch.
     with pytest.raises(ValueError, match="closed"):
         reader.read([5])
@@ -437,14 +449,15 @@ def test_threads_end_with_their_reader(shelf: Shelf, where: str) -> None:
     with pytest.raises((CorruptionError, ValueError)):
         shelf.put("train/x.ffr", b"no records at all")
         len(ffrecord.open(f"{where}x.ffr"))
-    until(lambda: alive() == 0)
+    eventually(lambda: alive() == 0)
 
 
 _LEFT = """
 import os, sys, threading
 sys.path.insert(0, sys.argv[1])
 import ffrecord, file_systems
-from file_systems import shelf, until
+from eventually import eventually
+from file_systems import shelf
 for name in sorted(os.listdir(sys.argv[2])):
     with open(os.path.join(sys.argv[2], name), "rb") as file:
         shelf.put(f"train/{name}", file.read())
@@ -453,20 +466,18 @@ reader.read([5])
 shelf.reads.clear()
 shelf.fault = lambda number, path: "stall"
 threading.Thread(target=reader.read, args=([5],), daemon=True).start()
-until(lambda: len(shelf.reads) > 0)
+eventually(lambda: len(shelf.reads) > 0)
 print("left", flush=True)
 """
 
 
 def test_a_process_ends_while_reads_stall(folder: Path, where: str) -> None:
     here = os.path.dirname(__file__)
-    begin = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", _LEFT, here, str(folder), where],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
-    assert time.monotonic() - begin < 20

@@ -6,7 +6,6 @@ Method: one small file, loaded in every way, broken off, gone on with.
 import gc
 import itertools
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 from torch.utils import data
 
+from eventually import eventually
 from ffrecord.torch import DataLoader, Dataset, Sampler, collate
 from loading import COUNT, KINDS, every_engine, expected, labels, written
 
@@ -79,10 +79,7 @@ def test_threads_go_on_over_the_end_of_an_epoch(path: Path) -> None:
     assert labels(loader) == expected(1)
     assert loader_threads() - before == threads
     # They read ahead into epoch 2, as soon as they get to it.
-    deadline = time.monotonic() + 60
-    while loader.stats()["records"] <= 2 * COUNT:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: loader.stats()["records"] > 2 * COUNT)
 
     sampler.set_epoch(0)
     assert labels(loader) == expected(0)

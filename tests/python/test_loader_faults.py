@@ -333,35 +333,64 @@ def test_an_interpreter_that_exits_while_batches_are_loaded_ends_quietly(path: P
 
 
 DAEMONS_AT_EXIT = """
-import sys, threading
+import sys, threading, time
 import ffrecord
+from ffrecord import checkpoint
 
-reader = ffrecord.open(sys.argv[1])
-reading = threading.Semaphore(0)
+path, folder = sys.argv[1:]
+reader = ffrecord.open(path)
+called = threading.Semaphore(0)
 
-def read(call):
-    while True:
-        call()
-        reading.release()
+def callback(*_):
+    called.release()
+    time.sleep(0.001)  # Lets go of the GIL, and comes for it again.
+
+class Group:
+    rank, size = 0, 2
+    def all_gather(self, mine):
+        while True:
+            callback()
+
+def read():
+    reader.read(range(50))
+    callback()
 
 def verify():
-    ffrecord.verify(sys.argv[1], progress=lambda done, total: None)
+    ffrecord.verify(path, progress=callback)
 
-for call in (lambda: reader.read(range(50)), lambda: reader.read([1]), verify):
-    threading.Thread(target=read, args=(call,), daemon=True).start()
-for _ in range(20):
-    reading.acquire()
+def repair():
+    ffrecord.repair(path, f"{folder}/repaired", replace=True, progress=callback)
+
+def save():
+    checkpoint.save(f"{folder}/checkpoints", 1, {"w": 1}, group=Group())
+
+def again(call):
+    while True:
+        call()
+
+class Slow:  # Goes while the interpreter goes down, which lets the others come for the GIL.
+    def __init__(self, sleep):
+        self.sleep = sleep
+    def __del__(self):
+        self.sleep(0.3)
+
+sys.modules["slow"] = Slow(time.sleep)
+for call in (read, verify, repair, save):
+    threading.Thread(target=again, args=(call,), daemon=True).start()
+    for _ in range(3):
+        called.acquire()
 raise SystemExit(7)
 """
 
 
-def test_an_interpreter_that_exits_while_daemon_threads_read_ends_quietly(path: Path) -> None:
-    words = [sys.executable, "-c", DAEMONS_AT_EXIT, str(path)]
+def test_an_interpreter_that_exits_while_daemon_threads_work_ends_quietly(
+    path: Path, tmp_path: Path
+) -> None:
+    words = [sys.executable, "-c", DAEMONS_AT_EXIT, str(path), str(tmp_path)]
 
-    for _ in range(3):  # One of ten escaped before.
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
-        assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
 
 
 def test_a_hundred_thousand_files_are_one_dataset(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ import torch
 
 import ffrecord
 import ffrecord.errors
+from eventually import eventually
 from ffrecord.errors import ClosedError
 from ffrecord.torch import DataLoader, Dataset, Sampler
 from ffrecord.torch._engines import Beginning
 from ffrecord.torch._sampler import Cursor
 from ffrecord.torch._threads import Threads
-from file_systems import until
 from loading import COUNT, ENGINES, KINDS, every_engine, expected, labels, written
 
 
@@ -101,7 +101,7 @@ def test_what_was_read_over_the_end_of_an_epoch_is_counted_for_who_goes_on_there
 
     assert epoch(0) == expected()
     # On a busy machine none of it may have begun.
-    until(lambda: threads.pending(loader, sampler, Cursor(1, 0)) > 0)
+    eventually(lambda: threads.pending(loader, sampler, Cursor(1, 0)) > 0)
     # The depth may have become less since: there, shares of several become small ones.
     assert threads.pending(loader, sampler, Cursor(1, 0)) <= 256
     assert threads.pending(loader, sampler, Cursor(0, 0)) == 0  # Such a one reads anew.

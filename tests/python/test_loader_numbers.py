@@ -6,7 +6,6 @@ Method: a loader over columns of fixed width; a daemon that is frozen while a th
 import gc
 import re
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 
 import ffrecord
 from daemon import Daemon
+from eventually import until_idle
 from ffrecord.errors import ClosedError
 from ffrecord.torch import DataLoader, Dataset, Sampler
 from ffrecord.torch._sampler import Cursor
@@ -120,10 +120,9 @@ def test_who_waits_for_a_batch_learns_at_once_that_the_loader_was_closed(tmp_pat
         daemon.freeze()
         taking = threading.Thread(target=take, args=(batches,))
         taking.start()
-        time.sleep(0.5)  # What was read before is taken by now.
+        until_idle()  # What was read before is taken by now.
         loader.close()
-        taking.join(20)
-        assert not taking.is_alive()
+        taking.join()
     assert len(found) == 1
 
 

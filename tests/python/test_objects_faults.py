@@ -13,7 +13,14 @@ import pytest
 
 import ffrecord
 from ffrecord import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
-from files_at_a_store import COUNT, addresses, assert_same, at_a_server, three_files
+from files_at_a_store import (
+    COUNT,
+    addresses,
+    assert_same,
+    at_a_server,
+    read_again,
+    three_files,
+)
 from range_server import RangeServer
 
 
@@ -44,28 +51,24 @@ def test_a_fault_that_passes_costs_time_alone(
 def test_an_answer_that_is_late_is_asked_for_again(
     served: RangeServer, local: ffrecord.Reader, fault: str
 ) -> None:
-    reader = ffrecord.open(addresses(served), timeout_s=8)
+    reader = ffrecord.open(addresses(served), timeout_s=300)
     for i in range(0, COUNT, 10):
         reader.read([i])  # What is usual is known.
     before = len(served.seen)
     served.fault = lambda number, path: fault if number == before + 3 else None
-    begin = time.monotonic()
-    assert_same(reader, local)
-    assert time.monotonic() - begin < 7
+    assert_same(reader, local)  # The first answer has not come.
 
 
 def test_an_answer_that_trickles_is_asked_for_again_though_others_take_long_too(
     served: RangeServer, local: ffrecord.Reader
 ) -> None:
     served.delay_s = 0.2  # A byte comes sooner than another answer would begin.
-    reader = ffrecord.open(addresses(served), timeout_s=8)
+    reader = ffrecord.open(addresses(served), timeout_s=300)
     for i in range(0, COUNT, 10):
         reader.read([i])
     before = len(served.seen)
     served.fault = lambda number, path: "dribble" if number == before + 3 else None
-    begin = time.monotonic()
-    assert_same(reader, local)
-    assert time.monotonic() - begin < 7  # However large the range is.
+    assert_same(reader, local)  # The first answer takes hours.
 
 
 def test_a_store_that_is_gone_is_waited_for_once(served: RangeServer) -> None:
@@ -76,10 +79,9 @@ def test_a_store_that_is_gone_is_waited_for_once(served: RangeServer) -> None:
         begin = time.monotonic()
         with pytest.raises(DeadlineExceeded):
             reader.read(wanted)
-        assert time.monotonic() - begin < 9
+        assert time.monotonic() - begin < 60  # And not 2 s for each record.
         served.fault = lambda number, path: None
-        time.sleep(0.6)
-        reader.read([0, 150, 299])
+        read_again(reader, [0, 150, 299])
         served.fault = lambda number, path: "silent"
     served.fault = lambda number, path: None
 
@@ -101,14 +103,14 @@ def test_a_fault_that_stays_is_told(
 ) -> None:
     reader = ffrecord.open(addresses(served), timeout_s=2)
     reader.read([5])  # Its index page is there.
+    before = len(served.seen)
     served.fault = lambda number, path: fault
-    begin = time.monotonic()
     with pytest.raises(error, match=text):
         reader.read([5])
-    assert time.monotonic() - begin < 6
+    if error in (PermissionError, FileNotFoundError, ValueError):
+        assert len(served.seen) == before + 1  # It is not tried again.
     served.fault = lambda number, path: None
-    time.sleep(0.6)
-    assert len(reader.read([5])) == 1
+    assert len(read_again(reader, [5])) == 1
 
 
 def test_a_server_without_ranges_is_refused_at_the_start(served: RangeServer) -> None:
@@ -170,10 +172,10 @@ def test_redirections_are_followed_but_not_for_ever(
     served.fault = lambda number, path: first
     assert bytes(ffrecord.open(served.url("/moved?x=y"))[3]["data"]) == bytes(local[3]["data"])
     served.fault = lambda number, path: f"/again-{number}"
-    begin = time.monotonic()
+    before = len(served.seen)
     with pytest.raises(ValueError, match="redirects"):
         len(ffrecord.open(served.url(first)))
-    assert time.monotonic() - begin < 5
+    assert len(served.seen) - before < 50
 
 
 def test_secrets_are_not_shown(served: RangeServer) -> None:

@@ -3,7 +3,6 @@
 Method: real processes on loopback; a folder of the test is what all nodes share.
 """
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import ffrecord
 from cli import ok, run
 from cluster import cluster_in, kill, stopped
 from daemon import Daemon
+from eventually import eventually
 from ffrecord.errors import ConflictError
 from object_store import Store, serve
 
@@ -80,9 +80,8 @@ def test_nodes_with_another_setting_are_told_and_cost_no_read(
         cluster.start(second.name)
         cluster.wait_ready()
         wanted = f"{second.name} may fetch from other places than {first.name}"
-        end = time.monotonic() + 30  # The first node hears of the new start.
-        while wanted not in (said := ok("ffrecord", "cluster", "status", f"http://{first.admin}")):
-            assert time.monotonic() < end, said
+        status = ("ffrecord", "cluster", "status", f"http://{first.admin}")
+        eventually(lambda: wanted in ok(*status))  # The first node hears of the new start.
         assert [bytes(record) for record in ffrecord.open(address)] == expected
 
 

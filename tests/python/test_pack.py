@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -439,11 +438,9 @@ def test_reading_and_writing_overlap(tmp_path: Path) -> None:
     source = open_source(tmp_path / "x.jsonl", SourceOptions(raw=True))
     samples = source.samples()
     next(samples)
-    end = time.monotonic() + 10
 
     positions = [next(samples)[1] for _ in range(3)]
 
-    assert time.monotonic() < end
     assert positions[0] > 0
 
 

@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 
@@ -23,6 +22,7 @@ import numpy as np
 import pytest
 
 import ffrecord
+from eventually import until_idle
 
 COUNT = 400
 
@@ -306,7 +306,7 @@ def test_a_loop_that_is_closed_with_reads_under_way_is_left_alone(reader: ffreco
     tasks = [loop.create_task(read) for read in reads]
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
-    time.sleep(0.2)  # Some are complete by now, and nobody has taken them.
+    until_idle()  # Some are complete by now, and nobody has taken them.
     for read in reads:
         read.close()  # As the garbage collector does, which would hide an error.
     del tasks
@@ -317,12 +317,12 @@ def test_futures_need_no_further_descriptor(reader: ffrecord.Reader) -> None:
     program = f"""
 import resource, ffrecord
 reader = ffrecord.open({str(reader.where[0])!r})
-reader.submit([0]).result(20)
+reader.submit([0]).result(60)
 limit = resource.RLIMIT_NOFILE
 resource.setrlimit(limit, (3, resource.getrlimit(limit)[1]))
 for _ in range(50):
     futures = [reader.submit(range(400)) for _ in range(4)]
-    assert all(len(future.result(5)) == 400 for future in futures)
+    assert all(len(future.result(60)) == 400 for future in futures)
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
@@ -336,7 +336,7 @@ def test_a_thread_that_cannot_start_fails_one_submit_alone(
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    reader.submit([0]).result(20)
+    reader.submit([0]).result(60)
     for thread in threading.enumerate():
         if thread.name == "ffrecord-reads":
             thread.join()

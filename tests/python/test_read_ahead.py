@@ -4,7 +4,6 @@ Method: the real ffrecordd, with and without reading ahead, under every engine o
 metrics say which hints it took and what became of it; it is killed in the middle of an epoch.
 """
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 import ffrecord
 from daemon import Daemon
+from eventually import eventually
 from ffrecord._cli.admin import fetch
 
 torch = pytest.importorskip("torch")
@@ -35,13 +35,8 @@ def plans_set(daemon: Daemon) -> float:
 
 
 def settles(daemon: Daemon, name: str, value: float) -> bool:
-    """Whether the metric comes to `value` within a minute."""
-    deadline = time.monotonic() + 60
-    while metric(daemon, name) != value:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+    """Return once the metric is `value`."""
+    return eventually(lambda: metric(daemon, name) == value)
 
 
 @pytest.fixture

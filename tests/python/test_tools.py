@@ -14,11 +14,12 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 import types
 from typing import Any
 
 import pytest
+
+from eventually import until_idle
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -250,7 +251,7 @@ def test_each_suite_runs_once_and_what_measures_time_after_the_lanes(
             if name in ("unit", "rdma"):
                 both_lanes.wait()  # The first of each: neither ends before the other begins.
             if name == "clang":
-                time.sleep(0.2)  # So that whoever does not wait for the lanes comes too early.
+                until_idle()  # What does not wait for the lanes comes too early.
             if " alone" in name or name == "chaos":
                 assert in_lanes <= set(done)
             done.append(name)

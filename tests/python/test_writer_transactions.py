@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import ffrecord
+from eventually import until_idle
 from ffrecord.errors import ConflictError
 
 pytestmark = pytest.mark.wrong_data
@@ -94,7 +95,8 @@ def test_no_other_thread_writes_into_a_table(tmp_path: Path) -> None:
     def batches() -> Iterator[Table]:
         yield from _rows(10).to_batches()
         writing.set()
-        assert not wrote.wait(0.2)
+        until_idle()
+        assert not wrote.is_set()
         raise RuntimeError("the source ended early")
 
     with ffrecord.Writer(path, SCHEMA) as writer:

@@ -98,6 +98,43 @@ class HouseRules(unittest.TestCase):
         for number in range(1, len(calls) + 1):
             self.assertIn(f"client/dataset/bad.cpp:{number}: ", output)
 
+    def test_a_time_of_python_that_is_not_the_clocks_is_named(self) -> None:
+        self.plant("python/ffrecord/_base/clock.py", "import time\nnow = time.monotonic\n")
+        self.plant("tests/python/test_a.py", "import time\ntime.sleep(1)\n")
+        good = (
+            "now = clock.now()  # As time.monotonic() does.",
+            'date = time.strftime("%Y", time.gmtime(0))',
+            "event.wait()",
+            "clock.wait(event.wait, 5.0)",
+            "clock.wait(lambda limit_s: changed.wait_for(is_so, limit_s), _LOOK_S)",
+            "process.wait(_STOP_S)",
+            "work.wait(datetime.timedelta(seconds=timeout_s))",
+            '", ".join(left)',
+            "sums.get(name, 0.0)",
+        )
+        self.plant("python/ffrecord/_read/good.py", "\n".join(good) + "\n")
+        self.assertEqual(self.run_check("check_time")[0], 0)
+        bad = (
+            "now = time.monotonic()",
+            "find_now = time.perf_counter_ns",
+            "from time import sleep",
+            "time.sleep(1)",
+            "await asyncio.sleep(1)",
+            "event.wait(5.0)",
+            "changed.wait_for(is_so, end - clock.now() + self._more_s)",
+            "thread.join(_JOIN_S)",
+            "future.result(timeout=timeout_s)",
+            "done, _ = futures.wait(waited, _LOOK_S)",
+            "found = queue.get(timeout=1)",
+            "lock.acquire(timeout=limits.left_s)",
+            "events = select.poll()",
+        )
+        self.plant("python/ffrecord/_read/bad.py", "\n".join(bad) + "\n")
+        code, output = self.run_check("check_time")
+        self.assertEqual(code, 1)
+        for number in range(1, len(bad) + 1):
+            self.assertIn(f"python/ffrecord/_read/bad.py:{number}: ", output)
+
     def test_a_header_that_leans_on_its_includer_is_named(self) -> None:
         self.plant("libffrecord/base/lean.h", "#pragma once\nstd::string Name();\n")
         code, output = self.run_check("check_headers", str(self.build))

@@ -33,6 +33,7 @@ PUBLIC = {
     *(f"{PACKAGE}.{name}" for name in ("tensorflow", "topology", "torch", "utils")),
     *(f"{PACKAGE}.distributed.{name}" for name in ("backend", "net_check")),
     *(f"{PACKAGE}.torch.{name}" for name in ("checkpoint", "huggingface", "lightning")),
+    f"{PACKAGE}.torch.torch_checkpointing",
 }
 # Each room may import the extension, ffrecord.errors, and these rooms; the package itself and the
 # public modules beside it are the doors to all rooms, and only the commands go in by them.
@@ -46,9 +47,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_read": {"_base", "_tables", "_order", "decode"},
     "_write": {"_base", "_tables", "_read"},
     "compat": {"_base", "_tables", "_read"},
-    "pack": {"_tables", "_read", "_write"},
+    "pack": {"_base", "_tables", "_read", "_write"},
     "checkpoint": {"_base"},
-    "_store": {"_base", "_read", "pack", "checkpoint"},
+    "_store": {"_base", "_read", "checkpoint"},
     "_integrations": {"_base", "_tables", "_order", "decode", "_read", "_write"},
     "distributed": {"_base"},
     "torch": {"_base", "_tables", "_order", "decode", "_read", "compat", "checkpoint"},

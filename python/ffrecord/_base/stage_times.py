@@ -3,12 +3,13 @@
 import json
 import os
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from ffrecord._base import clock
 
 _EVENTS_MAX = 1 << 16
 # A consumer that waits less than this is not held up.
@@ -105,10 +106,10 @@ class _Timed:
         self._stage = stage
 
     def __enter__(self) -> None:
-        self._begin_ns = time.perf_counter_ns()
+        self._begin_ns = clock.now_ns()
 
     def __exit__(self, *_: object) -> None:
-        self._stages.add(self._stage, self._begin_ns, time.perf_counter_ns())
+        self._stages.add(self._stage, self._begin_ns, clock.now_ns())
 
 
 def write_trace(path: str | os.PathLike[str], stages: Iterable[Stages]) -> None:

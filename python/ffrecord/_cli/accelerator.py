@@ -1,9 +1,9 @@
 """The accelerator of this machine, and how fast batches reach it."""
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ffrecord._base import clock
 from ffrecord._cli import verdicts
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ def copy_rates(
 def _rate(streams: "Streams", source: "torch.Tensor", seconds: float) -> int:
     """Copy again and again for that time; the first copy, which sets things up, does not count."""
     _copy(streams, source)
-    count, begin = 0, time.perf_counter()
-    while not count or time.perf_counter() - begin < seconds:
+    count, begin = 0, clock.now()
+    while not count or clock.now() - begin < seconds:
         _copy(streams, source)
         count += 1
-    return round(count * source.nbytes / (time.perf_counter() - begin))
+    return round(count * source.nbytes / (clock.now() - begin))
 
 
 def _copy(streams: "Streams", source: "torch.Tensor") -> None:

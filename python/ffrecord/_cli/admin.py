@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 import re
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
@@ -14,6 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ffrecord._base import clock
 from ffrecord._cli.units import show_size
 
 # (family, its labels in the order of their names) -> value.
@@ -73,7 +73,7 @@ def fetch(address: str, timeout_s: float, token_file: str | None = None) -> Metr
         raise ConnectionError(
             None, f"the server at {address} is not ffrecordd; give the address of its --admin port"
         )
-    return Metrics(time.monotonic(), samples)
+    return Metrics(clock.now(), samples)
 
 
 def fetch_cluster(

@@ -1,12 +1,12 @@
 """Brings the nodes of a cluster up on their hosts, and down again."""
 
 import shlex
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ffrecord import _ffrecord
+from ffrecord._base import clock
 from ffrecord._cli.host_checks import Found, examine
 from ffrecord._cli.host_files import Service, etcd_service, node_service
 from ffrecord._cli.hosts_file import HostEntry, HostsFile
@@ -176,19 +176,19 @@ class BringUp:
 
     def _wait_for(self, entries: list[HostEntry], *, placed: bool = False) -> None:
         """Return once nodes take part, and have slots if `placed`; those that wait are let in."""
-        end = time.monotonic() + self._timeout_s
+        end = clock.now() + self._timeout_s
         while True:
             missing = self._missing(entries, placed)
             if not missing:
                 return
             for entry in entries:
                 self._check_unit(entry)
-            if time.monotonic() > end:
+            if clock.now() > end:
                 raise UnavailableError(
                     f"after {self._timeout_s:.0f} s, {'; '.join(missing)}; see `journalctl -u"
                     f" ffrecord-{self._cluster.cluster}-NODE` there, and run the command again"
                 )
-            time.sleep(_LOOK_S)
+            clock.sleep(_LOOK_S)
 
     def _missing(self, entries: list[HostEntry], placed: bool) -> list[str]:
         """What is not yet as it should be, in words; a node that an operator drains is left out."""

@@ -1,13 +1,13 @@
 """`ffrecord cluster repair` and `rebalance`: what is left to copy, and waiting for its end."""
 
 import json
-import time
 import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from ffrecord._base import clock
 from ffrecord._cli.admin import check_one_cluster, fetch_cluster
 from ffrecord._cli.options import json_option, timeout_option
 from ffrecord._cli.units import Name, Timeout, show_size
@@ -194,12 +194,12 @@ def _follow(
         CorruptionError: The time is up, and some extents are on no node.
         DeadlineExceeded: The time is up.
     """
-    end = time.monotonic() + (wait_s or 0)
+    end = clock.now() + (wait_s or 0)
     shown: list[str] | None = None
     while True:
         all_facts = ask("")
         left = list(dict.fromkeys(line for facts in all_facts for line in find(facts)))
-        is_over = not left or time.monotonic() >= end
+        is_over = not left or clock.now() >= end
         if as_json:
             if is_over:
                 click.echo(json.dumps({"done": not left, "left": left}))
@@ -208,7 +208,7 @@ def _follow(
             shown = left
         if is_over:
             break
-        time.sleep(_LOOK_S)
+        clock.sleep(_LOOK_S)
     if left and wait_s is not None:
         if unheld := sum(facts["unheld"] for facts in all_facts):
             raise CorruptionError(

@@ -1,12 +1,12 @@
 """`ffrecord cluster approve|drain|undrain|remove`: which part a node takes."""
 
 import json
-import time
 from typing import Any
 
 import click
 
 from ffrecord import _ffrecord
+from ffrecord._base import clock
 from ffrecord._cli.admin import check_one_cluster, fetch_cluster
 from ffrecord._cli.console import confirm
 from ffrecord._cli.options import json_option, timeout_option
@@ -87,19 +87,19 @@ def drain(
         text = f"{node} drains; it may be stopped once nothing moves any more"
         _show(before, "draining", text, as_json, dry_run=dry_run, drained=False)
         return
-    end = time.monotonic() + limit_s if limit_s is not None else None
+    end = clock.now() + limit_s if limit_s is not None else None
     cluster = _ffrecord.describe_cluster(address, timeout_s=timeout_s)["id"]
     while True:
         facts = fetch_cluster(admin, timeout_s, token_file)
         check_one_cluster([(address, cluster), (admin, facts["cluster"])])
         if is_drained(facts, node):
             break
-        if end is not None and time.monotonic() >= end:
+        if end is not None and clock.now() >= end:
             raise DeadlineExceeded(
                 f"{node} still drains after {limit_s:.0f} s: do not stop it yet; run the command"
                 " again to wait, or `ffrecord cluster undrain`"
             )
-        time.sleep(_LOOK_S)
+        clock.sleep(_LOOK_S)
     text = f"{node} is drained: it may be stopped"
     _show(before, "draining", text, as_json, dry_run=False, drained=True)
 

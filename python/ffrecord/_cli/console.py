@@ -5,13 +5,13 @@ import io
 import os
 import shutil
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import click
 
+from ffrecord._base import clock
 from ffrecord._cli.text import safe_lines
 from ffrecord._cli.units import show_size
 from ffrecord.errors import CorruptionError
@@ -166,10 +166,10 @@ class _Lines:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._begin = self._last = time.monotonic()
+        self._begin = self._last = clock.now()
 
     def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
+        now = clock.now()
         if now - self._last < _INTERVAL_S:
             return
         self._last = now

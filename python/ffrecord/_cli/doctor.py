@@ -7,11 +7,11 @@ import platform
 import re
 import resource
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
 from ffrecord import _ffrecord
+from ffrecord._base import clock
 from ffrecord._base.addresses import STORES
 from ffrecord._cli import verdicts
 from ffrecord._cli.features import absences
@@ -168,12 +168,12 @@ def advice_on_files(soft: int, hard: int) -> str:
 
 def _examine_store(address: str, timeout_s: float) -> dict[str, Any]:
     with Reader(address, timeout_s=timeout_s) as reader:
-        start = time.perf_counter()
+        start = clock.now()
         count = len(reader)
-        opened = time.perf_counter()
+        opened = clock.now()
         sample = range(0, count, max(1, count // _SAMPLE))[:_SAMPLE]
         reader.read(sample)
-        read = time.perf_counter()
+        read = clock.now()
         stats = {name: n for name, n in reader.stats().items() if name.startswith("store_")}
     facts = {
         "store": address,

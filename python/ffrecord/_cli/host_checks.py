@@ -3,10 +3,10 @@
 import base64
 import re
 import shlex
-import time
 from dataclasses import dataclass, field
 
 import ffrecord
+from ffrecord._base import clock
 from ffrecord._cli.host_files import Service, etcd_service, node_service
 from ffrecord._cli.hosts_file import HostEntry, HostsFile
 from ffrecord._cli.remote_host import Host
@@ -34,9 +34,9 @@ def examine(cluster: HostsFile, entry: HostEntry, host: Host) -> Found:
     Raises:
         UnavailableError: It cannot be reached.
     """
-    before = time.time()
+    before = clock.calendar_now()
     programs = _lines(host, _programs_script(cluster, entry))
-    offset_s = max(before - programs.time_s, programs.time_s - time.time(), 0.0)
+    offset_s = max(before - programs.time_s, programs.time_s - clock.calendar_now(), 0.0)
     problems = _check_programs(cluster, entry, programs, offset_s)
     services = [
         *([etcd_service(cluster, entry, programs.get("etcd") or "etcd")] if entry.etcd else []),

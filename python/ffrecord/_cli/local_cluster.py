@@ -8,11 +8,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
+from ffrecord._base import clock
 from ffrecord._cli.admin import fetch_cluster
 from ffrecord._cli.config import find_daemon
 from ffrecord.errors import UnavailableError
@@ -113,11 +113,11 @@ class LocalCluster:
         Raises:
             UnavailableError: a process has ended, or it takes longer.
         """
-        end = time.monotonic() + timeout_s
+        end = clock.now() + timeout_s
         for node in self.nodes:
             while not self._is_ready(node):
                 self._check_alive()
-                if time.monotonic() > end:
+                if clock.now() > end:
                     raise UnavailableError(
                         f"{node.name} is not ready after {timeout_s:.0f} s;"
                         f" see {self.folder / node.name}.log"
@@ -199,7 +199,7 @@ class LocalCluster:
             self.stop(name)
 
     def _wait(self, seconds: float) -> None:
-        time.sleep(seconds)
+        clock.sleep(seconds)
         if self._is_stopped:
             raise KeyboardInterrupt
 

@@ -7,13 +7,13 @@ import itertools
 import json
 import pathlib
 import sys
-import time
 from typing import Any
 
 import click
 
 import ffrecord
 from ffrecord import archive
+from ffrecord._base import clock
 from ffrecord._cli.accelerator import examine_accelerator
 from ffrecord._cli.admin import activity, fetch, show_activity, show_status
 from ffrecord._cli.admin import status as status_of
@@ -403,7 +403,7 @@ def token(
     Write it to a file that only its user can read, and name that in addresses:
     ffrecord://HOST/NAME?token_file=PATH.
     """
-    expires_s = int(time.time() + hours * 3600)
+    expires_s = int(clock.calendar_now() + hours * 3600)
     made = make_token(
         read_key(keys),
         prefix=prefix,
@@ -510,7 +510,7 @@ def top(
     before = fetch(address, timeout_s, token_file)
     panel = Panel()
     for number in itertools.count(1):
-        time.sleep(interval_s)
+        clock.sleep(interval_s)
         now = fetch(address, timeout_s, token_file)
         rates = activity(before, now)
         if as_json:

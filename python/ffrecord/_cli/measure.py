@@ -5,7 +5,6 @@ import pathlib
 import shlex
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ffrecord import _ffrecord
+from ffrecord._base import clock
 from ffrecord._cli.units import show_size
 from ffrecord._read.reader import Reader
 from ffrecord.errors import DeadlineExceeded
@@ -127,7 +127,7 @@ def in_time(work: Callable[[], _Found], limit_s: float, trouble: str) -> _Found:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(limit_s)
+    clock.join(thread, limit_s)
     if errors:
         raise errors[0]
     if not results:
@@ -159,12 +159,12 @@ def _temporary_file(folder: pathlib.Path, seconds: float) -> Iterator[tuple[int,
         why = f"write to {folder}: {error.strerror}; choose another folder"
         raise OSError(error.errno, why) from error
     with file:
-        begin = time.monotonic()
+        begin = clock.now()
         size_bytes = 0
-        while size_bytes < _SIZE_BYTES and (not size_bytes or time.monotonic() - begin < seconds):
+        while size_bytes < _SIZE_BYTES and (not size_bytes or clock.now() - begin < seconds):
             size_bytes += file.write(piece)
         os.fsync(file.fileno())
-        rate = round(size_bytes / (time.monotonic() - begin))
+        rate = round(size_bytes / (clock.now() - begin))
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         yield file.fileno(), {"written_bytes": size_bytes, "write_bytes_per_s": rate}
 

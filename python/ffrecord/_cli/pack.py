@@ -3,11 +3,11 @@
 import dataclasses
 import json
 import sys
-import time
 from typing import Any
 
 import click
 
+from ffrecord._base import clock
 from ffrecord._cli.console import progress_bar, run
 from ffrecord._cli.options import PART_BYTES, check_parts
 from ffrecord._cli.text import shown
@@ -138,7 +138,7 @@ def command(
     once it is complete. A folder that was interrupted is continued by the same command.
     """
     check_parts(destination, part_size)
-    begin = time.monotonic()
+    begin = clock.now()
     with progress_bar("packing") as show:
         samples = open_source(
             sources,
@@ -175,7 +175,7 @@ def command(
             restart=restart,
             progress=None if show is None else lambda done: show(done, samples.size_bytes),
         )
-    seconds = time.monotonic() - begin
+    seconds = clock.now() - begin
     if as_json:
         click.echo(json.dumps({**dataclasses.asdict(summary), "seconds": round(seconds, 3)}))
     else:

@@ -4,12 +4,12 @@ import glob
 import re
 import selectors
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
+from ffrecord._base import clock
 from ffrecord._read import fsspec_errors as failures
 from ffrecord.errors import DeadlineExceeded
 
@@ -132,7 +132,7 @@ def find(names: Iterable[str], options: Options, timeout_s: float) -> list[Store
     """
     given = list(names)
     _import_fsspec(given[0])
-    end = time.monotonic() + timeout_s
+    end = clock.now() + timeout_s
     found = _in_threads(lambda name: _patiently(lambda: _find_one(name, options), name, end), given)
     return [file for files in found(end) for file in files]
 
@@ -269,10 +269,10 @@ def _patiently(work: Callable[[], _Made], name: str, end: float) -> _Made:
             raise
         except Exception as error:
             kind, retry = failures.meaning(error)
-            if retry == "never" or time.monotonic() + pause_s > end:
+            if retry == "never" or clock.now() + pause_s > end:
                 shown = failures.without_secrets(name)
                 raise failures.exception(kind, f"{shown}: {failures.text_of(error)}") from error
-        time.sleep(pause_s)
+        clock.sleep(pause_s)
         pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
 
@@ -281,8 +281,8 @@ def _in_threads(
 ) -> Callable[[float], list[_Made]]:
     """Begin `work` on all items, in threads that end with the process.
 
-    Returns a function that waits for the results until a time of `time.monotonic`, and raises the
-    first error. The caller can be interrupted meanwhile, however long a file system waits.
+    Returns a function that waits for the results until a time of the clock, and raises the first
+    error. The caller can be interrupted meanwhile, however long a file system waits.
     """
     made: dict[int, _Made] = {}
     raised: list[Exception] = []
@@ -309,17 +309,18 @@ def _in_threads(
     for _ in range(min(_OPENERS_MAX, len(items))):
         threading.Thread(target=run, name="ffrecord-open", daemon=True).start()
 
-    def results(end: float) -> list[_Made]:
+    def have_ended(limit_s: float) -> bool:
         with changed:
-            while not raised and len(made) < len(items):
-                # A file system that was to answer at the last moment may say why it does not.
-                left_s = end + 1 - time.monotonic()
-                if left_s <= 0:
-                    raise DeadlineExceeded(
-                        f"open {failures.without_secrets(str(items[0]))}: its store does not "
-                        "answer; with timeout_s= you can wait longer"
-                    )
-                changed.wait(left_s)
+            return changed.wait_for(lambda: bool(raised) or len(made) == len(items), limit_s)
+
+    def results(end: float) -> list[_Made]:
+        # A file system that was to answer at the last moment may say why it does not.
+        if not clock.wait(have_ended, max(0.0, end + 1 - clock.now())):
+            raise DeadlineExceeded(
+                f"open {failures.without_secrets(str(items[0]))}: its store does not answer; with "
+                "timeout_s= you can wait longer"
+            )
+        with changed:
             if raised:
                 raise raised[0]
             return [made[place] for place in range(len(items))]

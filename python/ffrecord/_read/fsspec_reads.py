@@ -5,10 +5,10 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent import futures
 from typing import Any
 
 from ffrecord import _ffrecord
+from ffrecord._base import clock
 from ffrecord._read import fsspec_errors as failures
 from ffrecord._read.fsspec_files import (
     Mount,
@@ -134,7 +134,7 @@ class FileService:
             return results
         reading = system._cat_ranges(paths, begins, ends, on_error="return")
         future = asyncio.run_coroutine_threadsafe(reading, system.loop)
-        while not futures.wait([future], _LOOK_S).done:
+        while not clock.is_done(future, _LOOK_S):
             if not any(self.reads.is_wanted(id_) for id_, _, _, _ in ranges):
                 future.cancel()
                 return None

@@ -4,7 +4,6 @@ import itertools
 import os
 import queue
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from ffrecord._base import clock
 from ffrecord.errors import ClosedError, DeadlineExceeded
 
 Plan = TypeVar("Plan")
@@ -162,7 +162,7 @@ class Prefetcher(Generic[Plan, Item]):
             self._top_up()
             self._take_share()
         plan, item, ready_at = self._ready.popleft()
-        self._note_queued(time.perf_counter() - ready_at)
+        self._note_queued(clock.now() - ready_at)
         self._pending -= 1
         if self._handed_out % _WEIGH_EVERY == 0 or not self._item_bytes:
             self._item_bytes = max(1, self._weigh(item))
@@ -179,11 +179,11 @@ class Prefetcher(Generic[Plan, Item]):
             self._was_full, self._since_full = True, 0
         else:
             self._since_full += len(plans)
-        begin = time.monotonic()
+        begin = clock.now()
         items, self._error, seconds, ready_at = self._await(future)
         self._ahead.popleft()
         self._ready.extend(zip(plans, items, itertools.repeat(ready_at), strict=False))
-        self._adapt(time.monotonic() - begin)
+        self._adapt(clock.now() - begin)
         if self._load_together is not None:
             self._share = max(1, min(_SHARE_MAX, int(self._share_s / max(seconds, 1e-9))))
 
@@ -202,16 +202,13 @@ class Prefetcher(Generic[Plan, Item]):
             self._tasks.put((future, partial(_loaded, self._load, self._load_together, plans)))
 
     def _await(self, future: "Future[_Loaded[Item]]") -> "_Loaded[Item]":
-        try:
-            return future.result(self._timeout_s)
-        except TimeoutError:
-            if future.done():
-                return future.result()
-            started = "it is being loaded" if future.running() else "no thread has started it yet"
-            raise DeadlineExceeded(
-                f"no batch from {self._threads} loader threads within {self._timeout_s} s: "
-                f"{started}; raise timeout, or run `ffrecord doctor` to see what reads wait for"
-            ) from None
+        if clock.is_done(future, self._timeout_s):
+            return future.result()
+        started = "it is being loaded" if future.running() else "no thread has started it yet"
+        raise DeadlineExceeded(
+            f"no batch from {self._threads} loader threads within {self._timeout_s} s: "
+            f"{started}; raise timeout, or run `ffrecord doctor` to see what reads wait for"
+        )
 
     def _adapt(self, waited_s: float) -> None:
         if waited_s > _FELT_S:
@@ -234,7 +231,7 @@ def _loaded(
     plans: list[Plan],
 ) -> "_Loaded[Item]":
     """Load a share, up to the first item that fails."""
-    begin = time.perf_counter()
+    begin = clock.now()
     items: list[Item] = []
     error: BaseException | None = None
     try:
@@ -249,7 +246,7 @@ def _loaded(
         error.__cause__ = caught
     except BaseException as caught:
         error = caught
-    end = time.perf_counter()
+    end = clock.now()
     return items, error, (end - begin) / len(plans), end
 
 
@@ -280,6 +277,6 @@ def _stop(
     ready.clear()
     for _ in workers:
         tasks.put(None)
-    deadline = time.monotonic() + _JOIN_S
+    deadline = clock.now() + _JOIN_S
     for worker in workers:
-        worker.join(max(0.0, deadline - time.monotonic()))
+        clock.join(worker, max(0.0, deadline - clock.now()))

@@ -2,10 +2,8 @@
 
 import itertools
 import os
-import select
 import sys
 import threading
-import time
 from collections.abc import Callable, Hashable
 from concurrent import futures
 from contextlib import suppress
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
+from ffrecord._base import clock
 from ffrecord._base.closeable import Closing
 from ffrecord._read.batch import Batch
 from ffrecord._read.records import OnCorrupt, as_indices
@@ -210,22 +209,19 @@ class FutureReads:
         self._is_waited_for = True
 
     def _wait(self) -> None:
-        events = select.poll()  # Needs no descriptor of its own: there may be none to be had.
-        events.register(self._descriptor, select.POLLIN)
-        events.register(self._wake, select.POLLIN)
         ended_at: float | None = None  # The program.
         while True:
             self._take()
             if ended_at is None and _has_program_ended():
-                ended_at = time.monotonic()
-            if ended_at is not None and time.monotonic() > ended_at + _LEAVING_S:
+                ended_at = clock.now()
+            if ended_at is not None and clock.now() > ended_at + _LEAVING_S:
                 self._leave()
             with self._lock:
                 # Here alone: while this thread goes on, nobody starts another.
                 self._is_waited_for = bool(self._futures)
                 if not self._is_waited_for:
                     return
-            events.poll(_LOOK_S * 1000)
+            clock.is_readable([self._descriptor, self._wake.fileno()], _LOOK_S)
             with suppress(BlockingIOError):
                 os.eventfd_read(self._wake.fileno())
 

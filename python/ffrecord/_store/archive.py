@@ -10,10 +10,10 @@ import numpy as np
 import ffrecord.checkpoint as ckpt
 from ffrecord._base.addresses import REPLICATED, Target
 from ffrecord._base.background_copies import Copying
+from ffrecord._base.destination import destination_path
 from ffrecord._read.locations import Where, expand, normalise
 from ffrecord._read.reader import open as open_records
 from ffrecord.errors import CorruptionError
-from ffrecord.pack._new_folder import destination_path
 
 Progress = Callable[[int, int], object]
 

@@ -7,10 +7,10 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Literal
 
+from ffrecord._base import clock
 from ffrecord.checkpoint import _saving
 from ffrecord.checkpoint._monitoring import Save, ledger
 from ffrecord.checkpoint._peer_error import PeerError
@@ -64,24 +64,19 @@ class PendingSave:
             TimeoutError: it has not ended yet.
             Exception: its error, as `save` raises it.
         """
-        self._check()
-        self._wait_to_tell(timeout_s)
-        try:
-            return self._future.result(timeout_s)
-        except concurrent.futures.TimeoutError:
-            if self._future.done():
-                raise
-            raise TimeoutError(f"the save of step {self.step} has not ended yet") from None
+        self._wait(timeout_s)
+        return self._future.result()
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
         """Wait until it has ended; return its error, or None. Raises TimeoutError."""
-        self._check()
-        self._wait_to_tell(timeout_s)
-        return self._future.exception(timeout_s)
+        self._wait(timeout_s)
+        return self._future.exception()
 
-    def _wait_to_tell(self, timeout_s: float | None) -> None:
-        if concurrent.futures.wait([self._future], timeout_s).done:
-            self.is_seen = True
+    def _wait(self, timeout_s: float | None) -> None:
+        self._check()
+        if not clock.is_done(self._future, timeout_s):
+            raise TimeoutError(f"the save of step {self.step} has not ended yet")
+        self.is_seen = True
 
     def _check(self) -> None:
         if os.getpid() != self._pid:
@@ -153,9 +148,9 @@ class Background:
     ) -> PendingSave:
         """Stage on this thread, then pass the save to the other; see `async_save`."""
         with ledger().stall():
-            began = time.monotonic()
+            began = clock.now()
             pending = self._start(step, take, group, stage_bytes_max, on_busy)
-            pending.stall_s = time.monotonic() - began
+            pending.stall_s = clock.now() - began
         return pending
 
     def _start(

@@ -4,10 +4,10 @@ import contextlib
 import dataclasses
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 from ffrecord import _ffrecord
+from ffrecord._base import clock
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,14 +77,14 @@ class Save:
 
     def __init__(self, step: int) -> None:
         """Start the clock."""
-        self.step, self.began = step, time.monotonic()
+        self.step, self.began = step, clock.now()
         self.bytes = _ffrecord.SaveProgress()
 
     def progress(self) -> Progress:
         """Its progress."""
         total = self.bytes.total_bytes
         done = min(self.bytes.done_bytes, total)
-        return Progress(self.step, time.monotonic() - self.began, done, total)
+        return Progress(self.step, clock.now() - self.began, done, total)
 
 
 class Ledger:
@@ -101,7 +101,7 @@ class Ledger:
     @contextlib.contextmanager
     def stall(self) -> Iterator[None]:
         """Wraps the time in which a caller is blocked."""
-        thread, began = threading.get_ident(), time.monotonic()
+        thread, began = threading.get_ident(), clock.now()
         with self._lock:
             self._stalled_since[thread] = began
         try:
@@ -109,7 +109,7 @@ class Ledger:
         finally:
             with self._lock:
                 del self._stalled_since[thread]
-                self._stall_s += time.monotonic() - began
+                self._stall_s += clock.now() - began
 
     @contextlib.contextmanager
     def save(self, save: Save) -> Iterator[None]:
@@ -138,7 +138,7 @@ class Ledger:
     def report(self) -> Report:
         """Since the process began; elapsed_s is the time by the clock."""
         with self._lock:
-            now = time.monotonic()
+            now = clock.now()
             stall_s = self._stall_s + sum(now - since for since in self._stalled_since.values())
             running = tuple(save.progress() for save in self._running.values())
             return Report(now, stall_s, self._saves, self._failures, running)
@@ -184,7 +184,7 @@ def monitor(
 
     def call_back() -> None:
         while callback is not None:
-            is_last = ended.wait(every_s)
+            is_last = clock.wait(ended.wait, every_s)
             callback(seen.report())
             if is_last:
                 return

@@ -4,11 +4,12 @@ Only imported where torch is.
 """
 
 import threading
-import time
 from collections import Counter
 from typing import Any
 
 import torch.distributed as dist
+
+from ffrecord._base import clock
 
 # How long ranks that failed too are waited for, since the last one was heard of.
 _QUIET_S = 2.0
@@ -40,13 +41,13 @@ def silent_ranks(process_group: dist.ProcessGroup | None) -> list[int] | None:
         try:
             store: Any = dist.distributed_c10d._get_default_store()  # type: ignore[no-untyped-call, unused-ignore]
             store.set(f"{prefix}/{rank}", b"here")
-            last = time.monotonic()
-            while time.monotonic() - last < _QUIET_S and len(heard) < size:
+            last = clock.now()
+            while clock.now() - last < _QUIET_S and len(heard) < size:
                 for other in set(range(size)) - heard:
                     if store.check([f"{prefix}/{other}"]):
                         heard.add(other)
-                        last = time.monotonic()
-                time.sleep(0.05)
+                        last = clock.now()
+                clock.sleep(0.05)
             is_told.set()
         except Exception:  # The error that was there before says more.
             return
@@ -54,5 +55,5 @@ def silent_ranks(process_group: dist.ProcessGroup | None) -> list[int] | None:
     # A store does not limit every call. A daemon: nothing waits for it.
     asking = threading.Thread(target=ask, name="ffrecord-silent", daemon=True)
     asking.start()
-    asking.join(_LIMIT_S)
+    clock.join(asking, _LIMIT_S)
     return sorted(set(range(size)) - heard) if is_told.is_set() else None

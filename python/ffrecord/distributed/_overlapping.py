@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
+from ffrecord._base import clock
 from ffrecord._base.closeable import Closing
 from ffrecord.distributed._group import Group, Stats, agree, check_kind
 from ffrecord.distributed._tuner import Tuner
@@ -181,7 +181,7 @@ class Overlap(Closing):
 
     def _average(self) -> None:
         """Send the remaining buckets, and make every gradient the average over all ranks."""
-        began = time.monotonic()
+        began = clock.now()
         try:
             self._exchange()
         finally:
@@ -192,7 +192,7 @@ class Overlap(Closing):
         self._changed.clear()
         if self.tuner is not None:
             # What was not hidden behind backward.
-            cap_mb = self.tuner.step(time.monotonic() - began).bucket_cap_mb
+            cap_mb = self.tuner.step(clock.now() - began).bucket_cap_mb
             assert cap_mb is not None
             self._cut(cap_mb)
 

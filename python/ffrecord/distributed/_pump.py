@@ -5,12 +5,12 @@ import dataclasses
 import os
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ffrecord._base import clock
 from ffrecord._ffrecord import CollectiveEngine
 from ffrecord.errors import UnavailableError
 
@@ -113,7 +113,7 @@ class Pump:
             )
         future = torch.futures.Future() if future is None else future
         result = buffer if result is None else result
-        now = time.monotonic_ns()
+        now = clock.now_ns()
         # The lock, for a thread may see the end before we have noted the beginning.
         with self._lock:
             token = start(self.engine, buffer.data_ptr(), buffer.numel(), _NAMES[buffer.dtype])
@@ -144,7 +144,7 @@ class Pump:
         self.engine.shutdown()
         for thread in self.threads:
             if thread is not threading.current_thread():  # It may be told by a callback.
-                thread.join(_JOIN_S)
+                clock.join(thread, _JOIN_S)
 
     def _add_thread(self) -> None:
         """Requires the lock."""

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.distributed.distributed_c10d import Work
 
+from ffrecord._base import clock
+
 # Those that Python has let go of and nobody has waited for. C++ may: DDP's join() keeps one for a
 # step, and that of torch is but half of it; without the other it would wait for ever. What torch
 # makes from a future alone (_create_work_from_future) is whole, but its wait() tells no error. Join
@@ -53,7 +55,7 @@ class Started(Work):
         if timeout is not None and timeout > timedelta() and not self._future.done():
             ended = threading.Event()
             self._future.add_done_callback(lambda _: ended.set())
-            if not ended.wait(timeout.total_seconds()):
+            if not clock.wait(ended.wait, timeout.total_seconds()):
                 raise RuntimeError(f"timed out: the operation has not ended within {timeout}")
         self._future.wait()
         self._is_waited_for = True

@@ -6,13 +6,13 @@ As `torchrun --nproc-per-node 8 --no-python ffrecord net check`, or from a progr
 import dataclasses
 import json
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ffrecord._base import clock
 from ffrecord._ffrecord import CollectiveEngine
 from ffrecord.distributed._group import exchange, gather_bytes, own_address
 
@@ -202,9 +202,9 @@ def _expected(array: torch.Tensor, ranks: list[int]) -> torch.Tensor:
 
 
 def _timed(engine: CollectiveEngine, start: Callable[[], int]) -> float:
-    before = time.perf_counter()
+    before = clock.now()
     engine.wait(start())
-    return time.perf_counter() - before
+    return clock.now() - before
 
 
 def _try_pair(

@@ -9,13 +9,14 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from ffrecord._base.destination import destination_path
 from ffrecord._ffrecord import __version__
 from ffrecord._tables.arrow_schema import of_columns, types_in
 from ffrecord._tables.schema import parse
 from ffrecord.pack._inference import check_names, schema_of_rows
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._mapping import Row, UserMap, mapping_of, rows_of
-from ffrecord.pack._new_folder import check_vacant, destination_path, new_folder
+from ffrecord.pack._new_folder import check_vacant, new_folder
 from ffrecord.pack._passed import Passed, kept_fields
 from ffrecord.pack._plan import Plan, schema_as_json, units_of
 from ffrecord.pack._recognise import open_source

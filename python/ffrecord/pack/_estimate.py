@@ -3,12 +3,12 @@
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ffrecord._base import clock
 from ffrecord._read.reader import open as open_records
 from ffrecord.pack._destination import Conversion
 from ffrecord.pack._new_folder import check_vacant
@@ -70,13 +70,13 @@ def estimate_packing(
     )
     check_vacant(asked.path, replace)
     some = _Some(asked.samples)
-    began = time.monotonic()
+    began = clock.now()
     with tempfile.TemporaryDirectory(prefix="ffrecord-pack-") as folder:
         path = Path(folder) / "sample.ffr"
         unit = asked.unit(lambda _: path, sys.maxsize, max_failures)
         unit.write_all(iter(some), asked.opened.name, lambda _: None)
         tally = unit.close()
-        seconds = max(time.monotonic() - began, 1e-6)
+        seconds = max(clock.now() - began, 1e-6)
         check_some([tally.as_json()])
         with open_records(path) as reader:
             columns = {column.name: column.spelling for column in reader.columns}
@@ -107,10 +107,10 @@ class _Some:
         self.is_whole = False
 
     def __iter__(self) -> Iterator[Progressed]:
-        end = time.monotonic() + _SAMPLE_S
+        end = clock.now() + _SAMPLE_S
         for item in self._samples:
             yield item
             self.done_bytes = item[1]
-            if self.done_bytes >= _SAMPLE_BYTES or time.monotonic() > end:
+            if self.done_bytes >= _SAMPLE_BYTES or clock.now() > end:
                 return
         self.is_whole = True

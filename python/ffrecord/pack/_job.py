@@ -25,9 +25,10 @@ import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
+from ffrecord._base import clock
+from ffrecord._base.closeable import Closing
 from ffrecord.errors import ConflictError
 from ffrecord.pack._new_folder import sync
 from ffrecord.pack._plan import Plan
@@ -300,7 +301,7 @@ class Job:
         return None
 
 
-class Lease:
+class Lease(Closing):
     """The right to work on a unit, kept by a thread until the end of a `with` block."""
 
     def __init__(self, job: Job, unit: int, token: str) -> None:
@@ -314,7 +315,7 @@ class Lease:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="ffrecord-pack-lease", daemon=True)
 
-    def __enter__(self) -> "Lease":
+    def __enter__(self) -> Self:
         """Begin to keep it."""
         for old in self.work.parent.glob(f"{_name(self.unit)}.*"):
             remove_at_once(old)  # Of workers that lost it.
@@ -322,12 +323,7 @@ class Lease:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Release it."""
         self._end.set()
         self._thread.join()
@@ -342,7 +338,7 @@ class Lease:
         return False
 
     def _beat(self) -> None:
-        while not self._end.wait(BEAT_S):
+        while not clock.wait(self._end.wait, BEAT_S):
             if not self.is_mine():
                 return
             with suppress(OSError), open(self._path, "r+") as file:

@@ -2,11 +2,11 @@
 
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ffrecord._base import clock
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._job import Job
 from ffrecord.pack._new_folder import MANIFEST, check_vacant, publish_folder
@@ -82,7 +82,7 @@ def _publish(task: Task, job: Job, replace: bool) -> list[dict[str, Any]]:
                 "parts of it again; repeat the command"
             )
         looks += 1
-        time.sleep(_LOOK_S)
+        clock.sleep(_LOOK_S)
 
 
 def _try_to_publish(task: Task, job: Job, replace: bool) -> bool:

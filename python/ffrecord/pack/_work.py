@@ -1,13 +1,13 @@
 """Doing the units of a job, in this process: what every worker does until all are done."""
 
 import hashlib
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ffrecord._base import clock
 from ffrecord._write.writer import Writer
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._job import Job, Lease
@@ -110,7 +110,7 @@ class Worker:
         while self._job.pending():
             lease = self._job.take()
             if lease is None:
-                time.sleep(_LOOK_S)
+                clock.sleep(_LOOK_S)
                 continue
             self._tell(lease.token)
             behind = self._job.done_bytes() if progress else 0

@@ -5,13 +5,13 @@ import multiprocessing
 import os
 import pickle
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
+from ffrecord._base import clock
 from ffrecord.pack._work import Task, Worker
 
 # A unit whose worker was killed so often is not tried again.
@@ -59,8 +59,8 @@ def run_workers(task: Task, count: int, progress: Callable[[int], None] | None) 
         while running:
             wait([one.pipe for one in running], timeout=_LOOK_S)
             if finished is None and not job.pending():
-                finished = time.monotonic()
-            if finished is not None and time.monotonic() - finished > _END_S:
+                finished = clock.now()
+            if finished is not None and clock.now() - finished > _END_S:
                 break  # Others did what these held: they are stopped, or threads keep them.
             for one in list(running):
                 if _has_ended(one):
@@ -79,9 +79,9 @@ def run_workers(task: Task, count: int, progress: Callable[[int], None] | None) 
 def _end(running: list[_Running]) -> None:
     for one in running:
         one.process.terminate()
-    deadline = time.monotonic() + _END_S
+    deadline = clock.now() + _END_S
     for one in running:
-        one.process.join(max(0, deadline - time.monotonic()))
+        one.process.join(max(0, deadline - clock.now()))
         one.process.kill()  # It is stopped, or a library has taken the signal.
         one.process.join()
 

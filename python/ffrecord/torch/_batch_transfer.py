@@ -10,7 +10,6 @@ import io
 import os
 import pickle
 import secrets
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
+from ffrecord._base import clock
 from ffrecord._base.memory_pool import Lender, borrow
 from ffrecord._base.stage_times import Stages, numbers_of, since, summed
 from ffrecord._order.epoch_order import EpochOrder, IndexBatch
@@ -152,7 +152,7 @@ class Crossing:
         return _receive, (out.getvalue(), descriptor, sizes, self._sent())
 
     def _sent(self) -> _Origin:
-        return self.origin._replace(sent_s=time.perf_counter())
+        return self.origin._replace(sent_s=clock.now())
 
 
 class CrossingCollate:
@@ -256,7 +256,7 @@ def _receive(
     sizes: list[int],
     origin: _Origin,
 ) -> Any:  # noqa: ANN401 - the batch
-    begin = time.perf_counter()
+    begin = clock.now()
     block = borrow(descriptor.detach(), sum(size + -size % _ALIGNMENT for size in sizes))
     views, at = [], 0
     for size in sizes:
@@ -266,7 +266,7 @@ def _receive(
 
 
 def _receive_small(pickled: bytes, buffers: list[bytearray], origin: _Origin) -> Any:  # noqa: ANN401
-    return _arrived(pickled, buffers, origin, time.perf_counter())
+    return _arrived(pickled, buffers, origin, clock.now())
 
 
 def _arrived(pickled: bytes, buffers: list[Any], origin: _Origin, begin: float) -> Any:  # noqa: ANN401
@@ -275,7 +275,7 @@ def _arrived(pickled: bytes, buffers: list[Any], origin: _Origin, begin: float) 
         told.workers[origin.process] = origin.numbers
         if origin.damaged:
             told.damaged.append(origin.damaged)
-        told.received_s += time.perf_counter() - begin
+        told.received_s += clock.now() - begin
         told.queued_s += max(0.0, begin - origin.sent_s)
     return value if origin.step is None else Placed(origin.step, value)
 

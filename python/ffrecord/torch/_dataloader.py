@@ -3,7 +3,6 @@
 import copy
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import data
 
+from ffrecord._base import clock
 from ffrecord._base.stage_times import (
     STAGES,
     Stages,
@@ -494,12 +494,12 @@ class DataLoader(data.DataLoader[Any]):
     ) -> Iterator[Any]:
         """Yields batches; reports delivered batches to the sampler, and times the consumer."""
         batches, delivery = begin()
-        end = time.perf_counter_ns()
+        end = clock.now_ns()
         accelerated = self._accelerated
         try:
             with nullcontext() if accelerated is None else accelerated.iterated():
                 while True:
-                    asked = time.perf_counter_ns()
+                    asked = clock.now_ns()
                     if self._delivered and asked > end:
                         self.stages.add("user", end, asked)
                     if (place := delivery.renewed()) is not None:
@@ -507,7 +507,7 @@ class DataLoader(data.DataLoader[Any]):
                         batches = self._batches(place)
                     with profiled("wait for a batch"):
                         found = next(batches, None)
-                    end = time.perf_counter_ns()
+                    end = clock.now_ns()
                     if found is None:
                         delivery.finish()
                         return

@@ -6,7 +6,6 @@ the death of a child of this process, which a worker of a forkserver is not.
 """
 
 import os
-import time
 from collections.abc import Iterator
 from multiprocessing.connection import wait
 from traceback import clear_frames
@@ -14,6 +13,7 @@ from typing import Any
 
 from torch.utils.data import dataloader
 
+from ffrecord._base import clock
 from ffrecord.errors import ClosedError
 
 # Between two looks at the workers.
@@ -62,9 +62,9 @@ class WorkersIterator(dataloader._MultiProcessingDataLoaderIter):
         Raises:
             RuntimeError: a worker, or the thread that pins memory, has ended.
         """
-        end = time.monotonic() + timeout
+        end = clock.now() + timeout
         while True:
-            left = end - time.monotonic()
+            left = end - clock.now()
             found: tuple[bool, Any] = self._look(min(_LOOK_S, max(left, 0.0)))
             if found[0] or left <= _LOOK_S:
                 return found

@@ -1,7 +1,7 @@
 // Goal: a record is found by its key, and only by it, in files of any number of keys, at any
-// number of commits, local or not; damage is reported, and never gives another record.
+// number of commits, local or not.
 // Method: files with 0 to 10^6 keys; a hash that collides; writers that spill to disk after a few
-// keys; each bit of a small file; directories and pages put together by hand.
+// keys. key_damage_test.cpp has damaged files.
 
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "keyed_file.h"
 #include "libffrecord/format/v2_keys.h"
 #include "libffrecord/record/check/verify_source.h"
 #include "libffrecord/record/index/key_index.h"
@@ -22,61 +23,11 @@
 namespace ffrecord {
 namespace {
 
+using test::AllKeys;
 using test::AsBytes;
+using test::KeyedFile;
 
 std::string KeyOf(std::uint64_t i) { return "train/class-7/" + std::to_string(i) + ".jpg"; }
-
-struct KeyedFile {
-  std::size_t pending_max = std::size_t{1} << 20;
-  KeyIndex::Hash hash = &KeyHash;
-  std::uint64_t undone_max = 0;  // Before some keys, up to so many others are taken back.
-  std::string content = {};
-
-  std::mt19937_64 random{1};
-
-  static void Add(const std::string& key, KeyWriter& keys, V2Stream& stream) {
-    const std::uint64_t index = stream.totals().record_count;
-    const std::string record = std::to_string(index);
-    ASSERT_TRUE(stream.AddRecord(AsBytes(record), AsBytes(record)));
-    ASSERT_TRUE(key.empty() || keys.Add(index, AsBytes(key), stream));
-    ASSERT_TRUE(!stream.segment_is_full() || stream.EndSegment());
-  }
-
-  // Records "0", "1", ..., those with a key found by it; "" is none. One commit for each list.
-  void Write(const std::vector<std::vector<std::string>>& commits) {
-    const test::TempFolder folder;
-    test::MemoryOutput output;
-    V2Header header;
-    header.append_features = V2Header::kKeys;
-    V2Stream stream(output, header, std::span<const std::byte>());
-    ASSERT_TRUE(stream.WriteFront({}));
-    KeyWriter keys({.path = folder / "file.ffr",
-                    .read_at =
-                        [&](std::uint64_t offset, std::span<std::byte> to) {
-                          const auto from = AsBytes(output.content).subspan(offset, to.size());
-                          std::copy(from.begin(), from.end(), to.begin());
-                          return Result<void>();
-                        },
-                    .pending_max = pending_max,
-                    .hash = hash});
-    for (const auto& commit : commits) {
-      for (const std::string& key : commit) {
-        if (undone_max > 0 && random() % 20 == 0) {
-          stream.SetMark();
-          keys.SetMark();
-          for (std::uint64_t left = random() % undone_max; left > 0; --left)
-            Add("undone " + std::to_string(left), keys, stream);
-          ASSERT_TRUE(stream.ReturnToMark());
-          keys.ReturnToMark();
-        }
-        Add(key, keys, stream);
-      }
-      ASSERT_TRUE(keys.Finish(stream));
-      ASSERT_TRUE(stream.Commit());
-    }
-    content = output.content;
-  }
-};
 
 std::vector<std::string> Keys(std::uint64_t count, std::uint64_t begin = 0) {
   std::vector<std::string> keys;
@@ -191,23 +142,6 @@ TEST(KeysTest, OfEqualKeysTheFirstRecordIsFound) {
   KeyedFile many;
   many.Write({std::vector<std::string>(1000, "same")});  // Over several pages.
   EXPECT_EQ(Find(OpenRecords(test::InMemory(many.content), {}).value(), "same"), 0U);
-}
-
-// What ReadKeys gives, as a list with "" where a record has none.
-std::vector<std::string> AllKeys(const RecordReader& reader, std::size_t file = 0) {
-  const auto keys = reader.ReadKeys(file);
-  EXPECT_TRUE(keys) << keys.error().message;
-  std::vector<std::string> all(reader.file(file).record_count);
-  std::uint64_t begin = 0;
-  for (std::size_t i = 0; i < keys.value().indices.size(); ++i) {
-    const std::uint64_t end = keys.value().ends[i];
-    const auto* bytes = reinterpret_cast<const char*>(keys.value().bytes.data());
-    EXPECT_TRUE(i == 0 || keys.value().indices[i - 1] < keys.value().indices[i]);
-    all.at(keys.value().indices[i]) = std::string(bytes + begin, bytes + end);
-    begin = end;
-  }
-  EXPECT_EQ(begin, keys.value().bytes.size());
-  return all;
 }
 
 TEST(KeysTest, AllKeysAreReadInTheOrderOfRecords) {
@@ -460,153 +394,6 @@ TEST(KeysTest, ManyThreadsSearchAtOnce) {
       for (std::uint64_t i = thread; i < 20'000; i += 7) ASSERT_EQ(Find(reader, KeyOf(i)), i);
     });
   for (auto& thread : threads) thread.join();
-}
-
-TEST(KeyDamageTest, FlippedBitNeverGivesAnotherRecord) {
-  KeyedFile file;
-  const std::vector<std::string> keys{"one", "two", "", "three", "one"};
-  file.Write({keys});
-  std::uint64_t refused_count = 0;
-  for (std::size_t bit = 0; bit < 8 * file.content.size(); ++bit) {
-    // Pages are mostly padding: each byte there once.
-    if (file.content[bit / 8] == 0 && bit % 8 != bit / 8 % 8) continue;
-    std::string content = file.content;
-    content[bit / 8] = static_cast<char>(content[bit / 8] ^ 1 << bit % 8);
-    const auto reader = OpenRecords(test::InMemory(content), {});
-    if (!reader) continue;
-    for (const auto& [key, index] :
-         {std::pair{"one", 0U}, {"two", 1U}, {"three", 3U}, {"four", 9U}}) {
-      const auto found = reader.value().Find(AsBytes(key));
-      refused_count += !found;
-      const bool right = !found       ? found.error().code == ErrorCode::kCorruption
-                         : index == 9 ? !found.value()
-                                      : found.value() == std::uint64_t{index};
-      ASSERT_TRUE(right) << "bit " << bit;
-    }
-    ASSERT_FALSE(VerifySource(*test::InMemory(content)).value().whole()) << "bit " << bit;
-  }
-  EXPECT_GT(refused_count, 100U);
-}
-
-TEST(KeyDamageTest, FlippedBitNeverGivesOtherKeys) {
-  KeyedFile file;
-  const std::vector<std::string> keys{"one", "two", "", "three", "one"};
-  file.Write({keys});
-  std::uint64_t refused_count = 0;
-  for (std::size_t bit = 0; bit < 8 * file.content.size(); ++bit) {
-    if (file.content[bit / 8] == 0 && bit % 8 != bit / 8 % 8) continue;
-    std::string content = file.content;
-    content[bit / 8] = static_cast<char>(content[bit / 8] ^ 1 << bit % 8);
-    const auto reader = OpenRecords(test::InMemory(content), {});
-    if (!reader) continue;
-    if (const auto found = reader.value().ReadKeys(0); !found) {
-      ASSERT_EQ(found.error().code, ErrorCode::kCorruption) << "bit " << bit;
-      ++refused_count;
-    } else {
-      ASSERT_EQ(AllKeys(reader.value()), keys) << "bit " << bit;
-    }
-  }
-  EXPECT_GT(refused_count, 100U);
-}
-
-// A file whose key directory is `runs`, behind one page that lists `entries`.
-std::string WithDirectory(const std::vector<KeyRun>& runs, const std::vector<KeyEntry>& entries) {
-  test::MemoryOutput output;
-  V2Header header;
-  header.append_features = V2Header::kKeys;
-  V2Stream stream(output, header, std::span<const std::byte>());
-  EXPECT_TRUE(stream.WriteFront({}));
-  EXPECT_TRUE(stream.AddRecord(AsBytes("abc"), AsBytes("abc")));
-  EXPECT_TRUE(stream.EndSegment());
-  std::vector<std::byte> page(kKeyPageSizeBytes);
-  for (std::size_t i = 0; i < entries.size(); ++i) StoreKeyEntry(entries[i], i, page);
-  SealKeyPage(header.file_id, 8192, entries.size(), page);
-  EXPECT_EQ(stream.AppendStructure(page, kKeyPageSizeBytes).value(), 8192U);
-  EXPECT_TRUE(stream.AddSection(V2Section::kKeyDirectory, EncodeKeyDirectory(runs)));
-  EXPECT_TRUE(stream.Commit());
-  return output.content;
-}
-
-ErrorCode CodeOfSearch(const std::string& content, const std::string& key) {
-  const auto found = OpenRecords(test::InMemory(content), {}).value().Find(AsBytes(key));
-  return found ? ErrorCode::kOk : found.error().code;
-}
-
-TEST(KeyDamageTest, ImpossibleDirectoriesAreRefused) {
-  const std::uint64_t huge = std::uint64_t{1} << 62;
-  for (const auto& runs : std::vector<std::vector<KeyRun>>{{},
-                                                           {{8192, 0}},
-                                                           {{8192, huge}},
-                                                           {{8192, std::uint64_t{1} << 48}},
-                                                           {{8192, 171 * 100}},
-                                                           {{8191, 1}},
-                                                           {{0, 1}},
-                                                           {{huge, 1}},
-                                                           {{0xffff'ffff'ffff'f000, 1}}})
-    EXPECT_EQ(CodeOfSearch(WithDirectory(runs, {{}}), "abc"), ErrorCode::kCorruption);
-  const std::vector<KeyRun> most(kKeyRunCountMax, {8192, 1});
-  std::vector<std::byte> too_many = EncodeKeyDirectory(most);
-  EXPECT_TRUE(DecodeKeyDirectory(too_many, 1 << 30));
-  too_many.insert(too_many.end(), too_many.begin(), too_many.begin() + 16);
-  EXPECT_FALSE(DecodeKeyDirectory(too_many, 1 << 30));
-  EXPECT_FALSE(DecodeKeyDirectory(std::vector<std::byte>(15), 1 << 30));
-}
-
-// Small files whose entries say, again and again, what is there once.
-TEST(KeyDamageTest, KeysDoNotOutgrowTheirFile) {
-  const std::string payload(60'000, 'k');
-  for (const std::size_t run_count : {1U, 2U}) {
-    test::MemoryOutput output;
-    V2Header header;
-    header.append_features = V2Header::kKeys;
-    V2Stream stream(output, header, std::span<const std::byte>());
-    EXPECT_TRUE(stream.WriteFront({}));
-    EXPECT_TRUE(stream.AddRecord(AsBytes(payload), AsBytes(payload)));
-    constexpr std::size_t kCount = 100;
-    for (std::size_t i = 1; i < kCount; ++i) EXPECT_TRUE(stream.AddRecord({}, {}));
-    EXPECT_TRUE(stream.EndSegment());
-    KeyEntry entry;
-    entry.hash = KeyHash(header.file_id, AsBytes(payload));
-    entry.offset_bytes = output.content.find(payload);
-    entry.size_bytes = 60'000;
-    std::vector<std::byte> page(kKeyPageSizeBytes);
-    for (std::size_t i = 0; i < kCount; ++i) {
-      entry.record_index = i & 0xffff;
-      StoreKeyEntry(entry, i, page);
-    }
-    const std::uint64_t offset = (output.content.size() + 4095) / 4096 * 4096;
-    SealKeyPage(header.file_id, offset, kCount, page);
-    EXPECT_EQ(stream.AppendStructure(page, kKeyPageSizeBytes).value(), offset);
-    const std::vector<KeyRun> runs(run_count, {offset, kCount});
-    EXPECT_TRUE(stream.AddSection(V2Section::kKeyDirectory, EncodeKeyDirectory(runs)));
-    EXPECT_TRUE(stream.Commit());
-
-    const auto reader = OpenRecords(test::InMemory(output.content), {});
-    ASSERT_TRUE(reader) << reader.error().message;
-    const auto keys = reader.value().ReadKeys(0);
-    ASSERT_FALSE(keys) << run_count;
-    EXPECT_EQ(keys.error().code, ErrorCode::kCorruption);
-    const std::string_view why = run_count > 1 ? "more keys than records" : "larger than the file";
-    EXPECT_NE(keys.error().message.find(why), std::string::npos) << keys.error().message;
-  }
-}
-
-TEST(KeyDamageTest, ImpossibleEntriesAreRefused) {
-  const std::uint64_t hash = KeyHash(FileId{}, AsBytes("abc"));
-  const auto entry = [&](std::uint64_t index, std::uint64_t offset, std::uint16_t size) {
-    KeyEntry made;
-    made.hash = hash;
-    made.record_index = index & 0xffff'ffff'ffff;
-    made.offset_bytes = offset;
-    made.size_bytes = size;
-    return made;
-  };
-  // The payload of record 0, at 160, happens to be the key.
-  EXPECT_EQ(CodeOfSearch(WithDirectory({{8192, 1}}, {entry(0, 160, 3)}), "abc"), ErrorCode::kOk);
-  for (const KeyEntry& bad :
-       {entry(1, 160, 3), entry(0xffff'ffff'ffff, 160, 3), entry(0, 0xffff'ffff'ffff, 3),
-        entry(0, 160, 0), entry(0, 161, 3), entry(0, 16384, 3), entry(0, 12288, 65'535)})
-    EXPECT_EQ(CodeOfSearch(WithDirectory({{8192, 1}}, {bad}), "abc"), ErrorCode::kCorruption);
 }
 
 }  // namespace

@@ -265,6 +265,11 @@ FFR_EXPORT Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
 FFR_EXPORT Result<std::vector<std::array<std::byte, 16>>> ContentDigests(
     std::span<const TensorView> tensors);
 
+// XXH3-64 of each block of `block_bytes`, more than 0, seeded with its number: `first` is the number
+// of the first block, and the last may be short. A block in another's place differs.
+FFR_EXPORT std::vector<std::uint64_t> BlockChecksums(std::span<const std::byte> bytes,
+                                                     std::size_t block_bytes, std::uint64_t first);
+
 // Whether the addresses `a` and `b` name one place, however they are spelled, or whether a place of
 // one of them, if it is a replicated target, is a place of the other. Folders are compared as the
 // system knows them.

@@ -2,13 +2,13 @@
 
 import click
 
+from ffrecord._base.destination import destination_path
 from ffrecord._cli.console import progress_bar
 from ffrecord._cli.data.exporting import FORMATS, Export, format_of
 from ffrecord._cli.data.looking import DRY_RUN_HELP, column_option, timeout
 from ffrecord._cli.data.records import selected
 from ffrecord._cli.data.rewriting import opened_whole
 from ffrecord._cli.data.values import dumps
-from ffrecord.pack._new_folder import destination_path
 
 _INDEX_MAX = (1 << 63) - 1
 

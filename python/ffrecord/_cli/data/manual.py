@@ -7,9 +7,9 @@ import click
 from click.shell_completion import get_completion_class
 
 from ffrecord import __version__
+from ffrecord._base.destination import destination_path
 from ffrecord._cli.data.new_file import new_file
 from ffrecord._cli.data.values import dumps
-from ffrecord.pack._new_folder import destination_path
 
 _PROGRAMS = ("ffrecord", "ffrecord-pack")
 _SHELLS = ("bash", "zsh", "fish")

@@ -1,13 +1,14 @@
 """ffrecord merge, split, shuffle: new record files of the same records."""
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
 
 from ffrecord import Reader
+from ffrecord._base import clock
+from ffrecord._base.destination import destination_path
 from ffrecord._cli.console import progress_bar
 from ffrecord._cli.data.looking import DRY_RUN_HELP, timeout
 from ffrecord._cli.data.records import in_order, shuffled
@@ -28,7 +29,7 @@ from ffrecord._cli.options import PART_BYTES, check_parts
 from ffrecord._cli.units import Size, show_size
 from ffrecord._order.epoch_order import Indices
 from ffrecord.pack import DICTIONARY_BYTES
-from ffrecord.pack._new_folder import check_vacant, destination_path
+from ffrecord.pack._new_folder import check_vacant
 
 _COUNT_MAX = 1 << 40
 
@@ -190,7 +191,7 @@ def _write(
     wanted: _Wanted,
     done: str,
 ) -> None:
-    begin = time.monotonic()
+    begin = clock.now()
     path = destination_path(destination)
     check_vacant(path, wanted.overwrite)
     form = form_of(reader, wanted.compress, wanted.dictionary or 0, wanted.metadata_of)
@@ -200,7 +201,7 @@ def _write(
         return
     with progress_bar("writing") as show:
         written = Rewriting(reader, form, show).write(pieces, path, is_full, wanted.overwrite)
-    seconds = time.monotonic() - begin
+    seconds = clock.now() - begin
     if wanted.as_json:
         click.echo(dumps({**dataclasses.asdict(written), "seconds": round(seconds, 3)}))
     else:

@@ -8,6 +8,7 @@ import click
 import numpy as np
 
 from ffrecord import Batch, Reader
+from ffrecord._base.destination import destination_path
 from ffrecord._cli.console import progress_bar
 from ffrecord._cli.data.looking import count_option, files, seed_option, timeout
 from ffrecord._cli.data.new_file import check_no_source, check_vacant_file, new_file
@@ -16,7 +17,6 @@ from ffrecord._cli.data.records import Keys, batches, opened, shuffled
 from ffrecord._cli.data.stats_command import examined
 from ffrecord._cli.data.values import dumps
 from ffrecord._cli.units import Size, show_size
-from ffrecord.pack._new_folder import destination_path
 
 # Keys of more records would take long to list for a few that are shown.
 _KEYS_RECORDS_MAX = 1_000_000
