@@ -397,6 +397,7 @@ class Loader(RuleBasedStateMachine):
         for run in self.plain:
             run.close()
         self.plain = [PlainRun(view, kind, policy, mode, order, size, own, drop_last)]
+        self.resume_over_others(0, True)
 
     @precondition(lambda self: self.plain)
     @rule(seed=st.integers(0, 3))
