@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import loader_scenes as scenes
 import loader_views as views
-from ffrecord.torch import Dataset, Sampler
+from ffrecord.torch import DataLoader, Dataset, Sampler
 from loader_runs import MODES as MODES_OF_RUNS
 from loader_runs import ORDERS, PLAIN, WAYS, PlainRun, Run, check_adapters, fits
 from loader_truth import MixTruth, Place, Plan
@@ -289,7 +289,7 @@ class Loader(RuleBasedStateMachine):
         """Go on from the state of a run, on other ranks."""
         at = self.run_at(which)
         run = self.runs[at]
-        if mode == "torch" and (run.policy != "raise" or run.kind.startswith("torch ")):
+        if mode == "torch" and (run.policy != "raise" or "torch " in run.kind):
             mode = "caller"
         made = run.resumed(way, mode, world, size or run.plan.size)
         self.replace(at, made)
@@ -345,6 +345,25 @@ class Loader(RuleBasedStateMachine):
             assert not swapped, "the state of sources in another order is taken"
             assert (weights, seed) == (others, other_seed), "the state of another mix is taken"
 
+    @precondition(lambda self: self.runs or self.plain)
+    @rule(which=WHICH, of_plain=st.booleans())
+    def resume_over_others(self, which: int, of_plain: bool) -> None:
+        """Load a state over as many other samples, or over the same in another order: refused."""
+        of_plain = bool(self.plain) and (of_plain or not self.runs)
+        run: Any = self.plain[0] if of_plain else self.runs[self.run_at(which)]
+        view = views.chosen(run.view, "backwards")
+        made = views.dataset_of(view, run.kind, run.policy)
+        if made.labels == views.dataset_of(run.view, run.kind, run.policy).labels:
+            return
+        loader = run.loader if of_plain else run.loaders[0]
+        state = (loader if isinstance(loader, DataLoader) else run.sampler(loader)).state_dict()
+        other = run.over(view, made)
+        try:
+            other.load_state_dict(state)
+        except ValueError:
+            return
+        raise AssertionError(f"a state of a {run.kind} dataset is taken over other samples")
+
     # Loaders with an order of torch's.
 
     @rule(
@@ -378,6 +397,7 @@ class Loader(RuleBasedStateMachine):
         for run in self.plain:
             run.close()
         self.plain = [PlainRun(view, kind, policy, mode, order, size, own, drop_last)]
+        self.resume_over_others(0, True)
 
     @precondition(lambda self: self.plain)
     @rule(seed=st.integers(0, 3))

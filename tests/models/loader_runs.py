@@ -16,6 +16,7 @@ from ffrecord.errors import CorruptionError
 from ffrecord.torch import DataLoader, Sampler, collate
 from loader_truth import MixTruth, Place, Plan
 from loader_views import (
+    AUGMENTED,
     BAD,
     TRANSFORMED,
     Data,
@@ -102,6 +103,7 @@ class Run:
         self.jumps = 0
         self.iterations: list[Iteration] = []
         self.draws: dict[tuple[int, int, int], int] = {}
+        self.drawn: dict[int, tuple[int, int]] = {}
         self.loaders = [self._loader(rank) for rank in range(plan.world)]
         self.met: list[set[int]] = [set() for _ in self.loaders]  # Damaged records, by rank.
 
@@ -194,7 +196,7 @@ class Run:
             check_engine(self.loaders[rank], self.mode, self.kind)
             assert found == expected, f"{where}: {found} instead of {expected}"
             self._meet(rank, at.epoch, places)
-            if self.kind == "augmented" and not self.view.is_bad:
+            if self.kind in AUGMENTED and not self.view.is_bad:
                 self._check_draws(at.epoch, places, found, batch["draw"].tolist())
         if not is_whole:
             return False
@@ -205,7 +207,7 @@ class Run:
 
     def _meet(self, rank: int, epoch: int, places: range) -> None:
         """Check that the damage that was met is counted, and nothing else."""
-        if not self.view.is_bad or self.view.mix or self.kind.startswith("torch "):
+        if not self.view.is_bad or self.view.mix or "torch " in self.kind:
             return
         labels = self.plan.labels
         met = {self.plan.index(epoch, place) for place in places}
@@ -221,6 +223,9 @@ class Run:
         for place, label, draw in zip(places, labels, draws, strict=True):
             before = self.draws.setdefault((epoch, place, label), draw)
             assert before == draw, f"record {label} of epoch {epoch} is augmented in two ways"
+            place = place % self.plan.count
+            first = self.drawn.setdefault(draw, (epoch, place))
+            assert first == (epoch, place), f"record {label} at {epoch, place} draws as at {first}"
 
     def check_states(self) -> dict[str, Any]:
         """Check that the states are the truth, and one; returns it."""
@@ -248,7 +253,7 @@ class Run:
         mode = mode if allowed(mode, self.policy) else "caller"
         made = Run(self.view, self.kind, self.policy, mode, plan, self.truth)
         made.mix = None if self.mix is None else self.mix.copy()
-        made.draws = self.draws
+        made.draws, made.drawn = self.draws, self.drawn
         refused = plan.refuses(self.state.position)
         for loader in made.loaders:
             target = loader if isinstance(loader, DataLoader) else self.sampler(loader)
@@ -301,6 +306,11 @@ class Run:
         self.kind = "plain" if self.kind == "transform" else "transform"
         for loader in self.loaders:
             loader.dataset.transform = same if self.kind == "transform" else None
+
+    def over(self, view: View, made: Data) -> Any:  # noqa: ANN401 - ours
+        """Return the loader of a first rank as these, over another view."""
+        plan = dataclasses.replace(self.plan, labels=made.labels, mix=made.mix)
+        return Run(view, self.kind, self.policy, "caller", plan, made).loaders[0]
 
     def check_copy(self, how: str) -> None:
         """Check that a copy begins where this would, and leaves this alone."""
@@ -393,6 +403,12 @@ class PlainRun:
         elif self.order == "shuffle":
             options |= {"shuffle": True, "generator": generator}
         return loader(dataset, self.size, drop_last=self.drop_last, **options)
+
+    def over(self, view: View, made: Data) -> Any:  # noqa: ANN401 - ours
+        """Return a loader as this one, over another view."""
+        options = (self.order, self.size, self.own, self.drop_last)
+        assert len(made.labels) == len(self.made.labels)
+        return PlainRun(view, self.kind, self.policy, "caller", *options).loader
 
     def close(self) -> None:
         """End all threads and workers."""

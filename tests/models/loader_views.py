@@ -198,17 +198,25 @@ class Data:
 KINDS = (
     *("plain", "transform", "augmented", "torch"),
     *("subset", "torch subset", "concat", "torch concat", "nested", "torch subset of concat"),
+    *("augmented concat", "augmented torch concat", "augmented torch subset of concat"),
 )
+# Their samples have a number that chance gives.
+AUGMENTED = ("augmented", *(kind for kind in KINDS if kind.startswith("augmented ")))
 # Their samples are made by code of the program.
-TRANSFORMED = ("transform", "augmented")
+TRANSFORMED = ("transform", *AUGMENTED)
 # Torch asks for their samples one by one, so no policy can make a batch shorter.
-ONE_BY_ONE = ("torch concat", "torch subset of concat")
+ONE_BY_ONE = tuple(
+    f"{chance}{kind}"
+    for chance in ("", "augmented ")
+    for kind in ("torch concat", "torch subset of concat")
+)
 
 
 def dataset_of(view: View, kind: str, policy: Any) -> Data:  # noqa: ANN401 - a Literal
     """Make a dataset of a view, and perhaps views of that."""
     columns = None if view.is_tokens else ["id"]
-    transform: Any = {"transform": same, "augmented": augmented}.get(kind)
+    transform: Any = same if kind == "transform" else augmented if kind in AUGMENTED else None
+    kind = kind.removeprefix("augmented ")
     options = {"transform": transform, "columns": columns, "on_corrupt": policy}
     plain: Any = Dataset(view.records, **options)
     labels, count = view.labels, len(view.labels)
@@ -237,7 +245,7 @@ def dataset_of(view: View, kind: str, policy: Any) -> Data:  # noqa: ANN401 - a 
 def check_samples(made: Data, kind: str, policy: str) -> None:
     """Ask for samples one by one, and for a list: damage is replaced by the next of the dataset."""
     labels = made.labels
-    if kind == "torch concat":  # Of which each part replaces its own.
+    if kind.endswith("torch concat"):  # Of which each part replaces its own.
         return
     for index, label in enumerate(labels):
         after = [each for each in labels[index:] + labels[:index] if each not in BAD]

@@ -4,6 +4,7 @@ Method: positions that are set before, between and during iterations, under each
 loader gets a sampler; steps of every size that go on from every position.
 """
 
+import itertools
 import json
 from collections.abc import Callable
 from itertools import chain, islice
@@ -83,6 +84,31 @@ def test_a_state_of_an_epochs_end_goes_on_in_the_next_as_frameworks_restore_it(
         assert labels(begun) == expected(2)
         loader.set_epoch(told + 1)
         assert labels(loader) == expected(3)
+        loader.close()
+    first.close()
+
+
+@every_loader
+def test_an_epoch_that_a_framework_had_left_early_does_not_go_on(
+    path: Path, name: str, engine: str
+) -> None:
+    """As with Lightning's `limit_train_batches`: the number of its epoch says which it wants."""
+    _, first = made(path, name, engine)
+    for epoch in range(2):
+        first.set_epoch(epoch)
+        seen = [batch["label"].tolist() for batch in itertools.islice(first, 3)]
+        assert seen == expected(epoch)[:3]
+    state = json.loads(json.dumps(first.state_dict()))
+    # The epoch itself, as in its middle; the next, as at its end; one of a count from 0.
+    for named, wanted in ((1, expected(1)[3:]), (2, expected(2)), (0, expected(1)[3:])):
+        _, loader = made(path, name, engine)
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+        begun = iter(loader)
+        loader.set_epoch(named)
+        assert labels(begun) == wanted
+        loader.set_epoch(named + 1)
+        assert labels(loader) == expected(3 if named == 2 else 2)
         loader.close()
     first.close()
 

@@ -4,6 +4,7 @@ Method: replace indices and transforms below every kind of view, start at a late
 and begin iterations of one loader in several threads; in every mode.
 """
 
+import io
 import itertools
 import json
 import sys
@@ -14,13 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch.utils import data
 
 import ffrecord
-from eventually import eventually
+from ffrecord.decode import Npy
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset, collate
 from ffrecord.torch._sampler import Cursor
-from loading import COUNT, every_engine, labels, written
+from loading import COUNT, ENGINES, every_engine, labels, written
 
 pytestmark = pytest.mark.wrong_data
 
@@ -107,7 +109,6 @@ def test_batches_read_ahead_by_another_transform_are_not_delivered(
     sampler = Sampler(whole, 60, shuffle=False)
     loader = DataLoader(whole, batch_sampler=sampler, mode="threads", num_workers=2)
     assert labels(loader)[0][:3] == [0, 10, 20]
-    eventually(lambda: loader.stats()["held_bytes"] > 0)  # Of the next epoch.
 
     dataset.transform = hundredfold
 
@@ -123,11 +124,64 @@ def test_batches_read_ahead_without_a_generator_are_not_delivered(path: Path) ->
     sampler = Sampler(dataset, 60)
     loader = DataLoader(dataset, batch_sampler=sampler, mode="threads", num_workers=2)
     assert not any(in_order(loader))
-    eventually(lambda: loader.stats()["held_bytes"] > 0)
 
     dataset.pass_generator = True
 
     assert all(in_order(loader))
+    loader.close()
+
+
+class Scale:
+    """A transform whose factor a program changes, and which counts its samples."""
+
+    def __init__(self) -> None:
+        self.factor, self.count = 10, 0
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Multiply, and count."""
+        self.count += 1
+        return {"label": self.factor * sample["label"]}
+
+
+# Workers that persist keep the settings that they began with, as torch's do.
+@pytest.mark.parametrize("name", [name for name in ENGINES if name != "persistent"])
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_the_settings_of_a_transform_hold_for_the_whole_next_epoch(
+    path: Path, view: Callable[[Any], Any], name: str
+) -> None:
+    scale = Scale()
+    whole = view(Dataset(path, transform=scale))
+    sampler = Sampler(whole, 10, shuffle=False)
+    loader = DataLoader(whole, batch_sampler=sampler, **ENGINES[name])
+    assert in_order(loader) == [10 * label for label in range(COUNT)]
+
+    scale.factor = 100
+
+    assert in_order(loader) == [100 * label for label in range(COUNT)]
+    loader.close()
+    here = loader.stats()["engine"] != "processes"
+    assert scale.count == (2 * COUNT if here else 0)  # None of an epoch that has not begun.
+
+
+@pytest.mark.parametrize("name", [name for name in ENGINES if name != "persistent"])
+@pytest.mark.parametrize("is_native", [False, True])
+def test_a_decoder_that_is_put_into_the_dict_decodes_from_the_next_epoch_on(
+    tmp_path: Path, name: str, is_native: bool
+) -> None:
+    with ffrecord.Writer(tmp_path / "a.ffr", {"label": "i64", "means": "bytes"}) as writer:
+        for label in range(COUNT):
+            np.save(out := io.BytesIO(), np.full(3, label, "<f4"))
+            writer.write({"label": label, "means": out.getvalue()})
+    # One makes a tensor of a batch, the other a list of tensors.
+    both = [Npy("f4", (3,)), Npy()] if is_native else [Npy(), Npy("f4", (3,))]
+    dataset = Dataset(tmp_path / "a.ffr", decode={"means": both[0]})
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 10), **ENGINES[name])
+    kinds = [{type(batch["means"]) for batch in loader}]
+
+    dataset.decode["means"] = both[1]  # type: ignore[index]
+
+    kinds.append({type(batch["means"]) for batch in loader})
+    assert kinds == ([{torch.Tensor}, {list}] if is_native else [{list}, {torch.Tensor}])
     loader.close()
 
 

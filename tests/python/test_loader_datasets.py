@@ -69,7 +69,8 @@ def test_randomness_stays_with_its_record_beside_damaged_ones(
     content[content.index(bytes([7]) * 10_007)] ^= 1
     (tmp_path / "bad.ffr").write_bytes(content)
     bad = Dataset(tmp_path / "bad.ffr", transform=noise, on_corrupt=on_corrupt)
-    twice = ConcatDataset([bad, bad])
+    good = Dataset(path, transform=noise)
+    joined = ConcatDataset([bad, bad]), ConcatDataset([good, good])
 
     def epoch(dataset: Dataset, batch: int) -> list[tuple[int, int]]:
         sampler = Sampler(dataset, batch, 5)
@@ -79,10 +80,9 @@ def test_randomness_stays_with_its_record_beside_damaged_ones(
             pair for one, other in found for pair in zip(one.tolist(), other.tolist(), strict=True)
         ]
 
-    alone = dict(epoch(Dataset(path, transform=noise), 24))
-    for dataset, batch in ((bad, 24), (bad, 1), (twice, 1)):
+    for dataset, whole, batch in ((bad, good, 24), (bad, good, 1), (*joined, 1)):
         found = epoch(dataset, batch)
-        assert set(found) == {pair for pair in alone.items() if pair[0] != 7}
+        assert set(found) == {pair for pair in epoch(whole, 24) if pair[0] != 7}
         assert len(found) == len(dataset) - (on_corrupt == "skip" and batch > 1)
 
 

@@ -17,6 +17,7 @@ import torch
 from torch.utils import data
 
 import ffrecord
+from ffrecord._read.records import Subset as RecordsSubset
 from ffrecord.decode import Decoder, Field, Text
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset, collate
 from loading import COUNT, ENGINES, every_engine, noise, written
@@ -285,6 +286,10 @@ class Own(Dataset[Any]):
         return super().__getitem__(key)
 
 
+class OwnRecords(RecordsSubset):
+    """Records that a program reads in its own way."""
+
+
 class OwnDecoder(Decoder):
     """A decoder of a program's own."""
 
@@ -364,6 +369,17 @@ CASES: dict[str, tuple[Case, str]] = {
         "OwnDecoder",
     ),
     "a class": (lambda d: DataLoader(Own(d.fnames), num_workers=2), "Own"),
+    "its records in a view": (
+        lambda d: DataLoader(Dataset(ffrecord.concat([OwnRecords(d.source, [1])])), num_workers=2),
+        "OwnRecords",
+    ),
+    "its records in views": (
+        lambda d: DataLoader(
+            Dataset(ffrecord.mix([OwnRecords(d.source, [1]).subset([0]), d.source], [1, 1])),
+            num_workers=2,
+        ),
+        "OwnRecords",
+    ),
     "a list": (lambda _: DataLoader([1, 2], num_workers=2), "list"),  # type: ignore[arg-type]
     "its sampler": (lambda d: DataLoader(d, 5, sampler=OwnSampler(), num_workers=2), "OwnSampler"),
     "its batches": (

@@ -4,6 +4,8 @@ Method: an epoch under every engine; the sentence for given sums.
 """
 
 import json
+import multiprocessing
+import os
 import pickle
 import threading
 import time
@@ -215,3 +217,20 @@ def test_a_rate_is_measured_also_where_the_time_is_over_before_it_begins(path: P
     reader = ffrecord.open(path)
     assert reader.probe(1e-9) > 0
     assert (ffrecord.concat([reader, reader])).probe(1e-9) > 0
+
+
+def test_a_child_that_is_forked_while_a_thread_counts_its_time_waits_for_nobody() -> None:
+    """As a loader's worker is that is forked beside another loader's threads, over one dataset."""
+    stages = Stages()
+    stages.count("read", 1.0)
+
+    def count() -> None:
+        stages.count("read", 1.0)
+        os._exit(int(stages.sums()["read"]))
+
+    with stages._lock:  # The thread that holds it does not exist in the child.
+        child = multiprocessing.get_context("fork").Process(target=count, daemon=True)
+        child.start()
+    child.join(60)
+
+    assert child.exitcode == 2

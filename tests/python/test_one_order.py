@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 
@@ -22,6 +23,7 @@ import ffrecord.tensorflow
 import ffrecord.torch
 from ffrecord._order.mixture import BY_SOURCE, Mixture
 from ffrecord._read.records import Records
+from ffrecord.decode import Decoder, Field
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset
 from loading import every_engine
 
@@ -428,6 +430,18 @@ DRAWS: dict[str, Callable[[Dataset], tuple[Any, dict[str, Any]]]] = {
         (one := ConcatDataset([d])),
         {"batch_sampler": Sampler(one, BATCH, weights=[1, 0, 0, 0] * 100)},
     ),
+    "joined with itself": lambda d: (
+        (one := ConcatDataset([part := Subset(d, range(200)), part])),
+        {"batch_sampler": Sampler(one, BATCH)},
+    ),
+    "joined with itself by torch, shuffled": lambda d: (
+        data.ConcatDataset([part := Subset(d, range(200)), part]),
+        {"batch_size": BATCH, "shuffle": True},
+    ),
+    "subset of a join by torch": lambda d: (
+        data.Subset(data.ConcatDataset([part := Subset(d, range(250)), part]), range(50, 450)),
+        {"batch_size": BATCH, "shuffle": True},
+    ),
 }
 
 
@@ -467,3 +481,67 @@ def test_a_skipped_record_leaves_the_others_their_chance(
     replaced = draws(tmp_path / "bad.ffr", on_corrupt="replace")
     assert len(replaced) == 400
     assert expected < replaced
+
+
+class Chance(Decoder):
+    """Makes what chance depends on: seed, epoch and place."""
+
+    def decode(self, field: Field) -> tuple[Any, dict[int, str]]:
+        """One number for each of seed, epoch and place."""
+        rows = [[field.seed, field.epoch, place] for place in field.positions.tolist()]
+        return np.array(rows, np.int64), {}
+
+
+# A view of ours, and the same of torch's.
+TWINS: dict[str, Callable[[Dataset, Any, Any], Any]] = {
+    "subset": lambda d, subset, _: subset(d, range(50, 100)),
+    "concatenation": lambda d, subset, concat: concat([d, subset(d, range(50))]),
+    "subset of a concatenation": lambda d, subset, concat: subset(concat([d, d]), range(50, 500)),
+    "concatenation of concatenations": lambda d, _, concat: concat([concat([d]), concat([d, d])]),
+    "subset of a subset": lambda d, subset, _: subset(subset(d, range(90, 2, -1)), range(1, 80, 2)),
+}
+TWIN_ORDERS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "sampler": lambda view: {"batch_sampler": Sampler(view, BATCH, 3)},
+    "in order": lambda _: {"batch_size": BATCH},
+    "torch's replacement": lambda view: {
+        "batch_size": BATCH,
+        "sampler": data.RandomSampler(view, True, 100, torch.Generator().manual_seed(2)),
+    },
+}
+
+
+@every_engine
+@pytest.mark.parametrize("order", TWIN_ORDERS.values(), ids=TWIN_ORDERS)
+@pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
+def test_a_view_of_torchs_has_the_chance_of_the_same_view_of_ours(
+    files: dict[str, Path],
+    twin: Callable[[Dataset, Any, Any], Any],
+    order: Callable[[Any], dict[str, Any]],
+    options: dict[str, Any],
+) -> None:
+    """Torch's concatenation asks for single samples, and does not pass on whose they are."""
+    datasets = [
+        Dataset(files["a"], transform=noise),
+        Dataset(files["a"], decode={"t": Chance()}, columns=["label", "t"]),
+    ]
+    for dataset in datasets:
+        found = []
+        for views in ((Subset, ConcatDataset), (data.Subset, data.ConcatDataset)):
+            view = twin(dataset, *views)
+            generator = torch.Generator().manual_seed(1)
+            loader = DataLoader(view, **order(view), **options, generator=generator)
+            found.append([[[*map(rows, parts(batch))] for batch in loader] for _ in range(2)])
+            loader.close()
+        ours, torchs = found
+        assert torchs == ours
+        assert torchs[0] != torchs[1]  # Each epoch has a chance of its own.
+
+
+def parts(batch: Any) -> list[Any]:  # noqa: ANN401 - as collate makes it
+    """The values of labels and of what chance made."""
+    return [batch["label"], batch["t"]] if isinstance(batch, dict) else [*batch]
+
+
+def rows(values: Any) -> list[Any]:  # noqa: ANN401 - a tensor, or a list of tensors
+    """Its numbers."""
+    return [np.asarray(value).tolist() for value in values]

@@ -103,7 +103,7 @@ def test_a_generator_is_restored_for_all_epochs_to_come(
             assert rest[1] == expected[1]
         elif cut == 5:
             assert seen == expected[0]
-            if options.get("num_workers", 0) == 0:
+            if "persistent_workers" not in options:
                 assert rest == expected[1:]
 
 
@@ -478,3 +478,35 @@ def test_after_the_last_batch_the_next_order_is_torchs_whether_the_end_was_seen(
     loader: Any = data.DataLoader(range(COUNT), 24, True, generator=own)  # type: ignore[arg-type]
     assert seen == [batch.tolist() for _ in range(3) for batch in loader]
     del batches
+
+
+@pytest.mark.parametrize("options", [ENGINES[name] for name in ("inline", "workers", "threads")])
+@pytest.mark.parametrize("kind", ["shuffle", "replacement", "weighted"])
+def test_a_consumer_that_never_asks_for_the_end_goes_on_from_there(
+    path: Path, options: dict[str, Any], kind: str
+) -> None:
+    """As Lightning, which knows the number of batches: a resumed run has the same orders."""
+    dataset = Dataset(path, columns=["label"])
+
+    def made() -> DataLoader:
+        own = torch.Generator().manual_seed(8)
+        samplers: dict[str, Any] = {
+            "shuffle": data.RandomSampler(dataset, generator=own),
+            "replacement": data.RandomSampler(dataset, True, generator=own),
+            "weighted": data.WeightedRandomSampler([1.0, 2.0] * 60, COUNT, generator=own),
+        }
+        return DataLoader(dataset, 24, sampler=samplers[kind], generator=own, **options)
+
+    whole = made()
+    steps, states = [], []
+    for _ in range(3):
+        for batch in islice(whole, len(whole)):
+            steps.append(batch["label"].tolist())
+            states.append(through_json(whole))
+    for cut in (1, 4, 5, 9, 10):
+        resumed = made()
+        resumed.load_state_dict(states[cut - 1])
+        rest = [labels(islice(resumed, len(resumed))) for _ in range(3)]
+        assert steps[:cut] + [batch for each in rest for batch in each][: 15 - cut] == steps
+        resumed.close()
+    whole.close()

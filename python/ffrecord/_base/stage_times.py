@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -40,11 +41,12 @@ _ADVICE = {
 
 
 class Stages:
-    """Sums of time by stage, and a log of events. Thread-safe."""
+    """Sums of time by stage, and a log of events. Thread-safe, and usable after a fork."""
 
     def __init__(self) -> None:
         """Start with nothing recorded."""
         self._lock = threading.Lock()
+        _all.add(self)
         self._sums: dict[str, float] = {}
         self._events: deque[tuple[str, int, int, int]] = deque(maxlen=_EVENTS_MAX)
 
@@ -76,6 +78,18 @@ class Stages:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Stages, ()  # In another process nothing happened yet.
+
+
+_all: "weakref.WeakSet[Stages]" = weakref.WeakSet()
+
+
+def _unlock() -> None:
+    """In a forked child: no thread that held a lock in the parent will release it here."""
+    for stages in list(_all):
+        stages._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)
 
 
 class _Timed:

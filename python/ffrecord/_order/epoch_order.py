@@ -1,6 +1,7 @@
 """The order of an epoch as a function of position; format.md, "Order 1"."""
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -195,13 +196,19 @@ class EpochShare(NamedTuple):
 class SeededIndices(list[int]):
     """Indices, with the seed, epoch and places for randomness about their records."""
 
-    __slots__ = ("epoch", "places", "seed")
+    __slots__ = ("_turns", "epoch", "places", "seed")
 
     seed: int
     epoch: int
+    _turns: Counter[int]
     places: Indices | None
     """In the order that they come from, shape (n,), if it may have an index several times; None:
     the indices themselves tell the draws apart."""
+
+    @property
+    def turns(self) -> Counter[int]:
+        """How often each was asked for alone, by who asks for one after the other."""
+        return _turns_of(self)
 
     @classmethod
     def like(
@@ -233,8 +240,12 @@ class IndexBatch(Sequence[int]):
     by weights it has the indices, since the weights do not travel with each batch.
     """
 
-    __slots__ = ("_array", "_may_repeat", "_size", "_views", "epoch", "order", "position", "seed")
+    __slots__ = (
+        *("_array", "_may_repeat", "_size", "_turns", "_views"),
+        *("epoch", "order", "position", "seed"),
+    )
 
+    _turns: Counter[int]
     order: EpochOrder
     position: int
     """Of the first index; the others follow it."""
@@ -263,6 +274,11 @@ class IndexBatch(Sequence[int]):
     def places(self) -> Indices | None:
         """As of `SeededIndices`."""
         return self.positions if self._may_repeat or self.order.may_repeat else None
+
+    @property
+    def turns(self) -> Counter[int]:
+        """As of `SeededIndices`."""
+        return _turns_of(self)
 
     @property
     def positions(self) -> Indices:
@@ -353,6 +369,14 @@ class IndexBatch(Sequence[int]):
         if self.order.weights is not None:
             return _seen_again, (*place, *seen, np.array(self.array))
         return (_seen_again, (*place, *seen)) if self._views else (IndexBatch, place)
+
+
+def _turns_of(batch: "SeededIndices | IndexBatch") -> Counter[int]:
+    try:
+        return batch._turns
+    except AttributeError:
+        batch._turns = Counter()
+        return batch._turns
 
 
 def _fixed(indices: Indices) -> Indices:

@@ -47,7 +47,14 @@ from ffrecord.torch._frameworks import (
 from ffrecord.torch._placing import accelerator, on_device
 from ffrecord.torch._plain_state import PlainPlace, place_of, state_of
 from ffrecord.torch._profiling import profiled
-from ffrecord.torch._sampler import Cursor, Sampler, order_of, sampler_among
+from ffrecord.torch._sampler import (
+    Cursor,
+    Sampler,
+    order_of,
+    refuse_other_dataset,
+    refuse_other_order,
+    sampler_among,
+)
 from ffrecord.torch._steps import Steps
 from ffrecord.torch._subsets import as_ours
 from ffrecord.torch._threads import Threads
@@ -104,7 +111,7 @@ class DataLoader(data.DataLoader[Any]):
                 its arrays as tensors.
             shuffle: likewise.
             sampler: likewise; with batch_size=None also a `Sampler`, as if it were `batch_sampler`.
-            batch_sampler: a `Sampler`, or any iterable of lists of indices.
+            batch_sampler: a `Sampler` of this dataset, or any iterable of lists of indices.
             num_workers: processes or threads; 0 loads in the calling thread.
             collate_fn: makes a batch from samples.
             pin_memory: as in torch.
@@ -119,10 +126,11 @@ class DataLoader(data.DataLoader[Any]):
             mode: "workers" are torch's processes, whose batches come through shared memory;
                 "threads" share memory with the caller: no batch crosses a process, reads and
                 torch's operators run in parallel, and with a `Sampler`, reading ahead does not stop
-                at the end of an epoch. "auto" takes threads if only code of this library makes the
-                batches, and processes if code of the program takes part (a transform, a
-                collate_fn, a decoder, a dataset or sampler of its own), or if an argument is given
-                that only processes obey, such as worker_init_fn. It looks when an iteration begins.
+                at the end of an epoch unless code of the program takes part. "auto" takes threads
+                if only code of this library makes the batches, and processes if code of the program
+                takes part (a transform, a collate_fn, a decoder, a dataset or sampler of its own),
+                or if an argument is given that only processes obey, such as worker_init_fn. It
+                looks when an iteration begins.
             memory_limit_bytes: for batches that threads have read ahead, per iterator.
             device: the accelerator to copy batches to, one ahead, on a stream of its own, as
                 `torch.accelerator.current_accelerator()` names it; with "cpu" they stay where they
@@ -140,6 +148,8 @@ class DataLoader(data.DataLoader[Any]):
                 raise ValueError(BATCHES_AS_INDICES)
             # torch would index the dataset with a whole batch, which few datasets take.
             batch_sampler, sampler, batch_size = order, None, 1
+        if order is not None:
+            refuse_other_order(order)
         check_counts(0, num_workers=num_workers, prefetch_factor=prefetch_factor or 0)
         by_threads = mode == "threads" and num_workers > 0
         if by_threads and (isinstance(dataset, data.IterableDataset) or batch_size is None):
@@ -239,7 +249,8 @@ class DataLoader(data.DataLoader[Any]):
         """Note that epoch `epoch` of the training begins; frameworks call it.
 
         With a `Sampler`, the first call after `load_state_dict` leaves the restored position alone,
-        and later calls count on from there; to jump, call the sampler's own `set_epoch`.
+        unless the training had left that epoch early and begins the next. Later calls count on from
+        there; to jump, call the sampler's own `set_epoch`.
         """
         if (tell := getattr(self._share or self.sampler, "set_epoch", None)) is not None:
             tell(epoch)
@@ -389,7 +400,7 @@ class DataLoader(data.DataLoader[Any]):
 
     @cached_property
     def _steps(self) -> Steps:
-        seeded = isinstance(as_ours(self.dataset), Dataset)
+        seeded = isinstance(self.dataset, Dataset | data.Subset | data.ConcatDataset)
         return Steps(super()._index_sampler, seeded=seeded)
 
     def check_worker_number_rationality(self) -> None:
@@ -425,6 +436,7 @@ class DataLoader(data.DataLoader[Any]):
 
     def _begin_at(self, sampler: Sampler, held_back: bool) -> tuple[Iterator[Any], Delivery]:
         """Begin where the sampler is."""
+        refuse_other_dataset(sampler, self.dataset)
         start = self._steps.first(sampler)
         hinter = self._hint_epoch(sampler, start)  # Before the first record is requested.
         delivery = Delivery(sampler, start, hinter, held_back)

@@ -75,11 +75,27 @@ class ReaderRegistry:
         return readers
 
 
+class Asked(NamedTuple):
+    """What a view of torch's was asked that asks a dataset."""
+
+    view: "Dataset[Any]"
+    """The same view of ours."""
+    key: Any
+    """Its indices: of one sample, or of several."""
+    is_one: bool
+
+    def samples(self) -> Any:  # noqa: ANN401 - as process makes it
+        """The sample, or the samples."""
+        if self.is_one:
+            return self.view._batch(self.key, single=True)[0]
+        return self.view[self.key]
+
+
 class Views(NamedTuple):
     """What views of datasets, which are datasets themselves, do for `Dataset`."""
 
     concat: "Callable[[Iterable[data.Dataset[Any]]], ConcatDataset[Any]]"
-    asked_through_torch: "Callable[[Dataset[Any], FrameType], tuple[Dataset[Any], Any] | None]"
+    asked_through_torch: "Callable[[Dataset[Any], FrameType], Asked | None]"
 
 
 class Dataset(data.Dataset[T], ReaderRegistry):
@@ -294,10 +310,11 @@ class Dataset(data.Dataset[T], ReaderRegistry):
     def __getitem__(self, key: Key) -> Any:
         """One sample for an integer; a batch of samples for a list, an array or a slice."""
         own = vars(self)  # A view of ours has no policy or transform of its own.
-        is_same = own.get("on_corrupt") == "raise" and own.get("transform") is None
+        made_anew = own.get("transform") is not None or own.get("decode") is not None
         # By the view only if that may make a difference, for it takes longer.
-        if not is_same and (asked := self._asked_through_torch(sys._getframe(1))) is not None:
-            return asked[0][asked[1]]
+        may_differ = made_anew or own.get("on_corrupt") != "raise"
+        if may_differ and (asked := self._asked_through_torch(sys._getframe(1))) is not None:
+            return asked.samples()
         if isinstance(key, IndexBatch):
             return self._batch(key)
         if isinstance(key, slice):
@@ -313,9 +330,9 @@ class Dataset(data.Dataset[T], ReaderRegistry):
     def __getitems__(self, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as process makes it
         """The samples of one batch; a subclass may define `__getitem__` of a list instead."""
         asked = self._asked_through_torch(sys._getframe(1))
-        return self[indices] if asked is None else asked[0][asked[1]]
+        return self[indices] if asked is None else asked.samples()
 
-    def _asked_through_torch(self, frame: FrameType) -> "tuple[Dataset[Any], Any] | None":
+    def _asked_through_torch(self, frame: FrameType) -> Asked | None:
         if frame.f_code not in _OF_TORCHS_VIEWS:
             return None
         return self._views.asked_through_torch(self, frame)

@@ -56,7 +56,7 @@ def choice_of(loader: Any) -> EngineChoice:  # noqa: ANN401 - a `DataLoader`
         return EngineChoice("threads", "Threads load, because mode is 'threads'.")
     if loader.mode == "workers":
         return EngineChoice("processes", "Processes load, because mode is 'workers'.")
-    why = _asked_for(loader) or _code_of_program(loader)
+    why = _asked_for(loader) or code_of_program(loader)
     if why is not None:
         return EngineChoice("processes", f"Processes load, because {why}.")
     return EngineChoice(
@@ -75,8 +75,8 @@ def _asked_for(loader: Any) -> str | None:  # noqa: ANN401 - likewise
     return None
 
 
-def _code_of_program(loader: Any) -> str | None:  # noqa: ANN401 - likewise
-    """Which code takes part that is not the library's or torch's."""
+def code_of_program(loader: Any) -> str | None:  # noqa: ANN401 - likewise
+    """Which code takes part in making batches that is not the library's or torch's, if any does."""
     collates = loader.collate_fn
     if not isinstance(collates, CrossingCollate) or collates.collate_fn is not collate:
         return "collate_fn is code of the program, which may not be thread-safe"
@@ -113,10 +113,16 @@ def _in_dataset(dataset: Any) -> str | None:  # noqa: ANN401 - any dataset
     for decoder in decode.values() if isinstance(decode, Mapping) else [decode]:
         if decoder is not None and not _is_of(type(decoder), {"ffrecord"}):
             return f"the decoder {type(decoder).__name__}"
-    source: Records = dataset.source
-    if not _is_of(type(source), {"ffrecord"}):
-        return type(source).__name__
-    return None
+    return _in_records(dataset.source)
+
+
+def _in_records(records: Records) -> str | None:
+    """What reads by code that is not the library's, in views of ours too."""
+    if not _is_of(type(records), {"ffrecord"}):
+        return type(records).__name__
+    below = [getattr(records, "source", None), *getattr(records, "sources", ())]
+    found = (_in_records(each) for each in below if isinstance(each, Records))
+    return next(filter(None, found), None)
 
 
 def _is_of(kind: type, packages: set[str]) -> bool:

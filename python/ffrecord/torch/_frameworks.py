@@ -5,6 +5,7 @@ and Ray by a `DistributedSampler`, accelerate by an attribute. The loader shows 
 shards anyway is the subject of `resharding`.
 """
 
+import operator
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,13 +44,18 @@ class Share(DistributedSampler[int], data.SequentialSampler):
         """Note that the framework begins its epoch `epoch`.
 
         After `load_state_dict`, the first call keeps the restored position: a framework that begins
-        at 0 in a resumed run does not rewind it. Later calls count on from there.
+        at 0 in a resumed run does not rewind it. Later calls count on from there. A framework that
+        goes on counting, and had left the epoch of that position early, begins the next one.
         """
-        if self.inner.was_restored:
-            self.inner.was_restored = False
-            self._offset = self.inner.epoch - epoch
+        inner, epoch = self.inner, operator.index(epoch)
+        if inner.was_restored:
+            inner.was_restored = False
+            if inner.is_left(epoch):
+                inner.set_epoch(inner.epoch + 1)
+            self._offset = inner.epoch - epoch
         else:
-            self.inner.set_epoch(max(0, epoch + self._offset))
+            inner.set_epoch(max(0, epoch + self._offset))
+        inner.note_name(epoch)
 
     def __iter__(self) -> Iterator[int]:
         steps = self.inner.epoch_from(self.inner.place)

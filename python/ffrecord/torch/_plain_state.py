@@ -11,6 +11,8 @@ import torch
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 
+from ffrecord.torch._subsets import fingerprint_of
+
 # They draw an epoch at once, from torch's default generator unless they have their own.
 _DRAWN = (data.WeightedRandomSampler, data.SubsetRandomSampler)
 # Named by the states of loaders.
@@ -102,7 +104,7 @@ class PlainPlace:
                 self.drawn = _state_of(own)
             else:
                 _set_state(own, str(self.drawn))
-            return iter(inner)
+            return _drawn_out(inner)
         if type(sampler) in _DRAWN:
             if self.drawn is None:
                 self.drawn = _state_of(torch.default_generator)
@@ -116,6 +118,19 @@ class PlainPlace:
             sampler.data_source, sampler.replacement, sampler._num_samples, generator
         )
         return _with_samples(inner, drawn)
+
+
+def _drawn_out(inner: Any) -> Iterator[Any]:  # noqa: ANN401 - torch's own
+    """The steps; before the last one, the sampler draws what it draws at its end.
+
+    Else the order of the next epoch would depend on whether the consumer asks for the end. A
+    framework that knows the number of steps does not.
+    """
+    count, steps = len(inner), iter(inner)
+    for number, step in enumerate(steps, 1):
+        rest = [*steps] if number == count else []
+        yield step
+        yield from rest
 
 
 def state_of(
@@ -140,8 +155,7 @@ def state_of(
     """
     known = _identity("state_dict", loader, inner)
     own = getattr(_of_samples(inner), "generator", None)
-    # A generator of its own is drawn from once more when the iteration ends.
-    is_whole = place is not None and own is None and place.batches >= len(inner)
+    is_whole = place is not None and place.batches >= len(inner)
     is_over = place is None or place.ended or is_whole
     if is_over and begun is not None and begun is not place and not begun.ended:
         place, is_over = begun, False
@@ -175,6 +189,8 @@ def place_of(loader: Any, inner: Any, state: dict[str, Any]) -> tuple[PlainPlace
     if missing := [name for name in (*_NAMES, *_OWN) if name not in state]:
         raise ValueError(f"not a loader's state: {', '.join(missing)} is missing")
     for name in _NAMES:
+        if name == "fingerprint" and None in (state[name], known[name]):
+            continue  # Of a dataset that has none, or of an earlier release.
         if state[name] != known[name]:
             raise ValueError(
                 f"the state is of a loader whose {name} is {state[name]}, this one's is "
@@ -196,7 +212,7 @@ def place_of(loader: Any, inner: Any, state: dict[str, Any]) -> tuple[PlainPlace
         return None, epoch
     if batches < len(inner):
         return PlainPlace(seed, epoch, batches, drawn, state.get("draw", _DONE)), epoch
-    if own is not None:  # At the end of an epoch torch's sampler may draw once more.
+    if own is not None:  # Of an earlier release: the sampler may draw once more at the end.
         _set_state(own, drawn)
         for _ in inner:
             pass
@@ -296,7 +312,7 @@ def _identity(what: str, loader: Any, inner: Any) -> dict[str, Any]:  # noqa: AN
             f"{what}: with in_order=False nothing says which batches were delivered: use "
             "batch_sampler=ffrecord.torch.Sampler(...), or leave out in_order=False"
         )
-    found = getattr(loader.dataset, "fingerprint", None)
+    found = fingerprint_of(loader.dataset)
     source: Sized = loader.dataset
     batches = inner is not sampler
     values = (

@@ -18,16 +18,14 @@ from ffrecord._order.epoch_order import (
     check_counts,
     mixture_of,
     plain_number,
-    plain_numbers,
 )
 from ffrecord._order.mixture import Mixture
 from ffrecord._order.weights import Weights
+from ffrecord.torch._dataset import Dataset
 from ffrecord.torch._resharding import refuse_other_epoch, refuse_second_share
-from ffrecord.torch._subsets import as_ours
+from ffrecord.torch._sampler_state import DRAWN, FILE_ORDER, ORDER, checked, delivered_ahead
+from ffrecord.torch._subsets import as_ours, fingerprint_of
 
-# Which specified order: format.md, "Order 1"; 0 is that of the records, 2 is drawn by weights.
-_ORDER, _FILE_ORDER, _DRAWN = 1, 0, 2
-_SIZES = ("block", "window", "count")
 _Last = Literal["drop", "pad", "short", "exact"]
 
 
@@ -111,7 +109,7 @@ class Sampler(data.Sampler[Any]):
         """
         dataset = as_ours(dataset, slice(None))  # With its indices of now.
         self.count = len(dataset) if isinstance(dataset, Sized) else int(dataset)
-        self.fingerprint: str | None = getattr(dataset, "fingerprint", None)
+        self.fingerprint: str | None = fingerprint_of(dataset)
         if (global_batch is None) == (batch_size is None):
             raise ValueError(
                 "give one of global_batch, records of a step over all ranks, and batch_size, those "
@@ -142,6 +140,7 @@ class Sampler(data.Sampler[Any]):
         self._cursor = self._next  # The state: all batches before it were delivered.
         self._handed = self._next  # All batches before it have left the loader.
         self._jumps = 0
+        self._named: tuple[int, int] | None = None
         self.was_restored = False
         """Whether `load_state_dict` set the position, and no epoch has been counted since."""
         self._check()
@@ -183,6 +182,17 @@ class Sampler(data.Sampler[Any]):
             _ = self._order(epoch).range(0, 1)  # Raises for one that there is not.
             self._move(Cursor(epoch, 0))
 
+    def note_name(self, epoch: int) -> None:
+        """Note that a framework calls the epoch of the next iteration `epoch`."""
+        self._named = epoch, self.epoch
+
+    def is_left(self, epoch: int) -> bool:
+        """Whether a framework that begins `epoch` has left the epoch of a restored position.
+
+        It called that one by the number before, and ended it early.
+        """
+        return self._named == (epoch - 1, self.epoch)
+
     def set_weights(self, weights: Iterable[int]) -> None:
         """Use other proportions from the next batch on, also of an iteration in progress.
 
@@ -213,15 +223,18 @@ class Sampler(data.Sampler[Any]):
         It counts what was yielded; `ffrecord.torch.DataLoader` corrects that to what it delivered.
         The state of a mixture also has its weights, that of a stream drawn by weights a digest of
         them. After batches out of order (`in_order=False`),
-        it also has `ahead`, the positions of delivered steps after that position.
+        it also has `ahead`, the positions of delivered steps after that position. With a framework
+        that counts epochs, it has `named`, the number of the framework for this one.
         """
         mixture = {} if self.mixture is None else {"mixture": self.mixture.state()}
         steps = {"step": self.global_batch, "positions": sorted(self._cursor.ahead)}
         drawn = {} if self.weights is None else {"weights": self.weights.token}
+        named, epoch = self._named or (None, None)
         return {
             **mixture,
             **drawn,
             **({"ahead": steps} if self._cursor.ahead else {}),
+            **({"named": named} if epoch == self._cursor.epoch else {}),
             "order": self._kind_of_order(),
             "seed": self.seed,
             "epoch": self._cursor.epoch,
@@ -241,40 +254,18 @@ class Sampler(data.Sampler[Any]):
         Raises:
             ValueError: the state belongs to other data, or to an order that this version lacks.
         """
-        extra = ("ahead", "weights")
-        missing = [name for name in self.state_dict() if name not in state and name not in extra]
-        if missing:
-            raise ValueError(f"not a sampler's state: {', '.join(missing)} is missing")
-        state = {**state, **plain_numbers(state, "order", "epoch", "position", *_SIZES)}
-        if ("mixture" in state) != (self.mixture is not None):
-            raise ValueError(
-                "one of the state and the dataset is a mixture and the other is not: resuming "
-                "would not continue the same stream"
-            )
-        if state["order"] not in (_ORDER, _FILE_ORDER, _DRAWN):
-            raise ValueError(
-                f"the state is of order {state['order']}; this version knows {_FILE_ORDER}, "
-                f"{_ORDER} and {_DRAWN}"
-            )
-        self._check_same_weights(state)
-        self._check_same_data(state)
-        if None in (state["position"], state["epoch"]) or not (
-            0 <= state["position"] <= self.count and state["epoch"] >= 0
-        ):
-            raise ValueError(
-                f"the state names epoch {state['epoch']}, position {state['position']} of "
-                f"{self.count} records: it is damaged"
-            )
+        state = checked(self, state)
         resumed = copy.copy(self)
         resumed.seed = plain_number(state["seed"])
         resumed.block, resumed.window = state["block"], state["window"]
-        resumed.shuffle = state["order"] != _FILE_ORDER
+        resumed.shuffle = state["order"] != FILE_ORDER
         if self.mixture is not None:
             resumed.mixture = self.mixture.restored(state["mixture"])
         resumed._check()
-        cursor = Cursor(state["epoch"], state["position"], self._delivered_ahead(state))
+        cursor = Cursor(state["epoch"], state["position"], delivered_ahead(self, state))
         resumed._check_last_step(cursor.position)
         resumed._move(cursor if self._steps(cursor.position) else Cursor(cursor.epoch + 1, 0))
+        resumed._named = (state["named"], state["epoch"]) if "named" in state else None
         resumed.was_restored = True
         vars(self).update(vars(resumed))  # Together: a rejected state changes nothing.
 
@@ -376,8 +367,12 @@ class Sampler(data.Sampler[Any]):
 
     def epoch_from(self, start: Cursor) -> Iterator[tuple[Cursor, IndexBatch]]:
         """Like `stream`, to the end of the epoch."""
-        for cursor, batch in self.stream(start):
-            yield cursor, batch
+        return ((cursor, make()) for cursor, make in self.plans_of_epoch(start))
+
+    def plans_of_epoch(self, start: Cursor) -> Iterator[tuple[Cursor, Callable[[], IndexBatch]]]:
+        """Like `plans`, to the end of the epoch."""
+        for cursor, make in self.plans(start):
+            yield cursor, make
             if cursor.epoch != start.epoch:
                 return
 
@@ -403,8 +398,8 @@ class Sampler(data.Sampler[Any]):
 
     def _kind_of_order(self) -> int:
         if self.weights is not None:
-            return _DRAWN
-        return _ORDER if self.shuffle else _FILE_ORDER
+            return DRAWN
+        return ORDER if self.shuffle else FILE_ORDER
 
     def _step_size(self, position: int, world_size: int) -> int:
         """Records of the step at `position`, over all ranks."""
@@ -462,50 +457,6 @@ class Sampler(data.Sampler[Any]):
                 f"{left} records are left of the epoch, for {ranks} ranks: with last='exact' each "
                 "needs one; use fewer ranks or last='short'"
             )
-
-    def _check_same_weights(self, state: dict[str, Any]) -> None:
-        ours = None if self.weights is None else self.weights.token
-        theirs = state.get("weights") if state["order"] == _DRAWN else None
-        if (state["order"] == _DRAWN) != (ours is not None):
-            raise ValueError(
-                "one of the state and the sampler draws by weights and the other does not: "
-                "resuming would not continue the same stream"
-            )
-        if theirs != ours:
-            raise ValueError(
-                f"the state was drawn by other weights ({theirs}, these are {ours}): give the "
-                "sampler the weights of that run"
-            )
-
-    def _check_same_data(self, state: dict[str, Any]) -> None:
-        if state["count"] != self.count:
-            raise ValueError(
-                f"the state is of {state['count']} records, the dataset has {self.count}: resuming "
-                "would not continue the same stream; open the same files in the same order"
-            )
-        theirs, ours = state["fingerprint"], self.fingerprint
-        if theirs is not None and ours is not None and theirs != ours:
-            raise ValueError(
-                f"the state is of data with the fingerprint {theirs}, the dataset has {ours}: "
-                "records or their order differ; open the same files in the same order"
-                + ("" if self.mixture is None else ", and mix them with the same weights and seed")
-            )
-
-    def _delivered_ahead(self, state: dict[str, Any]) -> frozenset[int]:
-        """Delivered steps after the position of `state`."""
-        if not (steps := state.get("ahead")):
-            return frozenset()
-        if steps["step"] != self.global_batch:
-            raise ValueError(
-                f"the state was saved while batches of {steps['step']} records came out of order: "
-                f"resume it with global_batch={steps['step']}, not {self.global_batch}; or save "
-                "states without in_order=False"
-            )
-        ahead = frozenset(steps["positions"])
-        first, size = state["position"], self.global_batch
-        if any((at - first) % size or not first < at < self.count for at in ahead):
-            raise ValueError(f"the state's steps ahead of {first}, {sorted(ahead)}, are damaged")
-        return ahead
 
     def has_equal_steps(self, position: int) -> bool:
         """Whether no step from `position` to the end of its epoch has more records than others."""
@@ -583,6 +534,41 @@ def order_of(loader: Any) -> Sampler | None:  # noqa: ANN401 - any loader of tor
 def sampler_among(*given: Any) -> Sampler | None:  # noqa: ANN401 - a loader's arguments
     """The first of them that is a `Sampler`."""
     return next((each for each in given if isinstance(each, Sampler)), None)
+
+
+def overridden(sampler: Sampler, *names: str) -> list[str]:
+    """Which of these methods a class of the program has replaced."""
+    kind = type(sampler)
+    return [name for name in names if getattr(kind, name) is not getattr(Sampler, name)]
+
+
+def refuse_other_order(sampler: Sampler) -> None:
+    """Check that a loader, which asks for the steps by position, delivers what iterating does.
+
+    Raises:
+        TypeError: a class of the program iterates in its own way.
+    """
+    if names := overridden(sampler, "__iter__", "__len__"):
+        raise TypeError(
+            f"{type(sampler).__name__} overrides {' and '.join(names)}, which this loader never "
+            "calls: it computes each step from its position. Pass batch_sampler= your own iterable "
+            "of lists of indices that is no ffrecord.torch.Sampler, or use torch's DataLoader"
+        )
+
+
+def refuse_other_dataset(sampler: Sampler, dataset: Any) -> None:  # noqa: ANN401 - a loader's
+    """Check that a sampler of a dataset, not of a number, is of one as long as the loader's.
+
+    Raises:
+        ValueError: it is not: indices would name other records.
+    """
+    known = isinstance(dataset, Dataset | data.Subset | data.ConcatDataset)
+    if known and sampler.fingerprint is not None and len(dataset) != sampler.count:
+        raise ValueError(
+            f"the Sampler is of {sampler.count} records, but the dataset of its loader has "
+            f"{len(dataset)}: indices would name other records. Make the Sampler of the dataset "
+            "that the loader reads; for its first n records only, make it of the number n"
+        )
 
 
 def _as_numpy(weights: torch.Tensor) -> npt.NDArray[Any]:

@@ -1,9 +1,12 @@
 """Batches that native threads read, decode and collate, without Python."""
 
+import operator
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from ffrecord import _ffrecord
@@ -15,7 +18,7 @@ from ffrecord.decode._decoder import Decoder, Native
 from ffrecord.errors import ClosedError, DeadlineExceeded
 from ffrecord.torch._collate import collate
 from ffrecord.torch._dataset import Dataset
-from ffrecord.torch._sampler import Cursor, Sampler
+from ffrecord.torch._sampler import Cursor, Sampler, overridden
 
 _THREADS_MAX = 64
 _AHEAD_MAX = 256
@@ -29,8 +32,8 @@ class Source(NamedTuple):
 
     dataset: Dataset
     reader: Reader
-    decode: object
-    """The decoders of the dataset, as it had them."""
+    decoders: tuple[object, ...]
+    """Those of the dataset, as it had them."""
     names: tuple[str | None, ...]
     """The columns of a batch, in their order; None alone: it is not a dict."""
     gathered: tuple[Column, ...]
@@ -40,9 +43,25 @@ class Source(NamedTuple):
     def is_current(self) -> bool:
         """Whether nothing was closed or replaced since."""
         dataset = self.dataset
+        now = decoders_of(dataset)
         return (
-            not self.reader.closed and dataset.transform is None and dataset.decode is self.decode
+            not self.reader.closed
+            and dataset.transform is None
+            and len(now) == len(self.decoders)
+            and all(map(operator.is_, now, self.decoders))
         )
+
+
+def decoders_of(dataset: Dataset) -> tuple[object, ...]:
+    """The names and decoders of a dataset by now, to compare by identity.
+
+    A program may put another decoder into the dict that it has given.
+    """
+    decode = vars(dataset).get("decode")
+    if not isinstance(decode, Mapping):
+        return (decode,)
+    named = ((sys.intern(str(name)), decoder) for name, decoder in decode.items())
+    return tuple(chain.from_iterable(named))
 
 
 def source_of(dataset: Any) -> Source | None:  # noqa: ANN401 - any dataset
@@ -69,7 +88,7 @@ def source_of(dataset: Any) -> Source | None:  # noqa: ANN401 - any dataset
     if any(column.dtype is None for column in gathered):
         return None
     decoded = tuple((name, native) for name, native in natives.items() if native is not None)
-    return Source(dataset, reader, decode, names, tuple(gathered), decoded)
+    return Source(dataset, reader, decoders_of(dataset), names, tuple(gathered), decoded)
 
 
 class Stream:
@@ -124,6 +143,7 @@ class Stream:
         known = (order.mixture or order.weights) is None and not start.ahead and max(sizes) < _U32
         # They know no step that is longer than others, as the last one may be with last="exact".
         known = known and all(map(sampler.has_equal_steps, (start.position, 0)))
+        known = known and not overridden(sampler, "plans", "after", "share")
         return known and order.count == len(source.reader)
 
     @property

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
+from numbers import Integral
 from types import CodeType, FrameType
 from typing import Any, Self, cast
 
@@ -13,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils import data
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from ffrecord._base.stage_times import summed
 from ffrecord._order.epoch_order import IndexBatch, Indices, SeededIndices
-from ffrecord._read.choice import Choice, positive
+from ffrecord._read.choice import Choice, digest, positive
 from ffrecord._read.joined import concat
 from ffrecord._read.records import Records, as_indices, number_of_records, refuse_too_many
 from ffrecord._read.records import Subset as SubsetView
@@ -24,7 +26,7 @@ from ffrecord._tables.logical import LogicalSchema
 from ffrecord.compat._fileio import FileReader
 from ffrecord.errors import BadArgumentError, RangeError
 from ffrecord.torch._assembly import Piece, assembled
-from ffrecord.torch._dataset import Dataset, T, Views
+from ffrecord.torch._dataset import Asked, Dataset, T, Views
 
 # Records that iterating over a view reads at a time.
 _READ_TOGETHER = 64
@@ -257,6 +259,10 @@ class ConcatDataset(_View[T]):
             rows = np.flatnonzero(owners == number)
             first = self.cumulative_sizes[number - 1] if number else 0
             own = SeededIndices.like((places[rows] - first).tolist(), indices, rows)
+            if (
+                own.places is None
+            ):  # A record may be in several parts, and parts have equal indices.
+                own.places = places[rows]
             for piece in _pieces_of(parts[number], own):
                 pieces.append(piece._replace(rows=rows[piece.rows]))
         return pieces
@@ -293,7 +299,7 @@ def _pieces_of(dataset: Any, indices: Sequence[int]) -> list[Piece]:  # noqa: AN
     if _applies_our_policy(dataset):
         return dataset._pieces(indices)  # type: ignore[no-any-return]
     fetch = getattr(dataset, "__getitems__", None)
-    samples = [dataset[index] for index in indices] if fetch is None else fetch(indices)
+    samples = one_by_one(dataset, indices) if fetch is None else fetch(indices)
     return [Piece(np.arange(len(indices)), dataset, indices, samples, is_made=True)]
 
 
@@ -322,6 +328,33 @@ def as_ours(dataset: Any, places: Any = None) -> Any:  # noqa: ANN401 - any data
         return dataset
     inner = as_ours(dataset.dataset, None if places is None else slice(None))
     return _subset_of(dataset, inner, places) if isinstance(inner, Dataset) else dataset
+
+
+def fingerprint_of(dataset: Any) -> str | None:  # noqa: ANN401 - any dataset
+    """What identifies the samples of a dataset and their order, as far as that is known.
+
+    Views of torch's have none of their own: theirs covers what they choose and join. None if
+    nothing is known.
+    """
+    ours = as_ours(dataset, slice(None))
+    found: str | None = getattr(ours, "fingerprint", None)
+    if found is not None:
+        return found
+    try:
+        if isinstance(ours, Subset):
+            return digest([_named(ours.dataset), ours.choice.tobytes()])
+        if type(ours) is data.Subset:
+            choice = Choice(ours.indices, len(ours.dataset))  # type: ignore[arg-type]
+            return digest([_named(ours.dataset), choice.tobytes()])
+        if isinstance(ours, ConcatDataset | data.ConcatDataset):
+            return digest(map(_named, ours.datasets))
+    except (TypeError, ValueError, IndexError):
+        pass  # A dataset of the program may have other keys than integers, or no length.
+    return None
+
+
+def _named(dataset: Any) -> bytes:  # noqa: ANN401 - any dataset
+    return (fingerprint_of(dataset) or f"{len(dataset)} unknown samples").encode()
 
 
 def _subset_of(asked: "data.Subset[Any]", dataset: Dataset[Any], places: Any) -> Subset[Any]:  # noqa: ANN401 - as torch's
@@ -357,44 +390,86 @@ def _concat_of(asked: "data.ConcatDataset[Any]") -> ConcatDataset[Any]:
     return found
 
 
-def asked_through_torch(dataset: Dataset[Any], frame: FrameType) -> tuple[Dataset[Any], Any] | None:
-    """The view of ours for the `Subset` of torch's that asks `dataset`, and what that was asked.
+def asked_through_torch(dataset: Dataset[Any], frame: FrameType) -> Asked | None:
+    """What a view of torch's that asks `dataset` was asked itself; None if another caller asks.
 
-    None if another caller asks. torch passes plain indices on, of one sample or of several, which
-    do not tell what belongs to the subset, nor seed and epoch. Subsets of subsets are several
-    frames, and so are subsets of torch's concatenations, which are asked for one sample at a time.
+    torch passes plain indices on, of one sample or of several, which do not tell what belongs to
+    the view, nor seed and epoch. Subsets of subsets are several frames, and so are subsets of
+    torch's concatenations, which are asked for one sample at a time. A concatenation alone has no
+    policy: there its part is asked, which replaces its own.
     """
     view: Dataset[Any] = dataset
-    found: tuple[Dataset[Any], Any] | None = None
+    found: Asked | None = None
     is_one = False
     several: list[Any] = []
+    origin: Any = None  # The indices of the batch, whatever view was asked for them.
+    place: int | None = None  # In the concatenation, if that is the outermost view.
     caller: FrameType | None = frame
     while caller is not None:
         names = caller.f_locals
         if caller.f_code in _EACH:  # Until Python 3.11, a comprehension has a frame.
             caller = cast(FrameType, caller.f_back)
         if caller.f_code is _CONCATENATED:
-            view, is_one, several = _concat_of(names["self"]), True, []
+            found = found or Asked(view, names["sample_idx"], True)
+            view, is_one, several, place = _concat_of(names["self"]), True, [], names["idx"]
         elif caller.f_code is _ONE:
-            view = _subset_of(names["self"], view, names["idx"])
-            found, is_one = (view, names["idx"]), True
+            view, place = _subset_of(names["self"], view, names["idx"]), None
+            # It may be asked for several, too.
+            found, is_one = Asked(view, names["idx"], isinstance(names["idx"], Integral)), True
         elif caller.f_code is _SEVERAL:
-            inner, several = several, list(caller.f_locals["indices"])
+            origin, place = caller.f_locals["indices"], None
+            inner, several = several, list(origin)
             view = _subset_of(caller.f_locals["self"], view, several)
             if not is_one:
-                found = view, caller.f_locals["indices"]
+                found = Asked(view, origin, False)
             elif inner and found is not None:
-                found = view, several[inner.index(found[1])]
+                found = Asked(view, several[inner.index(found.key)], True)
             else:
-                found = view, names["idx"]
+                found = Asked(view, names["idx"], True)
         else:
+            origin = caller.f_locals.get(_FETCHES.get(caller.f_code, ""), origin)
             break
         caller = caller.f_back
-    return found
+    if found is None or not found.is_one:
+        return found
+    return found._replace(key=_one_of(found.key, origin, place))
+
+
+def _one_of(index: int, origin: Any, place: int | None) -> SeededIndices:  # noqa: ANN401 - as above
+    """One index with the chance that it has in the batch of `origin`."""
+    made = SeededIndices.like([index], ())
+    if isinstance(origin, IndexBatch | SeededIndices):
+        made.seed, made.epoch = origin.seed, origin.epoch
+        if (places := origin.places) is not None:
+            asked = index if place is None else place
+            made.places = places[[_row_of(origin, asked)]]
+    if made.places is None and place is not None:
+        made.places = np.array([place])
+    return made
+
+
+def _row_of(origin: SeededIndices | IndexBatch, asked: int) -> int:
+    """Where `asked` is in the batch: if it is there several times, torch asks for these in turn."""
+    rows = np.flatnonzero(np.asarray(origin) == asked)
+    turns = origin.turns
+    turns[asked] += 1
+    return int(rows[(turns[asked] - 1) % rows.size])
+
+
+def one_by_one(dataset: Any, indices: Sequence[int]) -> list[Any]:  # noqa: ANN401 - any dataset
+    """The samples, from a dataset that gives no several at once."""
+    return [dataset[index] for index in indices]
 
 
 _ONE, _SEVERAL = data.Subset.__getitem__.__code__, data.Subset.__getitems__.__code__
 _CONCATENATED = data.ConcatDataset.__getitem__.__code__
-_EACH = frozenset(each for each in _SEVERAL.co_consts if isinstance(each, CodeType))
+# Functions that ask for samples one by one, and the name of the indices there.
+_FETCHES = {
+    _MapDatasetFetcher.fetch.__code__: "possibly_batched_index",
+    one_by_one.__code__: "indices",
+}
+_EACH = frozenset(
+    each for code in (_SEVERAL, *_FETCHES) for each in code.co_consts if isinstance(each, CodeType)
+)
 
 Dataset._views = Views(ConcatDataset, asked_through_torch)

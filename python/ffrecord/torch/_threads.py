@@ -18,11 +18,12 @@ from ffrecord.errors import CorruptionError
 from ffrecord.torch._batch_transfer import CrossingCollate
 from ffrecord.torch._collate import collate
 from ffrecord.torch._dataset import Dataset
+from ffrecord.torch._engine_choice import code_of_program
 from ffrecord.torch._engines import Beginning, Engine, draw_seed
 from ffrecord.torch._placing import current_accelerator, size_of
 from ffrecord.torch._sampler import Cursor, Sampler
-from ffrecord.torch._stream import Stream, source_of
-from ffrecord.torch._subsets import ConcatDataset, Subset
+from ffrecord.torch._stream import Stream, decoders_of, source_of
+from ffrecord.torch._subsets import ConcatDataset, Subset, one_by_one
 
 # The limits of several batches that are loaded as one; more would fill the caches and gain
 # nothing.
@@ -55,6 +56,8 @@ class Threads(Engine):
 
     The threads of an iterator are its own until it ends: two iterators never take from each other.
     Threads that reached the end of an epoch wait for the iterator that begins at their position.
+    Where code of the program takes part they stop there: what it does may depend on settings that
+    the program changes between two epochs.
     """
 
     name = "threads"
@@ -114,7 +117,8 @@ class Threads(Engine):
         start: Cursor | None,
     ) -> Iterator[tuple[Cursor | None, Any]]:
         settings = _settings(loader.dataset, loader.collate_fn)
-        ahead = self._begin(loader, steps, sampler, start)
+        reads_on = code_of_program(loader) is None
+        ahead = self._begin(loader, steps, sampler, start, reads_on)
         stream = None if sampler is None else sampler.identity()
         cursor = start
         try:
@@ -122,7 +126,7 @@ class Threads(Engine):
                 for cursor, batch in _with_cursors(ahead):
                     yield cursor, batch
                     if start is not None and cursor is not None and cursor.epoch != start.epoch:
-                        if stream is not None and ahead.alive:
+                        if reads_on and stream is not None and ahead.alive:
                             self._keep(_Spare(ahead, stream, cursor, settings))
                         return
                     if isinstance(ahead, Stream) and not ahead.pays:
@@ -131,7 +135,7 @@ class Threads(Engine):
                     return
                 _end(ahead)
                 self._may_be_native = False
-                ahead = self._new(loader, steps, sampler, cursor)
+                ahead = self._new(loader, steps, sampler, cursor, reads_on)
         finally:
             if self._spare is None or self._spare.ahead is not ahead:
                 _end(ahead)
@@ -159,6 +163,7 @@ class Threads(Engine):
         steps: Iterable[Any],
         sampler: Sampler | None,
         start: Cursor | None,
+        reads_on: bool,
     ) -> _Ahead:
         """The threads that are at `start` already, or new ones."""
         spare, self._spare = self._spare, None
@@ -167,7 +172,7 @@ class Threads(Engine):
             if spare.fits(loader, stream, start):
                 return spare.ahead
             _end(spare.ahead)
-        return self._new(loader, steps, sampler, start)
+        return self._new(loader, steps, sampler, start, reads_on)
 
     def _new(
         self,
@@ -175,8 +180,9 @@ class Threads(Engine):
         steps: Iterable[Any],
         sampler: Sampler | None,
         start: Cursor | None,
+        reads_on: bool,
     ) -> _Ahead:
-        """New threads, which begin at `start`."""
+        """New threads, which begin at `start`; `reads_on`: past the end of the epoch, too."""
         native = self._stream(loader, sampler, start)
         if native is not None:
             self._all.add(native)
@@ -184,7 +190,7 @@ class Threads(Engine):
         if sampler is None or start is None:
             plans: Iterator[_Plan] = ((None, partial(_same, indices)) for indices in steps)
         else:
-            plans = sampler.plans(start)
+            plans = (sampler.plans if reads_on else sampler.plans_of_epoch)(start)
         loads = _Loads(loader)
         ahead = Prefetcher(
             loads,
@@ -231,8 +237,9 @@ def _settings(dataset: Any, *others: Any) -> list[Any]:  # noqa: ANN401 - any da
     if isinstance(dataset, ConcatDataset | data.ConcatDataset):
         return [*found, *chain.from_iterable(map(_settings, dataset.datasets))]
     if isinstance(dataset, Dataset):
-        names = ("transform", "pass_generator", "columns", "decode", "on_corrupt")
+        names = ("transform", "pass_generator", "columns", "on_corrupt")
         found += [vars(dataset).get(name) for name in names]
+        found += decoders_of(dataset)
     return found
 
 
@@ -254,7 +261,7 @@ class _Loads:
             indices = plan[1]()
         with self.stages.timed("fetch"):
             if self._fetch is None:
-                samples = [self._dataset[index] for index in indices]
+                samples = one_by_one(self._dataset, indices)
             else:
                 samples = self._fetch(indices)
         batch = self._collate_fn(samples)
