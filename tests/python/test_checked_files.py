@@ -253,47 +253,6 @@ def test_a_killed_write_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> No
 
 
 @pytest.mark.wrong_data
-@pytest.mark.parametrize("replaces", [False, True])
-@pytest.mark.parametrize("at", range(3))
-def test_a_writer_that_ends_while_the_sums_are_read_takes_none_from_the_reader(
-    at: int, replaces: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, old, new = tmp_path / "f", content(9, 1), content(12, 2)
-    if replaces:
-        write(path, old)
-    for _ in kills(lambda: write(path, new), lambda: None):
-        if path.exists() and path.read_bytes() == new:
-            break
-    assert (tmp_path / ".f.next").exists()  # All that is left to do is to give them their name.
-    left, read_bytes = at, Path.read_bytes
-
-    def meanwhile(where: Path) -> bytes:
-        nonlocal left
-        if left == 0:
-            os.replace(tmp_path / ".f.next", tmp_path / ".f.sums")
-        left -= 1
-        return read_bytes(where)
-
-    monkeypatch.setattr(Path, "read_bytes", meanwhile)
-    assert read(path) == new
-
-
-@pytest.mark.wrong_data
-def test_a_killed_write_in_a_copied_folder_leaves_the_file_that_is_there(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    write(tmp_path / "a" / "f", b"old")
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    path = tmp_path / "b" / "f"
-
-    for length in range(50):  # Killed while it wrote the sums of the next one.
-        (tmp_path / "b" / ".f.next").write_bytes(b"FFRSUMS1"[:length].ljust(length, b"\0"))
-        assert read(path) == b"old"
-        assert checked.verify(tmp_path / "b").damaged == {}
-    write(path, b"new")
-    assert read(path) == b"new"
-
-
-@pytest.mark.wrong_data
 def test_a_killed_first_write_leaves_nothing_or_a_checked_file(tmp_path: Path) -> None:
     new = content(BLOCK_BYTES + 5)
     path = tmp_path / "f"
