@@ -350,6 +350,17 @@ def test_replicas_that_differ_are_refused_with_tensors_and_ranks(
     assert ckpt.list(tmp_path / "run") == []
 
 
+def test_replicas_of_a_stage_are_compared_if_nothing_else_differs(tmp_path: Path) -> None:
+    def save(rank: ThreadRank) -> None:
+        state = {"s": ckpt.OnRanks(np.full(3, rank.rank), (0, 1))}
+        ckpt.save(tmp_path / "run", 1, state, group=rank, replicated="split")
+
+    for result in ThreadRanks(2).run(save):
+        assert isinstance(result, ValueError), result
+        assert "s at (0,) (rank 1)" in str(result)
+    assert ckpt.list(tmp_path / "run") == []
+
+
 def test_replicas_that_are_one_under_other_names_are_refused(tmp_path: Path) -> None:
     def save(rank: ThreadRank) -> None:
         one, two = np.full(2, 1.0), np.full(2, 2.0)
