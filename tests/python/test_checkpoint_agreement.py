@@ -43,6 +43,26 @@ REFUSED: dict[str, tuple[Callable[[int], Any], str]] = {
         lambda rank: {"s": 1 if rank == 0 else ckpt.OnRanks({"w": np.ones(3)}, (1, 2))},
         "s/w",
     ),
+    "a tensor where rank 0 has nothing": (
+        lambda rank: {"head": None if rank == 0 else shard(1, rank - 1, 2)},
+        "head (a tensor)",
+    ),
+    "a stage that is a tensor where rank 0 has a value": (
+        lambda rank: {"s": 1 if rank == 0 else ckpt.OnRanks(np.ones(3), (1, 2))},
+        "s (a tensor)",
+    ),
+    "a stage that is a value on rank 0": (
+        lambda rank: {
+            "s": ckpt.OnRanks(np.ones(3) if rank == 1 else 5, (1,) if rank == 1 else (0, 2))
+        },
+        "s (a tensor)",
+    ),
+    "a stage that is a tensor on rank 0": (
+        lambda rank: {
+            "s": ckpt.OnRanks(5 if rank == 1 else np.ones(3), (1,) if rank == 1 else (0, 2))
+        },
+        "has s,",
+    ),
     "a shared tensor": (
         lambda rank: {"w": np.ones(3), **({"b": np.ones(3)} if rank else {})},
         "rank 1 are not those of rank 0: it has b;",
@@ -126,6 +146,8 @@ LOADED: dict[str, Callable[[int], Any]] = {
         ),
         "last": {"head": ckpt.OnRanks(np.full(5, 9), (2,))} if rank == 2 else {},
     },
+    "stages without a value": lambda rank: {"s": {f"k{rank}": ckpt.OnRanks({}, (rank,))}},
+    "an empty dict of one rank": lambda rank: {"s": {"k": {}} if rank == 1 else {}, "n": 3},
     "an empty shard": lambda rank: {
         "s": ckpt.Shard(np.full(4 * (rank > 0), 1.0), (8,), (max(0, rank - 1) * 4,))
     },
@@ -204,14 +226,15 @@ def test_ranks_whose_dicts_have_other_orders_get_back_what_is_theirs(
     assert ThreadRanks(3).must(work) == [True] * 3
 
 
-def test_rank_0_may_have_more_values(tmp_path: Path) -> None:
+def test_rank_0_may_have_more(tmp_path: Path) -> None:
     def save(rank: ThreadRank) -> int:
-        state = {"w": np.ones(3), **({"note": ["a", "b"]} if rank.rank == 0 else {})}
+        state = {"w": np.ones(3), "s": shard(7) if rank.rank == 0 else None}
+        state |= {"note": ["a", "b"]} if rank.rank == 0 else {}
         return ckpt.save(tmp_path, 1, state, group=rank).step
 
     assert ThreadRanks(2).must(save) == [1, 1]
     loaded: Any = ckpt.load(tmp_path, group="alone")
-    assert loaded["note"] == ["a", "b"]
+    assert loaded["note"] == ["a", "b"] and loaded["s"].tolist() == [7] * 4
 
 
 def test_stages_are_one_checkpoint_that_any_other_stages_load(tmp_path: Path) -> None:
@@ -324,6 +347,30 @@ def test_replicas_that_differ_are_refused_with_tensors_and_ranks(
             for key in keys:
                 named = str(result).split(f"{key} (rank ")[1].split(")")[0]
                 assert str(rank) in named.split(", ")
+    assert ckpt.list(tmp_path / "run") == []
+
+
+def test_replicas_of_a_stage_are_compared_if_nothing_else_differs(tmp_path: Path) -> None:
+    def save(rank: ThreadRank) -> None:
+        state = {"s": ckpt.OnRanks(np.full(3, rank.rank), (0, 1))}
+        ckpt.save(tmp_path / "run", 1, state, group=rank, replicated="split")
+
+    for result in ThreadRanks(2).run(save):
+        assert isinstance(result, ValueError), result
+        assert "s at (0,) (rank 1)" in str(result)
+    assert ckpt.list(tmp_path / "run") == []
+
+
+def test_replicas_that_are_one_under_other_names_are_refused(tmp_path: Path) -> None:
+    def save(rank: ThreadRank) -> None:
+        one, two = np.full(2, 1.0), np.full(2, 2.0)
+        b, d = (one, two) if rank.rank == 0 else (two, one)
+        state = {"a": one, "c": two, "b": b, "d": d}
+        ckpt.save(tmp_path / "run", 1, state, group=rank, replicated="split")
+
+    for result in ThreadRanks(2).run(save):
+        assert isinstance(result, ValueError), result
+        assert "one under several names on rank 1 are not so on rank 0" in str(result)
     assert ckpt.list(tmp_path / "run") == []
 
 

@@ -51,15 +51,18 @@ class Agreement:
         """
         shared = [leaf for leaf in flattener.leaves if not leaf.is_own]
         stored = [leaf for leaf in shared if leaf.key not in ties] if ties else shared
-        told_ties = sorted(ties[leaf.key] for leaf in shared if leaf.key in ties) if split else []
+        told_ties = sorted((leaf.key, ties[leaf.key]) for leaf in shared if leaf.key in ties)
         self._tree = tree
         self._tensors = {leaf.key: f"{leaf.dtype} {leaf.shape}" for leaf in shared}
         self._own = sorted(flattener.own_trees)
-        values = sorted(_paths(tree, ""))
+        # Dicts without a key are no values: nothing is lost with them, but templates have them.
+        empty: list[str] = []
+        values = sorted(_paths(tree, "", empty))
         is_apart = _is_below(flattener.on_ranks)
         self._values = [path for path in values if not is_apart(path)]
         apart = [path for path in values if is_apart(path)]
-        self._placed = sorted({*flattener.sharded, *apart})
+        self._sharded = flattener.sharded
+        self._placed = sorted({*map(_as_tensor, flattener.sharded), *apart})
         self._contents = _contents(stored) if split else {}
         # By the ranks that have the same.
         self._replicas = {
@@ -67,9 +70,9 @@ class Agreement:
             for holders, leaves in flattener.replicas.items()
         }
         self.told: list[object] = [
-            digest([sorted(self._tensors.items()), told_ties]),
+            digest([sorted(self._tensors.items()), told_ties if split else []]),
             digest(self._own),
-            digest([self._values, self._placed]),
+            digest([self._values, self._placed, sorted(empty)]),
             digest(sorted(self._contents.items())),
             {named: digest(sorted(each.items())) for named, each in self._replicas.items()},
         ]
@@ -108,7 +111,7 @@ class Agreement:
         if (wrong := _first_wrong(told)) is not None:
             raise ValueError(_not_the_same(details[0][0], details[wrong][0], wrong))
         trees = [(rank, each[2:]) for rank, each in enumerate(details) if len(each) > 2]
-        stored = {*self._values, *self._placed}
+        stored = {*self._values, *self._placed, *self._sharded}
         for rank, (values, *_) in trees:
             _check_lost(rank, [path for path in values if path not in stored])
         _check_contents([each[1] for each in details])
@@ -116,7 +119,7 @@ class Agreement:
             if rank != 0:
                 self._tree = _union(self._tree, decode(tree))
         if trees:
-            stored = set(_paths(self._tree, "", with_tensors=True))
+            stored = set(_paths(self._tree, "", [], with_tensors=True))
         for rank, (_, placed, _) in trees:
             _check_lost(rank, [path for path in placed if path not in stored])
         return self._tree
@@ -161,9 +164,10 @@ def _not_the_same(mine: list[Any], others: list[Any], rank: int) -> str:
 def _check_lost(rank: int, lost: Sequence[str]) -> None:
     if lost:
         raise ValueError(
-            f"rank {rank} has {', '.join(lost[:_NAMED_MAX])}, which rank 0 has not: it could never "
-            "be loaded. Put what only some ranks have into an OnRanks or a PerRank; keys and "
-            "lengths of everything else are the same on every rank"
+            f"rank {rank} has {', '.join(lost[:_NAMED_MAX])}, which rank 0 has not, or has as "
+            "something else, such as None: it could never be loaded. Put what only some ranks have "
+            "into an OnRanks or a PerRank, and leave its key out on the others; keys and lengths "
+            "of everything else are the same on every rank"
         )
 
 
@@ -220,20 +224,33 @@ def _is_below(prefixes: Sequence[str]) -> Callable[[str], bool]:
     return lambda path: path in exact or path.startswith(begins)
 
 
-def _paths(tree: object, path: str, with_tensors: bool = False) -> Iterable[str]:
-    """Values, and sequences with their lengths; tensors are mostly compared by themselves."""
+def _as_tensor(path: str) -> str:
+    """What is told of a tensor at a path where other ranks may have a value."""
+    return f"{path} (a tensor)"
+
+
+def _paths(tree: object, path: str, empty: list[str], with_tensors: bool = False) -> Iterable[str]:
+    """Values, and sequences with their lengths; tensors are mostly compared by themselves.
+
+    Appends dicts without a key to `empty`.
+    """
     if isinstance(tree, dict):
+        if not tree:
+            empty.append(path)
         for key, item in tree.items():
             if with_tensors or type(item) is not TensorRef:
-                yield from _paths(item, join(path, key), with_tensors)
+                yield from _paths(item, join(path, key), empty, with_tensors)
     elif isinstance(tree, list | tuple):
         yield f"{path} ({len(tree)} elements)"
         for index, item in enumerate(tree):
             if with_tensors or type(item) is not TensorRef:
-                yield from _paths(item, join(path, index), with_tensors)
+                yield from _paths(item, join(path, index), empty, with_tensors)
     elif isinstance(tree, Named):
-        yield from _paths(inside(tree), path, with_tensors)
-    elif with_tensors or not isinstance(tree, TensorRef | OwnPlace):
+        yield from _paths(inside(tree), path, empty, with_tensors)
+    elif isinstance(tree, TensorRef):
+        if with_tensors:
+            yield _as_tensor(path)
+    elif with_tensors or not isinstance(tree, OwnPlace):
         yield path
 
 

@@ -119,21 +119,18 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, path: Path, inode: int) -> "Sums | None":
-        """Those of the file at `path` that has that inode; None if it has none."""
-        damage: CorruptionError | None = None
-        found: list[Sums] = []
-        for kind in ("sums", "next"):
-            try:
-                sums = cls.read(beside(path, kind))
-            except CorruptionError as error:
-                damage = damage or error
-                continue
-            if sums is not None and sums.inode == inode:
-                return sums
-            found += [] if sums is None else [sums]
-        if damage is not None:
-            raise damage
-        return found[0] if found else None
+        """Those of the file at `path` that has that inode; None if it has none.
+
+        A writer renames `next` to `sums` when its file is there, so whoever has opened that file
+        and does not find one finds the other. A `next` that is no sums is being written, and its
+        file is not there yet.
+        """
+        waiting: Sums | None = None
+        with suppress(CorruptionError):
+            waiting = cls.read(beside(path, "next"))
+            if waiting is not None and waiting.inode == inode:
+                return waiting
+        return cls.read(beside(path, "sums")) or waiting
 
     def check(self, path: Path, first: int, data: memoryview) -> None:
         """Raise if `data`, whole blocks from number `first` on, is not what was written."""
