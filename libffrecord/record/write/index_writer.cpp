@@ -79,7 +79,8 @@ struct IndexWriter::Impl {
         has_nulls(writer->schema.columns().size()) {
     const auto& columns = writer->schema.columns();
     for (std::size_t i = 0; i < columns.size(); ++i)
-      if (columns[i].name.ends_with(kMark)) marks.push_back(i);
+      if (columns[i].type == ColumnType::kBool && columns[i].name.ends_with(kMark))
+        marks.push_back(i);
     if (writer->keys) key_column = writer->schema.Find(*writer->key_column);
   }
 
