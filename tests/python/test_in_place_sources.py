@@ -6,9 +6,10 @@ library uses itself, and shards that come one after the other.
 """
 
 import json
+import os
 import struct
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,28 @@ def test_lines_that_are_cut_off_meanwhile_are_told(
     monkeypatch.setattr(_in_place_kinds.os, "pread", lambda fd, size, at: b"")
 
     with pytest.raises(ffrecord.ConflictError, match=r"x\.jsonl.*while it was indexed"):
+        ffrecord.index(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["x.jsonl"]
+
+
+@pytest.mark.parametrize("new", [b"1\n22\n" * 50, b"111\n11\n" * 10])
+def test_a_file_that_is_replaced_meanwhile_is_not_indexed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: bytes
+) -> None:
+    """Not even if its size and time are the same."""
+    path, other = tmp_path / "x.jsonl", tmp_path / "other"
+    path.write_bytes(b"111111\n" * 10)
+    other.write_bytes(new)
+    time_ns = path.stat().st_mtime_ns
+    os.utime(other, ns=(time_ns, time_ns))
+    samples = _in_place_kinds._Lines.samples
+
+    def replaced(lines: _in_place_kinds._Lines) -> Iterator[_in_place_kinds.Extents]:
+        os.replace(other, path)
+        yield from samples(lines)
+
+    monkeypatch.setattr(_in_place_kinds._Lines, "samples", replaced)
+    with pytest.raises((ffrecord.ConflictError, ValueError), match=r"x\.jsonl"):
         ffrecord.index(path)
     assert [each.name for each in tmp_path.iterdir()] == ["x.jsonl"]
 
