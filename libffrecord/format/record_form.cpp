@@ -216,6 +216,7 @@ Result<void> FormedRecords::SplitMds(std::span<const std::byte> stored, Fields& 
 Result<void> FormedRecords::SplitTar(std::span<const std::byte> stored, Fields& fields) const {
   fields.name.clear();
   fields.path.clear();
+  fields.has_file = false;
   std::optional<std::uint64_t> pax_size;
   bool has_path = false;
   for (std::size_t at = 0; at < stored.size();) {
@@ -231,15 +232,18 @@ Result<void> FormedRecords::SplitTar(std::span<const std::byte> stored, Fields& 
     // The last file of a sample ends where its content ends.
     at += std::min<std::size_t>((content.size() + kBlockBytes - 1) / kBlockBytes * kBlockBytes,
                                 stored.size() - at);
-    if (header.type == 'L') {
+    // The first of several headers before a file counts.
+    if (header.type == 'L' && !has_path) {
       fields.path = TarText(content, 0, content.size());
       has_path = true;
     } else if (header.type == 'x') {
-      if (const auto path = FFR_TRY(PaxValue(TextOf(content), "path"))) {
+      const auto path = FFR_TRY(PaxValue(TextOf(content), "path"));
+      if (path && !has_path) {
         fields.path = *path;
         has_path = true;
       }
-      if (const auto text = FFR_TRY(PaxValue(TextOf(content), "size"))) {
+      const auto text = FFR_TRY(PaxValue(TextOf(content), "size"));
+      if (text && !pax_size) {
         std::uint64_t value = 0;
         const auto end = text->data() + text->size();
         const auto [parsed, error] = std::from_chars(text->data(), end, value);
@@ -275,6 +279,7 @@ Result<void> FormedRecords::AddMember(const Member& member, Fields& fields) cons
     return Set(label_, made.subspan(kMadeBytes * static_cast<std::size_t>(label_), kMadeBytes),
                fields);
   }
+  fields.has_file = true;
   if (payload_ != kNone) {
     fields.name = member.name;
     return Set(payload_, member.content, fields);
@@ -291,6 +296,7 @@ Result<void> FormedRecords::AddMember(const Member& member, Fields& fields) cons
 
 // Sets the name and the marks, and checks that all is there.
 Result<void> FormedRecords::EndTar(Fields& fields) const {
+  if (!fields.has_file) return Corrupt("it is a label without a file");
   if (name_ != kNone)
     FFR_TRY(Set(name_, std::as_bytes(std::span(fields.name.data(), fields.name.size())), fields));
   const std::span<std::byte> made(fields.made);

@@ -65,6 +65,14 @@ Result<std::int64_t> ChangedAt(int fd, const std::filesystem::path& path, std::u
   return found.st_mtim.tv_sec * std::int64_t{1'000'000'000} + found.st_mtim.tv_nsec;
 }
 
+// Whether the file that is open is the one of that name.
+bool IsStillCalled(int fd, const std::filesystem::path& path) {
+  struct stat opened {};
+  struct stat named {};
+  return ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
 }  // namespace
 
 struct IndexWriter::Impl {
@@ -79,7 +87,8 @@ struct IndexWriter::Impl {
         has_nulls(writer->schema.columns().size()) {
     const auto& columns = writer->schema.columns();
     for (std::size_t i = 0; i < columns.size(); ++i)
-      if (columns[i].name.ends_with(kMark)) marks.push_back(i);
+      if (columns[i].type == ColumnType::kBool && columns[i].name.ends_with(kMark))
+        marks.push_back(i);
     if (writer->keys) key_column = writer->schema.Find(*writer->key_column);
   }
 
@@ -204,7 +213,9 @@ Result<void> IndexWriter::SetMetadata(const Metadata& metadata) {
 
 Result<WriteSummary> IndexWriter::Close() {
   const auto time = FFR_TRY(ChangedAt(impl_->file.fd.get(), impl_->source, impl_->file.size_bytes));
-  if (time != impl_->front.source_time_ns || impl_->mapped.has_lost())
+  // The offsets may be of a file that took its name.
+  if (time != impl_->front.source_time_ns || impl_->mapped.has_lost() ||
+      !IsStillCalled(impl_->file.fd.get(), impl_->source))
     return Error{ErrorCode::kConflict, impl_->source.string() +
                                            ": it changed while it was indexed; make the index "
                                            "when nothing writes to the file any more"};

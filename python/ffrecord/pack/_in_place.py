@@ -2,15 +2,17 @@
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from ffrecord import _ffrecord
 from ffrecord._read.locations import INDEX_SUFFIX
 from ffrecord._tables.arrow_schema import nulls_in
-from ffrecord._tables.schema import parse
+from ffrecord._tables.schema import Column, columns_of, parse
 from ffrecord.errors import ConflictError, CorruptionError
 from ffrecord.pack._in_place_kinds import Indexable, indexables
 from ffrecord.pack._mds import is_mds
@@ -62,7 +64,7 @@ def index(
     """
     files = list(_files_of(source))
     paths = [_index_of(file.path, index_dir) for file in files]
-    if twice := [path for path in dict.fromkeys(paths) if paths.count(path) > 1]:
+    if twice := [path for path, times in Counter(paths).items() if times > 1]:
         raise ValueError(
             f"{twice[0]} would be the index of several files: give each folder its own --index-dir"
         )
@@ -70,15 +72,20 @@ def index(
         os.makedirs(index_dir, exist_ok=True)
     total, done = sum(os.stat(file.path).st_size for file in files), 0
     new, old = [], []
-    first: Indexable | None = None
+    first: _First | None = None
     count = size = 0
     for file, path in zip(files, paths, strict=True):
-        if (found := _count_of(path, file.path)) is None:
-            found = _write(file, path, like=first)
-            new.append(file.path)
-        else:
+        reader = _fitting(path, file.path)
+        if reader is not None and (first is None or _is_like(reader, file, first)):
+            found = len(reader)
             old.append(file.path)
-        first = first or file
+        else:
+            reader = None
+            found = _write(file, path, like=first.file if first else None)
+            new.append(file.path)
+        if first is None:
+            schema = parse(file.shape(None).schema) if reader is None else reader.schema
+            first = _First(file, columns_of(schema))
         count, size = count + found, size + os.stat(path).st_size
         done += os.stat(file.path).st_size
         if progress is not None:
@@ -133,8 +140,21 @@ def _index_of(path: str, index_dir: str | os.PathLike[str] | None) -> str:
     return os.path.join(os.fspath(index_dir), os.path.basename(path) + INDEX_SUFFIX)
 
 
-def _count_of(path: str, source: str) -> int | None:
-    """The records of an index that fits the source; None if there is none."""
+class _First(NamedTuple):
+    """The first of the files, and the columns of its index."""
+
+    file: Indexable
+    columns: tuple[Column, ...]
+
+
+def _is_like(reader: _ffrecord.RecordReader, file: Indexable, first: _First) -> bool:
+    """Whether an index that was made another time has the columns that a new one would have."""
+    columns = columns_of(reader.schema)
+    return columns in (first.columns, columns_of(parse(file.shape(first.file).schema)))
+
+
+def _fitting(path: str, source: str) -> _ffrecord.RecordReader | None:
+    """An index that fits the source; None if there is none."""
     if not os.path.exists(path):
         return None
     try:
@@ -143,7 +163,7 @@ def _count_of(path: str, source: str) -> int | None:
         return None
     if not os.path.samefile(name := reader.file(0)["name"], source):
         raise ConflictError(f"{path} is the index of {name}: give {source} another --index-dir")
-    return len(reader) if _is_whole(reader) else None
+    return reader if _is_whole(reader) else None
 
 
 def _is_whole(index: _ffrecord.RecordReader) -> bool:

@@ -10,8 +10,9 @@ from typing import BinaryIO, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord.errors import CorruptionError
+from ffrecord.errors import ConflictError, CorruptionError
 from ffrecord.pack._cutting import is_plain
+from ffrecord.pack._inference import check_names
 from ffrecord.pack._jsonl import is_json_lines
 from ffrecord.pack._mds import MdsSource, _contents, _offsets, _Shard
 from ffrecord.pack._source import WHOLE, Part, SourceOptions, check_text
@@ -125,8 +126,12 @@ class _Lines:
 
     def _lines(self, fd: int, begins: Extents, ends: Extents) -> Extents:
         """Without what is blank, and without a carriage return at their ends."""
+        filled = ends > begins
+        begins, ends = begins[filled], ends[filled]
+        if not len(begins):
+            return np.empty((0, 2), np.int64)
         first = int(begins[0])
-        data = np.frombuffer(os.pread(fd, int(ends[-1]) - first, first), np.uint8)
+        data = np.frombuffer(self._read(fd, first, int(ends[-1])), np.uint8)
         while (shorter := (ends > begins) & (data[ends - 1 - first] == ord("\r"))).any():
             ends = ends - shorter
         filled = ends > begins
@@ -136,6 +141,18 @@ class _Lines:
             line = data[begins[number] - first : ends[number] - first]
             maybe_blank[number] = not line.tobytes().strip()
         return np.stack((begins, ends - begins), axis=1)[~maybe_blank]
+
+    def _read(self, fd: int, begin: int, end: int) -> bytes:
+        pieces = []
+        while begin < end:
+            pieces.append(os.pread(fd, end - begin, begin))  # Of 2 GiB at most.
+            begin += len(pieces[-1])
+            if not pieces[-1]:
+                raise ConflictError(
+                    f"{self.path} was truncated while it was indexed; make the index when nothing "
+                    "writes to the file any more"
+                )
+        return b"".join(pieces)
 
 
 class _TFRecords:
@@ -165,10 +182,18 @@ class _Tar:
         self._source: TarSource | None = None
 
     def shape(self, like: Indexable | None) -> Shape:
-        first = like._source if isinstance(like, _Tar) else None
+        # Its index may be there from another time.
+        first = like.source if isinstance(like, _Tar) else None
         self._source = source = TarSource(self.path, SourceOptions(like=first))
         key = "name" if source.key == "name" else ""
         return Shape(source.schema, _TAR, key, has_nulls=bool(source.metadata))
+
+    @property
+    def source(self) -> TarSource:
+        """What a tar that no other one is before is packed from."""
+        if self._source is None:
+            self._source = TarSource(self.path, SourceOptions())
+        return self._source
 
     def samples(self) -> Iterator[Extents]:
         yield from _places(self._groups())
@@ -241,6 +266,7 @@ class _MdsShard:
 
 def _shards(folder: str) -> Iterator[_MdsShard]:
     source = MdsSource(folder, SourceOptions())
+    check_names(source.schema, folder)
     for shard in source._shards:
         if shard.packed is not None:
             raise _unfit(shard.packed.path, "it is compressed")

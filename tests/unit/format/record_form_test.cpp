@@ -108,6 +108,18 @@ TEST(RecordFormTest, NamesAndSizesOfHeadersBeforeAMemberCount) {
             expected);
 }
 
+TEST(RecordFormTest, TheFirstOfSeveralHeadersBeforeAMemberCounts) {
+  const Schema schema = Sample();
+  const auto expected = Record(schema, nullptr, "outer", "picture", nullptr);
+  const std::string member = Member("x.png", "picture");
+  for (const std::string& outer : {Pax("path", "outer.jpg"), Member("L", "outer.jpg", 'L')})
+    for (const std::string& inner : {Pax("path", "inner.txt"), Member("L", "inner.txt", 'L')})
+      EXPECT_EQ(Made(RecordForm::kTar, schema, outer + inner + member), expected);
+  EXPECT_EQ(Made(RecordForm::kTar, schema,
+                 Pax("size", "7") + Pax("size", "1") + Pax("path", "outer.jpg") + member),
+            expected);
+}
+
 TEST(RecordFormTest, TheLastMemberEndsWhereItsContentEnds) {
   const Schema schema = Sample();
   const std::string padded = Member("7.jpg", "picture");
@@ -121,9 +133,9 @@ TEST(RecordFormTest, WhatIsNoSampleOfTheColumnsIsRefused) {
   std::vector<std::byte> record;
   for (const std::string& wrong :
        {Member("7.png", "x"), Member("7.jpg", "x") + Member("7.jpg", "y"), Member("7.cls", "x"),
-        Member("7.cls", "99999999999999999999"), Member("7.txt", "\xff"), Member("7.jpg", "", '1'),
-        Member("7.jpg", "x", 'S'), Member("7.jpg", "x").substr(0, 512), std::string(512, '\0'),
-        Pax("size", "99999999999999999999") + Member("7.jpg", "x")})
+        Member("7.cls", "1"), Member("7.cls", "99999999999999999999"), Member("7.txt", "\xff"),
+        Member("7.jpg", "", '1'), Member("7.jpg", "x", 'S'), Member("7.jpg", "x").substr(0, 512),
+        std::string(512, '\0'), Pax("size", "99999999999999999999") + Member("7.jpg", "x")})
     EXPECT_FALSE(formed.Form(BytesOf(wrong), record));
 }
 
