@@ -60,6 +60,44 @@ def test_rows_become_records(source: str, name: str, tmp_path: Path) -> None:
     assert (summary.file_count > 3) == (name == "parts")
 
 
+class Reused:
+    """A source that yields one object again and again, with other values in it."""
+
+    schema: dict[str, str] = {"id": "i64", "box": "i32[2]", "data": "bytes"}
+
+    def samples(self) -> Iterator[Any]:
+        yield from ((row, 0) for row in self.rows())
+
+    @staticmethod
+    def rows() -> Iterator[Any]:
+        box, data = np.zeros(2, "i4"), bytearray(2)
+        row: dict[str, Any] = {}
+        for number in range(200):
+            box[:] = number
+            data[0] = number
+            row.update(id=number, box=box, data=data)
+            yield row
+
+
+@pytest.mark.parametrize("has_map", [False, True])
+@pytest.mark.parametrize("source", [Reused.rows, Reused()])
+def test_a_program_may_use_a_row_and_its_arrays_again(
+    source: Any,  # noqa: ANN401
+    has_map: bool,
+    tmp_path: Path,
+) -> None:
+    pack(source, tmp_path / "x.ffr", map=same if has_map else None)
+
+    found = records(tmp_path / "x.ffr")
+    assert [row["id"] for row in found] == list(range(200))
+    assert [row["box"] for row in found] == [[number, number] for number in range(200)]
+    assert [bytes(row["data"]) for row in found] == [bytes([n, 0]) for n in range(200)]
+
+
+def same(sample: Any) -> Any:  # noqa: ANN401
+    return sample
+
+
 def test_a_table_of_arrow_is_a_source(tmp_path: Path) -> None:
     table = pa.table({"x": [1, None], "tags": [["a"], []]})
     for number, form in enumerate((table, table.to_batches()[0], table.to_reader())):
