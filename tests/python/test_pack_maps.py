@@ -188,6 +188,64 @@ def test_the_first_of_equal_samples_stays(parquet: Path, tmp_path: Path) -> None
         assert len(ffrecord.open(tmp_path / f"all-{name}")) == COUNT
 
 
+def test_a_function_can_be_used_for_several_packings(tmp_path: Path) -> None:
+    lines = {"a": [0, 1, 2, 0, 1, 2], "b": [0, 0, 1, 1, 2, 2]}
+    for name, numbers in lines.items():
+        text = "".join(f'{{"x": {number}}}\n' for number in numbers)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    function, both = maps.deduplicate(), [maps.deduplicate("x"), maps.keep("x >= 0")]
+    for number, (name, made) in enumerate(
+        [("a", "x"), ("b", "x.ffr"), ("b", "x"), ("a", "x.ffr"), ("b", "x.ffr")]
+    ):
+        for map_ in (function, both):
+            path = tmp_path / f"{number}{map_ is both}{made}"
+            pack(tmp_path / f"{name}.jsonl", path, map=map_)
+            assert [row["x"] for row in records(path)] == [0, 1, 2], (number, name)
+    pack([{"x": 1}, {"x": 1}, {"x": 5}], tmp_path / "rows.ffr", map=function)
+    assert [row["x"] for row in records(tmp_path / "rows.ffr")] == [1, 5]
+
+    lists = maps.bins(4)
+    for column in ("tokens", "input_ids"):
+        pack(pa.table({column: [[1]]}), tmp_path / f"{column}.ffr", map=lists)
+        assert records(tmp_path / f"{column}.ffr")[0][column] == [1]
+
+
+@pytest.mark.parametrize("order", ["aa", "aba", "baab"])
+@pytest.mark.parametrize("name", ["x.ffr", "parts"])
+def test_a_file_that_is_given_twice_has_the_same_samples_twice(
+    order: str, name: str, tmp_path: Path
+) -> None:
+    numbers = {"a": range(30), "b": range(20, 50)}
+    for letter, some in numbers.items():
+        text = "".join(f'{{"x": {number}}}\n' for number in some)
+        (tmp_path / f"{letter}.jsonl").write_text(text)
+    paths = [str(tmp_path / f"{letter}.jsonl") for letter in order]
+    pack(paths, tmp_path / name, map=maps.deduplicate(), part_size_bytes=70)
+
+    wanted = list(dict.fromkeys(number for letter in order for number in numbers[letter]))
+    assert [row["x"] for row in records(tmp_path / name)] == wanted
+
+
+class ChangesWhatItSees(maps.deduplicate):
+    """Lets another program write to the input while it looks."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def look(self, samples: Any) -> None:  # noqa: ANN401
+        super().look(samples)
+        self.path.write_text('{"x": 1}\n{"x": 2}\n{"x": 3}\n{"x": 4}\n')
+
+
+def test_an_input_that_changes_while_it_is_looked_at_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": 1}\n{"x": 1}\n{"x": 3}\n')
+    with pytest.raises(ValueError, match="a.jsonl has changed since it was planned"):
+        pack(path, tmp_path / "x", map=ChangesWhatItSees(path))
+    assert not (tmp_path / "x").exists()
+
+
 def test_values_that_are_not_the_same_are_not_equal(tmp_path: Path) -> None:
     values: list[Any] = [[], [[]], ["a", "b"], ["ab"], ["a", "", "b"], ["", "ab"], [None], ["None"]]
     made = pa.Table.from_pylist(

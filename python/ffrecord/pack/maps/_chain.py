@@ -33,7 +33,7 @@ class chain(Map):
         """Whether the first one does."""
         return bool(getattr(self.functions[0], "looks", False))
 
-    def look(self, samples: Iterator[tuple[str, int, Any]]) -> None:
+    def look(self, samples: Iterator[tuple[int, int, Any]]) -> None:
         """Let the first one look."""
         self.functions[0].look(samples)
 
