@@ -6,6 +6,7 @@ they hold; and iterables that are no rows, whose errors say what is wrong and in
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -63,13 +64,15 @@ def test_rows_become_records(source: str, name: str, tmp_path: Path) -> None:
 class Reused:
     """A source that yields one object again and again, with other values in it."""
 
-    schema: dict[str, str] = {"id": "i64", "box": "i32[2]", "data": "bytes"}
+    schema = MappingProxyType({"id": "i64", "box": "i32[2]", "data": "bytes"})
 
     def samples(self) -> Iterator[Any]:
+        """Yield the rows."""
         yield from ((row, 0) for row in self.rows())
 
     @staticmethod
     def rows() -> Iterator[Any]:
+        """Yield one dict with one array and one bytearray."""
         box, data = np.zeros(2, "i4"), bytearray(2)
         row: dict[str, Any] = {}
         for number in range(200):

@@ -28,6 +28,10 @@ Row = Mapping[str, Any]
 _MAPS = "ffrecord.pack.maps"
 
 
+class MixedRowsError(ValueError):
+    """A function failed when rows of several samples were mixed, so that none can be left out."""
+
+
 @dataclass(frozen=True)
 class UserMap:
     """A function, or a class whose objects are called: one is made in each process."""
@@ -114,8 +118,11 @@ def mapping_of(map_: Any) -> UserMap | None:  # noqa: ANN401 - see `pack`
             f"map is {map_!r}, which cannot be sent to another process: define it at the top of a "
             f"module, with functools.partial for arguments ({error})"
         ) from None
+    if not hasattr(found.function, "looks"):
+        return found
     # What it finds out of this source must not stay in the user's object.
-    return UserMap(copy.deepcopy(found.function)) if hasattr(found.function, "looks") else found
+    is_class = inspect.isclass(found.function)
+    return UserMap(found.function() if is_class else copy.deepcopy(found.function))
 
 
 def _made_of(map_: Any) -> Any:  # noqa: ANN401 - see `pack`

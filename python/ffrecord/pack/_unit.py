@@ -13,7 +13,7 @@ import numpy as np
 
 from ffrecord._tables.arrow_writing import Encoder
 from ffrecord._write.writer import Writer, WriteSummary
-from ffrecord.pack._mapping import Function, Row, rows_of
+from ffrecord.pack._mapping import Function, MixedRowsError, Row, rows_of
 from ffrecord.pack._source import Chunk, Keyed, Lacking, OneSample, Progressed
 
 # Of what has no length, a number.
@@ -144,6 +144,11 @@ class UnitWriter:
             return
         try:
             rows = rows_of(function, sample, place)
+        except MixedRowsError as error:
+            raise ValueError(
+                f"{where}: sample {number} failed in the function given as map: {error}; other "
+                "samples are in the same rows, so it cannot be left out"
+            ) from error
         except Exception as error:
             self._fail(sample, where, number, error)
             return
