@@ -51,9 +51,10 @@ def _splits(root: str) -> Iterator[tuple[str, str, str]]:
         return
     found = []
     for name in sorted(_folders(root)):
-        folders = [os.path.join(root, name, inner) for inner in (_IMAGES, _LABELS)]
-        if os.path.isdir(folders[0]):
-            found.append((name, *folders))
+        inside = os.path.join(root, name)
+        pictures, labels = os.path.join(inside, _IMAGES), os.path.join(inside, _LABELS)
+        if os.path.isdir(pictures):
+            found.append((name, pictures, labels))
     if any(os.path.isdir(texts) for _, _, texts in found):
         yield from found
 

@@ -73,7 +73,9 @@ class chain(Map):
     def _made(self) -> Sequence[Callable[..., Any]]:
         """The functions; of a class of a user an object, one in each process."""
         if "_objects" not in vars(self):
-            self._objects = [each() if inspect.isclass(each) else each for each in self.functions]
+            self._objects: list[Any] = [
+                each() if inspect.isclass(each) else each for each in self.functions
+            ]
         return self._objects
 
     def _through(
