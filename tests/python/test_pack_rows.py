@@ -97,6 +97,21 @@ def test_a_program_may_use_a_row_and_its_arrays_again(
     assert [bytes(row["data"]) for row in found] == [bytes([n, 0]) for n in range(200)]
 
 
+class OnlyAnArray:
+    """A value that shows numbers, and cannot be copied."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:  # noqa: ANN401
+        return np.arange(2)
+
+    def __deepcopy__(self, memo: Any) -> Any:  # noqa: ANN401
+        raise TypeError("it cannot be copied")
+
+
+def test_a_value_need_not_be_one_that_can_be_copied(tmp_path: Path) -> None:
+    pack([{"x": OnlyAnArray()}], tmp_path / "x.ffr", schema={"x": "i64[2]"})
+    assert records(tmp_path / "x.ffr") == [{"x": [0, 1]}]
+
+
 def same(sample: Any) -> Any:  # noqa: ANN401
     return sample
 
