@@ -76,6 +76,47 @@ def test_files_of_several_kinds_are_refused(tmp_path: Path) -> None:
     assert "files of several kinds (.csv, .jsonl)" in refused(2, folder, tmp_path / "x")
 
 
+# Folders of which a part would be left out, or packed twice; and what is said of them.
+PARTIAL: dict[str, tuple[list[str], str]] = {
+    "a shard is missing": (
+        ["data/train-00000-of-00003.jsonl", "data/train-00002-of-00003.jsonl"],
+        "lacks number 1 of the 3 files train-N-of-00003.jsonl",
+    ),
+    "the last shard is missing": (["train-00000-of-00002.jsonl"], "lacks number 1 of the 2 files"),
+    "two sets of shards": (
+        ["train-00000-of-00001.jsonl", "train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"],
+        "has the split train twice",
+    ),
+    "a file and a folder": (["train.jsonl", "train/0000.jsonl"], "has the split train twice"),
+    "a file in data, too": (
+        ["train.jsonl", "data/train-00000-of-00001.jsonl"],
+        "has the split train twice",
+    ),
+    "a file of no split": (["train.jsonl", "more.jsonl"], "more.jsonl is called as no split"),
+    "a file of no split in data": (
+        ["data/train.jsonl", "data/more.csv"],
+        "more.csv is called as no split",
+    ),
+    "a folder in a split": (["train/0.jsonl", "train/deep/1.jsonl"], "deep is a folder"),
+}
+
+
+@pytest.mark.parametrize("what", PARTIAL)
+def test_a_folder_of_which_a_part_would_be_lost_is_refused(what: str, tmp_path: Path) -> None:
+    names, said = PARTIAL[what]
+    (tmp_path / "hub").mkdir()
+    folder = written(tmp_path / "hub", dict.fromkeys(names, ""))
+    message = refused(2, folder, tmp_path / "x")
+    assert said in message
+    assert "name the files" in message or "download" in message
+
+
+def test_shards_may_be_numbered_from_one(tmp_path: Path) -> None:
+    names = ["train-1-of-2.jsonl", "train-2-of-2.jsonl"]
+    pack(written(tmp_path, dict.fromkeys(names, "")), tmp_path / "x.ffr")
+    assert len(ffrecord.open(tmp_path / "x.ffr")) == 40
+
+
 def test_a_folder_of_classes_beside_a_table_is_one_of_classes(tmp_path: Path) -> None:
     folder = written(tmp_path / "set", {"cat/1": "", "dog/2": "", "train.csv": ""})
     line = ok("ffrecord-pack", folder, tmp_path / "x.ffr")

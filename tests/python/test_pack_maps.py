@@ -19,6 +19,7 @@ import pytest
 import ffrecord
 from cli import ok
 from ffrecord.pack import maps, open_source, pack
+from ffrecord.pack.maps._base import Map
 from packing import begun, contents, records, refused, units_done, wait_for
 
 pytestmark = pytest.mark.wrong_data
@@ -162,6 +163,25 @@ def test_pictures_are_made_smaller_and_small_ones_stay(
             assert bytes(sample["payload"]) == old
 
 
+@pytest.mark.parametrize(("mode", "form"), [("I;16", "TIFF"), ("I;16", "PNG"), ("F", "TIFF")])
+def test_deep_pictures_do_not_become_white(mode: str, form: str) -> None:
+    made = io.BytesIO()
+    values = np.full((30, 30), 40_000, "u2" if mode == "I;16" else "f4")
+    Image.fromarray(values).save(made, form)
+    with pytest.raises(ValueError, match=f"resize: pixels are {mode}, which JPEG has not"):
+        maps.resize(10, format="JPEG")({"image": made.getvalue()})
+
+
+def test_transparent_colours_stay_transparent() -> None:
+    picture_ = Image.new("P", (30, 30), 1)
+    picture_.putpalette([255, 0, 0, 0, 0, 255])
+    made = io.BytesIO()
+    picture_.save(made, "PNG", transparency=1)
+    for form in ("PNG", "WEBP"):
+        small = maps.resize(10, format=form)({"image": made.getvalue()})["image"]
+        assert Image.open(io.BytesIO(small)).convert("RGBA").getpixel((5, 5))[3] == 0
+
+
 def test_a_picture_that_is_damaged_fails_by_name(pictures: Path, tmp_path: Path) -> None:
     path = pictures / "cat" / "00"
     path.write_bytes(path.read_bytes()[:200])
@@ -186,6 +206,64 @@ def test_the_first_of_equal_samples_stays(parquet: Path, tmp_path: Path) -> None
         assert summary.skipped["samples by the function"] == COUNT + 50 - len(wanted)
         pack([str(parquet), str(other)], tmp_path / f"all-{name}", map="deduplicate()")
         assert len(ffrecord.open(tmp_path / f"all-{name}")) == COUNT
+
+
+def test_a_function_can_be_used_for_several_packings(tmp_path: Path) -> None:
+    lines = {"a": [0, 1, 2, 0, 1, 2], "b": [0, 0, 1, 1, 2, 2]}
+    for name, numbers in lines.items():
+        text = "".join(f'{{"x": {number}}}\n' for number in numbers)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    function, both = maps.deduplicate(), [maps.deduplicate("x"), maps.keep("x >= 0")]
+    for number, (name, made) in enumerate(
+        [("a", "x"), ("b", "x.ffr"), ("b", "x"), ("a", "x.ffr"), ("b", "x.ffr")]
+    ):
+        for map_ in (function, both):
+            path = tmp_path / f"{number}{map_ is both}{made}"
+            pack(tmp_path / f"{name}.jsonl", path, map=map_)
+            assert [row["x"] for row in records(path)] == [0, 1, 2], (number, name)
+    pack([{"x": 1}, {"x": 1}, {"x": 5}], tmp_path / "rows.ffr", map=function)
+    assert [row["x"] for row in records(tmp_path / "rows.ffr")] == [1, 5]
+
+    lists = maps.bins(4)
+    for column in ("tokens", "input_ids"):
+        pack(pa.table({column: [[1]]}), tmp_path / f"{column}.ffr", map=lists)
+        assert records(tmp_path / f"{column}.ffr")[0][column] == [1]
+
+
+@pytest.mark.parametrize("order", ["aa", "aba", "baab"])
+@pytest.mark.parametrize("name", ["x.ffr", "parts"])
+def test_a_file_that_is_given_twice_has_the_same_samples_twice(
+    order: str, name: str, tmp_path: Path
+) -> None:
+    numbers = {"a": range(30), "b": range(20, 50)}
+    for letter, some in numbers.items():
+        text = "".join(f'{{"x": {number}}}\n' for number in some)
+        (tmp_path / f"{letter}.jsonl").write_text(text)
+    paths = [str(tmp_path / f"{letter}.jsonl") for letter in order]
+    pack(paths, tmp_path / name, map=maps.deduplicate(), part_size_bytes=70)
+
+    wanted = list(dict.fromkeys(number for letter in order for number in numbers[letter]))
+    assert [row["x"] for row in records(tmp_path / name)] == wanted
+
+
+class ChangesWhatItSees(maps.deduplicate):
+    """Lets another program write to the input while it looks."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def look(self, samples: Any) -> None:  # noqa: ANN401, D102
+        super().look(samples)
+        self.path.write_text('{"x": 1}\n{"x": 2}\n{"x": 3}\n{"x": 4}\n')
+
+
+def test_an_input_that_changes_while_it_is_looked_at_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": 1}\n{"x": 1}\n{"x": 3}\n')
+    with pytest.raises(ValueError, match=r"a\.jsonl has changed since it was planned"):
+        pack(path, tmp_path / "x", map=ChangesWhatItSees(path))
+    assert not (tmp_path / "x").exists()
 
 
 def test_values_that_are_not_the_same_are_not_equal(tmp_path: Path) -> None:
@@ -222,6 +300,114 @@ def test_a_long_document_is_cut_into_bins(tmp_path: Path) -> None:
     assert [row["lengths"] for row in found] == [[10], [10], [5, 2]]
     assert [n for row in found for n in row["input_ids"]] == [*range(25), 1, 2]
     assert summary.skipped == {"samples by the function": 1}
+
+
+@pytest.mark.parametrize("ext", ["parquet", "ffr"])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float32(), pa.bool_()])
+def test_a_null_in_a_list_is_not_put_into_a_bin_as_a_number(
+    kind: Any,  # noqa: ANN401
+    ext: str,
+    tmp_path: Path,
+) -> None:
+    table = pa.table({"tokens": pa.array([[True], [True, None, False]], pa.list_(pa.bool_()))})
+    number = pa.field("tokens", pa.list_(kind))
+    table = table.cast(pa.schema([number]))
+    path = tmp_path / f"a.{ext}"
+    ffrecord.write_table(table, path) if ext == "ffr" else pq.write_table(table, path)
+    with pytest.raises(ValueError, match=r"sample 1 .*the list in 'tokens' has a null"):
+        pack(path, tmp_path / "x", map=maps.bins(4))
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("ns", "UTC"), pa.time64("us")])
+def test_bins_have_numbers_alone(kind: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    table = pa.table({"tokens": pa.array([[1]], pa.list_(kind))})
+    with pytest.raises(ValueError, match="no list of numbers"):
+        pack(table, tmp_path / "x.ffr", map=maps.bins(4))
+
+
+def two_texts(sample: Any) -> Any:  # noqa: ANN401
+    yield sample
+    yield {**sample, "x": None if sample["x"] == [7] else sample["x"]}
+
+
+def not_seven(sample: Any) -> Any:  # noqa: ANN401
+    if 7 in sample["tokens"]:
+        raise ValueError("there is a seven")
+    return {"all": list(sample["tokens"])}
+
+
+class pairs(Map):
+    """Puts two samples into each row; null is an error."""
+
+    gathers = True
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:  # noqa: D102
+        self._held: list[int] = []
+
+    def columns(self, source: Any) -> Any:  # noqa: ANN401, D102
+        return pa.schema([("tokens", pa.list_(pa.int64()))])
+
+    def __call__(self, sample: Any) -> Any:  # noqa: ANN401, D102
+        self._held += list(sample["x"])
+        return list(self.rest()) if len(self._held) >= 4 else []
+
+    def rest(self) -> Any:  # noqa: ANN401, D102
+        held, self._held = self._held, []
+        return [{"tokens": held}] if held else []
+
+
+not_seven.schema = pa.schema([("all", pa.list_(pa.int64()))])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "functions", [[two_texts, pairs()], [pairs(), not_seven], [two_texts, pairs(), not_seven]]
+)
+def test_a_failure_is_not_allowed_once_samples_are_in_the_same_rows(
+    functions: list[Any], tmp_path: Path
+) -> None:
+    table = pa.table({"x": [[n] for n in range(12)]})
+    with pytest.raises((ValueError, TypeError), match=r"seven|NoneType|cannot be left out"):
+        pack(table, tmp_path / "x.ffr", map=functions, max_failures=100)
+    assert not (tmp_path / "x.ffr").exists()
+
+
+@pytest.mark.parametrize("block", [0, 7])
+def test_a_tokenizer_that_cuts_and_fills_up_keeps_all_of_a_text(block: int, tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers makes the tokens")
+    words = {"a": 0, "b": 70_000, "[PAD]": 2}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[PAD]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.enable_truncation(2)
+    made.enable_padding(length=5)
+    made.save(str(tmp_path / "tokenizer.json"))
+    texts = [["a", "b"] * number + ["a"] for number in range(9)]
+    rows_ = [{"text": " ".join(words_)} for words_ in texts]
+    pack(rows_, tmp_path / "x.ffr", map=maps.tokenize(str(tmp_path), block=block))
+
+    found = ffrecord.read_table(tmp_path / "x.ffr")["tokens"].to_pylist()
+    wanted = [words[word] for text in texts for word in text]
+    assert [token for row in found for token in row] == wanted
+
+
+class Counting:
+    """Must be made before it is called."""
+
+    def __init__(self) -> None:
+        self.step = 1
+
+    def __call__(self, sample: Any) -> Any:  # noqa: ANN401, D102
+        return {"id": sample["id"] + self.step}
+
+
+def test_a_class_among_several_functions_is_made(parquet: Path, tmp_path: Path) -> None:
+    for number, functions in enumerate(
+        [[maps.keep("id < 3"), Counting], [Counting, maps.keep("id < 4")]]
+    ):
+        pack(parquet, tmp_path / f"{number}", map=functions)
+        assert [row["id"] for row in records(tmp_path / f"{number}")] == [1, 2, 3]
 
 
 def test_functions_are_called_one_after_the_other(parquet: Path, tmp_path: Path) -> None:

@@ -312,3 +312,68 @@ def test_elements_of_a_large_object_are_those_of_all_of_it(
                 found.setdefault(field, []).append(value)
         arrays = {n: v if isinstance(v, list) else [v] for n, v in made.items()}
         assert found == {n: v for n, v in arrays.items() if v}
+
+
+# Folders of which a part would be left out, and what is said of them.
+PARTIAL: dict[str, tuple[list[str], str]] = {
+    "a split without labels": (
+        ["images/train/a.jpg", "images/val/b.jpg", "labels/train/a.txt"],
+        "has the splits train, val",
+    ),
+    "a split without labels, in a folder of its own": (
+        ["train/images/a.jpg", "train/labels/a.txt", "test/images/b.jpg"],
+        "has the splits test, train",
+    ),
+    "pictures beside splits": (
+        ["images/a.jpg", "images/train/b.jpg", "labels/train/b.txt"],
+        "a.jpg is in no split",
+    ),
+    "labels beside splits": (
+        ["images/train/b.jpg", "labels/train/b.txt", "labels/a.txt"],
+        "a.txt is in no split",
+    ),
+    "labels behind a list of classes": (
+        ["images/a.jpg", "labels/a.txt", "labels/classes.txt", "labels/dog.txt"],
+        "dog.txt has labels, and there is no picture",
+    ),
+    "labels beside two pictures of one name": (
+        ["images/a.jpg", "images/a.png", "labels/a.txt", "labels/b.txt"],
+        "b.txt has labels, and there is no picture",
+    ),
+}
+
+
+def written(folder: Path, names: list[str]) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("0 .5 .5 .5 .5")
+    return folder
+
+
+@pytest.mark.parametrize("what", PARTIAL)
+def test_a_folder_of_which_a_part_would_be_lost_is_refused(what: str, tmp_path: Path) -> None:
+    names, said = PARTIAL[what]
+    assert said in refused(2, written(tmp_path / "set", names), tmp_path / "x.ffr")
+
+
+def test_a_split_without_labels_is_refused_and_the_others_are_packed(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "set", ["images/train/a.jpg", "images/val/b.jpg", "labels/train/a.txt"]
+    )
+    message = refused(2, "--split", "val", path, tmp_path / "x.ffr")
+    assert "labels/val is missing" in message
+    ok("ffrecord-pack", "--split", "train", path, tmp_path / "x.ffr")
+    assert len(ffrecord.open(tmp_path / "x.ffr")) == 1
+
+
+@pytest.mark.parametrize("name", ["name", "image", "annotations", "label", "rle"])
+def test_a_field_that_is_called_like_one_of_ours_is_not_lost(name: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"picture")
+    image: Row = {"id": 1, "file_name": "a.jpg"}
+    note: Row = {"id": 1, "image_id": 1, "category_id": 3, "segmentation": {"size": [1, 1]}}
+    (note if name in ("label", "rle") else image)[name] = "mine"
+    text = {"images": [image], "annotations": [note], "categories": [{"id": 3, "name": "cat"}]}
+    (tmp_path / "a.json").write_text(json.dumps(text))
+    message = refused(2, tmp_path / "a.json", tmp_path / "x.ffr")
+    assert f"a field called '{name}'" in message
+    assert "rename it" in message

@@ -6,6 +6,7 @@ they hold; and iterables that are no rows, whose errors say what is wrong and in
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,61 @@ def test_rows_become_records(source: str, name: str, tmp_path: Path) -> None:
     assert ffrecord.open(tmp_path / name).schema == {"id": "i64", "text": "utf8", "box": "f32[3]"}
     assert summary.record_count == 200
     assert (summary.file_count > 3) == (name == "parts")
+
+
+class Reused:
+    """A source that yields one object again and again, with other values in it."""
+
+    schema = MappingProxyType({"id": "i64", "box": "i32[2]", "data": "bytes"})
+
+    def samples(self) -> Iterator[Any]:
+        """Yield the rows."""
+        yield from ((row, 0) for row in self.rows())
+
+    @staticmethod
+    def rows() -> Iterator[Any]:
+        """Yield one dict with one array and one bytearray."""
+        box, data = np.zeros(2, "i4"), bytearray(2)
+        row: dict[str, Any] = {}
+        for number in range(200):
+            box[:] = number
+            data[0] = number
+            row.update(id=number, box=box, data=data)
+            yield row
+
+
+@pytest.mark.parametrize("has_map", [False, True])
+@pytest.mark.parametrize("source", [Reused.rows, Reused()])
+def test_a_program_may_use_a_row_and_its_arrays_again(
+    source: Any,  # noqa: ANN401
+    has_map: bool,
+    tmp_path: Path,
+) -> None:
+    pack(source, tmp_path / "x.ffr", map=same if has_map else None)
+
+    found = records(tmp_path / "x.ffr")
+    assert [row["id"] for row in found] == list(range(200))
+    assert [row["box"] for row in found] == [[number, number] for number in range(200)]
+    assert [bytes(row["data"]) for row in found] == [bytes([n, 0]) for n in range(200)]
+
+
+class OnlyAnArray:
+    """A value that shows numbers, and cannot be copied."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:  # noqa: ANN401
+        return np.arange(2)
+
+    def __deepcopy__(self, memo: Any) -> Any:  # noqa: ANN401
+        raise TypeError("it cannot be copied")
+
+
+def test_a_value_need_not_be_one_that_can_be_copied(tmp_path: Path) -> None:
+    pack([{"x": OnlyAnArray()}], tmp_path / "x.ffr", schema={"x": "i64[2]"})
+    assert records(tmp_path / "x.ffr") == [{"x": [0, 1]}]
+
+
+def same(sample: Any) -> Any:  # noqa: ANN401
+    return sample
 
 
 def test_a_table_of_arrow_is_a_source(tmp_path: Path) -> None:

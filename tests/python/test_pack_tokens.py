@@ -120,3 +120,34 @@ def test_a_file_that_lacks_tokens_of_its_index_is_refused(tmp_path: Path) -> Non
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(CorruptionError, match=r"tokens\.bin has 5 tokens, and its index says 6"):
         pack(path, tmp_path / "x")
+
+
+@pytest.mark.parametrize("asked", ["u16", "u16:5", "u32"])
+def test_a_head_is_never_packed_as_tokens(asked: str, tmp_path: Path) -> None:
+    head = np.zeros(256, "<i4")
+    head[:3] = 20240520, 1, 100
+    path = tmp_path / "a.bin"
+    path.write_bytes(head.tobytes() + np.arange(100, dtype="<u2").tobytes())
+    if asked == "u32":
+        assert "its head says u16" in refused(2, "--tokens", asked, path, tmp_path / "x.ffr")
+        return
+    ok("ffrecord-pack", "--tokens", asked, path, tmp_path / "x.ffr")
+    found = ffrecord.read_table(tmp_path / "x.ffr")["tokens"].to_pylist()
+    assert [token for document in found for token in document] == list(range(100))
+    assert len(found) == (2 if ":" in asked else 1)
+
+
+@pytest.mark.parametrize("asked", ["u16:65536", "u32:4294967296", "u16:99999999999999999999"])
+def test_an_end_that_is_no_token_of_the_type_is_refused(asked: str, tmp_path: Path) -> None:
+    np.arange(100, dtype="<u2").tofile(tmp_path / "a.bin")
+    message = refused(2, "--tokens", asked, tmp_path / "a.bin", tmp_path / "x.ffr")
+    assert f"is no token of {asked.partition(':')[0]}" in message
+
+
+def test_tokens_that_begin_like_a_stream_of_arrow_are_tokens(tmp_path: Path) -> None:
+    path = megatron(tmp_path, [[[-1, 5, 7]]], "i4")
+    pack(path, tmp_path / "x.ffr")
+    assert ffrecord.read_table(tmp_path / "x.ffr")["tokens"].to_pylist() == [[-1, 5, 7]]
+    np.array([65535, 65535, 1, 0], "<u2").tofile(tmp_path / "plain.bin")
+    pack(open_source(tmp_path / "plain.bin", SourceOptions(tokens="u16")), tmp_path / "y.ffr")
+    assert ffrecord.read_table(tmp_path / "y.ffr")["tokens"].to_pylist() == [[65535, 65535, 1, 0]]

@@ -107,6 +107,8 @@ class CocoSource(PictureTable):
                     names.append(self._name(value, len(ids)))
                     images.extend((begin, size_bytes))
                     if not is_known:
+                        for own in sorted({*_OURS} & value.keys()):
+                            raise self._twice(f"image {len(ids)}", own)
                         self._about = joined_fields(self._about, _types(_about(value)), "")
                 elif field == "annotations":
                     of_image.append(self._number(value, "image_id", field))
@@ -122,6 +124,8 @@ class CocoSource(PictureTable):
                         )
                     self._classes[number] = value["name"]
         if self._classes and "category_id" in self._notes:
+            if "label" in self._notes:
+                raise self._twice("an annotation", "label")
             self._notes["label"] = JsonType("int")
         self._images = _pairs(images)
         self._group(np.array(ids, np.int64), np.array(of_image, np.int64), _pairs(places))
@@ -176,12 +180,19 @@ class CocoSource(PictureTable):
         """An annotation as it is packed; with its label if `labels` are given."""
         note = {name: each for name, each in value.items() if name != "image_id"}
         if isinstance(note.get("segmentation"), dict):
+            if "rle" in note:
+                raise self._twice("an annotation", "rle")
             note["rle"] = note.pop("segmentation")
         if labels and (number := value.get("category_id")) is not None:
             if number not in labels:
                 raise ValueError(f"{self.path}: there is no category {number}")
             note["label"] = labels[number]
         return note
+
+    def _twice(self, what: str, name: str) -> ValueError:
+        return ValueError(
+            f"{self.path}: {what} has a field called '{name}', and so has each record: rename it"
+        )
 
     def _name(self, value: dict[str, Any], number: int) -> str:
         name = value.get("file_name")

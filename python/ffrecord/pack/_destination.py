@@ -21,7 +21,7 @@ from ffrecord.pack._passed import Passed, kept_fields
 from ffrecord.pack._plan import Plan, schema_as_json, units_of
 from ffrecord.pack._recognise import open_source
 from ffrecord.pack._resumable import DIGITS, check_some, pack_resumably, part_name
-from ffrecord.pack._rows import Rows, RowsSource
+from ffrecord.pack._rows import Rows, RowsSource, own_copy
 from ffrecord.pack._source import CLASSES, Facts, Progressed, Source
 from ffrecord.pack._summary import PackSummary
 from ffrecord.pack._table import TableSource
@@ -284,10 +284,11 @@ def _columns_of(
     rows: list[Row] = []
     error: Exception | None = None
     for item in islice(samples, _LOOK_SAMPLES):
-        seen.append(item)
+        sample = own_copy(item[0])
+        seen.append((sample, item[1]))
         try:
-            made = rows_of(function, item[0]) or []
-            passed.look(item[0], made)
+            made = rows_of(function, sample) or []
+            passed.look(sample, made)
             rows += made
         except Exception as failed:  # It counts when the sample is packed.
             error = error or failed

@@ -14,12 +14,16 @@ _END = _STREAM + b"\0\0\0\0"
 
 
 def is_ipc(path: str) -> bool:
-    """Recognised by its content; a stream by the mark before its first message."""
+    """Recognised by its content; a stream by the mark before its first message.
+
+    Files of tokens, called `.bin`, may begin with that mark: it is the number -1.
+    """
     if not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
         head = file.read(8)
-    return head.startswith((_FILE, _FEATHER_1)) or (head[:4] == _STREAM and len(head) == 8)
+    is_stream = head[:4] == _STREAM and len(head) == 8 and not path.endswith(".bin")
+    return head.startswith((_FILE, _FEATHER_1)) or is_stream
 
 
 def rows_of_batch(batch: Any) -> Iterator[Any]:  # noqa: ANN401 - pyarrow has no types

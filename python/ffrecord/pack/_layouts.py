@@ -1,16 +1,18 @@
 """Folders whose files are a dataset of another kind, by split: the hub's, and Energon's."""
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
 
 from ffrecord.pack._source import SourceOptions, check_key, needed, split_of
 
-_SHARD = re.compile(r"(?P<split>[A-Za-z][\w.]*?)[-_.]\d+(?P<count>-of-\d+)?$")
+_SHARD = re.compile(r"(?P<split>[A-Za-z][\w.]*?)[-_.](?P<number>\d+)(-of-(?P<count>\d+))?$")
 _SUFFIX = re.compile(r"\.(parquet|arrow|jsonl|ndjson|csv|tsv|tar)(\.gz)?$")
 # Names of files and folders that are splits without a number behind them.
 _SPLITS = ("train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval")
 _DATA = "data"
+_REMEDY = "name the files to pack"
 _META = ".nv-meta"
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _SHARDS_MAX = 1 << 20
@@ -22,29 +24,73 @@ def is_hub(path: str) -> bool:
         return False
     folders = {each.name for each in os.scandir(path) if each.is_dir() and each.name[0] != "."}
     known = all(name == _DATA or name.lower() in _SPLITS for name in folders)
-    return known and any(_files_by_split(path))
+    return known and any(split for split, _ in _files_by_split(path))
 
 
 def hub_files(path: str, options: SourceOptions) -> list[str]:
     """The files of the split, in the order of their names.
 
     Raises:
-        ValueError: there are several splits, or files of several kinds.
+        ValueError: there are several splits, or files of several kinds; or files would be left out,
+            or a split is there twice or lacks some of its files.
     """
     splits: dict[str, list[str]] = {}
     for split, file in _files_by_split(path):
         splits.setdefault(split, []).append(file)
-    files = sorted(splits[split_of(sorted(splits), options.split, path)])
+    split = split_of(sorted(name for name in splits if name), options.split, path)
+    files = sorted(splits[split])
     kinds = {_suffix(file) for file in files}
     if len(kinds) > 1:
         raise ValueError(
             f"{path} has files of several kinds ({', '.join(sorted(kinds))}): name those to pack"
         )
+    for stray in sorted(splits.get("", ())) if options.split is None else ():
+        raise ValueError(
+            f"{stray} is called as no split, beside files that are: {_REMEDY}, or say "
+            f"--split {split}"
+        )
+    _check_whole(path, split, files)
     return files
 
 
+def _check_whole(path: str, split: str, files: list[str]) -> None:
+    """Check that a split is there once, with all of its files."""
+    places: set[str] = set()
+    numbers: dict[tuple[str, int], set[int]] = {}
+    for file in files:
+        folder, name = os.path.split(file)
+        suffix = _suffix(name)
+        shard = _SHARD.fullmatch(name.removesuffix(suffix))
+        shown = file
+        if shard:
+            of = f"-of-{shard['count']}" if shard["count"] else ""
+            shown = os.path.join(folder, f"{shard['split']}-N{of}{suffix}")
+        if shard and shard["count"]:
+            numbers.setdefault((shown, int(shard["count"])), set()).add(int(shard["number"]))
+        is_inside = os.path.basename(folder) == split
+        places.add(folder if is_inside else shown)
+        for entry in os.scandir(folder) if is_inside else ():
+            if entry.is_dir() and not entry.name.startswith("."):
+                raise ValueError(f"{entry.path} is a folder, in one of a split: {_REMEDY}")
+    if len(places) > 1:
+        raise ValueError(
+            f"{path} has the split {split} twice ({', '.join(sorted(places))}): {_REMEDY}"
+        )
+    for (shown, count), found in numbers.items():
+        first = 0 if 0 in found else 1
+        lost = next(number for number in itertools.count(first) if number not in found)
+        if lost < first + count:
+            raise ValueError(
+                f"{os.path.dirname(shown)} lacks number {lost} of the {count} files "
+                f"{os.path.basename(shown)}: download all of them, or name the files to pack"
+            )
+
+
 def _files_by_split(path: str) -> Iterator[tuple[str, str]]:
-    """`data/train-00000-of-00002.parquet`, `train.jsonl`, `train/0000.parquet`."""
+    """`data/train-00000-of-00002.parquet`, `train.jsonl`, `train/0000.parquet`.
+
+    The split of a file of data that is called as none is empty.
+    """
     for folder in (path, os.path.join(path, _DATA)):
         if not os.path.isdir(folder):
             continue
@@ -56,8 +102,8 @@ def _files_by_split(path: str) -> Iterator[tuple[str, str]]:
                 stem = entry.name.removesuffix(suffix)
                 shard = _SHARD.fullmatch(stem)
                 split = shard["split"] if shard else stem
-                if (shard and shard["count"]) or split.lower() in _SPLITS:
-                    yield split, entry.path
+                is_split = (shard and shard["count"]) or split.lower() in _SPLITS
+                yield split if is_split else "", entry.path
 
 
 def _suffix(name: str) -> str:

@@ -28,6 +28,10 @@ Row = Mapping[str, Any]
 _MAPS = "ffrecord.pack.maps"
 
 
+class MixedRowsError(ValueError):
+    """A function failed when rows of several samples were mixed, so that none can be left out."""
+
+
 @dataclass(frozen=True)
 class UserMap:
     """A function, or a class whose objects are called: one is made in each process."""
@@ -76,14 +80,22 @@ class UserMap:
         return function.columns(source) if hasattr(function, "columns") else None
 
     def look(self, inputs: Any) -> None:  # noqa: ANN401 - `Inputs`, which cannot be imported here
-        """Let it look at all samples of some inputs, if it has to."""
+        """Let it look at all samples of some inputs, if it has to.
+
+        Raises:
+            ValueError: an input has changed meanwhile.
+        """
         function: Any = self.function
-        if getattr(function, "looks", False):
-            function.look(
-                (path, place, _plain_sample(sample))
-                for number, path in enumerate(inputs.paths)
-                for place, (sample, _) in enumerate(inputs.whole(number, Counter()))
-            )
+        if not getattr(function, "looks", False):
+            return
+        before = inputs.list_all()
+        function.look(
+            (number, place, _plain_sample(sample))
+            for number in range(len(before))
+            for place, (sample, _) in enumerate(inputs.whole(number, Counter()))
+        )
+        for number, one in enumerate(before):
+            inputs.check_unchanged(one, number)
 
 
 def mapping_of(map_: Any) -> UserMap | None:  # noqa: ANN401 - see `pack`
@@ -106,7 +118,11 @@ def mapping_of(map_: Any) -> UserMap | None:  # noqa: ANN401 - see `pack`
             f"map is {map_!r}, which cannot be sent to another process: define it at the top of a "
             f"module, with functools.partial for arguments ({error})"
         ) from None
-    return found
+    if not hasattr(found.function, "looks"):
+        return found
+    # What it finds out of this source must not stay in the user's object.
+    is_class = inspect.isclass(found.function)
+    return UserMap(found.function() if is_class else copy.deepcopy(found.function))
 
 
 def _made_of(map_: Any) -> Any:  # noqa: ANN401 - see `pack`
@@ -171,9 +187,11 @@ def _code_of(module: ModuleType) -> bytes:
 
 
 def rows_of(
-    function: Function, sample: Sample, where: str = "", number: int = 0
+    function: Function, sample: Sample, place: tuple[int, int] = (0, 0)
 ) -> list[Row] | None:
-    """Call the function; return the rows that it makes of a sample, the one of that number.
+    """Call the function; return the rows that it makes of a sample.
+
+    `place` is the number of its input, and its number in that.
 
     None if it leaves the sample out; a function that gathers may take it and return no rows.
 
@@ -187,7 +205,7 @@ def rows_of(
         plain = copy.deepcopy(dict(plain))
     try:
         is_numbered = getattr(function, "numbered", False)
-        return rows_from(function, plain, (where, number) if is_numbered else ())
+        return rows_from(function, plain, place if is_numbered else ())
     except SystemExit as error:  # Else this process would end, with the status of success.
         raise RuntimeError(f"it ended the process (sys.exit, status {error.code})") from error
 

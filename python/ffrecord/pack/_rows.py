@@ -1,5 +1,6 @@
 """Rows of a Python program: an iterable of them, or a function that returns one."""
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
@@ -32,7 +33,8 @@ class RowsSource(Source):
             raise TypeError(
                 f"{self!r} is {type(made).__name__}, not an iterable of dicts or bytes"
             ) from None
-        first = [self._checked(row, number) for number, row in enumerate(islice(found, _LOOK_ROWS))]
+        some = enumerate(islice(found, _LOOK_ROWS))
+        first = [own_copy(self._checked(row, number)) for number, row in some]
         if not first:
             raise ValueError(f"{self!r} has no rows: there is nothing to pack")
         self.skipped = Counter()
@@ -58,3 +60,19 @@ class RowsSource(Source):
     def __repr__(self) -> str:
         """What errors call it."""
         return f"the iterable '{self._shown}'"
+
+
+def own_copy(sample: Any) -> Any:  # noqa: ANN401 - of any source
+    """A sample that stays as it is when the program that made it uses its object again."""
+    if not isinstance(sample, Mapping):
+        return sample
+    return {name: _copied(value) for name, value in sample.items()}
+
+
+def _copied(value: Any) -> Any:  # noqa: ANN401 - of any column
+    if isinstance(value, memoryview):
+        return bytes(value)
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # Of any kind: what cannot be copied is packed as it is.
+        return value

@@ -128,19 +128,33 @@ class TokenFile(RowTable):
         with open(self.path, "rb") as file:
             head = file.read(_LLMC_BYTES)
         numbers = np.frombuffer(head[:12], "<i4") if len(head) == _LLMC_BYTES else [0, 0, 0]
-        if (kind := _LLMC.get(int(numbers[0]))) is not None and self.options.tokens is None:
-            self._data = self._mapped(kind, _LLMC_BYTES)
+        dtype = _LLMC.get(int(numbers[0]))
+        asked = self.options.tokens
+        said = _LLMC_BYTES + int(numbers[2]) * np.dtype(dtype or "u1").itemsize
+        # Plain tokens may begin like a head, which fits the file only by chance.
+        if dtype is not None and (asked is None or said == self.size_bytes):
+            end = None if asked is None else self._end_asked(dtype)
+            self._data = self._mapped(dtype, _LLMC_BYTES)
             if len(self._data) != numbers[2]:
                 raise CorruptionError(
                     f"{self.path} has {len(self._data)} tokens, and its head says {numbers[2]}"
                 )
-            self._documents = self._ends(None)
-            return
-        kind, end = self._asked()
-        self._data = self._mapped(_TYPES[kind])
+        else:
+            end = self._end_asked(None)
+            self._data = self._mapped(_TYPES[self._kind_asked()])
         self._documents = self._ends(end)
 
-    def _asked(self) -> tuple[str, int | None]:
+    def _end_asked(self, dtype: str | None) -> int | None:
+        """The token that ends documents, in a file whose head says that type, if it has one."""
+        kind = self._kind_asked()
+        if dtype is not None and _TYPES[kind] != dtype:
+            raise ValueError(f"{self.path}: its head says u{8 * int(dtype[1:])}, and not {kind}")
+        end = (self.options.tokens or "").partition(":")[2]
+        if end and int(end) > np.iinfo(_TYPES[kind]).max:
+            raise ValueError(f"{self.path}: {end} is no token of {kind}, so no document ends there")
+        return int(end) if end else None
+
+    def _kind_asked(self) -> str:
         kind, colon, end = (self.options.tokens or "").partition(":")
         if kind not in _TYPES or (colon and not end.isdecimal()):
             raise ValueError(
@@ -148,7 +162,7 @@ class TokenFile(RowTable):
                 "--tokens u16 or --tokens u32, with the token that ends a document behind a colon "
                 "if there is one, such as u16:50256"
             )
-        return kind, int(end) if colon else None
+        return kind
 
     def _mapped(self, kind: str, begin: int = 0) -> Any:  # noqa: ANN401 - of any type
         dtype = np.dtype(f"<{kind}")

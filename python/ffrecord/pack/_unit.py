@@ -13,7 +13,7 @@ import numpy as np
 
 from ffrecord._tables.arrow_writing import Encoder
 from ffrecord._write.writer import Writer, WriteSummary
-from ffrecord.pack._mapping import Function, Row, rows_of
+from ffrecord.pack._mapping import Function, MixedRowsError, Row, rows_of
 from ffrecord.pack._source import Chunk, Keyed, Lacking, OneSample, Progressed
 
 # Of what has no length, a number.
@@ -93,8 +93,11 @@ class UnitWriter:
         where: str,
         progress: Callable[[int], None],
         first: int = 0,
+        input_: int = 0,
     ) -> None:
-        """Write samples; `where` is their input, and `first` the number of the first, for errors.
+        """Write samples; `where` is their input, and `first` the number of the first in it.
+
+        `input_` is the number of the input.
 
         Raises:
             FailedSamplesError: too many of them failed in the user's function.
@@ -110,7 +113,7 @@ class UnitWriter:
                 if isinstance(sample, Chunk):
                     self._write_chunk(sample)
                 else:
-                    self._take(sample, where, number)
+                    self._take(sample, where, (input_, number))
                 progress(done_bytes)
         except BaseException:
             if self._writer is not None:
@@ -131,15 +134,21 @@ class UnitWriter:
         assert self.tally.is_balanced
         return self.tally
 
-    def _take(self, sample: OneSample, where: str, number: int) -> None:
+    def _take(self, sample: OneSample, where: str, place: tuple[int, int]) -> None:
         self.tally.samples += 1
+        number = place[1]
         function = self._rules.function
         if function is None:
             self._write(sample)
             self.tally.used += 1
             return
         try:
-            rows = rows_of(function, sample, where, number)
+            rows = rows_of(function, sample, place)
+        except MixedRowsError as error:
+            raise ValueError(
+                f"{where}: sample {number} failed in the function given as map: {error}; other "
+                "samples are in the same rows, so it cannot be left out"
+            ) from error
         except Exception as error:
             self._fail(sample, where, number, error)
             return

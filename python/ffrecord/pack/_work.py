@@ -155,7 +155,7 @@ class Worker:
                 progress(lease.done_bytes)
 
             samples = self._inputs.samples_of(cut, unit.tally.left_out)
-            unit.write_all(samples, planned.path, note, cut.first)
+            unit.write_all(samples, planned.path, note, cut.first, cut.input)
             behind += cut.size_bytes
             self._inputs.check_unchanged(planned, cut.input)
         tally = unit.close()

@@ -35,21 +35,32 @@ def is_yolo(path: str) -> bool:
 
 
 def _splits(root: str) -> Iterator[tuple[str, str, str]]:
-    """Each split, the only one without a name, with its two folders."""
+    """Each split, the only one without a name, with its two folders.
+
+    Beside one that has both, one that lacks its labels is a split, too, or else it would be lost.
+    """
     pictures, labels = os.path.join(root, _IMAGES), os.path.join(root, _LABELS)
     if os.path.isdir(pictures) and os.path.isdir(labels):
-        inner = sorted(each.name for each in os.scandir(labels) if each.is_dir())
-        both = [name for name in inner if os.path.isdir(os.path.join(pictures, name))]
-        yield from ((n, os.path.join(pictures, n), os.path.join(labels, n)) for n in both)
-        if not both:
+        inner, others = _folders(pictures), _folders(labels)
+        for name in sorted(inner | others if inner & others else ()):
+            yield name, os.path.join(pictures, name), os.path.join(labels, name)
+        if not inner & others:
             yield "", pictures, labels
         return
     if not os.path.isdir(root):
         return
-    for name in sorted(each.name for each in os.scandir(root) if each.is_dir()):
-        folders = [os.path.join(root, name, inner) for inner in (_IMAGES, _LABELS)]
-        if all(map(os.path.isdir, folders)):
-            yield name, folders[0], folders[1]
+    found = []
+    for name in sorted(_folders(root)):
+        inside = os.path.join(root, name)
+        pictures, labels = os.path.join(inside, _IMAGES), os.path.join(inside, _LABELS)
+        if os.path.isdir(pictures):
+            found.append((name, pictures, labels))
+    if any(os.path.isdir(texts) for _, _, texts in found):
+        yield from found
+
+
+def _folders(path: str) -> set[str]:
+    return {each.name for each in os.scandir(path) if each.is_dir() and each.name[0] != "."}
 
 
 class YoloSource(PictureTable):
@@ -66,6 +77,13 @@ class YoloSource(PictureTable):
         found = {name: (pictures, labels) for name, pictures, labels in _splits(path)}
         split = split_of(list(found), options.split, path)
         self._pictures_in, self._labels_in = found[split]
+        if not os.path.isdir(self._labels_in):
+            raise ValueError(
+                f"{self._labels_in} is missing: make it if the pictures have no objects, or pack "
+                "them as files"
+            )
+        if split and options.split is None:
+            _check_beside(path)
         self._names = self._class_names(path)
         super().__init__(path, options)
         self.classes = self._names
@@ -109,11 +127,11 @@ class YoloSource(PictureTable):
     def _list_all(self) -> list[int]:
         """Find the pictures and the texts of labels; return the sizes of these."""
         self.pictures, self._texts = [], []
-        sizes, used = [], 0
+        sizes = []
         for path in _walk(self._pictures_in):
             name = check_text(os.path.relpath(path, self._pictures_in), self._pictures_in)
-            stem, suffix = os.path.splitext(name)
-            if suffix.lower() not in _SUFFIXES or os.path.basename(name).startswith("."):
+            stem = os.path.splitext(name)[0]
+            if not _is_picture(name):
                 self.skipped[HIDDEN if "/." in f"/{name}" else "files that are no pictures"] += 1
                 continue
             text = os.path.join(self._labels_in, f"{stem}.txt")
@@ -121,16 +139,13 @@ class YoloSource(PictureTable):
             self.pictures.append(picture_at(path))
             self._texts.append(text if is_there else "")
             sizes.append(os.path.getsize(text) if is_there else 0)
-            used += is_there
             if sizes[-1] > _TEXT_BYTES_MAX:
                 raise ValueError(f"{text} has {sizes[-1]} bytes, too many for labels")
         if not self.pictures:
             raise ValueError(f"{self._pictures_in} has no pictures: there is nothing to pack")
-        texts = [p for p in _walk(self._labels_in) if p.endswith(".txt")]
-        if len(texts) > used:
-            lost = min(set(texts) - set(self._texts))
-            if os.path.basename(lost) != "classes.txt":
-                raise ValueError(f"{lost} has labels, and there is no picture of that name")
+        texts = {path for path in _walk(self._labels_in) if _is_text(path)}
+        for lost in sorted(texts - set(self._texts)):
+            raise ValueError(f"{lost} has labels, and there is no picture of that name")
         self.files = tuple(self._class_files)
         return sizes
 
@@ -174,6 +189,27 @@ class YoloSource(PictureTable):
         if not isinstance(names, list):
             raise ValueError(f"{path}: `names` is no list of classes, nor 0, 1, ... with a name")
         return tuple(map(str, names))
+
+
+def _check_beside(root: str) -> None:
+    """Check that no pictures and labels lie beside the folders of the only split."""
+    for folder, is_such in ((_IMAGES, _is_picture), (_LABELS, _is_text)):
+        path = os.path.join(root, folder)
+        for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
+            if is_such(name) and os.path.isfile(os.path.join(path, name)):
+                raise ValueError(
+                    f"{os.path.join(path, name)} is in no split, beside folders of splits: "
+                    "move it, or say which split with --split"
+                )
+
+
+def _is_picture(path: str) -> bool:
+    suffix = os.path.splitext(path)[1]
+    return suffix.lower() in _SUFFIXES and not os.path.basename(path).startswith(".")
+
+
+def _is_text(path: str) -> bool:
+    return path.endswith(".txt") and os.path.basename(path) != "classes.txt"
 
 
 def _walk(folder: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ class Map:
     """Whether a sample may become part of rows that are returned later. Then an empty list means
     that the sample was taken, and `rest` returns what was not returned yet."""
     numbered = False
-    """Whether it is called with the input and the number of the sample in it, too."""
+    """Whether it is called with the number of the input, and that of the sample in it, too."""
     functions: tuple[Any, ...] = ()
     """Functions of a user that it calls; an edit of one counts as another function."""
 
@@ -31,8 +31,8 @@ class Map:
         """Return the rows that are left at the end of a part."""
         return ()
 
-    def look(self, samples: Iterator[tuple[str, int, Any]]) -> None:
-        """Look at all samples, with input and number, before the first of them is packed."""
+    def look(self, samples: Iterator[tuple[int, int, Any]]) -> None:
+        """Look at all samples, with the same numbers, before the first of them is packed."""
 
     @property
     def looks(self) -> bool:

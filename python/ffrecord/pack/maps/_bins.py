@@ -51,7 +51,9 @@ class bins(Map):
         self.column = self.column or column_in(source, _COLUMNS, "bins", "column")
         kind = source.field(column_in(source, (self.column,), "bins", "column")).type
         number = getattr(kind, "value_type", None)
-        if number is None or not pa.types.is_primitive(number):
+        is_flat = len(getattr(kind, "shape", (0,))) == 1
+        types = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+        if number is None or not is_flat or not any(is_such(number) for is_such in types):
             raise ValueError(f"bins: the column '{self.column}' is {kind}, no list of numbers")
         self.type = str(np.dtype(number.to_pandas_dtype()))
         fields = [(self.column, number), ("lengths", pa.int32())]
@@ -65,6 +67,9 @@ class bins(Map):
         value = value_of(sample, self.column, "bins")
         if value is None or len(value) == 0:
             return None
+        has_null = np.ma.is_masked(value) if isinstance(value, np.ndarray) else None in value
+        if has_null:
+            raise ValueError(f"bins: the list in '{self.column}' has a null, which is no number")
         document = np.asarray(value, self.type)
         for at in range(0, len(document), self.length):
             self._documents.append(document[at : at + self.length])

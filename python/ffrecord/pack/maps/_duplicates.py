@@ -29,28 +29,28 @@ class deduplicate(Map):
     def __init__(self, *columns: str) -> None:
         """Keep the arguments."""
         self.compared = columns
-        self.left_out: dict[str, bytes] | None = None
+        self.left_out: dict[int, bytes] | None = None
         self.begin()
 
     def begin(self) -> None:
         """Forget nothing: samples of all parts are compared."""
         if "_seen" not in vars(self):
             self._seen: set[bytes] = set()
-            self._numbers: dict[str, Any] = {}
+            self._numbers: dict[int, Any] = {}
 
     @property
     def looks(self) -> bool:
         """Yes."""
         return True
 
-    def look(self, samples: Iterator[tuple[str, int, Any]]) -> None:
+    def look(self, samples: Iterator[tuple[int, int, Any]]) -> None:
         """Find the samples to leave out."""
-        inputs: list[str] = []
+        inputs: list[int] = []
         begins: list[int] = []
         pieces, some, count = [], [], 0
-        for name, number, sample in samples:
-            if not inputs or inputs[-1] != name:
-                inputs.append(name)
+        for input_, number, sample in samples:
+            if not inputs or inputs[-1] != input_:
+                inputs.append(input_)
                 begins.append(count - number)
             some.append(self._hash(sample))
             count += 1
@@ -65,20 +65,20 @@ class deduplicate(Map):
         again = np.sort(order[1:][is_again])
         bounds = [*begins, count]
         self.left_out = {}
-        for name, begin, end in zip(inputs, bounds[:-1], bounds[1:], strict=True):
+        for input_, begin, end in zip(inputs, bounds[:-1], bounds[1:], strict=True):
             own = again[np.searchsorted(again, begin) : np.searchsorted(again, end)] - begin
-            self.left_out[name] = own.astype("<i8").tobytes()
+            self.left_out[input_] = own.astype("<i8").tobytes()
 
-    def __call__(self, sample: Any, where: str = "", number: int = 0) -> Any:  # noqa: ANN401
+    def __call__(self, sample: Any, input_: int = 0, number: int = 0) -> Any:  # noqa: ANN401
         """Return the sample, or None."""
         if self.left_out is None:  # The source is read once, in order, by this process.
             found = self._hash(sample)
             is_new = found not in self._seen
             self._seen.add(found)
             return sample if is_new else None
-        if where not in self._numbers:
-            self._numbers[where] = np.frombuffer(self.left_out.get(where, b""), "<i8")
-        numbers = self._numbers[where]
+        if input_ not in self._numbers:
+            self._numbers[input_] = np.frombuffer(self.left_out.get(input_, b""), "<i8")
+        numbers = self._numbers[input_]
         at = int(np.searchsorted(numbers, number))
         return None if at < len(numbers) and numbers[at] == number else sample
 

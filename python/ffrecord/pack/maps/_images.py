@@ -14,13 +14,16 @@ _MODES = {
     "PNG": ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"),
     "WEBP": ("RGB", "RGBA"),
 }
+# Modes of more than 8 bits, whose values others would cut off.
+_DEEP = ("I", "F")
 
 
 class resize(Map):
     """Makes pictures smaller, so that the shorter side has `size` pixels; and encodes them again.
 
     A picture that is no larger stays as it is, byte for byte, unless it has another form. The
-    orientation that a camera noted is applied. Other columns stay as they are.
+    orientation that a camera noted is applied. Of a picture that moves, the first frame is taken.
+    Other columns stay as they are.
 
     Args:
         size: of the shorter side.
@@ -69,8 +72,14 @@ class resize(Map):
                 return data
             image.draft("RGB", (2 * self.size, 2 * self.size))  # JPEG is decoded smaller.
             upright = ImageOps.exif_transpose(image)
+            if upright.mode not in _MODES[form] and upright.mode.startswith(_DEEP):
+                raise ValueError(
+                    f"resize: pixels are {upright.mode}, which {form} has not: convert the picture "
+                    "to 8 bits before, or, of 16 bits, say format='PNG'"
+                )
             if upright.mode not in _MODES[form] or upright.mode == "P":
-                has_alpha = form != "JPEG" and "A" in upright.getbands()
+                is_clear = "A" in upright.getbands() or "transparency" in upright.info
+                has_alpha = form != "JPEG" and is_clear
                 upright = upright.convert("RGBA" if has_alpha else "RGB")
             width, height = upright.size
             if (shorter := min(width, height)) > self.size:

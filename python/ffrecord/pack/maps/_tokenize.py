@@ -17,7 +17,8 @@ class tokenize(Map):
     """Makes a list of tokens of each text, or of all texts blocks of the same number of tokens.
 
     The column is `tokens`: u16 if all tokens of the tokenizer fit, else u32. The last block of each
-    part of the result has what is left, and may be shorter.
+    part of the result has what is left, and may be shorter. Texts are neither cut nor filled up,
+    even if the file of the tokenizer says so.
 
     Args:
         tokenizer: a file `tokenizer.json`, or a folder with it, as `save_pretrained` leaves it.
@@ -53,7 +54,8 @@ class tokenize(Map):
         self.end_token = made.token_to_id(end) if end else None
         if end and self.end_token is None:
             raise ValueError(f"tokenize: {path} has no token {end!r}")
-        self.type = "u2" if made.get_vocab_size(with_added_tokens=True) <= 1 << 16 else "u4"
+        largest = max(made.get_vocab(with_added_tokens=True).values(), default=0)
+        self.type = "u2" if largest < 1 << 16 else "u4"
         self.begin()
 
     def begin(self) -> None:
@@ -109,4 +111,6 @@ class tokenize(Map):
                 self._tokenizer = needed("tokenizers", "tokenize").Tokenizer.from_str(self.json)
             except Exception as error:  # The library has no type for it.
                 raise ValueError(f"tokenize: {self.path} is no tokenizer: {error}") from None
+            self._tokenizer.no_truncation()
+            self._tokenizer.no_padding()
         return self._tokenizer
