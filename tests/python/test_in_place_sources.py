@@ -207,3 +207,18 @@ def test_a_column_that_would_be_read_as_a_part_of_another_is_refused(tmp_path: P
 
     with pytest.raises(ValueError, match="would be read as a part"):
         ffrecord.index(source)
+
+
+@pytest.mark.parametrize("name", ["{:04}.tar", "train.tar-{:05}-of-00003"])
+def test_a_folder_is_not_read_by_half(name: str, tmp_path: Path) -> None:
+    paths = [tmp_path / name.format(number) for number in range(3)]
+    for number, path in enumerate(paths):
+        write_tar(path, {f"{number}.txt": b"x"})
+    (tmp_path / "README.md").write_text("not one of them")
+    ffrecord.index(paths[:2])
+
+    with pytest.raises(FileNotFoundError, match=r"has no index \(1 such\), and 2 files beside it"):
+        len(ffrecord.open(tmp_path))
+    assert len(ffrecord.open(paths[:2])) == 2
+    ffrecord.index(paths)
+    assert len(ffrecord.open(tmp_path)) == 3

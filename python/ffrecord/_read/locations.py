@@ -199,10 +199,11 @@ def _evicted(folder: str, names: list[str] | None) -> list[str]:
 def _folder(folder: str, away: _Away) -> list[str]:
     evicted = away(folder, None)
     with os.scandir(folder) as entries:
-        known = [entry for entry in entries if entry.name.endswith((".ffr", INDEX_SUFFIX))]
-    found = [entry for entry in known if entry.name.endswith(".ffr")]
+        there = list(entries)
+    found = [entry for entry in there if entry.name.endswith(".ffr")]
     if not found and not evicted:
-        found = known
+        found = [entry for entry in there if entry.name.endswith(INDEX_SUFFIX)]
+        _refuse_without_index(folder, {entry.name for entry in there if entry.is_file()})
     if nested := [entry.path for entry in found if entry.is_dir()]:
         raise IsADirectoryError(
             errno.EISDIR, f"{nested[0]} is a folder, although it has the name of a file"
@@ -213,6 +214,24 @@ def _folder(folder: str, away: _Away) -> list[str]:
             f"no *.ffr files in the folder {folder}; 'ffrecord index' makes other files readable",
         )
     return sorted(entry.path for entry in found)
+
+
+def _refuse_without_index(folder: str, names: set[str]) -> None:
+    """Raise if only some of the sources of one kind have an index: an indexing did not end."""
+
+    def kind(name: str) -> str:  # .tfrecord-00001-of-00002 as .tfrecord-00002-of-00002.
+        return re.sub(r"\d+", "0", os.path.splitext(name)[1])
+
+    indexed = {name.removesuffix(INDEX_SUFFIX) for name in names if name.endswith(INDEX_SUFFIX)}
+    kinds = {kind(name) for name in indexed & names}
+    bare = {name for name in names - indexed if kind(name) in kinds}
+    if without := sorted(name for name in bare if not name.endswith(INDEX_SUFFIX)):
+        raise FileNotFoundError(
+            errno.ENOENT,
+            f"{os.path.join(folder, without[0])} has no index ({len(without)} such), and "
+            f"{len(indexed)} files beside it have one: run 'ffrecord index {folder}' to its end, "
+            "or name the files to read",
+        )
 
 
 def _matches(pattern: str, away: _Away) -> list[str]:
