@@ -128,9 +128,9 @@ Result<bool> Arrivals::Place(Step& step, std::size_t link) {
   return true;
 }
 
-// What is added lands aside anyway, so it may land before its place is free. Two ranks that
-// exchange pieces larger than what their kernels hold could else wait for each other: each does not
-// read before its own piece, from the same place, has left.
+// A piece that is to be added lands in memory of the connection, so it may land before its place is
+// free. Otherwise two ranks that exchange pieces larger than their socket buffers would deadlock:
+// neither would read before its own piece, from the same place, has left.
 Result<bool> Arrivals::LandEarly(Step& step, std::size_t link, const Target& target) {
   Incoming& in = links_[link];
   if (in.form != Form::kFrame || in.size_bytes == 0 || target.active == nullptr ||
@@ -163,7 +163,7 @@ Result<void> Arrivals::LetLand(Step& step, std::size_t link, Due due, const Targ
   return {};
 }
 
-// What is added, or comes as another type.
+// Whether the piece is to be added to the array, or arrives as another type than the array has.
 bool Arrivals::LandsAside(const Target& target) const {
   return target.active->schedule.arrivals[target.index].reduces ||
          group_.IsRounded(target.active->operation);

@@ -33,9 +33,9 @@ class Arrivals {
            Blame& blame);
 
   std::uint32_t RankOf(std::size_t link) const { return links_[link].channel.rank; }
-  // What has come on it waits: its operation is not ours yet, or its place is not free.
+  // Whether a piece on this link waits until this rank submits its operation or its place is free.
   bool IsHeld(std::size_t link) const { return links_[link].is_held; }
-  // A piece of an operation waits that was not submitted here, if none is active.
+  // Whether no operation is active here, and a piece of one that was not submitted here waits.
   bool HasWaiting() const;
 
   Result<void> Take(Step& step, const exchange::FrameCame& came);
@@ -76,7 +76,7 @@ class Arrivals {
     Target landing{};                      // Where the payload is on its way to, if any.
     PooledBuffer scratch{};                // Null until something is to be added.
     std::optional<Error> gone{};
-    // What is said about pieces that were taken.
+    // The acknowledgement that this rank sends for the pieces that it took.
     std::uint64_t pieces_come = 0;
     Time come_at{};  // The head of the last one,
     Time held_at{};  // and since when it waits for its place alone.

@@ -14,9 +14,9 @@
 
 namespace ffrecord::client {
 
-// Who holds an operation up, and when it has taken too long. Ranks that wait tell those who wait
-// for them whom they blame, and the word travels on until it reaches the one it is about. Part of
-// ExchangeMachine.
+// Finds the rank that holds an operation up, and when the operation has taken too long. A rank that
+// waits tells the ranks that wait for it which rank it blames; they pass that on, until it reaches
+// the rank that is blamed. Part of ExchangeMachine.
 class Blame {
  public:
   using Time = exchange::Time;

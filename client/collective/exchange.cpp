@@ -264,8 +264,8 @@ Result<void> Exchange::PollStreams(std::size_t peer) {
   return {};
 }
 
-// Sends what is queued. Who takes our data says that it has, where there are several streams, and
-// else nothing but its last word.
+// Sends the queued frames. With several streams, the peer acknowledges the pieces that it takes;
+// with one stream, it sends nothing here but its last message.
 Result<void> Exchange::PollStream(std::size_t peer, std::size_t index) {
   Stream& stream = to_[peer].streams[index];
   stream.is_ready = false;

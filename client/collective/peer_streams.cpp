@@ -235,7 +235,7 @@ Result<void> PeerStreams::SendAgain(Step& step) {
     InFlight flying = std::move(again_.front());
     again_.pop_front();
     std::span<const std::byte> bytes = flying.copy;
-    // What was rounded is rounded to the same again.
+    // Rounding rounded numbers again does not change them, so the peer gets the same bytes.
     if (flying.active != nullptr)
       bytes = FFR_TRY(
           WireBytes(streams_[*least], flying.active->operation, flying.range, flying.data.shift));
@@ -341,7 +341,7 @@ Result<void> PeerStreams::LoseStream(Step& step, std::size_t number, const std::
   const auto is_gone = [](const Stream& each) { return each.gone.has_value(); };
   if (!std::ranges::all_of(streams_, is_gone)) return {};
 
-  // What has left once may have arrived: it may have ended in good order.
+  // The peer may have received every piece that was sent once, and have ended in good order.
   const bool is_owed = owes || !std::ranges::all_of(again_, &InFlight::has_left);
   for (const InFlight& flying : again_)
     if (flying.active != nullptr) --flying.active->pieces_in_flight;
