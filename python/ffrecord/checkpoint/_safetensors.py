@@ -17,7 +17,6 @@ import numpy as np
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target
-from ffrecord._base.shared_memory import write_all
 from ffrecord.checkpoint._safetensors_file import (
     METADATA,
     NAMES,
@@ -25,7 +24,7 @@ from ffrecord.checkpoint._safetensors_file import (
     entry_of,
     front_of,
     sync_folder,
-    write_tensors,
+    write_file,
 )
 from ffrecord.checkpoint._saving import Commit
 from ffrecord.checkpoint._state import join
@@ -88,8 +87,7 @@ def export_safetensors(
     front = front_of(entries, metadata if is_text(metadata) else {})
     if not dry_run:
         with _published(path, overwrite) as descriptor:
-            write_all(descriptor, [np.frombuffer(front, np.uint8)])
-            write_tensors(reader, entries, descriptor)
+            write_file(reader, front, entries, descriptor)
     return Commit(*reader.commit)
 
 

@@ -1,11 +1,12 @@
 """One file of the safetensors format, written from a checkpoint window by window.
 
 While one window is written, the next is read. Memory is two windows, whatever the tensors take.
+Nothing is left in the page cache, which training may need.
 """
 
 import concurrent.futures
 import errno
-import itertools
+import fcntl
 import json
 import math
 import mmap
@@ -46,8 +47,6 @@ NAMES = {
 
 _WINDOW_SIZE = 32 << 20
 _PAGE = 4096
-# From this size on a part begins at a page: it is then read without another copy.
-_ALIGNED_SIZE_MIN = 512 << 10
 
 _Room = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -101,7 +100,7 @@ def front_of(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
             "data_offsets": [begin, end],
         }
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-(8 + len(text)) % _PAGE)  # The data begin at a page.
     return len(text).to_bytes(8, "little") + text
 
 
@@ -118,53 +117,74 @@ class _Part(NamedTuple):
         return self.elements * ITEM_SIZES[self.entry.dtype]
 
 
-def write_tensors(
-    reader: _ffrecord.CheckpointReader, entries: Sequence[Entry], descriptor: int
+def write_file(
+    reader: _ffrecord.CheckpointReader, front: bytes, entries: Sequence[Entry], descriptor: int
 ) -> None:
-    """Write the tensors, one after the other, where the descriptor is.
+    """Write a whole file to a descriptor at its beginning.
+
+    The data bypass the page cache if the file system allows it.
 
     Raises:
         CorruptionError: stored bytes fail a check; names tensor and file.
     """
-    size = sum(entry.size_bytes + _PAGE for entry in entries)
+    write_all(descriptor, [np.frombuffer(front, np.uint8)])
+    size = sum(entry.size_bytes for entry in entries)
     rooms = [_room(min(size, _WINDOW_SIZE)) for _ in range(2)]
     before: concurrent.futures.Future[None] | None = None
+    _set_direct(descriptor, True)
     with concurrent.futures.ThreadPoolExecutor(1, "ffrecord-export") as writer:
         try:
-            for parts, room in zip(_windows(entries), itertools.cycle(rooms), strict=False):
+            for number, (parts, used) in enumerate(_windows(entries)):
+                room, other = rooms[number % 2], rooms[1 - number % 2]
                 _read(reader, parts, room)
                 if before is not None:
                     before.result()
-                blocks = [room[part.at : part.at + part.size_bytes] for part in parts]
-                before = writer.submit(write_all, descriptor, blocks)
+                whole = used - used % _PAGE
+                other[: used - whole] = room[whole:used]
+                before = writer.submit(write_all, descriptor, [room[:whole]])
+                rest = other[: used - whole]
         finally:  # Also after a failure: nobody writes to the descriptor afterwards.
             if before is not None:
                 concurrent.futures.wait([before])
     if before is not None:
         before.result()
+        _set_direct(descriptor, False)
+        write_all(descriptor, [rest])
+
+
+def _set_direct(descriptor: int, direct: bool) -> None:
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    flags = flags | os.O_DIRECT if direct else flags & ~os.O_DIRECT
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+    except OSError:
+        if not direct:
+            raise
 
 
 def _room(size_bytes: int) -> _Room:
     return np.frombuffer(mmap.mmap(-1, max(size_bytes, 1)), np.uint8)
 
 
-def _windows(entries: Sequence[Entry]) -> Iterator[list[_Part]]:
+def _windows(entries: Sequence[Entry]) -> Iterator[tuple[list[_Part], int]]:
+    """The parts of each window, and where they end in it.
+
+    Only whole pages of a window are written; the next one begins with what is left of it.
+    """
     parts: list[_Part] = []
     used = 0
     for entry in entries:
         item_size, total, first = ITEM_SIZES[entry.dtype], math.prod(entry.shape), 0
         while first < total:
-            left = (total - first) * item_size
-            at = used + (-used % _PAGE if left >= _ALIGNED_SIZE_MIN else -used % item_size)
-            count = min(total - first, (_WINDOW_SIZE - at) // item_size)
-            if count <= 0:
-                yield parts
-                parts, used = [], 0
+            count = min(total - first, (_WINDOW_SIZE - used) // item_size)
+            if count == 0:
+                yield parts, used
+                parts, used = [], used % _PAGE
                 continue
-            parts.append(_Part(entry, first, count, at))
-            used, first = at + count * item_size, first + count
+            parts.append(_Part(entry, first, count, used))
+            used, first = used + count * item_size, first + count
     if parts:
-        yield parts
+        yield parts, used
 
 
 def _read(reader: _ffrecord.CheckpointReader, parts: Sequence[_Part], room: _Room) -> None:

@@ -31,7 +31,7 @@ from ffrecord.checkpoint._safetensors_file import (
     entry_of,
     front_of,
     sync_folder,
-    write_tensors,
+    write_file,
 )
 from ffrecord.checkpoint._tensor_names import below, tensors_by_name
 from ffrecord.checkpoint._tensors import ITEM_SIZES, torch_if_imported
@@ -288,8 +288,7 @@ def _write(reader: _ffrecord.CheckpointReader, plan: _Plan, rank: int, size: int
 def _write_file(reader: _ffrecord.CheckpointReader, file: _File, folder: str) -> None:
     path = os.path.join(folder, file.name)
     with _durable(path) as descriptor:
-        write_all(descriptor, [np.frombuffer(file.front, np.uint8)])
-        write_tensors(reader, file.entries, descriptor)
+        write_file(reader, file.front, file.entries, descriptor)
 
 
 @contextlib.contextmanager
