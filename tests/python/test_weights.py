@@ -187,7 +187,8 @@ def test_a_slice_reads_only_what_it_needs(store: Store, tmp_path: Path) -> None:
     into = np.zeros((16, 1 << 20), np.uint8)
     found.fill({"x": ckpt.Shard(into, shape=rows.shape, offset=(16, 0))})
     assert np.array_equal(into, rows[16:32])
-    assert sum(size for _, size in store.sent) <= 1.02 * into.nbytes
+    # A slow answer may be asked for twice; the whole tensor is four times as large.
+    assert sum(size for _, size in store.sent) <= 2 * into.nbytes
 
 
 def test_nothing_is_read_unless_all_buffers_fit(tmp_path: Path) -> None:
