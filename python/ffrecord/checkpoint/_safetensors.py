@@ -114,6 +114,7 @@ def _published(path: str, overwrite: bool) -> Iterator[int]:
 
 
 def is_text(value: object) -> TypeGuard[dict[str, str]]:
+    """Whether it is a dict of strings to strings, as metadata of a file are."""
     return isinstance(value, dict) and all(
         _is_utf8(key) and _is_utf8(item) for key, item in value.items()
     )
