@@ -4,7 +4,7 @@ The state is that of a GPT-2 with AdamW: parameters and two moments, float32, al
 save is durable when it counts as done, for everybody; loads fill tensors that are there, with what
 was saved out of the page cache. fio writes and reads as many bytes, directly, before and after the
 arms of each round; its rate is the mean of the two. `--table` measures one of save, load, beside
-(training) and shapes alone.
+(training), export and shapes alone.
 """
 
 # ruff: noqa: ANN401 - tensors of torch, and modules, that are imported late
@@ -26,8 +26,11 @@ from typing import Any
 
 import harness
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "arms"))
+from exports import exports_of
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TABLES = ("save", "load", "beside", "shapes")
+TABLES = ("save", "load", "export", "beside", "shapes")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -131,6 +134,10 @@ class Arms:
             path.unlink()
         shutil.rmtree(path, ignore_errors=True)
         return path
+
+    def cold(self, folder: pathlib.Path) -> None:
+        """Put all files below out of the page cache."""
+        drop_cache(folder)
 
     def timed(self, work: Callable[[], object]) -> float:
         """The state's bytes by the time of `work`."""
@@ -494,6 +501,14 @@ def bench(settings: harness.Settings) -> harness.Outcome:
             for arm in saves_of(arms):
                 arm.run(0)  # What is to be loaded.
         measured += between_fio(arms, "read", loads_of(arms), settings.rounds, values)
+    if "export" in tables:
+        if not (arms.folder / "ours").exists():
+            arms.save_ours()
+        arms_of_export = exports_of(arms)
+        for number in range(settings.rounds):
+            for name, found in shifted(arms_of_export, number).items():
+                values.setdefault(name, []).append(found)
+        measured += arms_of_export
     if "beside" in tables:
         beside = [
             harness.Arm("memcpy", "one copy of the state, warm", lambda _: arms.memcpy()),
@@ -530,6 +545,7 @@ def bench(settings: harness.Settings) -> harness.Outcome:
         "load_vs_torch": ("load_ours", "load_torch"),
         "load_vs_dcp": ("load_ours", "load_dcp"),
         "load_vs_safetensors": ("load_ours", "load_safetensors"),
+        "export_vs_cp": ("export_ours", "cp"),
         "stall_vs_memcpy_cost": ("memcpy", "stall"),
         "stall_room_vs_memcpy_cost": ("memcpy", "stall_room"),
     }

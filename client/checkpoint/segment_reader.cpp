@@ -35,6 +35,16 @@ bool IsOfBytes(const Error& error) noexcept {
          error.code == ErrorCode::kIo;
 }
 
+// The tensor of the first copy that has bytes in a block; `otherwise` if none has.
+std::string_view KeyAt(std::span<const SegmentCopy> copies, std::uint64_t offset_bytes,
+                       std::uint64_t size_bytes, std::string_view otherwise) {
+  for (const SegmentCopy& copy : copies)
+    if (copy.offset_bytes < offset_bytes + size_bytes &&
+        offset_bytes < copy.offset_bytes + copy.size_bytes)
+      return copy.key;
+  return otherwise;
+}
+
 }  // namespace
 
 // Whole blocks of one segment, and the copies that need bytes of them: [first, last) of the sorted
@@ -46,7 +56,7 @@ struct SegmentReader::Piece {
   std::size_t first_copy;
   std::size_t last_copy;
   std::byte* destination;
-  std::string_view key;  // Of one tensor that has bytes in it.
+  std::string_view key;  // Of the first tensor that has bytes in it.
 };
 
 Result<std::unique_ptr<SegmentReader>> SegmentReader::Open(const CommittedStep& files,
@@ -188,7 +198,7 @@ Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max) c
           damaged.push_back(i);
       }));
       for (const std::size_t i : damaged)
-        take(Mend(blocks[first + i], ranges[i].destination), reached);
+        take(Mend(blocks[first + i], {}, ranges[i].destination), reached);
       if (!reached) return reached;
     }
     return {};
@@ -260,7 +270,9 @@ Result<void> SegmentReader::ReadPieces(std::span<const Piece> pieces,
   FFR_TRY(files_->ReadEach(ranges, arrived));
   FFR_TRY(std::move(outcome));
   for (const std::size_t i : damaged) {
-    FFR_TRY(Mend(pieces[i], ranges[i].destination.first(pieces[i].size_bytes)));
+    const auto wanted =
+        copies.subspan(pieces[i].first_copy, pieces[i].last_copy - pieces[i].first_copy);
+    FFR_TRY(Mend(pieces[i], wanted, ranges[i].destination.first(pieces[i].size_bytes)));
     FFR_TRY(Use(pieces[i], copies, ranges[i].destination));
   }
   return {};
@@ -297,12 +309,15 @@ Result<void> SegmentReader::CheckBlock(const Piece& piece, std::span<const std::
   return Error{ErrorCode::kCorruption, std::move(message)};
 }
 
-Result<void> SegmentReader::Mend(const Piece& piece, std::span<std::byte> bytes) const {
+Result<void> SegmentReader::Mend(const Piece& piece, std::span<const SegmentCopy> copies,
+                                 std::span<std::byte> bytes) const {
   const auto table = FFR_TRY(TableOf(piece.segment));
   for (std::uint64_t at = 0; at < bytes.size(); at += kSegmentBlockSize) {
     const std::uint64_t offset = piece.offset_bytes + at;
     const auto block = bytes.subspan(at, std::min(kSegmentBlockSize, bytes.size() - at));
-    auto checked = CheckBlock(piece, *table, offset, block);
+    Piece named = piece;
+    named.key = KeyAt(copies, offset, block.size(), piece.key);
+    auto checked = CheckBlock(named, *table, offset, block);
     if (checked) continue;
     const auto copy = FileCopies::ReadRight(
         *files_, piece.segment, offset, block.size(), [&](std::span<const std::byte> read) {

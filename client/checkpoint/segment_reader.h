@@ -71,8 +71,10 @@ class SegmentReader {
   Result<void> CheckBlock(const Piece& piece, std::span<const std::uint64_t> table,
                           std::uint64_t offset_bytes, std::span<const std::byte> block) const;
   // Puts whole blocks of another copy of the file in the place of those that fail their check.
-  // Fails with kCorruption if no copy has one whole, and as FileCopies.
-  Result<void> Mend(const Piece& piece, std::span<std::byte> bytes) const;
+  // `copies` are those that want bytes of the piece. Fails with kCorruption, which names the tensor
+  // of the block, if no copy of the file has it whole, and as FileCopies.
+  Result<void> Mend(const Piece& piece, std::span<const SegmentCopy> copies,
+                    std::span<std::byte> bytes) const;
   Result<void> CheckStatus(const RangeRead& range) const;
   std::vector<SegmentCopy> TakeInPlace(std::span<const SegmentCopy> copies,
                                        std::vector<Piece>& pieces) const;

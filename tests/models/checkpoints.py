@@ -34,6 +34,7 @@ from checkpoint_places import (
     spellings,
 )
 from checkpoint_truth import Content, Position, Step
+from checkpoint_weights import WeightsOut
 from ffrecord.errors import ConflictError, CorruptionError
 from ffrecord.torch import CheckpointReader, CheckpointWriter
 from thread_ranks import AfterARound, ThreadRank, ThreadRanks, same
@@ -44,7 +45,7 @@ WHICH = st.integers(0, 4)  # Of the steps of a run, from the newest on.
 DAMAGE = st.sampled_from(sorted(truth.FILES))
 
 
-class Checkpoints(RuleBasedStateMachine):
+class Checkpoints(WeightsOut, RuleBasedStateMachine):
     """Rules are calls of the library; `runs` says what they must have led to."""
 
     def __init__(self) -> None:

@@ -31,10 +31,10 @@ PUBLIC = {
     *(f"{PACKAGE}.{name}" for name in ("archive", "checkpoint", "compat", "decode", "distributed")),
     *(f"{PACKAGE}.{name}" for name in ("errors", "fsspec", "grain", "huggingface", "ray")),
     *(f"{PACKAGE}.{name}" for name in ("pack", "pack.maps")),
-    *(f"{PACKAGE}.{name}" for name in ("tensorflow", "topology", "torch", "utils")),
+    *(f"{PACKAGE}.{name}" for name in ("tensorflow", "topology", "torch", "utils", "weights")),
     *(f"{PACKAGE}.distributed.{name}" for name in ("backend", "net_check")),
     *(f"{PACKAGE}.torch.{name}" for name in ("checkpoint", "huggingface", "lightning")),
-    f"{PACKAGE}.torch.torch_checkpointing",
+    *(f"{PACKAGE}.torch.{name}" for name in ("torch_checkpointing", "torchft", "vllm")),
 }
 # Each room may import the extension, ffrecord.errors, and these rooms; the package itself and the
 # public modules beside it are the doors to all rooms, and only the commands go in by them.
@@ -50,13 +50,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compat": {"_base", "_tables", "_read"},
     "pack": {"_base", "_tables", "_read", "_write"},
     "checkpoint": {"_base"},
+    "weights": {"_base", "checkpoint"},
     "_store": {"_base", "_read", "checkpoint"},
     "_integrations": {"_base", "_tables", "_order", "decode", "_read", "_write"},
     "distributed": {"_base"},
-    "torch": {"_base", "_tables", "_order", "decode", "_read", "compat", "checkpoint"},
+    "torch": {"_base", "_tables", "_order", "decode", "_read", "compat", "checkpoint"}
+    | {"weights"},
     DOORS: {"_base", "_read", "_write", "compat", "pack", "_store", "_integrations"},
     "_cli": {"_base", "_tables", "topology", "_order", "_read", "pack", "checkpoint", "_store"}
-    | {"distributed", "torch", DOORS},
+    | {"distributed", "torch", "weights", DOORS},
 }
 WITH_TORCH = {f"{PACKAGE}.checkpoint.{name}" for name in ("_torch_group", "_waiting")}
 # What may name private modules: pages made of the commands, and figures of one part of a save.

@@ -3,10 +3,12 @@
 import dataclasses
 import errno
 import json
+import os
 
 import click
 
 import ffrecord.checkpoint as ckpt
+import ffrecord.weights as weights
 from ffrecord._cli.console import EXIT_DAMAGE, confirm
 from ffrecord._cli.options import (
     check_can_hold,
@@ -15,7 +17,7 @@ from ffrecord._cli.options import (
     overwrite_named,
     timeout_option,
 )
-from ffrecord._cli.units import Target, show_size
+from ffrecord._cli.units import Size, Target, show_size
 from ffrecord.checkpoint._safetensors import tensor_sizes
 from ffrecord.errors import CorruptionError
 
@@ -107,10 +109,18 @@ def diff(target: str, first: int, second: int, timeout_s: float, as_json: bool) 
 
 @checkpoint.command()
 @click.argument("target", type=Target())
-@click.argument("file", type=click.Path(dir_okay=False))
+@click.argument("file", type=click.Path())
 @_step
 @click.option("--prefix", default="", help="Only tensors below this path, such as model.")
 @click.option("--overwrite", is_flag=True, help="Replace FILE.")
+@click.option(
+    "--file-size",
+    type=Size(),
+    help="FILE is a new folder, for files of this size and an index, as Hugging Face has them.",
+)
+@click.option(
+    "--dtype", help="With --file-size: convert floating-point numbers, to bfloat16 for example."
+)
 @dry_run_option("Check TARGET, the names of the tensors and FILE, and write nothing.")
 @_timeout
 @_as_json
@@ -120,11 +130,24 @@ def export(
     step: int | None,
     prefix: str,
     overwrite: bool,
+    file_size: int | None,
+    dtype: str | None,
     dry_run: bool,
     timeout_s: float,
     as_json: bool,
 ) -> None:
     """Write the tensors of a checkpoint to FILE, in the safetensors format."""
+    if file_size is None and dtype is not None:
+        raise click.UsageError("--dtype needs --file-size")
+    if file_size is not None:
+        if overwrite:
+            raise click.UsageError(
+                "--overwrite replaces one file: with --file-size, name a new folder"
+            )
+        _export_folder(target, file, step, prefix, file_size, dtype, dry_run, timeout_s, as_json)
+        return
+    if os.path.isdir(file):
+        raise click.UsageError(f"{file} is a folder; for several files in it, say --file-size 5GiB")
     with overwrite_named(file, overwrite):
         commit = ckpt.export_safetensors(
             target,
@@ -137,6 +160,36 @@ def export(
         )
     facts = {"step": commit.step, "file": file, "dry_run": dry_run}
     text = f"step {commit.step} {'would be' if dry_run else 'is'} in {file}"
+    click.echo(json.dumps(facts) if as_json else text)
+
+
+def _export_folder(
+    target: str,
+    folder: str,
+    step: int | None,
+    prefix: str,
+    file_size: int,
+    dtype: str | None,
+    dry_run: bool,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    if dtype is not None:
+        import torch  # noqa: F401 - which converts
+    made = weights.export(
+        target,
+        folder,
+        step="latest" if step is None else step,
+        prefix=prefix,
+        dtype=dtype,
+        file_bytes_max=file_size,
+        group="alone",
+        dry_run=dry_run,
+        timeout_s=timeout_s,
+    )
+    facts = {"step": made.step, "files": list(made.files), "file": folder, "dry_run": dry_run}
+    where = f"{len(made.files)} files in {folder}" if len(made.files) > 1 else folder
+    text = f"step {made.step} {'would be' if dry_run else 'is'} in {where}"
     click.echo(json.dumps(facts) if as_json else text)
 
 

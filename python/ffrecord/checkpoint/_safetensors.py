@@ -11,46 +11,34 @@ import math
 import os
 import tempfile
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, TypeGuard
 
 import numpy as np
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target
-from ffrecord.checkpoint._named import inside
+from ffrecord.checkpoint._safetensors_file import (
+    METADATA,
+    NAMES,
+    check_folder,
+    entry_of,
+    front_of,
+    sync_folder,
+    write_file,
+)
 from ffrecord.checkpoint._saving import Commit
 from ffrecord.checkpoint._state import join
 from ffrecord.checkpoint._steps import step_number, tell_skipped, wanted_step
+from ffrecord.checkpoint._tensor_names import below, tensors_by_name
 from ffrecord.checkpoint._tensors import ITEM_SIZES
-from ffrecord.checkpoint._values import Kind, Named, TensorRef, decode, encode
+from ffrecord.checkpoint._values import Kind, TensorRef, decode, encode
 from ffrecord.errors import CorruptionError
 
 # The format's own limit, so that no header is worth more memory than that.
 HEADER_SIZE_MAX = 100_000_000
 _DIMENSIONS_MAX = 64
 _SIZE_MAX = 1 << 48
-_READ_SIZE = 64 << 20
-_METADATA = "__metadata__"
-
-_NAMES = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "uint16": "U16",
-    "int16": "I16",
-    "uint32": "U32",
-    "int32": "I32",
-    "uint64": "U64",
-    "int64": "I64",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float32": "F32",
-    "float64": "F64",
-    "complex64": "C64",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-}
-_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_DTYPES = {name: dtype for dtype, name in NAMES.items()}
 
 
 def export_safetensors(
@@ -86,56 +74,35 @@ def export_safetensors(
     if not overwrite and os.path.lexists(path):
         why = "there is a file already; remove it or say overwrite"
         raise FileExistsError(errno.EEXIST, why, path)
-    _check_folder(os.path.dirname(path))
+    check_folder(os.path.dirname(path))
     reader = _ffrecord.CheckpointReader(target, wanted_step(step), timeout_s)
     tell_skipped(reader, 2)
+    tree = below(decode(reader.structure), prefix)
+    metadata = tree.get(METADATA) if isinstance(tree, dict) else None
     stored = {key: (dtype, shape) for key, dtype, shape in reader.tensors}
-    tree = _below(decode(reader.structure), prefix)
-    names: dict[str, str] = {}
-    for name, key in _leaves(tree, ""):
-        if name in names:
-            raise ValueError(f"two tensors would be called {name}: {names[name]} and {key}")
-        names[name] = key
-    header: dict[str, Any] = {}
-    if isinstance(tree, dict) and _is_text(tree.get(_METADATA)):
-        header[_METADATA] = tree[_METADATA]
-    end = 0
-    for name, key in names.items():
-        dtype, shape = stored[key]
-        if dtype not in _NAMES:
-            raise ValueError(f"{key}: safetensors has no {dtype}")
-        begin, end = end, end + math.prod(shape) * ITEM_SIZES[dtype]
-        header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [begin, end]}
-    if dry_run:
-        return Commit(*reader.commit)
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with _published(path, overwrite) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for key in names.values():
-            _copy(reader, key, *stored[key], file)
+    entries = [
+        entry_of(name, ref.key, *stored[ref.key], None)
+        for name, ref in tensors_by_name(tree).items()
+    ]
+    front = front_of(entries, metadata if is_text(metadata) else {})
+    if not dry_run:
+        with _published(path, overwrite) as descriptor:
+            write_file(reader, front, entries, descriptor)
     return Commit(*reader.commit)
 
 
-def _check_folder(folder: str) -> None:
-    """Before what may take long, or that a dry run promises."""
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(errno.ENOENT, "there is no such folder; make it first", folder)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, "the folder may not be written to", folder)
-
-
 @contextlib.contextmanager
-def _published(path: str, overwrite: bool) -> Iterator[BinaryIO]:
+def _published(path: str, overwrite: bool) -> Iterator[int]:
     """A file that gets its name, durably, when it is complete; after a failure, nothing is left."""
     folder = os.path.dirname(path)
     fd, temporary = tempfile.mkstemp(".tmp", ".ffrecord-", folder)
     try:
-        with os.fdopen(fd, "wb") as file:
-            yield file
-            file.flush()
+        try:
+            yield fd
             os.fsync(fd)
             os.fchmod(fd, 0o666 & ~_umask())
+        finally:
+            os.close(fd)
         if overwrite:
             os.replace(temporary, path)
         else:
@@ -143,53 +110,11 @@ def _published(path: str, overwrite: bool) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
-    _sync(folder)
+    sync_folder(folder)
 
 
-def _copy(
-    reader: _ffrecord.CheckpointReader, key: str, dtype: str, shape: list[int], file: BinaryIO
-) -> None:
-    """Rows by rows, so that a large tensor takes little memory."""
-    row_size = math.prod(shape[1:]) * ITEM_SIZES[dtype]
-    rows_at_once = max(1, _READ_SIZE // max(1, row_size))
-    count = shape[0] if shape else 1
-    for begin in range(0, count, rows_at_once):
-        rows = min(rows_at_once, count - begin)
-        buffer = np.empty(rows * row_size, np.uint8)
-        offset = [begin, *[0] * (len(shape) - 1)] if shape else []
-        extent = [rows, *shape[1:]] if shape else []
-        reader.read([(key, offset, extent, buffer.ctypes.data, buffer.nbytes)])
-        file.write(buffer.data)
-
-
-def _below(tree: object, prefix: str) -> object:
-    path = ""
-    while path != prefix:
-        if isinstance(tree, Named):
-            tree = inside(tree)
-        children = tree.items() if isinstance(tree, dict) else ()
-        for key, child in children:
-            here = join(path, key)
-            if prefix == here or prefix.startswith(f"{here}/"):
-                path, tree = here, child
-                break
-        else:
-            raise ValueError(f"the checkpoint has nothing below {prefix}")
-    return tree
-
-
-def _leaves(tree: object, name: str) -> Iterator[tuple[str, str]]:
-    if isinstance(tree, TensorRef):
-        yield name or tree.key, tree.key
-    elif isinstance(tree, Named):
-        yield from _leaves(inside(tree), name)
-    elif isinstance(tree, dict | list | tuple):
-        pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
-        for key, child in pairs:
-            yield from _leaves(child, f"{name}.{key}" if name else str(key))
-
-
-def _is_text(value: object) -> bool:
+def is_text(value: object) -> TypeGuard[dict[str, str]]:
+    """Whether it is a dict of strings to strings, as metadata of a file are."""
     return isinstance(value, dict) and all(
         _is_utf8(key) and _is_utf8(item) for key, item in value.items()
     )
@@ -204,14 +129,6 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def _sync(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def import_safetensors(
@@ -253,7 +170,7 @@ def import_safetensors(
             slices.append((key, dtype, extent, zeros, extent, data.ctypes.data, data.nbytes, True))
             owners.append(data)
     if metadata:
-        tree[_METADATA] = metadata
+        tree[METADATA] = metadata
     whole: object = {prefix: tree} if prefix else tree
     prepared = _ffrecord.PreparedSave(target, step, slices, True, timeout_s, False, None)
     return Commit(*prepared.commit(encode(whole), None, None))
@@ -294,8 +211,8 @@ def _read_header(
         raise bad(f"the header is not JSON: {error}") from None
     if not isinstance(header, dict):
         raise bad("the header is not an object")
-    metadata = header.pop(_METADATA, {})
-    if not _is_text(metadata):
+    metadata = header.pop(METADATA, {})
+    if not is_text(metadata):
         raise bad("its metadata are not strings")
     data_size = file_size - 8 - header_size
     entries = [_entry(name, about, bad) for name, about in header.items()]

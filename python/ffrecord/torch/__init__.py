@@ -17,6 +17,7 @@ from ffrecord.torch._subsets import ConcatDataset, Subset
 if TYPE_CHECKING:
     from ffrecord.torch._checkpoint_dcp import CheckpointReader, CheckpointWriter
     from ffrecord.torch._dcp_planner import BalancedSavePlanner
+    from ffrecord.torch._dcp_stager import Stager
     from ffrecord.torch._training import TrainingState
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "IndexBatch",
     "ReaderRegistry",
     "Sampler",
+    "Stager",
     "Subset",
     "TrainingState",
     "collate",
@@ -42,6 +44,7 @@ __getattr__ = later(
         "BalancedSavePlanner": "_dcp_planner",
         "CheckpointReader": "_checkpoint_dcp",
         "CheckpointWriter": "_checkpoint_dcp",
+        "Stager": "_dcp_stager",
         "TrainingState": "_training",
     },
 )
