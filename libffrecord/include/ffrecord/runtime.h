@@ -42,8 +42,8 @@ enum class TrafficClass : std::uint8_t {
 };
 inline constexpr std::size_t kTrafficClassCount = 4;
 
-// --- Signals. While pacing is off, each costs one load. While it is on, each takes less than 2 us
-// as a rule, allocates nothing and never waits for another thread.
+// --- Signals. While pacing is off, those of phases and steps cost one load. While it is on, each
+// takes less than 2 us as a rule, allocates nothing and never waits for another thread.
 
 // A phase begins. Phases may nest and overlap, in one thread and in several: the network counts as
 // needed from the first begin to the last end. `size_bytes` is what this rank is about to exchange,
@@ -102,6 +102,7 @@ struct PacingCounters {
     std::uint64_t held_chunks = 0;  // and how many of them had to wait, for how long.
     std::uint64_t held_size_bytes = 0;
     double held_s = 0;
+    std::uint64_t held_now = 0;       // Chunks that wait at the moment.
     std::uint64_t expired_holds = 0;  // Passed because of `longest_hold`.
     std::uint64_t floor_chunks = 0;   // Passed outside a gap because of the floor rate.
     std::uint64_t stale_chunks = 0;   // Passed because the signals were too old.
