@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "libffrecord/base/patience.h"
-#include "libffrecord/base/patient_wait.h"
 #include "libffrecord/base/per_process.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/pace/pacer.h"
 #include "libffrecord/pace/signal_ring.h"
 
@@ -85,6 +85,7 @@ class Gate {
   }
 
   std::uint64_t AwaitPart(Pacer::Request request) {
+    Patience& patience = Patience::OfThread();
     std::unique_lock lock(mutex_);
     request.asked = Clock::now();
     std::uint64_t generation = generation_;
@@ -93,7 +94,7 @@ class Gate {
     std::uint64_t passed = 0;
     while (passed == 0) {
       TakeSignals();
-      if (!pacer_ || Patience::OfThread().was_over()) break;
+      if (!pacer_ || patience.was_over()) break;
       if (generation != generation_) request.is_held = false;
       generation = generation_;
       const auto now = Clock::now();
@@ -105,7 +106,11 @@ class Gate {
         changed_.notify_all();
       }
       round = round_;
-      (void)WaitPatiently(changed_, lock, std::min(answer.until, now + kLook));
+      (void)WaitUntil(changed_, lock, std::min(answer.until, now + kLook));
+      if (patience.is_endless()) continue;
+      lock.unlock();  // To answer, the caller may need what senders hold.
+      (void)patience.IsOver();
+      lock.lock();
     }
     --waiting_;
     if (pacer_ && generation == generation_) pacer_->Abandon(request);

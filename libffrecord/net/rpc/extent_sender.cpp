@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/net/transport/unsent.h"
 #include "libffrecord/pace/gate.h"
 
 namespace ffrecord::net {
