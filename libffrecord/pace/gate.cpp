@@ -22,6 +22,11 @@ namespace {
 constexpr int kTries = 20;
 // A signal that could not be handed over is found by those that wait within this time.
 constexpr std::chrono::milliseconds kLook{5};
+// No signal wakes a Turn: it looks so often.
+constexpr std::chrono::milliseconds kTurnLook{1};
+
+// Of pacers; a forked child goes on counting, so that none of its own has a number of its parent's.
+std::atomic<std::uint64_t> g_pacers{0};
 
 class Gate {
  public:
@@ -40,7 +45,7 @@ class Gate {
     }
     lost_.store(0, std::memory_order_relaxed);
     pacer_.emplace(options, Clock::now());
-    ++generation_;
+    generation_ = ++g_pacers;
     g_is_on.store(true, std::memory_order_relaxed);
     changed_.notify_all();
   }
@@ -121,6 +126,25 @@ class Gate {
     return passed > 0 ? passed : request.size_bytes;
   }
 
+  // As AwaitPart(), without waiting: until when it is held; none if it may go.
+  std::optional<Clock::time_point> Try(Pacer::Request& request, std::uint64_t& generation) {
+    const std::lock_guard lock(mutex_);
+    TakeSignals();
+    if (!pacer_) return std::nullopt;
+    const auto now = Clock::now();
+    if (generation != generation_) request.is_held = false;
+    generation = generation_;
+    if (!request.is_held) request.asked = now;
+    const Pacer::Answer answer = pacer_->Ask(request, now);
+    if (answer.size_bytes > 0) return std::nullopt;
+    return std::min(answer.until, now + kTurnLook);
+  }
+
+  void Abandon(Pacer::Request& request, std::uint64_t generation) {
+    const std::lock_guard lock(mutex_);
+    if (pacer_ && generation == generation_) pacer_->Abandon(request);
+  }
+
  private:
   // Whether what is held may go because of it.
   bool MayLetGo(Signal::What what) const {
@@ -181,6 +205,18 @@ std::uint64_t AwaitPart(TrafficClass traffic, std::uint64_t size_bytes,
        .size_bytes = size_bytes,
        .least_size_bytes = std::clamp<std::uint64_t>(least_size_bytes, 1, size_bytes),
        .limit = limit});
+}
+
+Turn::~Turn() {
+  if (request_.is_held) Gate::Process().Abandon(request_, pacer_);
+}
+
+bool Turn::Come(std::uint64_t size_bytes) {
+  if (!IsOn() || size_bytes == 0) return true;
+  request_.size_bytes = request_.least_size_bytes = size_bytes;
+  const auto held_until = Gate::Process().Try(request_, pacer_);
+  if (held_until) until_ = *held_until;
+  return !held_until;
 }
 
 }  // namespace ffrecord::pace
