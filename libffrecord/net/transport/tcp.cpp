@@ -19,6 +19,7 @@
 #include "libffrecord/base/timed_waits.h"
 #include "libffrecord/net/transport/socket_stream.h"
 #include "libffrecord/net/transport/tls/tls.h"
+#include "libffrecord/net/transport/unsent.h"
 
 namespace ffrecord::net {
 namespace {
@@ -42,6 +43,14 @@ void Tune(int fd) {
   SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepAliveIntervalS);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepAliveProbes);
 }
+
+}  // namespace
+
+void LimitUnsent(const Endpoint& endpoint, int size_bytes) noexcept {
+  if (endpoint.fd() >= 0) SetOption(endpoint.fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, size_bytes);
+}
+
+namespace {
 
 // --- Names ---------------------------------------------------------------------------------------
 
