@@ -126,6 +126,9 @@ TEST_F(PacedGrantsTest, WhatIsReadAheadIsGrantedNoMoreInAPhase) {
   EXPECT_GE(grant_count_, 3U);
   EXPECT_EQ(range.status, ErrorCode::kOk);
   EXPECT_EQ(memory, std::vector<std::byte>(kGroupBytes, std::byte{0x11}));
+  const auto counters = GetPacingCounters();
+  EXPECT_EQ(counters.classes[static_cast<std::size_t>(TrafficClass::kPrefetch)].size_bytes,
+            kGroupBytes);
 }
 
 }  // namespace
