@@ -34,6 +34,7 @@ from checkpoint_places import (
     spellings,
 )
 from checkpoint_truth import Content, Position, Step
+from ffrecord import _ffrecord
 from ffrecord.errors import ConflictError, CorruptionError
 from ffrecord.torch import CheckpointReader, CheckpointWriter
 from thread_ranks import AfterARound, ThreadRank, ThreadRanks, same
@@ -337,8 +338,7 @@ class Checkpoints(RuleBasedStateMachine):
             assert broken, "everything is whole, and cannot be copied"
         else:
             assert copied == whole == to_copy, f"copied {copied}; {whole} of {to_copy} are whole"
-        for number in whole:
-            each = mine[number]
+        for number, each in ((n, mine[n]) for n in whole):
             theirs[number] = Step(each.content, each.attempt, flat=each.flat)
         self.check_given_up()
         self.ask("mirror")
@@ -507,6 +507,7 @@ class Checkpoints(RuleBasedStateMachine):
             assert not any(steps[n].is_whole for n in newest), "a whole step is there"
         else:
             assert same(found, steps[max(whole)].content.stored())
+        _ffrecord.forget_where_runs_go_on()
 
     @rule(run=RUNS, which=WHICH, round_of_load=st.integers(1, 5))
     def load_while_it_is_saved_again(self, run: str, which: int, round_of_load: int) -> None:
@@ -564,6 +565,7 @@ class Checkpoints(RuleBasedStateMachine):
             else:
                 assert same(found, expected), f"step {number} has other values; {step}"
                 assert step.is_whole, f"step {number} was loaded in spite of {step.damage}"
+        _ffrecord.forget_where_runs_go_on()  # The model `lines` goes back; here nobody does.
 
     def load_fresh(self, target: Path | str, number: int, content: Content) -> tuple[Any, Any]:
         """Load without a state."""
