@@ -20,6 +20,7 @@ import torch.distributed.checkpoint as dcp
 from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from torch.distributed.checkpoint.api import CheckpointException
 
 import ffrecord.checkpoint as ckpt
 from checkpoint_places import far_target
@@ -38,6 +39,7 @@ class Save:
     value: int
     attempt: str
     generation: int
+    is_torchs: bool  # Saved by torch's planner.
 
 
 @dataclasses.dataclass
@@ -106,15 +108,16 @@ class Lines(RuleBasedStateMachine):
         _ffrecord.forget_where_runs_go_on()
         self.position = None
 
-    @rule(which=st.integers(0, 7), dcps=st.booleans())
-    def load(self, which: int, dcps: bool) -> None:
+    @rule(which=st.integers(0, 7))
+    def load(self, which: int) -> None:
         """Load a step, given up or not, and go on from there; mostly the latest."""
         assume(self.run.saves)
         on_line, steps = self.run.on_line(), sorted(self.run.saves)
         assume(which or on_line)
         step = steps[which % len(steps)] if which else on_line[-1]
         save = self.run.saves[step]
-        assert read(self.run.address, step if which else None, dcps=dcps) == save.value
+        found = read(self.run.address, step if which else None, is_torchs=save.is_torchs)
+        assert found == save.value
         self.position, self.is_load = save, True
         self.is_newest = self.run.has(save) and on_line[-1] == step
 
@@ -151,7 +154,7 @@ class Lines(RuleBasedStateMachine):
             run.known.add(line[-1][0])
         (attempt,) = [each.attempt for each in ckpt.list(run.address) if each.step == step]
         generation = next(g for g, last in line if last is None or step <= last)
-        run.saves[step] = Save(step, value, attempt, generation)
+        run.saves[step] = Save(step, value, attempt, generation, way == "dcp")
         if at is None or at.generation != generation or step >= at.step:
             self.position, self.is_load, self.is_newest = run.saves[step], False, True
         self.ask()
@@ -183,6 +186,13 @@ class Lines(RuleBasedStateMachine):
         run, backup = self.run, self.backup
         on_line = run.on_line()
         wanted = {step for step in on_line if not is_same(run, backup, step)}
+        rivals = [backup.saves[n] for n in wanted if n in backup.saves]
+        # What a user has replaced looks like another run's, where no MIRROR says whose it was.
+        assume(
+            "://" not in run.address
+            and not run.address.startswith("buddies:")
+            or not any(map(run.has, rivals))
+        )
         mirror = ckpt.Mirror(run.address, backup.address)
         assert {commit.step for commit in mirror.lacking()} == wanted
         assert {commit.step for commit in mirror.sync()} == wanted
@@ -240,26 +250,23 @@ def write(target: str, step: int, value: int, way: str, *, overwrite: bool) -> N
     if way == "dcp":
         tensors = {key: torch.from_numpy(each) for key, each in arrays(value).items()}
         writer = CheckpointWriter(target, step=step, overwrite=overwrite)
-        dcp.save(tensors, storage_writer=writer, no_dist=True)
+        try:
+            dcp.save(tensors, storage_writer=writer, no_dist=True)
+        except CheckpointException as error:  # torch's, around what the rank raised.
+            raise error.failures[0][0] from None
     elif way == "async":
         ckpt.async_save(target, step, state, overwrite=overwrite).result()
     else:
         ckpt.save(target, step, state, incremental=way == "incremental", overwrite=overwrite)
 
 
-def read(target: str, step: int | None, *, dcps: bool) -> int:
-    """Load a step, or the latest; return what it says it is. A step may be of the other way."""
-    if dcps:
+def read(target: str, step: int | None, *, is_torchs: bool) -> int:
+    """Load a step, or the latest, as it was saved; return what it says it is."""
+    if is_torchs:
         into = {key: torch.from_numpy(each) for key, each in arrays(-1).items()}
-        try:
-            reader = CheckpointReader(target, step=step)
-            dcp.load(into, storage_reader=reader, no_dist=True)
-            return int(into["w"][7])
-        except Exception as error:
-            if "not written by dcp.save" not in str(error):
-                raise
+        dcp.load(into, storage_reader=CheckpointReader(target, step=step), no_dist=True)
+        return int(into["w"][7])
     loaded: Any = ckpt.load(target, step="latest" if step is None else step)
-    loaded = loaded.get("state", loaded)
     return int(loaded["w"][7])
 
 
