@@ -188,11 +188,8 @@ class Lines(RuleBasedStateMachine):
         wanted = {step for step in on_line if not is_same(run, backup, step)}
         rivals = [backup.saves[n] for n in wanted if n in backup.saves]
         # What a user has replaced looks like another run's, where no MIRROR says whose it was.
-        assume(
-            "://" not in run.address
-            and not run.address.startswith("buddies:")
-            or not any(map(run.has, rivals))
-        )
+        has_record = "://" not in run.address and not run.address.startswith("buddies:")
+        assume(has_record or not any(map(run.has, rivals)))
         mirror = ckpt.Mirror(run.address, backup.address)
         assert {commit.step for commit in mirror.lacking()} == wanted
         assert {commit.step for commit in mirror.sync()} == wanted
