@@ -151,7 +151,8 @@ Error TwoSaves(const std::string& name, const CommittedStep& one, const Committe
 
 Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> places,
                                                      const std::string& name,
-                                                     std::vector<std::string> lost) {
+                                                     std::vector<std::string> lost,
+                                                     const IsRootOnLine& is_on_line) {
   const auto shared = std::make_shared<const std::vector<StepAtPlace>>(std::move(places));
   std::string trouble = "no place has it";
   std::optional<Error> away;
@@ -171,7 +172,14 @@ Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> pl
       trouble = std::move(found.missing);
       continue;
     }
-    // Nothing says which of two is the newer one.
+    if (whole && is_on_line) {
+      const auto before = FFR_TRY(DecodeRootManifest((*shared)[whole_at].root));
+      const bool was = FFR_TRY(is_on_line(before));
+      const bool is = FFR_TRY(is_on_line(root.value()));
+      if (was && !is) continue;
+      if (is && !was) whole.reset();
+    }
+    // Nothing else says which of two is the newer one.
     if (whole) return TwoSaves(name, *(*shared)[whole_at].files, *files);
     whole = std::move(found);
     whole_at = first;

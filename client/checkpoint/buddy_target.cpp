@@ -1,20 +1,16 @@
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <chrono>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
+#include "client/checkpoint/buddy_attempt.h"
 #include "client/checkpoint/buddy_step.h"
+#include "client/checkpoint/run_line.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
 #include "client/dataset/failures.h"
-#include "libffrecord/base/assert.h"
-#include "libffrecord/base/cursor.h"
-#include "libffrecord/base/hex.h"
-#include "libffrecord/base/side_by_side.h"
 
 namespace ffrecord::client {
 namespace {
@@ -26,250 +22,9 @@ constexpr std::size_t kPlacesMax = 65'536;
 // that takes longer is asked again, with patience, if what the others have is not enough.
 constexpr std::chrono::milliseconds kProbeTime{500};
 
-// The places of an address, which may name one several times: rank r's part is at the r-th name,
-// counted round, and at the next that is another place.
-struct Places {
-  std::vector<std::string> names;                          // Each once.
-  std::vector<std::unique_ptr<CheckpointTarget>> targets;  // Of the names.
-  std::vector<std::unique_ptr<CheckpointTarget>> probes;   // The same, with little patience.
-  std::vector<std::size_t> order;                          // Indices of the names, as given.
-  std::vector<std::size_t> ranked;                         // All indices, ascending by address.
-
-  std::size_t size() const { return names.size(); }
-
-  // Where it is decided what becomes of an attempt: the same place for all who name the same.
-  CheckpointTarget& arbiter() const { return *targets[ranked.front()]; }
-
-  // Two different ones.
-  std::array<std::size_t, 2> Of(std::uint32_t rank) const {
-    const std::size_t home = rank % order.size();
-    std::size_t buddy = home;
-    while (order[buddy] == order[home]) buddy = (buddy + 1) % order.size();
-    return {order[home], order[buddy]};
-  }
-
-  // Those that hold file `name`; all, if it is of all ranks.
-  std::vector<std::size_t> OfFile(std::string_view name) const {
-    std::vector<std::size_t> all(size());
-    for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
-    const auto rank = RankOfFile(name);
-    if (!rank) return all;
-    const auto two = Of(*rank);
-    return {two.begin(), two.end()};
-  }
-};
-
-// What a file's places say of it travels to the coordinator as one entry.
-struct EntryAt {
-  std::size_t place;
-  std::vector<std::byte> entry;
-};
-
-WrittenFile Joined(std::string name, std::span<const EntryAt> entries) {
-  ByteWriter writer;
-  for (const EntryAt& each : entries) {
-    writer.Put(static_cast<std::uint32_t>(each.place));
-    writer.Put(static_cast<std::uint32_t>(each.entry.size()));
-    writer.PutBytes(each.entry);
-  }
-  return {std::move(name), std::move(writer).Take()};
-}
-
-Result<std::vector<EntryAt>> Parted(const WrittenFile& file, std::size_t place_count) {
-  ByteReader reader(file.entry);
-  std::vector<EntryAt> entries;
-  while (reader.ok() && reader.remaining() > 0) {
-    const std::size_t place = reader.Take<std::uint32_t>();
-    const auto entry = reader.TakeBytes(reader.Take<std::uint32_t>());
-    if (place < place_count) entries.push_back({place, {entry.begin(), entry.end()}});
-  }
-  if (!reader.ok() || entries.empty())
-    return Error{ErrorCode::kInvalidArgument, "checkpoint: what a rank wrote of " + file.name +
-                                                  " is garbled; do all ranks name the same "
-                                                  "places?"};
-  return entries;
-}
-
-// What becomes of an attempt that is visible at some of its places, or at all: its own saver says
-// kStands once it is visible at all, another one kGivenUp who finds it before that and cannot know
-// whether its saver lives. The arbiter keeps what was said first, and both do as it says.
-constexpr std::string_view kStands = "stands";
-constexpr std::string_view kGivenUp = "given-up";
-
-std::string DecisionName(std::uint64_t step, const AttemptId& attempt) {
-  return "decision-" + std::to_string(step) + "-" + Hex(attempt);
-}
-
-// As CheckpointTarget::Decide, should the answer that was there be forgotten before it is read.
-Result<bool> IsDecided(CheckpointTarget& arbiter, const std::string& name,
-                       std::string_view answer) {
-  auto decided = arbiter.Decide(name, answer);
-  if (!decided && decided.error().code == ErrorCode::kNotFound)
-    decided = arbiter.Decide(name, answer);
-  return FFR_TRY(std::move(decided)) == answer;
-}
-
-// The attempt at a place where it is visible already: by a copy that was killed, or still goes on.
-class VisibleAttempt final : public CheckpointAttempt {
- public:
-  Result<WrittenFile> Put(std::string_view name, std::uint64_t /*size_bytes*/,
-                          const FileSource& /*source*/) override {
-    return WrittenFile{std::string(name), {}};
-  }
-  Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> /*segments*/,
-                                               const std::function<void()>& /*released*/) override {
-    return Error{ErrorCode::kInvalidArgument, "checkpoint: what is saved anew is not visible yet"};
-  }
-  Result<bool> Keep(std::uint64_t /*step*/, std::string_view /*old_name*/,
-                    const StoredSegment& /*segment*/, std::string_view /*name*/) override {
-    return false;
-  }
-
- protected:
-  Result<void> MakeVisible(std::span<const WrittenFile> /*files*/) override { return {}; }
-  void Discard() noexcept override {}
-};
-
-// Removes the step from those places where it is `attempt`. What fails is left to a later save.
-void TakeBack(const Places& places, std::uint64_t step, const AttemptId& attempt) {
-  for (const auto& target : places.targets) static_cast<void>(target->Remove(step, attempt));
-}
-
-class BuddyAttempt final : public CheckpointAttempt {
- public:
-  // `given_up`: attempts at the step that this one may take the place of.
-  BuddyAttempt(std::shared_ptr<const Places> places, std::uint64_t step, const AttemptId& id,
-               std::vector<std::unique_ptr<CheckpointAttempt>> attempts,
-               std::vector<AttemptId> given_up)
-      : places_(std::move(places)),
-        step_(step),
-        id_(id),
-        attempts_(std::move(attempts)),
-        given_up_(std::move(given_up)) {
-    attempts_.resize(places_->size());
-  }
-
-  Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
-                          const FileSource& source) override {
-    std::vector<EntryAt> entries;
-    for (const std::size_t place : places_->OfFile(name)) {
-      CheckpointAttempt* const attempt = FFR_TRY(At(place));
-      WrittenFile written = FFR_TRY(attempt->Put(name, size_bytes, source));
-      entries.push_back({place, std::move(written.entry)});
-    }
-    return Joined(std::string(name), entries);
-  }
-
-  Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> segments,
-                                               const std::function<void()>& released) override {
-    std::vector<WrittenFile> joined;
-    if (!segments.empty()) joined = FFR_TRY(PutTwice(segments));
-    if (released) released();
-    return joined;
-  }
-
-  Result<bool> Keep(std::uint64_t /*step*/, std::string_view /*old_name*/,
-                    const StoredSegment& /*segment*/, std::string_view /*name*/) override {
-    return false;
-  }
-
- protected:
-  // Place by place, in the same order for all: of two attempts one loses at the first place where
-  // they meet, and takes back what it has made visible before. Visible at every place, it has
-  // still to be decided that it stands; and then to be seen there, for who gave it up before has
-  // removed it, and may have forgotten that.
-  Result<void> MakeVisible(std::span<const WrittenFile> files) override {
-    std::vector<std::vector<WrittenFile>> files_at(places_->size());
-    for (const WrittenFile& file : files)
-      for (EntryAt& at : FFR_TRY(Parted(file, places_->size())))
-        files_at[at.place].push_back({file.name, std::move(at.entry)});
-    for (const std::size_t place : places_->ranked) {
-      CheckpointAttempt* const attempt = FFR_TRY(At(place));
-      auto committed = attempt->Commit(files_at[place]);
-      if (committed) continue;
-      if (committed.error().code == ErrorCode::kConflict) TakeBack(*places_, step_, id_);
-      return committed;
-    }
-    const std::string decision = DecisionName(step_, id_);
-    if (!FFR_TRY(IsDecided(places_->arbiter(), decision, kStands))) {
-      TakeBack(*places_, step_, id_);
-      places_->arbiter().Forget(decision);  // This saver has heard of it.
-      return GivenUp();
-    }
-    FFR_TRY(CheckVisible());
-    places_->arbiter().Forget(decision);
-    for (const AttemptId& other : given_up_) places_->arbiter().Forget(DecisionName(step_, other));
-    return {};
-  }
-
-  // Each place knows what may be visible there.
-  void Discard() noexcept override {
-    for (const auto& attempt : attempts_)
-      if (attempt) attempt->Abandon();
-  }
-
- private:
-  Error GivenUp() const {
-    return Error{ErrorCode::kConflict,
-                 "checkpoint: another save of step " + std::to_string(step_) +
-                     " took this one for dead while it was becoming visible; save it again"};
-  }
-
-  Result<void> CheckVisible() const {
-    for (std::size_t place = 0; place < places_->size(); ++place) {
-      const auto is_there = IsAttemptVisible(*places_->targets[place], step_, id_);
-      if (!is_there && is_there.error().code != ErrorCode::kNotFound) return is_there.error();
-      if (!is_there || !is_there.value()) return GivenUp();
-    }
-    return {};
-  }
-
-  // To both places at once. Both hash what they send: tensors that changed between the two show.
-  Result<std::vector<WrittenFile>> PutTwice(std::span<SegmentFile> segments) {
-    const auto rank = RankOfFile(segments.front().name);
-    FFR_ASSERT(rank.has_value());
-    const auto two = places_->Of(*rank);
-    const std::array<CheckpointAttempt*, 2> attempts{FFR_TRY(At(two[0])), FFR_TRY(At(two[1]))};
-    std::vector<SegmentFile> twins(segments.begin(), segments.end());
-    for (SegmentFile& twin : twins) twin.image.StopCounting();
-    const std::array<std::span<SegmentFile>, 2> copies{segments, twins};
-    std::array<std::vector<WrittenFile>, 2> written;
-    std::atomic<std::size_t> next{0};
-    const auto put = [&](const SideBySide& others) -> Result<void> {
-      for (std::size_t i; !others.failed() && (i = next++) < 2;)
-        written[i] = FFR_TRY(attempts[i]->PutSegments(copies[i], {}));
-      return {};
-    };
-    FFR_TRY(SideBySide::Run(2, put));
-    std::vector<WrittenFile> joined;
-    for (std::size_t i = 0; i < segments.size(); ++i) {
-      if (segments[i].image.table_digest() != twins[i].image.table_digest())
-        return Error{ErrorCode::kInvalidArgument,
-                     "checkpoint: " + segments[i].name +
-                         ": its two copies differ; a tensor was changed while it was saved"};
-      const std::array<EntryAt, 2> entries{EntryAt{two[0], std::move(written[0][i].entry)},
-                                           EntryAt{two[1], std::move(written[1][i].entry)}};
-      joined.push_back(Joined(segments[i].name, entries));
-    }
-    return joined;
-  }
-
-  // A rank joins where it has to write.
-  Result<CheckpointAttempt*> At(std::size_t place) {
-    if (!attempts_[place]) attempts_[place] = FFR_TRY(places_->targets[place]->Join(step_, id_));
-    return attempts_[place].get();
-  }
-
-  std::shared_ptr<const Places> places_;
-  std::uint64_t step_;
-  AttemptId id_;
-  std::vector<std::unique_ptr<CheckpointAttempt>> attempts_;  // Of the places; null: not joined.
-  std::vector<AttemptId> given_up_;
-};
-
 class BuddyTarget final : public CheckpointTarget {
  public:
-  BuddyTarget(std::string_view address, std::shared_ptr<const Places> places)
+  BuddyTarget(std::string_view address, std::shared_ptr<const BuddyPlaces> places)
       : name_(address),
         places_(std::move(places)),
         reach_(places_->size(), Reach::kUnknown),
@@ -347,15 +102,62 @@ class BuddyTarget final : public CheckpointTarget {
     return BeginEverywhere(step, attempt, others);
   }
 
-  Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
-                                                  const AttemptId& attempt) override {
-    return std::unique_ptr<CheckpointAttempt>(new BuddyAttempt(places_, step, attempt, {}, {}));
+  // At each place what was there before `gives_way` looked gives way.
+  Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
+                                                          const AttemptId& attempt,
+                                                          const GivesWay& gives_way) override {
+    std::vector<std::optional<AttemptId>> there;
+    for (const auto& target : places_->targets) there.push_back(FFR_TRY(AttemptAt(*target, step)));
+    if (!FFR_TRY(gives_way())) return Begin(step, attempt);
+    std::vector<std::unique_ptr<CheckpointAttempt>> attempts;
+    for (std::size_t place = 0; place < places_->size(); ++place) {
+      CheckpointTarget& target = *places_->targets[place];
+      auto begun = target.BeginInPlace(step, attempt, [&]() -> Result<bool> {
+        return FFR_TRY(AttemptAt(target, step)) == there[place];
+      });
+      if (begun) {
+        attempts.push_back(std::move(begun).value());
+        continue;
+      }
+      for (const auto& before : attempts) before->Abandon();
+      return std::move(begun).error();
+    }
+    return MakeBuddyAttempt(places_, step, attempt, std::move(attempts), {});
   }
 
-  Result<std::string> Decide(std::string_view name, std::string_view answer) override {
-    return places_->arbiter().Decide(name, answer);
+  Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
+                                                  const AttemptId& attempt) override {
+    return MakeBuddyAttempt(places_, step, attempt, {}, {});
   }
-  void Forget(std::string_view name) noexcept override { places_->arbiter().Forget(name); }
+
+  // The arbiter decides, and the others keep what it has said, for it may be lost.
+  Result<std::string> Decide(std::string_view name, std::string_view answer) override {
+    std::string decided = FFR_TRY(places_->arbiter().Decide(name, answer));
+    for (const auto& target : places_->targets) FFR_TRY(target->Decide(name, decided));
+    return decided;
+  }
+  void Forget(std::string_view name) noexcept override {
+    for (const auto& target : places_->targets) target->Forget(name);
+  }
+  Result<std::vector<std::string>> Decisions(std::string_view prefix) const override {
+    std::set<std::string> names;
+    const auto list = [&](const CheckpointTarget& target) -> Result<void> {
+      const auto here = FFR_TRY(target.Decisions(prefix));
+      names.insert(here.begin(), here.end());
+      return {};
+    };
+    FFR_TRY(ForEachNear(list));
+    return std::vector<std::string>(names.begin(), names.end());
+  }
+  Result<std::string> Decided(std::string_view name) const override {
+    std::optional<std::string> decided;
+    const auto look = [&](const CheckpointTarget& target) -> Result<void> {
+      if (!decided) decided = FFR_TRY(target.Decided(name));
+      return {};
+    };
+    FFR_TRY(ForEachNear(look));
+    return *std::move(decided);
+  }
 
  private:
   // Fails if a place does not answer: what it has is not known.
@@ -402,7 +204,7 @@ class BuddyTarget final : public CheckpointTarget {
       if (!begun && begun.error().code == ErrorCode::kConflict) {
         const auto is_there = IsAttemptVisible(*target, step, attempt);
         if (is_there && is_there.value() && ++visible_count < places_->size())
-          begun = std::unique_ptr<CheckpointAttempt>(new VisibleAttempt());
+          begun = MakeVisibleAttempt();
       }
       if (begun) {
         attempts.push_back(std::move(begun).value());
@@ -411,8 +213,7 @@ class BuddyTarget final : public CheckpointTarget {
       for (const auto& before : attempts) before->Abandon();
       return std::move(begun).error();
     }
-    return std::unique_ptr<CheckpointAttempt>(
-        new BuddyAttempt(places_, step, attempt, std::move(attempts), std::move(given_up)));
+    return MakeBuddyAttempt(places_, step, attempt, std::move(attempts), std::move(given_up));
   }
 
   Result<std::unique_ptr<CommittedStep>> OpenNear(std::uint64_t step) const {
@@ -439,7 +240,12 @@ class BuddyTarget final : public CheckpointTarget {
         lost.push_back(places_->names[place] +
                        (IsAway(*troubles_[place]) ? " cannot be reached: " : " cannot be read: ") +
                        troubles_[place]->message);
-    auto opened = OpenBuddyStep(std::move(found), StepName(step) + " of " + name_, std::move(lost));
+    const auto is_on_line = [&](const RootManifest& root) -> Result<bool> {
+      const RunLine line = FFR_TRY(LineOf(*this));
+      return line.number > 0 && line.Has(root.generation, root.step);
+    };
+    auto opened = OpenBuddyStep(std::move(found), StepName(step) + " of " + name_, std::move(lost),
+                                is_on_line);
     if (opened) return opened;
     Error error = std::move(opened).error();
     error.message += damage;
@@ -500,7 +306,7 @@ class BuddyTarget final : public CheckpointTarget {
   }
 
   std::string name_;
-  std::shared_ptr<const Places> places_;
+  std::shared_ptr<const BuddyPlaces> places_;
   enum class Reach : std::uint8_t { kUnknown, kNear, kAway };
   mutable std::vector<Reach> reach_;
   mutable std::vector<std::optional<Error>> troubles_;  // Of the last work at each place.
@@ -549,7 +355,7 @@ Result<std::unique_ptr<CheckpointTarget>> OpenBuddyTarget(std::string_view addre
 std::unique_ptr<CheckpointTarget> JoinBuddies(std::string_view address,
                                               std::vector<BuddyPlace> places,
                                               std::vector<std::size_t> order) {
-  const auto joined = std::make_shared<Places>();
+  const auto joined = std::make_shared<BuddyPlaces>();
   std::vector<std::string> canonical;
   for (BuddyPlace& place : places) {
     joined->ranked.push_back(joined->size());

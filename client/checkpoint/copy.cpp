@@ -7,6 +7,7 @@
 #include <ffrecord/client/checkpoint.h>
 
 #include "client/checkpoint/packed_files.h"
+#include "client/checkpoint/run_line.h"
 #include "client/checkpoint/segment_reader.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
@@ -108,8 +109,9 @@ class SegmentBytes {
 
 class Copy {
  public:
-  Copy(const Source& from, CheckpointAttempt& to, bool compresses)
-      : from_(from), to_(to), compresses_(compresses) {}
+  Copy(const Source& from, CheckpointTarget& target, CheckpointAttempt& to, const SaveLine& line,
+       bool compresses)
+      : from_(from), target_(target), to_(to), line_(line), compresses_(compresses) {}
 
   Result<void> Run() {
     for (const PartManifest& part : from_.manifests.parts) {
@@ -118,6 +120,8 @@ class Copy {
       FFR_TRY(CopyManifest(PartManifestName(part.rank)));
     }
     FFR_TRY(CopyManifest(std::string(kRootManifestName)));
+    // The copies of a run that has gone back go back as well, with the first step behind that.
+    if (line_.is_new) FFR_TRY(TakeLine(target_, line_));
     return to_.Commit(files_);
   }
 
@@ -154,7 +158,9 @@ class Copy {
   }
 
   const Source& from_;
+  CheckpointTarget& target_;
   CheckpointAttempt& to_;
+  const SaveLine& line_;
   const bool compresses_;
   std::vector<WrittenFile> files_;
 };
@@ -257,6 +263,20 @@ class MirroredTarget final : public CheckpointTarget {
   }
   void Forget(std::string_view name) noexcept override { local_->Forget(name); }
 
+  // A folder that has lost its steps goes on from those of its mirror.
+  Result<std::vector<std::string>> Decisions(std::string_view prefix) const override {
+    auto names = FFR_TRY(local_->Decisions(prefix));
+    if (!names.empty() || !FFR_TRY(local_->Steps()).empty()) return names;
+    const auto remote = FFR_TRY(OpenTarget(remote_, {true, options_}));
+    return remote->Decisions(prefix);
+  }
+  Result<std::string> Decided(std::string_view name) const override {
+    auto local = local_->Decided(name);
+    if (local || local.error().code != ErrorCode::kNotFound) return local;
+    const auto remote = FFR_TRY(OpenTarget(remote_, {true, options_}));
+    return remote->Decided(name);
+  }
+
  private:
   // Whether the step at the mirror is a save that the user has removed here: its copy stays until
   // training goes on, and is no step of this folder.
@@ -291,11 +311,21 @@ Error OfStep(const CheckpointTarget& origin, std::uint64_t step, Error error) {
 
 // Whether the damaged step at `target` is a copy of `attempt`, or nobody's: a copy takes the place
 // of no other save.
-Result<bool> MayReplace(const CheckpointTarget& target, std::uint64_t step,
-                        const AttemptId& attempt) {
+Result<bool> MayReplaceDamaged(const CheckpointTarget& target, std::uint64_t step,
+                               const AttemptId& attempt) {
   const auto is_it = IsAttemptVisible(target, step, attempt);
   if (!is_it && !IsDamage(is_it.error())) return is_it.error();
   return !is_it || is_it.value();
+}
+
+// Whether the step at `target`, whole or not, is one that the copy of `root` is known to replace:
+// the save `replaced`, or one that is not on the `line` of the copy.
+Result<bool> IsReplaced(const CheckpointTarget& target, const RootManifest& root,
+                        const RunLine& line, const std::optional<AttemptId>& replaced) {
+  const auto there = FFR_TRY(AttemptAt(target, root.step));
+  if (!there || *there == root.attempt) return false;
+  if (there == replaced) return true;
+  return line.Has(root.generation, root.step) && !FFR_TRY(IsOnLine(target, line, root.step));
 }
 
 }  // namespace
@@ -306,7 +336,10 @@ std::unique_ptr<CheckpointTarget> WithMirror(std::unique_ptr<CheckpointTarget> l
 }
 
 Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::string_view to,
-                              const SessionOptions& options, bool compresses) {
+                              const SessionOptions& options, bool compresses,
+                              std::string_view replaced) {
+  std::optional<AttemptId> gives_way;
+  if (!replaced.empty()) gives_way = FFR_TRY(AttemptOf(replaced));
   const auto origin = FFR_TRY(OpenTarget(from, {true, options}));
   auto opened = Source::Open(*origin, step);
   if (!opened) return OfStep(*origin, step, std::move(opened).error());
@@ -317,22 +350,24 @@ Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::st
   const bool is_folder = to.find("://") == to.npos && !to.starts_with(kBuddiesScheme);
   const bool is_new_folder = is_folder && !std::filesystem::exists(to, ignored);
   const auto target = FFR_TRY(OpenTarget(to, {true, options}));
+  const SaveLine line = FFR_TRY(LineOfCopy(*origin, source.manifests.root.generation, *target));
   auto attempt = target->Begin(step, id);
   if (!attempt) {
     if (attempt.error().code != ErrorCode::kConflict) return std::move(attempt).error();
     bool is_copied = false;
     attempt = target->BeginInPlace(step, id, [&]() -> Result<bool> {
+      if (FFR_TRY(IsReplaced(*target, source.manifests.root, line.line, gives_way))) return true;
       const auto there = CheckpointReader::Open(to, step, options);
       if (!there && !IsDamage(there.error())) return there.error();
       const bool is_whole = there && FFR_TRY(there.value().IsWhole());
       is_copied = is_whole && there.value().commit().attempt == Hex(id);
-      return !is_whole && FFR_TRY(MayReplace(*target, step, id));
+      return !is_whole && FFR_TRY(MayReplaceDamaged(*target, step, id));
     });
     if (is_copied) return CommitOf(source.manifests.root);
   }
   // What an attempt that fails has written stays: the next one goes on from there.
   if (!attempt) return std::move(attempt).error();
-  auto copied = Copy(source, *attempt.value(), compresses).Run();
+  auto copied = Copy(source, *target, *attempt.value(), line, compresses).Run();
   if (!copied && IsDamage(copied.error())) {
     attempt.value()->Abandon();                               // It will never be whole.
     if (is_new_folder) std::filesystem::remove(to, ignored);  // Unless there is something in it.

@@ -252,7 +252,22 @@ class DaemonTarget final : public CheckpointTarget {
         catalog.Publish(full_name, manifest, net::Publish::Mode::kCreate, 0, run_.deadline());
     if (published) return std::string(answer);
     if (published.error().code != ErrorCode::kConflict) return published.error();
-    const auto there = FFR_TRY(catalog.Resolve(full_name, run_.deadline()));
+    return Decided(name);
+  }
+
+  Result<std::vector<std::string>> Decisions(std::string_view prefix) const override {
+    const std::string run = run_.location.name + "/";
+    const Catalog catalog = FFR_TRY(run_.catalog());
+    std::vector<std::string> names;
+    for (const auto& entry : FFR_TRY(catalog.List(run + std::string(prefix), run_.deadline())))
+      if (entry.name.starts_with(run)) names.push_back(entry.name.substr(run.size()));
+    return names;
+  }
+
+  Result<std::string> Decided(std::string_view name) const override {
+    const Catalog catalog = FFR_TRY(run_.catalog());
+    const auto there =
+        FFR_TRY(catalog.Resolve(run_.location.name + "/" + std::string(name), run_.deadline()));
     return there.manifest.files.empty() ? std::string() : there.manifest.files.front().name;
   }
 

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "client/checkpoint/run_line.h"
 #include "client/checkpoint/step_manifests.h"
 #include "libffrecord/base/side_by_side.h"
 
@@ -118,12 +119,14 @@ Result<std::vector<std::array<std::byte, 16>>> ContentDigests(std::span<const Te
 
 std::optional<PartManifest> FindBase(const CheckpointTarget& target, std::uint32_t rank) {
   auto steps = target.Steps();
-  if (!steps) return std::nullopt;
+  const auto line = LineOf(target);
+  if (!steps || !line) return std::nullopt;
   std::ranges::reverse(steps.value());
   for (const std::uint64_t step : steps.value()) {
     const auto files = target.Open(step);
     const auto root = files ? ReadRootManifest(*files.value(), step) : files.error();
     if (!root && IsDamage(root.error())) continue;
+    if (root && !line.value().Has(root.value().generation, step)) continue;
     if (!root || rank >= root.value().parts.size()) return std::nullopt;
     auto part = ReadPartManifest(*files.value(), root.value(), rank);
     if (!part && IsDamage(part.error())) continue;

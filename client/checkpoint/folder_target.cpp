@@ -410,6 +410,22 @@ class FolderTarget final : public CheckpointTarget {
     const auto decided = PublishSmall(run_ / name, answer);
     if (decided) return std::string(answer);
     if (decided.error().code != ErrorCode::kConflict) return decided.error();
+    return Decided(name);
+  }
+
+  Result<std::vector<std::string>> Decisions(std::string_view prefix) const override {
+    std::vector<std::string> names;
+    std::error_code error;
+    fs::directory_iterator entry(run_, error);
+    if (error == std::errc::no_such_file_or_directory) return names;
+    for (; !error && entry != fs::directory_iterator(); entry.increment(error))
+      if (entry->path().filename().string().starts_with(prefix))
+        names.push_back(entry->path().filename().string());
+    if (error) return OfRun("list folder", run_, error.value());
+    return names;
+  }
+
+  Result<std::string> Decided(std::string_view name) const override {
     const auto file = FFR_TRY(OpenReadOnly(run_ / name, false));
     const auto bytes = FFR_TRY(ReadAll(file, run_ / name));
     return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -162,10 +163,20 @@ class PartsUpload {
   std::uint64_t read_bytes_ = 0;
 };
 
+// The root of a step that gives way.
+struct ReplacedRoot {
+  std::string etag;
+  std::vector<std::byte> bytes;
+};
+
 class ObjectAttempt final : public CheckpointAttempt {
  public:
-  ObjectAttempt(ObjectRun run, std::uint64_t step, const AttemptId& attempt)
-      : run_(std::move(run)), step_(step), folder_(run_.Folder(step, attempt)) {}
+  ObjectAttempt(ObjectRun run, std::uint64_t step, const AttemptId& attempt,
+                std::optional<ReplacedRoot> replaced = std::nullopt)
+      : run_(std::move(run)),
+        step_(step),
+        folder_(run_.Folder(step, attempt)),
+        replaced_(std::move(replaced)) {}
 
   Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
                           const FileSource& source) override {
@@ -219,10 +230,13 @@ class ObjectAttempt final : public CheckpointAttempt {
   // root that is there tells.
   Result<void> MakeVisible(std::span<const WrittenFile> files) override {
     const std::string key = run_.RootKey(step_);
-    const auto put = run_.bucket->Put(key, root_, S3Bucket::Existing::kRefuse);
+    const auto put = PutRoot(key);
     if (!put) {
       const auto there = run_.bucket->Get(key, kManifestSizeMax);
       if (!there) return WithoutALook(put.error(), there.error());
+      // What was sent may arrive yet.
+      if (replaced_ && there.value() == replaced_->bytes)
+        return WithoutALook(put.error(), put.error());
       if (there.value() != root_) return StepExists(run_, step_);
     }
     FFR_TRY(CheckThere(files));
@@ -233,6 +247,19 @@ class ObjectAttempt final : public CheckpointAttempt {
   void Discard() noexcept override { RemoveFolder(folder_); }
 
  private:
+  // In the place of the step that gives way, or of none. A store that does not compare replaces
+  // whatever is there: one looks first.
+  Result<void> PutRoot(const std::string& key) const {
+    using Existing = S3Bucket::Existing;
+    if (!replaced_) return run_.bucket->Put(key, root_, Existing::kRefuse);
+    const auto there = run_.bucket->Get(key, kManifestSizeMax);
+    if (!there && there.error().code == ErrorCode::kNotFound)
+      return run_.bucket->Put(key, root_, Existing::kRefuse);
+    if (!there) return there.error();
+    if (there.value() != replaced_->bytes) return StepExists(run_, step_);
+    return run_.bucket->Put(key, root_, Existing::kReplace, replaced_->etag);
+  }
+
   // Its size travels to the coordinator.
   static WrittenFile Written(std::string_view name, std::uint64_t size_bytes) {
     ByteWriter entry;
@@ -282,6 +309,7 @@ class ObjectAttempt final : public CheckpointAttempt {
   ObjectRun run_;
   std::uint64_t step_;
   std::string folder_;
+  std::optional<ReplacedRoot> replaced_;
   std::vector<std::byte> root_;
 };
 
@@ -390,13 +418,40 @@ class ObjectTarget final : public CheckpointTarget {
     return std::unique_ptr<CheckpointAttempt>(new ObjectAttempt(run_, step, attempt));
   }
 
+  Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
+                                                          const AttemptId& attempt,
+                                                          const GivesWay& gives_way) override {
+    const std::string key = run_.RootKey(step);
+    const auto listing = FFR_TRY(run_.bucket->List(key, false));
+    const auto bytes = run_.bucket->Get(key, kManifestSizeMax);
+    if (!bytes && bytes.error().code == ErrorCode::kNotFound) return Join(step, attempt);
+    if (!bytes) return bytes.error();
+    if (!FFR_TRY(gives_way())) return Begin(step, attempt);
+    const auto found = std::ranges::find(listing.objects, key, &S3Bucket::Object::key);
+    if (found == listing.objects.end()) return Begin(step, attempt);
+    return std::unique_ptr<CheckpointAttempt>(
+        new ObjectAttempt(run_, step, attempt, ReplacedRoot{found->etag, bytes.value()}));
+  }
+
   Result<std::string> Decide(std::string_view name, std::string_view answer) override {
     const std::string key = run_.prefix + std::string(name);
     const auto put =
         run_.bucket->Put(key, std::as_bytes(std::span(answer)), S3Bucket::Existing::kRefuse);
     if (put) return std::string(answer);
     if (put.error().code != ErrorCode::kConflict) return put.error();
-    const auto bytes = FFR_TRY(run_.bucket->Get(key, kManifestSizeMax));
+    return Decided(name);
+  }
+
+  Result<std::vector<std::string>> Decisions(std::string_view prefix) const override {
+    std::vector<std::string> names;
+    for (const auto& object :
+         FFR_TRY(run_.bucket->List(run_.prefix + std::string(prefix), true)).objects)
+      names.push_back(object.key.substr(run_.prefix.size()));
+    return names;
+  }
+
+  Result<std::string> Decided(std::string_view name) const override {
+    const auto bytes = FFR_TRY(run_.bucket->Get(run_.prefix + std::string(name), kManifestSizeMax));
     return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
 

@@ -53,15 +53,16 @@ struct CheckpointShards::Impl {
   SaveOptions options;
   AttemptId id{};
   std::string name;
+  std::string address;
   std::unique_ptr<CheckpointTarget> target;
-  std::unique_ptr<CheckpointAttempt> attempt;
+  BegunSave begun;
 
   Impl(std::uint64_t step_number, bool coordinator, const SaveOptions& save_options)
       : step(step_number), is_coordinator(coordinator), options(save_options) {}
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
   ~Impl() {
-    if (is_coordinator && attempt) attempt->Abandon();
+    if (is_coordinator && begun.attempt) begun.attempt->Abandon();
   }
 
   // The reports in `parts`, which together are a whole checkpoint of `tree`.
@@ -95,7 +96,8 @@ Result<CheckpointShards> CheckpointShards::Begin(std::string_view target, std::u
   impl->target = FFR_TRY(OpenTarget(target, {options.direct, options.session}));
   impl->id = Random<std::array<std::byte, 16>>();
   impl->name = Hex(impl->id);
-  impl->attempt = FFR_TRY(BeginSave(*impl->target, step, impl->id, options));
+  impl->address = target;
+  impl->begun = FFR_TRY(BeginSave(*impl->target, target, step, impl->id, options));
   return CheckpointShards(std::move(impl));
 }
 
@@ -106,7 +108,7 @@ Result<CheckpointShards> CheckpointShards::Join(std::string_view target, std::ui
   impl->target = FFR_TRY(OpenTarget(target, {options.direct, options.session}));
   impl->id = FFR_TRY(AttemptOf(attempt));
   impl->name = attempt;
-  impl->attempt = FFR_TRY(impl->target->Join(step, impl->id));
+  impl->begun.attempt = FFR_TRY(impl->target->Join(step, impl->id));
   return CheckpointShards(std::move(impl));
 }
 
@@ -121,20 +123,20 @@ Result<std::vector<std::byte>> CheckpointShards::Write(std::uint32_t rank,
   }
   PartPlan plan = FFR_TRY(PlanPart(impl_->step, impl_->id, rank, tensors));
   const auto intent = EncodeIntent(IntentOf(plan));
-  const auto report =
-      FFR_TRY(WritePart(*impl_->target, *impl_->attempt, std::move(plan), tensors, impl_->options));
+  const auto report = FFR_TRY(
+      WritePart(*impl_->target, *impl_->begun.attempt, std::move(plan), tensors, impl_->options));
   return EncodePart(intent, EncodePartReport(report));
 }
 
 Result<Commit> CheckpointShards::Commit(std::span<const std::vector<std::byte>> parts,
                                         std::span<const std::byte> tree) {
-  if (!impl_->is_coordinator || !impl_->attempt)
+  if (!impl_->is_coordinator || !impl_->begun.attempt)
     return Invalid("only the coordinator commits, and once");
   auto reports = FFR_TRY(impl_->Check(parts, tree));
   auto commit = CommitOf(impl_->step, impl_->id, reports);
-  FFR_TRY(Publish(*impl_->attempt, {impl_->step, impl_->id, {}, {tree.begin(), tree.end()}},
-                  std::move(reports)));
-  impl_->attempt.reset();
+  FFR_TRY(Publish(*impl_->target, impl_->address, impl_->begun,
+                  {impl_->step, impl_->id, {}, {tree.begin(), tree.end()}}, std::move(reports)));
+  impl_->begun.attempt.reset();
   return commit;
 }
 

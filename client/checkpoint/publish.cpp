@@ -12,17 +12,22 @@
 
 namespace ffrecord::client {
 
-Result<std::unique_ptr<CheckpointAttempt>> BeginSave(CheckpointTarget& target, std::uint64_t step,
-                                                     const AttemptId& attempt,
-                                                     const SaveOptions& options) {
-  if (options.replaces) return target.BeginInPlace(step, attempt, [] { return true; });
-  auto begun = target.Begin(step, attempt);
-  if (begun || begun.error().code != ErrorCode::kConflict) return begun;
-  return target.BeginInPlace(step, attempt, [&]() -> Result<bool> {
-    const auto there = OpenStep(target, step);
-    if (!there && !IsDamage(there.error())) return there.error();
-    return !there || !FFR_TRY(there.value().IsWhole());
-  });
+Result<BegunSave> BeginSave(CheckpointTarget& target, std::string_view address, std::uint64_t step,
+                            const AttemptId& attempt, const SaveOptions& options) {
+  SaveLine line = FFR_TRY(LineOfSave(target, address, step));
+  const auto begin = [&]() -> Result<std::unique_ptr<CheckpointAttempt>> {
+    if (options.replaces) return target.BeginInPlace(step, attempt, [] { return true; });
+    auto begun = target.Begin(step, attempt);
+    if (begun || begun.error().code != ErrorCode::kConflict) return begun;
+    return target.BeginInPlace(step, attempt, [&]() -> Result<bool> {
+      if (!FFR_TRY(IsOnLine(target, line.line, step))) return true;
+      const auto there = OpenStep(target, step);
+      if (!there && !IsDamage(there.error())) return there.error();
+      return !there || !FFR_TRY(there.value().IsWhole());
+    });
+  };
+  auto begun = FFR_TRY(begin());
+  return BegunSave{std::move(begun), std::move(line)};
 }
 
 Result<TextIndex> CheckIntents(std::vector<Intent> intents) {
@@ -52,15 +57,21 @@ Commit CommitOf(std::uint64_t step, const AttemptId& attempt, std::span<const Pa
   return commit;
 }
 
-Result<void> Publish(CheckpointAttempt& attempt, RootManifest root,
-                     std::vector<PartReport> reports) {
+Result<void> Publish(CheckpointTarget& target, std::string_view address, const BegunSave& save,
+                     RootManifest root, std::vector<PartReport> reports) {
   std::vector<WrittenFile> files;
+  root.generation = save.line.line.GenerationAt(root.step);
   for (PartReport& report : reports) {
     root.parts.push_back(report.part);
     std::move(report.files.begin(), report.files.end(), std::back_inserter(files));
   }
-  files.push_back(FFR_TRY(WriteSmallFile(attempt, kRootManifestName, EncodeRootManifest(root))));
-  return attempt.Commit(files);
+  files.push_back(
+      FFR_TRY(WriteSmallFile(*save.attempt, kRootManifestName, EncodeRootManifest(root))));
+  // A kill between the two leaves the step that training went back to as the newest one.
+  FFR_TRY(TakeLine(target, save.line));
+  FFR_TRY(save.attempt->Commit(files));
+  NoteSaved(address, save.line.line, root.step, root.attempt);
+  return {};
 }
 
 }  // namespace ffrecord::client

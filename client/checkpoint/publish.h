@@ -10,6 +10,7 @@
 #include <ffrecord/result.h>
 
 #include "client/checkpoint/ballot.h"
+#include "client/checkpoint/run_line.h"
 #include "client/checkpoint/target.h"
 #include "libffrecord/base/text_index.h"
 #include "libffrecord/format/checkpoint_manifest.h"
@@ -19,12 +20,17 @@ namespace ffrecord::client {
 // The beginning of a save, the checks of a whole checkpoint and its publication, for
 // SaveCheckpoint() and CheckpointShards.
 
-// CheckpointTarget::Begin(), or BeginInPlace() if `options` say so or if the committed step is
-// damaged: then a load passes it over, and so does a save. Reads all of a step that is committed,
-// to know: a save that would fail may take its time.
-Result<std::unique_ptr<CheckpointAttempt>> BeginSave(CheckpointTarget& target, std::uint64_t step,
-                                                     const AttemptId& attempt,
-                                                     const SaveOptions& options);
+// A save on its way, as its coordinator knows it.
+struct BegunSave {
+  std::unique_ptr<CheckpointAttempt> attempt;
+  SaveLine line;
+};
+
+// CheckpointTarget::Begin(), or BeginInPlace() if `options` say so or if a load passes the
+// committed step over: it is damaged, or not on the line of the save. Reads all of a step that is
+// committed, to know: a save that would fail may take its time. `address` is the target's.
+Result<BegunSave> BeginSave(CheckpointTarget& target, std::string_view address, std::uint64_t step,
+                            const AttemptId& attempt, const SaveOptions& options);
 
 // CheckBoxes() for the boxes of all ranks. `intents` are in rank order. The keys are lent by the
 // plan or the bytes that lend the intents' boxes.
@@ -37,9 +43,10 @@ Result<std::vector<std::string_view>> ReferencesOf(std::span<const std::byte> tr
 // The result of a save of `reports`, one per rank.
 Commit CommitOf(std::uint64_t step, const AttemptId& attempt, std::span<const PartReport> reports);
 
-// Completes `root`, which has no parts yet, with `reports`, in rank order, writes it, and makes the
-// attempt visible. Called by the coordinator.
-Result<void> Publish(CheckpointAttempt& attempt, RootManifest root,
-                     std::vector<PartReport> reports);
+// Completes `root`, which has neither parts nor a generation yet, with `reports`, in rank order,
+// writes it, and makes the attempt visible: then this process goes on from it. Called by the
+// coordinator.
+Result<void> Publish(CheckpointTarget& target, std::string_view address, const BegunSave& save,
+                     RootManifest root, std::vector<PartReport> reports);
 
 }  // namespace ffrecord::client

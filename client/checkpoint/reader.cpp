@@ -8,6 +8,7 @@
 #include <ffrecord/client/checkpoint.h>
 
 #include "client/checkpoint/box_runs.h"
+#include "client/checkpoint/run_line.h"
 #include "client/checkpoint/segment_reader.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
@@ -47,6 +48,9 @@ struct CheckpointReader::Impl {
   std::unique_ptr<SegmentReader> segments;
   std::vector<std::string> skipped;
   std::string passed_over;  // Why this is not the copy that is read first; empty if it is.
+  std::string address;      // Of its target.
+  SessionOptions options;
+  std::optional<RunLine> line;  // Of its target, if it was asked for the newest step.
 
   static Result<std::unique_ptr<Impl>> Open(const CheckpointTarget& target, std::uint64_t step) {
     const std::shared_ptr<const CommittedStep> files = FFR_TRY(target.Open(step));
@@ -171,7 +175,11 @@ CheckpointReader::~CheckpointReader() = default;
 Result<CheckpointReader> CheckpointReader::Open(std::string_view target, std::uint64_t step,
                                                 const SessionOptions& options) {
   if (step == kLatest) return OpenBelow(target, kLatest, options);
-  return OpenStep(*FFR_TRY(OpenTarget(target, {true, options})), step);
+  const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
+  auto reader = FFR_TRY(OpenStep(*opened, step));
+  reader.impl_->address = target;
+  reader.impl_->options = options;
+  return reader;
 }
 
 Result<CheckpointReader> OpenStep(const CheckpointTarget& target, std::uint64_t step) {
@@ -182,6 +190,8 @@ Result<CheckpointReader> CheckpointReader::OpenBelow(std::string_view target, st
                                                      const SessionOptions& options) {
   const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
   auto steps = FFR_TRY(opened->Steps());
+  const RunLine line = FFR_TRY(LineOf(*opened));
+  std::size_t given_up = 0;
   std::erase_if(steps, [&](std::uint64_t step) { return step >= below; });
   std::reverse(steps.begin(), steps.end());
   std::vector<std::string> skipped;
@@ -191,8 +201,14 @@ Result<CheckpointReader> CheckpointReader::OpenBelow(std::string_view target, st
       AddFarther(*opened, below, steps);
     if (i == steps.size()) break;
     const std::uint64_t candidate = steps[i];
-    auto impl = Impl::Open(*opened, candidate);
+    const auto is_on_line = IsOnLine(*opened, line, candidate);
+    given_up += is_on_line && !is_on_line.value() ? 1 : 0;
+    if (is_on_line && !is_on_line.value()) continue;
+    auto impl = is_on_line ? Impl::Open(*opened, candidate) : is_on_line.error();
     if (impl) {
+      impl.value()->address = target;
+      impl.value()->options = options;
+      if (below == kLatest && skipped.empty()) impl.value()->line = line;
       impl.value()->skipped = std::move(skipped);
       return CheckpointReader(std::move(impl).value());
     }
@@ -203,9 +219,28 @@ Result<CheckpointReader> CheckpointReader::OpenBelow(std::string_view target, st
   if (steps.empty())
     return Error{ErrorCode::kNotFound,
                  "checkpoint: " + opened->name() + " holds no committed step"};
+  if (skipped.empty())
+    return Error{ErrorCode::kCorruption,
+                 "checkpoint: " + opened->name() + " holds " + std::to_string(given_up) +
+                     " committed steps, and all of them were given up when training went back to "
+                     "a step that is gone; to go on from one of them, load it by its number"};
   return Error{ErrorCode::kCorruption,
                "checkpoint: " + opened->name() + " holds " + std::to_string(steps.size()) +
                    " committed steps, none of them complete; the newest: " + skipped.front()};
+}
+
+Result<void> CheckpointReader::GoOn() const {
+  const RootManifest& root = impl_->manifests.root;
+  if (impl_->line) {
+    NoteLoaded(impl_->address, *impl_->line, root, true);
+    return {};
+  }
+  const auto target = FFR_TRY(OpenTarget(impl_->address, {true, impl_->options}));
+  const RunLine line = FFR_TRY(LineOf(*target));
+  const bool is_newest =
+      line.Has(root.generation, root.step) && !FFR_TRY(HasFrom(*target, line, root.step + 1));
+  NoteLoaded(impl_->address, line, root, is_newest);
+  return {};
 }
 
 const Commit& CheckpointReader::commit() const noexcept { return impl_->commit; }

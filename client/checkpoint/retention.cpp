@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include <ffrecord/client/checkpoint.h>
 
+#include "client/checkpoint/run_line.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
 #include "client/dataset/failures.h"
@@ -19,17 +21,22 @@ bool IsOfStep(const Error& error) noexcept {
 }
 
 // The step as a list shows it; nothing if it is gone.
-Result<std::optional<Commit>> Look(const CheckpointTarget& target, std::uint64_t step,
-                                   ListDepth depth) {
+Result<std::optional<Commit>> Look(const CheckpointTarget& target, const RunLine& line,
+                                   std::uint64_t step, ListDepth depth) {
   const auto files = target.Open(step);
   const auto root = files ? ReadRootManifest(*files.value(), step) : files.error();
   if (!root && !IsOfStep(root.error())) return root.error();
-  Commit commit{step, {}, 0, {}};
+  Commit commit{step, {}, 0, {}, false};
   if (root) commit = CommitOf(root.value());
+  if (root) commit.is_given_up = !line.Has(root.value().generation, step);
   if (root && depth != ListDepth::kManifests) return std::optional(std::move(commit));
   // Another copy may have what the first one has not.
   const auto reader = OpenStep(target, step);
-  if (reader) return std::optional(reader.value().commit());
+  if (reader) {
+    const bool is_given_up = std::exchange(commit, reader.value().commit()).is_given_up;
+    commit.is_given_up = is_given_up;
+    return std::optional(std::move(commit));
+  }
   if (!IsOfStep(reader.error())) return reader.error();
   // It may have been removed meanwhile, file by file.
   const auto steps = FFR_TRY(target.Steps());
@@ -38,11 +45,12 @@ Result<std::optional<Commit>> Look(const CheckpointTarget& target, std::uint64_t
   return std::optional(std::move(commit));
 }
 
-Result<std::vector<Commit>> List(const CheckpointTarget& target, ListDepth depth) {
+Result<std::vector<Commit>> List(const CheckpointTarget& target, const RunLine& line,
+                                 ListDepth depth) {
   std::vector<Commit> commits;
   const bool is_own = depth == ListDepth::kOwnRoots;
   for (const std::uint64_t step : FFR_TRY(is_own ? target.OwnSteps() : target.Steps()))
-    if (auto found = FFR_TRY(Look(target, step, depth))) commits.push_back(*std::move(found));
+    if (auto found = FFR_TRY(Look(target, line, step, depth))) commits.push_back(*std::move(found));
   return commits;
 }
 
@@ -61,8 +69,11 @@ Result<bool> IsWhole(const CheckpointTarget& target, const Commit& commit, bool 
 }  // namespace
 
 Result<std::vector<Commit>> ListCheckpoints(std::string_view target, const SessionOptions& options,
-                                            ListDepth depth) {
-  return List(*FFR_TRY(OpenTarget(target, {true, options})), depth);
+                                            ListDepth depth, std::string_view line_of) {
+  const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
+  const auto other = line_of.empty() ? nullptr : FFR_TRY(OpenTarget(line_of, {true, options}));
+  const RunLine line = FFR_TRY(LineOf(other ? *other : *opened));
+  return List(*opened, line, depth);
 }
 
 Result<void> RemoveCheckpoint(std::string_view target, std::uint64_t step,
@@ -79,12 +90,21 @@ Result<std::vector<Commit>> PruneCheckpoints(std::string_view target, const Rete
     return Error{ErrorCode::kInvalidArgument,
                  "checkpoint: prune: keep_last is 0, must be at least 1"};
   const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
-  std::vector<Commit> old = FFR_TRY(List(*opened, ListDepth::kOwnRoots));
+  const RunLine line = FFR_TRY(LineOf(*opened));
+  std::vector<Commit> old = FFR_TRY(List(*opened, line, ListDepth::kOwnRoots));
   std::erase_if(old, [](const Commit& each) { return !each.damage.empty(); });
-  for (std::uint64_t kept = 0; !old.empty() && kept < retention.keep_last; old.pop_back())
+  // What was given up does not count, and goes when enough of what counts is whole.
+  const auto end = std::stable_partition(old.begin(), old.end(),
+                                         [](const Commit& each) { return !each.is_given_up; });
+  std::vector<Commit> given_up(end, old.end());
+  old.erase(end, old.end());
+  std::uint64_t kept = 0;
+  for (; !old.empty() && kept < retention.keep_last; old.pop_back())
     kept += FFR_TRY(IsWhole(*opened, old.back(), retention.verify)) ? 1 : 0;
   if (retention.keep_every != 0)
     std::erase_if(old, [&](const Commit& each) { return each.step % retention.keep_every == 0; });
+  if (kept == retention.keep_last) std::ranges::move(given_up, std::back_inserter(old));
+  std::ranges::sort(old, {}, &Commit::step);
   if (retention.dry_run) return old;
   std::vector<Commit> removed;
   for (Commit& each : old) {

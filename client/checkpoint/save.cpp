@@ -22,9 +22,11 @@ namespace {
 // the same outcome.
 class Save {
  public:
-  Save(CheckpointTarget& target, std::uint64_t step, std::span<const TensorView> tensors,
-       std::span<const std::byte> tree, CheckpointGroup* group, const SaveOptions& options)
+  Save(CheckpointTarget& target, std::string_view address, std::uint64_t step,
+       std::span<const TensorView> tensors, std::span<const std::byte> tree, CheckpointGroup* group,
+       const SaveOptions& options)
       : target_(target),
+        address_(address),
         step_(step),
         tensors_(tensors),
         tree_(tree),
@@ -37,7 +39,7 @@ class Save {
 
   Result<Commit> Run() {
     auto outcome = Rounds();
-    if (!outcome && is_coordinator() && attempt_) attempt_->Abandon();
+    if (!outcome && is_coordinator() && begun_.attempt) begun_.attempt->Abandon();
     return outcome;
   }
 
@@ -61,7 +63,7 @@ class Save {
   Result<void> Plan() {
     if (rank() == 0) {
       attempt_id_ = Random<std::array<std::byte, 16>>();
-      attempt_ = FFR_TRY(BeginSave(target_, step_, attempt_id_, options_));
+      begun_ = FFR_TRY(BeginSave(target_, address_, step_, attempt_id_, options_));
       tree_keys_ = FFR_TRY(ReferencesOf(tree_));
     }
     plan_ = FFR_TRY(PlanPart(step_, attempt_id_, rank(), tensors_));
@@ -129,10 +131,10 @@ class Save {
   Result<std::vector<std::byte>> Write() {
     FFR_TRY(CheckReferences(tree_keys_, saved_));
     saved_ = {};  // Of a plan that may be made anew.
-    if (!attempt_) attempt_ = FFR_TRY(target_.Join(step_, attempt_id_));
+    if (!begun_.attempt) begun_.attempt = FFR_TRY(target_.Join(step_, attempt_id_));
     plan_.part.attempt = attempt_id_;
     return EncodePartReport(
-        FFR_TRY(WritePart(target_, *attempt_, std::move(plan_), tensors_, options_)));
+        FFR_TRY(WritePart(target_, *begun_.attempt, std::move(plan_), tensors_, options_)));
   }
 
   // The publish round: the coordinator has the reports of all ranks, and commits.
@@ -141,12 +143,14 @@ class Save {
     for (const auto& bytes : written) reports.push_back(FFR_TRY(DecodePartReport(bytes)));
     commit_ = CommitOf(step_, attempt_id_, reports);
     if (is_coordinator())
-      FFR_TRY(client::Publish(*attempt_, {step_, attempt_id_, {}, {tree_.begin(), tree_.end()}},
+      FFR_TRY(client::Publish(target_, address_, begun_,
+                              {step_, attempt_id_, {}, {tree_.begin(), tree_.end()}},
                               std::move(reports)));
     return std::vector<std::byte>{};
   }
 
   CheckpointTarget& target_;
+  std::string_view address_;
   std::uint64_t step_;
   std::span<const TensorView> tensors_;
   std::span<const std::byte> tree_;
@@ -159,7 +163,7 @@ class Save {
   std::vector<std::string_view> tree_keys_;      // The coordinator's, as far as they are in doubt.
   std::vector<std::vector<std::byte>> planned_;  // Intents of all ranks, if they are in doubt.
   TextIndex saved_;                              // Keys in them, lent by plan_ or planned_.
-  std::unique_ptr<CheckpointAttempt> attempt_;
+  BegunSave begun_;                              // Its line is the coordinator's.
   client::Commit commit_;
 };
 
@@ -171,7 +175,7 @@ Result<Commit> SaveCheckpoint(std::string_view target, std::uint64_t step,
   auto opened = OpenTarget(target, {options.direct, options.session});
   // The others are told, for they wait; a round in which a rank fails always fails.
   if (!opened) return Agree(group, std::move(opened).error()).error();
-  return Save(*opened.value(), step, tensors, tree, group, options).Run();
+  return Save(*opened.value(), target, step, tensors, tree, group, options).Run();
 }
 
 }  // namespace ffrecord::client

@@ -141,6 +141,10 @@ class CheckpointTarget {
   // those of files that are no step's; an answer is one short word.
   virtual Result<std::string> Decide(std::string_view name, std::string_view answer) = 0;
   virtual void Forget(std::string_view name) noexcept = 0;
+  // The names that begin with `prefix` under which something is decided, in any order.
+  virtual Result<std::vector<std::string>> Decisions(std::string_view prefix) const = 0;
+  // What is decided under `name`. Fails with kNotFound.
+  virtual Result<std::string> Decided(std::string_view name) const = 0;
 };
 
 // The error of Remove() where the step is another save than `only`.

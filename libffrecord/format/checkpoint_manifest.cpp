@@ -17,7 +17,7 @@ constexpr std::array<std::byte, 8> kMagic{std::byte{0x89}, std::byte{0x46}, std:
                                           std::byte{0x43}, std::byte{0x4B}, std::byte{0x0D},
                                           std::byte{0x0A}, std::byte{0x1A}};
 constexpr std::uint16_t kMajor = 1;
-constexpr std::uint16_t kMinorOfRoot = 0;
+constexpr std::uint16_t kMinorOnALine = 1;       // Of a root: its generation follows the tree.
 constexpr std::uint16_t kMinorWithContents = 1;  // Of a part: digests follow the boxes.
 constexpr std::size_t kSegmentEntrySize = 40;
 constexpr std::size_t kBoxEntrySizeMin = 24;  // Of a 0-d box with an empty key.
@@ -79,7 +79,8 @@ Result<Body> Unframed(Kind kind, std::span<const std::byte> bytes) {
 }
 
 Result<void> CheckEnd(Kind kind, const ByteReader& cursor, const Body& body) {
-  const bool may_have_more = body.minor > (kind == Kind::kRoot ? kMinorOfRoot : kMinorWithContents);
+  const bool may_have_more =
+      body.minor > (kind == Kind::kRoot ? kMinorOnALine : kMinorWithContents);
   if (!cursor.ok()) return Bad(kind, "ends early");
   if (cursor.remaining() != 0 && !may_have_more) return Bad(kind, "bytes follow the last field");
   return {};
@@ -225,7 +226,8 @@ std::vector<std::byte> EncodeRootManifest(const RootManifest& root) {
   }
   body.Put(static_cast<std::uint32_t>(root.tree.size()));
   body.PutBytes(root.tree);
-  return Framed(Kind::kRoot, kMinorOfRoot, body.bytes());
+  if (root.generation != 0) body.Put(root.generation);
+  return Framed(Kind::kRoot, root.generation != 0 ? kMinorOnALine : 0, body.bytes());
 }
 
 Result<RootManifest> DecodeRootManifest(std::span<const std::byte> bytes) {
@@ -248,6 +250,7 @@ Result<RootManifest> DecodeRootManifest(std::span<const std::byte> bytes) {
   }
   const auto tree = cursor.TakeBytes(cursor.Take<std::uint32_t>());
   root.tree.assign(tree.begin(), tree.end());
+  if (body.minor >= kMinorOnALine) root.generation = cursor.Take<std::uint64_t>();
   FFR_TRY(CheckEnd(Kind::kRoot, cursor, body));
   const auto keys = CheckValues(root.tree);
   if (!keys) return Bad(Kind::kRoot, keys.error().message);

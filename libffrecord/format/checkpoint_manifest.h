@@ -71,6 +71,9 @@ struct RootManifest {
   AttemptId attempt{};
   std::vector<Part> parts;      // In rank order: as many as ranks.
   std::vector<std::byte> tree;  // format.md, "Values".
+  // Of the line that the step is on (format.md, "Lines"); 0 until the run goes back. Another one
+  // makes the manifest one of minor version 1.
+  std::uint64_t generation = 0;
 
   bool operator==(const RootManifest&) const = default;
 };

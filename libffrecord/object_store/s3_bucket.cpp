@@ -289,12 +289,13 @@ Result<std::vector<std::byte>> S3Bucket::Get(std::string_view key,
 }
 
 Result<void> S3Bucket::Put(std::string_view key, std::span<const std::byte> bytes,
-                           Existing existing) const {
+                           Existing existing, const std::string& etag) const {
   net::HttpRequest request = impl_->RequestFor(key);
   request.method = "PUT";
   request.body = bytes;
   request.headers["x-amz-checksum-sha256"] = EncodeBase64(Sha256(bytes));
   if (existing == Existing::kRefuse) request.headers["if-none-match"] = "*";
+  if (!etag.empty()) request.headers["if-match"] = etag;
   FFR_TRY(impl_->Run(std::move(request)));
   return {};
 }

@@ -53,9 +53,11 @@ class S3Bucket final : public ObjectStore {
   Result<std::vector<std::byte>> Get(std::string_view key, std::uint64_t size_bytes_max) const;
 
   enum class Existing { kReplace, kRefuse };
-  // With kRefuse fails with kConflict if the object exists: it may be the one that an earlier try
-  // of this call has made.
-  Result<void> Put(std::string_view key, std::span<const std::byte> bytes, Existing existing) const;
+  // With kRefuse fails with kConflict if the object exists, with an `etag` if it is another object
+  // than that, at stores that know the condition: it may be the one that an earlier try of this
+  // call has made.
+  Result<void> Put(std::string_view key, std::span<const std::byte> bytes, Existing existing,
+                   const std::string& etag = {}) const;
 
   // No failure if there is none.
   Result<void> Delete(std::string_view key) const;

@@ -580,6 +580,8 @@ class CheckpointReader:
         """Key, offset, extent of every slice that was saved; ascending."""
     def verify(self) -> list[str]:
         """Read every block; return the problems."""
+    def go_on(self) -> None:
+        """Tell this process that its run goes on from this step."""
     def is_whole(self) -> bool:
         """Whether it can be read; reads what this process has not verified since it was written."""
     def read(self, wanted: list[tuple[str, list[int], list[int], int, int]]) -> None:
@@ -609,6 +611,7 @@ class PreparedSave:
         timeout_s: float,
         incremental: bool,
         progress: SaveProgress | None,
+        replaces: bool = False,
     ) -> None:
         """Slices are key, dtype, shape, offset, extent, address, size in bytes, is stable.
 
@@ -634,6 +637,9 @@ def block_checksums(data: _BytesLike, block_bytes: int, first: int) -> bytes:
     Little-endian, 8 bytes each; the last block may be short. Runs without the GIL.
     """
 
+def forget_where_runs_go_on() -> None:
+    """Forget what this process has loaded and saved, as a new process has."""
+
 def content_digests(slices: list[tuple[Any, ...]]) -> bytes:
     """16 bytes for each slice, which are as those of a save."""
 
@@ -641,13 +647,27 @@ def share_place(first: _Target, second: _Target) -> bool:
     """Whether two addresses have a place in common, however they are spelled."""
 
 def list_checkpoints(
-    target: _Target, timeout_s: float, roots_only: bool = ..., own_only: bool = ...
-) -> list[tuple[int, str, int, str]]:
-    """Step, attempt, size in bytes, damage; `own_only`: roots of steps that `remove` can remove."""
+    target: _Target,
+    timeout_s: float,
+    roots_only: bool = ...,
+    own_only: bool = ...,
+    line_of: _Target | None = None,
+) -> list[tuple[int, str, int, str, bool]]:
+    """Step, attempt, size in bytes, damage, and whether it was given up, as `line_of` says.
+
+    `own_only`: roots of steps that `remove` can remove.
+    """
 
 def copy_checkpoint(
-    source: _Target, step: int, target: _Target, timeout_s: float, compresses: bool
-) -> tuple[int, str, int]: ...
+    source: _Target,
+    step: int,
+    target: _Target,
+    timeout_s: float,
+    compresses: bool = False,
+    replaces: str = "",
+) -> tuple[int, str, int]:
+    """`replaces`: the attempt of the save at `target` that the copy replaces."""
+
 def prune_checkpoints(
     target: _Target, keep_last: int, keep_every: int, verify: bool, dry_run: bool, timeout_s: float
 ) -> list[tuple[int, str, int]]: ...

@@ -207,11 +207,13 @@ py::tuple CommitShards(CheckpointShards& shards, const py::list& written,
 class PreparedSave {
  public:
   PreparedSave(TargetName target, std::uint64_t step, const py::list& slices, bool direct,
-               TimeLimit timeout, bool incremental, std::shared_ptr<client::SaveProgress> progress)
+               TimeLimit timeout, bool incremental, std::shared_ptr<client::SaveProgress> progress,
+               bool replaces)
       : target_(std::move(target.value)),
         step_(step),
         tensors_(TensorsOf(slices)),
-        options_{direct, incremental, SessionOptionsOf(timeout), {}, std::move(progress)} {}
+        options_{direct, incremental,         SessionOptionsOf(timeout),
+                 {},     std::move(progress), replaces} {}
 
   py::tuple Commit(const py::bytes& structure, const py::object& group,
                    const py::object& released) {
@@ -293,16 +295,19 @@ void Read(const CheckpointReader& reader, const std::vector<Wanted>& wanted) {
   OkOrRaise(WithoutGil([&] { return reader.Read(requests); }));
 }
 
-// Of tuples as commits are, with what is damaged behind them.
-py::list List(const TargetName& target, TimeLimit timeout, bool roots_only, bool own_only) {
+// Of tuples as commits are, with what is damaged behind them, and whether they were given up.
+py::list List(const TargetName& target, TimeLimit timeout, bool roots_only, bool own_only,
+              const std::optional<TargetName>& line_of) {
   auto depth = roots_only ? client::ListDepth::kRoots : client::ListDepth::kManifests;
   if (own_only) depth = client::ListDepth::kOwnRoots;
-  const auto commits = ValueOrRaise(WithoutGil(
-      [&] { return client::ListCheckpoints(target.value, SessionOptionsOf(timeout), depth); }));
+  const auto commits = ValueOrRaise(WithoutGil([&] {
+    return client::ListCheckpoints(target.value, SessionOptionsOf(timeout), depth,
+                                   line_of ? line_of->value : std::string_view());
+  }));
   py::list list;
   for (const client::Commit& commit : commits)
     list.append(py::make_tuple(commit.step, commit.attempt, commit.size_bytes,
-                               python::TextOf(commit.damage)));
+                               python::TextOf(commit.damage), commit.is_given_up));
   return list;
 }
 
@@ -329,10 +334,10 @@ py::list Prune(const TargetName& target, std::uint64_t keep_last, std::uint64_t 
 }
 
 py::tuple Copy(const TargetName& from, std::uint64_t step, const TargetName& to, TimeLimit timeout,
-               bool compresses) {
+               bool compresses, const std::string& replaces) {
   return AsTuple(ValueOrRaise(WithoutGil([&] {
-    return client::CopyCheckpoint(from.value, step, to.value, SessionOptionsOf(timeout),
-                                  compresses);
+    return client::CopyCheckpoint(from.value, step, to.value, SessionOptionsOf(timeout), compresses,
+                                  replaces);
   })));
 }
 
@@ -372,9 +377,10 @@ void BindCheckpoint(py::module_& module) {
           "done_bytes", [](const client::SaveProgress& save) { return save.done_bytes.load(); });
   py::class_<PreparedSave>(module, "PreparedSave", py::is_final())
       .def(py::init<TargetName, std::uint64_t, const py::list&, bool, TimeLimit, bool,
-                    std::shared_ptr<client::SaveProgress>>(),
+                    std::shared_ptr<client::SaveProgress>, bool>(),
            py::arg("target"), py::arg("step"), py::arg("slices"), py::arg("direct"),
-           py::arg("timeout_s"), py::arg("incremental"), py::arg("progress"))
+           py::arg("timeout_s"), py::arg("incremental"), py::arg("progress"),
+           py::arg("replaces") = false)
       .def("commit", &PreparedSave::Commit, py::arg("structure"), py::arg("group"),
            py::arg("released"));
   py::class_<CheckpointReader>(module, "CheckpointReader", py::is_final())
@@ -394,6 +400,10 @@ void BindCheckpoint(py::module_& module) {
            [](const CheckpointReader& reader) {
              return TextsOf(ValueOrRaise(WithoutGil([&] { return reader.Verify(); })));
            })
+      .def("go_on",
+           [](const CheckpointReader& reader) {
+             OkOrRaise(WithoutGil([&] { return reader.GoOn(); }));
+           })
       .def("is_whole", [](const CheckpointReader& reader) {
         return ValueOrRaise(WithoutGil([&] { return reader.IsWhole(); }));
       });
@@ -407,12 +417,14 @@ void BindCheckpoint(py::module_& module) {
       .def("commit", &CommitShards, py::arg("shards"), py::arg("structure"));
   module.def("all_gather_results", &GatherResults, py::arg("group"), py::arg("mine"),
              py::arg("failed"));
+  module.def("forget_where_runs_go_on", &client::ForgetWhereRunsGoOn);
   module.def("content_digests", &Digests, py::arg("slices"));
   module.def("share_place", &SharePlace, py::arg("first"), py::arg("second"));
   module.def("list_checkpoints", &List, py::arg("target"), py::arg("timeout_s"),
-             py::arg("roots_only") = false, py::arg("own_only") = false);
+             py::arg("roots_only") = false, py::arg("own_only") = false,
+             py::arg("line_of") = py::none());
   module.def("copy_checkpoint", &Copy, py::arg("source"), py::arg("step"), py::arg("target"),
-             py::arg("timeout_s"), py::arg("compresses") = false);
+             py::arg("timeout_s"), py::arg("compresses") = false, py::arg("replaces") = "");
   module.def("prune_checkpoints", &Prune, py::arg("target"), py::arg("keep_last"),
              py::arg("keep_every"), py::arg("verify"), py::arg("dry_run"), py::arg("timeout_s"));
   module.def("remove_checkpoint", &Remove, py::arg("target"), py::arg("step"), py::arg("timeout_s"),

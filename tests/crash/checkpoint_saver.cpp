@@ -1,5 +1,6 @@
 // Saves checkpoints, to be killed while it does: checkpoint-saver RUN FIRST_STEP COUNT RANKS
-// [async | incremental | replace | remove]; with "remove" it removes those steps instead.
+// [async | incremental | replace | back | remove]; with "remove" it removes those steps instead;
+// with "back" it goes on from the step before FIRST_STEP, whatever there is behind that.
 // Prints "committed STEP" after each. What a step holds is a function of its number, which the
 // tests compute as well (saved_state.py).
 
@@ -103,6 +104,12 @@ int Remove(const std::string& run, std::uint64_t first, std::uint64_t count) {
 int Run(const std::string& run, std::uint64_t first, std::uint64_t count, std::uint32_t ranks,
         std::string_view mode) {
   test::ThreadGroup group(ranks);
+  if (mode == "back") {
+    const auto before = client::CheckpointReader::Open(run, first - 1, {});
+    const auto told = before ? before.value().GoOn() : before.error();
+    if (!told) std::cerr << told.error().message << "\n";
+    if (!told) return 1;
+  }
   for (std::uint64_t step = first; step < first + count; ++step) {
     const auto outcomes =
         group.Run([&](client::CheckpointGroup& rank) { return Save(run, step, rank, mode); });

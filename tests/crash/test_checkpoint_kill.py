@@ -13,10 +13,12 @@ import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from random_kills import kill_savers
-from saved_state import SAVER, check, visible_steps
+from saved_state import SAVER, check, matrix_of, visible_steps
 
 import ffrecord.checkpoint as ckpt
 
@@ -38,7 +40,7 @@ def can_trace() -> bool:
     return subprocess.run([STRACE, "-o", os.devnull, "true"], check=False).returncode == 0
 
 
-def save(run: Path, step: int, ranks: int, *strace: str, mode: str = "") -> int:
+def save(run: Path | str, step: int, ranks: int, *strace: str, mode: str = "") -> int:
     """Exit status of a save of one step; of strace, which dies as its child did."""
     command = [*strace, str(SAVER), str(run), str(step), "1", str(ranks), *filter(None, [mode])]
     return subprocess.run(command, stdout=subprocess.DEVNULL, timeout=60, check=False).returncode
@@ -149,6 +151,66 @@ def test_a_kill_while_a_step_is_replaced_leaves_the_old_one_or_the_new(
     assert save(run, 1, 2, mode="replace") == 0
     assert sorted(path.name for path in run.iterdir()) == ["LATEST", "step-000000001"]
     assert not list(run.glob("step-*/owner-*"))
+
+
+@pytest.mark.skipif(not can_trace(), reason="needs strace and the right to trace")
+@pytest.mark.parametrize("places", [1, 2, 4])
+def test_a_kill_while_a_run_goes_back_leaves_the_old_line_or_the_new(
+    tmp_path: Path, places: int
+) -> None:
+    """The latest is that of before, the step that it goes back to, or the new one: it is whole."""
+    assert STRACE is not None
+    before, run = tmp_path / "before", tmp_path / "run"
+
+    def target(folder: Path) -> Any:  # noqa: ANN401
+        names = [folder / str(i) for i in range(places)]
+        return folder if places == 1 else ckpt.replicated_target(names)
+
+    before.mkdir()
+    for step in (1, 2, 3):
+        assert save(target(before), step, 2) == 0
+    old = {commit.step: commit.attempt for commit in ckpt.list(target(before))}
+    outcomes: Counter[str] = Counter()
+    for call in ["mkdir", "fsync", "linkat", "renameat2", "rename", "unlinkat", "io_uring_enter"]:
+        for nth in range(1, 400):
+            shutil.copytree(before, run)
+            kill = f"inject={call}:signal=SIGKILL:when={nth}"
+            strace = [STRACE, "-f", "-qq", "-o", os.devnull, "-e", kill]
+            status = save(target(run), 2, 2, *strace, mode="back")
+            outcomes[line_of(target(run), old)] += status != 0
+            assert ckpt.verify(target(run), 1) == [], f"{call} {nth}"
+            assert holds(target(run), 1), f"{call} {nth}"
+            assert save(target(run), 2, 2, mode="back") == 0, f"{call} {nth}"
+            assert line_of(target(run), old) == "new", f"{call} {nth}"
+            assert ckpt.verify(target(run)) == [], f"{call} {nth}"
+            shutil.rmtree(run)
+            if status == 0:
+                break
+        else:
+            pytest.fail(f"{call} never got through")
+    assert all(outcomes[each] for each in ("old", "between", "new")), outcomes
+
+
+def holds(target: Any, step: int) -> bool:  # noqa: ANN401
+    """Whether a step can be loaded, and is what was saved."""
+    loaded: Any = ckpt.load(target, step=step)
+    return loaded["step"] == step and np.array_equal(loaded["matrix"], matrix_of(step))
+
+
+def line_of(target: Any, old: dict[int, str]) -> str:  # noqa: ANN401
+    """Whether steps 1 to 3 are on the line, or step 1 alone, or with another save of step 2."""
+    listed = {commit.step: commit.attempt for commit in ckpt.list(target)}
+    latest = ckpt.latest(target)
+    assert latest is not None
+    assert holds(target, latest.step)  # Of a replicated target, some places may lack it.
+    if latest.step == 3:
+        assert listed == old
+        assert ckpt.verify(target, 3) == ckpt.verify(target, 2) == []
+        return "old"
+    if latest.step == 2:
+        assert listed == {1: old[1], 2: latest.attempt} and latest.attempt != old[2]
+        return "new"
+    return "between"
 
 
 @pytest.mark.skipif(not can_trace(), reason="needs strace and the right to trace")

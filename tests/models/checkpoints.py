@@ -35,6 +35,7 @@ from checkpoint_places import (
 )
 from checkpoint_truth import Content, Position, Step
 from checkpoint_weights import WeightsOut
+from ffrecord import _ffrecord
 from ffrecord.errors import ConflictError, CorruptionError
 from ffrecord.torch import CheckpointReader, CheckpointWriter
 from thread_ranks import AfterARound, ThreadRank, ThreadRanks, same
@@ -338,8 +339,7 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
             assert broken, "everything is whole, and cannot be copied"
         else:
             assert copied == whole == to_copy, f"copied {copied}; {whole} of {to_copy} are whole"
-        for number in whole:
-            each = mine[number]
+        for number, each in ((n, mine[n]) for n in whole):
             theirs[number] = Step(each.content, each.attempt, flat=each.flat)
         self.check_given_up()
         self.ask("mirror")
@@ -508,6 +508,7 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
             assert not any(steps[n].is_whole for n in newest), "a whole step is there"
         else:
             assert same(found, steps[max(whole)].content.stored())
+        _ffrecord.forget_where_runs_go_on()
 
     @rule(run=RUNS, which=WHICH, round_of_load=st.integers(1, 5))
     def load_while_it_is_saved_again(self, run: str, which: int, round_of_load: int) -> None:
@@ -565,6 +566,7 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
             else:
                 assert same(found, expected), f"step {number} has other values; {step}"
                 assert step.is_whole, f"step {number} was loaded in spite of {step.damage}"
+        _ffrecord.forget_where_runs_go_on()  # The model `lines` goes back; here nobody does.
 
     def load_fresh(self, target: Path | str, number: int, content: Content) -> tuple[Any, Any]:
         """Load without a state."""

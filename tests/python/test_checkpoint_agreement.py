@@ -361,6 +361,49 @@ def test_replicas_of_a_stage_are_compared_if_nothing_else_differs(tmp_path: Path
     assert ckpt.list(tmp_path / "run") == []
 
 
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("replicated", ["rank0", "split"])
+@pytest.mark.parametrize(
+    ("mine", "others"),
+    [
+        ({"lr": 0.1, "b": 2}, {"b": 2, "lr": 0.2}),
+        ([1, 2], [1, 3]),
+        ([1, 2], [1, 2, 3]),
+        ([1, 2], (1, 2)),
+        ({"x": 5}, {"x": None}),
+        ({"x": {"a", "b"}}, {"x": {"a", "c"}}),
+    ],
+)
+def test_values_of_a_stage_are_those_of_all_its_ranks(
+    tmp_path: Path,
+    mine: Any,  # noqa: ANN401
+    others: Any,  # noqa: ANN401
+    replicated: Any,  # noqa: ANN401
+) -> None:
+    """Rank 0 has none; those of rank 1 and 2 differ, then they are equal."""
+
+    def state(rank: int, value: Any) -> dict[str, Any]:  # noqa: ANN401
+        held = {"w": np.ones(3), "value": value}
+        return {"s": ckpt.OnRanks(held, (1, 2))} if rank else {}
+
+    def save(rank: ThreadRank) -> None:
+        value = others if rank.rank == 2 else mine
+        ckpt.save(tmp_path, 1, state(rank.rank, value), group=rank, replicated=replicated)
+
+    for result in ThreadRanks(3).run(save):
+        assert isinstance(result, ValueError), result
+        assert "s/value" in str(result) and "(rank 2)" in str(result)
+    assert ckpt.list(tmp_path) == []
+
+    def save_equal(rank: ThreadRank) -> None:
+        equal = dict(reversed(mine.items())) if isinstance(mine, dict) and rank.rank else mine
+        ckpt.save(tmp_path, 1, state(rank.rank, equal), group=rank, replicated=replicated)
+
+    ThreadRanks(3).must(save_equal)
+    loaded: Any = ckpt.load(tmp_path, group="alone")
+    assert loaded["s"]["value"] == mine
+
+
 def test_replicas_that_are_one_under_other_names_are_refused(tmp_path: Path) -> None:
     def save(rank: ThreadRank) -> None:
         one, two = np.full(2, 1.0), np.full(2, 2.0)

@@ -174,6 +174,18 @@ def test_a_rank_that_never_came_is_named_after_the_limit_of_this_wait() -> None:
     assert why is not None and "rank 1 has never come to a save or load" in why
 
 
+def test_what_a_rank_has_not_told_yet_is_no_silence() -> None:
+    """Ranks tell what they do from time to time: at the limit one may be further than it told."""
+    notes = Notes([1, 2], 3)
+    notes.take({1: ("writes a", 1, False), 2: ("writes b", 1, False)}, 0)
+    for now in range(1, 12):
+        assert notes.verdict(0, now, 10, 2.5) is None
+    notes.take({1: ("writes a", 1, False), 2: ("writes b", 2, False)}, 12)
+    assert notes.verdict(0, 12, 10, 2.5) is None
+    why = notes.verdict(0, 12.5, 10, 2.5)
+    assert why is not None and why.startswith("rank 1 of 3 did not answer: no progress for 10 s")
+
+
 def test_ranks_that_all_wait_for_each_other_end() -> None:
     notes = Notes([1], 2)
     for now in range(10):

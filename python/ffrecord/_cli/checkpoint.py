@@ -39,8 +39,8 @@ _step = click.option("--step", type=_STEP, help="Which step; the latest by defau
 
 
 def _committed(target: str, timeout_s: float) -> list[ckpt.Commit]:
-    """The steps of TARGET: a name without any is a wrong name."""
-    commits = ckpt.list(target, timeout_s=timeout_s)
+    """The steps of TARGET, also those given up: a name without any is a wrong name."""
+    commits = ckpt.list(target, given_up=True, timeout_s=timeout_s)
     if not commits:
         raise FileNotFoundError(errno.ENOENT, f"no checkpoint at {target}; check the name")
     return commits
@@ -49,7 +49,7 @@ def _committed(target: str, timeout_s: float) -> list[ckpt.Commit]:
 def _one(target: str, step: int | None, timeout_s: float) -> ckpt.Commit:
     """The step of TARGET that was asked for; the newest that can be loaded if none was."""
     commits = _committed(target, timeout_s)
-    found = [commit for commit in commits if step in (None, commit.step)]
+    found = [each for each in commits if (not each.given_up if step is None else step == each.step)]
     if not found:
         raise FileNotFoundError(errno.ENOENT, f"{target} has no step {step}")
     whole = [commit for commit in found if not commit.damage]
@@ -71,6 +71,7 @@ def list_(target: str, timeout_s: float, as_json: bool) -> None:
     click.echo(f"{'step':>12}{'size':>12}  attempt")
     for commit in commits:
         about = f"damaged: {commit.damage}" if commit.damage else commit.attempt
+        about += ", given up" if commit.given_up else ""
         click.echo(f"{commit.step:>12}{show_size(commit.size_bytes):>12}  {about}")
 
 

@@ -106,6 +106,7 @@ def save(
     replicated: Replicated = "rank0",
     direct: bool = True,
     incremental: bool = False,
+    overwrite: bool = False,
     timeout_s: float = 30.0,
 ) -> Commit:
     """Save one checkpoint; when this returns, it is committed on every rank.
@@ -117,7 +118,9 @@ def save(
         target: a folder, created if missing, `ffrecord://host[:port]/run`, `s3://bucket/run`, or
             several of them, made by `replicated_target`.
         step: 0 or more; the name of the checkpoint within `target`. If a checkpoint of that step is
-            there and damaged, the new one takes its place.
+            there and damaged, or was given up, the new one takes its place once it is whole. A step
+            is given up if this process has loaded an earlier one, and goes on from that: so are
+            all later ones, and `latest`, `list` and `prune` no longer count them.
         state: values, tensors, `Shard`s, DTensors, and objects with `state_dict`.
         group: the ranks that save together; all of them call this with the same step. None: all
             ranks of torch's default process group, if there is one. "alone": this process only.
@@ -131,12 +134,15 @@ def save(
             each shared file that this process has not verified since it was written; a damaged file
             is written anew. Every checkpoint stays complete on its own; at a daemon or store
             everything is written.
+        overwrite: replace a checkpoint of that step, also if it is whole. It stays until the new
+            one is durable.
         timeout_s: for each call to a daemon or store. Ranks wait for each other as long as their
             group says.
 
     Raises:
         TypeError: a value in the state would need pickling; names its path.
         FileExistsError: the step is committed already, and is whole: rank 0 reads all of it first.
+        ConflictError: another process has gone back to an earlier step than this one goes on from.
         ValueError: ranks disagree, their replicas differ (names tensor and ranks), something in the
             state of a rank could never be loaded, or a tensor is not covered exactly once.
         OSError: with errno, such as ENOSPC; nothing of the step is left.
@@ -150,7 +156,7 @@ def save(
 
     def prepare() -> Said:
         process_background().raise_unseen()
-        order = Order(target, step, replicated, direct, timeout_s, incremental)
+        order = Order(target, step, replicated, direct, timeout_s, incremental, overwrite)
         flat = flatten(order, state, rank, size, members_of(together))
         slices.extend(flat.shares)
         owners.extend([leaf.data for leaf in flat.shares])
@@ -179,6 +185,7 @@ def async_save(
     replicated: Replicated = "rank0",
     direct: bool = True,
     incremental: bool = False,
+    overwrite: bool = False,
     timeout_s: float = 30.0,
     stage_bytes_max: int = 512 << 20,
     on_busy: OnBusy = "wait",
@@ -200,6 +207,7 @@ def async_save(
         replicated: which rank saves data that all ranks have.
         direct: bypass the page cache if the file system allows it.
         incremental: write only what has changed since the newest checkpoint.
+        overwrite: replace a checkpoint of that step, also if it is whole.
         timeout_s: for each call to a daemon or store.
         stage_bytes_max: for the copies of this rank, in bytes.
         on_busy: if an earlier save is in progress, wait for it, or fail with BusyError, on all
@@ -219,7 +227,7 @@ def async_save(
     rank, size = (0, 1) if together is None else (together.rank, together.size)
 
     def take() -> Flat:
-        order = Order(target, step, replicated, direct, timeout_s, incremental)
+        order = Order(target, step, replicated, direct, timeout_s, incremental, overwrite)
         return flatten(order, state, rank, size, members_of(together))
 
     apart = getattr(together, "background", None)
@@ -245,13 +253,15 @@ def latest(target: Target, *, timeout_s: float = 30.0) -> Commit | None:
     return Commit(*reader.commit)
 
 
-def list(target: Target, *, timeout_s: float = 30.0) -> _list[Commit]:
+def list(target: Target, *, given_up: bool = False, timeout_s: float = 30.0) -> _list[Commit]:
     """Return the committed checkpoints, by ascending step.
 
-    Reads every manifest and looks for every segment, but reads no tensors: `verify` does. The
-    `damage` of a checkpoint that cannot be loaded says why.
+    Those that were given up are left out, unless `given_up`: training went back behind them. Reads
+    every manifest and looks for every segment, but reads no tensors: `verify` does. The `damage` of
+    a checkpoint that cannot be loaded says why.
     """
-    return [Commit(*found) for found in _ffrecord.list_checkpoints(target, timeout_s)]
+    found = [Commit(*each) for each in _ffrecord.list_checkpoints(target, timeout_s)]
+    return [commit for commit in found if given_up or not commit.given_up]
 
 
 def verify(
@@ -268,19 +278,19 @@ def verify(
         UnavailableError, DeadlineExceeded: a daemon or store does not answer: nothing is known.
     """
 
-    def there() -> set[int]:
+    def there() -> _list[Commit]:
         listed = _ffrecord.list_checkpoints(target, timeout_s, roots_only=True)
-        return {found[0] for found in listed}
+        return [Commit(*found) for found in listed]
 
     wanted = wanted_step(step)
     if wanted is None:
-        wanted = max(there(), default=None)
+        wanted = max((found.step for found in there() if not found.given_up), default=None)
     try:
         return _ffrecord.CheckpointReader(target, wanted, timeout_s).verify()
     except (CorruptionError, ConflictError) as error:
         return [str(error)]
     except FileNotFoundError as error:
-        if wanted not in there():
+        if wanted not in [found.step for found in there()]:
             raise
         return [str(error)]  # A file of it is missing.
 
@@ -307,8 +317,8 @@ def prune(
     """Remove old checkpoints, oldest first; return those removed.
 
     Only whole checkpoints count. Damaged ones that are newer than the last whole one stay, and so
-    do those whose root manifest is damaged. The last one that can be loaded is never removed. Call
-    it on one rank.
+    do those whose root manifest is damaged. The last one that can be loaded is never removed. Those
+    that were given up do not count, and go. Call it on one rank.
 
     Args:
         target: as for `save`.

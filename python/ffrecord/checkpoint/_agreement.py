@@ -25,6 +25,7 @@ from ffrecord.checkpoint._values import (
 
 _NAMED_MAX = 5  # Tensors that an error names.
 _DIGEST_SIZE = 16
+_VALUE = "a value at "  # Of an OnRanks, before its path.
 
 
 class Agreement:
@@ -35,7 +36,8 @@ class Agreement:
     - Tensors that all ranks have: the same names, types and shapes.
     - `PerRank` values: in the same places.
     - Values: rank 0's are stored, so what another rank has must be there; rank 0 may have more.
-    - What ranks hold together, and `OnRanks` values: it is stored wherever some rank has it.
+    - What ranks hold together, and `OnRanks` values: it is stored wherever some rank has it. The
+      values of an `OnRanks` are the same on its ranks; its tensors are compared as others are.
     - With `replicated="split"`: the same bytes, for each rank writes a share of them.
 
     What slices ranks write of what they hold together is no matter of it: they add them up when
@@ -58,7 +60,7 @@ class Agreement:
         # Dicts without a key are no values: nothing is lost with them, but templates have them.
         empty: list[str] = []
         values = sorted(_paths(tree, "", empty))
-        is_apart = _is_below(flattener.on_ranks)
+        is_apart = _is_below([*flattener.on_ranks])
         self._values = [path for path in values if not is_apart(path)]
         apart = [path for path in values if is_apart(path)]
         self._sharded = flattener.sharded
@@ -69,6 +71,9 @@ class Agreement:
             digest(holders): _contents(leaves, "{0.key} at {0.offset}")
             for holders, leaves in flattener.replicas.items()
         }
+        for path, (ranks, inner) in flattener.on_ranks.items():
+            values_of = {f"{_VALUE}{key}": digest(item) for key, item in _values(inner, path)}
+            self._replicas[digest([_VALUE, path, ranks])] = values_of
         self.told: list[object] = [
             digest([sorted(self._tensors.items()), told_ties if split else []]),
             digest(self._own),
@@ -190,11 +195,17 @@ def _check_contents(contents_of_ranks: Sequence[dict[str, bytes]]) -> None:
         for key, content in contents.items():
             if content != firsts.setdefault(key, content):
                 differing.setdefault(key, []).append(rank)
+    named = [
+        f"{key.removeprefix(_VALUE)} (rank {', '.join(map(str, ranks))})"
+        for key, ranks in list(differing.items())[:_NAMED_MAX]
+    ]
+    if any(key.startswith(_VALUE) for key in differing):
+        raise ValueError(
+            "the values of an OnRanks are the same on all its ranks, and these differ from the "
+            f"first rank's: {'; '.join(named)}. {len(differing)} in all; make them equal, or put "
+            "them into a PerRank"
+        )
     if differing:
-        named = [
-            f"{key} (rank {', '.join(map(str, ranks))})"
-            for key, ranks in list(differing.items())[:_NAMED_MAX]
-        ]
         raise ValueError(
             'replicated="split" needs equal replicas, and these differ from the first rank\'s: '
             f"{'; '.join(named)}. {len(differing)} in all; make them equal, put them into a "
@@ -214,6 +225,22 @@ def _union(mine: object, other: object) -> object:
     if isinstance(mine, Named) and isinstance(other, Named):
         return Named(mine.kind, mine.name, _union(mine.value, other.value))
     return mine
+
+
+def _values(tree: object, path: str) -> Iterable[tuple[str, object]]:
+    """The values in a tree, encoded; tensors are compared by themselves."""
+    if isinstance(tree, dict):
+        for key, item in tree.items():
+            yield from _values(item, join(path, key))
+    elif isinstance(tree, list | tuple):
+        yield path, (type(tree).__name__, len(tree))
+        for index, item in enumerate(tree):
+            yield from _values(item, join(path, index))
+    elif isinstance(tree, Named):
+        yield f"{path} ({tree.kind})", tree.name
+        yield from _values(inside(tree), path)
+    elif not isinstance(tree, TensorRef):
+        yield path, encode(tree)
 
 
 def _is_below(prefixes: Sequence[str]) -> Callable[[str], bool]:

@@ -1,5 +1,6 @@
 """Finding the checkpoint to load, and filling a state from it, the same on all ranks."""
 
+import contextlib
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal
@@ -88,6 +89,7 @@ def load(
             restorer = Restorer(loader.reader, loader.rank, loader.size, elastic, cast)
             damage = loader.fill(restorer, state, strict, as_torch, rename)
             if not any(damage):
+                loader.go_on()
                 return loader.filled
             before = None if step != "latest" else loader.step_before()
             if before is None or on_corrupt == "raise":
@@ -139,6 +141,13 @@ class _Loader:
 
         chosen: Any = together(self._group, decide)[0]
         together(self._group, follow)
+
+    def go_on(self) -> None:
+        """What this process saves from here on follows the step that is loaded."""
+        if self.rank == 0:
+            # The state is loaded, whatever the target does now.
+            with contextlib.suppress(OSError, CorruptionError):
+                self.reader.go_on()
 
     def previous(self, step: int, damage: list[str]) -> None:
         """Open `step` instead, and warn why."""

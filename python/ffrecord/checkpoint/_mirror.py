@@ -27,6 +27,7 @@ def copy(
     step: int | Literal["latest"] = "latest",
     *,
     compress: bool = False,
+    replaces: str = "",
     timeout_s: float = 30.0,
 ) -> Commit:
     """Copy a committed checkpoint unchanged, from any target to any other.
@@ -34,7 +35,9 @@ def copy(
     It becomes visible there when it is complete. Every block is verified as it is read; a damaged
     one is read from the source's other copy, if there is one. Files that an earlier copy sent, even
     one that failed or was killed, are not sent again; an existing copy of the checkpoint is not
-    changed, unless it is damaged: then it is replaced.
+    changed, unless it is damaged: then it is replaced. If training went back to an earlier step of
+    the source, the target goes back with the first step that was saved since, and a save of the
+    step that was given up is replaced there.
 
     Args:
         source: a target of any kind, its steps compressed or not.
@@ -46,6 +49,8 @@ def copy(
             tenths of bfloat16, but loads take longer. Loads and copies from there return the same
             data. The copy uses temporary space for one segment, which is a rank's shard, below
             TMPDIR or /var/tmp.
+        replaces: the `attempt` of another save of the step at `target`, which the copy replaces
+            when it is whole.
         timeout_s: for each call, its retries included.
 
     Raises:
@@ -59,7 +64,8 @@ def copy(
         reader = _ffrecord.CheckpointReader(source, None, timeout_s)
         tell_skipped(reader, 2)
         wanted = reader.commit[0]
-    return Commit(*_ffrecord.copy_checkpoint(source, wanted, target, timeout_s, compress))
+    made = _ffrecord.copy_checkpoint(source, wanted, target, timeout_s, compress, replaces)
+    return Commit(*made)
 
 
 class Mirror(Copying[list[Commit]]):
@@ -124,9 +130,11 @@ class Mirror(Copying[list[Commit]]):
     def sync(self) -> list[Commit]:
         """Copy every checkpoint that the remote lacks or has damaged, oldest first; return those.
 
-        A step that was saved again, after a rollback for example, replaces the one that was copied
-        from here before. A step of another run is never replaced. If one step cannot be copied, the
-        others still are. A copy that was damaged and is copied again is logged as a warning.
+        A step that was saved again replaces the one that was copied from here before, when it is
+        whole there. Where training went back to an earlier step, the remote goes back with the
+        first step that was saved since. A step of another run is never replaced. If one step cannot
+        be copied, the others still are. A copy that was damaged and is copied again is logged as a
+        warning.
 
         A later step that `remove` gave up before this rollback is removed at the remote too, once
         the new save is whole there. A step that left the local folder in any other way stays; if it
@@ -142,7 +150,7 @@ class Mirror(Copying[list[Commit]]):
         """
         known = self._point_at_remote()
         there = self._by_step()
-        here = self._list(self.target)
+        here = self._list()
         known |= {_line(commit) for commit in here if there.get(commit.step) == commit}
         failures: list[Exception] = []
         copied = []
@@ -169,7 +177,7 @@ class Mirror(Copying[list[Commit]]):
             FileExistsError: as `sync`.
         """
         known, there = self._noted() or set(), self._by_step()
-        here = self._list(self.target)
+        here = self._list()
         known |= {_line(commit) for commit in here if there.get(commit.step) == commit}
         found = [each for each in here if not each.damage and not self._has(each, there)]
         for commit in found:
@@ -190,12 +198,13 @@ class Mirror(Copying[list[Commit]]):
         return True
 
     def _copy(self, commit: Commit, there: dict[int, Commit], known: set[str]) -> None:
-        self._make_way(commit, there.get(commit.step), known)
+        replaces = self._replaced(commit, there.get(commit.step), known)
         made = copy(
             self.target,
             self.remote,
             commit.step,
             compress=self.compress,
+            replaces=replaces,
             timeout_s=self.timeout_s,
         )
         there[commit.step] = made  # The step may have been saved again meanwhile.
@@ -203,11 +212,18 @@ class Mirror(Copying[list[Commit]]):
         self._note(known)
 
     def _by_step(self) -> dict[int, Commit]:
-        return {commit.step: commit for commit in self._list(self.remote)}
+        """What is at the remote; `given_up` as this run has it."""
+        listed = _ffrecord.list_checkpoints(
+            self.remote, self.timeout_s, own_only=True, line_of=self.target
+        )
+        return {found[0]: Commit(*found) for found in listed}
 
     def _check_rival(self, rival: Commit | None, known: set[str]) -> None:
         """Refuse to replace a save that was not copied from here."""
         if rival is None or _line(rival) in known:
+            return
+        # Of this run, of which there are other steps, and before training went back.
+        if rival.given_up and known:
             return
         # A damaged root manifest does not say whose the copy was: MIRROR does.
         if rival.damage and any(line.split(" ")[0] == str(rival.step) for line in known):
@@ -217,10 +233,10 @@ class Mirror(Copying[list[Commit]]):
             f"{self.target}: give this run an address of its own, or remove that step there"
         )
 
-    def _make_way(self, commit: Commit, rival: Commit | None, known: set[str]) -> None:
-        """Remove the save of `commit`'s step that was copied from here before, if there is one."""
+    def _replaced(self, commit: Commit, rival: Commit | None, known: set[str]) -> str:
+        """The save of `commit`'s step that the copy may replace: it was copied from here before."""
         if rival is None:
-            return
+            return ""
         self._check_rival(rival, known)
         # What is to take its place has to be whole.
         if not _ffrecord.CheckpointReader(self.target, commit.step, self.timeout_s).is_whole():
@@ -232,8 +248,7 @@ class Mirror(Copying[list[Commit]]):
                 self.remote,
                 self.target,
             )
-        else:
-            _ffrecord.remove_checkpoint(self.remote, rival.step, self.timeout_s, rival.attempt)
+        return rival.attempt
 
     def _give_up(self, here: list[Commit], there: dict[int, Commit]) -> None:
         """Remove the copies of steps that the user has removed, and then went back behind."""
@@ -263,7 +278,7 @@ class Mirror(Copying[list[Commit]]):
         self, here: list[Commit], there: dict[int, Commit], known: Collection[str]
     ) -> None:
         """Name the newest step at the remote if it was copied from here and is here no longer."""
-        newest = there[max(there)] if there else None
+        newest = max((each for each in there.values() if not each.given_up), default=None)
         if newest is None or not here or newest.step <= here[-1].step:
             return
         line = _line(newest)
@@ -281,13 +296,13 @@ class Mirror(Copying[list[Commit]]):
             newest.step,
         )
 
-    def _list(self, target: str) -> list[Commit]:
-        listed = _ffrecord.list_checkpoints(target, self.timeout_s, own_only=True)
-        return [Commit(*found) for found in listed]
+    def _list(self) -> list[Commit]:
+        listed = _ffrecord.list_checkpoints(self.target, self.timeout_s, own_only=True)
+        return [Commit(*found) for found in listed if not found[4]]
 
     def _is_here(self, commit: Commit) -> bool:
         """Whether it is still there locally: retention may remove steps beside a mirror."""
-        return any(_save(commit) == _save(each) for each in self._list(self.target))
+        return any(_save(commit) == _save(each) for each in self._list())
 
     def _is_whole(self, commit: Commit) -> bool:
         """Whether it is whole at the remote: every block, as this process has read it there."""

@@ -38,12 +38,14 @@ class Commit:
         size_bytes: of all ranks' tensors.
         damage: in a list, why this step cannot be loaded; empty if its manifests are whole. The
             attempt of a step whose root manifest is damaged is empty.
+        given_up: in a list, whether training went back behind this step and went on from there.
     """
 
     step: int
     attempt: str
     size_bytes: int
     damage: str = ""
+    given_up: bool = dataclasses.field(default=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Order:
     direct: bool
     timeout_s: float
     incremental: bool = False
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         """An absolute target: the save may end when the process has changed its folder."""
@@ -184,6 +187,7 @@ def commit(
             order.timeout_s,
             order.incremental,
             progress,
+            order.overwrite,
         )
         activity.plans(f"step {order.step} of {os.fsdecode(order.target)}")
         told = [] if said.agreement is None else said.agreement.told

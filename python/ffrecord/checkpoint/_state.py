@@ -128,7 +128,7 @@ class Flattener:
         # The paths of what ranks hold together and is in no PerRank.
         self.sharded: list[str] = []
         self._members = None if members is None else frozenset(members)
-        self.on_ranks: list[str] = []  # The paths of OnRanks values.
+        self.on_ranks: dict[str, tuple[tuple[int, ...], object]] = {}  # Ranks and tree by path.
         # Slices that some ranks have alike, by those ranks, of the group or of the job; only if
         # they are compared.
         self.replicas: dict[tuple[bool, tuple[int, ...]], list[Leaf]] = {}
@@ -216,7 +216,7 @@ class Flattener:
         tree = inner.value(value.value, path, depth)
         if inner.own_trees or inner.on_ranks:
             raise ValueError(f"state: {path}: an OnRanks has another one, or a PerRank, in it")
-        self.on_ranks.append(path)
+        self.on_ranks[path] = ranks, tree
         self.sharded += inner.sharded
         self._held += inner._held
         for holders, leaves in inner.replicas.items():

@@ -51,9 +51,15 @@ class Notes:
                     self._worked[rank] = now
             self._notes[rank] = note
 
-    def verdict(self, began: float, now: float, limit_s: float) -> str | None:
-        """Why a wait that began then is to end; None if it may go on."""
-        stuck = [rank for rank in self._others if now - max(began, self._since[rank]) >= limit_s]
+    def verdict(
+        self, began: float, now: float, limit_s: float, behind_s: float = 0.0
+    ) -> str | None:
+        """Why a wait that began then is to end; None if it may go on.
+
+        A rank may be `behind_s` further than what it told last: that is no silence.
+        """
+        over_s = limit_s + behind_s
+        stuck = [rank for rank in self._others if now - max(began, self._since[rank]) >= over_s]
         if stuck:
             numbers = ", ".join(map(str, stuck[:_NAMED_MAX]))
             more = "" if len(stuck) <= _NAMED_MAX else f" and {len(stuck) - _NAMED_MAX} more"
@@ -62,7 +68,7 @@ class Notes:
                 f"rank {numbers}{more} of {self._size} did not answer: no progress for "
                 f"{limit_s:g} s. The last that is known: {told}"
             )
-        if now - max(began, *self._worked.values()) >= limit_s:
+        if now - max(began, *self._worked.values()) >= over_s:
             return (
                 f"all {self._size} ranks have waited for each other for {limit_s:g} s: what they "
                 "send does not arrive"
@@ -137,7 +143,7 @@ class Board:
                     "neither does the store of torch.distributed, which is in rank 0 or in torchrun"
                 )
             # What was true when the store was last looked at.
-            return self.notes.verdict(began, self._looked_at, self.limit_s)
+            return self.notes.verdict(began, self._looked_at, self.limit_s, self.look_s)
 
     @property
     def look_s(self) -> float:

@@ -221,7 +221,7 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
         target, step = self._target_and_step()
         if step is None:
             there = _ffrecord.list_checkpoints(target, self._timeout_s, roots_only=True)
-            step = max((found[0] for found in there), default=-1) + 1
+            step = max((found[0] for found in there if not found[4]), default=-1) + 1
         with self._kept():
             self._parts = self._open(target, step, None, self._began(step))
         return [
@@ -404,6 +404,7 @@ class CheckpointReader(_AtPlace, StorageReader):
         self._path = None if path is None else target_from_root(path)
         self._step = step
         self._allow_pickle, self._timeout_s = allow_pickle, timeout_s
+        self._is_coordinator = False
         self._reader: _ffrecord.CheckpointReader | None = None
         self._tree: Any = None
 
@@ -452,7 +453,8 @@ class CheckpointReader(_AtPlace, StorageReader):
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: object, **kwargs: object
     ) -> None:
-        """Does nothing: the checkpoint is open."""
+        """Store which rank this is: the checkpoint is open."""
+        self._is_coordinator = is_coordinator
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Nothing to add."""
@@ -490,6 +492,9 @@ class CheckpointReader(_AtPlace, StorageReader):
             planner.commit_tensor(item, tensor)
         for item, stream in zip(values, streams, strict=True):
             planner.load_bytes(item, stream)
+        if self._is_coordinator:
+            with contextlib.suppress(OSError, CorruptionError):
+                reader.go_on()
         done: Future[None] = Future()
         done.set_result(None)
         return done

@@ -280,6 +280,14 @@ class WatchedTarget final : public CheckpointTarget {
     return real_->Decide(name, answer);
   }
   void Forget(std::string_view name) noexcept override { real_->Forget(name); }
+  Result<std::vector<std::string>> Decisions(std::string_view prefix) const override {
+    between_();
+    return real_->Decisions(prefix);
+  }
+  Result<std::string> Decided(std::string_view name) const override {
+    between_();
+    return real_->Decided(name);
+  }
 
  private:
   std::unique_ptr<CheckpointTarget> real_;

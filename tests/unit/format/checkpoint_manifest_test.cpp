@@ -118,11 +118,29 @@ TEST(CheckpointManifestTest, ANewerMajorVersionIsRefusedWithTheRemedy) {
 }
 
 TEST(CheckpointManifestTest, ANewerMinorVersionMayHaveMoreFields) {
-  auto bytes = EncodeRootManifest(Root());
-  bytes[10] = std::byte{1};
+  RootManifest root = Root();
+  root.generation = 7;
+  auto bytes = EncodeRootManifest(root);
+  bytes[10] = std::byte{2};
   bytes.insert(bytes.end() - 16, 5, std::byte{0xAB});
   bytes[16] = static_cast<std::byte>(std::to_integer<unsigned>(bytes[16]) + 5);
-  EXPECT_EQ(DecodeRootManifest(Reframed(bytes)).value(), Root());
+  EXPECT_EQ(DecodeRootManifest(Reframed(bytes)).value(), root);
+}
+
+TEST(CheckpointManifestTest, ARootMayHaveAGeneration) {
+  RootManifest root = Root();
+  root.generation = 0x0123456789ABCDEF;
+  const auto bytes = EncodeRootManifest(root);
+  EXPECT_EQ(bytes[10], std::byte{1});  // The minor version.
+  EXPECT_EQ(bytes.size(), EncodeRootManifest(Root()).size() + 8);
+  EXPECT_EQ(DecodeRootManifest(bytes).value(), root);
+
+  std::vector<std::byte> without(bytes.begin(), bytes.end() - 24);
+  without[16] = static_cast<std::byte>(std::to_integer<unsigned>(bytes[16]) - 8);
+  without.insert(without.end(), 16, std::byte{0});
+  const auto decoded = DecodeRootManifest(Reframed(without));
+  ASSERT_FALSE(decoded);
+  EXPECT_EQ(decoded.error().code, ErrorCode::kCorruption);
 }
 
 TEST(CheckpointManifestTest, APartMayKnowItsContents) {

@@ -79,6 +79,8 @@ struct Commit {
   std::uint64_t size_bytes = 0;  // Of all ranks' tensors.
   // Of a step in a list: why it cannot be loaded; empty if nothing is known to be wrong with it.
   std::string damage = {};
+  // Of a step in a list: training went back behind it and went on from there. kLatest never is one.
+  bool is_given_up = false;
 };
 
 // Progress of this rank's tensors: bytes count once they are hashed, just before they are written.
@@ -217,6 +219,12 @@ class FFR_EXPORT CheckpointReader {
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
   ~CheckpointReader();
 
+  // Tells this process that it goes on from this step, as whoever restores a run does: if later
+  // steps were there when it was opened, the next save at the target gives them up, unless it has a
+  // greater number than all of them. SaveCheckpoint() tells the same of what it has saved. Fails as
+  // Open(); then nothing is told.
+  Result<void> GoOn() const;
+
   const Commit& commit() const noexcept;
   std::uint32_t world_size() const noexcept;  // Of the save.
   std::span<const std::byte> structure() const noexcept;
@@ -257,11 +265,17 @@ class FFR_EXPORT CheckpointReader {
 // and no attempt if its root manifest is damaged. kManifests reads every manifest and finds every
 // segment in its size, as a load of the latest step does; kRoots reads root manifests only.
 // kOwnRoots likewise, and leaves out what is only at a mirror behind `target`: a folder that has
-// lost all its steps lists those otherwise.
+// lost all its steps lists those otherwise. Which ones were given up says `target`, or the target
+// `line_of`.
 enum class ListDepth : std::uint8_t { kOwnRoots, kRoots, kManifests };
 FFR_EXPORT Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
                                                        const SessionOptions& options,
-                                                       ListDepth depth = ListDepth::kManifests);
+                                                       ListDepth depth = ListDepth::kManifests,
+                                                       std::string_view line_of = {});
+
+// Forgets what this process has loaded and saved, and so where its runs go on: as if it had just
+// begun.
+FFR_EXPORT void ForgetWhereRunsGoOn();
 
 // XXH3-128 of each tensor's bytes, by several threads: equal on two ranks if the bytes are. Fails
 // as a tensor's `fetch` does.
@@ -289,7 +303,8 @@ FFR_EXPORT Result<void> RemoveCheckpoint(std::string_view target, std::uint64_t 
 // The steps to keep.
 struct Retention {
   // Number of newest whole steps to keep, 1 or more. Newer damaged steps do not count, and stay as
-  // well; so do steps whose root manifest is damaged.
+  // well; so do steps whose root manifest is damaged. Steps that were given up do not count and, if
+  // that many others are whole, do not stay.
   std::uint64_t keep_last = 1;
   std::uint64_t keep_every = 0;  // Also keep steps that this divides; 0: none.
   // A step counts as whole if every block is: segments that this process has not verified since
@@ -314,9 +329,11 @@ FFR_EXPORT Result<std::vector<Commit>> PruneCheckpoints(std::string_view target,
 // `compresses`, segments take less space at the destination and reads are slower; readers return
 // the same bytes. Compression keeps one segment at a time in a temporary file below TMPDIR, or
 // /var/tmp. Fails with kNotFound, kCorruption (a manifest or a block of the source), kConflict if
-// another save of that step is committed at the destination, kIo, kDenied, kUnavailable.
+// another save of that step is committed at the destination, kIo, kDenied, kUnavailable. That save
+// is replaced, once the copy is whole, if it is `replaces` (32 hex digits), or if the run has given
+// it up: where training went back, its copies go back with the first step that is copied since.
 FFR_EXPORT Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step,
                                          std::string_view to, const SessionOptions& options,
-                                         bool compresses = false);
+                                         bool compresses = false, std::string_view replaces = {});
 
 }  // namespace ffrecord::client

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ffrecord/client/checkpoint.h>
+#include <ffrecord/result.h>
+
+#include "client/checkpoint/target.h"
+#include "libffrecord/format/checkpoint_manifest.h"
+
+namespace ffrecord::client {
+
+// The line of a run: its newest save, the one that this goes on from, and so on. Where training
+// goes back to an earlier step and saves again, the steps behind that one are on the line no more:
+// they have been given up, whatever their numbers. format.md, "Lines".
+//
+// A root manifest names the generation of its save; going back begins a new one. The newest record
+// of the target says which generations are on the line, and up to which step each.
+struct RunLine {
+  struct Part {
+    std::uint64_t generation;
+    std::uint64_t last_step;
+
+    bool operator==(const Part&) const = default;
+  };
+  std::uint64_t number = 0;      // Of the record; 0: there is none, and all steps are on the line.
+  std::vector<Part> parts;       // Of earlier generations, oldest first.
+  std::uint64_t generation = 0;  // Of a save that goes on from the newest step.
+
+  // Of a save of `step`: an earlier step than that behind which the line goes on is of an earlier
+  // generation.
+  std::uint64_t GenerationAt(std::uint64_t step) const noexcept;
+  bool Has(std::uint64_t of_generation, std::uint64_t step) const noexcept;
+};
+
+// Fails with kCorruption if the newest record is damaged: nothing says then which step is the
+// newest.
+Result<RunLine> LineOf(const CheckpointTarget& target);
+
+// Whether `step` is on `line`, which is the target's. One whose root manifest is damaged is.
+Result<bool> IsOnLine(const CheckpointTarget& target, const RunLine& line, std::uint64_t step);
+
+// Whether a step of `first` or more is on `line`, which is the target's.
+Result<bool> HasFrom(const CheckpointTarget& target, const RunLine& line, std::uint64_t first);
+
+// The line of a save that is about to begin.
+struct SaveLine {
+  RunLine line;
+  bool is_new = false;       // `line` has no record yet.
+  std::uint64_t number = 0;  // Of the newest record at that time.
+};
+
+// Where a save of `step` stands, by what this process has loaded or saved last at `target`, whose
+// address is `address`: it goes on from there. If that was an older step when it was loaded, and
+// the target has `step` or later ones, training has gone back, and the save gives those up. Fails
+// with kConflict if another process has gone back meanwhile, behind what this one has saved.
+Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view address,
+                            std::uint64_t step);
+
+// Makes the save's line the target's, just before it becomes visible. Fails with kConflict if
+// another process has gone back since LineOfSave().
+Result<void> TakeLine(CheckpointTarget& target, const SaveLine& save);
+
+// The line that `to` will have when it has a copy of a save of `generation` at `from`: that of
+// `from`, and `is_new`, if the save is of the newest generation there and `to` has not heard of it.
+Result<SaveLine> LineOfCopy(const CheckpointTarget& from, std::uint64_t generation,
+                            const CheckpointTarget& to);
+
+// This process has saved, or loaded, a step, and goes on from it. What was loaded `is_newest` if no
+// step behind it was on the line.
+void NoteSaved(std::string_view address, const RunLine& line, std::uint64_t step,
+               const AttemptId& attempt);
+void NoteLoaded(std::string_view address, const RunLine& line, const RootManifest& root,
+                bool is_newest);
+
+}  // namespace ffrecord::client
