@@ -1,4 +1,5 @@
 #include <ffrecord/client/collective.h>
+#include <ffrecord/runtime.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -11,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -114,6 +114,7 @@ struct CollectiveEngine::Impl {
   void Run(Exchange exchange);
   bool TakeSubmitted(Exchange& exchange);
   void Publish(const std::vector<Exchange::Ended>& finished);
+  void EndLocked(std::map<Token, bool>::iterator operation);
   void Break(const Error& why);
 
   const std::uint32_t rank;
@@ -138,7 +139,7 @@ struct CollectiveEngine::Impl {
   std::vector<Operation> submitted;
   Tuning tuning;
   Token next_token = 0;
-  std::set<Token> pending;           // Submitted, not ended.
+  std::map<Token, bool> pending;     // Submitted, not ended; whether it is a phase.
   std::map<Token, Completion> done;  // Ended, not yet returned by Wait or WaitAny.
 };
 
@@ -415,7 +416,10 @@ Result<CollectiveEngine::Token> CollectiveEngine::Impl::Submit(const Plan& plan,
     ended.notify_all();
     return token;
   }
-  pending.insert(token);
+  // Within one machine it needs no network, and a barrier next to none.
+  const bool is_phase = plan.count > 0 && machines.count() > 1;
+  if (is_phase) BeginPhase(PhaseKind::kCollective, plan.count * SizeOf(type));
+  pending.emplace(token, is_phase);
   submitted.push_back(
       {token, static_cast<std::byte*>(data), plan, type, op, ChunkSizeLocked(plan, type)});
   wakeup.Ring();
@@ -540,10 +544,15 @@ void CollectiveEngine::Impl::Publish(const std::vector<Exchange::Ended>& finishe
   const std::int64_t now = Nanoseconds(net::Clock::now());
   const std::lock_guard lock(mutex);
   for (const auto& [sequence, began] : finished) {
-    pending.erase(sequence);
+    EndLocked(pending.find(sequence));
     done.emplace(sequence, Completion{sequence, {}, Nanoseconds(began), now});
   }
   ended.notify_all();
+}
+
+void CollectiveEngine::Impl::EndLocked(std::map<Token, bool>::iterator operation) {
+  if (operation->second) EndPhase(PhaseKind::kCollective);
+  pending.erase(operation);
 }
 
 // Ends all that is pending with `why`. Requires that nothing moves bytes any more.
@@ -552,8 +561,11 @@ void CollectiveEngine::Impl::Break(const Error& why) {
   const std::lock_guard lock(mutex);
   if (!closed)
     closed = Error{why.code, "the collective group is closed: " + why.message, why.system_errno};
-  for (const Token token : pending) done.emplace(token, Completion{token, why, now, now});
-  pending.clear();
+  while (!pending.empty()) {
+    const Token token = pending.begin()->first;
+    EndLocked(pending.begin());
+    done.emplace(token, Completion{token, why, now, now});
+  }
   submitted.clear();
   ended.notify_all();
 }

@@ -33,6 +33,7 @@ void BindPlainTensors(py::module_& module);
 void BindRecordReader(py::module_& module);
 void BindRecordWriter(py::module_& module);
 void BindRepair(py::module_& module);
+void BindRuntime(py::module_& module);
 void BindSchema(py::module_& module);
 void BindVerify(py::module_& module);
 void BindCheckpoint(py::module_& module);

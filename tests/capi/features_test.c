@@ -23,6 +23,9 @@ _Static_assert(sizeof(ffr_append_options) == 40, "layout");
 _Static_assert(sizeof(ffr_verify_options) == 24, "layout");
 _Static_assert(sizeof(ffr_repair_options) == 32, "layout");
 _Static_assert(sizeof(ffr_named_bytes) == 24, "layout");
+_Static_assert(sizeof(ffr_pacing_class) == 16, "layout");
+_Static_assert(offsetof(ffr_pacing_options, link_bytes_per_s) == 56, "layout");
+_Static_assert(sizeof(ffr_pacing_options) == 72, "layout");
 #endif
 
 static const ffr_named_bytes metadata[] = {{"name", {"\0\1", 2}}, {"nothing", {NULL, 0}}};
@@ -279,6 +282,24 @@ static void files_are_checked_and_repaired(void) {
   ffr_metadata_free(NULL);
 }
 
+static void phases_are_signalled_with_and_without_pacing(void) {
+  ffr_phase_begin(FFR_PHASE_COLLECTIVE, 1);
+  ffr_phase_end(FFR_PHASE_COLLECTIVE);
+  CHECK(ffr_pacing_start(NULL, NULL) == FFR_OK);
+  ffr_phase_begin(FFR_PHASE_POINT_TO_POINT, 1);
+  ffr_phase_begin(12345, 0); /* Of another kind, whatever that is. */
+  ffr_phase_end(12345);
+  ffr_phase_end(FFR_PHASE_POINT_TO_POINT);
+  ffr_phase_end(FFR_PHASE_OTHER); /* None is open. */
+  ffr_step_end();
+  ffr_pacing_options options = {.struct_size = sizeof options, .link_bytes_per_s = 125000000};
+  CHECK(ffr_pacing_start(&options, NULL) == FFR_OK);
+  options.checkpoint.longest_hold_ms = 60001;
+  CHECK_FAILS(ffr_pacing_start(&options, &error), FFR_INVALID_ARGUMENT, "checkpoint.longest_hold");
+  ffr_pacing_stop();
+  ffr_pacing_stop();
+}
+
 int main(void) {
   make_folder();
   write_file(path_of("all.ffr"));
@@ -288,6 +309,7 @@ int main(void) {
   append_goes_on_in_commits();
   mistakes_of_writers_are_told();
   files_are_checked_and_repaired();
+  phases_are_signalled_with_and_without_pacing();
   remove_folder();
   return 0;
 }

@@ -27,6 +27,7 @@ COLLECTIVE = (
 )
 ROOMS = (
     Room(("libffrecord/base/", "tests/unit/base/"), ("base",), ("test_permutation.py",)),
+    Room(("libffrecord/pace/", "tests/unit/pace/"), ("pace", "client"), ("test_pacing.py",)),
     Room(("libffrecord/format/", "tests/unit/format/"), ("format", "record"), READING),
     Room(("libffrecord/io/", "tests/unit/io/"), ("io", "record"), READING),
     Room(("libffrecord/decode/", "tests/unit/decode/"), ("decode",), ("test_decode*.py",)),

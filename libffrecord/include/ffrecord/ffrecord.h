@@ -441,6 +441,43 @@ FFR_EXPORT ffr_code ffr_repair(const char* source, const char* destination,
                                const ffr_repair_options* options, ffr_report** report,
                                ffr_error** error);
 
+// ---------------------------------------------------------------------------------------- Runtime
+
+// What a phase needs the network for. Treated as FFR_PHASE_OTHER: every other number.
+enum { FFR_PHASE_COLLECTIVE = 0, FFR_PHASE_POINT_TO_POINT = 1, FFR_PHASE_OTHER = 2 };
+
+// A phase begins in which the program needs the network; while pacing is on, uploads and reads
+// ahead of this process wait for its end. Phases may nest and overlap, in one thread and in
+// several. `size_bytes` is what is about to be exchanged, 0 if that is not known. From any thread;
+// allocates nothing and never waits; costs one load while pacing is off.
+FFR_EXPORT void ffr_phase_begin(uint32_t kind, uint64_t size_bytes);
+// One phase of that kind ends. Does nothing if none is open.
+FFR_EXPORT void ffr_phase_end(uint32_t kind);
+// A step of the training ends. The next step's phases are predicted from those of the last steps.
+FFR_EXPORT void ffr_step_end(void);
+
+// The limits that keep a class of traffic from starving.
+typedef struct ffr_pacing_class {
+  uint64_t floor_bytes_per_s;  // It gets at least this rate; 0: the default.
+  uint32_t longest_hold_ms;    // Nothing waits longer, 1 to 60,000; 0: the default.
+} ffr_pacing_class;
+
+typedef struct ffr_pacing_options {
+  size_t struct_size;
+  ffr_pacing_class prefetch;    // 4 MiB/s, 100 ms.
+  ffr_pacing_class checkpoint;  // 1 MiB/s, 500 ms.
+  ffr_pacing_class repair;      // 256 KiB/s, 2,000 ms.
+  uint64_t link_bytes_per_s;    // The rate of the link that phases and storage share; 0: unknown.
+  uint32_t chunk_size_bytes;    // Between two decisions, 16 KiB to 2 MiB; 0: 256 KiB.
+} ffr_pacing_options;
+
+// Turns pacing on for this process. `options` may be NULL. A forked child begins with pacing off.
+//
+// Fails with FFR_INVALID_ARGUMENT if an option is out of range; then nothing changes.
+FFR_EXPORT ffr_code ffr_pacing_start(const ffr_pacing_options* options, ffr_error** error);
+// Turns pacing off. What is held passes at once.
+FFR_EXPORT void ffr_pacing_stop(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -13,6 +13,7 @@
 #include "libffrecord/base/clock.h"
 #include "libffrecord/net/http/curl_library.h"
 #include "libffrecord/net/http/http.h"
+#include "libffrecord/net/http/paced_body.h"
 
 namespace ffrecord::net {
 
@@ -63,12 +64,13 @@ class EasyHandle {
   };
 
   explicit EasyHandle(CURL* curl) noexcept : curl_(curl) {}
-  void SetMethod(const HttpRequest& request);
+  void SetMethod(const HttpRequest& request, std::chrono::milliseconds stall);
   void SetHeaders(const HttpRequest& request);
   void Append(const std::string& line);
 
   CURL* const curl_;
   std::unique_ptr<curl_slist, FreeList> headers_;
+  PacedBody paced_body_;
   std::string tried_;  // For people.
   HttpSink* sink_ = nullptr;
   char reason_[CURL_ERROR_SIZE] = "";

@@ -11,6 +11,7 @@
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/random.h"
 #include "libffrecord/base/timed_waits.h"
+#include "libffrecord/net/rpc/paced_group.h"
 
 namespace ffrecord::net {
 namespace {
@@ -123,6 +124,7 @@ ReplicatedQueue::~ReplicatedQueue() {
 
 void ReplicatedQueue::Submit(RangeGroup& group) {
   FFR_ASSERT(home_.is_here());
+  AwaitTurn(group);
   if (!is_polling_) NotePolled();
   TakeView();
   const BatchId id = ++last_batch_;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/pace/gate.h"
 
 namespace ffrecord::net {
 namespace {
@@ -10,6 +11,9 @@ namespace {
 // What one PUT_DATA carries: enough that its frame costs nothing, little enough that the daemon
 // writes the first piece while the next one travels.
 constexpr std::size_t kPayloadSizeMax = std::size_t{2} << 20;
+
+// What a paced connection keeps in the kernel beyond what travels: it leaves in a phase, too.
+constexpr int kUnsentSizeMax = 64 << 10;
 
 std::uint32_t PlaceOf(std::uint32_t piece_number) {
   return piece_number % Connection::kUploadPieceCount * Connection::kUploadPieceBytes;
@@ -20,6 +24,11 @@ std::uint32_t PlaceOf(std::uint32_t piece_number) {
 ExtentSender::~ExtentSender() {
   if (!under_way_.empty())
     (void)connection_.Break({ErrorCode::kUnavailable, "an upload was given up"});
+}
+
+Deadline ExtentSender::HalfWayTo(Deadline deadline) {
+  const auto now = Clock::now();
+  return deadline <= now ? now : now + (deadline - now) / 2;
 }
 
 Result<std::span<std::byte>> ExtentSender::Room() {
@@ -34,6 +43,17 @@ Result<std::span<std::byte>> ExtentSender::Room() {
 
 Result<void> ExtentSender::Send(std::span<const std::byte> piece) {
   if (is_pulled()) return SendPulled(piece);
+  if (pace::IsOn()) LimitUnsent(*connection_.endpoint(), kUnsentSizeMax);
+  while (pace::IsOn() && !piece.empty()) {
+    const std::uint64_t part = pace::AwaitPart(TrafficClass::kCheckpoint, piece.size(),
+                                               pace::kLeastPartBytes, held_until_);
+    FFR_TRY(SendPayload(piece.first(part)));
+    piece = piece.subspan(part);
+  }
+  return piece.empty() ? Result<void>() : SendPayload(piece);
+}
+
+Result<void> ExtentSender::SendPayload(std::span<const std::byte> piece) {
   FFR_TRY(connection_.Send(FrameType::kPutData, PutData{id_, sent_bytes_}.Encode(), {&piece, 1}));
   FFR_TRY(connection_.Flush(deadline_));
   sent_bytes_ += piece.size();
@@ -43,6 +63,9 @@ Result<void> ExtentSender::Send(std::span<const std::byte> piece) {
 Result<void> ExtentSender::SendPulled(std::span<const std::byte> piece) {
   FFR_ASSERT(under_way_.size() < Connection::kUploadPieceCount &&
              piece.size() <= Connection::kUploadPieceBytes);
+  // Within a machine it needs no link.
+  if (pace::IsOn() && connection_.remote_memory() != nullptr)
+    pace::AwaitPart(TrafficClass::kCheckpoint, piece.size(), piece.size(), held_until_);
   const std::uint32_t offset_bytes = PlaceOf(piece_number_++);
   std::byte* const place = connection_.upload_memory().data() + offset_bytes;
   if (piece.data() != place) std::memcpy(place, piece.data(), piece.size());

@@ -16,12 +16,14 @@ namespace ffrecord::net {
 // Brings the pieces of an open extent to a daemon, in their order: as payloads, or, if the
 // connection has memory for uploads, through that, out of which the daemon takes them by itself.
 //
+// While pacing is on, pieces wait for their turn as checkpoint traffic, payloads in parts.
+//
 // Thread-bound. Borrows the channel, which it breaks if it ends with pieces under way. Fails as
 // Channel does.
 class ExtentSender {
  public:
   ExtentSender(Connection& connection, const ExtentId& id, Deadline deadline)
-      : connection_(connection), id_(id), deadline_(deadline) {}
+      : connection_(connection), id_(id), deadline_(deadline), held_until_(HalfWayTo(deadline)) {}
   ExtentSender(const ExtentSender&) = delete;
   ExtentSender& operator=(const ExtentSender&) = delete;
   ~ExtentSender();
@@ -39,12 +41,15 @@ class ExtentSender {
 
  private:
   bool is_pulled() const noexcept { return connection_.upload_slab_id() != 0; }
+  static Deadline HalfWayTo(Deadline deadline);
+  Result<void> SendPayload(std::span<const std::byte> piece);
   Result<void> SendPulled(std::span<const std::byte> piece);
   Result<void> AwaitOldest();
 
   Connection& connection_;
   const ExtentId id_;
   const Deadline deadline_;
+  const Deadline held_until_;       // Pacing takes no more of the time than half.
   PooledBuffer buffer_;             // The room, if pieces go as payloads.
   std::uint32_t piece_number_ = 0;  // Of the next one.
   std::uint64_t sent_bytes_ = 0;

@@ -6,6 +6,7 @@
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/io_times.h"
 #include "libffrecord/base/patience.h"
+#include "libffrecord/net/rpc/paced_group.h"
 #include "libffrecord/net/rpc/remote_files.h"
 
 namespace ffrecord::net {
@@ -85,6 +86,8 @@ RemoteQueue::~RemoteQueue() {
 
 void RemoteQueue::Submit(RangeGroup& group) {
   FFR_ASSERT(home_.is_here());
+  // Another queue has waited if there are other daemons.
+  if (retries_ == Retries::kUntilTimeout) AwaitTurn(group);
   if (!is_polling_) NotePolled();
   calls_.push_back(std::make_unique<RemoteCall>(files_, group, Clock::now() + files_.timeout()));
   if (is_polling_) return;  // Poll() begins it.

@@ -43,6 +43,14 @@ void Tune(int fd) {
   SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepAliveProbes);
 }
 
+}  // namespace
+
+void LimitUnsent(const Endpoint& endpoint, int size_bytes) noexcept {
+  if (endpoint.fd() >= 0) SetOption(endpoint.fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, size_bytes);
+}
+
+namespace {
+
 // --- Names ---------------------------------------------------------------------------------------
 
 struct FreeAddresses {

@@ -1,4 +1,5 @@
 #include <ffrecord/batch_stream.h>
+#include <ffrecord/runtime.h>
 
 #include <pthread.h>
 
@@ -16,6 +17,7 @@
 #include "libffrecord/base/patience.h"
 #include "libffrecord/base/process_threads.h"
 #include "libffrecord/base/timed_waits.h"
+#include "libffrecord/pace/gate.h"
 #include "libffrecord/record/stream/decode_columns.h"
 #include "libffrecord/record/stream/gather_columns.h"
 #include "libffrecord/record/stream/read_ahead_depth.h"
@@ -151,12 +153,14 @@ struct BatchStream::Impl {
   // One always fits; how many others do shows with its size.
   bool HasRoom() const { return begun - taken < (depth.is_known() ? depth.value() : 1); }
   bool IsWorthWaking() const;
+  void NoteReady();
   Slot& SlotOf(std::uint64_t number) { return slots_[number % slots_.size()]; }
 
   std::vector<pthread_t> threads_;
   std::condition_variable room_, arrived_;
   std::array<Slot, ReadAheadDepth::kMax> slots_;  // Of the steps [taken, begun).
   std::uint32_t ready_count_ = 0;
+  bool is_low_ = false;  // That number, as was reported.
   std::uint32_t idle_threads_ = 0;
   bool is_awaited_ = false;   // By the consumer, step `taken`.
   std::optional<Ask> asked_;  // For that step.
@@ -203,6 +207,15 @@ void BatchStream::Impl::Deliver(std::uint64_t number, Item item, std::uint64_t m
   stats.held_bytes += size_bytes;
   Add(stats, std::exchange(spent, {}));
   if (is_awaited_ && number == taken) arrived_.notify_one();
+  NoteReady();
+}
+
+// Reads are as urgent as the consumer's waiting for them is near. Between the two marks it stays as
+// it was, so that not every batch changes it.
+void BatchStream::Impl::NoteReady() {
+  const std::uint32_t low = std::max(depth.value() / 4, 1u);
+  const bool is_low = ready_count_ < (is_low_ ? std::min(2 * low, depth.value()) : low);
+  if (std::exchange(is_low_, is_low) != is_low) ReportLoaderQueue(is_low);
 }
 
 // A thread is woken for several steps, if there are many.
@@ -237,6 +250,7 @@ std::optional<BatchStream::Item> BatchStream::Impl::Next(milliseconds timeout) {
   stats.held_bytes -= MemoryOf(*item);
   --ready_count_;
   ++taken;
+  NoteReady();
   if (IsWorthWaking()) room_.notify_one();
   return item;
 }
@@ -255,6 +269,7 @@ class BatchStream::Impl::Worker {
             {.batches_in_flight = in_flight_max_, .in_order = false, .one_thread = true})) {}
 
   void Work() {
+    const pace::TrafficScope scope(TrafficClass::kPrefetch);
     // Also where a step has to be planned from pages of an index that nobody sends.
     const Patience patience(is_closed_);
     while (!shared_.is_closed) {
@@ -374,6 +389,8 @@ bool BatchStream::Impl::Start() {
     ::pthread_setname_np(thread, "ffrecord-loader");
     threads_.push_back(thread);
   }
+  const std::lock_guard lock(mutex);
+  NoteReady();
   return !threads_.empty();
 }
 
@@ -384,6 +401,7 @@ BatchStream::Impl::~Impl() {
   }
   room_.notify_all();
   for (const pthread_t thread : threads_) ::pthread_join(thread, nullptr);
+  if (is_low_) ReportLoaderQueue(false);
 }
 
 // --- The public face -----------------------------------------------------------------------------

@@ -10,11 +10,36 @@ wait for the gaps between them. Collectives of `ffrecord.distributed` signal by 
 from typing import TYPE_CHECKING
 
 from ffrecord._base.lazy_names import later
+from ffrecord._ffrecord import (
+    await_turn,
+    is_pacing,
+    pacing_counters,
+    phase_begin,
+    phase_end,
+    report_loader_queue,
+    start_pacing,
+    step_end,
+    stop_pacing,
+)
 from ffrecord.runtime._attaching import Attachment, attach, detach
 
 if TYPE_CHECKING:
     from ffrecord.runtime._interfaces import watch_interfaces
 
-__all__ = ["Attachment", "attach", "detach", "watch_interfaces"]
+__all__ = [
+    "Attachment",
+    "attach",
+    "await_turn",
+    "detach",
+    "is_pacing",
+    "pacing_counters",
+    "phase_begin",
+    "phase_end",
+    "report_loader_queue",
+    "start_pacing",
+    "step_end",
+    "stop_pacing",
+    "watch_interfaces",
+]
 
 __getattr__ = later(__name__, {"watch_interfaces": "_interfaces"})

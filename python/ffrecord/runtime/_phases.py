@@ -38,9 +38,9 @@ class Signals(Protocol):
 class PacerSignals:
     """The pacer of this process."""
 
-    phase_begin = staticmethod(getattr(_ffrecord, "phase_begin", None))
-    phase_end = staticmethod(getattr(_ffrecord, "phase_end", None))
-    step_end = staticmethod(getattr(_ffrecord, "step_end", None))
+    phase_begin = staticmethod(_ffrecord.phase_begin)
+    phase_end = staticmethod(_ffrecord.phase_end)
+    step_end = staticmethod(_ffrecord.step_end)
 
 
 class Operation(Protocol):

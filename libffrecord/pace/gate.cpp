@@ -1,0 +1,220 @@
+#include "libffrecord/pace/gate.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+
+#include "libffrecord/base/patience.h"
+#include "libffrecord/base/patient_wait.h"
+#include "libffrecord/base/per_process.h"
+#include "libffrecord/pace/pacer.h"
+#include "libffrecord/pace/signal_ring.h"
+
+namespace ffrecord::pace {
+
+std::atomic<bool> g_is_on{false};
+
+namespace {
+
+// How often a thread with a signal tries to hand it over. Those that hold the mutex hold it for a
+// fraction of a microsecond, unless the kernel stops them.
+constexpr int kTries = 20;
+// A signal that could not be handed over is found by those that wait within this time.
+constexpr std::chrono::milliseconds kLook{5};
+
+class Gate {
+ public:
+  static Gate& Process() {
+    // Never destroyed: threads may send while the process exits.
+    static auto* const gate = new PerProcess<Gate>([] {
+      g_is_on.store(false, std::memory_order_relaxed);  // A child's, until it turns it on.
+      return new Gate;
+    });
+    return gate->Get();
+  }
+
+  void Start(const PacingOptions& options) {
+    const std::lock_guard lock(mutex_);
+    while (ring_.Pop()) {
+    }
+    lost_.store(0, std::memory_order_relaxed);
+    pacer_.emplace(options, Clock::now());
+    ++generation_;
+    g_is_on.store(true, std::memory_order_relaxed);
+    changed_.notify_all();
+  }
+
+  void Stop() {
+    const std::lock_guard lock(mutex_);
+    g_is_on.store(false, std::memory_order_relaxed);
+    if (!pacer_) return;
+    TakeSignals();
+    last_counters_ = pacer_->counters();
+    for (auto& traffic : last_counters_.classes) traffic.held_now = 0;
+    pacer_.reset();
+    changed_.notify_all();
+  }
+
+  PacingCounters Counters() {
+    const std::lock_guard lock(mutex_);
+    if (!pacer_) return last_counters_;
+    TakeSignals();
+    return pacer_->counters();
+  }
+
+  void ReportQueue(bool is_low) noexcept {
+    std::size_t low = low_queues_.load(std::memory_order_relaxed);
+    while ((is_low || low > 0) && !low_queues_.compare_exchange_weak(
+                                      low, is_low ? low + 1 : low - 1, std::memory_order_relaxed)) {
+    }
+  }
+
+  void Send(const Signal& signal) noexcept {
+    if (!ring_.Push(signal)) lost_.fetch_add(1, std::memory_order_relaxed);
+    for (int tries = 0; tries < kTries; ++tries) {
+      if (!mutex_.try_lock()) continue;
+      TakeSignals();
+      const bool wakes = waiting_ > 0 && pacer_ && MayLetGo(signal.what);
+      if (wakes) ++round_;
+      mutex_.unlock();
+      // One of them, which wakes the others: this thread has better things to do.
+      if (wakes) changed_.notify_one();
+      return;
+    }
+  }
+
+  std::uint64_t AwaitPart(Pacer::Request request) {
+    std::unique_lock lock(mutex_);
+    request.asked = Clock::now();
+    std::uint64_t generation = generation_;
+    std::uint64_t round = round_;
+    ++waiting_;
+    std::uint64_t passed = 0;
+    while (passed == 0) {
+      TakeSignals();
+      if (!pacer_ || Patience::OfThread().was_over()) break;
+      if (generation != generation_) request.is_held = false;
+      generation = generation_;
+      const auto now = Clock::now();
+      const Pacer::Answer answer = pacer_->Ask(request, now);
+      passed = answer.size_bytes;
+      if (passed > 0) break;
+      if (round != round_ && announced_ != round_) {
+        announced_ = round_;
+        changed_.notify_all();
+      }
+      round = round_;
+      (void)WaitPatiently(changed_, lock, std::min(answer.until, now + kLook));
+    }
+    --waiting_;
+    if (pacer_ && generation == generation_) pacer_->Abandon(request);
+    if (waiting_ > 0 && announced_ != round_) {
+      announced_ = round_;
+      changed_.notify_all();
+    }
+    return passed > 0 ? passed : request.size_bytes;
+  }
+
+ private:
+  // Whether what is held may go because of it.
+  bool MayLetGo(Signal::What what) const {
+    if (what == Signal::What::kEnd) return !pacer_->is_in_phase();
+    return what == Signal::What::kQueue && pacer_->has_low_queue();
+  }
+
+  void TakeSignals() noexcept {
+    if (pacer_) pacer_->SetLowQueues(low_queues_.load(std::memory_order_relaxed));
+    if (lost_.load(std::memory_order_relaxed) > 0) {
+      std::uint64_t lost = lost_.exchange(0, std::memory_order_relaxed);
+      while (ring_.Pop()) ++lost;  // Which of them came after the lost ones is not known.
+      if (pacer_) pacer_->LoseSignals(lost, Clock::now());
+    }
+    while (const auto signal = ring_.Pop())
+      if (pacer_) Tell(*signal);
+  }
+
+  void Tell(const Signal& signal) {
+    switch (signal.what) {
+      case Signal::What::kBegin:
+        return pacer_->BeginPhase(signal.kind, signal.size_bytes, signal.time);
+      case Signal::What::kEnd:
+        return pacer_->EndPhase(signal.kind, signal.time);
+      case Signal::What::kStep:
+        return pacer_->EndStep(signal.time);
+      case Signal::What::kQueue:
+        return;  // Their count was looked at.
+    }
+  }
+
+  SignalRing ring_;
+  std::atomic<std::uint64_t> lost_{0};
+  std::atomic<std::size_t> low_queues_{0};  // Known also while pacing is off.
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Pacer> pacer_;  // None: off.
+  PacingCounters last_counters_;
+  std::uint64_t generation_ = 0;  // Of pacers.
+  std::size_t waiting_ = 0;
+  std::uint64_t round_ = 0;      // Of signals that may let somebody go, and which of them
+  std::uint64_t announced_ = 0;  // all that wait have been told of.
+};
+
+void Send(Signal::What what, PhaseKind kind, std::uint64_t size_bytes) noexcept {
+  if (!IsOn()) return;
+  Gate::Process().Send({what, kind, size_bytes, Clock::now()});
+}
+
+}  // namespace
+
+std::uint64_t AwaitPart(TrafficClass traffic, std::uint64_t size_bytes,
+                        std::uint64_t least_size_bytes, Clock::time_point limit) {
+  if (!IsOn() || size_bytes == 0) return size_bytes;
+  return Gate::Process().AwaitPart(
+      {.traffic = traffic,
+       .size_bytes = size_bytes,
+       .least_size_bytes = std::clamp<std::uint64_t>(least_size_bytes, 1, size_bytes),
+       .limit = limit});
+}
+
+}  // namespace ffrecord::pace
+
+namespace ffrecord {
+
+using pace::Gate;
+using pace::Signal;
+
+void BeginPhase(PhaseKind kind, std::uint64_t size_bytes) noexcept {
+  pace::Send(Signal::What::kBegin, kind, size_bytes);
+}
+
+void EndPhase(PhaseKind kind) noexcept { pace::Send(Signal::What::kEnd, kind, 0); }
+
+void EndStep() noexcept { pace::Send(Signal::What::kStep, PhaseKind::kOther, 0); }
+
+void ReportLoaderQueue(bool is_low) noexcept {
+  Gate::Process().ReportQueue(is_low);
+  pace::Send(Signal::What::kQueue, PhaseKind::kOther, 0);
+}
+
+Result<void> StartPacing(const PacingOptions& options) {
+  FFR_TRY(pace::Pacer::Check(options));
+  Gate::Process().Start(options);
+  return {};
+}
+
+void StopPacing() noexcept { Gate::Process().Stop(); }
+
+bool IsPacing() noexcept {
+  if (pace::IsOn()) (void)Gate::Process();  // Off in a forked child.
+  return pace::IsOn();
+}
+
+void AwaitTurn(TrafficClass traffic, std::uint64_t size_bytes) {
+  pace::AwaitWhole(traffic, size_bytes);
+}
+
+PacingCounters GetPacingCounters() { return Gate::Process().Counters(); }
+
+}  // namespace ffrecord
