@@ -60,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"distributed", "torch", DOORS},
 }
 WITH_TORCH = {f"{PACKAGE}.checkpoint.{name}" for name in ("_torch_group", "_waiting")} | {
-    f"{PACKAGE}.runtime.{name}" for name in ("_collectives", "_kernels")
+    f"{PACKAGE}.runtime.{name}" for name in ("_collectives", "_methods")
 }
 # What may name private modules: pages made of the commands, and figures of one part of a save.
 INSIDERS = ("python", "tests", "docs/reference/cli.md", "benchmarks/checkpoint")

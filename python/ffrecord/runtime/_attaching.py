@@ -15,10 +15,11 @@ class Attachment:
     """Collectives that signal, until `detach()`.
 
     Attributes:
-        source: what signals. "hooks": torch's hooks of collectives. "kernels": the operators of
-            collectives, in a torch without these hooks. "gradients": everything between the first
-            gradient and the step of the optimizer, in an older torch. "engine": the collectives of
-            `ffrecord.distributed`, which signal by themselves. "none": there are no collectives.
+        source: what signals. "hooks": torch's hooks of collectives. "methods": those of process
+            groups, in a torch without these hooks. "gradients": the same, and all between the first
+            gradient and the step of the optimizer, for DistributedDataParallel. "engine": the
+            collectives of `ffrecord.distributed`, which signal by themselves. "none": there are no
+            collectives.
     """
 
     def __init__(self, target: object, watched: Any, signals: Signals) -> None:  # noqa: ANN401
@@ -73,7 +74,6 @@ def attach(model_or_group: object = None, *, signals: Signals | None = None) -> 
     Raises:
         ImportError: there is no torch. `watch_interfaces` needs none.
         TypeError: it is neither a model nor a group.
-        RuntimeError: this torch has no hooks of any kind for what was given.
     """
     try:
         from ffrecord.runtime import _collectives

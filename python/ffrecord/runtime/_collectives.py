@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ffrecord.runtime import _kernels
+from ffrecord.runtime import _methods
 from ffrecord.runtime._phases import Phases, Signals
 
 COLLECTIVE, POINT_TO_POINT = "collective", "point_to_point"
@@ -86,6 +87,7 @@ class Watched:
             self._leader = weakref.ref(optimizer)
         if not self.is_off:
             try:
+                self.phases.step()
                 self.signals.step_end()
             except Exception as error:  # Training does not see it.
                 self.failed(error)
@@ -118,17 +120,12 @@ def watch(target: object, signals: Signals) -> Watched:
         watched = Watched(signals, "hooks")
         for group in foreign:
             _hook(watched, group)
-    elif _kernels.can_be_wrapped():
-        watched = Watched(signals, "kernels")
-        _wrap(watched, foreign)
-    elif model is not None:
-        watched = Watched(signals, "gradients")
-        _between_gradients_and_step(watched, model)
-    else:
-        raise RuntimeError(
-            f"torch {torch.__version__} has no hooks for the collectives of a group: update torch,"
-            " or attach the model"
-        )
+        return watched
+    parallel = [] if model is None else [m for m in model.modules() if isinstance(m, DDP)]
+    watched = Watched(signals, "gradients" if parallel else "methods")
+    _wrap(watched, foreign)
+    for module in parallel:  # C++ starts its collectives.
+        _between_gradients_and_step(watched, module)
     return watched
 
 
@@ -150,7 +147,7 @@ def _groups_of_model(model: torch.nn.Module) -> Iterable[dist.ProcessGroup]:
         return
     found = False
     for module in model.modules():
-        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        if isinstance(module, DDP):
             found = True
             yield module.process_group
     from torch.distributed.tensor import DTensor
@@ -176,16 +173,12 @@ def _signals_itself(group: dist.ProcessGroup) -> bool:
 
 
 def _is_gloo(group: dist.ProcessGroup) -> bool:
-    """Whether another thread may wait for operations on the CPU.
-
-    On a device, a wait would make the device's stream wait, and not the thread: such works are
-    asked whether they are completed, and ask the events of the device.
-    """
+    """Whether its operations on the CPU are those of Gloo."""
     return dist.get_backend(group) == "gloo"
 
 
 def _wrap(watched: Watched, groups: list[dist.ProcessGroup]) -> None:
-    """Wrapped kernels, for a torch without hooks."""
+    """Wrapped methods, for a torch without hooks."""
 
     def begin(tensors: Any) -> bool:  # noqa: ANN401
         return watched.begin(COLLECTIVE, tensors)
@@ -196,7 +189,7 @@ def _wrap(watched: Watched, groups: list[dist.ProcessGroup]) -> None:
         def end(work: Any, tensors: Any, is_gloo: bool = is_gloo) -> None:  # noqa: ANN401
             watched.phases.add((work or _ENDED, COLLECTIVE, is_gloo and is_on_cpu(tensors)))
 
-        watched.later(_kernels.wrap(group, begin, end))
+        watched.later(_methods.wrap(group, begin, end))
 
 
 def _hook(watched: Watched, group: dist.ProcessGroup) -> None:
@@ -232,7 +225,7 @@ def _hook(watched: Watched, group: dist.ProcessGroup) -> None:
 
 
 def _between_gradients_and_step(watched: Watched, model: torch.nn.Module) -> None:
-    """One phase from the first gradient to the step of the optimizer: for an older torch."""
+    """One phase from the first gradient to the step of the optimizer, for a torch without hooks."""
     from torch.autograd.graph import register_multi_grad_hook
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -265,6 +258,9 @@ class _Until:
     def wait(self, timeout: object) -> bool:
         del timeout
         return self.is_over
+
+    def get_future(self) -> object:
+        return None
 
 
 _ENDED = _Until(is_over=True)  # In the place of the work of what had ended when it returned.

@@ -9,7 +9,7 @@ import queue
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
 from ffrecord import _ffrecord
 from ffrecord._base import clock
@@ -52,26 +52,46 @@ class Operation(Protocol):
     def wait(self, timeout: timedelta) -> bool:
         """Wait; raises an error if it has failed, or does not end within `timeout`."""
 
+    def get_future(self) -> object:
+        """Raises an error if only the program's own `wait` completes the operation.
+
+        Another thread must not wait for such an operation: it would do a part of it again.
+        """
+
+
+# Of an operation: itself, the kind of its phase, and whether it is one of Gloo on the CPU.
+_Phase = tuple[Operation, str, bool]
+_OpenPhases = collections.deque[_Phase]
+
 
 class Phases:
     """Ends the phase of each operation when the operation has ended.
 
-    Thread-safe. A forked child has no thread: it makes a new one, or none.
+    An operation of Gloo that only the program completes ends its phase when the next operation was
+    started, or with the step. Thread-safe. A forked child has no thread: it makes a new one, or
+    none.
     """
 
     def __init__(self, phase_end: Callable[[str], None]) -> None:
         """Start the thread."""
         self._phase_end = phase_end
-        self._started: queue.SimpleQueue[tuple[Any, str, bool] | None] = queue.SimpleQueue()
+        self._started: queue.SimpleQueue[_Phase | None] = queue.SimpleQueue()
+        self._unseen: list[str] = []  # Kinds of phases whose end cannot be seen.
         self._is_stopped = False
         # Does not hold up the end of a program that does not detach.
         self._thread = threading.Thread(target=self._run, name="ffrecord-phases", daemon=True)
         self._thread.start()
         self.add = self._started.put
-        """`add((operation, kind, may_wait))`: end the phase of that kind when the operation ends.
+        """`add((operation, kind, is_gloo))`: end the phase of that kind when the operation ends.
 
-        With `may_wait`, another thread than the program's may call the operation's `wait`.
+        Of Gloo's operations, the thread waits; others it asks, as waiting would make a device wait
+        and not the thread. They ask the events of the device.
         """
+
+    def step(self) -> None:
+        """A step has ended, and with it the operations that were waited for."""
+        if self._unseen or not self._started.empty():
+            self._started.put(None)
 
     def stop(self) -> None:
         """End all phases that are open."""
@@ -81,47 +101,65 @@ class Phases:
             clock.join(self._thread, _JOIN_S)
 
     def _run(self) -> None:
-        open_phases: collections.deque[tuple[Any, str, bool]] = collections.deque()
+        open_phases: _OpenPhases = collections.deque()
         while not self._is_stopped:
             self._take_started(open_phases)
             if open_phases:
                 self._await_one(open_phases[0])
                 self._end_completed(open_phases)
-        for _, kind, _ in open_phases:
-            self._phase_end(kind)
         # What a hook has begun while this stopped.
         while not self._started.empty():
             if (phase := self._started.get()) is not None:
-                self._phase_end(phase[1])
+                open_phases.append(phase)
+        self._end_unseen()
+        for _, kind, _ in open_phases:
+            self._phase_end(kind)
 
-    def _take_started(self, open_phases: "collections.deque[tuple[Any, str, bool]]") -> None:
+    def _take_started(self, open_phases: _OpenPhases) -> None:
         """Wait for the first, and take others that are there."""
-        while not open_phases or not self._started.empty():
+        while not self._is_stopped and not (open_phases and self._started.empty()):
             phase = self._started.get()
+            self._end_unseen()
             if phase is None:
-                return
-            open_phases.append(phase)
+                continue
+            operation, kind, is_gloo = phase
+            if is_gloo and not _can_be_seen(operation):
+                self._unseen.append(kind)
+            else:
+                open_phases.append(phase)
 
-    def _await_one(self, phase: tuple[Operation, str, bool]) -> None:
+    def _end_unseen(self) -> None:
+        kinds, self._unseen = self._unseen, []
+        for kind in kinds:
+            self._phase_end(kind)
+
+    def _await_one(self, phase: _Phase) -> None:
         """Operations of one group end in order; others are looked at after each slice."""
-        operation, _, may_wait = phase
-        if not may_wait:
-            if not is_completed(operation):
-                clock.sleep(_POLL_S)
-            return
-        try:
-            operation.wait(timedelta(seconds=_SLICE_S))
-        except Exception:  # It failed, which the program sees, or goes on.
-            if not is_completed(operation):
-                clock.sleep(_POLL_S)
+        operation, _, is_gloo = phase
+        if is_gloo:
+            try:
+                operation.wait(timedelta(seconds=_SLICE_S))
+                return
+            except Exception:  # It failed, which the program sees, or goes on.
+                pass
+        if not is_completed(operation):
+            clock.sleep(_POLL_S)
 
-    def _end_completed(self, open_phases: "collections.deque[tuple[Any, str, bool]]") -> None:
+    def _end_completed(self, open_phases: _OpenPhases) -> None:
         for _ in range(len(open_phases)):
             phase = open_phases.popleft()
             if is_completed(phase[0]):
                 self._phase_end(phase[1])
             else:
                 open_phases.append(phase)
+
+
+def _can_be_seen(operation: Operation) -> bool:
+    try:
+        operation.get_future()
+    except Exception:  # Not implemented.
+        return False
+    return True
 
 
 def is_completed(operation: Operation) -> bool:
