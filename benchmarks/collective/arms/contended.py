@@ -43,21 +43,29 @@ class Links:
 
     def share(self) -> None:
         """All traffic waits in one queue."""
-        self._send_storage_to(None)
+        self._send_storage_to(None, 0)
 
     def prefer_collectives(self) -> None:
         """Traffic to the daemon goes when nothing else waits: strict priority."""
-        self._send_storage_to(_LOW)
+        self._send_storage_to(_LOW, self._least())
 
     def cap(self, mbit: float) -> None:
         """Traffic to the daemon has a limit of its own."""
         for space in self.ranks:
             words = f"rate {mbit:.3f}mbit ceil {mbit:.3f}mbit"
             tc(space, f"class change dev eth0 parent 1:1 classid 1:{_CAPPED} htb {words}")
-        self._send_storage_to(_CAPPED)
+        self._send_storage_to(_CAPPED, mbit)
 
-    def _send_storage_to(self, class_: int | None) -> None:
+    def _least(self) -> float:
+        """The rate of a class that HTB serves only when nothing else waits; it cannot be 0."""
+        return self.mbit / 100
+
+    def _send_storage_to(self, class_: int | None, assured_mbit: float) -> None:
+        """HTB serves every class its assured rate, so all of them add up to that of the link."""
+        rate = f"htb rate {self.mbit - assured_mbit:.3f}mbit ceil {self.mbit}mbit prio 0"
         for space in self.ranks:
+            words = f"{rate} burst 64kb cburst 64kb"
+            tc(space, f"class change dev eth0 parent 1:1 classid 1:{_SHARED} {words}")
             subprocess.run(
                 ["tc", "-n", space, "filter", "del", "dev", "eth0", "parent", "1:"],
                 capture_output=True,
@@ -83,7 +91,7 @@ class Links:
             tc(space, f"class add dev {device} parent 1: classid 1:1 {_rates(self.mbit)}")
             for class_, words in (
                 (_SHARED, _rates(self.mbit) + " prio 0"),
-                (_LOW, f"htb rate {self.mbit // 100 or 1}mbit ceil {self.mbit}mbit prio 7"),
+                (_LOW, f"htb rate {self._least():.3f}mbit ceil {self.mbit}mbit prio 7"),
                 (_CAPPED, f"htb rate {self.mbit}mbit prio 0"),
             ):
                 tc(space, f"class add dev {device} parent 1:1 classid 1:{class_} {words}")

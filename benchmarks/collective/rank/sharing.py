@@ -136,14 +136,14 @@ class Collectives:
 def disturbed(number: int, operation: Any) -> None:  # noqa: ANN401
     """Signals as they should not be, beside those of a collective that goes on."""
     if number % 3 == 0:  # Late.
-        ffrecord._ffrecord.phase_end("collective")
+        runtime.phase_end("collective")
         time.sleep(_LATE_S)
-        ffrecord._ffrecord.phase_begin("collective", 0)
+        runtime.phase_begin("collective", 0)
     elif number % 3 == 1:  # Lost. The end that follows is one too many.
-        ffrecord._ffrecord.phase_end("collective")
+        runtime.phase_end("collective")
     operation.wait()
     if number % 3 == 2:  # False: nothing follows, and no end for some time.
-        ffrecord._ffrecord.phase_begin("collective", 1 << 20)
+        runtime.phase_begin("collective", 1 << 20)
 
 
 def steps(

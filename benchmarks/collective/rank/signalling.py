@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from ffrecord import _ffrecord, runtime
+from ffrecord import runtime
 
 CALLS, BLOCKS = 200, 15
 
@@ -29,8 +29,8 @@ def per_call_us(call: Callable[[], object]) -> float:
 
 def signal() -> None:
     """One phase."""
-    _ffrecord.phase_begin("collective", 4096)
-    _ffrecord.phase_end("collective")
+    runtime.phase_begin("collective", 4096)
+    runtime.phase_end("collective")
 
 
 def main() -> None:

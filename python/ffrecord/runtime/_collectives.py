@@ -194,7 +194,9 @@ def _wrap(watched: Watched, groups: list[dist.ProcessGroup]) -> None:
 
 def _hook(watched: Watched, group: dist.ProcessGroup) -> None:
     """Torch's hooks before and after each collective of a group."""
-    point_to_point = {dist.HookOpName.SEND, dist.HookOpName.RECV}
+    hooked: Any = group  # Of a newer torch than the stubs.
+    names: Any = vars(dist)["HookOpName"]
+    point_to_point = {names.SEND, names.RECV}
     is_gloo = _is_gloo(group)
     open_phases: dict[int, tuple[str, bool]] = {}
 
@@ -212,9 +214,9 @@ def _hook(watched: Watched, group: dist.ProcessGroup) -> None:
             watched.phases.add((op.work or _ENDED, *found))
 
     hook_id = next(_hook_ids)
-    group.register_pre_hook(hook_id, watched.guarded(before))
-    group.register_post_hook(hook_id, watched.guarded(after))
-    held = weakref.ref(group)  # It may be destroyed meanwhile.
+    hooked.register_pre_hook(hook_id, watched.guarded(before))
+    hooked.register_post_hook(hook_id, watched.guarded(after))
+    held: Callable[[], Any] = weakref.ref(group)  # It may be destroyed meanwhile.
 
     def remove() -> None:
         if (still := held()) is not None:
