@@ -28,7 +28,8 @@ class Links:
         """Use namespaces that `contended` has made."""
         self.ranks = [f"{tag}-{rank}" for rank in range(ranks)]
         self.store = f"{tag}-store"
-        self.mbit = mbit
+        self.mbit = mbit  # At first, and as what arms are told.
+        self._mbit = mbit  # Now.
         self._tag = tag
 
     def hosts(self) -> list[str]:
@@ -37,6 +38,7 @@ class Links:
 
     def limit(self, mbit: int) -> None:
         """Change the rate of all links."""
+        self._mbit = mbit
         for space, device in self._limited():
             tc(space, f"class change dev {device} classid 1:1 {_rates(mbit)}")
             tc(space, f"class change dev {device} parent 1:1 classid 1:{_SHARED} {_rates(mbit)}")
@@ -62,9 +64,8 @@ class Links:
 
     def _send_storage_to(self, class_: int | None, assured_mbit: float) -> None:
         """HTB serves every class its assured rate, so all of them add up to that of the link."""
-        rate = f"htb rate {self.mbit - assured_mbit:.3f}mbit ceil {self.mbit}mbit prio 0"
+        words = _rates(self._mbit, self._mbit - assured_mbit)
         for space in self.ranks:
-            words = f"{rate} burst 64kb cburst 64kb"
             tc(space, f"class change dev eth0 parent 1:1 classid 1:{_SHARED} {words}")
             subprocess.run(
                 ["tc", "-n", space, "filter", "del", "dev", "eth0", "parent", "1:"],
@@ -90,15 +91,18 @@ class Links:
             tc(space, f"qdisc add dev {device} root handle 1: htb default {_SHARED}")
             tc(space, f"class add dev {device} parent 1: classid 1:1 {_rates(self.mbit)}")
             for class_, words in (
-                (_SHARED, _rates(self.mbit) + " prio 0"),
+                (_SHARED, _rates(self.mbit)),
                 (_LOW, f"htb rate {self._least():.3f}mbit ceil {self.mbit}mbit prio 7"),
                 (_CAPPED, f"htb rate {self.mbit}mbit prio 0"),
             ):
                 tc(space, f"class add dev {device} parent 1:1 classid 1:{class_} {words}")
 
 
-def _rates(mbit: int) -> str:
-    return f"htb rate {mbit}mbit ceil {mbit}mbit burst 64kb cburst 64kb"
+def _rates(mbit: int, assured_mbit: float | None = None) -> str:
+    """Up to a rate, of which all are assured by default; a millisecond of it goes at once."""
+    assured = mbit if assured_mbit is None else assured_mbit
+    burst = f"{max(64, mbit // 8)}kb"
+    return f"htb rate {assured:.3f}mbit ceil {mbit}mbit burst {burst} cburst {burst} prio 0"
 
 
 @contextlib.contextmanager
