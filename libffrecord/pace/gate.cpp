@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "libffrecord/base/patience.h"
-#include "libffrecord/base/patient_wait.h"
 #include "libffrecord/base/per_process.h"
+#include "libffrecord/base/timed_waits.h"
 #include "libffrecord/pace/pacer.h"
 #include "libffrecord/pace/signal_ring.h"
 
@@ -22,6 +22,11 @@ namespace {
 constexpr int kTries = 20;
 // A signal that could not be handed over is found by those that wait within this time.
 constexpr std::chrono::milliseconds kLook{5};
+// No signal wakes a Turn: it looks so often.
+constexpr std::chrono::milliseconds kTurnLook{1};
+
+// Of pacers; a forked child goes on counting, so that none of its own has a number of its parent's.
+std::atomic<std::uint64_t> g_pacers{0};
 
 class Gate {
  public:
@@ -40,7 +45,7 @@ class Gate {
     }
     lost_.store(0, std::memory_order_relaxed);
     pacer_.emplace(options, Clock::now());
-    ++generation_;
+    generation_ = ++g_pacers;
     g_is_on.store(true, std::memory_order_relaxed);
     changed_.notify_all();
   }
@@ -85,6 +90,7 @@ class Gate {
   }
 
   std::uint64_t AwaitPart(Pacer::Request request) {
+    Patience& patience = Patience::OfThread();
     std::unique_lock lock(mutex_);
     request.asked = Clock::now();
     std::uint64_t generation = generation_;
@@ -93,7 +99,7 @@ class Gate {
     std::uint64_t passed = 0;
     while (passed == 0) {
       TakeSignals();
-      if (!pacer_ || Patience::OfThread().was_over()) break;
+      if (!pacer_ || patience.was_over()) break;
       if (generation != generation_) request.is_held = false;
       generation = generation_;
       const auto now = Clock::now();
@@ -105,7 +111,11 @@ class Gate {
         changed_.notify_all();
       }
       round = round_;
-      (void)WaitPatiently(changed_, lock, std::min(answer.until, now + kLook));
+      (void)WaitUntil(changed_, lock, std::min(answer.until, now + kLook));
+      if (patience.is_endless()) continue;
+      lock.unlock();  // To answer, the caller may need what senders hold.
+      (void)patience.IsOver();
+      lock.lock();
     }
     --waiting_;
     if (pacer_ && generation == generation_) pacer_->Abandon(request);
@@ -114,6 +124,25 @@ class Gate {
       changed_.notify_all();
     }
     return passed > 0 ? passed : request.size_bytes;
+  }
+
+  // As AwaitPart(), without waiting: until when it is held; none if it may go.
+  std::optional<Clock::time_point> Try(Pacer::Request& request, std::uint64_t& generation) {
+    const std::lock_guard lock(mutex_);
+    TakeSignals();
+    if (!pacer_) return std::nullopt;
+    const auto now = Clock::now();
+    if (generation != generation_) request.is_held = false;
+    generation = generation_;
+    if (!request.is_held) request.asked = now;
+    const Pacer::Answer answer = pacer_->Ask(request, now);
+    if (answer.size_bytes > 0) return std::nullopt;
+    return std::min(answer.until, now + kTurnLook);
+  }
+
+  void Abandon(Pacer::Request& request, std::uint64_t generation) {
+    const std::lock_guard lock(mutex_);
+    if (pacer_ && generation == generation_) pacer_->Abandon(request);
   }
 
  private:
@@ -176,6 +205,18 @@ std::uint64_t AwaitPart(TrafficClass traffic, std::uint64_t size_bytes,
        .size_bytes = size_bytes,
        .least_size_bytes = std::clamp<std::uint64_t>(least_size_bytes, 1, size_bytes),
        .limit = limit});
+}
+
+Turn::~Turn() {
+  if (request_.is_held) Gate::Process().Abandon(request_, pacer_);
+}
+
+bool Turn::Come(std::uint64_t size_bytes) {
+  if (!IsOn() || size_bytes == 0) return true;
+  request_.size_bytes = request_.least_size_bytes = size_bytes;
+  const auto held_until = Gate::Process().Try(request_, pacer_);
+  if (held_until) until_ = *held_until;
+  return !held_until;
 }
 
 }  // namespace ffrecord::pace

@@ -7,6 +7,7 @@
 #include <ffrecord/runtime.h>
 
 #include "libffrecord/base/clock.h"
+#include "libffrecord/pace/pacer.h"
 
 namespace ffrecord::pace {
 
@@ -31,6 +32,24 @@ inline void AwaitWhole(TrafficClass traffic, std::uint64_t size_bytes) {
 
 // The smallest part that is worth a frame of its own.
 inline constexpr std::uint64_t kLeastPartBytes = 16 << 10;
+
+// The turn of something that cannot wait for it, but asks again. Thread-bound.
+class Turn {
+ public:
+  explicit Turn(TrafficClass traffic) noexcept { request_.traffic = traffic; }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn();
+
+  // Whether `size_bytes` may go now; all may if pacing is off. If not, ask again at until().
+  bool Come(std::uint64_t size_bytes);
+  Clock::time_point until() const noexcept { return until_; }
+
+ private:
+  Pacer::Request request_;
+  std::uint64_t pacer_ = 0;  // Of which it is held.
+  Clock::time_point until_{};
+};
 
 // The class of what this thread transfers, as long as the object lives. A thread that says nothing
 // reads what the program waits for, and uploads checkpoints.

@@ -216,9 +216,8 @@ Pacer::Answer Pacer::AskInGap(Request& request, Clock::time_point due) {
   const auto forecast = timeline_.NextPhase();
   if (!forecast) return Pass(request, part, Why::kGap);
   const auto chunk = TimeOf(options_.chunk_size_bytes);
-  const auto given_up =
-      forecast->earliest +
-      std::clamp(forecast->latest - forecast->earliest, chunk, kChunksAwaited * chunk);
+  const auto given_up = forecast->earliest + std::clamp(forecast->latest - forecast->earliest,
+                                                        chunk, kChunksAwaited * chunk);
   if (now_ < forecast->earliest) {
     const std::uint64_t fitting = BytesIn(forecast->earliest - now_);
     // Of what is larger than a chunk and has no parts, the first chunk has to fit.

@@ -23,6 +23,7 @@ from daemons_places import NODES, QUOTA_BYTES, STRANGERS, fill, make_room
 from daemons_reading import Hosts, by_records, place_of
 from daemons_truth import RECORDS, Content, Place
 from daemons_uploads import HeldUpload, LeftRemoval
+from ffrecord import _ffrecord
 from ffrecord.errors import ConflictError, CorruptionError
 
 TWO_PLACES = [("n1", "alone"), ("other", "n2"), ("alone", "other")]
@@ -334,6 +335,15 @@ class Daemons(Damages):
         self.ask(by)
 
     @precondition(lambda self: self.may_restart)
+    @rule(does=ANY)
+    def pace(self, does: bool) -> None:
+        """Let storage give way to a phase that never ends: calls take longer, and do the same."""
+        _ffrecord.stop_pacing()
+        if does:
+            _ffrecord.start_pacing(prefetch=(0, 0.001), checkpoint=(0, 0.001))
+            _ffrecord.phase_begin("collective")
+        self.did(f"pacing is {'on' if does else 'off'}")
+
     @rule(how=st.sampled_from(["stop", "kill", "freeze"]))
     def restart_alone(self, how: str) -> None:
         """The daemon by itself is stopped and started again, or does nothing for a moment."""

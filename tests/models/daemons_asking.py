@@ -19,6 +19,7 @@ from daemons_places import NODES, PREFIXES, STRANGERS, World, world
 from daemons_reading import CLUSTER, Hosts, by_bytes, by_records, place_of, strangers
 from daemons_truth import Content, Name, Place, Quota, State
 from daemons_uploads import HeldUpload
+from ffrecord import _ffrecord
 from ffrecord.errors import ConflictError, DeadlineExceeded, UnavailableError
 
 AWAY = (UnavailableError, DeadlineExceeded)
@@ -72,6 +73,7 @@ class Asking(RuleBasedStateMachine):
             reader.close()
         for upload in self.held:
             upload.kill()
+        _ffrecord.stop_pacing()
         self.world.mend()
         with ThreadPoolExecutor(8) as pool:
             for kind in self.places:

@@ -5,13 +5,19 @@ is the test's.
 """
 
 from collections.abc import Callable, Iterator
-from threading import Thread
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
+import numpy as np
 import pytest
 
+import ffrecord
+from daemon import Daemon
 from eventually import eventually
 from ffrecord import _ffrecord
+from ffrecord.torch import DataLoader, Dataset, Sampler
 
 PATIENT = {"checkpoint": (0, 60.0), "phase_limit_s": 600.0, "stale_after_s": 600.0}
 
@@ -106,3 +112,48 @@ def test_an_unknown_kind_is_refused_by_name(call: Callable[[str], None]) -> None
 def test_an_unknown_class_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"'bulk'.*'checkpoint'"):
         _ffrecord.await_turn("bulk", 1)
+
+
+@contextmanager
+def training() -> Iterator[None]:
+    """Steps of a phase and a gap in a thread of its own."""
+    over = Event()
+
+    def run() -> None:
+        while not over.is_set():
+            for _ in range(3):
+                _ffrecord.phase_begin("collective", 1)
+                over.wait(0.004)
+                _ffrecord.phase_end("collective")
+                over.wait(0.004)
+            _ffrecord.step_end()
+
+    thread = Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.wrong_data
+def test_what_is_published_and_read_ahead_beside_phases_is_whole(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    values = random.integers(0, 256, (500, 20_000), np.uint8)
+    with ffrecord.Writer(tmp_path / "file.ffr", {"value": "u8[20000]"}) as writer:
+        for value in values:
+            writer.write({"value": value})
+    _ffrecord.start_pacing(link_bytes_per_s=400_000_000, chunk_size_bytes=65536)
+    with Daemon(tmp_path / "served") as daemon, training():
+        address = daemon.address("x?transport=tcp")
+        ffrecord.publish(tmp_path / "file.ffr", address)
+        dataset = Dataset(address)
+        sampler = Sampler(dataset, 50, shuffle=False)
+        loader = DataLoader(dataset, batch_sampler=sampler, num_workers=2)
+        batches = [np.asarray(batch["value"]) for batch in loader]
+    np.testing.assert_array_equal(np.concatenate(batches), values)
+    assert of_class("checkpoint")["size_bytes"] >= values.nbytes
+    assert of_class("checkpoint")["chunks"] >= values.nbytes // 65536
+    # Not all of it is granted: a daemon sends the rest of a read that it has begun.
+    assert of_class("prefetch")["chunks"] >= 10

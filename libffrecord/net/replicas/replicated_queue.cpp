@@ -11,7 +11,7 @@
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/random.h"
 #include "libffrecord/base/timed_waits.h"
-#include "libffrecord/net/rpc/paced_group.h"
+#include "libffrecord/net/rpc/paced_reads.h"
 
 namespace ffrecord::net {
 namespace {

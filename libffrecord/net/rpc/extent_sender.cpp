@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/net/transport/unsent.h"
 #include "libffrecord/pace/gate.h"
 
 namespace ffrecord::net {
@@ -43,14 +44,18 @@ Result<std::span<std::byte>> ExtentSender::Room() {
 
 Result<void> ExtentSender::Send(std::span<const std::byte> piece) {
   if (is_pulled()) return SendPulled(piece);
-  if (pace::IsOn()) LimitUnsent(*connection_.endpoint(), kUnsentSizeMax);
-  while (pace::IsOn() && !piece.empty()) {
+  return pace::IsOn() ? SendPaced(piece) : SendPayload(piece);
+}
+
+Result<void> ExtentSender::SendPaced(std::span<const std::byte> piece) {
+  LimitUnsent(*connection_.endpoint(), kUnsentSizeMax);
+  while (!piece.empty()) {
     const std::uint64_t part = pace::AwaitPart(TrafficClass::kCheckpoint, piece.size(),
                                                pace::kLeastPartBytes, held_until_);
     FFR_TRY(SendPayload(piece.first(part)));
     piece = piece.subspan(part);
   }
-  return piece.empty() ? Result<void>() : SendPayload(piece);
+  return {};
 }
 
 Result<void> ExtentSender::SendPayload(std::span<const std::byte> piece) {

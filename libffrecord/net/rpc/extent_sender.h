@@ -42,6 +42,7 @@ class ExtentSender {
  private:
   bool is_pulled() const noexcept { return connection_.upload_slab_id() != 0; }
   static Deadline HalfWayTo(Deadline deadline);
+  Result<void> SendPaced(std::span<const std::byte> piece);
   Result<void> SendPayload(std::span<const std::byte> piece);
   Result<void> SendPulled(std::span<const std::byte> piece);
   Result<void> AwaitOldest();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <ffrecord/result.h>
+#include <ffrecord/runtime.h>
 
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/rpc/channel.h"
@@ -66,6 +67,7 @@ class RemoteCall {
   std::optional<Error> failure;         // Nothing more is asked for, and what is missing ends so.
   std::optional<Error> last;            // Why some of it was asked for in vain.
   Deadline not_before{};
+  TrafficClass traffic = TrafficClass::kUrgent;
 
  private:
   void Cut(const RemoteFiles& files, std::uint32_t range);

@@ -6,7 +6,6 @@
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/io_times.h"
 #include "libffrecord/base/patience.h"
-#include "libffrecord/net/rpc/paced_group.h"
 #include "libffrecord/net/rpc/remote_files.h"
 
 namespace ffrecord::net {
@@ -17,11 +16,6 @@ using std::chrono::milliseconds;
 // The daemon's bounds on what is under way on a connection: protocol.md, "Frame".
 constexpr std::size_t kAsksMax = 8;
 constexpr std::size_t kEntriesMax = 2 * std::size_t{kBatchEntryCountMax};
-// Bytes of payload that the daemon may send at a time. It may be one read of 1 MiB ahead: so 4 MiB
-// are in sockets, or held by the daemon, when nobody takes them.
-constexpr std::uint64_t kCreditBytes = std::uint64_t{3} << 20;
-// A batch is granted more in steps of this.
-constexpr std::uint64_t kGrantStepBytes = std::uint64_t{1} << 20;
 // How long a daemon is awaited that may still write where a call was given up.
 constexpr milliseconds kGiveUpMax{100};
 // A connection over which nothing has come for so long, or half a call's time, when a call is late
@@ -55,7 +49,8 @@ RemoteQueue::RemoteQueue(const RemoteFiles& files, Connects connects, Retries re
       tries_(std::make_unique<Session::Tries>(
           files.session(), retries == Retries::kNever ? Session::Tries::Until::kFirstFailure
                                                       : Session::Tries::Until::kDeadline)),
-      connecting_(connects == Connects::kApart ? std::make_unique<Connecting>(*tries_) : nullptr) {}
+      connecting_(connects == Connects::kApart ? std::make_unique<Connecting>(*tries_) : nullptr),
+      pace_(retries == Retries::kUntilTimeout) {}
 
 RemoteQueue::~RemoteQueue() {
   if (!home_.is_here()) {
@@ -87,9 +82,10 @@ RemoteQueue::~RemoteQueue() {
 void RemoteQueue::Submit(RangeGroup& group) {
   FFR_ASSERT(home_.is_here());
   // Another queue has waited if there are other daemons.
-  if (retries_ == Retries::kUntilTimeout) AwaitTurn(group);
+  if (retries_ == Retries::kUntilTimeout) AwaitTurn(group, GrantPace::kPacedCreditBytes);
   if (!is_polling_) NotePolled();
   calls_.push_back(std::make_unique<RemoteCall>(files_, group, Clock::now() + files_.timeout()));
+  calls_.back()->traffic = pace::TrafficScope::OfReads();
   if (is_polling_) return;  // Poll() begins it.
   Begin();
   // What fails now is told by the next Poll().
@@ -157,6 +153,7 @@ void RemoteQueue::Advance() {
   Expire();
   Begin();
   Pump();
+  if (pace_.is_held() && connection() != nullptr && Clock::now() >= pace_.held_until()) Grant();
   NoteHeard();
   EndCalls();
   Begin();
@@ -179,6 +176,7 @@ Deadline RemoteQueue::NextTime(Deadline advanced_at) const {
   const auto consider = [&](Deadline time) {
     if (time > advanced_at) next = std::min(next, time);
   };
+  if (pace_.is_held()) consider(pace_.held_until());
   for (const auto& call : calls_) {
     if (call->given_up_at) {
       consider(*call->given_up_at + kGiveUpMax);
@@ -347,7 +345,8 @@ Result<void> RemoteQueue::Ask(RemoteCall& call) {
     if (trust_ == Trust::kDoubted) batch.options |= BatchRead::kDoubted;
     if (files_.has_stripes()) batch.options |= BatchRead::kBring;
     batch.entries = ask.Entries(base);
-    const std::uint64_t granted = ask.Grant(kCreditBytes - std::min(kCreditBytes, owed_bytes_));
+    const std::uint64_t credit = pace_.CreditOf(&call);
+    const std::uint64_t granted = ask.Grant(credit - std::min(credit, owed_bytes_));
     if (granted < ask.payload_bytes())
       batch.initial_grant_bytes = static_cast<std::uint32_t>(granted);
     return line.Send(FrameType::kBatchRead, batch.Encode());
@@ -382,13 +381,16 @@ void RemoteQueue::Cancel(const RemoteCall& call) {
 // The credit that has come back goes to the oldest batches.
 void RemoteQueue::Grant() {
   owed_bytes_ = 0;
+  pace_.Begin();
   for (const auto& [request, ask] : asks_) owed_bytes_ += ask.owed_bytes();
   for (auto& [request, ask] : asks_) {
     const std::uint64_t wanted = ask.payload_bytes() - ask.granted_bytes();
-    const std::uint64_t room = kCreditBytes - std::min(kCreditBytes, owed_bytes_);
-    if (room < std::min(kGrantStepBytes, wanted) || wanted == 0 || ask.is_cancelled) continue;
+    if (wanted == 0 || ask.is_cancelled) continue;
+    const std::uint64_t more = pace_.Next(ask.call(), wanted, owed_bytes_);
+    if (pace_.is_held()) return;
+    if (more == 0) continue;
     const std::uint64_t owed_before = ask.owed_bytes();
-    const net::Grant grant{request, ask.Grant(room)};
+    const net::Grant grant{request, ask.Grant(more)};
     owed_bytes_ += ask.owed_bytes() - owed_before;
     if (!connection()->Send(FrameType::kGrant, grant.Encode())) return;
   }

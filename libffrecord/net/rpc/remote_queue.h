@@ -9,6 +9,7 @@
 
 #include "libffrecord/base/home_process.h"
 #include "libffrecord/net/rpc/connecting.h"
+#include "libffrecord/net/rpc/paced_reads.h"
 #include "libffrecord/net/rpc/queue_events.h"
 #include "libffrecord/net/rpc/remote_call.h"
 #include "libffrecord/net/rpc/session.h"
@@ -124,6 +125,7 @@ class RemoteQueue final : public RangeQueue {
   std::vector<std::byte> nowhere_;
   std::uint64_t told_count_ = 0;  // How often groups were called.
   std::uint64_t owed_bytes_ = 0;  // Of payload: what the daemon may send and has not sent.
+  GrantPace pace_;
   bool is_polling_ = false;
   Deadline polled_at_{};                 // When the owner has last let it work.
   Deadline called_at_{};                 // When the descriptor calls it at the latest.

@@ -124,10 +124,6 @@ class Endpoint {
   virtual void Close() noexcept = 0;
 };
 
-// Over a socket of TCP, lets the kernel keep at most about `size_bytes` that cannot travel yet. The
-// other transports keep none.
-void LimitUnsent(const Endpoint& endpoint, int size_bytes) noexcept;
-
 // Waits until one of `endpoints` may be able to make progress, or until `deadline`. Returns false
 // at the deadline, and as soon as the thread's patience (libffrecord/base/patience.h) is over. Null
 // entries are skipped. `wake_fd`, if not -1, also ends the wait when it is readable. Requires that

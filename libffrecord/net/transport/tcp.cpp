@@ -19,6 +19,7 @@
 #include "libffrecord/base/timed_waits.h"
 #include "libffrecord/net/transport/socket_stream.h"
 #include "libffrecord/net/transport/tls/tls.h"
+#include "libffrecord/net/transport/unsent.h"
 
 namespace ffrecord::net {
 namespace {

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "libffrecord/base/patience.h"
 #include "libffrecord/base/timed_waits.h"
 #include "virtual_clock.h"
 
@@ -122,6 +123,15 @@ TEST_F(GateTest, NoHoldIsLongerThanTheClassAllows) {
   AwaitTurn(TrafficClass::kCheckpoint, kChunk);
   EXPECT_GE(Clock::now() - began, 500ms);
   EXPECT_EQ(Of(GetPacingCounters(), TrafficClass::kCheckpoint).expired_holds, 1U);
+}
+
+TEST_F(GateTest, AThreadWhosePatienceIsOverIsNotHeld) {
+  ASSERT_TRUE(StartPacing(kPatient));
+  BeginPhase(PhaseKind::kCollective, 1);
+  const Patience::GiveUp give_up = [] { return true; };
+  const Patience patience(give_up);
+  AwaitTurn(TrafficClass::kCheckpoint, kChunk);
+  EXPECT_EQ(Of(GetPacingCounters(), TrafficClass::kCheckpoint).held_now, 0U);
 }
 
 TEST_F(GateTest, BadOptionsChangeNothing) {

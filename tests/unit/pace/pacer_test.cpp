@@ -233,6 +233,38 @@ TEST_F(PacerTest, AClockThatIsSetBackHoldsNothing) {
   EXPECT_EQ(Ask().why, Why::kGap);
 }
 
+// 20 of 40 ms are gaps, and each phase begins up to a millisecond late.
+TEST_F(PacerTest, TheGapsAreUsedAndPhasesAreLeftAlone) {
+  std::uint64_t passed = 0;
+  const auto send_until = [&](Clock::time_point end) {
+    for (;;) {
+      Pacer::Request request{.traffic = TrafficClass::kCheckpoint,
+                             .size_bytes = kChunk,
+                             .least_size_bytes = kChunk / 16,
+                             .asked = now_};
+      const auto answer = pacer_->Ask(request, now_);
+      pacer_->Abandon(request);
+      passed += answer.size_bytes;
+      const auto next = answer.size_bytes > 0 ? now_ : answer.until;
+      if (next >= end) break;
+      now_ = next;
+    }
+    now_ = end;
+  };
+  constexpr int kSteps = 100;
+  for (int step = 0; step < kSteps; ++step) {
+    send_until(now_ + 10ms + std::chrono::microseconds(step * 370 % 1000));
+    Begin();
+    send_until(now_ + 20ms);
+    End();
+    send_until(now_ + 10ms);
+    pacer_->EndStep(now_);
+  }
+  EXPECT_GT(static_cast<double>(passed), 0.9 * kSteps * 20 * static_cast<double>(kChunk));
+  EXPECT_LT(counters().overlapped_chunks, kSteps / 5U);
+  EXPECT_EQ(counters(TrafficClass::kCheckpoint).expired_holds, 0U);
+}
+
 TEST_F(PacerTest, OptionsOutOfRangeAreRefusedByName) {
   const auto refusal = [](auto change) {
     PacingOptions options;

@@ -4,6 +4,7 @@
 // lets them go.
 
 #include <ffrecord/batch_stream.h>
+#include <ffrecord/runtime.h>
 
 #include <gtest/gtest.h>
 
@@ -223,6 +224,34 @@ TEST(BatchStreamTest, SeveralBatchesAreReadAtATimeAndNoMoreThanAsked) {
   EXPECT_EQ(stream.depth(), 4u);
   held.files->is_open = true;
   for (int step = 0; step < 50; ++step) EXPECT_TRUE(Next(stream).batch);
+}
+
+// Whether reads ahead would be held in a phase.
+bool IsPrefetchUrgent() {
+  const auto before = GetPacingCounters().promotions;
+  AwaitTurn(TrafficClass::kPrefetch, 1);
+  return GetPacingCounters().promotions > before;
+}
+
+TEST(BatchStreamTest, ItsReadsAreUrgentWhileFewBatchesAreReady) {
+  ASSERT_TRUE(
+      StartPacing({.prefetch = {0, milliseconds(1)}, .stale_after = milliseconds(600'000)}));
+  BeginPhase(PhaseKind::kCollective, 1);
+  EXPECT_FALSE(IsPrefetchUrgent());
+  {
+    const Held held;
+    const auto stream = Open(*held.reader, PlanOf(4), {.threads = 2, .batches_ahead = 4});
+    EXPECT_TRUE(IsPrefetchUrgent());
+    held.files->is_open = true;
+    EXPECT_TRUE(test::Eventually([] { return !IsPrefetchUrgent(); })) << "all are ready";
+  }
+  {
+    const Held held;
+    const auto stream = Open(*held.reader, PlanOf(4), {.threads = 2, .batches_ahead = 4});
+    EXPECT_TRUE(IsPrefetchUrgent());
+  }
+  EXPECT_FALSE(IsPrefetchUrgent()) << "the stream is gone";
+  StopPacing();
 }
 
 TEST(BatchStreamTest, OneBatchFitsWhateverTheMemory) {
