@@ -30,7 +30,7 @@ PUBLIC = {
     PACKAGE,
     *(f"{PACKAGE}.{name}" for name in ("archive", "checkpoint", "compat", "decode", "distributed")),
     *(f"{PACKAGE}.{name}" for name in ("errors", "fsspec", "grain", "huggingface", "ray")),
-    *(f"{PACKAGE}.{name}" for name in ("pack", "pack.maps")),
+    *(f"{PACKAGE}.{name}" for name in ("pack", "pack.maps", "runtime")),
     *(f"{PACKAGE}.{name}" for name in ("tensorflow", "topology", "torch", "utils", "weights")),
     *(f"{PACKAGE}.distributed.{name}" for name in ("backend", "net_check")),
     *(f"{PACKAGE}.torch.{name}" for name in ("checkpoint", "huggingface", "lightning")),
@@ -53,6 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "weights": {"_base", "checkpoint"},
     "_store": {"_base", "_read", "checkpoint"},
     "_integrations": {"_base", "_tables", "_order", "decode", "_read", "_write"},
+    "runtime": {"_base"},
     "distributed": {"_base"},
     "torch": {"_base", "_tables", "_order", "decode", "_read", "compat", "checkpoint"}
     | {"weights"},
@@ -60,7 +61,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_cli": {"_base", "_tables", "topology", "_order", "_read", "pack", "checkpoint", "_store"}
     | {"distributed", "torch", "weights", DOORS},
 }
-WITH_TORCH = {f"{PACKAGE}.checkpoint.{name}" for name in ("_torch_group", "_waiting")}
+WITH_TORCH = {f"{PACKAGE}.checkpoint.{name}" for name in ("_torch_group", "_waiting")} | {
+    f"{PACKAGE}.runtime.{name}" for name in ("_collectives", "_methods")
+}
 # What may name private modules: pages made of the commands, and figures of one part of a save.
 INSIDERS = ("python", "tests", "docs/reference/cli.md", "benchmarks/checkpoint")
 PRIVATE = re.compile(

@@ -24,8 +24,9 @@ class Group:
         prefixes: list[list[str]],
         interface: str,
         arms: tuple[str, ...] = ("ours", "ours f16"),
+        program: pathlib.Path = RANK,
     ) -> None:
-        """Start them, each behind its command prefix."""
+        """Start them, each behind its command prefix; `arms` are further arguments of theirs."""
         environment = os.environ | {
             "MASTER_ADDR": hosts[0],
             "MASTER_PORT": str(PORT),
@@ -35,7 +36,7 @@ class Group:
         }
         self.ranks = [
             subprocess.Popen(
-                [*prefix, sys.executable, str(RANK), host, *arms],
+                [*prefix, sys.executable, str(program), host, *arms],
                 env=environment | {"RANK": str(rank)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
