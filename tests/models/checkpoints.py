@@ -1,9 +1,8 @@
 """Model of checkpoints: steps and their contents are the truth, at every kind of target.
 
 Goal: what was acknowledged is loaded bit for bit, or an error names what is gone; damage is seen by
-every question that claims to look, costs only the steps that it touched, and is replaced by saving
-again. Method: save in each way, damage files, copy, mirror, prune and remove, in any order; after
-each step the target that was touched is asked everything there is to ask.
+every question that claims to look, costs only what it touched, and is replaced by saving again.
+Method: save in each way, damage, copy, mirror, prune, remove; then ask the target everything.
 """
 
 import itertools
