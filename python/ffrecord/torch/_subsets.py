@@ -25,7 +25,7 @@ from ffrecord._read.records import Subset as SubsetView
 from ffrecord._tables.logical import LogicalSchema
 from ffrecord.compat._fileio import FileReader
 from ffrecord.errors import BadArgumentError, RangeError
-from ffrecord.torch._assembly import Piece, assembled
+from ffrecord.torch._assembly import Piece, assembled, whole
 from ffrecord.torch._dataset import Asked, Dataset, T, Views
 from ffrecord.torch._samples import by_one
 
@@ -83,10 +83,14 @@ class _View(Dataset[T]):
         return max(getattr(part, "_max_corrupt", 0.0) for part in self._parts)
 
     def _batch(self, indices: Sequence[int], *, single: bool = False) -> Any:  # noqa: ANN401
-        if not isinstance(indices, IndexBatch):
-            places = self._positive(as_indices(indices))
-            indices = SeededIndices.like(places.tolist(), indices)
-        return assembled(self, indices, single=single)
+        return assembled(self, self._asked_for(indices), single=single)
+
+    def _asked_for(self, indices: Sequence[int]) -> Sequence[int]:
+        """The same indices, from 0 on."""
+        if isinstance(indices, IndexBatch):
+            return indices
+        places = self._positive(as_indices(indices))
+        return SeededIndices.like(places.tolist(), indices)
 
     def _positive(self, wanted: Indices) -> Indices:
         try:
@@ -419,8 +423,8 @@ def asked_through_torch(dataset: Dataset[Any], frame: FrameType) -> Asked | None
     torch passes plain indices on, of one sample or of several, which do not tell what belongs to
     the view, nor seed and epoch. Subsets of subsets are several frames, and so are subsets of
     torch's concatenations, which are asked for one sample at a time. If these are the samples of a
-    batch, all of them are made at the first one, unless a policy could leave one out. Else a
-    concatenation alone has no policy: its part is asked, which replaces its own.
+    batch, all of them are made at the first one, unless one is damaged. Then a concatenation alone
+    has no policy: its part is asked, which replaces its own.
     """
     view: Dataset[Any] = dataset
     found: Asked | None = None
@@ -456,23 +460,16 @@ def asked_through_torch(dataset: Dataset[Any], frame: FrameType) -> Asked | None
         caller = caller.f_back
     if found is None or not found.is_one:
         return found
-    if isinstance(origin, list | IndexBatch) and _reads_as_one(view):
+    if isinstance(origin, list | IndexBatch) and _joins_records(view):
         asked = found.key if place is None else place
-        if made := by_one.sample(origin, asked, lambda: view[origin]):
+        if made := by_one.sample(origin, asked, lambda: whole(view, view._asked_for(origin))):
             return found._replace(made=made)
     return found._replace(key=_one_of(found.key, origin, place))
 
 
-def _reads_as_one(view: Dataset[Any]) -> bool:
-    """Whether a view joins records that one read gives, or raises for."""
-    return isinstance(view, _View) and view._joins and view._joint is not None and _raises(view)
-
-
-def _raises(dataset: Dataset[Any]) -> bool:
-    """Whether damage is an error, however the dataset is read."""
-    if isinstance(dataset, _View):
-        return all(map(_raises, dataset._parts))
-    return dataset.on_corrupt == "raise"
+def _joins_records(view: Dataset[Any]) -> bool:
+    """Whether a view joins records of several datasets to batches of one form."""
+    return isinstance(view, _View) and view._joins and view._joint is not None
 
 
 def _one_of(index: int, origin: Any, place: int | None) -> SeededIndices:  # noqa: ANN401 - as above
