@@ -298,12 +298,21 @@ class Loader(Scenes, RuleBasedStateMachine):  # type: ignore[misc, valid-type]
         run.check_states()
 
     @precondition(lambda self: self.runs)
-    @rule(which=WHICH, how=st.sampled_from(["deepcopy", "pickle"]))
+    @rule(which=WHICH, how=st.sampled_from(["deepcopy", "pickle"] * 3 + ["fork"]))
     def copy(self, which: int, how: str) -> None:
-        """Iterate over copies of the loaders."""
+        """Iterate over copies of the loaders, or in a child process."""
         run = self.runs[self.run_at(which)]
         run.check_copy(how)
         run.check_states()
+
+    @precondition(lambda self: self.runs)
+    @rule(which=WHICH, steps=STEPS)
+    def close(self, which: int, steps: int) -> None:
+        """Close the loaders, and iterate again."""
+        at = self.run_at(which)
+        self.runs[at].close_loaders()
+        self.runs[at].check_states()
+        self.step(len(self.runs) - 1 - at, steps, True)
 
     @rule(weights=WEIGHTS, seed=SEEDS, others=WEIGHTS, other_seed=SEEDS, swapped=st.booleans())
     def resume_another(

@@ -5,6 +5,7 @@ which some batches lack what others have; loaders of torch's and ours; transform
 add and change some. Torch asks for one sample at a time: what it asks for is counted, too.
 """
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch.utils import data
 
 import ffrecord
+from ffrecord.decode import Image
 from ffrecord.errors import CorruptionError
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset, collate
 from loading import every_engine
@@ -137,6 +139,29 @@ def test_a_batch_is_made_anew_although_its_list_of_indices_is_the_same(paths: li
             part.transform = lambda sample, mark=mark: {"id": sample["id"], "mark": mark}
         seen = [(batch["id"].tolist(), batch["mark"].tolist()) for batch in loader]
         assert seen == [(indices, [mark] * len(indices)) for indices in fixed]
+
+
+@pytest.mark.parametrize("concat", [data.ConcatDataset, ConcatDataset])
+@pytest.mark.parametrize("transform", [None, unchanged, added])
+def test_decoded_values_have_one_form_although_only_one_part_lacks_some(
+    concat: Any,  # noqa: ANN401 - torch's or ours
+    transform: Any,  # noqa: ANN401
+    tmp_path: Path,
+) -> None:
+    picture = io.BytesIO()
+    pytest.importorskip("PIL.Image").new("RGB", (3, 2)).save(picture, "PNG")
+    for part in range(2):
+        pictures = [None if part and i == 2 else picture.getvalue() for i in range(5)]
+        table = {"id": pa.array(range(5)), "p": pa.array(pictures, pa.binary())}
+        ffrecord.write_table(pa.table(table), tmp_path / f"{part}.ffr")
+
+    def made(where: Any) -> Dataset[Any]:  # noqa: ANN401 - any location
+        return Dataset(where, transform=transform, decode={"p": Image(2)})
+
+    paths = [tmp_path / f"{part}.ffr" for part in range(2)]
+    found = list(DataLoader(concat(list(map(made, paths))), 4))
+    assert all(map(alike, found, DataLoader(made(paths), 4)))
+    assert all(type(batch["p"]) is list for batch in found)
 
 
 def test_an_error_of_a_transform_is_raised_and_the_next_batch_is_whole(paths: list[Path]) -> None:
