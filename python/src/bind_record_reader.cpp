@@ -48,8 +48,7 @@ struct OpenOptions {
 };
 
 OpenOptions OpenOptionsOf(bool check_data, bool salvage, bool direct, TimeLimit timeout,
-                          bool assume_running, const std::string& cache,
-                          std::uint64_t cache_size) {
+                          bool assume_running, const std::string& cache, std::uint64_t cache_size) {
   OpenOptions options{.reader = {.verify_checksums = check_data,
                                  .salvage = salvage,
                                  .io = direct ? IoPolicy::kDirect : IoPolicy::kAuto},

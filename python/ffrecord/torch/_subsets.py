@@ -4,7 +4,7 @@ import copy
 import operator
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from numbers import Integral
 from types import CodeType, FrameType
@@ -84,6 +84,15 @@ class _View(Dataset[T]):
 
     def _batch(self, indices: Sequence[int], *, single: bool = False) -> Any:  # noqa: ANN401
         return assembled(self, self._asked_for(indices), single=single)
+
+    @property
+    def _joins_records(self) -> bool:
+        """Whether it joins records of several datasets to batches of one form."""
+        return self._joins and self._joint is not None
+
+    def _whole(self, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as the datasets make them
+        """The samples; None if any of the records is damaged."""
+        return whole(self, self._asked_for(indices))
 
     def _asked_for(self, indices: Sequence[int]) -> Sequence[int]:
         """The same indices, from 0 on."""
@@ -460,16 +469,11 @@ def asked_through_torch(dataset: Dataset[Any], frame: FrameType) -> Asked | None
         caller = caller.f_back
     if found is None or not found.is_one:
         return found
-    if isinstance(origin, list | IndexBatch) and _joins_records(view):
+    if isinstance(origin, list | IndexBatch) and isinstance(view, _View) and view._joins_records:
         asked = found.key if place is None else place
-        if made := by_one.sample(origin, asked, lambda: whole(view, view._asked_for(origin))):
+        if made := by_one.sample(origin, asked, partial(view._whole, origin)):
             return found._replace(made=made)
     return found._replace(key=_one_of(found.key, origin, place))
-
-
-def _joins_records(view: Dataset[Any]) -> bool:
-    """Whether a view joins records of several datasets to batches of one form."""
-    return isinstance(view, _View) and view._joins and view._joint is not None
 
 
 def _one_of(index: int, origin: Any, place: int | None) -> SeededIndices:  # noqa: ANN401 - as above
