@@ -248,7 +248,8 @@ def _check_batch(
         return
     for name, kind in columns.kinds.items():
         if isinstance(decode.get(name), Image):
-            found = [value is None for value in batch[name]]
+            column = batch[name]
+            found = [value is None for value in getattr(column, "to_pylist", column.__iter__)()]
             assert found == [row[name] is None for row in truth], f"{where}, pictures: {found}"
         # Lists that a transform has made are torch's to collate.
         elif treatment != "rebuilt" or not pa.types.is_nested(kind.arrow):
