@@ -145,13 +145,13 @@ def shape_of(batch: Any) -> Any:  # noqa: ANN401 - a batch
 
 @scene(
     spelled=st.lists(SPELLED, min_size=1, max_size=3),
-    nulls=st.sampled_from([*NULLS, "some", "some"]),
+    nulls=st.sampled_from([*NULLS, "some", "first", "first"]),
     counts=several(st.integers(1, 9), 2),
     seed=st.integers(0, 99),
     form=st.sampled_from(["numpy"] * 4 + ["torch", "bytes", "arrow"]),
     decodes=st.booleans(),
     kind=st.sampled_from(sorted(WRAPPED)),
-    treatment=st.sampled_from(sorted(TREATMENTS)),
+    treatment=st.sampled_from([*sorted(TREATMENTS), "rebuilt", "rebuilt"]),
     policy=POLICIES,
     mode=st.sampled_from(["caller", "threads", "auto"] * 8 + ["workers"]),
     size=SIZES,
