@@ -119,6 +119,41 @@ class NativeDecoder:
     """A decoder for the threads of a `BatchStream`."""
 
 @final
+class OpenOptions:
+    """What opens a `RecordReader`, beside what it reads."""
+
+    def __init__(
+        self,
+        *,
+        check_data: bool = True,
+        salvage: bool = False,
+        direct: bool = False,
+        timeout_s: float = 30.0,
+        assume_running: bool = False,
+        cache: bytes | str = "",
+        cache_size: int = 68719476736,
+    ) -> None: ...
+
+@final
+class EpochPlan:
+    """The part of an epoch that a rank reads."""
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        epoch: int,
+        first: int,
+        end: int,
+        block: int,
+        window: int,
+        step_size: int,
+        world_size: int,
+        rank: int,
+        in_file_order: bool,
+    ) -> None: ...
+
+@final
 class PrefetchHint:
     """A prefetch hint that a daemon has accepted; it ends with this object."""
 
@@ -160,26 +195,9 @@ class RecordReader:
     """An ordered list of files, or a dataset of a daemon."""
 
     @staticmethod
-    def open(
-        locations: Sequence[bytes],
-        *,
-        check_data: bool = True,
-        salvage: bool = False,
-        direct: bool = False,
-        timeout_s: float = 30.0,
-        assume_running: bool = False,
-        cache: bytes | str = "",
-        cache_size: int = 68719476736,
-    ) -> RecordReader: ...
+    def open(locations: Sequence[bytes], options: OpenOptions) -> RecordReader: ...
     @staticmethod
-    def open_delegated(
-        reads: DelegatedReads,
-        *,
-        check_data: bool = True,
-        salvage: bool = False,
-        cache: bytes | str = "",
-        cache_size: int = 68719476736,
-    ) -> RecordReader: ...
+    def open_delegated(reads: DelegatedReads, options: OpenOptions) -> RecordReader: ...
     def __len__(self) -> int: ...
     @property
     def schema(self) -> Schema: ...
@@ -205,19 +223,7 @@ class RecordReader:
     def read_column(
         self, column: int, first: int, count: int, destination: npt.NDArray[np.uint8]
     ) -> None: ...
-    def hint_epoch(
-        self,
-        *,
-        seed: int,
-        epoch: int,
-        first: int,
-        end: int,
-        block: int,
-        window: int,
-        step_size: int,
-        world_size: int,
-        rank: int,
-    ) -> PrefetchHint | None: ...
+    def hint_epoch(self, plan: EpochPlan) -> PrefetchHint | None: ...
     def stats(self) -> dict[str, Any]: ...
     def describe(self, index: int, status: int) -> str: ...
     def raise_for(self, index: int, status: int) -> NoReturn: ...
@@ -244,18 +250,9 @@ class BatchStream:
     def __init__(
         self,
         reader: RecordReader,
+        plan: EpochPlan,
         *,
-        seed: int,
-        epoch: int,
-        first: int,
-        end: int,
         epoch_end: int,
-        shuffle: bool,
-        block: int,
-        window: int,
-        step_size: int,
-        world_size: int,
-        rank: int,
         threads: int,
         batches_ahead: int,
         memory_limit_bytes: int,

@@ -183,23 +183,10 @@ class CountingStream {
 
 void BindBatchStream(py::module_& module) {
   py::class_<CountingStream>(module, "BatchStream", py::is_final())
-      .def(py::init([](CountingReader& reader, std::uint64_t seed, std::uint64_t epoch,
-                       std::uint64_t first, std::uint64_t end, std::uint64_t epoch_end,
-                       bool shuffle, std::uint32_t block, std::uint32_t window,
-                       std::uint32_t step_size, std::uint32_t world_size, std::uint32_t rank,
+      .def(py::init([](CountingReader& reader, const EpochPlan& plan, std::uint64_t epoch_end,
                        std::uint32_t threads, std::uint32_t batches_ahead,
                        std::uint64_t memory_limit_bytes, std::vector<GatheredColumn> columns,
                        const std::vector<DecodedColumn>& decoded, bool keeps_records) {
-             const EpochPlan plan{.seed = seed,
-                                  .epoch = epoch,
-                                  .first = first,
-                                  .end = end,
-                                  .block = block,
-                                  .window = window,
-                                  .step_size = step_size,
-                                  .world_size = world_size,
-                                  .rank = rank,
-                                  .in_file_order = !shuffle};
              return std::make_unique<CountingStream>(
                  reader, plan, epoch_end,
                  BatchStream::Options{.threads = threads,
@@ -208,9 +195,7 @@ void BindBatchStream(py::module_& module) {
                                       .keeps_records = keeps_records},
                  std::move(columns), decoded);
            }),
-           py::arg("reader"), py::kw_only(), py::arg("seed"), py::arg("epoch"), py::arg("first"),
-           py::arg("end"), py::arg("epoch_end"), py::arg("shuffle"), py::arg("block"),
-           py::arg("window"), py::arg("step_size"), py::arg("world_size"), py::arg("rank"),
+           py::arg("reader"), py::arg("plan"), py::kw_only(), py::arg("epoch_end"),
            py::arg("threads"), py::arg("batches_ahead"), py::arg("memory_limit_bytes"),
            py::arg("columns"), py::arg("decoded"), py::arg("keeps_records"), py::keep_alive<1, 2>())
       .def_property_readonly("depth", &CountingStream::depth)

@@ -40,28 +40,36 @@ std::vector<std::uint64_t> IndicesOf(const py::array_t<std::int64_t, py::array::
 
 namespace {
 
-std::unique_ptr<CountingReader> Open(const std::vector<std::string>& locations, bool check_data,
-                                     bool salvage, bool direct, TimeLimit timeout,
-                                     bool assume_running, const std::string& cache,
-                                     std::uint64_t cache_size) {
-  const RecordReader::Options options{.verify_checksums = check_data,
-                                      .salvage = salvage,
-                                      .io = direct ? IoPolicy::kDirect : IoPolicy::kAuto};
-  SessionOptions session = SessionOptionsOf(timeout);
-  session.assume_running = assume_running;
-  const client::CacheOptions kept{cache, cache_size};
+// What opens a reader, beside what it reads.
+struct OpenOptions {
+  RecordReader::Options reader;
+  SessionOptions session;
+  client::CacheOptions cache;
+};
+
+OpenOptions OpenOptionsOf(bool check_data, bool salvage, bool direct, TimeLimit timeout,
+                          bool assume_running, const std::string& cache, std::uint64_t cache_size) {
+  OpenOptions options{.reader = {.verify_checksums = check_data,
+                                 .salvage = salvage,
+                                 .io = direct ? IoPolicy::kDirect : IoPolicy::kAuto},
+                      .session = SessionOptionsOf(timeout),
+                      .cache = {cache, cache_size}};
+  options.session.assume_running = assume_running;
+  return options;
+}
+
+std::unique_ptr<CountingReader> Open(const std::vector<std::string>& locations,
+                                     const OpenOptions& options) {
   return std::make_unique<CountingReader>(ValueOrRaise(Interruptible([&](const auto& give_up) {
-    return client::OpenDataset(locations, options, session, kept, give_up);
+    return client::OpenDataset(locations, options.reader, options.session, options.cache, give_up);
   })));
 }
 
 std::unique_ptr<CountingReader> OpenDelegated(const std::shared_ptr<DelegatedReads>& reads,
-                                              bool check_data, bool salvage,
-                                              const std::string& cache, std::uint64_t cache_size) {
-  const RecordReader::Options options{.verify_checksums = check_data, .salvage = salvage};
-  const client::CacheOptions kept{cache, cache_size};
-  return std::make_unique<CountingReader>(ValueOrRaise(Interruptible(
-      [&](const auto& give_up) { return client::OpenDelegated(reads, options, kept, give_up); })));
+                                              const OpenOptions& options) {
+  return std::make_unique<CountingReader>(ValueOrRaise(Interruptible([&](const auto& give_up) {
+    return client::OpenDelegated(reads, options.reader, options.cache, give_up);
+  })));
 }
 
 std::shared_ptr<Batch> ReadBatch(CountingReader& self,
@@ -203,16 +211,27 @@ py::dict MetadataOf(const CountingReader& self, std::size_t file_index) {
 
 void BindRecordReader(py::module_& module) {
   using Self = const CountingReader&;
+  py::class_<OpenOptions>(module, "OpenOptions", py::is_final())
+      .def(py::init(&OpenOptionsOf), py::kw_only(), py::arg("check_data") = true,
+           py::arg("salvage") = false, py::arg("direct") = false, py::arg("timeout_s") = 30.0,
+           py::arg("assume_running") = false, py::arg("cache") = "",
+           py::arg("cache_size") = std::uint64_t{64} << 30);
+  py::class_<EpochPlan>(module, "EpochPlan", py::is_final())
+      .def(py::init([](std::uint64_t seed, std::uint64_t epoch, std::uint64_t first,
+                       std::uint64_t end, std::uint32_t block, std::uint32_t window,
+                       std::uint32_t step_size, std::uint32_t world_size, std::uint32_t rank,
+                       bool in_file_order) {
+             return EpochPlan{seed,   epoch,     first,      end,  block,
+                              window, step_size, world_size, rank, in_file_order};
+           }),
+           py::kw_only(), py::arg("seed"), py::arg("epoch"), py::arg("first"), py::arg("end"),
+           py::arg("block"), py::arg("window"), py::arg("step_size"), py::arg("world_size"),
+           py::arg("rank"), py::arg("in_file_order"));
   py::class_<PrefetchHint>(module, "PrefetchHint", py::is_final())
       .def_property_readonly("alive", &PrefetchHint::alive);
   py::class_<CountingReader>(module, "RecordReader", py::is_final())
-      .def_static("open", &Open, py::arg("locations"), py::kw_only(), py::arg("check_data") = true,
-                  py::arg("salvage") = false, py::arg("direct") = false,
-                  py::arg("timeout_s") = 30.0, py::arg("assume_running") = false,
-                  py::arg("cache") = "", py::arg("cache_size") = std::uint64_t{64} << 30)
-      .def_static("open_delegated", &OpenDelegated, py::arg("reads"), py::kw_only(),
-                  py::arg("check_data") = true, py::arg("salvage") = false, py::arg("cache") = "",
-                  py::arg("cache_size") = std::uint64_t{64} << 30)
+      .def_static("open", &Open, py::arg("locations"), py::arg("options"))
+      .def_static("open_delegated", &OpenDelegated, py::arg("reads"), py::arg("options"))
       .def("__len__", [](Self self) { return self.reader.record_count(); })
       .def_property_readonly("schema", [](Self self) { return self.reader.schema(); })
       .def_property_readonly("file_count", [](Self self) { return self.reader.file_count(); })
@@ -229,17 +248,7 @@ void BindRecordReader(py::module_& module) {
       .def("key_origin", &KeyOriginOf, py::arg("file_index"))
       .def("read_column", &ReadColumn, py::arg("column"), py::arg("first"), py::arg("count"),
            py::arg("destination"))
-      .def(
-          "hint_epoch",
-          [](Self self, std::uint64_t seed, std::uint64_t epoch, std::uint64_t first,
-             std::uint64_t end, std::uint32_t block, std::uint32_t window, std::uint32_t step_size,
-             std::uint32_t world_size, std::uint32_t rank) {
-            return HintEpoch(self,
-                             {seed, epoch, first, end, block, window, step_size, world_size, rank});
-          },
-          py::kw_only(), py::arg("seed"), py::arg("epoch"), py::arg("first"), py::arg("end"),
-          py::arg("block"), py::arg("window"), py::arg("step_size"), py::arg("world_size"),
-          py::arg("rank"))
+      .def("hint_epoch", &HintEpoch, py::arg("plan"))
       .def("stats", &StatsOf)
       .def(
           "describe",

@@ -114,7 +114,7 @@ def program_of(name: str, machine: type[Any], error: BaseException) -> str:
     return "\n".join(
         [
             "import sys; sys.path.insert(0, 'tests/models')",
-            f"from {name} import {machine.__name__}",
+            f"from {name} import *",
             *lines,
         ]
     )

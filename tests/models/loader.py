@@ -15,9 +15,12 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+import loader_changes  # noqa: F401  (its scenes)
 import loader_scenes as scenes
+import loader_values  # noqa: F401  (its scenes)
 import loader_views as views
 from ffrecord.torch import DataLoader, Dataset, Sampler
+from loader_rules import MODES, PLANS, POLICIES, SCENES, SEEDS, SIZES, WEIGHTS, WORLDS
 from loader_runs import MODES as MODES_OF_RUNS
 from loader_runs import ORDERS, PLAIN, WAYS, PlainRun, Run, check_adapters, fits
 from loader_truth import MixTruth, Place, Plan
@@ -26,35 +29,14 @@ from loader_views import View
 LONGEST = 40  # Records of a view.
 WHICH = st.integers(0, 3)  # Of the views or runs, from the newest on.
 FILES = st.sampled_from([*views.FILES, "folder"])
-# Processes cost tenths of a second; threads and the caller's own nearly nothing.
-MODES = st.sampled_from(
-    ["caller", "threads", "one thread", "by sampler", "torch"] * 6
-    + ["auto"] * 4
-    + ["workers", "persistent"]
-)
 PLAIN_MODES = st.sampled_from(["caller", "threads", "one thread"] * 8 + ["auto"] * 4 + ["workers"])
 KINDS = st.sampled_from(["plain", "augmented", *views.KINDS])  # The first kinds keep a mix as one.
-SIZES = st.integers(1, 7)
-WORLDS = st.integers(1, 3)
 STEPS = st.sampled_from([1, 2, 3, 5, 8, 50])  # 50 are more than an epoch has.
-SEEDS = st.sampled_from([0, 1, 7, 2**64 - 1])
-WEIGHTS = st.sampled_from([[1, 1], [3, 1], [1, 2], [2, 0]])
-POLICIES = st.sampled_from(["raise", "skip", "replace"])
-GOOD_FILES = st.sampled_from(["a", "b", "c", "folder"])
-SCENE_MODES = st.sampled_from(["threads", "one thread", "auto", "caller", "torch"])
-PLANS = st.builds(
-    Plan,
-    labels=st.just([]),
-    how=st.just("shuffled"),
-    seed=SEEDS,
-    size=SIZES,
-    is_per_rank=st.booleans(),
-    last=st.sampled_from(["exact", "exact", "drop", "pad", "short"]),
-    world=WORLDS,
-)
+
+Scenes = type("Scenes", (), SCENES)
 
 
-class Loader(RuleBasedStateMachine):
+class Loader(Scenes, RuleBasedStateMachine):  # type: ignore[misc, valid-type]
     """Rules are what a training script does."""
 
     def __init__(self) -> None:
@@ -316,12 +298,21 @@ class Loader(RuleBasedStateMachine):
         run.check_states()
 
     @precondition(lambda self: self.runs)
-    @rule(which=WHICH, how=st.sampled_from(["deepcopy", "pickle"]))
+    @rule(which=WHICH, how=st.sampled_from(["deepcopy", "pickle"] * 3 + ["fork"]))
     def copy(self, which: int, how: str) -> None:
-        """Iterate over copies of the loaders."""
+        """Iterate over copies of the loaders, or in a child process."""
         run = self.runs[self.run_at(which)]
         run.check_copy(how)
         run.check_states()
+
+    @precondition(lambda self: self.runs)
+    @rule(which=WHICH, steps=STEPS)
+    def close(self, which: int, steps: int) -> None:
+        """Close the loaders, and iterate again."""
+        at = self.run_at(which)
+        self.runs[at].close_loaders()
+        self.runs[at].check_states()
+        self.step(len(self.runs) - 1 - at, steps, True)
 
     @rule(weights=WEIGHTS, seed=SEEDS, others=WEIGHTS, other_seed=SEEDS, swapped=st.booleans())
     def resume_another(
@@ -421,40 +412,6 @@ class Loader(RuleBasedStateMachine):
         self.plain[0].close()
         self.plain = [made]
 
-    # Scenes.
-
-    @rule(
-        files=st.lists(GOOD_FILES, min_size=2, max_size=2, unique=True),
-        weights=st.lists(WEIGHTS, min_size=3, max_size=3),
-        plan=PLANS,
-        mode=SCENE_MODES,
-        steps=st.lists(st.integers(0, 6), min_size=2, max_size=2),
-        ends=st.lists(st.sampled_from(["on", "again", "resume"]), min_size=2, max_size=2),
-    )
-    def reweigh(
-        self,
-        files: list[str],
-        weights: list[list[int]],
-        plan: Plan,
-        mode: str,
-        steps: list[int],
-        ends: list[str],
-    ) -> None:
-        """Change the weights of a mixture in a running loop, twice."""
-        scenes.reweigh(files, weights, plan, mode, steps, ends)
-
-    @rule(
-        name=GOOD_FILES,
-        plan=PLANS,
-        modes=st.lists(SCENE_MODES, min_size=3, max_size=3),
-        worlds=st.lists(st.tuples(WORLDS, SIZES), min_size=3, max_size=3),
-    )
-    def resize(
-        self, name: str, plan: Plan, modes: list[str], worlds: list[tuple[int, int]]
-    ) -> None:
-        """Go on at other world sizes, again and again."""
-        scenes.resize(name, plan, modes, worlds)
-
     @rule(which=WHICH, plan=PLANS, mode=st.sampled_from(["caller", "threads", "auto"]))
     def gather(self, which: int, plan: Plan, mode: str) -> None:
         """Gather the batches of all ranks with accelerate, if it is installed."""
@@ -462,22 +419,6 @@ class Loader(RuleBasedStateMachine):
         if 0 < len(view.labels) <= LONGEST:
             plan = dataclasses.replace(plan, labels=view.labels, mix=view.mix)
             scenes.gather(view, plan, MODES_OF_RUNS[mode])
-
-    # Each costs a second or more, and the first of a fork server some more, so they are rare.
-    @rule(
-        name=GOOD_FILES,
-        dice=st.integers(0, 30),
-        method=st.sampled_from(["fork"] * 6 + ["forkserver"] * 6 + ["spawn"]),
-        in_thread=st.booleans(),
-        persistent=st.booleans(),
-        steps=st.integers(0, 2),
-    )
-    def kill(
-        self, name: str, dice: int, method: str, in_thread: bool, persistent: bool, steps: int
-    ) -> None:
-        """Kill a worker in the loop: an error, and the state goes on."""
-        if dice == 7:
-            scenes.kill(views.opened(name), method, in_thread, persistent, steps)
 
 
 MODEL = Loader

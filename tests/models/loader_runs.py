@@ -4,7 +4,11 @@ import copy
 import dataclasses
 import functools
 import json
+import os
 import pickle
+import signal
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -313,18 +317,50 @@ class Run:
         return Run(view, self.kind, self.policy, "caller", plan, made).loaders[0]
 
     def check_copy(self, how: str) -> None:
-        """Check that a copy begins where this would, and leaves this alone."""
-        copies = {
+        """Check that a copy, or a child process, begins where this would, and leaves this alone."""
+        if how == "fork":
+            in_child(lambda: self._check_twin(self.loaders))
+            return
+        copies: dict[str, Callable[[Any], Any]] = {
             "deepcopy": copy.deepcopy,
             "pickle": lambda loader: pickle.loads(pickle.dumps(loader)),
         }
+        self._check_twin([copies[how](loader) for loader in self.loaders])
+
+    def _check_twin(self, loaders: list[Any]) -> None:
         twin = Run.__new__(Run)
         vars(twin).update(vars(self))
-        twin.loaders = [copies[how](loader) for loader in self.loaders]
-        twin.iterations, twin.met = [], [set() for _ in self.loaders]
+        twin.loaders, twin.iterations, twin.met = loaders, [], [set() for _ in loaders]
         twin.begin()
         twin.take(0, 1000)
         twin.close()
+
+    def close_loaders(self) -> None:
+        """Close the loaders in the middle of what they do: their threads end, their places stay."""
+        for loader in self.loaders:
+            if isinstance(loader, DataLoader):
+                loader.close()
+        for which in reversed(range(len(self.iterations))):
+            self.drop(which)
+
+
+def in_child(call: Callable[[], None]) -> None:
+    """Call in a forked process, which has this one's threads no more."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            signal.alarm(120)  # Else a child that hangs would never end.
+            call()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status == 0, f"in a forked process: {status}, which it has told above"
 
 
 def fits(plan: Plan) -> bool:

@@ -15,9 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from hypothesis import strategies as st
 
 import loader_views as views
 from ffrecord.torch import DataLoader, Dataset, Sampler
+from loader_rules import GOOD_FILES, PLANS, SCENE_MODES, SIZES, WEIGHTS, WORLDS, scene, several
 from loader_runs import Run, fits
 from loader_truth import Place, Plan
 from loader_views import View
@@ -29,7 +31,7 @@ def _run(view: View, mode: str, plan: Plan) -> Run:
     return Run(view, "plain", "raise", mode, plan, views.dataset_of(view, "plain", "raise"))
 
 
-def _go(run: Run, steps: int) -> None:
+def go(run: Run, steps: int) -> None:
     """Take steps, of new iterations where one ends."""
     while steps > 0:
         if not run.iterations:
@@ -41,6 +43,14 @@ def _go(run: Run, steps: int) -> None:
         steps -= left + 1
 
 
+@scene(
+    files=several(GOOD_FILES, 2, unique=True),
+    weights=several(WEIGHTS, 3),
+    plan=PLANS,
+    mode=SCENE_MODES,
+    steps=several(st.integers(0, 6), 2),
+    ends=several(st.sampled_from(["on", "again", "resume"]), 2),
+)
 def reweigh(
     files: Sequence[str],
     weights: Sequence[Sequence[int]],
@@ -57,24 +67,30 @@ def reweigh(
     run = _run(view, mode, plan)
     try:
         for other, many, end in zip(weights[1:], steps, ends, strict=True):
-            _go(run, many)
+            go(run, many)
             run.set_weights(list(other))
             run.check_states()
-            _go(run, 2)
+            go(run, 2)
             if end == "again" and run.iterations:
                 run.drop(-1)
-                _go(run, many + 1)
+                go(run, many + 1)
             elif end == "resume":
                 made = run.resumed("json", mode, plan.world, plan.size)
                 run.close()
                 if made is None:
                     return
                 run = made
-        _go(run, 50)
+        go(run, 50)
     finally:
         run.close()
 
 
+@scene(
+    name=GOOD_FILES,
+    plan=PLANS,
+    modes=several(SCENE_MODES, 3),
+    worlds=several(st.tuples(WORLDS, SIZES), 3),
+)
 def resize(name: str, plan: Plan, modes: Sequence[str], worlds: Sequence[tuple[int, int]]) -> None:
     """Go on at other world sizes and with other steps, until the epoch after ends."""
     view = views.opened(name)
@@ -84,19 +100,31 @@ def resize(name: str, plan: Plan, modes: Sequence[str], worlds: Sequence[tuple[i
     run = _run(view, modes[0], plan)
     try:
         for mode, (world, size) in zip(modes, worlds, strict=True):
-            _go(run, 2)
+            go(run, 2)
             made = run.resumed("json", mode, world, size)
             if made is None:
                 return
             run.close()
             run = made
-        _go(run, run.plan.steps(0) * 2)
+        go(run, run.plan.steps(0) * 2)
     finally:
         run.close()
 
 
-def kill(view: View, method: str, in_thread: bool, persistent: bool, steps: int) -> None:
+# Each costs a second or more, and the first of a fork server some more, so they are rare.
+@scene(
+    name=GOOD_FILES,
+    dice=st.integers(0, 30),
+    method=st.sampled_from(["fork"] * 6 + ["forkserver"] * 6 + ["spawn"]),
+    in_thread=st.booleans(),
+    persistent=st.booleans(),
+    steps=st.integers(0, 2),
+)
+def kill(name: str, dice: int, method: str, in_thread: bool, persistent: bool, steps: int) -> None:
     """Kill a worker in the loop: an error comes soon, and the state goes on."""
+    if dice != 7:
+        return
+    view = views.opened(name)
     made = views.dataset_of(view, "transform", "raise").dataset
     sampler = Sampler(made, 1, last="short")
     loader = DataLoader(

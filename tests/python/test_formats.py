@@ -4,6 +4,7 @@ Method: one file of every kind of column, read by readers, views, datasets and l
 format, and compared with what was written; json, Pillow-like code and pyarrow take what they get.
 """
 
+import io
 import json
 import pickle
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import torch
 
 import ffrecord
 from ffrecord import Batch
-from ffrecord.decode import Decoder, Field, Text
+from ffrecord.decode import Decoder, Field, Image, Text
 from ffrecord.torch import DataLoader, Dataset, Sampler
 
 pytestmark = pytest.mark.wrong_data
@@ -232,6 +233,30 @@ def test_torchs_own_loader_takes_samples_of_bytes(plain: Path) -> None:
     loader = torch.utils.data.DataLoader(dataset, batch_size=4, collate_fn=list)
 
     assert [json.loads(each)["number"] for batch in loader for each in batch] == list(range(COUNT))
+
+
+def test_decoded_columns_in_arrow_lack_what_is_missing(tmp_path: Path) -> None:
+    """Pictures of one size are tensors of Arrow's; a batch may have none of them, or no text."""
+    made = io.BytesIO()
+    pytest.importorskip("PIL.Image").new("RGB", (3, 2), (9, 8, 7)).save(made, "PNG")
+    pictures = [made.getvalue(), None, made.getvalue(), None]
+    columns = {"p": pa.array(pictures, pa.binary()), "t": pa.array([None, "b", None, None])}
+    ffrecord.write_table(pa.table(columns), tmp_path / "some.ffr")
+    reader = ffrecord.open(tmp_path / "some.ffr").with_format("arrow")
+    pixels = [9, 8, 7] * 4
+
+    for indices in ([0, 1, 2, 3], [0], [1], [2, 0], [3, 1], []):
+        batch = reader.read(indices, decode={"p": Image(2), "t": Text()})
+        table = batch.to_arrow()
+        assert all(field.nullable for field in table.schema)
+        seen = [
+            None if each is None else np.ravel(each).tolist()
+            for each in table["p"].combine_chunks().to_pylist()
+        ]
+        assert seen == [pixels if pictures[i] else None for i in indices]
+        assert table["t"].to_pylist() == ["b" if i == 1 else None for i in indices]
+        if any(pictures[i] for i in indices):
+            assert table.schema.field("p").type == pa.fixed_shape_tensor(pa.uint8(), [2, 2, 3])
 
 
 def test_decoded_columns_keep_what_their_decoder_made(path: Path) -> None:

@@ -56,6 +56,26 @@ def test_two_iterators_side_by_side_each_give_the_whole_epoch(
 
 
 @every_engine
+@pytest.mark.parametrize("ordered", ["sampler", "shuffle"])
+def test_an_iterator_has_the_length_of_its_loader(
+    path: Path, ordered: str, options: dict[str, Any]
+) -> None:
+    """As torch's iterators, of which progress bars ask it."""
+    dataset = Dataset(path)
+    order: dict[str, Any] = {"batch_size": 20, "shuffle": True}
+    if ordered == "sampler":
+        order = {"batch_sampler": Sampler(dataset, 20)}
+    loader = DataLoader(dataset, timeout=60, **order, **options)
+    iterator: Any = iter(loader)
+
+    assert len(iterator) == len(loader) == len(expected())
+    next(iterator)
+    assert len(iterator) == len(loader)
+    iterator.close()
+    loader.close()
+
+
+@every_engine
 def test_an_iterator_inside_another_and_one_that_was_abandoned_leave_it_alone(
     path: Path, options: dict[str, Any]
 ) -> None:

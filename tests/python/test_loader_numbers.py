@@ -16,6 +16,7 @@ import torch
 import ffrecord
 from daemon import Daemon
 from eventually import until_idle
+from ffrecord._read.prefetch import ReadAhead
 from ffrecord.errors import ClosedError
 from ffrecord.torch import DataLoader, Dataset, Sampler
 from ffrecord.torch._sampler import Cursor
@@ -133,7 +134,7 @@ def test_a_stream_that_waits_for_the_index_of_a_file_ends_at_once(tmp_path: Path
         share = Sampler(len(reader), 20).share(Cursor(0, 0))
         daemon.freeze()
         stream = reader.open_stream(
-            share, 100, reader.columns, threads=2, batches_ahead=4, memory_limit_bytes=1 << 30
+            share, 100, reader.columns, ahead=ReadAhead(2, 4, 1 << 30, timeout_s=60)
         )
         assert stream.next(0.5) is None
         thawing = threading.Timer(20, daemon.thaw)  # Else a failure would take for ever.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ffrecord import DeadlineExceeded
 from ffrecord._base import clock
-from ffrecord._read.prefetch import Prefetcher
+from ffrecord._read.prefetch import Prefetcher, ReadAhead
 from virtual_clock import virtual_time
 
 
@@ -34,11 +34,8 @@ def prefetcher(
     return Prefetcher(
         load,
         plans,
-        threads=threads,
-        depth=depth,
-        memory_limit_bytes=memory,
+        ReadAhead(threads, depth, memory, timeout_s),
         weigh=weigh,
-        timeout_s=timeout_s,
         load_together=load_together,
         share_s=share_s,
     )

@@ -6,7 +6,9 @@ import os
 Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 SCHEME = "ffrecord://"
-STORES = ("s3://", "http://", "https://")
+BUCKETS = "s3://"
+WEB = ("http://", "https://")
+STORES = (BUCKETS, *WEB)
 # In a folder: names those of its files that are only at a store now (ffrecord._store.eviction).
 EVICTED = "EVICTED"
 REPLICATED = "buddies:"  # In front of places that are one target together, separated by |.
@@ -27,7 +29,7 @@ def target_from_root(target: Target) -> str:
 def address_from_root(address: str) -> str:
     """An address whose options name files by absolute paths: `?token_file=` and `&tls=`."""
     location, mark, options = address.partition("?")
-    if not address.startswith("ffrecord://") or not options:
+    if not address.startswith(SCHEME) or not options:
         return address
     named = [option.partition("=") for option in options.split("&")]
     parts = [

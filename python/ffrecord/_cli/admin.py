@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ffrecord._base import clock
+from ffrecord._base.addresses import WEB
 from ffrecord._cli.units import show_size
 
 # (family, its labels in the order of their names) -> value.
@@ -116,7 +117,7 @@ def _ask(
 ) -> _Read:
     """One page of an admin port, read by `read`, which may raise ValueError."""
     url = address if "://" in address else f"http://{address}"
-    if not url.startswith(("http://", "https://")):
+    if not url.startswith(WEB):
         raise ValueError(f"{address} is no address of an admin port; write http://HOST:PORT")
     token = "" if token_file is None else _read_token(token_file)
     try:

@@ -14,6 +14,7 @@ import click
 import ffrecord
 from ffrecord import archive
 from ffrecord._base import clock
+from ffrecord._base.addresses import SCHEME
 from ffrecord._cli.accelerator import examine_accelerator
 from ffrecord._cli.admin import activity, fetch, show_activity, show_status
 from ffrecord._cli.admin import status as status_of
@@ -278,7 +279,7 @@ def _is_published(address: str, timeout_s: float) -> bool:
 
 def _check_daemon_address(address: str) -> None:
     """Refuse what `remove` refuses, which opening records does not."""
-    if not address.startswith("ffrecord://"):
+    if not address.startswith(SCHEME):
         example = "an address looks like ffrecord://host[:port]/name"
         raise ValueError(f"{address!r}: does not begin with ffrecord://; {example}")
 

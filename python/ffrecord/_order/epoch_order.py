@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord._ffrecord import BlockedPermutation, Permutation
+from ffrecord._ffrecord import BlockedPermutation, EpochPlan, Permutation
 from ffrecord._order.mixture import BY_SOURCE, Mixture, permuted
 
 if TYPE_CHECKING:
@@ -191,6 +191,22 @@ class EpochShare(NamedTuple):
     step_size: int
     world_size: int
     rank: int
+
+    def plan(self) -> EpochPlan:
+        """The same for the library, whose orders know neither mixtures nor weights."""
+        order = self.order
+        return EpochPlan(
+            seed=order.seed,
+            epoch=order.epoch,
+            first=self.first,
+            end=self.end,
+            block=order.block or 0,
+            window=order.window or 0,
+            step_size=self.step_size,
+            world_size=self.world_size,
+            rank=self.rank,
+            in_file_order=not order.shuffle,
+        )
 
 
 class SeededIndices(list[int]):

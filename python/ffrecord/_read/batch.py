@@ -215,6 +215,13 @@ class Batch(Sequence[Sample]):
         made.logical = logical
         if self.columns == self.logical.names:
             made.columns = logical.names
+        # As decoded in such a sequence: a value may be missing, so the column is no array.
+        made._decoded = {
+            name: list(values)
+            if isinstance(values, np.ndarray) and name is not None and made.kind(name).nullable
+            else values
+            for name, values in self._decoded.items()
+        }
         return made
 
     def nested(self, name: str) -> Kind | None:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from ffrecord._base import clock
+from ffrecord._base.addresses import WEB
 from ffrecord._read import fsspec_errors as failures
 from ffrecord.errors import DeadlineExceeded
 
@@ -228,7 +229,7 @@ def _unstripped(system: Any, path: str) -> str:  # noqa: ANN401 - fsspec has no 
 
 def _is_pattern(name: str, path: str) -> bool:
     # The address of a web page may have a question mark.
-    return "*" in path if name.startswith(("http://", "https://")) else glob.has_magic(path)
+    return "*" in path if name.startswith(WEB) else glob.has_magic(path)
 
 
 def _is_file(info: Info) -> bool:

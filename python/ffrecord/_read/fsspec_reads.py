@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ffrecord import _ffrecord
@@ -12,13 +12,13 @@ from ffrecord._base import clock
 from ffrecord._read import fsspec_errors as failures
 from ffrecord._read.fsspec_files import (
     Mount,
-    Options,
     StoredFile,
     find,
     hold,
     leave_to_parent,
     let_go,
 )
+from ffrecord._read.opening import ReadOptions
 from ffrecord.errors import ConflictError
 
 Range = tuple[int, int, int, int]  # Id, file, offset, size.
@@ -44,20 +44,18 @@ class FileService:
     loop that the child does not have.
     """
 
-    def __init__(
-        self, names: Iterable[str], options: Options, *, timeout_s: float, is_cached: bool
-    ) -> None:
+    def __init__(self, names: Iterable[str], options: ReadOptions) -> None:
         """Find the files, and start to serve. Raises what `find` raises.
 
         Args:
             names: addresses.
-            options: for the file systems, such as credentials.
-            timeout_s: to find the files, and for each range, retries included.
-            is_cached: blocks of the files are kept. After each read, the file system is asked for
-                the version, lest bytes of another one be kept.
+            options: of the reader. The time limit is one to find the files, and one for each range,
+                retries included. With a cache, blocks of the files are kept: after each read, the
+                file system is asked for the version, lest bytes of another one be kept.
         """
-        self.files: Sequence[StoredFile] = find(names, options, timeout_s)
-        self._is_cached = is_cached
+        found = find(names, options.storage_options or {}, options.timeout_s)
+        self.files: Sequence[StoredFile] = found
+        self._is_cached = options.cache is not None
         mounts = [file.mount for file in self.files]
         if any(mount.is_chained for mount in mounts):
             self._thread_count_max, group_count = _CHAIN_THREADS, _ASYNC_GROUP
@@ -67,7 +65,7 @@ class FileService:
             self._thread_count_max, group_count = _SYNC_THREADS, _SYNC_GROUP
         self.reads = _ffrecord.DelegatedReads(
             [(file.name, file.size_bytes, file.identity) for file in self.files],
-            timeout_s=timeout_s,
+            timeout_s=options.timeout_s,
             group_count=group_count,
             group_bytes=group_count * _RANGE_BYTES,
         )
@@ -179,22 +177,12 @@ class FileService:
 
 
 def open_records(
-    where: Sequence[str], options: Mapping[str, Any]
+    where: Sequence[str], options: ReadOptions
 ) -> tuple[_ffrecord.RecordReader, FileService]:
-    """Open a reader over the files at addresses, with the options of `ffrecord.Reader`."""
-    service = FileService(
-        where,
-        options.get("storage_options", {}),
-        timeout_s=options["timeout_s"],
-        is_cached="cache" in options,
-    )
-    kept = {}
-    if "cache" in options:
-        kept = {"cache": os.fsencode(options["cache"]), "cache_size": options["cache_size"]}
+    """Open a reader over the files at addresses."""
+    service = FileService(where, options)
     try:
-        inner = _ffrecord.RecordReader.open_delegated(
-            service.reads, check_data=options["check_data"], salvage=options["salvage"], **kept
-        )
+        inner = _ffrecord.RecordReader.open_delegated(service.reads, options.bound())
     except BaseException:
         service.reads.close()
         raise

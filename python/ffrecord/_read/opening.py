@@ -1,17 +1,72 @@
-"""Refuses what is not there when it is opened, although files are opened at the first use."""
+"""What opens a reader, and what is refused then, although files are opened at the first use."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import SCHEME
-from ffrecord._read.locations import expand, is_malformed, look
+from ffrecord._read.locations import absolute, expand, is_malformed, look
 from ffrecord.errors import CorruptionError
 
 # Of local files that are named, how many are looked into; the others are looked up.
 _LOOKED_INTO = 8
 # For a daemon to answer whether it has what is named.
 _LOOK_UP_MAX_S = 2.0
+_TIMEOUT_MAX_S = 86_400.0
+_CACHE_SIZE_MIN = 64 << 20
+CACHE_SIZE = 64 << 30
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What opens a reader, beside the locations: the arguments of `Reader`, which explains them.
+
+    Raises:
+        ValueError: one of them is out of range.
+    """
+
+    check_data: bool = True
+    salvage: bool = False
+    direct: bool = False
+    timeout_s: float = 30.0
+    max_corrupt: float = 0.001
+    cache: str | os.PathLike[str] | None = None
+    cache_size: int = CACHE_SIZE
+    storage_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout_s <= _TIMEOUT_MAX_S:
+            raise ValueError(f"timeout_s is {self.timeout_s}; it must be above 0, at most a day")
+        if not _CACHE_SIZE_MIN <= self.cache_size < 1 << 63:
+            raise ValueError(f"cache_size is {self.cache_size}; it must be at least 64 MiB")
+        if self.cache is not None:
+            if not os.fspath(self.cache):
+                raise ValueError("cache is empty; it must name a folder")
+            object.__setattr__(self, "cache", absolute(os.fspath(self.cache)))
+        if self.storage_options is not None:
+            object.__setattr__(self, "storage_options", dict(self.storage_options))
+
+    def as_arguments(self) -> dict[str, Any]:
+        """The same as arguments of `Reader`; those of a cache or of fsspec only if there is one."""
+        names = ["check_data", "salvage", "direct", "timeout_s", "max_corrupt"]
+        names += [] if self.cache is None else ["cache", "cache_size"]
+        names += [] if self.storage_options is None else ["storage_options"]
+        return {name: getattr(self, name) for name in names}
+
+    def bound(self, *, assume_running: bool = False) -> _ffrecord.OpenOptions:
+        """The same for the library."""
+        return _ffrecord.OpenOptions(
+            check_data=self.check_data,
+            salvage=self.salvage,
+            direct=self.direct,
+            timeout_s=self.timeout_s,
+            assume_running=assume_running,
+            cache=os.fsencode(self.cache or ""),
+            cache_size=self.cache_size,
+        )
 
 
 def refuse_missing(

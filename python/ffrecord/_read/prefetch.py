@@ -8,6 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -38,6 +39,19 @@ def _ignore(_: float) -> None:
     pass
 
 
+@dataclass(frozen=True)
+class ReadAhead:
+    """How far loading ahead goes."""
+
+    threads: int
+    depth: int
+    """Items read ahead at the beginning."""
+    memory_limit_bytes: int
+    """For items that wait for the consumer; one always fits."""
+    timeout_s: float
+    """To wait for what is asked for."""
+
+
 class Prefetcher(Generic[Plan, Item]):
     """Turns plans into items with threads, and returns the items in the order of the plans.
 
@@ -54,12 +68,9 @@ class Prefetcher(Generic[Plan, Item]):
         self,
         load: Callable[[Plan], Item],
         plans: Iterator[Plan],
+        ahead: ReadAhead,
         *,
-        threads: int,
-        depth: int,
-        memory_limit_bytes: int,
         weigh: Callable[[Item], int],
-        timeout_s: float,
         load_together: Callable[[list[Plan]], list[Item] | None] | None = None,
         share_s: float = _SHARE_S,
         note_queued: Callable[[float], object] = _ignore,
@@ -69,11 +80,9 @@ class Prefetcher(Generic[Plan, Item]):
         Args:
             load: called in a thread.
             plans: iterated in the consumer's thread.
-            threads: how many.
-            depth: items read ahead at the beginning.
-            memory_limit_bytes: for items that wait for the consumer.
+            ahead: how many threads, and how far; its time limit is for one share, from the request
+                for its first item.
             weigh: size of an item in bytes.
-            timeout_s: for one share, from the request for its first item.
             load_together: loads several items at once, for less than one by one; None if they
                 must be loaded one by one. Called in a thread.
             share_s: target time for loading a share of more than one item, in seconds.
@@ -82,11 +91,11 @@ class Prefetcher(Generic[Plan, Item]):
         """
         self._load = load
         self._plans = plans
-        self._threads = threads
-        self._depth_least = self._depth = max(depth, threads)
-        self._memory_limit_bytes = memory_limit_bytes
+        self._threads = ahead.threads
+        self._depth_least = self._depth = max(ahead.depth, ahead.threads)
+        self._memory_limit_bytes = ahead.memory_limit_bytes
         self._weigh = weigh
-        self._timeout_s = timeout_s
+        self._timeout_s = ahead.timeout_s
         self._load_together = load_together
         self._share_s = share_s
         self._note_queued = note_queued
@@ -105,7 +114,7 @@ class Prefetcher(Generic[Plan, Item]):
         self._tasks = queue.SimpleQueue()
         workers = [
             threading.Thread(target=_work, args=(self._tasks,), name="ffrecord-loader", daemon=True)
-            for _ in range(threads)
+            for _ in range(ahead.threads)
         ]
         for worker in workers:
             worker.start()

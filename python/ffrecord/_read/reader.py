@@ -6,6 +6,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
@@ -18,13 +19,13 @@ from ffrecord._order.epoch_order import EpochShare, Indices
 from ffrecord._read.batch import CORRUPT, Batch
 from ffrecord._read.locations import (
     Where,
-    absolute,
     expand,
     is_address,
     normalise,
     reads_through_fsspec,
 )
-from ffrecord._read.opening import refuse_missing
+from ffrecord._read.opening import CACHE_SIZE, ReadOptions, refuse_missing
+from ffrecord._read.prefetch import ReadAhead
 from ffrecord._read.read_rate import read_rate
 from ffrecord._read.records import OnCorrupt, Records, as_indices, check_on_corrupt
 from ffrecord._tables.arrow_schema import Facts, facts_of
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
     from ffrecord._read.fsspec_reads import FileService
     from ffrecord._read.queue import BatchQueue, FutureReads, LoopReads
 
-_TIMEOUT_MAX_S = 86_400.0
-_CACHE_SIZE_MIN = 64 << 20
-CACHE_SIZE = 64 << 30
 _PROBE_MAX_S = 3600.0
 # Batches of `submit`, and of each loop of `read_async`, that are read at a time.
 _READS_IN_FLIGHT = 8
@@ -103,26 +101,19 @@ class Reader(Records, Closing):
             storage_options: for fsspec's file system, such as credentials; part of a pickle.
                 `s3://` and `http(s)://` are then read through fsspec, too.
         """
-        if not 0 < timeout_s <= _TIMEOUT_MAX_S:
-            raise ValueError(f"timeout_s is {timeout_s}; it must be above 0, at most a day")
-        if not _CACHE_SIZE_MIN <= cache_size < 1 << 63:
-            raise ValueError(f"cache_size is {cache_size}; it must be at least 64 MiB")
+        self._options = ReadOptions(
+            check_data=check_data,
+            salvage=salvage,
+            direct=direct,
+            timeout_s=timeout_s,
+            max_corrupt=max_corrupt,
+            cache=cache,
+            cache_size=cache_size,
+            storage_options=storage_options,
+        )
         super().__init__(max_corrupt)
         self.where = normalise(where)
-        self._options: dict[str, Any] = {
-            "check_data": check_data,
-            "salvage": salvage,
-            "direct": direct,
-            "timeout_s": timeout_s,
-            "max_corrupt": max_corrupt,
-        }
-        if cache is not None:
-            if not os.fspath(cache):
-                raise ValueError("cache is empty; it must name a folder")
-            self._options.update(cache=absolute(os.fspath(cache)), cache_size=cache_size)
         self._is_of_fsspec = reads_through_fsspec(self.where, storage_options)
-        if storage_options is not None:
-            self._options["storage_options"] = dict(storage_options)
         self._closed = False
         self._expected: str | None = None
         self._inner: _ffrecord.RecordReader | None = None
@@ -141,7 +132,7 @@ class Reader(Records, Closing):
     @property
     def options(self) -> dict[str, Any]:
         """The arguments of the reader, except `where`."""
-        return dict(self._options)
+        return self._options.as_arguments()
 
     @property
     def closed(self) -> bool:
@@ -316,17 +307,7 @@ class Reader(Records, Closing):
         with suppress(OSError, ValueError, CorruptionError):  # The read itself tells what is wrong.
             inner = self._open()
             if order.count == len(inner):
-                return inner.hint_epoch(
-                    seed=order.seed,
-                    epoch=order.epoch,
-                    first=share.first,
-                    end=share.end,
-                    block=order.block or 0,
-                    window=order.window or 0,
-                    step_size=share.step_size,
-                    world_size=share.world_size,
-                    rank=share.rank,
-                )
+                return inner.hint_epoch(share.plan())
         return None
 
     def open_stream(
@@ -337,9 +318,7 @@ class Reader(Records, Closing):
         *,
         decoded: Iterable[tuple[str | None, _ffrecord.NativeDecoder]] = (),
         keeps_records: bool = False,
-        threads: int,
-        batches_ahead: int,
-        memory_limit_bytes: int,
+        ahead: ReadAhead,
     ) -> _ffrecord.BatchStream:
         """Begin to read `share`, and the epochs that follow it, ahead with native threads.
 
@@ -351,29 +330,18 @@ class Reader(Records, Closing):
             columns: columns of fixed width, of which each batch gets arrays.
             decoded: columns, or None for whole records, and their decoders.
             keeps_records: keep the records of a batch also if all these were made of it.
-            threads: 1 to 64.
-            batches_ahead: batches that are being read or are ready, at first; 1 to 256.
-            memory_limit_bytes: for these batches; one always fits.
+            ahead: the threads, 1 to 64, and the batches that are being read or are ready at first,
+                1 to 256.
         """
         inner = self._open()
-        order = share.order
         number = self._logical.number
         return _ffrecord.BatchStream(
             inner,
-            seed=order.seed,
-            epoch=order.epoch,
-            first=share.first,
-            end=share.end,
+            share.plan(),
             epoch_end=epoch_end,
-            shuffle=order.shuffle,
-            block=order.block or 0,
-            window=order.window or 0,
-            step_size=share.step_size,
-            world_size=share.world_size,
-            rank=share.rank,
-            threads=threads,
-            batches_ahead=batches_ahead,
-            memory_limit_bytes=memory_limit_bytes,
+            threads=ahead.threads,
+            batches_ahead=ahead.depth,
+            memory_limit_bytes=ahead.memory_limit_bytes,
             columns=[(number(c.name), np.dtype(c.dtype), list(c.shape)) for c in columns],
             decoded=[(None if c is None else number(c), decoder) for c, decoder in decoded],
             keeps_records=keeps_records,
@@ -406,8 +374,8 @@ class Reader(Records, Closing):
             raise ValueError(f"seconds is {seconds}; it must be above 0, at most an hour")
         if len(self) == 0:
             raise ValueError("a speed cannot be measured with 0 records")
-        options = {**self._options, "check_data": False, "direct": self.is_local}
-        with Reader(self.where, **options) as raw:
+        options = replace(self._options, check_data=False, direct=self.is_local)
+        with Reader(self.where, **options.as_arguments()) as raw:
             return read_rate(raw, seconds)
 
     def close(self) -> None:
@@ -419,7 +387,7 @@ class Reader(Records, Closing):
         self._reads = weakref.WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {"where": self.where, **self._options}
+        state = {"where": self.where, **self._options.as_arguments()}
         if self._inner is not None and is_spawning():
             # A process that is being started reads for this one: the same data, or none.
             state["expected"] = self.fingerprint
@@ -447,7 +415,7 @@ class Reader(Records, Closing):
 
             inner, service = open_records(self.where, self._options)
         else:
-            inner = self._open_here(expand(self.where), self._options["timeout_s"])
+            inner = self._open_here(expand(self.where), self._options.timeout_s)
         if self._expected not in (None, found := inner.fingerprint.hex()):
             raise CorruptionError(
                 f"{self.where[0]}: the data was replaced after this process started: its "
@@ -487,17 +455,10 @@ class Reader(Records, Closing):
         return LogicalSchema.of_files(stored, lambda number: inner.file(number)["name"], found)
 
     def _open_here(self, files: list[bytes], timeout_s: float) -> _ffrecord.RecordReader:
-        return _ffrecord.RecordReader.open(
-            files,
-            check_data=self._options["check_data"],
-            salvage=self._options["salvage"],
-            direct=self._options["direct"],
-            timeout_s=timeout_s,
-            # Who started this process has read from the daemon: it comes back.
-            assume_running=self._expected is not None,
-            cache=os.fsencode(self._options.get("cache", "")),
-            cache_size=self._options.get("cache_size", CACHE_SIZE),
-        )
+        # The process that started this one has read from the daemon: it comes back.
+        is_known = self._expected is not None
+        options = replace(self._options, timeout_s=timeout_s).bound(assume_running=is_known)
+        return _ffrecord.RecordReader.open(files, options)
 
     def _reads_of(self, owner: object, kind: type[_Reads]) -> _Reads:
         """The reads of an owner in this process, made at its first read."""

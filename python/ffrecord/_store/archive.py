@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import ffrecord.checkpoint as ckpt
-from ffrecord._base.addresses import REPLICATED, Target
+from ffrecord._base.addresses import REPLICATED, SCHEME, Target
 from ffrecord._base.background_copies import Copying
 from ffrecord._base.destination import destination_path
 from ffrecord._read.locations import Where, expand, normalise
@@ -203,7 +203,7 @@ def _run_of(where: str, name: str) -> str:
     if where.startswith(REPLICATED):
         places = where.removeprefix(REPLICATED).split("|")
         return REPLICATED + "|".join(_run_of(place, name) for place in places)
-    if where.startswith("ffrecord://"):
+    if where.startswith(SCHEME):
         address, mark, options = where.partition("?")
         return f"{address}/{name}{mark}{options}"
     return f"{where}/{name}"

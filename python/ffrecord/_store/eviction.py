@@ -12,9 +12,8 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ffrecord._base.addresses import EVICTED, Target
+from ffrecord._base.addresses import EVICTED, REPLICATED, Target
 from ffrecord._store import archive
-from ffrecord.checkpoint._replicated import SCHEME
 from ffrecord.errors import CorruptionError
 
 
@@ -41,7 +40,7 @@ def evict(
         CorruptionError: the object at the target is not a list of files.
     """
     place, where = pathlib.Path(folder), os.fsdecode(target)
-    if "://" not in where and not where.startswith(SCHEME):
+    if "://" not in where and not where.startswith(REPLICATED):
         where = os.path.abspath(where)  # Whoever wants them back may be elsewhere.
     listed = archive.newest_list(where, timeout_s)
     with _locked(place):

@@ -121,9 +121,9 @@ class _Wanted(NamedTuple):
 
 def _wanted(batch: Columns, name: str, schema: Any) -> _Wanted:  # noqa: ANN401 - no types
     """As the column was written, if that fits it, else as its kind says."""
-    if name in batch.decoded:
-        return _Wanted(None, False, {})
     kind = batch.kind(name)
+    if name in batch.decoded:
+        return _Wanted(None, kind.nullable, {})
     if schema is not None and schema.get_field_index(name) >= 0:
         found = schema.field(name)
         if fits(kind, found.type):

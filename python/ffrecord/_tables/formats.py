@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from ffrecord._tables.nested import mapped
 from ffrecord._tables.schema import Column, Kind
@@ -89,6 +90,10 @@ def as_arrow(values: Any, column: Column | None) -> "pa.Array":  # noqa: ANN401 
     if all(isinstance(one, np.ndarray) and one.dtype == "u1" and one.ndim == 1 for one in values):
         text = column is not None and column.type == "utf8"  # None of it.
         return pa.array([], pa.string()) if text else _binary(pa, values)
+    there = [one for one in values if one is not None]
+    shapes = {(one.dtype, one.shape) if isinstance(one, np.ndarray) else None for one in there}
+    if len(shapes) == 1 and None not in shapes and there[0].ndim > 1 and there[0].size:
+        return _tensors_of_some(pa, values, np.stack(there))
     try:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
@@ -109,6 +114,20 @@ def pyarrow() -> Any:  # noqa: ANN401 - it has no types
     except ImportError:
         raise ImportError("tables and the format arrow need pyarrow: pip install pyarrow") from None
     return found
+
+
+def _tensors_of_some(pa: Any, values: list[Any], there: npt.NDArray[Any]) -> Any:  # noqa: ANN401
+    """Arrays of one shape, of which some are None; `there` has the others."""
+    if there.dtype == np.bool_:
+        rows = [None if one is None else one.tolist() for one in values]
+        return pa.array(rows, _nested(pa, there))
+    is_there = np.array([one is not None for one in values])
+    block = np.zeros((len(values), *there.shape[1:]), there.dtype)
+    block[is_there] = there
+    flat = pa.array(block.reshape(-1))
+    of_all = pa.FixedSizeListArray.from_arrays(flat, there[0].size, mask=pa.array(~is_there))
+    kind = pa.fixed_shape_tensor(flat.type, there.shape[1:])
+    return pa.ExtensionArray.from_storage(kind, of_all)
 
 
 def _binary(pa: Any, values: list[Any]) -> Any:  # noqa: ANN401 - pyarrow has no types

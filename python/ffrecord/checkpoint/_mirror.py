@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any, Literal
 
 from ffrecord import _ffrecord
-from ffrecord._base.addresses import Target, target_from_root
+from ffrecord._base.addresses import BUCKETS, Target, target_from_root
 from ffrecord._base.background_copies import Copying
 from ffrecord.checkpoint._removing import MIRROR, Save, folder_of, removals
 from ffrecord.checkpoint._saving import Commit
@@ -119,7 +119,7 @@ class Mirror(Copying[list[Commit]]):
         if (
             keep_local is not None
             and self._path() is not None
-            and not self.remote.startswith("s3://")
+            and not self.remote.startswith(BUCKETS)
         ):
             raise ValueError(
                 f"keep_local: steps that leave the folder {self.target} are loaded only from "

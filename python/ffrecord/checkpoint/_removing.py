@@ -12,8 +12,7 @@ import pathlib
 from typing import NamedTuple
 
 from ffrecord import _ffrecord
-from ffrecord._base.addresses import Target, target_from_root
-from ffrecord.checkpoint._replicated import SCHEME
+from ffrecord._base.addresses import REPLICATED, Target, target_from_root
 
 # In a run's folder: where steps that are no longer there are loaded from.
 MIRROR = "MIRROR"
@@ -46,7 +45,7 @@ class Removal(NamedTuple):
 
 def folder_of(target: str) -> pathlib.Path | None:
     """The folder that a target is; None for any other kind."""
-    is_folder = "://" not in target and not target.startswith(SCHEME)
+    is_folder = "://" not in target and not target.startswith(REPLICATED)
     return pathlib.Path(target) if is_folder else None
 
 

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from ffrecord._base.addresses import REPLICATED, Target, target_from_root
 
-SCHEME = REPLICATED
-
 
 def replicated_target(places: Sequence[Target]) -> str:
     """Make a target whose checkpoints survive the loss of any one place.
@@ -33,6 +31,6 @@ def replicated_target(places: Sequence[Target]) -> str:
     if len(set(names)) < 2:
         raise ValueError(f"a replicated target needs at least two places, not {names}")
     for name in names:
-        if "|" in name or name.startswith(SCHEME):
+        if "|" in name or name.startswith(REPLICATED):
             raise ValueError(f"{name!r} cannot be one of several places")
-    return SCHEME + "|".join(names)
+    return REPLICATED + "|".join(names)

@@ -158,7 +158,7 @@ def _fitting(path: str, source: str) -> _ffrecord.RecordReader | None:
     if not os.path.exists(path):
         return None
     try:
-        reader = _ffrecord.RecordReader.open([os.fsencode(path)])
+        reader = _ffrecord.RecordReader.open([os.fsencode(path)], _ffrecord.OpenOptions())
     except _STALE:
         return None
     if not os.path.samefile(name := reader.file(0)["name"], source):

@@ -74,7 +74,18 @@ def assembled(
             _refuse_skipped(pieces)
         settled = _settled(view, indices, pieces, may_be_empty)
         pieces = pieces if settled is indices else view._pieces(settled)
-    pieces = [piece.without_damage() for piece in pieces]
+    return _joined(view, indices, [piece.without_damage() for piece in pieces])
+
+
+def whole(view: Any, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as above
+    """The samples at `indices` of a view; None if any of the records is damaged."""
+    pieces: list[Piece] = view._pieces(indices)
+    if any(piece.damaged.size for piece in pieces):
+        return None
+    return _joined(view, indices, pieces)
+
+
+def _joined(view: Any, indices: Sequence[int], pieces: list[Piece]) -> Any:  # noqa: ANN401
     if len(pieces) == 1 and not view._joins:
         return pieces[0].samples
     made = [(piece.rows, piece.samples) for piece in pieces]

@@ -25,7 +25,7 @@ from ffrecord._base.memory_pool import Lender, borrow
 from ffrecord._base.stage_times import Stages, numbers_of, since, summed
 from ffrecord._order.epoch_order import EpochOrder, IndexBatch
 from ffrecord._order.weights import Weights
-from ffrecord.torch._subsets import as_ours
+from ffrecord.torch._subsets import as_ours, stats_of
 
 _ALIGNMENT = 64
 # Below this size a pipe is faster than sending a descriptor, which takes a handshake.
@@ -182,7 +182,7 @@ class CrossingCollate:
 
     def remember(self, dataset: Any) -> None:  # noqa: ANN401 - any dataset
         """Ignore earlier work of this process: a worker started by fork begins with its sums."""
-        stats = _stats(dataset)
+        stats = stats_of(dataset)
         self._before, self._known = self._numbers(stats), set(stats.get("damaged", ()))
 
     def __call__(self, samples: Any) -> Any:  # noqa: ANN401 - as collate_fn makes it
@@ -194,7 +194,7 @@ class CrossingCollate:
             return value
         global _step
         step, _step = _step, None
-        stats = _stats(worker.dataset)
+        stats = stats_of(worker.dataset)
         numbers = since(self._numbers(stats), self._before)
         if not hasattr(as_ours(worker.dataset), "note_damaged"):
             return Crossing(value, self._token, worker.id, numbers, {}, step)
@@ -213,11 +213,6 @@ class CrossingCollate:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(stages=Stages(), **state)  # type: ignore[misc]
-
-
-def _stats(dataset: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataset
-    found: dict[str, Any] = getattr(as_ours(dataset), "stats", dict)()
-    return found
 
 
 # The time that this process spends on sending; a thread of torch's pickles the batches.

@@ -45,11 +45,10 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from ffrecord import _ffrecord
-from ffrecord._base.addresses import target_from_root
+from ffrecord._base.addresses import BUCKETS, REPLICATED, SCHEME, target_from_root
 from ffrecord.checkpoint._monitoring import Save, ledger
 from ffrecord.checkpoint._pieces import Fetcher, Wanted, read_into
 from ffrecord.checkpoint._ranks import TensorSlice
-from ffrecord.checkpoint._replicated import SCHEME
 from ffrecord.checkpoint._state import Flattener, named_values
 from ffrecord.checkpoint._steps import step_number, tell_skipped
 from ffrecord.checkpoint._tensors import describe, plain_address
@@ -58,7 +57,7 @@ from ffrecord.errors import CorruptionError
 
 Place = str | os.PathLike[str]
 
-_SCHEMES = ("ffrecord://", "s3://", SCHEME)
+_SCHEMES = (SCHEME, BUCKETS, REPLICATED)
 _STEP = re.compile(r"(.+)/step-(\d{9,})/*")
 _PART = "#ffrecord.part"  # Index of the result that carries the description of a rank's shard.
 

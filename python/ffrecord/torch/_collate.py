@@ -12,7 +12,7 @@ from ffrecord._tables.formats import bytes_of_leaf, pyarrow
 from ffrecord._tables.nested import mapped
 from ffrecord._tables.schema import Column, Kind
 from ffrecord._tables.tensors import tensor_of, tensors, tensors_of_leaf
-from ffrecord.torch._samples import Samples
+from ffrecord.torch._samples import Samples, by_one
 
 
 def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the samples are
@@ -36,6 +36,8 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
     """
     if isinstance(samples, Batch):
         return _batch(samples)
+    if type(samples) is list and (whole := by_one.whole(samples)) is not None:
+        samples = whole
     if isinstance(samples, Samples):
         return _transformed(samples)
     if isinstance(samples, Mapping):

@@ -41,8 +41,10 @@ from ffrecord.torch._engines import Beginning, Caller, Engine, Name, Processes
 from ffrecord.torch._frameworks import (
     Accelerated,
     Share,
+    has_ended_epoch,
     is_held_back_by,
-    is_saved_by_lightning,
+    is_saved_by,
+    lightning_fit_loop,
 )
 from ffrecord.torch._placing import accelerator, on_device
 from ffrecord.torch._plain_state import PlainPlace, place_of, state_of
@@ -56,7 +58,7 @@ from ffrecord.torch._sampler import (
     sampler_among,
 )
 from ffrecord.torch._steps import Steps
-from ffrecord.torch._subsets import as_ours
+from ffrecord.torch._subsets import stats_of
 from ffrecord.torch._threads import Threads
 from ffrecord.torch._versions import loaders_are_lost_by
 
@@ -420,19 +422,21 @@ class DataLoader(data.DataLoader[Any]):
 
     # torch declares its own iterator class; callers only need to iterate.
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        if is_saved_by_lightning() and (trouble := self._state_trouble()) is not None:
-            return Iteration(refused(trouble))
+        fit = lightning_fit_loop()
+        if is_saved_by(fit) and (trouble := self._state_trouble()) is not None:
+            return Iteration(refused(trouble), self._steps)
         if self._before is None:
             self._before = self._dataset_numbers()
         # Checked before the generator starts: later, the caller's frame is not on its stack.
         held_back = is_held_back_by(sys._getframe(1).f_locals.get("self"))
         sampler = order_of(self)
         if sampler is not None:
-            return Iteration(self._watched(lambda: self._begin_at(sampler, held_back)))
+            begin = self._watched(lambda: self._begin_at(sampler, held_back))
+            return Iteration(begin, self._steps)
         with self._beginning:
-            place = self._begin_place()  # Now, as torch's iterators.
+            place = self._begin_place(has_ended_epoch(fit))  # Now, as torch's iterators.
             made = self._batches(None, place), PlainDelivery(self._note_place, place, held_back)
-        return Iteration(self._watched(lambda: made))
+        return Iteration(self._watched(lambda: made), self._steps)
 
     def _begin_at(self, sampler: Sampler, held_back: bool) -> tuple[Iterator[Any], Delivery]:
         """Begin where the sampler is."""
@@ -461,12 +465,20 @@ class DataLoader(data.DataLoader[Any]):
             return type(error)(why)
         return None
 
-    def _begin_place(self) -> PlainPlace:
-        """Where an iteration that begins now begins, if there is no `Sampler`."""
+    def _begin_place(self, is_left: bool) -> PlainPlace:
+        """Where an iteration that begins now begins, if there is no `Sampler`.
+
+        Args:
+            is_left: whether a framework has left the epoch of a restored state.
+        """
         steps = self._steps
         steps.epoch += 1
         seed = (self.generator or torch.default_generator).initial_seed()
         place, self._resumed = self._resumed, None
+        if place is not None and is_left:
+            place.leave(steps.inner)
+            steps.epoch += 1
+            place = None
         if place is not None:
             place.keep(self.generator)
         steps.place = self._begun = place or PlainPlace(seed, steps.epoch, steps.step)
@@ -528,5 +540,4 @@ class DataLoader(data.DataLoader[Any]):
         return summed([since(self._dataset_numbers(), self._before), self._told.sums()])
 
     def _dataset_numbers(self) -> dict[str, float]:
-        stats: dict[str, Any] = getattr(as_ours(self.dataset), "stats", dict)()
-        return numbers_of(stats)
+        return numbers_of(stats_of(self.dataset))

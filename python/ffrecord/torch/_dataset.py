@@ -83,9 +83,13 @@ class Asked(NamedTuple):
     key: Any
     """Its indices: of one sample, or of several."""
     is_one: bool
+    made: tuple[Any, ...] = ()
+    """The sample, if it was made with the others of its batch."""
 
     def samples(self) -> Any:  # noqa: ANN401 - as process makes it
         """The sample, or the samples."""
+        if self.made:
+            return self.made[0]
         if self.is_one:
             return self.view._batch(self.key, single=True)[0]
         return self.view[self.key]
@@ -309,11 +313,7 @@ class Dataset(data.Dataset[T], ReaderRegistry):
     def __getitem__(self, key: Keys) -> Any: ...  # noqa: ANN401 - as process makes it
     def __getitem__(self, key: Key) -> Any:
         """One sample for an integer; a batch of samples for a list, an array or a slice."""
-        own = vars(self)  # A view of ours has no policy or transform of its own.
-        made_anew = own.get("transform") is not None or own.get("decode") is not None
-        # By the view only if that may make a difference, for it takes longer.
-        may_differ = made_anew or own.get("on_corrupt") != "raise"
-        if may_differ and (asked := self._asked_through_torch(sys._getframe(1))) is not None:
+        if (asked := self._asked_through_torch(sys._getframe(1))) is not None:
             return asked.samples()
         if isinstance(key, IndexBatch):
             return self._batch(key)

@@ -1,6 +1,6 @@
 """What happens when a batch has reached its consumer."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from typing import Any
 
 from ffrecord import _ffrecord
@@ -124,13 +124,18 @@ class EpochHinter:
 class Iteration:
     """Yields batches; after an error it raises again, since an end would look like the epoch's."""
 
-    def __init__(self, batches: Iterator[Any]) -> None:
-        """Yield `batches`, of a generator."""
+    def __init__(self, batches: Iterator[Any], steps: Sized) -> None:
+        """Yield `batches`, of a generator; `steps` are those of an epoch."""
         self._batches = batches
+        self._steps = steps
         self._error = ""
 
     def __iter__(self) -> "Iteration":
         return self
+
+    def __len__(self) -> int:
+        """As of torch's iterators: that of the loader, however many batches are left."""
+        return len(self._steps)
 
     def __next__(self) -> Any:  # noqa: ANN401 - collate_fn's
         if self._error:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from types import FrameType
+from typing import Any
 
 import torch
 from torch.utils import data
@@ -71,25 +72,42 @@ def is_held_back_by(owner: object) -> bool:
     return kind.__name__ == "_WrappedDataLoader" and kind.__module__.partition(".")[0] == "ray"
 
 
-def is_saved_by_lightning() -> bool:
-    """Whether a Trainer of Lightning trains with the loader that the caller iterates, and saves it.
+def lightning_fit_loop() -> Any:  # noqa: ANN401 - Lightning is not imported here
+    """The loop of a Trainer of Lightning that trains with the loader that the caller iterates.
+
+    None if there is no such loop.
+    """
+    # The loader's __iter__ is called by Lightning's combination of loaders, that by a loop.
+    frame = sys._getframe(1).f_back
+    if frame is None or not _module_of(frame).endswith(".utilities.combined_loader"):
+        return None
+    for _ in range(_FRAMES_MAX):
+        frame = frame.f_back
+        if frame is None or _module_of(frame).endswith(".loops.evaluation_loop"):
+            return None
+        if _module_of(frame).endswith(".loops.fit_loop"):
+            return frame.f_locals.get("self")
+    return None
+
+
+def is_saved_by(fit_loop: Any) -> bool:  # noqa: ANN401 - Lightning's, or None
+    """Whether Lightning saves the loaders of this loop.
 
     Its checkpoints, those of weights alone too, have the states of all loaders that know
     `state_dict`. A loader that cannot give its state would end a training at the first checkpoint,
     perhaps hours from now.
     """
-    # The loader's __iter__ is called by Lightning's combination of loaders, that by a loop.
-    frame = sys._getframe(1).f_back
-    if frame is None or not _module_of(frame).endswith(".utilities.combined_loader"):
-        return False
-    for _ in range(_FRAMES_MAX):
-        frame = frame.f_back
-        if frame is None or _module_of(frame).endswith(".loops.evaluation_loop"):
-            return False
-        if _module_of(frame).endswith(".loops.fit_loop"):
-            trainer = getattr(frame.f_locals.get("self"), "trainer", None)
-            return bool(getattr(trainer, "checkpoint_callbacks", None))
-    return False
+    return bool(getattr(getattr(fit_loop, "trainer", None), "checkpoint_callbacks", None))
+
+
+def has_ended_epoch(fit_loop: Any) -> bool:  # noqa: ANN401 - likewise
+    """Whether Lightning resumes behind the last batch of one of its epochs.
+
+    With `limit_train_batches`, that is not the last one of the loader's epoch.
+    """
+    progress = getattr(getattr(fit_loop, "epoch_loop", None), "batch_progress", None)
+    resumes = getattr(fit_loop, "restarting", False)
+    return bool(resumes and getattr(progress, "is_last_batch", False))
 
 
 def _module_of(frame: FrameType) -> str:

@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import re
-from collections.abc import Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,14 @@ class PlainPlace:
             _set_state(*self._before)
             self._before = None
 
+    def leave(self, inner: Any) -> None:  # noqa: ANN401 - torch's own
+        """Leave this epoch to others: draw what it has drawn, from a generator of its own."""
+        sampler = _of_samples(inner)
+        own = getattr(sampler, "generator", None)
+        if own is not None and self.drawn is not None:
+            _set_state(own, str(self.drawn))
+            _drawn_of(sampler)
+
     def will_draw(self, inner: Any) -> int | str | None:  # noqa: ANN401 - torch's own
         """What the order is drawn from, or would be if the walk began now; changes nothing."""
         if self.drawn is not None:
@@ -104,7 +112,7 @@ class PlainPlace:
                 self.drawn = _state_of(own)
             else:
                 _set_state(own, str(self.drawn))
-            return _drawn_out(inner)
+            return _with_samples(inner, _drawn_of(sampler))
         if type(sampler) in _DRAWN:
             if self.drawn is None:
                 self.drawn = _state_of(torch.default_generator)
@@ -120,17 +128,13 @@ class PlainPlace:
         return _with_samples(inner, drawn)
 
 
-def _drawn_out(inner: Any) -> Iterator[Any]:  # noqa: ANN401 - torch's own
-    """The steps; before the last one, the sampler draws what it draws at its end.
+def _drawn_of(sampler: Any) -> Iterable[int]:  # noqa: ANN401 - torch's own
+    """The samples of an epoch, drawn at once where torch draws them so.
 
-    Else the order of the next epoch would depend on whether the consumer asks for the end. A
-    framework that knows the number of steps does not.
+    The order of the next epoch then does not depend on where this one is left: torch's sampler
+    draws once more behind the last sample.
     """
-    count, steps = len(inner), iter(inner)
-    for number, step in enumerate(steps, 1):
-        rest = [*steps] if number == count else []
-        yield step
-        yield from rest
+    return sampler if getattr(sampler, "replacement", False) else list(sampler)
 
 
 def state_of(
@@ -253,7 +257,7 @@ def _of_samples(inner: Any) -> Any:  # noqa: ANN401 - torch's own
     return inner.sampler if type(inner) is data.BatchSampler else inner
 
 
-def _with_samples(inner: Any, sampler: data.Sampler[int]) -> Iterator[Any]:  # noqa: ANN401
+def _with_samples(inner: Any, sampler: Iterable[int]) -> Iterator[Any]:  # noqa: ANN401
     """The steps of torch's sampler, were its samples those of `sampler`."""
     if type(inner) is not data.BatchSampler:
         return iter(sampler)

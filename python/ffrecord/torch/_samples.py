@@ -1,5 +1,7 @@
 """Samples that a transform made, and which of their values it left as they were."""
 
+import operator
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
@@ -108,6 +110,61 @@ class Samples(list[Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(self),)
+
+
+class BatchByOne(threading.local):
+    """A batch that a view of torch's asks for sample by sample, as this thread has read it.
+
+    Read at once, it takes one submission, and its form does not depend on the values that are
+    there: `whole` gives it back to the code that collates the samples.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is asked for."""
+        self._indices: Any = None
+        self._asked: list[int] = []
+        self._samples: Samples | None = None
+        self._next = 0
+
+    def sample(self, indices: Any, index: int, read: Callable[[], Any]) -> tuple[Any, ...]:  # noqa: ANN401
+        """The sample of the next of `indices`, which are asked for in turn; else nothing.
+
+        Args:
+            indices: of the batch; the same object for all of them.
+            index: that one.
+            read: reads the batch.
+        """
+        is_next = indices is self._indices and index == self._asked[self._next]
+        if not is_next and not self._begin(indices, index, read):
+            return ()
+        assert self._samples is not None
+        found = self._samples[self._next]
+        self._next += 1
+        if self._next == len(self._samples):
+            self._indices = None  # The same list may be asked for again, after changes.
+        return (found,)
+
+    def _begin(self, indices: Any, index: int, read: Callable[[], Any]) -> bool:  # noqa: ANN401
+        """Read the batch if that is its first index."""
+        self._indices, self._samples, self._next = None, None, 0
+        if not len(indices) or indices[0] != index:
+            return False
+        self._asked = list(indices)
+        found = read()
+        if not isinstance(found, Samples) or len(found) != len(self._asked):
+            return False
+        self._indices, self._samples = indices, found
+        return True
+
+    def whole(self, samples: Sequence[Any]) -> Samples | None:
+        """The batch that `samples` are, if they are the one that was read last; forgets it."""
+        found, self._samples, self._indices = self._samples, None, None
+        if found is None or len(found) != len(samples):
+            return None
+        return found if all(map(operator.is_, samples, found)) else None
+
+
+by_one = BatchByOne()
 
 
 def _unchanged(sample: Any) -> Any:  # noqa: ANN401 - as the batch has it

@@ -5,12 +5,14 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
 from ffrecord import _ffrecord
 from ffrecord._base.stage_times import Stages
+from ffrecord._read.prefetch import ReadAhead
 from ffrecord._read.reader import Reader
 from ffrecord._tables.schema import Column
 from ffrecord._tables.tensors import tensor_of, tensors
@@ -104,11 +106,7 @@ class Stream:
         sampler: Sampler,
         start: Cursor,
         stages: Stages,
-        *,
-        threads: int,
-        depth: int,
-        memory_limit_bytes: int,
-        timeout_s: float,
+        ahead: ReadAhead,
     ) -> None:
         """Start the threads; requires `fits(source, sampler, start)`."""
         self._source = source
@@ -116,8 +114,8 @@ class Stream:
         self._cursor = start
         self._stages = stages
         self._counted: dict[str, float] = {}
-        self._threads = threads
-        self._timeout_s = timeout_s
+        self._threads = ahead.threads
+        self._timeout_s = ahead.timeout_s
         self._pid = os.getpid()
         self._made = self._repaired = 0  # Batches.
         following = sampler.share(Cursor(start.epoch + 1, 0))
@@ -126,9 +124,11 @@ class Stream:
             following.end,
             source.gathered,
             decoded=[(name, native.inner) for name, native in source.decoded],
-            threads=min(threads, _THREADS_MAX),
-            batches_ahead=min(depth, _AHEAD_MAX),
-            memory_limit_bytes=memory_limit_bytes,
+            ahead=replace(
+                ahead,
+                threads=min(ahead.threads, _THREADS_MAX),
+                depth=min(ahead.depth, _AHEAD_MAX),
+            ),
         )
         self._makers = _makers(source)
         # Also at exit, because no thread may read while libraries are unloaded.

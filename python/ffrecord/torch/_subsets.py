@@ -4,7 +4,7 @@ import copy
 import operator
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from numbers import Integral
 from types import CodeType, FrameType
@@ -25,8 +25,9 @@ from ffrecord._read.records import Subset as SubsetView
 from ffrecord._tables.logical import LogicalSchema
 from ffrecord.compat._fileio import FileReader
 from ffrecord.errors import BadArgumentError, RangeError
-from ffrecord.torch._assembly import Piece, assembled
+from ffrecord.torch._assembly import Piece, assembled, whole
 from ffrecord.torch._dataset import Asked, Dataset, T, Views
+from ffrecord.torch._samples import by_one
 
 # Records that iterating over a view reads at a time.
 _READ_TOGETHER = 64
@@ -45,7 +46,8 @@ class _View(Dataset[T]):
 
     def stats(self) -> dict[str, Any]:
         """The sums over the datasets that have statistics; `damaged` is by index of this one."""
-        each = [d.stats() for d in self._parts if hasattr(d, "stats")]
+        distinct = {id(part): part for part in self._parts if hasattr(part, "stats")}
+        each = [part.stats() for part in distinct.values()]
         if not each:
             return {}
         damaged = {**self._damaged, **self._damage_of_strangers()}
@@ -81,10 +83,23 @@ class _View(Dataset[T]):
         return max(getattr(part, "_max_corrupt", 0.0) for part in self._parts)
 
     def _batch(self, indices: Sequence[int], *, single: bool = False) -> Any:  # noqa: ANN401
-        if not isinstance(indices, IndexBatch):
-            places = self._positive(as_indices(indices))
-            indices = SeededIndices.like(places.tolist(), indices)
-        return assembled(self, indices, single=single)
+        return assembled(self, self._asked_for(indices), single=single)
+
+    @property
+    def _joins_records(self) -> bool:
+        """Whether it joins records of several datasets to batches of one form."""
+        return self._joins and self._joint is not None
+
+    def _whole(self, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as the datasets make them
+        """The samples; None if any of the records is damaged."""
+        return whole(self, self._asked_for(indices))
+
+    def _asked_for(self, indices: Sequence[int]) -> Sequence[int]:
+        """The same indices, from 0 on."""
+        if isinstance(indices, IndexBatch):
+            return indices
+        places = self._positive(as_indices(indices))
+        return SeededIndices.like(places.tolist(), indices)
 
     def _positive(self, wanted: Indices) -> Indices:
         try:
@@ -330,6 +345,27 @@ def as_ours(dataset: Any, places: Any = None) -> Any:  # noqa: ANN401 - any data
     return _subset_of(dataset, inner, places) if isinstance(inner, Dataset) else dataset
 
 
+def stats_of(dataset: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataset
+    """The statistics of a dataset; of a concatenation of torch's, the sums over its parts.
+
+    `damaged` is by index of the dataset, or of what a subset of torch's chooses from.
+    """
+    ours = as_ours(dataset)
+    if type(ours) is data.Subset:
+        return stats_of(ours.dataset)
+    if type(ours) is not data.ConcatDataset:
+        found: dict[str, Any] = getattr(ours, "stats", dict)()
+        return found
+    each = list(map(stats_of, ours.datasets))
+    damaged = {
+        first + index: what
+        for stats, first in zip(each, [0, *ours.cumulative_sizes], strict=False)
+        for index, what in stats.get("damaged", {}).items()
+    }
+    distinct = {id(part): stats for part, stats in zip(ours.datasets, each, strict=True)}
+    return {**summed(distinct.values()), "damaged": damaged}
+
+
 def fingerprint_of(dataset: Any) -> str | None:  # noqa: ANN401 - any dataset
     """What identifies the samples of a dataset and their order, as far as that is known.
 
@@ -395,8 +431,9 @@ def asked_through_torch(dataset: Dataset[Any], frame: FrameType) -> Asked | None
 
     torch passes plain indices on, of one sample or of several, which do not tell what belongs to
     the view, nor seed and epoch. Subsets of subsets are several frames, and so are subsets of
-    torch's concatenations, which are asked for one sample at a time. A concatenation alone has no
-    policy: there its part is asked, which replaces its own.
+    torch's concatenations, which are asked for one sample at a time. If these are the samples of a
+    batch, all of them are made at the first one, unless one is damaged. Then a concatenation alone
+    has no policy: its part is asked, which replaces its own.
     """
     view: Dataset[Any] = dataset
     found: Asked | None = None
@@ -432,6 +469,10 @@ def asked_through_torch(dataset: Dataset[Any], frame: FrameType) -> Asked | None
         caller = caller.f_back
     if found is None or not found.is_one:
         return found
+    if isinstance(origin, list | IndexBatch) and isinstance(view, _View) and view._joins_records:
+        asked = found.key if place is None else place
+        if made := by_one.sample(origin, asked, partial(view._whole, origin)):
+            return found._replace(made=made)
     return found._replace(key=_one_of(found.key, origin, place))
 
 

@@ -13,7 +13,7 @@ from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ffrecord._base.stage_times import Stages
 from ffrecord._order.epoch_order import IndexBatch
-from ffrecord._read.prefetch import Prefetcher
+from ffrecord._read.prefetch import Prefetcher, ReadAhead
 from ffrecord.errors import CorruptionError
 from ffrecord.torch._batch_transfer import CrossingCollate
 from ffrecord.torch._collate import collate
@@ -195,10 +195,10 @@ class Threads(Engine):
         ahead = Prefetcher(
             loads,
             _timed(plans, loads.stages),
+            self._limits(loader),
             weigh=size_of,
             load_together=loads.together if loads.can_cut else None,
             note_queued=partial(loads.stages.count, "queue"),
-            **self._limits(loader),
         )
         self._all.add(ahead)
         return ahead
@@ -215,16 +215,12 @@ class Threads(Engine):
         source = source_of(loader.dataset) if self._may_be_native else None
         if source is None or not Stream.fits(source, sampler, start):
             return None
-        return Stream(source, sampler, start, loader.stages, **self._limits(loader))
+        return Stream(source, sampler, start, loader.stages, self._limits(loader))
 
-    def _limits(self, loader: Any) -> dict[str, Any]:  # noqa: ANN401 - likewise
+    def _limits(self, loader: Any) -> ReadAhead:  # noqa: ANN401 - likewise
         count: int = loader.num_workers
-        return {
-            "threads": count,
-            "depth": count + (loader.prefetch_factor or 2),
-            "memory_limit_bytes": self._memory_limit_bytes,
-            "timeout_s": loader.timeout,
-        }
+        depth = count + (loader.prefetch_factor or 2)
+        return ReadAhead(count, depth, self._memory_limit_bytes, loader.timeout)
 
 
 def _settings(dataset: Any, *others: Any) -> list[Any]:  # noqa: ANN401 - any dataset
