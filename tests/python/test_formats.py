@@ -259,6 +259,21 @@ def test_decoded_columns_in_arrow_lack_what_is_missing(tmp_path: Path) -> None:
             assert table.schema.field("p").type == pa.fixed_shape_tensor(pa.uint8(), [2, 2, 3])
 
 
+@pytest.mark.parametrize("missing", [False, True])
+def test_large_numbers_that_a_transform_makes_are_collated(tmp_path: Path, missing: bool) -> None:
+    most = 2**64 - 1
+    numbers = pa.array([most, None if missing else 2, 3], pa.uint64())
+    ffrecord.write_table(pa.table({"n": numbers}), tmp_path / "u64.ffr")
+
+    def made_anew(one: dict[str, Any]) -> dict[str, Any]:
+        return {"n": None if one["n"] is None else np.uint64(one["n"])}
+
+    batch = next(iter(DataLoader(Dataset(tmp_path / "u64.ffr", transform=made_anew), 3)))["n"]
+    values = batch["values"] if missing else batch
+    assert values.dtype == torch.uint64
+    assert values.tolist() == [most, 0 if missing else 2, 3]
+
+
 def test_decoded_columns_keep_what_their_decoder_made(path: Path) -> None:
     dataset = Dataset(path, decode={"picture": Text()}).with_format("bytes")
 

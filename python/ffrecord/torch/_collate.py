@@ -102,7 +102,7 @@ def _stacked(rows: Sequence[Any]) -> Any:  # noqa: ANN401 - as the samples are
     if is_full:
         if type(first).__module__.partition(".")[0] == "pyarrow":
             return _table_of(there)
-        return default_collate(there)
+        return _numbers(there)
     return _with_marks(rows) if _is_number(first) else list(rows)
 
 
@@ -114,8 +114,14 @@ def _with_marks(rows: Sequence[Any]) -> dict[str, Any]:
     """Numbers, and which of them are there."""
     there = [row for row in rows if row is not None]
     zero = type(there[0])(0) if there else 0
-    values = default_collate([zero if row is None else row for row in rows])
+    values = _numbers([zero if row is None else row for row in rows])
     return {"values": values, "valid": torch.tensor([row is not None for row in rows])}
+
+
+def _numbers(rows: list[Any]) -> Any:  # noqa: ANN401 - or what else torch collates
+    if all(type(row) is np.uint64 for row in rows):  # Torch takes none above an i64's largest.
+        return torch.from_numpy(np.array(rows))
+    return default_collate(rows)
 
 
 def _table_of(rows: list[Any]) -> Any:  # noqa: ANN401 - pyarrow has no types
