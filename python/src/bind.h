@@ -34,6 +34,7 @@ void BindRecordReader(py::module_& module);
 void BindRecordWriter(py::module_& module);
 void BindRepair(py::module_& module);
 void BindSchema(py::module_& module);
+void BindStoredFiles(py::module_& module);
 void BindVerify(py::module_& module);
 void BindCheckpoint(py::module_& module);
 void BindProcess(py::module_& module);
