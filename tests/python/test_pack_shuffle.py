@@ -119,9 +119,9 @@ def test_a_run_that_is_killed_again_and_again_gives_the_same_bytes(
         assert process.communicate()[1] == b""
         assert process.returncode == 0
         assert contents(place) == contents(tmp_path / "whole")
-        assert sorted(os.listdir(tmp_path)) == sorted(
-            ["whole", *(f"x{i + 1}" for i in range(number))]
-        )
+        # A process that is killed before its job has a name leaves a folder with a plan alone.
+        left_over = {name for name in os.listdir(tmp_path) if ".packing-" not in name}
+        assert left_over == {"whole", *(f"x{i + 1}" for i in range(number))}
 
 
 def _are_done(place: Path, units: int) -> Iterator[bool]:
