@@ -35,13 +35,42 @@ class ObjectSearch {
       places.push_back(
           FFR_TRY(address.starts_with(kS3Scheme) ? InBucket(address) : AtServer(address)));
     }
-    FFR_TRY(AskForVersions(places));
+    FFR_TRY(AskForVersions(places, /*or_folders=*/true));
     std::vector<StoredObject> found;
     for (Place& place : places) std::ranges::move(place.objects, std::back_inserter(found));
     return found;
   }
 
+  Result<std::vector<std::optional<StoredObject>>> LookFor(std::span<const std::string> addresses) {
+    std::vector<Place> places;
+    for (const std::string& address : addresses)
+      places.push_back(
+          FFR_TRY(address.starts_with(kS3Scheme) ? Exactly(address) : AtServer(address)));
+    FFR_TRY(AskForVersions(places, /*or_folders=*/false));
+    std::vector<std::optional<StoredObject>> found(places.size());
+    for (std::size_t i = 0; i < places.size(); ++i)
+      if (!places[i].objects.empty()) found[i] = std::move(places[i].objects.front());
+    return found;
+  }
+
+  Result<std::vector<StoredObject>> List(const std::string& folder) {
+    if (!folder.starts_with(kS3Scheme))
+      return Error{ErrorCode::kInvalidArgument,
+                   folder + ": only buckets (s3://) have listings; name each file of a server"};
+    const auto [bucket, key] = FFR_TRY(Split(folder));
+    const std::string prefix = key.empty() || key.ends_with('/') ? key : key + "/";
+    auto listing = FFR_TRY(bucket->List(prefix, false));
+    std::vector<StoredObject> found;
+    for (auto& object : listing.objects)
+      if (!object.key.ends_with('/')) found.push_back(Listed(bucket, std::move(object)));
+    return found;
+  }
+
  private:
+  struct KeyInBucket {
+    std::shared_ptr<const S3Bucket> bucket;
+    std::string key;
+  };
   Result<Place> AtServer(const std::string& text) {
     const auto address = FFR_TRY(HttpAddress::Parse(text));
     const std::string server = address.scheme + "://" + address.user + "@" + address.host;
@@ -50,17 +79,28 @@ class ObjectSearch {
     return Place{{{store, address.target, {}}}, true};
   }
 
-  Result<Place> InBucket(std::string_view text) {
+  Result<KeyInBucket> Split(std::string_view text) {
     const std::string_view rest = text.substr(kS3Scheme.size());
     const std::string_view name = rest.substr(0, rest.find('/'));
     const std::string_view key = rest.substr(std::min(name.size() + 1, rest.size()));
     if (name.empty() || name.find_first_of("?*[@:") != std::string_view::npos)
       return Error{ErrorCode::kInvalidArgument,
                    std::string(text) + ": an address is s3://BUCKET/KEY"};
-    const auto bucket = FFR_TRY(Bucket(std::string(name)));
+    return KeyInBucket{FFR_TRY(Bucket(std::string(name))), std::string(key)};
+  }
+
+  Result<Place> InBucket(std::string_view text) {
+    auto [bucket, key] = FFR_TRY(Split(text));
     if (IsPattern(key)) return Matching(bucket, key);
-    if (key.empty() || key.ends_with('/')) return Folder(bucket, std::string(key));
-    return Place{{{bucket, std::string(key), {}}}, true};
+    if (key.empty() || key.ends_with('/')) return Folder(bucket, key);
+    return Place{{{bucket, std::move(key), {}}}, true};
+  }
+
+  // A bucket itself, and a folder's mark, are no objects.
+  Result<Place> Exactly(std::string_view text) {
+    auto [bucket, key] = FFR_TRY(Split(text));
+    if (key.empty() || key.ends_with('/')) return Place{};
+    return Place{{{bucket, std::move(key), {}}}, true};
   }
 
   Result<std::shared_ptr<const S3Bucket>> Bucket(const std::string& name) {
@@ -103,7 +143,9 @@ class ObjectSearch {
 
   // Asks for the first byte of each object: the answer names size and version, and shows that the
   // server knows ranges. HEAD would not, and addresses that are signed allow GET alone.
-  Result<void> AskForVersions(std::vector<Place>& places) {
+  //
+  // A place without its object may be a folder; else it is empty.
+  Result<void> AskForVersions(std::vector<Place>& places, bool or_folders) {
     std::vector<ObjectRange> ranges;
     std::vector<Place*> asked;
     std::vector<std::array<std::byte, 1>> bytes(places.size());
@@ -122,6 +164,11 @@ class ObjectSearch {
     FFR_TRY(FetchRanges(
         ranges, kObjectRequestsAtOnce, [](ObjectRange&) {}, Patience::OfThread()));
     for (std::size_t i = 0; i < ranges.size(); ++i) {
+      if (!or_folders && ranges[i].error && ranges[i].error->code == ErrorCode::kNotFound) {
+        asked[i]->objects.clear();
+        continue;
+      }
+      if (!or_folders && ranges[i].error) return *std::move(ranges[i].error);
       if (ranges[i].error) {
         *asked[i] = FFR_TRY(PerhapsFolder(asked[i]->objects.front(), *std::move(ranges[i].error)));
         continue;
@@ -153,6 +200,16 @@ class ObjectSearch {
 Result<std::vector<StoredObject>> FindObjects(std::span<const std::string> addresses,
                                               std::chrono::milliseconds timeout) {
   return ObjectSearch(timeout).Run(addresses);
+}
+
+Result<std::vector<std::optional<StoredObject>>> LookForObjects(
+    std::span<const std::string> addresses, std::chrono::milliseconds timeout) {
+  return ObjectSearch(timeout).LookFor(addresses);
+}
+
+Result<std::vector<StoredObject>> ListObjects(const std::string& folder,
+                                              std::chrono::milliseconds timeout) {
+  return ObjectSearch(timeout).List(folder);
 }
 
 }  // namespace ffrecord::object_store

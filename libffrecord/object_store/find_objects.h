@@ -1,8 +1,10 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ffrecord/result.h>
@@ -22,6 +24,17 @@ namespace ffrecord::object_store {
 // nothing, kInvalidArgument for a malformed one, kDeadlineExceeded once the thread's patience is
 // over, and as FetchRanges.
 Result<std::vector<StoredObject>> FindObjects(std::span<const std::string> addresses,
+                                              std::chrono::milliseconds timeout);
+
+// The object of each address, s3://BUCKET/KEY or http(s)://HOST/PATH, with its version of this
+// moment; nothing where there is none. A key is never a folder or a pattern. Fails as FindObjects.
+Result<std::vector<std::optional<StoredObject>>> LookForObjects(
+    std::span<const std::string> addresses, std::chrono::milliseconds timeout);
+
+// All objects in the folder s3://BUCKET/FOLDER and the folders in it, by their keys; none if there
+// is no such folder. A key that ends in a slash is no object but a folder's mark. Fails as
+// FindObjects, and with kInvalidArgument for an address of a server, which has no listings.
+Result<std::vector<StoredObject>> ListObjects(const std::string& folder,
                                               std::chrono::milliseconds timeout);
 
 }  // namespace ffrecord::object_store

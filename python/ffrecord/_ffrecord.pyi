@@ -418,6 +418,38 @@ class ServedFiles:
         """The bytes of each range: file, offset, size."""
     verified_bytes: ClassVar[int]  # Whole parts of this size are checked.
 
+@final
+class StoredFile:
+    """One version of a file of any kind, at an object store or a server."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def version(self) -> str:
+        """Text that other versions do not have; empty if the store names none."""
+    def open(self) -> StoredFileReader: ...
+
+@final
+class StoredFileReader:
+    def read(self, offset_bytes: int, size_bytes: int) -> bytes:
+        """As many bytes from there on, or as there are; raises `ConflictError` for another version.
+
+        Of any thread; others go on meanwhile.
+        """
+    def stop(self) -> None:
+        """Let reads under way, and to come, fail with `DeadlineExceeded`."""
+
+def look_for_stored_files(addresses: Sequence[str], *, timeout_s: float) -> list[StoredFile | None]:
+    """The file of each address; None where there is none."""
+
+def match_stored_files(pattern: str, *, timeout_s: float) -> list[StoredFile]:
+    """The objects of a bucket that match, sorted."""
+
+def list_stored_files(folder: str, *, timeout_s: float) -> list[StoredFile]:
+    """All objects in a folder of a bucket, and in folders in it, sorted."""
+
 def describe_cluster(address: str, *, timeout_s: float = 30.0) -> dict[str, Any]: ...
 def set_node_state(address: str, node: str, state: str, *, timeout_s: float = 30.0) -> None: ...
 def raise_feature_level(address: str, level: int, *, timeout_s: float = 30.0) -> int: ...

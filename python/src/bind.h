@@ -35,6 +35,7 @@ void BindRecordWriter(py::module_& module);
 void BindRepair(py::module_& module);
 void BindRuntime(py::module_& module);
 void BindSchema(py::module_& module);
+void BindStoredFiles(py::module_& module);
 void BindVerify(py::module_& module);
 void BindCheckpoint(py::module_& module);
 void BindProcess(py::module_& module);

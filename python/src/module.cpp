@@ -23,6 +23,7 @@ PYBIND11_MODULE(_ffrecord, module, pybind11::mod_gil_not_used()) {
   BindPermutation(module);
   BindPlainTensors(module);
   BindExamples(module);
+  BindStoredFiles(module);
   BindFileProbe(module);
   BindIoProbe(module);
   BindCheckpoint(module);

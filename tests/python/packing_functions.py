@@ -24,6 +24,12 @@ def letters(sample: Sample) -> Iterator[Sample]:
         yield {"name": f"{sample['name']}.{position}", "byte": byte}
 
 
+def not_for_each(sample: Sample) -> Sample | list[Sample] | None:
+    """The sample, none, or the sample twice."""
+    rest = int(sample["n"]) % 4
+    return None if rest == 2 else [sample, sample] if rest == 3 else sample
+
+
 class Counted:
     """Is made once in each process."""
 

@@ -54,6 +54,13 @@ CASTS: list[tuple[Any, Any, str, Any]] = [
     (b"ab", pa.binary(2), "bytes", b"ab"),
     (dt.time(1, 2), pa.time64("us"), "utf8", "01:02:00.000000"),
     (None, pa.null(), "i64", None),
+    ("16777217", pa.string(), "f32", None),
+    ("16777216", pa.string(), "f32", 16777216.0),
+    ("9007199254740993", pa.string(), "f64", None),
+    ("0.1", pa.string(), "f64", 0.1),
+    ("257", pa.string(), "bf16", None),
+    ("256", pa.string(), "bf16", 256.0),
+    (["1", "2049"], pa.list_(pa.string()), "f16[2]", None),
 ]
 
 

@@ -164,3 +164,10 @@ def test_a_list_that_is_none_is_refused(text: str, said: str, tmp_path: Path) ->
     folder = energon(tmp_path / "set", text)
     with pytest.raises(ValueError, match=said):
         pack(folder, tmp_path / "x")
+
+
+def test_files_without_leading_zeros_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    names = [f"train-{number}-of-12.jsonl" for number in range(12)]
+    folder = written(tmp_path / "set", dict.fromkeys(names, "train"))
+    pack(folder, tmp_path / "x")
+    assert [row["name"] for row in records(tmp_path / "x")][::20] == names

@@ -377,3 +377,16 @@ def test_a_field_that_is_called_like_one_of_ours_is_not_lost(name: str, tmp_path
     message = refused(2, tmp_path / "a.json", tmp_path / "x.ffr")
     assert f"a field called '{name}'" in message
     assert "rename it" in message
+
+
+@pytest.mark.parametrize("kind", ["coco", "yolo_flat"])
+def test_a_picture_that_is_a_link_is_packed_on_request_alone(kind: str, tmp_path: Path) -> None:
+    source, _ = {"coco": coco, "yolo_flat": yolo_flat}[kind](tmp_path / "set")
+    picture = min(path for path in (tmp_path / "set").rglob("*.jpg"))
+    picture.rename(tmp_path / "elsewhere.jpg")
+    picture.symlink_to(tmp_path / "elsewhere.jpg")
+    with pytest.raises(ValueError, match="is a symbolic link: --follow-links"):
+        pack(open_source(source), tmp_path / "x.ffr")
+    pack(open_source(source, SourceOptions(follow_links=True)), tmp_path / "x.ffr")
+    images = [bytes(each) for each in ffrecord.open(tmp_path / "x.ffr")[:]["image"]]
+    assert (tmp_path / "elsewhere.jpg").read_bytes() in images

@@ -200,3 +200,22 @@ def test_metadata_are_kept_or_refused(tmp_path: Path) -> None:
         ValueError, match=r"3\.ffr has other metadata than .*0\.ffr: pack them separately"
     ):
         open_source(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("destination", ["x", "x.ffr"])
+def test_keys_that_are_no_column_stay_with_what_a_function_makes_of_a_sample(
+    tmp_path: Path, destination: str
+) -> None:
+    keys: Keys = [b"k%d" % i if i % 3 else None for i in range(60)]
+    source = written(tmp_path / "a.ffr", keys)
+    place = tmp_path / destination
+    pack(source, place, map="packing_functions:not_for_each")
+
+    reader = ffrecord.open(place)
+    for i, key in enumerate(keys):
+        found = None if key is None else reader.find(key)
+        assert (found is None) == (key is None or i % 4 in (2, 3))
+        assert found is None or reader.read([found])[0]["n"] == i
+    several = sum(key is not None and i % 4 == 3 for i, key in enumerate(keys))
+    summary = pack(source, tmp_path / "y", map="packing_functions:not_for_each")
+    assert summary.skipped["keys of samples that did not become one record"] == several

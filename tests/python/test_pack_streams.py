@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from ffrecord.errors import CorruptionError
-from ffrecord.pack import SourceOptions, open_source
-from ffrecord.pack._source import read_named
+from ffrecord.pack import SourceOptions, _places, open_source
 from ffrecord.pack._stream import Stream
 from packing import refused
 
@@ -366,9 +365,12 @@ class _BadDisk(io.RawIOBase):
     [b"", b"plain text" * 9, gzip.compress(bytes(1000), mtime=0)[:50]],
     ids=["empty", "plain", "gzip"],
 )
-def test_a_disk_that_fails_is_an_error_with_the_name(content: bytes) -> None:
+def test_a_disk_that_fails_is_an_error_with_the_name(
+    content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(OSError, match="error: '/data/x'") as caught:
         Stream(_BadDisk(content), "/data/x").read()  # type: ignore[arg-type]
     assert caught.value.errno == errno.EIO
     with pytest.raises(OSError, match="error: '/data/y'"):
-        read_named(_BadDisk(content), "/data/y")  # type: ignore[arg-type]
+        monkeypatch.setattr(_places, "open_input", lambda path: _BadDisk(content))
+        _places.read("/data/y")

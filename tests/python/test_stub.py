@@ -16,7 +16,7 @@ ALLOWED = r"""
 ffrecord\._ffrecord\.[A-Z]\w*  # pybind11 has a metaclass of its own.
 ffrecord\._ffrecord\.PrefetchHint\.__init__  # Made by functions, as are these:
 ffrecord\._ffrecord\.NativeDecoder\.__init__
-ffrecord\._ffrecord\.(Batch|IndexWriter|RecordReader|RecordWriter|ServedFiles|V1Writer)\.__init__
+ffrecord\._ffrecord\.(Batch|IndexWriter|RecordReader|RecordWriter|ServedFiles|StoredFile\w*|V1Writer)\.__init__
 """
 
 

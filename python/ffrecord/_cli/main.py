@@ -123,10 +123,37 @@ def _describe(facts: dict[str, Any]) -> list[str]:
 
 @cli.command()
 @click.argument("where", nargs=-1, required=True, type=click.Path())
+@click.option(
+    "--source",
+    "with_source",
+    is_flag=True,
+    help="Read the source of the packed folder WHERE again, and compare every record with it.",
+)
+@click.option(
+    "--map",
+    "functions",
+    multiple=True,
+    metavar="MODULE:FUNCTION",
+    help="With --source: the functions given to ffrecord-pack, if they have arguments; repeatable.",
+)
 @timeout_option()
-@json_option("Print a JSON array with an object for each file.")
-def verify(where: tuple[str, ...], timeout_s: float, as_json: bool) -> None:
-    """Verify every byte of WHERE; exit with status 3 if any is damaged."""
+@json_option("Print a JSON array with an object for each file; with --source, one object.")
+def verify(
+    where: tuple[str, ...],
+    with_source: bool,
+    functions: tuple[str, ...],
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Verify every byte of WHERE; exit with status 3 if any is damaged.
+
+    With --source, also if a record is not what the source makes, or the source is gone.
+    """
+    if functions and not with_source:
+        raise click.UsageError("--map says what was packed, which only --source compares")
+    if with_source:
+        _verify_source(where, functions, as_json)
+        return
     with progress_bar("verifying") as show:
         reports = ffrecord.verify(where, timeout_s=timeout_s, progress=show)
     if as_json:
@@ -135,6 +162,28 @@ def verify(where: tuple[str, ...], timeout_s: float, as_json: bool) -> None:
         for report in reports:
             click.echo("\n".join(_verdict(report)))
     if any(report.problem_count for report in reports):
+        raise click.exceptions.Exit(EXIT_DAMAGE)
+
+
+def _verify_source(where: tuple[str, ...], functions: tuple[str, ...], as_json: bool) -> None:
+    from ffrecord.pack import verify_source
+
+    if len(where) != 1:
+        raise click.UsageError("--source compares one packed folder at a time")
+    with progress_bar("comparing") as show:
+        report = verify_source(where[0], map=list(functions) or None, progress=show)
+    if as_json:
+        click.echo(json.dumps({**dataclasses.asdict(report), "is_same": report.is_same}))
+    else:
+        lines = [f"{path} is gone" for path in report.gone]
+        lines += [f"{path}: size, time or version differ" for path in report.changed]
+        lines += report.differences
+        if report.difference_count > len(report.differences):
+            lines.append(f"and {report.difference_count - len(report.differences)} more")
+        verdict = "as their source" if report.is_same else f"{report.difference_count} differences"
+        lines.append(f"{where[0]}: {report.record_count} records compared: {verdict}")
+        click.echo("\n".join(shown(line, len(line)) for line in lines))
+    if not report.is_same:
         raise click.exceptions.Exit(EXIT_DAMAGE)
 
 

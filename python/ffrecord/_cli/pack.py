@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -28,8 +28,15 @@ _CLASSES_SHOWN_MAX = 30
 
 @click.command(epilog=f"Kinds of sources: {listed()}.")
 @click.version_option(package_name="ffrecord")
-@click.argument("sources", type=click.Path(), nargs=-1, required=True, metavar="SOURCE...")
+@click.argument("sources", type=click.Path(), nargs=-1, metavar="SOURCE...")
 @click.argument("destination", type=click.Path())
+@click.option(
+    "--from",
+    "listed_in",
+    type=click.File(encoding="utf-8"),
+    metavar="FILE",
+    help="A text with a source on each line, behind those that are given; - is standard input.",
+)
 @click.option("--compress", is_flag=True, help="Compress each record with zstd.")
 @click.option(
     "--dictionary",
@@ -89,6 +96,12 @@ _CLASSES_SHOWN_MAX = 30
     "one of ffrecord.pack.maps, such as 'resize(256)'. Repeatable: one after the other.",
 )
 @click.option(
+    "--shuffle",
+    type=click.IntRange(min=0),
+    metavar="SEED",
+    help="Put all records in an order that this number gives; needs the room of the result twice.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(min=1),
     default=1,
@@ -117,6 +130,7 @@ _CLASSES_SHOWN_MAX = 30
 def command(
     sources: tuple[str, ...],
     destination: str,
+    listed_in: TextIO | None,
     compress: bool,
     dictionary: int | None,
     part_size: int | None,
@@ -134,6 +148,7 @@ def command(
     split: str | None,
     tokens: str | None,
     functions: tuple[str, ...],
+    shuffle: int | None,
     workers: int,
     max_failures: int,
     retry_failed: bool,
@@ -143,11 +158,15 @@ def command(
 ) -> None:
     """Pack SOURCE into DESTINATION.
 
-    SOURCE is one folder, or any number of files of one kind; the kinds are listed below.
+    SOURCE is one folder, or any number of files of one kind; the kinds are listed below. It is
+    local, or s3://BUCKET/KEY, or http(s)://HOST/PATH; s3://BUCKET/a*.tar is a pattern.
     DESTINATION is one file if it ends in .ffr, else a folder of parts. DESTINATION appears only
     once it is complete. A folder that was interrupted is continued by the same command.
     """
     check_parts(destination, part_size)
+    sources += _lines_of(listed_in)
+    if not sources:
+        raise click.UsageError("there is no SOURCE: name one before DESTINATION, or give --from")
     begin = clock.now()
     with progress_bar("packing") as show:
         samples = open_source(
@@ -183,6 +202,7 @@ def command(
             destination,
             **options,
             part_size_bytes=part_size,
+            shuffle=shuffle,
             retry_failed=retry_failed,
             restart=restart,
             progress=None if show is None else lambda done: show(done, samples.size_bytes),
@@ -207,6 +227,18 @@ def _show_estimate(found: PackEstimate, destination: str, as_json: bool) -> None
         "converted"
     )
     click.echo("\n".join(shown(line, len(line)) for line in lines))
+
+
+def _lines_of(file: TextIO | None) -> tuple[str, ...]:
+    """The sources in a text, without blank lines, and those that begin with #."""
+    try:
+        lines = [] if file is None else [line.strip() for line in file]
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"it is not UTF-8: {error}", param_hint="--from") from None
+    found = tuple(line for line in lines if line and not line.startswith("#"))
+    if file is not None and not found:
+        raise click.BadParameter("it names no source", param_hint="--from")
+    return found
 
 
 def _cast(text: str) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """Packing: samples of a source - folders, tars, JSON lines, TFRecords, ... - into record files."""
 
+from ffrecord.pack._against_source import SourceReport, verify_source
 from ffrecord.pack._destination import DICTIONARY_BYTES, pack
 from ffrecord.pack._estimate import PackEstimate, estimate_packing
 from ffrecord.pack._recognise import open_source
@@ -16,9 +17,11 @@ __all__ = [
     "PackSummary",
     "Source",
     "SourceOptions",
+    "SourceReport",
     "TableSource",
     "WorkerDiedError",
     "estimate_packing",
     "open_source",
     "pack",
+    "verify_source",
 ]

@@ -6,6 +6,7 @@ from typing import Any
 
 from ffrecord._tables.formats import pyarrow
 from ffrecord.errors import CorruptionError
+from ffrecord.pack import _places
 from ffrecord.pack._example import parse_example
 from ffrecord.pack._row_table import RowTable
 from ffrecord.pack._source import WHOLE, Part, Source, SourceOptions, needed
@@ -17,7 +18,7 @@ _LOOK_RECORDS = 10
 
 def is_array_record(path: str) -> bool:
     """By its name, such as a-train.array_record-00000-of-00002: its first bytes are a hash."""
-    return os.path.isfile(path) and any(mark in os.path.basename(path).lower() for mark in _NAMES)
+    return _places.is_file(path) and any(mark in os.path.basename(path).lower() for mark in _NAMES)
 
 
 def array_record_source(path: str, options: SourceOptions) -> Source:
@@ -39,9 +40,10 @@ class _File:
     """The records of a file."""
 
     def __init__(self, path: str) -> None:
+        _places.check_local(path, "ArrayRecord")
         module = needed("array_record.python.array_record_module", "ArrayRecord", "array_record")
         self._path = path
-        with open(path, "rb"):  # An error of the system says what is wrong.
+        with _places.open_input(path):  # An error of the system says what is wrong.
             pass
         try:
             self._reader = module.ArrayRecordReader(path)

@@ -7,12 +7,15 @@ import numpy as np
 from ffrecord._tables.arrow_types import is_bf16, is_list, meaning_of, plain_type
 from ffrecord._tables.formats import pyarrow
 
+# Of fewer digits, each float holds it; of more, none.
+_WHOLE = r"^[+-]?[0-9]{3,309}$"
+
 
 def check_kept(array: Any, made: Any, field: Any) -> None:  # noqa: ANN401 - pyarrow has no types
     """Check that a cast, `made` of `array` for a column of that field, has kept every value.
 
     A text that was read as a number, and a number that was written as text, are kept; a fraction
-    may be rounded to a narrower float.
+    may be rounded to a float, but no whole number.
 
     Raises:
         ArrowInvalid: it has not.
@@ -21,6 +24,8 @@ def check_kept(array: Any, made: Any, field: Any) -> None:  # noqa: ANN401 - pya
     source, wanted = leaf_type(array.type), leaf_type(made.type)
     if types.is_floating(wanted) and _has_infinity(made) and not _has_infinity(array):
         raise pa.ArrowInvalid("a number is too large")
+    if types.is_floating(wanted) and _is_text(source):
+        _check_whole_numbers(array, made, field)
     if meaning_of(array.type) == meaning_of(made.type) or _is_text(source) or _is_text(wanted):
         return
     if types.is_null(source) or (types.is_floating(source) and types.is_floating(wanted)):
@@ -39,6 +44,23 @@ def check_kept(array: Any, made: Any, field: Any) -> None:  # noqa: ANN401 - pya
         back = None
     if back is None or not _without_nan(back).equals(_without_nan(array)):
         raise pa.ArrowInvalid("a value would be changed")
+
+
+def _check_whole_numbers(array: Any, made: Any, field: Any) -> None:  # noqa: ANN401
+    """Check that whole numbers in texts are what they were as floats."""
+    pa = pyarrow()
+    import pyarrow.compute as pc
+
+    for texts, floats in zip(_chunks(array), _chunks(made), strict=True):
+        is_whole = pc.fill_null(pc.match_substring_regex(texts, _WHOLE), False)
+        numbers = floats.filter(is_whole)
+        if is_bf16(field) and _is_cut_in_bf16(numbers):
+            raise pa.ArrowInvalid("a whole number would be changed")
+        for text, number in zip(
+            texts.filter(is_whole).to_pylist(), numbers.to_pylist(), strict=True
+        ):
+            if int(text) != number:
+                raise pa.ArrowInvalid(f"the number {text:.40} would be changed")
 
 
 def shown_field(field: Any) -> str:  # noqa: ANN401 - pyarrow has no types

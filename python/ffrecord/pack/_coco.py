@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ffrecord._tables.formats import pyarrow
 from ffrecord.errors import CorruptionError
+from ffrecord.pack import _places
 from ffrecord.pack._json_arrays import NotJsonError, elements_of
 from ffrecord.pack._json_types import ConflictingTypesError, JsonType, joined_fields, type_of_value
 from ffrecord.pack._pictures import PictureTable, picture_at
@@ -29,11 +30,11 @@ _OURS = ("name", "image", "annotations")
 
 def is_coco(path: str) -> bool:
     """By its name, and the names of its arrays."""
-    if not path.endswith(".json") or not os.path.isfile(path):
+    if not path.endswith(".json") or not _places.is_file(path):
         return False
-    with open(path, "rb") as file:
+    with _places.open_input(path) as file:
         head = file.read(_LOOK_BYTES)
-        file.seek(max(0, os.path.getsize(path) - _LOOK_BYTES))
+        file.seek(max(0, _places.size_of(path) - _LOOK_BYTES))
         text = head + file.read()
     return head.lstrip()[:1] == b"{" and any(mark in text for mark in _MARKS)
 
@@ -47,6 +48,7 @@ class CocoSource(PictureTable):
     """
 
     what = "COCO file"
+    meant = ("columns", "drop", "cast", "follow_links")
 
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Read all but the pictures; see `open_source` for arguments and errors."""
@@ -62,7 +64,7 @@ class CocoSource(PictureTable):
             raise ValueError(f"{self.path}: {error}") from None
         except NotJsonError as error:
             raise CorruptionError(f"{self.path} is truncated, or no JSON: {error}") from None
-        self.counted(os.path.getsize(self.path))
+        self.counted(_places.size_of(self.path))
         if (found := self.read_before()) is not None:
             return found
         pa = pyarrow()
@@ -82,7 +84,7 @@ class CocoSource(PictureTable):
         """What the file says of some pictures."""
         labels = {number: label for label, number in enumerate(sorted(self._classes))}
         rows = []
-        with open(self.path, "rb") as file:
+        with _places.open_input(self.path) as file:
             for number in range(begin, end):
                 image = self._again(file, *self._images[number])
                 row = {**_about(image), "name": image["file_name"]}
@@ -100,7 +102,7 @@ class CocoSource(PictureTable):
         self._about: dict[str, JsonType] = {}
         self._notes: dict[str, JsonType] = {}
         names: list[str] = []
-        with open(self.path, "rb") as file:
+        with _places.open_input(self.path) as file:
             for field, value, begin, size_bytes in elements_of(file):
                 if field == "images":
                     ids.append(self._number(value, "id", "images"))
@@ -163,8 +165,8 @@ class CocoSource(PictureTable):
             return
         folders = list(_folders(self.path))
         for folder in folders:
-            if os.path.lexists(os.path.join(folder, names[0])):
-                self.pictures = [picture_at(os.path.join(folder, name)) for name in names]
+            if _places.exists(os.path.join(folder, names[0])):
+                self.pictures = [picture_at(folder, name, self.options) for name in names]
                 return
         raise ValueError(
             f"{self.path}: its first picture, {names[0]}, is in none of {', '.join(folders)}: put "
@@ -209,7 +211,7 @@ class CocoSource(PictureTable):
 
 def _folders(path: str) -> Iterable[str]:
     """Where the pictures may be: instances_train2017.json has them in train2017."""
-    here = os.path.dirname(os.path.abspath(path))
+    here = os.path.dirname(path)
     stem = os.path.basename(path).removesuffix(".json")
     split = re.sub(r"^_?(instances|captions|person_keypoints|image_info|annotations)_?", "", stem)
     above = os.path.dirname(here)

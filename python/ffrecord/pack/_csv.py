@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
+from ffrecord.pack import _places
 from ffrecord.pack._csv_quotes import blocks_of
 from ffrecord.pack._cutting import is_plain, line_marks, lines_in, lines_of, parts_between
 from ffrecord.pack._source import WHOLE, Part, needed
@@ -18,6 +19,8 @@ _ALL = Part(0, WHOLE, 0)
 # Only what is written again as it was: 007, +1 and 1e5 are text, as numbers of 19 digits are.
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 _FLOAT = r"^-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?$"
+# With a zero at the end that is not the only digit behind the point.
+_PADDED = r"\.[0-9]+0$"
 _BOOL = r"^(true|false)$"
 
 
@@ -49,7 +52,7 @@ class CsvSource(Tabular):
             return found
         pa = needed("pyarrow", self.what)
         names = self._names(self.path)
-        types: dict[str, set[str]] = {name: set(_FITTING) for name in names}
+        types = {name: _Fitting() for name in names}
         for path in self.options.together or (self.path,):
             if self._names(path) != names:
                 raise ValueError(
@@ -60,8 +63,8 @@ class CsvSource(Tabular):
             for batch in self._texts(path, names):
                 self._rows[path] += len(batch)
                 for name, left in types.items():
-                    _narrow(left, batch.column(name))
-        return pa.schema([(name, _type_of(left)) for name, left in types.items()])
+                    left.look(batch.column(name))
+        return pa.schema([(name, left.type()) for name, left in types.items()])
 
     def cuts(self, size_bytes: int) -> list[Part]:
         """Return runs of lines, if each row is a line."""
@@ -84,7 +87,7 @@ class CsvSource(Tabular):
         """Yield the rows of each block."""
         pa = needed("pyarrow", self.what)
         wanted = pa.schema([self.found.field(name) for name in names])
-        with open(self.path, "rb") as raw:
+        with _places.open_input(self.path) as raw:
             for batch in self._batches(raw, self.path, self.found.names, part):
                 arrays = [batch.column(f.name).cast(f.type) for f in wanted]
                 yield pa.Table.from_arrays(arrays, schema=wanted), raw.tell() - part.begin
@@ -97,7 +100,7 @@ class CsvSource(Tabular):
             )
 
     def _names(self, path: str) -> list[str]:
-        with open(path, "rb") as raw, self._naming(path):
+        with _places.open_input(path) as raw, self._naming(path):
             first = next(self._blocks(raw, path, _ALL), b"")
             names = list(self._parsed(first, path, None, is_first=True).schema.names)
         if len(set(names)) < len(names):
@@ -106,7 +109,7 @@ class CsvSource(Tabular):
         return names
 
     def _texts(self, path: str, names: list[str]) -> Iterator[Any]:
-        with open(path, "rb") as raw:
+        with _places.open_input(path) as raw:
             yield from self._batches(raw, path, names, _ALL)
 
     def _batches(self, raw: BinaryIO, path: str, names: list[str], part: Part) -> Iterator[Any]:
@@ -167,7 +170,7 @@ def _rows_if_lines(path: str) -> int:
     are as many rows as lines that are not blank, each row is a line. -1 if lines end otherwise.
     """
     found = -1
-    with open(path, "rb") as file:
+    with _places.open_input(path) as file:
         while data := lines_of(file, _BLOCK_BYTES):
             if b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
                 return -1
@@ -178,21 +181,41 @@ def _rows_if_lines(path: str) -> int:
 _FITTING = {"int": _INTEGER, "float": _FLOAT, "bool": _BOOL, "null": None}
 
 
-def _narrow(left: set[str], array: Any) -> None:  # noqa: ANN401 - pyarrow has no types
-    """Remove the types that a value does not have."""
-    if array.null_count == len(array):
-        return
-    import pyarrow.compute as pc
+class _Fitting:
+    """The types that all values of a column have, as far as they were looked at."""
 
-    left.discard("null")
-    for name in tuple(left):
-        matched = pc.match_substring_regex(array, _FITTING[name])
-        if not pc.all(matched).as_py():  # Nulls do not count.
-            left.discard(name)
+    def __init__(self) -> None:
+        self._left = set(_FITTING)
+        self._decimals: set[int] = set()
+        """How many digits values have behind the point, if they may be floats."""
+        self._has_padding = False
+        """Whether one of these ends in a zero that no program writes unless others end there."""
 
+    def look(self, array: Any) -> None:  # noqa: ANN401 - pyarrow has no types
+        """Remove the types that a value does not have."""
+        if array.null_count == len(array):
+            return
+        import pyarrow.compute as pc
 
-def _type_of(left: set[str]) -> Any:  # noqa: ANN401 - pyarrow has no types
-    pa = needed("pyarrow", "a CSV file")
-    kinds = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
-    found = [] if "null" in left else [kind for name, kind in kinds.items() if name in left]
-    return found[0] if found else pa.string()
+        self._left.discard("null")
+        for name in tuple(self._left):
+            matched = pc.match_substring_regex(array, _FITTING[name])
+            if not pc.all(matched).as_py():  # Nulls do not count.
+                self._left.discard(name)
+        if "float" in self._left:
+            point = pc.find_substring(array, ".")
+            behind = pc.subtract(pc.subtract(pc.binary_length(array), point), 1)
+            counts = pc.if_else(pc.less(point, 0), 0, behind)
+            self._decimals.update(pc.unique(counts.combine_chunks()).drop_null().to_pylist())
+            padded = pc.any(pc.match_substring_regex(array, _PADDED)).as_py()
+            self._has_padding = self._has_padding or bool(padded)
+
+    def type(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """The type of the column. 1.9 and 1.10 are names, and 1.90 and 2.10 are numbers."""
+        pa = needed("pyarrow", "a CSV file")
+        left = self._left
+        if self._has_padding and len(self._decimals) > 1:
+            left = left - {"float"}
+        kinds = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+        found = [] if "null" in left else [kind for name, kind in kinds.items() if name in left]
+        return found[0] if found else pa.string()

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ffrecord.pack import _places
 from ffrecord.pack._source import WHOLE, Part
 from ffrecord.pack._stream import Stream
 
@@ -51,7 +52,7 @@ def _between(begin: Mark, end: Mark) -> Part:
 
 def is_plain(path: str) -> bool:
     """Whether a file is not compressed, so that it can be read from anywhere."""
-    with open(path, "rb") as file:
+    with _places.open_input(path) as file:
         return not Stream(file, path).is_compressed
 
 
@@ -62,7 +63,7 @@ def line_marks(
 
     `suits` says of the first bytes after a mark whether a part may begin there.
     """
-    with open(path, "rb") as file:
+    with _places.open_input(path) as file:
         at = lines = 0
         while file.peek(1):
             yield Mark(at, at, lines)

@@ -4,15 +4,17 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from dataclasses import replace as replace_of
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ffrecord._base.destination import destination_path
 from ffrecord._ffrecord import __version__
 from ffrecord._tables.arrow_schema import of_columns, types_in
 from ffrecord._tables.schema import parse
+from ffrecord.pack import _places
 from ffrecord.pack._inference import check_names, schema_of_rows
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._mapping import Row, UserMap, mapping_of, rows_of
@@ -22,6 +24,17 @@ from ffrecord.pack._plan import Plan, schema_as_json, units_of
 from ffrecord.pack._recognise import open_source
 from ffrecord.pack._resumable import DIGITS, check_some, pack_resumably, part_name
 from ffrecord.pack._rows import Rows, RowsSource, own_copy
+from ffrecord.pack._shuffling import (
+    ORIGIN,
+    check_seed,
+    halves,
+    is_there,
+    origin_of,
+    remove_unshuffled,
+    shuffled,
+    summary_units,
+    unshuffled_path,
+)
 from ffrecord.pack._source import CLASSES, Facts, Progressed, Source
 from ffrecord.pack._summary import PackSummary
 from ffrecord.pack._table import TableSource
@@ -32,6 +45,10 @@ from ffrecord.pack._work import Progress, Task, WriterOptions
 DICTIONARY_BYTES = (1024, 16 << 20)
 # Of parts, if nothing else is asked for; of smaller inputs, parts are smaller, so many at least.
 PART_BYTES, _PART_BYTES_MIN, _PARTS = 1 << 30, 64 << 20, 64
+_SEVERAL = (
+    "several workers pack from paths into a folder: give paths, and a destination whose name does "
+    "not end in .ffr"
+)
 # Rows from which the columns of a function's result are inferred, and samples it is tried on.
 _LOOK_ROWS, _LOOK_SAMPLES = 64, 1000
 
@@ -49,6 +66,7 @@ def pack(
     compress: bool = False,
     dictionary_bytes: int = 0,
     part_size_bytes: int | None = None,
+    shuffle: int | None = None,
     replace: bool = False,
     key: str | None = None,
     progress: Progress | None = None,
@@ -84,6 +102,9 @@ def pack(
         part_size_bytes: the size of inputs, or the raw size of records, that make a part. By
             default 1 GiB; of inputs that are packed from paths into a folder a 64th, but at least
             64 MiB, so that each of several workers has parts.
+        shuffle: a seed: all records are put in an order that it gives, which is the same for the
+            same seed and samples. They are packed to `.NAME.unshuffled` first, so that needs the
+            room of the result twice, and little memory.
         replace: replace an existing file, or a folder with nothing in it but what packing made.
         key: the column, utf8 or bytes, by which samples are found (`Reader.find`); without it the
             source decides: names of files, and the keys that records of record files had.
@@ -100,8 +121,26 @@ def pack(
     """
     if part_size_bytes is not None:
         _check_least(part_size_bytes, 1, "a part has at least one byte")
-    file_size_bytes = part_size_bytes or PART_BYTES
     _check_least(max_failures, 0, "max_failures is at least 0")
+    run = _Run(
+        workers=workers,
+        max_failures=max_failures,
+        retry_failed=retry_failed,
+        restart=restart,
+        part_size_bytes=part_size_bytes,
+    )
+    if shuffle is not None:
+        return _pack_shuffled(
+            source,
+            destination,
+            check_seed(shuffle),
+            run,
+            _Stored(compress, dictionary_bytes, replace),
+            map=map,
+            schema=schema,
+            key=key,
+            progress=progress,
+        )
     asked = Conversion(
         source,
         destination,
@@ -112,37 +151,146 @@ def pack(
         dictionary_bytes=dictionary_bytes,
         key=key,
     )
-    if asked.inputs is None:
-        return _Single(asked, max_failures, progress).pack(replace, file_size_bytes)
-    if asked.user_map is not None:
-        asked.user_map.look(asked.inputs)
-    task = Task(
-        destination=asked.path,
-        plan=_plan(
+    return run.pack(asked, replace=replace, progress=progress)
+
+
+class _Stored(NamedTuple):
+    """How the result is stored."""
+
+    compress: bool
+    dictionary_bytes: int
+    replace: bool
+
+
+@dataclass(frozen=True)
+class _Run:
+    """How a packing is done; see `pack`."""
+
+    workers: int
+    max_failures: int
+    retry_failed: bool
+    restart: bool
+    part_size_bytes: int | None
+
+    def pack(
+        self,
+        asked: "Conversion",
+        *,
+        replace: bool,
+        progress: Progress | None,
+        origin: Mapping[str, Any] | None = None,
+    ) -> PackSummary:
+        """Do it; `origin` says in the plan what was shuffled."""
+        if asked.inputs is None:
+            single = _Single(asked, self.max_failures, progress)
+            return single.pack(replace, self.part_size_bytes or PART_BYTES)
+        summary = pack_resumably(
+            self.task(asked, origin),
             asked.inputs,
-            asked.writing,
-            asked.metadata,
-            asked.columns,
-            asked.user_map,
-            part_size_bytes or _input_of_a_part(asked.inputs.size_bytes),
-        ),
-        options=asked.inputs.options,
-        user_map=asked.user_map,
-        writing=asked.writing,
-        metadata=asked.metadata,
-        file_size_bytes=file_size_bytes,
-        failures_max=max_failures,
+            workers=self.workers,
+            replace=replace,
+            retry_failed=self.retry_failed,
+            restart=self.restart,
+            progress=progress,
+        )
+        summary.classes = asked.opened.classes
+        return summary
+
+    def task(self, asked: "Conversion", origin: Mapping[str, Any] | None = None) -> Task:
+        """What workers do, who know it from this alone."""
+        assert asked.inputs is not None
+        if asked.user_map is not None:
+            asked.user_map.look(asked.inputs)
+        return Task(
+            destination=asked.path,
+            plan=_plan(
+                asked.inputs,
+                asked.writing,
+                asked.metadata,
+                asked.columns,
+                asked.user_map,
+                self.part_size_bytes or _input_of_a_part(asked.inputs.size_bytes),
+                origin,
+            ),
+            options=asked.inputs.options,
+            user_map=asked.user_map,
+            writing=asked.writing,
+            metadata=asked.metadata,
+            file_size_bytes=self.part_size_bytes or PART_BYTES,
+            failures_max=self.max_failures,
+            paths=asked.inputs.paths,
+            addresses=_places.addresses_of(asked.inputs.paths),
+        )
+
+
+def _pack_shuffled(
+    source: Any,  # noqa: ANN401 - see `pack`
+    destination: str | os.PathLike[str],
+    seed: int,
+    run: _Run,
+    stored: _Stored,
+    *,
+    map: Any,  # noqa: ANN401
+    schema: Any,  # noqa: ANN401
+    key: str | None,
+    progress: Progress | None,
+) -> PackSummary:
+    """Pack the samples as they come, and then their records in the order of a seed."""
+    path, unshuffled = destination_path(destination), unshuffled_path(destination)
+    if run.workers > 1 and path.suffix == ".ffr":
+        raise ValueError(_SEVERAL)
+    first = Conversion(
+        source,
+        unshuffled,
+        map=map,
+        schema=schema,
+        workers=run.workers,
+        compress=False,
+        dictionary_bytes=0,
+        key=key,
     )
-    summary = pack_resumably(
-        task,
-        asked.inputs,
-        workers=workers,
-        replace=replace,
-        retry_failed=retry_failed,
-        restart=restart,
-        progress=progress,
-    )
-    summary.classes = asked.opened.classes
+    task = None if first.inputs is None else run.task(first)
+    origin = {} if task is None else origin_of(task.plan)
+    form = (stored.compress or stored.dictionary_bytes > 0, stored.dictionary_bytes)
+    if task is not None and not run.restart and is_there(path, origin, form, seed):
+        remove_unshuffled(destination)
+        return _summary_of(path, first)
+    check_vacant(path, stored.replace)
+    first_half, second_half = halves(progress, first.opened.size_bytes)
+    before = run.pack(first, replace=True, progress=first_half)
+    try:
+        records = shuffled(unshuffled, seed, f"unshuffled {origin.get('plan_id', '')[:16]}")
+        second = Conversion(
+            records,
+            destination,
+            map=None,
+            schema=None,
+            workers=run.workers,
+            compress=stored.compress,
+            dictionary_bytes=stored.dictionary_bytes,
+            key=None,
+        )
+        summary = replace_of(run, retry_failed=False).pack(
+            second,
+            replace=stored.replace,
+            progress=lambda done: second_half(done, second.opened.size_bytes),
+            origin=origin,
+        )
+    except FileNotFoundError:  # Another process has done it, and removed what was shuffled.
+        if task is None or not is_there(path, origin, form, seed):
+            raise
+        summary = _summary_of(path, first)
+    remove_unshuffled(destination)
+    summary.skipped, summary.failures = before.skipped, before.failures
+    summary.classes = first.opened.classes
+    return summary
+
+
+def _summary_of(path: Path, asked: "Conversion") -> PackSummary:
+    """Of a folder that was packed before."""
+    summary = PackSummary(classes=asked.opened.classes)
+    for unit in summary_units(path):
+        summary.add(unit)
     return summary
 
 
@@ -182,10 +330,7 @@ class Conversion:
         self.path = destination_path(destination)
         self.inputs = None if self.path.suffix == ".ffr" else opened._inputs
         if workers > 1 and self.inputs is None:
-            raise ValueError(
-                "several workers pack from paths into a folder: give paths, and a destination "
-                "whose name does not end in .ffr"
-            )
+            raise ValueError(_SEVERAL)
         give_values = opened.give_values if self.inputs is None else self.inputs.give_values
         if user_map is not None and give_values is not None:
             give_values()  # Of a user's columns, not as they are stored.
@@ -306,6 +451,8 @@ def _columns_of(
 
 def _kept(key: Any, columns: Any) -> Any:  # noqa: ANN401 - see `Source.key`
     """The key of a source, if a function has kept its column."""
+    if key is True:
+        return key  # Not one of the columns: it stays with the record.
     if not isinstance(key, str) or key not in (getattr(columns, "names", None) or columns):
         return None
     kind = str(columns.field(key).type) if hasattr(columns, "names") else columns[key]
@@ -319,6 +466,7 @@ def _plan(
     columns: Any,  # noqa: ANN401 - a mapping, or a schema of pyarrow
     user_map: UserMap | None,
     part_size_bytes: int,
+    origin: Mapping[str, Any] | None,
 ) -> Plan:
     options = {
         name: value
@@ -334,6 +482,7 @@ def _plan(
         "function": None if user_map is None else user_map.name,
         "function's code": None if user_map is None else user_map.identity,
         "part_size_bytes": part_size_bytes,
+        **({} if origin is None else {ORIGIN: dict(origin)}),
     }
     units = units_of(inputs.cuts(part_size_bytes), part_size_bytes)
     return Plan(tuple(inputs.list_all()), units, asked)

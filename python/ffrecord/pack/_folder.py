@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from itertools import accumulate
 from typing import NamedTuple
 
+from ffrecord.pack import _places
 from ffrecord.pack._cutting import Mark, parts_between
 from ffrecord.pack._source import (
     HIDDEN,
@@ -19,11 +20,10 @@ from ffrecord.pack._source import (
     Source,
     SourceOptions,
     check_text,
-    read_named,
 )
 
-# Files read at the same time, and read ahead of the writer in all.
-_THREADS = 4
+# Files read at the same time, of a disk and of a store, and read ahead of the writer in all.
+_THREADS, _REQUESTS = 4, 32
 _AHEAD_FILES_MAX = 32
 _AHEAD_BYTES_MAX = 64 << 20
 # Names of parts of a dataset, not of classes.
@@ -41,12 +41,12 @@ class _File(NamedTuple):
     name: str
     label: int
     size_bytes: int
-    time_ns: int
+    version: str
 
 
 def is_folder(path: str) -> bool:
     """Whether it is a folder, of whatever is no other kind."""
-    return os.path.isdir(path)
+    return _places.is_dir(path)
 
 
 class FolderSource(Source):
@@ -101,8 +101,8 @@ class FolderSource(Source):
         end = len(self._files) if part.end == WHOLE else part.end
         if part.begin == 0:  # All was listed at once.
             skipped.update(self.skipped)
-        for file, (content, time_ns) in self._contents(self._files[part.begin : end]):
-            if time_ns != file.time_ns and len(content) == file.size_bytes:
+        for file, (content, version) in self._contents(self._files[part.begin : end]):
+            if version != file.version and len(content) == file.size_bytes:
                 raise ValueError(
                     f"{file.path} was changed after it was listed: pack the folder when nothing "
                     "writes to it any more"
@@ -119,16 +119,17 @@ class FolderSource(Source):
         """Return a hash of names, sizes and times of all files."""
         found = hashlib.sha256()
         for file in self._files:
-            found.update(f"{file.name}\0{file.size_bytes}\0{file.time_ns}\n".encode())
+            found.update(f"{file.name}\0{file.size_bytes}\0{file.version}\n".encode())
         return found.hexdigest()
 
-    def _contents(self, files: Sequence[_File]) -> Iterator[tuple[_File, tuple[bytes, int]]]:
-        ahead: deque[tuple[_File, Future[tuple[bytes, int]]]] = deque()
+    def _contents(self, files: Sequence[_File]) -> Iterator[tuple[_File, tuple[bytes, str]]]:
+        ahead: deque[tuple[_File, Future[tuple[bytes, str]]]] = deque()
         ahead_bytes = 0
-        with ThreadPoolExecutor(_THREADS, "ffrecord-pack") as pool:
+        count = _REQUESTS if _places.is_address(self._root) else _THREADS
+        with ThreadPoolExecutor(count, "ffrecord-pack") as pool:
             try:
                 for file in files:
-                    ahead.append((file, pool.submit(_read, file.path)))
+                    ahead.append((file, pool.submit(_places.read, file.path)))
                     ahead_bytes += file.size_bytes
                     while len(ahead) > _AHEAD_FILES_MAX or ahead_bytes > _AHEAD_BYTES_MAX:
                         first, content = ahead.popleft()
@@ -141,7 +142,7 @@ class FolderSource(Source):
 
     def _class_names(self) -> list[str]:
         names, datasets = [], set()
-        with os.scandir(self._root) as entries:
+        with _places.scan(self._root) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
                     self.skipped[HIDDEN] += 1
@@ -166,12 +167,12 @@ class FolderSource(Source):
     def _walk(self, folder: str, label: int) -> Iterator[_File]:
         found = []
         # Of each folder, what it and those that it was reached through are in truth.
-        through = {folder: {os.path.realpath(folder)}}
-        for parent, subfolders, names in os.walk(
+        through = {folder: {_places.real(folder)}}
+        for parent, subfolders, names in _places.walk(
             folder, followlinks=self._follow_links, onerror=_raise
         ):
             if not self._follow_links:
-                links = [d for d in subfolders if os.path.islink(os.path.join(parent, d))]
+                links = [d for d in subfolders if _places.is_link(os.path.join(parent, d))]
                 self.skipped["symbolic links"] += len(links)
             hidden = [name for name in (*subfolders, *names) if name.startswith(".")]
             self.skipped[HIDDEN] += len(hidden)
@@ -191,7 +192,7 @@ class FolderSource(Source):
         below = [
             name
             for name in subfolders
-            if self._follow_links or not os.path.islink(os.path.join(folder, name))
+            if self._follow_links or not _places.is_link(os.path.join(folder, name))
         ]
         if len(below) > 1 and not own and not self._nested:
             raise ValueError(
@@ -204,9 +205,9 @@ class FolderSource(Source):
             fnmatchcase(os.path.basename(path), pattern) for pattern in self._include
         ):
             self.skipped["other names"] += 1
-        elif os.path.islink(path) and not self._follow_links:
+        elif _places.is_link(path) and not self._follow_links:
             self.skipped["symbolic links"] += 1
-        elif not os.path.isfile(path) and not os.path.islink(path):
+        elif not _places.is_file(path) and not _places.is_link(path):
             self.skipped["special files"] += 1
         elif not self._include and _DATASETS.search(path):
             raise ValueError(
@@ -215,8 +216,7 @@ class FolderSource(Source):
             )
         else:
             name = check_text(os.path.relpath(path, self._root), self._root)
-            found = os.stat(path)
-            return _File(path, name, label, found.st_size, found.st_mtime_ns)
+            return _File(path, name, label, *_places.look(path))
         return None
 
     def _hint(self) -> str:
@@ -229,20 +229,13 @@ def _follow(parent: str, subfolders: list[str], through: dict[str, set[str]]) ->
     been = through.pop(parent)
     for name in subfolders:
         path = os.path.join(parent, name)
-        real = os.path.realpath(path)
+        real = _places.real(path)
         if real in been:
             raise ValueError(
                 f"{path} links to {real}, which contains it: the loop has no end; "
                 "remove the link, or pack without --follow-links"
             )
         through[path] = been | {real}
-
-
-def _read(path: str) -> tuple[bytes, int]:
-    """Content, and the time of its last change."""
-    with open(path, "rb") as file:
-        content = read_named(file, path)
-        return content, os.fstat(file.fileno()).st_mtime_ns
 
 
 def _raise(error: OSError) -> None:

@@ -1,7 +1,6 @@
 """HDF5 files, read by h5py: a column for each dataset, whose rows are its first dimension."""
 
 import math
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 
 from ffrecord._tables.formats import pyarrow
 from ffrecord.errors import CorruptionError
+from ffrecord.pack import _places
 from ffrecord.pack._row_table import RowTable
 from ffrecord.pack._source import needed
 from ffrecord.pack._table import ROWS_BYTES, ROWS_MAX
@@ -23,9 +23,9 @@ _GROUPS_MAX = 10_000
 
 def is_hdf5(path: str) -> bool:
     """Recognised by its content; Parquet, zip and others have marks of their own."""
-    if not os.path.isfile(path):
+    if not _places.is_file(path):
         return False
-    with open(path, "rb") as file:
+    with _places.open_input(path) as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
@@ -37,12 +37,14 @@ class Hdf5Source(RowTable):
     """
 
     what = "HDF5 file"
+    _input: Any = None
 
     def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Types of the datasets."""
         self._h5 = needed("h5py", "an HDF5 file", "h5py")
         self.damage = (OSError, RuntimeError, KeyError)
-        self._file = self._h5.File(self.path, "r")
+        self._input = _places.for_library(self.path)
+        self._file = self._h5.File(self._input, "r")
         self._datasets: dict[str, Any] = {}
         self._list(self._file, "", {})
         if not self._datasets:
@@ -56,6 +58,10 @@ class Hdf5Source(RowTable):
         schema = pyarrow().schema([self.found.field(name) for name in names])
         arrays = [self._array(field, begin, end) for field in schema]
         return pyarrow().table(arrays, schema=schema)
+
+    def damaged(self, error: Exception) -> Exception:
+        """As of tables; but what a store says is no damage."""
+        return getattr(self._input, "failure", None) or super().damaged(error)
 
     def rows_at_once(self) -> int:
         """Some MiB, but whole chunks if those are not large: each read decompresses all of them."""

@@ -1,11 +1,11 @@
 """The inputs of a packing, each opened when it is reached, whole or in cuts."""
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ffrecord._tables.arrow_schema import without_facts
+from ffrecord.pack import _places
 from ffrecord.pack._kinds import open_one
 from ffrecord.pack._source import (
     WHOLE,
@@ -65,15 +65,21 @@ class Input(NamedTuple):
 class Inputs:
     """Sources of one kind, in the order of their paths; the first defines the columns."""
 
-    def __init__(self, paths: Sequence[str], options: SourceOptions) -> None:
+    def __init__(
+        self, paths: Sequence[str], options: SourceOptions, names: Sequence[str] = ()
+    ) -> None:
         """Open the first, and check that the others exist.
+
+        `names` is what plans call them, if that is not their paths.
 
         Raises:
             ValueError: one of several paths is a folder; see also `open_source`.
         """
+        _places.remember(filter(_places.is_address, paths))
         if len(paths) > 1:
             refuse_folders(paths)
         self.paths = tuple(paths)
+        self.names = tuple(names) or self.paths
         self.options = options
         self.first = open_one(paths[0], options._replace(together=tuple(paths)))
         self._first_is_new = True
@@ -87,7 +93,7 @@ class Inputs:
 
     def list_all(self) -> list[Input]:
         """Return all inputs as they are now."""
-        return [self._input(number) for number in range(len(self.paths))]
+        return [self.as_now(number) for number in range(len(self.paths))]
 
     def cuts(self, size_bytes: int) -> Iterator[Cut]:
         """Yield parts of all inputs of about this size, as far as the source can be cut."""
@@ -132,18 +138,19 @@ class Inputs:
         Raises:
             ValueError: it is not.
         """
-        if self._input(number) != planned:
+        if self.as_now(number) != planned:
             raise ValueError(
                 f"{planned.path} has changed since it was planned: pack it when nothing writes to "
                 "it any more, from the start (--restart)"
             )
 
-    def _input(self, number: int) -> Input:
-        path = self.paths[number]
+    def as_now(self, number: int) -> Input:
+        """An input as it is at this moment."""
+        path, name = self.paths[number], self.names[number]
         if hasattr(self.first, "stamp"):
             source: Any = self._source(number)
-            return Input(path, source.size_bytes, source.stamp())
-        return Input(path, _size_of(path, self.first), stamp_of(path))
+            return Input(name, source.size_bytes, source.stamp())
+        return Input(name, _size_of(path, self.first), stamp_of(path))
 
     def _source(self, number: int) -> Source:
         """The source of that number: the one that was used last, if it can be used again."""
@@ -163,20 +170,20 @@ class Inputs:
 
 
 def _size_of(path: str, source: Source) -> int:
-    return os.stat(path).st_size if os.path.isfile(path) else source.size_bytes
+    return _places.size_of(path) if _places.is_file(path) else source.size_bytes
 
 
 def stamp_of(path: str) -> str:
     """Size and time of a file, or of all files right in a folder."""
-    if not os.path.isdir(path):
+    if not _places.is_dir(path):
         return stamp_of_files([path])
-    return stamp_of_files(sorted(entry.path for entry in os.scandir(path) if entry.is_file()))
+    return stamp_of_files(sorted(entry.path for entry in _places.scan(path) if entry.is_file()))
 
 
 def refuse_folders(paths: Sequence[str]) -> None:
     """Raise a ValueError if one of several sources is a folder."""
     for path in paths:
-        if os.path.isdir(path):
+        if _places.is_dir(path):
             raise ValueError(f"{path} is a folder, and one of several sources: pack it separately")
 
 

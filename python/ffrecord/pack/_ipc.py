@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ffrecord.errors import CorruptionError
+from ffrecord.pack import _places
 from ffrecord.pack._source import Part, needed
 from ffrecord.pack._table import ROWS_BYTES, ROWS_MAX, Tabular
 
@@ -18,9 +19,9 @@ def is_ipc(path: str) -> bool:
 
     Files of tokens, called `.bin`, may begin with that mark: it is the number -1.
     """
-    if not os.path.isfile(path):
+    if not _places.is_file(path):
         return False
-    with open(path, "rb") as file:
+    with _places.open_input(path) as file:
         head = file.read(8)
     is_stream = head[:4] == _STREAM and len(head) == 8 and not path.endswith(".bin")
     return head.startswith((_FILE, _FEATHER_1)) or is_stream
@@ -64,7 +65,7 @@ class IpcSource(Tabular):
 
     def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         """The schema at the front of the file."""
-        with open(self.path, "rb") as file:
+        with _places.open_input(self.path) as file:
             self._head = file.read(len(_FILE))
         if self._head.startswith(_FEATHER_1):
             raise ValueError(
@@ -94,7 +95,7 @@ class IpcSource(Tabular):
         if self._head == _FILE:
             self._check_is_all(*_ends_of_file(mapped))
         elif mapped.size() >= len(_END):
-            with open(self.path, "rb") as file:
+            with _places.open_input(self.path) as file:
                 file.seek(-len(_END), os.SEEK_END)
                 if file.read() != _END:
                     raise CorruptionError(f"{self.path} is truncated: it has no mark of its end")
@@ -108,7 +109,10 @@ class IpcSource(Tabular):
             )
 
     def _mapped(self) -> Any:  # noqa: ANN401
-        return needed("pyarrow", self.what).memory_map(self.path)
+        pa = needed("pyarrow", self.what)
+        stored = _places.for_library(self.path)
+        is_local = isinstance(stored, str)
+        return pa.memory_map(stored) if is_local else pa.PythonFile(stored, mode="r")
 
     def _opened(self, mapped: Any) -> Any:  # noqa: ANN401
         ipc = needed("pyarrow.ipc", self.what)

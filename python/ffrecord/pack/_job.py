@@ -41,13 +41,18 @@ _PLAN = "plan.json"
 _TAKEN = "publishing."
 
 
+def job_folder(destination: Path) -> Path:
+    """The folder of a packing to `destination`."""
+    return destination.parent / f".{destination.name}.packing"
+
+
 class Job:
     """The folder of a packing to `destination`, as one process sees it."""
 
     def __init__(self, destination: Path, plan: Plan) -> None:
         """Set the names; see `begin`."""
         self.plan = plan
-        self.folder = destination.parent / f".{destination.name}.packing"
+        self.folder = job_folder(destination)
         # Of this plan: a process that goes on after another plan has replaced it finds nothing.
         self.own = self.folder / plan.id[:16]
         self.parts = self.own / "parts"
@@ -192,6 +197,7 @@ class Job:
 
     def remove_if_published(self) -> None:
         """Remove what a process left that was killed between publishing and clearing up."""
+        sweep(self.folder)
         there = self._plan_there()
         if there is not None and not self.plan.differences(there) and not self._is_worked_on():
             self.remove()
@@ -352,10 +358,22 @@ def _is_fresh(lease: Path, now: float) -> bool:
 
 def remove_at_once(folder: Path) -> None:
     """Remove a folder that others may use: they find all of it or nothing."""
-    aside = folder.with_name(f".removed.{folder.name}.{secrets.token_hex(4)}")
+    aside = folder.with_name(f"{_removed(folder)}{secrets.token_hex(4)}")
     with suppress(FileNotFoundError):
         os.rename(folder, aside)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what is left of a folder whose removal was killed."""
+    with suppress(FileNotFoundError):
+        for entry in os.scandir(folder.parent):
+            if entry.name.startswith(_removed(folder)):
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _removed(folder: Path) -> str:
+    return f".removed.{folder.name}."
 
 
 def _write(path: Path, text: str) -> None:

@@ -3,7 +3,6 @@
 import io
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,6 +13,7 @@ import numpy as np
 
 from ffrecord._tables.arrow_values import maker
 from ffrecord._tables.formats import pyarrow
+from ffrecord.pack import _places
 from ffrecord.pack._ahead import ahead, mapped
 from ffrecord.pack._cutting import lines_of, parts_of_lines
 from ffrecord.pack._json_types import (
@@ -79,7 +79,7 @@ class Block:
     @cached_property
     def _lines_before(self) -> int:
         found, left = 0, self._begin
-        with open(self.path, "rb") as raw:
+        with _places.open_input(self.path) as raw:
             file = Stream(raw, self.path)
             while left > 0 and (piece := file.read(min(left, _BLOCK_BYTES))):
                 left -= len(piece)
@@ -124,7 +124,7 @@ class Block:
 
 def blocks_of(path: str, part: Part = _ALL) -> Iterator[Block]:
     """The lines of a part of a file, some MiB at a time."""
-    with open(path, "rb") as raw:
+    with _places.open_input(path) as raw:
         stream = Stream(raw, path, part.begin, part.end)
         if not stream.is_compressed and not part.begin:
             raw.seek(0)
@@ -323,7 +323,7 @@ class JsonLinesSource(Source):
         """Store the file; see `open_source` for arguments and errors."""
         options.allow(path, "JSON lines kept as they are", "label_field", "raw")
         self.skipped = Counter()
-        self.size_bytes = os.stat(path).st_size
+        self.size_bytes = _places.size_of(path)
         label = {} if options.label_field is None else {"label": "i64"}
         self.schema = {**label, "payload": "bytes"}
         self._path = path

@@ -1,10 +1,9 @@
 """The kinds of sources: the one list that code, messages, help and documentation have them from."""
 
 import importlib
-import os
-import stat
 from typing import NamedTuple, cast
 
+from ffrecord.pack import _places
 from ffrecord.pack._source import Source, SourceOptions
 
 
@@ -255,13 +254,14 @@ def files_of(path: str, options: SourceOptions) -> list[str] | None:
 
 def open_one(name: str, options: SourceOptions) -> Source:
     """Open one source, as `open_source` does."""
-    found = os.stat(name)
-    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+    is_file, is_dir = _places.is_file(name), _places.is_dir(name)
+    if not is_file and not is_dir:
+        _places.look(name)  # An error of the system, or of the store, says more.
         raise ValueError(
             f"{name} is neither a file nor a folder: packing inspects a source before it reads it, "
             "so write the output of a pipe to a file first"
         )
-    if stat.S_ISREG(found.st_mode) and found.st_size == 0:
+    if is_file and _places.size_of(name) == 0:
         raise ValueError(f"{name} is empty: there is nothing to pack")
     if (kind := kind_of(name)) is None:
         raise ValueError(f"{name} is not a source: give {', '.join(each.shown for each in KINDS)}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ffrecord.pack import _places
 from ffrecord.pack._row_table import RowTable
 from ffrecord.pack._source import WHOLE, Part, needed
 
@@ -14,7 +15,7 @@ _VERSIONS = "_versions"
 
 def is_lance(path: str) -> bool:
     """Whether it is a folder with versions of a dataset."""
-    return os.path.isdir(os.path.join(path, _VERSIONS))
+    return _places.is_dir(os.path.join(path, _VERSIONS))
 
 
 class LanceSource(RowTable):
@@ -24,15 +25,16 @@ class LanceSource(RowTable):
 
     def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         """The schema of the newest version."""
+        _places.check_local(self.path, self.what)
         lance = needed("lance", "a Lance dataset", "pylance")
         self.damage = (OSError, RuntimeError, ValueError)
         self._dataset = lance.dataset(self.path)
         self.row_count = self._dataset.count_rows()
         folder = os.path.join(self.path, _VERSIONS)
-        self.files = tuple(os.path.join(folder, name) for name in sorted(os.listdir(folder)))
+        self.files = tuple(os.path.join(folder, name) for name in sorted(_places.names_in(folder)))
         self.size_bytes = sum(
-            os.path.getsize(os.path.join(parent, name))
-            for parent, _, names in os.walk(os.path.join(self.path, "data"))
+            _places.size_of(os.path.join(parent, name))
+            for parent, _, names in _places.walk(os.path.join(self.path, "data"))
             for name in names
         )
         return self._dataset.schema

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 
+from ffrecord.pack import _places
 from ffrecord.pack._source import SourceOptions, check_key, needed, split_of
 
 _SHARD = re.compile(r"(?P<split>[A-Za-z][\w.]*?)[-_.](?P<number>\d+)(-of-(?P<count>\d+))?$")
@@ -20,9 +21,9 @@ _SHARDS_MAX = 1 << 20
 
 def is_hub(path: str) -> bool:
     """Whether it is a folder with files that are called as splits, and none of anything else."""
-    if not os.path.isdir(path):
+    if not _places.is_dir(path):
         return False
-    folders = {each.name for each in os.scandir(path) if each.is_dir() and each.name[0] != "."}
+    folders = {each.name for each in _places.scan(path) if each.is_dir() and each.name[0] != "."}
     known = all(name == _DATA or name.lower() in _SPLITS for name in folders)
     return known and any(split for split, _ in _files_by_split(path))
 
@@ -38,7 +39,7 @@ def hub_files(path: str, options: SourceOptions) -> list[str]:
     for split, file in _files_by_split(path):
         splits.setdefault(split, []).append(file)
     split = split_of(sorted(name for name in splits if name), options.split, path)
-    files = sorted(splits[split])
+    files = sorted(splits[split], key=_places.natural)
     kinds = {_suffix(file) for file in files}
     if len(kinds) > 1:
         raise ValueError(
@@ -69,7 +70,7 @@ def _check_whole(path: str, split: str, files: list[str]) -> None:
             numbers.setdefault((shown, int(shard["count"])), set()).add(int(shard["number"]))
         is_inside = os.path.basename(folder) == split
         places.add(folder if is_inside else shown)
-        for entry in os.scandir(folder) if is_inside else ():
+        for entry in _places.scan(folder) if is_inside else ():
             if entry.is_dir() and not entry.name.startswith("."):
                 raise ValueError(f"{entry.path} is a folder, in one of a split: {_REMEDY}")
     if len(places) > 1:
@@ -92,11 +93,11 @@ def _files_by_split(path: str) -> Iterator[tuple[str, str]]:
     The split of a file of data that is called as none is empty.
     """
     for folder in (path, os.path.join(path, _DATA)):
-        if not os.path.isdir(folder):
+        if not _places.is_dir(folder):
             continue
-        for entry in os.scandir(folder):
+        for entry in _places.scan(folder):
             if entry.is_dir() and entry.name.lower() in _SPLITS:
-                names = (each.name for each in os.scandir(entry.path))
+                names = (each.name for each in _places.scan(entry.path))
                 yield from ((entry.name, os.path.join(entry.path, n)) for n in names if _suffix(n))
             elif entry.is_file() and (suffix := _suffix(entry.name)):
                 stem = entry.name.removesuffix(suffix)
@@ -113,7 +114,7 @@ def _suffix(name: str) -> str:
 
 def is_energon(path: str) -> bool:
     """Whether it is a folder that Energon prepared."""
-    return os.path.isfile(os.path.join(path, _META, "split.yaml"))
+    return _places.is_file(os.path.join(path, _META, "split.yaml"))
 
 
 def energon_files(path: str, options: SourceOptions) -> list[str]:
@@ -124,7 +125,7 @@ def energon_files(path: str, options: SourceOptions) -> list[str]:
     """
     listed = os.path.join(path, _META, "split.yaml")
     yaml = needed("yaml", listed, "pyyaml")
-    with open(listed, encoding="utf-8") as file:
+    with _places.open_text(listed) as file:
         try:
             found = yaml.safe_load(file)
             splits, left_out = found["split_parts"], found.get("exclude") or []

@@ -16,6 +16,7 @@ import numpy as np
 
 from ffrecord._tables.formats import pyarrow
 from ffrecord.errors import CorruptionError
+from ffrecord.pack import _places
 from ffrecord.pack._row_table import RowTable
 from ffrecord.pack._source import check_key
 
@@ -35,9 +36,9 @@ _DIMENSIONS_MAX = 32
 def is_litdata(path: str) -> bool:
     """Whether it is a folder with an index of chunks; MDS has one of shards."""
     file = os.path.join(path, _INDEX)
-    if not os.path.isfile(file) or os.path.getsize(file) > _INDEX_BYTES_MAX:
+    if not _places.is_file(file) or _places.size_of(file) > _INDEX_BYTES_MAX:
         return False
-    with open(file, "rb") as opened:
+    with _places.open_input(file) as opened:
         found = opened.read()
     return b'"chunks"' in found and b'"shards"' not in found
 
@@ -64,7 +65,7 @@ class LitDataSource(RowTable):
         """The columns of the index."""
         index = os.path.join(self.path, _INDEX)
         try:
-            with open(index, "rb") as file:
+            with _places.open_input(index) as file:
                 found = json.load(file)
             chunks = [
                 (check_key(each["filename"]), int(each["chunk_size"])) for each in found["chunks"]
@@ -78,7 +79,7 @@ class LitDataSource(RowTable):
         self._begins = list(accumulate((count for _, count in chunks), initial=0))
         self.row_count = self._begins[-1]
         self.files = (index, *self._paths)
-        self.size_bytes = sum(map(os.path.getsize, self._paths))
+        self.size_bytes = sum(map(_places.size_of, self._paths))
         pa = pyarrow()
         fields = [(each.name, self._type(each)) for each in self._values]
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
@@ -147,7 +148,7 @@ class LitDataSource(RowTable):
             first, last = self._begins[place : place + 2]
             if first >= end or last <= begin:
                 continue
-            with open(path, "rb") as file:
+            with _places.open_input(path) as file:
                 offsets = self._offsets(path, file, last - first)
                 for number in range(max(begin, first), min(end, last)):
                     at, after = offsets[number - first], offsets[number - first + 1]
@@ -155,7 +156,7 @@ class LitDataSource(RowTable):
                     yield number, file.read(after - at)
 
     def _offsets(self, path: str, file: Any, count: int) -> list[int]:  # noqa: ANN401 - a file
-        size_bytes = os.fstat(file.fileno()).st_size
+        size_bytes = _places.size_of(path)
         file.seek(max(0, size_bytes - len(_ARROW_MARK)))
         if file.read() == _ARROW_MARK:
             raise ValueError(f"{path} has its rows as tables of Arrow, which are not packed")

@@ -8,6 +8,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ffrecord._tables.formats import pyarrow
+from ffrecord.pack import _places
 from ffrecord.pack._row_table import RowTable
 from ffrecord.pack._source import (
     WHOLE,
@@ -29,10 +30,10 @@ _LOOK_ENTRIES = 1000
 
 def is_lmdb(path: str) -> bool:
     """A folder with its file, or the file by its content."""
-    file = os.path.join(path, _FILE) if os.path.isdir(path) else path
-    if not os.path.isfile(file):
+    file = os.path.join(path, _FILE) if _places.is_dir(path) else path
+    if not _places.is_file(file):
         return False
-    with open(file, "rb") as opened:
+    with _places.open_input(file) as opened:
         return opened.read(_MAGIC_AT + len(_MAGIC))[_MAGIC_AT:] == _MAGIC
 
 
@@ -51,10 +52,10 @@ _OPENED: WeakValueDictionary[tuple[str, str], _Opened] = WeakValueDictionary()
 
 def _opened(lmdb: Any, path: str, file: str) -> _Opened:  # noqa: ANN401
     """The database as it is now, which another source may have opened."""
-    place = os.path.realpath(path), stamp_of_files([file])
+    place = _places.real(path), stamp_of_files([file])
     if (found := _OPENED.get(place)) is None:
         # Without locks: a folder that may only be read can be packed, too.
-        is_folder = os.path.isdir(path)
+        is_folder = _places.is_dir(path)
         options = {"readonly": True, "lock": False, "subdir": is_folder, "readahead": False}
         _OPENED[place] = found = _Opened(lmdb.open(path, max_dbs=1, **options))
     return found
@@ -75,10 +76,11 @@ class LmdbSource(RowTable):
 
     def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Key and value, as bytes."""
+        _places.check_local(self.path, self.what)
         lmdb = needed("lmdb", "an LMDB database", "lmdb")
-        is_folder = os.path.isdir(self.path)
+        is_folder = _places.is_dir(self.path)
         self.files = (os.path.join(self.path, _FILE) if is_folder else self.path,)
-        self.size_bytes = os.path.getsize(self.files[0])
+        self.size_bytes = _places.size_of(self.files[0])
         self.damage = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)
         try:
             self._opened = _opened(lmdb, self.path, self.files[0])

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord.errors import CorruptionError
+from ffrecord.pack import _places
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._source import (
     Progressed,
@@ -29,7 +30,6 @@ from ffrecord.pack._source import (
     check_text,
     needed,
     picked,
-    read_named,
 )
 from ffrecord.pack._stream import Stream
 
@@ -52,7 +52,7 @@ _ARRAY = re.compile(r"ndarray:(\w+):(\d+(?:,\d+)*)")
 
 def is_mds(path: str) -> bool:
     """Whether it is a folder with an index."""
-    return os.path.isfile(os.path.join(path, _INDEX))
+    return _places.is_file(os.path.join(path, _INDEX))
 
 
 class _Column(NamedTuple):
@@ -162,7 +162,7 @@ class MdsSource(Source):
 
     def _read_index(self) -> list[_Shard]:
         name = os.path.join(self._path, _INDEX)
-        with open(name, "rb") as file:
+        with _places.open_input(name) as file:
             try:
                 shards = [_parsed(shard, self._path) for shard in json.load(file)["shards"]]
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -224,8 +224,7 @@ def _count(value: object) -> int:
 
 def _contents(shard: _Shard) -> bytes:
     """Decompressed if it is compressed; checked before and after."""
-    with open(shard.file.path, "rb") as file:
-        data = read_named(file, shard.file.path)
+    data, _ = _places.read(shard.file.path)
     shard.file.check(data, shard.file.path)
     if shard.packed is not None:
         data = _decompressed(shard.file.path, shard.compression, data, shard.raw.size_bytes)

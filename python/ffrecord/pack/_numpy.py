@@ -1,6 +1,5 @@
 """NumPy's files: an array (.npy), or several of one length (.npz), one row a record."""
 
-import os
 import zipfile
 import zlib
 from collections import Counter
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from ffrecord._tables.schema import DTYPES
 from ffrecord.errors import CorruptionError
+from ffrecord.pack import _places
 from ffrecord.pack._source import Progressed, Source, SourceOptions
 
 _MAGIC = b"\x93NUMPY"
@@ -24,9 +24,9 @@ _MORE = (
 
 def is_numpy(path: str) -> bool:
     """An array by its content, several by their name."""
-    if not os.path.isfile(path):
+    if not _places.is_file(path):
         return False
-    with open(path, "rb") as file:
+    with _places.open_input(path) as file:
         return file.read(len(_MAGIC)) == _MAGIC or path.endswith(".npz")
 
 
@@ -37,7 +37,7 @@ class NumpySource(Source):
         """Read the shapes; see `open_source` for arguments and errors."""
         options.allow(path, "a file of NumPy's", "columns", "drop")
         self.skipped = Counter()
-        self.size_bytes = os.stat(path).st_size
+        self.size_bytes = _places.size_of(path)
         self._path = path
         arrays = self._loaded()
         for name in (*options.columns, *options.drop):
@@ -83,18 +83,36 @@ class NumpySource(Source):
         return arrays
 
     def _is_array(self) -> bool:
-        with open(self._path, "rb") as file:
+        with _places.open_input(self._path) as file:
             return file.read(len(_MAGIC)) == _MAGIC
 
     def _array(self) -> dict[str, npt.NDArray[Any]]:
-        array = np.load(self._path, mmap_mode="r", allow_pickle=False)
+        array = self._opened()
         if array.offset + array.nbytes != self.size_bytes:
             raise CorruptionError(f"{self._path} {_MORE}")
         return {_COLUMN: array}
 
+    def _opened(self) -> Any:  # noqa: ANN401 - an array, of which rows are read
+        if not _places.is_address(self._path):
+            return np.load(self._path, mmap_mode="r", allow_pickle=False)
+        with _places.open_input(self._path) as file:
+            version = np.lib.format.read_magic(file)
+            headers = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }
+            if version not in headers:
+                raise ValueError(f"{self._path} is of version {version}: download it")
+            shape, by_columns, dtype = headers[version](file)
+            if dtype.hasobject:
+                raise ValueError("Python objects")
+            if by_columns and len(shape) > 1:
+                raise ValueError(f"{self._path} has its columns one by one: download it")
+            return _places.array(self._path, dtype, file.tell(), shape)
+
     def _members(self) -> dict[str, npt.NDArray[Any]]:
         found: dict[str, npt.NDArray[Any]] = {}
-        with zipfile.ZipFile(self._path) as archive:
+        with _places.open_input(self._path) as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             if min((info.header_offset for info in members), default=0):
                 raise CorruptionError(f"{self._path} is behind another file, or has several joined")

@@ -1,12 +1,12 @@
 """Parquet files, the format of Hugging Face's datasets; read by pyarrow."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
 from ffrecord.errors import CorruptionError
+from ffrecord.pack import _places
 from ffrecord.pack._cutting import Mark, parts_between
 from ffrecord.pack._parquet_footer import Footer, footer_of
 from ffrecord.pack._source import WHOLE, Part, needed
@@ -18,16 +18,16 @@ _PIECE_BYTES = 1 << 20
 
 def is_parquet(path: str) -> bool:
     """Recognised by its content."""
-    if not os.path.isfile(path):
+    if not _places.is_file(path):
         return False
-    with open(path, "rb") as file:
+    with _places.open_input(path) as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
 def _found(path: str, wanted: bytes) -> int:
     """Where these bytes are in a file; -1 if they are not."""
     done, rest = 0, b""
-    with open(path, "rb") as file:
+    with _places.open_input(path) as file:
         while piece := file.read(_PIECE_BYTES):
             data = rest + piece
             if (at := data.find(wanted)) >= 0:
@@ -46,7 +46,9 @@ class ParquetSource(Tabular):
     def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         """The schema that pyarrow reads the file with."""
         parquet = needed("pyarrow.parquet", "a Parquet file")
-        self._file = parquet.ParquetFile(self.path, page_checksum_verification=True)
+        self._file = parquet.ParquetFile(
+            _places.for_library(self.path), page_checksum_verification=True
+        )
         self._footer = footer_of(self.path)
         self._check_is_one()
         return self._file.schema_arrow

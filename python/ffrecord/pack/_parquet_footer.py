@@ -6,6 +6,8 @@ pyarrow tells it too, and ends the process if the footer is damaged.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ffrecord.pack import _places
+
 _MAGIC = b"PAR1"
 _SIZE_MAX = 1 << 20  # A larger one is not looked at: it takes too long.
 # Numbers of fields of FileMetaData, RowGroup, ColumnChunk and ColumnMetaData in parquet.thrift.
@@ -37,7 +39,7 @@ class Footer(NamedTuple):
 
 def footer_of(path: str) -> Footer:
     """Read the footer of a file that ends as Parquet files do."""
-    with open(path, "rb") as file:
+    with _places.open_input(path) as file:
         file.seek(-4 - len(_MAGIC), 2)
         size = int.from_bytes(file.read(4), "little")
         begin = max(file.tell() - 4 - size, 0)

@@ -2,12 +2,12 @@
 
 import hashlib
 import os
-import stat
 from typing import Any, NamedTuple
 
 from ffrecord._tables.formats import pyarrow
+from ffrecord.pack import _places
 from ffrecord.pack._row_table import RowTable
-from ffrecord.pack._source import read_named
+from ffrecord.pack._source import SourceOptions
 from ffrecord.pack._table import ROWS_BYTES
 
 
@@ -16,7 +16,7 @@ class Picture(NamedTuple):
 
     path: str
     size_bytes: int
-    time_ns: int
+    version: str
 
 
 class PictureTable(RowTable):
@@ -42,7 +42,7 @@ class PictureTable(RowTable):
         found = hashlib.sha256(super().stamp().encode())
         for picture in self.pictures:
             found.update(os.fsencode(picture.path))
-            found.update(f"\0{picture.size_bytes}\0{picture.time_ns}\n".encode())
+            found.update(f"\0{picture.size_bytes}\0{picture.version}\n".encode())
         return found.hexdigest()[:32]
 
     def rows_at_once(self) -> int:
@@ -60,10 +60,8 @@ class PictureTable(RowTable):
         return pyarrow().Table.from_pylist(rows, schema=schema)
 
     def _content(self, picture: Picture) -> bytes:
-        with open(picture.path, "rb") as file:
-            content = read_named(file, picture.path)
-            time_ns = os.fstat(file.fileno()).st_mtime_ns
-        if len(content) != picture.size_bytes or time_ns != picture.time_ns:
+        content, version = _places.read(picture.path)
+        if len(content) != picture.size_bytes or version != picture.version:
             raise ValueError(
                 f"{picture.path} was changed after it was listed: pack the dataset when nothing "
                 "writes to it any more"
@@ -71,14 +69,17 @@ class PictureTable(RowTable):
         return content
 
 
-def picture_at(path: str) -> Picture:
-    """A file of a dataset.
+def picture_at(folder: str, name: str = "", options: SourceOptions | None = None) -> Picture:
+    """A file of a dataset, in this folder or in one in it.
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is no file, but a device, for example.
+        ValueError: it is no file, but a device, for example; or a link, or in one, and options do
+            not say to follow links.
     """
-    found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):
-        raise ValueError(f"{path} is no regular file")
-    return Picture(path, found.st_size, found.st_mtime_ns)
+    path = folder
+    for part in name.split("/") if name else ():
+        path = os.path.join(path, part)
+        if not (options and options.follow_links) and _places.is_link(path):
+            raise ValueError(f"{path} is a symbolic link: --follow-links packs what it leads to")
+    return Picture(path, *_places.look_at_regular(path))

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 
+from ffrecord.pack import _places
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._kinds import files_of
 from ffrecord.pack._several import SeveralSources
@@ -37,7 +38,9 @@ def open_source(
             raise ValueError(f"{PIPE} is standard input, and one of several sources: pack it alone")
         return PipedTar(options or SourceOptions())
     # The process may go to another folder before all are opened.
-    names = [os.path.join(os.getcwd(), path) for path in given]
+    _places.forget()
+    names = _places.all_from_root(os.fspath(path) for path in given)
+    _places.remember(filter(_places.is_address, names))  # Else things in them are asked for first.
     options = options or SourceOptions()
     if len(names) == 1 and (files := files_of(names[0], options)) is not None:
         names, options = files, options._replace(split=None)

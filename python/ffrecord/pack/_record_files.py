@@ -1,17 +1,21 @@
 """Record files of version 1 or 2: to compress them, or to convert them to version 2."""
 
 import json
-import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord._ffrecord import Permutation
 from ffrecord._read.key_origin import key_origin
 from ffrecord._read.reader import Reader
 from ffrecord._read.reader import open as open_records
 from ffrecord._tables.arrow_schema import joined_facts, with_fields, without_facts
 from ffrecord.errors import CorruptionError
+from ffrecord.pack import _places
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._cutting import Mark, parts_between
 from ffrecord.pack._new_folder import MANIFEST
@@ -33,18 +37,18 @@ _NO_KEY = (-1, b"")
 
 def is_record_files(path: str) -> bool:
     """A file by its name, or a folder that has such files and no subfolders: those are classes."""
-    if not os.path.isdir(path):
+    if not _places.is_dir(path):
         return path.endswith(".ffr")
-    with os.scandir(path) as entries:
+    with _places.scan(path) as entries:
         seen = [(entry.name, entry.is_dir()) for entry in entries if entry.name[0] != "."]
     return any(name.endswith(".ffr") for name, _ in seen) and not any(folder for _, folder in seen)
 
 
 def _others_in(path: str) -> int:
     """Files of a folder that do not have the names of record files, and so are not opened."""
-    if not os.path.isdir(path):
+    if not _places.is_dir(path):
         return 0
-    return sum(not name.endswith(".ffr") and name != MANIFEST for name in os.listdir(path))
+    return sum(not name.endswith(".ffr") and name != MANIFEST for name in _places.names_in(path))
 
 
 class RecordFiles(Source):
@@ -59,7 +63,7 @@ class RecordFiles(Source):
 
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Open the files; see `open_source` for arguments and errors."""
-        options.allow(path, "record files", "columns", "drop")
+        options.allow(path, "record files", "columns", "drop", "shuffle")
         self.skipped = Counter()
         self._reader = _opened(path)
         self.skipped["files that are not *.ffr"] = _others_in(path)
@@ -73,6 +77,9 @@ class RecordFiles(Source):
         self.schema = logical.only(self._names or logical.names).raw.schema
         if options.columns or options.drop:
             self.metadata = with_fields(self.metadata, self._names)
+        self._order: Permutation | None = None
+        if options.shuffle:
+            self._order = Permutation(seed=options.shuffle[0], epoch=0, count=len(self._reader))
         self.key = key_origin(self._reader).key
         if isinstance(self.key, str) and self.key not in self.schema:
             self.key = True  # The column goes, its values stay the keys.
@@ -104,7 +111,8 @@ class RecordFiles(Source):
         if part.begin == 0:
             skipped.update(self.skipped)
         end = len(self._reader) if part.end == WHOLE else part.end
-        yield from ahead(self._samples(part.begin, end))
+        found = self._samples if self._order is None else self._shuffled
+        yield from ahead(found(part.begin, end))
 
     def stamp(self) -> str:
         """Return the fingerprint of the records."""
@@ -135,11 +143,30 @@ class RecordFiles(Source):
                     yield Keyed(sample, None), done_bytes
             behind += file.record_count
 
-    def _records(self, first: int, count: int) -> Iterator[dict[str, Any] | bytes]:
+    def _shuffled(self, begin: int, end: int) -> Iterator[Progressed]:
+        """Records of places in the order of the seed. Keys that are no column are in memory."""
+        assert self._order is not None
+        keys: dict[int, bytes] = {}
+        behind = 0
+        for number, file in enumerate(self._reader.files):
+            keys.update((behind + index, key) for index, key in self._keys_of(number))
+            behind += file.record_count
+        wanted = self._order.range(begin, end)
+        for place, sample in enumerate(self._records(0, end - begin, wanted)):
+            done_bytes = self._until(begin + place + 1) - self._until(begin)
+            is_keyed = self.key is True
+            yield Keyed(sample, keys.get(int(wanted[place]))) if is_keyed else sample, done_bytes
+
+    def _records(
+        self, first: int, count: int, order: npt.NDArray[np.int64] | None = None
+    ) -> Iterator[dict[str, Any] | bytes]:
         """Read as many records as fill a batch, if they have the size of the last ones."""
         done, step = 0, 1
         while done < count:
-            batch = self._reader.read(range(first + done, first + min(done + step, count)))
+            places = range(first + done, first + min(done + step, count))
+            batch = self._reader.read(
+                places if order is None else order[places.start : places.stop]
+            )
             done += len(batch)
             names = self._names if self._gives_values else tuple(self.schema)
             for sample in batch if self._gives_values else batch.stored():
@@ -175,7 +202,7 @@ def _opened(path: str) -> Reader:
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the last")  # It is an error here.
-        reader = open_records(path)
+        reader = open_records(_places.address_of(path))
         for file in reader.files:
             if file.format_version > 1 and file.warnings:
                 raise CorruptionError(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from ffrecord.pack import _places
 from ffrecord.pack._ipc import IpcSource
 from ffrecord.pack._source import (
     Progressed,
@@ -21,7 +22,7 @@ _STATE, _SPLITS = "state.json", "dataset_dict.json"
 
 def is_saved(path: str) -> bool:
     """Whether it is a folder with the files that describe a dataset, or its splits."""
-    return any(os.path.isfile(os.path.join(path, name)) for name in (_STATE, _SPLITS))
+    return any(_places.is_file(os.path.join(path, name)) for name in (_STATE, _SPLITS))
 
 
 class SavedSource(Source):
@@ -82,7 +83,7 @@ class SavedSource(Source):
 def _folder(path: str, asked: str | None) -> str:
     """The folder of the split, or that of a dataset without splits."""
     splits = os.path.join(path, _SPLITS)
-    if not os.path.isfile(splits):
+    if not _places.is_file(splits):
         return os.path.join(path, split_of([""], asked, path))
     names = _read(splits).get("splits")
     if not isinstance(names, list) or not names:
@@ -92,7 +93,7 @@ def _folder(path: str, asked: str | None) -> str:
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
+        with _places.open_input(path) as file:
             found = json.load(file)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None

@@ -1,6 +1,5 @@
 """Several sources of one kind - shards - one after the other."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +12,7 @@ from ffrecord._tables.arrow_schema import (
     joined_types,
     without_facts,
 )
+from ffrecord.pack import _places
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._kinds import open_one
 from ffrecord.pack._source import Progressed, Source
@@ -37,7 +37,7 @@ class SeveralSources(Source):
         if first._states_facts and (NULLS in self.metadata or TYPES in self.metadata):
             self.metadata = self._metadata_of_all()
         self.skipped = Counter()
-        self._sizes = [os.stat(path).st_size for path in inputs.paths]
+        self._sizes = [_places.size_of(path) for path in inputs.paths]
         self.size_bytes = sum(self._sizes)
 
     def give_values(self) -> None:

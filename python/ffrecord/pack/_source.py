@@ -7,7 +7,9 @@ import pickletools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType, ModuleType
-from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
+
+from ffrecord.pack import _places
 
 
 class Keyed(NamedTuple):
@@ -148,6 +150,7 @@ class SourceOptions(NamedTuple):
         split: of a folder with several splits, the one to pack, such as "train".
         tokens: of a file of nothing but tokens, their type ("u16" or "u32"), and behind a colon the
             token that ends each document, if there is one ("u16:50256").
+        shuffle: of record files, the seed of the order of their records, if that is not theirs.
         like: of several files, the first one, for files whose own content could mislead.
         known: the columns of tables, where all files were looked at before.
         together: the paths of all files that are packed together.
@@ -164,6 +167,7 @@ class SourceOptions(NamedTuple):
     raw: bool = False
     split: str | None = None
     tokens: str | None = None
+    shuffle: tuple[int, ...] = ()
     like: Source | None = None
     known: Any = None
     together: tuple[str, ...] = ()
@@ -196,15 +200,6 @@ def picked(
 def is_label(number: int) -> bool:
     """Whether a column of labels can hold it."""
     return -(1 << 63) <= number < 1 << 63
-
-
-def read_named(file: BinaryIO, path: str) -> bytes:
-    """All bytes of a file; an error names it, which those of a disk do not."""
-    try:
-        return file.read()
-    except OSError as error:
-        error.filename = path
-        raise
 
 
 def check_text(name: str, where: str) -> str:
@@ -253,9 +248,9 @@ def stamp_of_files(paths: Iterable[str]) -> str:
     """A hash of names, sizes and times of files."""
     found = hashlib.sha256()
     for path in paths:
-        stat = os.stat(path)
+        size_bytes, version = _places.look(path)
         found.update(os.fsencode(os.path.basename(path)))  # Any bytes but a slash.
-        found.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+        found.update(f"\0{size_bytes}\0{version}\n".encode())
     return found.hexdigest()[:32]
 
 

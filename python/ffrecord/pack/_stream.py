@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from ffrecord.errors import CorruptionError
+from ffrecord.pack import _places
 from ffrecord.pack._source import WHOLE
 
 _PIECE_BYTES = 1 << 20
@@ -172,7 +173,8 @@ class Stream(io.RawIOBase):
             self._left_bytes -= len(data)
             return data
         except OSError as error:
-            error.filename = self._path
+            if error.filename is None and not _places.is_address(self._path):
+                error.filename = self._path  # Stores name it.
             raise
 
     def _begin_next(self) -> bool:

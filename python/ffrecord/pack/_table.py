@@ -1,6 +1,5 @@
 """Sources of tables: whatever pyarrow reads, or shows its data as Arrow does."""
 
-import os
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from ffrecord._tables.arrow_types import is_bf16, meaning_of
 from ffrecord._tables.arrow_writing import as_table
 from ffrecord._tables.formats import pyarrow
 from ffrecord.errors import CorruptionError
+from ffrecord.pack import _places
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._passed import rows_of_table
 from ffrecord.pack._selection import Selection, classes_in
@@ -48,7 +48,7 @@ class Tabular(Source):
         options.allow(path, self.what, *self.meant)
         needed("pyarrow", self.what)
         self.skipped = Counter()
-        self.size_bytes = os.stat(path).st_size if os.path.isfile(path) else 0
+        self.size_bytes = _places.size_of(path) if _places.is_file(path) else 0
         self.path = path
         self.options = options
         self._gives_values = False
@@ -205,7 +205,7 @@ class Tabular(Source):
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise self.damaged(error) from error
 
-    def damaged(self, error: Exception) -> CorruptionError:
+    def damaged(self, error: Exception) -> Exception:
         """The error to raise for what pyarrow says."""
         said = str(error).partition("\n")[0]
         return CorruptionError(f"{self.path} is damaged, or no whole {self.what}: {said}")

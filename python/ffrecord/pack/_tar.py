@@ -1,6 +1,5 @@
 """A tar, plain or compressed; WebDataset's groups give labels."""
 
-import os
 import re
 import sys
 from collections import Counter, deque
@@ -11,6 +10,7 @@ from typing import Any
 from ffrecord._tables.arrow_schema import nulls_in
 from ffrecord._tables.formats import pyarrow
 from ffrecord._tables.nested import is_name
+from ffrecord.pack import _places
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._cutting import Mark, is_plain, parts_between
 from ffrecord.pack._source import (
@@ -262,7 +262,7 @@ class TarSource(Source):
         return {"label": int(text)}
 
     def _size_of(self, path: str) -> int:
-        return os.stat(path).st_size
+        return _places.size_of(path)
 
     def _members(self, part: Part, skipped: Counter[str]) -> Iterable[Member]:
         return TarMembers(self._path, skipped, part)

@@ -13,6 +13,7 @@ from contextlib import nullcontext, suppress
 from typing import BinaryIO, NamedTuple
 
 from ffrecord.errors import CorruptionError
+from ffrecord.pack import _places
 from ffrecord.pack._source import WHOLE, Part, check_text
 from ffrecord.pack._stream import Stream
 
@@ -32,7 +33,7 @@ class Member(NamedTuple):
 def is_tar(path: str) -> bool:
     """Recognised by its first header, or by its name if that cannot be decompressed."""
     try:
-        with open(path, "rb") as file:
+        with _places.open_input(path) as file:
             head = Stream(file, path).read(_BLOCK_BYTES)
     except CorruptionError:
         return ".t" in os.path.basename(path)  # .tar.gz, .tgz: to be told then what is damaged.
@@ -51,7 +52,11 @@ def headers_of(path: str) -> Iterator[tuple[str, int]]:
     Ends where it cannot go on, or where a header that holds for all files after it comes: nothing
     after that can be read without what is before.
     """
-    with suppress(tarfile.TarError, EOFError), tarfile.open(path, mode="r:") as tar:
+    with (
+        suppress(tarfile.TarError, EOFError),
+        _places.open_input(path) as file,
+        tarfile.open(fileobj=file, mode="r:") as tar,
+    ):
         for info in tar:
             if tar.pax_headers.keys() - {"comment"}:
                 return
@@ -100,7 +105,11 @@ class TarMembers:
             ValueError: it holds an entry of an unknown kind, a name that is not UTF-8, or a hard
                 link in a compressed tar.
         """
-        with open(self._path, "rb") if self._piped is None else nullcontext(self._piped) as raw:
+        with (
+            _places.open_input(self._path)
+            if self._piped is None
+            else nullcontext(self._piped) as raw
+        ):
             stream = _TarStream(raw, self._path, self._part.begin)
             end = self._part.end
             try:
@@ -161,7 +170,10 @@ class TarMembers:
                 f"{self._path}: {link.name!r} is a hard link to {link.linkname!r}, which is read "
                 "again in a plain tar only: pack a file of it that is not compressed"
             )
-        with tarfile.open(self._path, mode="r:") as tar:
+        with (
+            _places.open_input(self._path) as file,
+            tarfile.open(fileobj=file, mode="r:") as tar,
+        ):
             if self._targets is None:
                 self._targets = {}
                 for info in tar:

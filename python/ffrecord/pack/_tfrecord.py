@@ -14,6 +14,7 @@ import numpy as np
 from ffrecord import _ffrecord
 from ffrecord._tables.formats import pyarrow
 from ffrecord.errors import CorruptionError
+from ffrecord.pack import _places
 from ffrecord.pack._ahead import ahead, mapped
 from ffrecord.pack._cutting import Mark, is_plain, parts_between
 from ffrecord.pack._example import Values, parse_example
@@ -44,7 +45,7 @@ _REMEDY = (
 def is_tfrecord(path: str) -> bool:
     """Recognised by its first length, which has a checksum, since names of TFRecords vary."""
     try:
-        with open(path, "rb") as raw:
+        with _places.open_input(path) as raw:
             head = Stream(raw, path).read(_HEAD.size)
         return _is_sound(head[:_LENGTH_BYTES], head[_LENGTH_BYTES:])
     except ImportError:
@@ -52,6 +53,8 @@ def is_tfrecord(path: str) -> bool:
     except CorruptionError:
         return ".tfrecord" in os.path.basename(path)  # To be told what is damaged.
     except OSError:
+        if _places.is_address(path):
+            raise
         return False
 
 
@@ -62,7 +65,7 @@ def payloads_of(path: str, part: Part) -> Iterator[tuple[bytes, int]]:
         CorruptionError: a checksum is wrong, or the file is truncated.
     """
     value = needed("google_crc32c", "a TFRecord file").value
-    with open(path, "rb") as raw:
+    with _places.open_input(path) as raw:
         file = Stream(raw, path, part.begin, part.end)
         data, at = file.read(_PIECE_BYTES), 0
         while True:
@@ -101,7 +104,7 @@ def _marks(path: str, total_bytes: int) -> Iterator[Mark]:
     """Beginnings of records, until a length that is wrong, which a reader tells."""
     value = needed("google_crc32c", "a TFRecord file").value
     at = number = 0
-    with open(path, "rb") as file:
+    with _places.open_input(path) as file:
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
             yield Mark(at, at, number)
             size_bytes, stored = _HEAD.unpack(head)
@@ -121,7 +124,7 @@ class RawTFRecords(Source):
         options.allow(path, "a TFRecord file kept as it is", "columns", "drop", "ragged", "raw")
         needed("google_crc32c", "a TFRecord file")
         self.skipped = Counter()
-        self.size_bytes = os.stat(path).st_size
+        self.size_bytes = _places.size_of(path)
         self.schema = picked({"payload": "bytes"}, options.columns, path, options.drop)
         self._path = path
 

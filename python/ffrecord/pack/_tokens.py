@@ -6,7 +6,6 @@ each), then the size of each sequence (i32), where it begins in the `.bin` (i64)
 the first sequence of each document, with that behind the last one (i64).
 """
 
-import os
 import struct
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from ffrecord._tables.formats import pyarrow
 from ffrecord.errors import CorruptionError
+from ffrecord.pack import _places
 from ffrecord.pack._row_table import RowTable
 from ffrecord.pack._source import SourceOptions
 
@@ -34,7 +34,7 @@ _LOOK = 1 << 22
 
 def is_tokens(path: str) -> bool:
     """By its name: plain tokens have no mark."""
-    return path.endswith(".bin") and os.path.isfile(path)
+    return path.endswith(".bin") and _places.is_file(path)
 
 
 class TokenFile(RowTable):
@@ -51,7 +51,7 @@ class TokenFile(RowTable):
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Read the index; see `open_source` for arguments and errors."""
         self._index = f"{path[:-4]}.idx"
-        self._has_index = os.path.isfile(self._index)
+        self._has_index = _places.is_file(self._index)
         super().__init__(path, options)
 
     def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -86,7 +86,7 @@ class TokenFile(RowTable):
         return pyarrow().ListArray.from_arrays(_offsets(bounds), values, type=kind)
 
     def _read_index(self) -> None:
-        with open(self._index, "rb") as file:
+        with _places.open_input(self._index) as file:
             head = file.read(_HEAD.size)
         if head.startswith(_OLD_MAGIC):
             raise ValueError(f"{self._index} is of Megatron's old form: write it again with mmap")
@@ -98,12 +98,12 @@ class TokenFile(RowTable):
         if version != 1 or code not in _CODES:
             raise ValueError(f"{self._index} has version {version} and tokens of type {code}")
         wanted = _HEAD.size + 12 * sequences + 8 * bounds
-        size_bytes = os.path.getsize(self._index)
+        size_bytes = _places.size_of(self._index)
         if size_bytes == wanted + sequences and sequences:
             raise ValueError(f"{self._index} has modes of sequences, which are not packed")
         if size_bytes != wanted:
             raise CorruptionError(f"{self._index} has {size_bytes} bytes, and needs {wanted}")
-        raw = np.memmap(self._index, np.uint8, "r")
+        raw = _places.array(self._index, np.uint8)[:]
         at = _HEAD.size + 4 * sequences
         sizes = raw[_HEAD.size : at].view("<i4").astype(np.int64)
         begins = raw[at : at + 8 * sequences].view("<i8")
@@ -125,7 +125,7 @@ class TokenFile(RowTable):
 
     def _find_documents(self) -> None:
         """Of a file without an index."""
-        with open(self.path, "rb") as file:
+        with _places.open_input(self.path) as file:
             head = file.read(_LLMC_BYTES)
         numbers = np.frombuffer(head[:12], "<i4") if len(head) == _LLMC_BYTES else [0, 0, 0]
         dtype = _LLMC.get(int(numbers[0]))
@@ -170,7 +170,7 @@ class TokenFile(RowTable):
             raise CorruptionError(
                 f"{self.path} has {self.size_bytes} bytes, which are no whole tokens"
             )
-        return np.memmap(self.path, dtype, "r", begin)
+        return _places.array(self.path, dtype, begin)
 
     def _ends(self, end: int | None) -> npt.NDArray[np.int64]:
         """Where records begin, and where the last one ends."""

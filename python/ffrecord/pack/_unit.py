@@ -19,6 +19,8 @@ from ffrecord.pack._source import Chunk, Keyed, Lacking, OneSample, Progressed
 # Of what has no length, a number.
 _SCALAR_BYTES = 8
 _FAILURE_CHARS = 500
+# Of samples whose keys are no column, where a function returns several rows for one.
+LOST_KEYS = "keys of samples that did not become one record"
 
 # Of a path: a new file there.
 NewWriter = Callable[[Path], Writer]
@@ -111,7 +113,7 @@ class UnitWriter:
                     )
                 sample, done_bytes = found
                 if isinstance(sample, Chunk):
-                    self._write_chunk(sample)
+                    self._write_chunk(sample, input_)
                 else:
                     self._take(sample, where, (input_, number))
                 progress(done_bytes)
@@ -134,11 +136,18 @@ class UnitWriter:
         assert self.tally.is_balanced
         return self.tally
 
+    def note_origin(self, place: tuple[int, int], record_count: int, *, has_each: bool) -> None:
+        """Called before so many records are written that were made of the sample at this place.
+
+        With `has_each` each record was made of a sample of its own, the first of this one.
+        """
+
     def _take(self, sample: OneSample, where: str, place: tuple[int, int]) -> None:
         self.tally.samples += 1
         number = place[1]
         function = self._rules.function
         if function is None:
+            self.note_origin(place, 1, has_each=True)
             self._write(sample)
             self.tally.used += 1
             return
@@ -152,8 +161,11 @@ class UnitWriter:
         except Exception as error:
             self._fail(sample, where, number, error)
             return
+        key = sample.key if self._rules.takes_keys and isinstance(sample, Keyed) else None
+        is_one = not self._gathers and len(rows or ()) == 1
+        self.note_origin(place, len(rows or ()), has_each=False)
         try:
-            self._write_rows(rows or [])
+            self._write_rows(rows or [], key if is_one else None)
         except (ValueError, TypeError) as error:  # The disk's errors are not the sample's.
             if self._gathers:
                 raise  # Other samples are in these rows, too.
@@ -161,8 +173,10 @@ class UnitWriter:
             return
         if rows is None:
             self.tally.skipped += 1
-        else:
-            self.tally.used += 1
+            return
+        self.tally.used += 1
+        if key is not None and not is_one:
+            self.tally.left_out[LOST_KEYS] += 1
 
     def _write(self, sample: OneSample) -> None:
         writer = self._open()
@@ -175,12 +189,13 @@ class UnitWriter:
             writer.write(sample)
         self._count(1, _size_bytes(sample))
 
-    def _write_chunk(self, chunk: Chunk) -> None:
+    def _write_chunk(self, chunk: Chunk, input_: int) -> None:
         """Write rows of a table, in as many files as their size asks for."""
         if self._encoder is None:
             self._encoder = self._open()._encoder
         assert self._encoder is not None
         done = chunk.first
+        self.note_origin((input_, done), len(chunk.table), has_each=True)
         try:
             for rows in self._encoder.rows(chunk.table, done):
                 bounds = reduce(np.add, (each.bounds for each in rows))
@@ -200,14 +215,17 @@ class UnitWriter:
         self.tally.samples += len(chunk.table)
         self.tally.used += len(chunk.table)
 
-    def _write_rows(self, rows: list[Row]) -> None:
-        """Write all rows of a sample, or none."""
+    def _write_rows(self, rows: list[Row], key: bytes | None = None) -> None:
+        """Write all rows of a sample, or none. A key apart from them is that of one row."""
         if not rows:
             return
         writer = self._open()
         with writer._all_or_nothing():
             for row in rows:
-                writer.write(row)
+                if self._rules.takes_keys:
+                    writer.write(row, key=key)
+                else:
+                    writer.write(row)
         self._count(len(rows), sum(map(_size_bytes, rows)))
 
     def _fail(self, sample: OneSample, where: str, number: int, error: Exception) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ffrecord._base import clock
 from ffrecord._write.writer import Writer
+from ffrecord.pack import _places
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._job import Job, Lease
 from ffrecord.pack._mapping import UserMap
@@ -72,6 +73,10 @@ class Task:
     metadata: Mapping[str, bytes]
     file_size_bytes: int
     failures_max: int
+    paths: tuple[str, ...]
+    """Of the inputs."""
+    addresses: Mapping[str, str]
+    """Of inputs, what is not in their paths; see `addresses_of`."""
 
     @property
     def job(self) -> Job:
@@ -101,9 +106,12 @@ class Worker:
 
     def _opened(self) -> Inputs:
         """The inputs, without another look at the columns of all."""
+        _places.forget()
+        _places.learn(self._task.addresses)
         known = self._schema if isinstance(self._schema, TableSchema) else None
         options = self._task.options._replace(known=known)
-        return Inputs([one.path for one in self._task.plan.inputs], options)
+        names = [one.path for one in self._task.plan.inputs]
+        return Inputs(self._task.paths, options, names)
 
     def run(self, progress: Progress | None = None) -> None:
         """Do what others leave; return when every unit is done, whoever did it."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ffrecord._tables.formats import pyarrow
+from ffrecord.pack import _places
 from ffrecord.pack._pictures import PictureTable, picture_at
 from ffrecord.pack._source import (
     HIDDEN,
@@ -40,27 +41,27 @@ def _splits(root: str) -> Iterator[tuple[str, str, str]]:
     Beside one that has both, one that lacks its labels is a split, too, or else it would be lost.
     """
     pictures, labels = os.path.join(root, _IMAGES), os.path.join(root, _LABELS)
-    if os.path.isdir(pictures) and os.path.isdir(labels):
+    if _places.is_dir(pictures) and _places.is_dir(labels):
         inner, others = _folders(pictures), _folders(labels)
         for name in sorted(inner | others if inner & others else ()):
             yield name, os.path.join(pictures, name), os.path.join(labels, name)
         if not inner & others:
             yield "", pictures, labels
         return
-    if not os.path.isdir(root):
+    if not _places.is_dir(root):
         return
     found = []
     for name in sorted(_folders(root)):
         inside = os.path.join(root, name)
         pictures, labels = os.path.join(inside, _IMAGES), os.path.join(inside, _LABELS)
-        if os.path.isdir(pictures):
+        if _places.is_dir(pictures):
             found.append((name, pictures, labels))
-    if any(os.path.isdir(texts) for _, _, texts in found):
+    if any(_places.is_dir(texts) for _, _, texts in found):
         yield from found
 
 
 def _folders(path: str) -> set[str]:
-    return {each.name for each in os.scandir(path) if each.is_dir() and each.name[0] != "."}
+    return {each.name for each in _places.scan(path) if each.is_dir() and each.name[0] != "."}
 
 
 class YoloSource(PictureTable):
@@ -70,14 +71,14 @@ class YoloSource(PictureTable):
     """
 
     what = "YOLO folder"
-    meant = ("columns", "drop", "cast", "split")
+    meant = ("columns", "drop", "cast", "split", "follow_links")
 
     def __init__(self, path: str, options: SourceOptions) -> None:
         """List the pictures, and read the labels; see `open_source` for arguments and errors."""
         found = {name: (pictures, labels) for name, pictures, labels in _splits(path)}
         split = split_of(list(found), options.split, path)
         self._pictures_in, self._labels_in = found[split]
-        if not os.path.isdir(self._labels_in):
+        if not _places.is_dir(self._labels_in):
             raise ValueError(
                 f"{self._labels_in} is missing: make it if the pictures have no objects, or pack "
                 "them as files"
@@ -135,10 +136,10 @@ class YoloSource(PictureTable):
                 self.skipped[HIDDEN if "/." in f"/{name}" else "files that are no pictures"] += 1
                 continue
             text = os.path.join(self._labels_in, f"{stem}.txt")
-            is_there = os.path.isfile(text)
-            self.pictures.append(picture_at(path))
+            is_there = _places.is_file(text)
+            self.pictures.append(picture_at(self._pictures_in, name, self.options))
             self._texts.append(text if is_there else "")
-            sizes.append(os.path.getsize(text) if is_there else 0)
+            sizes.append(_places.size_of(text) if is_there else 0)
             if sizes[-1] > _TEXT_BYTES_MAX:
                 raise ValueError(f"{text} has {sizes[-1]} bytes, too many for labels")
         if not self.pictures:
@@ -151,7 +152,7 @@ class YoloSource(PictureTable):
 
     def _objects(self, number: int) -> Iterator[tuple[int, list[float]]]:
         path = self._texts[number]
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with _places.open_text(path, errors="replace") as file:
             for place, line in enumerate(file, start=1):
                 if not (words := line.split()):
                     continue
@@ -171,11 +172,11 @@ class YoloSource(PictureTable):
 
     def _class_names(self, root: str) -> tuple[str, ...]:
         paths = [os.path.join(root, name) for name in _CLASS_FILES]
-        self._class_files = [path for path in paths if os.path.isfile(path)][:1]
+        self._class_files = [path for path in paths if _places.is_file(path)][:1]
         if not self._class_files:
             return ()
         (path,) = self._class_files
-        with open(path, encoding="utf-8") as file:
+        with _places.open_text(path) as file:
             if path.endswith(".txt"):
                 return tuple(line.strip() for line in file if line.strip())
             yaml = needed("yaml", f"{path}", "pyyaml")
@@ -195,8 +196,8 @@ def _check_beside(root: str) -> None:
     """Check that no pictures and labels lie beside the folders of the only split."""
     for folder, is_such in ((_IMAGES, _is_picture), (_LABELS, _is_text)):
         path = os.path.join(root, folder)
-        for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
-            if is_such(name) and os.path.isfile(os.path.join(path, name)):
+        for name in sorted(_places.names_in(path)) if _places.is_dir(path) else ():
+            if is_such(name) and _places.is_file(os.path.join(path, name)):
                 raise ValueError(
                     f"{os.path.join(path, name)} is in no split, beside folders of splits: "
                     "move it, or say which split with --split"
@@ -214,6 +215,9 @@ def _is_text(path: str) -> bool:
 
 def _walk(folder: str) -> Iterator[str]:
     """All files, sorted."""
-    for parent, folders, names in os.walk(folder):
+    for parent, folders, names in _places.walk(folder):
         folders.sort()
+        for link in (os.path.join(parent, n) for n in folders):
+            if _places.is_link(link):
+                raise ValueError(f"{link} is a symbolic link to a folder: copy the folder instead")
         yield from (os.path.join(parent, name) for name in sorted(names))
