@@ -182,8 +182,10 @@ class ClusterHint final : public PrefetchHint {
  public:
   ClusterHint(std::shared_ptr<const net::ReplicatedFiles> files,
               std::vector<std::unique_ptr<PrefetchHint>> hints)
-      : files_(std::move(files)), kept_(files_->KeepToOrder()), hints_(std::move(hints)) {}
-  ~ClusterHint() override { files_->LetGo(kept_); }
+      : files_(std::move(files)), hints_(std::move(hints)) {
+    files_->KeepToOrder();
+  }
+  ~ClusterHint() override { files_->LetGo(); }
   // If one is lost, all are to be sent again: the others read ahead what its node did.
   bool alive() override {
     return std::ranges::all_of(hints_, [](const auto& hint) { return hint->alive(); });
@@ -191,7 +193,6 @@ class ClusterHint final : public PrefetchHint {
 
  private:
   const std::shared_ptr<const net::ReplicatedFiles> files_;
-  const std::uint64_t kept_;
   const std::vector<std::unique_ptr<PrefetchHint>> hints_;
 };
 

@@ -1,5 +1,7 @@
 #include "client/dataset/daemons.h"
 
+#include <utility>
+
 namespace ffrecord::client {
 
 std::string Daemons::peer() const {
@@ -15,20 +17,26 @@ Result<void> Daemons::Run(const Cluster::Attempt& attempt, net::Deadline deadlin
                       deadline);
 }
 
+Result<Daemons> FindDaemons(std::span<const net::Location> locations,
+                            const SessionOptions& options) {
+  if (auto cluster = FFR_TRY(Cluster::Find(locations, options))) return Daemons(std::move(cluster));
+  if (locations.size() == 1) return Daemons(net::Session::Get(locations.front(), options));
+  std::string addresses;
+  for (const net::Location& location : locations)
+    addresses += (addresses.empty() ? "" : ", ") + location.address.ToString();
+  return Error{ErrorCode::kInvalidArgument,
+               addresses +
+                   ": an address of several daemons is that of a cluster, and these are of no "
+                   "cluster; name one of them, or make them nodes of one, which keeps replicas "
+                   "(ffrecordd --cluster)"};
+}
+
 Result<Daemons> DaemonFinder::Find() {
   {
     const std::lock_guard lock(mutex_);
     if (found_) return *found_;
   }
-  const auto cluster = FFR_TRY(Cluster::Find(locations_, options_));
-  if (cluster == nullptr && locations_.size() > 1)
-    return Error{ErrorCode::kInvalidArgument,
-                 locations_.front().address.ToString() +
-                     " is of no cluster: several daemons that are not one cluster are for reading "
-                     "and publishing datasets only"};
-  const Daemons found = cluster != nullptr
-                            ? Daemons(cluster)
-                            : Daemons(net::Session::Get(locations_.front(), options_));
+  const Daemons found = FFR_TRY(FindDaemons(locations_, options_));
   const std::lock_guard lock(mutex_);
   if (!found_) found_ = found;
   return *found_;

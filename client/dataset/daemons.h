@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,15 +36,18 @@ struct Daemons {
                    Cluster::Absence absence = Cluster::Absence::kIsAnAnswer) const;
 };
 
-// Finds out who serves an address when that is first asked. Thread-safe.
+// Finds out who serves an address. Several `locations` are one place only as nodes of a cluster:
+// fails with kInvalidArgument if they are of none, and as Cluster::Find.
+Result<Daemons> FindDaemons(std::span<const net::Location> locations,
+                            const SessionOptions& options);
+
+// Likewise, when that is first asked. Thread-safe.
 class DaemonFinder {
  public:
-  // Several `locations` have to be of one cluster.
   DaemonFinder(std::vector<net::Location> locations, const SessionOptions& options)
       : locations_(std::move(locations)), options_(options) {}
 
-  // Fails as Cluster::Find, until it has once succeeded; with kInvalidArgument if several daemons
-  // are of no cluster.
+  // Fails as FindDaemons, until it has once succeeded.
   Result<Daemons> Find();
 
  private:

@@ -29,7 +29,7 @@ constexpr std::uint64_t kCheckBytes = std::uint64_t{32} << 20;
 
 net::Deadline After(const SessionOptions& options) { return net::Clock::now() + options.timeout; }
 
-// An address with a name in it, of one daemon or several.
+// An address with a name in it, of one daemon or of nodes of a cluster.
 Result<std::vector<net::Location>> ParseAllNamed(std::string_view text) {
   auto locations = FFR_TRY(net::Location::ParseAll(text));
   FFR_TRY(net::CheckName(locations.front().name));
@@ -92,21 +92,8 @@ struct Place {
   Daemons daemons;
 };
 
-// A cluster is one place, whichever of its nodes are named; other daemons are one each.
-Result<std::vector<Place>> PlacesOf(std::span<const net::Location> locations,
-                                    const SessionOptions& options) {
-  if (auto cluster = FFR_TRY(Cluster::Find(locations, options)))
-    return std::vector<Place>{{locations.front(), std::move(cluster)}};
-  std::vector<Place> places;
-  for (const net::Location& location : locations)
-    places.push_back({location, net::Session::Get(location, options)});
-  return places;
-}
-
-// Of the names that begin with `address`, or of the one that it is.
-Result<Place> OnePlace(std::span<const net::Location> locations, const SessionOptions& options) {
-  DaemonFinder finder({locations.begin(), locations.end()}, options);
-  return Place{locations.front(), FFR_TRY(finder.Find())};
+Result<Place> PlaceOf(std::span<const net::Location> locations, const SessionOptions& options) {
+  return Place{locations.front(), FFR_TRY(FindDaemons(locations, options))};
 }
 
 // That a dataset of this size can be published there, as far as the daemon knows.
@@ -146,9 +133,10 @@ Result<void> CheckCluster(const Place& place, const Durability& durability) {
 // lost between its upload and the commit goes to others then: what is still there is not sent
 // again, and counts only once against a quota.
 Result<void> PublishPatiently(const Place& place, std::span<const std::filesystem::path> files,
-                              std::uint64_t upload_id, bool replace, const SessionOptions& options,
+                              bool replace, const SessionOptions& options,
                               const Durability& durability, const Upload::Progress& tell) {
   constexpr int kTriesMax = 3;
+  std::uint64_t upload_id = std::max<std::uint64_t>(RandomNumber(), 1);
   std::vector<Upload::LocalFile> named;
   const auto names = NamesOf(files);
   for (std::size_t i = 0; i < files.size(); ++i) named.push_back({names[i], files[i]});
@@ -183,13 +171,13 @@ Result<Place> PlaceWithOrigins(std::string_view address, bool has_no_files,
   const net::Location& location = locations.front();
   if (has_no_files)
     return Error{ErrorCode::kInvalidArgument, location.ToString() + ": no files to publish"};
-  auto cluster = FFR_TRY(Cluster::Find(locations, options));
-  if (cluster == nullptr)
+  Place place = FFR_TRY(PlaceOf(locations, options));
+  if (place.daemons.cluster == nullptr)
     return Error{ErrorCode::kInvalidArgument,
                  location.ToString() +
                      " is a daemon by itself, and only the nodes of a cluster "
                      "fetch files from an origin; upload them"};
-  return Place{location, std::move(cluster)};
+  return place;
 }
 
 // What a name stands for. A daemon by itself keeps what was replaced for those alone that read it
@@ -263,33 +251,19 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
   FFR_TRY(RefuseInPlace(all));
   std::uint64_t size_bytes = 0;
   for (std::size_t i = 0; i < all.file_count(); ++i) size_bytes += all.file(i).size_bytes;
-  const auto places = FFR_TRY(PlacesOf(daemons, options));
-  if (!durability.is_default()) FFR_TRY(CheckCluster(places.front(), durability));
-  for (const Place& place : places) FFR_TRY(CheckPlace(place, size_bytes, replace, options));
+  const Place place = FFR_TRY(PlaceOf(daemons, options));
+  if (!durability.is_default()) FFR_TRY(CheckCluster(place, durability));
+  FFR_TRY(CheckPlace(place, size_bytes, replace, options));
   // Before the first byte travels: an upload that falls silent for a long check is given up.
   for (const auto& file : files) FFR_TRY(CheckFile(file));
   if (dry_run) return {};
-  const std::uint64_t upload_id = std::max<std::uint64_t>(RandomNumber(), 1);
-  std::uint64_t done = 0;
-  std::string before;  // Where it is published by now.
-  for (const Place& place : places) {
-    std::uint64_t told = 0;  // What is sent again is not told of again.
-    const auto tell = [&](std::uint64_t of_this) {
-      if (!progress || of_this < told) return;
-      progress(done + of_this, size_bytes * places.size());
-      told = of_this;
-    };
-    auto published = PublishPatiently(place, files, upload_id, replace, options, durability, tell);
-    if (!published && !before.empty())
-      return Error{published.error().code,
-                   published.error().message + "; it is published at " + before +
-                       ": publish it again, with replace, to have it at every daemon",
-                   published.error().system_errno};
-    if (!published) return published;
-    before += (before.empty() ? "" : ", ") + place.location.address.ToString();
-    done += size_bytes;
-  }
-  return {};
+  std::uint64_t told = 0;  // What is sent again is not told of again.
+  const auto tell = [&](std::uint64_t done) {
+    if (!progress || done < told) return;
+    progress(done, size_bytes);
+    told = done;
+  };
+  return PublishPatiently(place, files, replace, options, durability, tell);
 }
 
 Result<void> PublishFromOrigin(std::span<const std::string> files, std::string_view address,
@@ -368,7 +342,7 @@ Result<std::vector<Published>> ListPublished(std::string_view address,
                                              const RecordReader::GiveUp& give_up) {
   const Patience patience(give_up);
   const auto locations = FFR_TRY(net::Location::ParseAll(address));
-  const auto [location, daemons] = FFR_TRY(OnePlace(locations, options));
+  const auto [location, daemons] = FFR_TRY(PlaceOf(locations, options));
   auto entries = FFR_TRY(Catalog(daemons).List(location.name, After(options)));
   std::vector<Published> published;
   for (auto& entry : entries)
@@ -379,7 +353,7 @@ Result<std::vector<Published>> ListPublished(std::string_view address,
 
 Result<void> RemovePublished(std::string_view address, const SessionOptions& options) {
   const auto locations = FFR_TRY(ParseAllNamed(address));
-  const auto [location, daemons] = FFR_TRY(OnePlace(locations, options));
+  const auto [location, daemons] = FFR_TRY(PlaceOf(locations, options));
   return Catalog(daemons).Remove(location.name, After(options));
 }
 

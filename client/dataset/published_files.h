@@ -20,11 +20,10 @@ struct PublishedFiles {
   DatasetManifest manifest;
 };
 
-// The files that are published under one name at `locations`: a daemon, several that hold the same
-// files, or nodes of a cluster.
+// The files that are published under one name at `locations`: a daemon, or nodes of a cluster.
 //
-// Fails with kNotFound if there is no such name, kInvalidArgument if it has no files, kConflict if
-// daemons hold different ones, kUnavailable, kDeadlineExceeded.
+// Fails as FindDaemons, with kNotFound if there is no such name, kInvalidArgument if it has no
+// files, kUnavailable, kDeadlineExceeded.
 Result<PublishedFiles> OpenPublished(std::span<const net::Location> locations,
                                      const SessionOptions& options);
 

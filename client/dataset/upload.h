@@ -46,9 +46,9 @@ class Upload {
   // Called on the calling thread with the bytes that have been sent, in rising order.
   using Progress = std::function<void(std::uint64_t)>;
 
-  // `id`, not 0: as another upload's, to another daemon, which brings the same files in the same
-  // order: their extents have the same names there. Without one it is random. `durability`: of all
-  // extents; another one than the default is for a cluster.
+  // `id`, not 0: as that of an earlier upload of the same files in the same order, of which the
+  // daemons keep what they have. Without one it is random. `durability`: of all extents; another
+  // one than the default is for a cluster.
   Upload(Daemons daemons, const SessionOptions& options, std::optional<std::uint64_t> id = {},
          const Durability& durability = {});
   std::uint64_t id() const noexcept { return id_; }

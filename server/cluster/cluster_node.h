@@ -93,6 +93,7 @@ class ClusterNode {
   std::vector<Rebuilt> TakeRebuilt();
 
   const View& view() const { return view_; }
+  std::set<std::string> TakeChangedNames() { return names_.TakeChanged(); }
   // The names by continuity().mark(): what this node has trusted last, also if the metadata was put
   // back to an older state since.
   KnownNames TrustedNames() const;

@@ -69,6 +69,7 @@ void NameTable::Update(const std::set<std::string>& keys, const KeyMirror& mirro
     const auto text = NameIn(kDatasetKeys, key);
     if (!text) continue;
     ++change_count_;
+    changed_.insert(*text);
     Remove(*text);
     const MetaStore::KeyValue* const entry = mirror.Find(key);
     if (entry == nullptr) continue;
@@ -200,6 +201,7 @@ bool NameTable::Take(TimePoint now, const Answer& answer) {
     return true;
   }
   ++change_count_;
+  changed_.insert(text);
   name.manifest = std::make_shared<const DatasetManifest>(std::move(manifest).value());
   ReferToFiles(name, true);
   missing_.erase(text);

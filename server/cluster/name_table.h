@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "server/cluster/key_mirror.h"
@@ -54,6 +55,8 @@ class NameTable {
   std::size_t incomplete_count() const { return missing_.size(); }
   // Grows with each change of what the table says.
   std::uint64_t change_count() const { return change_count_; }
+  // Names of which the table says something else, or nothing any more, since that was asked last.
+  std::set<std::string> TakeChanged() { return std::exchange(changed_, {}); }
   const Name* Find(std::string_view name) const;
   const std::map<std::string, Name, std::less<>>& names() const { return names_; }
   const WantedExtents& wanted() const { return wanted_; }
@@ -98,6 +101,7 @@ class NameTable {
   std::string last_fetched_;       // and the last one of which that was begun.
   TimePoint next_{};
   std::uint64_t change_count_ = 0;
+  std::set<std::string> changed_;
 };
 
 // How many replicas of the extents of a manifest's own bytes there are: two at least, as the loss

@@ -459,18 +459,25 @@ void ExtentStore::SetDeleted(const Extent& extent) noexcept {
   deleted_count_.fetch_add(1, std::memory_order_release);
 }
 
+std::vector<Disk*> ExtentStore::DisksOf(const Extent& extent) const {
+  std::vector<Disk*> disks;
+  if (extent.disk == nullptr) return disks;
+  disks.push_back(extent.disk);
+  const std::lock_guard lock(mutex_);
+  const auto [begin, end] = copies_.equal_range(extent.id);
+  for (auto copy = begin; copy != end; ++copy) disks.push_back(copy->second);
+  return disks;
+}
+
 Result<bool> ExtentStore::Unlink(const Extent& extent) {
   if (extent.disk == nullptr) return false;
-  std::vector<Disk*> disks{extent.disk};
   {
     const std::lock_guard lock(mutex_);
     FFR_ASSERT(deleted_.contains(extent.id));
     // It finds the name taken when it seals. No more can come.
     if (writing_.contains(extent.id)) return false;
-    const auto [begin, end] = copies_.equal_range(extent.id);
-    for (auto copy = begin; copy != end; ++copy) disks.push_back(copy->second);
   }
-  for (Disk* const disk : disks) {
+  for (Disk* const disk : DisksOf(extent)) {
     if (!disk->writes().CheckWritable()) return false;
     FFR_TRY(disk->writes().Noted(disk->Unlink(extent.id)));
   }

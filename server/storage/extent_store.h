@@ -252,6 +252,8 @@ class ExtentStore {
   // no longer be found. Null if there is none; while a disk is missing it is absent instead. The
   // file stays until Unlink.
   ExtentPtr MarkDeleted(const ExtentId& id);
+  // Its own, and those that have copies of it. None: its disk is missing.
+  std::vector<Disk*> DisksOf(const Extent& extent) const;
   // Removes the file of a deleted extent that nobody else holds. False, and nothing is done,
   // while a writer that came before the mark is open, while its disk is missing, or once that has
   // failed. Fails with kIo.

@@ -17,6 +17,7 @@
 #include "memory_store.h"
 #include "new_extents.h"
 #include "server/service/catalog/catalog.h"
+#include "server/service/catalog/guarded_store.h"
 #include "temp_folder.h"
 
 namespace ffrecord::server {
@@ -58,8 +59,10 @@ class CatalogTest : public testing::Test {
     for (const std::string& name : disk_names)
       disks.present.push_back(Disk::Open(folder_ / name).value());
     extents_ = ExtentStore::Open(std::move(disks), published.Extents()).value();
-    reserve_.emplace(folder_ / "reserve", 64 << 10);
-    auto catalog = Catalog::Open(store_, *extents_, {std::chrono::seconds(60), quotas_, &*reserve_},
+    home_.emplace(HomeDisk::Options{.folder = folder_.path(), .reserve_bytes = 64 << 10});
+    home_->BeOneWith(*extents_->disks().front());
+    guarded_ = MakeGuardedStore(store_, *home_);
+    auto catalog = Catalog::Open(*guarded_, *extents_, *home_, {std::chrono::seconds(60), quotas_},
                                  std::move(published));
     ASSERT_TRUE(catalog) << catalog.error().message;
     catalog_ = std::move(catalog).value();
@@ -117,7 +120,8 @@ class CatalogTest : public testing::Test {
   std::unique_ptr<BlockingStore> memory_ = test::MakeMemoryStore();
   FailingStore store_{*memory_};
   std::unique_ptr<ExtentStore> extents_;
-  std::optional<DiskReserve> reserve_;
+  std::optional<HomeDisk> home_;
+  std::unique_ptr<BlockingStore> guarded_;
   std::unique_ptr<Catalog> catalog_;
   std::uint64_t next_attempt_ = 100;
 };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "libffrecord/net/replicas/replica_reads.h"
+#include "whole_replicas.h"
 
 namespace ffrecord::net {
 

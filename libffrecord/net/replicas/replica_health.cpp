@@ -20,7 +20,6 @@ bool ReplicaHealth::IsBetter(NodeIndex one, NodeIndex other, Time now) const noe
   const bool is_slow = IsSlow(one, now);
   if (is_slow != IsSlow(other, now)) return !is_slow;
   if (keeps_order_) return false;
-  if (kept_ == one || kept_ == other) return kept_ == one;
   const Node& a = nodes_[one];
   const Node& b = nodes_[other];
   if (a.distance != b.distance) return a.distance < b.distance;

@@ -105,16 +105,8 @@ class ReplicaHealth {
   void SetDistance(NodeIndex node, std::uint8_t distance) noexcept {
     nodes_[node].distance = distance;
   }
-  // The node that is asked whenever it is well, or none: it reads ahead for this reader.
-  void KeepTo(std::optional<NodeIndex> node) noexcept {
-    kept_ = node;
-    keeps_order_ = false;
-  }
-  // The first owner of each extent that is well is asked: it reads that extent ahead.
-  void KeepToOrder() noexcept {
-    kept_.reset();
-    keeps_order_ = true;
-  }
+  // Whether the first owner of each extent that is well is asked: it reads that extent ahead.
+  void KeepToOrder(bool keeps) noexcept { keeps_order_ = keeps; }
 
   // What the node has of the extent is damaged. Forgotten after kDamageKept: it may be mended.
   void NoteDamage(std::uint32_t extent, NodeIndex node, Time now);
@@ -154,7 +146,6 @@ class ReplicaHealth {
 
   std::vector<Node> nodes_;
   std::uint64_t last_turn_ = 0;
-  std::optional<NodeIndex> kept_;
   bool keeps_order_ = false;
   std::map<std::pair<std::uint32_t, NodeIndex>, Time> damages_;  // When they were noted.
   LatencyQuantile latency_;

@@ -2,9 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <span>
-#include <vector>
 
 namespace ffrecord::net {
 
@@ -31,18 +29,6 @@ class ReplicaMap {
   // has it. So one node is asked for an extent at a time: the first in the order of NodesOf() that
   // answers at all.
   virtual bool AsksInOrder() const { return false; }
-};
-
-// Every node holds every extent.
-class WholeReplicas final : public ReplicaMap {
- public:
-  explicit WholeReplicas(std::size_t node_count) : nodes_(node_count) {
-    std::iota(nodes_.begin(), nodes_.end(), NodeIndex{0});
-  }
-  std::span<const NodeIndex> NodesOf(std::uint32_t /*extent*/) const override { return nodes_; }
-
- private:
-  std::vector<NodeIndex> nodes_;
 };
 
 }  // namespace ffrecord::net

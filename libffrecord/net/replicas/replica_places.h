@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "libffrecord/net/replicas/replica_map.h"
@@ -29,17 +28,6 @@ class ReplicaPlaces {
   virtual void NoteVersion(std::uint32_t /*map_version*/) {}
   // A daemon does not answer, or no daemon has what it should: a newer view may help. Never waits.
   virtual void NoteFailure() {}
-};
-
-// They stay where they are.
-class FixedPlaces final : public ReplicaPlaces {
- public:
-  explicit FixedPlaces(ReplicaView view)
-      : view_(std::make_shared<const ReplicaView>(std::move(view))) {}
-  std::shared_ptr<const ReplicaView> Now() override { return view_; }
-
- private:
-  const std::shared_ptr<const ReplicaView> view_;
 };
 
 }  // namespace ffrecord::net

@@ -26,12 +26,6 @@ std::span<const NodeIndex> OwnersOf(const ReplicaMap& map, std::uint32_t extent)
   return map.NodesOf(extent).first(map.OwnerCountOf(extent));
 }
 
-std::shared_ptr<ReplicaPlaces> Fix(std::vector<std::shared_ptr<const RemoteFiles>> replicas,
-                                   std::shared_ptr<const ReplicaMap> map) {
-  if (map == nullptr) map = std::make_shared<WholeReplicas>(replicas.size());
-  return std::make_shared<FixedPlaces>(ReplicaView{std::move(replicas), std::move(map)});
-}
-
 }  // namespace
 
 ReplicatedFiles::ReplicatedFiles(std::shared_ptr<ReplicaPlaces> places,
@@ -44,11 +38,6 @@ ReplicatedFiles::ReplicatedFiles(std::shared_ptr<ReplicaPlaces> places,
   FFR_ASSERT(!first_view_->replicas.empty());
 }
 
-ReplicatedFiles::ReplicatedFiles(std::vector<std::shared_ptr<const RemoteFiles>> replicas,
-                                 std::shared_ptr<const ReplicaMap> map,
-                                 const SessionOptions& options)
-    : ReplicatedFiles(Fix(std::move(replicas), std::move(map)), options) {}
-
 ReplicatedFiles::~ReplicatedFiles() = default;
 
 ReplicatedFiles::Health& ReplicatedFiles::health() const {
@@ -58,31 +47,17 @@ ReplicatedFiles::Health& ReplicatedFiles::health() const {
   return health;
 }
 
-std::uint64_t ReplicatedFiles::KeepTo(NodeIndex node) const { return Keep(node); }
-std::uint64_t ReplicatedFiles::KeepToOrder() const { return Keep(std::nullopt); }
-
-std::uint64_t ReplicatedFiles::Keep(std::optional<NodeIndex> node) const {
+void ReplicatedFiles::KeepToOrder() const {
   Health& of_all = health();
   const std::lock_guard lock(of_all.mutex);
-  of_all.kept.emplace(++of_all.last_kept, node);
-  of_all.KeepLatest();
-  return of_all.last_kept;
+  of_all.state->KeepToOrder(++of_all.order_keeper_count > 0);
 }
 
 // The next hint may have been sent before the last one is let go.
-void ReplicatedFiles::LetGo(std::uint64_t number) const {
+void ReplicatedFiles::LetGo() const {
   Health& of_all = health();
   const std::lock_guard lock(of_all.mutex);
-  of_all.kept.erase(number);
-  of_all.KeepLatest();
-}
-
-void ReplicatedFiles::Health::KeepLatest() {
-  const auto last = kept.rbegin();
-  if (last != kept.rend() && !last->second)
-    state->KeepToOrder();
-  else
-    state->KeepTo(last == kept.rend() ? std::nullopt : last->second);
+  of_all.state->KeepToOrder(--of_all.order_keeper_count > 0);
 }
 
 // Where one daemon writes into our memory, its files are read without a copy; the others do not

@@ -39,10 +39,6 @@ class ReplicatedQueue;
 class ReplicatedFiles final : public RangeReader, public FileCopies {
  public:
   ReplicatedFiles(std::shared_ptr<ReplicaPlaces> places, const SessionOptions& options);
-  // `replicas` are the same files at each daemon, by size and order; at least one. Their extents
-  // are numbered alike for `map`; null: every daemon holds all.
-  ReplicatedFiles(std::vector<std::shared_ptr<const RemoteFiles>> replicas,
-                  std::shared_ptr<const ReplicaMap> map, const SessionOptions& options);
   ~ReplicatedFiles() override;
 
   std::size_t file_count() const noexcept override { return first().file_count(); }
@@ -69,12 +65,10 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
                                       Patience& patience) const override;
   std::vector<std::string> DamagedCopies(std::uint32_t file) const override;
 
-  // Prefers this daemon whenever it is well, because it reads ahead for us. Returns a number;
-  // LetGo() of that number ends it. If several daemons are kept to, the latest one is preferred.
-  std::uint64_t KeepTo(NodeIndex node) const;
-  // Likewise of each extent the first owner that is well.
-  std::uint64_t KeepToOrder() const;
-  void LetGo(std::uint64_t number) const;
+  // Prefers the first owner of each extent that is well, because it reads ahead for us: until
+  // LetGo() was called as often.
+  void KeepToOrder() const;
+  void LetGo() const;
 
   // --- For its queues ---
   ReplicaPlaces& places() const noexcept { return *places_; }
@@ -85,9 +79,7 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
   struct Health {
     std::mutex mutex;
     std::optional<ReplicaHealth> state;
-    std::map<std::uint64_t, std::optional<NodeIndex>> kept;  // By number; none: the order.
-    std::uint64_t last_kept = 0;
-    void KeepLatest();
+    std::size_t order_keeper_count = 0;
     // A line about each damaged copy, by file and node; kDamagedCopiesMax at most.
     std::map<std::pair<std::uint32_t, NodeIndex>, std::string> damaged_copies;
   };
@@ -100,7 +92,6 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
     std::vector<std::unique_ptr<ReplicatedQueue>> queues;
   };
 
-  std::uint64_t Keep(std::optional<NodeIndex> node) const;
   const RemoteFiles& first() const noexcept { return *first_view_->replicas.front(); }
   // A range that is read from one copy after the other.
   struct Copied {

@@ -126,7 +126,7 @@ Result<Location> Location::Parse(std::string_view text) {
   }
   const std::size_t slash = rest.find('/');
   if (rest.substr(0, slash).find(',') != std::string_view::npos)
-    return bad("several daemons are for reading and publishing datasets only");
+    return bad("it names several daemons, and this is for one");
   auto address = Address::Parse(rest.substr(0, slash), kDefaultPort);
   if (!address) return bad(address.error().message);
   if (address.value().port == 0) return bad("port 0 cannot be connected to");

@@ -1,11 +1,8 @@
 #include "server/service/catalog/catalog.h"
 
-#include <sys/statvfs.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <set>
-#include <system_error>
 #include <unordered_map>
 #include <utility>
 
@@ -19,29 +16,16 @@
 namespace ffrecord::server {
 namespace {
 
-constexpr std::string_view kGeneration = "generation";
-
 Error NotFound(std::string_view name) {
   return {ErrorCode::kNotFound, "nothing is published under the name " + std::string(name)};
 }
 
 }  // namespace
 
-Catalog::Catalog(BlockingStore& meta, ExtentStore& extents, const Options& options)
-    : meta_(meta),
-      extents_(extents),
-      options_(options),
-      home_(options.reserve != nullptr ? options.reserve->path().parent_path()
-                                       : extents.disks().front()->folder()),
-      home_writes_(options.home_writes != nullptr ? *options.home_writes
-                                                  : extents.disks().front()->writes()),
-      home_reads_(options.home_reads != nullptr ? *options.home_reads
-                                                : extents.disks().front()->reads()),
-      reserve_(options.reserve) {}
-
 Result<std::unique_ptr<Catalog>> Catalog::Open(BlockingStore& meta, ExtentStore& extents,
-                                               const Options& options, PublishedNames published) {
-  std::unique_ptr<Catalog> catalog(new Catalog(meta, extents, options));
+                                               HomeDisk& home, const Options& options,
+                                               PublishedNames published) {
+  std::unique_ptr<Catalog> catalog(new Catalog(meta, extents, home, options));
   const std::lock_guard lock(catalog->mutex_);
   FFR_TRY(catalog->Load(std::move(published)));
   return catalog;
@@ -50,7 +34,7 @@ Result<std::unique_ptr<Catalog>> Catalog::Open(BlockingStore& meta, ExtentStore&
 // --- Start ---------------------------------------------------------------------------------------
 
 Result<void> Catalog::Load(PublishedNames published) {
-  if (const auto generation = FFR_TRY(meta_.Get(kGeneration)))
+  if (const auto generation = FFR_TRY(meta_.Get(kGenerationKey)))
     generation_revision_ = generation->mod_revision;
   TakePublished(std::move(published));
   FFR_TRY(LoadUploads());
@@ -115,7 +99,7 @@ void Catalog::ExplainExtents() {
 
 Result<std::optional<NewExtent>> Catalog::BeginPut(const net::PutBegin& begin,
                                                    std::string_view owner_prefix) {
-  FFR_TRY(home_writes_.Noted(CheckReserve()));
+  FFR_TRY(home_.CheckReserve());
   {
     const std::lock_guard lock(mutex_);
     if (!IsPublished(begin.id)) {
@@ -146,7 +130,7 @@ Result<void> Catalog::RecordUpload(std::uint64_t upload, std::string_view owner_
   commit.compares.push_back({key, 0});
   const auto owner = std::as_bytes(std::span(owner_prefix));
   commit.puts.push_back({key, {owner.begin(), owner.end()}});
-  const auto outcome = FFR_TRY(Commit(commit));
+  const auto outcome = FFR_TRY(meta_.TryCommit(commit));
   if (!outcome.committed)
     return Error{ErrorCode::kUnavailable, "the upload was being recorded by another; try again"};
   uploads_.emplace(upload,
@@ -174,7 +158,7 @@ Result<void> Catalog::Seal(ExtentWriter& writer, const net::PutSeal& seal) {
     commit.puts.push_back(
         {std::string(kTombstoneKeys) + "extent-" + Hex(seal.id), EncodeIds({&seal.id, 1})});
     // Also where that cannot be recorded: until the next start it is known all the same.
-    (void)CommitDeletion(commit);
+    (void)meta_.TryCommit(commit);
     AddTombstones(commit);
   }
   return Error{ErrorCode::kConflict,
@@ -277,66 +261,10 @@ Result<DatasetManifest> Catalog::RemoveManifest(const NameRecord& name, const Da
   return manifest;
 }
 
-Result<void> Catalog::CheckReserve() const {
-  if (reserve_ == nullptr || reserve_->is_whole()) return {};
-  // A limit on the sizes of files, say: making room would not help. For clients and for the health
-  // it is the same as a full disk: nothing fits until somebody has changed that.
-  if (const int why = reserve_->missing_errno(); why != 0 && why != ENOSPC && why != EDQUOT)
-    return Error{ErrorCode::kIo,
-                 "the daemon cannot reserve the room that deletions need, in " +
-                     reserve_->path().string() + ": " + std::generic_category().message(why),
-                 ENOSPC};
-  return Error{ErrorCode::kIo,
-               "the daemon's disk is full, and what is left of it is kept for deletions; remove "
-               "something, or make room at " +
-                   home_.string(),
-               ENOSPC};
-}
-
-Result<BlockingStore::Outcome> Catalog::Commit(const MetaStore::Commit& commit) {
-  FFR_TRY(home_writes_.CheckWritable());
-  FFR_TRY(home_writes_.Noted(CheckReserve()));
-  return home_writes_.Noted(CommitTimed(commit, false));
-}
-
-Result<BlockingStore::Outcome> Catalog::CommitDeletion(const MetaStore::Commit& commit) {
-  FFR_TRY(home_writes_.CheckWritable());
-  return home_writes_.Noted(CommitTimed(commit, true));
-}
-
-Result<BlockingStore::Outcome> Catalog::CommitTimed(const MetaStore::Commit& commit,
-                                                    bool is_deletion) {
-  const ReadHealth::Running running(home_reads_);
-  committing_since_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
-  auto outcome = meta_.TryCommit(commit);
-  const bool is_full = !outcome && (outcome.error().system_errno == ENOSPC ||
-                                    outcome.error().system_errno == EDQUOT);
-  // A store that is full has committed nothing.
-  if (is_deletion && is_full && reserve_ != nullptr && reserve_->Release())
-    outcome = meta_.TryCommit(commit);
-  committing_since_.store(0, std::memory_order_relaxed);
-  return outcome;
-}
-
-Clock::duration Catalog::waiting_time() const noexcept {
-  const Clock::rep since = committing_since_.load(std::memory_order_relaxed);
-  return since == 0 ? Clock::duration(0) : Clock::now() - Clock::time_point(Clock::duration(since));
-}
-
-Result<void> Catalog::CheckAnswers() const {
-  const auto waited = waiting_time();
-  if (waited < options_.answer_time_max) return {};
-  return Error{ErrorCode::kUnavailable,
-               "the disk of the daemon's metadata, " + home_.string() + ", has not answered for " +
-                   std::to_string(std::chrono::ceil<std::chrono::seconds>(waited).count()) +
-                   " s; what is published can be read meanwhile: look at that disk"};
-}
-
-Result<BlockingStore::Outcome> Catalog::CommitGeneration(MetaStore::Commit commit,
-                                                         bool is_deletion) {
-  commit.compares.push_back({std::string(kGeneration), generation_revision_});
-  commit.puts.push_back({std::string(kGeneration), {}});
-  const auto outcome = FFR_TRY(is_deletion ? CommitDeletion(commit) : Commit(commit));
+Result<BlockingStore::Outcome> Catalog::CommitGeneration(MetaStore::Commit commit) {
+  commit.compares.push_back({std::string(kGenerationKey), generation_revision_});
+  commit.puts.push_back({std::string(kGenerationKey), {}});
+  const auto outcome = FFR_TRY(meta_.TryCommit(commit));
   if (outcome.committed) generation_revision_ = outcome.revision;
   return outcome;
 }
@@ -366,7 +294,7 @@ Result<net::RevisionReply> Catalog::Publish(const net::Publish& publish,
   std::optional<DatasetManifest> removed;
   if (found) removed = FFR_TRY(RemoveManifest(*found, manifest.value(), commit));
 
-  const auto outcome = FFR_TRY(CommitGeneration(commit, false));
+  const auto outcome = FFR_TRY(CommitGeneration(commit));
   if (!outcome.committed)
     return Error{ErrorCode::kConflict, "another writer published at the same time; look again"};
   references_.Change(publish.name, removed ? &*removed : nullptr, &manifest.value());
@@ -403,19 +331,14 @@ Result<void> Catalog::CheckUploadQuotas(const net::PutBegin& begin,
 
 void Catalog::RefreshRoom() {
   for (const auto& disk : extents_.disks())
-    if (disk->space().free_bytes >= kExtentSizeMax && &disk->writes() != &home_writes_)
+    if (disk->space().free_bytes >= kExtentSizeMax && &disk->writes() != &home_.writes())
       disk->writes().NoteSuccess();
-  struct statvfs disk {};
-  const bool is_known = ::statvfs(home_.c_str(), &disk) == 0;
-  const std::uint64_t free_bytes =
-      is_known ? std::uint64_t{disk.f_bavail} * disk.f_frsize : UINT64_MAX;
-  if (reserve_ != nullptr) reserve_->Restore(free_bytes);
-  if (CheckReserve() && free_bytes >= kExtentSizeMax) home_writes_.NoteSuccess();
+  home_.Look();
 }
 
 Result<void> Catalog::CheckRoom(std::string_view name, std::uint64_t size_bytes) {
-  FFR_TRY(home_writes_.CheckWritable());
-  FFR_TRY(CheckReserve());
+  FFR_TRY(home_.writes().CheckWritable());
+  FFR_TRY(home_.CheckReserve());
   FFR_TRY(CheckQuotas(name, size_bytes));
   const std::uint64_t free_bytes = FFR_TRY(extents_.FreeBytes());
   if (size_bytes <= free_bytes) return {};
@@ -459,7 +382,7 @@ Result<void> Catalog::Remove(const net::Delete& request) {
   commit.compares.push_back({NameKey(request.name), found->revision});
   commit.deletes.push_back(NameKey(request.name));
   const auto removed = FFR_TRY(RemoveManifest(*found, {}, commit));
-  const auto outcome = FFR_TRY(CommitGeneration(commit, true));
+  const auto outcome = FFR_TRY(CommitGeneration(commit));
   if (!outcome.committed)
     return Error{ErrorCode::kConflict, "another writer was faster; look again"};
   references_.Change(request.name, &removed, nullptr);

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,8 +20,8 @@
 #include "server/service/catalog/name_records.h"
 #include "server/service/catalog/names.h"
 #include "server/service/catalog/upload_ledger.h"
-#include "server/storage/disk_reserve.h"
 #include "server/storage/extent_store.h"
+#include "server/storage/home_disk.h"
 
 namespace ffrecord::server {
 
@@ -34,8 +32,6 @@ namespace ffrecord::server {
 // tombstone or an upload record that names it: an extent that nothing explains is reported and
 // kept. Calls block on the disk. Thread-safe. Errors are those to be sent to clients.
 //
-// Keys, beside those of name_records.h and upload_records.h: generation: bumped by every publish
-// and delete.
 class Catalog {
  public:
   struct Options {
@@ -43,14 +39,6 @@ class Catalog {
     std::chrono::milliseconds upload_grace{std::chrono::minutes(10)};
     // How many bytes of files the names that begin with a prefix may have together.
     std::map<std::string, std::uint64_t> quotas = {};
-    // What a full disk has left for deletions; outlives the catalog. Null: nothing.
-    DiskReserve* reserve = nullptr;
-    // Whether the disk takes metadata; outlives the catalog. Null: that of the first extents' disk.
-    WriteHealth* home_writes = nullptr;
-    // How that disk answers; likewise.
-    ReadHealth* home_reads = nullptr;
-    // A commit that takes longer: the disk of the metadata hangs, see CheckAnswers().
-    std::chrono::milliseconds answer_time_max{10'000};
   };
 
   // What was found at start.
@@ -66,10 +54,12 @@ class Catalog {
     std::vector<std::string> damaged;
   };
 
-  // Both stores outlive the catalog. `published` is what `meta` has, and what `extents` was opened
-  // with. Fails as the MetaStore does.
+  // Both stores and `home`, the disk of `meta`, outlive the catalog. `meta` is a guarded one
+  // (guarded_store.h). `published` is what it has, and what `extents` was opened with. Fails as the
+  // MetaStore does.
   static Result<std::unique_ptr<Catalog>> Open(BlockingStore& meta, ExtentStore& extents,
-                                               const Options& options, PublishedNames published);
+                                               HomeDisk& home, const Options& options,
+                                               PublishedNames published);
 
   const Report& report() const noexcept { return report_; }
 
@@ -99,12 +89,8 @@ class Catalog {
   Result<net::ListReply> List(const net::List& list);
   Result<void> Remove(const net::Delete& request);
 
-  // That the disk of the metadata answers. Fails with kUnavailable, naming it, while a commit waits
-  // longer than answer_time_max: another commit would wait behind it. A commit that waits goes on,
-  // and takes effect when the disk answers. Does not block on the disk.
-  Result<void> CheckAnswers() const;
-  // How long the disk of the metadata has been waited for; 0 if it is not.
-  Clock::duration waiting_time() const noexcept;
+  // As HomeDisk::CheckAnswers().
+  Result<void> CheckAnswers() const { return home_.CheckAnswers(); }
 
   // Which names refer to which extents. Does not block on the disk.
   const ExtentReferences& references() const noexcept { return references_; }
@@ -142,7 +128,8 @@ class Catalog {
     ExtentPtr extent;
   };
 
-  Catalog(BlockingStore& meta, ExtentStore& extents, const Options& options);
+  Catalog(BlockingStore& meta, ExtentStore& extents, HomeDisk& home, const Options& options)
+      : meta_(meta), extents_(extents), home_(home), options_(options) {}
 
   Result<void> Load(PublishedNames published);
   void TakePublished(PublishedNames published);
@@ -165,15 +152,8 @@ class Catalog {
   Result<void> CheckQuotas(std::string_view name, std::uint64_t size_bytes) const;
   // Likewise what has not been published may not grow by that extent.
   Result<void> CheckUploadQuotas(const net::PutBegin& begin, std::string_view owner_prefix) const;
-  // Fails with kIo (ENOSPC) while the reserve is in use: what is left belongs to deletions.
-  Result<void> CheckReserve() const;
   void RefreshRoom();
-  Result<BlockingStore::Outcome> Commit(const MetaStore::Commit& commit);
-  // Likewise what makes room: on a full disk it may use the reserve.
-  Result<BlockingStore::Outcome> CommitDeletion(const MetaStore::Commit& commit);
-  // Commits, while others are told how long that takes. Requires mutex_.
-  Result<BlockingStore::Outcome> CommitTimed(const MetaStore::Commit& commit, bool is_deletion);
-  Result<BlockingStore::Outcome> CommitGeneration(MetaStore::Commit commit, bool is_deletion);
+  Result<BlockingStore::Outcome> CommitGeneration(MetaStore::Commit commit);
   void AddTombstone(std::string key, std::span<const ExtentId> ids);
   // Those that `commit`, which has been committed, has put.
   void AddTombstones(const MetaStore::Commit& commit);
@@ -187,16 +167,11 @@ class Catalog {
 
   BlockingStore& meta_;
   ExtentStore& extents_;
+  HomeDisk& home_;  // Of the metadata.
   const Options options_;
-  const std::filesystem::path home_;  // On the disk of the metadata.
-  WriteHealth& home_writes_;          // Of that disk.
-  ReadHealth& home_reads_;            // Likewise.
-  DiskReserve* const reserve_;
   Report report_;
   ExtentReferences references_;  // Changes with mutex_ held only.
   UploadLedger ledger_;          // With mutex_ held.
-
-  std::atomic<Clock::rep> committing_since_{0};  // 0: no commit is under way.
 
   std::mutex mutex_;  // Of all below, and of each read-decide-commit.
   std::map<std::uint64_t, Upload> uploads_;

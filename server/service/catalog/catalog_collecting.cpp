@@ -52,7 +52,7 @@ Result<void> Catalog::GiveUpSilent(Clock::time_point now) {
       commit.puts.push_back(
           {NumberKey(std::string(kTombstoneKeys) + "upload-", uploads_.at(upload).revision),
            EncodeIds(ids)});
-  const auto outcome = FFR_TRY(CommitDeletion(commit));
+  const auto outcome = FFR_TRY(meta_.TryCommit(commit));
   if (!outcome.committed) return {};
   for (const auto& [upload, ids] : silent) {
     uploads_.erase(upload);
@@ -65,7 +65,7 @@ Result<void> Catalog::GiveUpSilent(Clock::time_point now) {
 std::vector<Catalog::Unlinking> Catalog::TakeToUnlink(const Disk& disk) {
   std::vector<Unlinking> taken;
   const std::lock_guard lock(mutex_);
-  if (!report_.damaged.empty() || !home_writes_.CheckWritable()) return taken;
+  if (!report_.damaged.empty() || !home_.writes().CheckWritable()) return taken;
   for (Tombstone& tombstone : tombstones_) {
     auto& extents = tombstone.extents;
     // Where ours is the last: nobody reads it, and it can no longer be found.
@@ -117,7 +117,7 @@ Result<bool> Catalog::Forget(std::span<const Tombstone> tombstones) {
   }
   // Else a power cut could bring back what no record explains.
   FFR_TRY(extents_.SyncNames(ids));
-  FFR_TRY(CommitDeletion(commit));
+  FFR_TRY(meta_.TryCommit(commit));
   for (const Tombstone& tombstone : tombstones) extents_.Release(tombstone.ids);
   return true;
 }
@@ -125,7 +125,7 @@ Result<bool> Catalog::Forget(std::span<const Tombstone> tombstones) {
 Result<void> Catalog::GiveUpUploads(Clock::time_point now) {
   RefreshRoom();
   const std::lock_guard lock(mutex_);
-  if (!report_.damaged.empty() || !home_writes_.CheckWritable()) return {};
+  if (!report_.damaged.empty() || !home_.writes().CheckWritable()) return {};
   return GiveUpSilent(now);
 }
 
@@ -133,7 +133,7 @@ Result<void> Catalog::ForgetUnlinked() {
   std::vector<Tombstone> done;
   {
     const std::lock_guard lock(mutex_);
-    if (!report_.damaged.empty() || !home_writes_.CheckWritable()) return {};
+    if (!report_.damaged.empty() || !home_.writes().CheckWritable()) return {};
     const auto is_left = [](const Tombstone& one) {
       return !one.extents.empty() || one.unlinking_count > 0;
     };

@@ -74,6 +74,18 @@ std::vector<std::uint64_t> DecodeNumbers(std::span<const std::byte> bytes) {
   return numbers;
 }
 
+// What is to be written of a name. None: nothing, for it is there.
+Result<std::optional<std::vector<std::byte>>> Unsaved(const ClusterState::Name* saved,
+                                                      const ClusterState::Name& name) {
+  const bool is_saved =
+      saved != nullptr && saved->revision == name.revision && saved->record == name.record;
+  if (is_saved && (!name.manifest || saved->manifest))
+    return std::optional<std::vector<std::byte>>();
+  std::vector<std::byte> manifest;
+  if (name.manifest) manifest = FFR_TRY(EncodeDatasetManifest(*name.manifest));
+  return std::optional(EncodeName(name, manifest));
+}
+
 }  // namespace
 
 Result<std::optional<net::ClusterId>> ClusterCache::ReadId() {
@@ -134,17 +146,17 @@ Result<ClusterState> ClusterCache::Load() {
   if (const auto level = FFR_TRY(store_.Get(kLevelKey))) state.level = cluster::LevelIn(&*level);
   if (const auto numbers = FFR_TRY(store_.Get(kAncestorsKey)))
     state.ancestors = DecodeNumbers(numbers->value);
-  auto names = std::make_shared<ClusterState::NameMap>();
+  ClusterState::NameMap::Changes names;
   std::string after;
   for (bool more = true; more;) {
     auto page = FFR_TRY(store_.List(kNameKeys, after, kPageSize));
     for (const auto& entry : page.entries)
       if (auto name = DecodeName(entry.value))
-        names->emplace(entry.key.substr(kNameKeys.size()), std::move(*name));
+        names.emplace(entry.key.substr(kNameKeys.size()), std::move(*name));
     more = page.more;
     if (!page.entries.empty()) after = page.entries.back().key;
   }
-  state.names = std::move(names);
+  state.names = std::make_shared<const ClusterState::NameMap>(std::move(names));
   saved_ = state;
   return state;
 }
@@ -171,38 +183,43 @@ Result<void> ClusterCache::Save(const ClusterState& state) {
 }
 
 Result<void> ClusterCache::SaveNames(const ClusterState& state) {
-  auto saved = std::make_shared<ClusterState::NameMap>(*saved_.names);
-  saved_.names = saved;  // As far as it has come, also after a failure.
+  using NameMap = ClusterState::NameMap;
+  const NameMap before = *saved_.names;
   BlockingStore::Commit commit;
+  NameMap::Changes changes;
   std::size_t size_bytes = 0;
-  for (const auto& [text, name] : *saved)
-    if (!state.names->contains(text)) commit.deletes.push_back(std::string(kNameKeys) + text);
-  std::vector<ClusterState::NameMap::const_iterator> put;
+  // saved_ is as far as it has come, also after a failure.
+  const auto save = [&](NameMap::Changes made) {
+    saved_.names = std::make_shared<const NameMap>(saved_.names->With(std::move(made)));
+  };
   const auto flush = [&]() -> Result<void> {
-    if (commit.puts.empty() && commit.deletes.empty()) return {};
+    if (changes.empty()) return {};
     // After a failure it may be there, and then it is not what it should be.
-    for (const auto& at : put) saved->insert_or_assign(at->first, ClusterState::Name{});
-    FFR_TRY(store_.TryCommit(commit));
-    std::erase_if(*saved, [&](const auto& entry) { return !state.names->contains(entry.first); });
-    for (const auto& at : put) saved->insert_or_assign(at->first, at->second);
-    put.clear();
-    commit = {};
+    NameMap::Changes unsure;
+    for (const auto& [text, name] : changes) unsure[text] = ClusterState::Name{};
+    save(std::move(unsure));
+    FFR_TRY(store_.TryCommit(std::exchange(commit, {})));
+    save(std::exchange(changes, {}));
     size_bytes = 0;
     return {};
   };
-  for (auto at = state.names->begin(); at != state.names->end(); ++at) {
-    const auto& [text, name] = *at;
-    const auto old = saved->find(text);
-    const bool is_saved = old != saved->end() && old->second.revision == name.revision &&
-                          old->second.record == name.record;
-    if (is_saved && (!name.manifest || old->second.manifest)) continue;
-    std::vector<std::byte> manifest;
-    if (name.manifest) manifest = FFR_TRY(EncodeDatasetManifest(*name.manifest));
-    commit.puts.push_back({std::string(kNameKeys) + text, EncodeName(name, manifest)});
-    put.push_back(at);
-    size_bytes += manifest.size();
-    if (size_bytes >= kCommitBytes) FFR_TRY(flush());
-  }
+  Result<void> saved;
+  NameMap::ForEachDifference(before, *state.names, [&](const auto& text, auto* old, auto* now) {
+    if (!saved) return;
+    if (now == nullptr) {
+      commit.deletes.push_back(std::string(kNameKeys) + text);
+      changes[text] = std::nullopt;
+      return;
+    }
+    auto unsaved = Unsaved(old, *now);
+    if (!unsaved) saved = unsaved.error();
+    if (!unsaved || !unsaved.value()) return;
+    size_bytes += unsaved.value()->size();
+    commit.puts.push_back({std::string(kNameKeys) + text, *std::move(unsaved).value()});
+    changes[text] = *now;
+    if (size_bytes >= kCommitBytes) saved = flush();
+  });
+  FFR_TRY(std::move(saved));
   FFR_TRY(flush());
   saved_.names = state.names;
   return {};

@@ -110,7 +110,11 @@ ClusterService::ClusterService(const Options& options, std::shared_ptr<MetaStore
       stripe_reads_(extents,
                     [this](const ManifestExtent& extent, const cluster::StripePlace& place) {
                       return BringMember(extent, place);
-                    }) {}
+                    }) {
+  sweepers_.push_back(std::make_unique<Sweeper>(nullptr));
+  for (const auto& disk : extents.disks())
+    sweepers_.push_back(std::make_unique<Sweeper>(disk.get()));
+}
 
 void ClusterService::Stop() {
   if (!thread_.joinable()) return;
@@ -119,6 +123,7 @@ void ClusterService::Stop() {
   stripe_reads_.Stop();
   peers_.Stop();
   keeper_.Stop();
+  for (const auto& sweeper : sweepers_) sweeper->thread.Stop();
   for (const auto& [call, watch] : watches_) store_->StopWatch(watch);
   GiveLeaseBack();
   // It answers whoever waits for it: while those who are told are still there.
@@ -211,16 +216,29 @@ void ClusterService::StepAll(TimePoint now) {
     peers_.AskRefusedAgain();
   }
   if (is_unsaved_.exchange(false)) keeper_.Post([this] { SaveKept(); });
-  if (!extents_.has_dropped()) return;
-  const bool is_frozen = node_.view().continuity.is_frozen();
-  if ((!is_frozen && !may_unlink_) || is_sweeping_.exchange(true)) return;
-  keeper_.Post([this, is_frozen] {
-    if (is_frozen)
+  if (extents_.has_dropped()) SweepDropped();
+}
+
+// A disk that hangs keeps its own extents; no other disk waits for it, and nothing that is kept of
+// the metadata.
+void ClusterService::SweepDropped() {
+  if (is_taking_back_) return;
+  if (node_.view().continuity.is_frozen()) {
+    if (std::ranges::any_of(sweepers_, [](const auto& one) { return one->is_running.load(); }))
+      return;
+    is_taking_back_ = true;
+    return keeper_.Post([this] {
       extents_.TakeBack();
-    else
-      extents_.Sweep([this] { return may_unlink_.load(); });
-    is_sweeping_ = false;
-  });
+      is_taking_back_ = false;
+    });
+  }
+  for (const auto& sweeper : sweepers_) {
+    if (!may_unlink_ || sweeper->is_running.exchange(true)) continue;
+    sweeper->thread.Post([this, &sweeper = *sweeper] {
+      extents_.Sweep(sweeper.disk, [this] { return may_unlink_.load(); });
+      sweeper.is_running = false;
+    });
+  }
 }
 
 void ClusterService::NoteTrouble() {

@@ -265,6 +265,7 @@ class ClusterService {
   void AnswerWaiters(TimePoint now);
   void AnswerAll();
   void GiveLeaseBack();
+  void SweepDropped();
   template <class T, class Question>
   void AskNode(Question question, Done<T> done);
   Result<std::optional<NewExtent>> Place(const net::PutBegin& begin) const;
@@ -348,7 +349,7 @@ class ClusterService {
   cluster::HistoryMark mark_to_keep_;
   std::atomic<std::uint32_t> map_version_{0};
   std::atomic<bool> is_leased_{false};
-  std::atomic<bool> is_sweeping_{false};
+  std::atomic<bool> is_taking_back_{false};
   std::atomic<bool> is_unsaved_{false};  // The keeper has failed, and is to try again.
   std::atomic<bool> may_unlink_{false};  // The metadata is trusted, as far as the machines know.
   std::atomic<std::uint64_t> pulled_count_{0}, pulled_bytes_{0}, dropped_count_{0},
@@ -380,6 +381,14 @@ class ClusterService {
   std::string why_not_kept_;  // The keeper's; empty: the disk has what it should.
   const std::shared_ptr<ServiceInbox> inbox_;
   TaskThreads keeper_{1};  // Of what is written to this node's disk meanwhile.
+  // Removes the files of what was dropped of one disk; null: of none.
+  struct Sweeper {
+    explicit Sweeper(const Disk* of) : disk(of) {}
+    const Disk* const disk;
+    std::atomic<bool> is_running{false};
+    TaskThreads thread{1};
+  };
+  std::vector<std::unique_ptr<Sweeper>> sweepers_;
   Peers peers_;
   StripeReads stripe_reads_;
   std::thread thread_;

@@ -40,8 +40,14 @@ void ClusterService::Refresh(TimePoint now) {
   revision_seen_ = view.mirror.revision();
   const ClusterStatePtr before = state();
   auto after = std::make_shared<ClusterState>();
-  after->names =
-      has_names || before->is_from_cache ? NamesOf(view.names, *before->names) : before->names;
+  after->names = before->names;
+  if (has_names || before->is_from_cache) {
+    auto changed = node_.TakeChangedNames();
+    // What was known from before the start may be gone.
+    if (before->is_from_cache)
+      for (const auto& [text, name] : *before->names) changed.insert(text);
+    after->names = NamesOf(view.names, *before->names, changed);
+  }
   after->slots =
       before->slots->map == view.slots.map && before->slots->previous == view.slots.previous
           ? before->slots
@@ -52,7 +58,7 @@ void ClusterService::Refresh(TimePoint now) {
   after->level = node_.level();
   after->ancestors = view.continuity.ancestors();
   after->may_lack_names = cluster::MayLackNames(view);
-  ChangeReferences(*before->names, *after->names);
+  if (after->names != before->names) ChangeReferences(*before->names, *after->names);
   map_version_ = VersionTold(*after);
   {
     const std::lock_guard lock(state_mutex_);
@@ -112,15 +118,13 @@ void ClusterService::ChangeName(const std::string& name, const Manifest& before,
 
 void ClusterService::ChangeReferences(const ClusterState::NameMap& before,
                                       const ClusterState::NameMap& after) {
-  for (const auto& [text, name] : before) {
-    const auto now = after.find(text);
-    if (now == after.end()) ChangeName(text, name.manifest, nullptr);
-  }
-  for (const auto& [text, name] : after) {
-    const auto old = before.find(text);
-    const Manifest was = old == before.end() ? nullptr : old->second.manifest;
-    if (was != name.manifest) ChangeName(text, was, name.manifest);
-  }
+  using Name = ClusterState::Name;
+  const auto change = [&](const std::string& text, const Name* old, const Name* now) {
+    const Manifest was = old == nullptr ? nullptr : old->manifest;
+    const Manifest is = now == nullptr ? nullptr : now->manifest;
+    if (was != is) ChangeName(text, was, is);
+  };
+  ClusterState::NameMap::ForEachDifference(before, after, change);
 }
 
 ClusterStatePtr ClusterService::state() const {

@@ -43,16 +43,19 @@ std::string ClusterState::AddressOf(std::string_view node) const {
 }
 
 std::shared_ptr<const ClusterState::NameMap> NamesOf(const cluster::NameTable& table,
-                                                     const ClusterState::NameMap& before) {
-  auto names = std::make_shared<ClusterState::NameMap>();
-  for (const auto& [text, name] : table.names()) {
-    ClusterState::Name now{name.record, name.revision, name.manifest};
-    const auto old = before.find(text);
-    if (!now.manifest && old != before.end() && old->second.revision == name.revision)
-      now.manifest = old->second.manifest;
-    names->emplace_hint(names->end(), text, std::move(now));
+                                                     const ClusterState::NameMap& before,
+                                                     const std::set<std::string>& changed) {
+  ClusterState::NameMap::Changes changes;
+  for (const std::string& text : changed) {
+    auto& change = changes[text];
+    const auto* const name = table.Find(text);
+    if (name == nullptr) continue;
+    change = ClusterState::Name{name->record, name->revision, name->manifest};
+    const ClusterState::Name* const old = before.Find(text);
+    if (!change->manifest && old != nullptr && old->revision == name->revision)
+      change->manifest = old->manifest;
   }
-  return names;
+  return std::make_shared<const ClusterState::NameMap>(before.With(std::move(changes)));
 }
 
 ClusterState::Nodes NodesOf(const cluster::View& view, const ClusterState::Nodes& before) {

@@ -11,6 +11,7 @@
 #include "libffrecord/net/protocol/cluster_messages.h"
 #include "server/cluster/records.h"
 #include "server/cluster/view.h"
+#include "server/service/cluster/persistent_map.h"
 
 namespace ffrecord::server {
 
@@ -21,7 +22,7 @@ struct ClusterState {
     std::uint64_t revision = 0;
     std::shared_ptr<const DatasetManifest> manifest;  // Null: not known yet.
   };
-  using NameMap = std::map<std::string, Name, std::less<>>;
+  using NameMap = PersistentMap<Name>;
   using Nodes = std::vector<net::ClusterMapReply::Node>;
 
   std::shared_ptr<const NameMap> names = std::make_shared<const NameMap>();
@@ -40,10 +41,7 @@ struct ClusterState {
   bool is_from_cache = false;
 
   std::uint32_t map_version() const { return slots->map.version; }
-  const Name* Find(std::string_view name) const {
-    const auto found = names->find(name);
-    return found == names->end() ? nullptr : &found->second;
-  }
+  const Name* Find(std::string_view name) const { return names->Find(name); }
   bool IsUp(std::string_view node) const;
   // It is down, and no member, or one that was counted out.
   bool IsGone(std::string_view node) const;
@@ -53,10 +51,11 @@ struct ClusterState {
 };
 using ClusterStatePtr = std::shared_ptr<const ClusterState>;
 
-// The names as the table has them. A manifest that it does not have yet is taken from `before`, if
-// that is of the same revision.
+// `before` with those names as the table has them. A manifest that it does not have yet is taken
+// from `before`, if that is of the same revision.
 std::shared_ptr<const ClusterState::NameMap> NamesOf(const cluster::NameTable& table,
-                                                     const ClusterState::NameMap& before);
+                                                     const ClusterState::NameMap& before,
+                                                     const std::set<std::string>& changed);
 // All that are members, or run. Of those that do not run the address is the one of `before`.
 ClusterState::Nodes NodesOf(const cluster::View& view, const ClusterState::Nodes& before);
 // What those of `nodes` that wait say of themselves.

@@ -125,20 +125,32 @@ bool NodeExtents::has_dropped() const {
   return !dropped_.empty();
 }
 
-void NodeExtents::Sweep(const std::function<bool()>& may_go_on) {
+void NodeExtents::Sweep(const Disk* disk, const std::function<bool()>& may_go_on) {
+  const auto is_elsewhere = [&](const Dropped& one) {
+    return (one.extent ? one.extent->disk : nullptr) != disk;
+  };
   std::vector<Dropped> dropped;
   {
     const std::lock_guard lock(mutex_);
-    dropped.swap(dropped_);
+    const auto first = std::partition(dropped_.begin(), dropped_.end(), is_elsewhere);
+    std::move(first, dropped_.end(), std::back_inserter(dropped));
+    dropped_.erase(first, dropped_.end());
   }
-  std::vector<Dropped> left;
-  for (Dropped& one : dropped) {
-    const auto unlinked = may_go_on() ? Unlink(one) : Result<bool>(false);
-    if (!unlinked || !unlinked.value()) left.push_back(std::move(one));
-  }
+  std::map<Disk*, std::vector<ExtentId>> names;
+  const auto left = std::partition(dropped.begin(), dropped.end(), [&](Dropped& one) {
+    const auto unlinked = may_go_on() ? Unlink(one, names) : Result<bool>(false);
+    return unlinked && unlinked.value();
+  });
+  // Else a power cut could bring them back.
+  const bool is_durable = std::ranges::all_of(names, [](const auto& of_disk) {
+    const auto& [on, ids] = of_disk;
+    return static_cast<bool>(on->writes().Noted(on->SyncNames(ids)));
+  });
+  std::vector<ExtentId> ids;
+  for (auto one = dropped.begin(); is_durable && one != left; ++one) ids.push_back(one->id);
+  store_.Release(ids);
   const std::lock_guard lock(mutex_);
-  dropped_.insert(dropped_.end(), std::make_move_iterator(left.begin()),
-                  std::make_move_iterator(left.end()));
+  std::move(is_durable ? left : dropped.begin(), dropped.end(), std::back_inserter(dropped_));
 }
 
 void NodeExtents::TakeBack() {
@@ -157,15 +169,14 @@ void NodeExtents::TakeBack() {
     if (one.extent) store_.TakeBack(*one.extent);
 }
 
-Result<bool> NodeExtents::Unlink(Dropped& dropped) {
-  if (dropped.extent) {
-    // Nobody finds it any more: who has it now is the last to read it.
-    if (dropped.extent.use_count() > 1) return false;
-    dropped.is_begun = true;
-    if (!FFR_TRY(store_.Unlink(*dropped.extent))) return false;
-    FFR_TRY(store_.SyncNames({&dropped.id, 1}));
-  }
-  store_.Release({&dropped.id, 1});
+Result<bool> NodeExtents::Unlink(Dropped& dropped, std::map<Disk*, std::vector<ExtentId>>& names) {
+  if (!dropped.extent) return true;
+  // Nobody finds it any more: who has it now is the last to read it.
+  if (dropped.extent.use_count() > 1) return false;
+  dropped.is_begun = true;
+  const std::vector<Disk*> disks = store_.DisksOf(*dropped.extent);
+  if (!FFR_TRY(store_.Unlink(*dropped.extent))) return false;
+  for (Disk* const disk : disks) names[disk].push_back(dropped.id);
   return true;
 }
 

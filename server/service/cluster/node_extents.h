@@ -78,10 +78,11 @@ class NodeExtents final : public cluster::LocalExtents {
 
   // These block on the disk.
 
-  // Removes the files of dropped extents that nobody reads or writes any more, durably, and lets
-  // their ids be used again. The others, those that a disk refuses, and all once `may_go_on` says
-  // no, stay for the next time.
-  void Sweep(const std::function<bool()>& may_go_on);
+  // Removes the files of dropped extents of that disk that nobody reads or writes any more,
+  // durably, and lets their ids be used again; null: of those that are on no disk. The others,
+  // those that the disk refuses, and all once `may_go_on` says no, stay for the next time. Blocks
+  // on that disk alone, and on those that have copies.
+  void Sweep(const Disk* disk, const std::function<bool()>& may_go_on);
   // Dropped extents whose files are still there are here again: what they were dropped for does
   // not hold any more. Not beside Sweep.
   void TakeBack();
@@ -103,8 +104,8 @@ class NodeExtents final : public cluster::LocalExtents {
     ExtentPtr extent;       // Null: there was none.
     bool is_begun = false;  // Its file may be gone already, or will be at the next start.
   };
-  // False: not yet.
-  Result<bool> Unlink(Dropped& dropped);
+  // False: not yet. Adds where names are to be synced.
+  Result<bool> Unlink(Dropped& dropped, std::map<Disk*, std::vector<ExtentId>>& names);
   Result<void> WriteNew(const ManifestExtent& extent, std::span<const std::byte> bytes);
   // False: there was none.
   Result<bool> RemoveBad(const ExtentId& id);

@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <future>
@@ -60,7 +59,13 @@ Result<void> Server::Impl::Open() {
   if (!options.token_keys.empty()) token_keys = FFR_TRY(TokenKeys::Load(options.token_keys));
   auto database = FFR_TRY(OpenSqliteStore(home / "metadata.sqlite"));
   meta = FFR_TRY(MakeCachedStore(MakeBlockingStore(std::move(database))));
-  reserve.emplace(home / "reserve", options.reserve_bytes);
+  // A node goes on writing what it knows of its cluster while its disk is full: peers have the
+  // rest.
+  home_disk.emplace(HomeDisk::Options{.folder = home,
+                                      .reserve_bytes = options.reserve_bytes,
+                                      .yields_to_deletions = !options.cluster,
+                                      .answer_time_max = options.answer_time_max});
+  guarded_meta = MakeGuardedStore(*meta, *home_disk);
   auto published = FFR_TRY(ReadPublishedNames(*meta));
   auto disks = FFR_TRY(OpenDisks());
   extents = FFR_TRY(ExtentStore::Open(std::move(disks), published.Extents()));
@@ -70,10 +75,8 @@ Result<void> Server::Impl::Open() {
 }
 
 Result<void> Server::Impl::OpenCatalog(PublishedNames published) {
-  catalog = FFR_TRY(Catalog::Open(*meta, *extents,
-                                  {options.upload_grace, options.quotas, &*reserve, home_writes,
-                                   home_reads, options.answer_time_max},
-                                  std::move(published)));
+  catalog = FFR_TRY(Catalog::Open(*guarded_meta, *extents, *home_disk,
+                                  {options.upload_grace, options.quotas}, std::move(published)));
   names = std::make_unique<CatalogNames>(*catalog);
   LogFindings(extents->scan_report(), catalog->report());
   return {};
@@ -98,7 +101,7 @@ Result<void> Server::Impl::OpenCluster() {
                node.daemon, node.advertise, node.domain, extents->totals().extent_count);
   FFR_TRY(OpenOrigins(node));
   auto store = FFR_TRY(options.cluster->connect());
-  cluster = FFR_TRY(ClusterService::Start(node, std::move(store), *extents, *meta));
+  cluster = FFR_TRY(ClusterService::Start(node, std::move(store), *extents, *guarded_meta));
   names = std::make_unique<ClusterNames>(*cluster, options.quotas);
   return {};
 }
@@ -168,11 +171,9 @@ void Server::Impl::KeepRoomAtHome() {
     struct stat at_disk {};
     if (::stat(disk->folder().c_str(), &at_disk) != 0 || at_disk.st_dev != at_home.st_dev) continue;
     std::error_code ignored;
-    if (fs::equivalent(disk->folder().parent_path(), home, ignored)) {
-      home_writes = &disk->writes();
-      home_reads = &disk->reads();
-    }
-    if (extents->disks().size() > 1) disk->set_kept_bytes(kTimesReserve * reserve->size_bytes());
+    if (fs::equivalent(disk->folder().parent_path(), home, ignored)) home_disk->BeOneWith(*disk);
+    if (extents->disks().size() > 1)
+      disk->set_kept_bytes(kTimesReserve * home_disk->reserve().size_bytes());
   }
 }
 
@@ -347,25 +348,16 @@ void Server::Impl::NoteFailedWorker() {
 
 // Not where it could take the room of a deletion: what is read twice then is no harm.
 void Server::Impl::SaveScrub(const std::string& key, const Scrubber::Position& position) {
-  if (!reserve->is_whole() || !home_writes->CheckWritable()) return;
-  const auto saved = home_writes->Noted(meta->TryCommit({{}, {{key, position.Encode()}}, {}}));
+  if (!home_disk->reserve().is_whole() || !home_disk->writes().CheckWritable()) return;
+  const auto saved = guarded_meta->TryCommit({{}, {{key, position.Encode()}}, {}});
   if (!saved) spdlog::warn("event=scrub_not_saved error=\"{}\"", saved.error().message);
 }
 
 // A disk that was full may have room again, which others have made. A catalog looks by itself.
 Result<std::uint64_t> Server::Impl::LookForRoom(Disk& disk) {
   disk.RefreshSpace();
-  if (disk.space().free_bytes >= kExtentSizeMax && &disk.writes() != home_writes)
+  if (disk.space().free_bytes >= kExtentSizeMax && &disk.writes() != &home_disk->writes())
     disk.writes().NoteSuccess();
-  return 0;
-}
-
-Result<std::uint64_t> Server::Impl::LookForRoomAtHome() {
-  struct statvfs disk {};
-  if (::statvfs(home.c_str(), &disk) != 0) return ErrnoError("look at", home, errno);
-  const std::uint64_t free_bytes = std::uint64_t{disk.f_bavail} * disk.f_frsize;
-  reserve->Restore(free_bytes);
-  if (reserve->is_whole() && free_bytes >= kExtentSizeMax) home_writes->NoteSuccess();
   return 0;
 }
 
@@ -382,7 +374,10 @@ void Server::Impl::StartUpkeep() {
   if (!catalog) {
     for (const auto& disk : extents->disks())
       add(jobs->AddUpkeep(), [this, &disk = *disk] { return LookForRoom(disk); });
-    add(jobs->AddUpkeep(), [this] { return LookForRoomAtHome(); });
+    add(jobs->AddUpkeep(), [this]() -> Result<std::uint64_t> {
+      home_disk->Look();
+      return 0;
+    });
     return;
   }
   add(jobs->upkeep(), [this]() -> Result<std::uint64_t> {
@@ -397,8 +392,9 @@ void Server::Impl::StartUpkeep() {
   });
 }
 
+// Also of a node, which keeps there what it knows of its cluster.
 void Server::Impl::LogWhetherMetadataAnswers() {
-  const auto answers = names->CheckAnswers();
+  const auto answers = home_disk->CheckAnswers();
   if (std::exchange(metadata_answers, bool{answers}) == bool{answers}) return;
   if (answers)
     spdlog::info("event=metadata_answers");

@@ -77,7 +77,7 @@ class Server {
     std::filesystem::path admin_token_file = {};  // Holds what is to be sent there; empty: nothing.
     std::chrono::milliseconds upload_grace = Catalog::Options{}.upload_grace;
     // How long requests wait for the disk of the metadata before they are refused.
-    std::chrono::milliseconds answer_time_max = Catalog::Options{}.answer_time_max;
+    std::chrono::milliseconds answer_time_max = std::chrono::seconds(10);
     // How long a client of a node of a cluster may still read what it has bound and the node has
     // deleted since, because others have it or the grace of its name is over.
     std::chrono::milliseconds deleted_hold = std::chrono::minutes(10);

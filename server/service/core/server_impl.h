@@ -22,6 +22,7 @@
 #include "server/service/admin/metrics_text.h"
 #include "server/service/catalog/catalog_names.h"
 #include "server/service/catalog/disk_members.h"
+#include "server/service/catalog/guarded_store.h"
 #include "server/service/cluster/cluster_names.h"
 #include "server/service/cluster/cluster_reports.h"
 #include "server/service/cluster/cluster_service.h"
@@ -34,6 +35,7 @@
 #include "server/service/origin/origin_cache.h"
 #include "server/service/read_ahead/read_ahead.h"
 #include "server/storage/disk_drain.h"
+#include "server/storage/home_disk.h"
 
 namespace ffrecord::server {
 
@@ -59,7 +61,6 @@ struct Server::Impl {
   Result<void> StartDrains();
   void StartUpkeep();
   Result<std::uint64_t> LookForRoom(Disk& disk);
-  Result<std::uint64_t> LookForRoomAtHome();
   void SaveScrub(const std::string& key, const Scrubber::Position& position);
   void NoteFailedWorker();
   void Collect();
@@ -103,16 +104,12 @@ struct Server::Impl {
   UniqueFd home_lock;
   std::vector<FoundFolder> folders;  // As they were found before any was written to.
   std::vector<UniqueFd> locks;       // Of the others.
-  WriteHealth own_home_writes;
-  // Of the home's disk: that one's, if it holds extents too.
-  WriteHealth* home_writes = &own_home_writes;
-  ReadHealth own_home_reads;
-  ReadHealth* home_reads = &own_home_reads;  // Likewise.
   EventFd stop_accepting;
   std::optional<TokenKeys> token_keys;
   std::unique_ptr<BlockingStore> meta;
   std::unique_ptr<ExtentStore> extents;
-  std::optional<DiskReserve> reserve;
+  std::optional<HomeDisk> home_disk;
+  std::unique_ptr<BlockingStore> guarded_meta;             // What all use once the disks are known.
   std::unique_ptr<Catalog> catalog;                        // Null in a cluster.
   std::unique_ptr<OriginCache> origins;                    // Null without a cluster.
   std::unique_ptr<DoubtedExtents> doubts;                  // Null in one.

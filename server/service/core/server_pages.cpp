@@ -105,7 +105,7 @@ std::string_view Server::Impl::Authentication() const {
 
 // Of the daemon: as that of the metadata, and while that is good, as the best of the disks.
 WriteHealth::Report Server::Impl::Writes() const {
-  WriteHealth::Report report = home_writes->report();
+  WriteHealth::Report report = home_disk->writes().report();
   if (report.state != WriteHealth::State::kGood) return report;
   for (const auto& disk : extents->disks()) {
     auto of_disk = disk->writes().report();
@@ -123,9 +123,9 @@ std::string Server::Impl::Remark() const {
     if (writes.state == WriteHealth::State::kFull) remarks.push_back("disk full: " + writes.why);
     if (writes.state == WriteHealth::State::kFailed) remarks.push_back("read-only: " + writes.why);
   };
-  if (home_writes == &own_home_writes) add(own_home_writes.report());
+  if (home_disk->is_apart()) add(home_disk->writes().report());
   for (const auto& disk : extents->disks()) add(disk->writes().report());
-  if (const auto answers = names->CheckAnswers(); !answers)
+  if (const auto answers = home_disk->CheckAnswers(); !answers)
     remarks.push_back(answers.error().message);
   if (const std::uint64_t count = extents->missing_disk_count(); count > 0)
     remarks.push_back("missing disks: " + std::to_string(count));
@@ -191,7 +191,7 @@ MetricsView Server::Impl::View() const {
   view.extent_bytes = totals.size_bytes;
   view.bad_extent_count = totals.bad_count;
   view.writes = Writes().state;
-  if (catalog) view.metadata_wait = std::chrono::duration<double>(catalog->waiting_time());
+  view.metadata_wait = std::chrono::duration<double>(home_disk->waiting_time());
   view.missing_disk_count = extents->missing_disk_count();
   view.scrub_pass_count = UINT64_MAX;
   for (std::size_t i = 0; i < scrubbers.size(); ++i) {

@@ -13,6 +13,7 @@
 #include "range_queue_conformance.h"
 #include "range_reader_conformance.h"
 #include "replicated_daemons.h"
+#include "whole_replicas.h"
 
 namespace ffrecord::test {
 namespace {
@@ -71,8 +72,7 @@ auto Replicated(std::array<Transport, kDaemons> transports, Trouble trouble) {
     std::vector<std::shared_ptr<const net::RemoteFiles>> replicas;
     for (std::size_t i = 0; i < kDaemons; ++i)
       replicas.push_back(FilesAt(running->addresses[i], running->manifest, {60s, transports[i]}));
-    return Made(std::make_shared<const net::ReplicatedFiles>(std::move(replicas), nullptr,
-                                                             SessionOptions{60s}));
+    return Made(net::HeldByAll(std::move(replicas), SessionOptions{60s}));
   };
 }
 

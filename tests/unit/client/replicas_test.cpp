@@ -1,9 +1,12 @@
-// Goal: a dataset at several daemons is published and opened under one address, and read on without
-// a failed batch while one of them is killed, stopped or absent.
+// Goal: an address of several daemons is that of a cluster, and refused for others; files that
+// several daemons hold are read on without a failed batch while one of them is killed, stopped or
+// absent.
 // Method: real daemon processes, which get SIGKILL and SIGSTOP between batches and under them; all
 // that is read is compared with the file.
 
+#include <ffrecord/client/checkpoint.h>
 #include <ffrecord/client/dataset.h>
+#include <ffrecord/client/served_files.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,16 +15,21 @@
 #include <csignal>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon_process.h"
 #include "libffrecord/net/rpc/location.h"
+#include "libffrecord/record/read/open_records.h"
+#include "replicated_daemons.h"
 #include "seed.h"
 #include "temp_folder.h"
 #include "test_file.h"
+#include "whole_replicas.h"
 
 namespace ffrecord::client {
 namespace {
@@ -61,8 +69,25 @@ class ReplicasTest : public testing::Test {
     const test::TestFile file(records_);
     return PublishDataset({{file.path()}}, address, false, kOptions, {});
   }
-  static Result<RecordReader> Open(const std::string& address) {
-    return OpenDataset({{address}}, {}, kOptions);
+  // Brings the file to each daemon.
+  void Put() {
+    const std::vector<std::string> contents{test::FileOf(records_)};
+    for (const std::string& address : addresses_) {
+      const auto manifest = test::PutFiles(AddressOf(address), contents, 77);
+      ASSERT_TRUE(manifest) << manifest.error().message;
+      manifest_ = manifest.value();
+    }
+  }
+  RecordReader Open() const {
+    std::vector<std::shared_ptr<const net::RemoteFiles>> replicas;
+    for (const std::string& address : addresses_)
+      replicas.push_back(test::FilesAt(AddressOf(address), manifest_, kOptions));
+    auto reader = OpenRecords(net::HeldByAll(std::move(replicas), kOptions), {});
+    EXPECT_TRUE(reader) << reader.error().message;
+    return std::move(reader).value();
+  }
+  static net::Address AddressOf(const std::string& text) {
+    return net::Address::Parse(text, kDefaultPort).value();
   }
 
   // One batch of random records; how long it took. All of them must be right.
@@ -96,61 +121,44 @@ class ReplicasTest : public testing::Test {
   test::TempFolder folder_;
   std::array<std::unique_ptr<DaemonProcess>, kCount> daemons_;
   std::array<std::string, kCount> addresses_;
+  DatasetManifest manifest_;
   std::vector<std::string> records_;
   std::mt19937 random_{test::Seed()};
 };
 
-TEST_F(ReplicasTest, OnePublicationIsAtEveryDaemonAndReadFromAll) {
-  const auto published = Publish(All("x"));
-  ASSERT_TRUE(published) << published.error().message;
-  for (std::size_t i = 0; i < kCount; ++i) {
-    const auto alone = Open(One(i, "x"));
-    ASSERT_TRUE(alone) << alone.error().message;
-    ReadBatch(alone.value());
+TEST_F(ReplicasTest, DaemonsOfNoClusterAreNotOnePlaceAndTheErrorNamesThemAndTheRemedy) {
+  ASSERT_TRUE(Publish(One(1, "x")));
+  const std::string all = All("x");
+  const auto as_error = [](const auto& result) { return result ? Error{} : result.error(); };
+  const std::map<std::string, Error> errors{
+      {"open", as_error(OpenDataset({{all}}, {}, kOptions))},
+      {"read bytes", as_error(ServedFiles::Open(all, kOptions))},
+      {"publish", as_error(Publish(All("y")))},
+      {"list", as_error(ListPublished(All(""), kOptions))},
+      {"remove", as_error(RemovePublished(all, kOptions))},
+      {"checkpoints",
+       as_error(CheckpointReader::Open(All("run"), CheckpointReader::kLatest, kOptions))},
+  };
+  for (const auto& [what, error] : errors) {
+    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument) << what << ": " << error.message;
+    for (const std::string& told : {addresses_[0], addresses_[1], addresses_[2],
+                                    std::string("name one of them"), std::string("--cluster")})
+      EXPECT_NE(error.message.find(told), std::string::npos) << what << ": " << error.message;
   }
-  const auto reader = Open(All("x"));
-  ASSERT_TRUE(reader) << reader.error().message;
-  for (int i = 0; i < 20; ++i) ReadBatch(reader.value());
-  EXPECT_EQ(Publish(All("x")).error().code, ErrorCode::kConflict);
-}
-
-TEST_F(ReplicasTest, FilesThatWerePublishedApartAreTheSameDataset) {
-  for (std::size_t i = 0; i < kCount; ++i) ASSERT_TRUE(Publish(One(i, "x")));
-  const auto reader = Open(All("x"));
-  ASSERT_TRUE(reader) << reader.error().message;
-  ReadBatch(reader.value());
-}
-
-TEST_F(ReplicasTest, DifferentFilesAreAnErrorThatNamesTheDaemons) {
-  ASSERT_TRUE(Publish(One(0, "x")));
-  ASSERT_TRUE(Publish(One(1, "x")));
-  records_[7] += "!";
-  ASSERT_TRUE(Publish(One(2, "x")));
-  const auto reader = Open(All("x"));
-  ASSERT_FALSE(reader);
-  EXPECT_EQ(reader.error().code, ErrorCode::kConflict);
-  EXPECT_NE(reader.error().message.find(addresses_[0]), std::string::npos);
-  EXPECT_NE(reader.error().message.find(addresses_[2]), std::string::npos);
-}
-
-TEST_F(ReplicasTest, ANameThatNoDaemonHasIsNotFoundAndOneThatSomeHaveIsRead) {
-  EXPECT_EQ(Open(All("x")).error().code, ErrorCode::kNotFound);
-  ASSERT_TRUE(Publish(One(1, "x")));
-  const auto reader = Open(All("x"));
-  ASSERT_TRUE(reader) << reader.error().message;
-  ReadBatch(reader.value());
+  for (std::size_t i = 0; i < kCount; ++i)
+    EXPECT_EQ(ListPublished(One(i, ""), kOptions).value().size(), i == 1 ? 1U : 0U);
 }
 
 TEST_F(ReplicasTest, KilledDaemonsFailNoBatchWhileOneIsLeft) {
-  ASSERT_TRUE(Publish(All("x")));
-  const auto reader = Open(All("x")).value();
+  Put();
+  const auto reader = Open();
   LongestAround(reader, [&] { daemons_[0]->Signal(SIGKILL); });
   EXPECT_LT(LongestAround(reader, [&] { daemons_[2]->Signal(SIGKILL); }), 5s);
 }
 
 TEST_F(ReplicasTest, AStoppedDaemonFailsNoBatchAndServesAgainWhenItGoesOn) {
-  ASSERT_TRUE(Publish(All("x")));
-  const auto reader = Open(All("x")).value();
+  Put();
+  const auto reader = Open();
   EXPECT_LT(LongestAround(reader, [&] { daemons_[1]->Signal(SIGSTOP); }), 5s);
   daemons_[1]->Signal(SIGCONT);
   LongestAround(reader, [&] { daemons_[0]->Signal(SIGSTOP); });
@@ -159,22 +167,21 @@ TEST_F(ReplicasTest, AStoppedDaemonFailsNoBatchAndServesAgainWhenItGoesOn) {
 }
 
 TEST_F(ReplicasTest, ADaemonThatIsAbsentOrStoppedAtOpenIsNotWaitedFor) {
-  ASSERT_TRUE(Publish(All("x")));
+  Put();
   daemons_[0]->Signal(SIGSTOP);
   daemons_[1]->Signal(SIGKILL);
   const auto begin = Clock::now();
-  const auto reader = Open(All("x"));
-  ASSERT_TRUE(reader) << reader.error().message;
+  const auto reader = Open();
   EXPECT_LT(Clock::now() - begin, 10s);  // Of a timeout of 20 s.
-  ReadBatch(reader.value());
+  ReadBatch(reader);
   daemons_[0]->Signal(SIGCONT);
 }
 
 TEST_F(ReplicasTest, ADaemonThatWasAbsentAtOpenServesWhenItIsBack) {
-  ASSERT_TRUE(Publish(All("x")));
+  Put();
   daemons_[0]->Signal(SIGKILL);
   ASSERT_NE(daemons_[0]->Wait(10s), DaemonProcess::kStillRunning);
-  const auto reader = Open(All("x")).value();
+  const auto reader = Open();
   ReadBatch(reader);
   Start(0, addresses_[0]);
   const auto end = Clock::now() + 3s;
@@ -184,7 +191,7 @@ TEST_F(ReplicasTest, ADaemonThatWasAbsentAtOpenServesWhenItIsBack) {
   ReadBatch(reader);
 }
 
-TEST(LocationTest, SeveralDaemonsAreForDatasetsEachOnce) {
+TEST(LocationTest, SeveralNodesAreNamedEachOnce) {
   const auto all = net::Location::ParseAll("ffrecord://a:7000,[::1]:8,b/x/y?transport=tcp").value();
   ASSERT_EQ(all.size(), 3U);
   EXPECT_EQ(all[0].address.ToString(), "a:7000");

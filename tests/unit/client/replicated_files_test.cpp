@@ -1,10 +1,9 @@
-// Goal: what all readers of replicated files share is right: the daemon that is kept to, and which
-// copies are damaged; and one daemon that is ill spoils nothing that another one has.
+// Goal: what all readers of replicated files share is right: whether the order is kept to, and
+// which copies are damaged.
 // Method: daemons in this process that hold the same files; bytes of their copies are changed.
 
 #include "libffrecord/net/replicas/replicated_files.h"
 
-#include <ffrecord/client/dataset.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -28,6 +27,7 @@
 #include "queued_reader.h"
 #include "replicated_daemons.h"
 #include "test_file.h"
+#include "whole_replicas.h"
 
 namespace ffrecord::net {
 namespace {
@@ -51,7 +51,7 @@ class ReplicatedFilesTest : public testing::Test {
     std::vector<std::shared_ptr<const RemoteFiles>> replicas;
     for (const test::Daemon& daemon : daemons_)
       replicas.push_back(test::FilesAt(daemon.address(), manifest_, options));
-    files_ = std::make_shared<const ReplicatedFiles>(std::move(replicas), nullptr, options);
+    files_ = HeldByAll(std::move(replicas), options);
   }
   // The node that is asked first, if all are alike.
   NodeIndex Preferred() const {
@@ -70,18 +70,20 @@ class ReplicatedFilesTest : public testing::Test {
   std::shared_ptr<const ReplicatedFiles> files_;
 };
 
-TEST_F(ReplicatedFilesTest, TheLastOfTheDaemonsThatReadAheadIsKeptTo) {
-  const auto first = files_->KeepTo(1);
+TEST_F(ReplicatedFilesTest, TheOrderIsKeptToUntilTheLastHintIsGone) {
+  {
+    auto& health = files_->health();
+    const std::lock_guard lock(health.mutex);
+    health.state->SetDistance(1, 0);
+  }
   EXPECT_EQ(Preferred(), 1U);
-  const auto second = files_->KeepTo(2);
-  EXPECT_EQ(Preferred(), 2U);
-  files_->LetGo(first);  // The hint of the epoch before goes after the next one was sent.
-  EXPECT_EQ(Preferred(), 2U);
-  const auto third = files_->KeepTo(1);
-  files_->LetGo(third);
-  EXPECT_EQ(Preferred(), 2U);
-  files_->LetGo(second);
+  files_->KeepToOrder();
   EXPECT_EQ(Preferred(), 0U);
+  files_->KeepToOrder();
+  files_->LetGo();  // The hint of the epoch before goes after the next one was sent.
+  EXPECT_EQ(Preferred(), 0U);
+  files_->LetGo();
+  EXPECT_EQ(Preferred(), 1U);
 }
 
 // Else a daemon would look busy for ever to all that read through these files.
@@ -358,62 +360,6 @@ TEST_F(DamagedCopiesTest, AnEndThatIsWrongInEachCopyIsNoDaemonsFault) {
   EXPECT_EQ(OpenRecords(files_, {}).error().code, ErrorCode::kCorruption);
   EXPECT_TRUE(files_->DamagedCopies(0).empty());
 }
-
-// --- Daemons that cannot read the name -----------------------------------------------------------
-
-// Answers for each name with `code`, and has no extents.
-class IllDaemon {
- public:
-  explicit IllDaemon(ErrorCode code) : code_(code) {}
-  std::string address() const { return daemon_.address().ToString(); }
-
- private:
-  const ErrorCode code_;
-  test::FakeDaemon daemon_{[this](test::FakeDaemon::Request& request) {
-    const bool is_name = request.header.type == FrameType::kResolve;
-    test::FakeDaemon::SendError(request, is_name ? code_ : ErrorCode::kUnavailable);
-    return true;
-  }};
-};
-
-class IllDaemonTest : public testing::TestWithParam<ErrorCode> {
- protected:
-  Result<RecordReader> Open(const std::string& addresses) const {
-    const std::vector<std::string> locations{"ffrecord://" + addresses + "/x"};
-    return client::OpenDataset(locations, {}, options_);
-  }
-
-  const SessionOptions options_{20s, Transport::kTcp};
-  const std::vector<std::string> records_{"zero", "first", "second"};
-  const IllDaemon ill_{GetParam()};
-  const test::Daemon well_;
-};
-
-TEST_P(IllDaemonTest, TheDatasetIsOpenedAtTheOthers) {
-  const test::TestFile file(records_);
-  const auto published =
-      client::PublishDataset({{file.path()}}, well_.Uri("x"), false, options_, {});
-  ASSERT_TRUE(published) << published.error().message;
-
-  for (const auto& addresses : {ill_.address() + "," + well_.address().ToString(),
-                                well_.address().ToString() + "," + ill_.address()}) {
-    const auto reader = Open(addresses);
-    ASSERT_TRUE(reader) << reader.error().message;
-    const auto batch = reader.value().ReadBatch(std::vector<std::uint64_t>{2, 0});
-    ASSERT_TRUE(batch) << batch.error().message;
-    ASSERT_EQ(batch.value().statuses()[0], ErrorCode::kOk);
-    EXPECT_EQ(test::AsString(batch.value().record(0)), "second");
-  }
-}
-
-TEST_P(IllDaemonTest, WhereTheOthersDoNotHaveTheNameItIsTheIllOneThatIsReported) {
-  const auto reader = Open(well_.address().ToString() + "," + ill_.address());
-  ASSERT_FALSE(reader);
-  EXPECT_EQ(reader.error().code, GetParam());
-}
-
-INSTANTIATE_TEST_SUITE_P(Codes, IllDaemonTest,
-                         testing::Values(ErrorCode::kIo, ErrorCode::kCorruption));
 
 }  // namespace
 }  // namespace ffrecord::net

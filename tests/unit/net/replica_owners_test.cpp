@@ -115,7 +115,6 @@ TEST_F(ReplicaOwnersTest, TheOthersAreAskedBeforeAnOwnerThatIsInTrouble) {
 
 TEST_F(ReplicaOwnersTest, ANearOrIdleNodeThatIsNoOwnerIsNotPreferred) {
   health_->SetDistance(2, 0);
-  health_->KeepTo(NodeIndex{2});
   health_->Sent(3, 5000, now_);
   health_->Sent(1, 6000, now_);
   BeginBy(two_owners_, 1);
@@ -124,7 +123,7 @@ TEST_F(ReplicaOwnersTest, ANearOrIdleNodeThatIsNoOwnerIsNotPreferred) {
 
 TEST_F(ReplicaOwnersTest, WhereTheOrderIsKeptToTheFirstOwnerThatIsWellIsAsked) {
   health_->SetDistance(1, 0);
-  health_->KeepToOrder();
+  health_->KeepToOrder(true);
   for (Reads::BatchId batch = 1; batch <= 3; ++batch) {
     BeginBy(two_owners_, batch);
     EXPECT_EQ(Only<Reads::Send>().node, 3U);
@@ -135,7 +134,7 @@ TEST_F(ReplicaOwnersTest, WhereTheOrderIsKeptToTheFirstOwnerThatIsWellIsAsked) {
   health_->Succeeded(3);
   BeginBy(two_owners_, 5);
   EXPECT_EQ(Only<Reads::Send>().node, 3U);
-  health_->KeepTo(std::nullopt);
+  health_->KeepToOrder(false);
   BeginBy(two_owners_, 6);
   EXPECT_EQ(Only<Reads::Send>().node, 1U);
 }

@@ -69,23 +69,6 @@ TEST_F(ReplicaReadsTest, TheNearNodeIsPreferredEvenWhenItIsBusier) {
   }
 }
 
-TEST_F(ReplicaReadsTest, TheNodeThatReadsAheadIsKeptToWhileItIsWell) {
-  health_->SetDistance(1, 0);
-  health_->KeepTo(NodeIndex{2});
-  Begin(1, 1);
-  const auto first = Only<Reads::Send>();
-  EXPECT_EQ(first.node, 2U);
-  EndLeg(first.leg, ErrorCode::kUnavailable);
-  Begin(2, 1);
-  EXPECT_EQ(Only<Reads::Send>().node, 1U);
-  health_->Succeeded(2);
-  Begin(3, 1);
-  EXPECT_EQ(Only<Reads::Send>().node, 2U);
-  health_->KeepTo(std::nullopt);
-  Begin(4, 1);
-  EXPECT_EQ(Only<Reads::Send>().node, 1U);
-}
-
 TEST_F(ReplicaReadsTest, BytesOnTheirWayAreCountedUntilTheyHaveEnded) {
   Begin(1, 1, 30s, 5000);
   const auto first = Only<Reads::Send>();

@@ -154,9 +154,8 @@ TEST_F(SlowReplicasTest, ItIsAskedWhereThereIsNoOther) {
   EXPECT_EQ(All<Reads::Send>().front().node, 1U);
 }
 
-TEST_F(SlowReplicasTest, AKeptOrNearNodeThatIsSlowIsNoBetter) {
+TEST_F(SlowReplicasTest, ANearNodeThatIsSlowIsNoBetter) {
   health_->SetDistance(1, 0);
-  health_->KeepTo(NodeIndex{1});
   for (int i = 0; i < 40; ++i)
     for (NodeIndex node = 0; node < 3; ++node)
       health_->NoteAnswer(node, node == 1 ? 99ms : 1ms, now_);

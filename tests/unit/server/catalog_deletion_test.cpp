@@ -292,19 +292,5 @@ TEST_F(CatalogTest, ATombstoneThatNamesWhatIsPublishedIsNotBelieved) {
   EXPECT_TRUE(std::filesystem::exists(extents_->disks().front()->PathOf(extent.id)));
 }
 
-TEST_F(CatalogTest, TheReserveIsTakenBackWhereAsMuchIsLeftToOthers) {
-  constexpr std::uint64_t kSize = 64 << 10;
-  EXPECT_TRUE(reserve_->Release());
-  EXPECT_FALSE(reserve_->Release());
-  EXPECT_EQ(std::filesystem::file_size(folder_ / "reserve"), 0U);
-
-  reserve_->Restore(2 * kSize - 1);
-  EXPECT_FALSE(reserve_->is_whole());
-  reserve_->Restore(2 * kSize);
-
-  EXPECT_TRUE(reserve_->is_whole());
-  EXPECT_EQ(std::filesystem::file_size(folder_ / "reserve"), kSize);
-}
-
 }  // namespace
 }  // namespace ffrecord::server

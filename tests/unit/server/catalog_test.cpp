@@ -97,7 +97,8 @@ TEST_F(CatalogTest, ExtentsThatNoRecordExplainsAreReportedAndKept) {
   FailingStore empty(*memory_);
   catalog_.reset();
   extents_ = ExtentStore::Open(folder_ / "extents").value();
-  catalog_ = Catalog::Open(empty, *extents_, {60s}, {}).value();
+  home_->BeOneWith(*extents_->disks().front());
+  catalog_ = Catalog::Open(empty, *extents_, *home_, {60s}, {}).value();
 
   EXPECT_EQ(catalog_->report().unexplained.size(), 1U);
   EXPECT_EQ(Collect(24h), 0U);

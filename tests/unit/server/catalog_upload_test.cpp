@@ -242,7 +242,7 @@ TEST_F(CatalogTest, WhatIsSealedTooLateIsCollectedThoughTheDiskIsFull) {
   EXPECT_EQ(sealed.error().code, ErrorCode::kConflict);
   writer.reset();
   EXPECT_FALSE(extents_->Find(MakeExtentId(1, 0, 0)));
-  EXPECT_FALSE(reserve_->is_whole());
+  EXPECT_FALSE(home_->reserve().is_whole());
   store_.fails = false;
   EXPECT_EQ(Collect(), 1U);
   EXPECT_FALSE(std::filesystem::exists(extents_->disks().front()->PathOf(MakeExtentId(1, 0, 0))));

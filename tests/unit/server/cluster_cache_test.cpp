@@ -17,8 +17,12 @@ class ClusterCacheTest : public testing::Test {
  protected:
   ClusterCacheTest() : store_(MakeBlockingStore(OpenSqliteStore(folder_ / "home").value())) {}
 
+  std::shared_ptr<const ClusterState::NameMap> Names() const {
+    return std::make_shared<const ClusterState::NameMap>(
+        ClusterState::NameMap::Changes(names_.begin(), names_.end()));
+  }
   void Save() {
-    state_.names = std::make_shared<const ClusterState::NameMap>(names_);
+    state_.names = Names();
     const auto saved = cache_.Save(state_);
     ASSERT_TRUE(saved) << saved.error().message;
   }
@@ -58,7 +62,7 @@ class ClusterCacheTest : public testing::Test {
   std::unique_ptr<BlockingStore> store_;
   ClusterCache cache_{*store_};
   ClusterState state_;
-  ClusterState::NameMap names_;
+  std::map<std::string, ClusterState::Name> names_;
 };
 
 TEST_F(ClusterCacheTest, ANodeThatWasNeverOfAClusterKnowsNothing) {
@@ -139,12 +143,12 @@ TEST_F(ClusterCacheTest, WhatAFailedSaveHasLeftIsRemoved) {
     auto& name = names_[std::to_string(attempt)] = NameOf(attempt, attempt);
     name.manifest = std::make_shared<const DatasetManifest>(std::move(large));
   }
-  state_.names = std::make_shared<const ClusterState::NameMap>(names_);
+  state_.names = Names();
   ASSERT_FALSE(cache.Save(state_));
   ASSERT_NE(Load().Find("1"), nullptr);
 
   names_.erase("1");
-  state_.names = std::make_shared<const ClusterState::NameMap>(names_);
+  state_.names = Names();
   ASSERT_TRUE(cache.Save(state_));
 
   ExpectSame(Load());
@@ -170,7 +174,7 @@ TEST_F(ClusterCacheTest, WhatWasLoadedIsSavedAgainWhenItChanges) {
 
   names_["a"] = NameOf(3, 12);
   names_.erase("b");
-  state_.names = std::make_shared<const ClusterState::NameMap>(names_);
+  state_.names = Names();
   ASSERT_TRUE(next.Save(state_));
 
   ExpectSame(Load());

@@ -247,6 +247,40 @@ TEST_F(HangingMetadataTest, ADiskWithBothIsSuspectWhileItHangs) {
       Eventually([&] { return static_cast<bool>(Put(*ConnectTo(daemon), first_, kData)); }));
 }
 
+// It keeps there what it knows of its cluster.
+TEST_F(HangingMetadataTest, ANodeOfAClusterTellsOfTheDiskToo) {
+  fs::create_directories(folder_ / "n1");
+  Server::Options options{.data = {folder_ / "node"},
+                          .metadata = folder_ / "n1" / "home",
+                          .admin = net::Address{"127.0.0.1", 0},
+                          .answer_time_max = kAnswerTimeMax};
+  options.cluster.emplace();
+  options.cluster->connect = [this]() -> Result<std::shared_ptr<MetaStore>> {
+    return std::shared_ptr<MetaStore>(FFR_TRY(OpenSqliteStore(folder_ / "store.sqlite")));
+  };
+  options.cluster->service.node = "n1";
+  options.cluster->service.replicas = 1;
+  const Daemon node(options);
+  const auto admin = *node.server().admin_address();
+  const auto waits = [&] { return test::MetricOf(admin, "ffrecord_metadata_wait_seconds") >= 1; };
+  const auto remarks = [&] {
+    return test::PageOf(admin, "/readyz").find("has not answered for") != std::string::npos;
+  };
+  // Once it has its lease, and there is a map.
+  ASSERT_TRUE(Eventually([&] { return bool{Put(*ConnectTo(node), first_, kData)}; }));
+  ASSERT_TRUE(Eventually([&] { return bool{Publish(*ConnectTo(node), "first", first_, 1)}; }));
+  ASSERT_TRUE(Put(*ConnectTo(node), second_, kData));
+  EXPECT_FALSE(waits());
+
+  sync_hangs = true;
+  const auto published = Publish(*ConnectTo(node), "second", second_, 2);
+  EXPECT_TRUE(published) << published.error().message;  // The cluster has it.
+  EXPECT_TRUE(Eventually([&] { return waits() && remarks(); }));
+
+  sync_hangs = false;
+  EXPECT_TRUE(Eventually([&] { return !waits() && !remarks(); }));
+}
+
 TEST_F(HangingMetadataTest, ADaemonStopsWhenTheDiskAnswersAgain) {
   ASSERT_TRUE(Put(*Connect(), second_, kData));
   Hang(second_);

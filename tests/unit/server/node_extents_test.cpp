@@ -40,6 +40,9 @@ class NodeExtentsTest : public testing::Test {
     extents_ = std::make_unique<NodeExtents>(*store_);
   }
   fs::path path() const { return folder_ / "extents" / ExtentPath(extent_.id); }
+  void Sweep() {
+    for (const auto& disk : store_->disks()) extents_->Sweep(disk.get(), [] { return true; });
+  }
   Result<void> Write() { return extents_->Write(extent_, test::AsBytes(text_)); }
   // The byte is of the data, or from `text_.size()` on of the trailer.
   void FlipByte(std::size_t offset) const {
@@ -199,17 +202,17 @@ TEST_F(NodeExtentsTest, WhatIsDroppedIsNotThereAndGoesOnceNobodyReadsIt) {
   extents_->Drop(extent_.id);
 
   EXPECT_FALSE(extents_->Find(extent_.id));
-  extents_->Sweep([] { return true; });
+  Sweep();
   EXPECT_TRUE(extents_->has_dropped());
   EXPECT_TRUE(fs::exists(path()));
   EXPECT_FALSE(Write());  // It would be removed with the old one.
   reader.reset();
-  extents_->Sweep([] { return true; });
+  Sweep();
   EXPECT_FALSE(extents_->has_dropped());
   EXPECT_FALSE(fs::exists(path()));
   const auto again = Write();
   EXPECT_TRUE(again) << again.error().message;
-  extents_->Sweep([] { return true; });
+  Sweep();
   ExpectWhole();
 }
 
@@ -230,7 +233,7 @@ TEST_F(NodeExtentsTest, WhatIsKeptIsNeitherShownNorDropped) {
   extents_->Keep({extent_.id});
 
   extents_->Drop(extent_.id);
-  extents_->Sweep([] { return true; });
+  Sweep();
 
   EXPECT_TRUE(extents_->All().empty());
   ExpectWhole();

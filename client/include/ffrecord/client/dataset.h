@@ -28,7 +28,7 @@ struct CacheOptions {
 
 // Opens files, a published dataset or objects of a store; the reader is the same class for all and
 // returns the same bytes. `locations` are paths, or a single ffrecord://host[:port]/name, or a
-// single ffrecord://host[:port],host[:port]/name of daemons that hold the same files, or addresses
+// single ffrecord://host[:port],host[:port]/name of nodes of one cluster, or addresses
 // of objects: s3://bucket/key, a folder s3://bucket/folder/ (its own *.ffr, sorted), a pattern
 // s3://bucket/a*.ffr, and http(s)://host/path.
 //
@@ -39,8 +39,8 @@ struct CacheOptions {
 // if there is no such name or object, kDenied if a store refuses or there are no credentials,
 // kUnavailable if no daemon answers (the message says where and how to start one),
 // kDeadlineExceeded. If the daemon goes away later, reads try to reconnect until the
-// timeout, then return kUnavailable for each record. With several daemons, those that answer are
-// used; kConflict if their files differ.
+// timeout, then return kUnavailable for each record. An address of several daemons that are of no
+// cluster is kInvalidArgument, here and for all functions below.
 //
 // `give_up` as for RecordReader::ReadBatch: kDeadlineExceeded once it returns true.
 FFR_EXPORT Result<RecordReader> OpenDataset(std::span<const std::string> locations,
@@ -59,9 +59,8 @@ FFR_EXPORT Result<RecordReader> OpenDelegated(std::shared_ptr<DelegatedReads> re
                                               const RecordReader::GiveUp& give_up = {});
 
 // Checks sealed FFRecord files, uploads them, and publishes them as one dataset under `address`
-// (ffrecord://host[:port]/name). The dataset becomes visible as a whole, once all of it is on the
-// daemon's disk; of several daemons, ffrecord://host[:port],host[:port]/name, at one after the
-// other.
+// (ffrecord://host[:port]/name, or ffrecord://host[:port],host[:port]/name of nodes of a cluster).
+// The dataset becomes visible as a whole, once all of it is on the daemons' disks.
 //
 // `progress`, if given, is called on the calling thread with bytes done and total bytes. Fails with
 // kConflict if the name exists and `replace` is false, kCorruption if a file is damaged,
