@@ -28,4 +28,5 @@ PYBIND11_MODULE(_ffrecord, module, pybind11::mod_gil_not_used()) {
   BindCheckpoint(module);
   BindCollective(module);
   BindProcess(module);
+  BindProfile(module);
 }

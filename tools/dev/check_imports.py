@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_base": set(),
     "_tables": set(),
     "topology": set(),
+    "_profile": {"_base"},
     "_order": {"_base"},
     "decode": {"_base", "_tables", "_order"},
     "_read": {"_base", "_tables", "_order", "decode"},
@@ -54,9 +55,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_integrations": {"_base", "_tables", "_order", "decode", "_read", "_write"},
     "distributed": {"_base"},
     "torch": {"_base", "_tables", "_order", "decode", "_read", "compat", "checkpoint"},
-    DOORS: {"_base", "_read", "_write", "compat", "pack", "_store", "_integrations"},
+    DOORS: {"_base", "_profile", "_read", "_write", "compat", "pack", "_store", "_integrations"},
     "_cli": {"_base", "_tables", "topology", "_order", "_read", "pack", "checkpoint", "_store"}
-    | {"distributed", "torch", DOORS},
+    | {"_profile", "distributed", "torch", DOORS},
 }
 WITH_TORCH = {f"{PACKAGE}.checkpoint.{name}" for name in ("_torch_group", "_waiting")}
 # What may name private modules: pages made of the commands, and figures of one part of a save.

@@ -12,6 +12,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/event_log.h"
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/rpc/channel.h"
 #include "libffrecord/net/rpc/slab_pool.h"
@@ -128,6 +129,7 @@ class RemoteAsk {
   std::uint64_t Grant(std::uint64_t more_bytes) noexcept;
 
   bool is_cancelled = false;
+  const ProfiledSpan span;  // For the profile: since it was asked for.
 
  private:
   ErrorCode StatusOf(const RemotePart& part) const;

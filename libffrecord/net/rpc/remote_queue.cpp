@@ -501,6 +501,7 @@ Result<void> RemoteQueue::TakeDone(Asks::iterator asked) {
     return line.Break({ErrorCode::kUnavailable, line.peer() + " lost some bytes of a batch"});
   if (has_told) ++told_count_;
   tries_->NoteServed();
+  NoteDone(ask, done.value());
   RemoteCall* const call = ask.call();
   if (call != nullptr && ask.has_left() && retries_ == Retries::kNever) {
     if (ask.EndLeft(ErrorCode::kUnavailable)) ++told_count_;
@@ -513,6 +514,19 @@ Result<void> RemoteQueue::TakeDone(Asks::iterator asked) {
   entry_count_ -= ask.entry_count();
   asks_.erase(asked);
   return {};
+}
+
+// For the profile.
+void RemoteQueue::NoteDone(const RemoteAsk& ask, const BatchDone& done) {
+  if (EventLog::active() == nullptr) return;
+  ProfileEvent event;
+  event.size_bytes = done.size_bytes;
+  event.detail = done.ok_count;
+  event.first = done.disk_us;
+  event.second = done.queue_us;
+  event.kind = static_cast<std::uint16_t>(ProfileKind::kDaemonRead);
+  event.name = profiled_peer_.Of(connection()->peer());
+  ask.span.End(event);
 }
 
 void RemoteQueue::TakeRefusal(Asks::iterator asked, Error refusal) {

@@ -96,6 +96,7 @@ class RemoteQueue final : public RangeQueue {
   Result<void> TakeData(std::uint64_t request, RemoteAsk& ask);
   void TakePayload();
   Result<void> TakeDone(Asks::iterator ask);
+  void NoteDone(const RemoteAsk& ask, const BatchDone& done);
   void TakeRefusal(Asks::iterator ask, Error refusal);
 
   bool MayBeWritten(const RemoteCall& call) const;
@@ -129,6 +130,7 @@ class RemoteQueue final : public RangeQueue {
   Deadline called_at_{};                 // When the descriptor calls it at the latest.
   bool has_more_ = false;                // Poll() has left something to be received.
   std::unique_ptr<QueueEvents> events_;  // Once somebody has asked for it.
+  ProfiledName profiled_peer_;
 };
 
 }  // namespace ffrecord::net
