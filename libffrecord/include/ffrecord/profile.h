@@ -59,7 +59,7 @@ class FFR_EXPORT Profile {
     std::int32_t rank = -1;                 // -1: unknown.
     std::int32_t local_rank = -1;
     std::int32_t world_size = -1;
-    std::string command;  // For people; cut after 1,023 bytes.
+    std::string command{};  // For people; cut after 1,023 bytes.
   };
 
   // Makes the file at `path` and allocates all of its blocks, so that a full disk fails here and

@@ -1,6 +1,6 @@
 """The events of this process for a profile: off, unless `ffrecord prof` or `ffrecord.profile` runs.
 
-Events go to rings in a mapped file (`ffrecord/profile.h`). A process that the program forks writes
+Events go to rings in a mapped file (`ffrecord/profile.h`). A process that the program starts writes
 to the file of its parent, as the workers of a loader do, until it trains itself.
 """
 
@@ -17,7 +17,7 @@ from ffrecord._base import clock
 FOLDER_VARIABLE = "FFRECORD_PROFILE"
 """The folder of the run; set for all processes of the run."""
 _FILE_VARIABLE = "FFRECORD_PROFILE_FILE"
-"""The file of the process that started this one: workers that are spawned write to it."""
+"""The file of the process that started this one, which writes to it until it trains."""
 SUFFIX = ".ffrprof"
 
 # As in ffrecord/profile.h, which says what each is.
@@ -69,7 +69,7 @@ def end() -> None:
 
 
 def attach() -> None:
-    """Record from now on, in the file of the process that has spawned this one, if that records.
+    """Record from now on, in the file of the process that has started this one, if that records.
 
     Raises:
         OSError, CorruptionError: there is no such file, or no profile in it.
@@ -128,8 +128,9 @@ class Span:
 
         A `detail` that is no such number, as a program may pass it on, is taken for 0.
         """
-        fits = isinstance(detail, int) and 0 <= detail < 1 << 64
-        self._kind, self._name, self._detail = kind, name, detail if fits else 0
+        self._kind, self._name, self._detail = kind, name, 0
+        if isinstance(detail, int) and 0 <= detail < 1 << 64:
+            self._detail = detail
         self._token = 0
 
     def __enter__(self) -> None:

@@ -40,11 +40,13 @@ class Rank:
     def own(self, kind: int) -> Events:
         """Events of a kind in the thread that trains."""
         at = (self.events["kind"] == kind) & (self.events["thread"] == self.thread)
-        return self.events[at]
+        found: Events = self.events[at]
+        return found
 
     def of(self, kind: int) -> Events:
         """Events of a kind in all threads and processes."""
-        return self.events[self.events["kind"] == kind]
+        found: Events = self.events[self.events["kind"] == kind]
+        return found
 
 
 def ranks_of(processes: Sequence[Process]) -> list[Rank]:

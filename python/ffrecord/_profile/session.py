@@ -60,8 +60,7 @@ def begin_as_told() -> None:
         return
     path = None
     try:
-        if _is_child_of_python():
-            recording.attach()
+        recording.attach()
         if not recording.on:
             path = recording.begin(folder)
     except (OSError, ValueError) as error:
@@ -72,12 +71,6 @@ def begin_as_told() -> None:
         from ffrecord._profile import watchdog  # Needs NumPy's, which workers need not import.
 
         watchdog.start(path)
-
-
-def _is_child_of_python() -> bool:
-    """Whether `multiprocessing` has spawned this process."""
-    process = sys.modules.get("multiprocessing.process")
-    return process is not None and process.parent_process() is not None
 
 
 def _show(folder: Path, path: str) -> None:

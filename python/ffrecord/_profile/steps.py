@@ -46,7 +46,7 @@ class Steps:
     @property
     def count(self) -> int:
         """How many."""
-        return self.begin_ns.shape[1]
+        return int(self.begin_ns.shape[1])
 
     @property
     def seconds(self) -> Seconds:

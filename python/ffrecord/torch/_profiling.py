@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import torch
+from torch.utils.data import get_worker_info
 
 from ffrecord._base import clock, recording
 
@@ -21,9 +22,13 @@ def profiled(name: str, kind: int) -> AbstractContextManager[Any]:
 
 
 def note_source(dataset: Any) -> None:  # noqa: ANN401 - any dataset
-    """Tell our profile where the records of a loader are that begins."""
+    """Tell our profile that a loader begins, and where its records are."""
+    if not recording.on:
+        return
+    if get_worker_info() is None:
+        recording.trains()
     where = getattr(getattr(dataset, "source", None), "where", None)
-    if recording.on and where:
+    if where:
         first = os.fsdecode(where[0])
         place = first if "://" in first else os.path.dirname(os.path.abspath(first))
         now = clock.now_ns()

@@ -30,7 +30,7 @@ using test::TempFolder;
 
 constexpr std::size_t kOpenAt = 4096 + std::size_t{512} * 128;
 constexpr std::size_t kRingsAt = kOpenAt + std::size_t{128} * 64;
-constexpr Profile::Options kSmall{.coarse_events = 64, .fine_events = 256};
+const Profile::Options kSmall{.coarse_events = 64, .fine_events = 256};
 
 struct Seen {
   std::vector<std::vector<std::uint64_t>> coarse, fine, open;
