@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include <ffrecord/profile.h>
 
 #include "libffrecord/base/clock.h"
+#include "libffrecord/base/home_process.h"
 
 namespace ffrecord {
 
@@ -69,9 +71,12 @@ class EventLog {
     Fill(Slots()[(is_fine ? coarse_ : 0) + (number & mask)], event, number + 1);
   }
 
-  // The number of an open slot that holds the event from now on; kOpenSlots if all are taken.
+  // The number of an open slot that holds the event from now on; kOpenSlots if all are taken. Half
+  // of them are for coarse events alone, which take the last ones first.
   std::size_t Begin(const ProfileEvent& event) noexcept {
-    for (std::size_t i = 0; i < kOpenSlots; ++i) {
+    const bool is_fine = event.kind >= kProfileFineKinds;
+    for (std::size_t n = 0; n < (is_fine ? kOpenSlots / 2 : kOpenSlots); ++n) {
+      const std::size_t i = is_fine ? n : kOpenSlots - 1 - n;
       Slot& slot = OpenSlots()[i];
       std::uint64_t free = 0;
       if (slot[0].load(std::memory_order_relaxed) != 0 ||
@@ -167,10 +172,49 @@ class ProfiledSpan {
   const std::int64_t begin_ns_;
 };
 
-// The number of a name in the profile that is on, looked up once. Thread-bound.
+// An event that stands in the profile as unfinished until End(), or, if it is given up, until this
+// is destroyed. In a forked child the parent's stays as it is. Thread-bound.
+class OpenEvent {
+ public:
+  OpenEvent() noexcept = default;
+  OpenEvent(OpenEvent&& other) noexcept
+      : home_(other.home_),
+        begin_ns_(std::exchange(other.begin_ns_, 0)),
+        token_(std::exchange(other.token_, 0)) {}
+  OpenEvent& operator=(OpenEvent&& other) noexcept {
+    std::swap(home_, other.home_);
+    std::swap(begin_ns_, other.begin_ns_);
+    std::swap(token_, other.token_);
+    return *this;
+  }
+  ~OpenEvent() {
+    if (token_ != 0 && home_.is_here()) Profile::Drop(token_);
+  }
+
+  // Once; requires that the profile is on.
+  void Begin(ProfileEvent event) noexcept {
+    event.begin_ns = begin_ns_ = ProfiledSpan::NanosecondsOf(Clock::now());
+    token_ = Profile::Begin(event);
+  }
+  // Records `event` with its times, if it has begun.
+  void End(ProfileEvent event) noexcept {
+    if (begin_ns_ == 0) return;
+    event.begin_ns = begin_ns_;
+    event.end_ns = ProfiledSpan::NanosecondsOf(Clock::now());
+    Profile::End(std::exchange(token_, 0), event);
+  }
+
+ private:
+  HomeProcess home_;
+  std::int64_t begin_ns_ = 0;
+  std::uint64_t token_ = 0;
+};
+
+// The number of a name in the profile that is on, looked up once; 0 if none is on. Thread-bound.
 class ProfiledName {
  public:
   std::uint16_t Of(std::string_view name) noexcept {
+    if (EventLog::active() == nullptr) return 0;
     if (number_ == 0 || generation_ != Profile::generation()) {
       generation_ = Profile::generation();
       number_ = Profile::Name(name);

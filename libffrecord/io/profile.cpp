@@ -276,9 +276,14 @@ std::uint64_t Profile::Begin(const ProfileEvent& event) noexcept {
 void Profile::End(std::uint64_t token, const ProfileEvent& event) noexcept {
   EventLog* const log = EventLog::active();
   if (log == nullptr) return;
-  if (const auto slot = static_cast<std::uint32_t>(token); slot != 0 && token >> 32 == generation())
-    log->End(slot - 1);
+  Drop(token);
   log->Write(event);
+}
+
+void Profile::Drop(std::uint64_t token) noexcept {
+  EventLog* const log = EventLog::active();
+  const auto slot = static_cast<std::uint32_t>(token);
+  if (log != nullptr && slot != 0 && token >> 32 == generation()) log->End(slot - 1);
 }
 
 void Profile::SetRank(std::int32_t rank, std::int32_t world_size) noexcept {

@@ -81,10 +81,13 @@ class FFR_EXPORT Profile {
   static void Record(const ProfileEvent& event) noexcept;
 
   // Notes that something has begun: it stands in the file as unfinished until End(). Returns a
-  // token; 0 if the profile is off or 128 things are unfinished.
+  // token; 0 if the profile is off or 128 things are unfinished, of fine kinds 64.
   static std::uint64_t Begin(const ProfileEvent& event) noexcept;
   // Ends it and records it. With token 0 it only records.
   static void End(std::uint64_t token, const ProfileEvent& event) noexcept;
+
+  // Ends it and records nothing: it was given up.
+  static void Drop(std::uint64_t token) noexcept;
 
   // Once they are known.
   static void SetRank(std::int32_t rank, std::int32_t world_size) noexcept;

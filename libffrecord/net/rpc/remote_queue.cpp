@@ -357,6 +357,7 @@ Result<void> RemoteQueue::Ask(RemoteCall& call) {
   }
   entry_count_ += ask.entry_count();
   owed_bytes_ += ask.owed_bytes();
+  ask.NoteAsked(profiled_peer_.Of(line.peer()));
   asks_.emplace(sent.value(), std::move(ask));
   return {};
 }
@@ -501,7 +502,7 @@ Result<void> RemoteQueue::TakeDone(Asks::iterator asked) {
     return line.Break({ErrorCode::kUnavailable, line.peer() + " lost some bytes of a batch"});
   if (has_told) ++told_count_;
   tries_->NoteServed();
-  NoteDone(ask, done.value());
+  ask.NoteDone(profiled_peer_.Of(line.peer()), done.value());
   RemoteCall* const call = ask.call();
   if (call != nullptr && ask.has_left() && retries_ == Retries::kNever) {
     if (ask.EndLeft(ErrorCode::kUnavailable)) ++told_count_;
@@ -514,19 +515,6 @@ Result<void> RemoteQueue::TakeDone(Asks::iterator asked) {
   entry_count_ -= ask.entry_count();
   asks_.erase(asked);
   return {};
-}
-
-// For the profile.
-void RemoteQueue::NoteDone(const RemoteAsk& ask, const BatchDone& done) {
-  if (EventLog::active() == nullptr) return;
-  ProfileEvent event;
-  event.size_bytes = done.size_bytes;
-  event.detail = done.ok_count;
-  event.first = done.disk_us;
-  event.second = done.queue_us;
-  event.kind = static_cast<std::uint16_t>(ProfileKind::kDaemonRead);
-  event.name = profiled_peer_.Of(connection()->peer());
-  ask.span.End(event);
 }
 
 void RemoteQueue::TakeRefusal(Asks::iterator asked, Error refusal) {

@@ -96,7 +96,6 @@ class RemoteQueue final : public RangeQueue {
   Result<void> TakeData(std::uint64_t request, RemoteAsk& ask);
   void TakePayload();
   Result<void> TakeDone(Asks::iterator ask);
-  void NoteDone(const RemoteAsk& ask, const BatchDone& done);
   void TakeRefusal(Asks::iterator ask, Error refusal);
 
   bool MayBeWritten(const RemoteCall& call) const;

@@ -16,6 +16,8 @@ from ffrecord._base import clock
 
 FOLDER_VARIABLE = "FFRECORD_PROFILE"
 """The folder of the run; set for all processes of the run."""
+WATCHDOG_VARIABLE = "FFRECORD_WATCHDOG_S"
+"""Seconds without progress after which a rank is reported."""
 _FILE_VARIABLE = "FFRECORD_PROFILE_FILE"
 """The file of the process that started this one, which writes to it until it trains."""
 SUFFIX = ".ffrprof"

@@ -16,7 +16,6 @@ from ffrecord._cli.options import json_option
 from ffrecord._cli.text import safe_lines
 from ffrecord._cli.units import Number
 from ffrecord._profile import exports, files, report
-from ffrecord._profile.session import LIMIT_VARIABLE
 
 # What a launcher, such as torchrun, is told is passed on; it tells its ranks.
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -51,7 +50,7 @@ def prof(out: str | None, limit_s: float, no_watchdog: bool, command: tuple[str,
     folder.mkdir(parents=True, exist_ok=True)
     settings = {recording.FOLDER_VARIABLE: str(folder)}
     if not no_watchdog:
-        settings[LIMIT_VARIABLE] = str(limit_s)
+        settings[recording.WATCHDOG_VARIABLE] = str(limit_s)
     code = _run(command, settings)
     try:
         lines = report.closing(files.read_run(folder))

@@ -8,9 +8,6 @@ from pathlib import Path
 
 from ffrecord._base import recording, torch_steps
 
-LIMIT_VARIABLE = "FFRECORD_WATCHDOG_S"
-"""Seconds without progress after which a rank is reported."""
-
 
 @contextlib.contextmanager
 def profile(out: str | os.PathLike[str], *, show: bool = True) -> Iterator[Path]:
@@ -67,7 +64,7 @@ def begin_as_told() -> None:
         print(f"ffrecord: this process is not profiled: {error}", file=sys.stderr)
         return
     torch_steps.watch()
-    if path is not None and LIMIT_VARIABLE in os.environ:
+    if path is not None and recording.WATCHDOG_VARIABLE in os.environ:
         from ffrecord._profile import watchdog  # Needs NumPy's, which workers need not import.
 
         watchdog.start(path)

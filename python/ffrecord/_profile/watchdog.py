@@ -19,7 +19,6 @@ import numpy as np
 from ffrecord._base import clock, recording
 from ffrecord._profile.exports import KINDS
 from ffrecord._profile.files import Process, read, read_run
-from ffrecord._profile.session import LIMIT_VARIABLE
 from ffrecord._profile.verdict import seconds
 
 _LOOKS = 4  # Within a limit.
@@ -168,7 +167,7 @@ def _dump(pid: int) -> None:
 
 def start(path: str) -> None:
     """Watch this process in a thread, if the environment gives a limit."""
-    text = os.environ.get(LIMIT_VARIABLE, "")
+    text = os.environ.get(recording.WATCHDOG_VARIABLE, "")
     try:
         limit_s = float(text)
     except ValueError:
