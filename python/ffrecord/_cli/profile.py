@@ -1,17 +1,18 @@
 """ffrecord prof and ffrecord why: what training waits for."""
 
+import datetime
 import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from types import FrameType
 
 import click
 
-from ffrecord._base import recording
+from ffrecord._base import clock, recording
 from ffrecord._cli.console import say
+from ffrecord._cli.data.new_file import check_vacant_file, new_file
 from ffrecord._cli.options import json_option
 from ffrecord._cli.text import safe_lines
 from ffrecord._cli.units import Number
@@ -46,7 +47,7 @@ def prof(out: str | None, limit_s: float, no_watchdog: bool, command: tuple[str,
     The program needs no change if it imports ffrecord. Prints a table and a verdict when it ends;
     `ffrecord why RUN` tells more. Exits as COMMAND does.
     """
-    folder = Path(out or time.strftime("ffrecord-profile-%Y%m%d-%H%M%S")).absolute()
+    folder = Path(out or _new_name()).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     settings = {recording.FOLDER_VARIABLE: str(folder)}
     if not no_watchdog:
@@ -61,6 +62,11 @@ def prof(out: str | None, limit_s: float, no_watchdog: bool, command: tuple[str,
         say(f"profile in {folder}; `ffrecord why {folder}` tells more")
     if code:
         raise click.exceptions.Exit(code)
+
+
+def _new_name() -> str:
+    now = datetime.datetime.fromtimestamp(clock.calendar_now())
+    return now.strftime("ffrecord-profile-%Y%m%d-%H%M%S")
 
 
 def _run(command: tuple[str, ...], settings: dict[str, str]) -> int:
@@ -88,15 +94,23 @@ def _run(command: tuple[str, ...], settings: dict[str, str]) -> int:
 @click.option(
     "--prometheus", type=click.Path(dir_okay=False), help="Write the figures for Prometheus."
 )
+@click.option("--overwrite", is_flag=True, help="Replace files that exist.")
 @json_option("Print one JSON object.")
 def why(
-    run: str, page: str | None, trace: str | None, prometheus: str | None, as_json: bool
+    run: str,
+    page: str | None,
+    trace: str | None,
+    prometheus: str | None,
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
     """Say why the steps of the profile in RUN take as long as they do.
 
     RUN is the folder of `ffrecord prof` or `ffrecord.profile`, or one file of it. The program may
-    still be running, or have been killed. Existing output files are replaced.
+    still be running, or have been killed.
     """
+    for path in filter(None, (page, trace, prometheus)):
+        check_vacant_file(Path(path), overwrite)
     found = report.run_of(files.read_run(run))
     click.echo(
         json.dumps(report.facts(found)) if as_json else safe_lines("\n".join(report.why(found)))
@@ -104,12 +118,13 @@ def why(
     if page:
         from ffrecord._cli.profile_page import page as made
 
-        _write(page, made(found, f"Profile of {run}"))
+        _write(page, made(found, f"Profile of {run}"), overwrite)
     if trace:
-        _write(trace, json.dumps(exports.trace(found)))
+        _write(trace, json.dumps(exports.trace(found)), overwrite)
     if prometheus:
-        _write(prometheus, exports.prometheus(found))
+        _write(prometheus, exports.prometheus(found), overwrite)
 
 
-def _write(path: str, text: str) -> None:
-    Path(path).write_text(text)
+def _write(path: str, text: str, overwrite: bool) -> None:
+    with new_file(Path(path), overwrite) as file:
+        file.write(text.encode())
