@@ -101,8 +101,8 @@ class EventLog {
     return static_cast<std::uint16_t>(number + 1);
   }
 
-  // The log of this process; null while its profile is off. One relaxed load.
-  static EventLog* active() noexcept { return active_.load(std::memory_order_relaxed); }
+  // The log of this process; null while its profile is off. One load.
+  static EventLog* active() noexcept { return active_.load(std::memory_order_acquire); }
   static void Activate(EventLog* log) noexcept { active_.store(log, std::memory_order_release); }
 
   // Of the calling thread, without a system call but for the first.

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -137,14 +138,23 @@ void WriteHeader(EventLog& log, const Profile::Options& options) {
   std::memcpy(memory, &fixed, sizeof(fixed));
 }
 
+// Maps `fd`, or memory without a file if it is -1, over what is at `at` now; anywhere if that is
+// null. A system call of its own: threads may write there meanwhile, to the old pages or to the new
+// ones, which ThreadSanitizer would take for a race with mmap().
+void* MapOver(void* at, std::size_t size_bytes, int fd) {
+  const int kind = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED;
+  const int flags = at == nullptr ? kind : kind | MAP_FIXED;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  return reinterpret_cast<void*>(
+      ::syscall(SYS_mmap, at, size_bytes, PROT_READ | PROT_WRITE, flags, fd, 0));
+}
+
 // The memory of an earlier profile of that size, or new one that `fd` is mapped to.
 Result<EventLog*> Map(State& state, int fd, std::uint32_t coarse, std::uint32_t fine,
                       const std::string& path) {
   std::unique_ptr<EventLog>& log = state.logs[{coarse, fine}];
   const std::size_t size_bytes = EventLog::SizeOf(coarse, fine);
-  void* const at = log ? log->memory() : nullptr;
-  void* const memory = ::mmap(at, size_bytes, PROT_READ | PROT_WRITE,
-                              at == nullptr ? MAP_SHARED : MAP_SHARED | MAP_FIXED, fd, 0);
+  void* const memory = MapOver(log ? log->memory() : nullptr, size_bytes, fd);
   if (memory == MAP_FAILED) return OpenError(path, "map", errno);
   if (!log) log = std::make_unique<EventLog>(static_cast<std::byte*>(memory), coarse, fine);
   return log.get();
@@ -159,8 +169,7 @@ void Detach(State& state) {
   if (state.is_owner && state.home.is_here())
     log->header().has_ended.store(1, std::memory_order_release);
   const std::size_t size_bytes = EventLog::SizeOf(log->coarse(), log->fine());
-  static_cast<void>(::mmap(log->memory(), size_bytes, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0));
+  static_cast<void>(MapOver(log->memory(), size_bytes, -1));
   state.guard = SigbusGuard();
   state.names.clear();
 }

@@ -116,12 +116,13 @@ def test_a_cause_in_one_step_is_not_chronic() -> None:
     )
 
 
-def test_saves_every_ten_steps_are_a_cause_that_is_chronic_or_few_steps() -> None:
+def test_saves_every_ten_steps_are_a_cause_that_comes_again_and_again() -> None:
     every = tuple(range(9, 40, 10))
     found = findings((Injected("checkpoint", "write", size=3.0, only_at=every),))
     (cause,) = found.causes
     assert (cause.kind, cause.stage) == ("checkpoint", "write")
     assert cause.steps == len(every)
+    assert f"again and again: in {len(every)} of 40 steps" in sentence(found)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ to the file of its parent, as the workers of a loader do, until it trains itself
 
 import atexit
 import os
-import socket
 import sys
 import threading
 from types import TracebackType
@@ -38,7 +37,7 @@ _lock = threading.Lock()
 
 def path_in(folder: str) -> str:
     """A name for the file of this process."""
-    host = socket.gethostname() or "host"
+    host = os.uname().nodename or "host"
     return os.path.join(folder, f"{host}-{os.getpid()}-{clock.now_ns():x}{SUFFIX}")
 
 

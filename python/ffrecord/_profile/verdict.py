@@ -115,4 +115,5 @@ def _often(cause: Cause, steps: int) -> str:
         named = ", ".join(str(step + 1) for step in cause.when[:5])
         few = "step" if len(cause.when) == 1 else "steps"
         return f"not chronic: only in {few} {named} of {steps}"
-    return f"chronic: in {cause.steps} of {steps} steps"
+    often = "chronic" if 2 * cause.steps >= steps else "again and again"
+    return f"{often}: in {cause.steps} of {steps} steps"
