@@ -142,11 +142,12 @@ void WriteHeader(EventLog& log, const Profile::Options& options) {
 // null. A system call of its own: threads may write there meanwhile, to the old pages or to the new
 // ones, which ThreadSanitizer would take for a race with mmap().
 void* MapOver(void* at, std::size_t size_bytes, int fd) {
-  const int kind = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED;
-  const int flags = at == nullptr ? kind : kind | MAP_FIXED;
+  // The kernel takes whole registers, and a variadic int leaves half of one undefined.
+  const long kind = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED;
+  const long flags = at == nullptr ? kind : kind | MAP_FIXED;
+  const long access = PROT_READ | PROT_WRITE;
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
-  return reinterpret_cast<void*>(
-      ::syscall(SYS_mmap, at, size_bytes, PROT_READ | PROT_WRITE, flags, fd, 0));
+  return reinterpret_cast<void*>(::syscall(SYS_mmap, at, size_bytes, access, flags, long{fd}, 0L));
 }
 
 // The memory of an earlier profile of that size, or new one that `fd` is mapped to.
