@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/io_times.h"
 #include "libffrecord/base/timed_waits.h"
 
 namespace ffrecord {
@@ -38,7 +39,10 @@ Result<void> DelegatedQueue::Read(const Terms& terms, std::span<RangeRead* const
   std::vector<std::size_t> news;
   auto next_look = Clock::now() + Patience::kInterval;
   while (!is_given_up && (call.open_count > 0 || !call.ended.empty())) {
-    if (call.ended.empty()) WaitUntil(call.changed, lock, next_look);
+    if (call.ended.empty()) {
+      const TimedIo timed(&IoTimes::device);
+      WaitUntil(call.changed, lock, next_look);
+    }
     if (const auto now = Clock::now(); now >= next_look) {
       EndLate(terms, call, now);
       next_look = now + Patience::kInterval;

@@ -1,5 +1,6 @@
 """Training data in record files: read in batches, from local files, daemons or stores."""
 
+import os
 from typing import TYPE_CHECKING
 
 from ffrecord._base.lazy_names import later
@@ -11,6 +12,7 @@ from ffrecord._read.records import Records
 from ffrecord.errors import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
 
 if TYPE_CHECKING:
+    from ffrecord._profile.session import profile
     from ffrecord._read.file_info import FileInfo
     from ffrecord._read.joined import concat, mix
     from ffrecord._read.queue import BatchQueue, Completion
@@ -52,6 +54,7 @@ __all__ = [
     "mix",
     "open",
     "pack_folder",
+    "profile",
     "publish",
     "read_table",
     "remove_published",
@@ -84,6 +87,7 @@ __getattr__ = later(
         "list_published": "_store.published",
         "mix": "_read.joined",
         "pack_folder": "compat",
+        "profile": "_profile.session",
         "publish": "_store.published",
         "read_table": "_write.tables",
         "remove_published": "_store.published",
@@ -102,6 +106,12 @@ def _find_eviction() -> Eviction:
 
 
 fetch_evicted_with(_find_eviction)
+
+
+if "FFRECORD_PROFILE" in os.environ:
+    from ffrecord._profile.session import begin_as_told
+
+    begin_as_told()
 
 
 def __dir__() -> list[str]:

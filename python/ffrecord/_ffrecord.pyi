@@ -486,6 +486,42 @@ def await_turn(traffic: str, size_bytes: int) -> None:
     """Wait until a transfer of class 'urgent', 'prefetch', 'checkpoint' or 'repair' may begin."""
 
 def pacing_counters() -> dict[str, Any]: ...
+def profile_open(
+    path: str,
+    command: str = "",
+    rank: int = -1,
+    local_rank: int = -1,
+    world_size: int = -1,
+    coarse_events: int = 131072,
+    fine_events: int = 131072,
+) -> None: ...
+def profile_attach(path: str) -> None: ...
+def profile_close() -> None: ...
+def profile_is_on() -> bool: ...
+def profile_name(name: str) -> int: ...
+def profile_set_rank(rank: int, world_size: int) -> None: ...
+def profile_record(
+    kind: int,
+    name: int,
+    begin_ns: int,
+    end_ns: int,
+    size_bytes: int = 0,
+    detail: int = 0,
+    first: int = 0,
+    second: int = 0,
+) -> None: ...
+def profile_begin(kind: int, name: int, begin_ns: int, detail: int = 0) -> int: ...
+def profile_end(
+    token: int,
+    kind: int,
+    name: int,
+    begin_ns: int,
+    end_ns: int,
+    size_bytes: int = 0,
+    detail: int = 0,
+    first: int = 0,
+    second: int = 0,
+) -> None: ...
 def verify_file(
     path: bytes, *, progress: Callable[[int, int], object] | None = None
 ) -> dict[str, Any]: ...

@@ -30,6 +30,7 @@ void BindImages(py::module_& module);
 void BindIoProbe(py::module_& module);
 void BindPermutation(py::module_& module);
 void BindPlainTensors(py::module_& module);
+void BindProfile(py::module_& module);
 void BindRecordReader(py::module_& module);
 void BindRecordWriter(py::module_& module);
 void BindRepair(py::module_& module);

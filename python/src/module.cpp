@@ -30,4 +30,5 @@ PYBIND11_MODULE(_ffrecord, module, pybind11::mod_gil_not_used()) {
   BindCollective(module);
   BindProcess(module);
   BindRuntime(module);
+  BindProfile(module);
 }

@@ -32,10 +32,11 @@ CHANGING = (
 # What these have to say they know, or find on this machine.
 LOCAL = (
     *("completion", "config check", "index", "man", "repair", "token", "cluster local"),
+    *("prof", "why"),
     *("topology check", "topology draw", "topology plan", "topology simulate"),
 )
-# Whose whole result is text for another program.
-TEXTS = ("completion", "man")
+# Whose whole result is text for another program, or what another program prints.
+TEXTS = ("completion", "man", "prof")
 
 
 def commands(

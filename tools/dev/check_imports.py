@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_base": set(),
     "_tables": set(),
     "topology": set(),
+    "_profile": {"_base"},
     "_order": {"_base"},
     "decode": {"_base", "_tables", "_order"},
     "_read": {"_base", "_tables", "_order", "decode"},
@@ -57,9 +58,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "distributed": {"_base"},
     "torch": {"_base", "_tables", "_order", "decode", "_read", "compat", "checkpoint"}
     | {"weights"},
-    DOORS: {"_base", "_read", "_write", "compat", "pack", "_store", "_integrations"},
+    DOORS: {"_base", "_profile", "_read", "_write", "compat", "pack", "_store", "_integrations"},
     "_cli": {"_base", "_tables", "topology", "_order", "_read", "pack", "checkpoint", "_store"}
-    | {"distributed", "torch", "weights", DOORS},
+    | {"_profile", "distributed", "torch", "weights", DOORS},
 }
 WITH_TORCH = {f"{PACKAGE}.checkpoint.{name}" for name in ("_torch_group", "_waiting")} | {
     f"{PACKAGE}.runtime.{name}" for name in ("_collectives", "_methods")

@@ -214,6 +214,27 @@ bool RemoteAsk::Finish(const BatchDone& done, bool& has_told) {
   return true;
 }
 
+void RemoteAsk::NoteAsked(std::uint16_t peer) noexcept {
+  if (EventLog::active() == nullptr) return;
+  ProfileEvent event;
+  event.size_bytes = payload_bytes_;
+  event.detail = next_.parts.size();
+  event.kind = static_cast<std::uint16_t>(ProfileKind::kDaemonRead);
+  event.name = peer;
+  profiled_.Begin(event);
+}
+
+void RemoteAsk::NoteDone(std::uint16_t peer, const BatchDone& done) noexcept {
+  ProfileEvent event;
+  event.size_bytes = done.size_bytes;
+  event.detail = done.ok_count;
+  event.first = done.disk_us;
+  event.second = done.queue_us;
+  event.kind = static_cast<std::uint16_t>(ProfileKind::kDaemonRead);
+  event.name = peer;
+  profiled_.End(event);
+}
+
 bool RemoteAsk::has_left() const noexcept {
   return std::ranges::any_of(ended_, [](bool has_ended) { return !has_ended; });
 }

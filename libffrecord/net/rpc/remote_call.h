@@ -13,6 +13,7 @@
 #include <ffrecord/result.h>
 #include <ffrecord/runtime.h>
 
+#include "libffrecord/base/event_log.h"
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/rpc/channel.h"
 #include "libffrecord/net/rpc/slab_pool.h"
@@ -129,6 +130,10 @@ class RemoteAsk {
   // So much more, at most what is wanted; the daemon is to be told. Returns how much it is now.
   std::uint64_t Grant(std::uint64_t more_bytes) noexcept;
 
+  // Tell the profile; `peer`: the name of the daemon there.
+  void NoteAsked(std::uint16_t peer) noexcept;
+  void NoteDone(std::uint16_t peer, const BatchDone& done) noexcept;
+
   bool is_cancelled = false;
 
  private:
@@ -139,6 +144,7 @@ class RemoteAsk {
   std::uint64_t arrived_bytes_ = 0;
   RemoteCall* call_;
   RemoteCall::Next next_;
+  OpenEvent profiled_;
   std::uint64_t quarantine_count_;  // Of the slab pool, when it was made.
   std::vector<std::uint32_t> received_bytes_;
   std::vector<bool> ended_;

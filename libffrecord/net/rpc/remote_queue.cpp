@@ -359,6 +359,7 @@ Result<void> RemoteQueue::Ask(RemoteCall& call) {
   }
   entry_count_ += ask.entry_count();
   owed_bytes_ += ask.owed_bytes();
+  ask.NoteAsked(profiled_peer_.Of(line.peer()));
   asks_.emplace(sent.value(), std::move(ask));
   return {};
 }
@@ -506,6 +507,7 @@ Result<void> RemoteQueue::TakeDone(Asks::iterator asked) {
     return line.Break({ErrorCode::kUnavailable, line.peer() + " lost some bytes of a batch"});
   if (has_told) ++told_count_;
   tries_->NoteServed();
+  ask.NoteDone(profiled_peer_.Of(line.peer()), done.value());
   RemoteCall* const call = ask.call();
   if (call != nullptr && ask.has_left() && retries_ == Retries::kNever) {
     if (ask.EndLeft(ErrorCode::kUnavailable)) ++told_count_;

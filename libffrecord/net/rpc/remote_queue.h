@@ -131,6 +131,7 @@ class RemoteQueue final : public RangeQueue {
   Deadline called_at_{};                 // When the descriptor calls it at the latest.
   bool has_more_ = false;                // Poll() has left something to be received.
   std::unique_ptr<QueueEvents> events_;  // Once somebody has asked for it.
+  ProfiledName profiled_peer_;
 };
 
 }  // namespace ffrecord::net

@@ -7,6 +7,7 @@
 #include <ffrecord/record_reader.h>
 
 #include "libffrecord/base/clock.h"
+#include "libffrecord/base/event_log.h"
 #include "libffrecord/base/io_times.h"
 
 namespace ffrecord {
@@ -26,7 +27,8 @@ struct StageSums {
   }
 };
 
-// Splits the time of one thread's call into stages: a few looks at the clock for each batch.
+// Splits the time of one thread's call into stages: a few looks at the clock for each batch. The
+// profile gets each part as an event.
 class StageClock {
  public:
   explicit StageClock(StageSums& sums) noexcept : sums_(sums) {}
@@ -42,6 +44,9 @@ class StageClock {
     Add(sums_.submit, submit);
     Add(sums_.device, device);
     Add(stage, now - at_ - submit - device);
+    if (EventLog* const log = EventLog::active(); log != nullptr) [[unlikely]]
+      log->Write(EventOf(&stage == &sums_.submit ? ProfileKind::kSubmit : ProfileKind::kRead, now,
+                         submit, device));
     at_ = now;
     io_ = io;
   }
@@ -49,6 +54,17 @@ class StageClock {
  private:
   static void Add(StageSums::Sum& sum, std::chrono::nanoseconds time) noexcept {
     if (time.count() != 0) sum.fetch_add(time.count(), std::memory_order_relaxed);
+  }
+
+  ProfileEvent EventOf(ProfileKind kind, Clock::time_point now, Clock::duration submit,
+                       Clock::duration device) const noexcept {
+    ProfileEvent event;
+    event.begin_ns = ProfiledSpan::NanosecondsOf(at_);
+    event.end_ns = ProfiledSpan::NanosecondsOf(now);
+    event.first = ProfiledSpan::MicrosecondsOf(device);
+    event.second = ProfiledSpan::MicrosecondsOf(submit);
+    event.kind = static_cast<std::uint16_t>(kind);
+    return event;
   }
 
   StageSums& sums_;

@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "libffrecord/base/event_log.h"
 #include "libffrecord/base/home_process.h"
 #include "libffrecord/base/patience.h"
 #include "libffrecord/base/process_threads.h"
@@ -36,16 +37,22 @@ constexpr std::uint32_t kInFlightMax = 4;
 constexpr milliseconds kStopInterval{20};
 constexpr std::chrono::hours kEndless{24 * 365};
 
-// Adds the time of a block to `sum`.
+// Adds the time of a block to `sum`, and tells the profile, if it is of a kind that that has.
 class Timed {
  public:
-  explicit Timed(nanoseconds& sum) : sum_(sum) {}
-  ~Timed() { sum_ += Clock::now() - begin_; }
+  explicit Timed(nanoseconds& sum, std::optional<ProfileKind> kind = std::nullopt)
+      : sum_(sum), kind_(kind) {}
+  ~Timed() {
+    sum_ += Clock::now() - begin_;
+    if (kind_) span_.End({.kind = static_cast<std::uint16_t>(*kind_)});
+  }
   Timed(const Timed&) = delete;
   Timed& operator=(const Timed&) = delete;
 
  private:
   nanoseconds& sum_;
+  const std::optional<ProfileKind> kind_;
+  const ProfiledSpan span_;
   const Clock::time_point begin_ = Clock::now();
 };
 
@@ -354,11 +361,11 @@ class BatchStream::Impl::Worker {
     const auto is_bad = [](ErrorCode status) { return status != ErrorCode::kOk; };
     if (std::ranges::any_of(batch.statuses(), is_bad)) return false;
     {
-      const Timed timed(spent_.collate);
+      const Timed timed(spent_.collate, ProfileKind::kCollate);
       if (!GatherColumns(batch, wanted.gathered_columns, item.columns)) return false;
     }
     if (!wanted.decoded_columns.empty()) {
-      const Timed timed(spent_.decode);
+      const Timed timed(spent_.decode, ProfileKind::kDecode);
       if (!DecodeColumns(batch, wanted.decoded_columns, shared_.order.seed(), item.epoch,
                          item.position, is_closed_, item.columns))
         return false;

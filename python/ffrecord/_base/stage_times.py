@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ffrecord._base import clock
+from ffrecord._base import clock, recording
 
 _EVENTS_MAX = 1 << 16
 # A consumer that waits less than this is not held up.
@@ -27,6 +27,15 @@ STAGES = (
     "handover",
     "user",
 )
+
+# What a profile calls them. It has waits of its own, and reads by the extension.
+_KINDS = {
+    "submit": recording.SUBMIT,
+    "fetch": recording.FETCH,
+    "decode": recording.DECODE,
+    "collate": recording.COLLATE,
+    "handover": recording.TRANSFER,
+}
 
 _ADVICE = {
     "device": "the device (or the daemon) is the bottleneck: more num_workers overlap more "
@@ -60,6 +69,8 @@ class Stages:
             self._sums[stage] = self._sums.get(stage, 0.0) + (end_ns - begin_ns) / 1e9
             thread = threading.current_thread().native_id or 0  # Without a system call.
             self._events.append((stage, begin_ns, end_ns, thread))
+        if recording.on and (kind := _KINDS.get(stage)) is not None:
+            recording.record(kind, begin_ns, end_ns)
 
     def count(self, stage: str, seconds: float) -> None:
         """Add `seconds` to `stage`, of which there is no event."""

@@ -41,6 +41,7 @@ _LOOKING = "ffrecord._cli.data.looking"
 _LATE = {
     "cluster": "ffrecord._cli.cluster",
     "index": "ffrecord._cli.index",
+    **dict.fromkeys(("prof", "why"), "ffrecord._cli.profile"),
     "topology": "ffrecord._cli.topology",
     **dict.fromkeys(("cat", "find", "head", "sample"), _LOOKING),
     **dict.fromkeys(("merge", "shuffle", "split"), "ffrecord._cli.data.rewrite_commands"),

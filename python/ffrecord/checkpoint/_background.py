@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
-from ffrecord._base import clock
+from ffrecord._base import clock, recording
 from ffrecord.checkpoint import _saving
 from ffrecord.checkpoint._monitoring import Save, ledger
 from ffrecord.checkpoint._peer_error import PeerError
@@ -182,7 +182,8 @@ class Background:
                 raise busy
             flat = take()
             said = flat.said
-            staged = self._arena_of(stage_bytes_max).stage(flat.shares)
+            with recording.Span(recording.STAGE):
+                staged = self._arena_of(stage_bytes_max).stage(flat.shares)
         except Exception as error:
             failure = error
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from ffrecord import _ffrecord
+from ffrecord._base import recording
 from ffrecord._base.addresses import Target, target_from_root
 from ffrecord.checkpoint._activity import Activity, now, watched
 from ffrecord.checkpoint._agreement import digest
@@ -83,7 +84,7 @@ def load(
     """
     ranks = group_of(group)
     loader = _Loader(ranks, timeout_s)
-    with watched(ranks, Activity("begins a load")):
+    with watched(ranks, Activity("begins a load")), recording.Span(recording.LOAD, str(target)):
         loader.begin(target, step, on_corrupt)
         while True:
             restorer = Restorer(loader.reader, loader.rank, loader.size, elastic, cast)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from ffrecord import _ffrecord
-from ffrecord._base import clock
+from ffrecord._base import clock, recording
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +105,8 @@ class Ledger:
         with self._lock:
             self._stalled_since[thread] = began
         try:
-            yield
+            with recording.Span(recording.SAVE):
+                yield
         finally:
             with self._lock:
                 del self._stalled_since[thread]
@@ -117,7 +118,8 @@ class Ledger:
         self.begin(save)
         committed = False
         try:
-            yield
+            with recording.Span(recording.COMMIT, detail=save.step):
+                yield
             committed = True
         finally:
             self.end(save, committed)

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import os
 import secrets
 import threading
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ffrecord._base import clock
+from ffrecord._base import clock, recording
 from ffrecord._ffrecord import CollectiveEngine
 from ffrecord.errors import UnavailableError
 
@@ -28,6 +29,8 @@ _NAMES = REDUCED | {torch.uint8: "bytes"}
 # Enough for the timeline of some hundred steps; older ones are dropped.
 _TRANSFERS_MAX = 10_000
 _SECRET_SIZE = 16
+# In each rank groups are made in the same order: so a profile finds those of other ranks.
+_numbers = itertools.count()
 # At exit, for a callback of the user that does not return.
 _JOIN_S = 10.0
 
@@ -57,6 +60,11 @@ class _Pending:
     result: torch.Tensor
     bucket: int
     submitted_ns: int
+    span: recording.Span
+
+    @property
+    def size_bytes(self) -> int:
+        return self.buffer.numel() * self.buffer.element_size()
 
 
 class Pump:
@@ -71,11 +79,13 @@ class Pump:
     def __init__(self, engine: CollectiveEngine) -> None:
         """Start to wait for operations of `engine` to end."""
         self.engine = engine
+        self._name = f"ffrecord group {next(_numbers)}"
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # Held by the thread that waits for the next end.
         self._idle = 0  # Threads that wait for an end, or for their turn to.
         self._is_stopped = False
+        self._submitted = 0
         self._threads: list[threading.Thread] = []
         self._pending: dict[int, _Pending] = {}
         self._transfers: collections.deque[Transfer] = collections.deque(maxlen=_TRANSFERS_MAX)
@@ -117,7 +127,10 @@ class Pump:
         # The lock, for a thread may see the end before we have noted the beginning.
         with self._lock:
             token = start(self.engine, buffer.data_ptr(), buffer.numel(), _NAMES[buffer.dtype])
-            self._pending[token] = _Pending(future, buffer, result, bucket, now)
+            self._submitted += 1
+            span = recording.Span(recording.COLLECTIVE, self._name, self._submitted)
+            span.start()
+            self._pending[token] = _Pending(future, buffer, result, bucket, now, span)
         return future
 
     def transfers(self) -> list[Transfer]:
@@ -173,10 +186,11 @@ class Pump:
             token, error, began_ns, ended_ns = ended
             with self._lock:
                 pending = self._pending.pop(token)
+                pending.span.stop(pending.size_bytes, (began_ns - pending.submitted_ns) // 1000)
                 self._transfers.append(
                     Transfer(
                         bucket=pending.bucket,
-                        size_bytes=pending.buffer.numel() * pending.buffer.element_size(),
+                        size_bytes=pending.size_bytes,
                         submitted_ns=pending.submitted_ns,
                         began_ns=began_ns,
                         ended_ns=ended_ns,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ffrecord.torch import _versions  # noqa: F401 - refuses an old torch, before it is used
 
 # isort: split
-from ffrecord._base import gloo_exit  # noqa: F401 - acts at exit
+from ffrecord._base import gloo_exit, torch_steps  # noqa: F401 - the first acts at exit
 from ffrecord._base.lazy_names import later
 from ffrecord._order.epoch_order import IndexBatch
 from ffrecord.torch._collate import collate
@@ -35,6 +35,8 @@ __all__ = [
     "TrainingState",
     "collate",
 ]
+
+torch_steps.watch()
 
 # Names that loading does not need, imported on use: every process of a loader imports this package,
 # and they would double the time and memory of that.

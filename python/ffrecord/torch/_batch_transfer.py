@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from ffrecord._base import clock
+from ffrecord._base import clock, recording
 from ffrecord._base.memory_pool import Lender, borrow
 from ffrecord._base.stage_times import Stages, numbers_of, since, summed
 from ffrecord._order.epoch_order import EpochOrder, IndexBatch
@@ -272,6 +272,7 @@ def _arrived(pickled: bytes, buffers: list[Any], origin: _Origin, begin: float) 
             told.damaged.append(origin.damaged)
         told.received_s += clock.now() - begin
         told.queued_s += max(0.0, begin - origin.sent_s)
+        recording.record(recording.TRANSFER, int(begin * 1e9), clock.now_ns())
     return value if origin.step is None else Placed(origin.step, value)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import data
 
-from ffrecord._base import clock
+from ffrecord._base import clock, recording
 from ffrecord._base.stage_times import (
     STAGES,
     Stages,
@@ -48,7 +48,7 @@ from ffrecord.torch._frameworks import (
 )
 from ffrecord.torch._placing import accelerator, on_device
 from ffrecord.torch._plain_state import PlainPlace, place_of, state_of
-from ffrecord.torch._profiling import profiled
+from ffrecord.torch._profiling import note_source, profiled
 from ffrecord.torch._sampler import (
     Cursor,
     Sampler,
@@ -448,6 +448,7 @@ class DataLoader(data.DataLoader[Any]):
 
     def _batches(self, start: Cursor | None, place: PlainPlace | None = None) -> Iterator[Any]:
         """The batches of an epoch from there on, each with the position after it."""
+        note_source(self.dataset)
         batches = self._engine().batches(self, Beginning(order_of(self), start, place))
         device = self._device
         if device is None and self._accelerated is not None:
@@ -517,7 +518,7 @@ class DataLoader(data.DataLoader[Any]):
                     if (place := delivery.renewed()) is not None:
                         batches.close()  # type: ignore[attr-defined]
                         batches = self._batches(place)
-                    with profiled("wait for a batch"):
+                    with profiled("wait for a batch", recording.WAIT):
                         found = next(batches, None)
                     end = clock.now_ns()
                     if found is None:

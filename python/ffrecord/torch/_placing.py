@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ffrecord._base import recording
 from ffrecord._read.batch import Batch
 from ffrecord.torch._profiling import profiled
 
@@ -185,7 +186,7 @@ def _let_go(sources: deque[_Copied]) -> None:
 
 
 def _begin(batch: Any, streams: Streams) -> _Copied:  # noqa: ANN401 - as the batch is built
-    with profiled("copy to the device"), streams.copying():
+    with profiled("copy to the device", recording.TRANSFER), streams.copying():
         try:
             value = moved(batch, streams)
         except Exception:

@@ -1,0 +1,130 @@
+"""ffrecord prof and ffrecord why: what training waits for."""
+
+import datetime
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from ffrecord._base import clock, recording
+from ffrecord._cli.console import say
+from ffrecord._cli.data.new_file import check_vacant_file, new_file
+from ffrecord._cli.options import json_option
+from ffrecord._cli.text import safe_lines
+from ffrecord._cli.units import Number
+from ffrecord._profile import exports, files, report
+
+# What a launcher, such as torchrun, is told is passed on; it tells its ranks.
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_EXIT_OF_SIGNAL = 128
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False),
+    metavar="RUN",
+    help="Folder for the profile; by default ffrecord-profile-DATE-TIME here. All hosts of a run "
+    "need the same, on a file system that they share, or copy their files together afterwards.",
+)
+@click.option(
+    "--watchdog",
+    "limit_s",
+    type=Number(1, 86400),
+    default=600.0,
+    show_default=True,
+    help="Report a rank that makes no progress for so many seconds, with stacks of its threads.",
+)
+@click.option("--no-watchdog", is_flag=True, help="Never report that.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def prof(out: str | None, limit_s: float, no_watchdog: bool, command: tuple[str, ...]) -> None:
+    """Run COMMAND and profile its training: ffrecord prof -- torchrun train.py.
+
+    The program needs no change if it imports ffrecord. Prints a table and a verdict when it ends;
+    `ffrecord why RUN` tells more. Exits as COMMAND does.
+    """
+    folder = Path(out or _new_name()).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {recording.FOLDER_VARIABLE: str(folder)}
+    if not no_watchdog:
+        settings[recording.WATCHDOG_VARIABLE] = str(limit_s)
+    code = _run(command, settings)
+    try:
+        lines = report.closing(files.read_run(folder))
+    except (OSError, ValueError) as error:
+        say(f"no profile: {error}")
+    else:
+        click.echo(safe_lines("\n".join(lines)), err=True)
+        say(f"profile in {folder}; `ffrecord why {folder}` tells more")
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def _new_name() -> str:
+    now = datetime.datetime.fromtimestamp(clock.calendar_now())
+    return now.strftime("ffrecord-profile-%Y%m%d-%H%M%S")
+
+
+def _run(command: tuple[str, ...], settings: dict[str, str]) -> int:
+    """Run it with these variables; return its exit code."""
+    with subprocess.Popen(command, env={**os.environ, **settings}) as child:
+
+        def pass_on(number: int, _: FrameType | None) -> None:
+            child.send_signal(number)
+
+        before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+        try:
+            code = child.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    return code if code >= 0 else _EXIT_OF_SIGNAL - code
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a page about RUN.")
+@click.option(
+    "--trace", type=click.Path(dir_okay=False), help="Write a trace for https://ui.perfetto.dev."
+)
+@click.option(
+    "--prometheus", type=click.Path(dir_okay=False), help="Write the figures for Prometheus."
+)
+@click.option("--overwrite", is_flag=True, help="Replace files that exist.")
+@json_option("Print one JSON object.")
+def why(
+    run: str,
+    page: str | None,
+    trace: str | None,
+    prometheus: str | None,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Say why the steps of the profile in RUN take as long as they do.
+
+    RUN is the folder of `ffrecord prof` or `ffrecord.profile`, or one file of it. The program may
+    still be running, or have been killed.
+    """
+    for path in filter(None, (page, trace, prometheus)):
+        check_vacant_file(Path(path), overwrite)
+    found = report.run_of(files.read_run(run))
+    click.echo(
+        json.dumps(report.facts(found)) if as_json else safe_lines("\n".join(report.why(found)))
+    )
+    if page:
+        from ffrecord._cli.profile_page import page as made
+
+        _write(page, made(found, f"Profile of {run}"), overwrite)
+    if trace:
+        _write(trace, json.dumps(exports.trace(found)), overwrite)
+    if prometheus:
+        _write(prometheus, exports.prometheus(found), overwrite)
+
+
+def _write(path: str, text: str, overwrite: bool) -> None:
+    with new_file(Path(path), overwrite) as file:
+        file.write(text.encode())

@@ -1,0 +1,68 @@
+"""Goal: a profile names the daemon of each read, with its times there, and the one that hangs.
+
+Method: read from a daemon, then stop its process and read again; shared memory is off, since pages
+that were read before would need no daemon.
+"""
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ffrecord
+from daemon import Daemon
+from eventually import eventually
+from ffrecord._base import recording
+from ffrecord._profile import files, watchdog
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Daemon, str]]:
+    """A daemon with a dataset; its address."""
+    path = tmp_path / "train.ffr"
+    with ffrecord.Writer(path) as writer:
+        for number in range(64):
+            writer.write(bytes([number]) * 1000)
+    with Daemon(tmp_path / "data") as daemon:
+        address = f"ffrecord://{daemon.listen}/train?transport=tcp"
+        ffrecord.publish(path, f"ffrecord://{daemon.listen}/train")
+        yield daemon, address
+
+
+def test_reads_name_their_daemon_and_what_was_not_answered_is_unfinished(
+    served: tuple[Daemon, str], tmp_path: Path
+) -> None:
+    daemon, address = served
+    path = recording.begin(str(tmp_path / "run"))
+    try:
+        with ffrecord.open(address) as reader:
+            reader.read(range(10))
+            before = files.read(path)
+            daemon.freeze()
+            reading = threading.Thread(target=lambda: reader.read(range(20, 30)))
+            reading.start()
+            during = eventually(lambda: _unfinished(path))
+            told = watchdog.stuck(during, [], 60.0, int(during.unfinished["begin_ns"][0]))
+            daemon.thaw()
+            reading.join()
+            after = files.read(path)
+    finally:
+        recording.end()
+    asked = before.events[before.events["kind"] == recording.DAEMON_READ]
+    assert len(asked) > 0
+    assert {before.name(event) for event in asked} == {daemon.listen}
+    assert sum(asked["size_bytes"].tolist()) >= 10_000
+    took_us = (asked["end_ns"] - asked["begin_ns"]) // 1000 + 1
+    assert (asked["first"] + asked["second"] <= took_us).all()
+    assert re.search(rf"read at a daemon {re.escape(daemon.listen)} \d+ for 0 us", told)
+    assert len(after.unfinished) == 0
+    answered = after.events[after.events["kind"] == recording.DAEMON_READ]
+    assert len(answered) > len(asked)
+    assert sum(answered["size_bytes"].tolist()) >= 20_000
+
+
+def _unfinished(path: str) -> files.Process | None:
+    found = files.read(path)
+    return found if len(found.unfinished) else None
