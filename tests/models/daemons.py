@@ -385,6 +385,11 @@ class Daemons(Damages):
         if restart:
             self.world.alone.kill()
             self.world.alone.start()
+        # A daemon looks for room that others have made now and then, and says what it knows.
+        end = time.monotonic() + SURE_S
+        while not self.world.metrics("alone").sum("ffrecord_data_free_bytes"):
+            assert time.monotonic() < end, "a disk that has room again stays full"
+            time.sleep(0.05)
         self.ask(("alone",))
 
     # Questions.

@@ -3,10 +3,14 @@
 Method: stand-ins for a newer torch and for the kernel's counters; a virtual clock.
 """
 
+import gc
 import subprocess
 import sys
+import threading
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +20,7 @@ from torch import nn
 
 from eventually import eventually
 from ffrecord import runtime
+from ffrecord.runtime import _methods
 from recorded_signals import Recorded
 from virtual_clock import virtual_time
 
@@ -109,9 +114,143 @@ def test_of_several_optimizers_the_first_that_steps_ends_steps() -> None:
     assert told.names() == ["step"] * 3
 
 
+def test_what_is_attached_in_several_ways_ends_each_step_once() -> None:
+    told, models = Recorded(), [nn.Linear(2, 2) for _ in range(2)]
+    optimizer = torch.optim.SGD(models[0].parameters(), lr=0.1)
+    first, second = (runtime.attach(model, signals=told) for model in models)
+    optimizer.step()
+    first.detach()
+    optimizer.step()
+    second.detach()
+    optimizer.step()
+    assert told.names() == ["step"] * 2
+
+
 def test_what_is_neither_model_nor_group_is_refused() -> None:
     with pytest.raises(TypeError, match="takes a model or a process group, not a str"):
         runtime.attach("model")
+
+
+# --- What does not last --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """The default group, of one rank."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def test_attaching_again_attaches_groups_that_are_new(group: None) -> None:
+    told = Recorded()
+    with runtime.attach(signals=told) as attachment:
+        later = dist.new_group([0])
+        dist.all_reduce(torch.ones(1), group=later)
+        assert told.names() == []
+        assert runtime.attach(signals=told) is attachment
+        dist.all_reduce(torch.ones(1), group=later)
+        dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        runtime.attach(signals=told)
+        dist.all_reduce(torch.ones(1))
+    assert told.sizes() == [4] * 3
+
+
+def test_what_is_attached_before_there_is_a_group_signals_once_attached_again() -> None:
+    told, model = Recorded(), nn.Linear(2, 2)
+    with runtime.attach(model, signals=told) as attachment:
+        assert attachment.source == "none"
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        runtime.attach(model, signals=told)
+        dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+        assert attachment.source in ("hooks", "methods")
+    assert told.sizes() == [4]
+
+
+@pytest.mark.parametrize("is_parallel", [False, True])
+def test_an_attachment_keeps_no_model_alive(group: None, *, is_parallel: bool) -> None:
+    model: nn.Module = nn.Linear(2, 2)
+    if is_parallel:
+        model = nn.parallel.DistributedDataParallel(model)
+    left, weight = weakref.ref(model), weakref.ref(next(iter(model.parameters())))
+    runtime.attach(model, signals=Recorded())
+    del model
+    gc.collect()
+    assert left() is None
+    assert weight() is None
+    threads = threading.active_count()
+    runtime.attach(nn.Linear(2, 2)).detach()  # The attachment of the other ends.
+    assert threading.active_count() == threads - 1
+
+
+def test_a_group_may_end_where_memory_is_collected_within_attach(group: None) -> None:
+    def collect(frame: FrameType, event: str, argument: object) -> Any:  # noqa: ANN401
+        del event, argument
+        if frame.f_code.co_filename == _methods.__file__:
+            gc.collect()
+        return collect
+
+    def attach_and_leave() -> Any:  # noqa: ANN401
+        cycle = SimpleNamespace(group=Group())
+        cycle.itself = cycle
+        return _methods.wrap(cycle.group, lambda _: False, lambda *_: None)
+
+    world = dist.group.WORLD
+    assert world is not None
+    gc.freeze()  # What was there before is not looked at.
+    gc.disable()
+    left = attach_and_leave()
+    sys.settrace(collect)
+    try:
+        undo = _methods.wrap(world, lambda _: False, lambda *_: None)
+    finally:
+        sys.settrace(None)
+        gc.enable()
+        gc.unfreeze()
+    assert not left.alive
+    undo()
+
+
+class Group:
+    """Ends with the last reference to it."""
+
+
+class ForgetfulPacer(Recorded):
+    """Signals whose first end of a phase fails."""
+
+    def phase_end(self, kind: str) -> None:  # noqa: D102
+        super().phase_end(kind)
+        if self.count("end collective") == 1:
+            raise ValueError("no end")
+
+
+def test_phases_end_also_after_one_whose_end_has_failed(group: None) -> None:
+    told = ForgetfulPacer()
+    with runtime.attach(signals=told) as attachment:
+        for _ in range(3):
+            dist.all_reduce(torch.ones(1))
+            eventually(lambda: told.depths()[-1] == 0)
+        assert attachment.errors == ["ValueError: no end"]
+
+
+def test_gradients_that_stay_here_are_no_phase(group: None) -> None:
+    told, model = Recorded(), nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with runtime.attach(model, signals=told) as attachment:
+        if attachment.source != "gradients":
+            pytest.skip("torch has hooks of collectives, and there are none within no_sync()")
+        with model.no_sync():
+            model(torch.ones(1, 2)).sum().backward()
+        assert told.names() == []
+        model(torch.ones(1, 2)).sum().backward()
+        assert told.names() == ["begin collective"]
+        optimizer.step()
+    assert told.names() == ["begin collective", "step", "end collective"]
 
 
 # --- Interfaces ----------------------------------------------------------------------------------

@@ -168,6 +168,9 @@ std::optional<std::vector<std::span<std::byte>>> RemoteAsk::Expect(
   }
   if (payload_size_bytes != (next_.slab == nullptr ? total : 0)) return std::nullopt;
   arrived_bytes_ += payload_size_bytes;
+  // A daemon sends the rest of a read that it has begun: more than that has to be granted to move
+  // it.
+  granted_bytes_ = std::max(granted_bytes_, arrived_bytes_);
   if (next_.slab != nullptr) places.clear();
   return places;
 }

@@ -124,9 +124,7 @@ class RemoteAsk {
   // come.
   std::uint64_t payload_bytes() const noexcept { return payload_bytes_; }
   std::uint64_t granted_bytes() const noexcept { return granted_bytes_; }
-  std::uint64_t owed_bytes() const noexcept {
-    return granted_bytes_ - std::min(granted_bytes_, arrived_bytes_);
-  }
+  std::uint64_t owed_bytes() const noexcept { return granted_bytes_ - arrived_bytes_; }
   // So much more, at most what is wanted; the daemon is to be told. Returns how much it is now.
   std::uint64_t Grant(std::uint64_t more_bytes) noexcept;
 

@@ -218,10 +218,12 @@ void BatchStream::Impl::Deliver(std::uint64_t number, Item item, std::uint64_t m
 }
 
 // Reads are as urgent as the consumer's waiting for them is near. Between the two marks it stays as
-// it was, so that not every batch changes it.
+// it was, so that not every batch changes it. Those behind the one that is waited for help nobody.
 void BatchStream::Impl::NoteReady() {
   const std::uint32_t low = std::max(depth.value() / 4, 1u);
-  const bool is_low = ready_count_ < (is_low_ ? std::min(2 * low, depth.value()) : low);
+  const bool is_wanted_now = asked_ && !SlotOf(taken).item;
+  const bool is_low =
+      is_wanted_now || ready_count_ < (is_low_ ? std::min(2 * low, depth.value()) : low);
   if (std::exchange(is_low_, is_low) != is_low) ReportLoaderQueue(is_low);
 }
 
@@ -240,6 +242,7 @@ std::optional<BatchStream::Item> BatchStream::Impl::Next(milliseconds timeout) {
   const bool had_to_wait = !slot.item;
   if (had_to_wait) {
     is_awaited_ = true;
+    NoteReady();
     const auto has_come = [&] { return slot.item.has_value(); };
     // A very long wait would overflow the clock.
     if (timeout >= kEndless)

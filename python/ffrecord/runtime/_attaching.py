@@ -3,12 +3,15 @@
 import atexit
 import os
 import threading
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 from ffrecord.runtime._phases import PacerSignals, Signals
 
 _lock = threading.Lock()
 _attachments: "list[Attachment]" = []
+_PACER = PacerSignals()
 
 
 class Attachment:
@@ -24,12 +27,20 @@ class Attachment:
 
     def __init__(self, target: object, watched: Any, signals: Signals) -> None:  # noqa: ANN401
         """Made by `attach`."""
-        self.source: str = watched.source
-        self._target = target
+        # It may end before the attachment.
+        self._target: Callable[[], object] = (
+            (lambda: None) if target is None else weakref.ref(target)
+        )
+        self._is_of_all = target is None
         self._signals = signals
         self._watched = watched
         self._owner = os.getpid()
         self._is_attached = True
+
+    @property
+    def source(self) -> str:
+        """What signals; see the class."""
+        return str(self._watched.source)
 
     @property
     def errors(self) -> list[str]:
@@ -47,6 +58,13 @@ class Attachment:
         if os.getpid() == self._owner:
             self._watched.stop()
 
+    def _is_of(self, target: object) -> bool:
+        return self._is_of_all if target is None else self._target() is target
+
+    def _is_left(self) -> bool:
+        """Whether what was attached is no more."""
+        return not self._is_of_all and self._target() is None
+
     def __enter__(self) -> "Attachment":
         """Return the attachment."""
         return self
@@ -61,7 +79,8 @@ def attach(model_or_group: object = None, *, signals: Signals | None = None) -> 
 
     Call it once, after the groups are made. It changes no result of the training, whose threads it
     never holds up. Each step of the optimizer ends a step: of several optimizers, the first that
-    steps does. Attaching the same again returns the attachment that there is. Thread-safe.
+    steps does. Attaching the same again returns the attachment that there is, which then has the
+    groups that are new, too. Keeps neither models nor groups alive. Thread-safe.
 
     Args:
         model_or_group: a model, also in DistributedDataParallel or after `fully_shard`; a process
@@ -82,10 +101,13 @@ def attach(model_or_group: object = None, *, signals: Signals | None = None) -> 
             f"attach() needs torch ({error}): run pip install 'ffrecord[torch]', or call"
             " ffrecord.runtime.watch_interfaces(), which needs none"
         ) from error
-    told = PacerSignals() if signals is None else signals
+    told = _PACER if signals is None else signals
+    for left in [each for each in list(_attachments) if each._is_left()]:
+        left.detach()
     with _lock:
         for each in _attachments:
-            if each._target is model_or_group and (signals is None or each._signals is signals):
+            if each._is_of(model_or_group) and (signals is None or each._signals is signals):
+                _collectives.update(each._watched, model_or_group)
                 return each
         attachment = Attachment(model_or_group, _collectives.watch(model_or_group, told), told)
         _attachments.append(attachment)

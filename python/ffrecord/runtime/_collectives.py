@@ -1,7 +1,11 @@
 """What signals the collectives of torch, in the threads that start them."""
 
 import collections
+import dataclasses
+import functools
 import itertools
+import os
+import threading
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,7 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from ffrecord.runtime import _methods
 from ffrecord.runtime._phases import Phases, Signals
@@ -33,10 +40,11 @@ class Watched:
         self.is_off = False
         self.errors: collections.deque[str] = collections.deque(maxlen=_ERRORS_MAX)
         self.signals = signals
-        self.phases = Phases(signals.phase_end)
-        self._leader: Callable[[], object] = lambda: None
+        self.phases = Phases(self._end)
+        self.groups = weakref.WeakSet[dist.ProcessGroup]()
+        self.models = weakref.WeakSet[torch.nn.Module]()  # Those that signal by their gradients.
         self._undo: list[Callable[[], None]] = []
-        self.later(register_optimizer_step_post_hook(self._stepped).remove)
+        self.later(_Steps.tell(self))
 
     def later(self, undo: Callable[[], None]) -> None:
         """Call `undo` at the end."""
@@ -78,6 +86,49 @@ class Watched:
         """A hook has failed; the training goes on."""
         self.errors.append(f"{type(error).__name__}: {error}")
 
+    def _end(self, kind: str) -> None:
+        try:
+            self.signals.phase_end(kind)
+        except Exception as error:  # Later phases end nevertheless.
+            self.failed(error)
+
+
+class _Steps:
+    """The steps of optimizers, which are told once, however many attachments tell the same."""
+
+    _lock = threading.Lock()
+    _all: "tuple[_Steps, ...]" = ()
+
+    def __init__(self, signals: Signals) -> None:
+        self._signals = signals
+        self._watchers: tuple[Watched, ...] = ()
+        self._leader: Callable[[], object] = lambda: None
+        self._hook = register_optimizer_step_post_hook(self._stepped)
+
+    @classmethod
+    def tell(cls, watched: Watched) -> Callable[[], None]:
+        """Tell steps to the signals of `watched`; returns what ends it."""
+        with cls._lock:
+            steps = next((each for each in cls._all if each._signals is watched.signals), None)
+            if steps is None:
+                steps = cls(watched.signals)
+                cls._all = (*cls._all, steps)
+            steps._watchers = (*steps._watchers, watched)
+        return functools.partial(steps._leave, watched)
+
+    @classmethod
+    def forget(cls) -> None:
+        """In a forked child: nothing is attached, and a thread it lacks may have held the lock."""
+        cls._lock = threading.Lock()
+        cls._all = ()
+
+    def _leave(self, watched: Watched) -> None:
+        with self._lock:
+            self._watchers = tuple(each for each in self._watchers if each is not watched)
+            if not self._watchers:
+                self._hook.remove()
+                type(self)._all = tuple(each for each in self._all if each is not self)
+
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """The first optimizer that steps tells where a step ends, as long as it exists."""
         leader = self._leader()
@@ -85,17 +136,22 @@ class Watched:
             if leader is not None:
                 return
             self._leader = weakref.ref(optimizer)
-        if not self.is_off:
+        watchers = [each for each in self._watchers if not each.is_off]
+        if watchers:
             try:
-                self.phases.step()
-                self.signals.step_end()
+                for watched in watchers:
+                    watched.phases.step()
+                self._signals.step_end()
             except Exception as error:  # Training does not see it.
-                self.failed(error)
+                watchers[0].failed(error)
+
+
+os.register_at_fork(after_in_child=_Steps.forget)
 
 
 def size_bytes(tensors: Any) -> int:  # noqa: ANN401
     """Of one tensor, or of all in lists."""
-    if isinstance(tensors, torch.Tensor):
+    if isinstance(tensors, torch.Tensor | _Sized):
         return tensors.nbytes
     return sum(map(size_bytes, tensors))
 
@@ -112,21 +168,45 @@ def is_on_cpu(tensors: Any) -> bool:  # noqa: ANN401
 def watch(target: object, signals: Signals) -> Watched:
     """Watch the groups of a model, one group, or all."""
     groups, model = _groups_of(target)
+    watched = Watched(signals, "none")
+    try:
+        _watch_more(watched, target, groups, model)
+    except BaseException:
+        watched.stop()
+        raise
+    return watched
+
+
+def update(watched: Watched, target: object) -> None:
+    """Watch also the groups that are new."""
+    _watch_more(watched, target, *_groups_of(target))
+
+
+def _watch_more(
+    watched: Watched,
+    target: object,
+    groups: list[dist.ProcessGroup],
+    model: torch.nn.Module | None,
+) -> None:
     foreign = [group for group in groups if not _signals_itself(group)]
     if not foreign:
-        is_engine = bool(groups) or hasattr(target, "process_group")
-        return Watched(signals, "engine" if is_engine else "none")
+        if watched.source == "none" and (groups or hasattr(target, "process_group")):
+            watched.source = "engine"
+        return
+    new = [group for group in foreign if group not in watched.groups]
     if hasattr(dist.ProcessGroup, "register_pre_hook"):
-        watched = Watched(signals, "hooks")
-        for group in foreign:
+        watched.source = "hooks"
+        for group in new:
             _hook(watched, group)
-        return watched
-    parallel = [] if model is None else [m for m in model.modules() if isinstance(m, DDP)]
-    watched = Watched(signals, "gradients" if parallel else "methods")
-    _wrap(watched, foreign)
-    for module in parallel:  # C++ starts its collectives.
-        _between_gradients_and_step(watched, module)
-    return watched
+    else:
+        parallel = [] if model is None else [m for m in model.modules() if isinstance(m, DDP)]
+        watched.source = "gradients" if parallel else "methods"
+        _wrap(watched, new)
+        for module in parallel:  # C++ starts its collectives.
+            if module not in watched.models:
+                watched.models.add(module)
+                _between_gradients_and_step(watched, module)
+    watched.groups.update(new)
 
 
 def _groups_of(target: object) -> tuple[list[dist.ProcessGroup], torch.nn.Module | None]:
@@ -226,16 +306,18 @@ def _hook(watched: Watched, group: dist.ProcessGroup) -> None:
     watched.later(remove)
 
 
-def _between_gradients_and_step(watched: Watched, model: torch.nn.Module) -> None:
+def _between_gradients_and_step(watched: Watched, model: DDP) -> None:
     """One phase from the first gradient to the step of the optimizer, for a torch without hooks."""
-    from torch.autograd.graph import register_multi_grad_hook
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
-
     parameters = [p for p in model.parameters() if p.requires_grad]
+    gradients = _Sized(sum(p.nbytes for p in parameters))
+    held = weakref.ref(model)
     open_phase: list[_Until] = []
 
     def began(_: object) -> None:
-        if not open_phase and watched.begin(COLLECTIVE, parameters):
+        if open_phase or (still := held()) is None:
+            return
+        # Within no_sync() gradients stay here.
+        if still.require_backward_grad_sync and watched.begin(COLLECTIVE, gradients):
             open_phase.append(_Until())
             watched.phases.add((open_phase[0], COLLECTIVE, False))
 
@@ -244,8 +326,17 @@ def _between_gradients_and_step(watched: Watched, model: torch.nn.Module) -> Non
             open_phase.pop().is_over = True
 
     if parameters:
-        watched.later(register_multi_grad_hook(parameters, began, mode="any").remove)
+        hooked: list[Any] = parameters  # Whose method has no types.
+        for parameter in hooked:
+            watched.later(parameter.register_hook(began).remove)
         watched.later(register_optimizer_step_pre_hook(ended).remove)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sized:
+    """In the place of tensors that are not kept."""
+
+    nbytes: int
 
 
 class _Until:

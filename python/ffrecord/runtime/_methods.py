@@ -7,6 +7,7 @@ calls the operator, which may wait for other ranks: two ranks with two threads e
 each other without end.)
 """
 
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -41,7 +42,8 @@ _METHODS = {
 Begin = Callable[[Any], bool]  # Given the tensors: whether there is a phase that must end.
 End = Callable[[Any, Any], None]  # Given the work, or None, and the tensors.
 
-_lock = threading.Lock()
+# The end of a group unwraps it, also within these functions: where memory is collected.
+_lock = threading.RLock()
 # By the id of a group: who watches it.
 _watchers: dict[int, tuple[tuple[Begin, End], ...]] = {}
 _originals: dict[str, Any] = {}
@@ -99,3 +101,12 @@ def _wrapper(method: Callable[..., Any], tensors_at: int) -> Callable[..., Any]:
                 end(work, tensors)
 
     return wrapper
+
+
+def _unlock() -> None:
+    """In a forked child: a thread that it does not have may have held it."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_unlock)

@@ -91,7 +91,11 @@ class PacedGrantsTest : public test::RemoteQueueFixture {
   ~PacedGrantsTest() override { StopPacing(); }
 
   void SendUpTo(test::FakeDaemon::Request& request, std::uint64_t total_bytes) {
-    const auto end = static_cast<std::uint32_t>(std::min<std::uint64_t>(total_bytes, kGroupBytes));
+    // A read that is begun is sent as a whole.
+    const std::uint64_t read_bytes =
+        (total_bytes + read_size_bytes_ - 1) / read_size_bytes_ * read_size_bytes_;
+    const auto end = static_cast<std::uint32_t>(std::min<std::uint64_t>(read_bytes, kGroupBytes));
+    if (end <= sent_bytes_) return;
     const std::vector<std::byte> payload(end - sent_bytes_, std::byte{0x11});
     test::FakeDaemon::Send(request, FrameType::kBatchData,
                            BatchData{{{0, sent_bytes_, end - sent_bytes_}}}.Encode(), payload);
@@ -105,6 +109,7 @@ class PacedGrantsTest : public test::RemoteQueueFixture {
 
   std::atomic<std::uint32_t> first_grant_ = 0, grant_count_ = 0;
   std::uint32_t sent_bytes_ = 0;  // Of the daemon's thread.
+  std::uint64_t read_size_bytes_ = 1;
 };
 
 TEST_F(PacedGrantsTest, WhatIsReadAheadIsGrantedNoMoreInAPhase) {
@@ -129,6 +134,24 @@ TEST_F(PacedGrantsTest, WhatIsReadAheadIsGrantedNoMoreInAPhase) {
   const auto counters = GetPacingCounters();
   EXPECT_EQ(counters.classes[static_cast<std::size_t>(TrafficClass::kPrefetch)].size_bytes,
             kGroupBytes);
+}
+
+TEST_F(PacedGrantsTest, ADaemonThatHasSentMoreThanItsGrantIsGrantedMoreThanThat) {
+  read_size_bytes_ = 700'000;
+  std::vector<std::byte> memory(kGroupBytes);
+  RangeRead range{0, 0, memory};
+  test::NotedGroup group(std::span(&range, 1));
+  std::thread reading([&] {
+    const pace::TrafficScope scope(TrafficClass::kPrefetch);
+    queue_->Submit(group);
+    PollUntil([&] { return group.ended.has_value(); });
+  });
+  clock_.RunFor(1s);
+  EndPhase(PhaseKind::kCollective);
+  reading.join();
+
+  EXPECT_EQ(range.status, ErrorCode::kOk);
+  EXPECT_EQ(memory, std::vector<std::byte>(kGroupBytes, std::byte{0x11}));
 }
 
 }  // namespace

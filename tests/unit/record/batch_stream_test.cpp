@@ -254,6 +254,44 @@ TEST(BatchStreamTest, ItsReadsAreUrgentWhileFewBatchesAreReady) {
   StopPacing();
 }
 
+// Files whose first call waits for the test.
+class FirstHeldFiles final : public test::MemoryFiles {
+ public:
+  using MemoryFiles::MemoryFiles;
+
+  Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
+                        Patience& patience) const override {
+    const bool is_first = is_closed && !has_begun.exchange(true);
+    while (is_first && is_closed) std::this_thread::sleep_for(milliseconds(1));
+    return MemoryFiles::ReadEach(ranges, arrived, patience);
+  }
+
+  std::atomic<bool> is_closed = false;
+  mutable std::atomic<bool> has_begun = false;
+};
+
+TEST(BatchStreamTest, ItsReadsAreUrgentWhileTheNextBatchIsMissingAndLaterOnesAreReady) {
+  ASSERT_TRUE(
+      StartPacing({.prefetch = {0, milliseconds(1)}, .stale_after = milliseconds(600'000)}));
+  BeginPhase(PhaseKind::kCollective, 1);
+  const auto files =
+      std::make_shared<FirstHeldFiles>(std::vector<std::string>{FileOf(RandomRecords())});
+  const auto reader = OpenRecords(files, {}).value();
+  files->is_closed = true;
+  {
+    auto stream = Open(reader, PlanOf(4), {.threads = 2, .batches_ahead = 8});
+    EXPECT_TRUE(test::Eventually([] { return !IsPrefetchUrgent(); })) << "most are ready";
+    std::thread consumer([&] {
+      for (int step = 0; step < 8; ++step) EXPECT_TRUE(Next(stream).batch);
+    });
+    EXPECT_TRUE(test::Eventually([] { return IsPrefetchUrgent(); }));
+    files->is_closed = false;
+    consumer.join();
+    EXPECT_TRUE(test::Eventually([] { return !IsPrefetchUrgent(); })) << "most are ready again";
+  }
+  StopPacing();
+}
+
 TEST(BatchStreamTest, OneBatchFitsWhateverTheMemory) {
   const Held held;
   held.files->is_open = true;
