@@ -279,8 +279,8 @@ Result<void> TakeLine(CheckpointTarget& target, const SaveLine& save) {
   const auto records = FFR_TRY(RecordsOf(target));
   const std::uint64_t number = records.empty() ? 0 : records.front().number;
   if (number != save.number) return GoneBack(target, "while this save went on");
-  if (!save.is_new) return {};
-  FFR_TRY(target.Decide(NameOf(save.line), Encode(save.line)));
+  // A record that is there already stays as it is. It may be at the mirror of a folder alone.
+  if (save.line.number > 0) FFR_TRY(target.Decide(NameOf(save.line), Encode(save.line)));
   return {};
 }
 

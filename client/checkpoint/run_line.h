@@ -61,8 +61,9 @@ struct SaveLine {
 Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view address,
                             std::uint64_t step);
 
-// Makes the save's line the target's, just before it becomes visible. Fails with kConflict if
-// another process has gone back since LineOfSave().
+// Makes the save's line the target's, just before it becomes visible: a folder whose line is known
+// from its mirror has a record of its own from then on. Fails with kConflict if another process has
+// gone back since LineOfSave().
 Result<void> TakeLine(CheckpointTarget& target, const SaveLine& save);
 
 // The line that `to` will have when it has a copy of a save of `generation` at `from`: that of

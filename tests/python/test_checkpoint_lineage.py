@@ -402,6 +402,26 @@ def test_a_run_whose_disk_was_lost_goes_on_with_its_line(runs: Runs, tmp_path: P
     assert value(remote) == 30
 
 
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("runs", ["store"], indirect=True)
+def test_a_folder_that_was_lost_has_the_line_of_its_mirror_again(
+    runs: Runs, tmp_path: Path
+) -> None:
+    local, remote = str(tmp_path / "local"), runs("remote")
+    go_back(local)
+    ckpt.Mirror(local, remote).sync()
+    shutil.rmtree(local)
+    mirror = ckpt.Mirror(local, remote)
+    mirror.sync()
+    assert value(local) == 20  # At the mirror.
+    for step in (3, 4, 5):
+        save(local, step, 10 * step)
+        mirror.sync()
+    assert seen(local) == [3, 4, 5]
+    assert seen(remote) == [1, 2, 3, 4, 5]
+    assert value(remote) == 50
+
+
 @every_kind
 def test_a_copy_takes_the_line_along(runs: Runs) -> None:
     run, backup = runs("run"), runs("backup")
