@@ -129,7 +129,7 @@ Result<std::vector<RunLine::Part>> PartsUpTo(const CheckpointTarget& target, con
 // --- Where this process is -----------------------------------------------------------------------
 
 struct Position {
-  std::uint64_t turn = 0;  // Later ones are greater.
+  std::uint64_t turn = 0;  // Of the load, or of when the state was taken that was saved.
   std::uint64_t step = 0;
   AttemptId attempt{};
   std::uint64_t generation = 0;
@@ -145,46 +145,80 @@ class Positions {
     return positions;
   }
 
-  void Set(std::string_view address, Position position) {
+  std::uint64_t Turn() {
+    const std::lock_guard lock(mutex_);
+    return ++turn_;
+  }
+
+  void Load(std::string_view address, Position position) {
     std::string key = KeyOf(address);
     const std::lock_guard lock(mutex_);
     position.turn = ++turn_;
-    if (at_.size() >= kCountMax) at_.clear();
-    if (position.is_load) loaded_ = {key, position};
-    at_[std::move(key)] = std::move(position);
+    loaded_.emplace_back(key, position);
+    if (loaded_.size() > kPastMax) loaded_.erase(loaded_.begin());
+    Add(std::move(key), std::move(position));
+  }
+
+  // A state that was taken before the last load or save is none to go on from: the save ends while
+  // training is elsewhere already. What it has saved may be behind that.
+  void Save(std::string_view address, Position position) {
+    std::string key = KeyOf(address);
+    const std::lock_guard lock(mutex_);
+    const auto found = at_.find(key);
+    if (found != at_.end() && found->second.back().turn > position.turn) {
+      Position& now = found->second.back();
+      if (position.step > now.step) now.is_newest = false;
+      return;
+    }
+    Add(std::move(key), std::move(position));
   }
 
   void Clear() {
     const std::lock_guard lock(mutex_);
     at_.clear();
-    loaded_ = {};
+    loaded_.clear();
   }
 
-  std::optional<Position> At(std::string_view address) const {
+  // As it was at `turn`.
+  std::optional<Position> At(std::string_view address, std::uint64_t turn) const {
     const std::string key = KeyOf(address);
     const std::lock_guard lock(mutex_);
     const auto found = at_.find(key);
-    return found == at_.end() ? std::nullopt : std::optional(found->second);
+    if (found == at_.end()) return std::nullopt;
+    const auto& past = found->second;
+    const auto then = std::find_if(past.rbegin(), past.rend(),
+                                   [&](const Position& each) { return each.turn <= turn; });
+    return then == past.rend() ? std::nullopt : std::optional(*then);
   }
 
-  // What was loaded last, if that was elsewhere.
-  std::optional<Position> Elsewhere(std::string_view address) const {
+  // What was loaded last at `turn`, if that was elsewhere.
+  std::optional<Position> Elsewhere(std::string_view address, std::uint64_t turn) const {
     const std::string key = KeyOf(address);
     const std::lock_guard lock(mutex_);
-    if (loaded_.second.turn == 0 || loaded_.first == key) return std::nullopt;
-    return loaded_.second;
+    const auto then = std::find_if(loaded_.rbegin(), loaded_.rend(),
+                                   [&](const auto& each) { return each.second.turn <= turn; });
+    if (then == loaded_.rend() || then->first == key) return std::nullopt;
+    return then->second;
   }
 
  private:
   static constexpr std::size_t kCountMax = 4096;
+  static constexpr std::size_t kPastMax = 4;  // Loads while a save is on its way.
 
   static std::string KeyOf(std::string_view address) {
     return address.starts_with(kBuddiesScheme) ? std::string(address) : IdentityOfTarget(address);
   }
 
-  mutable std::mutex mutex_;  // Guards what follows.
-  std::map<std::string, Position> at_;
-  std::pair<std::string, Position> loaded_;
+  void Add(std::string key, Position position) {
+    if (at_.size() >= kCountMax) at_.clear();
+    auto& past = at_[std::move(key)];
+    past.push_back(std::move(position));
+    if (past.size() > kPastMax) past.erase(past.begin());
+  }
+
+  mutable std::mutex mutex_;                              // Guards what follows.
+  std::map<std::string, std::vector<Position>> at_;       // Rising turns, the last few.
+  std::vector<std::pair<std::string, Position>> loaded_;  // Likewise.
   std::uint64_t turn_ = 0;
 };
 
@@ -241,12 +275,13 @@ Result<bool> HasFrom(const CheckpointTarget& target, const RunLine& line, std::u
 }
 
 Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view address,
-                            std::uint64_t step) {
+                            std::uint64_t step, std::uint64_t turn) {
   RunLine line = FFR_TRY(LineOf(target));
-  SaveLine save{line, false, line.number};
-  auto from = Positions::Process().At(address);
+  if (turn == 0) turn = TakeTurn();
+  SaveLine save{line, false, line.number, turn};
+  auto from = Positions::Process().At(address, turn);
   // A copy of a step is the same save: what was loaded from a backup may be of this run.
-  if (auto loaded = Positions::Process().Elsewhere(address);
+  if (auto loaded = Positions::Process().Elsewhere(address, turn);
       loaded && (!from || loaded->turn > from->turn)) {
     if (FFR_TRY(target.Steps()).empty()) {
       if (line.number > 0 || loaded->line.number == 0 || step <= loaded->step) return save;
@@ -299,21 +334,23 @@ Result<SaveLine> LineOfCopy(const CheckpointTarget& from, std::uint64_t generati
   return copy;
 }
 
-void NoteSaved(std::string_view address, const RunLine& line, std::uint64_t step,
+void NoteSaved(std::string_view address, const SaveLine& save, std::uint64_t step,
                const AttemptId& attempt) {
-  const auto before = Positions::Process().At(address);
+  const auto before = Positions::Process().At(address, save.turn);
   // A save of an earlier step is none to go on from.
-  const std::uint64_t generation = line.GenerationAt(step);
+  const std::uint64_t generation = save.line.GenerationAt(step);
   if (before && before->generation == generation && step < before->step) return;
-  Positions::Process().Set(address, {0, step, attempt, generation, line, false, true});
+  Positions::Process().Save(address, {save.turn, step, attempt, generation, save.line});
 }
+
+std::uint64_t TakeTurn() { return Positions::Process().Turn(); }
 
 void ForgetWhereRunsGoOn() { Positions::Process().Clear(); }
 
 void NoteLoaded(std::string_view address, const RunLine& line, const RootManifest& root,
                 bool is_newest) {
-  Positions::Process().Set(address,
-                           {0, root.step, root.attempt, root.generation, line, true, is_newest});
+  Positions::Process().Load(address,
+                            {0, root.step, root.attempt, root.generation, line, true, is_newest});
 }
 
 }  // namespace ffrecord::client

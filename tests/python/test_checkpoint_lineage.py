@@ -25,6 +25,7 @@ import torch.distributed.checkpoint as dcp
 import copying
 import ffrecord.checkpoint as ckpt
 from daemon import Daemon
+from ffrecord.checkpoint import _saving
 from ffrecord.errors import ConflictError, CorruptionError
 from ffrecord.torch import CheckpointReader, CheckpointWriter, TrainingState
 from object_store import Store, serve
@@ -236,6 +237,50 @@ def test_a_process_that_goes_on_beside_one_that_went_back_is_stopped(tmp_path: P
     assert value(run) == 1002
     save(run, 4)
     assert seen(run) == [1, 2, 4]
+
+
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("step", [3, 5])
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_save_in_the_background_is_none_to_go_on_from_after_a_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, *, is_begun: bool
+) -> None:
+    """Of step 3, the state that is loaded is the newest of all that are there at the time."""
+    run = str(tmp_path / "run")
+    for there in range(1, step - 1):
+        save(run, there)
+    held, begun = threading.Event(), threading.Event()
+    with monkeypatch.context() as patch:
+        _hold_saves(patch, held, begun, is_begun=is_begun)
+        pending = ckpt.async_save(run, step, state(step))
+        begun.wait()
+        assert value(run, 1) == 1
+        held.set()
+        pending.result()
+    save(run, 2, 20)
+    assert seen(run) == [1, 2]
+    save(run, step, 10 * step)
+    assert value(run) == 10 * step
+
+
+def _hold_saves(
+    patch: pytest.MonkeyPatch, held: threading.Event, begun: threading.Event, *, is_begun: bool
+) -> None:
+    """Saves set `begun` and wait for `held`, before they begin or after they have written."""
+    real = _saving.commit
+
+    def wait() -> None:
+        begun.set()
+        held.wait()
+
+    def commit(*args: Any, **rest: Any) -> ckpt.Commit:  # noqa: ANN401
+        if is_begun:
+            rest["released"] = wait
+        else:
+            wait()
+        return real(*args, **rest)
+
+    patch.setattr(_saving, "commit", commit)
 
 
 @every_kind

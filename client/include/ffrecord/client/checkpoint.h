@@ -105,7 +105,11 @@ struct SaveOptions {
   // Replace a committed checkpoint of the same step. In a folder and at a daemon the old one stays
   // until the new one is durable; elsewhere it is removed first.
   bool replaces = false;
+  // TakeTurn() of when the state was taken, for a save that ends while its caller goes on: what the
+  // process has loaded since then is not what this state goes on from. 0: as the save begins.
+  std::uint64_t turn = 0;
 };
+FFR_EXPORT std::uint64_t TakeTurn();
 
 // Writes one checkpoint: all rank shards become durable and visible together, or none does
 // (format.md, "Checkpoint"). `target` is a folder, ffrecord://host[:port]/run/name, or
