@@ -233,6 +233,14 @@ Error GoneBack(const CheckpointTarget& target, const std::string& what) {
                    ", " + what + ". End one of the two, or load the latest step and go on from it"};
 }
 
+Error NotWhatWasLoaded(const CheckpointTarget& target, std::uint64_t step) {
+  return Error{ErrorCode::kConflict,
+               "checkpoint: step " + std::to_string(step) + " of " + target.name() +
+                   ", which this process goes on from, was saved again since "
+                   "it was loaded, and there are later steps. Load the "
+                   "latest step and go on from it, or save to another target"};
+}
+
 }  // namespace
 
 std::uint64_t RunLine::GenerationAt(std::uint64_t step) const noexcept {
@@ -301,8 +309,10 @@ Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view add
   if (!is_on_line && (!from->is_load || from->line.number != line.number))
     return GoneBack(
         target, "behind step " + std::to_string(from->step) + ", which this process goes on from");
-  if (from->is_newest || !IsAt(target, *from)) return save;
-  if (is_on_line && !FFR_TRY(HasFrom(target, line, step))) return save;
+  if (from->is_newest || (is_on_line && !FFR_TRY(HasFrom(target, line, step)))) return save;
+  // What it goes on from may have been removed since; then the line begins with this save.
+  if (const auto there = FFR_TRY(AttemptAt(target, from->step)); there && *there != from->attempt)
+    return NotWhatWasLoaded(target, from->step);
   save.is_new = true;
   save.line.parts = FFR_TRY(PartsUpTo(target, line, from->generation, from->step));
   save.line.generation = RandomNumber() | 1;

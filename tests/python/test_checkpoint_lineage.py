@@ -239,6 +239,44 @@ def test_a_process_that_goes_on_beside_one_that_went_back_is_stopped(tmp_path: P
     assert seen(run) == [1, 2, 4]
 
 
+@every_kind
+@pytest.mark.wrong_data
+def test_a_run_goes_back_also_if_the_step_is_gone_by_then(run: str) -> None:
+    for step in (1, 2, 3, 4):
+        save(run, step)
+    value(run, 1)
+    assert [commit.step for commit in ckpt.prune(run, keep_last=2)] == [1, 2]
+    save(run, 2, 20)
+    assert seen(run) == [2]
+    assert given_up(run) == [3, 4]
+    save(run, 3, 30)
+    assert seen(run) == [2, 3]
+    assert value(run) == 30
+
+
+@pytest.mark.wrong_data
+def test_a_run_goes_back_also_if_the_step_is_damaged_by_then(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    for step in (1, 2, 3):
+        save(run, step)
+    value(run, 1)
+    (tmp_path / "run/step-000000001/root.manifest").write_bytes(b"damaged")
+    save(run, 2, 20)
+    assert value(run) == 20
+
+
+def test_what_was_loaded_and_saved_again_is_no_step_to_go_back_to(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    for step in (1, 2, 3):
+        save(run, step)
+    value(run, 1)
+    ckpt.remove(run, 1)
+    assert _saves_in_another_process(run, None, 1) == 0
+    with pytest.raises(ConflictError, match=r"step 1 .*saved again since it was loaded"):
+        save(run, 2, 20)
+    assert seen(run) == [1, 2, 3]
+
+
 @pytest.mark.wrong_data
 @pytest.mark.parametrize("step", [3, 5])
 @pytest.mark.parametrize("is_begun", [False, True])
