@@ -350,7 +350,10 @@ void NoteSaved(std::string_view address, const SaveLine& save, std::uint64_t ste
   // A save of an earlier step is none to go on from.
   const std::uint64_t generation = save.line.GenerationAt(step);
   if (before && before->generation == generation && step < before->step) return;
-  Positions::Process().Save(address, {save.turn, step, attempt, generation, save.line});
+  Position now{save.turn, step, attempt, generation, save.line};
+  // The step that was loaded, saved again: what is behind it is not given up yet.
+  if (before && step == before->step) now.is_newest = before->is_newest;
+  Positions::Process().Save(address, std::move(now));
 }
 
 std::uint64_t TakeTurn() { return Positions::Process().Turn(); }

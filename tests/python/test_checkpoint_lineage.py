@@ -265,6 +265,19 @@ def test_a_run_goes_back_also_if_the_step_is_damaged_by_then(tmp_path: Path) -> 
     assert value(run) == 20
 
 
+@pytest.mark.wrong_data
+def test_a_run_may_save_the_step_to_which_it_went_back_again(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    for step in (1, 3, 4):
+        save(run, step)
+    value(run, 1)
+    save(run, 1, 10, overwrite=True)
+    assert seen(run) == [1, 3, 4]
+    save(run, 2, 20, overwrite=True)
+    assert seen(run) == [1, 2]
+    assert value(run) == 20
+
+
 def test_what_was_loaded_and_saved_again_is_no_step_to_go_back_to(tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     for step in (1, 2, 3):
