@@ -310,6 +310,8 @@ Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view add
     return GoneBack(
         target, "behind step " + std::to_string(from->step) + ", which this process goes on from");
   if (from->is_newest || (is_on_line && !FFR_TRY(HasFrom(target, line, step)))) return save;
+  if (from->line.number != line.number)
+    return GoneBack(target, "since this one loaded or saved step " + std::to_string(from->step));
   // What it goes on from may have been removed since; then the line begins with this save.
   if (const auto there = FFR_TRY(AttemptAt(target, from->step)); there && *there != from->attempt)
     return NotWhatWasLoaded(target, from->step);

@@ -291,6 +291,21 @@ def test_what_was_loaded_and_saved_again_is_no_step_to_go_back_to(tmp_path: Path
 
 
 @pytest.mark.wrong_data
+def test_of_two_that_loaded_the_same_step_the_second_to_save_gives_nothing_up(
+    tmp_path: Path,
+) -> None:
+    run = str(tmp_path / "run")
+    for step in (1, 2, 3):
+        save(run, step)
+    value(run, 1)  # And then it hangs, and is started again elsewhere.
+    assert _saves_in_another_process(run, 1, 2) == 0
+    with pytest.raises(ConflictError, match="another process has gone back"):
+        save(run, 2, 20)
+    assert value(run) == 1002
+    assert seen(run) == [1, 2]
+
+
+@pytest.mark.wrong_data
 @pytest.mark.parametrize("step", [3, 5])
 @pytest.mark.parametrize("is_begun", [False, True])
 def test_a_save_in_the_background_is_none_to_go_on_from_after_a_load(
