@@ -136,6 +136,7 @@ struct Position {
   RunLine line;          // Of the target, then.
   bool is_load = false;  // It was loaded.
   bool is_newest = true;
+  bool knows_line = true;
 };
 
 class Positions {
@@ -305,6 +306,7 @@ Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view add
     }
   }
   if (!from || step <= from->step) return save;
+  if (!from->knows_line) from->line = line;
   const bool is_on_line = line.Has(from->generation, from->step);
   if (!is_on_line && (!from->is_load || from->line.number != line.number))
     return GoneBack(
@@ -362,10 +364,11 @@ std::uint64_t TakeTurn() { return Positions::Process().Turn(); }
 
 void ForgetWhereRunsGoOn() { Positions::Process().Clear(); }
 
-void NoteLoaded(std::string_view address, const RunLine& line, const RootManifest& root,
+void NoteLoaded(std::string_view address, const Result<RunLine>& line, const RootManifest& root,
                 bool is_newest) {
-  Positions::Process().Load(address,
-                            {0, root.step, root.attempt, root.generation, line, true, is_newest});
+  Positions::Process().Load(
+      address, {0, root.step, root.attempt, root.generation, line ? line.value() : RunLine(), true,
+                is_newest, static_cast<bool>(line)});
 }
 
 }  // namespace ffrecord::client

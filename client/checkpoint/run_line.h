@@ -75,9 +75,10 @@ Result<SaveLine> LineOfCopy(const CheckpointTarget& from, std::uint64_t generati
 
 // This process has saved, or loaded, a step, and goes on from it, if it has loaded none since the
 // state of the save was taken. What was loaded `is_newest` if no step behind it was on the line.
+// Without the line the first save finds out what is there.
 void NoteSaved(std::string_view address, const SaveLine& save, std::uint64_t step,
                const AttemptId& attempt);
-void NoteLoaded(std::string_view address, const RunLine& line, const RootManifest& root,
+void NoteLoaded(std::string_view address, const Result<RunLine>& line, const RootManifest& root,
                 bool is_newest);
 
 }  // namespace ffrecord::client

@@ -589,6 +589,21 @@ def test_a_damaged_record_of_the_line_is_named(tmp_path: Path) -> None:
     assert value(run, 4) == 4
 
 
+@pytest.mark.wrong_data
+def test_a_run_goes_back_also_if_its_line_could_not_be_read_then(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    go_back(run)
+    save(run, 3, 30)
+    (record,) = (tmp_path / "run").glob("line-*")
+    content = record.read_bytes()
+    record.write_bytes(b"damaged")
+    assert value(run, 1) == 1
+    record.write_bytes(content)
+    save(run, 2, 200)
+    assert seen(run) == [1, 2]
+    assert value(run) == 200
+
+
 def test_a_run_whose_line_is_gone_does_not_begin_anew(tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     go_back(run)

@@ -226,7 +226,7 @@ class FFR_EXPORT CheckpointReader {
   // Tells this process that it goes on from this step, as whoever restores a run does: if later
   // steps were there when it was opened, the next save at the target gives them up, unless it has a
   // greater number than all of them. SaveCheckpoint() tells the same of what it has saved. Fails as
-  // Open(); then nothing is told.
+  // Open(), where it cannot see now what is there; then the next save looks.
   Result<void> GoOn() const;
 
   const Commit& commit() const noexcept;
