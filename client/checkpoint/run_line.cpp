@@ -228,6 +228,16 @@ bool IsAt(const CheckpointTarget& target, const Position& position) {
   return is_it && is_it.value();
 }
 
+// Whether `to` has nothing yet, or a save that is at `from` too.
+Result<bool> IsOfSameRun(const CheckpointTarget& from, const CheckpointTarget& to) {
+  const auto steps = FFR_TRY(to.Steps());
+  for (const std::uint64_t step : steps) {
+    const auto there = FFR_TRY(AttemptAt(to, step));
+    if (there && FFR_TRY(AttemptAt(from, step)) == there) return true;
+  }
+  return steps.empty();
+}
+
 Error GoneBack(const CheckpointTarget& target, const std::string& what) {
   return Error{ErrorCode::kConflict,
                "checkpoint: another process has gone back to an earlier step of " + target.name() +
@@ -334,7 +344,7 @@ Result<void> TakeLine(CheckpointTarget& target, const SaveLine& save) {
 }
 
 Result<SaveLine> LineOfCopy(const CheckpointTarget& from, std::uint64_t generation,
-                            const CheckpointTarget& to) {
+                            const CheckpointTarget& to, bool is_of_run) {
   const auto records = FFR_TRY(RecordsOf(to));
   SaveLine copy;
   if (!records.empty()) copy.line = FFR_TRY(WithParts(to, records.front()));
@@ -342,6 +352,7 @@ Result<SaveLine> LineOfCopy(const CheckpointTarget& from, std::uint64_t generati
   RunLine line = FFR_TRY(LineOf(from));
   if (line.number == 0 || line.generation != generation) return copy;
   if (std::ranges::find(records, generation, &RunLine::generation) != records.end()) return copy;
+  if (!is_of_run && !FFR_TRY(IsOfSameRun(from, to))) return copy;
   copy.line = std::move(line);
   copy.line.number = copy.number + 1;
   copy.is_new = true;

@@ -70,8 +70,10 @@ Result<void> TakeLine(CheckpointTarget& target, const SaveLine& save);
 
 // The line that `to` will have when it has a copy of a save of `generation` at `from`: that of
 // `from`, and `is_new`, if the save is of the newest generation there and `to` has not heard of it.
+// Where neither `is_of_run` nor a save that is at both says that `to` holds copies of the run, its
+// line stays: it may hold steps of others.
 Result<SaveLine> LineOfCopy(const CheckpointTarget& from, std::uint64_t generation,
-                            const CheckpointTarget& to);
+                            const CheckpointTarget& to, bool is_of_run);
 
 // This process has saved, or loaded, a step, and goes on from it, if it has loaded none since the
 // state of the save was taken. What was loaded `is_newest` if no step behind it was on the line.

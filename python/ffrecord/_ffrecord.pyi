@@ -670,8 +670,12 @@ def copy_checkpoint(
     timeout_s: float,
     compresses: bool = False,
     replaces: str = "",
+    is_of_run: bool = False,
 ) -> tuple[int, str, int]:
-    """`replaces`: the attempt of the save at `target` that the copy replaces."""
+    """`replaces`: the attempt of the save at `target` that the copy replaces.
+
+    `is_of_run`: `target` holds copies of this run, also if no save is at both places.
+    """
 
 def prune_checkpoints(
     target: _Target, keep_last: int, keep_every: int, verify: bool, dry_run: bool, timeout_s: float

@@ -334,10 +334,10 @@ py::list Prune(const TargetName& target, std::uint64_t keep_last, std::uint64_t 
 }
 
 py::tuple Copy(const TargetName& from, std::uint64_t step, const TargetName& to, TimeLimit timeout,
-               bool compresses, const std::string& replaces) {
+               bool compresses, const std::string& replaces, bool is_of_run) {
   return AsTuple(ValueOrRaise(WithoutGil([&] {
     return client::CopyCheckpoint(from.value, step, to.value, SessionOptionsOf(timeout), compresses,
-                                  replaces);
+                                  replaces, is_of_run);
   })));
 }
 
@@ -425,7 +425,8 @@ void BindCheckpoint(py::module_& module) {
              py::arg("roots_only") = false, py::arg("own_only") = false,
              py::arg("line_of") = py::none());
   module.def("copy_checkpoint", &Copy, py::arg("source"), py::arg("step"), py::arg("target"),
-             py::arg("timeout_s"), py::arg("compresses") = false, py::arg("replaces") = "");
+             py::arg("timeout_s"), py::arg("compresses") = false, py::arg("replaces") = "",
+             py::arg("is_of_run") = false);
   module.def("prune_checkpoints", &Prune, py::arg("target"), py::arg("keep_last"),
              py::arg("keep_every"), py::arg("verify"), py::arg("dry_run"), py::arg("timeout_s"));
   module.def("remove_checkpoint", &Remove, py::arg("target"), py::arg("step"), py::arg("timeout_s"),

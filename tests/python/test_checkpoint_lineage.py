@@ -550,6 +550,35 @@ def test_a_copy_takes_the_line_along(runs: Runs) -> None:
         save(backup, 2, 200)
 
 
+@pytest.mark.wrong_data
+@far_kinds
+def test_a_copy_gives_up_no_steps_of_another_run(runs: Runs) -> None:
+    run, other = runs("run"), runs("other")
+    go_back(run)
+    for step in (5, 6):
+        save(other, step)
+    ckpt.copy(run, other)
+    assert seen(other) == [2, 5, 6]
+    assert value(other) == 6
+
+
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("runs", ["daemon", "store"], indirect=True)
+def test_a_mirror_without_a_common_step_goes_back(runs: Runs, tmp_path: Path) -> None:
+    local, remote = str(tmp_path / "local"), runs("remote")
+    for step in (1, 2, 3):
+        save(local, step)
+    ckpt.Mirror(local, remote).sync()
+    value(local, 1)
+    ckpt.remove(local, 1)
+    save(local, 2, 20)
+    ckpt.prune(local, keep_last=1)
+    assert [commit.step for commit in ckpt.list(local, given_up=True)] == [2]
+    ckpt.Mirror(local, remote).sync()
+    assert value(remote) == 20
+    assert given_up(remote) == [3]
+
+
 def test_a_copy_never_replaces_a_step_of_the_same_line(tmp_path: Path) -> None:
     run, other = str(tmp_path / "run"), str(tmp_path / "other")
     save(run, 1)

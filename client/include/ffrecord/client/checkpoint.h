@@ -336,8 +336,11 @@ FFR_EXPORT Result<std::vector<Commit>> PruneCheckpoints(std::string_view target,
 // another save of that step is committed at the destination, kIo, kDenied, kUnavailable. That save
 // is replaced, once the copy is whole, if it is `replaces` (32 hex digits), or if the run has given
 // it up: where training went back, its copies go back with the first step that is copied since.
+// That the destination holds copies of this run, `is_of_run` says, or a save that is at both
+// places.
 FFR_EXPORT Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step,
                                          std::string_view to, const SessionOptions& options,
-                                         bool compresses = false, std::string_view replaces = {});
+                                         bool compresses = false, std::string_view replaces = {},
+                                         bool is_of_run = false);
 
 }  // namespace ffrecord::client
