@@ -337,7 +337,7 @@ std::unique_ptr<CheckpointTarget> WithMirror(std::unique_ptr<CheckpointTarget> l
 
 Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::string_view to,
                               const SessionOptions& options, bool compresses,
-                              std::string_view replaced) {
+                              std::string_view replaced, bool is_of_run) {
   std::optional<AttemptId> gives_way;
   if (!replaced.empty()) gives_way = FFR_TRY(AttemptOf(replaced));
   const auto origin = FFR_TRY(OpenTarget(from, {true, options}));
@@ -350,7 +350,8 @@ Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::st
   const bool is_folder = to.find("://") == to.npos && !to.starts_with(kBuddiesScheme);
   const bool is_new_folder = is_folder && !std::filesystem::exists(to, ignored);
   const auto target = FFR_TRY(OpenTarget(to, {true, options}));
-  const SaveLine line = FFR_TRY(LineOfCopy(*origin, source.manifests.root.generation, *target));
+  const SaveLine line =
+      FFR_TRY(LineOfCopy(*origin, source.manifests.root.generation, *target, is_of_run));
   auto attempt = target->Begin(step, id);
   if (!attempt) {
     if (attempt.error().code != ErrorCode::kConflict) return std::move(attempt).error();

@@ -235,11 +235,17 @@ Result<void> CheckpointReader::GoOn() const {
     NoteLoaded(impl_->address, *impl_->line, root, true);
     return {};
   }
-  const auto target = FFR_TRY(OpenTarget(impl_->address, {true, impl_->options}));
-  const RunLine line = FFR_TRY(LineOf(*target));
-  const bool is_newest =
-      line.Has(root.generation, root.step) && !FFR_TRY(HasFrom(*target, line, root.step + 1));
+  bool is_newest = false;
+  const auto look = [&]() -> Result<RunLine> {
+    const auto target = FFR_TRY(OpenTarget(impl_->address, {true, impl_->options}));
+    RunLine line = FFR_TRY(LineOf(*target));
+    is_newest =
+        line.Has(root.generation, root.step) && !FFR_TRY(HasFrom(*target, line, root.step + 1));
+    return line;
+  };
+  const auto line = look();
   NoteLoaded(impl_->address, line, root, is_newest);
+  if (!line) return line.error();
   return {};
 }
 

@@ -129,13 +129,14 @@ Result<std::vector<RunLine::Part>> PartsUpTo(const CheckpointTarget& target, con
 // --- Where this process is -----------------------------------------------------------------------
 
 struct Position {
-  std::uint64_t turn = 0;  // Later ones are greater.
+  std::uint64_t turn = 0;  // Of the load, or of when the state was taken that was saved.
   std::uint64_t step = 0;
   AttemptId attempt{};
   std::uint64_t generation = 0;
   RunLine line;          // Of the target, then.
   bool is_load = false;  // It was loaded.
   bool is_newest = true;
+  bool knows_line = true;
 };
 
 class Positions {
@@ -145,46 +146,80 @@ class Positions {
     return positions;
   }
 
-  void Set(std::string_view address, Position position) {
+  std::uint64_t Turn() {
+    const std::lock_guard lock(mutex_);
+    return ++turn_;
+  }
+
+  void Load(std::string_view address, Position position) {
     std::string key = KeyOf(address);
     const std::lock_guard lock(mutex_);
     position.turn = ++turn_;
-    if (at_.size() >= kCountMax) at_.clear();
-    if (position.is_load) loaded_ = {key, position};
-    at_[std::move(key)] = std::move(position);
+    loaded_.emplace_back(key, position);
+    if (loaded_.size() > kPastMax) loaded_.erase(loaded_.begin());
+    Add(std::move(key), std::move(position));
+  }
+
+  // A state that was taken before the last load or save is none to go on from: the save ends while
+  // training is elsewhere already. What it has saved may be behind that.
+  void Save(std::string_view address, Position position) {
+    std::string key = KeyOf(address);
+    const std::lock_guard lock(mutex_);
+    const auto found = at_.find(key);
+    if (found != at_.end() && found->second.back().turn > position.turn) {
+      Position& now = found->second.back();
+      if (position.step > now.step) now.is_newest = false;
+      return;
+    }
+    Add(std::move(key), std::move(position));
   }
 
   void Clear() {
     const std::lock_guard lock(mutex_);
     at_.clear();
-    loaded_ = {};
+    loaded_.clear();
   }
 
-  std::optional<Position> At(std::string_view address) const {
+  // As it was at `turn`.
+  std::optional<Position> At(std::string_view address, std::uint64_t turn) const {
     const std::string key = KeyOf(address);
     const std::lock_guard lock(mutex_);
     const auto found = at_.find(key);
-    return found == at_.end() ? std::nullopt : std::optional(found->second);
+    if (found == at_.end()) return std::nullopt;
+    const auto& past = found->second;
+    const auto then = std::find_if(past.rbegin(), past.rend(),
+                                   [&](const Position& each) { return each.turn <= turn; });
+    return then == past.rend() ? std::nullopt : std::optional(*then);
   }
 
-  // What was loaded last, if that was elsewhere.
-  std::optional<Position> Elsewhere(std::string_view address) const {
+  // What was loaded last at `turn`, if that was elsewhere.
+  std::optional<Position> Elsewhere(std::string_view address, std::uint64_t turn) const {
     const std::string key = KeyOf(address);
     const std::lock_guard lock(mutex_);
-    if (loaded_.second.turn == 0 || loaded_.first == key) return std::nullopt;
-    return loaded_.second;
+    const auto then = std::find_if(loaded_.rbegin(), loaded_.rend(),
+                                   [&](const auto& each) { return each.second.turn <= turn; });
+    if (then == loaded_.rend() || then->first == key) return std::nullopt;
+    return then->second;
   }
 
  private:
   static constexpr std::size_t kCountMax = 4096;
+  static constexpr std::size_t kPastMax = 4;  // Loads while a save is on its way.
 
   static std::string KeyOf(std::string_view address) {
     return address.starts_with(kBuddiesScheme) ? std::string(address) : IdentityOfTarget(address);
   }
 
-  mutable std::mutex mutex_;  // Guards what follows.
-  std::map<std::string, Position> at_;
-  std::pair<std::string, Position> loaded_;
+  void Add(std::string key, Position position) {
+    if (at_.size() >= kCountMax) at_.clear();
+    auto& past = at_[std::move(key)];
+    past.push_back(std::move(position));
+    if (past.size() > kPastMax) past.erase(past.begin());
+  }
+
+  mutable std::mutex mutex_;                              // Guards what follows.
+  std::map<std::string, std::vector<Position>> at_;       // Rising turns, the last few.
+  std::vector<std::pair<std::string, Position>> loaded_;  // Likewise.
   std::uint64_t turn_ = 0;
 };
 
@@ -193,10 +228,28 @@ bool IsAt(const CheckpointTarget& target, const Position& position) {
   return is_it && is_it.value();
 }
 
+// Whether `to` has nothing yet, or a save that is at `from` too.
+Result<bool> IsOfSameRun(const CheckpointTarget& from, const CheckpointTarget& to) {
+  const auto steps = FFR_TRY(to.Steps());
+  for (const std::uint64_t step : steps) {
+    const auto there = FFR_TRY(AttemptAt(to, step));
+    if (there && FFR_TRY(AttemptAt(from, step)) == there) return true;
+  }
+  return steps.empty();
+}
+
 Error GoneBack(const CheckpointTarget& target, const std::string& what) {
   return Error{ErrorCode::kConflict,
                "checkpoint: another process has gone back to an earlier step of " + target.name() +
                    ", " + what + ". End one of the two, or load the latest step and go on from it"};
+}
+
+Error NotWhatWasLoaded(const CheckpointTarget& target, std::uint64_t step) {
+  return Error{ErrorCode::kConflict,
+               "checkpoint: step " + std::to_string(step) + " of " + target.name() +
+                   ", which this process goes on from, was saved again since "
+                   "it was loaded, and there are later steps. Load the "
+                   "latest step and go on from it, or save to another target"};
 }
 
 }  // namespace
@@ -241,12 +294,13 @@ Result<bool> HasFrom(const CheckpointTarget& target, const RunLine& line, std::u
 }
 
 Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view address,
-                            std::uint64_t step) {
+                            std::uint64_t step, std::uint64_t turn) {
   RunLine line = FFR_TRY(LineOf(target));
-  SaveLine save{line, false, line.number};
-  auto from = Positions::Process().At(address);
+  if (turn == 0) turn = TakeTurn();
+  SaveLine save{line, false, line.number, turn};
+  auto from = Positions::Process().At(address, turn);
   // A copy of a step is the same save: what was loaded from a backup may be of this run.
-  if (auto loaded = Positions::Process().Elsewhere(address);
+  if (auto loaded = Positions::Process().Elsewhere(address, turn);
       loaded && (!from || loaded->turn > from->turn)) {
     if (FFR_TRY(target.Steps()).empty()) {
       if (line.number > 0 || loaded->line.number == 0 || step <= loaded->step) return save;
@@ -262,12 +316,17 @@ Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view add
     }
   }
   if (!from || step <= from->step) return save;
+  if (!from->knows_line) from->line = line;
   const bool is_on_line = line.Has(from->generation, from->step);
   if (!is_on_line && (!from->is_load || from->line.number != line.number))
     return GoneBack(
         target, "behind step " + std::to_string(from->step) + ", which this process goes on from");
-  if (from->is_newest || !IsAt(target, *from)) return save;
-  if (is_on_line && !FFR_TRY(HasFrom(target, line, step))) return save;
+  if (from->is_newest || (is_on_line && !FFR_TRY(HasFrom(target, line, step)))) return save;
+  if (from->line.number != line.number)
+    return GoneBack(target, "since this one loaded or saved step " + std::to_string(from->step));
+  // What it goes on from may have been removed since; then the line begins with this save.
+  if (const auto there = FFR_TRY(AttemptAt(target, from->step)); there && *there != from->attempt)
+    return NotWhatWasLoaded(target, from->step);
   save.is_new = true;
   save.line.parts = FFR_TRY(PartsUpTo(target, line, from->generation, from->step));
   save.line.generation = RandomNumber() | 1;
@@ -279,13 +338,13 @@ Result<void> TakeLine(CheckpointTarget& target, const SaveLine& save) {
   const auto records = FFR_TRY(RecordsOf(target));
   const std::uint64_t number = records.empty() ? 0 : records.front().number;
   if (number != save.number) return GoneBack(target, "while this save went on");
-  if (!save.is_new) return {};
-  FFR_TRY(target.Decide(NameOf(save.line), Encode(save.line)));
+  // A record that is there already stays as it is. It may be at the mirror of a folder alone.
+  if (save.line.number > 0) FFR_TRY(target.Decide(NameOf(save.line), Encode(save.line)));
   return {};
 }
 
 Result<SaveLine> LineOfCopy(const CheckpointTarget& from, std::uint64_t generation,
-                            const CheckpointTarget& to) {
+                            const CheckpointTarget& to, bool is_of_run) {
   const auto records = FFR_TRY(RecordsOf(to));
   SaveLine copy;
   if (!records.empty()) copy.line = FFR_TRY(WithParts(to, records.front()));
@@ -293,27 +352,34 @@ Result<SaveLine> LineOfCopy(const CheckpointTarget& from, std::uint64_t generati
   RunLine line = FFR_TRY(LineOf(from));
   if (line.number == 0 || line.generation != generation) return copy;
   if (std::ranges::find(records, generation, &RunLine::generation) != records.end()) return copy;
+  if (!is_of_run && !FFR_TRY(IsOfSameRun(from, to))) return copy;
   copy.line = std::move(line);
   copy.line.number = copy.number + 1;
   copy.is_new = true;
   return copy;
 }
 
-void NoteSaved(std::string_view address, const RunLine& line, std::uint64_t step,
+void NoteSaved(std::string_view address, const SaveLine& save, std::uint64_t step,
                const AttemptId& attempt) {
-  const auto before = Positions::Process().At(address);
+  const auto before = Positions::Process().At(address, save.turn);
   // A save of an earlier step is none to go on from.
-  const std::uint64_t generation = line.GenerationAt(step);
+  const std::uint64_t generation = save.line.GenerationAt(step);
   if (before && before->generation == generation && step < before->step) return;
-  Positions::Process().Set(address, {0, step, attempt, generation, line, false, true});
+  Position now{save.turn, step, attempt, generation, save.line};
+  // The step that was loaded, saved again: what is behind it is not given up yet.
+  if (before && step == before->step) now.is_newest = before->is_newest;
+  Positions::Process().Save(address, std::move(now));
 }
+
+std::uint64_t TakeTurn() { return Positions::Process().Turn(); }
 
 void ForgetWhereRunsGoOn() { Positions::Process().Clear(); }
 
-void NoteLoaded(std::string_view address, const RunLine& line, const RootManifest& root,
+void NoteLoaded(std::string_view address, const Result<RunLine>& line, const RootManifest& root,
                 bool is_newest) {
-  Positions::Process().Set(address,
-                           {0, root.step, root.attempt, root.generation, line, true, is_newest});
+  Positions::Process().Load(
+      address, {0, root.step, root.attempt, root.generation, line ? line.value() : RunLine(), true,
+                is_newest, static_cast<bool>(line)});
 }
 
 }  // namespace ffrecord::client

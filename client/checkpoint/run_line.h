@@ -52,29 +52,35 @@ struct SaveLine {
   RunLine line;
   bool is_new = false;       // `line` has no record yet.
   std::uint64_t number = 0;  // Of the newest record at that time.
+  std::uint64_t turn = 0;    // When its state was taken.
 };
 
-// Where a save of `step` stands, by what this process has loaded or saved last at `target`, whose
-// address is `address`: it goes on from there. If that was an older step when it was loaded, and
-// the target has `step` or later ones, training has gone back, and the save gives those up. Fails
-// with kConflict if another process has gone back meanwhile, behind what this one has saved.
+// Where a save of `step` stands, by what this process had loaded or saved last at `target`, whose
+// address is `address`, at `turn` (SaveOptions): it goes on from there. If that was an older step
+// when it was loaded, and the target has `step` or later ones, training has gone back, and the save
+// gives those up. Fails with kConflict if another process has gone back meanwhile, behind what this
+// one has saved.
 Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view address,
-                            std::uint64_t step);
+                            std::uint64_t step, std::uint64_t turn);
 
-// Makes the save's line the target's, just before it becomes visible. Fails with kConflict if
-// another process has gone back since LineOfSave().
+// Makes the save's line the target's, just before it becomes visible: a folder whose line is known
+// from its mirror has a record of its own from then on. Fails with kConflict if another process has
+// gone back since LineOfSave().
 Result<void> TakeLine(CheckpointTarget& target, const SaveLine& save);
 
 // The line that `to` will have when it has a copy of a save of `generation` at `from`: that of
 // `from`, and `is_new`, if the save is of the newest generation there and `to` has not heard of it.
+// Where neither `is_of_run` nor a save that is at both says that `to` holds copies of the run, its
+// line stays: it may hold steps of others.
 Result<SaveLine> LineOfCopy(const CheckpointTarget& from, std::uint64_t generation,
-                            const CheckpointTarget& to);
+                            const CheckpointTarget& to, bool is_of_run);
 
-// This process has saved, or loaded, a step, and goes on from it. What was loaded `is_newest` if no
-// step behind it was on the line.
-void NoteSaved(std::string_view address, const RunLine& line, std::uint64_t step,
+// This process has saved, or loaded, a step, and goes on from it, if it has loaded none since the
+// state of the save was taken. What was loaded `is_newest` if no step behind it was on the line.
+// Without the line the first save finds out what is there.
+void NoteSaved(std::string_view address, const SaveLine& save, std::uint64_t step,
                const AttemptId& attempt);
-void NoteLoaded(std::string_view address, const RunLine& line, const RootManifest& root,
+void NoteLoaded(std::string_view address, const Result<RunLine>& line, const RootManifest& root,
                 bool is_newest);
 
 }  // namespace ffrecord::client

@@ -677,10 +677,12 @@ class PreparedSave:
         incremental: bool,
         progress: SaveProgress | None,
         replaces: bool = False,
+        turn: int = 0,
     ) -> None:
         """Slices are key, dtype, shape, offset, extent, address, size in bytes, is stable.
 
         In place of an address: a callable of offset, address and size that copies bytes there.
+        `turn`: `take_turn()` when the state was taken; 0: when it is committed.
         """
     def commit(
         self, structure: bytes, group: object, released: Callable[[], object] | None
@@ -701,6 +703,9 @@ def block_checksums(data: _BytesLike, block_bytes: int, first: int) -> bytes:
 
     Little-endian, 8 bytes each; the last block may be short. Runs without the GIL.
     """
+
+def take_turn() -> int:
+    """Return what says, to a save, what this process had loaded and saved until now."""
 
 def forget_where_runs_go_on() -> None:
     """Forget what this process has loaded and saved, as a new process has."""
@@ -730,8 +735,12 @@ def copy_checkpoint(
     timeout_s: float,
     compresses: bool = False,
     replaces: str = "",
+    is_of_run: bool = False,
 ) -> tuple[int, str, int]:
-    """`replaces`: the attempt of the save at `target` that the copy replaces."""
+    """`replaces`: the attempt of the save at `target` that the copy replaces.
+
+    `is_of_run`: `target` holds copies of this run, also if no save is at both places.
+    """
 
 def prune_checkpoints(
     target: _Target, keep_last: int, keep_every: int, verify: bool, dry_run: bool, timeout_s: float

@@ -208,12 +208,12 @@ class PreparedSave {
  public:
   PreparedSave(TargetName target, std::uint64_t step, const py::list& slices, bool direct,
                TimeLimit timeout, bool incremental, std::shared_ptr<client::SaveProgress> progress,
-               bool replaces)
+               bool replaces, std::uint64_t turn)
       : target_(std::move(target.value)),
         step_(step),
         tensors_(TensorsOf(slices)),
-        options_{direct, incremental,         SessionOptionsOf(timeout),
-                 {},     std::move(progress), replaces} {}
+        options_{direct,   incremental, SessionOptionsOf(timeout), {}, std::move(progress),
+                 replaces, turn} {}
 
   py::tuple Commit(const py::bytes& structure, const py::object& group,
                    const py::object& released) {
@@ -334,10 +334,10 @@ py::list Prune(const TargetName& target, std::uint64_t keep_last, std::uint64_t 
 }
 
 py::tuple Copy(const TargetName& from, std::uint64_t step, const TargetName& to, TimeLimit timeout,
-               bool compresses, const std::string& replaces) {
+               bool compresses, const std::string& replaces, bool is_of_run) {
   return AsTuple(ValueOrRaise(WithoutGil([&] {
     return client::CopyCheckpoint(from.value, step, to.value, SessionOptionsOf(timeout), compresses,
-                                  replaces);
+                                  replaces, is_of_run);
   })));
 }
 
@@ -377,10 +377,10 @@ void BindCheckpoint(py::module_& module) {
           "done_bytes", [](const client::SaveProgress& save) { return save.done_bytes.load(); });
   py::class_<PreparedSave>(module, "PreparedSave", py::is_final())
       .def(py::init<TargetName, std::uint64_t, const py::list&, bool, TimeLimit, bool,
-                    std::shared_ptr<client::SaveProgress>, bool>(),
+                    std::shared_ptr<client::SaveProgress>, bool, std::uint64_t>(),
            py::arg("target"), py::arg("step"), py::arg("slices"), py::arg("direct"),
            py::arg("timeout_s"), py::arg("incremental"), py::arg("progress"),
-           py::arg("replaces") = false)
+           py::arg("replaces") = false, py::arg("turn") = 0)
       .def("commit", &PreparedSave::Commit, py::arg("structure"), py::arg("group"),
            py::arg("released"));
   py::class_<CheckpointReader>(module, "CheckpointReader", py::is_final())
@@ -417,6 +417,7 @@ void BindCheckpoint(py::module_& module) {
       .def("commit", &CommitShards, py::arg("shards"), py::arg("structure"));
   module.def("all_gather_results", &GatherResults, py::arg("group"), py::arg("mine"),
              py::arg("failed"));
+  module.def("take_turn", &client::TakeTurn);
   module.def("forget_where_runs_go_on", &client::ForgetWhereRunsGoOn);
   module.def("content_digests", &Digests, py::arg("slices"));
   module.def("share_place", &SharePlace, py::arg("first"), py::arg("second"));
@@ -424,7 +425,8 @@ void BindCheckpoint(py::module_& module) {
              py::arg("roots_only") = false, py::arg("own_only") = false,
              py::arg("line_of") = py::none());
   module.def("copy_checkpoint", &Copy, py::arg("source"), py::arg("step"), py::arg("target"),
-             py::arg("timeout_s"), py::arg("compresses") = false, py::arg("replaces") = "");
+             py::arg("timeout_s"), py::arg("compresses") = false, py::arg("replaces") = "",
+             py::arg("is_of_run") = false);
   module.def("prune_checkpoints", &Prune, py::arg("target"), py::arg("keep_last"),
              py::arg("keep_every"), py::arg("verify"), py::arg("dry_run"), py::arg("timeout_s"));
   module.def("remove_checkpoint", &Remove, py::arg("target"), py::arg("step"), py::arg("timeout_s"),

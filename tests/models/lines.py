@@ -128,10 +128,8 @@ class Lines(RuleBasedStateMachine):
         goes_back = False
         if at is not None and step > at.step:
             assert run.has(at) or self.is_load, "a process goes on from what itself gave up"
-            there = run.saves.get(at.step)
-            is_there = there is not None and there.attempt == at.attempt
             later = [each for each in run.on_line() if each >= step]
-            goes_back = is_there and not self.is_newest and (not run.has(at) or bool(later))
+            goes_back = not self.is_newest and (not run.has(at) or bool(later))
         line = run.line
         if goes_back and at is not None:
             before = itertools.takewhile(lambda part: part[0] != at.generation, self.parts(at))
@@ -156,7 +154,9 @@ class Lines(RuleBasedStateMachine):
         generation = next(g for g, last in line if last is None or step <= last)
         run.saves[step] = Save(step, value, attempt, generation, way == "dcp")
         if at is None or at.generation != generation or step >= at.step:
-            self.position, self.is_load, self.is_newest = run.saves[step], False, True
+            is_again = at is not None and step == at.step  # What is behind it is not given up yet.
+            self.is_newest = self.is_newest if is_again else True
+            self.position, self.is_load = run.saves[step], False
         self.ask()
 
     def parts(self, at: Save) -> list[tuple[int, int | None]]:
@@ -194,16 +194,18 @@ class Lines(RuleBasedStateMachine):
         assert {commit.step for commit in mirror.lacking()} == wanted
         assert {commit.step for commit in mirror.sync()} == wanted
         for step in sorted(wanted):
-            self.copied(step)
+            self.copied(step, has_record=has_record)
         self.ask()
         assert {step for step in backup.saves if is_same(run, backup, step)} >= set(on_line)
         assert mirror.sync() == []
 
-    def copied(self, step: int) -> None:
-        """A step has come to the backup, and with it the line that it is on."""
+    def copied(self, step: int, *, has_record: bool) -> None:
+        """A step has come to the backup, and its line if the backup is known to be of the run."""
         save, newest = self.run.saves[step], self.run.line[-1][0]
+        common = any(is_same(self.run, self.backup, each) for each in self.backup.saves)
+        is_of_run = has_record or common or not self.backup.saves
         self.backup.saves[step] = save
-        if save.generation == newest and newest not in self.backup.known:
+        if save.generation == newest and newest not in self.backup.known and is_of_run:
             self.backup.line = self.run.line
             self.backup.known.add(newest)
 

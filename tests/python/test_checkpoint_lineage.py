@@ -25,6 +25,7 @@ import torch.distributed.checkpoint as dcp
 import copying
 import ffrecord.checkpoint as ckpt
 from daemon import Daemon
+from ffrecord.checkpoint import _saving
 from ffrecord.errors import ConflictError, CorruptionError
 from ffrecord.torch import CheckpointReader, CheckpointWriter, TrainingState
 from object_store import Store, serve
@@ -240,6 +241,116 @@ def test_a_process_that_goes_on_beside_one_that_went_back_is_stopped(tmp_path: P
 
 @every_kind
 @pytest.mark.wrong_data
+def test_a_run_goes_back_also_if_the_step_is_gone_by_then(run: str) -> None:
+    for step in (1, 2, 3, 4):
+        save(run, step)
+    value(run, 1)
+    assert [commit.step for commit in ckpt.prune(run, keep_last=2)] == [1, 2]
+    save(run, 2, 20)
+    assert seen(run) == [2]
+    assert given_up(run) == [3, 4]
+    save(run, 3, 30)
+    assert seen(run) == [2, 3]
+    assert value(run) == 30
+
+
+@pytest.mark.wrong_data
+def test_a_run_goes_back_also_if_the_step_is_damaged_by_then(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    for step in (1, 2, 3):
+        save(run, step)
+    value(run, 1)
+    (tmp_path / "run/step-000000001/root.manifest").write_bytes(b"damaged")
+    save(run, 2, 20)
+    assert value(run) == 20
+
+
+@pytest.mark.wrong_data
+def test_a_run_may_save_the_step_to_which_it_went_back_again(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    for step in (1, 3, 4):
+        save(run, step)
+    value(run, 1)
+    save(run, 1, 10, overwrite=True)
+    assert seen(run) == [1, 3, 4]
+    save(run, 2, 20, overwrite=True)
+    assert seen(run) == [1, 2]
+    assert value(run) == 20
+
+
+def test_what_was_loaded_and_saved_again_is_no_step_to_go_back_to(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    for step in (1, 2, 3):
+        save(run, step)
+    value(run, 1)
+    ckpt.remove(run, 1)
+    assert _saves_in_another_process(run, None, 1) == 0
+    with pytest.raises(ConflictError, match=r"step 1 .*saved again since it was loaded"):
+        save(run, 2, 20)
+    assert seen(run) == [1, 2, 3]
+
+
+@pytest.mark.wrong_data
+def test_of_two_that_loaded_the_same_step_the_second_to_save_gives_nothing_up(
+    tmp_path: Path,
+) -> None:
+    run = str(tmp_path / "run")
+    for step in (1, 2, 3):
+        save(run, step)
+    value(run, 1)  # And then it hangs, and is started again elsewhere.
+    assert _saves_in_another_process(run, 1, 2) == 0
+    with pytest.raises(ConflictError, match="another process has gone back"):
+        save(run, 2, 20)
+    assert value(run) == 1002
+    assert seen(run) == [1, 2]
+
+
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("step", [3, 5])
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_save_in_the_background_is_none_to_go_on_from_after_a_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, *, is_begun: bool
+) -> None:
+    """Of step 3, the state that is loaded is the newest of all that are there at the time."""
+    run = str(tmp_path / "run")
+    for there in range(1, step - 1):
+        save(run, there)
+    held, begun = threading.Event(), threading.Event()
+    with monkeypatch.context() as patch:
+        _hold_saves(patch, held, begun, is_begun=is_begun)
+        pending = ckpt.async_save(run, step, state(step))
+        begun.wait()
+        assert value(run, 1) == 1
+        held.set()
+        pending.result()
+    save(run, 2, 20)
+    assert seen(run) == [1, 2]
+    save(run, step, 10 * step)
+    assert value(run) == 10 * step
+
+
+def _hold_saves(
+    patch: pytest.MonkeyPatch, held: threading.Event, begun: threading.Event, *, is_begun: bool
+) -> None:
+    """Saves set `begun` and wait for `held`, before they begin or after they have written."""
+    real = _saving.commit
+
+    def wait() -> None:
+        begun.set()
+        held.wait()
+
+    def commit(*args: Any, **rest: Any) -> ckpt.Commit:  # noqa: ANN401
+        if is_begun:
+            rest["released"] = wait
+        else:
+            wait()
+        return real(*args, **rest)
+
+    patch.setattr(_saving, "commit", commit)
+
+
+@every_kind
+@pytest.mark.wrong_data
 def test_overwrite_replaces_a_whole_step(run: str) -> None:
     for step in (1, 2, 3):
         save(run, step)
@@ -402,6 +513,26 @@ def test_a_run_whose_disk_was_lost_goes_on_with_its_line(runs: Runs, tmp_path: P
     assert value(remote) == 30
 
 
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("runs", ["store"], indirect=True)
+def test_a_folder_that_was_lost_has_the_line_of_its_mirror_again(
+    runs: Runs, tmp_path: Path
+) -> None:
+    local, remote = str(tmp_path / "local"), runs("remote")
+    go_back(local)
+    ckpt.Mirror(local, remote).sync()
+    shutil.rmtree(local)
+    mirror = ckpt.Mirror(local, remote)
+    mirror.sync()
+    assert value(local) == 20  # At the mirror.
+    for step in (3, 4, 5):
+        save(local, step, 10 * step)
+        mirror.sync()
+    assert seen(local) == [3, 4, 5]
+    assert seen(remote) == [1, 2, 3, 4, 5]
+    assert value(remote) == 50
+
+
 @every_kind
 def test_a_copy_takes_the_line_along(runs: Runs) -> None:
     run, backup = runs("run"), runs("backup")
@@ -417,6 +548,35 @@ def test_a_copy_takes_the_line_along(runs: Runs) -> None:
     assert value(backup) == 20
     with pytest.raises(FileExistsError):
         save(backup, 2, 200)
+
+
+@pytest.mark.wrong_data
+@far_kinds
+def test_a_copy_gives_up_no_steps_of_another_run(runs: Runs) -> None:
+    run, other = runs("run"), runs("other")
+    go_back(run)
+    for step in (5, 6):
+        save(other, step)
+    ckpt.copy(run, other)
+    assert seen(other) == [2, 5, 6]
+    assert value(other) == 6
+
+
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("runs", ["daemon", "store"], indirect=True)
+def test_a_mirror_without_a_common_step_goes_back(runs: Runs, tmp_path: Path) -> None:
+    local, remote = str(tmp_path / "local"), runs("remote")
+    for step in (1, 2, 3):
+        save(local, step)
+    ckpt.Mirror(local, remote).sync()
+    value(local, 1)
+    ckpt.remove(local, 1)
+    save(local, 2, 20)
+    ckpt.prune(local, keep_last=1)
+    assert [commit.step for commit in ckpt.list(local, given_up=True)] == [2]
+    ckpt.Mirror(local, remote).sync()
+    assert value(remote) == 20
+    assert given_up(remote) == [3]
 
 
 def test_a_copy_never_replaces_a_step_of_the_same_line(tmp_path: Path) -> None:
@@ -456,6 +616,21 @@ def test_a_damaged_record_of_the_line_is_named(tmp_path: Path) -> None:
         with pytest.raises(CorruptionError, match=record.name):
             ask(run)
     assert value(run, 4) == 4
+
+
+@pytest.mark.wrong_data
+def test_a_run_goes_back_also_if_its_line_could_not_be_read_then(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    go_back(run)
+    save(run, 3, 30)
+    (record,) = (tmp_path / "run").glob("line-*")
+    content = record.read_bytes()
+    record.write_bytes(b"damaged")
+    assert value(run, 1) == 1
+    record.write_bytes(content)
+    save(run, 2, 200)
+    assert seen(run) == [1, 2]
+    assert value(run) == 200
 
 
 def test_a_run_whose_line_is_gone_does_not_begin_anew(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import ffrecord.checkpoint as ckpt
+from ffrecord import _ffrecord
 from ffrecord.errors import CorruptionError
 from object_store import Store, serve
 from saved_at_a_store import client_of_store, keys_of, state
@@ -380,15 +381,15 @@ def test_a_mirror_that_was_interrupted_knows_what_it_has_copied(
 ) -> None:
     for step in (1, 2):
         ckpt.save(tmp_path, step, state(step))
-    copy = ckpt._mirror.copy
+    copy = _ffrecord.copy_checkpoint
 
-    def interrupted(source: object, target: object, step: int, **options: Any) -> object:  # noqa: ANN401
+    def interrupted(source: str, step: int, *options: Any) -> object:  # noqa: ANN401
         if step == 2:
             raise KeyboardInterrupt
-        return copy(source, target, step, **options)  # type: ignore[arg-type]
+        return copy(source, step, *options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ckpt._mirror, "copy", interrupted)
+        patch.setattr(_ffrecord, "copy_checkpoint", interrupted)
         with pytest.raises(KeyboardInterrupt):
             ckpt.Mirror(tmp_path, run).sync()
     ckpt.remove(tmp_path, 1)

@@ -36,8 +36,8 @@ def copy(
     one is read from the source's other copy, if there is one. Files that an earlier copy sent, even
     one that failed or was killed, are not sent again; an existing copy of the checkpoint is not
     changed, unless it is damaged: then it is replaced. If training went back to an earlier step of
-    the source, the target goes back with the first step that was saved since, and a save of the
-    step that was given up is replaced there.
+    the source, a target that has a save of the source goes back with the first step that was saved
+    since, and a save of the step that was given up is replaced there.
 
     Args:
         source: a target of any kind, its steps compressed or not.
@@ -199,13 +199,17 @@ class Mirror(Copying[list[Commit]]):
 
     def _copy(self, commit: Commit, there: dict[int, Commit], known: set[str]) -> None:
         replaces = self._replaced(commit, there.get(commit.step), known)
-        made = copy(
-            self.target,
-            self.remote,
-            commit.step,
-            compress=self.compress,
-            replaces=replaces,
-            timeout_s=self.timeout_s,
+        is_of_run = any(_line(each) in known for each in there.values())
+        made = Commit(
+            *_ffrecord.copy_checkpoint(
+                self.target,
+                commit.step,
+                self.remote,
+                self.timeout_s,
+                self.compress,
+                replaces,
+                is_of_run,
+            )
         )
         there[commit.step] = made  # The step may have been saved again meanwhile.
         known.add(_line(made))

@@ -59,6 +59,8 @@ class Order:
     timeout_s: float
     incremental: bool = False
     overwrite: bool = False
+    # When the state is taken: what is loaded while it is written is not what it goes on from.
+    turn: int = dataclasses.field(default_factory=_ffrecord.take_turn)
 
     def __post_init__(self) -> None:
         """An absolute target: the save may end when the process has changed its folder."""
@@ -188,6 +190,7 @@ def commit(
             order.incremental,
             progress,
             order.overwrite,
+            order.turn,
         )
         activity.plans(f"step {order.step} of {os.fsdecode(order.target)}")
         told = [] if said.agreement is None else said.agreement.told

@@ -105,7 +105,11 @@ struct SaveOptions {
   // Replace a committed checkpoint of the same step. In a folder and at a daemon the old one stays
   // until the new one is durable; elsewhere it is removed first.
   bool replaces = false;
+  // TakeTurn() of when the state was taken, for a save that ends while its caller goes on: what the
+  // process has loaded since then is not what this state goes on from. 0: as the save begins.
+  std::uint64_t turn = 0;
 };
+FFR_EXPORT std::uint64_t TakeTurn();
 
 // Writes one checkpoint: all rank shards become durable and visible together, or none does
 // (format.md, "Checkpoint"). `target` is a folder, ffrecord://host[:port]/run/name, or
@@ -222,7 +226,7 @@ class FFR_EXPORT CheckpointReader {
   // Tells this process that it goes on from this step, as whoever restores a run does: if later
   // steps were there when it was opened, the next save at the target gives them up, unless it has a
   // greater number than all of them. SaveCheckpoint() tells the same of what it has saved. Fails as
-  // Open(); then nothing is told.
+  // Open(), where it cannot see now what is there; then the next save looks.
   Result<void> GoOn() const;
 
   const Commit& commit() const noexcept;
@@ -332,8 +336,11 @@ FFR_EXPORT Result<std::vector<Commit>> PruneCheckpoints(std::string_view target,
 // another save of that step is committed at the destination, kIo, kDenied, kUnavailable. That save
 // is replaced, once the copy is whole, if it is `replaces` (32 hex digits), or if the run has given
 // it up: where training went back, its copies go back with the first step that is copied since.
+// That the destination holds copies of this run, `is_of_run` says, or a save that is at both
+// places.
 FFR_EXPORT Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step,
                                          std::string_view to, const SessionOptions& options,
-                                         bool compresses = false, std::string_view replaces = {});
+                                         bool compresses = false, std::string_view replaces = {},
+                                         bool is_of_run = false);
 
 }  // namespace ffrecord::client
