@@ -641,9 +641,12 @@ def share_place(first: _Target, second: _Target) -> bool:
     """Whether two addresses have a place in common, however they are spelled."""
 
 def list_checkpoints(
-    target: _Target, timeout_s: float, roots_only: bool = ..., own_only: bool = ...
+    target: _Target, timeout_s: float, own_only: bool = ...
 ) -> list[tuple[int, str, int, str]]:
     """Step, attempt, size in bytes, damage; `own_only`: roots of steps that `remove` can remove."""
+
+def list_steps(target: _Target, timeout_s: float) -> list[int]:
+    """The committed steps of one moment, ascending; reads nothing of them."""
 
 def copy_checkpoint(
     source: _Target, step: int, target: _Target, timeout_s: float, compresses: bool

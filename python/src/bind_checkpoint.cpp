@@ -294,9 +294,8 @@ void Read(const CheckpointReader& reader, const std::vector<Wanted>& wanted) {
 }
 
 // Of tuples as commits are, with what is damaged behind them.
-py::list List(const TargetName& target, TimeLimit timeout, bool roots_only, bool own_only) {
-  auto depth = roots_only ? client::ListDepth::kRoots : client::ListDepth::kManifests;
-  if (own_only) depth = client::ListDepth::kOwnRoots;
+py::list List(const TargetName& target, TimeLimit timeout, bool own_only) {
+  const auto depth = own_only ? client::ListDepth::kOwnRoots : client::ListDepth::kManifests;
   const auto commits = ValueOrRaise(WithoutGil(
       [&] { return client::ListCheckpoints(target.value, SessionOptionsOf(timeout), depth); }));
   py::list list;
@@ -304,6 +303,11 @@ py::list List(const TargetName& target, TimeLimit timeout, bool roots_only, bool
     list.append(py::make_tuple(commit.step, commit.attempt, commit.size_bytes,
                                python::TextOf(commit.damage)));
   return list;
+}
+
+std::vector<std::uint64_t> Steps(const TargetName& target, TimeLimit timeout) {
+  return ValueOrRaise(
+      WithoutGil([&] { return client::ListSteps(target.value, SessionOptionsOf(timeout)); }));
 }
 
 // 16 bytes for each slice, which are as those of a save.
@@ -410,7 +414,8 @@ void BindCheckpoint(py::module_& module) {
   module.def("content_digests", &Digests, py::arg("slices"));
   module.def("share_place", &SharePlace, py::arg("first"), py::arg("second"));
   module.def("list_checkpoints", &List, py::arg("target"), py::arg("timeout_s"),
-             py::arg("roots_only") = false, py::arg("own_only") = false);
+             py::arg("own_only") = false);
+  module.def("list_steps", &Steps, py::arg("target"), py::arg("timeout_s"));
   module.def("copy_checkpoint", &Copy, py::arg("source"), py::arg("step"), py::arg("target"),
              py::arg("timeout_s"), py::arg("compresses") = false);
   module.def("prune_checkpoints", &Prune, py::arg("target"), py::arg("keep_last"),

@@ -269,8 +269,7 @@ def verify(
     """
 
     def there() -> set[int]:
-        listed = _ffrecord.list_checkpoints(target, timeout_s, roots_only=True)
-        return {found[0] for found in listed}
+        return set(_ffrecord.list_steps(target, timeout_s))
 
     wanted = wanted_step(step)
     if wanted is None:

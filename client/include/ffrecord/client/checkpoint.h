@@ -255,13 +255,19 @@ class FFR_EXPORT CheckpointReader {
 
 // The committed steps at `target`, ascending; empty if there are none. A damaged step has `damage`,
 // and no attempt if its root manifest is damaged. kManifests reads every manifest and finds every
-// segment in its size, as a load of the latest step does; kRoots reads root manifests only.
-// kOwnRoots likewise, and leaves out what is only at a mirror behind `target`: a folder that has
-// lost all its steps lists those otherwise.
-enum class ListDepth : std::uint8_t { kOwnRoots, kRoots, kManifests };
+// segment in its size, as a load of the latest step does. kOwnRoots reads root manifests only, and
+// leaves out what is only at a mirror behind `target`: a folder that has lost all its steps lists
+// those otherwise.
+enum class ListDepth : std::uint8_t { kOwnRoots, kManifests };
 FFR_EXPORT Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
                                                        const SessionOptions& options,
                                                        ListDepth depth = ListDepth::kManifests);
+
+// Their numbers alone, as one listing finds them. ListCheckpoints reads one step after the other,
+// and leaves out those that are removed before it comes to them: if steps come and go, it can find
+// none of two of which one was always there.
+FFR_EXPORT Result<std::vector<std::uint64_t>> ListSteps(std::string_view target,
+                                                        const SessionOptions& options);
 
 // XXH3-128 of each tensor's bytes, by several threads: equal on two ranks if the bytes are. Fails
 // as a tensor's `fetch` does.
