@@ -151,6 +151,27 @@ def test_versions_that_come_and_go_never_leave_a_server_without_one(tmp_path: Pa
     assert seen == sorted(seen, key=lambda version: version or 0), "an older version was seen"
 
 
+@pytest.mark.parametrize("spelled", ["link", "real/../real", "real/.", "./real//", "link/"])
+def test_a_lease_holds_however_the_target_is_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelled: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("real")
+    os.symlink("real", "link")
+    for publishing, reading in ((tmp_path / "real", spelled), (spelled, tmp_path / "real")):
+        publisher, source = weights.Publisher(publishing), weights.Subscriber(reading)
+        first = (source.newest() or 0) + 1
+        publisher.publish(first, model(first))
+        with source.open():
+            publisher.publish(first + 1, model(first + 1))
+            assert versions_at("real") == [first, first + 1]
+    assert sorted(os.listdir()) == ["link", "real", "real.readers"]
+    monkeypatch.chdir("real")
+    with weights.Subscriber(".").open():
+        weights.Publisher(tmp_path / "link").publish(100, model(100))
+        assert versions_at(".") == [4, 100]
+
+
 def test_a_renewed_lease_is_in_every_listing_however_long_that_takes(tmp_path: Path) -> None:
     target = str(tmp_path / "run")
     with virtual_time() as time:

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import functools
 import logging
+import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -363,7 +364,7 @@ def _newest(target: str, timeout_s: float) -> int | None:
 
 
 def _leases_of(target: str) -> str:
-    """The run beside a target that holds the leases of its readers."""
+    """The run beside a target that holds the leases of its readers, however that is spelled."""
     if target.startswith(REPLICATED):
         raise ValueError("weights are published at one place, not at a replicated target")
-    return named_after(target, ".readers")
+    return named_after(target if "://" in target else os.path.realpath(target), ".readers")
