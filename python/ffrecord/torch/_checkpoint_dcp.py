@@ -220,8 +220,7 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
         """Begin the attempt, and send its name to every rank."""
         target, step = self._target_and_step()
         if step is None:
-            there = _ffrecord.list_checkpoints(target, self._timeout_s, roots_only=True)
-            step = max((found[0] for found in there), default=-1) + 1
+            step = max(_ffrecord.list_steps(target, self._timeout_s), default=-1) + 1
         with self._kept():
             self._parts = self._open(target, step, None, self._began(step))
         return [
