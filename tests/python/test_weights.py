@@ -219,6 +219,20 @@ def test_nothing_is_read_unless_all_buffers_fit(tmp_path: Path) -> None:
     assert not into.any()
 
 
+@pytest.mark.parametrize("offset", [(2, 0), (-1, 0), (0, 1), (0,)])
+def test_a_slice_beyond_the_tensor_is_refused_before_anything_is_read(
+    tmp_path: Path, offset: tuple[int, ...]
+) -> None:
+    ckpt.save(tmp_path, 1, {"a": np.ones(5), "table": torch.ones(3, 4)})
+    first, part = np.zeros(5), torch.zeros(4, 2).T  # Strided: it is read after the first.
+    shard = ckpt.Shard(part, shape=(3, 4), offset=offset)
+    with pytest.raises(ckpt.MismatchError, match=r"table \(the state has a slice"):
+        weights.open(tmp_path).fill({"a": first, "table": shard})
+    with pytest.raises(ckpt.MismatchError, match=r"table \(the state has a slice"):
+        ckpt.load(tmp_path, {"a": first, "table": shard})
+    assert not first.any() and not part.any()
+
+
 def test_damage_names_the_tensor_and_the_file_and_spares_the_others(tmp_path: Path) -> None:
     state = {name: np.full((1 << 20,), i, np.uint8) for i, name in enumerate("abc")}
     ckpt.save(tmp_path, 1, state)
