@@ -76,6 +76,11 @@ Result<std::vector<Commit>> ListCheckpoints(std::string_view target, const Sessi
   return List(*opened, line, depth);
 }
 
+Result<std::vector<std::uint64_t>> ListSteps(std::string_view target,
+                                             const SessionOptions& options) {
+  return FFR_TRY(OpenTarget(target, {true, options}))->Steps();
+}
+
 Result<void> RemoveCheckpoint(std::string_view target, std::uint64_t step,
                               const SessionOptions& options, std::string_view attempt) {
   std::optional<AttemptId> only;

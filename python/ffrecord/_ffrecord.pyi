@@ -728,6 +728,9 @@ def list_checkpoints(
     `own_only`: roots of steps that `remove` can remove.
     """
 
+def list_steps(target: _Target, timeout_s: float) -> list[int]:
+    """The committed steps of one moment, ascending; reads nothing of them."""
+
 def copy_checkpoint(
     source: _Target,
     step: int,

@@ -311,6 +311,11 @@ py::list List(const TargetName& target, TimeLimit timeout, bool roots_only, bool
   return list;
 }
 
+std::vector<std::uint64_t> Steps(const TargetName& target, TimeLimit timeout) {
+  return ValueOrRaise(
+      WithoutGil([&] { return client::ListSteps(target.value, SessionOptionsOf(timeout)); }));
+}
+
 // 16 bytes for each slice, which are as those of a save.
 py::bytes Digests(const py::list& slices) {
   const auto tensors = TensorsOf(slices);
@@ -424,6 +429,7 @@ void BindCheckpoint(py::module_& module) {
   module.def("list_checkpoints", &List, py::arg("target"), py::arg("timeout_s"),
              py::arg("roots_only") = false, py::arg("own_only") = false,
              py::arg("line_of") = py::none());
+  module.def("list_steps", &Steps, py::arg("target"), py::arg("timeout_s"));
   module.def("copy_checkpoint", &Copy, py::arg("source"), py::arg("step"), py::arg("target"),
              py::arg("timeout_s"), py::arg("compresses") = false, py::arg("replaces") = "",
              py::arg("is_of_run") = false);

@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import ffrecord.weights as weights
 from checkpoint_truth import TABLE_ROWS, Content, Step
 from ffrecord.errors import CorruptionError
 from ffrecord.torch import Stager
+from ffrecord.weights import _export
 from thread_ranks import ThreadRank, ThreadRanks, same
 
 _RUNS = st.sampled_from(["first", "second", "mirror"])
@@ -28,6 +30,35 @@ def named(step: Step) -> dict[str, Any]:
     """The tensors of a step by their names in `ffrecord.weights`."""
     arrays = step.content.arrays()
     return arrays if step.flat else {**arrays, "again": arrays["head"]}
+
+
+def _fail(state: object) -> None:
+    raise OSError(f"the disk is full for {len(str(type(state)))} bytes")
+
+
+@contextlib.contextmanager
+def _late_rank(work: Callable[[], object]) -> Iterator[None]:
+    """`work` exports and fails; one of its ranks writes its file again and again in the block."""
+    write_file, late = _export._write_file, []
+
+    def end(*args: Any) -> None:  # noqa: ANN401
+        late.append(args)
+        raise OSError("this rank ends here")
+
+    def write(*args: Any) -> None:  # noqa: ANN401
+        write_file(*args)
+        for each in late:
+            with contextlib.suppress(FileNotFoundError, CorruptionError):
+                write_file(*each)
+
+    try:
+        _export._write_file = end
+        with contextlib.suppress(OSError, CorruptionError):
+            work()
+        _export._write_file = write
+        yield
+    finally:
+        _export._write_file = write_file
 
 
 class WeightsOut:
@@ -60,9 +91,18 @@ class WeightsOut:
         assert all(same(whole[name], expected[name]) for name in expected), "other weights are read"
         assert step.is_whole, f"weights are read in spite of {step.damage}"
 
-    @rule(run=_RUNS, which=_WHICH, size=st.sampled_from([1, 1 << 20, 1 << 30]), two=st.booleans())
-    def export_weights(self, run: str, which: int, size: int, two: bool) -> None:
-        """Export a step, on one rank or two: all of it, or damage is told and nothing is there."""
+    @rule(
+        run=_RUNS,
+        which=_WHICH,
+        size=st.sampled_from([1, 1 << 20, 1 << 30]),
+        two=st.booleans(),
+        late=st.sampled_from([None, "same", "float16"]),
+    )
+    def export_weights(self, run: str, which: int, size: int, two: bool, late: str | None) -> None:
+        """Export a step, on one rank or two: all of it, or damage is told and nothing is there.
+
+        With `late`, after one that failed, of which a rank goes on.
+        """
         number = self.pick(run, which)
         step, out = self.runs[run][number], Path(tempfile.mkdtemp(dir=self.folder)) / "out"
         prefix = "state" if step.flat else ""
@@ -72,7 +112,22 @@ class WeightsOut:
                 self.path(run), out, step=number, prefix=prefix, file_bytes_max=size, group=rank
             )
 
-        results = ThreadRanks(2 if two else 1).run(work)
+        failing = contextlib.nullcontext()
+        if late is not None:
+            dtype = None if late == "same" else late
+            failing = _late_rank(
+                lambda: weights.export(
+                    self.path(run),
+                    out,
+                    step=number,
+                    prefix=prefix,
+                    dtype=dtype,
+                    file_bytes_max=size,
+                    group="alone",
+                )
+            )
+        with failing:
+            results = ThreadRanks(2 if two else 1).run(work)
         if isinstance(results[0], Exception):
             kinds = (CorruptionError, FileNotFoundError, ckpt.PeerError)
             assert all(isinstance(each, kinds) for each in results), results
@@ -90,11 +145,17 @@ class WeightsOut:
         )
         shutil.rmtree(out)
 
-    @rule(actions=st.lists(_ACTIONS, min_size=1, max_size=12))
-    def publish_and_pull(self, actions: list[str]) -> None:
+    @rule(
+        actions=st.lists(_ACTIONS, min_size=1, max_size=12),
+        spelled=st.sampled_from(["versions", "versions/.", "link", "../{}/versions"]),
+    )
+    def publish_and_pull(self, actions: list[str], spelled: str) -> None:
         """Publish, pull and hold versions in any order: a held one stays, and no two are mixed."""
-        run = Path(tempfile.mkdtemp(dir=self.folder)) / "versions"
-        publisher, source = weights.Publisher(run), weights.Subscriber(run)
+        parent = Path(tempfile.mkdtemp(dir=self.folder))
+        run, other = parent / "versions", f"{parent}/{spelled.format(parent.name)}"
+        (parent / "link").symlink_to("versions")
+        run.mkdir()
+        publisher, source = weights.Publisher(run), weights.Subscriber(other)
         contents: dict[int, Content] = {}
         held: list[tuple[contextlib.ExitStack, weights.Weights, int]] = []
         for action in actions:
@@ -122,12 +183,22 @@ class WeightsOut:
             assert [commit.step for commit in ckpt.list(run)] == [len(contents)]
             assert ckpt.list(f"{run}.readers") == []
 
-    @rule(room=st.sampled_from([0, 1 << 20, 8 << 20]))
-    def stage_for_dcp(self, room: int) -> None:
-        """Stage a state in so much memory: a copy of it, whatever becomes of the state."""
+    @rule(room=st.sampled_from([0, 1 << 20, 8 << 20]), fails=st.booleans())
+    def stage_for_dcp(self, room: int, fails: bool) -> None:
+        """Stage a state in so much memory: a copy of it, whatever becomes of the state.
+
+        With `fails`, after a save that failed and whose error is kept.
+        """
         content = self.content(new_table=True)
         live = {key: torch.from_numpy(each) for key, each in content.arrays().items()}
-        staged = Stager(room, spill=self.folder).stage({"model": live})
+        stager, errors = Stager(room, spill=self.folder, wait_s=20), []
+        if fails:
+            try:
+                _fail(stager.stage({"model": live}))
+            except OSError as error:
+                errors.append(error)
+        staged = stager.stage({"model": live})
+        assert len(errors) == fails
         for tensor in live.values():
             tensor.zero_()
         copies = {key: each.numpy() for key, each in staged["model"].items()}

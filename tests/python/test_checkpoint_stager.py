@@ -16,11 +16,13 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.staging import AsyncStager, BlockingAsyncStager
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
 import ffrecord.checkpoint as ckpt
+from ffrecord.checkpoint._staging import TornStageError
 from ffrecord.checkpoint._tensors import ITEM_SIZES
 from ffrecord.torch import CheckpointReader, CheckpointWriter, Stager
 from ranks import run_ranks
@@ -134,10 +136,11 @@ class Plain:
 
 
 def test_other_values_are_copied_too() -> None:
-    live = {"plain": Plain(["a"]), "numbers": [1]}
+    live = {"plain": Plain(["a"]), "numbers": [1], "shape": torch.Size([2, 3])}
     staged = Stager().stage(live)
     live["plain"].words.append("b")  # type: ignore[attr-defined]
-    assert staged == {"plain": Plain(["a"]), "numbers": [1]}
+    assert staged == {"plain": Plain(["a"]), "numbers": [1], "shape": torch.Size([2, 3])}
+    assert type(staged["shape"]) is torch.Size
 
 
 @pytest.mark.parametrize("writer", ["ours", "theirs"])
@@ -194,6 +197,65 @@ def test_the_next_save_waits_for_the_memory_and_says_so_if_it_never_comes() -> N
     del kept
     thread.join()
     assert same(found[0], state(2))
+
+
+class Broken(dcp.FileSystemWriter):
+    """A disk that is full for one save."""
+
+    def write_data(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Write nothing."""
+        raise OSError("No space left on device")
+
+
+def test_a_save_that_failed_does_not_keep_the_memory_though_its_error_is_kept(
+    alone: None, tmp_path: Path
+) -> None:
+    stager, live = Stager(4 * MIB), {"a": torch.ones(1000), "deep": {"b": [torch.ones(9)]}}
+    writer = Broken(tmp_path / "full")
+    future: Any = dcp.async_save(live, storage_writer=writer, async_stager=stager)
+    with pytest.raises(CheckpointException, match="No space left") as kept:
+        future.result()
+    staged = stager.stage(live)
+    assert same(staged, live) and kept.value is not None and future.done()
+
+
+@pytest.mark.parametrize("what", ["spill", "torn"])
+def test_a_failed_stage_does_not_keep_the_memory_though_its_error_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    from ffrecord.torch import _dcp_stager
+
+    stager = Stager(900_000, spill=tmp_path)
+    with monkeypatch.context() as patch:
+        if what == "spill":
+            patch.setattr(_dcp_stager, "_spill_file", lambda *_: exec("raise OSError('full')"))
+        else:
+            versions = iter(range(1000))
+            patch.setattr(_dcp_stager, "_version_of", lambda tensor: next(versions))
+        with pytest.raises((OSError, TornStageError)) as kept:
+            stager.stage(state(1))
+    with virtual_time():
+        staged = stager.stage(state(2))
+    assert same(staged, state(2)) and kept.value is not None
+
+
+def test_threads_that_share_a_stager_take_turns() -> None:
+    stager, wrong = Stager(2 * MIB), []
+
+    def work(number: int) -> None:
+        for turn in range(8):
+            expected = float(100 * number + turn)
+            staged = stager.stage({"x": torch.full((MIB // 4,), expected)})
+            if not bool((staged["x"] == expected).all()):
+                wrong.append(expected)
+            del staged
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, "two threads had the same memory"
 
 
 def test_a_tensor_that_changes_meanwhile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,15 @@ def test_a_model_is_loaded_from_a_step(tmp_path: Path, loader: Any) -> None:  # 
     assert is_filled(model, 2)
 
 
+def test_a_model_is_loaded_from_an_imported_file(tmp_path: Path, loader: Any) -> None:  # noqa: ANN401
+    safetensors = pytest.importorskip("safetensors.torch")
+    safetensors.save_file(state(3)["model"], tmp_path / "model.safetensors")
+    ckpt.import_safetensors(tmp_path / "model.safetensors", tmp_path / "run", 1)
+    model = fake_vllm.Model()
+    loaded(loader, model, target=str(tmp_path / "run"))
+    assert is_filled(model, 3)
+
+
 def test_a_model_is_loaded_from_what_a_trainer_published(tmp_path: Path, loader: Any) -> None:  # noqa: ANN401
     target = str(tmp_path / "run")
     publisher = weights.Publisher(target)

@@ -141,15 +141,26 @@ def test_numbers_are_converted_on_the_way(tmp_path: Path) -> None:
     assert torch.equal(
         found["model.embed.weight"].read(dtype="bfloat16"), expected.to(torch.bfloat16)
     )
-    assert found["ids"].read(dtype="bfloat16").dtype == np.int64  # Integers stay what they are.
+    assert found["ids"].read(dtype="bfloat16").dtype == torch.int64  # Integers stay what they are.
     into = torch.zeros(9, 5, dtype=torch.float64)
     with pytest.raises(ckpt.MismatchError, match=r"model\.half.*bfloat16"):
         found.fill({"model.half": into})
     assert not into.any()
     found.fill({"model.half": into}, cast=True)
     assert torch.equal(into, flat()["half"].double())
-    with pytest.raises(ValueError, match="'float9' is not a type"):
-        found["ids"].read(dtype="float9")
+    for nothing in ("float9", "int32", "bool", "complex64", "float4_e2m1fn_x2"):
+        with pytest.raises(ValueError, match=f"dtype is '{nothing}': floating-point"):
+            found["model.half"].read(dtype=nothing)
+
+
+def test_tensors_are_of_torch_whatever_saved_them(tmp_path: Path) -> None:
+    state = {"array": np.arange(6, dtype=np.uint16), "scalar": np.float32(2), "t": torch.ones(2)}
+    ckpt.save(tmp_path, 1, state)
+    found = dict(weights.open(tmp_path, as_torch=True).read())
+    assert all(isinstance(tensor, torch.Tensor) for tensor in found.values())
+    assert found["array"].tolist() == list(range(6)) and found["array"].dtype == torch.uint16
+    assert found["scalar"].item() == 2 and found["t"].tolist() == [1, 1]
+    assert all(isinstance(each, np.ndarray) for _, each in weights.open(tmp_path).read())
 
 
 def test_buffers_of_every_kind_are_filled_in_place(tmp_path: Path) -> None:
@@ -206,6 +217,20 @@ def test_nothing_is_read_unless_all_buffers_fit(tmp_path: Path) -> None:
     with pytest.raises((TypeError, ckpt.MismatchError), match="cannot be written"):
         found.fill({"a": read_only})
     assert not into.any()
+
+
+@pytest.mark.parametrize("offset", [(2, 0), (-1, 0), (0, 1), (0,)])
+def test_a_slice_beyond_the_tensor_is_refused_before_anything_is_read(
+    tmp_path: Path, offset: tuple[int, ...]
+) -> None:
+    ckpt.save(tmp_path, 1, {"a": np.ones(5), "table": torch.ones(3, 4)})
+    first, part = np.zeros(5), torch.zeros(4, 2).T  # Strided: it is read after the first.
+    shard = ckpt.Shard(part, shape=(3, 4), offset=offset)
+    with pytest.raises(ckpt.MismatchError, match=r"table \(the state has a slice"):
+        weights.open(tmp_path).fill({"a": first, "table": shard})
+    with pytest.raises(ckpt.MismatchError, match=r"table \(the state has a slice"):
+        ckpt.load(tmp_path, {"a": first, "table": shard})
+    assert not first.any() and not part.any()
 
 
 def test_damage_names_the_tensor_and_the_file_and_spares_the_others(tmp_path: Path) -> None:

@@ -20,8 +20,10 @@ import cli
 import ffrecord.checkpoint as ckpt
 import ffrecord.weights as weights
 from dying import run_and_kill
+from ffrecord.checkpoint import _safetensors_file
 from ffrecord.checkpoint._safetensors_file import NAMES
 from ffrecord.errors import CorruptionError
+from ffrecord.weights import _export
 from thread_ranks import ThreadRank, ThreadRanks
 
 pytestmark = pytest.mark.wrong_data
@@ -172,15 +174,76 @@ def test_what_is_finished_is_not_written_again(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match=r"seg-.* tensor c\."):
         weights.export(run, out, file_bytes_max=1 << 20)
     assert not out.exists()
-    finished = {path.name: path.stat().st_ino for path in staging.iterdir()}
+    (begun,) = staging.iterdir()
+    finished = {path.name: path.stat().st_ino for path in begun.iterdir()}
     assert finished and all(name.endswith(".safetensors") for name in finished)
     segment.write_bytes(good)
-    (staging / "model-00009-of-00009.safetensors").write_bytes(b"of another plan")
-    (staging / "model-00004-of-00004.safetensors.tmp").write_bytes(b"half")
+    (begun / "model-00009-of-00009.safetensors").write_bytes(b"of another plan")
+    (begun / "model-00004-of-00004.safetensors.tmp").write_bytes(b"half")
+    (begun / "model-00003-of-00004.safetensors").mkdir()
+    (staging / "x").write_bytes(b"of a user")
     made = weights.export(run, out, file_bytes_max=1 << 20)
     assert same(loaded(out), {name: torch.from_numpy(each) for name, each in state.items()})
     assert all((out / name).stat().st_ino == inode for name, inode in finished.items())
     assert len(made.files) == 4 and len(list(out.iterdir())) == 5
+
+
+def test_a_late_rank_of_an_export_that_failed_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    state = {"a": torch.arange(20_000), "b": torch.arange(20_000) + 7}
+    ckpt.save(run, 1, state)
+    monkeypatch.setattr(_safetensors_file, "_WINDOW_SIZE", 16 << 10)
+    late: list[Any] = []
+    write_file, write_all = _export._write_file, _safetensors_file.write_all
+    ends = OSError("this rank ends here")
+
+    def end(*args: object) -> None:
+        late.append(args)
+        raise ends
+
+    monkeypatch.setattr(_export, "_write_file", end)
+    with pytest.raises(OSError, match="ends here"):
+        weights.export(run, out, group="alone")
+    monkeypatch.setattr(_export, "_write_file", write_file)
+    calls = 0
+
+    def write(descriptor: int, blocks: Any) -> None:  # noqa: ANN401
+        nonlocal calls
+        write_all(descriptor, blocks)
+        calls += 1
+        if calls == 4:  # The late rank comes in the middle, and does not get far.
+            monkeypatch.setattr(_safetensors_file, "write_all", end)
+            with pytest.raises(FileNotFoundError):
+                write_file(*late[0])
+            monkeypatch.setattr(_safetensors_file, "write_all", write)
+
+    monkeypatch.setattr(_safetensors_file, "write_all", write)
+    weights.export(run, out, group="alone")
+    assert same(loaded(out), state) and calls > 4
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "out"}
+
+
+def test_a_folder_that_cannot_be_replaced_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    ckpt.save(run, 1, {"model": model(1)})
+    out.write_bytes(b"")
+    with pytest.raises(FileExistsError, match="a file of that name"):
+        weights.export(run, out, prefix="model")
+    out.unlink()
+    out.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(os.path, "ismount", lambda path: path == str(out))
+        with pytest.raises(OSError, match="mount point") as caught:
+            weights.export(run, out, prefix="model")
+        assert caught.value.errno == errno.EBUSY
+    (tmp_path / "link").symlink_to("out")  # The folder itself is replaced.
+    assert weights.export(run, tmp_path / "link", prefix="model").folder == str(out)
+    assert same(loaded(out), flat(1)) and (tmp_path / "link").is_symlink()
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "out", "link"}
 
 
 def test_an_export_that_is_there_is_found_and_anything_else_refused(tmp_path: Path) -> None:
@@ -219,7 +282,7 @@ def test_two_exports_to_one_folder_do_not_meet(tmp_path: Path) -> None:
     weights.export(tmp_path / "run", tmp_path / "out")
 
 
-@pytest.mark.parametrize("what", ["damage", "prefix", "folder"])
+@pytest.mark.parametrize("what", ["damage", "prefix", "folder", "dry_run"])
 def test_ranks_that_fail_leave_nothing_and_all_are_told(tmp_path: Path, what: str) -> None:
     run, out = tmp_path / "run", tmp_path / "out"
     ckpt.save(run, 1, {"model": model(1), "other": model(1)})
@@ -233,7 +296,8 @@ def test_ranks_that_fail_leave_nothing_and_all_are_told(tmp_path: Path, what: st
         odd = rank.rank == 1
         prefix = "other" if what == "prefix" and odd else "model"
         folder = tmp_path / "elsewhere" if what == "folder" and odd else out
-        return weights.export(run, folder, prefix=prefix, group=rank)
+        dry_run = what == "dry_run" and odd
+        return weights.export(run, folder, prefix=prefix, group=rank, dry_run=dry_run)
 
     results = ThreadRanks(3).run(work)
     assert all(isinstance(each, Exception) for each in results), results
@@ -250,6 +314,7 @@ def test_wrong_arguments_write_nothing(tmp_path: Path) -> None:
         ({}, "c: safetensors has no complex128"),
         ({"prefix": "modl"}, "nothing below modl"),
         ({"prefix": "model", "dtype": "bf16"}, "'bf16'"),
+        ({"prefix": "model", "dtype": "int32"}, "dtype is 'int32': floating-point"),
         ({"prefix": "model", "file_bytes_max": 0}, "must be at least 1"),
         ({"prefix": "model", "dtype": "float8_e4m3fnuz"}, "no float8_e4m3fnuz"),
     ):

@@ -109,6 +109,83 @@ def test_a_version_stays_as_long_as_it_is_read(target: str) -> None:
     assert versions_at(target) == [5] and leases_at(target) == []
 
 
+def test_a_version_that_goes_after_the_listing_is_no_missing_version(
+    store: Store, tmp_path: Path
+) -> None:
+    target = f"s3://bucket/{tmp_path.name}/policy"
+    publisher, source = weights.Publisher(target), weights.Subscriber(target, prefix="model")
+    publisher.publish(1, model(1))
+    left = [2]
+
+    def after(number: int, request: str) -> None:
+        if left and "list-type" in request:
+            version = left.pop()
+            publisher.publish(version, model(version))
+
+    store.set_door(lambda number, method, path: "serve", after)
+    try:
+        assert source.newest() == 1 and versions_at(target) == [2]
+        left.append(3)
+        into = buffers()
+        assert source.pull(into) == 3 and is_whole(into, 3)
+    finally:
+        store.serve_all()
+
+
+def test_versions_that_come_and_go_never_leave_a_server_without_one(tmp_path: Path) -> None:
+    target = str(tmp_path / "run")
+    publisher, source = weights.Publisher(target), weights.Subscriber(target)
+    publisher.publish(0, {"x": np.zeros(1)})
+
+    def publish() -> None:
+        for version in range(1, 200):
+            publisher.publish(version, {"x": np.zeros(1)})
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    seen = []
+    while thread.is_alive():
+        seen.append(source.newest())
+    thread.join()
+    assert None not in seen, "a moment without a version was seen"
+    assert seen == sorted(seen, key=lambda version: version or 0), "an older version was seen"
+
+
+@pytest.mark.parametrize("spelled", ["link", "real/../real", "real/.", "./real//", "link/"])
+def test_a_lease_holds_however_the_target_is_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelled: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("real")
+    os.symlink("real", "link")
+    for publishing, reading in ((tmp_path / "real", spelled), (spelled, tmp_path / "real")):
+        publisher, source = weights.Publisher(publishing), weights.Subscriber(reading)
+        first = (source.newest() or 0) + 1
+        publisher.publish(first, model(first))
+        with source.open():
+            publisher.publish(first + 1, model(first + 1))
+            assert versions_at("real") == [first, first + 1]
+    assert sorted(os.listdir()) == ["link", "real", "real.readers"]
+    monkeypatch.chdir("real")
+    with weights.Subscriber(".").open():
+        weights.Publisher(tmp_path / "link").publish(100, model(100))
+        assert versions_at(".") == [4, 100]
+
+
+def test_a_renewed_lease_is_in_every_listing_however_long_that_takes(tmp_path: Path) -> None:
+    target = str(tmp_path / "run")
+    with virtual_time() as time:
+        publisher, source = weights.Publisher(target), weights.Subscriber(target, renew_s=60)
+        publisher.publish(1, model(1))
+        with source.open():
+            before = leases_at(target)
+            for _ in range(4):  # A listing that takes until then finds one at its end or beginning.
+                time.run_for(61)
+                assert set(before) & set(leases_at(target)), "all leases were replaced"
+                before = leases_at(target)
+        assert leases_at(target) == []
+
+
 def test_some_old_versions_stay_if_the_publisher_says_so(tmp_path: Path) -> None:
     publisher = weights.Publisher(tmp_path / "run", keep=3)
     for version in range(5):
@@ -194,7 +271,7 @@ def test_ranks_of_one_server_get_one_version_each_its_slices(tmp_path: Path) -> 
     weights.Publisher(target).publish(1, model(1))
 
     def publish() -> None:
-        weights.Publisher(target).publish(2, model(2), replicated="rank0")
+        weights.Publisher(target).publish(2, model(2))
 
     def work(rank: ThreadRank) -> object:
         half = np.zeros((32, 4096), np.uint8)

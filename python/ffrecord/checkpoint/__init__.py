@@ -52,7 +52,7 @@ from ffrecord.checkpoint._safetensors import export_safetensors, import_safetens
 from ffrecord.checkpoint._saving import Commit, Flat, Order, Replicated, Said, commit, flatten
 from ffrecord.checkpoint._staging import TornStageError
 from ffrecord.checkpoint._state import OnRanks, PerRank, Shard
-from ffrecord.checkpoint._steps import step_number, wanted_step
+from ffrecord.checkpoint._steps import newest_on_line, step_number, wanted_step
 from ffrecord.checkpoint._values import Named
 from ffrecord.errors import ConflictError, CorruptionError
 
@@ -278,10 +278,6 @@ def verify(
         UnavailableError, DeadlineExceeded: a daemon or store does not answer: nothing is known.
     """
 
-    def there() -> _list[Commit]:
-        listed = _ffrecord.list_checkpoints(target, timeout_s, roots_only=True)
-        return [Commit(*found) for found in listed]
-
     wanted = wanted_step(step)
     if wanted is None:
         wanted = max((found.step for found in there() if not found.given_up), default=None)
@@ -290,7 +286,7 @@ def verify(
     except (CorruptionError, ConflictError) as error:
         return [str(error)]
     except FileNotFoundError as error:
-        if wanted not in [found.step for found in there()]:
+        if wanted not in _ffrecord.list_steps(target, timeout_s):
             raise
         return [str(error)]  # A file of it is missing.
 

@@ -25,6 +25,13 @@ class Piece(NamedTuple):
     data: Any  # A tensor, or a view of one.
     address: int | None = None  # As `look_at` gives it, where it was asked.
 
+    def is_within(self, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor of that shape has it."""
+        return len(self.offset) == len(self.extent) == len(shape) and all(
+            0 <= begin <= size - count
+            for begin, count, size in zip(self.offset, self.extent, shape, strict=True)
+        )
+
 
 class Layout(NamedTuple):
     """This rank's side of a tensor.

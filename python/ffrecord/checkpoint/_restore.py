@@ -290,6 +290,10 @@ class Restorer:
                     f"{path} ({stored[0]} {stored[1]} is stored, the state has {dtype} {whole})"
                 )
                 return state
+            if beyond := [piece for piece in pieces if not piece.is_within(whole)]:
+                where = f"{tuple(beyond[0].extent)} at {tuple(beyond[0].offset)}"
+                self.different.append(f"{path} (the state has a slice of {where} of {whole})")
+                return state
             if kind_of(state) is Kind.SCALAR:
                 return self._scalar(tree, dtype)
             for piece in pieces:

@@ -5,6 +5,7 @@ import warnings
 from typing import Literal
 
 from ffrecord import _ffrecord
+from ffrecord._base.addresses import Target
 
 STEP_MAX = 2**63 - 1
 
@@ -30,6 +31,17 @@ def wanted_step(step: int | Literal["latest"]) -> int | None:
     if isinstance(step, str) and step == "latest":
         return None
     return step_number(step, '"latest" or ')
+
+
+def newest_on_line(target: Target, timeout_s: float) -> int | None:
+    """The newest step that was not given up, whole or not; None if there is none.
+
+    The steps are those of one listing: a list of checkpoints is read one by one, and leaves out
+    those that are removed meanwhile.
+    """
+    listed = _ffrecord.list_checkpoints(target, timeout_s, roots_only=True)
+    given_up = {found[0] for found in listed if found[4]}
+    return max(set(_ffrecord.list_steps(target, timeout_s)) - given_up, default=None)
 
 
 def tell_skipped(reader: _ffrecord.CheckpointReader, stack_level: int) -> None:

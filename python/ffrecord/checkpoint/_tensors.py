@@ -298,6 +298,13 @@ def is_castable(stored: str, wanted: str) -> bool:
     return stored != wanted and {stored, wanted} <= _FRACTIONS
 
 
+def check_castable(wanted: str | None) -> None:
+    """Raise ValueError if nothing can be converted to `wanted`."""
+    if wanted is not None and wanted not in _FRACTIONS:
+        names = ", ".join(sorted(_FRACTIONS))
+        raise ValueError(f"dtype is {wanted!r}: floating-point elements can become {names}")
+
+
 def _numpy_dtype(name: str) -> np.dtype[Any] | None:
     try:
         return np.dtype(name)

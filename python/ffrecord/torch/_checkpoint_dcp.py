@@ -50,7 +50,7 @@ from ffrecord.checkpoint._monitoring import Save, ledger
 from ffrecord.checkpoint._pieces import Fetcher, Wanted, read_into
 from ffrecord.checkpoint._ranks import TensorSlice
 from ffrecord.checkpoint._state import Flattener, named_values
-from ffrecord.checkpoint._steps import step_number, tell_skipped
+from ffrecord.checkpoint._steps import newest_on_line, step_number, tell_skipped
 from ffrecord.checkpoint._tensors import describe, plain_address
 from ffrecord.checkpoint._values import Kind, TensorRef, decode, encode
 from ffrecord.errors import CorruptionError
@@ -219,8 +219,8 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
         """Begin the attempt, and send its name to every rank."""
         target, step = self._target_and_step()
         if step is None:
-            there = _ffrecord.list_checkpoints(target, self._timeout_s, roots_only=True)
-            step = max((found[0] for found in there if not found[4]), default=-1) + 1
+            newest = newest_on_line(target, self._timeout_s)
+            step = 0 if newest is None else newest + 1
         with self._kept():
             self._parts = self._open(target, step, None, self._began(step))
         return [

@@ -6,8 +6,9 @@ import gc
 import os
 import tempfile
 import threading
+import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -67,10 +68,15 @@ class Stager(AsyncStager):
         self._wait_s = wait_s
         self._arena: Any = None
         self._used: weakref.ref[Any] | None = None
+        self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments."""
-        return {**self.__dict__, "_arena": None, "_used": None}
+        own = ("_arena", "_used", "_lock")
+        return {name: value for name, value in self.__dict__.items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _arena=None, _used=None, _lock=threading.Lock())
 
     @without_collector()
     def stage(self, state_dict: dict[str, Any], **kwargs: object) -> dict[str, Any]:
@@ -86,8 +92,13 @@ class Stager(AsyncStager):
         with ledger().stall():
             taken = _Taken()
             made = taken.value(state_dict, "")
-            self._await_arena()
-            taken.copy(*self._rooms(taken))
+            with self._lock:  # Of two calls, the second waits until nobody uses the first's copies.
+                self._await_arena()
+                try:
+                    taken.copy(*self._rooms(taken))
+                except BaseException as error:
+                    traceback.clear_frames(error.__traceback__)  # Else it keeps the memory.
+                    raise
             return dict(made())
 
     def _await_arena(self) -> None:
@@ -98,12 +109,14 @@ class Stager(AsyncStager):
         freed = threading.Event()
         weakref.finalize(used, freed.set)
         del used
-        gc.collect()  # Of what is in circles, such as frames of an error.
-        if not clock.wait(freed.wait, self._wait_s):
-            raise BusyError(
-                "the save before still uses the staged copies: wait for its result, and drop "
-                "references to it if it has failed"
-            )
+        end, wait_s = clock.now() + self._wait_s, 1.0
+        gc.collect()  # Of what is in circles.
+        while not clock.wait(freed.wait, max(0.0, min(end - clock.now(), wait_s))):
+            _clear_ended_frames(self._arena)
+            gc.collect()
+            if clock.now() >= end and not freed.is_set():
+                raise BusyError("the save before still uses the staged copies: wait for its result")
+            wait_s *= 2
 
     def _rooms(self, taken: "_Taken") -> tuple[list[np.ndarray[Any, Any]], object]:
         """Memory for each tensor: in the arena as long as there is room, the smallest first."""
@@ -151,6 +164,34 @@ class _Block:
             "typestr": "|u1",
             "data": (arena.address, False),
         }
+
+
+def _clear_ended_frames(arena: Any) -> None:  # noqa: ANN401
+    """Of errors that somebody keeps, such as a save's future: they refer to the copies of the save.
+
+    Nobody can use what only frames refer to that have ended.
+    """
+    for each in gc.get_objects():
+        if issubclass(type(each), BaseException) and each.__traceback__ is not None:
+            frames = [frame for frame, _ in traceback.walk_tb(each.__traceback__)]
+            if any(_reaches(gc.get_referents(frame), arena, 3) for frame in frames):
+                traceback.clear_frames(each.__traceback__)
+
+
+def _reaches(values: Iterable[Any], arena: Any, depth: int) -> bool:  # noqa: ANN401
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            local: Any = getattr(value, "_local_tensor", value)
+            try:
+                if arena.address <= local.data_ptr() < arena.address + arena.size_bytes:
+                    return True
+            except RuntimeError:
+                continue  # It has no memory.
+        elif depth and isinstance(value, dict | list | tuple):
+            inside = value.values() if isinstance(value, dict) else value
+            if _reaches(inside, arena, depth - 1):
+                return True
+    return False
 
 
 def _places(taken: "_Taken", size_max: int) -> tuple[list[int | None], int, int]:
@@ -268,4 +309,6 @@ def _filled(made: Any, items: dict[Any, Any]) -> Any:  # noqa: ANN401
 def _sequence_like(value: Any, items: list[Any]) -> Any:  # noqa: ANN401
     if hasattr(value, "_fields"):
         return type(value)._make(items)
+    if isinstance(value, torch.Size):
+        return torch.Size(items)
     return items if isinstance(value, list) else tuple(items)

@@ -1,8 +1,12 @@
 """A step as a folder of safetensors files, laid out as Hugging Face's libraries read them.
 
 All ranks compute the same plan from the step's manifests, and each writes whole files of it into a
-folder beside the destination. That gets its name when all files are durable. After a failure or a
-kill, the same call finds the files that are finished there, and writes the others.
+folder inside one beside the destination. That gets its name when all files are durable. After a
+failure or a kill, the same call finds the files that are finished there, and writes the others.
+
+Ranks of the last call may still be writing then: only rank 0 has the lock. So each call has a
+folder of its own, into which it moves what is finished, and the folders of others lose their names
+first. Whoever is late finds no folder.
 """
 
 import contextlib
@@ -11,6 +15,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 
@@ -34,7 +39,7 @@ from ffrecord.checkpoint._safetensors_file import (
     write_file,
 )
 from ffrecord.checkpoint._tensor_names import below, tensors_by_name
-from ffrecord.checkpoint._tensors import ITEM_SIZES, torch_if_imported
+from ffrecord.checkpoint._tensors import ITEM_SIZES, check_castable, torch_if_imported
 from ffrecord.checkpoint._values import decode
 from ffrecord.weights._reading import Step
 
@@ -113,20 +118,23 @@ def export(
             plan = _plan(opener.reader, folder, prefix, dtype, file_bytes_max, size)
             is_done = rank == 0 and _look(plan)
             made.append(plan)
-            return [digest(plan), is_done]
+            return [digest((plan, dry_run)), is_done]
 
         told = together(ranks, prepare)
         plan = made[0]
         if any(each[0] != told[0][0] for each in told):  # type: ignore[index]
             raise ValueError(
                 f"the ranks export different files to {plan.export.folder}: they need the same "
-                "folder, prefix, dtype and file_bytes_max"
+                "folder, prefix, dtype, file_bytes_max and dry_run"
             )
         if dry_run or told[0][1]:  # type: ignore[index]
+            if rank == 0 and not dry_run:
+                _remove_staging(plan)  # Of a call that was killed at its end.
             return plan.export
-        together(ranks, lambda: held.enter_context(_begun(plan)) if rank == 0 else None)
-        together(ranks, lambda: _write(opener.reader, plan, rank, size))
-        together(ranks, lambda: _finish(plan) if rank == 0 else None)
+        begun = together(ranks, lambda: held.enter_context(_begun(plan)) if rank == 0 else None)
+        where = os.path.join(plan.staging, str(begun[0]))
+        together(ranks, lambda: _write(opener.reader, plan, where, rank, size))
+        together(ranks, lambda: _finish(plan, where) if rank == 0 else None)
         return plan.export
 
 
@@ -149,7 +157,7 @@ class _File:
             with open(os.path.join(folder, self.name), "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 return size == self.size_bytes and file.read(len(self.front)) == self.front
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             return False
 
 
@@ -163,7 +171,7 @@ class _Plan:
 
     @property
     def staging(self) -> str:
-        """Where the files are until all are there."""
+        """Where the files of each call are, in a folder of its own, until all are there."""
         parent, name = os.path.split(self.export.folder)
         return os.path.join(parent, f".{name}.ffrecord-export")
 
@@ -178,8 +186,7 @@ def _plan(
 ) -> _Plan:
     if file_bytes_max < 1:
         raise ValueError(f"file_bytes_max is {file_bytes_max}, must be at least 1")
-    if dtype is not None and dtype not in ITEM_SIZES:
-        raise ValueError(f"dtype is {dtype!r}, which is no type of elements, such as 'bfloat16'")
+    check_castable(dtype)
     stored = {key: (kind, shape) for key, kind, shape in reader.tensors}
     tree = below(decode(reader.structure), prefix)
     entries = [
@@ -200,6 +207,8 @@ def _plan(
         names = [f"model-{i:05}-of-{len(lots):05}.safetensors" for i in range(1, len(lots) + 1)]
     files = [_File(name, lot, metadata) for name, lot in zip(names, lots, strict=True)]
     where = os.path.abspath(os.fsdecode(folder))
+    if os.path.islink(where):
+        where = os.path.realpath(where)  # Only folders can be replaced.
     made = Export(step, attempt, where, tuple(names), size)
     return _Plan(made, tuple(files), _index_of(files, size) if len(files) > 1 else b"")
 
@@ -231,6 +240,12 @@ def _look(plan: _Plan) -> bool:
         found = set(os.listdir(folder))
     except FileNotFoundError:
         return False
+    except NotADirectoryError:
+        why = "there is a file of that name: name a folder that is absent or empty"
+        raise FileExistsError(errno.EEXIST, why, folder) from None
+    if not found and os.path.ismount(folder):
+        why = "the folder is a mount point, which cannot be replaced: name a folder inside of it"
+        raise OSError(errno.EBUSY, why, folder)
     if not found:
         return False
     is_there = all(file.is_finished(folder) for file in plan.files)
@@ -249,40 +264,59 @@ def _content(path: str) -> bytes:
 
 
 @contextlib.contextmanager
-def _begun(plan: _Plan) -> Iterator[None]:
-    """The folder for the files, with those of an earlier try that belong to the plan; locked."""
-    folder = plan.staging
+def _begun(plan: _Plan) -> Iterator[str]:
+    """The name of this call's folder, with what earlier ones have finished of the plan; locked."""
+    staging, name = plan.staging, secrets.token_hex(8)
     with contextlib.suppress(FileExistsError):
-        os.mkdir(folder)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        os.mkdir(staging)
+    descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            why = "another export to this folder is in progress"
-            raise BlockingIOError(errno.EWOULDBLOCK, why, plan.export.folder) from None
-        finished = {file.name for file in plan.files if file.is_finished(folder)}
-        for name in set(os.listdir(folder)) - finished:
-            path = os.path.join(folder, name)
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path)
-            else:
-                os.unlink(path)
-        yield
+        _lock(descriptor, plan)
+        os.mkdir(os.path.join(staging, name))
+        for other in sorted(set(os.listdir(staging)) - {name}):
+            _take_over(plan, os.path.join(staging, other), os.path.join(staging, name))
+        yield name
     finally:
         os.close(descriptor)
 
 
-def _write(reader: _ffrecord.CheckpointReader, plan: _Plan, rank: int, size: int) -> None:
+def _lock(descriptor: int, plan: _Plan) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # One that ended meanwhile has removed the folder.
+        if os.path.samestat(os.fstat(descriptor), os.stat(plan.staging)):
+            return
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    why = "another export to this folder is in progress"
+    raise BlockingIOError(errno.EWOULDBLOCK, why, plan.export.folder)
+
+
+def _take_over(plan: _Plan, found: str, folder: str) -> None:
+    """Move the finished files of another call's folder to this one's; remove the rest."""
+    if os.path.islink(found) or not os.path.isdir(found):
+        os.unlink(found)
+        return
+    gone = os.path.join(plan.staging, f"{secrets.token_hex(8)}.gone")
+    os.rename(found, gone)  # From here on, ranks of that call find nothing by its name.
+    for file in plan.files:
+        if file.is_finished(gone):
+            os.rename(os.path.join(gone, file.name), os.path.join(folder, file.name))
+    shutil.rmtree(gone, ignore_errors=True)  # Some network mounts keep what is open elsewhere.
+
+
+def _write(
+    reader: _ffrecord.CheckpointReader, plan: _Plan, where: str, rank: int, size: int
+) -> None:
     """Write this rank's files; the largest go first to the rank with the least."""
     loads = [0] * size
     for file in sorted(plan.files, key=lambda file: -file.size_bytes):
         least = loads.index(min(loads))
         loads[least] += file.size_bytes
-        if least == rank and not file.is_finished(plan.staging):
+        if least == rank and not file.is_finished(where):
             now(f"exports {file.name} of step {plan.export.step}")
-            _write_file(reader, file, plan.staging)
-    sync_folder(plan.staging)
+            _write_file(reader, file, where)
+    sync_folder(where)
 
 
 def _write_file(reader: _ffrecord.CheckpointReader, file: _File, folder: str) -> None:
@@ -309,25 +343,32 @@ def _durable(path: str) -> Iterator[int]:
         raise
 
 
-def _finish(plan: _Plan) -> None:
+def _finish(plan: _Plan, where: str) -> None:
     """Give the folder its name."""
-    folder, staging = plan.export.folder, plan.staging
-    missing = [file.name for file in plan.files if not file.is_finished(staging)]
+    folder = plan.export.folder
+    missing = [file.name for file in plan.files if not file.is_finished(where)]
     if missing:
         raise FileNotFoundError(
             errno.ENOENT,
             f"{', '.join(missing[:5])} of the export is not there: do all ranks see this folder?",
-            staging,
+            where,
         )
     if plan.index:
-        with _durable(os.path.join(staging, _INDEX)) as descriptor:
+        with _durable(os.path.join(where, _INDEX)) as descriptor:
             write_all(descriptor, [np.frombuffer(plan.index, np.uint8)])
-    sync_folder(staging)
+    sync_folder(where)
     try:
-        os.rename(staging, folder)
+        os.rename(where, folder)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             why = "something appeared here during the export; name another folder"
             raise FileExistsError(errno.EEXIST, why, folder) from None
         raise
     sync_folder(os.path.dirname(folder))
+    _remove_staging(plan)
+
+
+def _remove_staging(plan: _Plan) -> None:
+    """If nothing is in it."""
+    with contextlib.suppress(OSError):
+        os.rmdir(plan.staging)

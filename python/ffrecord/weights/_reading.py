@@ -14,7 +14,7 @@ from ffrecord.checkpoint._saving import Commit
 from ffrecord.checkpoint._state import Shard
 from ffrecord.checkpoint._steps import tell_skipped, wanted_step
 from ffrecord.checkpoint._tensor_names import below, tensors_by_name
-from ffrecord.checkpoint._tensors import ITEM_SIZES, empty, is_castable, kind_of
+from ffrecord.checkpoint._tensors import ITEM_SIZES, check_castable, empty, is_castable, kind_of
 from ffrecord.checkpoint._values import Kind, TensorRef, decode
 from ffrecord.errors import CorruptionError
 
@@ -37,8 +37,8 @@ def open(
             says so.
         prefix: show only what is below this path of the state, such as "model", with names from
             there on.
-        as_torch: return torch tensors of what were torch tensors, if torch is imported; else NumPy
-            arrays where NumPy has such elements.
+        as_torch: return torch tensors, if torch is imported; else NumPy arrays where NumPy has such
+            elements.
         timeout_s: for each call to a daemon or store.
 
     Raises:
@@ -95,6 +95,7 @@ class Weights(Mapping[str, "Weight"]):
 
         Raises:
             KeyError: the step has no tensor of such a name.
+            ValueError: `dtype` is no type of floating-point elements.
             CorruptionError: stored bytes fail a check; names tensor and file.
         """
         for name in self._refs if names is None else names:
@@ -171,16 +172,14 @@ class Weight:
         """Read a slice, the whole by default; with `dtype`, floating-point elements as these.
 
         Raises:
-            ValueError: its elements cannot become `dtype`.
+            ValueError: `dtype` is no type of floating-point elements.
             IndexError: as indexing.
             CorruptionError: as indexing.
         """
-        if dtype is not None and dtype not in ITEM_SIZES:
-            raise ValueError(f"{dtype!r} is not a type of elements, such as 'bfloat16'")
+        check_castable(dtype)
         made_of = dtype if dtype and is_castable(self.dtype, dtype) else self.dtype
         offset, extent, shape = self._box(index)
-        kind = Kind.ARRAY if self._ref.kind is Kind.SCALAR else self._ref.kind
-        made: Any = empty(kind, made_of, extent, self._as_torch)
+        made: Any = empty(Kind.TORCH, made_of, extent, self._as_torch)
         wanted = (self._ref.key, offset, extent, made)
         read_into(self._reader, [wanted], {self._ref.key: self.dtype})
         return made.reshape(shape)

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import functools
 import logging
+import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -132,7 +133,7 @@ class Publisher:
 
     def retire(self) -> list[int]:
         """Remove versions that are old and not being read; return them. On one rank."""
-        versions = _steps(self._target, self._timeout_s)[: -self._keep]
+        versions = _ffrecord.list_steps(self._target, self._timeout_s)[: -self._keep]
         held = self._held() if versions else set()
         removed = [version for version in versions if version not in held]
         for version in removed:
@@ -142,7 +143,7 @@ class Publisher:
 
     def _held(self) -> set[int]:
         """Versions with leases; those of servers that have ended are removed."""
-        now, leases = clock.now(), _steps(self._leases, self._timeout_s)
+        now, leases = clock.now(), _ffrecord.list_steps(self._leases, self._timeout_s)
         self._seen = {lease: self._seen.get(lease, now) for lease in leases}
         for lease, since in self._seen.items():
             if now - since > self._lease_s:
@@ -316,23 +317,26 @@ class _Lease:
         self._thread = threading.Thread(target=self._renew, name="ffrecord-lease", daemon=True)
 
     def __enter__(self) -> None:
-        self._number = self._write()
+        self._numbers = [self._write()]
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
-        self._remove()
+        for number in self._numbers:
+            self._remove(number)
 
     def _renew(self) -> None:
         while not clock.wait(self._ended.wait, self._renew_s):
             try:
-                number = self._write()
+                self._numbers.append(self._write())
             except (OSError, RuntimeError) as error:
                 _log.warning("a lease at %s is not renewed: %s", self._leases, error)
-            else:
-                self._remove()
-                self._number = number
+                continue
+            # The one before stays until the next time: a long listing, of many pages, that has not
+            # come to the new one has passed the old one.
+            if len(self._numbers) > 2:
+                self._remove(self._numbers.pop(0))
 
     def _write(self) -> int:
         while True:
@@ -346,26 +350,21 @@ class _Lease:
                 continue
             return number
 
-    def _remove(self) -> None:
+    def _remove(self, number: int) -> None:
         try:
-            ckpt.remove(self._leases, self._number, timeout_s=self._timeout_s)
+            ckpt.remove(self._leases, number, timeout_s=self._timeout_s)
         except FileNotFoundError:
             pass  # The publisher thought that this process had ended.
         except (OSError, RuntimeError) as error:  # It takes it for ended after a while.
             _log.warning("a lease at %s stays: %s", self._leases, error)
 
 
-def _steps(run: str, timeout_s: float) -> list[int]:
-    """Ascending; none if the run is not there."""
-    return sorted(found[0] for found in _ffrecord.list_checkpoints(run, timeout_s, roots_only=True))
-
-
 def _newest(target: str, timeout_s: float) -> int | None:
-    return max(_steps(target, timeout_s), default=None)
+    return max(_ffrecord.list_steps(target, timeout_s), default=None)
 
 
 def _leases_of(target: str) -> str:
-    """The run beside a target that holds the leases of its readers."""
+    """The run beside a target that holds the leases of its readers, however that is spelled."""
     if target.startswith(REPLICATED):
         raise ValueError("weights are published at one place, not at a replicated target")
-    return named_after(target, ".readers")
+    return named_after(target if "://" in target else os.path.realpath(target), ".readers")

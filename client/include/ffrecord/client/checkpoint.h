@@ -281,6 +281,12 @@ FFR_EXPORT Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
 // begun.
 FFR_EXPORT void ForgetWhereRunsGoOn();
 
+// Their numbers alone, as one listing finds them. ListCheckpoints reads one step after the other,
+// and leaves out those that are removed before it comes to them: if steps come and go, it can find
+// none of two of which one was always there.
+FFR_EXPORT Result<std::vector<std::uint64_t>> ListSteps(std::string_view target,
+                                                        const SessionOptions& options);
+
 // XXH3-128 of each tensor's bytes, by several threads: equal on two ranks if the bytes are. Fails
 // as a tensor's `fetch` does.
 FFR_EXPORT Result<std::vector<std::array<std::byte, 16>>> ContentDigests(
