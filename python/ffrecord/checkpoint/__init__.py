@@ -277,10 +277,9 @@ def verify(
         FileNotFoundError: there is no such step, or no checkpoint at all.
         UnavailableError, DeadlineExceeded: a daemon or store does not answer: nothing is known.
     """
-
     wanted = wanted_step(step)
     if wanted is None:
-        wanted = max((found.step for found in there() if not found.given_up), default=None)
+        wanted = newest_on_line(target, timeout_s)
     try:
         return _ffrecord.CheckpointReader(target, wanted, timeout_s).verify()
     except (CorruptionError, ConflictError) as error:
