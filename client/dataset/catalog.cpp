@@ -242,7 +242,7 @@ Result<std::vector<net::ListReply::Entry>> Catalog::List(std::string_view prefix
                  daemons_.peer() + ": a list of names that is not the one asked for"};
   };
   do {
-    FFR_TRY(daemons_.Run(attempt, deadline, kLookUpTime));
+    FFR_TRY(daemons_.Run(attempt, deadline, kLookUpTime, Cluster::Absence::kIsOfAll));
     std::ranges::move(page.entries, std::back_inserter(entries));
     if (!entries.empty()) list.after = entries.back().name;
   } while (page.more);
