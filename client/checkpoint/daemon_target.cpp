@@ -220,9 +220,8 @@ class DaemonTarget final : public CheckpointTarget {
 
   Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
                                                    const AttemptId& attempt) override {
-    const auto found = FFR_TRY(run_.catalog()).Resolve(run_.NameOf(step), run_.deadline());
-    if (found) return StepExists(run_, step);
-    if (found.error().code != ErrorCode::kNotFound) return found.error();
+    const Catalog catalog = FFR_TRY(run_.catalog());
+    if (FFR_TRY(catalog.IsTaken(run_.NameOf(step), run_.deadline()))) return StepExists(run_, step);
     return Join(step, attempt);
   }
 
@@ -235,7 +234,9 @@ class DaemonTarget final : public CheckpointTarget {
   Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
                                                           const AttemptId& attempt,
                                                           const GivesWay& gives_way) override {
-    const auto found = FFR_TRY(run_.catalog()).Resolve(run_.NameOf(step), run_.deadline());
+    const Catalog catalog = FFR_TRY(run_.catalog());
+    if (!FFR_TRY(catalog.IsTaken(run_.NameOf(step), run_.deadline()))) return Begin(step, attempt);
+    const auto found = catalog.Resolve(run_.NameOf(step), run_.deadline());
     if (!found && found.error().code == ErrorCode::kNotFound) return Begin(step, attempt);
     if (!found) return found.error();
     if (!FFR_TRY(gives_way())) return Begin(step, attempt);

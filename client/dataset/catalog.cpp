@@ -81,6 +81,16 @@ Result<Catalog::Resolved> Catalog::Resolve(std::string_view name, net::Deadline 
   return resolved;
 }
 
+Result<bool> Catalog::IsTaken(std::string_view name, net::Deadline deadline) const {
+  FFR_TRY(net::CheckName(name));
+  const auto base =
+      FFR_TRY(FindBase(name, "whether the name is taken", deadline, Cluster::Absence::kIsOfAll));
+  if (base && *base == 0) return false;
+  const auto found = Resolve(name, deadline);
+  if (!found && found.error().code != ErrorCode::kNotFound) return found.error();
+  return bool(found);
+}
+
 // --- Changes -------------------------------------------------------------------------------------
 //
 // Whoever asks for a change may be gone, or may have asked elsewhere, when a daemon carries it out.
@@ -88,7 +98,7 @@ Result<Catalog::Resolved> Catalog::Resolve(std::string_view name, net::Deadline 
 // decides anew.
 
 Result<Catalog::Base> Catalog::FindBase(std::string_view name, const char* what,
-                                        net::Deadline deadline) const {
+                                        net::Deadline deadline, Cluster::Absence absence) const {
   net::List list;
   list.limit = 1;
   list.prefix = name;  // No other name that begins with it comes before it.
@@ -102,7 +112,7 @@ Result<Catalog::Base> Catalog::FindBase(std::string_view name, const char* what,
     page = FFR_TRY(net::ListReply::Decode(reply.body));
     return {};
   };
-  const auto found = daemons_.Run(attempt, deadline, kLookUpTime);
+  const auto found = daemons_.Run(attempt, deadline, kLookUpTime, absence);
   if (!found && found.error().code == ErrorCode::kDenied) return Base();
   FFR_TRY(found);
   const bool is_there = !page.entries.empty() && page.entries.front().name == name;
@@ -242,7 +252,7 @@ Result<std::vector<net::ListReply::Entry>> Catalog::List(std::string_view prefix
                  daemons_.peer() + ": a list of names that is not the one asked for"};
   };
   do {
-    FFR_TRY(daemons_.Run(attempt, deadline, kLookUpTime));
+    FFR_TRY(daemons_.Run(attempt, deadline, kLookUpTime, Cluster::Absence::kIsOfAll));
     std::ranges::move(page.entries, std::back_inserter(entries));
     if (!entries.empty()) list.after = entries.back().name;
   } while (page.more);

@@ -30,6 +30,10 @@ class Catalog {
   };
   Result<Resolved> Resolve(std::string_view name, net::Deadline deadline) const;
 
+  // Whether `name` stands for something, before it is published: where the daemons do not know of
+  // it and cannot tell whether that is the newest, it does not. The publication decides.
+  Result<bool> IsTaken(std::string_view name, net::Deadline deadline) const;
+
   // Makes `name` stand for `manifest`, whose extents an Upload has brought; returns the revision.
   // Nothing is visible before, all of it after. With Mode::kSwap the name must be at
   // `expected_revision`. Fails with kConflict if the name is not as `mode` wants it, or if extents
@@ -58,7 +62,8 @@ class Catalog {
   // daemon that carries the change out compares it with the newest one. None: this client may not
   // look. `what` it asks for, in messages.
   using Base = std::optional<std::uint64_t>;
-  Result<Base> FindBase(std::string_view name, const char* what, net::Deadline deadline) const;
+  Result<Base> FindBase(std::string_view name, const char* what, net::Deadline deadline,
+                        Cluster::Absence absence = Cluster::Absence::kIsAnAnswer) const;
   Result<std::uint64_t> PublishOnce(const net::Publish& publish,
                                     std::span<const std::byte> manifest, ChangeTries& tries,
                                     net::Deadline deadline) const;

@@ -32,12 +32,17 @@ constexpr auto kStrangersTime = 3'000ms;
 constexpr auto kNewerPause = 100ms;
 constexpr auto kFailurePause = 1'000ms;
 
+bool HasOwnNames(const net::Connection& connection) {
+  return (connection.hello().capabilities & net::kCapabilityOwnNames) != 0;
+}
+
 // One try at one daemon, which ends as soon as it fails. `is_told`: the failure is what it says.
 Result<void> TryAt(net::Session& session, const Cluster::Attempt& attempt, net::Deadline until,
-                   bool& is_told) {
+                   bool& is_told, std::atomic<bool>* has_own_names = nullptr) {
   is_told = false;
   net::Session::Tries tries(session, net::Session::Tries::Until::kFirstFailure);
   FFR_TRY(tries.Begin(until));
+  if (has_own_names != nullptr) *has_own_names = HasOwnNames(*tries.connection());
   auto done = attempt(*tries.connection(), until);
   is_told = tries.connection()->reusable() && !tries.connection()->retry_after();
   return tries.End(std::move(done));
@@ -96,12 +101,14 @@ class Asking {
     std::optional<ClusterView> view;
     const auto ask = [&](net::Connection& connection) -> Result<void> {
       const net::HelloReply& hello = connection.hello();
-      if ((hello.capabilities & net::kCapabilityCluster) != 0)
+      if ((hello.capabilities & net::kCapabilityCluster) != 0) {
         view = FFR_TRY(AskView(connection, nullptr, location, deadline_));
-      else if (hello.identity && locations_.size() > 1)
+        view->has_own_names = HasOwnNames(connection);
+      } else if (hello.identity && locations_.size() > 1) {
         return Error{ErrorCode::kUnavailable, location.address.ToString() +
                                                   " is not yet a node of its cluster, which its "
                                                   "`status` explains"};
+      }
       return {};
     };
     const auto session = net::Session::Get(location, options_);
@@ -212,12 +219,15 @@ Cluster::Cluster(ClusterView view, const SessionOptions& options, std::vector<ne
     : first_view_(std::make_shared<const ClusterView>(std::move(view))),
       options_(options),
       seeds_(std::move(seeds)),
+      own_node_(first_view_->reply.node),
       version_(first_view_->map.version),
       state_([] { return new State; }) {
   // A daemon that is being adopted has names that others do not list yet.
   const auto& places = first_view_->places;
   const auto asked = std::ranges::find(places, first_view_->reply.node, &ClusterView::Place::node);
-  if (asked != places.end()) last_place_ = static_cast<std::size_t>(asked - places.begin());
+  if (asked == places.end()) return;
+  last_place_ = static_cast<std::size_t>(asked - places.begin());
+  has_own_names_ = first_view_->has_own_names;
 }
 
 Cluster::~Cluster() {
@@ -340,15 +350,21 @@ Cluster::Round Cluster::TryEach(const Attempt& attempt, net::Deadline deadline,
   std::optional<Error> last;
   std::optional<Error> unknown;  // Whatever is not the name's absence says more than that.
   std::optional<Error> denied;
-  std::size_t denied_count = 0;
+  std::size_t denied_count = 0, asked_count = 0;
+  bool has_own_answered = !has_own_names_;
   const std::size_t first = last_place_.load(std::memory_order_relaxed);
   for (std::size_t i = 0; i < places.size(); ++i) {
     const std::size_t place = (first + i) % places.size();
+    const bool is_own = places[place].node == own_node_;
+    if (absence == Absence::kIsOfAll && has_own_names_ && !is_own) continue;
+    ++asked_count;
     const bool hurries = unknown && absence == Absence::kAsksAll;
     const auto share = hurries ? std::min(kOthersTime, answer_time) : answer_time;
     const auto until = std::min(deadline, net::Clock::now() + share);
     bool is_told = false;
-    auto done = TryAt(*SessionAt(places[place]), attempt, until, is_told);
+    auto done = TryAt(*SessionAt(places[place]), attempt, until, is_told,
+                      is_own ? &has_own_names_ : nullptr);
+    if (is_own && (done || !IsAway(done.error()))) has_own_answered = true;
     if (!done && done.error().code == ErrorCode::kDenied) {
       // Perhaps the certificate or the keys of this node alone are wrong.
       denied = std::move(done).error();
@@ -367,8 +383,13 @@ Cluster::Round Cluster::TryEach(const Attempt& attempt, net::Deadline deadline,
     }
     if (net::Clock::now() >= deadline || Patience::OfThread().IsOver()) break;
   }
+  if (unknown && unknown->code == ErrorCode::kNotFound && !has_own_answered)
+    return {false, Error{ErrorCode::kUnavailable,
+                         unknown->message + "; but node " + own_node_ +
+                             " has names that the others do not have yet, and does not answer: " +
+                             (last ? last->message : "it was not asked")}};
   if (unknown) return {true, *std::move(unknown)};
-  if (denied_count == places.size()) return {true, *std::move(denied)};
+  if (denied_count == asked_count) return {true, *std::move(denied)};
   // That a node had no time left to answer says less than what another one answered before.
   return {false, denied ? *std::move(denied) : told ? *told : *std::move(last)};
 }

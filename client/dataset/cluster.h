@@ -63,9 +63,12 @@ class Cluster {
   // Nodes hear of a new name one after the other. kAsksAll: one that is not found at a node may be
   // known to the next, and is not there only if no node that answers knows it. A node's own trouble
   // (kIo but for a quota, kCorruption) is not the cluster's answer: the call fails so only if no
-  // node succeeds.
+  // node succeeds. kIsOfAll: what an answer does not name is not there.
+  //
+  // While the node by which the cluster was found has names of its own that the others do not have
+  // yet, as a daemon that is adopted, it alone can say that something is not there.
   using Attempt = std::function<Result<void>(net::Connection&, net::Deadline)>;
-  enum class Absence : std::uint8_t { kIsAnAnswer, kAsksAll };
+  enum class Absence : std::uint8_t { kIsAnAnswer, kAsksAll, kIsOfAll };
   Result<void> Run(const Attempt& attempt, net::Deadline deadline,
                    std::chrono::milliseconds answer_time,
                    Absence absence = Absence::kIsAnAnswer) const;
@@ -109,7 +112,9 @@ class Cluster {
   const std::vector<net::Location> seeds_;
   // Of the node that answered last. At first the one that the view came from.
   mutable std::atomic<std::size_t> last_place_{0};
-  std::atomic<std::uint32_t> version_;  // Of the newest view.
+  const std::string own_node_;                      // That node,
+  mutable std::atomic<bool> has_own_names_{false};  // and whether it has, as it said last.
+  std::atomic<std::uint32_t> version_;              // Of the newest view.
   mutable PerProcess<State> state_;
 };
 

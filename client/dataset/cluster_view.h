@@ -27,6 +27,8 @@ struct ClusterView {
   net::ClusterMapReply reply;
   SlotMap map;                // Of the reply's version.
   std::vector<Place> places;  // Their indices are NodeIndex values.
+  // The node that the first view came from has names that the others do not have yet.
+  bool has_own_names = false;
 
   // The places of nodes that may hold extents of this slot, its owners first, as
   // SlotMap::OwnersByAffinity has them, then the others as SlotMap::OrderOf has them, then those

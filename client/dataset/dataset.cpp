@@ -101,11 +101,7 @@ Result<void> CheckPlace(const Place& place, std::uint64_t size_bytes, bool repla
                         const SessionOptions& options) {
   const net::Location& location = place.location;
   const Catalog catalog(place.daemons);
-  if (!replace) {
-    const auto found = catalog.Resolve(location.name, After(options));
-    if (found) return Exists(location);
-    if (found.error().code != ErrorCode::kNotFound) return found.error();
-  }
+  if (!replace && FFR_TRY(catalog.IsTaken(location.name, After(options)))) return Exists(location);
   return catalog.CheckRoom(location.name, size_bytes, After(options));
 }
 

@@ -70,6 +70,10 @@ def test_names_come_back_from_a_backup_and_from_the_nodes(tmp_path: Path) -> Non
         for command in (["list"], ["checkpoint", "list"]):
             refused = run("ffrecord", *command, f"{address}/d", "--timeout", "1")
             assert refused.returncode != 0 and "cluster rebuild" in refused.stderr
+        with pytest.raises(UnavailableError, match="cluster rebuild"):
+            len(ffrecord.open(f"{address}/d/b", timeout_s=1))  # It is published.
+        ffrecord.publish([tmp_path / "a.ffr"], f"{address}/d/new")  # And this is new.
+        ffrecord.remove_published(f"{address}/d/new")
         refused = run("ffrecord", "inspect", f"{address}/d/b")
         assert refused.returncode != 0 and "cluster rebuild" in refused.stderr, refused
         assert "cannot be listed" in ok("ffrecord", "cluster", "status", cluster.nodes[0].admin)

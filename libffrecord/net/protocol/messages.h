@@ -38,6 +38,9 @@ enum Capability : std::uint64_t {
   kCapabilityPatience = 2048,
   // It tells the names that it knew last, if it cannot tell the newest and the client accepts that.
   kCapabilityKnownNames = 4096,
+  // It is a node with names of its own that its cluster does not have yet: a list of another node
+  // lacks them.
+  kCapabilityOwnNames = 8192,
 };
 
 using ClusterId = std::array<std::byte, 16>;

@@ -77,7 +77,7 @@ Result<void> Channel::Greet(std::vector<std::byte> credential, Deadline deadline
   hello.capabilities = kCapabilityLocal | kCapabilityCancel | kCapabilityRdma | kCapabilityPlans |
                        kCapabilityPulls | kCapabilityCluster | kCapabilityIdentity |
                        kCapabilityWaiting | kCapabilityClasses | kCapabilityPatience |
-                       kCapabilityKnownNames;
+                       kCapabilityKnownNames | kCapabilityOwnNames;
   const auto reply = FFR_TRY(Call(FrameType::kHello, hello.Encode(), {}, deadline, "the greeting"));
   auto decoded = HelloReply::Decode(reply.body);
   if (!decoded) return Break(std::move(decoded).error());

@@ -31,13 +31,15 @@ Error NotFound(const ClusterState& state, const std::string& name) {
   return error;
 }
 
-// It may have been replaced or removed since, and would be taken for what is published now.
+// It may have been published, replaced or removed since, and what the older state says of it would
+// be taken for what is so now.
 Error MayBeOld(const std::string& name) {
-  return {ErrorCode::kUnavailable,
-          name +
-              ": the metadata was put back to an older state, and this name may have been "
-              "replaced or removed since: run `ffrecord cluster rebuild`, or `confirm` if a "
-              "node is lost for good"};
+  return {
+      ErrorCode::kUnavailable,
+      name +
+          ": the metadata was put back to an older state, and this name may have been "
+          "published, replaced or removed since: run `ffrecord cluster rebuild`, or `confirm` if a "
+          "node is lost for good"};
 }
 
 // A list that lacks names would be taken for all that there are: data, or the newest checkpoint.
@@ -106,8 +108,8 @@ Result<ClusterNames::Resolved> ClusterNames::Known(const std::string& name,
   const ClusterState::Name* const found = state->Find(name);
   if (const auto own = found == nullptr ? OwnName(name) : std::nullopt)
     return Resolved{FFR_TRY(EncodeDatasetManifest(*own->manifest)), own->revision};
-  if (found == nullptr) return NotFound(*state, name);
   if (state->may_lack_names && !accepts_old) return MayBeOld(name);
+  if (found == nullptr) return NotFound(*state, name);
   if (!found->manifest)
     return Error{ErrorCode::kUnavailable,
                  name + ": this daemon is still fetching its list of files; try again"};

@@ -52,7 +52,9 @@ std::shared_ptr<const ClusterState::NameMap> NamesOf(const cluster::NameTable& t
     if (name == nullptr) continue;
     change = ClusterState::Name{name->record, name->revision, name->manifest};
     const ClusterState::Name* const old = before.Find(text);
-    if (!change->manifest && old != nullptr && old->revision == name->revision)
+    // A revision may come twice, after the metadata was put back: with another attempt.
+    if (!change->manifest && old != nullptr && old->revision == name->revision &&
+        old->record == name->record)
       change->manifest = old->manifest;
   }
   return std::make_shared<const ClusterState::NameMap>(before.With(std::move(changes)));

@@ -125,10 +125,18 @@ void Connection::Drain(const std::string& why) {
   (void)SendBody(FrameType::kGoAway, 0, net::GoAway{why}.Encode());
 }
 
-bool Connection::DrainIfNodeNow() {
-  if (!was_alone_ || context_.cluster->is_alone()) return false;
-  was_alone_ = false;
-  Drain("the daemon is a node of a cluster now");
+bool Connection::HasOwnNames(const ClusterService& cluster) {
+  return cluster.adoption() != nullptr && cluster.adoption()->left_count() > 0;
+}
+
+bool Connection::DrainIfGreetedOtherwise() {
+  if (was_alone_ && !context_.cluster->is_alone())
+    Drain("the daemon is a node of a cluster now");
+  else if (had_own_names_ && !HasOwnNames(*context_.cluster))
+    Drain("the cluster has all names of the daemon now");
+  else
+    return false;
+  was_alone_ = had_own_names_ = false;
   return true;
 }
 

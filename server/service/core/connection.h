@@ -145,9 +145,9 @@ class Connection {
   bool ReleaseDeleted(Clock::time_point now);
   // The daemon stops: says so, takes nothing more, and closes once all is answered.
   void Drain() { Drain("the daemon stops"); }
-  // Likewise if the client was greeted by a daemon by itself, which is a node of a cluster by now.
-  // True: to be polled.
-  bool DrainIfNodeNow();
+  // Likewise if the client was greeted by a daemon by itself, which is a node of a cluster by now,
+  // or by one with names of its own, which the cluster has by now. True: to be polled.
+  bool DrainIfGreetedOtherwise();
 
  private:
   // One direction: how far it was when it last moved, or nothing was due.
@@ -318,7 +318,10 @@ class Connection {
   bool is_throttled_ = false;
   bool is_draining_ = false;
   std::string why_drained_;
-  bool was_alone_ = false;         // The daemon greeted as one of no cluster, and is to be a node.
+  bool was_alone_ = false;  // The daemon greeted as one of no cluster, and is to be a node.
+  // Names that this daemon published by itself are not in the cluster yet.
+  static bool HasOwnNames(const ClusterService& cluster);
+  bool had_own_names_ = false;     // It greeted as one whose cluster does not have all its names.
   bool is_closing_ = false;        // Closes when all is sent.
   std::optional<Error> given_up_;  // Why all that comes is refused. With is_closing_.
   std::string fault_;

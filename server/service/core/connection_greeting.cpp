@@ -53,12 +53,14 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
   reply.payload_size_bytes_max = limits.payload_size_bytes_max;
   was_alone_ = context_.cluster != nullptr && context_.cluster->is_alone();
   const bool is_node = context_.cluster != nullptr && !was_alone_;
+  had_own_names_ = is_node && HasOwnNames(*context_.cluster);
   const std::uint64_t own =
       net::kCapabilityCancel | net::kCapabilityPulls |
       (context_.read_ahead.takes_plans() ? net::kCapabilityPlans : net::kCapabilityNone) |
       (is_node ? net::kCapabilityCluster | net::kCapabilityWaiting | net::kCapabilityClasses |
                      net::kCapabilityPatience | net::kCapabilityKnownNames
                : net::kCapabilityNone) |
+      (had_own_names_ ? net::kCapabilityOwnNames : net::kCapabilityNone) |
       (identity ? net::kCapabilityIdentity : net::kCapabilityNone) |
       (OffersLocal() ? net::kCapabilityLocal : net::kCapabilityNone) |
       (context_.rdma != nullptr ? net::kCapabilityRdma : net::kCapabilityNone);

@@ -331,7 +331,7 @@ void Worker::Tick() {
   std::vector<std::uint64_t> silent;
   for (const auto& [id, member] : connections_) {
     if (!member.connection->CheckTimeouts(now)) silent.push_back(id);
-    if (member.connection->wants_turns() || member.connection->DrainIfNodeNow()) Touch(id);
+    if (member.connection->wants_turns() || member.connection->DrainIfGreetedOtherwise()) Touch(id);
   }
   for (const std::uint64_t id : silent) Close(id);
   // What the kernel had no memory to take goes out with the next look, and has no event.

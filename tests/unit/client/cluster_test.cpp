@@ -71,6 +71,40 @@ TEST_F(ClusterTest, TheNodeThatTheViewCameFromIsAskedFirst) {
   EXPECT_EQ(count, 1);
 }
 
+// While that node cannot tell what is published, as right after its start, what the others do not
+// have may well be there.
+TEST_F(ClusterTest, WhatANodeWithNamesOfItsOwnMayHaveIsNotMissing) {
+  for (const bool has_own_names : {true, false}) {
+    FakeCluster cluster(has_own_names ? net::kCapabilityOwnNames : net::kCapabilityNone);
+    cluster.Alter([](auto& reply, auto&) { reply.nodes.resize(FakeCluster::kScriptCount); });
+    const net::Location seed = Location(cluster.seed());  // "a0".
+    const Catalog catalog(Cluster::Find({&seed, 1}, kOptions).value());
+    const auto in_time = [] { return net::Clock::now() + kOptions.timeout; };
+    const auto soon = [&] { return has_own_names ? net::Clock::now() + 500ms : in_time(); };
+    cluster.refusal = ErrorCode::kUnavailable;  // Of "a0".
+
+    const auto list = catalog.List("", soon());
+    const auto absent = catalog.Resolve("nowhere", soon());
+
+    EXPECT_EQ(bool(list), !has_own_names);
+    ASSERT_FALSE(absent);
+    EXPECT_EQ(absent.error().code, has_own_names ? ErrorCode::kUnavailable : ErrorCode::kNotFound)
+        << absent.error().message;
+    if (has_own_names) {
+      EXPECT_EQ(list.error().code, ErrorCode::kUnavailable) << list.error().message;
+      EXPECT_NE(absent.error().message.find("node a0"), std::string::npos)
+          << absent.error().message;
+    }
+    cluster.refusal = ErrorCode::kOk;
+    EXPECT_TRUE(catalog.List("", in_time()));
+    EXPECT_EQ(catalog.Resolve("nowhere", in_time()).error().code, ErrorCode::kNotFound);
+    cluster.refusal = ErrorCode::kUnavailable;
+    ASSERT_TRUE(
+        catalog.Publish("x", {{{"empty", 0, {}}}}, net::Publish::Mode::kCreate, 0, in_time()));
+    EXPECT_TRUE(catalog.Resolve("x", in_time()));  // The other one knows it.
+  }
+}
+
 TEST_F(ClusterTest, EachExtentIsWrittenToItsOwnersAndNowhereElse) {
   Upload upload(Find(), kOptions);
   const auto manifest = Put(upload);

@@ -447,6 +447,34 @@ TEST_F(AdoptionTest, ANameThatTheClusterHasIsLeftToPeople) {
   EXPECT_TRUE(Has(Old(), "train/a", own));
 }
 
+// Clients then ask nobody else what there is.
+TEST_F(AdoptionTest, ClientsAreToldThatTheClusterDoesNotHaveAllNamesYet) {
+  PublishAlone("train/a");
+  StartOther(/*replicas=*/1);
+  const auto theirs = ClusterClient({Other()}).Upload(SomeExtents(1, 1'000), 1);
+  ASSERT_TRUE(theirs) << theirs.error().message;
+  ASSERT_TRUE(ClusterClient({Other()}).Publish(Other(), "train/a", theirs.value()));
+  const auto has_own_names = [](const std::string& address) {
+    const auto channel = ClusterClient({address}).Connect(address);
+    return channel && (channel.value()->hello().capabilities & net::kCapabilityOwnNames) != 0;
+  };
+  Start(old_, Node("n1", true));
+  ASSERT_TRUE(Eventually([&] { return IsNode(Old()); }));
+  EXPECT_TRUE(has_own_names(Old()));
+  EXPECT_FALSE(has_own_names(Other()));
+  ASSERT_TRUE(ClusterClient({Other()}).Remove(Other(), "train/a"));
+  store_->Cut();
+  Start(old_, Node("n1", true));  // It is so from its first moment.
+  EXPECT_TRUE(has_own_names(Old()));
+  const auto before = Client().Connect(Old()).value();
+
+  store_->Mend();  // And the name is adopted.
+
+  EXPECT_TRUE(Eventually([&] { return IsAdopted() && !has_own_names(Old()); }));
+  EXPECT_TRUE(Eventually(
+      [&] { return !before->Call(net::FrameType::kPing, {}, {}, test::Within(20s), "a ping"); }));
+}
+
 TEST_F(AdoptionTest, WithoutTheFlagItIsFinal) {
   const auto manifest = PublishAlone("train/a");
   StartOther();

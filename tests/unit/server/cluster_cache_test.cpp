@@ -200,5 +200,27 @@ TEST_F(ClusterCacheTest, AnEntryThatCannotBeReadIsLeftOut) {
   EXPECT_EQ(Load().map_version(), 0U);
 }
 
+// A revision may come twice, where the metadata was put back to an older state.
+TEST_F(ClusterCacheTest, AManifestOfBeforeIsThatOfTheSamePublicationAlone) {
+  const ClusterState::Name now = NameOf(7, 30);
+  const std::string key = cluster::Key(cluster::kDatasetKeys, "a");
+  MetaStore::Page page;
+  page.entries = {{key, now.record.Encode(), 30}};
+  page.revision = 30;
+  cluster::NameTable table;
+  cluster::KeyMirror mirror({}, [](const auto&) {});
+  cluster::Outbox out;
+  mirror.Step({}, out);
+  ASSERT_TRUE(mirror.Take({}, {out.Take().front().id, Result<MetaStore::Page>(page)}, out));
+  table.Update({key}, mirror);
+  for (const std::uint64_t attempt : {6, 7}) {
+    names_["a"] = NameOf(attempt, 30);
+    const auto names = NamesOf(table, *Names(), {"a"});
+    ASSERT_NE(names->Find("a"), nullptr);
+    EXPECT_EQ(names->Find("a")->record, now.record);
+    EXPECT_EQ(bool(names->Find("a")->manifest), attempt == 7);
+  }
+}
+
 }  // namespace
 }  // namespace ffrecord::server

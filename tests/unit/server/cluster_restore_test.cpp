@@ -121,9 +121,13 @@ TEST_F(ClusterRestoreTest, WhatWasPublishedAfterTheOlderStateIsNotRemoved) {
   ASSERT_TRUE(AllFrozen());
   // A node is frozen as soon as it doubts the store, and shows its names a moment later.
   EXPECT_TRUE(Eventually([&] {
-    const auto resolved = Client().Resolve(AddressOf(0), "train/a");
+    const auto resolved = Client().Resolve(AddressOf(0), "train/a", /*accepts_old=*/true);
     return !resolved && resolved.error().code == ErrorCode::kNotFound;
   }));
+  // It is published, as far as anybody knows.
+  const auto absent = Client().Resolve(AddressOf(0), "train/a");
+  ASSERT_FALSE(absent);
+  EXPECT_EQ(absent.error().code, ErrorCode::kUnavailable) << absent.error().message;
   EXPECT_TRUE(Eventually([&] { return Metric(nodes_[0], "ffrecord_cluster_names_lost") == 1U; }));
   // Longer than an upload may be silent: another one, begun later, is over by then.
   const auto later = Client().Upload(SomeExtents(1, 1'000));
