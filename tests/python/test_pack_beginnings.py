@@ -6,6 +6,7 @@ beside a stopped one, which then goes on, must not harm it.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from eventually import eventually
-from ffrecord.pack import pack
+from ffrecord.pack import _job, pack
 from packing import FUNCTIONS, PART, contents, write_classes
 
 pytestmark = pytest.mark.wrong_data
@@ -102,6 +103,24 @@ def test_a_run_beside_one_that_is_beginning_does_not_harm_it(
     assert (process.returncode, said) == (0, b"")
     assert os.listdir(tmp_path) == ["x"]
     assert contents(tmp_path / "x") == whole
+
+
+def test_what_a_process_puts_into_a_folder_while_it_is_removed_goes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its call had found the folder by the name that it had before."""
+    real, calls = shutil.rmtree, []
+
+    def late(folder: Path, **options: bool) -> None:
+        calls.append(folder)
+        real(folder, **options)
+        if len(calls) == 1:
+            (folder / "parts").mkdir(parents=True)
+
+    (tmp_path / ".x.packing" / "done").mkdir(parents=True)
+    monkeypatch.setattr(_job.shutil, "rmtree", late)
+    _job.remove_at_once(tmp_path / ".x.packing")
+    assert os.listdir(tmp_path) == []
 
 
 def _is_stopped(pid: int) -> bool:

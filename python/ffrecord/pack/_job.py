@@ -43,6 +43,8 @@ BEAT_S = 2.0
 LEASE_S = 60.0
 _PLAN = "plan.json"
 _TAKEN = "publishing."
+# Of a folder. After these no call of another process is under way: what is left cannot be deleted.
+_DELETIONS_MAX = 4
 _FOLDERS = ("leases", "work", "done")
 # What `secrets.token_hex` puts behind the name of a folder that is made; and the name of `own`.
 _RANDOM, _OWN = re.compile(r"[0-9a-f]{8}"), re.compile(r"[0-9a-f]{16}")
@@ -395,7 +397,18 @@ def _remove_as(folder: Path, name: Path) -> None:
     aside = folder.with_name(f"{_removed(name)}{secrets.token_hex(4)}")
     with suppress(FileNotFoundError):
         os.rename(folder, aside)
-        shutil.rmtree(aside, ignore_errors=True)
+        _delete(aside)
+
+
+def _delete(folder: Path) -> None:
+    """Delete a folder whose name nobody knows any more.
+
+    A call that another process had begun under the name before may still put something into it.
+    """
+    for _ in range(_DELETIONS_MAX):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.lexists(folder):
+            return
 
 
 def sweep(folder: Path) -> None:
@@ -403,7 +416,7 @@ def sweep(folder: Path) -> None:
     with suppress(FileNotFoundError):
         for entry in os.scandir(folder.parent):
             if entry.name.startswith(_removed(folder)):
-                shutil.rmtree(entry.path, ignore_errors=True)
+                _delete(Path(entry.path))
 
 
 def sweep_job(folder: Path) -> None:
