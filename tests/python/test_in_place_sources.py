@@ -222,3 +222,18 @@ def test_a_folder_is_not_read_by_half(name: str, tmp_path: Path) -> None:
     assert len(ffrecord.open(paths[:2])) == 2
     ffrecord.index(paths)
     assert len(ffrecord.open(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("name", ["README.md", "readme", "LICENSE.txt", "Notes.md", "CITATION"])
+def test_texts_about_the_data_are_left_out_of_a_folder(name: str, tmp_path: Path) -> None:
+    """Another file that cannot be read in place is refused: it may be data."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"i": 1}\n' * 3)
+    (tmp_path / "in" / "README.jsonl").write_text('{"i": 2}\n' * 2)
+    (tmp_path / "in" / name).write_text("what is here")
+    assert ffrecord.index(tmp_path / "in").record_count == 5
+    assert len(ffrecord.open(tmp_path / "in")) == 5
+
+    (tmp_path / "in" / "data.txt").write_text("what is here")
+    with pytest.raises(ValueError, match=r"data\.txt cannot be read in place"):
+        ffrecord.index(tmp_path / "in")

@@ -175,3 +175,15 @@ def test_examples_are_read_as_protocol_buffers_say_or_left_to_python(seed: int) 
             assert struct.unpack("<2i", ends)[1] == (len(data) if kind == 1 else len(values))
 
     assert min(read, left) > 300
+
+
+def test_blank_rows_of_one_column_do_not_hide_rows_of_several_lines(tmp_path: Path) -> None:
+    """As many lines without blank ones as rows: still, not each row is a line."""
+    pytest.importorskip("pyarrow")
+    rows: list[str | None] = [f"v{i}" for i in range(40)]
+    rows[10], rows[20] = None, "x\ny"
+    text = "".join(f"{row or ''}\n" if row != "x\ny" else '"x\ny"\n' for row in rows)
+    (tmp_path / "a.csv").write_text(f"a\n{text}")
+    for size_bytes in (1, 4, 100):
+        pack(tmp_path / "a.csv", tmp_path / f"{size_bytes}", part_size_bytes=size_bytes)
+        assert ffrecord.read_table(tmp_path / f"{size_bytes}").column("a").to_pylist() == rows

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import ffrecord
+from ffrecord.errors import ConflictError
 from ffrecord.pack import SourceOptions, open_source, pack
 from packing import records, refused
 
@@ -219,3 +220,15 @@ def test_keys_that_are_no_column_stay_with_what_a_function_makes_of_a_sample(
     several = sum(key is not None and i % 4 == 3 for i, key in enumerate(keys))
     summary = pack(source, tmp_path / "y", map="packing_functions:not_for_each")
     assert summary.skipped["keys of samples that did not become one record"] == several
+
+
+def test_keys_that_are_no_column_are_part_of_what_an_input_is(tmp_path: Path) -> None:
+    """Else a run that goes on would have keys of the file before, and of the one after."""
+    keys: Keys = [b"k%d" % i for i in range(300)]
+    written(tmp_path / "a.ffr", keys)
+    pack(tmp_path / "a.ffr", tmp_path / "x", part_size_bytes=1000)
+    written(tmp_path / "a.ffr", keys[7:] + keys[:7], replace=True)
+    with pytest.raises(ConflictError, match="exists"):
+        pack(tmp_path / "a.ffr", tmp_path / "x", part_size_bytes=1000)
+    pack(tmp_path / "a.ffr", tmp_path / "x", part_size_bytes=1000, replace=True)
+    assert ffrecord.open(tmp_path / "x").find("k7") == 0

@@ -134,6 +134,18 @@ def test_a_result_that_is_damaged_or_lacks_a_part_is_named(tmp_path: Path) -> No
     assert not report.is_same
 
 
+@pytest.mark.parametrize("name", ["PART_99999.ffr", "a.ffr", ".a.ffr"])
+def test_records_in_the_folder_that_no_input_made_are_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"id": f"{i:06}"}) + "\n" for i in range(900)))
+    pack(path, tmp_path / "x", part_size_bytes=6000)
+    shutil.copy(tmp_path / "x" / "PART_00000.ffr", tmp_path / "x" / name)
+    assert len(ffrecord.open(tmp_path / "x")) > 900
+    report = verify_source(tmp_path / "x")
+    assert not report.is_same
+    assert [each.partition(" ")[0] for each in report.differences] == [name]
+
+
 def test_a_folder_without_a_list_or_with_another_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": 1}\n' * 50)

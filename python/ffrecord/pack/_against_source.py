@@ -123,7 +123,8 @@ def verify_source(
 ) -> SourceReport:
     """Read the inputs of a packed folder again, and compare what they make with what is in it.
 
-    Every record, key, column and count is compared; `ffrecord.verify` checks the files themselves.
+    Every record, key, column and count is compared, and record files that packing did not make are
+    differences; `ffrecord.verify` checks the files themselves.
     Records are made again on the disk for temporary files, 64 MiB of them at a time.
 
     Args:
@@ -167,6 +168,7 @@ class _Comparison:
             changed, unlike = self._changed(gone)
             function = self._function(changed)
             self._compare_all({*gone, *unlike}, function)
+        self._name_others()
         return SourceReport(
             record_count=self._records,
             gone=tuple(gone),
@@ -174,6 +176,14 @@ class _Comparison:
             difference_count=self._count,
             differences=tuple(self._found),
         )
+
+    def _name_others(self) -> None:
+        """Tell of record files that readers find in the folder, and that no input made."""
+        units = range(len(self._packed.units))
+        listed = {path.name for unit in units for path in self._packed.files_of(unit)}
+        for name in sorted(os.listdir(self._packed.folder)):
+            if name.endswith(".ffr") and name not in listed:
+                self.tell(f"{name} is in {self._packed.folder}, and {MANIFEST} does not name it")
 
     def tell(self, difference: str) -> None:
         self._count += 1

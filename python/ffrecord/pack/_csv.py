@@ -74,7 +74,7 @@ class CsvSource(Tabular):
         whole = super().cuts(size_bytes)
         if rows is None or self.size_bytes <= size_bytes or not is_plain(self.path):
             return whole
-        if rows != _rows_if_lines(self.path):
+        if rows != _rows_if_lines(self.path, has_one_column=len(self.found.names) == 1):
             return whole
         # pyarrow drops a mark of UTF-8 where it begins to read, and here it would be a value.
         marks = line_marks(self.path, size_bytes, lambda head: not head.startswith(BOM_UTF8))
@@ -163,19 +163,21 @@ class CsvSource(Tabular):
             raise ValueError(f"{path} is no CSV of UTF-8: {said}") from None
 
 
-def _rows_if_lines(path: str) -> int:
+def _rows_if_lines(path: str, *, has_one_column: bool) -> int:
     """The rows of a file, with its names of columns but without blank lines, if each is a line.
 
     A row of several lines has at least two that are not blank: the first and the last. So if there
-    are as many rows as lines that are not blank, each row is a line. -1 if lines end otherwise.
+    are as many rows as lines that are not blank, each row is a line. Of one column, a blank line is
+    a row, too, so all lines count. -1 if lines end otherwise.
     """
-    found = -1
+    found, is_cut_off = -1, False
     with _places.open_input(path) as file:
         while data := lines_of(file, _BLOCK_BYTES):
             if b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
                 return -1
-            found += lines_in(data)
-    return found
+            found += data.count(b"\n") if has_one_column else lines_in(data)
+            is_cut_off = not data.endswith(b"\n")
+    return found + (has_one_column and is_cut_off)
 
 
 _FITTING = {"int": _INTEGER, "float": _FLOAT, "bool": _BOOL, "null": None}

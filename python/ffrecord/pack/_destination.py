@@ -95,7 +95,8 @@ def pack(
         workers: processes to use; other than 1 for a folder that is packed from paths only.
         max_failures: how many samples may fail in `map`; they are listed in the summary.
         retry_failed: of an interrupted packing, do the parts again in which samples failed.
-        restart: forget an interrupted packing instead of continuing it.
+        restart: forget an interrupted packing instead of continuing it; with `replace`, also make a
+            result anew that is there.
         compress: compress each record with zstd.
         dictionary_bytes: size of a dictionary to train for each file, for small, similar records;
             0 for none. Implies compression.

@@ -19,6 +19,8 @@ from ffrecord.pack._mds import is_mds
 
 # Entries that are looked at together.
 _AT_ONCE = 1 << 16
+# Of a folder, texts that are no data.
+_ABOUT = ("readme", "license", "licence", "notice", "changelog", "citation")
 # What a reader says of an index that does not fit its file, or is none.
 _STALE = (ConflictError, CorruptionError, ValueError, FileNotFoundError)
 
@@ -113,10 +115,17 @@ def _files_of(
 
 def _in_folder(folder: str) -> list[str]:
     with os.scandir(folder) as entries:
-        found = sorted(each.path for each in entries if each.is_file() and _may_be(each.path))
+        files = (each.path for each in entries if each.is_file() and _may_be(each.path))
+        found = sorted(path for path in files if not _is_about_data(path))
     if not found:
         raise FileNotFoundError(f"{folder} has no files to index")
     return found
+
+
+def _is_about_data(name: str) -> bool:
+    """Whether people read it: README, LICENSE.txt, NOTES.md."""
+    stem, suffix = os.path.splitext(os.path.basename(name).lower())
+    return suffix == ".md" or (stem in _ABOUT and suffix in ("", ".txt", ".rst"))
 
 
 def _matches(pattern: str) -> list[str]:

@@ -14,11 +14,15 @@
 Any number of processes of any number of hosts work on it. Nothing depends on locks: a lease only
 spares double work, and where two do the same unit, the first rename into `done` counts and the
 other fails. Every file in `done` is durable before its folder has that name.
+
+The folder is made as `.NAME.packing-XXXXXXXX`. Whoever made that, and whether it lives, nobody has
+to know to remove it: it goes at once, and a process that then finds its own gone begins again.
 """
 
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import threading
@@ -31,7 +35,7 @@ from ffrecord._base import clock
 from ffrecord._base.closeable import Closing
 from ffrecord.errors import ConflictError
 from ffrecord.pack._new_folder import sync
-from ffrecord.pack._plan import Plan
+from ffrecord.pack._plan import Plan, id_of
 
 RECORD = "record.json"
 # A worker touches its lease so often, and loses it after that time of silence.
@@ -39,6 +43,11 @@ BEAT_S = 2.0
 LEASE_S = 60.0
 _PLAN = "plan.json"
 _TAKEN = "publishing."
+# Of a folder. After these no call of another process is under way: what is left cannot be deleted.
+_DELETIONS_MAX = 4
+_FOLDERS = ("leases", "work", "done")
+# What `secrets.token_hex` puts behind the name of a folder that is made; and the name of `own`.
+_RANDOM, _OWN = re.compile(r"[0-9a-f]{8}"), re.compile(r"[0-9a-f]{16}")
 
 
 def job_folder(destination: Path) -> Path:
@@ -70,6 +79,7 @@ class Job:
             self._remove_old()
         if not self._made():
             self._join()
+        sweep_job(self.folder)
 
     def is_done(self, unit: int) -> bool:
         """Whether a unit is complete and durable."""
@@ -197,16 +207,13 @@ class Job:
 
     def remove_if_published(self) -> None:
         """Remove what a process left that was killed between publishing and clearing up."""
-        sweep(self.folder)
-        there = self._plan_there()
-        if there is not None and not self.plan.differences(there) and not self._is_worked_on():
-            self.remove()
+        clear_up(self.folder, self.plan.id)
 
     def remove_if_empty(self) -> bool:
         """Leave nothing of a packing that has written nothing, unless others work on it."""
         with suppress(OSError):
             has_files = any(self.record(unit)["files"] for unit in self.done())
-            if not has_files and not self._is_worked_on():
+            if not has_files and not _is_worked_on(self.folder):
                 self.remove()
         return not self.folder.exists()
 
@@ -215,24 +222,41 @@ class Job:
 
     def _made(self) -> bool:
         """Make the folder with its plan at once; False if there is one."""
-        new = self.folder.with_name(f"{self.folder.name}-{secrets.token_hex(4)}")
-        new.mkdir()
+        is_made = None
+        while is_made is None:
+            new = self.folder.with_name(f"{self.folder.name}-{secrets.token_hex(4)}")
+            new.mkdir()
+            try:
+                is_made = self._named(new)
+            except FileNotFoundError:
+                pass  # Another process took it for one that was left: see `sweep_job`.
+            except BaseException:
+                shutil.rmtree(new, ignore_errors=True)
+                raise
+        return is_made
+
+    def _named(self, new: Path) -> bool:
+        """Fill a new folder, and give it the name; False if another has that.
+
+        Nothing here makes `new` again: if it is gone, FileNotFoundError says so.
+        """
+        (new / self.own.name).mkdir()
+        for name in _FOLDERS:
+            (new / self.own.name / name).mkdir()
+        _write(new / _PLAN, json.dumps(self.plan.as_json()))
+        sync(new)
         try:
-            for name in ("leases", "work", "done"):
-                (new / self.own.name / name).mkdir(parents=True)
-            _write(new / _PLAN, json.dumps(self.plan.as_json()))
-            sync(new)
             os.rename(new, self.folder)
         except OSError as error:
-            shutil.rmtree(new, ignore_errors=True)
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
+            shutil.rmtree(new, ignore_errors=True)
             return False
         sync(self.folder.parent)
         return True
 
     def _join(self) -> None:
-        plan = self._plan_there()
+        plan = _plan_in(self.folder)
         if plan is None:
             raise ConflictError(
                 errno.EEXIST, f"{self.folder} is in the way, and no packing made it: remove it"
@@ -240,7 +264,7 @@ class Job:
         different = self.plan.differences(plan)
         if not different:
             return
-        if not any(self.folder.glob("*/done/*")) and not self._is_worked_on():
+        if not any(self.folder.glob("*/done/*")) and not _is_worked_on(self.folder):
             self._remove_old()
             if self._made():
                 return
@@ -251,42 +275,11 @@ class Job:
             "--restart to begin anew",
         )
 
-    def _plan_there(self) -> dict[str, Any] | None:
-        try:
-            found = json.loads((self.folder / _PLAN).read_text())
-        except (OSError, ValueError):
-            return None
-        # Another program may have files of that name: they are not removed.
-        is_plan = isinstance(found, dict) and found.keys() >= {
-            "version",
-            "inputs",
-            "units",
-            "asked",
-        }
-        return found if is_plan else None
-
     def _remove_old(self) -> None:
-        if self._plan_there() is not None:
-            if self._is_worked_on():
+        if _plan_in(self.folder) is not None:
+            if _is_worked_on(self.folder):
                 raise ConflictError(errno.EBUSY, f"a packing in {self.folder} is under way")
             self.remove()
-
-    def _is_worked_on(self) -> bool:
-        now = self._now()
-        for path in self.folder.glob("*/leases/*"):
-            with suppress(OSError):
-                if _is_fresh(path, now):
-                    return True
-        return False
-
-    def _now(self) -> float:
-        """The time by the clock that stamps files here, which may be another host's."""
-        probe = self.folder / f"clock.{secrets.token_hex(4)}"
-        probe.touch()
-        try:
-            return probe.stat().st_mtime
-        finally:
-            probe.unlink()
 
     def _taken(self, unit: int) -> "Lease | None":
         path = self.own / "leases" / _name(unit)
@@ -298,7 +291,7 @@ class Job:
         except FileExistsError:
             pass
         with suppress(FileNotFoundError):  # It was released just now: next time.
-            if _is_fresh(path, self._now()):
+            if _is_fresh(path, _now_in(self.folder)):
                 return None
             mine = self.own / "leases" / f".{token}"
             mine.write_text(f"{token} 0\n")
@@ -356,12 +349,66 @@ def _is_fresh(lease: Path, now: float) -> bool:
     return abs(now - lease.stat().st_mtime) < LEASE_S
 
 
+def _plan_in(folder: Path) -> dict[str, Any] | None:
+    """The plan of a job, as plain values; None if no packing made the folder."""
+    try:
+        found = json.loads((folder / _PLAN).read_text())
+    except (OSError, ValueError):
+        return None
+    # Another program may have files of that name: they are not removed.
+    is_plan = isinstance(found, dict) and found.keys() >= {"version", "inputs", "units", "asked"}
+    return found if is_plan else None
+
+
+def _is_worked_on(folder: Path) -> bool:
+    now = _now_in(folder)
+    for path in folder.glob("*/leases/*"):
+        with suppress(OSError):
+            if _is_fresh(path, now):
+                return True
+    return False
+
+
+def _now_in(folder: Path) -> float:
+    """The time by the clock that stamps files here, which may be another host's."""
+    probe = folder / f"clock.{secrets.token_hex(4)}"
+    probe.touch()
+    try:
+        return probe.stat().st_mtime
+    finally:
+        probe.unlink()
+
+
+def clear_up(folder: Path, plan_id: str) -> None:
+    """Remove what was left of a job whose result is there; `plan_id` is that of the result."""
+    sweep_job(folder)
+    there = _plan_in(folder)
+    if there is not None and id_of(there) == plan_id and not _is_worked_on(folder):
+        remove_at_once(folder)
+
+
 def remove_at_once(folder: Path) -> None:
     """Remove a folder that others may use: they find all of it or nothing."""
-    aside = folder.with_name(f"{_removed(folder)}{secrets.token_hex(4)}")
+    _remove_as(folder, folder)
+
+
+def _remove_as(folder: Path, name: Path) -> None:
+    """As `remove_at_once`; if this is killed, `sweep(name)` does the rest."""
+    aside = folder.with_name(f"{_removed(name)}{secrets.token_hex(4)}")
     with suppress(FileNotFoundError):
         os.rename(folder, aside)
-        shutil.rmtree(aside, ignore_errors=True)
+        _delete(aside)
+
+
+def _delete(folder: Path) -> None:
+    """Delete a folder whose name nobody knows any more.
+
+    A call that another process had begun under the name before may still put something into it.
+    """
+    for _ in range(_DELETIONS_MAX):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.lexists(folder):
+            return
 
 
 def sweep(folder: Path) -> None:
@@ -369,7 +416,37 @@ def sweep(folder: Path) -> None:
     with suppress(FileNotFoundError):
         for entry in os.scandir(folder.parent):
             if entry.name.startswith(_removed(folder)):
-                shutil.rmtree(entry.path, ignore_errors=True)
+                _delete(Path(entry.path))
+
+
+def sweep_job(folder: Path) -> None:
+    """Remove what processes left that were killed when they made or removed the folder of a job.
+
+    A process that lives and is making one begins again, so this is called only after the folder of
+    the caller has its name, or when the caller needs none: then each call delays others once.
+    """
+    sweep(folder)
+    with suppress(FileNotFoundError):
+        for entry in os.scandir(folder.parent):
+            stem, _, random = entry.name.rpartition("-")
+            is_called_so = stem == folder.name and _RANDOM.fullmatch(random)
+            if is_called_so and _is_unnamed_job(entry):
+                _remove_as(Path(entry.path), folder)
+
+
+def _is_unnamed_job(entry: os.DirEntry[str]) -> bool:
+    """Whether a folder has nothing in it but what `Job` puts there before it has its name."""
+    if not entry.is_dir(follow_symlinks=False):
+        return False
+    for at, folders, files in os.walk(entry.path):
+        depth = at.count(os.sep) - entry.path.count(os.sep)
+        known = all(
+            _OWN.fullmatch(name) if depth == 0 else depth == 1 and name in _FOLDERS
+            for name in folders
+        )
+        if not known or {*files} - ({_PLAN} if depth == 0 else set()):
+            return False
+    return True
 
 
 def _removed(folder: Path) -> str:

@@ -40,8 +40,7 @@ class Plan:
     @property
     def id(self) -> str:
         """Identifies what comes of it."""
-        text = json.dumps(self.as_json(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return id_of(self.as_json())
 
     def size_bytes(self, unit: int) -> int:
         """Of the input of a unit."""
@@ -67,6 +66,11 @@ class Plan:
         if not found and here != dict(other):
             found = ["the inputs are cut or ordered otherwise, or another version began it"]
         return found
+
+
+def id_of(plan: Mapping[str, Any]) -> str:
+    """The id of a plan as plain values."""
+    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
 
 
 def _short(value: Any) -> str:  # noqa: ANN401 - of any option

@@ -1,5 +1,6 @@
 """Record files of version 1 or 2: to compress them, or to convert them to version 2."""
 
+import hashlib
 import json
 import warnings
 from collections import Counter
@@ -74,6 +75,7 @@ class RecordFiles(Source):
         own = {column.name: column.spelling for column in logical.columns}
         self._names = tuple(picked(own, options.columns, path, options.drop))
         self._gives_values = False
+        self._key_hash = ""
         self.schema = logical.only(self._names or logical.names).raw.schema
         if options.columns or options.drop:
             self.metadata = with_fields(self.metadata, self._names)
@@ -115,8 +117,15 @@ class RecordFiles(Source):
         yield from ahead(found(part.begin, end))
 
     def stamp(self) -> str:
-        """Return the fingerprint of the records."""
-        return self._reader.fingerprint
+        """Return the fingerprint of the records, and of their keys if these are no column."""
+        if self.key is True and not self._key_hash:
+            found = hashlib.sha256()
+            for number in range(len(self._reader.files)):
+                for index, key in self._keys_of(number):
+                    found.update(b"%d %d %d " % (number, index, len(key)))
+                    found.update(key)
+            self._key_hash = found.hexdigest()[:32]
+        return self._reader.fingerprint + self._key_hash
 
     def _until(self, record: int) -> int:
         """About how many bytes are before a record."""

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,15 @@ def pack_resumably(
     progress: Progress | None,
 ) -> PackSummary:
     """Do a task, with other processes that do the same; see `pack`."""
-    if not restart and (found := _published(task.destination, task.plan)) is not None:
+    found = _published(task.destination, task.plan)
+    # What is to be done anew is not taken for its own result.
+    old = None if found is None else _stamp_of(task.destination)
+    if found is not None and not restart:
         task.job.remove_if_published()
-        return _summary(found["units"])
+        failures = _failures_in(found["units"])
+        if not (failures and retry_failed):
+            _check_failures(failures, task.failures_max)
+            return _summary(found["units"])
     check_vacant(task.destination, replace)
     job = task.job
     job.begin(restart=restart)
@@ -50,7 +57,7 @@ def pack_resumably(
             Worker(task, inputs=inputs).run(progress)
         else:
             run_workers(task, workers, progress)
-        return _summary(_publish(task, job, replace))
+        return _summary(_publish(task, job, replace, old))
     except BaseException as error:
         if not job.remove_if_empty():
             error.add_note(f"what is done is kept in {job.folder}: repeat the command to continue")
@@ -61,11 +68,17 @@ def _records(job: Job) -> Iterator[tuple[int, dict[str, Any]]]:
     return ((unit, job.record(unit)) for unit in job.done())
 
 
-def _publish(task: Task, job: Job, replace: bool) -> list[dict[str, Any]]:
-    """Make the result appear, once all units are done; return what was recorded of them."""
+def _publish(
+    task: Task, job: Job, replace: bool, old: tuple[int, int] | None
+) -> list[dict[str, Any]]:
+    """Make the result appear, once all units are done; return what was recorded of them.
+
+    `old` is the stamp of a result that is to be replaced.
+    """
     looks = 0
     while True:
-        if (found := _published(task.destination, task.plan)) is not None:
+        found = _published(task.destination, task.plan)
+        if found is not None and _stamp_of(task.destination) != old:
             job.remove()
             return list(found["units"])
         try:
@@ -118,14 +131,22 @@ def _check(task: Task, records: list[dict[str, Any]]) -> None:
         assert [tuple(cut) for cut in record["cuts"]] == list(task.plan.units[unit])
         accounted = record["used"] + record["skipped"] + len(record["failures"])
         assert record["samples"] == accounted
-    failures = [failure for record in records for failure in record["failures"]]
-    if len(failures) > task.failures_max:
+    _check_failures(_failures_in(records), task.failures_max)
+    check_some(records)
+
+
+def _failures_in(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [failure for record in records for failure in record["failures"]]
+
+
+def _check_failures(failures: Sequence[Mapping[str, Any]], failures_max: int) -> None:
+    """Raise a FailedSamplesError if these are too many."""
+    if len(failures) > failures_max:
         raise FailedSamplesError(
             f"{len(failures)} samples failed in the function given as map, and --max-failures is "
-            f"{task.failures_max}; the first: {failures[0]}. --retry-failed does the parts "
+            f"{failures_max}; the first: {failures[0]}. --retry-failed does the parts "
             "with such samples again"
         )
-    check_some(records)
 
 
 def check_some(records: Sequence[Mapping[str, Any]]) -> None:
@@ -175,6 +196,14 @@ def _published(path: Path, plan: Plan) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return dict(found)
+
+
+def _stamp_of(path: Path) -> tuple[int, int] | None:
+    """What tells a result from one that replaces it; None if there is none."""
+    with suppress(OSError):
+        found = os.stat(path / MANIFEST)
+        return found.st_ino, found.st_mtime_ns
+    return None
 
 
 def _summary(units: list[dict[str, Any]]) -> PackSummary:

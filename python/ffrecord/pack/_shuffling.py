@@ -8,12 +8,13 @@ them, and they go on after a kill.
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ffrecord._base.destination import destination_path
 from ffrecord.pack._inputs import Inputs
-from ffrecord.pack._job import job_folder, remove_at_once, sweep
+from ffrecord.pack._job import clear_up, job_folder, remove_at_once, sweep
 from ffrecord.pack._new_folder import MANIFEST
 from ffrecord.pack._plan import Plan
 from ffrecord.pack._record_files import RecordFiles
@@ -84,12 +85,16 @@ def summary_units(destination: Path) -> list[Mapping[str, Any]]:
 
 
 def remove_unshuffled(destination: str | os.PathLike[str]) -> None:
-    """Remove what was shuffled, of which the result is there."""
-    path = unshuffled_path(destination)
-    if path.is_dir():
-        remove_at_once(path)
-    for name in (path, job_folder(path), job_folder(destination_path(destination))):
-        sweep(name)  # Of processes that were killed here.
+    """Remove what was shuffled, of which the result is there, and what killed processes left."""
+    path, unshuffled = destination_path(destination), unshuffled_path(destination)
+    if unshuffled.is_dir():
+        remove_at_once(unshuffled)
+    sweep(unshuffled)
+    found: dict[str, Any] = {}
+    with suppress(OSError, ValueError):  # Not packed from paths.
+        found = json.loads((path / MANIFEST).read_text())
+    clear_up(job_folder(path), found.get("plan_id", ""))
+    clear_up(job_folder(unshuffled), found.get("asked", {}).get(ORIGIN, {}).get("plan_id", ""))
 
 
 def halves(
