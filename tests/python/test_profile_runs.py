@@ -6,6 +6,7 @@ the commands say. Nothing here depends on how fast the machine is.
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -163,6 +164,80 @@ def test_a_signal_is_passed_on_to_the_program(tmp_path: Path) -> None:
     eventually((tmp_path / "ready").exists, started)
     started.send_signal(signal.SIGTERM)
     assert started.wait() == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT])
+def test_a_signal_that_announces_the_end_reaches_the_program(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    text = (
+        "import pathlib, signal, sys\n"
+        f"signal.signal({int(number)}, lambda *_: sys.exit(5))\n"
+        f"pathlib.Path({str(tmp_path / 'ready')!r}).touch()\n"
+        "signal.pause()\n"
+    )
+    started = subprocess.Popen(
+        [
+            *(PYTHON, "-m", MODULES["ffrecord"], "prof", "--out", str(tmp_path / "run"), "--"),
+            *(sys.executable, "-c", text),
+        ],
+        stderr=subprocess.DEVNULL,
+    )
+    eventually((tmp_path / "ready").exists, started)
+    started.send_signal(number)
+    assert started.wait() == 5
+
+
+def test_an_interrupt_by_the_terminal_reaches_the_program_once(tmp_path: Path) -> None:
+    ready, seen = tmp_path / "ready", tmp_path / "seen"
+    text = (
+        "import pathlib, signal, sys, time\n"
+        "count = 0\n"
+        "def note(*_):\n"
+        "    global count\n"
+        "    count += 1\n"
+        f"    pathlib.Path({str(seen)!r}).touch()\n"
+        "signal.signal(signal.SIGINT, note)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(40 + count))\n"
+        f"pathlib.Path({str(ready)!r}).touch()\n"
+        "while True:\n"
+        "    signal.pause()\n"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        command = [PYTHON, "-m", MODULES["ffrecord"], "prof", "--out", str(tmp_path / "run"), "--"]
+        os.execv(PYTHON, [*command, sys.executable, "-c", text])
+    eventually(ready.exists)
+    os.write(terminal, b"\x03")
+    eventually(seen.exists)
+    os.kill(pid, signal.SIGTERM)  # Handled after the interrupt, which has the lower number.
+    while True:
+        try:
+            if not os.read(terminal, 4096):
+                break
+        except OSError:  # It has no other end any more.
+            break
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 41
+    os.close(terminal)
+
+
+def test_the_program_gets_its_arguments_and_descriptors(tmp_path: Path) -> None:
+    options = ["--out", "mine", "--no-watchdog", "--help", "--", "x"]
+    text = "import os, sys; os.write(int(sys.argv[1]), repr(sys.argv[2:]).encode())"
+    reads, writes = os.pipe()
+    subprocess.run(
+        [
+            *(PYTHON, "-m", MODULES["ffrecord"], "prof", "--out", str(tmp_path / "run")),
+            *(sys.executable, "-c", text, str(writes), *options),
+        ],
+        pass_fds=[writes],
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    os.close(writes)
+    with open(reads, "rb") as told:
+        assert told.read().decode() == repr(options)
+    assert (tmp_path / "run").is_dir()
 
 
 def test_profile_is_a_block_too_and_restores_the_environment(data: Path, tmp_path: Path) -> None:
