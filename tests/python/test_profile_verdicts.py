@@ -4,6 +4,7 @@ Method: profiles of runs that never were, with one or two causes put in or none,
 what is found is compared with what was put in, and the confusion table is printed.
 """
 
+import dataclasses
 import itertools
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from ffrecord._base import recording
 from ffrecord._profile import report
 from ffrecord._profile.causes import Findings
+from ffrecord._profile.files import Process
 from ffrecord._profile.verdict import sentence
 from profiled_runs import DAEMONS, FOLDER, Injected, profiles
 
@@ -227,3 +229,66 @@ def test_a_rank_that_was_started_again_counts_its_earlier_attempt_as_lost_time()
     total = (run.ranks[-1].end_ns - run.ranks[0].begin_ns) / 1e9
     assert sum(parts.values()) == pytest.approx(total)
     assert any(line.startswith("effective training time:") for line in report.why(run))
+
+
+_HOUR_NS = 3_600_000_000_000
+
+
+def an_hour_later(made: list[Process]) -> list[Process]:
+    """The same, as other processes of the same machines, an hour later."""
+    late = []
+    for process in made:
+        events = process.events.copy()
+        events["begin_ns"] += _HOUR_NS
+        events["end_ns"] += _HOUR_NS
+        late.append(
+            dataclasses.replace(
+                process,
+                path=f"later-{process.path}",
+                pid=process.pid + 5000,
+                events=events,
+                steady_ns=process.steady_ns + _HOUR_NS,
+                calendar_ns=process.calendar_ns + _HOUR_NS,
+                began_ns=process.began_ns + _HOUR_NS,
+            )
+        )
+    return late
+
+
+def test_ranks_that_a_smaller_run_no_longer_has_are_not_taken_for_ranks_of_it() -> None:
+    before = profiles(ranks=4, causes=[Injected("compute", rank=3)])
+    now = an_hour_later(profiles(ranks=2, steps=30))
+    run = report.run_of([*before, *now])
+    assert [rank.rank for rank in run.steps.ranks] == [0, 1]
+    assert run.steps.count == 30
+    assert run.findings.causes == ()
+    assert any("earlier attempts" in line for line in report.notes(run))
+
+
+def test_a_program_without_ranks_that_runs_again_is_the_same_rank_again() -> None:
+    alone = [dataclasses.replace(each, rank=-1, world_size=-1) for each in profiles(ranks=1)]
+    run = report.run_of([*an_hour_later(alone), *alone])
+    assert [(rank.rank, rank.attempt) for rank in run.ranks] == [(0, 0), (0, 1)]
+    assert len(run.steps.ranks) == 1
+
+
+def test_two_programs_without_ranks_at_the_same_time_are_two_ranks() -> None:
+    made = [dataclasses.replace(each, rank=-1, world_size=-1) for each in profiles(ranks=2)]
+    assert len(report.run_of(made).steps.ranks) == 2
+
+
+def test_two_runs_in_one_folder_at_the_same_time_are_said_to_be_so() -> None:
+    other = [dataclasses.replace(each, pid=each.pid + 9) for each in profiles(ranks=2, seed=4)]
+    told = report.closing([*profiles(ranks=2), *other])
+    assert any("two runs write to this folder" in line for line in told)
+
+
+def test_clocks_of_machines_are_compared_by_collectives_of_the_same_attempt() -> None:
+    offset = 7_000_000_000
+    before = profiles(ranks=2, clock_offsets_ns=(0, 0))
+    now = an_hour_later(profiles(ranks=2, seed=2, clock_offsets_ns=(0, offset)))
+    now[1].boot = "another machine"
+    run = report.run_of([*before, *now])
+    late = [rank for rank in run.ranks if rank.rank == 1][-1]
+    assert abs(late.end_ns - run.steps.ranks[0].end_ns) < offset / 100
+    assert late.clock_error_ns >= 0

@@ -61,6 +61,25 @@ def test_ranks_that_have_not_come_to_a_collective_are_named() -> None:
     assert "rank 1" not in text
 
 
+def test_attempts_that_are_over_are_not_named() -> None:
+    made = [dataclasses.replace(each, has_ended=False) for each in profiles(ranks=4)]
+    now = int(max(each.events["end_ns"].max() for each in made)) + 300 * _S
+    later = [
+        dataclasses.replace(
+            unfinished(each, recording.COLLECTIVE, now - 300 * _S, 41),
+            path=f"later-{each.path}",
+            calendar_ns=each.calendar_ns + _S,
+            world_size=2,
+        )
+        for each in made[:2]
+    ]
+    text = watchdog.stuck(later[0], [*later, *made], 300.0, now)
+    assert "have not come" not in text
+    assert "rank 1 on host1 is in: collective" in text
+    assert text.count("rank 0") == 1
+    assert "rank 2" not in text
+
+
 def test_a_rank_tells_the_folder_or_daemon_that_it_waits_for() -> None:
     (made,) = profiles(ranks=1)
     text = watchdog.stuck(unfinished(made, recording.LOAD, 0), [], 30.0, 40 * _S)

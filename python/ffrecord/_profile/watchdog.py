@@ -19,6 +19,7 @@ import numpy as np
 from ffrecord._base import clock, recording
 from ffrecord._profile.exports import KINDS
 from ffrecord._profile.files import Process, read, read_run
+from ffrecord._profile.ranks import others_of
 from ffrecord._profile.verdict import seconds
 
 _LOOKS = 4  # Within a limit.
@@ -96,7 +97,7 @@ def stuck(own: Process, others: Sequence[Process], silent_s: float, now_ns: int)
         f"ffrecord: rank {own.rank} on {own.host} has made no progress for "
         f"{seconds(silent_s)}: it {_doing(own, own.boot, now_ns)}"
     ]
-    peers = [each for each in others if each.path != own.path and each.rank >= 0]
+    peers = others_of(own, others)
     if _is_in(own, recording.COLLECTIVE):
         missing = [each for each in peers if not _is_in(each, recording.COLLECTIVE)]
         if missing:
