@@ -7,12 +7,13 @@ what is found is compared with what was put in, and the confusion table is print
 import dataclasses
 import itertools
 
+import numpy as np
 import pytest
 
 from ffrecord._base import recording
 from ffrecord._profile import report
 from ffrecord._profile.causes import Findings
-from ffrecord._profile.files import Process
+from ffrecord._profile.files import EVENT, Process
 from ffrecord._profile.verdict import sentence
 from profiled_runs import DAEMONS, FOLDER, Injected, profiles
 
@@ -292,3 +293,46 @@ def test_clocks_of_machines_are_compared_by_collectives_of_the_same_attempt() ->
     late = [rank for rank in run.ranks if rank.rank == 1][-1]
     assert abs(late.end_ns - run.steps.ranks[0].end_ns) < offset / 100
     assert late.clock_error_ns >= 0
+
+
+def _rank_of(*rows: tuple[int, float, float]) -> Process:
+    """One rank that does this: kind, and from when to when in seconds."""
+    (process,) = profiles(ranks=1)
+    events = np.zeros(len(rows), EVENT)
+    for number, (kind, begin, end) in enumerate(sorted(rows, key=lambda row: row[1])):
+        events[number]["kind"], events[number]["thread"] = kind, 1
+        events[number]["begin_ns"], events[number]["end_ns"] = begin * 1e9, end * 1e9
+    return dataclasses.replace(process, events=events)
+
+
+def _step(begin: float) -> list[tuple[int, float, float]]:
+    """A second of waiting, forward, backward and optimizer, a quarter each."""
+    return [
+        (recording.WAIT, begin, begin + 0.25),
+        (recording.BACKWARD, begin + 0.5, begin + 0.75),
+        (recording.OPTIMIZER, begin + 0.75, begin + 1),
+    ]
+
+
+def test_an_evaluation_between_steps_is_other_work_and_not_forward() -> None:
+    evaluation = [(recording.WAIT, at, at + 0.5) for at in (20.0, 21.0, 22.0)]
+    training = [row for at in (*range(10, 20), *range(23, 30)) for row in _step(at)]
+    steps = report.run_of([_rank_of(*training, *evaluation)]).steps
+    step = int(np.argmax(steps.seconds[0]))
+    assert steps.phases["forward"][0, step] == pytest.approx(0.25)
+    assert steps.phases["other"][0, step] == pytest.approx(1.5)
+    assert steps.phases["data"][0, step] == pytest.approx(1.75)
+
+
+def test_accumulated_and_repeated_backward_passes_have_a_forward_each() -> None:
+    rows = []
+    for at in range(10, 40, 3):
+        rows += _step(at)[:2]  # Two batches, then a second backward pass of the last.
+        rows += _step(at + 1)[:2]
+        rows += [
+            (recording.BACKWARD, at + 2.25, at + 2.5),
+            (recording.OPTIMIZER, at + 2.75, at + 3),
+        ]
+    steps = report.run_of([_rank_of(*rows)]).steps
+    assert steps.phases["forward"] == pytest.approx(0.25 + 0.25 + 0.5)
+    assert steps.phases["other"] == pytest.approx(0.25 + 0.25)
