@@ -15,6 +15,7 @@ from ffrecord._cli.options import json_option
 from ffrecord._cli.text import safe_lines
 from ffrecord._cli.units import Number
 from ffrecord._profile import exports, files, report
+from ffrecord.errors import CorruptionError
 
 # What a launcher, such as torchrun, is told is passed on; it tells its ranks. Schedulers announce
 # the end of a job by SIGUSR1 or SIGUSR2.
@@ -25,6 +26,7 @@ _PASSED_ON = (
 # A terminal sends these to all processes of its group: then the program has got it already.
 _TYPED = (signal.SIGINT, signal.SIGQUIT)
 _EXIT_OF_SIGNAL = 128
+_LOOK_S = 0.2  # For a SIGCHLD that another thread was given.
 
 
 # Options behind COMMAND are its own.
@@ -60,7 +62,7 @@ def prof(out: str | None, limit_s: float, no_watchdog: bool, command: tuple[str,
     code = _run(command, settings)
     try:
         lines = report.closing(files.read_run(folder))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, CorruptionError) as error:
         say(f"no profile: {error}")
     else:
         click.echo(safe_lines("\n".join(lines)), err=True)
@@ -90,18 +92,33 @@ def _run(command: tuple[str, ...], settings: dict[str, str]) -> int:
             setsigmask=before,
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores them, for itself.
         )
-        while True:
-            told = signal.sigwaitinfo(waited_for)
-            if told.si_signo == signal.SIGCHLD:
-                pid, status = os.waitpid(child, os.WNOHANG)
-                if pid:
-                    break
-            elif told.si_code <= 0 or told.si_signo not in _TYPED:
-                os.kill(child, told.si_signo)
+        # Another thread, as NumPy's, may be given a signal before we wait for it: it comes here.
+        handlers = {
+            number: signal.signal(number, lambda number, _: os.kill(child, number))
+            for number in _PASSED_ON
+        }
+        try:
+            status = _wait(child, waited_for)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else _EXIT_OF_SIGNAL - code
+
+
+def _wait(child: int, waited_for: set[signal.Signals]) -> int:
+    """Pass signals on until it ends; return its status."""
+    while True:
+        told = signal.sigtimedwait(waited_for, _LOOK_S)
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        if told is None or told.si_signo == signal.SIGCHLD:
+            continue
+        if told.si_code <= 0 or told.si_signo not in _TYPED:
+            os.kill(child, told.si_signo)
 
 
 @click.command()
