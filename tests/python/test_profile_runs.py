@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -256,3 +257,60 @@ def test_profile_is_a_block_too_and_restores_the_environment(data: Path, tmp_pat
     waits = found.events[found.events["kind"] == recording.WAIT]
     collates = found.events[found.events["kind"] == recording.COLLATE]
     assert not set(waits["thread"].tolist()) & set(collates["thread"].tolist())
+
+
+def test_a_block_that_cannot_begin_leaves_the_environment_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError), ffrecord.profile(tmp_path / "file" / "run"):
+        pytest.fail("it has begun")
+    assert recording.FOLDER_VARIABLE not in os.environ
+
+
+@pytest.mark.parametrize("state", ["gone", "foreign"])
+def test_a_profile_that_cannot_be_shown_does_not_end_the_program(
+    state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    with ffrecord.profile(folder):
+        if state == "gone":
+            shutil.rmtree(folder)
+        else:
+            (folder / "foreign.ffrprof").write_bytes(b"something else")
+    assert "no profile: " in capsys.readouterr().err
+
+
+def test_the_exit_status_is_kept_beside_a_foreign_file(tmp_path: Path) -> None:
+    (tmp_path / "foreign.ffrprof").write_bytes(b"something else")
+    text = "import sys; sys.exit(7)"
+    done = run("ffrecord", "prof", "--out", tmp_path, "--", sys.executable, "-c", text)
+    assert done.returncode == 7
+    assert "foreign.ffrprof" in done.stderr
+
+
+def test_steps_are_seen_if_torch_is_imported_last_and_no_loader_is_used(tmp_path: Path) -> None:
+    text = (
+        "import warnings\n"
+        "warnings.simplefilter('error')\n"
+        "import ffrecord\n"
+        "import torch\n"
+        "model = torch.nn.Linear(8, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(6):\n"
+        "    model(torch.ones(4, 8)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "def fails():\n"
+        "    raise KeyError\n"
+        "for _ in range(3):\n"
+        "    try:\n"
+        "        optimizer.step(fails)\n"
+        "    except KeyError:\n"
+        "        pass\n"
+        "optimizer.step()\n"
+    )
+    done = run("ffrecord", "prof", "--out", tmp_path / "run", "--", sys.executable, "-c", text)
+    assert done.returncode == 0, done.stderr
+    (found,) = files.read_run(tmp_path / "run")
+    kinds = found.events["kind"].tolist()
+    assert kinds.count(recording.BACKWARD) == 6
+    assert kinds.count(recording.OPTIMIZER) == 7
+    assert len(found.unfinished) == 0

@@ -21,6 +21,7 @@ from ffrecord._profile.exports import KINDS
 from ffrecord._profile.files import Process, read, read_run
 from ffrecord._profile.ranks import others_of
 from ffrecord._profile.verdict import seconds
+from ffrecord.errors import CorruptionError
 
 _LOOKS = 4  # Within a limit.
 _RANKS_MAX = 8
@@ -56,7 +57,7 @@ class Watchdog:
         ended = threading.Event()
         while recording.on:
             clock.wait(ended.wait, self.limit_s / _LOOKS)
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError, CorruptionError):
                 self.look()
 
     def _seen(self) -> tuple[int, int] | None:
@@ -72,7 +73,7 @@ class Watchdog:
         own = read(self._path)
         try:
             all_ranks = read_run(Path(self._path).parent)
-        except (OSError, ValueError):
+        except (OSError, ValueError, CorruptionError):
             all_ranks = [own]
         return stuck(own, all_ranks, silent_s, clock.now_ns())
 
