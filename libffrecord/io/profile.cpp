@@ -203,7 +203,6 @@ Result<void> Profile::Open(const std::string& path, const Options& options) {
   const std::uint32_t fine = PowerOfTwo(options.fine_events);
   State& state = Current();
   const std::lock_guard lock(state.mutex);
-  Detach(state);
   const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!fd) return OpenError(path, "create", errno);
   const std::size_t size_bytes = EventLog::SizeOf(coarse, fine);
@@ -213,6 +212,7 @@ Result<void> Profile::Open(const std::string& path, const Options& options) {
     static_cast<void>(::unlink(path.c_str()));
     return OpenError(path, "make room for", failed);
   }
+  Detach(state);
   EventLog* const log = FFR_TRY(Map(state, fd.get(), coarse, fine, path));
   WriteHeader(*log, options);
   TurnOn(state, *log, true);

@@ -67,6 +67,7 @@ void BindProfile(py::module_& module) {
       py::arg("token"), py::arg("kind"), py::arg("name"), py::arg("begin_ns"), py::arg("end_ns"),
       py::arg("size_bytes") = 0, py::arg("detail") = 0, py::arg("first") = 0,
       py::arg("second") = 0);
+  module.def("profile_drop", &Profile::Drop, py::arg("token"));
 }
 
 }  // namespace ffrecord::python

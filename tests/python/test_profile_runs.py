@@ -6,7 +6,9 @@ the commands say. Nothing here depends on how fast the machine is.
 
 import json
 import os
+import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -165,6 +167,80 @@ def test_a_signal_is_passed_on_to_the_program(tmp_path: Path) -> None:
     assert started.wait() == 5
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT])
+def test_a_signal_that_announces_the_end_reaches_the_program(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    text = (
+        "import pathlib, signal, sys\n"
+        f"signal.signal({int(number)}, lambda *_: sys.exit(5))\n"
+        f"pathlib.Path({str(tmp_path / 'ready')!r}).touch()\n"
+        "signal.pause()\n"
+    )
+    started = subprocess.Popen(
+        [
+            *(PYTHON, "-m", MODULES["ffrecord"], "prof", "--out", str(tmp_path / "run"), "--"),
+            *(sys.executable, "-c", text),
+        ],
+        stderr=subprocess.DEVNULL,
+    )
+    eventually((tmp_path / "ready").exists, started)
+    started.send_signal(number)
+    assert started.wait() == 5
+
+
+def test_an_interrupt_by_the_terminal_reaches_the_program_once(tmp_path: Path) -> None:
+    ready, seen = tmp_path / "ready", tmp_path / "seen"
+    text = (
+        "import pathlib, signal, sys, time\n"
+        "count = 0\n"
+        "def note(*_):\n"
+        "    global count\n"
+        "    count += 1\n"
+        f"    pathlib.Path({str(seen)!r}).touch()\n"
+        "signal.signal(signal.SIGINT, note)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(40 + count))\n"
+        f"pathlib.Path({str(ready)!r}).touch()\n"
+        "while True:\n"
+        "    signal.pause()\n"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        command = [PYTHON, "-m", MODULES["ffrecord"], "prof", "--out", str(tmp_path / "run"), "--"]
+        os.execv(PYTHON, [*command, sys.executable, "-c", text])
+    eventually(ready.exists)
+    os.write(terminal, b"\x03")
+    eventually(seen.exists)
+    os.kill(pid, signal.SIGTERM)  # Handled after the interrupt, which has the lower number.
+    while True:
+        try:
+            if not os.read(terminal, 4096):
+                break
+        except OSError:  # It has no other end any more.
+            break
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 41
+    os.close(terminal)
+
+
+def test_the_program_gets_its_arguments_and_descriptors(tmp_path: Path) -> None:
+    options = ["--out", "mine", "--no-watchdog", "--help", "--", "x"]
+    text = "import os, sys; os.write(int(sys.argv[1]), repr(sys.argv[2:]).encode())"
+    reads, writes = os.pipe()
+    subprocess.run(
+        [
+            *(PYTHON, "-m", MODULES["ffrecord"], "prof", "--out", str(tmp_path / "run")),
+            *(sys.executable, "-c", text, str(writes), *options),
+        ],
+        pass_fds=[writes],
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    os.close(writes)
+    with open(reads, "rb") as told:
+        assert told.read().decode() == repr(options)
+    assert (tmp_path / "run").is_dir()
+
+
 def test_profile_is_a_block_too_and_restores_the_environment(data: Path, tmp_path: Path) -> None:
     from ffrecord.torch import DataLoader, Dataset
 
@@ -181,3 +257,60 @@ def test_profile_is_a_block_too_and_restores_the_environment(data: Path, tmp_pat
     waits = found.events[found.events["kind"] == recording.WAIT]
     collates = found.events[found.events["kind"] == recording.COLLATE]
     assert not set(waits["thread"].tolist()) & set(collates["thread"].tolist())
+
+
+def test_a_block_that_cannot_begin_leaves_the_environment_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError), ffrecord.profile(tmp_path / "file" / "run"):
+        pytest.fail("it has begun")
+    assert recording.FOLDER_VARIABLE not in os.environ
+
+
+@pytest.mark.parametrize("state", ["gone", "foreign"])
+def test_a_profile_that_cannot_be_shown_does_not_end_the_program(
+    state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    with ffrecord.profile(folder):
+        if state == "gone":
+            shutil.rmtree(folder)
+        else:
+            (folder / "foreign.ffrprof").write_bytes(b"something else")
+    assert "no profile: " in capsys.readouterr().err
+
+
+def test_the_exit_status_is_kept_beside_a_foreign_file(tmp_path: Path) -> None:
+    (tmp_path / "foreign.ffrprof").write_bytes(b"something else")
+    text = "import sys; sys.exit(7)"
+    done = run("ffrecord", "prof", "--out", tmp_path, "--", sys.executable, "-c", text)
+    assert done.returncode == 7
+    assert "foreign.ffrprof" in done.stderr
+
+
+def test_steps_are_seen_if_torch_is_imported_last_and_no_loader_is_used(tmp_path: Path) -> None:
+    text = (
+        "import warnings\n"
+        "warnings.simplefilter('error')\n"
+        "import ffrecord\n"
+        "import torch\n"
+        "model = torch.nn.Linear(8, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(6):\n"
+        "    model(torch.ones(4, 8)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "def fails():\n"
+        "    raise KeyError\n"
+        "for _ in range(3):\n"
+        "    try:\n"
+        "        optimizer.step(fails)\n"
+        "    except KeyError:\n"
+        "        pass\n"
+        "optimizer.step()\n"
+    )
+    done = run("ffrecord", "prof", "--out", tmp_path / "run", "--", sys.executable, "-c", text)
+    assert done.returncode == 0, done.stderr
+    (found,) = files.read_run(tmp_path / "run")
+    kinds = found.events["kind"].tolist()
+    assert kinds.count(recording.BACKWARD) == 6
+    assert kinds.count(recording.OPTIMIZER) == 7
+    assert len(found.unfinished) == 0

@@ -4,13 +4,16 @@ Method: profiles of runs that never were, with one or two causes put in or none,
 what is found is compared with what was put in, and the confusion table is printed.
 """
 
+import dataclasses
 import itertools
 
+import numpy as np
 import pytest
 
 from ffrecord._base import recording
 from ffrecord._profile import report
 from ffrecord._profile.causes import Findings
+from ffrecord._profile.files import EVENT, Process
 from ffrecord._profile.verdict import sentence
 from profiled_runs import DAEMONS, FOLDER, Injected, profiles
 
@@ -227,3 +230,109 @@ def test_a_rank_that_was_started_again_counts_its_earlier_attempt_as_lost_time()
     total = (run.ranks[-1].end_ns - run.ranks[0].begin_ns) / 1e9
     assert sum(parts.values()) == pytest.approx(total)
     assert any(line.startswith("effective training time:") for line in report.why(run))
+
+
+_HOUR_NS = 3_600_000_000_000
+
+
+def an_hour_later(made: list[Process]) -> list[Process]:
+    """The same, as other processes of the same machines, an hour later."""
+    late = []
+    for process in made:
+        events = process.events.copy()
+        events["begin_ns"] += _HOUR_NS
+        events["end_ns"] += _HOUR_NS
+        late.append(
+            dataclasses.replace(
+                process,
+                path=f"later-{process.path}",
+                pid=process.pid + 5000,
+                events=events,
+                steady_ns=process.steady_ns + _HOUR_NS,
+                calendar_ns=process.calendar_ns + _HOUR_NS,
+                began_ns=process.began_ns + _HOUR_NS,
+            )
+        )
+    return late
+
+
+def test_ranks_that_a_smaller_run_no_longer_has_are_not_taken_for_ranks_of_it() -> None:
+    before = profiles(ranks=4, causes=[Injected("compute", rank=3)])
+    now = an_hour_later(profiles(ranks=2, steps=30))
+    run = report.run_of([*before, *now])
+    assert [rank.rank for rank in run.steps.ranks] == [0, 1]
+    assert run.steps.count == 30
+    assert run.findings.causes == ()
+    assert any("earlier attempts" in line for line in report.notes(run))
+
+
+def test_a_program_without_ranks_that_runs_again_is_the_same_rank_again() -> None:
+    alone = [dataclasses.replace(each, rank=-1, world_size=-1) for each in profiles(ranks=1)]
+    run = report.run_of([*an_hour_later(alone), *alone])
+    assert [(rank.rank, rank.attempt) for rank in run.ranks] == [(0, 0), (0, 1)]
+    assert len(run.steps.ranks) == 1
+
+
+def test_two_programs_without_ranks_at_the_same_time_are_two_ranks() -> None:
+    made = [dataclasses.replace(each, rank=-1, world_size=-1) for each in profiles(ranks=2)]
+    assert len(report.run_of(made).steps.ranks) == 2
+
+
+def test_two_runs_in_one_folder_at_the_same_time_are_said_to_be_so() -> None:
+    other = [dataclasses.replace(each, pid=each.pid + 9) for each in profiles(ranks=2, seed=4)]
+    told = report.closing([*profiles(ranks=2), *other])
+    assert any("two runs write to this folder" in line for line in told)
+
+
+def test_clocks_of_machines_are_compared_by_collectives_of_the_same_attempt() -> None:
+    offset = 7_000_000_000
+    before = profiles(ranks=2, clock_offsets_ns=(0, 0))
+    now = an_hour_later(profiles(ranks=2, seed=2, clock_offsets_ns=(0, offset)))
+    now[1].boot = "another machine"
+    run = report.run_of([*before, *now])
+    late = [rank for rank in run.ranks if rank.rank == 1][-1]
+    assert abs(late.end_ns - run.steps.ranks[0].end_ns) < offset / 100
+    assert late.clock_error_ns >= 0
+
+
+def _rank_of(*rows: tuple[int, float, float]) -> Process:
+    """One rank that does this: kind, and from when to when in seconds."""
+    (process,) = profiles(ranks=1)
+    events = np.zeros(len(rows), EVENT)
+    for number, (kind, begin, end) in enumerate(sorted(rows, key=lambda row: row[1])):
+        events[number]["kind"], events[number]["thread"] = kind, 1
+        events[number]["begin_ns"], events[number]["end_ns"] = begin * 1e9, end * 1e9
+    return dataclasses.replace(process, events=events)
+
+
+def _step(begin: float) -> list[tuple[int, float, float]]:
+    """A second of waiting, forward, backward and optimizer, a quarter each."""
+    return [
+        (recording.WAIT, begin, begin + 0.25),
+        (recording.BACKWARD, begin + 0.5, begin + 0.75),
+        (recording.OPTIMIZER, begin + 0.75, begin + 1),
+    ]
+
+
+def test_an_evaluation_between_steps_is_other_work_and_not_forward() -> None:
+    evaluation = [(recording.WAIT, at, at + 0.5) for at in (20.0, 21.0, 22.0)]
+    training = [row for at in (*range(10, 20), *range(23, 30)) for row in _step(at)]
+    steps = report.run_of([_rank_of(*training, *evaluation)]).steps
+    step = int(np.argmax(steps.seconds[0]))
+    assert steps.phases["forward"][0, step] == pytest.approx(0.25)
+    assert steps.phases["other"][0, step] == pytest.approx(1.5)
+    assert steps.phases["data"][0, step] == pytest.approx(1.75)
+
+
+def test_accumulated_and_repeated_backward_passes_have_a_forward_each() -> None:
+    rows = []
+    for at in range(10, 40, 3):
+        rows += _step(at)[:2]  # Two batches, then a second backward pass of the last.
+        rows += _step(at + 1)[:2]
+        rows += [
+            (recording.BACKWARD, at + 2.25, at + 2.5),
+            (recording.OPTIMIZER, at + 2.75, at + 3),
+        ]
+    steps = report.run_of([_rank_of(*rows)]).steps
+    assert steps.phases["forward"] == pytest.approx(0.25 + 0.25 + 0.5)
+    assert steps.phases["other"] == pytest.approx(0.25 + 0.25)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from eventually import eventually
 from ffrecord._base import recording
@@ -61,10 +62,64 @@ def test_ranks_that_have_not_come_to_a_collective_are_named() -> None:
     assert "rank 1" not in text
 
 
+def test_attempts_that_are_over_are_not_named() -> None:
+    made = [dataclasses.replace(each, has_ended=False) for each in profiles(ranks=4)]
+    now = int(max(each.events["end_ns"].max() for each in made)) + 300 * _S
+    later = [
+        dataclasses.replace(
+            unfinished(each, recording.COLLECTIVE, now - 300 * _S, 41),
+            path=f"later-{each.path}",
+            calendar_ns=each.calendar_ns + _S,
+            world_size=2,
+        )
+        for each in made[:2]
+    ]
+    text = watchdog.stuck(later[0], [*later, *made], 300.0, now)
+    assert "have not come" not in text
+    assert "rank 1 on host1 is in: collective" in text
+    assert text.count("rank 0") == 1
+    assert "rank 2" not in text
+
+
 def test_a_rank_tells_the_folder_or_daemon_that_it_waits_for() -> None:
     (made,) = profiles(ranks=1)
     text = watchdog.stuck(unfinished(made, recording.LOAD, 0), [], 30.0, 40 * _S)
     assert "load a checkpoint /data/train for 40 s" in text
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_process_that_only_starts_ranks_is_not_watched_and_they_are(
+    method: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import multiprocessing, threading\n"
+        "import ffrecord\n"
+        "from ffrecord._base import recording\n"
+        "def is_watched():\n"
+        "    return any('watchdog' in each.name for each in threading.enumerate())\n"
+        "def rank():\n"
+        "    assert not is_watched()\n"
+        "    recording.trains()\n"
+        "    recording.trains()\n"
+        "    assert is_watched()\n"
+        "if __name__ == '__main__':\n"
+        f"    context = multiprocessing.get_context({method!r})\n"
+        "    child = context.Process(target=rank)\n"
+        "    child.start()\n"
+        "    child.join()\n"
+        "    assert child.exitcode == 0\n"
+        "    assert not is_watched()\n"
+    )
+    subprocess.run(
+        [sys.executable, program],
+        env={
+            **{name: value for name, value in os.environ.items() if name != "RANK"},
+            recording.FOLDER_VARIABLE: str(tmp_path / "run"),
+            "FFRECORD_WATCHDOG_S": "600",
+        },
+        check=True,
+    )
 
 
 def test_a_process_that_hangs_is_reported_with_its_stacks(tmp_path: Path) -> None:

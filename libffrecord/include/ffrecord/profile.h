@@ -63,7 +63,8 @@ class FFR_EXPORT Profile {
   };
 
   // Makes the file at `path` and allocates all of its blocks, so that a full disk fails here and
-  // not later; replaces a profile that is on. Fails with kIo, kInvalidArgument.
+  // not later; replaces a profile that is on, which goes on if this fails. Fails with kIo,
+  // kInvalidArgument.
   static Result<void> Open(const std::string& path, const Options& options);
   // Writes into the file that another process has opened. Fails with kIo, kCorruption.
   static Result<void> Attach(const std::string& path);

@@ -7,7 +7,7 @@ to the file of its parent, as the workers of a loader do, until it trains itself
 import atexit
 import os
 import sys
-import threading
+from collections.abc import Callable
 from types import TracebackType
 
 from ffrecord import _ffrecord
@@ -32,7 +32,9 @@ _U32_MAX = (1 << 32) - 1
 
 _names: dict[str, int] = {}
 _opened_by: int | None = None  # The process that has opened the file it writes to.
-_lock = threading.Lock()
+_trainer: int | None = None  # The process that is known to train.
+when_it_trains: Callable[[], object] | None = None
+"""Called once in each process that trains, a forked one too."""
 
 
 def path_in(folder: str) -> str:
@@ -83,14 +85,31 @@ def attach() -> None:
 
 def trains() -> None:
     """Note that this process trains: it gets a file of its own, which says its rank."""
+    global _opened_by
     if _opened_by != os.getpid() and (folder := os.environ.get(FOLDER_VARIABLE)):
         try:
             begin(folder)
         except OSError:
-            return  # It goes on in the file of its parent.
+            _opened_by = os.getpid()  # It goes on in the file of its parent.
+            return
+    note_trainer()
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         _ffrecord.profile_set_rank(distributed.get_rank(), distributed.get_world_size())
+
+
+def note_trainer() -> None:
+    """Have this process watched, if anybody wants to; once."""
+    global _trainer
+    if _trainer != os.getpid():
+        _trainer = os.getpid()
+        if when_it_trains is not None:
+            when_it_trains()
+
+
+def current_path() -> str | None:
+    """The file that this process writes to."""
+    return os.environ.get(_FILE_VARIABLE)
 
 
 def name_of(name: str) -> int:
@@ -166,6 +185,10 @@ class Span:
                 self._detail,
                 min(max(first, 0), _U32_MAX),
             )
+
+    def drop(self) -> None:
+        """Give it up: it is recorded no more."""
+        _ffrecord.profile_drop(self._token)
 
 
 def _of_environment(name: str) -> int:

@@ -4,9 +4,7 @@ import datetime
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -17,13 +15,22 @@ from ffrecord._cli.options import json_option
 from ffrecord._cli.text import safe_lines
 from ffrecord._cli.units import Number
 from ffrecord._profile import exports, files, report
+from ffrecord.errors import CorruptionError
 
-# What a launcher, such as torchrun, is told is passed on; it tells its ranks.
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# What a launcher, such as torchrun, is told is passed on; it tells its ranks. Schedulers announce
+# the end of a job by SIGUSR1 or SIGUSR2.
+_PASSED_ON = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+    *(signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
+)
+# A terminal sends these to all processes of its group: then the program has got it already.
+_TYPED = (signal.SIGINT, signal.SIGQUIT)
 _EXIT_OF_SIGNAL = 128
+_LOOK_S = 0.2  # For a SIGCHLD that another thread was given.
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+# Options behind COMMAND are its own.
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "--out",
     type=click.Path(file_okay=False),
@@ -55,7 +62,7 @@ def prof(out: str | None, limit_s: float, no_watchdog: bool, command: tuple[str,
     code = _run(command, settings)
     try:
         lines = report.closing(files.read_run(folder))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, CorruptionError) as error:
         say(f"no profile: {error}")
     else:
         click.echo(safe_lines("\n".join(lines)), err=True)
@@ -70,19 +77,48 @@ def _new_name() -> str:
 
 
 def _run(command: tuple[str, ...], settings: dict[str, str]) -> int:
-    """Run it with these variables; return its exit code."""
-    with subprocess.Popen(command, env={**os.environ, **settings}) as child:
+    """Run it with these variables; return its exit code.
 
-        def pass_on(number: int, _: FrameType | None) -> None:
-            child.send_signal(number)
-
-        before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+    It has the descriptors, the terminal and the signals that it would have without us.
+    """
+    waited_for = {*_PASSED_ON, signal.SIGCHLD}
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # Ignored, it would take the exit code with it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
+    try:
+        child = os.posix_spawnp(
+            command[0],
+            command,
+            {**os.environ, **settings},
+            setsigmask=before,
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores them, for itself.
+        )
+        # Another thread, as NumPy's, may be given a signal before we wait for it: it comes here.
+        handlers = {
+            number: signal.signal(number, lambda number, _: os.kill(child, number))
+            for number in _PASSED_ON
+        }
         try:
-            code = child.wait()
+            status = _wait(child, waited_for)
         finally:
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else _EXIT_OF_SIGNAL - code
+
+
+def _wait(child: int, waited_for: set[signal.Signals]) -> int:
+    """Pass signals on until it ends; return its status."""
+    while True:
+        told = signal.sigtimedwait(waited_for, _LOOK_S)
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        if told is None or told.si_signo == signal.SIGCHLD:
+            continue
+        if told.si_code <= 0 or told.si_signo not in _TYPED:
+            os.kill(child, told.si_signo)
 
 
 @click.command()

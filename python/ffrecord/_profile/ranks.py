@@ -66,8 +66,7 @@ def ranks_of(processes: Sequence[Process]) -> list[Rank]:
     offsets = _clocks(trainers)
     attempts: dict[int, int] = {}
     ranks = []
-    for number, trainer in enumerate(trainers):
-        rank = trainer.rank if trainer.rank >= 0 else number
+    for trainer, rank in zip(trainers, _numbers(trainers), strict=True):
         attempt = attempts.get(rank, 0)
         attempts[rank] = attempt + 1
         offset, error = offsets[trainer.boot]
@@ -76,8 +75,52 @@ def ranks_of(processes: Sequence[Process]) -> list[Rank]:
 
 
 def latest(ranks: Sequence[Rank]) -> list[Rank]:
-    """Of each rank the last attempt."""
-    return list({each.rank: each for each in ranks}.values())
+    """Of each rank the last attempt, but for ranks that were gone before the last one began.
+
+    A run may go on with fewer ranks than it had before, or be another one in the same folder.
+    """
+    last = {each.rank: each for each in ranks}.values()
+    began = max((each.begin_ns for each in last), default=0)
+    return [each for each in last if each.end_ns >= began]
+
+
+def others_of(own: Process, processes: Sequence[Process]) -> list[Process]:
+    """Of each other rank of a process's run the last attempt."""
+    world_size = own.world_size if own.world_size > 0 else 1 << 31
+    ordered = sorted(processes, key=lambda each: each.calendar_ns)
+    last = {each.rank: each for each in ordered if 0 <= each.rank < world_size}
+    return [last[rank] for rank in sorted(last) if rank != own.rank]
+
+
+def _lifetime(process: Process) -> tuple[int, int]:
+    """From the begin of its profile to the last that is known of it, by the calendar."""
+    ahead = process.calendar_ns - process.steady_ns
+    known = [process.steady_ns]
+    for events, field in ((process.events, "end_ns"), (process.unfinished, "begin_ns")):
+        if len(events):
+            known.append(int(events[field].max()))
+    return process.calendar_ns, max(known) + ahead
+
+
+def _overlaps(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] <= other[1] and other[0] <= one[1]
+
+
+def _numbers(trainers: Sequence[Process]) -> list[int]:
+    """The rank of each. One that did not say is the first that nobody else is at that time."""
+    taken: list[tuple[int, tuple[int, int]]] = [
+        (each.rank, _lifetime(each)) for each in trainers if each.rank >= 0
+    ]
+    numbers = []
+    for trainer in trainers:
+        rank = trainer.rank
+        if rank < 0:
+            own = _lifetime(trainer)
+            beside = {number for number, each in taken if _overlaps(own, each)}
+            rank = next(number for number in range(len(taken) + 1) if number not in beside)
+            taken.append((rank, own))
+        numbers.append(rank)
+    return numbers
 
 
 def _kind_of(process: Process) -> int | None:
@@ -144,18 +187,23 @@ def _rank(
 def _clocks(trainers: Sequence[Process]) -> dict[str, tuple[int, int]]:
     """For each machine what to add to its clock, and how wrong that may be.
 
-    Machines are compared with that of the first rank. Their calendars tell roughly. Collectives
+    Machines are compared with that of the first rank, by what was there at the same time: attempts
+    of a run count their collectives anew. Their calendars tell roughly. Collectives
     tell better: they end at about the same time on all ranks, and none ends on any rank before it
     has begun on all. So each of them bounds the offset from both sides, and the narrowest bounds
     count, as of the fastest of many round trips.
     """
     first = min(trainers, key=lambda each: each.rank if each.rank >= 0 else 1 << 30)
     clocks = {first.boot: (0, 0)}
-    for process in trainers:
-        if process.boot in clocks:
+    there = [each for each in reversed(trainers) if each.boot == first.boot]
+    for process in reversed(trainers):
+        if clocks.get(process.boot, (0, -1))[1] >= 0:
             continue
         guess = (process.calendar_ns - process.steady_ns) - (first.calendar_ns - first.steady_ns)
-        clocks[process.boot] = _offset(first, process) or (guess, -1)
+        own = _lifetime(process)
+        beside = (each for each in there if _overlaps(_lifetime(each), own))
+        found = next(filter(None, (_offset(each, process) for each in beside)), None)
+        clocks[process.boot] = found or (guess, -1)
     return clocks
 
 

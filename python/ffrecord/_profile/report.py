@@ -168,6 +168,18 @@ def notes(run: Run) -> list[str]:
     killed = [str(rank.rank) for rank in run.ranks if not rank.has_ended]
     if killed:
         lines.append(f"not ended by themselves, or still running: ranks {', '.join(killed[:16])}")
+    again = [rank for rank in run.ranks if rank.attempt]
+    if again:
+        lines.append(
+            f"this folder has {len(again)} earlier attempts of ranks, or other runs: the steps are "
+            "of the last"
+        )
+    following = zip(run.ranks, run.ranks[1:], strict=False)
+    if any(one.rank == next.rank and one.end_ns > next.begin_ns for one, next in following):
+        lines.append(
+            "several processes were the same rank at the same time: two runs write to this folder, "
+            "and each needs its own"
+        )
     if sum(rank.overwritten for rank in run.ranks):
         lines.append("the oldest events were overwritten: the figures are of the last steps")
     if run.steps.infers_waits:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ffrecord._base import recording, torch_steps
+from ffrecord.errors import CorruptionError
 
 
 @contextlib.contextmanager
@@ -34,9 +35,10 @@ def profile(out: str | os.PathLike[str], *, show: bool = True) -> Iterator[Path]
     if recording.on:
         yield folder
         return
+    whole = os.fspath(folder.absolute())
+    path = recording.begin(whole)
     before = os.environ.get(recording.FOLDER_VARIABLE)
-    os.environ[recording.FOLDER_VARIABLE] = os.fspath(folder.absolute())  # For workers.
-    path = recording.begin(os.fspath(folder.absolute()))
+    os.environ[recording.FOLDER_VARIABLE] = whole  # For workers.
     torch_steps.watch()
     try:
         yield folder
@@ -60,19 +62,34 @@ def begin_as_told() -> None:
         recording.attach()
         if not recording.on:
             path = recording.begin(folder)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, CorruptionError) as error:
         print(f"ffrecord: this process is not profiled: {error}", file=sys.stderr)
         return
     torch_steps.watch()
-    if path is not None and recording.WATCHDOG_VARIABLE in os.environ:
-        from ffrecord._profile import watchdog  # Needs NumPy's, which workers need not import.
+    if recording.WATCHDOG_VARIABLE in os.environ:
+        # A process that only starts others is silent for long. One that was told a rank is none.
+        recording.when_it_trains = _watch_over
+        if path is not None and os.environ.get("RANK", "").isdigit():
+            recording.note_trainer()
 
+
+def _watch_over() -> None:
+    from ffrecord._profile import watchdog  # Needs NumPy's, which workers need not import.
+
+    if path := recording.current_path():
         watchdog.start(path)
 
 
 def _show(folder: Path, path: str) -> None:
     from ffrecord._profile import files, report  # Only where a profile ends.
 
-    if files.read(path).rank <= 0:
-        with contextlib.suppress(ValueError):  # Nothing is recorded.
+    try:
+        if files.read(path).rank <= 0:
             print("\n".join(report.closing(files.read_run(folder))), file=sys.stderr)
+    except (
+        OSError,
+        ValueError,
+        CorruptionError,
+    ) as error:
+        # Training is done, and what it has made is worth more.
+        print(f"no profile: {error}", file=sys.stderr)

@@ -132,13 +132,25 @@ def _fill(tables: dict[str, Seconds], row: int, rank: Rank, edges: npt.NDArray[n
         idle = _gaps(busy, begin, end)
         blocked = _overlap(idle, _union([e for e in exchanges if not _is_in(e[0], backward)]))
         tables["communication"][row, step] = exposed + blocked
-        # Forward begins with the batch, and ends with the begin of the last backward pass.
-        batch = spans[WAIT][0][0] if spans[WAIT] else begin
-        turn = backward[-1][0] if backward else end
-        forward = _overlap(idle, [(batch, turn)]) if batch < turn else 0.0
+        forward = _overlap(idle, _forwards(spans[WAIT], backward, begin))
         forward -= min(blocked, forward)
         tables["forward"][row, step] = forward
         tables["other"][row, step] = _sum(idle) - forward - blocked
+
+
+def _forwards(waits: Spans, backward: Spans, begin: int) -> Spans:
+    """From a batch to its backward pass, or from one backward pass to the next.
+
+    A batch without a backward pass before the next batch is one of an evaluation.
+    """
+    found: Spans = []
+    from_ns = None if waits else begin
+    starts = sorted([(b, True) for b, _ in waits] + [(b, False) for b, _ in backward])
+    for at, is_batch in starts:
+        if not is_batch and from_ns is not None:
+            found.append((from_ns, at))
+        from_ns = at
+    return found
 
 
 def _within(events: Events, begin: int, end: int) -> Spans:

@@ -19,7 +19,9 @@ import numpy as np
 from ffrecord._base import clock, recording
 from ffrecord._profile.exports import KINDS
 from ffrecord._profile.files import Process, read, read_run
+from ffrecord._profile.ranks import others_of
 from ffrecord._profile.verdict import seconds
+from ffrecord.errors import CorruptionError
 
 _LOOKS = 4  # Within a limit.
 _RANKS_MAX = 8
@@ -55,7 +57,7 @@ class Watchdog:
         ended = threading.Event()
         while recording.on:
             clock.wait(ended.wait, self.limit_s / _LOOKS)
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError, CorruptionError):
                 self.look()
 
     def _seen(self) -> tuple[int, int] | None:
@@ -71,7 +73,7 @@ class Watchdog:
         own = read(self._path)
         try:
             all_ranks = read_run(Path(self._path).parent)
-        except (OSError, ValueError):
+        except (OSError, ValueError, CorruptionError):
             all_ranks = [own]
         return stuck(own, all_ranks, silent_s, clock.now_ns())
 
@@ -96,7 +98,7 @@ def stuck(own: Process, others: Sequence[Process], silent_s: float, now_ns: int)
         f"ffrecord: rank {own.rank} on {own.host} has made no progress for "
         f"{seconds(silent_s)}: it {_doing(own, own.boot, now_ns)}"
     ]
-    peers = [each for each in others if each.path != own.path and each.rank >= 0]
+    peers = others_of(own, others)
     if _is_in(own, recording.COLLECTIVE):
         missing = [each for each in peers if not _is_in(each, recording.COLLECTIVE)]
         if missing:

@@ -291,6 +291,14 @@ TEST_F(ProfileTest, RefusesFilesThatItCannotWriteOrThatAreNoProfiles) {
   EXPECT_FALSE(Profile::is_on());
 }
 
+TEST_F(ProfileTest, AProfileThatCannotBeOpenedLeavesTheOneThatIsOn) {
+  ASSERT_TRUE(Profile::Open(path_, kSmall));
+  EXPECT_FALSE(Profile::Open(folder_ / "no" / "such", kSmall));
+  EXPECT_TRUE(Profile::is_on());
+  Profile::Record(EventOf(ProfileKind::kWait, 1));
+  EXPECT_EQ(ReadProfile(path_).coarse.size(), 1U);
+}
+
 TEST_F(ProfileTest, AnotherProcessThatAttachesWritesToTheSameFile) {
   ASSERT_TRUE(Profile::Open(path_, kSmall));
   EXPECT_EQ(test::RunInChild([&] {
