@@ -6,7 +6,6 @@ the commands say. Nothing here depends on how fast the machine is.
 
 import json
 import os
-import pty
 import re
 import shutil
 import signal
@@ -187,39 +186,6 @@ def test_a_signal_that_announces_the_end_reaches_the_program(
     eventually((tmp_path / "ready").exists, started)
     started.send_signal(number)
     assert started.wait() == 5
-
-
-def test_an_interrupt_by_the_terminal_reaches_the_program_once(tmp_path: Path) -> None:
-    ready, seen = tmp_path / "ready", tmp_path / "seen"
-    text = (
-        "import pathlib, signal, sys, time\n"
-        "count = 0\n"
-        "def note(*_):\n"
-        "    global count\n"
-        "    count += 1\n"
-        f"    pathlib.Path({str(seen)!r}).touch()\n"
-        "signal.signal(signal.SIGINT, note)\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(40 + count))\n"
-        f"pathlib.Path({str(ready)!r}).touch()\n"
-        "while True:\n"
-        "    signal.pause()\n"
-    )
-    pid, terminal = pty.fork()
-    if pid == 0:
-        command = [PYTHON, "-m", MODULES["ffrecord"], "prof", "--out", str(tmp_path / "run"), "--"]
-        os.execv(PYTHON, [*command, sys.executable, "-c", text])
-    eventually(ready.exists)
-    os.write(terminal, b"\x03")
-    eventually(seen.exists)
-    os.kill(pid, signal.SIGTERM)  # Handled after the interrupt, which has the lower number.
-    while True:
-        try:
-            if not os.read(terminal, 4096):
-                break
-        except OSError:  # It has no other end any more.
-            break
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 41
-    os.close(terminal)
 
 
 def test_the_program_gets_its_arguments_and_descriptors(tmp_path: Path) -> None:
