@@ -28,7 +28,7 @@ TEST(CheckpointLineTest, AGenerationIsOnTheLineUpToItsLastStep) {
   EXPECT_TRUE(line.Has(9, 21));
   EXPECT_FALSE(line.Has(9, 20));
   EXPECT_FALSE(line.Has(8, 5));
-  for (const std::uint64_t step : {0, 10, 11, 20, 21, 1000})
+  for (const std::uint64_t step : {0U, 10U, 11U, 20U, 21U, 1000U})
     EXPECT_TRUE(line.Has(line.GenerationAt(step), step)) << step;
 }
 
