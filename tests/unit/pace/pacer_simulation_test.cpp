@@ -43,7 +43,7 @@ class Simulation {
  public:
   Simulation(std::uint32_t seed, Plant plant) : random_(seed), plant_(plant) {
     options_.chunk_size_bytes = 64 << 10;
-    options_.link_bytes_per_s = 60'000'000 + Number(0, 400'000'000);
+    options_.link_bytes_per_s = static_cast<std::uint64_t>(60'000'000 + Number(0, 400'000'000));
     const auto floor = [&] { return std::uint64_t{1} << Number(18, 21); };
     options_.prefetch = {floor(), std::chrono::milliseconds(Number(20, 150))};
     options_.checkpoint = {floor(), std::chrono::milliseconds(Number(100, 500))};
