@@ -177,9 +177,9 @@ def command_lines() -> list[tuple[str, list[str]]]:
 
 
 def unknown_words(words: list[str]) -> list[str]:
-    """Those that the command line does not know: subcommands and options."""
+    """Those that our command line does not know, up to `--`: subcommands and options."""
     command: click.Command = pack_command if words[0] == "ffrecord-pack" else cli
-    rest = words[1:]
+    rest = words[1 : words.index("--") if "--" in words else None]
     while isinstance(command, click.Group):
         name = rest.pop(0)
         found = command.get_command(click.Context(command), name)

@@ -123,7 +123,7 @@ def _in_folder(folder: str) -> list[str]:
 
 
 def _is_about_data(name: str) -> bool:
-    """Whether people read it: README, LICENSE.txt, NOTES.md."""
+    """Whether people read it: README, LICENSE.txt, any Markdown."""
     stem, suffix = os.path.splitext(os.path.basename(name).lower())
     return suffix == ".md" or (stem in _ABOUT and suffix in ("", ".txt", ".rst"))
 
