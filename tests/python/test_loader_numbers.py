@@ -16,7 +16,7 @@ import torch
 import ffrecord
 from daemon import Daemon
 from eventually import until_idle
-from ffrecord._read.prefetch import ReadAhead
+from ffrecord._read.read_ahead import ReadAhead
 from ffrecord.errors import ClosedError
 from ffrecord.torch import DataLoader, Dataset, Sampler
 from ffrecord.torch._sampler import Cursor

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from ffrecord import DeadlineExceeded
 from ffrecord._base import clock
-from ffrecord._read.prefetch import Prefetcher, ReadAhead
+from ffrecord._read.prefetch import Prefetcher
+from ffrecord._read.read_ahead import ReadAhead
 from virtual_clock import virtual_time
 
 

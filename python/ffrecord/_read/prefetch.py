@@ -8,11 +8,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ffrecord._base import clock
+from ffrecord._read.read_ahead import ReadAhead
 from ffrecord.errors import ClosedError, DeadlineExceeded
 
 Plan = TypeVar("Plan")
@@ -37,19 +37,6 @@ _SHARE_MAX = 16
 
 def _ignore(_: float) -> None:
     pass
-
-
-@dataclass(frozen=True)
-class ReadAhead:
-    """How far loading ahead goes."""
-
-    threads: int
-    depth: int
-    """Items read ahead at the beginning."""
-    memory_limit_bytes: int
-    """For items that wait for the consumer; one always fits."""
-    timeout_s: float
-    """To wait for what is asked for."""
 
 
 class Prefetcher(Generic[Plan, Item]):

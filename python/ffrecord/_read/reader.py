@@ -25,7 +25,7 @@ from ffrecord._read.locations import (
     reads_through_fsspec,
 )
 from ffrecord._read.opening import CACHE_SIZE, ReadOptions, refuse_missing
-from ffrecord._read.prefetch import ReadAhead
+from ffrecord._read.read_ahead import ReadAhead
 from ffrecord._read.read_rate import read_rate
 from ffrecord._read.records import OnCorrupt, Records, as_indices, check_on_corrupt
 from ffrecord._tables.arrow_schema import Facts, facts_of

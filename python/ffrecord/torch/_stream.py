@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ffrecord import _ffrecord
 from ffrecord._base.stage_times import Stages
-from ffrecord._read.prefetch import ReadAhead
+from ffrecord._read.read_ahead import ReadAhead
 from ffrecord._read.reader import Reader
 from ffrecord._tables.schema import Column
 from ffrecord._tables.tensors import tensor_of, tensors

@@ -13,7 +13,8 @@ from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ffrecord._base.stage_times import Stages
 from ffrecord._order.epoch_order import IndexBatch
-from ffrecord._read.prefetch import Prefetcher, ReadAhead
+from ffrecord._read.prefetch import Prefetcher
+from ffrecord._read.read_ahead import ReadAhead
 from ffrecord.errors import CorruptionError
 from ffrecord.torch._batch_transfer import CrossingCollate
 from ffrecord.torch._collate import collate
