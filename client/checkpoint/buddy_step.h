@@ -25,9 +25,9 @@ using IsRootOnLine = std::function<Result<bool>(const RootManifest&)>;
 // for byte, are taken together, so parts of two saves never mix.
 //
 // Fails with kNotFound if no root manifest has all of its parts at `places`, with kConflict if two
-// have: a place that was away has brought back an old save of the step. Of two, one of which was
-// given up on a line of the run (`is_on_line`, if given), the other one is the step: a save that
-// was to replace it has been killed. `name` is for messages.
+// have: a place that was away has brought back an old save of the step. If the run has given up one
+// of the two (`is_on_line`, if given), the other one is the step: a save that was to replace it has
+// been killed. `name` is for messages.
 // `lost` says why other places have no copy, for LostCopies(), which adds to it what `places` lack.
 Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> places,
                                                      const std::string& name,

@@ -234,7 +234,7 @@ class ObjectAttempt final : public CheckpointAttempt {
     if (!put) {
       const auto there = run_.bucket->Get(key, kManifestSizeMax);
       if (!there) return WithoutALook(put.error(), there.error());
-      // What was sent may arrive yet.
+      // The store may still receive the bytes of this PUT.
       if (replaced_ && there.value() == replaced_->bytes)
         return WithoutALook(put.error(), put.error());
       if (there.value() != root_) return StepExists(run_, step_);

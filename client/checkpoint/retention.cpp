@@ -98,7 +98,7 @@ Result<std::vector<Commit>> PruneCheckpoints(std::string_view target, const Rete
   const RunLine line = FFR_TRY(LineOf(*opened));
   std::vector<Commit> old = FFR_TRY(List(*opened, line, ListDepth::kOwnRoots));
   std::erase_if(old, [](const Commit& each) { return !each.damage.empty(); });
-  // What was given up does not count, and goes when enough of what counts is whole.
+  // Steps that were given up do not count, and are removed when enough other steps are whole.
   const auto end = std::stable_partition(old.begin(), old.end(),
                                          [](const Commit& each) { return !each.is_given_up; });
   std::vector<Commit> given_up(end, old.end());

@@ -192,7 +192,7 @@ class Positions {
     return then == past.rend() ? std::nullopt : std::optional(*then);
   }
 
-  // What was loaded last at `turn`, if that was elsewhere.
+  // The step that was loaded last at `turn`, if another target had it.
   std::optional<Position> Elsewhere(std::string_view address, std::uint64_t turn) const {
     const std::string key = KeyOf(address);
     const std::lock_guard lock(mutex_);

@@ -76,7 +76,7 @@ Result<SaveLine> LineOfCopy(const CheckpointTarget& from, std::uint64_t generati
                             const CheckpointTarget& to, bool is_of_run);
 
 // This process has saved, or loaded, a step, and goes on from it, if it has loaded none since the
-// state of the save was taken. What was loaded `is_newest` if no step behind it was on the line.
+// state of the save was taken. A loaded step `is_newest` if no step behind it was on the line.
 // Without the line the first save finds out what is there.
 void NoteSaved(std::string_view address, const SaveLine& save, std::uint64_t step,
                const AttemptId& attempt);

@@ -143,7 +143,7 @@ class CheckpointTarget {
   virtual void Forget(std::string_view name) noexcept = 0;
   // The names that begin with `prefix` under which something is decided, in any order.
   virtual Result<std::vector<std::string>> Decisions(std::string_view prefix) const = 0;
-  // What is decided under `name`. Fails with kNotFound.
+  // The text that Decide() has stored under `name`. Fails with kNotFound if there is none.
   virtual Result<std::string> Decided(std::string_view name) const = 0;
 };
 

@@ -475,7 +475,7 @@ typedef struct ffr_pacing_options {
 //
 // Fails with FFR_INVALID_ARGUMENT if an option is out of range; then nothing changes.
 FFR_EXPORT ffr_code ffr_pacing_start(const ffr_pacing_options* options, ffr_error** error);
-// Turns pacing off. What is held passes at once.
+// Turns pacing off. Transfers that are held begin at once.
 FFR_EXPORT void ffr_pacing_stop(void);
 
 #ifdef __cplusplus
