@@ -1,4 +1,3 @@
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 
 #include "libffrecord/net/transport/endpoint.h"
 #include "server/config/notify.h"
@@ -16,6 +16,7 @@
 #include "server/config/settings.h"
 #include "server/config/settings_file.h"
 #include "server/metadata/etcd_store.h"
+#include "server/monitoring/log_sink.h"
 #include "server/service/access/secret_file.h"
 #include "server/service/core/server.h"
 
@@ -36,7 +37,7 @@ int Refuse(int exit_code, const std::string& why) {
 }
 
 void SetUpLog(const Settings& settings) {
-  auto logger = spdlog::stderr_logger_mt("ffrecordd");
+  auto logger = std::make_shared<spdlog::logger>("ffrecordd", MakeLogSink(STDERR_FILENO));
   logger->set_pattern("time=%Y-%m-%dT%H:%M:%S.%e%z level=%l %v");
   logger->set_level(spdlog::level::from_str(settings.log_level));
   logger->flush_on(spdlog::level::info);

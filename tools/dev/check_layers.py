@@ -40,6 +40,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "server/config": BASE | {f"{NET}/transport"},
     "server/storage": FORMAT,
     "server/metadata": BASE | {f"{LIB}/io", f"{NET}/http"},
+    "server/monitoring": BASE,
     "server/cluster": BASE | {f"{LIB}/format", "server/metadata"},
     SERVICE: set(),  # What all its rooms count.
     f"{SERVICE}/access": TRANSPORT | {f"{LIB}/io"},
@@ -56,7 +57,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     f"{SERVICE}/read": TRANSPORT | SOURCE | {SERVICE, f"{SERVICE}/read_ahead", "server/storage"},
     f"{SERVICE}/admin": TRANSPORT | SERVICE_ROOMS | {SERVICE, "server/storage"},
     f"{SERVICE}/core": TRANSPORT | SERVICE_ROOMS | {f"{LIB}/io", SERVICE, "server/storage"},
-    "server": {f"{NET}/transport", "server/config", "server/metadata"}
+    "server": {f"{NET}/transport", "server/config", "server/metadata", "server/monitoring"}
     | {f"{SERVICE}/access", f"{SERVICE}/core"},
     "client/include": set(),
     "client": {f"{NET}/transport"},

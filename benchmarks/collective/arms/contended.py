@@ -4,12 +4,14 @@ Each rank has two links: eth0, on which its collectives travel, and eth1. Both a
 in both directions. The daemon answers on both, and its own links are not limited.
 """
 
+import collections
 import contextlib
 import os
 import pathlib
 import re
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import harness
 from links import ip, tc
@@ -155,7 +157,10 @@ def daemon(settings: harness.Settings, links: Links, data: pathlib.Path) -> Iter
                     break
             else:
                 raise harness.Unable("the daemon did not start: " + "".join(log))
-            yield int(match[1])
+            with ThreadPoolExecutor(1) as drain:  # The daemon logs every save.
+                drain.submit(collections.deque, process.stderr, 0)
+                yield int(match[1])
+                process.terminate()
         finally:
             process.terminate()
-            process.communicate()
+            process.wait()
