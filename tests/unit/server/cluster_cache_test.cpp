@@ -213,7 +213,7 @@ TEST_F(ClusterCacheTest, AManifestOfBeforeIsThatOfTheSamePublicationAlone) {
   mirror.Step({}, out);
   ASSERT_TRUE(mirror.Take({}, {out.Take().front().id, Result<MetaStore::Page>(page)}, out));
   table.Update({key}, mirror);
-  for (const std::uint64_t attempt : {6, 7}) {
+  for (const std::uint64_t attempt : {6U, 7U}) {
     names_["a"] = NameOf(attempt, 30);
     const auto names = NamesOf(table, *Names(), {"a"});
     ASSERT_NE(names->Find("a"), nullptr);
