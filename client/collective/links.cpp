@@ -89,8 +89,8 @@ class Handshake {
     if (!sharing) {
       Error error = std::move(sharing).error();
       error.message +=
-          "; the rank is on the same machine, and memory is shared there unless a rank is told not"
-          " to (shares_memory)";
+          "; the rank is on the same machine, and memory is shared there unless a rank turns "
+          "that off (shares_memory)";
       return error;
     }
     auto [endpoint, ring] = std::move(sharing).value();
@@ -102,7 +102,7 @@ class Handshake {
   // The wake-up goes ahead of the HELLO, for a frame carries one descriptor.
   Result<std::pair<std::unique_ptr<Endpoint>, std::unique_ptr<RingSender>>> ShareMemory(
       const MemberAddress& address, std::span<const std::byte> body) {
-    // HELLO shows the secret. A rank that has ended has left its name to whoever takes it.
+    // HELLO shows the secret. When a rank has ended, another process can take its name.
     auto endpoint = FFR_TRY(
         net::ConnectLocal(address.local, address.tcp, deadline_, net::LocalOwner::kThisUser));
     auto ring = FFR_TRY(RingSender::Make(RingsOf(hello_, machines_)));

@@ -102,7 +102,7 @@ def run_writing(settings: harness.Settings) -> harness.Outcome:
 
         arms = [
             harness.Arm("publish_r2", "files of 16 MiB, two replicas", publisher("l", large)),
-            harness.Arm("publish_small_r2", "files of 1 MiB, likewise", publisher("s", small)),
+            harness.Arm("publish_small_r2", "files of 1 MiB, two replicas", publisher("s", small)),
             harness.Arm("save_r2", "a checkpoint, two replicas", save),
             harness.Arm("half_cap", "iperf3 over the client's link, by two", half),
         ]

@@ -167,7 +167,7 @@ def notes(run: Run) -> list[str]:
     lines = []
     killed = [str(rank.rank) for rank in run.ranks if not rank.has_ended]
     if killed:
-        lines.append(f"not ended by themselves, or still running: ranks {', '.join(killed[:16])}")
+        lines.append(f"killed, or still running: ranks {', '.join(killed[:16])}")
     again = [rank for rank in run.ranks if rank.attempt]
     if again:
         lines.append(
