@@ -12,8 +12,8 @@ namespace ffrecord {
 // Decodes JPEGs, one after another: ReadHeader, then Decode if the picture is wanted.
 //
 // Sizes and places are in pixels as stored, before any turning. What is damaged is refused, not
-// filled with grey: bytes that end early, codes that do not exist. Only noise between segments is
-// put up with. Thread-bound; between the two calls it borrows the bytes.
+// filled with grey: bytes that end early, codes that do not exist. It ignores noise between
+// segments. Thread-bound; between the two calls it borrows the bytes.
 class JpegDecoder {
  public:
   struct Header {

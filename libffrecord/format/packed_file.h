@@ -12,9 +12,9 @@
 
 namespace ffrecord {
 
-// A file that is kept compressed: frames of kPackedFrameSize bytes of it, each compressed by
-// itself, then where they are. format.md, "Packed file". All pure functions, but for the
-// packer's buffers.
+// A file that is kept compressed: frames of kPackedFrameSize bytes of it, which are compressed one
+// by one, then where they are. format.md, "Packed file". All pure functions, but for the packer's
+// buffers.
 inline constexpr std::uint64_t kPackedFrameSize = 512 << 10;
 inline constexpr std::uint64_t kPackedFooterSize = 48;
 inline constexpr std::uint64_t kPackedRawSizeMax = std::uint64_t{1} << 49;

@@ -70,7 +70,7 @@ Result<net::HttpResponse> Ask(const net::HttpRequest& request, const std::string
   }
 }
 
-// What containers and instances are told: {"AccessKeyId": ..., "Expiration": ...}.
+// Containers and instances receive this: {"AccessKeyId": ..., "Expiration": ...}.
 Result<TimedCredentials> InJson(const net::HttpResponse& response, const std::string& service) {
   const auto refused = [&](const std::string& why) {
     return Error{ErrorCode::kDenied, "S3: " + service + " gave no credentials: " + why};

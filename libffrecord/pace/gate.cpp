@@ -187,7 +187,7 @@ class Gate {
   std::uint64_t generation_ = 0;  // Of pacers.
   std::size_t waiting_ = 0;
   std::uint64_t round_ = 0;      // Of signals that may let somebody go, and which of them
-  std::uint64_t announced_ = 0;  // all that wait have been told of.
+  std::uint64_t announced_ = 0;  // all that wait have had a notice.
 };
 
 void Send(Signal::What what, PhaseKind kind, std::uint64_t size_bytes) noexcept {

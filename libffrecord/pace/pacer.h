@@ -66,7 +66,8 @@ class Pacer {
   struct Class {
     double floor_bytes_per_s = 0;
     Clock::duration longest_hold{};
-    double tokens = 0;  // Bytes that the floor lets go at `counted`; below 0 after more have gone.
+    double tokens = 0;  // Bytes that the floor lets pass at `counted`; below 0 after more have
+                        // passed.
     Clock::time_point counted;
     std::size_t waiting = 0;
   };

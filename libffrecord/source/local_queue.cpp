@@ -114,7 +114,8 @@ class LocalQueue final : public RangeQueue {
   QueueMemory& memory_;
   IoEngine& engine_;
   std::vector<std::unique_ptr<Call>> calls_;          // In the order of Submit().
-  std::vector<std::pair<Call*, RangeRead*>> failed_;  // Not begun; to be told.
+  std::vector<std::pair<Call*, RangeRead*>> failed_;  // Not begun; their groups are still to be
+                                                      // called.
   std::optional<Error> broken_;                       // The engine.
   TransferQueue queue_;                               // Ends before what it writes to.
 };
@@ -234,8 +235,8 @@ bool LocalQueue::Tell() {
   return has_told;
 }
 
-// Stops where a range has failed: its group is told of that before its end. A group that is called
-// may submit another, and so also find that the engine is broken.
+// Stops where a range has failed: its group is called for that range before its end. A group that
+// is called may submit another, and so also find that the engine is broken.
 bool LocalQueue::EndCalls() {
   bool has_told = false;
   for (std::size_t i = 0; i < calls_.size() && failed_.empty();) {

@@ -29,8 +29,8 @@ class FFR_EXPORT BatchQueue {
     std::uint32_t batches_in_flight = 4;
     // Poll() returns batches in the order of Submit(); else in that in which they become complete.
     bool in_order = false;
-    // Whoever submits first makes all calls and destroys the queue. Of local files that saves about
-    // a quarter of the processor's time for small records.
+    // The thread that submits first makes all calls and destroys the queue. Of local files that
+    // saves about a quarter of the processor's time for small records.
     bool one_thread = false;
   };
 

@@ -111,8 +111,8 @@ class FFR_EXPORT RecordWriter {
 
   // A group of writes takes effect as a whole: UndoGroup() takes back all records since
   // BeginGroup(), EndGroup() keeps them. Commit() and Close() fail with kInvalidArgument meanwhile,
-  // and an append does not commit by itself. BeginGroup() fails with kInvalidArgument if a group is
-  // open, the others if none is. After a failed UndoGroup() (kIo) the writer is unusable.
+  // and an append does not commit on its own. BeginGroup() fails with kInvalidArgument if a group
+  // is open, the others if none is. After a failed UndoGroup() (kIo) the writer is unusable.
   Result<void> BeginGroup();
   Result<void> EndGroup();
   Result<void> UndoGroup();

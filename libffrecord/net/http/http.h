@@ -26,8 +26,8 @@ struct HttpRequest {
   std::span<const std::byte> body;             // Borrowed until the request has ended.
   bool follows_redirects = false;
   bool without_proxy = false;
-  // Sent over a new connection, and so at most once: libcurl sends a request again by itself if a
-  // connection that it has used before turns out to be closed.
+  // Sent over a new connection, and so at most once: libcurl repeats a request if a connection that
+  // it has used before turns out to be closed.
   bool is_sent_once = false;
   std::string ca_file;           // The authorities to trust; empty: the environment's or system's.
   std::string certificate_file;  // Of the client, with its key, PEM; empty: none.

@@ -37,7 +37,7 @@ enum class EntryStatus : std::uint8_t {
 };
 inline constexpr std::uint8_t kEntryStatusMax = 8;
 
-// What a caller is told of an entry that ended so.
+// The error of an entry that ended with this status.
 ErrorCode ToErrorCode(EntryStatus status) noexcept;
 
 // Fills places [first_index, first_index + ids.size()) of the connection's table of extents. An id

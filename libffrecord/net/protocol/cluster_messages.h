@@ -58,7 +58,8 @@ struct ClusterMapReply {
 
     bool operator==(const Waiting&) const = default;
   };
-  // Likewise in order. Only with kCapabilityWaiting; nothing of it is sent if there are none.
+  // In byte order of their ids too. Only with kCapabilityWaiting; nothing of it is sent if there
+  // are none.
   std::vector<Waiting> waiting = {};
 
   bool operator==(const ClusterMapReply&) const = default;

@@ -327,7 +327,7 @@ void ReplicaReads::Stepping::On(const Tick& /*tick*/) {
 // A leg that was cancelled ends with an error in any case. But a node that did not even say that it
 // has ended is as silent as one that owes something.
 bool ReplicaReads::Stepping::IsToBlame(const Leg& leg) const {
-  if (leg.is_silent) return false;  // It was told already.
+  if (leg.is_silent) return false;  // Its silence was reported already.
   return !leg.is_cancelled || now_ >= reads_.nodes_[leg.node].heard_at + health_.SilenceLimit();
 }
 

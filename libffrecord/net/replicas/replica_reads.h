@@ -40,8 +40,8 @@ namespace ffrecord::net {
 //   that is heard while it brings a part, is waited for like any other: only what nobody brings is
 //   asked for elsewhere, so a new map alone costs no read. Nor does it put off the next round: a
 //   candidate that was busy or had nothing is asked again however often the map changes.
-// - Where extents move, the owner is told while a part has no candidate left that answers: there
-//   may be a newer map.
+// - Where extents move, the owner of these reads gets SeekMap while a part has no candidate left
+//   that answers: there may be a newer map.
 // - Where nodes fetch what they lack (ReplicaMap::AsksInOrder), a part waits for the first of its
 //   candidates that answers and may have it, however often that one is busy.
 // - A node that is silent for too long is suspected: its parts are asked elsewhere at once, and
@@ -161,7 +161,7 @@ class ReplicaReads {
     bool moves;                     // From node to node.
     bool keeps_order;               // One candidate is asked at a time, the first that answers.
     Time retry_at = Time::max();    // Its next round, for which it waits.
-    Time sought_at = Time::max();   // Likewise, as no node had it in this one.
+    Time sought_at = Time::max();   // When its next round begins, if no node had it in this one.
     Time final_from = Time::max();  // A round from then on is the last in which no node has it.
     bool is_last_round = false;
     Candidates asked = 0;      // In this round.
@@ -169,9 +169,9 @@ class ReplicaReads {
     Candidates absent = 0;     // They do not have it, in this round.
     Candidates under_way = 0;  // Legs that have not ended for it,
     Candidates silent = 0;     // and those of them that are suspected.
-    std::uint32_t former = 0;  // Likewise legs at nodes that are no candidates, not suspected.
+    std::uint32_t former = 0;  // Legs at nodes that are no candidates, not suspected.
     bool has_direct = false;   // One of them is direct.
-    bool is_done = false;      // Its end was told, or nobody wants it.
+    bool is_done = false;      // Its end was reported, or nobody wants it.
     LegId won_leg = 0;         // Has the bytes, and the part's end waits for the direct leg's.
     std::uint32_t won_entry = 0;
     ErrorCode refusal = ErrorCode::kOk;  // That which says most.
@@ -209,7 +209,7 @@ class ReplicaReads {
   enum class LegKind : std::uint8_t {
     kDirect,
     kApart,  // Into memory of its own.
-    kProbe,  // Likewise, to see whether the node is well: goes on when its batch has ended.
+    kProbe,  // As kApart, and checks whether the node is well: goes on when its batch has ended.
   };
   struct Leg {
     NodeIndex node;

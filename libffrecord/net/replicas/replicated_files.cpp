@@ -53,7 +53,7 @@ void ReplicatedFiles::KeepToOrder() const {
   of_all.state->KeepToOrder(++of_all.order_keeper_count > 0);
 }
 
-// The next hint may have been sent before the last one is let go.
+// Ends one KeepToOrder(): the next hint may have been sent before the last one ends.
 void ReplicatedFiles::LetGo() const {
   Health& of_all = health();
   const std::lock_guard lock(of_all.mutex);

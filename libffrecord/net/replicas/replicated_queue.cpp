@@ -239,7 +239,7 @@ Deadline ReplicatedQueue::NextTime() {
   return reads_.NextTime();
 }
 
-// Requests go out at once; what groups are told waits for Poll().
+// Requests go out at once; Poll() calls the groups.
 void ReplicatedQueue::Obey() {
   for (ReplicaReads::Action& action : std::exchange(actions_, {})) {
     if (auto* send = std::get_if<ReplicaReads::Send>(&action))

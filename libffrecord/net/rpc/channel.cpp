@@ -55,7 +55,7 @@ Result<std::unique_ptr<Channel>> Channel::OpenLocal(std::unique_ptr<Endpoint> en
   return std::move(opened).error();
 }
 
-// Until that has succeeded, whoever listens under the name is a stranger.
+// Until that has succeeded, the process that listens under the name is a stranger.
 Result<void> Channel::ProveLocal(const LocalOffer& offer, Deadline deadline) {
   const auto reply = FFR_TRY(Call(FrameType::kLocalOpen, LocalOpen{offer.ticket}.Encode(), {},
                                   deadline, "a proof of the local socket's owner"));

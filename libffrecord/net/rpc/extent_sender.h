@@ -14,7 +14,7 @@
 namespace ffrecord::net {
 
 // Brings the pieces of an open extent to a daemon, in their order: as payloads, or, if the
-// connection has memory for uploads, through that, out of which the daemon takes them by itself.
+// connection has memory for uploads, through that memory, which the daemon reads.
 //
 // While pacing is on, pieces wait for their turn as checkpoint traffic, payloads in parts.
 //

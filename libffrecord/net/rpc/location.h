@@ -40,8 +40,8 @@ struct Location {
 
   // Fails with kInvalidArgument, naming what a right address looks like.
   static Result<Location> Parse(std::string_view text);
-  // Likewise of several nodes of a cluster, ffrecord://host[:port],host[:port]/name, to all of
-  // which name and options apply; one or more, each once.
+  // Takes several nodes of a cluster, ffrecord://host[:port],host[:port]/name, to all of which name
+  // and options apply; one or more, each once. Fails as Parse().
   static Result<std::vector<Location>> ParseAll(std::string_view text);
   std::string ToString() const;  // What it names, whatever the transport.
 };

@@ -124,7 +124,7 @@ class Session::Tries {
 
   // Takes a connection. Waits, and fails for good with what Run() would have returned.
   Result<void> Begin(Deadline deadline);
-  // Likewise if that takes no wait; else false.
+  // Takes a connection if that takes no wait; else false.
   bool BeginAtOnce();
   Connection* connection() noexcept { return connection_.get(); }
   // It is kept for long: nobody waits for what comes of it.

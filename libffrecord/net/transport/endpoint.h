@@ -93,7 +93,7 @@ class Endpoint {
   virtual std::uint64_t payload_bytes_queued() const noexcept = 0;
 
   // Bytes that the transport has taken, and that have come, since the beginning: whether a frame
-  // goes on. Memory that the other end writes or reads by itself does not count.
+  // goes on. Memory that the other end writes or reads on its own does not count.
   virtual std::uint64_t bytes_sent() const noexcept = 0;
   virtual std::uint64_t bytes_received() const noexcept = 0;
   // Whether a frame has begun to come and is not complete, with its payload.

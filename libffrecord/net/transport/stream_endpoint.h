@@ -44,8 +44,8 @@ class ByteStream {
   virtual std::string cipher() const { return {}; }  // As Endpoint's.
   virtual std::optional<ChannelBinding> channel_binding() const {
     return std::nullopt;
-  }                                                               // Likewise.
-  virtual bool has_local_peer() const noexcept { return false; }  // Likewise.
+  }                                                               // As Endpoint's.
+  virtual bool has_local_peer() const noexcept { return false; }  // As Endpoint's.
   // Whether fd() being writable would help, with or without something to be written.
   virtual bool wants_room(bool has_queued) const noexcept { return has_queued; }
 

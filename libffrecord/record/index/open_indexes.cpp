@@ -65,8 +65,8 @@ FileEnds PlanEnds(const RangeReader& source, std::uint32_t file, std::span<std::
   return ends;
 }
 
-// Whether the bytes begin a file of either version, as far as they tell by themselves. A header of
-// a newer version may be a damaged one.
+// Whether the bytes begin a file of either version, judged from these bytes alone. A header of a
+// newer version may be a damaged one.
 bool IsHeader(std::span<const std::byte> head, std::uint64_t file_size_bytes) {
   return HasV2Magic(head) ? static_cast<bool>(DecodeV2Header(head))
                           : static_cast<bool>(DecodeV1Header(head, file_size_bytes));

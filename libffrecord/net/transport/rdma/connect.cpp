@@ -131,8 +131,8 @@ Result<std::unique_ptr<Endpoint>> AcceptRdma(RdmaLink& link, std::unique_ptr<End
                           .request_id = control->header().request_id};
   Endpoint& replies = *control;
   auto endpoint = FFR_TRY(link.Connect(peer, control));
-  // Only now may the other end speak: everything is ready for it. What goes wrong here the endpoint
-  // finds out by itself: it looks at its control.
+  // Only now may the other end speak: everything is ready for it. The endpoint watches its control,
+  // and so finds out what goes wrong here.
   (void)replies.Send(reply, link.own().Encode(), {});
   (void)replies.Poll();
   return endpoint;

@@ -65,7 +65,7 @@ class OpenRdmaDevice final : public RdmaDevice {
   bool LetGo();
 
   const Verbs& verbs_;
-  ibv_context* context_;  // Null once it was let go of.
+  ibv_context* context_;  // Null once it was closed.
   const RdmaPort port_;
   const RdmaQos qos_;
   ibv_device_attr attributes_{};  // All zero if they cannot be had.

@@ -104,8 +104,8 @@ class QueuePair {
  private:
   // Counted by the device already.
   QueuePair(OpenRdmaDevice& device, RdmaLink::Side side) noexcept;
-  // Locks memory of ours for the device; null with errno. What arrives there is told by a
-  // completion, behind which it lies: so the device may write it in any order, if it can.
+  // Locks memory of ours for the device; null with errno. A completion announces what arrives
+  // there, and comes behind it: so the device may write it in any order, if it can.
   ibv_mr* Register(std::span<std::byte> bytes, int access) const;
   Result<void> MakeObjects();
   Result<void> MapBuffers();

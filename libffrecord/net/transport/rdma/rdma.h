@@ -47,7 +47,7 @@ struct RdmaQos {
 // One opened port, for any number of connections; each keeps it open.
 //
 // Devices are taken away: by a driver that resets them, or by hand. Its connections then break,
-// with kUnavailable, within about a second, and with the last of them it is let go of, which some
+// with kUnavailable, within about a second; with the last of them the device is closed, which some
 // drivers wait for.
 //
 // libibverbs is loaded when it is first asked for, so that programs run on machines without it.
@@ -74,8 +74,8 @@ class RdmaDevice {
 //
 // Both ends Make() one and tell each other own() over a connection they have, the control;
 // Connect() then gives the endpoint ("rdma"). The end that connects waits for the other's own(),
-// which is told only after that one's Connect(); until the first word from it that end sends
-// nothing. The end that connects may Expose() memory, the other may not.
+// which comes only after that one's Connect(); until the first word from it that end sends nothing.
+// The end that connects may Expose() memory, the other may not.
 class RdmaLink {
  public:
   enum class Side : std::uint8_t { kConnects, kAccepts };
@@ -112,7 +112,7 @@ class RdmaLinks {
   std::shared_ptr<RdmaDevice> device_;
 };
 
-// What a process is told of its RDMA devices.
+// A process's settings of its RDMA devices.
 struct RdmaOptions {
   // As RdmaDevice::Open takes them, at most kDeviceCountMax; none: all ports that can be used.
   std::vector<std::string> devices = {};

@@ -25,8 +25,9 @@ constexpr std::uint32_t kLastWord = 1U << 31;
 // Told without waiting for a message to take it along: few enough that both ends stay busy.
 constexpr std::uint32_t kOwedMax = QueuePair::kBufferCount / 2;
 
-// A machine that is cut off while it should write to us ends nothing by itself, and we send nothing
-// that it could leave unanswered: so its control is asked, and given up after six seconds.
+// If the peer is cut off while it should write to us, nothing ends: this end sends nothing that the
+// peer could leave unanswered. So the kernel probes the control connection, and ends it after six
+// seconds.
 void AskOften(int control) {
   constexpr std::array<std::pair<int, int>, 3> kOptions{
       {{TCP_KEEPIDLE, 2}, {TCP_KEEPINTVL, 1}, {TCP_KEEPCNT, 4}}};

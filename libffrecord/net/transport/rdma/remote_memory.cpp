@@ -172,7 +172,7 @@ Result<std::size_t> QueuePair::CopyTo(Chain& chain, RemoteMemory::PlacedPiece& p
   return size_bytes;
 }
 
-// One chain, one bell; its end is told, and with it all before.
+// One chain, one bell; its end has a completion, and so all before it.
 Result<void> QueuePair::Post(Chain& chain) {
   if (chain.count == 0) return {};
   ibv_send_wr& last = chain.requests[chain.count - 1];

@@ -71,7 +71,7 @@ class TlsStream final : public ByteStream {
   bool is_turned_away_ = false;  // The peer has broken the handshake off for want of room.
   bool has_failed_ = false;
   bool read_wants_room_ = false;  // An answer of TLS itself waits for room in the socket.
-  // What came right behind the bytes that were read last: to be told by the next Read.
+  // Whether bytes came right behind the bytes that were read last: the next Read() returns it.
   std::optional<Result<std::optional<std::size_t>>> next_outcome_;
 };
 
