@@ -223,10 +223,10 @@ class FFR_EXPORT CheckpointReader {
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
   ~CheckpointReader();
 
-  // Tells this process that it goes on from this step, as whoever restores a run does: if later
-  // steps were there when it was opened, the next save at the target gives them up, unless it has a
-  // greater number than all of them. SaveCheckpoint() tells the same of what it has saved. Fails as
-  // Open(), where it cannot see now what is there; then the next save looks.
+  // Tells this process that its run goes on from this step: if later steps were there when it was
+  // opened, the next save at the target gives them up, unless it has a greater number than all of
+  // them. SaveCheckpoint() tells the same of what it has saved. Fails as Open(), where it cannot
+  // see now what is there; then the next save looks.
   Result<void> GoOn() const;
 
   const Commit& commit() const noexcept;
@@ -268,9 +268,9 @@ class FFR_EXPORT CheckpointReader {
 // The committed steps at `target`, ascending; empty if there are none. A damaged step has `damage`,
 // and no attempt if its root manifest is damaged. kManifests reads every manifest and finds every
 // segment in its size, as a load of the latest step does; kRoots reads root manifests only.
-// kOwnRoots likewise, and leaves out what is only at a mirror behind `target`: a folder that has
-// lost all its steps lists those otherwise. Which ones were given up says `target`, or the target
-// `line_of`.
+// kOwnRoots reads those too, but leaves out steps that are only at a mirror behind `target`: the
+// other depths list those if a folder has lost all its steps. Which ones were given up says
+// `target`, or the target `line_of`.
 enum class ListDepth : std::uint8_t { kOwnRoots, kRoots, kManifests };
 FFR_EXPORT Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
                                                        const SessionOptions& options,
