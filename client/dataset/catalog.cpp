@@ -93,9 +93,9 @@ Result<bool> Catalog::IsTaken(std::string_view name, net::Deadline deadline) con
 
 // --- Changes -------------------------------------------------------------------------------------
 //
-// Whoever asks for a change may be gone, or may have asked elsewhere, when a daemon carries it out.
-// So each request says on which revision of the name it rests, and only a client that is there
-// decides anew.
+// When a daemon carries out a change, the client that asked for it may be gone, or may have asked
+// elsewhere. So each request says on which revision of the name it rests, and only a client that is
+// there decides anew.
 
 Result<Catalog::Base> Catalog::FindBase(std::string_view name, const char* what,
                                         net::Deadline deadline, Cluster::Absence absence) const {

@@ -56,7 +56,8 @@ struct ClusterView {
     std::string domain;
   };
   std::vector<Target> TargetsOf(std::uint32_t slot) const;
-  // Where a member of a stripe of this slot may be written: its owner, if it is up, then likewise.
+  // Where a member of a stripe of this slot may be written: its owner, if it is up, then the others
+  // as in TargetsOf().
   std::vector<Target> StripeTargetsOf(std::uint32_t slot, std::size_t member,
                                       std::size_t member_count) const;
   // The places of nodes to ask for a data member of a stripe: its owner, then those that bring what

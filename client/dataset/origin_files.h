@@ -33,8 +33,8 @@ Result<void> ReadWhole(const RangeReader& files, std::uint32_t file, std::uint64
                        std::span<std::byte> bytes);
 
 // The entry of one file in a manifest. Reads all of it, for the checksums of its extents; their ids
-// are those of the file `number` of `upload`. `tell` is told of the bytes that were read. Fails as
-// the range that failed.
+// are those of the file `number` of `upload`. Calls `tell` with the number of bytes that were read.
+// Fails as the range that failed.
 Result<ManifestFile> DescribeOriginFile(const OriginFiles& files, std::uint32_t number,
                                         std::string name, std::uint64_t upload,
                                         const std::function<void(std::uint64_t)>& tell);
