@@ -108,7 +108,7 @@ class DaemonAttempt final : public CheckpointAttempt {
     return {};
   }
 
-  // What is never published the daemon collects by itself.
+  // The daemon collects an upload that is never published.
   void Discard() noexcept override {}
 
  private:

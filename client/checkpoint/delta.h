@@ -15,8 +15,8 @@ namespace ffrecord::client {
 
 // An incremental save keeps what the step before it already holds: a segment that still has enough
 // bytes of use gets a second name in the new step's folder (a hard link), and the new part manifest
-// points into it. So every step is whole by itself: it can be read, verified and removed without
-// knowing of others, and the file system frees bytes when no step has them any more.
+// points into it. So every step is complete: it can be read, verified and removed without the
+// others, and the file system frees bytes when no step has them any more.
 // 12-steps-share-segments.md.
 
 // Rows of a tensor that change or stay together, in bytes: what an incremental save compares.

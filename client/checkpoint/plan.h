@@ -61,8 +61,8 @@ Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uin
                           const KeptBoxes* kept = nullptr,
                           std::span<const Digest128> contents = {});
 
-// A box of one rank, as all ranks come to know it. Borrows what it is told of: there are boxes by
-// the 100,000 on one rank, and ranks by the 1,000.
+// A box of one rank, as all ranks come to know it. Borrows the key, the type and the shapes: there
+// are boxes by the 100,000 on one rank, and ranks by the 1,000.
 struct PlannedBox {
   std::string_view key;
   std::string_view dtype;

@@ -18,7 +18,7 @@ namespace {
 
 // line-<number>-<generation>; what is decided there is Encode() of the parts.
 constexpr std::string_view kPrefix = "line-";
-constexpr std::size_t kPartsMax = 16;    // Older ones are told by the first that is left.
+constexpr std::size_t kPartsMax = 16;    // Older ones: see the first that is left.
 constexpr std::size_t kDigits = 16;      // Of a generation, and of a checksum.
 constexpr std::string_view kNone = "-";  // In place of parts.
 
@@ -219,7 +219,7 @@ class Positions {
 
   mutable std::mutex mutex_;                              // Guards what follows.
   std::map<std::string, std::vector<Position>> at_;       // Rising turns, the last few.
-  std::vector<std::pair<std::string, Position>> loaded_;  // Likewise.
+  std::vector<std::pair<std::string, Position>> loaded_;  // The last kPastMax.
   std::uint64_t turn_ = 0;
 };
 

@@ -38,7 +38,8 @@ class SegmentImage {
                std::span<const TensorView> tensors,
                std::atomic<std::uint64_t>* done_bytes = nullptr);
 
-  // From now on nobody is told what was hashed: of a second copy of what somebody was told of.
+  // From now on hashed bytes are not added to `done_bytes`: a second copy of a segment was counted
+  // with the first one.
   void StopCounting() noexcept { done_bytes_ = nullptr; }
 
   const SegmentLayout& layout() const noexcept { return layout_; }

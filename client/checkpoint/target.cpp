@@ -173,7 +173,8 @@ Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
   if (target.starts_with(kObjectScheme)) return OpenObjectTarget(target, options.session);
   if (target.empty() || target.find('\0') != std::string_view::npos)
     return Error{ErrorCode::kInvalidArgument, "checkpoint: the target is empty or has a NUL byte"};
-  // As a path it would be a folder here: whoever trusts it to be in a store would lose it.
+  // As a path it would be a folder here, and a checkpoint that belongs in a store would be on this
+  // machine alone.
   if (const std::string_view scheme = SchemeOf(target); !scheme.empty())
     return Error{ErrorCode::kInvalidArgument,
                  "checkpoint: " + std::string(target.substr(0, kShownMax)) +
