@@ -447,8 +447,8 @@ bool Arrivals::NothingComesFrom(std::uint32_t rank) const {
 }
 
 void Arrivals::Replace(const LinkMade& made) {
-  // What came on the old one and has no place yet is sent again, for nobody was told that it was
-  // taken.
+  // Pieces that came on the old link and have no place yet are sent again: this rank has not
+  // acknowledged them.
   std::erase_if(set_aside_, [&](const SetAside& piece) { return piece.link == made.link; });
   Channel channel = std::move(links_[made.link].channel);
   channel.address = made.address;

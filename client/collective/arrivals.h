@@ -21,7 +21,7 @@
 namespace ffrecord::client {
 
 // The pieces that come on all links: where each belongs and when that is free, what waits, what is
-// set aside, and what senders are told of those that were taken. Part of ExchangeMachine.
+// set aside, and which acknowledgements the senders get. Part of ExchangeMachine.
 class Arrivals {
  public:
   using Time = exchange::Time;

@@ -463,7 +463,7 @@ void Exchange::DeliverLast() {
   while (IsDelivering() && Clock::now() < deadline) {
     for (Peer& peer : to_)
       for (Stream& stream : peer.streams) stream.is_ready = true;
-    if (!Advance(ended)) return;  // Whoever is gone needs nothing.
+    if (!Advance(ended)) return;  // Peers that are gone need nothing.
     // No event tells when the other machine has acknowledged.
     if (IsDelivering()) SleepFor(kDeliveryPause);
   }
