@@ -50,7 +50,7 @@ sigset_t BlockSignals() {
   sigemptyset(&signals);
   for (const int signal : {SIGTERM, SIGINT}) sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  // Both are told by what a call returns, of which the daemon makes an error.
+  // The call that fails returns an error for both, from which the daemon makes a message.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   return signals;

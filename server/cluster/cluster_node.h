@@ -84,7 +84,7 @@ class ClusterNode {
   std::vector<Finished> TakeFinished();
   // Ends those that go on, for `why`: nothing of what they ask for will be carried out.
   void GiveUp(const Error& why);
-  // Of an operator, likewise.
+  // Begins an operator's rebuild.
   RequestId Begin(const Rebuild::Request& request);
   struct Rebuilt {
     RequestId request = 0;

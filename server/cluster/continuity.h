@@ -25,8 +25,8 @@ Relation Relate(const HistoryMark& mark, const HistoryRecord* record, std::uint6
                 std::uint64_t revision);
 
 // Finds out whether the store goes on from where this node knew it. A store that was restored from
-// an older snapshot lacks names that were published, and has uploads open that are data by now:
-// whoever concludes from it that something is not wanted loses it.
+// an older snapshot lacks names that were published, and has uploads open that are data by now: a
+// node that concludes from it that something is not wanted loses it.
 //
 // Each node looks before it puts anything, after each break and now and then. Revisions alone do
 // not tell: an older state may have gone on beyond what the node has seen, if only since leases

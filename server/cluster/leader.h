@@ -14,8 +14,9 @@ namespace ffrecord::server::cluster {
 // Leads the cluster if nobody else does. The leader decides where slots lie, gives up silent
 // uploads, takes tombstones away whose work is done, and lets new nodes join if it is to.
 //
-// Whoever creates the key `leader` under its lease leads until that key is gone. All that a leader
-// commits compares the key, so one that has been deposed changes nothing, whatever it believes.
+// The node that creates the key `leader` under its lease leads until that key is gone. All that a
+// leader commits compares the key, so one that has been deposed changes nothing, whatever it
+// believes.
 class Leader {
  public:
   struct Options {

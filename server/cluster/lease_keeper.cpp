@@ -125,7 +125,8 @@ void LeaseKeeper::Looked(TimePoint now, const Answer& answer) {
     next_ = now;
     return;
   }
-  // Of ours under a lease that has ended for us: replaced at once. Another's must end by itself.
+  // Of ours under a lease that has ended for us: replaced at once. Another daemon's record stays
+  // until its lease ends.
   const auto record = NodeRecord::Decode(found.value()->value);
   if (record && record.value().epoch == options_.record.epoch) {
     replaced_revision_ = found.value()->mod_revision;

@@ -21,9 +21,9 @@ namespace ffrecord::server::cluster {
 // The words between the machines of a cluster and the daemon around them.
 //
 // A machine is an object of one thread, without system calls, locks and clocks. It is stepped with
-// the time and with answers; it puts what it wants done into an Outbox. Whoever runs it carries the
-// calls out and answers each once, until its deadline; so a whole cluster can run in one thread, in
-// virtual time, and the same code in a daemon.
+// the time and with answers; it puts what it wants done into an Outbox. The owner of the machine
+// carries the calls out and answers each once, until its deadline; so a whole cluster can run in
+// one thread, in virtual time, and the same code in a daemon.
 
 using TimePoint = MetaStore::TimePoint;
 using CallId = std::uint64_t;  // 0: none.

@@ -27,7 +27,8 @@ struct HashId {
 
 // All that is published, with the manifests: which extents the cluster has to keep, how many
 // replicas of each, and in which stripes. Manifests lie in extents themselves, and are fetched from
-// whoever has them. Extents that have an origin are none of its business: nobody has to keep them.
+// the nodes that have them. Extents that have an origin are none of its business: nobody has to
+// keep them.
 //
 // While a manifest is not known, IsComplete() is false, and nobody may conclude from the table that
 // an extent is not wanted.

@@ -129,7 +129,7 @@ void Publication::Looked(TimePoint now, const Result<std::optional<MetaStore::Ke
       return;
     }
   }
-  // Likewise: it is gone, as was asked.
+  // Our own removal, whose answer was lost: the name is gone, as was asked.
   if (!found.value() && request_.mode == Mode::kRemove && has_tried_) {
     result_ = std::uint64_t{0};
     return;

@@ -1,4 +1,4 @@
-// What a publication waits for, and what it tells whoever asked if that does not come.
+// The events that a publication waits for, and the error of one that does not come.
 
 #include <map>
 #include <set>

@@ -41,7 +41,7 @@ std::vector<Difference> Compare(const std::map<std::string, NameTable::Name, std
 // Whether the first mark is of a later state than the second: by the order of incarnations that the
 // record has, then by the newest leader that was seen, then by the revision. A node that lists an
 // older state just after it was put back may take it for a later revision of what it knew, if the
-// store has forgotten by what that could be told. It has seen an older leader then.
+// store has forgotten what would distinguish the two. It has seen an older leader then.
 bool IsNewer(const HistoryMark& mark, const HistoryMark& than, const HistoryRecord& record);
 
 // The metadata was put back to an older state, and neither has a rebuild heard every node since,

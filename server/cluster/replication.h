@@ -49,8 +49,8 @@ class Replication {
 
   // Extents that should be here and are not, and that no node that has answered holds undamaged.
   const std::set<ExtentId>& unheld() const { return unheld_; }
-  // Those that wait to be pulled and that another node says to hold undamaged, or that can be
-  // computed: whoever wants them is better served there.
+  // Extents that wait to be pulled and that another node says to hold undamaged, or that can be
+  // computed: clients that want them are better served there.
   const std::set<ExtentId>& elsewhere() const { return elsewhere_; }
 
   void Step(TimePoint now, const View& view, Outbox& out);

@@ -42,7 +42,7 @@ std::uint64_t PendingBelow(const View& view, std::string_view prefix, const Exte
   return size_bytes;
 }
 
-// As it is on record: whoever began it first owns it.
+// As it is on record: the upload that began it first owns it.
 struct Pending {
   std::uint64_t revision = 0;  // 0: it is not.
   PendingRecord record;

@@ -42,7 +42,7 @@ const Setting* FindSetting(std::string_view key) noexcept;
 // wrong kind, not one of the choices, or out of range.
 using SettingValue = std::variant<std::string, std::int64_t, std::vector<std::string>>;
 Result<void> Assign(Settings& settings, const Setting& setting, const SettingValue& value);
-// Likewise; a number may be given as text, and what has many values by several.
+// Assigns texts: a number may be given as text, and a list by several.
 Result<void> AssignTexts(Settings& settings, const Setting& setting,
                          const std::vector<std::string>& texts);
 

@@ -12,8 +12,8 @@
 
 namespace ffrecord::server {
 
-// What a daemon is told at start: by a file, and by flags, which override it. Each member but
-// the last four is one key of the file and one flag of the same name; setting_table.h describes
+// The settings of a daemon at start: from a file, and from flags, which override it. Each member
+// but the last four is one key of the file and one flag of the same name; setting_table.h describes
 // them.
 struct Settings {
   std::vector<std::filesystem::path> data;  // Required: one folder for each disk.
@@ -38,7 +38,7 @@ struct Settings {
   std::string quotas;            // As ParseQuotas reads it.
   std::string tenant_weights;    // As ParseTenantWeights reads it.
   std::uint32_t scrub_days = 7;  // In which all that is stored is checked; 0: never.
-  std::string cluster;           // Of which the daemon is a node; empty: it is by itself.
+  std::string cluster;           // The daemon's cluster; empty: it is in none.
   std::string coordinator;       // As ParseCoordinator reads it.
   std::string coordinator_user;
   std::filesystem::path coordinator_password, coordinator_ca, coordinator_cert, coordinator_key;
@@ -63,7 +63,7 @@ struct Settings {
   bool insecure = false;
   // Ids of disks that are given up. A flag only: it is for one start.
   std::vector<std::string> forget_disks;
-  // Ids of disks that are emptied, so that they can be taken out. Likewise.
+  // Ids of disks that are emptied, so that they can be taken out. A flag only: it is for one start.
   std::vector<std::string> drain_disks;
 };
 
@@ -80,8 +80,8 @@ struct Command {
   Settings settings;
 };
 
-// Reads the command line and the file that --config or $FFRECORD_CONFIG names. Everything that can
-// be told without touching data or network is checked, see CheckSettings.
+// Reads the command line and the file that --config or $FFRECORD_CONFIG names. Checks everything
+// that can be checked without touching data or network, see CheckSettings.
 Command ParseCommandLine(int argc, char** argv);
 
 // Fails with kInvalidArgument, naming the remedy, if there is no data folder, an address cannot be

@@ -104,7 +104,7 @@ Result<void> ReadSettingsFile(const fs::path& path, Settings& settings) {
   } catch (const toml::parse_error& error) {
     return bad(error.source().begin.line, error.description());
   }
-  // In the order of the lines: the first mistake is told.
+  // In the order of the lines: the error names the first mistake.
   std::vector<std::pair<toml::key, const toml::node*>> entries;
   for (const auto& [key, node] : *table) entries.emplace_back(key, &node);
   const auto line_of = [](const auto& entry) { return entry.first.source().begin.line; };

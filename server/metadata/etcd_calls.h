@@ -46,7 +46,7 @@ class EtcdCalls {
   void Begin(Call call);
   // Begins tries and ends those that are late.
   void Tick(TimePoint now);
-  // When Tick() has something to do by itself.
+  // When Tick() has something to do next.
   TimePoint next() const;
   // Takes a transfer that has ended. False: it is of nobody here.
   bool Take(net::HttpTransfer& transfer);

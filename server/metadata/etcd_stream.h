@@ -23,7 +23,7 @@ class EtcdStream {
   std::vector<MetaStore::News> Take(std::string& bytes);
 
   bool is_created() const { return is_created_; }
-  // All changes before it have been told.
+  // All changes before it have been reported.
   std::uint64_t next_revision() const { return next_revision_; }
   // It ended for want of a good token.
   bool wants_token() const { return wants_token_; }

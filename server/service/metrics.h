@@ -84,7 +84,7 @@ struct alignas(64) WorkerMetrics {
   struct ReadStages {
     Histogram queue, disk, grant, network, whole;
   };
-  // Likewise of an extent that is written. Queue: waiting for a thread.
+  // Where the time of writing an extent goes. Queue: waiting for a thread.
   struct WriteStages {
     Histogram queue, disk, checksum, whole;
   };
@@ -101,7 +101,7 @@ struct alignas(64) WorkerMetrics {
   std::array<Counter, 9> entries;  // Of batches, by status.
   std::array<Counter, kTransportCount> read_bytes;
   Counter written_bytes;
-  Counter batches;  // Under way now; likewise those below.
+  Counter batches;  // Under way now, as are those below.
   Counter jobs;
   Counter disk_reads;
   Counter held_bytes;

@@ -66,8 +66,8 @@ class Disk {
   };
   // As it was at the last RefreshSpace(). All there could be if it is not known: writing will tell.
   Space space() const noexcept;
-  // Asks the disk, and waits for its answer. What is written and unlinked here does this by itself;
-  // a thread that may wait for this disk does it now and then, for what others store there.
+  // Asks the disk, and waits for its answer. Writing and unlinking here do this too; a thread that
+  // may wait for this disk does it now and then, for what others store there.
   void RefreshSpace() noexcept;
   std::uint64_t device() const noexcept { return device_; }  // Equal: the same file system.
   // That extents may be written here, and that one of `size_bytes` has room, as far as is known.

@@ -14,8 +14,8 @@
 namespace ffrecord::server {
 
 // Moves all extents of a disk to the others, slowly, so that it can be taken out. Their old files
-// are served to those who hold them, and go after that. What cannot be moved, as no other disk has
-// room or the bytes are bad, stays, is told, and is tried again later.
+// are served to those who hold them, and go after that. An extent that cannot be moved, as no other
+// disk has room or the bytes are bad, stays, gets a line in the log, and is tried again later.
 //
 // Owns a thread.
 class DiskDrain {

@@ -9,8 +9,8 @@
 namespace ffrecord::server {
 
 // Room on the disk that is taken by a file of nothing, so that a disk that is full can still be
-// emptied: to delete is to write a record first. While the reserve is out, whoever owns it lets
-// only deletions write.
+// emptied: to delete is to write a record first. While the reserve is out, its owner lets only
+// deletions write.
 //
 // Sizes are bytes. Thread-safe. A reserve that was out when the daemon ended is out when it starts.
 class DiskReserve {

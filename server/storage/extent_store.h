@@ -28,8 +28,8 @@
 
 namespace ffrecord::server {
 
-// One sealed extent. Whoever holds it may read its file: it is not unlinked before the last one
-// has let go.
+// One sealed extent. Its file may be read while somebody holds it: it is not unlinked before the
+// last holder releases it.
 struct Extent {
   ExtentId id{};
   std::uint64_t size_bytes = 0;
@@ -38,7 +38,7 @@ struct Extent {
   // or until it is fetched from its origin. Such an extent is absent: it can neither be read nor
   // unlinked, and nobody may upload it anew.
   Disk* disk = nullptr;
-  // Nothing that is published names it any more: caches of open files shall let go.
+  // Nothing that is published names it any more: caches of open files shall close it.
   mutable std::atomic<bool> is_deleted = false;
   // Its bytes on the disk are not those of its checksum, or cannot be read. ExtentStore::Mark.
   mutable std::atomic<bool> is_bad = false;
@@ -164,7 +164,8 @@ class ExtentStore {
     std::vector<std::string> refused;  // Path and reason of each file that is not a valid extent.
     std::vector<ExtentId> unknown;     // Those that no manifest has described.
     std::uint64_t missing_count = 0;   // How many were described and are not there.
-    std::uint64_t absent_count = 0;    // Likewise, but perhaps on a disk that is missing.
+    std::uint64_t absent_count = 0;    // Described and not there, but perhaps on a disk that is
+                                       // missing.
     // Why each disk that was given cannot be listed: it counts as missing.
     std::vector<std::string> unreadable_disks;
   };
@@ -230,7 +231,7 @@ class ExtentStore {
 
   // What new extents may take of all disks that can be written to. Fails with kIo if there is none.
   Result<std::uint64_t> FreeBytes() const;
-  // What these disks have in all, whoever uses it. 0 if that is not known.
+  // The size of these disks, with what others use of it. 0 if that is not known.
   std::uint64_t SizeBytes() const;
 
   // Another number after each change of which extents are here and of which are bad, and not before
@@ -247,10 +248,10 @@ class ExtentStore {
   // Notes whether the extent is bad. False if that is no news, or it is not here any more.
   bool Mark(const Extent& extent, bool is_bad);
 
-  // Marks `id` deleted: until Release() no writer gets it and none can seal it, so that whoever
-  // unlinks its file unlinks nothing newer. Takes its extent out of the index and marks it: it can
-  // no longer be found. Null if there is none; while a disk is missing it is absent instead. The
-  // file stays until Unlink.
+  // Marks `id` deleted: until Release() no writer gets it and none can seal it, so that unlinking
+  // its file unlinks nothing newer. Takes its extent out of the index and marks it: it can no
+  // longer be found. Null if there is none; while a disk is missing it is absent instead. The file
+  // stays until Unlink.
   ExtentPtr MarkDeleted(const ExtentId& id);
   // Its own, and those that have copies of it. None: its disk is missing.
   std::vector<Disk*> DisksOf(const Extent& extent) const;

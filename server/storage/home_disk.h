@@ -17,8 +17,8 @@
 
 namespace ffrecord::server {
 
-// The disk of a daemon's metadata, of a daemon by itself and of a node alike: whether it takes what
-// is written, what of it is kept for deletions, and how long it has not answered. Thread-safe.
+// The disk of a daemon's metadata, in a cluster or not: whether it takes what is written, what of
+// it is kept for deletions, and how long it has not answered. Thread-safe.
 class HomeDisk {
  public:
   struct Options {

@@ -55,7 +55,7 @@ class Scrubber {
 
   // Called on the scrubber's thread when an extent is found bad, or good again.
   using Found = std::function<void(const Extent& extent, const std::string& why_bad)>;
-  // Likewise now and then, when a pass begins or ends, and at the end.
+  // Called on the scrubber's thread now and then, when a pass begins or ends, and at the end.
   using Save = std::function<void(const Position&)>;
 
   // The store and its disk outlive it; what `from` says is bad is marked in the store.

@@ -12,8 +12,9 @@
 namespace ffrecord::server {
 
 // Who may come over the local socket: clients that were admitted over another connection, which
-// stays open meanwhile. Each is told a ticket there, with a secret for each end, and is on the
-// local socket who it was on that connection: no token is shown there. A ticket is good once.
+// stays open meanwhile. There each client receives a ticket, with a secret for each end, and on the
+// local socket it is the client that it was on that connection: no token is shown there. A ticket
+// is good once.
 //
 // Thread-safe.
 class LocalTickets {

@@ -42,7 +42,7 @@ struct Token {
   Error Denial(Right right) const;
 };
 
-// The secrets that tokens are made with. Whoever has one can make any token.
+// The secrets that tokens are made with. A process that has one can make any token.
 class TokenKeys {
  public:
   // One key a line, in hexadecimal digits, at least 32 bytes each: the first of several is the one

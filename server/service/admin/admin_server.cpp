@@ -41,8 +41,8 @@ constexpr const char* kPolicy =
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'";
 
-// Whoever owns a name in the DNS can make it lead here, and have a browser read us as if we were
-// theirs. Numbers, localhost and the name that we were told to listen on cannot be claimed so.
+// The owner of a name in the DNS can make it lead here, and have a browser read us as if we were
+// theirs. Numbers, localhost and the name of the setting cannot be claimed so.
 bool IsOwnName(const std::string& host_header, const std::string& own_host) {
   const auto address = net::Address::Parse(host_header, 0);
   if (!address) return false;

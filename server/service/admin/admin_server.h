@@ -17,7 +17,7 @@ namespace ffrecord::server {
 //   /             the dashboard, one page that asks for nothing but the two below
 //   /metrics      Prometheus text
 //   /datasets     JSON: {"datasets": [{"name", "size_bytes", "file_count"}], "more": false}
-//   /cluster      JSON: what a node of a cluster knows of it; 404 by itself
+//   /cluster      JSON: what a node of a cluster knows of it; else 404
 //   /cluster/slots  JSON: for each slot its nodes, its extents, and how many of them lack replicas
 //   /cluster/plan   JSON: what would be copied if ?down=lost, ?without=NODE (many times)
 //   /cluster/lost   JSON: names with extents that no node holds undamaged

@@ -108,10 +108,10 @@ struct MetricsView {
   std::vector<Names::Usage> quotas;
   std::vector<TenantView> tenants;  // None: all have the same weight.
   std::vector<DiskView> disks;
-  std::optional<ClusterView> cluster;  // None: a daemon by itself.
+  std::optional<ClusterView> cluster;  // None: the daemon is in no cluster.
   std::optional<OriginView> origins;   // None: it may fetch from nowhere.
   std::uint64_t missing_disk_count = 0;
-  std::uint64_t disk_free_bytes = 0;  // Of all file systems of the data folders, likewise the size.
+  std::uint64_t disk_free_bytes = 0;  // Free, and in all: of all file systems of the data folders.
   std::uint64_t disk_size_bytes = 0;
   std::span<const std::unique_ptr<WorkerMetrics>> workers;
   const ReadAhead::Metrics* read_ahead = nullptr;  // Null while it starts.

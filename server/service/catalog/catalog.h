@@ -112,7 +112,7 @@ class Catalog {
  private:
   struct Upload {
     std::uint64_t revision = 0;
-    std::string owner_prefix;  // Of whoever began it.
+    std::string owner_prefix;  // Of the client that began it.
     Clock::time_point heard;
     // Begun before the start, and perhaps in part on a disk that is missing: kept until it is back.
     bool may_be_absent = false;
@@ -138,7 +138,7 @@ class Catalog {
   Result<void> LoadTombstones();
   void ExplainExtents();
 
-  // That it goes on; on record, with whoever begins it.
+  // Puts on record that the upload goes on, with the client that began it.
   Result<void> RecordUpload(std::uint64_t upload, std::string_view owner_prefix);
   bool IsPublished(const ExtentId& id) const { return references_.Contains(id); }
   Result<void> CheckMode(const net::Publish& publish, const std::optional<NameRecord>& found) const;
@@ -150,7 +150,7 @@ class Catalog {
                                          MetaStore::Commit& commit);
   // Fails with kIo (EDQUOT), with names and figures, if `name` may not grow to `size_bytes`.
   Result<void> CheckQuotas(std::string_view name, std::uint64_t size_bytes) const;
-  // Likewise what has not been published may not grow by that extent.
+  // Fails in the same way if what has not been published may not grow by that extent.
   Result<void> CheckUploadQuotas(const net::PutBegin& begin, std::string_view owner_prefix) const;
   void RefreshRoom();
   Result<BlockingStore::Outcome> CommitGeneration(MetaStore::Commit commit);

@@ -44,7 +44,7 @@ class Names {
   // given up meanwhile.
   virtual Result<void> Seal(ExtentWriter& writer, const net::PutSeal& seal) = 0;
 
-  // This and List tell what is published now, or fail: with kUnavailable where it cannot be told,
+  // This and List say what is published now, or fail: with kUnavailable where it is not known,
   // unless the request accepts what was published once.
   virtual void Resolve(const net::Resolve& request, Done<Resolved> done) = 0;
   // `own_prefix`: extents that are published already must be so under a name that begins with it.

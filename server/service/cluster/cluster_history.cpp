@@ -176,7 +176,7 @@ void ClusterService::BeginAnew() {
   list.prefix = kRestoreKey;
   list.limit = 1;
   store_->List(list, Now() + kPatience, [this, inbox = inbox_](Result<MetaStore::Page> page) {
-    if (!page) return;  // The operator is told that this node does not take part.
+    if (!page) return;  // The status shows the operator that this node does not take part.
     inbox->Post([this, page = std::move(page).value()] {
       if (enrolment_->is_done()) return;
       const std::uint64_t restored = page.entries.empty() ? 0 : page.entries.front().mod_revision;

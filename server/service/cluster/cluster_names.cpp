@@ -117,7 +117,7 @@ Result<ClusterNames::Resolved> ClusterNames::Known(const std::string& name,
 }
 
 // That what this node knows of the name, or of all names, is the newest; or need not be. A daemon
-// that is still by itself speaks for its own names.
+// that has not joined yet speaks for its own names.
 void ClusterNames::Confirm(const std::string& name, bool accepts_old, Done<void> done) {
   if (service_.is_alone()) return done({});
   service_.CatchUp(name, kCatchUpPatience, [accepts_old, done](const Result<void>& caught_up) {

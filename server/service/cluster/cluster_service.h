@@ -65,7 +65,7 @@ class ClusterService {
     std::chrono::milliseconds upload_grace{600'000};
     // How long the extents of a removed name stay, for those who read them.
     std::chrono::milliseconds delete_grace{86'400'000};
-    // Takes the names into the cluster that the daemon has published by itself.
+    // Takes the names into the cluster that the daemon published before it joined.
     bool adopt = false;
     // At which this node copies extents that it lacks; 0: as fast as it goes.
     std::uint64_t pull_bytes_per_s = 0;
@@ -79,9 +79,9 @@ class ClusterService {
   };
 
   // `store` is the cluster's, and nobody else's; `extents` and `home` are this daemon's, and
-  // outlive the service. Fails with kConflict if `home` has names that this daemon has published by
-  // itself, unless they are to be adopted, or all have been and it is final now; with kConflict if
-  // it is that of another node; and as `home` and Adoption::Open.
+  // outlive the service. Fails with kConflict if `home` has names that this daemon published
+  // outside of a cluster, unless they are to be adopted, or all have been and it is final now; with
+  // kConflict if it is that of another node; and as `home` and Adoption::Open.
   static Result<std::unique_ptr<ClusterService>> Start(const Options& options,
                                                        std::shared_ptr<MetaStore> store,
                                                        ExtentStore& extents, BlockingStore& home);
@@ -89,7 +89,7 @@ class ClusterService {
   ClusterService(const ClusterService&) = delete;
   ClusterService& operator=(const ClusterService&) = delete;
 
-  // Answers all that is open, gives the lease back, lets go of the store, and joins. Idempotent;
+  // Answers all that is open, gives the lease back, closes the store, and joins. Idempotent;
   // belongs to one thread.
   void Stop();
 
@@ -242,8 +242,8 @@ class ClusterService {
   void StepAll(TimePoint now);
   void Enrol(const std::optional<net::ClusterId>& known);
   void Refresh(TimePoint now);
-  // The version of the map that clients are told of. While this daemon adopts, none without it: by
-  // that they would look for its extents at other nodes alone.
+  // The version of the map that clients receive. While this daemon adopts, none without it: by that
+  // they would look for its extents at other nodes alone.
   std::uint32_t VersionTold(const ClusterState& state) const;
   void NoteTrouble();
   using Manifest = std::shared_ptr<const DatasetManifest>;
@@ -345,7 +345,7 @@ class ClusterService {
   mutable std::mutex state_mutex_;
   ClusterStatePtr state_ = std::make_shared<const ClusterState>();
   std::optional<net::ClusterId> id_to_keep_;  // None: this node's disk has it.
-  ClusterStatePtr to_keep_;                   // Null: likewise.
+  ClusterStatePtr to_keep_;                   // Null: this node's disk has it.
   cluster::HistoryMark mark_to_keep_;
   std::atomic<std::uint32_t> map_version_{0};
   std::atomic<bool> is_leased_{false};

@@ -59,9 +59,9 @@ class Connection {
   using Work = Reply::Work;
 
   static constexpr std::size_t kBatchCountMax = 8;  // At one time; BUSY beyond.
-  // Likewise entries of all of them, which take some 150 bytes each.
+  // Maximum entries over all batches of a connection; an entry takes some 150 bytes.
   static constexpr std::size_t kEntryCountMax = 2 * net::kBatchEntryCountMax;
-  static constexpr std::size_t kJobCountMax = 8;  // Likewise.
+  static constexpr std::size_t kJobCountMax = 8;  // At one time; BUSY beyond.
   // Pieces of an upload received and not yet written: the next one waits in the socket.
   static constexpr std::size_t kPutDataCountMax = 2;
   // Answers of which a client takes nothing off: beyond this it is cut off.
@@ -77,7 +77,7 @@ class Connection {
   // What a connection uses; all of it outlives the connection.
   struct Context {
     Names& names;
-    ClusterService* cluster;  // Null: a daemon by itself.
+    ClusterService* cluster;  // Null: the daemon is in no cluster.
     const IdentitySource& identity;
     ExtentStore& extents;
     DoubtedExtents* doubts;  // Null in a cluster, whose StripeReads has its own.
@@ -145,8 +145,8 @@ class Connection {
   bool ReleaseDeleted(Clock::time_point now);
   // The daemon stops: says so, takes nothing more, and closes once all is answered.
   void Drain() { Drain("the daemon stops"); }
-  // Likewise if the client was greeted by a daemon by itself, which is a node of a cluster by now,
-  // or by one with names of its own, which the cluster has by now. True: to be polled.
+  // Drains also if the daemon has joined a cluster since this client's HELLO, or if it had names of
+  // its own then that the cluster has by now. True: to be polled.
   bool DrainIfGreetedOtherwise();
 
  private:
@@ -264,8 +264,8 @@ class Connection {
   // Takes a payload off that nobody wants, and then says why.
   Result<void> Discard(const net::FrameHeader& header, Error why);
 
-  // AddJob says BUSY if there is no room. Whoever changes something before it has to ask, for a
-  // request that is BUSY was not taken.
+  // AddJob says BUSY if there is no room. A handler that changes something before it calls AddJob
+  // has to ask, for a request that is BUSY was not taken.
   bool has_room_for_job() const noexcept;
   std::uint32_t map_version() const noexcept;  // For headers of frames.
   Result<void> RefuseJob(const net::FrameHeader& header);
@@ -319,7 +319,7 @@ class Connection {
   bool is_draining_ = false;
   std::string why_drained_;
   bool was_alone_ = false;  // The daemon greeted as one of no cluster, and is to be a node.
-  // Names that this daemon published by itself are not in the cluster yet.
+  // Names that this daemon published outside of the cluster are not in it yet.
   static bool HasOwnNames(const ClusterService& cluster);
   bool had_own_names_ = false;     // It greeted as one whose cluster does not have all its names.
   bool is_closing_ = false;        // Closes when all is sent.

@@ -43,7 +43,7 @@ class Server {
  public:
   struct Options {
     std::vector<std::filesystem::path> data = {};  // One folder for each disk; made if missing.
-    std::filesystem::path metadata = {};           // Likewise. Empty: in the first of them.
+    std::filesystem::path metadata = {};           // Made if missing. Empty: in the first of them.
     DiskPermissions disks = {};
     net::Address listen{"127.0.0.1", 0};  // Port 0 lets the kernel choose.
     std::uint32_t core_count = 0;         // Event loops; 0: one for each core of the machine.
@@ -70,8 +70,8 @@ class Server {
     // A connection of which a frame stands still for so long is closed.
     std::chrono::milliseconds stall_timeout{30'000};
     DiskReader::MakeEngine make_engine = MakeIoEngine;
-    // Where to serve metrics, health and the dashboard over HTTP; none: nowhere. Whoever can
-    // connect is answered.
+    // Where to serve metrics, health and the dashboard over HTTP; none: nowhere. Any client that
+    // can connect is answered.
     std::optional<net::Address> admin = {};
     std::string version = {};                     // For the metrics.
     std::filesystem::path admin_token_file = {};  // Holds what is to be sent there; empty: nothing.
@@ -87,11 +87,11 @@ class Server {
     // dataset, and less on a small disk.
     std::uint64_t reserve_bytes = std::uint64_t{32} << 20;
     Scrubber::Options scrub = {};
-    std::optional<ServerCluster> cluster = {};  // None: the daemon is by itself.
+    std::optional<ServerCluster> cluster = {};  // None: the daemon is in no cluster.
     // Which node it says that it is, in place of `cluster`: for one that plays a part.
     std::optional<net::NodeIdentity> identity = {};
-    // Called once, from any thread, when no event loop is left that could serve anybody: the
-    // process had best end, and be started again.
+    // Called once, from any thread, when no event loop is left that could serve anybody: restart
+    // the process.
     std::function<void()> on_failure = {};
   };
 

@@ -115,7 +115,7 @@ struct Server::Impl {
   std::unique_ptr<DoubtedExtents> doubts;                  // Null in one.
   std::unique_ptr<ClusterService> cluster;                 // Null without one.
   std::unique_ptr<Names> names;                            // Of either.
-  Connection::IdentitySource identity;                     // Likewise; set before the workers.
+  Connection::IdentitySource identity;                     // Set before the workers.
   std::vector<std::unique_ptr<Scrubber>> scrubbers;        // One for each disk.
   std::vector<std::unique_ptr<Scrubber>> cache_scrubbers;  // Of what was fetched from origins.
   std::vector<std::unique_ptr<DiskDrain>> drains;

@@ -54,7 +54,7 @@ class CacheRoom {
   // Removes whatever has this id. Readers that have its file open go on; the disk gets the room
   // back when the last of them closes it.
   void Remove(const ExtentId& id);
-  // Likewise, unless there is another one in its place.
+  // Removes `extent`, unless there is another one in its place.
   void Discard(const Extent& extent);
   // Unlinks what could not be unlinked before, and makes room on disks that others have filled. To
   // be called now and then.

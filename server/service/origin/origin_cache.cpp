@@ -18,17 +18,17 @@ namespace {
 constexpr std::size_t kThreadCount = 4;
 // Fetches of a place that have not ended: what is asked for beyond is asked for again.
 constexpr std::uint32_t kFetchingMax = 256;
-// A fetch that takes longer is told of.
+// A fetch that takes longer gets a line in the log.
 constexpr std::chrono::seconds kHangTime{60};
-// How often it is told that this node may not fetch what it is asked for.
+// How often the log says that this node may not fetch what it is asked for.
 constexpr std::chrono::seconds kTellInterval{60};
 // The order of use need not be finer.
 constexpr auto kUseTick = std::chrono::milliseconds(1);
 
 std::int64_t Now() { return Clock::now().time_since_epoch() / kUseTick; }
 
-// What a client is told at once: to ask again is of no use before somebody has changed something.
-// None: it may pass.
+// The error that a client gets at once: to ask again is of no use before somebody has changed
+// something. None: it may pass.
 ErrorCode FinalOf(ErrorCode code) {
   switch (code) {
     case ErrorCode::kConflict:

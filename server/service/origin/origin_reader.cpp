@@ -38,7 +38,8 @@ bool IsAddress(std::string_view text) {
   return text.starts_with('/') && IsPlain(text.substr(1));
 }
 
-// Below `folder` no link is followed: so nothing outside is reached, whoever writes there.
+// Below `folder` no link is followed: so nothing outside is reached, even if others can write
+// there.
 Result<UniqueFd> OpenBelow(const std::string& folder, std::string_view rest,
                            const std::string& address) {
   UniqueFd at(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));

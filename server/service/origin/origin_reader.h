@@ -28,7 +28,7 @@ struct OriginFile {
 class OriginStores;  // The buckets that were read, with their credentials.
 
 // Reads files of origins: objects of S3-compatible stores, and files of folders that all nodes
-// share. With the credentials of the daemon, and nothing outside the places that it was told of.
+// share. It uses the credentials of the daemon, and reads nothing outside of its options' places.
 // Thread-safe.
 class OriginReader {
  public:

@@ -24,7 +24,7 @@ struct RunPiece {
 
 // Bytes of one extent that are read together.
 struct ReadRun {
-  // Borrowed from whoever made the run: copies of it would count on a line that all workers share.
+  // Borrowed from the maker of the run: copies of it would count on a line that all workers share.
   const ExtentPtr* extent = nullptr;
   std::uint64_t offset_bytes = 0;
   std::uint32_t size_bytes = 0;

@@ -83,7 +83,7 @@ std::optional<DiskReader::Resident> DiskReader::FindIn(const OpenFilePtr& file,
                                                        const Extent*& whole,
                                                        Clock::time_point now) {
   if (!file->mapped || file->mapped->has_lost()) return std::nullopt;
-  // A damaged disk may have cut it: to be told to whoever asks, and not in the middle of a frame.
+  // A damaged disk may have cut it: a read has to report that, not a send in the middle of a frame.
   if (whole != file->extent.get()) {
     if (!file->is_whole()) return std::nullopt;
     whole = file->extent.get();
@@ -93,8 +93,8 @@ std::optional<DiskReader::Resident> DiskReader::FindIn(const OpenFilePtr& file,
   return Resident{file, mapped.subspan(offset_bytes, size_bytes)};
 }
 
-// Clients ask again for what is on a disk that is missing, which was told at start, and for what is
-// being fetched from its origin.
+// Clients ask again for extents on a disk that is missing, which the log named at start, and for
+// those that are being fetched from their origin.
 net::EntryStatus DiskReader::NoteNotStarted(const Extent& extent, const Error& why) {
   if (extent.disk == nullptr) return StatusOfAbsent(extent.refusal);
   spdlog::error("event=read_failed extent={} error=\"{}\"", Hex(extent.id), why.message);

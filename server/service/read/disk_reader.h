@@ -83,7 +83,7 @@ class DiskReader {
   std::uint64_t held_bytes() const noexcept { return held_bytes_; }
   std::size_t disk_count() const noexcept { return disk_count_; }
   bool has_room() const noexcept { return held_bytes_ < held_bytes_max_; }
-  // Likewise for reads of that extent's disk, of which others are left a part.
+  // Whether this disk may start another read; each disk is limited to its share.
   bool HasRoomFor(const Extent& extent) const noexcept;
   // Rises whenever there may be more room than before, also where only one disk has it: who found
   // none need not look again before.

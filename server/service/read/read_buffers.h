@@ -13,8 +13,8 @@ namespace ffrecord::server {
 // Memory for the reads of one worker. What comes back is kept here for the next read, which then
 // takes no lock that other workers take too.
 //
-// Thread-bound, and so are the buffers: whoever lets go of one last does so on the worker's thread,
-// or when that has ended. They may outlive this.
+// Thread-bound, and so are the buffers: the last owner of a buffer releases it on the worker's
+// thread, or when that has ended. They may outlive this.
 class ReadBuffers {
  public:
   // What is kept beyond goes back to the process.

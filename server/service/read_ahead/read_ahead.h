@@ -29,10 +29,10 @@ namespace ffrecord::server {
 //
 // Each plan is evaluated some way ahead. Of that, as much as the bound allows is handed out, in the
 // order of the disk; what several plans want is read once. Tenants have equal shares of the bound
-// and of the number of plans, whoever came first, and the plans of a tenant share his. What a batch
-// asks for makes room for more, whichever connection it comes on. It is only ever a hint: nothing
-// is kept from anybody, and what the kernel has dropped meanwhile is read again by the batch, and
-// counted.
+// and of the number of plans, no matter which came first, and the plans of a tenant share his. What
+// a batch asks for makes room for more, whichever connection it comes on. It is only ever a hint:
+// nothing is kept from anybody, and what the kernel has dropped meanwhile is read again by the
+// batch, and counted.
 //
 // Thread-safe; has no thread. No call but Begin() waits for the disk.
 class ReadAhead {
@@ -103,7 +103,7 @@ class ReadAhead {
   Result<Handle> Begin(std::shared_ptr<const PlannedRecords> records, const net::PlanSet& plan,
                        std::string_view tenant = {});
 
-  // A run that was read, or could not be: who asks for it is told why.
+  // A run that was read, or could not be: a batch that asks for it gets the reason.
   struct Finished {
     std::uint64_t number = 0;
     bool was_on_disk = false;  // It was not in memory anyhow.
@@ -155,12 +155,12 @@ class ReadAhead {
         : records(std::move(of)), order(in), tenant(by) {}
     std::uint64_t number = 0;
     const std::shared_ptr<const PlannedRecords> records;
-    PlanOrder order;  // Of whoever evaluates: Begin(), then the tenant's jobs.
+    PlanOrder order;  // Used by the thread that evaluates: Begin(), then the tenant's jobs.
     const std::string tenant;
     std::uint64_t turn = 0;     // When it was evaluated last, as turns_ counts.
     bool is_evaluated = false;  // The order is at its end.
     std::deque<Place> queued;   // Evaluated and not yet begun to read; some may be gone meanwhile.
-    std::deque<Place> begun;    // Likewise begun, in the plan's order.
+    std::deque<Place> begun;    // Begun to read, in the plan's order.
     std::uint64_t held_bytes = 0;
     std::uint64_t newest_step = 0;  // Of what was asked for.
   };
