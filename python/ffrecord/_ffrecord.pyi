@@ -478,7 +478,7 @@ def start_pacing(
     phase_limit_s: float = 30.0,
     stale_after_s: float = 10.0,
 ) -> None:
-    """Of a class: its floor in bytes per second, its longest hold in seconds."""
+    """A class's floor in bytes/s, and its longest hold in seconds."""
 
 def stop_pacing() -> None: ...
 def is_pacing() -> bool: ...

@@ -129,7 +129,7 @@ class CountingStream {
     return std::move(item).value();
   }
 
-  // Tells the reader what was read since it was told last.
+  // Counts in the reader what was read since the last call.
   void Count() {
     if (!stream_ || ::getpid() != home_) return;  // A child's copy has read nothing.
     const BatchStream::Stats now = stream_->stats();
@@ -173,7 +173,7 @@ class CountingStream {
   CountingReader& reader_;
   const std::vector<GatheredColumn> columns_;
   std::atomic<bool> is_closed_{false};
-  std::mutex mutex_;  // Of whoever calls the stream.
+  std::mutex mutex_;  // Held by each caller of the stream.
   std::optional<BatchStream> stream_;
   BatchStream::Stats counted_;  // What the reader knows.
   std::atomic<std::int64_t> handover_ns_{0};

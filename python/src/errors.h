@@ -15,7 +15,7 @@ pybind11::str TextOf(const std::string& text);
 pybind11::list TextsOf(const std::vector<std::string>& texts);
 
 // The one place where a code becomes an exception (ffrecord/errors.py). Takes the GIL if the thread
-// does not have it: an error may be found where it was let go.
+// does not have it: an error may be found where it was released.
 [[noreturn]] void Raise(const Error& error);
 
 template <class T>

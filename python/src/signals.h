@@ -21,7 +21,7 @@ auto Interruptible(const Call& call) {
     bool interrupted = false;
     const std::function<bool()> give_up = [&] {
       const GilAcquired acquired;
-      // Asking takes the signal off the list, and a call may ask again after it was told.
+      // Asking takes the signal off the list, and a call may ask again after the answer was yes.
       if (PyOS_InterruptOccurred() != 0) interrupted = true;
       return interrupted;
     };

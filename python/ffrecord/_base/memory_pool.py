@@ -23,7 +23,7 @@ _LENT, _BACK, _GONE = b"\0", b"\1", b"\2"
 _HEADER_BYTES = 64
 # Blocks that are used again. If borrowers keep more, the others are gone as soon as they are lent.
 _COUNT_MAX = 16
-# A block that was not needed for so many others is let go.
+# A block that was not needed for so many others is freed.
 _TURNS = 16
 
 

@@ -82,8 +82,8 @@ def rebalance(
 ) -> None:
     """Show what is left to move between nodes, by the nodes with the admin ports ADMIN.
 
-    Data moves by itself when nodes join, drain, are removed or change their weight. With --wait,
-    the command returns when each node has its share. --plan shows what a change would copy.
+    Data moves without a command when nodes join, drain, are removed or change their weight. With
+    --wait, the command returns when each node has its share. --plan shows what a change would copy.
     """
     ask = _asker(admins, timeout_s, token_file)
     if without and not plan:

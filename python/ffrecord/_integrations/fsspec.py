@@ -93,7 +93,7 @@ class FileSystem(AbstractFileSystem):  # type: ignore[misc]
             token_file: file with the token for the daemon.
             rdma_devices: names of devices, with commas between them.
             rdma_traffic_class: of RDMA's packets.
-            rdma_service_level: likewise.
+            rdma_service_level: of RDMA's packets.
             options: fsspec's own.
         """
         super().__init__(*args, **options)
@@ -235,7 +235,7 @@ class FileSystem(AbstractFileSystem):  # type: ignore[misc]
         Args:
             paths: of the files, one for each range.
             starts: as for `cat_file`, one for each range, or one for all.
-            ends: likewise.
+            ends: as `starts`.
             max_gap: not used: the daemon is asked for what is wanted.
             on_error: "raise", or "return" an exception in the place of each range that it concerns.
         """

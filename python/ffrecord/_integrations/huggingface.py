@@ -225,7 +225,7 @@ def _stored_features(reader: Reader) -> Any:  # noqa: ANN401 - datasets.Features
         features = datasets.Features.from_dict(json.loads(stored))
         schema = {name: _type_of(name, feature) for name, feature in features.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None  # Whoever wrote the file may have written anything there.
+        return None  # The writer of the file may have put anything there.
     return features if schema == reader.schema else None
 
 

@@ -21,7 +21,7 @@ _WEIGHTS_SUM_MAX = 1 << 16
 # Lanes 0 and up belong to the orders of format.md; source i of a mixture has this plus i.
 _MIXTURE_LANE = 1 << 32
 _U64 = (1 << 64) - 1
-# So many earlier weights are remembered, lest states grow: for an epoch that starts again.
+# So many earlier weights are remembered, so that states stay small: for an epoch that starts again.
 _EARLIER_MAX = 16
 
 

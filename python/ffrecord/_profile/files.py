@@ -73,7 +73,7 @@ class Process:
     began_ns: int
     """When the process began; 0 if that is unknown."""
     has_ended: bool
-    """Whether it ended by itself, and was not killed."""
+    """Whether it ended before anything killed it."""
     events: Events
     """Sorted by their begin."""
     unfinished: Events

@@ -51,7 +51,7 @@ class FileService:
             names: addresses.
             options: of the reader. The time limit is one to find the files, and one for each range,
                 retries included. With a cache, blocks of the files are kept: after each read, the
-                file system is asked for the version, lest bytes of another one be kept.
+                file system is asked for the version, so that no bytes of another one are kept.
         """
         found = find(names, options.storage_options or {}, options.timeout_s)
         self.files: Sequence[StoredFile] = found

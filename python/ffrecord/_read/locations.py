@@ -131,7 +131,7 @@ def expand(names: Iterable[str]) -> list[bytes]:
     """Every file that `names` stand for, in order.
 
     A folder stands for its own `*.ffr`, dot files included, sorted by code point, or if it has none
-    for the sources of its `*.ffindex`; a glob for its matches, sorted likewise. An address is kept
+    for the sources of its `*.ffindex`; a glob for its matches, sorted too. An address is kept
     as it is, folders and globs of a store too. Files that were evicted to a store are fetched
     first.
 

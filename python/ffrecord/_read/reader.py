@@ -295,9 +295,9 @@ class Reader(Records, Closing):
     def hint_epoch(self, share: EpochShare) -> _ffrecord.PrefetchHint | None:
         """Send the daemon a prefetch hint for an epoch; it reads ahead while the result exists.
 
-        A hint changes when bytes are read, never which bytes. A `DataLoader` sends hints by itself.
-        Returns None if no daemon can use the hint: the files are local, the daemon does not know
-        the order, or it cannot be reached now.
+        A hint changes when bytes are read, never which bytes. A `DataLoader` sends hints without a
+        call. Returns None if no daemon can use the hint: the files are local, the daemon does not
+        know the order, or it cannot be reached now.
         """
         order = share.order
         if self.is_local or not order.shuffle or (order.mixture or order.weights) is not None:
@@ -322,7 +322,7 @@ class Reader(Records, Closing):
     ) -> _ffrecord.BatchStream:
         """Begin to read `share`, and the epochs that follow it, ahead with native threads.
 
-        For loaders; a `DataLoader` does so by itself.
+        For loaders; a `DataLoader` calls it.
 
         Args:
             share: the rest of the first epoch; its order is no mixture.

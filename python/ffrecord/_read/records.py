@@ -27,7 +27,7 @@ OnCorrupt = Literal["raise", "skip", "replace", "keep"]
 # Iteration reads about so much at a time: large enough for the device, small beside the data.
 _READ_AHEAD_BYTES = 8 << 20
 _READ_AHEAD_RECORDS_MAX = 4096
-# So many damaged records are always put up with, lest one of a hundred be "too many".
+# Tolerate this many damaged records even in small datasets.
 _DAMAGED_ALWAYS_ALLOWED = 10
 # Codes of result.h that speak of the record, not of the way to it: kCorruption and kIo.
 _DAMAGED_STATUSES = (3, 4)

@@ -184,5 +184,5 @@ def _types_in(schemas: tuple[bytes, ...]) -> dict[str, Any]:
     try:
         schema = schema_of(schemas[:1])
     except CorruptionError:
-        return {}  # Whoever asks for types is told.
+        return {}  # A call that asks for types raises the error.
     return {field.name: field.type for field in schema}

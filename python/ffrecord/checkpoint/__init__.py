@@ -198,7 +198,7 @@ def async_save(
     does not exit before the last has ended. In a forked child a save continues in the parent alone.
 
     Args:
-        target: as for `save`, and likewise `state`, `direct`, `incremental` and others.
+        target: as for `save`, and so are `state`, `direct`, `incremental` and others.
         step: the name of the checkpoint within `target`.
         state: values, tensors, `Shard`s, and objects with `state_dict`.
         group: the ranks that save together, as for `save`. They communicate on a thread of their

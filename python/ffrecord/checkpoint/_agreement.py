@@ -228,7 +228,7 @@ def _union(mine: object, other: object) -> object:
 
 
 def _values(tree: object, path: str) -> Iterable[tuple[str, object]]:
-    """The values in a tree, encoded; tensors are compared by themselves."""
+    """The values in a tree, encoded; tensors are compared elsewhere."""
     if isinstance(tree, dict):
         for key, item in tree.items():
             yield from _values(item, join(path, key))
@@ -252,12 +252,12 @@ def _is_below(prefixes: Sequence[str]) -> Callable[[str], bool]:
 
 
 def _as_tensor(path: str) -> str:
-    """What is told of a tensor at a path where other ranks may have a value."""
+    """The text for a tensor at a path where other ranks may have a value."""
     return f"{path} (a tensor)"
 
 
 def _paths(tree: object, path: str, empty: list[str], with_tensors: bool = False) -> Iterable[str]:
-    """Values, and sequences with their lengths; tensors are mostly compared by themselves.
+    """Values, and sequences with their lengths; most tensors are compared elsewhere.
 
     Appends dicts without a key to `empty`.
     """
@@ -295,5 +295,5 @@ def _contents(leaves: Sequence[Leaf], called: str = "{0.key}") -> dict[str, byte
 
 
 def digest(what: object) -> bytes:
-    """Bytes that differ if what is told by repr differs."""
+    """Bytes that differ if the reprs differ."""
     return hashlib.blake2b(repr(what).encode(), digest_size=_DIGEST_SIZE).digest()

@@ -56,7 +56,7 @@ def sync_folder(path: Path) -> None:
     """Make the names in a folder durable, as far as the system allows.
 
     A folder that cannot be listed cannot be opened, and some network mounts sync names themselves
-    and refuse to be told.
+    and refuse fsync.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -121,9 +121,9 @@ class Sums(NamedTuple):
     def of(cls, path: Path, inode: int) -> "Sums | None":
         """Those of the file at `path` that has that inode; None if it has none.
 
-        A writer renames `next` to `sums` when its file is there, so whoever has opened that file
-        and does not find one finds the other. A `next` that is no sums is being written, and its
-        file is not there yet.
+        A writer renames `next` to `sums` when its file is there, so a reader that has opened that
+        file and does not find one finds the other. A `next` that is no sums is being written, and
+        its file is not there yet.
         """
         waiting: Sums | None = None
         with suppress(CorruptionError):

@@ -245,7 +245,7 @@ class Mirror(Copying[list[Commit]]):
         # What is to take its place has to be whole.
         if not _ffrecord.CheckpointReader(self.target, commit.step, self.timeout_s).is_whole():
             raise _damaged(commit, self.target)
-        if rival == commit or rival.damage:  # A copy takes the place of a damaged one by itself.
+        if rival == commit or rival.damage:  # A copy replaces a damaged one without asking.
             _log.warning(
                 "the copy of step %d at %s is damaged; it is copied again from %s",
                 commit.step,
@@ -351,7 +351,7 @@ class Mirror(Copying[list[Commit]]):
         return noted or set()
 
     def _noted(self) -> set[str] | None:
-        """Likewise; None if MIRROR does not name the remote yet."""
+        """The saves that were copied from here; None if MIRROR does not name the remote yet."""
         path = self._path()
         if path is None:
             return set(self._known)

@@ -9,7 +9,7 @@ from ffrecord.checkpoint._peer_error import PeerError
 from ffrecord.checkpoint._sharing import Leaf, Sharing
 from ffrecord.checkpoint._values import decode, encode
 
-# Of a message that other ranks are told, in characters.
+# The longest message for other ranks, in characters.
 _TOLD_MAX = 1 << 16
 
 # Tensor slice for the extension: key, dtype, shape, offset, extent, address (or a Fetcher), size in

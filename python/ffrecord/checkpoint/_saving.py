@@ -167,10 +167,10 @@ def commit(
 
     Args:
         group: the ranks.
-        say: gives what this rank's `Flat` has to say, or raises what all ranks are to be told.
+        say: gives what this rank's `Flat` has to say, or raises the error for all ranks.
         slices: of its shares, with the memory that they are in; complete once `say` was called.
         released: called when no slice that is not stable is read any more, if it comes to that.
-        progress: told how far the bytes of this rank have come.
+        progress: counts how far the bytes of this rank have come.
         taken: called when the slices are not needed any more, but only the memory that they name.
     """
     prepared: _ffrecord.PreparedSave

@@ -73,7 +73,7 @@ class Image(Decoder):
             dtype: "uint8", or floats: (value / 255 - mean) / std.
             layout: "NHWC", or "NCHW" as torch's convolutions take it.
             mean: for floats; one number, or one for each channel.
-            std: likewise.
+            std: for floats; one number, or one for each channel.
             orient: rotate JPEGs by their EXIF. Pillow and torchvision do so only on request.
             max_pixels: a larger picture counts as corrupt; nothing is allocated for it.
             threads: limit for one batch; by default one in a worker process, else one per

@@ -238,7 +238,8 @@ class Group(Closing):
     ) -> None:
         """Change the settings of operations that are submitted from now on.
 
-        All ranks make the same change between the same two operations; `Tuner` does so by itself.
+        All ranks make the same change between the same two operations; `Tuner` does so without a
+        call.
 
         Args:
             chunk_size_bytes: the pipelined piece, at most that of the group; None: that of the

@@ -156,7 +156,7 @@ class Pump:
             self._is_stopped = True
         self.engine.shutdown()
         for thread in self.threads:
-            if thread is not threading.current_thread():  # It may be told by a callback.
+            if thread is not threading.current_thread():  # A callback may call this.
                 clock.join(thread, _JOIN_S)
 
     def _add_thread(self) -> None:

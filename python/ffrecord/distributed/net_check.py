@@ -220,7 +220,7 @@ def _try_pair(
     members = sorted([own, own if other is None else other])
     side = members.index(own)
     engine, error = _open(max(side, 0), 2, host, timeout_s, "ring")
-    # All take part in the exchange, whoever could not open a listener.
+    # All take part in the exchange, even ranks that could not open a listener.
     addresses, secret = exchange(group, engine.address if engine else "")
     if other is None or engine is None:
         if other is None or side == 1:

@@ -15,8 +15,8 @@ Any number of processes of any number of hosts work on it. Nothing depends on lo
 spares double work, and where two do the same unit, the first rename into `done` counts and the
 other fails. Every file in `done` is durable before its folder has that name.
 
-The folder is made as `.NAME.packing-XXXXXXXX`. Whoever made that, and whether it lives, nobody has
-to know to remove it: it goes at once, and a process that then finds its own gone begins again.
+The folder is made as `.NAME.packing-XXXXXXXX`. It can be removed without knowing which process made
+it, or whether that lives: it goes at once, and a process that then finds its own gone begins again.
 """
 
 import errno

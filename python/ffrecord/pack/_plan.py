@@ -1,7 +1,7 @@
 """What a packing does: its inputs, cut into units of work, and everything that decides the bytes.
 
 A plan depends on the inputs and the options, never on the number of workers. A unit becomes the
-same files whoever does it.
+same files in every process.
 """
 
 import base64

@@ -36,7 +36,7 @@ def is_tar(path: str) -> bool:
         with _places.open_input(path) as file:
             head = Stream(file, path).read(_BLOCK_BYTES)
     except CorruptionError:
-        return ".t" in os.path.basename(path)  # .tar.gz, .tgz: to be told then what is damaged.
+        return ".t" in os.path.basename(path)  # .tar.gz, .tgz: the error then says what is damaged.
     if head == bytes(_BLOCK_BYTES):
         return True
     try:

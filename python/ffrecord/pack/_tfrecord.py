@@ -49,9 +49,9 @@ def is_tfrecord(path: str) -> bool:
             head = Stream(raw, path).read(_HEAD.size)
         return _is_sound(head[:_LENGTH_BYTES], head[_LENGTH_BYTES:])
     except ImportError:
-        return ".tfrecord" in os.path.basename(path)  # To be told then what is missing.
+        return ".tfrecord" in os.path.basename(path)  # The error then says what is missing.
     except CorruptionError:
-        return ".tfrecord" in os.path.basename(path)  # To be told what is damaged.
+        return ".tfrecord" in os.path.basename(path)  # The error then says what is damaged.
     except OSError:
         if _places.is_address(path):
             raise

@@ -114,7 +114,7 @@ class Worker:
         return Inputs(self._task.paths, options, names)
 
     def run(self, progress: Progress | None = None) -> None:
-        """Do what others leave; return when every unit is done, whoever did it."""
+        """Do what others leave; return when every unit is done, here or elsewhere."""
         while self._job.pending():
             lease = self._job.take()
             if lease is None:

@@ -94,7 +94,7 @@ class Watched:
 
 
 class _Steps:
-    """The steps of optimizers, which are told once, however many attachments tell the same."""
+    """The steps of optimizers: signalled once, however many attachments watch."""
 
     _lock = threading.Lock()
     _all: "tuple[_Steps, ...]" = ()
@@ -340,7 +340,7 @@ class _Sized:
 
 
 class _Until:
-    """An operation that ends when it is told to."""
+    """An operation that ends on command."""
 
     def __init__(self, *, is_over: bool = False) -> None:
         self.is_over = is_over

@@ -1,4 +1,4 @@
-"""Phases of operations that end by themselves: begun by the program, ended by one thread.
+"""Phases of operations that end at a time of their own: begun by the program, ended by one thread.
 
 A hook in the program's thread begins a phase and passes the operation on. The thread here waits
 for the operation, and ends the phase. Neither waits for the other.
@@ -20,7 +20,7 @@ _JOIN_S = 10.0
 
 
 class Signals(Protocol):
-    """Who is told of phases and steps. By default the pacer of this process.
+    """The receiver of phases and steps. By default the pacer of this process.
 
     Called by the threads of training: methods return at once. Thread-safe.
     """

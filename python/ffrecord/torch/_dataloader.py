@@ -88,7 +88,7 @@ class DataLoader(data.DataLoader[Any]):
         batch_size: int | None = 1,
         shuffle: bool | None = False,
         sampler: Any = None,  # noqa: ANN401 - torch takes any iterable of indices
-        batch_sampler: Any = None,  # noqa: ANN401 - likewise, of lists of indices
+        batch_sampler: Any = None,  # noqa: ANN401 - any iterable of lists of indices
         num_workers: int = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
@@ -111,8 +111,8 @@ class DataLoader(data.DataLoader[Any]):
             dataset: any map-style dataset; one with `__getitems__` reads each batch at once.
             batch_size: without a batch_sampler, as in torch; with None each sample comes as it is,
                 its arrays as tensors.
-            shuffle: likewise.
-            sampler: likewise; with batch_size=None also a `Sampler`, as if it were `batch_sampler`.
+            shuffle: without a batch_sampler, as in torch.
+            sampler: as in torch; with batch_size=None also a `Sampler`, as for `batch_sampler`.
             batch_sampler: a `Sampler` of this dataset, or any iterable of lists of indices.
             num_workers: processes or threads; 0 loads in the calling thread.
             collate_fn: makes a batch from samples.

@@ -64,7 +64,7 @@ def choice_of(loader: Any) -> EngineChoice:  # noqa: ANN401 - a `DataLoader`
     )
 
 
-def _asked_for(loader: Any) -> str | None:  # noqa: ANN401 - likewise
+def _asked_for(loader: Any) -> str | None:  # noqa: ANN401 - a loader
     """Why threads cannot do what the loader was asked for."""
     if given := given_for_processes(loader):
         return f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} for processes"
@@ -75,7 +75,7 @@ def _asked_for(loader: Any) -> str | None:  # noqa: ANN401 - likewise
     return None
 
 
-def code_of_program(loader: Any) -> str | None:  # noqa: ANN401 - likewise
+def code_of_program(loader: Any) -> str | None:  # noqa: ANN401 - a loader
     """Which code takes part in making batches that is not the library's or torch's, if any does."""
     collates = loader.collate_fn
     if not isinstance(collates, CrossingCollate) or collates.collate_fn is not collate:

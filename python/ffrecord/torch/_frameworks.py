@@ -100,7 +100,7 @@ def is_saved_by(fit_loop: Any) -> bool:  # noqa: ANN401 - Lightning's, or None
     return bool(getattr(getattr(fit_loop, "trainer", None), "checkpoint_callbacks", None))
 
 
-def has_ended_epoch(fit_loop: Any) -> bool:  # noqa: ANN401 - likewise
+def has_ended_epoch(fit_loop: Any) -> bool:  # noqa: ANN401 - Lightning's
     """Whether Lightning resumes behind the last batch of one of its epochs.
 
     With `limit_train_batches`, that is not the last one of the loader's epoch.

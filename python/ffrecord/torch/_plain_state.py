@@ -150,7 +150,7 @@ def state_of(
         loader: the loader.
         inner: torch's sampler, of batches or of samples.
         place: of the iteration that delivered last, if there is one.
-        begun: of the iteration that began last, likewise: it may have delivered nothing yet.
+        begun: of the iteration that began last, if there is one: it may have delivered nothing yet.
         epoch: that of the next iteration, if there is none.
 
     Raises:

@@ -89,7 +89,7 @@ class Sampler(data.Sampler[Any]):
                 windows of `window` blocks. None, the default, permutes all records.
             window: blocks of one window; given with `block`.
             rank: of this process; by default that of torch.distributed, or of torchrun.
-            world_size: likewise.
+            world_size: of the job; by default that of torch.distributed, or of torchrun.
             group_size: consecutive ranks that get the same samples, such as a group that shares
                 tensors or a context. If such ranks are not consecutive, pass rank and world size of
                 the data-parallel group instead.

@@ -34,7 +34,7 @@ class Steps:
         self.epoch = -1
         """The iteration that began last, where no `Sampler` says."""
         self.place = PlainPlace(0, 0)
-        """Where the next iteration begins, likewise."""
+        """Where the next iteration begins, where no `Sampler` says."""
         self._start: Cursor | None = None  # With a `Sampler`; None: where that is.
         self.begun: Walk | None = None
         """What was made for the iterator of torch's that began last."""

@@ -310,7 +310,7 @@ def _applies_our_policy(dataset: Any) -> bool:  # noqa: ANN401 - any dataset
     )
 
 
-def _pieces_of(dataset: Any, indices: Sequence[int]) -> list[Piece]:  # noqa: ANN401 - likewise
+def _pieces_of(dataset: Any, indices: Sequence[int]) -> list[Piece]:  # noqa: ANN401 - a dataset
     if _applies_our_policy(dataset):
         return dataset._pieces(indices)  # type: ignore[no-any-return]
     fetch = getattr(dataset, "__getitems__", None)
@@ -318,7 +318,7 @@ def _pieces_of(dataset: Any, indices: Sequence[int]) -> list[Piece]:  # noqa: AN
     return [Piece(np.arange(len(indices)), dataset, indices, samples, is_made=True)]
 
 
-def _damage_beyond_views(dataset: Any) -> dict[int, str]:  # noqa: ANN401 - likewise
+def _damage_beyond_views(dataset: Any) -> dict[int, str]:  # noqa: ANN401 - a dataset
     """Damage that no view counts, since the dataset reads by a policy of its own."""
     if _applies_our_policy(dataset):
         return dataset._damage_of_strangers() if isinstance(dataset, _View) else {}

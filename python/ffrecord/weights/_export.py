@@ -6,7 +6,7 @@ failure or a kill, the same call finds the files that are finished there, and wr
 
 Ranks of the last call may still be writing then: only rank 0 has the lock. So each call has a
 folder of its own, into which it moves what is finished, and the folders of others lose their names
-first. Whoever is late finds no folder.
+first. A late rank finds no folder.
 """
 
 import contextlib
