@@ -44,7 +44,7 @@ LOAD_AT_START = os.getloadavg()[0]  # What others did before this program began.
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a benchmark is told."""
+    """The settings of a benchmark."""
 
     quick: bool
     rounds: int

@@ -116,7 +116,7 @@ def drop_cache(folder: pathlib.Path) -> None:
 
 
 class Arms:
-    """How each arm runs; all give bytes per second."""
+    """How each arm runs; all give bytes/s."""
 
     def __init__(self, settings: harness.Settings, ckpt: Any, state: Any) -> None:
         """Save and load `state` below the scratch folder."""

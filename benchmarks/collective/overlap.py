@@ -193,7 +193,7 @@ class Figures:
         return [tails[0] / tails[1]]
 
     def bulk(self, name: str, card: str = "eth0") -> list[float]:
-        """What a rank sends to the daemon, in bytes per second, by round."""
+        """Return what a rank sends to the daemon, in bytes/s, by round."""
         alone = self.rounds["alone"]
         rates = []
         for one, other in zip(self.rounds[name], alone, strict=True):

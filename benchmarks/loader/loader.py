@@ -4,7 +4,7 @@ Every arm is a process that loads whole epochs in batches with two workers; each
 records, which a digest over all of them proves, else the run is void. Peers are installed from the
 package index into an environment of their own, and run at their defaults and as their documentation
 advises for speed. Who cannot shuffle globally is compared apart. Payload is random. Ours verifies
-every record's checksum. Who cannot be run is told with the reason.
+every record's checksum. The report names arms that cannot run, with the reason.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def compare_cpu(
 def measure(
     field: Field, unit: str, arms: Sequence[harness.Arm], taken: Mapping[str, Taken]
 ) -> harness.Outcome:
-    """Let the arms take turns; of those that were lost on the way nothing is told but that."""
+    """Let the arms take turns; arms that were lost on the way have only a note."""
     values = harness.interleave(arms, field.settings.rounds)
     left = [arm for arm in arms if arm.name in values]
     figures = {f"{arm.name}_{key}": found for arm in left for key, found in taken[arm.name].items()}

@@ -6,8 +6,8 @@ page cache, in batches of 64 and 256; the client is one process, one call at a t
 each record's checksum. The limit is perftest's `ib_write_bw` with messages of the same size and as
 many under way. Two ranks sum 4 MiB, each in a guest of its own with one emulated processor, joined
 by a link; each sends and receives as much, so the bound is what `ib_write_bw` moves both ways at a
-time. CPU seconds are those of daemon and client, or of the whole guest, which does in software what
-an adapter does by itself and charges it to whoever happens to run. How much that is at least
+time. CPU seconds are those of daemon and client, or of the whole guest, whose software does the
+work of an adapter and charges it to the process that happens to run. How much that is at least
 perftest tells: of its two ends the one that writes is never idle.
 """
 

@@ -349,7 +349,7 @@ class Reader:
 def readers(
     bed: Bed, address: str, count: int, batch: int, seed: int, batches_per_s: float
 ) -> Iterator[list[Reader]]:
-    """Clients that read, each by itself; all have begun, and are ended with the block."""
+    """Run clients that read, each on its own; all have begun, and are ended with the block."""
     running = [
         Reader(bed, address, batch, seed * count + number, batches_per_s) for number in range(count)
     ]

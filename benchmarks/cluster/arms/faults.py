@@ -223,5 +223,5 @@ def one_outage(
 
 
 def say(line: str) -> None:
-    """Tell whoever waits."""
+    """Print progress to stderr."""
     print(line, file=sys.stderr)

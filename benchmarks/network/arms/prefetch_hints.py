@@ -41,7 +41,7 @@ class PrefetchHints:
             yield daemon.pid, port, admin
 
     def arm(self, dataset: str, hints: bool) -> harness.Arm:
-        """Make an arm: records per second of all ranks together."""
+        """Make an arm: records/s of all ranks together."""
         name = f"ranks_{dataset}_{'hinted' if hints else 'unhinted'}"
         steps = STEPS[dataset][0 if self.settings.quick else 1]
 
