@@ -217,8 +217,8 @@ class OneNode {
 
   server::MetaState state;
   bool is_store_silent = false;
-  bool is_watch_silent = false;            // What changes is told later.
-  bool loses_answers = false;              // Commits are made, and nobody is told.
+  bool is_watch_silent = false;            // Reports changes later.
+  bool loses_answers = false;              // Makes commits, and loses their answers.
   bool delays_commits = false;             // They are on their way for long, as far as is known.
   bool holds_commits = false;              // They wait in `asked`, and are not made.
   std::set<std::uint64_t> lost_bodies;     // Attempts whose manifests are on no node.

@@ -1,9 +1,9 @@
 #pragma once
 
-// Goal: whoever reads byte ranges need not know where they come from: every form of RangeReader
-// keeps each promise of range_reader.h.
-// Method: the same tests over each form, on files of known random bytes. A form's program includes
-// this header and instantiates RangeReaderConformance with a way to make one.
+// Goal: code that reads byte ranges need not know where they come from: every form of RangeReader
+// keeps each promise of range_reader.h. Method: the same tests over each form, on files of known
+// random bytes. A form's program includes this header and instantiates RangeReaderConformance with
+// a way to make one.
 
 #include <gtest/gtest.h>
 
