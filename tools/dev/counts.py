@@ -155,7 +155,7 @@ def failed_program(program: dict[str, Any]) -> Program:
 
 
 def junit_counts(report: pathlib.Path, log: pathlib.Path | None = None) -> Counts:
-    """Count the cases of a JUnit file, whoever wrote it.
+    """Count the cases of a JUnit file, written by Meson or by gtest.
 
     Meson's file has no reason for a program that was killed before it wrote its own report, and
     does not mention one that failed after it. Meson's `log` knows both.

@@ -4,7 +4,7 @@
     tools/test --steady net/endpoint tests/python/test_x.py::test_y    these
 
 A test that fails once in fifty runs here fails a landing of many tests on a slow day. A change to
-the product names the tests of what it changed, since only edited tests are found by themselves.
+the product names the tests of what it changed, since this finds only edited tests.
 """
 
 import ast
