@@ -10,7 +10,7 @@ namespace ffrecord {
 namespace {
 
 constexpr std::size_t kLine = 64;
-// What is smaller may well be read out of the caches, and costs little either way.
+// Smaller copies may well be read out of the caches, and cost little either way.
 constexpr std::size_t kStreamedMin = std::size_t{16} << 10;
 
 void CopyLine(std::byte* to, const std::byte* from) noexcept {

@@ -13,11 +13,11 @@ namespace {
 constexpr std::array<std::byte, 8> kMagic{std::byte{0xE5}, std::byte{'F'}, std::byte{'M'},
                                           std::byte{'A'},  std::byte{'N'}, std::byte{'I'},
                                           std::byte{'0'},  std::byte{'1'}};
-// Of a manifest whose files have origins: version 2.
+// Begins a manifest whose files have origins: version 2.
 constexpr std::array<std::byte, 8> kOriginMagic{std::byte{0xE5}, std::byte{'F'}, std::byte{'M'},
                                                 std::byte{'A'},  std::byte{'N'}, std::byte{'I'},
                                                 std::byte{'0'},  std::byte{'2'}};
-// Of one that says how many replicas there are, or has an erasure code: version 3.
+// Begins one that says how many replicas there are, or has an erasure code: version 3.
 constexpr std::array<std::byte, 8> kDurableMagic{std::byte{0xE5}, std::byte{'F'}, std::byte{'M'},
                                                  std::byte{'A'},  std::byte{'N'}, std::byte{'I'},
                                                  std::byte{'0'},  std::byte{'3'}};

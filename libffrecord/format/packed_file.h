@@ -59,13 +59,12 @@ class FramePacker {
 Result<void> UnpackFrame(const PackedFrame& frame, std::span<const std::byte> stored,
                          std::span<std::byte> raw, std::vector<std::byte>& planes);
 
-// What stands behind the frames of a file of so many bytes: the table and the footer. Requires as
+// The bytes behind the frames of a file of so many bytes: the table and the footer. Requires as
 // many frames as that has.
 std::vector<std::byte> EncodePackedEnd(std::uint64_t raw_size_bytes,
                                        std::span<const PackedFrame> frames);
 
-// What the footer says. Fails with kCorruption, also if it cannot be of a file of
-// `file_size_bytes`.
+// Reads the footer. Fails with kCorruption, also if it cannot be of a file of `file_size_bytes`.
 struct PackedFooter {
   std::uint64_t raw_size_bytes = 0;
   std::uint64_t frame_count = 0;

@@ -42,14 +42,14 @@ struct RangeTransfer : Transfer {
 struct Call {
   RangeGroup* group = nullptr;
   std::span<RangeRead> ranges;
-  std::vector<OpenFiles::Way> ways;      // Of each range.
-  std::vector<RangeTransfer> transfers;  // Of those that were begun: stays where it is.
+  std::vector<OpenFiles::Way> ways;      // One for each range.
+  std::vector<RangeTransfer> transfers;  // One for each that was begun: stays where it is.
   std::size_t next = 0;                  // The first range that was not begun.
   std::size_t under_way = 0;             // Transfers that have not come back.
-  std::vector<OpenFiles::Pin> pins;      // Of what is under way.
-  std::uint32_t pinned_file = 0;         // Of the last pin.
+  std::vector<OpenFiles::Pin> pins;      // Pins of reads that are under way.
+  std::uint32_t pinned_file = 0;         // File of the last pin.
   OpenFiles::Way pinned_way{};
-  std::optional<Clock::time_point> starved_since;  // Of descriptors.
+  std::optional<Clock::time_point> starved_since;  // Lacks descriptors since.
   bool is_given_up = false;
 
   bool is_done() const noexcept { return next == ranges.size() && under_way == 0; }

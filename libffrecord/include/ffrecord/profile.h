@@ -10,7 +10,7 @@
 
 namespace ffrecord {
 
-// What an event of a profile is about. Coarse kinds, a few per step, have a ring of their own, so
+// The subject of an event of a profile. Coarse kinds, a few per step, have a ring of their own, so
 // that thousands of fine ones do not push them out. Numbers are those of the file and never change.
 enum class ProfileKind : std::uint16_t {
   kWait = 1,        // The training thread waits for a batch.
@@ -42,7 +42,7 @@ struct ProfileEvent {
   std::uint32_t first = 0;
   std::uint32_t second = 0;
   std::uint16_t kind = 0;
-  std::uint16_t name = 0;  // Of Profile::Name(); 0: none.
+  std::uint16_t name = 0;  // Index of Profile::Name(); 0: none.
 };
 
 // The profile of this process: events of fixed size in rings of a mapped file, which has them even

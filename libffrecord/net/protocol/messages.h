@@ -20,7 +20,7 @@ namespace ffrecord::net {
 // has been tested; it fails with kCorruption, naming the message, if a field does not fit, is out
 // of its range, or bytes are left over, and it allocates no more than the body holds.
 
-// What a peer can do. Unknown bits are ignored; both sides use what both have.
+// The capabilities of a peer. Unknown bits are ignored; both sides use what both have.
 enum Capability : std::uint64_t {
   kCapabilityNone = 0,
   // 1 is taken: older clients showed their tokens on the local socket, to any process that listened
@@ -74,7 +74,7 @@ struct LocalOffer {
 
 // First on every connection, from the client. The only request that is answered before another.
 struct Hello {
-  static constexpr std::uint8_t kVersion = 1;  // What this library speaks.
+  static constexpr std::uint8_t kVersion = 1;  // The version that this library speaks.
 
   std::uint8_t version_min = kVersion;
   std::uint8_t version_max = kVersion;

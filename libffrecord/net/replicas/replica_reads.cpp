@@ -10,7 +10,7 @@
 namespace ffrecord::net {
 namespace {
 
-// What a node answers without a chance that it answers otherwise later.
+// Whether an answer is final: the node would not answer otherwise later.
 bool IsRefusal(ErrorCode status) {
   return status != ErrorCode::kUnavailable && status != ErrorCode::kDeadlineExceeded;
 }
@@ -357,7 +357,7 @@ void ReplicaReads::Stepping::EndEntry(LegId id, Leg& leg, std::uint32_t index, E
   const auto found = reads_.batches_.find(leg.batch);
   if (status == ErrorCode::kOk) {
     health_.Succeeded(leg.node);
-    // What nobody waits for is noticed late.
+    // Entries that nobody waits for are noticed late.
     const bool is_awaited = found != reads_.batches_.end() && !leg.is_cancelled;
     if (is_awaited && entry.bytes <= kHedgedBytesMax) {
       health_.NoteLatency(now_ - leg.sent_at);

@@ -19,7 +19,7 @@ constexpr std::size_t kIdleQueuesMax = 8;
 constexpr std::chrono::seconds kCopyTime{2};
 // So often a newer view is looked for while nobody else can be asked.
 constexpr std::chrono::milliseconds kLookEvery{10};
-// Of files and daemons.
+// Limit for pairs of files and daemons.
 constexpr std::size_t kDamagedCopiesMax = 1024;
 
 std::span<const NodeIndex> OwnersOf(const ReplicaMap& map, std::uint32_t extent) {

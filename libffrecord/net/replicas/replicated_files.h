@@ -75,7 +75,7 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
   std::chrono::milliseconds timeout() const noexcept { return options_.timeout; }
   bool Passes(const RangeRead& range) const noexcept { return PassesEnd(range); }
   void NoteFailure(ErrorCode status, const std::string& why) const;
-  // Of this process. To be locked around each use.
+  // The health in this process. To be locked around each use.
   struct Health {
     std::mutex mutex;
     std::optional<ReplicaHealth> state;
@@ -109,7 +109,8 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
     std::optional<PooledBuffer> found;
     std::vector<NodeIndex> answered;
     std::vector<NodeIndex> away;     // They may answer later, or have it no more.
-    std::vector<NodeIndex> damaged;  // Of those that have answered: nothing is noted of them yet.
+    std::vector<NodeIndex> damaged;  // Among those that have answered: nothing is noted of them
+                                     // yet.
   };
   enum class Asks : std::uint8_t {
     kOnce,

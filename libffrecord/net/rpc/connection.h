@@ -22,7 +22,7 @@ namespace ffrecord::net {
 // Memory that a daemon takes uploads from.
 struct UploadMemory {
   Slab slab;
-  std::uint32_t slab_id = 0;  // Of the daemon's; 0: it was refused.
+  std::uint32_t slab_id = 0;  // The daemon's id for it; 0: it was refused.
 };
 
 // A channel, and what its daemon knows over it: which extents it has bound, which memory of ours it
@@ -94,7 +94,7 @@ class Connection final : public Channel {
   // The daemon's number for each slab, by its number in this process.
   std::unordered_map<std::uint64_t, std::uint32_t> slab_ids_;
   std::uint32_t slab_count_ = 0;  // With the memory of uploads.
-  std::uint64_t slab_bytes_ = 0;  // Of all of them.
+  std::uint64_t slab_bytes_ = 0;  // Sum over all of them.
   std::optional<UploadMemory> uploads_;
 };
 

@@ -88,7 +88,7 @@ Result<void> Connector::CheckIdentity(const Channel& channel) const {
   if (hello.identity)
     return wrong("node " + hello.identity->node + " of cluster " + Hex(hello.identity->cluster),
                  "correct `advertise` of one of the two, or stop the one that is not yours");
-  if ((hello.capabilities & kCapabilityCluster) != 0) return {};  // Of an earlier version.
+  if ((hello.capabilities & kCapabilityCluster) != 0) return {};  // A daemon of an earlier version.
   return wrong("a daemon of no cluster", "stop it, or start it with the settings of the node");
 }
 

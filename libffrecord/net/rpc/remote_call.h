@@ -23,7 +23,7 @@ namespace ffrecord::net {
 
 class RemoteFiles;
 
-// What of one range lies in one extent.
+// The part of one range that lies in one extent.
 struct RemotePart {
   std::uint32_t range = 0;   // In its group.
   std::uint32_t extent = 0;  // Among those of the manifest.
@@ -76,7 +76,7 @@ class RemoteCall {
   RangeGroup& group_;
   const std::span<RangeRead> ranges_;
   Deadline deadline_;
-  std::vector<std::uint32_t> parts_left_;  // Of each range.
+  std::vector<std::uint32_t> parts_left_;  // Per range.
   std::size_t open_count_ = 0;             // Parts that have not ended.
   std::vector<RemotePart> pending_;        // Not asked for: from next_ on.
   std::size_t next_ = 0;
@@ -120,8 +120,8 @@ class RemoteAsk {
   Result<void> Quarantine();
   void Abandon() noexcept { call_ = nullptr; }
 
-  // Of payload: all that is wanted, what of it the daemon may send, and what of that is still to
-  // come.
+  // Bytes of payload: all that is wanted, how much of it the daemon may send, and how much of that
+  // is still to come.
   std::uint64_t payload_bytes() const noexcept { return payload_bytes_; }
   std::uint64_t granted_bytes() const noexcept { return granted_bytes_; }
   std::uint64_t owed_bytes() const noexcept { return granted_bytes_ - arrived_bytes_; }
@@ -144,7 +144,7 @@ class RemoteAsk {
   RemoteCall* call_;
   RemoteCall::Next next_;
   OpenEvent profiled_;
-  std::uint64_t quarantine_count_;  // Of the slab pool, when it was made.
+  std::uint64_t quarantine_count_;  // Count of the slab pool, when it was made.
   std::vector<std::uint32_t> received_bytes_;
   std::vector<bool> ended_;
 };

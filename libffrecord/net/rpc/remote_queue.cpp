@@ -134,8 +134,8 @@ Result<int> RemoteQueue::EventDescriptor() {
   return events_->fd();
 }
 
-// What comes of calls while the owner is away shows when it is back. One that waits for the
-// descriptor is not away.
+// Outcomes of calls while the owner is away show when it is back. One that waits for the descriptor
+// is not away.
 void RemoteQueue::NotePolled() {
   const auto now = Clock::now();
   const auto away = now - std::exchange(polled_at_, now);
@@ -241,8 +241,8 @@ void RemoteQueue::DropConnection() {
     connecting_->GiveUp();
 }
 
-// What was under way is asked for again over another connection. `outcome`, if given, is what
-// counts for that one.
+// Asks for everything under way again over another connection. `outcome`, if given, is what counts
+// for that one.
 void RemoteQueue::Lost(Error why, const Error* outcome) {
   const bool is_final = retries_ == Retries::kNever || why.code != ErrorCode::kUnavailable;
   (void)connection()->Break(why);

@@ -133,8 +133,8 @@ class StreamEndpoint final : public Endpoint, private RemoteMemory, private Desc
                               int descriptor) override;
   ForeignFd TakeDescriptor() noexcept override;
 
-  // What is being received. kPlaces: a frame was returned and its payload has no place yet. kFetch:
-  // its payload is read from the peer's memory.
+  // The part that is being received. kPlaces: a frame was returned and its payload has no place
+  // yet. kFetch: its payload is read from the peer's memory.
   enum class Stage : std::uint8_t { kHeader, kBody, kPlaces, kPayload, kFetch };
   enum class Progress : std::uint8_t { kDone, kWaiting, kEnded };
 

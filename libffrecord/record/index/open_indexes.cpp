@@ -24,8 +24,8 @@ constexpr std::uint64_t kRoomBytes = kHeadSizeBytes + kTailRoomBytes;
 // Files opened in one round of reads: 21 MiB of memory.
 constexpr std::size_t kFilesPerRound = 256;
 
-// The beginning and end of one file, and the reads that fetch them. Of a small file, all is in the
-// tail.
+// The beginning and end of one file, and the reads that fetch them. The tail has all of a small
+// file.
 struct FileEnds {
   std::span<std::byte> head;
   std::span<std::byte> tail;
@@ -170,7 +170,7 @@ Result<std::unique_ptr<FileIndex>> OpenIndex(const RangeReader& source, std::uin
   return OpenV1Index(source, file, header, options);
 }
 
-// What lies elsewhere, such as the tables of version 1, is read of all files at once.
+// Bytes that lie elsewhere, such as the tables of version 1, are read from all files at once.
 Result<void> OpenWithEnds(const RangeReader& source, std::uint32_t first_file,
                           std::span<const FileEnds> ends, const RecordReader::Options& options,
                           std::vector<std::unique_ptr<FileIndex>>& indexes) {

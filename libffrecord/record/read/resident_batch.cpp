@@ -419,7 +419,7 @@ class ResidentBatch {
   std::uint64_t file_begin_ = 0;
   std::uint64_t file_end_ = 0;
   std::atomic<bool> had_to_wait_{false};
-  // Of what is copied together.
+  // Holds records that are copied together.
   PooledBuffer rooms_;
   std::atomic<bool> failed_{false};
   std::atomic<std::uint64_t> shared_faults_{0};

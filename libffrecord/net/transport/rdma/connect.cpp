@@ -24,7 +24,7 @@ std::string SourceFor(const std::array<std::byte, 16>& gid) {
   sockaddr_in6 long_form{};
   short_form.sin_family = AF_INET;
   long_form.sin6_family = AF_INET6;
-  short_form.sin_port = long_form.sin6_port = htons(4791);  // Of RoCE; nothing is sent.
+  short_form.sin_port = long_form.sin6_port = htons(4791);  // The port of RoCE; nothing is sent.
   std::memcpy(&short_form.sin_addr, gid.data() + 12, sizeof(short_form.sin_addr));
   long_form.sin6_addr = whole;
   auto* const address =

@@ -120,7 +120,7 @@ class QueuePair {
   void MarkPosted() {
     marks_.push_back({posted_, messages_sent_, writes_posted_, reads_posted_, write_end_});
   }
-  // Of kReadCount: as many as the device answers, and asks for.
+  // How many of kReadCount the device answers, and asks for.
   std::uint8_t ReadCountTaken() const;
   std::uint8_t ReadCountMade() const;
   Error NoReads(const char* what) const;
@@ -146,7 +146,8 @@ class QueuePair {
   std::uint32_t messages_sent_ = 0, messages_done_ = 0;
   std::uint32_t writes_posted_ = 0, writes_done_ = 0;
   std::uint32_t reads_posted_ = 0, reads_done_ = 0;
-  // What these were when a request was posted that is signalled, in the order of posting.
+  // The values of these counters when a request was posted that is signalled, in the order of
+  // posting.
   struct Mark {
     std::uint32_t posted;
     std::uint32_t messages_sent;

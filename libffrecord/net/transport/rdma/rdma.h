@@ -27,7 +27,7 @@ struct RdmaPort {
   std::string why_skipped;  // Empty for a port that can be used; the fields before may be unset.
 };
 
-// What this machine has for RDMA.
+// This machine's devices and library for RDMA.
 struct RdmaFindings {
   std::string why_absent;       // Empty if the library is there and lists its devices.
   std::vector<RdmaPort> ports;  // Devices and ports in the library's order.
@@ -37,7 +37,7 @@ RdmaFindings ProbeRdma();
 
 // The QoS that the network gives to what a process sends.
 struct RdmaQos {
-  std::uint8_t traffic_class = 0;  // Of the IP header: six bits of DSCP, two of ECN.
+  std::uint8_t traffic_class = 0;  // Byte of the IP header: six bits of DSCP, two of ECN.
   std::uint8_t service_level = 0;  // 0 to 15. With RoCE, the priority in a VLAN tag.
 
   static constexpr std::uint8_t kServiceLevelMax = 15;
@@ -119,7 +119,7 @@ struct RdmaOptions {
   RdmaQos qos = {};
 
   static constexpr std::size_t kDeviceCountMax = 64;
-  // What "mlx5_0,mlx5_1:2" names. Fails with kInvalidArgument.
+  // Parses a list of devices such as "mlx5_0,mlx5_1:2". Fails with kInvalidArgument.
   static Result<std::vector<std::string>> ParseDevices(std::string_view text);
   auto operator<=>(const RdmaOptions&) const = default;
 };

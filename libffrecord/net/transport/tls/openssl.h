@@ -28,7 +28,7 @@ struct FreeWith {
 using SslPtr = std::unique_ptr<SSL, FreeWith<SSL_free>>;
 using SslContextPtr = std::unique_ptr<SSL_CTX, FreeWith<SSL_CTX_free>>;
 
-// Of a connection, for messages.
+// Names of a connection, for messages.
 struct TlsNames {
   TlsContext::Side side;
   TlsFiles files;
@@ -56,8 +56,8 @@ class TlsStream final : public ByteStream {
   bool is_turned_away() const noexcept { return is_turned_away_; }
 
  private:
-  // What the last call that did not succeed means: nullopt, it would have to wait; no error, the
-  // stream has ended.
+  // The outcome of the last call that did not succeed: nullopt, it would have to wait; no error,
+  // the stream has ended.
   Result<std::optional<std::size_t>> Outcome(int status, const char* while_doing);
   Error Explain(const char* while_doing);
   Error ExplainPeerCertificate(long verdict) const;
