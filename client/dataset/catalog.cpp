@@ -105,7 +105,7 @@ Result<Catalog::Base> Catalog::FindBase(std::string_view name, const char* what,
   net::ListReply page;
   const Cluster::Attempt attempt = [&](net::Connection& connection,
                                        net::Deadline until) -> Result<void> {
-    // What a node knew last is good enough here.
+    // The names that a node knew last are good enough here.
     list.accepts_old = (connection.hello().capabilities & net::kCapabilityKnownNames) != 0;
     const auto reply =
         FFR_TRY(connection.Call(net::FrameType::kList, list.Encode(), {}, until, what));

@@ -15,7 +15,7 @@
 
 namespace ffrecord::client {
 
-// What a process knows of a cluster at one time: its nodes, their addresses, and which of them
+// A process's knowledge of a cluster at one time: its nodes, their addresses, and which of them
 // should hold which extent. A value.
 struct ClusterView {
   // Where a node was or is reached. Nodes keep their places; one that moves gets another.
@@ -25,7 +25,7 @@ struct ClusterView {
   };
 
   net::ClusterMapReply reply;
-  SlotMap map;                // Of the reply's version.
+  SlotMap map;                // The map of the reply's version.
   std::vector<Place> places;  // Their indices are NodeIndex values.
   // The node that the first view came from has names that the others do not have yet.
   bool has_own_names = false;

@@ -24,7 +24,7 @@
 namespace ffrecord::client {
 namespace {
 
-// What a check of a file reads at once.
+// Bytes that a check of a file reads at once.
 constexpr std::uint64_t kCheckBytes = std::uint64_t{32} << 20;
 
 net::Deadline After(const SessionOptions& options) { return net::Clock::now() + options.timeout; }
@@ -68,7 +68,7 @@ Result<void> CheckFile(const std::filesystem::path& path) {
   return CheckRecords(FFR_TRY(RecordReader::Open({&path, 1}, {})));
 }
 
-// What the manifest calls each file: its own name, made unique where two folders share one.
+// The name of each file in the manifest: its own name, made unique where two folders share one.
 std::vector<std::string> NamesOf(std::span<const std::filesystem::path> files) {
   std::vector<std::string> names;
   std::set<std::string> taken;
@@ -125,9 +125,9 @@ Result<void> CheckCluster(const Place& place, const Durability& durability) {
                    "; add nodes, or choose a smaller one"};
 }
 
-// Publishes checked files; calls `tell` with the number of bytes that were sent. What lies on nodes
-// that were lost between its upload and the commit goes to others then: what is still there is not
-// sent again, and counts only once against a quota.
+// Publishes checked files; calls `tell` with the number of bytes that were sent. Extents on nodes
+// that were lost between their upload and the commit go to others then: those that are still there
+// are not sent again, and count only once against a quota.
 Result<void> PublishPatiently(const Place& place, std::span<const std::filesystem::path> files,
                               bool replace, const SessionOptions& options,
                               const Durability& durability, const Upload::Progress& tell) {
@@ -177,8 +177,9 @@ Result<Place> PlaceWithOrigins(std::string_view address, bool has_no_files,
   return place;
 }
 
-// What a name stands for. A daemon outside of a cluster keeps what was replaced for those clients
-// alone that read it by then; a client that was about to begin opens what stands there now.
+// Opens the dataset that a name stands for. A daemon outside of a cluster keeps what was replaced
+// for those clients alone that read it by then; a client that was about to begin opens what stands
+// there now.
 Result<RecordReader> OpenNamed(std::string_view address, const RecordReader::Options& options,
                                const SessionOptions& session_options) {
   const auto daemons = FFR_TRY(ParseAllNamed(address));
@@ -254,7 +255,7 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
   // Before the first byte travels: an upload that falls silent for a long check is given up.
   for (const auto& file : files) FFR_TRY(CheckFile(file));
   if (dry_run) return {};
-  std::uint64_t told = 0;  // What is sent again is not told of again.
+  std::uint64_t told = 0;  // Bytes that are sent again do not count twice.
   const auto tell = [&](std::uint64_t done) {
     if (!progress || done < told) return;
     progress(done, size_bytes);

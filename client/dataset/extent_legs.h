@@ -49,7 +49,7 @@ class ExtentLegs {
   // bytes that have been sent.
   Result<std::uint64_t> Send(const ExtentSource& source,
                              const std::function<void(std::uint64_t)>& sent);
-  // What came of it, in the order of Add().
+  // The outcome of each leg, in the order of Add().
   std::vector<Result<void>> outcomes() const;
 
  private:

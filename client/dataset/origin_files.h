@@ -19,7 +19,7 @@ namespace ffrecord::client {
 // Files that stay where they are, and that the nodes of a cluster fetch from there.
 struct OriginFiles {
   std::shared_ptr<const RangeReader> files;
-  std::vector<FileOrigin> origins;  // Of each file.
+  std::vector<FileOrigin> origins;  // The origin of each file.
 };
 
 // The files at `locations`: all of them addresses of objects, s3://, or all of them paths in a

@@ -35,8 +35,8 @@ namespace ffrecord::client {
 //
 // When a Put returns, its file is on stable storage; nothing is visible before a manifest that
 // names it is published. Several uploads, also of other processes, may go into one manifest: the
-// entries travel as ManifestFile values. What is not published within the daemon's grace time (10
-// minutes without a word from the upload) is collected.
+// entries travel as ManifestFile values. Files that are not published within the daemon's grace
+// time (10 minutes without a word from the upload) are collected.
 //
 // A Put that meets a daemon that goes away starts the extent again, in a cluster at another node,
 // until `options.timeout` has passed for that extent. Thread-safe: Puts of several threads go over
@@ -86,7 +86,7 @@ class Upload {
   // Files of one call, and all their extents in order.
   struct Plan {
     struct Place {
-      std::size_t file = 0, extent = 0;  // Of the entries, and in it.
+      std::size_t file = 0, extent = 0;  // Index into the entries, and into its extents.
     };
     std::span<const LocalFile> files;
     std::vector<ManifestFile> entries;
