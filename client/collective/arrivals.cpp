@@ -372,7 +372,8 @@ Result<void> Arrivals::PlaceWaiting(Step& step) {
   return set_aside_.empty() ? Result<void>() : PlaceSetAside(step);
 }
 
-// What a link holds has waited so long that what it waits for may stand behind it: makes room.
+// Makes room: the piece that a link holds has waited so long that the one it waits for may stand
+// behind it.
 void Arrivals::SetItAside(Step& step, std::size_t link) {
   Incoming& in = links_[link];
   if (step.now - in.come_at < tick_) return;

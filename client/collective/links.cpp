@@ -35,7 +35,7 @@ class Handshake {
   Result<Links> Run(std::span<const std::string> addresses) {
     if (auto joined = Join(addresses); !joined) {
       Error error = std::move(joined).error();
-      // What was wrong with those who came says more than that the right one did not.
+      // A fault of a peer that did connect says more than the absence of the right one.
       if (refused_ && error.code != ErrorCode::kDenied)
         error = {refused_->code, refused_->message + "; " + error.message};
       TurnAwayAll(error);
@@ -47,7 +47,7 @@ class Handshake {
   }
 
  private:
-  // Who has connected and is not one of our links yet.
+  // A peer that has connected and is not one of our links yet.
   struct Candidate {
     Link link;                            // Whose it will be; outlives the endpoint.
     std::unique_ptr<net::RdmaLink> rdma;  // Was offered, when its HELLO was good.
@@ -266,7 +266,7 @@ class Handshake {
     return {};
   }
 
-  // What came where RDMA was offered.
+  // Takes an event of a link to which RDMA was offered.
   Result<void> TakeRdma(Candidate& candidate, const Result<Endpoint::Event>& event) {
     Link& link = candidate.link;
     std::unique_ptr<Endpoint>& endpoint = candidate.endpoint;
@@ -402,7 +402,7 @@ class Handshake {
   Links links_;
   std::vector<bool> is_welcome_;                          // For each of links_.to: it has taken us.
   using Place = std::pair<std::uint32_t, std::uint16_t>;  // Rank and stream.
-  std::set<Place> awaited_;                               // Who is to connect.
+  std::set<Place> awaited_;                               // The links that are still to connect.
   std::vector<Candidate> candidates_;
   std::optional<Error> refused_;  // The last one turned away, if nobody better comes.
 };
