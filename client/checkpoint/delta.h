@@ -32,8 +32,8 @@ std::vector<TensorView> CutIntoRows(std::span<const TensorView> tensors);
 // XXH3-128 of each tensor's bytes, by several threads.
 Result<std::vector<Digest128>> ContentsOf(std::span<const TensorView> tensors);
 
-// What the newest committed step with undamaged manifests says of the part of `rank`: nothing if
-// there is none, if it cannot be read, or if it does not know its contents. All is written then.
+// The part of `rank` in the newest committed step with undamaged manifests: nothing if there is
+// none, if it cannot be read, or if it does not know its contents. All is written then.
 std::optional<PartManifest> FindBase(const CheckpointTarget& target, std::uint32_t rank);
 
 // Which tensors lie unchanged in segments of `base` of which half or more is of use.

@@ -131,7 +131,7 @@ class Save {
   // The write round: everything of this rank is durable when it succeeds.
   Result<std::vector<std::byte>> Write() {
     FFR_TRY(CheckReferences(tree_keys_, saved_));
-    saved_ = {};  // Of a plan that may be made anew.
+    saved_ = {};  // Drops boxes of a plan that may be made anew.
     if (!begun_.attempt) begun_.attempt = FFR_TRY(target_.Join(step_, attempt_id_));
     plan_.part.attempt = attempt_id_;
     return EncodePartReport(

@@ -59,10 +59,10 @@ class SegmentImage {
   // been asked for before anything behind it is. Thread-bound.
   std::span<const std::byte> At(std::uint64_t offset_bytes, std::uint64_t size_bytes_max);
 
-  // What a tensor's `fetch` has failed with; its bytes have been made as zeros.
+  // The error of a tensor's `fetch`; its bytes have been made as zeros.
   Result<void> fetched() const;
 
-  // Of the table handed out. Requires MakeEnd(), or that the whole file has been asked for.
+  // Digest of the table handed out. Requires MakeEnd(), or that the whole file has been asked for.
   const Digest128& table_digest() const noexcept { return table_digest_; }
 
  private:

@@ -56,7 +56,7 @@ struct SegmentReader::Piece {
   std::size_t first_copy;
   std::size_t last_copy;
   std::byte* destination;
-  std::string_view key;  // Of the first tensor that has bytes in it.
+  std::string_view key;  // Key of the first tensor that has bytes in it.
 };
 
 Result<std::unique_ptr<SegmentReader>> SegmentReader::Open(const CommittedStep& files,

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kStepPrefix = "step-";
 constexpr std::string_view kPartPrefix = "part-";
-constexpr std::size_t kShownMax = 300;  // Of a name, in an error.
+constexpr std::size_t kShownMax = 300;  // An error shows so many characters of a name.
 
 std::string Padded(std::uint64_t number, std::size_t width) {
   std::string digits = std::to_string(number);
@@ -34,7 +34,7 @@ std::string MirrorOf(std::string_view folder) {
   return address.starts_with(kObjectScheme) ? address : "";
 }
 
-// What an address begins with, such as gs://; empty for a path.
+// The scheme of an address, such as gs://; empty for a path.
 std::string_view SchemeOf(std::string_view text) {
   constexpr std::string_view kEnd = "://";
   constexpr std::string_view kAllowed =

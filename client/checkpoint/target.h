@@ -77,7 +77,7 @@ class CheckpointAttempt {
 class CommittedStep {
  public:
   virtual ~CommittedStep() = default;
-  // What messages call file `name`.
+  // The name of file `name` in messages.
   virtual std::string Describe(std::string_view name) const = 0;
   // Equal as long as nobody has written segment `name` again, whichever way it is kept; empty if
   // that is not known.
