@@ -176,7 +176,7 @@ int Serve(const Settings& settings) {
   const bool is_done = server.value()->Stop(Clock::now() + kDrainTime);
   spdlog::info("event=stopped drained={}", is_done);
   const int exit_code = has_failed ? kExitEnvironment : 0;
-  // What hangs on a disk cannot be waited for; to end now is as safe as SIGKILL.
+  // A thread that hangs on a disk cannot be waited for; to end now is as safe as SIGKILL.
   if (!is_done) std::_Exit(exit_code);
   return exit_code;
 }

@@ -83,7 +83,7 @@ class Leader {
   CallId commit_ = 0;
   std::uint64_t awaited_ = 0;  // The revision of our last commit: first the mirror has to show it.
   std::map<CallId, std::string> questions_;
-  std::vector<Subject> subjects_;  // What is asked about,
+  std::vector<Subject> subjects_;  // The subjects of the questions,
   Flags flags_;                    // and what all answers come to.
   std::string last_tombstone_;     // Asked about last.
   int turn_ = 0;

@@ -81,8 +81,8 @@ struct AskFilled {
   std::uint32_t version = 0;
 };
 using Flags = std::vector<bool>;
-// What the node has seen of the metadata and trusted last, and the names by then if they are
-// wanted.
+// Asks a node for the metadata that it has seen and trusted last, and for the names by then if they
+// are wanted.
 struct AskKnown {
   std::string node;
   bool with_names = false;
@@ -147,7 +147,7 @@ struct Answer {
   Reply reply;
 };
 
-// What the machines of one node want done, numbered for all of them together.
+// The actions that the machines of one node want done, numbered for all of them together.
 class Outbox {
  public:
   // Outboxes whose answers come together have different numbers.

@@ -24,7 +24,7 @@ namespace ffrecord::server::cluster {
 // published without one, deals anew. Removals leave the shares alone: their bytes are dealt out
 // when they are needed.
 inline constexpr std::uint32_t kShareCount = 16;
-// Of what one quota leaves: of names, or of another kind.
+// The shares of one quota's rest: for names, or for another kind.
 struct ShareKeys {
   std::string_view kind;
   std::string_view prefix;

@@ -23,10 +23,10 @@ struct Setting {
 
   std::string_view key;
   std::variant<Path, Paths, Text, Number> member;
-  std::string_view shape;  // What its value looks like: DIR, HOST:PORT.
+  std::string_view shape;  // The form of its value: DIR, HOST:PORT.
   std::string_view help;
-  std::span<const std::string_view> choices = {};  // Of a text; empty: any.
-  std::uint32_t min = 0;                           // Of a number.
+  std::span<const std::string_view> choices = {};  // For a text; empty: any.
+  std::uint32_t min = 0;                           // For a number.
   std::uint32_t max = 0;
 
   bool has_many() const noexcept { return std::holds_alternative<Paths>(member); }

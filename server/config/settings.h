@@ -23,7 +23,7 @@ struct Settings {
   std::string admin;        // Where to serve metrics and the dashboard; empty: nowhere.
   std::uint32_t cores = 0;  // 0: one event loop for each core.
   std::string io_engine = "auto";
-  // What is offered beside TCP; auto: shared memory and RDMA, as far as they can be had.
+  // The transports beside TCP; auto: shared memory and RDMA, as far as they can be had.
   std::string transport = "auto";
   std::string rdma_devices;  // Empty: all that can be used.
   std::uint32_t rdma_traffic_class = 0;
@@ -46,14 +46,15 @@ struct Settings {
   std::string advertise;                  // Where others reach it; empty: as `listen` says.
   std::string domain;                     // Nodes of one may fail together; empty: each is its own.
   std::uint32_t weight = 100;             // Its part of the data, beside those of the others.
-  std::uint32_t replicas = 2;             // Of what is published.
+  std::uint32_t replicas = 2;             // Replicas of each published extent.
   std::string approval = "operator";      // Or "automatic": who lets new nodes join.
   std::uint32_t lease_s = 10;             // After which a silent node counts as down.
   std::uint32_t repair_after_s = 600;     // That others take over what a node holds that is down.
-  std::uint32_t repair_mib_s = 128;       // Of data that this node lacks; 0: as fast as it goes.
+  std::uint32_t repair_mib_s = 128;       // Rate for data that this node lacks; 0: as fast as it
+                                          // goes.
   std::uint32_t delete_grace_s = 86'400;  // That removed data stays.
   std::string origins;                    // As ParseOrigins reads it.
-  std::uint32_t origin_cache_mib = 65'536;  // Of what was fetched from there.
+  std::uint32_t origin_cache_mib = 65'536;  // Room for data that was fetched from there.
   std::filesystem::path admin_token_file;   // Empty: the admin port asks nobody.
   std::string log_level = "info";
 
@@ -67,7 +68,7 @@ struct Settings {
   std::vector<std::string> drain_disks;
 };
 
-// What the command line wants done.
+// The action that the command line wants done.
 struct Command {
   enum class Kind : std::uint8_t {
     kServe,
@@ -97,8 +98,8 @@ Result<std::vector<DiskIdBytes>> ParseDiskIds(const std::string& flag,
 // with kInvalidArgument.
 Result<std::vector<std::string>> ParseCoordinator(const std::string& text);
 
-// What goes over a network as it is, though it lets people in: tokens without TLS on an address
-// that other machines reach. One line each, with the remedy.
+// Secrets that go over a network unencrypted: tokens without TLS on an address that other machines
+// reach. One line each, with the remedy.
 std::vector<std::string> PlaintextWarnings(const Settings& settings);
 
 // Whether `host` can be reached from this machine only.

@@ -62,7 +62,7 @@ std::size_t EditDistance(std::string_view a, std::string_view b) {
 }
 
 std::string_view Nearest(std::string_view key) {
-  // What is looked for is short; a key of a megabyte costs no more than its beginning.
+  // Known keys are short; a key of a megabyte costs no more than its beginning.
   const std::string_view looked_for = key.substr(0, 64);
   return std::ranges::min(
              SettingTable(), {},

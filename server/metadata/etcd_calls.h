@@ -21,7 +21,7 @@ namespace ffrecord::server {
 
 // How a call ended.
 struct EtcdAnswer {
-  std::string body;            // Of a 2xx response.
+  std::string body;            // Body of a 2xx response.
   std::optional<Error> error;  // Else.
   bool is_unclear = false;     // An error; the request may have been carried out all the same.
 };
@@ -68,7 +68,7 @@ class EtcdCalls {
     Call call;
     bool is_authentication = false;
     std::size_t member = 0;
-    TimePoint due;  // Of the next try, while none is under way.
+    TimePoint due;  // Time of the next try, while none is under way.
     bool is_trying = false;
     TimePoint try_deadline;
     std::size_t try_count = 0;

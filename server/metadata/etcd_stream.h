@@ -38,7 +38,7 @@ class EtcdStream {
   const std::string member_;
   bool is_created_ = false;
   bool wants_token_ = false;
-  std::vector<MetaStore::Event> held_;  // Of a revision of which more may come.
+  std::vector<MetaStore::Event> held_;  // Events of a revision of which more may come.
 };
 
 }  // namespace ffrecord::server

@@ -54,7 +54,7 @@ class MetaStore {
   struct KeyValue {
     std::string key;
     std::vector<std::byte> value;
-    std::uint64_t mod_revision = 0;  // Of the commit that put it last; at least 1.
+    std::uint64_t mod_revision = 0;  // Revision of the commit that put it last; at least 1.
 
     bool operator==(const KeyValue&) const = default;
   };
@@ -103,11 +103,12 @@ class MetaStore {
   struct Event {
     std::string key;
     std::optional<std::vector<std::byte>> value;  // None: deleted.
-    std::uint64_t revision = 0;                   // Of the commit, or of the end of its lease.
+    std::uint64_t revision = 0;                   // Revision of the commit, or of the end of its
+                                                  // lease.
 
     bool operator==(const Event&) const = default;
   };
-  // What a watch tells.
+  // News of a watch.
   struct News {
     enum class Kind {
       kEvents,

@@ -23,7 +23,7 @@ class DiskDrain {
   struct Options {
     std::uint64_t bytes_per_s = std::uint64_t{128} << 20;
     std::chrono::milliseconds look_again{1'000};  // For files that are free to go.
-    std::chrono::milliseconds try_again{30'000};  // What could not be moved.
+    std::chrono::milliseconds try_again{30'000};  // For extents that could not be moved.
   };
   // Called on the drain's thread.
   struct Told {

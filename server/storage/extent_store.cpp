@@ -92,7 +92,7 @@ Result<void> ExtentStore::ScanAll(std::size_t missing_count_max,
 // Fails with nothing taken.
 Result<void> ExtentStore::Take(Disk& disk, FoundExtents found) {
   // Their writers were killed, perhaps before the name was synced; now it is said that they are
-  // sealed. What manifests describe was durable before it was published.
+  // sealed. Extents that manifests describe were durable before they were published.
   FFR_TRY(SyncParentFolder(disk.folder() / "slot"));
   const auto take = [&](const ExtentTrailer& trailer, bool is_known) {
     if (index_.Find(trailer.id)) return TakeCopy(disk, trailer);
@@ -343,7 +343,7 @@ std::vector<Disk*> ExtentStore::CopiesOf(const ExtentId& id) const {
 
 Result<bool> ExtentStore::MoveToCopy(const ExtentPtr& old) {
   for (Disk* const target : CopiesOf(old->id)) {
-    // What a disk that has failed shows may not be on it.
+    // A disk that has failed may show a file that is not on it.
     if (target->is_draining() || !target->writes().CheckWritable()) continue;
     const auto whole = CheckCopy(*old, *target);
     if (whole) {

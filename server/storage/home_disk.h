@@ -52,7 +52,7 @@ class HomeDisk {
   // Fails with kIo (ENOSPC) while the reserve is in use: what is left belongs to deletions.
   Result<void> CheckReserve();
 
-  // What `write` returns, which writes to the disk and waits for it. If it fails for lack of room
+  // The result of `write`, which writes to the disk and waits for it. If it fails for lack of room
   // and `makes_room`, it has the reserve and is called again; it must have written nothing then.
   // Fails also as CheckReserve(), unless it makes room, and with kIo once the disk has failed.
   template <class Write>

@@ -19,10 +19,10 @@ namespace ffrecord::server {
 struct OpenFile {
   ExtentPtr extent;
   UniqueFd fd;
-  // Of the extent's data; none if it cannot be mapped, or if the kernel does not tell what of it is
-  // in memory.
+  // The extent's data; none if it cannot be mapped, or if the kernel does not tell what of it is in
+  // memory.
   std::optional<MappedFile> mapped;
-  mutable ResidentChunks resident = {};  // Of `mapped`; for the thread that reads it.
+  mutable ResidentChunks resident = {};  // Chunks of `mapped`; for the thread that reads it.
 
   // Whether the file has all the bytes of its extent, as far as this machine knows: no server of a
   // network file system is asked, so this waits for no disk.

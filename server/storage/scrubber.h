@@ -41,7 +41,7 @@ class Scrubber {
 
   // How far a pass has come.
   struct Position {
-    WallTime pass_begin{};  // Of this pass, or of the last one. 1970: there was none.
+    WallTime pass_begin{};  // Begin of this pass, or of the last one. 1970: there was none.
     WallTime last_end{};    // When the last whole pass ended. 1970: none has.
     bool is_under_way = false;
     ExtentId after{};           // Those up to here have been read.
@@ -79,7 +79,7 @@ class Scrubber {
   // False: it is to end.
   bool AwaitPass();
   bool Pass();
-  std::vector<ExtentId> Left() const;  // Of this pass, in their order.
+  std::vector<ExtentId> Left() const;  // Extents that this pass has left, in their order.
   void SetRate(std::span<const ExtentId> left);
   void SavePosition();
   void Judge(const Extent& extent, const std::string& why_bad);

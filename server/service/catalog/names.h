@@ -15,8 +15,8 @@
 
 namespace ffrecord::server {
 
-// What connections ask about names and uploads: of one daemon (CatalogNames), or of a cluster
-// (ClusterNames).
+// The answers to connections about names and uploads: from one daemon (CatalogNames), or from a
+// cluster (ClusterNames).
 //
 // Calls with `done` give their result to it once, on any thread, perhaps before they return; what
 // the call waits for holds no thread of the caller's. Thread-safe. Errors are those to be sent to

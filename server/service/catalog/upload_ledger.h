@@ -21,7 +21,7 @@ class UploadLedger {
   void Remove(const ExtentId& id);
   void RemoveUpload(std::uint64_t upload);
 
-  // Of clients that can write below `prefix` only, without that extent.
+  // Bytes of clients that can write below `prefix` only, without that extent.
   std::uint64_t SizeBelow(std::string_view prefix, const ExtentId& but_not) const;
 
  private:

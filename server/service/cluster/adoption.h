@@ -81,7 +81,7 @@ class Adoption {
 
   BlockingStore& home_;
   std::vector<ExtentId> extents_;
-  ExtentReferences references_;  // Of the pending names.
+  ExtentReferences references_;  // References of the pending names.
   mutable std::mutex mutex_;
   std::map<std::string, Pending, std::less<>> pending_;
 };

@@ -18,8 +18,8 @@ constexpr auto kCatchUpPatience = 3'000ms;
 constexpr auto kPublishPatience = 25'000ms;
 // How long clients wait that do not say it.
 constexpr auto kUntoldPatience = 10'000ms;
-// Of the time that a client waits: for the answer's way to it, and for the reason of a refusal to
-// be of use, as it then asks another node.
+// A part of the time that a client waits: for the answer's way to it, and for the reason of a
+// refusal to be of use, as it then asks another node.
 constexpr auto kAnswerTime = 2'000ms;
 
 Error NotFound(const ClusterState& state, const std::string& name) {

@@ -34,8 +34,8 @@ class PeerDialer {
   const net::TlsFiles tls_;
 };
 
-// What one node asks another, over a channel to it. Each fails as Channel does; the channel may be
-// used again while it says so.
+// A node's questions to another, over a channel to it. Each fails as Channel does; the channel may
+// be used again while it says so.
 
 Result<cluster::Holdings> CallPeer(net::Channel& peer, const cluster::AskHoldings& question,
                                    net::Deadline deadline);

@@ -24,7 +24,7 @@ namespace ffrecord::server {
 // connections and a few threads beside them. Thread-safe.
 class Peers {
  public:
-  // Of one connection: less than its token is good for.
+  // Life of one connection: less than its token is good for.
   static constexpr std::chrono::minutes kLinkTime{4};
 
   // Where a node is, and what this one knows of the cluster that both are of.

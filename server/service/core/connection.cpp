@@ -98,7 +98,7 @@ bool Connection::CheckTimeouts(Clock::time_point now) {
   GiveUpJobs(now);
   const bool is_put_idle = put_ && !endpoint_->is_receiving() && jobs_.empty();
   if (!is_put_idle) put_heard_ = now;
-  // What has come of it goes; a piece that comes after all is out of place.
+  // The started upload is dropped; a piece that comes after all is out of place.
   if (now - put_heard_ > context_.upload_grace) put_ = nullptr;
   // While a frame is held it is our own jobs that are slow.
   const bool is_stalled = IsStalled(sent_, !is_held_ && endpoint_->bytes_queued() > 0,

@@ -74,7 +74,7 @@ class Connection {
   // does not wait.
   using IdentitySource = std::function<std::optional<net::NodeIdentity>()>;
 
-  // What a connection uses; all of it outlives the connection.
+  // The objects that a connection uses; all of them outlive the connection.
   struct Context {
     Names& names;
     ClusterService* cluster;  // Null: the daemon is in no cluster.
@@ -123,7 +123,7 @@ class Connection {
   // Does what can be done now. kAgain: more can be done at once.
   enum class After : std::uint8_t { kWait, kAgain, kClosed };
   After Poll();
-  // What Poll() waits for at fd(): EPOLLIN and EPOLLOUT, or nothing.
+  // The events that Poll() waits for at fd(): EPOLLIN and EPOLLOUT, or nothing.
   std::uint32_t events() const noexcept;
   // Stopped by the disk's bound: to be polled when others have released.
   bool is_throttled() const noexcept { return is_throttled_; }
@@ -171,7 +171,7 @@ class Connection {
     Clock::duration write_time{};
     Clock::time_point heard = Clock::now();  // The jobs'. When the catalog was last told of it.
 
-    // What has come of BeginPut.
+    // The reply to BeginPut.
     static Result<Reply> Placed(const std::shared_ptr<OpenPut>& put, JobPool& jobs,
                                 Result<std::optional<NewExtent>> place);
     // The jobs'. Has the file made where `put` has its place, by a strand of that disk.
@@ -294,8 +294,9 @@ class Connection {
     const Extent* extent;
     Clock::time_point seen;
   };
-  std::vector<DeletedPlace> deleted_places_;  // Of the table, in order, as they were found last.
-  // By number - 1. What is being read into a slab keeps it mapped beyond its place here.
+  std::vector<DeletedPlace> deleted_places_;  // Places of the table, in order, as they were found
+                                              // last.
+  // By number - 1. A read into a slab keeps it mapped beyond its place here.
   std::array<std::shared_ptr<const ClientSlab>, net::kSlabCountMax> slabs_;
   std::shared_ptr<Plans> plans_ = std::make_shared<Plans>();  // Jobs add to them.
   std::shared_ptr<OpenPut> put_;
@@ -308,7 +309,7 @@ class Connection {
   std::deque<Job> jobs_;  // The first one runs.
   std::size_t put_data_count_ = 0;
 
-  std::optional<Token> token_;  // Of a client that has been admitted; none without keys.
+  std::optional<Token> token_;  // The token of a client that has been admitted; none without keys.
   std::optional<net::LocalTicket> issued_ticket_;      // To this client, for the local socket.
   std::optional<LocalTickets::Admission> admission_;   // On the local socket, before HELLO.
   std::uint64_t capabilities_ = net::kCapabilityNone;  // That client and daemon have.

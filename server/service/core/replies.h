@@ -10,7 +10,7 @@
 
 namespace ffrecord::server {
 
-// What the files that implement Connection share.
+// Names that the files that implement Connection share.
 
 using net::FrameHeader;
 using net::FrameType;

@@ -436,7 +436,7 @@ bool Server::Impl::Stop(Clock::time_point deadline) {
   return (!jobs || jobs->WaitIdle(deadline)) && all_closed && has_left && has_fetched;
 }
 
-// What hangs on a disk is waited for by the destructor alone.
+// Only the destructor waits for threads that hang on a disk.
 bool Server::Impl::LeaveCluster(Clock::time_point deadline) {
   constexpr auto kLeaveTime = std::chrono::seconds(2);  // At least, for the lease is given back.
   if (!cluster) return true;

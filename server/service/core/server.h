@@ -25,7 +25,7 @@
 
 namespace ffrecord::server {
 
-// The cluster of which a daemon is a node: `connect` makes its coordinator. Of `service`, node,
+// The cluster of which a daemon is a node: `connect` makes its coordinator. In `service`, node,
 // advertise and domain are filled in where they are empty; grace, tokens and TLS are the daemon's.
 struct ServerCluster {
   std::function<Result<std::shared_ptr<MetaStore>>()> connect;
@@ -55,7 +55,7 @@ class Server {
     // Extents that are mapped at a time, so that what of them is in memory is sent from there: half
     // of what Linux allows a process by default. 0: everything is read through the engine.
     std::size_t mapped_count_max = 32'768;
-    // What is offered beside TCP: shared memory for clients of this machine, over a local socket,
+    // The transports beside TCP: shared memory for clients of this machine, over a local socket,
     // and RDMA. kAuto: whichever can be had. kShm and kRdma: that alone, and no start without it.
     // Never RDMA beside TLS, for it enciphers nothing.
     enum class Transport : std::uint8_t { kAuto, kShm, kTcp, kRdma };
@@ -66,7 +66,8 @@ class Server {
     std::filesystem::path token_keys = {};
     // TLS on the TCP port; without a certificate there is none.
     net::TlsFiles tls = {};
-    std::chrono::milliseconds greeting_timeout{5'000};  // Who has not said HELLO is hung up on.
+    std::chrono::milliseconds greeting_timeout{5'000};  // Connections without HELLO are closed
+                                                        // after this time.
     // A connection of which a frame stands still for so long is closed.
     std::chrono::milliseconds stall_timeout{30'000};
     DiskReader::MakeEngine make_engine = MakeIoEngine;
@@ -83,7 +84,7 @@ class Server {
     std::chrono::milliseconds deleted_hold = std::chrono::minutes(10);
     std::map<std::string, std::uint64_t> quotas = {};
     std::map<std::string, std::uint32_t> tenant_weights = {};  // By prefix, see TenantShares.
-    // Of the disk, which only deletions may use: enough for the records of removing the largest
+    // Room on the disk which only deletions may use: enough for the records of removing the largest
     // dataset, and less on a small disk.
     std::uint64_t reserve_bytes = std::uint64_t{32} << 20;
     Scrubber::Options scrub = {};

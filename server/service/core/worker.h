@@ -50,7 +50,7 @@ class Worker {
     std::chrono::milliseconds upload_grace;
     std::chrono::milliseconds answer_time_max;
     std::chrono::milliseconds deleted_hold;
-    ConnectionCount& connection_count;  // Of the daemon; counted down here.
+    ConnectionCount& connection_count;  // The daemon's count; counted down here.
     DiskReader::Bounds disk_bounds;
     std::function<void()> on_failure;  // Called once, on the worker's thread, when it has failed.
   };

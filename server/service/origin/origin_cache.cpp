@@ -43,7 +43,7 @@ ErrorCode FinalOf(ErrorCode code) {
   }
 }
 
-// What fails on this node's side says nothing of the origin, and may pass.
+// A failure on this node's side says nothing of the origin, and may pass.
 template <class T>
 Result<T> AtHome(Result<T> result) {
   if (result) return result;
@@ -256,7 +256,9 @@ void OriginCache::Fetch(Lane& lane, const Wanted& wanted) {
     entry->second.is_fetching = false;
     Settle(entry->second, outcome);
   }
-  if (has_failed) ++failed_count_;  // Who sees it sees why, too.
+  if (has_failed)
+    ++failed_count_;  // Counted after Settle(): a reader of the count sees the
+                      // reason, too.
 }
 
 // Requires mutex_.
@@ -268,7 +270,7 @@ void OriginCache::Settle(Entry& entry, const Result<void>& outcome) {
     entry.retry_at = entry.verify_at = {};
     return;
   }
-  // What somebody has to change is not fetched in vain each second.
+  // A fault that somebody has to mend is not met in vain each second.
   const auto pause = final == ErrorCode::kOk ? options_.retry : 10 * options_.retry;
   entry.retry_at = Clock::now() + pause;
   trouble_ = outcome.error().message;

@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kS3Scheme = "s3://";
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 
-// Of the parts between slashes none is empty, "." or "..": so a prefix of the text is a place.
+// Whether no part between slashes is empty, "." or "..": so a prefix of the text is a place.
 bool IsPlain(std::string_view path) {
   while (!path.empty()) {
     const std::string_view part = path.substr(0, path.find('/'));

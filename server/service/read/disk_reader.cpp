@@ -27,14 +27,15 @@ net::EntryStatus StatusOfAbsent(ErrorCode refusal) {
   }
 }
 
-// Of an extent that could not be read. A cached one is verified now, and fetched again if that is
-// needed: clients ask again.
+// The status of an extent that could not be read. A cached one is verified now, and fetched again
+// if that is needed: clients ask again.
 net::EntryStatus StatusOfSuspect(const Extent& extent, net::EntryStatus status) {
   extent.is_suspect.store(true, std::memory_order_relaxed);
   return extent.is_cached ? net::EntryStatus::kBusy : status;
 }
 
-// What was fetched from origins lies on one of the disks, and is read within that one's part.
+// Extents that were fetched from origins lie on one of the disks, and are read within that one's
+// part.
 const Disk* WholeOf(const Disk* disk) { return disk == nullptr ? nullptr : disk->whole(); }
 
 }  // namespace
@@ -161,7 +162,7 @@ void DiskReader::Enqueue(WaitingRun run, const OpenFilePtr& file, bool has_waite
   reads_.emplace(key, std::move(read));
 }
 
-// Of a run that the engine has not taken.
+// Ends a run that the engine has not taken.
 void DiskReader::End(const Disk* disk, Completed completed) {
   QueueOf(disk).reading_bytes -= completed.size_bytes;
   ++room_count_;

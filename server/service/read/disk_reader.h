@@ -137,7 +137,7 @@ class DiskReader {
     const Disk* disk = nullptr;
     std::vector<IoRequest*> queued = {};  // Not yet taken by the engine.
     std::uint32_t reading_count = 0;
-    std::uint64_t reading_bytes = 0;  // Of both, and of what waits for its file.
+    std::uint64_t reading_bytes = 0;  // Bytes of both, and of runs that wait for their file.
   };
   Queue& QueueOf(const Disk* disk);
   Result<void> Submit();
@@ -160,7 +160,7 @@ class DiskReader {
   std::uint64_t held_bytes_ = 0;
   std::uint64_t room_count_ = 0;
   std::unordered_map<Transfer*, std::unique_ptr<Read>> reads_;
-  std::vector<Queue> queues_;     // Of the disks that were read; they are few.
+  std::vector<Queue> queues_;     // One for each disk that was read; they are few.
   bool must_submit_ = false;      // The engine may take some of what is queued.
   std::vector<Completed> ended_;  // Without the engine; for Poll() to give out.
 };

@@ -43,7 +43,7 @@ class PlannedRecords {
 
   const std::unique_ptr<const ExtentFiles> files_;  // The indexes borrow it.
   const Indexes indexes_;
-  std::vector<std::uint64_t> first_indexes_;  // Of each file, and behind the last.
+  std::vector<std::uint64_t> first_indexes_;  // One for each file, and behind the last.
 };
 
 // The datasets that plans are about, each opened once for all who plan with it. Thread-safe.
