@@ -120,7 +120,7 @@ class NativeDecoder:
 
 @final
 class OpenOptions:
-    """What opens a `RecordReader`, beside what it reads."""
+    """The options of a `RecordReader`, beside what it reads."""
 
     def __init__(
         self,
@@ -436,7 +436,7 @@ class StoredFileReader:
     def read(self, offset_bytes: int, size_bytes: int) -> bytes:
         """As many bytes from there on, or as there are; raises `ConflictError` for another version.
 
-        Of any thread; others go on meanwhile.
+        Any thread may call it; others go on meanwhile.
         """
     def stop(self) -> None:
         """Let reads under way, and to come, fail with `DeadlineExceeded`."""

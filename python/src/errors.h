@@ -10,7 +10,8 @@
 
 namespace ffrecord::python {
 
-// What names a file may hold any bytes: decoded as Python decodes paths. Requires the GIL.
+// Decodes text with names of files, which may hold any bytes, as Python decodes paths. Requires the
+// GIL.
 pybind11::str TextOf(const std::string& text);
 pybind11::list TextsOf(const std::vector<std::string>& texts);
 

@@ -9,8 +9,8 @@
 
 namespace ffrecord::python {
 
-// What `call` returns, called without the GIL. `call` is given what tells it to give up, and may be
-// called twice: Ctrl-C ends a long one, and what the handler of SIGINT raises is raised.
+// The result of `call`, called without the GIL. `call` is given what tells it to give up, and may
+// be called twice: Ctrl-C ends a long one, and what the handler of SIGINT raises is raised.
 //
 // The handler runs only after the call, when this thread may read again: it is Python, and may do
 // anything. If it raises nothing the call is made once more, to its end. Handlers run on the main

@@ -96,7 +96,7 @@ def rebalance(
 
 
 def unrepaired(facts: Facts) -> list[str]:
-    """What lacks replicas, as one node knows it; nothing if all is repaired."""
+    """The extents that lack replicas, as one node knows it; nothing if all is repaired."""
     lines = _uncopied(facts)
     for node in facts["nodes"]:
         if node["slots"] > 0 and not node["is_up"]:
@@ -112,7 +112,7 @@ def unrepaired(facts: Facts) -> list[str]:
 
 
 def unbalanced(facts: Facts) -> list[str]:
-    """What is left to move, as one node knows it; nothing if each node has its share."""
+    """The extents left to move, as one node knows it; nothing if each node has its share."""
     lines = _uncopied(facts)
     for node in facts["nodes"]:
         if node["state"] == "draining" and node["slots"] > 0:

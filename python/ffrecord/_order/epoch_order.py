@@ -264,7 +264,7 @@ class IndexBatch(Sequence[int]):
     _turns: Counter[int]
     order: EpochOrder
     position: int
-    """Of the first index; the others follow it."""
+    """The place of the first index; the others follow it."""
     seed: int
     epoch: int
 

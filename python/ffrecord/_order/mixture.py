@@ -45,8 +45,8 @@ class Stretch(NamedTuple):
 class Mixture:
     """Which source, and which of its records, is at a position of a mixed stream. Immutable.
 
-    Of any `sum(weights)` positions in a row, source i has about `weights[i]`, spread as evenly as
-    possible; of an aligned run, exactly that many. Each source comes in its own order, as a whole,
+    In any `sum(weights)` positions in a row, source i has about `weights[i]`, spread as evenly as
+    possible; in an aligned run, exactly that many. Each source comes in its own order, as a whole,
     again and again. The stream is endless. It begins at the first position whose weights are
     remembered: at 0, unless they changed very often.
     """

@@ -77,7 +77,7 @@ class Process:
     events: Events
     """Sorted by their begin."""
     unfinished: Events
-    """What had begun and not ended; without an end."""
+    """Events that had begun and not ended; without an end."""
     names: list[str]
     """By number; the first is empty."""
     overwritten: int = 0

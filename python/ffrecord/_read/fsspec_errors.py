@@ -1,4 +1,4 @@
-"""What the failures of fsspec's file systems mean: which error, and whether it may pass."""
+"""The meaning of failures of fsspec's file systems: which error, and whether it may pass."""
 
 import errno
 import re

@@ -30,7 +30,7 @@ _ASYNC_THREADS, _ASYNC_GROUP = 4, 32
 _SYNC_THREADS, _SYNC_GROUP = 8, 4
 # The reads of a chain share a local copy or an archive.
 _CHAIN_THREADS = 1
-_RANGE_BYTES = 512 << 10  # Of a group, for each range that it may have.
+_RANGE_BYTES = 512 << 10  # Size of a group, for each range that it may have.
 _LOOK_S = 0.2
 
 _services: "weakref.WeakSet[FileService]" = weakref.WeakSet()

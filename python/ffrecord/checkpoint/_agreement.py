@@ -1,4 +1,4 @@
-"""What the ranks of one save must have alike, and how they find out without telling everything.
+"""The parts of a save that are alike on all ranks, and how ranks compare them by digests.
 
 Each rank tells a digest; only if digests differ, a second round names what differs.
 """
@@ -40,8 +40,8 @@ class Agreement:
       values of an `OnRanks` are the same on its ranks; its tensors are compared as others are.
     - With `replicated="split"`: the same bytes, for each rank writes a share of them.
 
-    What slices ranks write of what they hold together is no matter of it: they add them up when
-    they plan.
+    The slices of shared tensors that ranks write are not compared here: ranks add them up when they
+    plan.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Agreement:
         return any(other[:4] != told[0][:4] for other in told) or bool(_differing(told))
 
     def details(self, told: Sequence[Sequence[object]], rank: int) -> bytes:
-        """What this rank tells in the second round; of equal ranks, the first tells the paths."""
+        """This rank's text in the second round; among equal ranks, the first tells the paths."""
         wrong = _first_wrong(told)
         tensors = [self._tensors, self._own] if wrong is not None and rank in (0, wrong) else []
         differ = [any(other[part] != told[0][part] for other in told) for part in (2, 3)]

@@ -85,7 +85,7 @@ class PendingSave:
             )
 
 
-# Of a processor that a step wants too, a thread that is nicer by 15 gets a thirtieth (sched(7)).
+# Beside a step, a thread that is nicer by 15 gets a thirtieth of a processor (sched(7)).
 _NICER = 15
 
 
@@ -132,7 +132,8 @@ class Background:
                 "the save of step %s has failed: %s: %s", pending.step, type(error).__name__, why
             )
         finally:  # Waiting callers get the error, also if the message or a log handler fails.
-            # What was never accepted is not lost; others were, and the next save tells of them.
+            # A save that was never accepted is not lost; others were, and the next save tells of
+            # them.
             kind = error.kind if isinstance(error, PeerError) else type(error).__name__
             if kind not in (BusyError.__name__, FailedSaveError.__name__):
                 self._failed.append(pending)

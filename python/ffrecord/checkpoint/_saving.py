@@ -69,7 +69,7 @@ class Order:
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-    """What a rank brings to the rounds of a save: of its own, so later changes do not matter."""
+    """A rank's part in the rounds of a save: a copy, so later changes do not matter."""
 
     order: Order
     tree: Parts  # Rank 0's: of all that ranks have together, without each rank's own values.
@@ -82,7 +82,7 @@ class Flat:
     """A state taken apart."""
 
     said: Said
-    shares: list[Leaf]  # What this rank writes.
+    shares: list[Leaf]  # The leaves that this rank writes.
 
 
 @without_collector()
@@ -123,7 +123,7 @@ def flatten(
 
 
 def _tree_of_all(group: Group | None, said: Said, answers: Sequence[Any]) -> bytes:
-    """What the checkpoint has besides tensors: rank 0 makes it, and the others need not know it.
+    """The tree of the checkpoint without tensors: rank 0 makes it, others need not know it.
 
     Where rank 0 cannot, it tells the others in place of its plan.
     """

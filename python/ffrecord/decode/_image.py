@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ffrecord import _ffrecord
 from ffrecord.decode._decoder import Decoder, Field, Native
 
-# What Pillow may read: of its many formats some start other programs.
+# The formats that Pillow may read: some of its many others start programs.
 _FORMATS = ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _PIXELS_MAX = 1 << 26
 

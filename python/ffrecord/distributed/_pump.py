@@ -15,7 +15,7 @@ from ffrecord._base import clock, recording
 from ffrecord._ffrecord import CollectiveEngine
 from ffrecord.errors import UnavailableError
 
-# What the engine calls a dtype that it reduces.
+# The engine's name of a dtype that it reduces.
 REDUCED = {
     torch.float32: "float32",
     torch.float64: "float64",

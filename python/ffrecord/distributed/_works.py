@@ -11,9 +11,9 @@ from torch.distributed.distributed_c10d import Work
 from ffrecord._base import clock
 
 # Works that Python has freed and nobody has waited for. C++ may: DDP's join() keeps one for a step,
-# and that of torch is but half of it; without the other it would wait for ever. What torch makes
-# from a future alone (_create_work_from_future) is whole, but its wait() tells no error. Join reads
-# a number; larger tensors are not kept.
+# and that of torch is but half of it; without the other it would wait for ever. A work that torch
+# makes from a future alone (_create_work_from_future) is whole, but its wait() tells no error. Join
+# reads a number; larger tensors are not kept.
 _LET_GO_MAX = 1000
 _KEPT_BYTES_MAX = 1024
 _let_go: "collections.deque[Started]" = collections.deque(maxlen=_LET_GO_MAX)

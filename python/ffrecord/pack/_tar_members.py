@@ -18,7 +18,7 @@ from ffrecord.pack._source import WHOLE, Part, check_text
 from ffrecord.pack._stream import Stream
 
 _BLOCK_BYTES = 512
-# Of a sparse file, whose header alone says how many zeros there are: they become memory.
+# Zeros of a sparse file, whose header alone says how many there are: they become memory.
 _HOLES_BYTES_MAX = 1 << 30
 
 

@@ -74,9 +74,9 @@ class Task:
     file_size_bytes: int
     failures_max: int
     paths: tuple[str, ...]
-    """Of the inputs."""
+    """The options of the inputs."""
     addresses: Mapping[str, str]
-    """Of inputs, what is not in their paths; see `addresses_of`."""
+    """Facts about inputs that are not in their paths; see `addresses_of`."""
 
     @property
     def job(self) -> Job:

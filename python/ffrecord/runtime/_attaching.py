@@ -39,7 +39,7 @@ class Attachment:
 
     @property
     def source(self) -> str:
-        """What signals; see the class."""
+        """The source of signals; see the class."""
         return str(self._watched.source)
 
     @property

@@ -205,6 +205,6 @@ def _text(path: Path) -> str:
 
 
 def _paced_bytes() -> int:
-    """What the storage of this process has moved while pacing was on."""
+    """Bytes that the storage of this process has moved while pacing was on."""
     counters = _ffrecord.pacing_counters()
     return sum(each["size_bytes"] for each in counters["classes"].values())

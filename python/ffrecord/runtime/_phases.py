@@ -59,7 +59,7 @@ class Operation(Protocol):
         """
 
 
-# Of an operation: itself, the kind of its phase, and whether it is one of Gloo on the CPU.
+# An operation: itself, the kind of its phase, and whether it is one of Gloo on the CPU.
 _Phase = tuple[Operation, str, bool]
 _OpenPhases = collections.deque[_Phase]
 
@@ -84,7 +84,7 @@ class Phases:
         self.add = self._started.put
         """`add((operation, kind, is_gloo))`: end the phase of that kind when the operation ends.
 
-        Of Gloo's operations, the thread waits; others it asks, as waiting would make a device wait
+        The thread waits for Gloo's operations; it asks others, as waiting would make a device wait
         and not the thread. They ask the events of the device.
         """
 
@@ -107,7 +107,7 @@ class Phases:
             if open_phases:
                 self._await_one(open_phases[0])
                 self._end_completed(open_phases)
-        # What a hook has begun while this stopped.
+        # Take phases that a hook has begun while this stopped.
         while not self._started.empty():
             if (phase := self._started.get()) is not None:
                 open_phases.append(phase)

@@ -199,14 +199,14 @@ class DataLoader(data.DataLoader[Any]):
             raise ValueError(f"mode='threads' has no processes for {', '.join(names)}")
         self.memory_limit_bytes = int(memory_limit_bytes)
         self._engines = self._new_engines()
-        self._chosen: EngineChoice | None = None  # Of the iteration that began last.
+        self._chosen: EngineChoice | None = None  # The engine of the iteration that began last.
         self._beginning = threading.RLock()  # For iterations that threads of the program begin.
         self._delivered = 0
         # Without a `Sampler`: of the iteration that delivered last, and of the next if it resumes.
         self._place: PlainPlace | None = None
         self._begun: PlainPlace | None = None
         self._resumed: PlainPlace | None = None
-        self._before: dict[str, float] | None = None  # What was read before the first iteration.
+        self._before: dict[str, float] | None = None  # Reads before the first iteration.
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments and the position, for a copy or a pickle, also in the middle of an epoch.
@@ -456,7 +456,7 @@ class DataLoader(data.DataLoader[Any]):
         return batches if device is None else on_device(batches, device)
 
     def _state_trouble(self) -> Exception | None:
-        """What Lightning's first checkpoint would raise, or would leave out."""
+        """The error, or the loss, that Lightning's first checkpoint would bring."""
         if (why := loaders_are_lost_by("lightning", "pytorch_lightning")) is not None:
             return RuntimeError(f"{why}, or use Trainer(enable_checkpointing=False)")
         try:

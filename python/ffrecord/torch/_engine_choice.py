@@ -97,7 +97,7 @@ def _samplers(batches: Any) -> Iterable[Any]:  # noqa: ANN401 - of batches
 
 
 def _in_dataset(dataset: Any) -> str | None:  # noqa: ANN401 - any dataset
-    """What makes samples by code that is not the library's."""
+    """The part that makes samples by code that is not the library's."""
     kind = type(dataset)
     if kind in (Subset, data.Subset):
         return _in_dataset(dataset.dataset)
@@ -117,7 +117,7 @@ def _in_dataset(dataset: Any) -> str | None:  # noqa: ANN401 - any dataset
 
 
 def _in_records(records: Records) -> str | None:
-    """What reads by code that is not the library's, in views of ours too."""
+    """The part that reads by code that is not the library's, in views of ours too."""
     if not _is_of(type(records), {"ffrecord"}):
         return type(records).__name__
     below = [getattr(records, "source", None), *getattr(records, "sources", ())]

@@ -101,7 +101,7 @@ class _OfTorch(Engine):
     ) -> Iterator[tuple[Cursor | None, Any]]:
         """Begin with an iterator of torch's, which asks for the loader's steps at once."""
         place = beginning.place
-        with self._lock:  # What torch's iterator asks for must be of this iteration.
+        with self._lock:  # Requests of torch's iterator must be of this iteration.
             others = any(getgeneratorstate(each) != GEN_CLOSED for each in self._under_way)
             with loader._steps.beginning(beginning.start, cross=self.name == "processes"):
                 found = self._iterator(loader, others)

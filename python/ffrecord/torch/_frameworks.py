@@ -129,7 +129,7 @@ class Accelerated:
     """
 
     def __init__(self, sampler: Sampler) -> None:
-        """Of a loader whose batches `sampler` makes; not iterated yet."""
+        """The view of a loader whose batches `sampler` makes; not iterated yet."""
         self._sampler = sampler
         self.end_of_dataloader = False
         self._compares_shapes = False  # By the user's choice.

@@ -225,7 +225,7 @@ class Threads(Engine):
 
 
 def _settings(dataset: Any, *others: Any) -> list[Any]:  # noqa: ANN401 - any dataset
-    """What a batch depends on and a user may replace between epochs, to compare by identity."""
+    """Parts of a batch that a user may replace between epochs, to compare by identity."""
     found = [*others, dataset]
     if isinstance(dataset, data.Subset):
         found.append(dataset.indices)
