@@ -28,7 +28,7 @@ SIZES = {"64k": (65_536, 400, 64, 16), "4k": (4_096, 4_000, 256, 128)}
 
 
 def virtual_machine() -> types.ModuleType:
-    """What runs a command in the guest: the tests' own."""
+    """The module that runs a command in the guest: the tests' own."""
     spec = importlib.util.spec_from_file_location("rdma_run", ROOT / "tests" / "rdma" / "run.py")
     if spec is None or spec.loader is None:
         raise harness.Unable("tests/rdma/run.py is missing")
@@ -39,7 +39,7 @@ def virtual_machine() -> types.ModuleType:
 
 
 def run(machine: types.ModuleType, jobs: list[list[list[object]]]) -> dict[str, list[float]]:
-    """What the jobs, one list for each guest, print as "bench-ARM VALUE": values of each arm."""
+    """Run the jobs, a list for each guest, which print "bench-ARM VALUE": values of each arm."""
     work = ROOT / "build" / "rdma-bench"
     words = [[[str(word) for word in job] for job in guest] for guest in jobs]
     try:

@@ -24,10 +24,10 @@ CLIENT = "client"
 
 @dataclass(frozen=True)
 class Shape:
-    """What a cluster is made of."""
+    """The parts of a cluster."""
 
     nodes: int
-    members: int = 3  # Of etcd.
+    members: int = 3  # Members of etcd.
     replicas: int = 2
     lease_s: int = 3
     more: tuple[str, ...] = ()  # Flags of every daemon.
@@ -174,7 +174,7 @@ class Bed:
             return str(answer.read().decode())
 
     def facts(self, name: str) -> dict[str, object]:
-        """What a node knows of its cluster."""
+        """A node's knowledge of its cluster."""
         node = self.nodes[name]
         found = json.loads(self.fetch(node, node.second_port, "/cluster"))
         assert isinstance(found, dict)

@@ -1,4 +1,4 @@
-"""What reads ask of etcd, what large maps cost, how fast the simulator is: `cluster`."""
+"""Reads' questions to etcd, the cost of large maps, the simulator's speed: `cluster`."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""What faults of daemons and of etcd cost clients, for the benchmark `cluster`."""
+"""The cost of faults of daemons and of etcd for clients, for the benchmark `cluster`."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""What an erasure code costs beside two replicas, for the benchmark `cluster`."""
+"""The cost of an erasure code beside two replicas, for the benchmark `cluster`."""
 
 import itertools
 import pathlib

@@ -71,7 +71,7 @@ class Group:
         }
 
     def order(self, what: dict[str, Any]) -> list[dict[str, Any]]:
-        """What all ranks answer."""
+        """The answers of all ranks."""
         order = json.dumps(what)
         for rank in self.ranks:
             assert rank.stdin is not None

@@ -1,4 +1,4 @@
-"""What a second disk gains, for the benchmark `daemon`: disks that are simulated, equally slow."""
+"""The gain of a second disk, for the benchmark `daemon`: simulated disks, equally slow."""
 
 import contextlib
 import pathlib
