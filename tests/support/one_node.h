@@ -67,7 +67,7 @@ class HandExtents final : public server::cluster::LocalExtents {
 
 // The node "n1" of a cluster of four, whose other nodes and store are in the hands of a test.
 //
-// The store answers at once. What the node asks of other nodes and of its disks waits in `asked`
+// The store answers at once. The node's questions to other nodes and to its disks wait in `asked`
 // until the test answers; manifests are found at once. Time passes in Run() alone.
 class OneNode {
  public:
@@ -212,7 +212,7 @@ class OneNode {
           server::cluster::Holdings(question.extents.size(), holding));
     });
   }
-  // What it has dropped since the last call: that is gone at once.
+  // The extents that it has dropped since the last call: they are gone at once.
   std::vector<ExtentId> TakeDrops() { return std::exchange(drops_, {}); }
 
   server::MetaState state;
