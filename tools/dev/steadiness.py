@@ -34,8 +34,8 @@ while True: pass
 class Chosen:
     """Which tests to run."""
 
-    nodes: tuple[str, ...] = ()  # Of pytest: files, or FILE::TEST.
-    programs: dict[str, str] = dataclasses.field(default_factory=dict)  # Of Meson -> gtest filter.
+    nodes: tuple[str, ...] = ()  # Arguments of pytest: files, or FILE::TEST.
+    programs: dict[str, str] = dataclasses.field(default_factory=dict)  # Program -> gtest filter.
     helpers: tuple[str, ...] = ()  # Edited files below tests/ that are no tests.
 
     def by_folder(self) -> dict[str, list[str]]:
