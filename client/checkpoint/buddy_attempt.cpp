@@ -192,8 +192,7 @@ class BuddyAttempt final : public CheckpointAttempt {
   std::shared_ptr<const BuddyPlaces> places_;
   std::uint64_t step_;
   AttemptId id_;
-  std::vector<std::unique_ptr<CheckpointAttempt>> attempts_;  // One for each place; null: not
-                                                              // joined.
+  std::vector<std::unique_ptr<CheckpointAttempt>> attempts_;  // By place; null: not joined.
   std::vector<AttemptId> given_up_;
 };
 

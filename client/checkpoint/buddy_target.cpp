@@ -309,8 +309,7 @@ class BuddyTarget final : public CheckpointTarget {
   std::shared_ptr<const BuddyPlaces> places_;
   enum class Reach : std::uint8_t { kUnknown, kNear, kAway };
   mutable std::vector<Reach> reach_;
-  mutable std::vector<std::optional<Error>> troubles_;  // The errors of the last work at each
-                                                        // place.
+  mutable std::vector<std::optional<Error>> troubles_;  // Errors of the last work, by place.
   mutable bool has_asked_again_ = false;
 };
 

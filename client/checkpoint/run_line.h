@@ -27,8 +27,7 @@ struct RunLine {
 
     bool operator==(const Part&) const = default;
   };
-  std::uint64_t number = 0;      // Number of the record; 0: there is none, and all steps are on the
-                                 // line.
+  std::uint64_t number = 0;      // The record; 0: none, and all steps are on the line.
   std::vector<Part> parts;       // Parts of earlier generations, oldest first.
   std::uint64_t generation = 0;  // Generation of a save that goes on from the newest step.
 

@@ -50,8 +50,7 @@ struct ExchangeGroup {
 struct Progress {
   std::uint64_t next = 0;  // All before is queued (sends) or placed (arrivals).
   bool is_done = false;
-  std::vector<std::optional<std::uint64_t>> checks{};  // Checksums of the pieces that were copied
-                                                       // here.
+  std::vector<std::optional<std::uint64_t>> checks{};  // Checksums of copied pieces.
   // Placed beyond, for streams are not equally fast: ascending, and apart from each other.
   std::vector<Range> ahead{};
 

@@ -153,8 +153,7 @@ class PeerStreams {
   std::vector<Stream> streams_;  // One, or as many as the group has.
   bool hears_taken_ = false;
   std::optional<std::span<std::byte>> room_;  // In shared memory.
-  std::deque<InFlight> again_;                // Pieces of streams that are gone: to be sent once
-                                              // more.
+  std::deque<InFlight> again_;                // Pieces to send again: their streams are gone.
   bool has_untold_ = false;
   std::optional<Error> gone_;
 };

@@ -92,8 +92,7 @@ class Blocks {
   const Way way_;
   const bool is_direct_;
   const std::uint64_t count_;
-  std::vector<bool> cached_;  // Whether each block was cached, of those that are read in order,
-                              // through the page cache.
+  std::vector<bool> cached_;  // Blocks read in order through the page cache: was it there?
   std::mt19937_64 random_;
   std::uint64_t next_ = 0;
 };

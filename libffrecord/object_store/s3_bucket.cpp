@@ -23,8 +23,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kPagesMax = 10'000;  // 10 million keys: a store that goes on says the same again.
-constexpr std::uint64_t kAnswerSizeMax = 8 << 20;  // Size of a listing: 1,000 keys of 1 KiB,
-                                                   // escaped.
+constexpr std::uint64_t kAnswerSizeMax = 8 << 20;  // A listing: 1,000 keys of 1 KiB, escaped.
 
 std::string_view TextOf(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};

@@ -66,8 +66,7 @@ class Pacer {
   struct Class {
     double floor_bytes_per_s = 0;
     Clock::duration longest_hold{};
-    double tokens = 0;  // Bytes that the floor lets pass at `counted`; below 0 after more have
-                        // passed.
+    double tokens = 0;  // Bytes that the floor lets pass at `counted`; may be below 0.
     Clock::time_point counted;
     std::size_t waiting = 0;
   };

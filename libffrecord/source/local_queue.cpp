@@ -114,8 +114,7 @@ class LocalQueue final : public RangeQueue {
   QueueMemory& memory_;
   IoEngine& engine_;
   std::vector<std::unique_ptr<Call>> calls_;          // In the order of Submit().
-  std::vector<std::pair<Call*, RangeRead*>> failed_;  // Not begun; their groups are still to be
-                                                      // called.
+  std::vector<std::pair<Call*, RangeRead*>> failed_;  // Not begun; their groups do not know yet.
   std::optional<Error> broken_;                       // The engine.
   TransferQueue queue_;                               // Ends before what it writes to.
 };

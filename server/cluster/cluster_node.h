@@ -157,8 +157,7 @@ class ClusterNode {
   LeaseKeeper lease_;
   Continuity continuity_;
   KeyMirror mirror_;
-  std::optional<KnownNames> known_;  // Names of before the metadata was put back, or before the
-                                     // start.
+  std::optional<KnownNames> known_;  // From before the metadata was put back, or the start.
   std::map<CallId, std::uint64_t> commits_;
   NameTable names_;
   TombstoneTable tombstones_;

@@ -127,9 +127,7 @@ void Continuity::TakePage(TimePoint now, std::uint32_t map_version, const MetaSt
   if (!page.entries.empty() && page.entries.front().key == kHistoryKey) {
     look_.mod_revision = page.entries.front().mod_revision;
     auto decoded = HistoryRecord::Decode(page.entries.front().value);
-    if (!decoded)
-      return;  // A later version of this program wrote it: nothing is concluded from
-               // it.
+    if (!decoded) return;  // A later version wrote it: conclude nothing.
     look_.record = std::move(decoded).value();
   }
   look_.mark = RelateToStore(asked_mark_);

@@ -105,8 +105,7 @@ class Continuity {
   std::uint64_t cluster_revision_ = 0;
   HistoryMark mark_;     // The mark that this node has trusted last,
   HistoryMark current_;  // and of what the mirror shows; revision 0: nothing yet.
-  std::vector<std::uint64_t> ancestors_, current_ancestors_;  // The ancestors of their
-                                                              // incarnations.
+  std::vector<std::uint64_t> ancestors_, current_ancestors_;  // By incarnation.
   // As they were when the store was asked: what it answers is as new at least.
   HistoryMark asked_mark_, asked_current_;
   bool is_checked_ = false;

@@ -20,11 +20,8 @@ void LeaseKeeper::Forget(TimePoint retry_at) {
 void LeaseKeeper::LookAgain(TimePoint now) {
   is_named_ = false;
   must_look_ = lease_ != 0;
-  if (asked_ == Asked::kName || asked_ == Asked::kLook)
-    asked_ = Asked::kNothing;  // An answer to
-                               // an earlier
-                               // question does
-                               // not count.
+  // An answer to an earlier question does not count.
+  if (asked_ == Asked::kName || asked_ == Asked::kLook) asked_ = Asked::kNothing;
   next_ = std::min(next_, now);
 }
 

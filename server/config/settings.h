@@ -50,8 +50,7 @@ struct Settings {
   std::string approval = "operator";      // Or "automatic": who lets new nodes join.
   std::uint32_t lease_s = 10;             // After which a silent node counts as down.
   std::uint32_t repair_after_s = 600;     // That others take over what a node holds that is down.
-  std::uint32_t repair_mib_s = 128;       // Rate for data that this node lacks; 0: as fast as it
-                                          // goes.
+  std::uint32_t repair_mib_s = 128;       // For data that this node lacks; 0: no limit.
   std::uint32_t delete_grace_s = 86'400;  // That removed data stays.
   std::string origins;                    // As ParseOrigins reads it.
   std::uint32_t origin_cache_mib = 65'536;  // Room for data that was fetched from there.

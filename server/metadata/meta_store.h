@@ -103,8 +103,7 @@ class MetaStore {
   struct Event {
     std::string key;
     std::optional<std::vector<std::byte>> value;  // None: deleted.
-    std::uint64_t revision = 0;                   // Revision of the commit, or of the end of its
-                                                  // lease.
+    std::uint64_t revision = 0;                   // When committed, or its lease ended.
 
     bool operator==(const Event&) const = default;
   };

@@ -164,8 +164,7 @@ class ExtentStore {
     std::vector<std::string> refused;  // Path and reason of each file that is not a valid extent.
     std::vector<ExtentId> unknown;     // Those that no manifest has described.
     std::uint64_t missing_count = 0;   // How many were described and are not there.
-    std::uint64_t absent_count = 0;    // Described and not there, but perhaps on a disk that is
-                                       // missing.
+    std::uint64_t absent_count = 0;    // As above, but perhaps on a disk that is missing.
     // Why each disk that was given cannot be listed: it counts as missing.
     std::vector<std::string> unreadable_disks;
   };

@@ -299,8 +299,7 @@ FFR_EXPORT ffr_code ffr_batch_gather(const ffr_batch* batch, size_t column, void
 typedef struct ffr_writer_options {
   size_t struct_size;
   uint32_t compression_level;  // 1 to 19: zstd, for each record that gets smaller; 0: none.
-  uint32_t alignment;          // Alignment of each record in the file, in bytes: 1, 512 or 4096; 0:
-                               // 1.
+  uint32_t alignment;          // For each record in the file, in bytes: 1, 512 or 4096; 0: 1.
   uint32_t replace;            // Not 0: replace an existing file.
   uint32_t keys;               // Not 0: records may have keys, by which readers find them.
   // For many small, similar records: the size in bytes of a zstd dictionary to train on the first

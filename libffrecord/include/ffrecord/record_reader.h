@@ -55,8 +55,7 @@ class FFR_EXPORT RecordReader {
     std::uint64_t size_bytes;
     std::uint64_t record_count;
     std::uint64_t first_index;              // Index of this file's first record in the whole list.
-    std::array<std::byte, 16> fingerprint;  // Fingerprint of content and order; format.md,
-                                            // "Fingerprint".
+    std::array<std::byte, 16> fingerprint;  // Hash of content and order; format.md, "Fingerprint".
     std::vector<std::string> warnings;      // Such as: an old v1 file without metadata checksum.
     bool in_place = false;                  // A file of another kind, with an index (IndexWriter).
   };

@@ -109,8 +109,7 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
     std::optional<PooledBuffer> found;
     std::vector<NodeIndex> answered;
     std::vector<NodeIndex> away;     // They may answer later, or have it no more.
-    std::vector<NodeIndex> damaged;  // Among those that have answered: nothing is noted of them
-                                     // yet.
+    std::vector<NodeIndex> damaged;  // They have answered, and are not noted yet.
   };
   enum class Asks : std::uint8_t {
     kOnce,

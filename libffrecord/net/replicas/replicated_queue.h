@@ -99,8 +99,7 @@ class ReplicatedQueue final : public RangeQueue {
   std::map<BatchId, Call> calls_;
   std::map<RangeGroup*, BatchId> batches_;
   std::unordered_map<LegId, std::unique_ptr<Leg>> legs_;  // Until their Release.
-  ReplicaReads::Actions actions_;                         // Actions of the step that is being
-                                                          // taken.
+  ReplicaReads::Actions actions_;                         // The current step's.
   std::deque<ReplicaReads::Action> news_;                 // Poll() calls groups for these.
   std::vector<std::pair<LegId, Error>> unsent_;           // Legs that could not begin.
   BatchId last_batch_ = 0;

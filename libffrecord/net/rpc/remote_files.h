@@ -85,8 +85,7 @@ class RemoteFiles final : public RangeReader, public FileCopies {
   const SessionOptions options_;
   const std::uint64_t number_;               // Number of this set of files, for Connection::Bind.
   std::vector<std::string> names_;           // Names of the files, for messages.
-  std::vector<std::uint32_t> first_extent_;  // Index of each file's first extent, among all of the
-                                             // manifest.
+  std::vector<std::uint32_t> first_extent_;  // Each file's first one, among all of the manifest.
   std::vector<ExtentId> extents_;            // Extents of all files.
   mutable LastFailure last_failure_;         // Failure of calls that gave up.
   // The extent whose damage was reported last, in the high half, and in which second.

@@ -29,8 +29,7 @@ struct SharedSlab {
 // it to private memory at the same address, and its slab is retired whole.
 class SlabPool {
  public:
-  static constexpr std::uint64_t kTotalBytesMax = std::uint64_t{1} << 30;  // Limit for slabs not
-                                                                           // retired.
+  static constexpr std::uint64_t kTotalBytesMax = std::uint64_t{1} << 30;  // Without retired ones.
 
   static SlabPool& Process();
   SlabPool();

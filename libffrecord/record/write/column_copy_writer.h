@@ -58,8 +58,7 @@ class ColumnCopyWriter {
   struct Copied {
     ColumnPlace place;
     ColumnCopy copy;
-    std::vector<std::byte> values = {};  // Values of the records of the last segment that is not
-                                         // full.
+    std::vector<std::byte> values = {};  // Values in the last segment, if it is not full.
     std::optional<Mark> mark = {};
   };
   std::vector<Copied> columns_;

@@ -20,8 +20,7 @@ namespace ffrecord::server {
 
 // The metrics of one disk.
 struct DiskView {
-  std::string name;        // Name of its folder, without characters that a label would have to
-                           // escape.
+  std::string name;        // Its folder's, without characters that a label escapes.
   std::string_view state;  // One of kDiskStates.
   std::uint64_t free_bytes = 0;
   std::uint64_t size_bytes = 0;

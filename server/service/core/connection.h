@@ -294,8 +294,7 @@ class Connection {
     const Extent* extent;
     Clock::time_point seen;
   };
-  std::vector<DeletedPlace> deleted_places_;  // Places of the table, in order, as they were found
-                                              // last.
+  std::vector<DeletedPlace> deleted_places_;  // By index, as found last.
   // By number - 1. A read into a slab keeps it mapped beyond its place here.
   std::array<std::shared_ptr<const ClientSlab>, net::kSlabCountMax> slabs_;
   std::shared_ptr<Plans> plans_ = std::make_shared<Plans>();  // Jobs add to them.

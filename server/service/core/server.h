@@ -66,8 +66,7 @@ class Server {
     std::filesystem::path token_keys = {};
     // TLS on the TCP port; without a certificate there is none.
     net::TlsFiles tls = {};
-    std::chrono::milliseconds greeting_timeout{5'000};  // Connections without HELLO are closed
-                                                        // after this time.
+    std::chrono::milliseconds greeting_timeout{5'000};  // Without HELLO: closed then.
     // A connection of which a frame stands still for so long is closed.
     std::chrono::milliseconds stall_timeout{30'000};
     DiskReader::MakeEngine make_engine = MakeIoEngine;

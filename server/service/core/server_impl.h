@@ -109,8 +109,7 @@ struct Server::Impl {
   std::unique_ptr<BlockingStore> meta;
   std::unique_ptr<ExtentStore> extents;
   std::optional<HomeDisk> home_disk;
-  std::unique_ptr<BlockingStore> guarded_meta;             // The store for all once the disks are
-                                                           // known.
+  std::unique_ptr<BlockingStore> guarded_meta;             // For all, once disks are known.
   std::unique_ptr<Catalog> catalog;                        // Null in a cluster.
   std::unique_ptr<OriginCache> origins;                    // Null without a cluster.
   std::unique_ptr<DoubtedExtents> doubts;                  // Null in one.
@@ -118,8 +117,7 @@ struct Server::Impl {
   std::unique_ptr<Names> names;                            // The catalog's or the cluster's.
   Connection::IdentitySource identity;                     // Set before the workers.
   std::vector<std::unique_ptr<Scrubber>> scrubbers;        // One for each disk.
-  std::vector<std::unique_ptr<Scrubber>> cache_scrubbers;  // For data that was fetched from
-                                                           // origins.
+  std::vector<std::unique_ptr<Scrubber>> cache_scrubbers;  // For data fetched from origins.
   std::vector<std::unique_ptr<DiskDrain>> drains;
   ReadAhead::Metrics read_ahead_metrics;
   std::unique_ptr<ReadAhead> read_ahead;

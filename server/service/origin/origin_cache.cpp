@@ -256,9 +256,7 @@ void OriginCache::Fetch(Lane& lane, const Wanted& wanted) {
     entry->second.is_fetching = false;
     Settle(entry->second, outcome);
   }
-  if (has_failed)
-    ++failed_count_;  // Counted after Settle(): a reader of the count sees the
-                      // reason, too.
+  if (has_failed) ++failed_count_;  // After Settle(): readers of the count see why.
 }
 
 // Requires mutex_.

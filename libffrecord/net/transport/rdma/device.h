@@ -69,8 +69,7 @@ class OpenRdmaDevice final : public RdmaDevice {
   const RdmaPort port_;
   const RdmaQos qos_;
   ibv_device_attr attributes_{};  // All zero if they cannot be had.
-  const std::string path_;  // Path of the device, while it is there; empty if that is not to be
-                            // seen.
+  const std::string path_;        // The device's, while it is there; empty if unknown.
   const HomeProcess home_;
   std::atomic<std::uint64_t> connection_count_{0};  // Grows under mutex_ only.
   std::atomic<bool> is_gone_{false};
