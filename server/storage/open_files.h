@@ -50,7 +50,7 @@ class OpenFiles {
   // Whether one more file may be mapped.
   bool may_map() const noexcept { return order_.size() < mapped_count_max_; }
 
-  // Lets go of extents that are marked deleted, so that they can be unlinked and their space is
+  // Closes extents that are marked deleted, so that they can be unlinked and their space is
   // freed.
   void DropDeleted();
 

@@ -29,7 +29,7 @@ PROSE = {
     r"\b[Ll]ikewise\b": "say what is the same",
     r"\b[Ww]ho(?:ever|soever)\b": "name who it is",
     r"\bby (?:itself|themselves)\b": "'a single daemon', 'without a command', 'on its own'",
-    r"\blet(?:s|ting)? go\b": "'release', 'close', 'drop'",
+    r"\b[Ll]et(?:s|ting)? go\b": "'release', 'close', 'drop'",
     r"\b(?:is|are|was|were|be|been) told\b": "'receives', 'the error names', 'distinguish'",
     r"\b(?:put [u]p with|had [b]est|[l]est|as [l]ittle as|ha(?:s|ve) it that)\b": "plain words",
     r"\b(?:records|samples|reads|batches|steps|bytes|[KMG]i?B) (?:a|per) second\b": "'reads/s'",

@@ -139,7 +139,7 @@ class Connection {
 
   // Closes what has fallen silent in the middle of something. False: it is to be closed.
   bool CheckTimeouts(Clock::time_point now);
-  // Lets go of bound extents that were deleted since: for a copy on another disk at once. At a node
+  // Releases bound extents that were deleted since: for a copy on another disk at once. At a node
   // of a cluster, which deletes what others have or nobody wants after its grace, the others after
   // a while: so an idle client keeps no disk full. True: there are such to be looked at again.
   bool ReleaseDeleted(Clock::time_point now);

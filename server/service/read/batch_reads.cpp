@@ -352,7 +352,7 @@ net::RemoteRegion BatchReads::PlaceOf(const Batch& batch, const RunPiece& piece)
   return batch.slab->At(std::uint64_t{batch.slab_offsets[piece.entry]} + piece.entry_offset_bytes);
 }
 
-// Lets go when the last piece is sent, or the connection is gone.
+// Released when the last piece is sent, or the connection is gone.
 OutgoingPayload::Owner BatchReads::OwnerOf(Run& run, std::uint32_t size_bytes) {
   DiskReader* const disk = run.file < 0 ? &disk_ : nullptr;
   const void* const bytes = run.bytes.data();
@@ -448,7 +448,7 @@ void BatchReads::Measure(const Batch& batch, const net::BatchDone& done, std::st
   metrics_.read.disk.Observe(
       std::max(batch.ended - batch.started - batch.stalled_time, Clock::duration{}));
   metrics_.read.grant.Observe(batch.stalled_time);
-  // Let go of when all payload before it has left.
+  // Released when all payload before it has left.
   payload.Add(std::shared_ptr<const void>(nullptr,
                                           [read = &metrics_.read, arrived = batch.arrived,
                                            ended = batch.ended](const void*) {

@@ -205,7 +205,7 @@ class ReadAhead {
   // Among the tenant's plans that need it, the one that has waited longest for its turn; or none.
   std::shared_ptr<Plan> NextToEvaluate(std::string_view tenant) const;
   void EvaluateSome(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Plan>& plan);
-  // Lets go of what plans hold beyond their shares, so that others get theirs.
+  // Takes from plans the pieces that they hold beyond their shares, so that others get theirs.
   void Reclaim();
   void ReclaimFrom(std::uint64_t number, Plan& plan);
   bool HoldsTooMuch(const Plan& plan) const;
