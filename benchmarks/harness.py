@@ -39,18 +39,18 @@ class Missing(Unable, Lost):
 # Third-party programs that were not found: name -> remedy.
 missing: dict[str, str] = {}
 
-LOAD_AT_START = os.getloadavg()[0]  # What others did before this program began.
+LOAD_AT_START = os.getloadavg()[0]  # The load of others before this program began.
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a benchmark is told."""
+    """The settings of a benchmark."""
 
     quick: bool
     rounds: int
     scratch: pathlib.Path  # A folder for files that are kept between runs.
     programs: pathlib.Path  # Where benchmark programs of ours were built.
-    # What `add_options` of the benchmark asked for.
+    # The options that `add_options` of the benchmark added.
     options: argparse.Namespace = dataclasses.field(default_factory=argparse.Namespace)
 
 
@@ -65,13 +65,13 @@ class Arm:
 
 @dataclasses.dataclass
 class Outcome:
-    """What a benchmark found: values of each arm by round, and which pairs to compare."""
+    """The findings of a benchmark: values of each arm by round, and which pairs to compare."""
 
     unit: str
     arms: list[Arm]
     values: dict[str, list[float]]
     ratios: dict[str, tuple[str, str]]  # key -> (arm of ours, arm of reference)
-    # What is no ratio: key -> values, one for each round. The key ends in its unit.
+    # Figures that are no ratios: key -> values, one for each round. The key ends in its unit.
     figures: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
 
@@ -113,7 +113,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def report(name: str, settings: Settings, outcome: Outcome) -> dict[str, Any]:
-    """Put together what --json writes. What needed a program that is missing is left out."""
+    """Put together what --json writes. Figures that need a missing program are left out."""
     by_round = {
         key: [a / b for a, b in zip(outcome.values[ours], outcome.values[other], strict=True)]
         for key, (ours, other) in outcome.ratios.items()

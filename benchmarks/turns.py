@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def words_of(arguments: list[str]) -> list[str]:
-    """What a tree is told: all but what is for the one who compares."""
+    """Return the words for a tree: all but those for the program that compares."""
     words, is_value = [], False
     for word in arguments:
         name, equals, _ = word.partition("=")

@@ -19,7 +19,7 @@
 #include <ffrecord/result.h>
 #include <ffrecord/schema.h>
 
-// What is behind the opaque types of ffrecord.h.
+// The structs behind the opaque types of ffrecord.h.
 
 struct ffr_error {
   ffrecord::Error error;

@@ -50,7 +50,7 @@ sigset_t BlockSignals() {
   sigemptyset(&signals);
   for (const int signal : {SIGTERM, SIGINT}) sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  // Both are told by what a call returns, of which the daemon makes an error.
+  // The call that fails returns an error for both, from which the daemon makes a message.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   return signals;
@@ -176,7 +176,7 @@ int Serve(const Settings& settings) {
   const bool is_done = server.value()->Stop(Clock::now() + kDrainTime);
   spdlog::info("event=stopped drained={}", is_done);
   const int exit_code = has_failed ? kExitEnvironment : 0;
-  // What hangs on a disk cannot be waited for; to end now is as safe as SIGKILL.
+  // A thread that hangs on a disk cannot be waited for; to end now is as safe as SIGKILL.
   if (!is_done) std::_Exit(exit_code);
   return exit_code;
 }

@@ -116,7 +116,7 @@ def drop_cache(folder: pathlib.Path) -> None:
 
 
 class Arms:
-    """How each arm runs; all give bytes per second."""
+    """How each arm runs; all give bytes/s."""
 
     def __init__(self, settings: harness.Settings, ckpt: Any, state: Any) -> None:
         """Save and load `state` below the scratch folder."""
@@ -322,7 +322,7 @@ def peak_growth(work: Callable[[], object]) -> int:
 
 
 def read_bytes() -> int:
-    """What this process has had read from disks."""
+    """Bytes that this process has had read from disks."""
     for line in pathlib.Path("/proc/self/io").read_text().splitlines():
         if line.startswith("read_bytes"):
             return int(line.split()[1])
@@ -420,7 +420,7 @@ def occupied(folder: pathlib.Path) -> int:
 
 
 def plan_1024(arms: Arms) -> dict[str, float]:
-    """What ranks of 1,024 do around their writing; see arms/plan_1024.py."""
+    """The work of 1,024 ranks around their writing; see arms/plan_1024.py."""
     run = arms.fresh("plan")
     places = [str(ROOT / "tests" / "python"), str(pathlib.Path(__file__).parent), *sys.path]
     done = subprocess.run(
@@ -434,7 +434,7 @@ def plan_1024(arms: Arms) -> dict[str, float]:
 
 
 def odd_shapes(arms: Arms) -> dict[str, float]:
-    """What is not a rate."""
+    """Figures that are not rates."""
     run = arms.fresh("memory")
     ckpt, state = arms.ckpt, arms.state
     peaks = {
@@ -499,7 +499,7 @@ def bench(settings: harness.Settings) -> harness.Outcome:
     if "load" in tables:
         if "save" not in tables:
             for arm in saves_of(arms):
-                arm.run(0)  # What is to be loaded.
+                arm.run(0)  # Saves the steps that are to be loaded.
         measured += between_fio(arms, "read", loads_of(arms), settings.rounds, values)
     if "export" in tables:
         if not (arms.folder / "ours").exists():
@@ -589,7 +589,7 @@ def between_fio(
 
 
 def shifted(arms: list[harness.Arm], number: int) -> dict[str, float]:
-    """What each arm reaches in round `number`; the one that begins is another each time."""
+    """The rate of each arm in round `number`; the one that begins is another each time."""
     shift = number % len(arms)
     found = {}
     for arm in [*arms[shift:], *arms[:shift]]:

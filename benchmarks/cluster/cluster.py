@@ -7,8 +7,8 @@ and caps. The clients' programs verify every checksum.
 - `failover`: one of three daemons is killed (kill -9), stopped (SIGSTOP) or cut off for two
   seconds while clients read; the failover is the longest batch from then on, less the median of
   the batches before the fault. The control arm `none` is the same without a fault.
-- `metadata`: likewise of etcd's leader, and of all of etcd, while one publishes. A publication
-  resumes so long after etcd has a quorum.
+- `metadata`: the same for etcd's leader, and for all of etcd, while one client publishes. A
+  publication resumes so long after etcd has a quorum.
 - `scaling`, `writing`: rates by those of the links, which iperf3 measures in the same rounds.
 - `repair`: a node comes back empty and pulls its extents at a capped rate.
 - `origin`: an epoch of several ranks that read an object through three nodes which fetch it, cold

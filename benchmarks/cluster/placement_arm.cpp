@@ -1,4 +1,4 @@
-// What a client and the leader compute in a large cluster, for the benchmark `cluster`.
+// The computations of a client and of the leader in a large cluster, for the benchmark `cluster`.
 //
 //   placement-arm NODES EXTENTS
 //

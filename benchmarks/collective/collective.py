@@ -68,8 +68,8 @@ class Shape:
 
 SHAPES = (Shape(4, 1000, 16 << 20), Shape(2, 1000, 64 << 20), Shape(3, 100, 1 << 20))
 QUICK_SHAPES = (Shape(4, 1000, 16 << 20),)
-# What is drawn: over sizes, and over ranks. Of less, too much goes through at once: what `tbf` lets
-# pass at any rate.
+# The plots: over sizes, and over ranks. Smaller sizes are left out: too much of them goes through
+# at once, which `tbf` lets pass at any rate.
 SIZES = [Shape(4, 1000, size) for size in (1 << 20, 4 << 20, 16 << 20, 64 << 20)]
 RANKS = [Shape(ranks, 1000, 16 << 20) for ranks in (2, 3, 4)]
 # Buckets in the order of backward, in MiB, a sixteenth of the real ones, and the share of the
@@ -230,7 +230,7 @@ def curves(
 
 
 def least_seconds(computing_s: list[float], moving_s: list[float]) -> float:
-    """Of a step whose buckets move one after another, none before it is computed."""
+    """Time of a step whose buckets move one after another, none before it is computed."""
     computed = moved = 0.0
     for compute_s, move_s in zip(computing_s, moving_s, strict=True):
         computed += compute_s
@@ -378,7 +378,7 @@ def on_rails(settings: harness.Settings, outcome: harness.Outcome) -> None:
 
 
 def on_grid(settings: harness.Settings, outcome: harness.Outcome) -> None:
-    """What a tuner comes to beside the best of all settings."""
+    """A tuner's choice beside the best of all settings."""
     shape = Shape(4, 1000, sum(TUNED_BYTES))
     with shaped(shape.ranks, shape.mbit) as names:
         hosts = [f"10.77.0.{rank + 1}" for rank in range(shape.ranks)]
@@ -427,7 +427,7 @@ PARTS = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What only this benchmark takes."""
+    """Add the options of this benchmark."""
     parser.add_argument(
         "--part",
         action="append",

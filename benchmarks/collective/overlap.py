@@ -42,16 +42,16 @@ COMPUTE_S = 0.06
 WARM_UP = 3  # The gaps are predicted from the last steps.
 STEPS, QUICK_STEPS = 20, 6
 WIRE_LIMIT_MIN = 3.0
-CAPS, QUICK_CAPS = (0.1, 0.2, 0.4, 0.6), (0.1, 0.4)  # Of the link.
+CAPS, QUICK_CAPS = (0.1, 0.2, 0.4, 0.6), (0.1, 0.4)  # Shares of the link.
 BATCH, RECORD_BYTES, RECORDS = 16, 16 << 10, 2000
 # A chunk takes 1.3 ms of the link.
 PACING = {"link_bytes_per_s": MBIT * 125_000, "chunk_size_bytes": 64 << 10}
-FLOORS = (0.1, 0.3)  # Of the link: other points of the paced curve.
+FLOORS = (0.1, 0.3)  # Shares of the link: other points of the paced curve.
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What runs at one time, and how the link treats it."""
+    """The programs that run at one time, and how the link treats them."""
 
     name: str
     what: str
@@ -62,7 +62,7 @@ class Case:
     pacing: dict[str, Any] | None = None
     disturbs: bool = False
     prefers: bool = False
-    cap: float = 0.0  # Of the link; 0: none.
+    cap: float = 0.0  # Share of the link; 0: none.
 
 
 ALONE = Case("alone", "all-reduce, no bulk", saves=False)
@@ -88,15 +88,15 @@ def floor_case(share: float) -> Case:
 
 @dataclasses.dataclass
 class Round:
-    """What one arm has reached in one round."""
+    """The measurements of one arm in one round."""
 
-    bursts_s: list[float]  # Of the slowest rank.
+    bursts_s: list[float]  # The slowest rank's.
     steps_s: list[float]
     window_s: float
     sent: dict[str, float]  # By a rank, on each of its links, in bytes.
     stalls: int
     busy_share: float
-    counters: list[dict[str, Any]]  # Of each rank's pacer.
+    counters: list[dict[str, Any]]  # One dict for each rank's pacer.
 
 
 class Bed:
@@ -170,7 +170,7 @@ class Bed:
 
 
 class Figures:
-    """What follows from the rounds."""
+    """The results of the rounds."""
 
     def __init__(self, rounds: dict[str, list[Round]]) -> None:
         """Take the rounds of all arms."""
@@ -193,7 +193,7 @@ class Figures:
         return [tails[0] / tails[1]]
 
     def bulk(self, name: str, card: str = "eth0") -> list[float]:
-        """What a rank sends to the daemon, in bytes per second, by round."""
+        """Return what a rank sends to the daemon, in bytes/s, by round."""
         alone = self.rounds["alone"]
         rates = []
         for one, other in zip(self.rounds[name], alone, strict=True):
@@ -310,7 +310,7 @@ def training(bed: Bed, outcome: harness.Outcome) -> None:
 
 
 def hooks(bed: Bed, outcome: harness.Outcome) -> None:
-    """What signals cost the thread of the training."""
+    """The cost of signals for the thread of the training."""
     outcome.figures |= hook_cost.figures(bed.settings.rounds)
 
 
@@ -318,7 +318,7 @@ PARTS = {"bursts": bursts, "training": training, "hooks": hooks}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What only this benchmark takes."""
+    """Add the options of this benchmark."""
     parser.add_argument(
         "--part", action="append", choices=PARTS, help="Run only this part; repeatable."
     )

@@ -66,7 +66,7 @@ class Mapped:
 
 
 class Step:
-    """What is computed for each batch: for STEP_MS, then a number of the batch."""
+    """The computation for each batch: for STEP_MS, then a number of the batch."""
 
     def __init__(self, device: Any) -> None:  # noqa: ANN401 - torch's
         """See how often a product fits."""

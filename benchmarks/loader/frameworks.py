@@ -1,9 +1,9 @@
 """Our loader inside accelerate, Lightning, the HF Trainer and Ray Train; our source in Grain.
 
 Records are 4 KiB, in the page cache, in batches of 256. The reference is the same loop over a
-loader that was not prepared; with the two Trainers, a plain loop with the same steps. What a
-Trainer itself does for each step then counts against us, so there is a second reference: the same
-Trainer over batches that lie in memory.
+loader that was not prepared; with the two Trainers, a plain loop with the same steps. A Trainer's
+own work for each step then counts against us, so there is a second reference: the same Trainer over
+batches that lie in memory.
 
 Grain reads the same records from an ArrayRecord file of groups of one record. `grain` takes whole
 batches of our `BatchSource`; `arrayrecord` does what ArrayRecord offers for batches: Grain shuffles
@@ -51,7 +51,7 @@ def prepare(settings: harness.Settings, count: int) -> pathlib.Path:
 
 
 class BatchesByHand:
-    """What BatchSource does, for ArrayRecord."""
+    """The same as BatchSource, for ArrayRecord."""
 
     def __init__(self, read: Callable[[Any], Any], count: int) -> None:
         """Batches of `read`, of one epoch."""

@@ -59,7 +59,7 @@ for number in range(count):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What only this benchmark takes."""
+    """Add the options of this benchmark."""
     parser.add_argument("--pictures", type=pathlib.Path, help="Folder of *.jpg; all RGB or grey.")
     parser.add_argument(
         "--seconds", type=float, default=0, help="Seconds of each arm in each round."
@@ -67,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def call(words: list[object], environment: dict[str, str] | None = None) -> str:
-    """What a program prints.
+    """The output of a program.
 
     Raises:
         harness.Unable: it fails; with its last line.

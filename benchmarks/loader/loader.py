@@ -3,8 +3,8 @@
 Every arm is a process that loads whole epochs in batches with two workers; each loads the same
 records, which a digest over all of them proves, else the run is void. Peers are installed from the
 package index into an environment of their own, and run at their defaults and as their documentation
-advises for speed. Who cannot shuffle globally is compared apart. Payload is random. Ours verifies
-every record's checksum. Who cannot be run is told with the reason.
+advises for speed. Peers that cannot shuffle globally are compared apart. Payload is random. Ours
+verifies every record's checksum. The report names arms that cannot run, with the reason.
 """
 
 import argparse
@@ -38,7 +38,7 @@ METHODS = ["fork", "spawn", "forkserver"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What only this benchmark takes."""
+    """Add the options of this benchmark."""
     parser.add_argument(
         "--table", action="append", choices=TABLES, help="Run only this table; all by default."
     )
@@ -81,7 +81,7 @@ def compare_cpu(
 def measure(
     field: Field, unit: str, arms: Sequence[harness.Arm], taken: Mapping[str, Taken]
 ) -> harness.Outcome:
-    """Let the arms take turns; of those that were lost on the way nothing is told but that."""
+    """Let the arms take turns; arms that were lost on the way have only a note."""
     values = harness.interleave(arms, field.settings.rounds)
     left = [arm for arm in arms if arm.name in values]
     figures = {f"{arm.name}_{key}": found for arm in left for key, found in taken[arm.name].items()}
@@ -243,7 +243,7 @@ def cost(settings: harness.Settings) -> harness.Outcome:
 
 
 def cost_of(field: Field, names: Sequence[str], workers: int) -> harness.Outcome:
-    """What loaders with so many workers take."""
+    """The costs of loaders with so many workers."""
     taken: defaultdict[str, Taken] = defaultdict(lambda: defaultdict(list))
     with field.running("images", names, workers) as running:
 
@@ -316,7 +316,8 @@ def start(settings: harness.Settings) -> harness.Outcome:
     for method in METHODS:
         ours, empty = (taken[f"{what}_{method}_first_batch_ms"] for what in ("ours", "empty"))
         figures[f"first_batch_{method}_ms"] = [a - b for a, b in zip(ours, empty, strict=True)]
-    # Of the slowest method: the slowest of each round would be what disturbed it.
+    # Figures of the slowest method: the slowest of each round would show the disturbance of that
+    # round.
     figures["first_batch_ms"] = max(figures.values(), key=statistics.median)
     figures["pickle_bytes"] = taken["ours_fork_pickle_bytes"]
     # In a process that has read nothing itself, whatever its workers do.

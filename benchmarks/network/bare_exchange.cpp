@@ -20,7 +20,7 @@ namespace ffrecord::bench {
 
 namespace {
 
-constexpr std::size_t kEntryBytes = 16;  // Of a request, for each record.
+constexpr std::size_t kEntryBytes = 16;  // An entry of a request, for each record.
 
 void SendAtOnce(int socket) {
   const int on = 1;

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <vector>
 
-// What no daemon can pass: a process that answers requests with bytes that it has, over loopback.
+// The bound of any daemon: a process that answers requests with bytes that it has, over loopback.
 //
-// Requests and answers are as large as those of a batch of records. What is left out: the disk and
-// the page cache (the answer is one piece of memory, the same for all), what a request asks for,
-// the headers of an answer, checksums at either end, limits, metrics, and a queue for each tenant.
+// Requests and answers are as large as those of a batch of records. It leaves out: the disk and the
+// page cache (the answer is one piece of memory, the same for all), what a request asks for, the
+// headers of an answer, checksums at either end, limits, metrics, and a queue for each tenant.
 namespace ffrecord::bench {
 
 class BareServer {

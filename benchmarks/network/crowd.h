@@ -17,13 +17,13 @@
 // Many processes that begin at one time.
 namespace ffrecord::bench {
 
-// What the processes of a crowd share. Times are nanoseconds of the steady clock.
+// The memory that the processes of a crowd share. Times are nanoseconds of the steady clock.
 struct Crowd {
   std::atomic<std::size_t> ready{0};
   std::atomic<std::int64_t> begin_ns{0};  // 0: not yet.
   std::atomic<std::uint64_t> records{0};
   std::atomic<std::uint64_t> bytes{0};
-  std::atomic<std::int64_t> end_ns{0};  // Of the last one.
+  std::atomic<std::int64_t> end_ns{0};  // When the last one ended.
 };
 
 inline std::int64_t NowNs() {

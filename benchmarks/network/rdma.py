@@ -6,8 +6,8 @@ page cache, in batches of 64 and 256; the client is one process, one call at a t
 each record's checksum. The limit is perftest's `ib_write_bw` with messages of the same size and as
 many under way. Two ranks sum 4 MiB, each in a guest of its own with one emulated processor, joined
 by a link; each sends and receives as much, so the bound is what `ib_write_bw` moves both ways at a
-time. CPU seconds are those of daemon and client, or of the whole guest, which does in software what
-an adapter does by itself and charges it to whoever happens to run. How much that is at least
+time. CPU seconds are those of daemon and client, or of the whole guest, whose software does the
+work of an adapter and charges it to the process that happens to run. How much that is at least
 perftest tells: of its two ends the one that writes is never idle.
 """
 
@@ -28,7 +28,7 @@ SIZES = {"64k": (65_536, 400, 64, 16), "4k": (4_096, 4_000, 256, 128)}
 
 
 def virtual_machine() -> types.ModuleType:
-    """What runs a command in the guest: the tests' own."""
+    """The module that runs a command in the guest: the tests' own."""
     spec = importlib.util.spec_from_file_location("rdma_run", ROOT / "tests" / "rdma" / "run.py")
     if spec is None or spec.loader is None:
         raise harness.Unable("tests/rdma/run.py is missing")
@@ -39,7 +39,7 @@ def virtual_machine() -> types.ModuleType:
 
 
 def run(machine: types.ModuleType, jobs: list[list[list[object]]]) -> dict[str, list[float]]:
-    """What the jobs, one list for each guest, print as "bench-ARM VALUE": values of each arm."""
+    """Run the jobs, a list for each guest, which print "bench-ARM VALUE": values of each arm."""
     work = ROOT / "build" / "rdma-bench"
     words = [[[str(word) for word in job] for job in guest] for guest in jobs]
     try:

@@ -1,10 +1,10 @@
-// A daemon whose disks all answer as many reads a second, and no more, for the benchmark `daemon`.
+// A daemon whose disks all answer as many reads/s, and no more, for the benchmark `daemon`.
 //
 //   slow-disks PORT READS_PER_S FOLDER...
 //
 // Each FOLDER is one disk. Its reads are real, and each ends no sooner than a disk would end it
 // that takes one after the other: what is measured is how the daemon keeps several disks busy.
-// Nothing is sent from the page cache. Serves until it is told to stop (SIGTERM).
+// Nothing is sent from the page cache. Serves until SIGTERM.
 
 #include <sys/timerfd.h>
 #include <unistd.h>

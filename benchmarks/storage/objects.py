@@ -91,7 +91,7 @@ def served(settings: harness.Settings, folder: pathlib.Path) -> Iterator[str]:
 
 
 def variables(address: str) -> dict[str, str]:
-    """What leads every client to the store."""
+    """The environment that leads every client to the store."""
     return {
         "AWS_ENDPOINT_URL": address,
         "S3_ENDPOINT_URL": address,
@@ -209,7 +209,7 @@ def bare(address: str, trace: Trace) -> float:
 
 @dataclasses.dataclass
 class Work:
-    """What the arms read, and in which orders."""
+    """The input of the arms, and in which orders they read it."""
 
     path: pathlib.Path
     count: int

@@ -48,7 +48,7 @@ RecordReader Open(const char* path) {
 }
 
 void MeasureOpen(const char* path, std::size_t times) {
-  AnonymousBytes();  // What it needs itself is there from now on.
+  AnonymousBytes();  // Memory of its own is there from now on.
   const std::uint64_t before = AnonymousBytes();
   const auto first_start = Clock::now();
   const auto first = Open(path);

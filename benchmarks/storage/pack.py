@@ -165,7 +165,7 @@ class Arms:
         self.out = self.inputs.folder / "out"
         self.peaks: list[float] = []
         self.seconds: dict[str, list[float]] = {}
-        self.cpu_s: dict[pathlib.Path, list[float]] = {}  # Of all processes of a packing.
+        self.cpu_s: dict[pathlib.Path, list[float]] = {}  # Times of all processes of a packing.
         (self.inputs.folder / "bench_pack_functions.py").write_text(RESIZE)
 
     def _begun(self, source: pathlib.Path, *options: str) -> "subprocess.Popen[bytes]":

@@ -2,14 +2,14 @@
 
 Images: 110 KB on average, log-normal, random content; a batch is 128 of them, drawn without
 replacement. The file is the same for all arms, and so are offsets and sizes: fio replays them from
-a log, widened to whole blocks as O_DIRECT wants. Each arm of a round draws records of its own,
-lest one arm warms a cache below for the next. Cold arms start with at most 1 % of the file in the
-page cache, warm ones with at least 99 %; ours verifies every record's checksum, the others none.
-A warm arm is one process that stays and has read the whole file once before it is measured, as a
-training process has after its first epoch; `_first_epoch` arms are a new process each round.
-Cold images meet fio twice: with our settings, and with the best that a sweep over fio's own found
-in this run: huge pages, depth, and the size of the pieces that a record is read in.
---part runs one of images, blocks, tiny and growth.
+a log, widened to whole blocks as O_DIRECT wants. Each arm of a round draws records of its own, so
+that no arm warms a cache below for the next. Cold arms start with at most 1 % of the file in the
+page cache, warm ones with at least 99 %; ours verifies every record's checksum, the others none. A
+warm arm is one process that stays and has read the whole file once before it is measured, as a
+training process has after its first epoch; `_first_epoch` arms are a new process each round. Cold
+images meet fio twice: with our settings, and with the best that a sweep over fio's own found in
+this run: huge pages, depth, and the size of the pieces that a record is read in. --part runs one of
+images, blocks, tiny and growth.
 
 Blocks: 4 KiB each, aligned so that a record is one block, cold, batches of 256, against fio.
 Tiny: 100 B each, warm, batches of 4096, on one core: C++, and through Python's Batch.

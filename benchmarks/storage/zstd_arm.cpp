@@ -99,7 +99,7 @@ class Records {
   std::array<std::string, 4096> words_;
 };
 
-// What this process has used of processors: others may run on them too.
+// Time that this process has used of processors: others may run on them too.
 double ProcessorSeconds() {
   timespec time{};
   if (::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time) != 0) Fail("clock_gettime failed");

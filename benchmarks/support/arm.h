@@ -9,8 +9,8 @@
 
 #include <ffrecord/result.h>
 
-// What benchmark programs share. A failure ends the program with a message: there is no figure
-// then.
+// Helpers that benchmark programs share. A failure ends the program with a message: there is no
+// figure then.
 namespace ffrecord::bench {
 
 [[noreturn]] inline void Fail(const std::string& message) {

@@ -98,7 +98,7 @@ bool IsForgotten(const fs::path& path, fs::file_time_type now) {
   return !error && now - newest > kForeignAttemptAge;
 }
 
-// Of a save that was killed as soon as it was committed, or before the step gave way.
+// The file remains if the save was killed as soon as it was committed, or before the step gave way.
 void RemoveOwner(const fs::path& step) { ::unlink(OwnerPath(step).c_str()); }
 
 // A folder that is set aside is the step, or has been replaced.
@@ -126,7 +126,7 @@ Result<void> MakeFolder(const fs::path& path) {
 }
 
 void RemoveTree(const fs::path& path) noexcept {
-  std::error_code ignored;  // What cannot be removed now is collected by a later save.
+  std::error_code ignored;  // A later save collects files that cannot be removed now.
   fs::remove_all(path, ignored);
 }
 

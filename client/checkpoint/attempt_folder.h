@@ -46,12 +46,12 @@ int ClaimFolder(const std::filesystem::path& folder);
 void RemoveTree(const std::filesystem::path& path) noexcept;
 
 // Removes an attempt that is dead, or this process's own. First it gets a name under which anybody
-// may finish that: half of it does not say whose it was. What cannot be renamed stays.
+// may finish that: half of it does not say whose it was. A folder that cannot be renamed stays.
 void RemoveAttempt(const std::filesystem::path& path) noexcept;
 
 // Removes what killed runs left in `run`: attempts at steps up to `newest_step`, the newest that is
 // committed, whose coordinator is gone. A newer attempt may be waiting for ranks on other nodes,
-// and where folders cannot be locked nothing is known about owners: both are left alone. Of an
+// and where folders cannot be locked nothing is known about owners: both are left alone. For an
 // attempt of another host only its age says anything. `run` has just been changed.
 //
 // A folder that is set aside (step_folder.h) gets the name of its step back. If another folder has

@@ -25,8 +25,8 @@ struct PlanWord {
   BoxTally tally;
 };
 
-// What a rank is about to save, or some of it: told only if the words do not add up, and to the
-// coordinator of CheckpointShards.
+// The boxes that a rank is about to save, or some of them: sent only if the words do not add up,
+// and to the coordinator of CheckpointShards.
 struct Intent {
   std::uint64_t step = 0;
   AttemptId attempt{};
@@ -46,7 +46,7 @@ struct PartReport {
   std::vector<WrittenFile> files;
 };
 
-// Of the boxes of a plan, which lends them.
+// The intent of the boxes of a plan, which lends them.
 Intent IntentOf(const PartPlan& plan);
 
 std::vector<std::byte> EncodePlanWord(const PlanWord& word);

@@ -20,7 +20,7 @@ struct ByteRun {
 };
 
 // Calls `use` for each run of the intersection of two boxes of one array, ascending in both; the
-// runs are as long as they can be. Of 0-d boxes there is one run of one element. Pure.
+// runs are as long as they can be. For 0-d boxes there is one run of one element. Pure.
 void ForEachRun(const Box& from, const Box& to, std::uint64_t element_size_bytes,
                 const std::function<void(const ByteRun&)>& use);
 

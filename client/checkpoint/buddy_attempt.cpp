@@ -13,7 +13,7 @@
 namespace ffrecord::client {
 namespace {
 
-// What a file's places say of it travels to the coordinator as one entry.
+// The copies of a file at its places travel to the coordinator as one entry.
 struct EntryAt {
   std::size_t place;
   std::vector<std::byte> entry;
@@ -192,7 +192,7 @@ class BuddyAttempt final : public CheckpointAttempt {
   std::shared_ptr<const BuddyPlaces> places_;
   std::uint64_t step_;
   AttemptId id_;
-  std::vector<std::unique_ptr<CheckpointAttempt>> attempts_;  // Of the places; null: not joined.
+  std::vector<std::unique_ptr<CheckpointAttempt>> attempts_;  // By place; null: not joined.
   std::vector<AttemptId> given_up_;
 };
 

@@ -19,7 +19,7 @@ namespace ffrecord::client {
 // counted round, and at the next that is another place.
 struct BuddyPlaces {
   std::vector<std::string> names;                          // Each once.
-  std::vector<std::unique_ptr<CheckpointTarget>> targets;  // Of the names.
+  std::vector<std::unique_ptr<CheckpointTarget>> targets;  // One for each name.
   std::vector<std::unique_ptr<CheckpointTarget>> probes;   // The same, with little patience.
   std::vector<std::size_t> order;                          // Indices of the names, as given.
   std::vector<std::size_t> ranked;                         // All indices, ascending by address.
@@ -48,9 +48,10 @@ struct BuddyPlaces {
   }
 };
 
-// What becomes of an attempt that is visible at some of its places, or at all: its own saver says
-// kStands once it is visible at all, another one kGivenUp who finds it before that and cannot know
-// whether its saver lives. The arbiter keeps what was said first, and both do as it says.
+// The decision about an attempt that is visible at some of its places, or at all: its own saver
+// says kStands once it is visible at all; another process says kGivenUp if it finds the attempt
+// before that and cannot know whether its saver lives. The arbiter keeps what was said first, and
+// both do as it says.
 inline constexpr std::string_view kStands = "stands";
 inline constexpr std::string_view kGivenUp = "given-up";
 
@@ -59,7 +60,7 @@ std::string DecisionName(std::uint64_t step, const AttemptId& attempt);
 // As CheckpointTarget::Decide, should the answer that was there be forgotten before it is read.
 Result<bool> IsDecided(CheckpointTarget& arbiter, const std::string& name, std::string_view answer);
 
-// Removes the step from those places where it is `attempt`. What fails is left to a later save.
+// Removes the step from those places where it is `attempt`. A later save removes what stays there.
 void TakeBack(const BuddyPlaces& places, std::uint64_t step, const AttemptId& attempt);
 
 // An attempt at all places, of which `attempts` have been begun; a rank joins others where it has

@@ -108,7 +108,7 @@ struct Assembly {
   std::vector<std::vector<std::size_t>> holders;
   std::vector<std::string> without;  // As LostCopies().
   std::string missing;               // Why the save is not whole; empty if it is.
-  std::optional<Error> away;         // What is out of reach is not known to be missing.
+  std::optional<Error> away;         // Out of reach: its files may be there.
 };
 
 Assembly Assemble(const std::vector<StepAtPlace>& places, const std::vector<std::byte>& root,

@@ -12,7 +12,8 @@
 
 namespace ffrecord::client {
 
-// What one place has of a step, published there: the root manifest, and the files of some parts.
+// The files of a step at one place, published there: the root manifest, and the files of some
+// parts.
 struct StepAtPlace {
   std::unique_ptr<CommittedStep> files;
   std::vector<std::byte> root;  // The bytes of its root manifest.

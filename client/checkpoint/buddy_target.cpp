@@ -32,8 +32,8 @@ class BuddyTarget final : public CheckpointTarget {
 
   const std::string& name() const noexcept override { return name_; }
 
-  // Of every place that answers, also those that are not whole; one at least has to. That there is
-  // none, all have to say: what the others hold is not known.
+  // The steps at every place that answers, also those that are not whole; one at least has to. That
+  // there is none, all have to say: what the others hold is not known.
   Result<std::vector<std::uint64_t>> Steps() const override {
     std::set<std::uint64_t> steps;
     const auto list = [&](const CheckpointTarget& target) -> Result<void> {
@@ -58,7 +58,7 @@ class BuddyTarget final : public CheckpointTarget {
     return OpenNear(step);
   }
 
-  // Wherever it is. What an unreachable place has of it stays there.
+  // Wherever it is. Files at an unreachable place stay there.
   Result<void> Remove(std::uint64_t step, const std::optional<AttemptId>& only) override {
     // With `only`, what each place has now goes: a place that was away may have an older save.
     std::vector<std::optional<AttemptId>> there(places_->size());
@@ -309,7 +309,7 @@ class BuddyTarget final : public CheckpointTarget {
   std::shared_ptr<const BuddyPlaces> places_;
   enum class Reach : std::uint8_t { kUnknown, kNear, kAway };
   mutable std::vector<Reach> reach_;
-  mutable std::vector<std::optional<Error>> troubles_;  // Of the last work at each place.
+  mutable std::vector<std::optional<Error>> troubles_;  // Errors of the last work, by place.
   mutable bool has_asked_again_ = false;
 };
 

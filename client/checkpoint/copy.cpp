@@ -78,7 +78,7 @@ class SegmentBytes {
     return read;
   }
 
-  // What `work` returns for this copy, or for the other one if this one is damaged.
+  // The result of `work` for this copy, or for the other one if this one is damaged.
   template <class Work>
   auto FromACopy(const Work& work) -> decltype(work(std::declval<const SegmentReader&>())) {
     auto here = Try(step_, here_, work);
@@ -366,7 +366,7 @@ Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::st
     });
     if (is_copied) return CommitOf(source.manifests.root);
   }
-  // What an attempt that fails has written stays: the next one goes on from there.
+  // Files that a failed attempt has written stay: the next one goes on from there.
   if (!attempt) return std::move(attempt).error();
   auto copied = Copy(source, *target, *attempt.value(), line, compresses).Run();
   if (!copied && IsDamage(copied.error())) {

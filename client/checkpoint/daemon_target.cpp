@@ -108,7 +108,7 @@ class DaemonAttempt final : public CheckpointAttempt {
     return {};
   }
 
-  // What is never published the daemon collects by itself.
+  // The daemon collects an upload that is never published.
   void Discard() noexcept override {}
 
  private:
@@ -153,7 +153,7 @@ class DaemonStep final : public CommittedStep {
     if (size > 0) FFR_TRY(files->Read({&range, 1}));
     if (range.status != ErrorCode::kOk)
       return Error{range.status, Describe(name) + ": reading it from the daemon failed"};
-    // What no copy has whole is for the caller to refuse, who knows what it is.
+    // If no copy is whole, the caller refuses the bytes, for it knows what they are.
     const auto verified = VerifyExtents(*files, 0, *manifest_.Find(name), 0, bytes);
     if (!verified && verified.error().code != ErrorCode::kCorruption) return verified.error();
     return bytes;

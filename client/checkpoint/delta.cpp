@@ -70,7 +70,7 @@ std::vector<TensorView> CutIntoRows(std::span<const TensorView> tensors) {
   for (const TensorView& tensor : tensors) {
     const std::uint64_t rows = tensor.extent.empty() ? 1 : tensor.extent[0];
     const std::uint64_t row_size = rows == 0 ? 0 : tensor.data.size() / rows;
-    // What does not add up is refused when it is planned.
+    // A tensor whose sizes do not add up is refused when it is planned.
     if (tensor.data.size() <= kDeltaBoxSize || rows == 1 || row_size * rows != tensor.data.size() ||
         tensor.offset.empty()) {
       cut.push_back(tensor);

@@ -15,8 +15,8 @@ namespace ffrecord::client {
 
 // An incremental save keeps what the step before it already holds: a segment that still has enough
 // bytes of use gets a second name in the new step's folder (a hard link), and the new part manifest
-// points into it. So every step is whole by itself: it can be read, verified and removed without
-// knowing of others, and the file system frees bytes when no step has them any more.
+// points into it. So every step is complete: it can be read, verified and removed without the
+// others, and the file system frees bytes when no step has them any more.
 // 12-steps-share-segments.md.
 
 // Rows of a tensor that change or stay together, in bytes: what an incremental save compares.
@@ -32,8 +32,8 @@ std::vector<TensorView> CutIntoRows(std::span<const TensorView> tensors);
 // XXH3-128 of each tensor's bytes, by several threads.
 Result<std::vector<Digest128>> ContentsOf(std::span<const TensorView> tensors);
 
-// What the newest committed step with undamaged manifests says of the part of `rank`: nothing if
-// there is none, if it cannot be read, or if it does not know its contents. All is written then.
+// The part of `rank` in the newest committed step with undamaged manifests: nothing if there is
+// none, if it cannot be read, or if it does not know its contents. All is written then.
 std::optional<PartManifest> FindBase(const CheckpointTarget& target, std::uint32_t rank);
 
 // Which tensors lie unchanged in segments of `base` of which half or more is of use.

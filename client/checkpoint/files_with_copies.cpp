@@ -132,7 +132,7 @@ class FilesWithCopies final : public RangeReader {
   }
 
   const std::vector<std::unique_ptr<RangeReader>> readers_;
-  const std::vector<std::vector<FileCopy>> copies_;  // Of each file.
+  const std::vector<std::vector<FileCopy>> copies_;  // The copies of each file.
 };
 
 }  // namespace

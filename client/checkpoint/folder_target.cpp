@@ -152,8 +152,8 @@ class FolderAttempt final : public CheckpointAttempt {
       failure.message += "; the step is visible, but may not outlive a power cut";
       return failure;
     }
-    // Committed. What follows may fail without harm.
-    if (replaces) RemoveAttempt(replaced);  // What has changed places with it.
+    // Committed. The rest may fail without harm.
+    if (replaces) RemoveAttempt(replaced);  // The step that has changed places with it.
     if (replaces) SettleAside(run_, step_);
     RemoveOwners();
     PublishHint();
@@ -231,7 +231,7 @@ class FolderAttempt final : public CheckpointAttempt {
     static_cast<void>(SyncParentFolder(run_ / kLatestName));
   }
 
-  // Of a copy that went on, several hosts may be.
+  // A copy that went on may have owners on several hosts.
   void RemoveOwners() const {
     std::error_code error;
     for (fs::directory_iterator entry(folder_, error), end; !error && entry != end;

@@ -23,7 +23,7 @@ using object_store::ReadAwsSettings;
 using object_store::S3Bucket;
 using object_store::Sha256;
 
-// Of a large file, each with a buffer of its own.
+// For a large file, each with a buffer of its own.
 constexpr std::size_t kRequestsAtOnce = 4;
 constexpr std::uint64_t kPartSizeMin = std::uint64_t{16} << 20;
 constexpr std::uint64_t kPartsMax = 10'000;  // As S3 has it.
@@ -53,7 +53,7 @@ Error StepExists(const ObjectRun& run, std::uint64_t step) {
 
 // --- Writing -------------------------------------------------------------------------------------
 
-// Of a file that is sent in parts.
+// For a file that is sent in parts.
 std::uint64_t PartSizeOf(std::uint64_t size_bytes) {
   return std::max(kPartSizeMin, (size_bytes + kPartsMax - 1) / kPartsMax);
 }

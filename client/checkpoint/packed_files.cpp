@@ -18,7 +18,7 @@ constexpr std::uint64_t kSpoolReadSize = std::uint64_t{4} << 20;
 
 // Reads [offset, offset + size) of a file, whatever alignment it asks for.
 struct AlignedPart {
-  std::uint64_t begin;  // Of what is read.
+  std::uint64_t begin;  // Begin of the bytes that are read.
   std::uint64_t skipped;
   std::uint64_t read_size;
 
@@ -156,7 +156,7 @@ class PackedFiles final : public RangeReader, public FileCopies {
   IoPolicy policy() const noexcept override { return packed_->policy(); }
 
  private:
-  // What of one range lies in one frame.
+  // The part of one range that lies in one frame.
   struct Part {
     std::uint32_t file;
     std::uint64_t frame;

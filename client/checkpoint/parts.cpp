@@ -21,7 +21,7 @@ Error Invalid(const std::string& what) {
   return Error{ErrorCode::kInvalidArgument, "checkpoint: " + what};
 }
 
-// What a rank hands to the coordinator: its intent, then its report, each behind its size.
+// A rank's message to the coordinator: its intent, then its report, each behind its size.
 std::vector<std::byte> EncodePart(std::span<const std::byte> intent,
                                   std::span<const std::byte> report) {
   ByteWriter writer;

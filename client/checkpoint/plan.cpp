@@ -194,7 +194,7 @@ Result<void> CheckTensor(std::span<const PlannedBox* const> boxes) {
 
 struct TensorsOfBoxes {
   std::vector<std::size_t> tensor_of_box;
-  TextIndex keys;  // Of the tensors, in the order of their first boxes.
+  TextIndex keys;  // Keys of the tensors, in the order of their first boxes.
 };
 
 // Ranks mostly have boxes of the same tensors in the same order: the key behind the one before is

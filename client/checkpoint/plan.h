@@ -21,9 +21,9 @@ struct Placement {
   std::size_t tensor;  // Index into the caller's tensors.
 };
 
-// What one rank will write: its manifest but for the digests of the segments' tables, and for each
-// segment that is new, which are the last ones of the manifest, which tensor lies where, ascending.
-// Pure: no I/O, the same input gives the same plan but for the segments' random ids.
+// The files that one rank will write: its manifest but for the digests of the segments' tables, and
+// for each segment that is new, which are the last ones of the manifest, which tensor lies where,
+// ascending. Pure: no I/O, the same input gives the same plan but for the segments' random ids.
 struct PartPlan {
   PartManifest part;
   std::vector<std::vector<Placement>> segments;
@@ -53,16 +53,16 @@ inline constexpr std::uint64_t kCongruentSizeMin = 512 << 10;
 
 // Places tensors of 512 KiB and more as said above, then those of 4 KiB and more at multiples of 4
 // KiB, then packs the small ones at multiples of 64 bytes. Fails with kInvalidArgument if a
-// tensor's key, type, box or size of data is wrong, or if a box is given twice. What is `kept` is
-// not placed. With `contents`, one for each tensor, the part has them.
+// tensor's key, type, box or size of data is wrong, or if a box is given twice. Tensors in `kept`
+// are not placed. With `contents`, one for each tensor, the part has them.
 Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uint32_t rank,
                           std::span<const TensorView> tensors,
                           std::uint64_t segment_payload_target = kSegmentPayloadTarget,
                           const KeptBoxes* kept = nullptr,
                           std::span<const Digest128> contents = {});
 
-// A box of one rank, as all ranks come to know it. Borrows what it is told of: there are boxes by
-// the 100,000 on one rank, and ranks by the 1,000.
+// A box of one rank, as all ranks come to know it. Borrows the key, the type and the shapes: there
+// are boxes by the 100,000 on one rank, and ranks by the 1,000.
 struct PlannedBox {
   std::string_view key;
   std::string_view dtype;

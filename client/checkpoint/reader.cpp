@@ -19,7 +19,7 @@ namespace ffrecord::client {
 namespace {
 
 // Those below `below` that are not among `steps`, newest first, and none above the newest of those:
-// it may be of a run that was rolled back. What cannot be reached now adds none.
+// it may be of a run that was rolled back. Steps that cannot be reached now are left out.
 void AddFarther(const CheckpointTarget& target, std::uint64_t below,
                 std::vector<std::uint64_t>& steps) {
   auto farther = target.FartherSteps();
@@ -48,9 +48,9 @@ struct CheckpointReader::Impl {
   std::unique_ptr<SegmentReader> segments;
   std::vector<std::string> skipped;
   std::string passed_over;  // Why this is not the copy that is read first; empty if it is.
-  std::string address;      // Of its target.
+  std::string address;      // Address of its target.
   SessionOptions options;
-  std::optional<RunLine> line;  // Of its target, if it was asked for the newest step.
+  std::optional<RunLine> line;  // Line of its target, if it was asked for the newest step.
 
   static Result<std::unique_ptr<Impl>> Open(const CheckpointTarget& target, std::uint64_t step) {
     const std::shared_ptr<const CommittedStep> files = FFR_TRY(target.Open(step));
@@ -95,7 +95,7 @@ struct CheckpointReader::Impl {
     return impl;
   }
 
-  // Of other copies than `segments` reads; null if there are none.
+  // Reads other copies than `segments` reads; null if there are none.
   Result<std::unique_ptr<SegmentReader>> SegmentsOf(
       const std::unique_ptr<CommittedStep>& others) const {
     if (others == nullptr) return std::unique_ptr<SegmentReader>();

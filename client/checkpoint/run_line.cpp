@@ -18,8 +18,8 @@ namespace {
 
 // line-<number>-<generation>; what is decided there is Encode() of the parts.
 constexpr std::string_view kPrefix = "line-";
-constexpr std::size_t kPartsMax = 16;    // Older ones are told by the first that is left.
-constexpr std::size_t kDigits = 16;      // Of a generation, and of a checksum.
+constexpr std::size_t kPartsMax = 16;    // Older ones: see the first that is left.
+constexpr std::size_t kDigits = 16;      // Digits of a generation, and of a checksum.
 constexpr std::string_view kNone = "-";  // In place of parts.
 
 std::string Hex64(std::uint64_t value) {
@@ -129,11 +129,11 @@ Result<std::vector<RunLine::Part>> PartsUpTo(const CheckpointTarget& target, con
 // --- Where this process is -----------------------------------------------------------------------
 
 struct Position {
-  std::uint64_t turn = 0;  // Of the load, or of when the state was taken that was saved.
+  std::uint64_t turn = 0;  // When it was loaded, or when the state was taken that was saved.
   std::uint64_t step = 0;
   AttemptId attempt{};
   std::uint64_t generation = 0;
-  RunLine line;          // Of the target, then.
+  RunLine line;          // Line of the target at that time.
   bool is_load = false;  // It was loaded.
   bool is_newest = true;
   bool knows_line = true;
@@ -161,7 +161,7 @@ class Positions {
   }
 
   // A state that was taken before the last load or save is none to go on from: the save ends while
-  // training is elsewhere already. What it has saved may be behind that.
+  // training is elsewhere already. The step that it has saved may be behind that.
   void Save(std::string_view address, Position position) {
     std::string key = KeyOf(address);
     const std::lock_guard lock(mutex_);
@@ -219,7 +219,7 @@ class Positions {
 
   mutable std::mutex mutex_;                              // Guards what follows.
   std::map<std::string, std::vector<Position>> at_;       // Rising turns, the last few.
-  std::vector<std::pair<std::string, Position>> loaded_;  // Likewise.
+  std::vector<std::pair<std::string, Position>> loaded_;  // The last kPastMax.
   std::uint64_t turn_ = 0;
 };
 
@@ -324,7 +324,7 @@ Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view add
   if (from->is_newest || (is_on_line && !FFR_TRY(HasFrom(target, line, step)))) return save;
   if (from->line.number != line.number)
     return GoneBack(target, "since this one loaded or saved step " + std::to_string(from->step));
-  // What it goes on from may have been removed since; then the line begins with this save.
+  // The step that it goes on from may have been removed since; then the line begins with this save.
   if (const auto there = FFR_TRY(AttemptAt(target, from->step)); there && *there != from->attempt)
     return NotWhatWasLoaded(target, from->step);
   save.is_new = true;

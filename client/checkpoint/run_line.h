@@ -27,12 +27,12 @@ struct RunLine {
 
     bool operator==(const Part&) const = default;
   };
-  std::uint64_t number = 0;      // Of the record; 0: there is none, and all steps are on the line.
-  std::vector<Part> parts;       // Of earlier generations, oldest first.
-  std::uint64_t generation = 0;  // Of a save that goes on from the newest step.
+  std::uint64_t number = 0;      // The record; 0: none, and all steps are on the line.
+  std::vector<Part> parts;       // Parts of earlier generations, oldest first.
+  std::uint64_t generation = 0;  // Generation of a save that goes on from the newest step.
 
-  // Of a save of `step`: an earlier step than that behind which the line goes on is of an earlier
-  // generation.
+  // The generation of a save of `step`: an earlier step than that behind which the line goes on is
+  // of an earlier generation.
   std::uint64_t GenerationAt(std::uint64_t step) const noexcept;
   bool Has(std::uint64_t of_generation, std::uint64_t step) const noexcept;
 };
@@ -51,7 +51,7 @@ Result<bool> HasFrom(const CheckpointTarget& target, const RunLine& line, std::u
 struct SaveLine {
   RunLine line;
   bool is_new = false;       // `line` has no record yet.
-  std::uint64_t number = 0;  // Of the newest record at that time.
+  std::uint64_t number = 0;  // Number of the newest record at that time.
   std::uint64_t turn = 0;    // When its state was taken.
 };
 

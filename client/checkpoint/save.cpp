@@ -59,7 +59,8 @@ class Save {
     return error;
   }
 
-  // The coordinator makes the attempt before it speaks: whoever hears it can join.
+  // The coordinator makes the attempt before it sends its round, so that a rank can join as soon as
+  // it receives it.
   Result<void> Plan() {
     if (rank() == 0) {
       attempt_id_ = Random<std::array<std::byte, 16>>();
@@ -130,7 +131,7 @@ class Save {
   // The write round: everything of this rank is durable when it succeeds.
   Result<std::vector<std::byte>> Write() {
     FFR_TRY(CheckReferences(tree_keys_, saved_));
-    saved_ = {};  // Of a plan that may be made anew.
+    saved_ = {};  // Drops boxes of a plan that may be made anew.
     if (!begun_.attempt) begun_.attempt = FFR_TRY(target_.Join(step_, attempt_id_));
     plan_.part.attempt = attempt_id_;
     return EncodePartReport(
@@ -173,7 +174,8 @@ Result<Commit> SaveCheckpoint(std::string_view target, std::uint64_t step,
                               std::span<const TensorView> tensors, std::span<const std::byte> tree,
                               CheckpointGroup* group, const SaveOptions& options) {
   auto opened = OpenTarget(target, {options.direct, options.session});
-  // The others are told, for they wait; a round in which a rank fails always fails.
+  // The other ranks wait for this one's part of the round; a round in which a rank fails always
+  // fails.
   if (!opened) return Agree(group, std::move(opened).error()).error();
   return Save(*opened.value(), target, step, tensors, tree, group, options).Run();
 }

@@ -23,7 +23,7 @@
 namespace ffrecord::client {
 namespace {
 
-// Of each thread: enough for a fast disk with two threads, and 16 MiB of buffers at most.
+// Writes of each thread: enough for a fast disk with two threads, and 16 MiB of buffers at most.
 constexpr std::uint32_t kWritesInFlight = 4;
 constexpr std::size_t kThreadsMax = 4;
 
@@ -52,7 +52,7 @@ Result<OpenSegment> OpenOne(const std::filesystem::path& folder, SegmentFile& se
   return open;
 }
 
-// What the threads share. Thread-safe.
+// The jobs that the threads share. Thread-safe.
 class JobList {
  public:
   JobList(std::span<OpenSegment> segments, const std::function<void()>& released)

@@ -38,7 +38,8 @@ class SegmentImage {
                std::span<const TensorView> tensors,
                std::atomic<std::uint64_t>* done_bytes = nullptr);
 
-  // From now on nobody is told what was hashed: of a second copy of what somebody was told of.
+  // From now on hashed bytes are not added to `done_bytes`: a second copy of a segment was counted
+  // with the first one.
   void StopCounting() noexcept { done_bytes_ = nullptr; }
 
   const SegmentLayout& layout() const noexcept { return layout_; }
@@ -58,10 +59,10 @@ class SegmentImage {
   // been asked for before anything behind it is. Thread-bound.
   std::span<const std::byte> At(std::uint64_t offset_bytes, std::uint64_t size_bytes_max);
 
-  // What a tensor's `fetch` has failed with; its bytes have been made as zeros.
+  // The error of a tensor's `fetch`; its bytes have been made as zeros.
   Result<void> fetched() const;
 
-  // Of the table handed out. Requires MakeEnd(), or that the whole file has been asked for.
+  // Digest of the table handed out. Requires MakeEnd(), or that the whole file has been asked for.
   const Digest128& table_digest() const noexcept { return table_digest_; }
 
  private:

@@ -56,7 +56,7 @@ struct SegmentReader::Piece {
   std::size_t first_copy;
   std::size_t last_copy;
   std::byte* destination;
-  std::string_view key;  // Of the first tensor that has bytes in it.
+  std::string_view key;  // Key of the first tensor that has bytes in it.
 };
 
 Result<std::unique_ptr<SegmentReader>> SegmentReader::Open(const CommittedStep& files,
@@ -145,8 +145,8 @@ std::vector<SegmentCopy> SegmentReader::TakeInPlace(std::span<const SegmentCopy>
 }
 
 Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max) const {
-  // A block at a time, so that each bad one is told, or larger pieces, if one message will do; many
-  // of them in one submission.
+  // Reads single blocks, so that each bad one gets a message, or larger pieces, if one message will
+  // do; many of them in one submission.
   const std::uint64_t piece_size = damage_max > 1 ? kSegmentBlockSize : kPieceSize;
   const std::size_t pieces_in_wave = kPiecesInWave * (kPieceSize / piece_size);
   std::vector<std::string> damage;

@@ -50,7 +50,7 @@ class SegmentReader {
   // `damage_max` messages at most. Fails as Read but kIo.
   Result<std::vector<std::string>> Verify(std::size_t damage_max) const;
 
-  // What the file of `segment` has behind its payload, made of the verified table.
+  // The bytes behind the payload in the file of `segment`, made from the verified table.
   Result<std::vector<std::byte>> EndOf(std::uint32_t segment) const;
 
  private:

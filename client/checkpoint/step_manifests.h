@@ -34,7 +34,7 @@ Result<bool> IsAttemptVisible(const CheckpointTarget& target, std::uint64_t step
 Result<std::optional<AttemptId>> AttemptAt(const CheckpointTarget& target, std::uint64_t step);
 Result<PartManifest> ReadPartManifest(const CommittedStep& files, const RootManifest& root,
                                       std::uint32_t rank);
-// Of its 32 hex digits; kInvalidArgument for anything else.
+// Parses its 32 hex digits; kInvalidArgument for anything else.
 Result<AttemptId> AttemptOf(std::string_view hex);
 Commit CommitOf(const RootManifest& root);
 // Damage to one step: an earlier one may still be whole. Anything else would hit that one as well.

@@ -23,7 +23,7 @@ constexpr std::uint64_t Multiply(std::uint64_t a, std::uint64_t b) {
 
 std::span<const std::byte> BytesOf(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-// Of a key, for its bucket and as one of the keys.
+// Hash of a key, for its bucket and as one of the keys.
 std::uint64_t HashOf(std::string_view key) { return Xxh3(BytesOf(key)); }
 std::uint64_t FactorOfKey(std::uint64_t hash) { return Mix64(hash + kGoldenGamma) % kTallyPrime; }
 
@@ -33,7 +33,7 @@ std::uint64_t FactorOf(const PlannedBox& box, std::uint64_t hash) {
   return Mix64(hash ^ box.shape.size()) % kTallyPrime;
 }
 
-// What the indices of a dimension weigh that are before `index`.
+// The weight of the indices of a dimension that are before `index`.
 std::uint64_t WeightBefore(std::size_t dimension, std::uint64_t index) {
   return index == 0 ? 0 : Mix64(Mix64(dimension + kGoldenGamma) ^ index) % kTallyPrime;
 }

@@ -36,7 +36,8 @@ using BoxTallies = std::array<BoxTally, kTallyBuckets>;
 
 std::size_t BucketOf(std::string_view key) noexcept;
 
-// Of `boxes`, and of the keys to which the tree refers: the coordinator's alone, perhaps repeated.
+// Tallies `boxes`, and the keys to which the tree refers: the coordinator's alone, perhaps
+// repeated.
 BoxTallies TallyBoxes(std::span<const PlannedBox> boxes,
                       std::span<const std::string_view> references);
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kStepPrefix = "step-";
 constexpr std::string_view kPartPrefix = "part-";
-constexpr std::size_t kShownMax = 300;  // Of a name, in an error.
+constexpr std::size_t kShownMax = 300;  // An error shows so many characters of a name.
 
 std::string Padded(std::uint64_t number, std::size_t width) {
   std::string digits = std::to_string(number);
@@ -34,7 +34,7 @@ std::string MirrorOf(std::string_view folder) {
   return address.starts_with(kObjectScheme) ? address : "";
 }
 
-// What an address begins with, such as gs://; empty for a path.
+// The scheme of an address, such as gs://; empty for a path.
 std::string_view SchemeOf(std::string_view text) {
   constexpr std::string_view kEnd = "://";
   constexpr std::string_view kAllowed =
@@ -173,7 +173,8 @@ Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
   if (target.starts_with(kObjectScheme)) return OpenObjectTarget(target, options.session);
   if (target.empty() || target.find('\0') != std::string_view::npos)
     return Error{ErrorCode::kInvalidArgument, "checkpoint: the target is empty or has a NUL byte"};
-  // As a path it would be a folder here: whoever trusts it to be in a store would lose it.
+  // As a path it would be a folder here, and a checkpoint that belongs in a store would be on this
+  // machine alone.
   if (const std::string_view scheme = SchemeOf(target); !scheme.empty())
     return Error{ErrorCode::kInvalidArgument,
                  "checkpoint: " + std::string(target.substr(0, kShownMax)) +

@@ -77,7 +77,7 @@ class CheckpointAttempt {
 class CommittedStep {
  public:
   virtual ~CommittedStep() = default;
-  // What messages call file `name`.
+  // The name of file `name` in messages.
   virtual std::string Describe(std::string_view name) const = 0;
   // Equal as long as nobody has written segment `name` again, whichever way it is kept; empty if
   // that is not known.
@@ -94,7 +94,7 @@ class CommittedStep {
   virtual std::unique_ptr<CommittedStep> Fallback() const { return Twin(); }
   // Why copies that should be there are not read at all: places that are lost, or lack the step.
   virtual std::vector<std::string> LostCopies() const { return {}; }
-  // Each of the step's copies by itself, for their verification. Empty if there is this one only.
+  // The step's copies, one by one, for their verification. Empty if there is this one only.
   virtual std::vector<std::unique_ptr<CommittedStep>> Copies() const { return {}; }
 };
 

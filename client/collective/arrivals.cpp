@@ -372,7 +372,8 @@ Result<void> Arrivals::PlaceWaiting(Step& step) {
   return set_aside_.empty() ? Result<void>() : PlaceSetAside(step);
 }
 
-// What a link holds has waited so long that what it waits for may stand behind it: makes room.
+// Makes room: the piece that a link holds has waited so long that the one it waits for may stand
+// behind it.
 void Arrivals::SetItAside(Step& step, std::size_t link) {
   Incoming& in = links_[link];
   if (step.now - in.come_at < tick_) return;
@@ -447,8 +448,8 @@ bool Arrivals::NothingComesFrom(std::uint32_t rank) const {
 }
 
 void Arrivals::Replace(const LinkMade& made) {
-  // What came on the old one and has no place yet is sent again, for nobody was told that it was
-  // taken.
+  // Pieces that came on the old link and have no place yet are sent again: this rank has not
+  // acknowledged them.
   std::erase_if(set_aside_, [&](const SetAside& piece) { return piece.link == made.link; });
   Channel channel = std::move(links_[made.link].channel);
   channel.address = made.address;

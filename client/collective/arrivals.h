@@ -21,7 +21,7 @@
 namespace ffrecord::client {
 
 // The pieces that come on all links: where each belongs and when that is free, what waits, what is
-// set aside, and what senders are told of those that were taken. Part of ExchangeMachine.
+// set aside, and which acknowledgements the senders get. Part of ExchangeMachine.
 class Arrivals {
  public:
   using Time = exchange::Time;
@@ -68,7 +68,7 @@ class Arrivals {
     bool tells_taken = false;  // One of several from that rank, or over RDMA.
     CollectiveData data{};     // The piece whose payload is being received.
     Form form = Form::kFrame;
-    std::uint64_t size_bytes = 0;          // Of the payload.
+    std::uint64_t size_bytes = 0;          // Size of the payload.
     std::uint64_t frame_size_bytes = 0;    // For counters.
     bool is_held = false;                  // `data` waits.
     std::span<const std::byte> payload{};  // If it is there: placed, shared or landed.
@@ -84,7 +84,7 @@ class Arrivals {
     CollectiveTaken untold{};
     std::uint64_t untold_bytes = 0;
     Aside aside = Aside::kNo;
-    std::vector<std::byte> kept{};  // What is to be set aside.
+    std::vector<std::byte> kept{};  // The bytes to set aside.
   };
   // A piece that has waited too long for its place.
   struct SetAside {

@@ -30,7 +30,7 @@ class Blame {
   void NoteTold(Time now) { told_at_ = now; }
   void NoteReplaced(std::size_t link) { heard_[link].at = {}; }
 
-  // The other end of a link says whom it waits for. Returns whether that is to be told on at once.
+  // The other end of a link says whom it waits for. Returns whether to pass that on at once.
   bool NoteHeard(std::size_t link, const GroupWaiting& said, Time now);
   // The rank that an operation waits for, as far as this one knows.
   GroupWaiting Blamed(const ActiveOperation& oldest, const std::deque<PeerStreams>& peers,

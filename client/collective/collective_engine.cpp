@@ -508,7 +508,7 @@ Result<void> CollectiveEngine::Tune(const Tuning& tuning) {
 // --- The progress thread -------------------------------------------------------------------------
 
 void CollectiveEngine::Impl::Run(Exchange exchange) {
-  // Whoever made this thread may round otherwise or flush subnormals; equal bits need one way.
+  // The thread that made this one may round otherwise or flush subnormals; equal bits need one way.
   std::fesetenv(FE_DFL_ENV);
   std::vector<Exchange::Ended> finished;
   while (TakeSubmitted(exchange)) {

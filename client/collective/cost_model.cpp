@@ -11,7 +11,7 @@ namespace {
 
 // Adding two arrays in memory, each of their bytes: measured as 6 to 10 GB/s on one core.
 constexpr double kReduceByteS = 0.12e-9;
-// What a further message of the same step costs the processor, in latencies. An assumption: it
+// The cost to the processor of a further message of the same step, in latencies. An assumption: it
 // moves only the size from which arrays are split, and that by little.
 constexpr double kNextMessage = 0.25;
 // Halving-doubling has another partner in each step, and pieces of two steps share a wire: those
@@ -30,7 +30,7 @@ double AllReduceCost(Algorithm algorithm, std::uint32_t world_size, std::uint64_
   const auto corners = std::bit_floor(world_size);
   const double dimensions = std::countr_zero(corners);
   const double whole = link.latency_s + bytes * link.byte_s;
-  // Who stands behind a corner brings an array there, and fetches one.
+  // A rank behind a corner brings an array there, and fetches one.
   const double fold = corners == world_size ? 0 : 2 * whole + bytes * kReduceByteS;
   const double share = (corners - 1.0) / corners;
   switch (algorithm) {

@@ -7,18 +7,18 @@
 
 namespace ffrecord::client {
 
-// What moving bytes between two ranks costs, in seconds; equal on all ranks, for they must choose
+// The cost of moving bytes between two ranks, in seconds; equal on all ranks, for they must choose
 // alike. The defaults are those of a fast network.
 struct LinkCost {
   double latency_s = 30e-6;
   double byte_s = 1e-9;
 };
 
-// What the ranks of a group have found out together.
+// The costs that the ranks of a group have measured together.
 struct GroupCost {
   LinkCost link;
-  // Of a whole hierarchical all-reduce over several machines: latency, and seconds for each byte of
-  // the array. Where it can be had.
+  // Cost of a whole hierarchical all-reduce over several machines: latency, and seconds for each
+  // byte of the array. Where it can be had.
   std::optional<LinkCost> hierarchy = std::nullopt;
   bool is_one_machine = false;  // All links are shared memory.
   bool allows_halving = true;   // By halving-doubling.

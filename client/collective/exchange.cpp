@@ -81,7 +81,7 @@ Exchange::Exchange(const Group& group, Links links, std::unique_ptr<Replacements
 
 // --- Turns ---------------------------------------------------------------------------------------
 
-// What actions tell the machine may want more; DoAll() comes to that.
+// The machine may want more because of these actions; DoAll() comes to that.
 template <class Event>
 Result<void> Exchange::Tell(const Event& event) {
   return TellAt(Clock::now(), event);
@@ -139,15 +139,15 @@ Result<void> Exchange::Turn(Clock::time_point now) {
 
 Result<void> Exchange::Wait(int wake_fd) {
   SetSleeps(true);
-  // What came before was not rung for.
+  // Nobody has rung for news that came before.
   const bool has_news = HasNews();
   if (!has_news) FFR_TRY(WaitForFds(wake_fd));
-  if (has_news) has_replacements_ = true;  // Who has rung meanwhile does not ring again.
+  if (has_news) has_replacements_ = true;  // A peer that has rung meanwhile does not ring again.
   SetSleeps(false);
   return {};
 }
 
-// Who shares memory with us rings only while we say that we sleep.
+// Peers that share memory with us ring only while this flag is set.
 void Exchange::SetSleeps(bool sleeps) {
   for (std::size_t peer = 0; peer < to_.size(); ++peer)
     if (to_[peer].ring() != nullptr && machine_->peer(peer).awaits_room)
@@ -308,7 +308,7 @@ Result<void> Exchange::Receive(std::size_t link) {
     // Not a lost connection but a frame that cannot be right.
     if (!event && event.error().code == ErrorCode::kCorruption)
       return OfRank(in.link.rank, std::move(event).error());
-    in.is_closed = moved_ = true;  // What it had left in shared memory is still there.
+    in.is_closed = moved_ = true;  // Data that it had left in shared memory is still there.
     if (!event) in.why = std::move(event).error();
     return {};
   }
@@ -444,7 +444,7 @@ void Exchange::Close(const Error& why) {
 }
 
 void Exchange::Close() {
-  // What was taken, so that nobody sends it again.
+  // Tells senders which pieces were taken, so that nobody sends them again.
   machine_->TellAll(Clock::now(), actions_);
   for (const exchange::Action& action : std::exchange(actions_, {}))
     (void)std::visit([&](const auto& one) { return Do(one); }, action);
@@ -463,7 +463,7 @@ void Exchange::DeliverLast() {
   while (IsDelivering() && Clock::now() < deadline) {
     for (Peer& peer : to_)
       for (Stream& stream : peer.streams) stream.is_ready = true;
-    if (!Advance(ended)) return;  // Whoever is gone needs nothing.
+    if (!Advance(ended)) return;  // Peers that are gone need nothing.
     // No event tells when the other machine has acknowledged.
     if (IsDelivering()) SleepFor(kDeliveryPause);
   }

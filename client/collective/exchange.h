@@ -121,7 +121,7 @@ class Exchange {
   bool is_doing_ = false;
   bool moved_ = false;
   bool has_words_ = false;               // A word was queued.
-  std::vector<Ended>* ended_ = nullptr;  // Of Advance().
+  std::vector<Ended>* ended_ = nullptr;  // The argument of Advance().
 };
 
 }  // namespace ffrecord::client

@@ -58,7 +58,7 @@ class ExchangeMachine {
   using Time = exchange::Time;
   using Step = exchange::Step;
 
-  // `to` in the order of ranks, and of streams; `from` likewise. Borrows `counters`.
+  // `to` is in the order of ranks, and of streams; so is `from`. Borrows `counters`.
   ExchangeMachine(const ExchangeGroup& group, std::vector<exchange::Channel> to,
                   std::vector<exchange::Channel> from, ExchangeCounters& counters, Time now);
   ExchangeMachine(const ExchangeMachine&) = delete;

@@ -16,8 +16,9 @@
 #include "client/collective/schedule.h"
 #include "libffrecord/base/clock.h"
 
-// What happens to ExchangeMachine, and what it wants done. `peer` counts the ranks that this one
-// sends to, `stream` the connections to one of them, and `link` all connections that bring data.
+// The events of ExchangeMachine, and the actions that it wants done. `peer` counts the ranks that
+// this one sends to, `stream` the connections to one of them, and `link` all connections that bring
+// data.
 namespace ffrecord::client::exchange {
 
 using Time = Clock::time_point;
@@ -41,15 +42,15 @@ struct Channel {
 
 // --- Events --------------------------------------------------------------------------------------
 
-struct Go {};      // What was submitted may start, and what may be sent is sent.
-struct Settle {};  // What came too early may have its place now; operations may have ended.
+struct Go {};      // Submitted operations may start, and data that may be sent is sent.
+struct Settle {};  // Data that came too early may have its place now; operations may have ended.
 struct Tick {};    // NextTime() may have come. After all other events of a turn.
 
 struct Room {  // In the memory shared with the peer, for a piece.
   std::size_t peer;
   std::span<std::byte> place;
 };
-struct Left {  // Of what was given to a stream, so much is still queued.
+struct Left {  // So much of the data given to a stream is still queued.
   std::size_t peer;
   std::size_t stream;
   std::uint64_t queued_bytes;
@@ -118,7 +119,7 @@ struct SendPiece {  // `bytes` are borrowed until they have left, or the stream 
   std::span<const std::byte> bytes;
   std::optional<Range> place;  // In the peer's memory, in bytes, where they are to be written.
 };
-struct Publish {  // What was written into the Room of the peer.
+struct Publish {  // Data was written into the Room of the peer.
   std::size_t peer;
   CollectiveData data;
   std::uint64_t size_bytes;

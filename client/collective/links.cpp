@@ -35,7 +35,7 @@ class Handshake {
   Result<Links> Run(std::span<const std::string> addresses) {
     if (auto joined = Join(addresses); !joined) {
       Error error = std::move(joined).error();
-      // What was wrong with those who came says more than that the right one did not.
+      // A fault of a peer that did connect says more than the absence of the right one.
       if (refused_ && error.code != ErrorCode::kDenied)
         error = {refused_->code, refused_->message + "; " + error.message};
       TurnAwayAll(error);
@@ -47,7 +47,7 @@ class Handshake {
   }
 
  private:
-  // Who has connected and is not one of our links yet.
+  // A peer that has connected and is not one of our links yet.
   struct Candidate {
     Link link;                            // Whose it will be; outlives the endpoint.
     std::unique_ptr<net::RdmaLink> rdma;  // Was offered, when its HELLO was good.
@@ -89,8 +89,8 @@ class Handshake {
     if (!sharing) {
       Error error = std::move(sharing).error();
       error.message +=
-          "; the rank is on the same machine, and memory is shared there unless a rank is told not"
-          " to (shares_memory)";
+          "; the rank is on the same machine, and memory is shared there unless a rank turns "
+          "that off (shares_memory)";
       return error;
     }
     auto [endpoint, ring] = std::move(sharing).value();
@@ -102,7 +102,7 @@ class Handshake {
   // The wake-up goes ahead of the HELLO, for a frame carries one descriptor.
   Result<std::pair<std::unique_ptr<Endpoint>, std::unique_ptr<RingSender>>> ShareMemory(
       const MemberAddress& address, std::span<const std::byte> body) {
-    // HELLO shows the secret. A rank that has ended has left its name to whoever takes it.
+    // HELLO shows the secret. When a rank has ended, another process can take its name.
     auto endpoint = FFR_TRY(
         net::ConnectLocal(address.local, address.tcp, deadline_, net::LocalOwner::kThisUser));
     auto ring = FFR_TRY(RingSender::Make(RingsOf(hello_, machines_)));
@@ -266,7 +266,7 @@ class Handshake {
     return {};
   }
 
-  // What came where RDMA was offered.
+  // Takes an event of a link to which RDMA was offered.
   Result<void> TakeRdma(Candidate& candidate, const Result<Endpoint::Event>& event) {
     Link& link = candidate.link;
     std::unique_ptr<Endpoint>& endpoint = candidate.endpoint;
@@ -402,7 +402,7 @@ class Handshake {
   Links links_;
   std::vector<bool> is_welcome_;                          // For each of links_.to: it has taken us.
   using Place = std::pair<std::uint32_t, std::uint16_t>;  // Rank and stream.
-  std::set<Place> awaited_;                               // Who is to connect.
+  std::set<Place> awaited_;                               // The links that are still to connect.
   std::vector<Candidate> candidates_;
   std::optional<Error> refused_;  // The last one turned away, if nobody better comes.
 };

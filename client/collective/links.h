@@ -48,7 +48,7 @@ struct Links {
 struct Meeting {
   net::TcpListener& listener;
   net::LocalListener* local_listener = nullptr;  // Null: this rank shares no memory.
-  int wake_fd = -1;                              // Of an eventfd.
+  int wake_fd = -1;                              // An eventfd.
   // Rails: stream i takes number i modulo their count. Null: TCP.
   std::deque<net::RdmaLinks>* rails = nullptr;
 };

@@ -54,7 +54,7 @@ Result<Machines> Machines::Of(std::span<const std::string> addresses) {
   std::vector<std::uint32_t> machine_of_rank;
   for (std::uint32_t rank = 0; rank < addresses.size(); ++rank) {
     const MemberAddress address = FFR_TRY(MemberAddress::Parse(addresses[rank]));
-    // Who shares no memory is alone.
+    // A rank that shares no memory is a machine of its own.
     machine_of_rank.push_back(
         address.local.empty() ? rank : first_rank.try_emplace(address.machine, rank).first->second);
   }

@@ -11,8 +11,9 @@
 
 namespace ffrecord::client {
 
-// Where a rank is met, as all ranks are told it: "host:port", or "host:port/machine/name" if it
-// shares memory with those who name the same machine, and is met by them at that local socket.
+// The address of a rank, as all ranks receive it: "host:port", or "host:port/machine/name" if it
+// shares memory with the ranks that name the same machine, and listens at that local socket for
+// them.
 struct MemberAddress {
   std::string tcp;
   std::string machine{};  // Both empty: it shares no memory.

@@ -14,8 +14,8 @@
 
 namespace ffrecord::client {
 
-// What ranks of a collective group say to each other, beside ERROR; protocol.md,
-// "Collectives". Decode() fails with kCorruption if a body is not exactly such a message.
+// Messages between ranks of a collective group, beside ERROR; protocol.md, "Collectives". Decode()
+// fails with kCorruption if a body is not exactly such a message.
 
 // Opens a connection to a rank that this one will send to (type HELLO). The reply has no body, but
 // over RDMA, where it is GroupRing.
@@ -38,7 +38,7 @@ struct GroupHello {
 struct CollectiveData {
   static constexpr std::size_t kEncodedSizeBytes = 48;
 
-  std::uint64_t sequence = 0;       // Of the operation, from 0.
+  std::uint64_t sequence = 0;       // Number of the operation, from 0.
   std::uint64_t count = 0;          // Elements of the whole array.
   std::uint64_t first = 0;          // The piece's first element in it.
   std::uint64_t payload_check = 0;  // XXH3-64 of the payload: a flipped bit is no wrong sum.
@@ -92,7 +92,7 @@ struct CollectiveTaken {
 // "I am held up, and by whom" (type PING, no reply), so that the one who holds up all is named. A
 // rank that others wait for and whose program has not submitted the operation says so of itself.
 struct GroupWaiting {
-  std::uint32_t rank = 0;  // Who holds up.
+  std::uint32_t rank = 0;  // The rank that holds up.
   bool is_absent = false;  // It has said that it lives and has not joined.
 
   bool operator==(const GroupWaiting&) const = default;

@@ -30,7 +30,7 @@ struct Operation {
   std::string Describe() const;
 };
 
-// What all ranks of a group share, and which of them this one is.
+// The facts that all ranks of a group share, and which of them this one is.
 struct ExchangeGroup {
   std::uint32_t rank;
   std::uint32_t world_size;
@@ -50,7 +50,7 @@ struct ExchangeGroup {
 struct Progress {
   std::uint64_t next = 0;  // All before is queued (sends) or placed (arrivals).
   bool is_done = false;
-  std::vector<std::optional<std::uint64_t>> checks{};  // Of the pieces that were copied here.
+  std::vector<std::optional<std::uint64_t>> checks{};  // Checksums of copied pieces.
   // Placed beyond, for streams are not equally fast: ascending, and apart from each other.
   std::vector<Range> ahead{};
 
@@ -102,7 +102,10 @@ class Operations {
 
   bool empty() const { return active_.empty(); }
   const ActiveOperation& oldest() const { return active_.front(); }
-  std::uint64_t next_sequence() const { return next_sequence_; }  // Of the one that starts next.
+  std::uint64_t next_sequence() const {
+    return next_sequence_;
+  }  // Number of the operation that
+     // starts next.
   ActiveOperation* Of(std::uint64_t sequence);
 
   // The transfer that comes next with a rank: of the oldest operation that has one left there.

@@ -367,7 +367,7 @@ void PeerStreams::TellLost(Step& step) {
 void PeerStreams::Replace(Step& step, const StreamMade& made) {
   Channel channel = streams_[made.stream].channel;
   channel.address = made.address;
-  // What it had under way was handed over to `again` when it was lost.
+  // Its pieces under way moved to `again` when it was lost.
   streams_[made.stream] = Stream{.channel = std::move(channel)};
   step.actions.emplace_back(Tell{NameOf(streams_[made.stream]) + " was replaced"});
 }

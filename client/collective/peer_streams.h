@@ -18,8 +18,8 @@
 
 namespace ffrecord::client {
 
-// What is under way to one peer, by one or several streams: which stream takes the next piece, what
-// the peer has not taken yet, and what has to be sent again when a stream is lost. Part of
+// The pieces under way to one peer, by one or several streams: which stream takes the next piece,
+// what the peer has not taken yet, and what has to be sent again when a stream is lost. Part of
 // ExchangeMachine; its page says how streams, RDMA and shared memory work.
 class PeerStreams {
  public:
@@ -67,7 +67,7 @@ class PeerStreams {
   // Queues a word for the peer on each stream where nothing else is queued: a queue that stands
   // would only grow, and one of the streams may be silent.
   void SendWaiting(Step& step, const GroupWaiting& waiting);
-  // What the peer has not taken of streams that are gone, before anything new.
+  // Sends pieces again that the peer has not taken from streams that are gone, before anything new.
   Result<void> SendAgain(Step& step);
 
   // Whether a piece that is given to a stream, and has not left, borrows what `active` sends from
@@ -104,11 +104,11 @@ class PeerStreams {
     std::uint64_t mark = 0;  // It has left when so many bytes have.
     // The rest matters where the peer says what it has taken.
     bool has_left = false;         // On some stream.
-    std::uint64_t number = 0;      // Of the pieces on its stream.
+    std::uint64_t number = 0;      // Number among the pieces on its stream.
     std::optional<Range> place{};  // In the peer's ring, in bytes, if it was written there.
     std::uint64_t size_bytes = 0;
     CollectiveData data{};
-    std::vector<std::byte> copy{};  // Of a small one.
+    std::vector<std::byte> copy{};  // The bytes of a small one.
     Time given_at{};
 
     bool Borrows(const ActiveOperation& from, std::uint32_t until_step,
@@ -120,10 +120,10 @@ class PeerStreams {
   struct Stream {
     exchange::Channel channel;
     std::uint64_t given_bytes = 0;
-    std::uint64_t queued_bytes = 0;  // Of them, as far as it is known.
+    std::uint64_t queued_bytes = 0;  // Bytes of these that are queued, as far as it is known.
     // Until it has left, or, where the peer says so, until it has taken it.
     std::deque<InFlight> in_flight{};
-    PooledBuffer staging{};  // What is sent as another type; null until something is.
+    PooledBuffer staging{};  // Holds pieces that are sent as another type; null until there is one.
     std::uint64_t staging_next = 0;
     std::optional<Error> gone{};
     std::string why_gone{};
@@ -153,7 +153,7 @@ class PeerStreams {
   std::vector<Stream> streams_;  // One, or as many as the group has.
   bool hears_taken_ = false;
   std::optional<std::span<std::byte>> room_;  // In shared memory.
-  std::deque<InFlight> again_;                // Of streams that are gone: to be sent once more.
+  std::deque<InFlight> again_;                // Pieces to send again: their streams are gone.
   bool has_untold_ = false;
   std::optional<Error> gone_;
 };

@@ -18,12 +18,12 @@ class PieceWork {
   PieceWork(const ExchangeGroup& group, ExchangeCounters& counters)
       : group_(group), counters_(counters) {}
 
-  // What this rank adds to an average is divided before it is sent or added to.
+  // Divides this rank's part of an average before it is sent or added to.
   void DivideOwn(const Operation& operation) const;
   // By which power of two a piece is scaled when it crosses as halves; else 0.
   std::int32_t Shift(const Operation& operation, Range piece) const;
-  // Writes a piece to `place` as it crosses. What is rounded for the wire is rounded in the array
-  // too, so that all ranks go on with the same bits.
+  // Writes a piece to `place` as it crosses. Values that are rounded for the wire are rounded in
+  // the array too, so that all ranks go on with the same bits.
   void Encode(const Operation& operation, std::int32_t shift, Range piece, std::byte* place) const;
   // Adds or copies `bytes` to where they belong, if they are not there.
   void Place(const Operation& operation, const Arrival& arrival, Range piece, std::int32_t shift,

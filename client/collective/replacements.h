@@ -41,7 +41,7 @@ class Replacements {
   // Connections of ranks of the group, proven by the secret, that have come since the last time.
   // Others are shut out.
   std::vector<Link> TakeCome();
-  // What to wait for before there may be more.
+  // Descriptors to wait for before there may be more.
   std::vector<int> fds() const;
 
  private:

@@ -12,8 +12,8 @@ namespace {
 // --- Ring ----------------------------------------------------------------------------------------
 
 // Segment k travels from rank k + 1 once around: each rank adds its part, and the last one, rank k,
-// owns the sum. Then it travels once more and is copied. What a rank receives in a step is what it
-// sends in the following one. The two halves are a reduce-scatter and an all-gather.
+// owns the sum. Then it travels once more and is copied. A rank sends in each step the segment that
+// it received in the step before. The two halves are a reduce-scatter and an all-gather.
 Schedule Ring(const Plan& plan, std::uint32_t rank, std::uint32_t n) {
   const std::uint32_t begin = plan.collective == Collective::kAllGather ? n - 1 : 0;
   const std::uint32_t end = plan.collective == Collective::kReduceScatter ? n - 1 : 2 * (n - 1);
@@ -171,7 +171,7 @@ struct Tree {
     std::uint32_t half = (place & (~place + 1)) / 2;
     if (half == 0) return {0, 0};
     std::uint32_t right = place + half;
-    while (right > n && half > 1) {  // What is left of one that is missing.
+    while (right > n && half > 1) {  // The part of a missing one that is left.
       half /= 2;
       right -= half;
     }

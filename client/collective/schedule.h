@@ -10,8 +10,8 @@
 
 namespace ffrecord::client {
 
-// Who sends which part of an array to whom when, in each collective by each algorithm. Pure
-// arithmetic; protocol.md, "Collectives", says the same in words.
+// Which rank sends which part of an array to which rank when, in each collective by each algorithm.
+// Pure arithmetic; protocol.md, "Collectives", says the same in words.
 
 enum class Collective : std::uint8_t { kAllReduce, kReduceScatter, kAllGather, kBroadcast };
 
@@ -38,7 +38,7 @@ inline Range PartOf(std::uint64_t count, std::uint32_t parts, std::uint32_t inde
   return {begin(index), begin(index + 1)};
 }
 
-// What goes to, or comes from, `peer`.
+// A part that goes to, or comes from, `peer`.
 struct Transfer {
   std::uint32_t step;  // The same on both ends.
   std::uint32_t peer;
@@ -52,15 +52,16 @@ struct Arrival : Transfer {
 
 // One rank's part. Both lists are in the order of steps, and no two arrivals of a step touch.
 //
-// What is sent in a step holds all that arrived in earlier steps, and what arrives is placed after
-// the same, and after what is sent from there in this step and earlier. All ranks that go by this
-// order finish, however much or little they have in flight: the least unfinished step can go on.
+// A part that is sent in a step holds all that arrived in earlier steps; a part that arrives is
+// placed after the same, and after those that are sent from there in this step and earlier. All
+// ranks that go by this order finish, however much or little they have in flight: the least
+// unfinished step can go on.
 struct Schedule {
   std::vector<Transfer> sends;
   std::vector<Arrival> arrivals;
 };
 
-// What all ranks must ask for alike. `root` matters to a broadcast only.
+// The collective call, on which all ranks must agree. `root` matters to a broadcast only.
 struct Plan {
   Collective collective = Collective::kAllReduce;
   Algorithm algorithm = Algorithm::kRing;

@@ -18,7 +18,7 @@ constexpr std::uint64_t kPieceSizeMax = 128 << 10;
 constexpr std::uint64_t kPieceSizeMin = 16 << 10;
 constexpr std::uint64_t kRankSizeMax = 8 << 20;
 
-// What each end writes has a cache line of its own.
+// Each end writes to a cache line of its own.
 constexpr std::size_t kLine = 64;
 struct Control {
   alignas(kLine) std::atomic<std::uint64_t> written;  // Pieces, by the sender.
@@ -51,9 +51,9 @@ std::span<std::byte> PayloadAt(const RingShape& shape, std::span<std::byte> memo
   return memory.subspan(kPayloadsAt + piece % RingShape::kSlots * stride, shape.piece_size_bytes);
 }
 
-// Rings for an end that has said it sleeps. Called after something was published for it. What is
-// published and who sleeps are both written and read in one order that all agree on (seq_cst), so
-// of one who publishes and one who falls asleep at least one sees the other.
+// Rings for an end that has said it sleeps. Called after something was published for it. Publishing
+// and sleeping are both written and read in one order that all agree on (seq_cst), so if one end
+// publishes while the other falls asleep, at least one sees the other.
 void Wake(std::atomic<std::uint32_t>& sleeps, const ForeignFd& wakeup) {
   if (sleeps.load() == 0 || sleeps.exchange(0) == 0) return;
   const std::uint64_t one = 1;

@@ -17,11 +17,11 @@ namespace ffrecord::client {
 // ring of slots, each with a head and a payload. The sender copies a piece in, the receiver adds it
 // straight out of there: it crosses once, within the processor's cache, and without the kernel.
 //
-// Both ends are thread-bound and never block. Who finds nothing to do says WillSleep(), looks once
-// more, and sleeps until its wake-up (an eventfd that it gave to the other end) is rung; the other
-// end rings only who has said so. What the other end writes is believed only as far as it stays
-// within the mapping. A connection beside the ring tells when the other process is gone; what it
-// had published then is still there.
+// Both ends are thread-bound and never block. An end that finds nothing to do says WillSleep(),
+// looks once more, and sleeps until its wake-up (an eventfd that it gave to the other end) is rung;
+// an end rings only if the other has said so. An end believes the other's counters only as far as
+// they stay within the mapping. A connection beside the ring tells when the other process is gone;
+// what it had published then is still there.
 struct RingShape {
   static constexpr std::uint32_t kSlots = 4;
   static constexpr std::size_t kHeadSizeBytesMax = 56;

@@ -4,7 +4,7 @@
 
 namespace ffrecord::client {
 
-// What the kernel knows of a TCP connection's other end. Over other transports: nothing.
+// The kernel's knowledge of a TCP connection's other end. Over other transports: nothing.
 
 // Lets the kernel ask once a second whether the other end of an idle connection is there: all that
 // was sent may be acknowledged, and only the word that it was taken be lost.

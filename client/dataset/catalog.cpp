@@ -93,9 +93,9 @@ Result<bool> Catalog::IsTaken(std::string_view name, net::Deadline deadline) con
 
 // --- Changes -------------------------------------------------------------------------------------
 //
-// Whoever asks for a change may be gone, or may have asked elsewhere, when a daemon carries it out.
-// So each request says on which revision of the name it rests, and only a client that is there
-// decides anew.
+// When a daemon carries out a change, the client that asked for it may be gone, or may have asked
+// elsewhere. So each request says on which revision of the name it rests, and only a client that is
+// there decides anew.
 
 Result<Catalog::Base> Catalog::FindBase(std::string_view name, const char* what,
                                         net::Deadline deadline, Cluster::Absence absence) const {
@@ -105,7 +105,7 @@ Result<Catalog::Base> Catalog::FindBase(std::string_view name, const char* what,
   net::ListReply page;
   const Cluster::Attempt attempt = [&](net::Connection& connection,
                                        net::Deadline until) -> Result<void> {
-    // What a node knew last is good enough here.
+    // The names that a node knew last are good enough here.
     list.accepts_old = (connection.hello().capabilities & net::kCapabilityKnownNames) != 0;
     const auto reply =
         FFR_TRY(connection.Call(net::FrameType::kList, list.Encode(), {}, until, what));

@@ -23,7 +23,7 @@ class Catalog {
  public:
   explicit Catalog(Daemons daemons) : daemons_(std::move(daemons)) {}
 
-  // What `name` stands for. Fails with kNotFound, kInvalidArgument for a bad name.
+  // The dataset that `name` stands for. Fails with kNotFound, kInvalidArgument for a bad name.
   struct Resolved {
     DatasetManifest manifest;
     std::uint64_t revision = 0;

@@ -19,7 +19,8 @@ class ChangeTries {
   // For a node that answers while it is waited for; 0: this one would not understand it.
   static std::uint32_t PatienceFor(const net::Connection& connection, net::Deadline until);
 
-  // One over `connection` has failed. What a node says it has not done is not done.
+  // One over `connection` has failed. If a node says that it has not done the change, it is not
+  // done.
   void Note(const net::Connection& connection, const Error& error);
   bool may_be_done() const noexcept { return may_be_done_; }
   // The last refusal, whatever its reason: it says so if a try may have taken effect.

@@ -57,7 +57,7 @@ Result<ClusterView> AskView(net::Connection& connection, const ClusterView* befo
   return NextView(before, std::move(decoded), reply.payload, seed);
 }
 
-// Of one node: its disk or its metadata. A quota is the cluster's.
+// Whether the trouble is of one node: its disk or its metadata. A quota is the cluster's.
 bool IsOwnTrouble(const Error& error) { return IsIll(error) && error.system_errno != EDQUOT; }
 
 // Whichever node it comes from.
@@ -166,7 +166,7 @@ class Asking {
            (!one || one->reply.cluster == other->reply.cluster);
   }
 
-  // Of those that have answered.
+  // Decides among the nodes that have answered.
   Answer Decide() {
     const std::optional<ClusterView>* chosen = nullptr;
     std::size_t first = answers_.size(), other = answers_.size();  // That disagree.
@@ -312,7 +312,8 @@ bool Cluster::AskSeeds(const Attempt& attempt, net::Deadline deadline,
 }
 
 // Views of several calls may come in any order; an older map never takes the place of a newer one.
-// What says nothing new leaves the view, and with it all that readers have computed of it.
+// A view that says nothing new leaves the old one, and with it all that readers have computed from
+// it.
 void Cluster::Take(ClusterView fresh) {
   State& state = state_.Get();
   const std::lock_guard lock(state.mutex);
@@ -327,7 +328,7 @@ void Cluster::Take(ClusterView fresh) {
 Result<void> Cluster::Run(const Attempt& attempt, net::Deadline deadline,
                           std::chrono::milliseconds answer_time, Absence absence) const {
   std::optional<net::Backoff> backoff;
-  std::optional<Error> told;  // What a node said last that could not do it now.
+  std::optional<Error> told;  // The last error of a node that could not do it now.
   for (;;) {
     auto [has_answer, done] = TryEach(attempt, deadline, answer_time, absence, told);
     if (has_answer) return done;

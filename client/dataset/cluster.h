@@ -30,7 +30,7 @@ namespace ffrecord::client {
 // background.
 class Cluster {
  public:
-  // The cluster of the daemons at `locations`; null: they are of none. What one of several says
+  // The cluster of the daemons at `locations`; null: they are of none. The answer of one of several
   // counts once its cluster has all these addresses, and most of them are up; else a moment is left
   // for the others to answer, and if they are not all of one cluster, that of most of the addresses
   // counts. Waits at most `options.timeout`, and fails as a call to the daemons does, or with
@@ -83,7 +83,7 @@ class Cluster {
   }
 
  private:
-  // Of one process.
+  // The state in one process.
   struct State {
     std::mutex mutex;
     std::shared_ptr<const ClusterView> view;  // Null: first_view_.
@@ -110,11 +110,11 @@ class Cluster {
   const std::shared_ptr<const ClusterView> first_view_;
   const SessionOptions options_;
   const std::vector<net::Location> seeds_;
-  // Of the node that answered last. At first the one that the view came from.
+  // Place of the node that answered last. At first the one that the view came from.
   mutable std::atomic<std::size_t> last_place_{0};
   const std::string own_node_;                      // That node,
   mutable std::atomic<bool> has_own_names_{false};  // and whether it has, as it said last.
-  std::atomic<std::uint32_t> version_;              // Of the newest view.
+  std::atomic<std::uint32_t> version_;              // Version of the newest view.
   mutable PerProcess<State> state_;
 };
 

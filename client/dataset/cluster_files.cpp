@@ -31,7 +31,7 @@ Slots SlotsOf(const DatasetManifest& manifest) {
   return slots;
 }
 
-// Of the nodes that fetch or bring an extent, as many are asked as are up.
+// At most this many of the nodes that are up are asked to fetch or bring an extent.
 constexpr std::size_t kFetchersMax = 4;
 
 void KeepFetchers(const ClusterView& view, std::vector<net::NodeIndex>& nodes) {
@@ -45,9 +45,9 @@ void KeepFetchers(const ClusterView& view, std::vector<net::NodeIndex>& nodes) {
 
 // The extents of one manifest, by one slot map.
 //
-// Of extents with an origin, each node that is asked fetches what it lacks: the first is asked, and
-// the next one only where that does not answer. Nodes that are
-// down do not count among the few that may be asked.
+// For an extent with an origin, each node that is asked fetches what it lacks: the first is asked,
+// and the next one only where that does not answer. Nodes that are down do not count among the few
+// that may be asked.
 class SlottedReplicas final : public net::ReplicaMap {
  public:
   // `replicas`: of each extent; 0: as many as the cluster has.
@@ -73,7 +73,7 @@ class SlottedReplicas final : public net::ReplicaMap {
 
  private:
   const std::shared_ptr<const Slots> slots_;
-  std::vector<ClusterView::Candidates> candidates_;  // Of the slots that are used.
+  std::vector<ClusterView::Candidates> candidates_;  // The candidates of each slot that is used.
   const bool has_origins_;
 };
 
@@ -103,7 +103,7 @@ class StripedReplicas final : public net::ReplicaMap {
   bool AsksInOrder() const override { return true; }
 
  private:
-  std::vector<ClusterView::Candidates> candidates_;  // Of each extent.
+  std::vector<ClusterView::Candidates> candidates_;  // The candidates of each extent.
 };
 
 class ClusterPlaces final : public net::ReplicaPlaces {
@@ -140,7 +140,7 @@ class ClusterPlaces final : public net::ReplicaPlaces {
     std::shared_ptr<const ClusterView> cluster;
     std::shared_ptr<const net::ReplicaView> replicas;
   };
-  struct Guarded {  // Of one process.
+  struct Guarded {  // The views in one process.
     std::mutex mutex;
     Known newest;
   };

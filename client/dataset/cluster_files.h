@@ -19,9 +19,9 @@ std::unique_ptr<RangeReader> OpenClusterFiles(std::shared_ptr<Cluster> cluster,
                                               DatasetManifest manifest,
                                               const std::string& location);
 
-// Likewise of the name at `location`, which stands for `manifest` at `revision`. A hint goes to all
-// nodes that are up: each reads ahead the extents whose preferred owner it is, and from that one
-// they are read meanwhile.
+// The dataset of the name at `location`, which stands for `manifest` at `revision`. A hint goes to
+// all nodes that are up: each reads ahead the extents whose preferred owner it is, and from that
+// one they are read meanwhile.
 PublishedFiles OpenClusterDataset(std::shared_ptr<Cluster> cluster, DatasetManifest manifest,
                                   std::uint64_t revision, const net::Location& location);
 

@@ -13,7 +13,7 @@ const net::ClusterMapReply::Node* FindNode(const net::ClusterMapReply& reply,
   return found != reply.nodes.end() && found->id == id ? &*found : nullptr;
 }
 
-// Of the node with this address: the youngest place counts.
+// The place of the node with this address: the youngest place counts.
 std::optional<net::NodeIndex> FindPlace(std::span<const ClusterView::Place> places,
                                         const net::ClusterMapReply::Node& node) {
   for (std::size_t i = places.size(); i-- > 0;) {

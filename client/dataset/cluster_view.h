@@ -15,7 +15,7 @@
 
 namespace ffrecord::client {
 
-// What a process knows of a cluster at one time: its nodes, their addresses, and which of them
+// A process's knowledge of a cluster at one time: its nodes, their addresses, and which of them
 // should hold which extent. A value.
 struct ClusterView {
   // Where a node was or is reached. Nodes keep their places; one that moves gets another.
@@ -25,7 +25,7 @@ struct ClusterView {
   };
 
   net::ClusterMapReply reply;
-  SlotMap map;                // Of the reply's version.
+  SlotMap map;                // The map of the reply's version.
   std::vector<Place> places;  // Their indices are NodeIndex values.
   // The node that the first view came from has names that the others do not have yet.
   bool has_own_names = false;
@@ -56,7 +56,8 @@ struct ClusterView {
     std::string domain;
   };
   std::vector<Target> TargetsOf(std::uint32_t slot) const;
-  // Where a member of a stripe of this slot may be written: its owner, if it is up, then likewise.
+  // Where a member of a stripe of this slot may be written: its owner, if it is up, then the others
+  // as in TargetsOf().
   std::vector<Target> StripeTargetsOf(std::uint32_t slot, std::size_t member,
                                       std::size_t member_count) const;
   // The places of nodes to ask for a data member of a stripe: its owner, then those that bring what

@@ -41,7 +41,7 @@ struct Daemons {
 Result<Daemons> FindDaemons(std::span<const net::Location> locations,
                             const SessionOptions& options);
 
-// Likewise, when that is first asked. Thread-safe.
+// Runs FindDaemons() at the first Find(). Thread-safe.
 class DaemonFinder {
  public:
   DaemonFinder(std::vector<net::Location> locations, const SessionOptions& options)

@@ -24,7 +24,7 @@
 namespace ffrecord::client {
 namespace {
 
-// What a check of a file reads at once.
+// Bytes that a check of a file reads at once.
 constexpr std::uint64_t kCheckBytes = std::uint64_t{32} << 20;
 
 net::Deadline After(const SessionOptions& options) { return net::Clock::now() + options.timeout; }
@@ -68,7 +68,7 @@ Result<void> CheckFile(const std::filesystem::path& path) {
   return CheckRecords(FFR_TRY(RecordReader::Open({&path, 1}, {})));
 }
 
-// What the manifest calls each file: its own name, made unique where two folders share one.
+// The name of each file in the manifest: its own name, made unique where two folders share one.
 std::vector<std::string> NamesOf(std::span<const std::filesystem::path> files) {
   std::vector<std::string> names;
   std::set<std::string> taken;
@@ -111,7 +111,7 @@ Result<void> CheckCluster(const Place& place, const Durability& durability) {
   if (place.daemons.cluster == nullptr)
     return Error{ErrorCode::kInvalidArgument,
                  where +
-                     " is a daemon by itself, and has one replica of everything; leave the "
+                     " is a single daemon, and has one replica of everything; leave the "
                      "durability class out"};
   std::set<std::string_view> domains;
   for (const PlacedNode& node : place.daemons.cluster->view()->map.nodes)
@@ -125,9 +125,9 @@ Result<void> CheckCluster(const Place& place, const Durability& durability) {
                    "; add nodes, or choose a smaller one"};
 }
 
-// Publishes checked files; `tell` is told of the bytes that were sent. What lies on nodes that were
-// lost between its upload and the commit goes to others then: what is still there is not sent
-// again, and counts only once against a quota.
+// Publishes checked files; calls `tell` with the number of bytes that were sent. Extents on nodes
+// that were lost between their upload and the commit go to others then: those that are still there
+// are not sent again, and count only once against a quota.
 Result<void> PublishPatiently(const Place& place, std::span<const std::filesystem::path> files,
                               bool replace, const SessionOptions& options,
                               const Durability& durability, const Upload::Progress& tell) {
@@ -160,7 +160,8 @@ Result<void> PublishPatiently(const Place& place, std::span<const std::filesyste
   }
 }
 
-// Where a dataset of class origin is published. Fails with kInvalidArgument at a daemon by itself.
+// Where a dataset of class origin is published. Fails with kInvalidArgument at a daemon outside of
+// a cluster.
 Result<Place> PlaceWithOrigins(std::string_view address, bool has_no_files,
                                const SessionOptions& options) {
   const auto locations = FFR_TRY(ParseAllNamed(address));
@@ -171,13 +172,14 @@ Result<Place> PlaceWithOrigins(std::string_view address, bool has_no_files,
   if (place.daemons.cluster == nullptr)
     return Error{ErrorCode::kInvalidArgument,
                  location.ToString() +
-                     " is a daemon by itself, and only the nodes of a cluster "
+                     " is a single daemon, and only the nodes of a cluster "
                      "fetch files from an origin; upload them"};
   return place;
 }
 
-// What a name stands for. A daemon by itself keeps what was replaced for those alone that read it
-// by then: who was about to begin opens what stands there now.
+// Opens the dataset that a name stands for. A daemon outside of a cluster keeps what was replaced
+// for those clients alone that read it by then; a client that was about to begin opens what stands
+// there now.
 Result<RecordReader> OpenNamed(std::string_view address, const RecordReader::Options& options,
                                const SessionOptions& session_options) {
   const auto daemons = FFR_TRY(ParseAllNamed(address));
@@ -253,7 +255,7 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
   // Before the first byte travels: an upload that falls silent for a long check is given up.
   for (const auto& file : files) FFR_TRY(CheckFile(file));
   if (dry_run) return {};
-  std::uint64_t told = 0;  // What is sent again is not told of again.
+  std::uint64_t told = 0;  // Bytes that are sent again do not count twice.
   const auto tell = [&](std::uint64_t done) {
     if (!progress || done < told) return;
     progress(done, size_bytes);

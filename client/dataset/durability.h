@@ -19,7 +19,7 @@ struct Durability {
   bool operator==(const Durability&) const = default;
 };
 
-// Of "" (the default), "r1" to "r3", "ec:4+2" and the like. Fails with kInvalidArgument.
+// Reads "" (the default), "r1" to "r3", "ec:4+2" and the like. Fails with kInvalidArgument.
 Result<Durability> ParseDurability(std::string_view text);
 
 }  // namespace ffrecord::client

@@ -17,8 +17,8 @@
 namespace ffrecord::client {
 
 // Bytes of a file from an offset on, at least one and at most as many as `room` has; valid until
-// the next call. They may be put there, which saves a copy where a daemon takes them by itself.
-// Offsets rise, but for an extent that has to begin again.
+// the next call. A source that writes them into `room` saves a copy where the daemon reads
+// this memory. Offsets rise, but for an extent that has to begin again.
 using ExtentSource = std::function<Result<std::span<const std::byte>>(std::uint64_t offset_bytes,
                                                                       std::span<std::byte> room)>;
 
@@ -45,11 +45,11 @@ class ExtentLegs {
     legs_.emplace_back(session, connection, extent_.id, deadline_);
   }
   // Makes the extent durable at all daemons that do not fail. Returns its checksum; fails as
-  // `source` does, and as the first daemon if all have failed. `sent` is told of the bytes that
-  // have been sent.
+  // `source` does, and as the first daemon if all have failed. Calls `sent` with the number of
+  // bytes that have been sent.
   Result<std::uint64_t> Send(const ExtentSource& source,
                              const std::function<void(std::uint64_t)>& sent);
-  // What came of it, in the order of Add().
+  // The outcome of each leg, in the order of Add().
   std::vector<Result<void>> outcomes() const;
 
  private:

@@ -4,7 +4,7 @@
 
 namespace ffrecord::client {
 
-// What a failure of one daemon, or of one place of a checkpoint, says of the others.
+// Whether a failure of one daemon, or of one place of a checkpoint, says anything about the others.
 
 // It does not answer, or not in time: the question is open.
 inline bool IsAway(const Error& error) {

@@ -27,7 +27,7 @@ Result<std::shared_ptr<const RangeReader>> OpenObjects(std::span<const std::stri
                                                        const CacheOptions& cache);
 
 // Objects whose bytes the nodes of a cluster are to fetch, each with its own address and the
-// version of this moment, as which they are read. Fails likewise.
+// version of this moment, as which they are read. Fails as OpenObjects().
 struct OriginObjects {
   std::shared_ptr<const RangeReader> files;
   std::vector<FileOrigin> origins;

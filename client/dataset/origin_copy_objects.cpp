@@ -30,7 +30,7 @@ class Parts {
         size_bytes_(file.file_size_bytes(0)),
         part_bytes_(std::max(kPartBytes, (size_bytes_ + kPartsMax - 1) / kPartsMax)) {}
 
-  // As S3Bucket::FinishParts. Leaves nothing at the store if it fails and that can be told it.
+  // As S3Bucket::FinishParts. If it fails, it leaves nothing at the store that can be reached.
   Result<void> Send(const TellCopied& tell) {
     const std::string upload = FFR_TRY(bucket_.BeginParts(key_));
     auto sent = SendAll(upload, tell);

@@ -19,7 +19,7 @@ namespace ffrecord::client {
 // Files that stay where they are, and that the nodes of a cluster fetch from there.
 struct OriginFiles {
   std::shared_ptr<const RangeReader> files;
-  std::vector<FileOrigin> origins;  // Of each file.
+  std::vector<FileOrigin> origins;  // The origin of each file.
 };
 
 // The files at `locations`: all of them addresses of objects, s3://, or all of them paths in a
@@ -33,8 +33,8 @@ Result<void> ReadWhole(const RangeReader& files, std::uint32_t file, std::uint64
                        std::span<std::byte> bytes);
 
 // The entry of one file in a manifest. Reads all of it, for the checksums of its extents; their ids
-// are those of the file `number` of `upload`. `tell` is told of the bytes that were read. Fails as
-// the range that failed.
+// are those of the file `number` of `upload`. Calls `tell` with the number of bytes that were read.
+// Fails as the range that failed.
 Result<ManifestFile> DescribeOriginFile(const OriginFiles& files, std::uint32_t number,
                                         std::string name, std::uint64_t upload,
                                         const std::function<void(std::uint64_t)>& tell);

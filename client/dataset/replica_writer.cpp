@@ -24,7 +24,7 @@ bool MayDoElsewhere(const Error& error) {
 
 }  // namespace
 
-// Of one extent.
+// The progress of one extent.
 struct ReplicaWriter::Progress {
   const SourcedExtent& extent;
   net::Deadline deadline;
@@ -132,7 +132,8 @@ ReplicaWriter::Targets ReplicaWriter::Choose(const ClusterView& view, const Prog
 Result<void> ReplicaWriter::SendTo(const ClusterView& view, Targets targets, Progress& progress,
                                    const ExtentSource& source,
                                    const std::function<void(std::uint64_t)>& sent) {
-  // Of many threads that want the last connections to the same nodes, none has what another needs.
+  // In this order many threads can want the last connections to the same nodes, and none has what
+  // another needs.
   std::ranges::sort(targets, {}, &ClusterView::Target::place);
   // A node that falls silent leaves time for another one.
   const auto now = net::Clock::now();

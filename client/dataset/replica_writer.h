@@ -22,7 +22,7 @@ namespace ffrecord::client {
 // The place of an extent in a stripe: it goes to one node, in a failure domain that no other member
 // of the stripe is in.
 struct StripeSpot {
-  std::uint32_t slot = 0;  // Of the stripe.
+  std::uint32_t slot = 0;  // Slot of the stripe.
   std::size_t member = 0;
   std::size_t member_count = 0;
   std::set<std::string>* domains = nullptr;  // That other members are in; this one's is added.

@@ -17,7 +17,7 @@
 namespace ffrecord::client {
 namespace {
 
-// Of its bytes alone: whoever publishes the same file again gets the same version.
+// Depends on its bytes alone: the same file, published again, gets the same version.
 std::string VersionOf(const ManifestFile& file) {
   std::vector<std::byte> sums(file.extents.size() * sizeof(std::uint64_t));
   for (std::size_t i = 0; i < file.extents.size(); ++i)

@@ -36,7 +36,7 @@ class StripeParity {
   std::size_t member_count_ = 0;
   const SourcedExtent* extent_ = nullptr;
   const ExtentSource* source_ = nullptr;
-  std::uint64_t added_bytes_ = 0;  // Of the extent, from its begin.
+  std::uint64_t added_bytes_ = 0;  // Bytes of the extent that were added, from its begin.
 };
 
 }  // namespace ffrecord::client

@@ -12,8 +12,8 @@
 namespace ffrecord::client {
 namespace {
 
-// Of the files of one call. The disks of daemons are waited for meanwhile, and each extent has
-// connections and memory of its own.
+// Extents of one call that travel at a time. The disks of daemons are waited for meanwhile, and
+// each extent has connections and memory of its own.
 constexpr std::size_t kExtentsAtOnce = 4;
 
 }  // namespace

@@ -35,8 +35,8 @@ namespace ffrecord::client {
 //
 // When a Put returns, its file is on stable storage; nothing is visible before a manifest that
 // names it is published. Several uploads, also of other processes, may go into one manifest: the
-// entries travel as ManifestFile values. What is not published within the daemon's grace time (10
-// minutes without a word from the upload) is collected.
+// entries travel as ManifestFile values. Files that are not published within the daemon's grace
+// time (10 minutes without a word from the upload) are collected.
 //
 // A Put that meets a daemon that goes away starts the extent again, in a cluster at another node,
 // until `options.timeout` has passed for that extent. Thread-safe: Puts of several threads go over
@@ -65,14 +65,14 @@ class Upload {
     std::filesystem::path path;
   };
   // Files from the disk, whose entries come in their order. Some extents travel at a time: while
-  // one waits for the disk of its daemon, another is sent. `progress` is told of the bytes of all
-  // files. Fails also as OpenReadOnly does, and with kCorruption if a file changes its size
-  // meanwhile.
+  // one waits for the disk of its daemon, another is sent. Calls `progress` with the number of
+  // bytes of all files that were sent. Fails also as OpenReadOnly does, and with kCorruption if a
+  // file changes its size meanwhile.
   Result<std::vector<ManifestFile>> PutFiles(std::span<const LocalFile> files,
                                              const Progress& progress = {});
-  // Likewise, as a whole manifest of the durability class of this upload. With an erasure code,
-  // parity is computed and sent too; `progress` does not count it. Two stripes travel at a time,
-  // and hold their parity in memory.
+  // Files from the disk as a whole manifest of the durability class of this upload. With an erasure
+  // code, parity is computed and sent too; `progress` does not count it. Two stripes travel at a
+  // time, and hold their parity in memory.
   Result<DatasetManifest> PutManifest(std::span<const LocalFile> files,
                                       const Progress& progress = {});
 
@@ -86,7 +86,7 @@ class Upload {
   // Files of one call, and all their extents in order.
   struct Plan {
     struct Place {
-      std::size_t file = 0, extent = 0;  // Of the entries, and in it.
+      std::size_t file = 0, extent = 0;  // Index into the entries, and into its extents.
     };
     std::span<const LocalFile> files;
     std::vector<ManifestFile> entries;
@@ -107,7 +107,7 @@ class Upload {
   static Result<ManifestFile> NewEntry(std::string name, std::uint64_t size_bytes);
   SourcedExtent ExtentOf(const ManifestFile& file, std::uint32_t number,
                          std::size_t extent) const noexcept;
-  // `sent_more` is told how many more bytes of it have been sent.
+  // Calls `sent_more` with how many more bytes of it have been sent.
   Result<ManifestExtent> PutExtent(const SourcedExtent& extent, const Source& source,
                                    const Sent& sent_more, const StripeSpot* spot = nullptr);
   Result<std::uint64_t> PutAtDaemon(const SourcedExtent& extent, const Source& source,

@@ -44,7 +44,7 @@ SizeClass ClassOf(std::size_t size_bytes) {
   const std::size_t size = std::max(size_bytes, std::size_t{1} << kSmallestBits);
   const auto bits = static_cast<std::size_t>(std::bit_width(size - 1));  // 2^bits >= size
   if (bits <= kSmallestBits) return {0, std::size_t{1} << kSmallestBits};
-  const std::size_t quarter = std::size_t{1} << (bits - 3);     // Of the lower power, 2^(bits-1).
+  const std::size_t quarter = std::size_t{1} << (bits - 3);     // A quarter of 2^(bits-1).
   const std::size_t quarters = (size + quarter - 1) / quarter;  // 5 to 8.
   const std::size_t size_rounded =
       (quarters * quarter + BufferPool::kAlignment - 1) & ~(BufferPool::kAlignment - 1);
@@ -54,7 +54,7 @@ SizeClass ClassOf(std::size_t size_bytes) {
 // The inverse of ClassOf: the size of the blocks of a class.
 std::size_t SizeOfClass(std::size_t index) {
   if (index == 0) return std::size_t{1} << kSmallestBits;
-  const std::size_t bits = kSmallestBits + (index - 1) / 4;  // Of the lower power.
+  const std::size_t bits = kSmallestBits + (index - 1) / 4;  // Exponent of the lower power.
   const std::size_t quarters = 5 + (index - 1) % 4;
   const std::size_t size = quarters << (bits - 2);
   return (size + BufferPool::kAlignment - 1) & ~(BufferPool::kAlignment - 1);
@@ -95,7 +95,7 @@ struct BufferPool::Shared {
   };
 
   mutable std::mutex mutex;
-  std::array<std::deque<Idle>, kClassCount> idle;  // Of each class; the last was used last.
+  std::array<std::deque<Idle>, kClassCount> idle;  // By class; the last was used last.
   std::uint64_t returned_count = 0;
   std::size_t idle_bytes = 0;
   std::size_t used_bytes = 0;

@@ -9,8 +9,8 @@
 
 namespace ffrecord {
 
-// A block of page-aligned memory from the pool; shared by all who use a part of it. The last one
-// to let go returns it to the pool. The bytes are whatever was there before.
+// A block of page-aligned memory from the pool; shared by all who use a part of it. Its last owner
+// returns it to the pool. The bytes are whatever was there before.
 using PooledBuffer = std::shared_ptr<std::span<std::byte>>;
 
 // Keeps blocks that are no longer used, for reuse: a fresh block costs a page fault for each 4 KiB,

@@ -30,7 +30,7 @@ class Xxh3Stream {
   void Reset() noexcept;
   void Update(std::span<const std::byte> bytes) noexcept;
   Digest128 Finish() const noexcept;
-  std::uint64_t Finish64() const noexcept;  // What Xxh3 gives for the whole.
+  std::uint64_t Finish64() const noexcept;  // The result of Xxh3 for the whole.
 
  private:
   void* state_;

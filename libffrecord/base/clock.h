@@ -31,7 +31,8 @@ class ClockSource {
 };
 
 // The time that all deadlines, pauses and measurements of the product go by. State machines take
-// `now` as a parameter; whoever drives them reads it here. Time points are those of steady_clock.
+// `now` as a parameter; the code that drives them reads it here. Time points are those of
+// steady_clock.
 //
 // Waits with a deadline are in timed_waits.h. Costs one load beside the machine's clock.
 struct Clock {

@@ -24,15 +24,15 @@ struct ErasureCode {
   bool is_valid() const noexcept {
     return data >= kDataMin && data <= kDataMax && parity >= kParityMin && parity <= kParityMax;
   }
-  // What `row`, one of the parity members, has of data member `column`: both from 0 on.
+  // The coefficient in `row`, one of the parity members, for data member `column`: both from 0 on.
   std::uint8_t Coefficient(std::size_t row, std::size_t column) const noexcept;
 
   bool operator==(const ErasureCode&) const = default;
 };
 
-// Of a stripe with `data_count` data members: what member `lost` has of each member of `present`,
-// which are `data_count` others. Requires a valid code, numbers below data_count + code.parity,
-// each once.
+// How to compute member `lost` of a stripe with `data_count` data members: its coefficient for each
+// member of `present`, which are `data_count` others. Requires a valid code, numbers below
+// data_count + code.parity, each once.
 std::vector<std::uint8_t> RebuildCoefficients(const ErasureCode& code, std::size_t data_count,
                                               std::size_t lost,
                                               std::span<const std::size_t> present);

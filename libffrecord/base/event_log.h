@@ -105,7 +105,7 @@ class EventLog {
   static EventLog* active() noexcept { return active_.load(std::memory_order_acquire); }
   static void Activate(EventLog* log) noexcept { active_.store(log, std::memory_order_release); }
 
-  // Of the calling thread, without a system call but for the first.
+  // The calling thread's id, without a system call but for the first.
   static std::uint32_t ThreadId() noexcept;
   // In a forked child the thread has another.
   static void ForgetThreadId() noexcept;

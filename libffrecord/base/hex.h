@@ -13,7 +13,7 @@ std::string Hex(std::span<const std::byte> bytes);
 // 16 digits, lower case, the most significant first.
 std::string Hex(std::uint64_t number);
 
-// Of a digit in either case, 0 to 15; -1 if it is none.
+// The value of a hexadecimal digit in either case, 0 to 15; -1 if it is none.
 constexpr int HexDigit(char digit) noexcept {
   if (digit >= '0' && digit <= '9') return digit - '0';
   const int value = (digit | 0x20) - 'a';

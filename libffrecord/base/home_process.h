@@ -7,7 +7,7 @@
 namespace ffrecord {
 
 // Remembers the process that an object was made in. In a forked child connections, threads, rings
-// and locks are the parent's: whoever owns them asks, and leaves them alone there. Cheap.
+// and locks are the parent's: their owners ask this class, and leave them alone there. Cheap.
 // Thread-safe. Blind to raw clone().
 class HomeProcess {
  public:

@@ -6,9 +6,9 @@
 
 namespace ffrecord {
 
-// What the calling thread has spent so far on handing reads to devices and on waiting for devices,
-// peers and stores. Counted where it happens, once for each system call; who splits the time of a
-// call into stages looks before and after it (record/read/stage_clock.h).
+// The time that the calling thread has spent so far on handing reads to devices and on waiting for
+// devices, peers and stores. Counted where it happens, once for each system call; who splits the
+// time of a call into stages looks before and after it (record/read/stage_clock.h).
 struct IoTimes {
   std::chrono::nanoseconds submit{0};
   std::chrono::nanoseconds device{0};

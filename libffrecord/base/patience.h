@@ -44,7 +44,7 @@ class Patience {
     return over_;
   }
 
-  // What the caller said last; asks nobody.
+  // The caller's last answer; asks nobody.
   bool was_over() const noexcept { return over_; }
   bool is_endless() const noexcept { return give_up_ == nullptr; }
 

@@ -86,7 +86,7 @@ void Permutation::FillChunk(std::uint64_t first, std::span<std::uint64_t> indice
   std::iota(places.begin(), places.end(), 0U);
   std::size_t left = indices.size();
   while (left > kFewMax) {
-    // What lies behind the last value is permuted too, and looked at by nobody.
+    // Values behind the last one are permuted too, and nobody looks at them.
     permute({keys_, low_bits_, high_bits_}, values.data(),
             (left + kPermutedAbreast - 1) / kPermutedAbreast * kPermutedAbreast);
     std::size_t outside = 0;

@@ -7,7 +7,7 @@
 
 namespace ffrecord {
 
-// What a permutation consists of; format.md, "Order 1". Borrows the keys.
+// The parts of a permutation; format.md, "Order 1". Borrows the keys.
 struct PermutationShape {
   const std::uint64_t* keys;  // Twelve.
   std::uint32_t low_bits;

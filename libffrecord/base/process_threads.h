@@ -10,8 +10,8 @@
 
 namespace ffrecord {
 
-// Starts a thread that leaves all signals to the program's own threads, but for faults, which
-// belong to whoever causes them. False if the system has no thread to give.
+// Starts a thread that leaves all signals to the program's own threads, but for faults, which go to
+// the thread that causes them. False if the system has no thread to give.
 bool StartQuietThread(pthread_t& thread, void* (*run)(void*), void* argument) noexcept;
 
 // The one T of this process, made at first use; T owns threads. A forked child gets another, for

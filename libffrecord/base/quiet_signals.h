@@ -7,7 +7,7 @@
 namespace ffrecord {
 
 // While it lives, threads that the calling one starts leave all signals to the program's own
-// threads, but for faults, which belong to whoever causes them. Destroyed on the same thread.
+// threads, but for faults, which go to the thread that causes them. Destroyed on the same thread.
 class QuietSignals {
  public:
   QuietSignals() noexcept {

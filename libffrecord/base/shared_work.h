@@ -21,8 +21,9 @@ class SharedWork {
  public:
   static constexpr std::uint32_t kWorkerCountMax = 63;
 
-  // What does a piece, on any thread. `slot` tells those apart who work at the same time: 0 is this
-  // work's thread, workers have 1 to worker_count(). What it changes is seen when Finish() returns.
+  // Does a piece, on any thread. `slot` tells those apart who work at the same time: 0 is this
+  // work's thread, workers have 1 to worker_count(). The caller sees its changes when Finish()
+  // returns.
   using DoPiece = std::function<void(std::size_t piece, std::uint32_t slot)>;
 
   // At most `worker_count_max` workers at a time. `do_piece` must not throw.

@@ -10,7 +10,7 @@ namespace ffrecord {
 namespace {
 
 constexpr std::size_t kLine = 64;
-// What is smaller may well be read out of the caches, and costs little either way.
+// Smaller copies may well be read out of the caches, and cost little either way.
 constexpr std::size_t kStreamedMin = std::size_t{16} << 10;
 
 void CopyLine(std::byte* to, const std::byte* from) noexcept {
@@ -40,7 +40,7 @@ void StreamingCopy(std::span<std::byte> to, std::span<const std::byte> from) noe
     std::memcpy(out, in, head);
     out += head, in += head, left -= head;
     for (; left >= kLine; out += kLine, in += kLine, left -= kLine) CopyLine(out, in);
-    _mm_sfence();  // Whoever is told of the copy sees it.
+    _mm_sfence();  // Before a flag that says so to other threads.
   }
   std::memcpy(out, in, left);
 }

@@ -9,9 +9,9 @@ namespace ffrecord {
 // thread's own, for the lifetime of this object. `T::Recycle()` runs at the end; it drops what
 // must not outlive the call and returns whether what remains is small enough to keep.
 //
-// What the last call left in it is still there, but for what Recycle() dropped. A call inside
-// another, and one made by a destructor at the thread's end, gets a new T. A forked child goes on
-// with the T of the thread that forked. Thread-bound; lives on the stack.
+// T keeps its contents from the last call, but for what Recycle() dropped. A call inside another,
+// and one made by a destructor at the thread's end, gets a new T. A forked child goes on with the T
+// of the thread that forked. Thread-bound; lives on the stack.
 template <class T>
 class ThreadScratch {
  public:

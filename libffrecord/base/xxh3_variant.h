@@ -11,7 +11,7 @@ struct Xxh3Variant {
   std::uint64_t (*hash64)(const void* bytes, std::size_t size, std::uint64_t seed) noexcept;
   // Writes 16 bytes, in canonical order.
   void (*hash128)(const void* bytes, std::size_t size, unsigned char* digest) noexcept;
-  // Of an XXH3_state_t, for 64 and 128 bits alike.
+  // Adds to an XXH3_state_t, for 64 and 128 bits alike.
   void (*update)(void* state, const void* bytes, std::size_t size) noexcept;
 };
 

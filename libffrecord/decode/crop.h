@@ -39,7 +39,7 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-// What is shown of a picture of width * height, none of them 0.
+// The part to show of a picture of width * height, none of them 0.
 Box ChooseBox(const ImageOptions& options, std::uint32_t width, std::uint32_t height,
               Draws& draws) noexcept;
 

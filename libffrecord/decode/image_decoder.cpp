@@ -56,7 +56,7 @@ Result<void> CheckPixels(std::uint32_t width, std::uint32_t height, std::uint64_
   return {};
 }
 
-// What one thread does to one picture after another.
+// The work of one thread on one picture after another.
 class Worker {
  public:
   Worker(const ImageOptions& options, const Levels& levels, std::uint64_t seed,
@@ -68,8 +68,8 @@ class Worker {
   }
 
  private:
-  // What is shown, how it lies in the picture as stored, and how large it comes out, before it is
-  // turned.
+  // The part to show, how it lies in the picture as stored, and how large it comes out, before it
+  // is turned.
   struct Plan {
     Turn turn;
     Box box;
@@ -236,7 +236,7 @@ bool ImageDecoder::Decode(std::span<Picture> pictures, std::uint64_t seed, std::
       std::min<std::size_t>(useful > 0 ? useful - 1 : 0, SharedWork::kWorkerCountMax));
   // By slot, made when it first has a picture.
   std::vector<std::unique_ptr<Worker>> workers(worker_count_max + std::size_t{1});
-  Patience patience(give_up);  // Of this thread, for workers too.
+  Patience patience(give_up);  // The patience of this thread, for workers too.
   std::atomic<bool> is_given_up{false};
   SharedWork work(worker_count_max, [&](std::size_t i, std::uint32_t slot) {
     if (slot == 0 && patience.IsOver()) is_given_up.store(true, std::memory_order_relaxed);

@@ -11,9 +11,9 @@ namespace ffrecord {
 
 // Decodes JPEGs, one after another: ReadHeader, then Decode if the picture is wanted.
 //
-// Sizes and places are in pixels as stored, before any turning. What is damaged is refused, not
-// filled with grey: bytes that end early, codes that do not exist. Only noise between segments is
-// put up with. Thread-bound; between the two calls it borrows the bytes.
+// Sizes and places are in pixels as stored, before any turning. Damaged pictures are refused, not
+// filled with grey: bytes that end early, codes that do not exist. It ignores noise between
+// segments. Thread-bound; between the two calls it borrows the bytes.
 class JpegDecoder {
  public:
   struct Header {
@@ -22,7 +22,7 @@ class JpegDecoder {
     std::uint32_t orientation = 1;  // EXIF's, 1 to 8; 1 if it was not asked for.
   };
 
-  // Of the picture at 1/denominator of its size, each side rounded up.
+  // A part of the picture at 1/denominator of its size, each side rounded up.
   struct Region {
     std::uint32_t x = 0;
     std::uint32_t y = 0;

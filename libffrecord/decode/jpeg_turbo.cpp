@@ -58,7 +58,7 @@ struct JpegDecoder::State {
   jpeg_progress_mgr progress{};
   std::jmp_buf jump{};
   char message[JMSG_LENGTH_MAX] = {};
-  std::vector<JSAMPLE> row;  // Of what is decoded around a region, and of inks.
+  std::vector<JSAMPLE> row;  // One row around a region, or of inks.
   bool usable = false;
 
   State() {

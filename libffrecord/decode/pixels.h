@@ -23,8 +23,8 @@ class Turn {
     return !transposed_ && !from_right_ && !from_below_ && !flipped_;
   }
 
-  // The box of the stored picture, of stored_width * stored_height, that is seen as `seen`. What is
-  // mirrored by chance is mirrored after the box was chosen.
+  // The box of the stored picture, of stored_width * stored_height, that is seen as `seen`.
+  // Mirroring by chance happens after the box was chosen.
   template <class Rectangle>
   Rectangle Stored(const Rectangle& seen, std::uint32_t stored_width,
                    std::uint32_t stored_height) const noexcept {
@@ -51,7 +51,7 @@ class Turn {
   bool flipped_;
 };
 
-// What each value of 8 bits becomes, by channel.
+// The output for each value of 8 bits, by channel.
 class Levels {
  public:
   explicit Levels(const ImageOptions& options) noexcept;

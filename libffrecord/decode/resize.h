@@ -10,8 +10,8 @@ namespace ffrecord {
 //
 // The filter is a triangle, as wide as two pixels of the coarser side: bilinear when it enlarges,
 // an area-weighted mean when it shrinks. Weights are integers whose sum is 2^kWeightBits for each
-// pixel, so that flat stays flat, and the result is the same on every machine. What lies outside of
-// [begin, end) is not looked at.
+// pixel, so that flat stays flat, and the result is the same on every machine. Pixels outside of
+// [begin, end) are not looked at.
 struct ResizeAxis {
   static constexpr int kWeightBits = 14;
 

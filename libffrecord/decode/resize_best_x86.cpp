@@ -49,7 +49,7 @@ std::int32_t TwoWeights(const std::int16_t* weights) noexcept {
 
 [[gnu::target("avx2")]] void AcrossThreeAvx2(const std::int16_t* row, const ResizeAxis& axis,
                                              std::uint8_t* out) {
-  // Of r g b r g b, each of 16 bits, r r g g b b, and nothing.
+  // Turns r g b r g b, each of 16 bits, into r r g g b b, and nothing.
   const __m128i by_channel = _mm_setr_epi8(0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11, -1, -1, -1, -1);
   for (std::uint32_t x = 0; x < axis.out_size; ++x, out += 3) {
     const std::int16_t* pixel = row + std::size_t{axis.first[x]} * 3;

@@ -26,7 +26,7 @@ inline constexpr std::int32_t kDownHalf = std::int32_t{1} << (kDownShift - 1);
 inline constexpr std::int32_t kAcrossHalf = std::int32_t{1} << (kAcrossShift - 1);
 
 extern const ResizeKernels kResizePlain;
-// Of this processor.
+// The best kernels for this processor.
 const ResizeKernels& BestResizeKernels() noexcept;
 
 }  // namespace ffrecord

@@ -10,8 +10,8 @@
 
 namespace ffrecord {
 
-// Reads a small text from left to right: headers that are JSON, or nearly. What does not fit leaves
-// it `failed()`, and from then on nothing fits: callers check once, at the end of a step.
+// Reads a small text from left to right: headers that are JSON, or nearly. Text that does not fit
+// leaves it `failed()`, and from then on nothing fits: callers check once, at the end of a step.
 class TextCursor {
  public:
   explicit TextCursor(std::string_view text) noexcept : text_(text) {}

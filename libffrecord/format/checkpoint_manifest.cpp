@@ -17,10 +17,10 @@ constexpr std::array<std::byte, 8> kMagic{std::byte{0x89}, std::byte{0x46}, std:
                                           std::byte{0x43}, std::byte{0x4B}, std::byte{0x0D},
                                           std::byte{0x0A}, std::byte{0x1A}};
 constexpr std::uint16_t kMajor = 1;
-constexpr std::uint16_t kMinorOnALine = 1;       // Of a root: its generation follows the tree.
-constexpr std::uint16_t kMinorWithContents = 1;  // Of a part: digests follow the boxes.
+constexpr std::uint16_t kMinorOnALine = 1;       // For a root: its generation follows the tree.
+constexpr std::uint16_t kMinorWithContents = 1;  // For a part: digests follow the boxes.
 constexpr std::size_t kSegmentEntrySize = 40;
-constexpr std::size_t kBoxEntrySizeMin = 24;  // Of a 0-d box with an empty key.
+constexpr std::size_t kBoxEntrySizeMin = 24;  // Size of a 0-d box with an empty key.
 constexpr std::size_t kPartHeadSize = 36;
 constexpr std::size_t kPartEntrySize = 32;
 
@@ -86,7 +86,7 @@ Result<void> CheckEnd(Kind kind, const ByteReader& cursor, const Body& body) {
   return {};
 }
 
-// Of the body of a part.
+// A bound for the body of a part.
 std::size_t EncodedSizeMax(const PartManifest& part) {
   std::size_t size = kPartHeadSize + part.segments.size() * kSegmentEntrySize;
   for (const StoredBox& box : part.boxes)

@@ -27,9 +27,9 @@ inline constexpr std::size_t kCheckpointDimensionsMax = 64;
 struct StoredBox {
   std::string key;
   std::string dtype;
-  std::vector<std::uint64_t> shape;   // Of the whole tensor.
-  std::vector<std::uint64_t> offset;  // Of the box in it.
-  std::vector<std::uint64_t> extent;  // Of the box.
+  std::vector<std::uint64_t> shape;   // Shape of the whole tensor.
+  std::vector<std::uint64_t> offset;  // Offset of the box in it.
+  std::vector<std::uint64_t> extent;  // Extent of the box.
   std::uint32_t segment = 0;          // Index into the part's segments.
   std::uint64_t offset_bytes = 0;     // In the segment.
   std::uint64_t size_bytes = 0;       // Product of extent and element size.
@@ -71,8 +71,8 @@ struct RootManifest {
   AttemptId attempt{};
   std::vector<Part> parts;      // In rank order: as many as ranks.
   std::vector<std::byte> tree;  // format.md, "Values".
-  // Of the line that the step is on (format.md, "Lines"); 0 until the run goes back. Another one
-  // makes the manifest one of minor version 1.
+  // Generation of the line that the step is on (format.md, "Lines"); 0 until the run goes back.
+  // Another one makes the manifest one of minor version 1.
   std::uint64_t generation = 0;
 
   bool operator==(const RootManifest&) const = default;

@@ -16,8 +16,8 @@ namespace ffrecord {
 using SegmentId = std::array<std::byte, 16>;
 
 inline constexpr std::uint64_t kSegmentBlockSize = 64 << 10;
-inline constexpr std::uint64_t kSegmentAlignment = 4096;     // Of the payload and large tensors.
-inline constexpr std::uint64_t kSegmentSmallAlignment = 64;  // Of tensors below 4 KiB.
+inline constexpr std::uint64_t kSegmentAlignment = 4096;     // For the payload and large tensors.
+inline constexpr std::uint64_t kSegmentSmallAlignment = 64;  // For tensors below 4 KiB.
 inline constexpr std::uint64_t kSegmentTrailerSize = 64;
 // So that no sum of offsets and sizes can overflow.
 inline constexpr std::uint64_t kSegmentPayloadMax = std::uint64_t{1} << 48;

@@ -144,7 +144,7 @@ class Checker {
     return Good();
   }
 
-  // Of a set: a value that never changes.
+  // Checks an element of a set: a value that never changes.
   Result<void> Element(std::uint32_t depth) {
     if (cursor_.remaining() == 0) return Bad("the state-dict structure ends early");
     const auto tag = static_cast<ValueTag>(whole_[position()]);

@@ -36,10 +36,10 @@ inline constexpr std::uint64_t kValueTreeSizeMax = std::uint64_t{64} << 20;
 inline constexpr std::uint16_t kValueIntSizeMax = 1024;
 inline constexpr std::size_t kCheckpointKeySizeMax = 4096;
 
-// What a tensor was in the program that saved it.
+// The kind of a tensor in the program that saved it.
 enum class TensorKind : std::uint8_t { kArray = 0, kScalar = 1, kTorch = 2 };
 
-// What a named value was: a program makes an object of it only if it has one of that kind.
+// The kind of a named value: a program makes an object of it only if it has one of that kind.
 enum class NamedKind : std::uint8_t {
   kEnum = 0,
   kDataclass = 1,

@@ -13,11 +13,11 @@ namespace {
 constexpr std::array<std::byte, 8> kMagic{std::byte{0xE5}, std::byte{'F'}, std::byte{'M'},
                                           std::byte{'A'},  std::byte{'N'}, std::byte{'I'},
                                           std::byte{'0'},  std::byte{'1'}};
-// Of a manifest whose files have origins: version 2.
+// Begins a manifest whose files have origins: version 2.
 constexpr std::array<std::byte, 8> kOriginMagic{std::byte{0xE5}, std::byte{'F'}, std::byte{'M'},
                                                 std::byte{'A'},  std::byte{'N'}, std::byte{'I'},
                                                 std::byte{'0'},  std::byte{'2'}};
-// Of one that says how many replicas there are, or has an erasure code: version 3.
+// Begins one that says how many replicas there are, or has an erasure code: version 3.
 constexpr std::array<std::byte, 8> kDurableMagic{std::byte{0xE5}, std::byte{'F'}, std::byte{'M'},
                                                  std::byte{'A'},  std::byte{'N'}, std::byte{'I'},
                                                  std::byte{'0'},  std::byte{'3'}};
@@ -47,7 +47,7 @@ std::string_view FaultOf(const FileOrigin& origin) {
   return "";
 }
 
-// Likewise of a file.
+// Empty if `file` keeps the rules; else what is wrong with it.
 std::string_view FaultOf(const ManifestFile& file) {
   if (file.name.empty() || file.name.size() > DatasetManifest::kNameSizeMax)
     return "a name is not 1 to 1,024 bytes";
@@ -63,7 +63,8 @@ std::string_view FaultOf(const ManifestFile& file) {
   return rest == 0 ? "" : "the extents do not add up to the file";
 }
 
-// Likewise of the durability class and the parity of a manifest whose files are right.
+// Empty if the durability class and the parity of a manifest with right files keep the rules; else
+// what is wrong with them.
 std::string_view FaultOfDurability(const DatasetManifest& manifest) {
   if (manifest.replicas > DatasetManifest::kReplicasMax) return "more than 3 replicas";
   if (manifest.has_origins() && (manifest.replicas != 0 || manifest.has_code()))

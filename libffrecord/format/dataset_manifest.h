@@ -60,11 +60,11 @@ struct ManifestFile {
 // A dataset lists its FFRecord files; a checkpoint its manifests and segments. A value: copies are
 // independent.
 struct DatasetManifest {
-  // What a frame can carry: room for 16 TiB in extents of full size.
+  // The most that a frame can carry: room for 16 TiB in extents of full size.
   static constexpr std::size_t kEncodedSizeMax = std::size_t{8} << 20;
   static constexpr std::size_t kNameSizeMax = 1024;
   static constexpr std::uint8_t kReplicasMax = 3;
-  static constexpr std::size_t kOriginSizeMax = 4096;  // Of an address, and of a version.
+  static constexpr std::size_t kOriginSizeMax = 4096;  // For an address, and for a version.
 
   std::vector<ManifestFile> files;  // All of them have an origin, or none has.
   // The durability class of a name of a cluster: replicas of each extent, 1 to kReplicasMax; 0: as
@@ -74,7 +74,7 @@ struct DatasetManifest {
   ErasureCode code = {};
   std::vector<ManifestExtent> parity = {};  // `code.parity` of each stripe, in order.
 
-  std::uint64_t size_bytes() const noexcept;  // Of all files,
+  std::uint64_t size_bytes() const noexcept;  // Sum over all files,
   std::size_t extent_count() const noexcept;  // and their extents, without parity.
   // The durability class of the name is `origin`: nodes cache its extents, and hold no replicas.
   bool has_origins() const noexcept { return !files.empty() && files.front().has_origin(); }

@@ -13,14 +13,14 @@ namespace ffrecord {
 // The front of an index in place (format.md, "Index in place"), behind which a version 2 file
 // follows, but for the bytes of the source that lie in its middle.
 struct InPlaceFront {
-  // Of the front; each part of the file and the source begins at a multiple of it.
+  // Size of the front; each part of the file and the source begins at a multiple of it.
   static constexpr std::size_t kSizeBytes = 4096;
   static constexpr std::size_t kPathSizeBytesMax = 4000;
 
   RecordForm form = RecordForm::kPlain;
-  std::uint64_t head_size_bytes = 0;  // Of the version 2 file, before the source.
+  std::uint64_t head_size_bytes = 0;  // Size of the version 2 file, before the source.
   std::uint64_t source_size_bytes = 0;
-  std::int64_t source_time_ns = 0;  // Of its last change.
+  std::int64_t source_time_ns = 0;  // Time of its last change.
   std::string source_path;          // Absolute.
 
   bool operator==(const InPlaceFront&) const = default;

@@ -28,7 +28,7 @@ std::uint64_t RawSizeOf(std::uint64_t raw_size_bytes, std::uint64_t frame) {
 }
 
 // Where the planes of `raw_size` bytes lie when they stand one behind the other: all elements'
-// first bytes, all second ones, and so on. What is no whole element is with the last of them.
+// first bytes, all second ones, and so on. Bytes that are no whole element are with the last plane.
 std::span<const std::byte> PlaneOf(std::span<const std::byte> planes, std::uint32_t width,
                                    std::uint32_t plane) {
   const std::size_t count = planes.size() / width;

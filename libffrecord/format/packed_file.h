@@ -12,9 +12,9 @@
 
 namespace ffrecord {
 
-// A file that is kept compressed: frames of kPackedFrameSize bytes of it, each compressed by
-// itself, then where they are. format.md, "Packed file". All pure functions, but for the
-// packer's buffers.
+// A file that is kept compressed: frames of kPackedFrameSize bytes of it, which are compressed one
+// by one, then where they are. format.md, "Packed file". All pure functions, but for the packer's
+// buffers.
 inline constexpr std::uint64_t kPackedFrameSize = 512 << 10;
 inline constexpr std::uint64_t kPackedFooterSize = 48;
 inline constexpr std::uint64_t kPackedRawSizeMax = std::uint64_t{1} << 49;
@@ -59,13 +59,12 @@ class FramePacker {
 Result<void> UnpackFrame(const PackedFrame& frame, std::span<const std::byte> stored,
                          std::span<std::byte> raw, std::vector<std::byte>& planes);
 
-// What stands behind the frames of a file of so many bytes: the table and the footer. Requires as
+// The bytes behind the frames of a file of so many bytes: the table and the footer. Requires as
 // many frames as that has.
 std::vector<std::byte> EncodePackedEnd(std::uint64_t raw_size_bytes,
                                        std::span<const PackedFrame> frames);
 
-// What the footer says. Fails with kCorruption, also if it cannot be of a file of
-// `file_size_bytes`.
+// Reads the footer. Fails with kCorruption, also if it cannot be of a file of `file_size_bytes`.
 struct PackedFooter {
   std::uint64_t raw_size_bytes = 0;
   std::uint64_t frame_count = 0;

@@ -13,7 +13,7 @@ namespace ffrecord {
 // The random 16 bytes that tell one version 2 file from every other.
 using FileId = std::array<std::byte, 16>;
 
-// What a checksum of a version 2 file is of; format.md, "Seeds".
+// The kind of thing that a checksum of a version 2 file covers; format.md, "Seeds".
 enum class PlaceTag : std::uint8_t {
   kRecord = 0,          // number: record index
   kRecordHeader = 1,    // number: file offset

@@ -41,7 +41,7 @@ class FormedRecords {
     std::vector<bool> is_set;
     std::vector<std::byte> made;  // One value of 8 bytes for each column.
     std::string name;
-    std::string path;       // Of the next member, if its header does not have it.
+    std::string path;       // Path of the next member, if its header does not have it.
     bool has_file = false;  // That is no label.
   };
   struct Member {

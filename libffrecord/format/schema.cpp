@@ -18,7 +18,7 @@ constexpr std::size_t kNameSizeBytesMax = 255;
 constexpr std::size_t kDimensionCountMax = 32;
 constexpr std::uint64_t kWidthBytesMax = std::uint64_t{1} << 20;
 constexpr std::size_t kColumnHeaderSizeBytes = 4;
-constexpr std::size_t kSizePrefixBytes = 4;  // Of each variable column but the last.
+constexpr std::size_t kSizePrefixBytes = 4;  // Precedes each variable column but the last.
 
 // Size of one number, 0 for a variable type, -1 if there is no such type.
 int ElementSizeBytes(ColumnType type) {

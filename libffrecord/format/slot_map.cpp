@@ -119,7 +119,7 @@ std::uint16_t SlotMap::Find(std::string_view node_id) const noexcept {
 
 namespace {
 
-// Of equal ones the first in the map comes first.
+// Among equal ones the first in the map comes first.
 std::vector<std::uint16_t> ByAffinity(const SlotMap& map, std::uint32_t slot,
                                       std::span<const std::uint16_t> of) {
   std::vector<std::pair<std::uint64_t, std::uint16_t>> nodes;
@@ -171,7 +171,7 @@ std::vector<std::uint16_t> SlotMap::StripeOwners(std::uint32_t slot,
   std::erase_if(left, [&](std::uint16_t node) { return nodes[node].weight == 0; });
   if (left.size() > member_count) left.resize(member_count);
   std::vector<std::uint16_t> owners(member_count, kNoNode);
-  // Of a member. Its number stands above those of slots.
+  // The affinity of a member. Its number stands above those of slots.
   const auto affinity = [&](std::size_t member, std::uint16_t node) {
     const auto key = static_cast<std::uint32_t>((member + 1) * kSlotCount) + slot;
     return SlotAffinity(key, nodes[node].id);

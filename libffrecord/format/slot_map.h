@@ -23,7 +23,7 @@ std::uint32_t SlotOf(const ExtentId& id) noexcept;
 // A node that slots can be placed on.
 struct PlacedNode {
   std::string id;      // 1 to 64 characters of [A-Za-z0-9._-].
-  std::string domain;  // Likewise. Nodes of one domain may fail together.
+  std::string domain;  // Written as `id`. Nodes of one domain may fail together.
   // The part of all data that it is to hold, up to kWeightMax. 0: it has no slots, and may hold
   // extents from before.
   std::uint32_t weight = 1;

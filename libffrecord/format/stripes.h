@@ -17,7 +17,7 @@ struct Stripe {
 
   // As large as its largest member.
   std::uint64_t size_bytes() const noexcept { return members.back().size_bytes; }
-  // Of the slot map: where the stripe lies.
+  // The slot of the slot map that holds the stripe.
   std::uint32_t slot() const noexcept;
 };
 

@@ -15,7 +15,7 @@ struct V1Header {
   static constexpr std::size_t kEncodedSizeBytes = 12;
   static constexpr std::uint64_t kTableEntrySizeBytes = 12;  // CRC-32 and offset of one record.
 
-  std::uint32_t metadata_crc32 = 0;  // Of record_count and both tables; 0: from before 2021.
+  std::uint32_t metadata_crc32 = 0;  // For record_count and both tables; 0: from before 2021.
   std::uint64_t record_count = 0;    // At byte 4, hence unaligned: decoded field by field.
 
   // Size of header and tables; also the offset of record 0.

@@ -11,7 +11,7 @@
 
 namespace ffrecord {
 
-// Of a column that may be copied: wider ones are not what one reads without the rest.
+// The widest column that may be copied: readers do not read wider ones without the rest.
 inline constexpr std::uint64_t kCopiedColumnBytesMax = 64;
 
 // The values of one column of the records of one index segment, back to back.

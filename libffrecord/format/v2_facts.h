@@ -11,8 +11,8 @@
 
 namespace ffrecord {
 
-// What a file says of itself at its front, once more among the sections at its end, and what only
-// its writer knew. format.md, "Facts".
+// The facts that a file states at its front, once more among the sections at its end, and those
+// that only its writer knew. format.md, "Facts".
 struct V2Facts {
   V2Header header;
   std::string key_column;              // Whose values are the keys; empty if keys were given apart.

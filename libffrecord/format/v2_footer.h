@@ -14,7 +14,7 @@
 
 namespace ffrecord {
 
-// What ends each commit, but for the tail. format.md, "Footer and tail".
+// The end of each commit, but for the tail. format.md, "Footer and tail".
 struct V2Footer {
   static constexpr std::uint64_t kFixedSizeBytes = 64;
   static constexpr std::uint64_t kSectionSizeBytes = 32;
@@ -67,8 +67,8 @@ Result<V2Tail> DecodeV2Tail(std::span<const std::byte, V2Tail::kEncodedSizeBytes
 void EncodeV2Tail(const V2Tail& tail, const FileId& id, std::uint64_t file_size_bytes,
                   std::span<std::byte, V2Tail::kEncodedSizeBytes> encoded);
 
-// What is left of the end of a damaged commit that began at `begin_bytes`, where the one before it
-// ends. Both are true of a whole end, of one in which a few bits or a whole field changed, and
+// Finds the rest of the end of a damaged commit that began at `begin_bytes`, where the one before
+// it ends. Both are true of a whole end, of one in which a few bits or a whole field changed, and
 // hardly ever of anything else: another file inside of a record is none.
 //
 // `bytes` end at `end_bytes` of the file `id`.

@@ -24,7 +24,7 @@ struct KeyEntry {
   std::uint64_t hash = 0;
   std::uint64_t record_index : 48 = 0;
   std::uint64_t size_bytes : 16 = 0;
-  std::uint64_t offset_bytes = 0;  // Of the key's bytes in the file; below 2^48.
+  std::uint64_t offset_bytes = 0;  // Offset of the key's bytes in the file; below 2^48.
 
   bool operator==(const KeyEntry&) const = default;
   // The order of a run.
@@ -74,10 +74,10 @@ std::vector<std::byte> EncodeKeyDirectory(std::span<const KeyRun> runs);
 struct V2KeyBlockHeader {
   static constexpr std::size_t kEncodedSizeBytes = 32;
   static constexpr std::size_t kContentsSizeBytesMax = std::size_t{1} << 20;
-  // Of what stands before each key in the contents: index and size.
+  // Size of the head before each key in the contents: index and size.
   static constexpr std::size_t kKeyHeadBytes = 8;
 
-  std::uint64_t check = 0;  // Of the contents.
+  std::uint64_t check = 0;  // Checksum of the contents.
   std::uint32_t key_count = 0;
   std::uint32_t contents_size_bytes = 0;
 

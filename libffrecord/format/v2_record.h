@@ -11,7 +11,8 @@
 namespace ffrecord {
 
 inline constexpr std::uint64_t kRecordCountMax = std::uint64_t{1} << 48;
-// Of a record, raw or stored, and of the offset of a payload: sizes and offsets lie below these.
+// Bounds for a record, raw or stored, and for the offset of a payload: sizes and offsets lie below
+// these.
 inline constexpr std::uint64_t kRecordSizeBytesEnd = std::uint64_t{1} << 40;
 inline constexpr std::uint64_t kPayloadOffsetBytesEnd = std::uint64_t{1} << 48;
 // No zstd frame is compressed by more: a block of 128 KiB takes at least 4 bytes.
@@ -50,7 +51,7 @@ constexpr bool FormedSizesAreSane(std::uint64_t stored_size_bytes,
 struct V2RecordHeader {
   static constexpr std::size_t kEncodedSizeBytes = 32;
 
-  std::uint64_t check = 0;  // Of the stored bytes.
+  std::uint64_t check = 0;  // Checksum of the stored bytes.
   std::uint64_t index = 0;
   std::uint64_t stored_size_bytes = 0;
   std::uint64_t raw_size_bytes = 0;

@@ -46,7 +46,7 @@ std::uint64_t SectionCheck(std::span<const std::byte> bytes, const FileId& id,
 struct V2SectionHeader {
   static constexpr std::size_t kEncodedSizeBytes = 32;
 
-  std::uint64_t check = 0;  // Of the section, as in the footer.
+  std::uint64_t check = 0;  // Checksum of the section, as in the footer.
   std::uint32_t type = 0;
   std::uint64_t size_bytes = 0;
 

@@ -13,7 +13,7 @@ namespace ffrecord {
 inline constexpr int kZstdLevelMin = 1;
 inline constexpr int kZstdLevelMax = 19;
 inline constexpr std::size_t kZstdDictionaryBytesMin = 256;
-// Of the window that a frame may ask a reader to keep.
+// The largest window that a frame may ask a reader to keep.
 inline constexpr std::uint64_t kZstdWindowBytesMax = std::uint64_t{128} << 20;
 
 // A dictionary that frames name in their header, prepared for decompression. Immutable: many

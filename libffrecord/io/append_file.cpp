@@ -170,12 +170,12 @@ Result<void> AppendFile::CheckIsThere() {
                    "append them again to the file that is there now"};
 }
 
-// Of a file that others wrote over nothing is ours to cut.
+// If another process has written over the file, nothing of it is ours to cut.
 void AppendFile::CutOffUncommitted() noexcept {
   struct stat now {};
   const auto kept = static_cast<off_t>(kept_size_bytes_);
   if (::fstat(fd_.get(), &now) != 0 || now.st_size <= kept || !IsUnchanged()) return;
-  // What cannot be cut off is ignored by readers, and cut off by the next writer.
+  // Readers ignore bytes that cannot be cut off, and the next writer cuts them off.
   if (::ftruncate(fd_.get(), kept) == 0) ::fdatasync(fd_.get());
 }
 

@@ -27,7 +27,7 @@ class AtomicFile {
   struct Options {
     bool replace = false;  // Publish over a file of that name.
     bool direct = false;   // Write with O_DIRECT where the file system allows it.
-    std::uint64_t buffer_size_bytes = 1 << 20;  // Of each write; a multiple of 4096.
+    std::uint64_t buffer_size_bytes = 1 << 20;  // Size of each write; a multiple of 4096.
     std::uint32_t buffers_in_flight = 4;
     std::uint64_t expected_size_bytes = 0;  // Reserved at once if known: ENOSPC comes early.
   };

@@ -22,7 +22,7 @@ class FileAppender {
  public:
   struct Options {
     std::uint64_t begin_bytes = 0;              // Where the first byte goes; a multiple of 4096.
-    std::uint64_t buffer_size_bytes = 1 << 20;  // Of each write; a multiple of 4096, to 1 GiB.
+    std::uint64_t buffer_size_bytes = 1 << 20;  // Size of each write; a multiple of 4096, to 1 GiB.
     std::uint32_t buffers_in_flight = 4;        // 1 to 1024.
   };
 

@@ -44,7 +44,7 @@ struct Probed {
   ReadOnlyFile file;
   // Never read: only the kernel is asked about it. None where it does not tell.
   std::optional<MappedFile> mapping;
-  std::vector<Block> through_cache;  // What was read so.
+  std::vector<Block> through_cache;  // Blocks that were read so.
 
   bool IsCached(const Block& block) const {
     return mapping && IsInMemory(mapping->bytes().subspan(block.offset_bytes, block.size_bytes));
@@ -92,7 +92,7 @@ class Blocks {
   const Way way_;
   const bool is_direct_;
   const std::uint64_t count_;
-  std::vector<bool> cached_;  // Of those that are read in order, through the page cache.
+  std::vector<bool> cached_;  // Blocks read in order through the page cache: was it there?
   std::mt19937_64 random_;
   std::uint64_t next_ = 0;
 };

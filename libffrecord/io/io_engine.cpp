@@ -25,7 +25,7 @@ struct RunMemory {
     return transfers.capacity() <= kKeptRequestsMax;
   }
 
-  std::vector<Transfer> transfers;  // Of each request, in the same order.
+  std::vector<Transfer> transfers;  // One for each request, in the same order.
   std::vector<Transfer*> ended;
   TransferQueue::Memory queue;
 };

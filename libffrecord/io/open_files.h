@@ -113,7 +113,7 @@ class OpenFiles {
   const std::size_t ways_;
   std::uint64_t room_;  // For descriptors, all in all.
   bool closes_ = false;
-  std::size_t capacity_ = 0;  // Of descriptors; enough for all if none is ever closed.
+  std::size_t capacity_ = 0;  // Limit of descriptors; enough for all if none is ever closed.
   std::size_t pin_count_max_ = 0;
   mutable std::atomic<Slots*> slots_;
 };

@@ -274,7 +274,7 @@ void Profile::Record(const ProfileEvent& event) noexcept {
   if (EventLog* const log = EventLog::active(); log != nullptr) log->Write(event);
 }
 
-// Of a token: the open slot plus one, and above that the generation of the profile.
+// Returns a token: the open slot plus one, and above that the generation of the profile.
 std::uint64_t Profile::Begin(const ProfileEvent& event) noexcept {
   EventLog* const log = EventLog::active();
   if (log == nullptr) return 0;

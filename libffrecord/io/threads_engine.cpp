@@ -21,7 +21,7 @@ namespace {
 // Enough blocking reads at a time to fill the queue of a fast disk; started only as work piles up.
 constexpr std::size_t kThreadsMax = 32;
 
-// What an engine shares with the pool; guarded by the pool's mutex.
+// The state that an engine shares with the pool; guarded by the pool's mutex.
 struct Front {
   std::vector<IoRequest*> done;
   std::size_t wanted = 0;  // Completions that the engine sleeps for.

@@ -14,7 +14,7 @@ class Transfer {
   // transfer goes there where no direct one may start.
   explicit Transfer(const IoRequest& whole, int unaligned_fd = -1);
 
-  // What to submit next. Its `user` is this Transfer.
+  // The next request to submit. Its `user` is this Transfer.
   IoRequest& request() noexcept { return request_; }
 
   // Takes the engine's result. False: submit request() again.

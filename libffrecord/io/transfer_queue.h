@@ -19,7 +19,7 @@ namespace ffrecord {
 // Thread-bound, as its engine, which it borrows and which nobody else uses meanwhile.
 class TransferQueue {
  public:
-  // What Poll() waits for.
+  // The event that Poll() waits for.
   enum class Wants : std::uint8_t {
     kAny,  // One request that comes back.
     kAll,  // All of them; while others are still to be submitted, room for some of those.
@@ -75,7 +75,7 @@ class TransferQueue {
     std::erase_if(queue_, is_withdrawn);
   }
 
-  // Waits until nothing is in flight. What was not submitted is dropped.
+  // Waits until nothing is in flight. Drops requests that were not submitted.
   void Drain();
 
  private:

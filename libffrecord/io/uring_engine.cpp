@@ -179,8 +179,8 @@ Result<std::uint32_t> UringEngine::Submit(std::span<IoRequest* const> requests) 
   return count;
 }
 
-// When a thread exits, the kernel ends reads of its that it has not begun to copy, so that whoever
-// waits for them has to submit them again (Linux 6.18: EFAULT, or ECANCELED from its workers).
+// When a thread exits, the kernel ends reads of its that it has not begun to copy, so that their
+// caller has to submit them again (Linux 6.18: EFAULT, or ECANCELED from its workers).
 std::int64_t UringEngine::ResultOf(const IoRequest& request, std::int64_t result) const noexcept {
   const bool is_left = roves_ && (result == -EFAULT || result == -ECANCELED);
   return is_left && request.kind == IoRequest::Kind::kRead ? -EAGAIN : result;

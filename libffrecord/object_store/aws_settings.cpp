@@ -39,7 +39,7 @@ std::optional<Section> SectionOf(std::string_view text, std::string_view wanted)
       continue;
     }
     const std::size_t equals = content.find('=');
-    // What is indented belongs to a setting before it, such as "s3 =".
+    // Indented lines belong to a setting before them, such as "s3 =".
     if (!is_inside || equals == std::string_view::npos || line.front() == ' ' ||
         line.front() == '\t')
       continue;

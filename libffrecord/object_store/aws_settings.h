@@ -21,11 +21,11 @@ struct AwsSettings {
   std::shared_ptr<CredentialChain> chain;
 };
 
-// What gives the variables that are set, and the text of a file: nothing if it cannot be read.
+// Return the variables that are set, and the text of a file: nothing if it cannot be read.
 using VariableReader = std::function<std::optional<std::string>(const char* name)>;
 using FileReader = std::function<std::optional<std::string>(const std::string& path)>;
 
-// What a profile of the AWS tools says, and where it was looked for.
+// A profile of the AWS tools, and where it was looked for.
 struct AwsProfile {
   std::string name;
   std::string looked_at;  // For people: the files.
@@ -54,9 +54,9 @@ struct AwsProfile {
 Result<AwsProfile> ReadAwsProfile(const VariableReader& variable, const FileReader& file,
                                   const std::string& name = {});
 
-// What the AWS tools read as well: AWS_REGION or AWS_DEFAULT_REGION, AWS_ENDPOINT_URL_S3 or
-// AWS_ENDPOINT_URL, and, for what they do not say, the profile; credentials from the chain, which
-// is asked when the first request is signed.
+// Reads the settings of the AWS tools: AWS_REGION or AWS_DEFAULT_REGION, AWS_ENDPOINT_URL_S3 or
+// AWS_ENDPOINT_URL, and, for missing ones, the profile; credentials from the chain, which is asked
+// when the first request is signed.
 //
 // Fails with kInvalidArgument if a profile that is asked for is in neither file.
 Result<AwsSettings> ReadAwsSettings();

@@ -18,14 +18,14 @@ ObjectVersion VersionIn(const net::HttpResponse& response);
 // Whether a response to the first byte of an object says that the object has none.
 bool IsEmptyObject(const net::HttpResponse& response);
 
-// What is wrong with a 2xx response to a request for `size_bytes` at `offset_bytes` of `version`
-// (null: of any): kInvalidArgument if the server knows no ranges or encodes the content, kConflict
-// if it is another version's. Nothing if it is right, its body apart.
+// Checks a 2xx response to a request for `size_bytes` at `offset_bytes` of `version` (null: of
+// any): kInvalidArgument if the server knows no ranges or encodes the content, kConflict if it is
+// another version's. Nothing if it is right, its body apart.
 std::optional<Error> ComplaintAbout(const net::HttpResponse& response, std::uint64_t offset_bytes,
                                     std::uint64_t size_bytes, const ObjectVersion* version,
                                     const std::string& described);
 
-// What a response of 412 or 416 to a request for a version means.
+// The error for a response of 412 or 416 to a request for a version.
 Error IsAnother(const std::string& described, const net::HttpResponse& response);
 
 }  // namespace ffrecord::object_store

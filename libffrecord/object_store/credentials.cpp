@@ -50,7 +50,7 @@ std::optional<WallClock::time_point> TimeIn(const std::string& text) {
   return WallClock::from_time_t(::timegm(&utc));
 }
 
-// A request that is made a few times. What fails for the moment is kUnavailable.
+// A request that is made a few times. Failures of the moment are kUnavailable.
 Result<net::HttpResponse> Ask(const net::HttpRequest& request, const std::string& service,
                               milliseconds timeout, int tries) {
   BackOff back_off;
@@ -70,7 +70,7 @@ Result<net::HttpResponse> Ask(const net::HttpRequest& request, const std::string
   }
 }
 
-// What containers and instances are told: {"AccessKeyId": ..., "Expiration": ...}.
+// Containers and instances receive this: {"AccessKeyId": ..., "Expiration": ...}.
 Result<TimedCredentials> InJson(const net::HttpResponse& response, const std::string& service) {
   const auto refused = [&](const std::string& why) {
     return Error{ErrorCode::kDenied, "S3: " + service + " gave no credentials: " + why};
@@ -86,7 +86,7 @@ Result<TimedCredentials> InJson(const net::HttpResponse& response, const std::st
   return found;
 }
 
-// What credential_process prints: {"Version": 1, "AccessKeyId": ..., "Expiration": ...}.
+// Parses the output of credential_process: {"Version": 1, "AccessKeyId": ..., "Expiration": ...}.
 Result<TimedCredentials> FromCommand(const AwsProfile& profile) {
   const std::string who = "S3: credential_process of profile " + profile.name;
   auto output = OutputOfCommand(profile.credential_process, kCommandTimeout, kAnswerSizeMax);

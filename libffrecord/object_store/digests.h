@@ -15,11 +15,11 @@ using Md5Digest = std::array<std::byte, 16>;
 
 Sha256Digest Sha256(std::span<const std::byte> bytes);
 Sha256Digest HmacSha256(std::span<const std::byte> key, std::span<const std::byte> bytes);
-// Of a part, as S3 names it in its ETag; nothing where OpenSSL is told to have no MD5. Not for
-// anything that an enemy may choose.
+// The MD5 of a part, as S3 names it in its ETag; nothing where OpenSSL's settings forbid MD5. Not
+// for anything that an enemy may choose.
 std::optional<Md5Digest> Md5(std::span<const std::byte> bytes);
 
-// Names the cached tokens of the AWS tools; nothing where OpenSSL is told to have no SHA-1.
+// Names the cached tokens of the AWS tools; nothing where OpenSSL's settings forbid SHA-1.
 std::optional<Sha1Digest> Sha1(std::span<const std::byte> bytes);
 
 }  // namespace ffrecord::object_store

@@ -18,7 +18,8 @@ namespace {
 constexpr std::string_view kS3Scheme = "s3://";
 constexpr std::string_view kSuffix = ".ffr";
 
-// What one address stands for: a list, or one object whose version is still to be asked for.
+// The objects that one address stands for: a list, or one object whose version is still to be asked
+// for.
 struct Place {
   std::vector<StoredObject> objects;
   bool is_one = false;

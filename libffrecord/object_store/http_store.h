@@ -15,7 +15,7 @@ namespace ffrecord::object_store {
 // redirections. Thread-safe; a forked child may go on using it.
 class HttpStore final : public ObjectStore {
  public:
-  // Of `address`, the target is not used.
+  // Uses `address` but for its target.
   HttpStore(HttpAddress address, std::chrono::milliseconds timeout);
 
   std::string Describe(std::string_view key) const override;

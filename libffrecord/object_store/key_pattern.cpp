@@ -11,7 +11,7 @@ constexpr std::string_view kMagic = "*?[";
 // One step of a pattern.
 struct Token {
   enum class Kind { kOne, kInSegment, kAnything, kFolders } kind;
-  std::string_view set;  // Of kOne: a character, "?", or the inside of brackets.
+  std::string_view set;  // For kOne: a character, "?", or the inside of brackets.
   bool is_literal = false;
 };
 

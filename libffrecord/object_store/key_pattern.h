@@ -7,7 +7,7 @@ namespace ffrecord::object_store {
 // Whether a key has any of *?[ in it.
 bool IsPattern(std::string_view key);
 
-// What every match of the pattern begins with: all before the first of *?[.
+// The prefix of every match of the pattern: all before the first of *?[.
 std::string_view LiteralPrefix(std::string_view pattern);
 
 // Whether the whole of `key` matches: * any characters but a slash, ? one of them, [ab] and [a-z]

@@ -16,7 +16,7 @@
 
 namespace ffrecord::object_store {
 
-// What tells one version of an object from another that has the same key.
+// Distinguishes one version of an object from another that has the same key.
 struct ObjectVersion {
   std::uint64_t size_bytes = 0;
   std::string etag;           // As the store writes it, with its quotes; empty if it names none.
@@ -35,7 +35,7 @@ class ObjectStore {
   // The address of an object, for people. Has no secret in it.
   virtual std::string Describe(std::string_view key) const = 0;
 
-  // What tells the object from those of other stores. Not for people.
+  // A text that distinguishes the object from those of other stores. Not for people.
   virtual std::string Identify(std::string_view key) const = 0;
 
   // A GET of one object with these headers, signed as the store wants it. May wait for credentials;
@@ -43,7 +43,7 @@ class ObjectStore {
   virtual Result<net::HttpRequest> GetRequest(std::string_view key,
                                               const Headers& headers) const = 0;
 
-  // What a response means that is not the one asked for.
+  // The meaning of a response that is not the one asked for.
   struct Refusal {
     Error error;
     bool may_pass = false;  // The same request may succeed later.

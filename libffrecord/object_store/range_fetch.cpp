@@ -110,7 +110,7 @@ class RangeFetch {
       FFR_TRY(BeginSome());
       ended.clear();
       FFR_TRY(transfers_.Wait(live_count_ > 0 ? kLookInterval : milliseconds(1), ended));
-      // Of two for one range both may have ended.
+      // Two attempts for one range may both have ended.
       for (net::HttpTransfer* const transfer : ended)
         static_cast<Attempt*>(transfer->user)->is_under_way = false;
       for (net::HttpTransfer* const transfer : ended) Ended(*static_cast<Attempt*>(transfer->user));
@@ -215,8 +215,8 @@ class RangeFetch {
     return headers;
   }
 
-  // What is wrong with a response of 206, or with one of 200 that should be one; nothing if it is
-  // the one asked for, or an error of the store's.
+  // Checks a response of 206, or one of 200 that should be one; nothing if it is the one asked for,
+  // or an error of the store's.
   static std::optional<Error> Complaint(const ObjectRange& range,
                                         const net::HttpResponse& response) {
     if (response.status / 100 != 2) return Error{ErrorCode::kUnavailable, "the store refused"};

@@ -11,7 +11,7 @@
 
 namespace ffrecord::object_store {
 
-// What the header Retry-After asks for, in seconds; 0 without one. A date is not understood.
+// The seconds of the header Retry-After; 0 without one. A date is not understood.
 inline BackOff::Duration RetryAfter(const net::HttpResponse& response) {
   const auto found = response.headers.find("retry-after");
   std::uint32_t seconds = 0;

@@ -23,7 +23,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kPagesMax = 10'000;  // 10 million keys: a store that goes on says the same again.
-constexpr std::uint64_t kAnswerSizeMax = 8 << 20;  // Of a listing: 1,000 keys of 1 KiB, escaped.
+constexpr std::uint64_t kAnswerSizeMax = 8 << 20;  // A listing: 1,000 keys of 1 KiB, escaped.
 
 std::string_view TextOf(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -63,7 +63,7 @@ ErrorCode CodeOf(int status) {
 }  // namespace
 
 struct S3Bucket::Impl {
-  // What one process has learnt and opened; a child leaves its parent's connections alone.
+  // The facts and connections of one process; a child leaves its parent's connections alone.
   struct Kept {
     std::mutex mutex;
     std::vector<std::unique_ptr<net::HttpClient>> idle;  // Connections that nobody uses now.
@@ -75,7 +75,7 @@ struct S3Bucket::Impl {
   milliseconds timeout{};
   std::string scheme = "https";
   std::string endpoint_host;  // Empty: Amazon's own, in the region.
-  std::string path;           // What every key stands behind.
+  std::string path;           // The prefix of every key.
   mutable PerProcess<Kept> kept{[] { return new Kept; }};
 
   Result<std::unique_ptr<net::HttpClient>> Take() const {

@@ -20,8 +20,9 @@
 namespace ffrecord::object_store {
 
 // One bucket of an S3-compatible store. Every body travels with its SHA-256, which the store checks
-// before it takes it. What fails for the moment (no connection, 429, 5xx) is tried again with
-// back-off until `timeout` has passed since the first try; every request may thus arrive twice.
+// before it takes it. Requests that fail for the moment (no connection, 429, 5xx) are tried again
+// with back-off until `timeout` has passed since the first try; every request may thus arrive
+// twice.
 //
 // Thread-safe; a forked child may go on using it. Errors: kNotFound, kDenied (names the store's
 // code), kConflict, kUnavailable, kDeadlineExceeded, kInvalidArgument; messages name the object.
@@ -78,7 +79,7 @@ class S3Bucket final : public ObjectStore {
                            Existing existing = Existing::kReplace) const;
   Result<void> AbortParts(std::string_view key, std::string_view upload) const;
 
-  // What an earlier process has begun and not finished.
+  // An upload that an earlier process has begun and not finished.
   struct PendingUpload {
     std::string key;
     std::string id;

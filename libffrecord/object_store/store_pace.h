@@ -56,7 +56,8 @@ class StorePace {
     const auto late = static_cast<std::int64_t>(2 * mean_ms_ + 8 * deviation_ms_);
     return std::clamp(Duration(late), kLateMin, kLateUnknown);
   }
-  // Whether a late answer may be asked for a second time: few are, lest a slow store get more work.
+  // Whether a late answer may be asked for a second time: few are, so that a slow store does not
+  // get more work.
   bool MayHedge() {
     const std::scoped_lock lock(mutex_);
     if (hedges_left_ < 1 || in_flight_ >= limit_) return false;

@@ -25,7 +25,8 @@ constexpr std::chrono::milliseconds kLook{5};
 // No signal wakes a Turn: it looks so often.
 constexpr std::chrono::milliseconds kTurnLook{1};
 
-// Of pacers; a forked child goes on counting, so that none of its own has a number of its parent's.
+// Counts pacers; a forked child goes on counting, so that none of its own has a number of its
+// parent's.
 std::atomic<std::uint64_t> g_pacers{0};
 
 class Gate {
@@ -184,10 +185,10 @@ class Gate {
   std::condition_variable changed_;
   std::optional<Pacer> pacer_;  // None: off.
   PacingCounters last_counters_;
-  std::uint64_t generation_ = 0;  // Of pacers.
+  std::uint64_t generation_ = 0;  // Number of the pacer.
   std::size_t waiting_ = 0;
-  std::uint64_t round_ = 0;      // Of signals that may let somebody go, and which of them
-  std::uint64_t announced_ = 0;  // all that wait have been told of.
+  std::uint64_t round_ = 0;      // Counts signals that may let somebody go, and which of them
+  std::uint64_t announced_ = 0;  // all that wait have had a notice.
 };
 
 void Send(Signal::What what, PhaseKind kind, std::uint64_t size_bytes) noexcept {

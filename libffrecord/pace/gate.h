@@ -47,7 +47,7 @@ class Turn {
 
  private:
   Pacer::Request request_;
-  std::uint64_t pacer_ = 0;  // Of which it is held.
+  std::uint64_t pacer_ = 0;  // The pacer that holds it.
   Clock::time_point until_{};
 };
 

@@ -20,7 +20,7 @@ class OpenPhases {
 
   std::size_t count() const noexcept { return count_; }
 
-  // Of more than kCountMax the begin is forgotten, and their end finds no phase.
+  // Beyond kCountMax a phase's begin is forgotten, and its end finds no phase.
   bool Begin(Clock::time_point now) noexcept {
     if (count_ == kCountMax) return false;
     begins_[count_++] = now;

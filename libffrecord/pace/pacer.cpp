@@ -9,7 +9,7 @@
 namespace ffrecord::pace {
 namespace {
 
-// Of a link that nobody has told the rate of: 10 Gbit/s. Only predictions go by it.
+// The rate of a link where none was set: 10 Gbit/s. Only predictions go by it.
 constexpr double kAssumedBytesPerS = 1.25e9;
 // A phase that does not begin when it is predicted is waited for as long as it was late in the last
 // steps: one chunk's time at least, and so many at most.
@@ -220,7 +220,7 @@ Pacer::Answer Pacer::AskInGap(Request& request, Clock::time_point due) {
                                                         chunk, kChunksAwaited * chunk);
   if (now_ < forecast->earliest) {
     const std::uint64_t fitting = BytesIn(forecast->earliest - now_);
-    // Of what is larger than a chunk and has no parts, the first chunk has to fit.
+    // The first chunk has to fit, if the request is larger than a chunk and has no parts.
     if (fitting >= std::min<std::uint64_t>(request.least_size_bytes, options_.chunk_size_bytes))
       return Pass(request, std::max(request.least_size_bytes, std::min(part, fitting)), Why::kGap);
   }
@@ -290,7 +290,7 @@ Pacer::Answer Pacer::Pass(Request& request, std::uint64_t size_bytes, Why why) {
   return {size_bytes, now_, why};
 }
 
-// What has gone in gaps counts too, but a class that had much is not made to wait for long.
+// Bytes that went in gaps count too, but a class that had much is not made to wait for long.
 void Pacer::ChargeFloor(Class& held, std::uint64_t size_bytes) {
   if (held.floor_bytes_per_s <= 0) return;
   RefillFloor(held);

@@ -24,11 +24,11 @@ namespace ffrecord::pace {
 // Allocates nothing. Thread-bound.
 class Pacer {
  public:
-  // What wants to go. Lives until it has passed or was abandoned.
+  // A transfer that asks to go. Lives until it has passed or was abandoned.
   struct Request {
     TrafficClass traffic = TrafficClass::kUrgent;
     std::uint64_t size_bytes = 0;
-    std::uint64_t least_size_bytes = 0;  // Of a part, from 1 on; `size_bytes` if it has none.
+    std::uint64_t least_size_bytes = 0;  // Size of a part, from 1 on; `size_bytes` if it has none.
     Clock::time_point limit = Clock::time_point::max();  // It is not held longer.
     Clock::time_point asked{};
     bool is_held = false;  // The machine's.
@@ -50,7 +50,7 @@ class Pacer {
   void BeginPhase(PhaseKind kind, std::uint64_t size_bytes, Clock::time_point now);
   void EndPhase(PhaseKind kind, Clock::time_point now);
   void EndStep(Clock::time_point now);
-  // Of how many loaders the queue is low.
+  // Sets how many loaders have a low queue.
   void SetLowQueues(std::size_t count) noexcept { low_queues_ = count; }
   void LoseSignals(std::uint64_t count, Clock::time_point now);
 
@@ -66,7 +66,7 @@ class Pacer {
   struct Class {
     double floor_bytes_per_s = 0;
     Clock::duration longest_hold{};
-    double tokens = 0;  // Bytes that the floor lets go at `counted`; below 0 after more have gone.
+    double tokens = 0;  // Bytes that the floor lets pass at `counted`; may be below 0.
     Clock::time_point counted;
     std::size_t waiting = 0;
   };
@@ -104,13 +104,13 @@ class Pacer {
   void ChargeLink(Link& link, std::uint64_t size_bytes);
 
   const PacingOptions options_;
-  const double link_bytes_per_s_;  // What is assumed if it is not known.
+  const double link_bytes_per_s_;  // A default if it is not known.
   std::array<Class, kTrafficClassCount> classes_;
 
   Clock::time_point now_;
   Clock::time_point last_signal_;
   std::array<OpenPhases, kPhaseKindCount> open_;
-  std::size_t open_count_ = 0;  // Of all kinds.
+  std::size_t open_count_ = 0;  // Open phases of all kinds.
   Timeline timeline_;
   std::size_t low_queues_ = 0;
   std::array<Link, 2> links_;

@@ -12,7 +12,7 @@
 
 namespace ffrecord::pace {
 
-// What a program has signalled.
+// A signal of a program.
 struct Signal {
   enum class What : std::uint8_t { kBegin, kEnd, kStep, kQueue };
   What what = What::kStep;

@@ -37,7 +37,7 @@ class Timeline {
 
   // Requires that no phase is under way. None for a gap that fewer than two steps had.
   std::optional<Forecast> NextPhase() const;
-  // Of the longest step that is kept.
+  // The time of the longest step that is kept.
   std::optional<Clock::duration> step_time() const;
 
  private:

@@ -373,7 +373,7 @@ std::uint64_t BlockCache::Evict(int folder, std::uint64_t size_bytes_max) const 
         ::fstatat(folder, name.c_str(), &facts, AT_SYMLINK_NOFOLLOW) != 0 ||
         !S_ISREG(facts.st_mode))
       continue;
-    if (is_temporary) {  // Of a process that was killed.
+    if (is_temporary) {  // A process that was killed has left it.
       if (WallClock::to_time_t(WallClock::now()) - facts.st_mtim.tv_sec > kTemporaryAgeS)
         ::unlinkat(folder, name.c_str(), 0);
       continue;

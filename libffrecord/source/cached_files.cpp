@@ -99,7 +99,7 @@ class CachedFiles final : public RangeReader {
   }
 
  private:
-  // Of one process, made as they are asked for.
+  // The views of one process, made as they are asked for.
   struct Views {
     ~Views() {
       for (const auto& view : all) delete view.load();

@@ -31,14 +31,14 @@ class DelegatedQueue {
   using Files = std::vector<DelegatedReads::File>;
   using Range = DelegatedReads::Range;
 
-  // Of all processes that come from one by forks, each with what it had before.
+  // Counts of all processes that come from one by forks, each with its counts from before.
   struct Counts {
     std::atomic<std::uint64_t> requests{0};
     std::atomic<std::uint64_t> retries{0};
     std::atomic<std::uint64_t> throttled{0};
     std::atomic<std::uint64_t> received_bytes{0};
   };
-  // What it needs to know, borrowed.
+  // The parameters of a queue, borrowed.
   struct Terms {
     const Files& files;
     const DelegatedReads::Options& options;

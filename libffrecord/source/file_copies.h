@@ -14,8 +14,8 @@
 
 namespace ffrecord {
 
-// What a RangeReader offers beside, if its files have several copies: bytes that have failed a
-// check of its caller's may be whole in another one. Thread-safe, as the reader.
+// An interface of a RangeReader whose files have several copies: bytes that have failed a check of
+// its caller's may be whole in another one. Thread-safe, as the reader.
 class FileCopies {
  public:
   using IsRight = std::function<bool(std::span<const std::byte>)>;

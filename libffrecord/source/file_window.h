@@ -31,7 +31,7 @@ class FileWindow {
   const std::uint32_t file_;
   PooledBuffer memory_;
   std::uint64_t begin_bytes_ = 0;
-  std::uint64_t size_bytes_ = 0;  // Of the bytes in memory.
+  std::uint64_t size_bytes_ = 0;  // Bytes in memory.
 };
 
 }  // namespace ffrecord

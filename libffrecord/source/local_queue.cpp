@@ -42,14 +42,14 @@ struct RangeTransfer : Transfer {
 struct Call {
   RangeGroup* group = nullptr;
   std::span<RangeRead> ranges;
-  std::vector<OpenFiles::Way> ways;      // Of each range.
-  std::vector<RangeTransfer> transfers;  // Of those that were begun: stays where it is.
+  std::vector<OpenFiles::Way> ways;      // One for each range.
+  std::vector<RangeTransfer> transfers;  // One for each that was begun: stays where it is.
   std::size_t next = 0;                  // The first range that was not begun.
   std::size_t under_way = 0;             // Transfers that have not come back.
-  std::vector<OpenFiles::Pin> pins;      // Of what is under way.
-  std::uint32_t pinned_file = 0;         // Of the last pin.
+  std::vector<OpenFiles::Pin> pins;      // Pins of reads that are under way.
+  std::uint32_t pinned_file = 0;         // File of the last pin.
   OpenFiles::Way pinned_way{};
-  std::optional<Clock::time_point> starved_since;  // Of descriptors.
+  std::optional<Clock::time_point> starved_since;  // Lacks descriptors since.
   bool is_given_up = false;
 
   bool is_done() const noexcept { return next == ranges.size() && under_way == 0; }
@@ -114,7 +114,7 @@ class LocalQueue final : public RangeQueue {
   QueueMemory& memory_;
   IoEngine& engine_;
   std::vector<std::unique_ptr<Call>> calls_;          // In the order of Submit().
-  std::vector<std::pair<Call*, RangeRead*>> failed_;  // Not begun; to be told.
+  std::vector<std::pair<Call*, RangeRead*>> failed_;  // Not begun; their groups do not know yet.
   std::optional<Error> broken_;                       // The engine.
   TransferQueue queue_;                               // Ends before what it writes to.
 };
@@ -234,8 +234,8 @@ bool LocalQueue::Tell() {
   return has_told;
 }
 
-// Stops where a range has failed: its group is told of that before its end. A group that is called
-// may submit another, and so also find that the engine is broken.
+// Stops where a range has failed: its group is called for that range before its end. A group that
+// is called may submit another, and so also find that the engine is broken.
 bool LocalQueue::EndCalls() {
   bool has_told = false;
   for (std::size_t i = 0; i < calls_.size() && failed_.empty();) {

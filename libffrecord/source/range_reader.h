@@ -98,8 +98,8 @@ class RangeReader {
   Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
                               std::uint64_t size_bytes) const;
 
-  // Whether MapIndex reads as Read does, and so may wait for a network or a store. What a batch
-  // needs of indexes is then read at once beforehand.
+  // Whether MapIndex reads as Read does, and so may wait for a network or a store. The parts of
+  // indexes that a batch needs are then read at once beforehand.
   virtual bool reads_indexes() const noexcept { return true; }
 
   // The bytes of the whole file, if it is mapped and copying from the mapping is the best way to

@@ -120,7 +120,7 @@ class NativeDecoder:
 
 @final
 class OpenOptions:
-    """What opens a `RecordReader`, beside what it reads."""
+    """The options of a `RecordReader`, beside what it reads."""
 
     def __init__(
         self,
@@ -436,7 +436,7 @@ class StoredFileReader:
     def read(self, offset_bytes: int, size_bytes: int) -> bytes:
         """As many bytes from there on, or as there are; raises `ConflictError` for another version.
 
-        Of any thread; others go on meanwhile.
+        Any thread may call it; others go on meanwhile.
         """
     def stop(self) -> None:
         """Let reads under way, and to come, fail with `DeadlineExceeded`."""
@@ -478,7 +478,7 @@ def start_pacing(
     phase_limit_s: float = 30.0,
     stale_after_s: float = 10.0,
 ) -> None:
-    """Of a class: its floor in bytes per second, its longest hold in seconds."""
+    """A class's floor in bytes/s, and its longest hold in seconds."""
 
 def stop_pacing() -> None: ...
 def is_pacing() -> bool: ...

@@ -51,7 +51,7 @@ inline py::bytes Bytes(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// What `wait` returns, called without the GIL. It must touch no Python object.
+// The result of `wait`, called without the GIL. It must touch no Python object.
 template <class Wait>
 auto WithoutGil(const Wait& wait) {
   const GilReleased released;

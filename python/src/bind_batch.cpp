@@ -172,7 +172,7 @@ Handle Over(const py::array_t<std::uint8_t, py::array::c_style>& block,
   }
   const std::span bytes(reinterpret_cast<const std::byte*>(block.data()),
                         static_cast<std::size_t>(limit));
-  // The last to let go may be a thread without the GIL.
+  // The last owner may be a thread without the GIL.
   std::shared_ptr<const void> owner(new py::object(block), [](const void* held) {
     const GilAcquired acquired;
     delete static_cast<const py::object*>(held);

@@ -51,7 +51,7 @@ class CountingStream {
   CountingStream(const CountingStream&) = delete;
   CountingStream& operator=(const CountingStream&) = delete;
 
-  // Ends the threads. Who waits for a batch, in another thread, then gets none.
+  // Ends the threads. A caller that waits for a batch, in another thread, then gets none.
   void Close() {
     const GilReleased released;
     is_closed_ = true;  // Else who waits would take the mutex again and again.
@@ -107,7 +107,7 @@ class CountingStream {
     });
   }
 
-  // What is ready is taken at once; else waits without the GIL, and lets signal handlers run.
+  // Takes a batch that is ready at once; else waits without the GIL, and lets signal handlers run.
   std::optional<BatchStream::Item> Take(WaitLimit timeout) {
     constexpr milliseconds kSliceMax{50};
     if (auto item = TryTake(milliseconds(0))) return item;
@@ -129,7 +129,7 @@ class CountingStream {
     return std::move(item).value();
   }
 
-  // Tells the reader what was read since it was told last.
+  // Counts in the reader what was read since the last call.
   void Count() {
     if (!stream_ || ::getpid() != home_) return;  // A child's copy has read nothing.
     const BatchStream::Stats now = stream_->stats();
@@ -173,9 +173,9 @@ class CountingStream {
   CountingReader& reader_;
   const std::vector<GatheredColumn> columns_;
   std::atomic<bool> is_closed_{false};
-  std::mutex mutex_;  // Of whoever calls the stream.
+  std::mutex mutex_;  // Held by each caller of the stream.
   std::optional<BatchStream> stream_;
-  BatchStream::Stats counted_;  // What the reader knows.
+  BatchStream::Stats counted_;  // Counts that the reader has.
   std::atomic<std::int64_t> handover_ns_{0};
 };
 

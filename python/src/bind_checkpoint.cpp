@@ -67,7 +67,7 @@ class PyGroup final : public client::CheckpointGroup {
     }
   }
 
-  // What all_gather raised says more than our error about it, which becomes a note.
+  // The exception of all_gather says more than our error about it, which becomes a note.
   void RethrowFailure(const Error& outcome) {
     if (!failure_) return;
     const auto note = py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefaultAndSize(
@@ -151,8 +151,9 @@ class PyFetch {
   std::shared_ptr<py::object> callable_;
 };
 
-// Of tuples: key, dtype, shape, offset, extent, address, size in bytes, and whether nobody changes
-// it; what follows in them is the caller's. In place of an address there may be what PyFetch calls.
+// Takes tuples: key, dtype, shape, offset, extent, address, size in bytes, and whether nobody
+// changes it; the objects in them are the caller's. In place of an address there may be what
+// PyFetch calls.
 std::vector<client::TensorView> TensorsOf(const py::list& slices) {
   std::vector<client::TensorView> tensors;
   tensors.reserve(slices.size());
@@ -249,8 +250,8 @@ StagingArena MakeArena(std::uint64_t size_bytes) {
   return ValueOrRaise(StagingArena::Create(size_bytes));
 }
 
-// Of address, size in bytes, and offset in the arena. Whether a job fits is checked here, for C++
-// holds it for its caller's mistake.
+// Takes tuples: address, size in bytes, and offset in the arena. Whether a job fits is checked
+// here, for C++ holds it for its caller's mistake.
 void CopyInto(StagingArena& arena,
               const std::vector<std::tuple<std::uintptr_t, std::uint64_t, std::uint64_t>>& jobs) {
   std::vector<StagingArena::CopyJob> copies;
@@ -295,7 +296,7 @@ void Read(const CheckpointReader& reader, const std::vector<Wanted>& wanted) {
   OkOrRaise(WithoutGil([&] { return reader.Read(requests); }));
 }
 
-// Of tuples as commits are, with what is damaged behind them, and whether they were given up.
+// Returns tuples as commits are, with what is damaged behind them, and whether they were given up.
 py::list List(const TargetName& target, TimeLimit timeout, bool roots_only, bool own_only,
               const std::optional<TargetName>& line_of) {
   auto depth = roots_only ? client::ListDepth::kRoots : client::ListDepth::kManifests;

@@ -77,7 +77,7 @@ py::object WaitAny(CollectiveEngine& engine, WaitLimit timeout) {
 
 void* At(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
 
-// What moves or reduces the `count` elements at `address`, and returns a token.
+// Binds the methods that move or reduce the `count` elements at `address`, and return a token.
 void BindOperations(py::class_<CollectiveEngine>& engine_class) {
   engine_class
       .def(

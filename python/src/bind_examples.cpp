@@ -27,9 +27,9 @@ constexpr std::size_t kIntegerBytesMax = 10;
 // A column that grows by a row for each message.
 struct FeatureColumn {
   ValueKind kind;
-  std::int64_t count;                 // Of the values in each row, or kAnyCount.
+  std::int64_t count;                 // Number of values in each row, or kAnyCount.
   std::string data = {};              // Values one after the other, as Arrow has them.
-  std::vector<std::int32_t> ends{0};  // Of each row: in bytes for kBytes, else in values.
+  std::vector<std::int32_t> ends{0};  // End of each row: in bytes for kBytes, else in values.
   std::size_t rows = 0;
 };
 

@@ -213,8 +213,8 @@ class PlainTensors {
   TensorExchange exchange_;
   std::map<std::uint32_t, PyObject*> elements_;  // By DLPack's name of them; null: not of dtypes_.
   std::map<std::vector<std::int64_t>, py::object> forms_;
-  std::vector<std::int64_t> key_;    // Of the form that is looked for.
-  std::vector<std::int64_t> shape_;  // Of the tensor whose attributes were looked at.
+  std::vector<std::int64_t> key_;    // Key of the form that is looked for.
+  std::vector<std::int64_t> shape_;  // Shape of the tensor whose attributes were looked at.
   py::int_ zero_{0};
   Names names_;
 };

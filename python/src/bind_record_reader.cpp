@@ -40,7 +40,7 @@ std::vector<std::uint64_t> IndicesOf(const py::array_t<std::int64_t, py::array::
 
 namespace {
 
-// What opens a reader, beside what it reads.
+// The options of a reader, beside what it reads.
 struct OpenOptions {
   RecordReader::Options reader;
   SessionOptions session;
@@ -170,7 +170,7 @@ std::string Describe(const CountingReader& self, std::uint64_t index, std::uint8
   return WithoutGil([&] { return self.reader.Describe(index, static_cast<ErrorCode>(status)); });
 }
 
-// What the files' headers made the reader suspicious of; one line each.
+// The suspicions that the files' headers raise; one line each.
 std::vector<std::string> WarningsOf(const CountingReader& self) {
   return WithoutGil([&] {
     std::vector<std::string> all;

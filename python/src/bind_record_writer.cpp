@@ -37,7 +37,7 @@ class SharedWriter {
   bool has_keys() const noexcept { return has_keys_; }
   const std::optional<std::string>& key_column() const noexcept { return key_column_; }
 
-  // Calls `write` on the writer. Requires the GIL, lets go of it meanwhile.
+  // Calls `write` on the writer. Requires the GIL, releases it meanwhile.
   template <class Write>
   void Do(const Write& write) {
     OkOrRaise(WithoutGil([&]() -> Result<void> {

@@ -34,7 +34,8 @@ TrafficClass ClassOf(std::string_view name) {
                                         "': take 'urgent', 'prefetch', 'checkpoint' or 'repair'"});
 }
 
-// What is out of range, or no number, becomes 0, which the library refuses with the option's name.
+// A value that is out of range, or no number, becomes 0, which the library refuses with the
+// option's name.
 std::chrono::milliseconds MillisecondsFrom(double seconds) {
   constexpr double kMaxS = 1e9;
   if (!(seconds > 0 && seconds < kMaxS)) return {};

@@ -19,7 +19,7 @@ struct CountingReader {
   RecordReader reader;
   std::atomic<std::uint64_t> batch_count{0};
   std::atomic<std::uint64_t> record_count{0};
-  std::atomic<std::uint64_t> size_bytes{0};  // Of the blocks that were read into.
+  std::atomic<std::uint64_t> size_bytes{0};  // Size of the blocks that were read into.
 };
 
 inline double Seconds(std::chrono::nanoseconds time) {

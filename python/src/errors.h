@@ -10,12 +10,13 @@
 
 namespace ffrecord::python {
 
-// What names a file may hold any bytes: decoded as Python decodes paths. Requires the GIL.
+// Decodes text with names of files, which may hold any bytes, as Python decodes paths. Requires the
+// GIL.
 pybind11::str TextOf(const std::string& text);
 pybind11::list TextsOf(const std::vector<std::string>& texts);
 
 // The one place where a code becomes an exception (ffrecord/errors.py). Takes the GIL if the thread
-// does not have it: an error may be found where it was let go.
+// does not have it: an error may be found where it was released.
 [[noreturn]] void Raise(const Error& error);
 
 template <class T>

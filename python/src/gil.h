@@ -52,7 +52,7 @@ class GilAcquired {
   std::optional<pybind11::gil_scoped_acquire> held_;
 };
 
-// What a Python callable returns; throws error_already_set with what it raises. For calls out of a
+// The result of a Python callable; throws error_already_set with what it raises. For calls out of a
 // thread's C++ code, whose frames must not be unwound. Requires the GIL.
 template <class... Arguments>
 pybind11::object CallPython(const pybind11::handle& callable, Arguments&&... arguments) {

@@ -1,7 +1,7 @@
 #include "python/src/bind.h"
 
 // The private face of the C++ library: python/ffrecord builds the public one on top of it.
-// What it binds is immutable or guards itself, so Python need not hold its lock for it.
+// The bound objects are immutable or guard themselves, so Python need not hold its lock for them.
 PYBIND11_MODULE(_ffrecord, module, pybind11::mod_gil_not_used()) {
   using namespace ffrecord::python;
   module.doc() = "Private: use the package ffrecord.";

@@ -9,8 +9,9 @@
 
 namespace ffrecord::python {
 
-// A Python callable, or None, as the `progress` of a long call that runs without the GIL. What it
-// or a signal handler raises breaks the call off, and is raised afterwards. Outlives the call.
+// A Python callable, or None, as the `progress` of a long call that runs without the GIL. An
+// exception of it or of a signal handler breaks the call off, and is raised afterwards. Outlives
+// the call.
 class Observer {
  public:
   explicit Observer(const py::object& progress) : progress_(progress) {}

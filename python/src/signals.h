@@ -9,8 +9,8 @@
 
 namespace ffrecord::python {
 
-// What `call` returns, called without the GIL. `call` is given what tells it to give up, and may be
-// called twice: Ctrl-C ends a long one, and what the handler of SIGINT raises is raised.
+// The result of `call`, called without the GIL. `call` is given what tells it to give up, and may
+// be called twice: Ctrl-C ends a long one, and what the handler of SIGINT raises is raised.
 //
 // The handler runs only after the call, when this thread may read again: it is Python, and may do
 // anything. If it raises nothing the call is made once more, to its end. Handlers run on the main
@@ -21,7 +21,7 @@ auto Interruptible(const Call& call) {
     bool interrupted = false;
     const std::function<bool()> give_up = [&] {
       const GilAcquired acquired;
-      // Asking takes the signal off the list, and a call may ask again after it was told.
+      // Asking takes the signal off the list, and a call may ask again after the answer was yes.
       if (PyOS_InterruptOccurred() != 0) interrupted = true;
       return interrupted;
     };

@@ -6,8 +6,8 @@
 
 namespace ffrecord::python {
 
-// What DLPack tells of a tensor in memory; sizes and strides count elements. The layout is that of
-// DLPack 1: others fill it.
+// DLPack's description of a tensor in memory; sizes and strides count elements. The layout is that
+// of DLPack 1: others fill it.
 struct DlpackTensor {
   static constexpr std::int32_t kCpu = 1;
   static constexpr std::uint8_t kUint = 1;  // kDLInt is 0.
@@ -62,7 +62,7 @@ class TensorExchange {
   }
 
  private:
-  // Of DLPack 1.3, in its order; they live as long as the process.
+  // The functions of DLPack 1.3, in its order; they live as long as the process.
   struct Functions {
     std::uint32_t major;
     std::uint32_t minor;

@@ -16,13 +16,13 @@
 
 namespace ffrecord::python {
 
-// Of a call to a daemon or store: above 0, at most a day.
+// The limit of a call to a daemon or store: above 0, at most a day.
 struct TimeLimit {
   std::chrono::milliseconds value;
 };
 
-// Of a wait that may end at once: from 0 on. What no clock can hold means a day, which is as good
-// as for ever.
+// The limit of a wait that may end at once: from 0 on. Times that no clock can hold mean a day,
+// which is as good as for ever.
 struct WaitLimit {
   std::chrono::milliseconds value;
 };

@@ -17,7 +17,8 @@ const std::vector<ExtentId>& Burial::Unnamed(const View& view) const {
 
 std::vector<ExtentId> Burial::Left(const View& view, const Tombstone& tombstone,
                                    const std::vector<ExtentId>& unnamed) {
-  // What was published and removed again has a tombstone of its own, with a grace for its readers.
+  // An extent that was published and removed again has a tombstone of its own, with a grace for its
+  // readers.
   const auto has_own = [&](const ExtentId& id) {
     return tombstone.record.upload != 0 && view.tombstones.WasRemoved(id);
   };

@@ -15,9 +15,9 @@ namespace ffrecord::server::cluster {
 // Drops what tombstones name from this node's disks.
 //
 // Only with a lease, with all names known up to the tombstone's revision at least, after the grace,
-// and after the tombstone was read from the store itself, not from the mirror alone. What a name
-// refers to stays, whatever a tombstone says. An extent that no record explains is reported and
-// kept.
+// and after the tombstone was read from the store itself, not from the mirror alone. An extent that
+// a name refers to stays, whatever a tombstone says. An extent that no record explains is reported
+// and kept.
 class Burial {
  public:
   struct Options {

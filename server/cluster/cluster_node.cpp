@@ -240,7 +240,7 @@ void ClusterNode::StepOpenings(TimePoint now) {
 std::optional<Result<std::uint64_t>> ClusterNode::StepOpening(TimePoint now, Opening& opening) {
   const std::string name = UploadKey(opening.upload);
   const MetaStore::KeyValue* const key = mirror_.Find(name);
-  // What is on record of an upload that was closed meanwhile does not count.
+  // Room on record for an upload that was closed meanwhile does not count.
   const bool has_room = opening.room.quotas.empty() || (key && HasRoom(view_, opening.room));
   if (key != nullptr && has_room) return key->mod_revision;
   if (mirror_.Find(UploadTombstoneKey(opening.upload)) != nullptr)

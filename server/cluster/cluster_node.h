@@ -35,8 +35,8 @@ class ClusterNode {
     Replication::Options replication = {};
     Burial::Options burial = {};
     Leader::Options leader = {};
-    // What this node has seen of the metadata before it started, the incarnations before that, and
-    // the names by then.
+    // The node's mark of the metadata from before its start, the incarnations before that, and the
+    // names by then.
     HistoryMark mark = {};
     std::vector<std::uint64_t> ancestors = {};
     KnownNames known = {};
@@ -84,7 +84,7 @@ class ClusterNode {
   std::vector<Finished> TakeFinished();
   // Ends those that go on, for `why`: nothing of what they ask for will be carried out.
   void GiveUp(const Error& why);
-  // Of an operator, likewise.
+  // Begins an operator's rebuild.
   RequestId Begin(const Rebuild::Request& request);
   struct Rebuilt {
     RequestId request = 0;
@@ -100,7 +100,7 @@ class ClusterNode {
   const Leader& leader() const { return leader_; }
   const Replication& replication() const { return replication_; }
   std::vector<ExtentId> Unexplained() const { return burial_.Unexplained(view_); }
-  // Of the cluster, as the store says.
+  // Level of the cluster, as the store says.
   std::uint32_t level() const { return level_; }
   // The cluster is above what this program knows: the node lets its lease end.
   bool is_outdated() const { return level_ > options_.lease.record.level; }
@@ -138,7 +138,7 @@ class ClusterNode {
   void TakeSlots();
   void StepAll(TimePoint now);
   void StepOpenings(TimePoint now);
-  // What has come of it; none: it goes on.
+  // The outcome of an opening; none: it goes on.
   std::optional<Result<std::uint64_t>> StepOpening(TimePoint now, Opening& opening);
   bool ShowsAll(Newest& newest) const;
   bool TakeOpening(TimePoint now, const Answer& answer);
@@ -157,7 +157,7 @@ class ClusterNode {
   LeaseKeeper lease_;
   Continuity continuity_;
   KeyMirror mirror_;
-  std::optional<KnownNames> known_;  // Of before the metadata was put back, or before the start.
+  std::optional<KnownNames> known_;  // From before the metadata was put back, or the start.
   std::map<CallId, std::uint64_t> commits_;
   NameTable names_;
   TombstoneTable tombstones_;

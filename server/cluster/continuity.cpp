@@ -113,8 +113,8 @@ bool Continuity::Take(TimePoint now, std::uint32_t map_version, const Answer& an
   } else if (found && *found) {
     TakeCluster(now, map_version, found->value(), out);
   } else if (outcome && *outcome) {
-    // Of an incarnation: the store says what came of it. If it cannot be put there, as in the store
-    // of another cluster, not at once.
+    // The reply to the commit of an incarnation: the next look at the store finds the outcome. If
+    // it cannot be put there, as in the store of another cluster, not at once.
     if (outcome->value().fate == MetaStore::Outcome::Fate::kCommitted) next_ = now;
   }
   return true;
@@ -127,7 +127,7 @@ void Continuity::TakePage(TimePoint now, std::uint32_t map_version, const MetaSt
   if (!page.entries.empty() && page.entries.front().key == kHistoryKey) {
     look_.mod_revision = page.entries.front().mod_revision;
     auto decoded = HistoryRecord::Decode(page.entries.front().value);
-    if (!decoded) return;  // Of a later version of this program: nothing is concluded from it.
+    if (!decoded) return;  // A later version wrote it: conclude nothing.
     look_.record = std::move(decoded).value();
   }
   look_.mark = RelateToStore(asked_mark_);
@@ -140,8 +140,9 @@ Relation Continuity::RelateToStore(const HistoryMark& mark) const {
   return Relate(mark, look_.known(), look_.mod_revision, look_.revision);
 }
 
-// Of the mark; where the store is another one anyway, of what the mirror shows, in which a listing
-// of before may be mixed with changes of after. False: there is nothing to ask for.
+// Asks for the anchor of the mark; where the store is another one anyway, for that of the keys in
+// the mirror, in which a listing of before may be mixed with changes of after. False: there is
+// nothing to ask for.
 bool Continuity::AskAnchor(TimePoint now, Outbox& out) {
   if (look_.mark == Relation::kForeign) return false;
   const auto has_anchor = [](const HistoryMark& mark, Relation relation) {
@@ -221,7 +222,7 @@ void Continuity::BeginIncarnation(TimePoint now, std::uint32_t map_version, Outb
   next.why = why_;
   next.base_revision = revision;
   if (record != nullptr) {
-    // What an older state lacks nobody has published again yet.
+    // Nobody has published again yet the names that an older state lacks.
     if (!record->is_confirmed) next.base_revision = std::min(revision, record->base_revision);
     next.map_version_min = std::max(next.map_version_min, record->map_version_min);
     next.ancestors = record->ancestors;

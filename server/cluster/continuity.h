@@ -14,7 +14,7 @@
 
 namespace ffrecord::server::cluster {
 
-// What a store is to a node that has seen the mark.
+// The relation of a store to a node that has seen the mark.
 enum class Relation {
   kContinues,  // The same history, seen to the mark or further.
   kDescends,   // A later incarnation: others have seen that the mark is not in it.
@@ -25,8 +25,8 @@ Relation Relate(const HistoryMark& mark, const HistoryRecord* record, std::uint6
                 std::uint64_t revision);
 
 // Finds out whether the store goes on from where this node knew it. A store that was restored from
-// an older snapshot lacks names that were published, and has uploads open that are data by now:
-// whoever concludes from it that something is not wanted loses it.
+// an older snapshot lacks names that were published, and has uploads open that are data by now: a
+// node that concludes from it that something is not wanted loses it.
 //
 // Each node looks before it puts anything, after each break and now and then. Revisions alone do
 // not tell: an older state may have gone on beyond what the node has seen, if only since leases
@@ -41,7 +41,7 @@ class Continuity {
   struct Options {
     std::uint64_t seed = 0;  // Random for each start.
     std::string node;
-    HistoryMark mark;                           // Of before this start,
+    HistoryMark mark;                           // The mark of before this start,
     std::vector<std::uint64_t> ancestors = {};  // and those of its incarnation.
     std::chrono::milliseconds interval{3'000};
     std::chrono::milliseconds retry{500};
@@ -78,11 +78,11 @@ class Continuity {
   TimePoint wake() const { return call_ == 0 ? next_ : TimePoint::max(); }
 
  private:
-  // What the store was found to be.
+  // The findings of a look at the store.
   struct Look {
     std::optional<HistoryRecord> record;
-    std::uint64_t mod_revision = 0;  // Of its key.
-    std::uint64_t revision = 0;      // Of the store.
+    std::uint64_t mod_revision = 0;  // Revision of its key.
+    std::uint64_t revision = 0;      // Revision of the store.
     // To what was known when it was asked for.
     Relation mark = Relation::kContinues, current = Relation::kContinues;
     bool anchors_mark = false;  // The anchor that is asked for is the mark's.
@@ -98,14 +98,14 @@ class Continuity {
   void TakeCluster(TimePoint now, std::uint32_t map_version,
                    const std::optional<MetaStore::KeyValue>& found, Outbox& out);
   void BeginIncarnation(TimePoint now, std::uint32_t map_version, Outbox& out);
-  void Trust();  // What the mirror shows.
+  void Trust();  // Trusts the state in the mirror.
 
   const Options options_;
-  // Of the key that founded the cluster, which is never put again; 0: not seen yet.
+  // Revision of the key that founded the cluster, which is never put again; 0: not seen yet.
   std::uint64_t cluster_revision_ = 0;
-  HistoryMark mark_;     // Of what this node has trusted last,
+  HistoryMark mark_;     // The mark that this node has trusted last,
   HistoryMark current_;  // and of what the mirror shows; revision 0: nothing yet.
-  std::vector<std::uint64_t> ancestors_, current_ancestors_;  // Of their incarnations.
+  std::vector<std::uint64_t> ancestors_, current_ancestors_;  // By incarnation.
   // As they were when the store was asked: what it answers is as new at least.
   HistoryMark asked_mark_, asked_current_;
   bool is_checked_ = false;
@@ -122,7 +122,7 @@ class Continuity {
   bool asks_anchor_ = false;
   Look look_;                // The last one.
   bool is_doubted_ = false;  // Since the call was made.
-  NewestKeys newest_;        // Of the mirror.
+  NewestKeys newest_;        // The newest keys of the mirror.
 };
 
 }  // namespace ffrecord::server::cluster

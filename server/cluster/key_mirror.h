@@ -37,8 +37,8 @@ class KeyMirror {
 
   void Step(TimePoint now, Outbox& out);
   bool Take(TimePoint now, const Answer& answer, Outbox& out);
-  // The store does not go on from where this knew it: forgets all, and lists anew. What the listing
-  // finds has all changed, for revisions of two histories say nothing of each other.
+  // The store does not go on from where this knew it: forgets all, and lists anew. All keys of the
+  // listing count as changed, for revisions of two histories say nothing of each other.
   void Restart(Outbox& out);
   bool is_watching() const { return watch_ != 0; }
   TimePoint wake() const { return call_ == 0 && watch_ == 0 ? next_ : TimePoint::max(); }
@@ -54,7 +54,7 @@ class KeyMirror {
   std::uint64_t revision_ = 0;
   bool was_listed_ = false;
   bool must_list_ = true;
-  Entries listed_;                     // Of the listing that is under way,
+  Entries listed_;                     // Entries of the listing that is under way,
   std::uint64_t listed_revision_ = 0;  // which is of this revision.
   std::set<std::string> forgotten_;    // Keys of a history that has ended.
   CallId call_ = 0;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kSubjectsMax = 64;  // Two operations each, of the 128 of a commit.
 
-// Of this start of this node: an earlier one's is not ours.
+// Names this start of this node: an earlier one's is not ours.
 std::vector<std::byte> OwnValue(const View& view) {
   const std::string text = view.node + " " + Hex(view.lease.epoch());
   const auto bytes = std::as_bytes(std::span(text));
@@ -79,7 +79,7 @@ void Leader::Campaign(TimePoint now, const View& view, Outbox& out) {
 void Leader::AddTerm(const View& view, MetaStore::Commit& commit) {
   const MetaStore::KeyValue* const key = view.mirror.Find(kHistoryKey);
   auto history = HistoryOf(view);
-  if (key != nullptr && !history) return;  // Of a later version of this program.
+  if (key != nullptr && !history) return;  // A later version of this program wrote it.
   const std::array words{view.lease.epoch(), ++campaign_count_, view.mirror.revision()};
   const std::uint64_t token = std::max<std::uint64_t>(Xxh3(std::as_bytes(std::span(words))), 1);
   if (!history) {
@@ -116,7 +116,7 @@ bool Leader::ApproveMembers(TimePoint now, const View& view, Outbox& out) {
   return true;
 }
 
-// What rebuilds have noted serves until the metadata is confirmed.
+// Removes the notes of rebuilds, which serve until the metadata is confirmed.
 bool Leader::ForgetRebuilt(TimePoint now, const View& view, Outbox& out) {
   MetaStore::Commit commit;
   const auto& entries = view.mirror.entries();
@@ -130,7 +130,7 @@ bool Leader::ForgetRebuilt(TimePoint now, const View& view, Outbox& out) {
   return true;
 }
 
-// What was uploaded and is published, or was given up.
+// Removes pending extents that were uploaded and are published, or were given up.
 bool Leader::ForgetPending(TimePoint now, const View& view, Outbox& out) {
   MetaStore::Commit commit;
   for (const MetaStore::KeyValue* const key : PendingNoMore(view, kSubjectsMax - 1)) {

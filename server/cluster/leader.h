@@ -14,8 +14,9 @@ namespace ffrecord::server::cluster {
 // Leads the cluster if nobody else does. The leader decides where slots lie, gives up silent
 // uploads, takes tombstones away whose work is done, and lets new nodes join if it is to.
 //
-// Whoever creates the key `leader` under its lease leads until that key is gone. All that a leader
-// commits compares the key, so one that has been deposed changes nothing, whatever it believes.
+// The node that creates the key `leader` under its lease leads until that key is gone. All that a
+// leader commits compares the key, so one that has been deposed changes nothing, whatever it
+// believes.
 class Leader {
  public:
   struct Options {
@@ -82,7 +83,7 @@ class Leader {
   CallId commit_ = 0;
   std::uint64_t awaited_ = 0;  // The revision of our last commit: first the mirror has to show it.
   std::map<CallId, std::string> questions_;
-  std::vector<Subject> subjects_;  // What is asked about,
+  std::vector<Subject> subjects_;  // The subjects of the questions,
   Flags flags_;                    // and what all answers come to.
   std::string last_tombstone_;     // Asked about last.
   int turn_ = 0;

@@ -20,7 +20,8 @@ void LeaseKeeper::Forget(TimePoint retry_at) {
 void LeaseKeeper::LookAgain(TimePoint now) {
   is_named_ = false;
   must_look_ = lease_ != 0;
-  if (asked_ == Asked::kName || asked_ == Asked::kLook) asked_ = Asked::kNothing;  // Of before.
+  // An answer to an earlier question does not count.
+  if (asked_ == Asked::kName || asked_ == Asked::kLook) asked_ = Asked::kNothing;
   next_ = std::min(next_, now);
 }
 
@@ -125,7 +126,8 @@ void LeaseKeeper::Looked(TimePoint now, const Answer& answer) {
     next_ = now;
     return;
   }
-  // Of ours under a lease that has ended for us: replaced at once. Another's must end by itself.
+  // A record of ours under a lease that has ended for us is replaced at once. Another daemon's
+  // record stays until its lease ends.
   const auto record = NodeRecord::Decode(found.value()->value);
   if (record && record.value().epoch == options_.record.epoch) {
     replaced_revision_ = found.value()->mod_revision;

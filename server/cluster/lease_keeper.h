@@ -65,7 +65,7 @@ class LeaseKeeper {
   bool may_ask_ = true;
   bool must_look_ = false;  // At what the key is: our commit lost, or may have been lost.
   std::string rival_;
-  std::uint64_t replaced_revision_ = 0;  // Of our own key, under an older lease.
+  std::uint64_t replaced_revision_ = 0;  // Revision of our own key, under an older lease.
   TimePoint valid_until_{};
   TimePoint renew_at_{};
   TimePoint next_{};  // When there is something to do.

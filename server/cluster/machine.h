@@ -21,9 +21,9 @@ namespace ffrecord::server::cluster {
 // The words between the machines of a cluster and the daemon around them.
 //
 // A machine is an object of one thread, without system calls, locks and clocks. It is stepped with
-// the time and with answers; it puts what it wants done into an Outbox. Whoever runs it carries the
-// calls out and answers each once, until its deadline; so a whole cluster can run in one thread, in
-// virtual time, and the same code in a daemon.
+// the time and with answers; it puts what it wants done into an Outbox. The owner of the machine
+// carries the calls out and answers each once, until its deadline; so a whole cluster can run in
+// one thread, in virtual time, and the same code in a daemon.
 
 using TimePoint = MetaStore::TimePoint;
 using CallId = std::uint64_t;  // 0: none.
@@ -81,8 +81,8 @@ struct AskFilled {
   std::uint32_t version = 0;
 };
 using Flags = std::vector<bool>;
-// What the node has seen of the metadata and trusted last, and the names by then if they are
-// wanted.
+// Asks a node for the metadata that it has seen and trusted last, and for the names by then if they
+// are wanted.
 struct AskKnown {
   std::string node;
   bool with_names = false;
@@ -147,7 +147,7 @@ struct Answer {
   Reply reply;
 };
 
-// What the machines of one node want done, numbered for all of them together.
+// The actions that the machines of one node want done, numbered for all of them together.
 class Outbox {
  public:
   // Outboxes whose answers come together have different numbers.

@@ -11,7 +11,7 @@
 
 namespace ffrecord::server::cluster {
 
-// What a change of the cluster would copy, before anything is changed.
+// The copies that a change of the cluster would make, before anything is changed.
 struct MovePlan {
   struct Move {
     std::string from;  // The first node that is asked; empty: none that holds them is up.

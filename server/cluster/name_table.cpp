@@ -184,7 +184,7 @@ bool NameTable::Take(TimePoint now, const Answer& answer) {
   const auto [text, revision, attempt] = fetch->second;
   fetches_.erase(fetch);
   const auto found = names_.find(text);
-  // Published anew meanwhile: that one is fetched by itself. Or it was asked for twice.
+  // Published anew meanwhile: its manifest has a fetch of its own. Or it was asked for twice.
   if (found == names_.end() || found->second.revision != revision ||
       found->second.record.attempt != attempt || found->second.manifest) {
     next_ = now;

@@ -27,7 +27,8 @@ struct HashId {
 
 // All that is published, with the manifests: which extents the cluster has to keep, how many
 // replicas of each, and in which stripes. Manifests lie in extents themselves, and are fetched from
-// whoever has them. Extents that have an origin are none of its business: nobody has to keep them.
+// the nodes that have them. Extents that have an origin are none of its business: nobody has to
+// keep them.
 //
 // While a manifest is not known, IsComplete() is false, and nobody may conclude from the table that
 // an extent is not wanted.
@@ -35,7 +36,7 @@ class NameTable {
  public:
   struct Name {
     DatasetRecord record;
-    std::uint64_t revision = 0;                       // Of the key.
+    std::uint64_t revision = 0;                       // Revision of the key.
     std::shared_ptr<const DatasetManifest> manifest;  // Null: not fetched yet, or damaged.
     // Since then no node that answers has had it, or it cannot be read. None: it is not sought yet.
     std::optional<TimePoint> lost_since;
@@ -68,7 +69,7 @@ class NameTable {
   // Some of the names whose manifests are not known, as text. For people.
   std::string MissingNames() const;
 
-  // These keys have changed. What the table says of other names stays.
+  // These keys have changed. Entries of other names stay.
   void Update(const std::set<std::string>& keys, const KeyMirror& mirror);
   // `live`: the nodes that are up.
   void Step(TimePoint now, const SlotsRecord& slots, const std::set<std::string>& live,
@@ -93,7 +94,7 @@ class NameTable {
   std::set<std::string> missing_;  // Names whose manifest is not known.
   struct Fetch {
     std::string name;
-    std::uint64_t revision = 0;  // Of the name,
+    std::uint64_t revision = 0;  // Revision of the name,
     std::uint64_t attempt = 0;   // and who published it: a revision may come twice (continuity.h).
   };
   std::map<CallId, Fetch> fetches_;

@@ -30,7 +30,7 @@ class NewestKeys {
   std::vector<Anchor> keys_;  // In order of their revisions.
 };
 
-// What identifies the key as it was put then; revision 0: it is none of those that tell anything.
+// The identity of the key as it was put then; revision 0: it is none of those that tell anything.
 Anchor AnchorOf(const MetaStore::KeyValue& key);
 
 }  // namespace ffrecord::server::cluster

@@ -23,7 +23,7 @@ class Rows {
         sizes_(kSlotCount, 0) {
     map_.rows.assign(std::size_t{kSlotCount} * map_.row_size, SlotMap::kNoNode);
     NumberDomains();
-    std::vector<std::uint16_t> ordinals;  // Of the previous map's nodes, in this one.
+    std::vector<std::uint16_t> ordinals;  // Places of the previous map's nodes in this one.
     for (const PlacedNode& node : previous.nodes) {
       const std::uint16_t now = map_.Find(node.id);
       const bool takes = now != SlotMap::kNoNode && map_.nodes[now].weight > 0;
@@ -56,7 +56,7 @@ class Rows {
   struct Taker {
     // All slots, those with the largest affinity to the node first, then the lower ones.
     std::vector<std::uint32_t> order;
-    std::vector<std::uint32_t> places;  // Of each slot, in the order.
+    std::vector<std::uint32_t> places;  // The place of each slot in the order.
     // By the node that gives: it has nothing to give before that place in the order.
     std::vector<std::uint32_t> begins;
   };

@@ -129,7 +129,7 @@ void Publication::Looked(TimePoint now, const Result<std::optional<MetaStore::Ke
       return;
     }
   }
-  // Likewise: it is gone, as was asked.
+  // Our own removal, whose answer was lost: the name is gone, as was asked.
   if (!found.value() && request_.mode == Mode::kRemove && has_tried_) {
     result_ = std::uint64_t{0};
     return;
@@ -174,7 +174,7 @@ void Publication::CheckMode() {
 }
 
 void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
-  // What the commit rests on besides the name is taken from the mirror: it must show the same name.
+  // The mirror gives everything else that the commit rests on: it must show the same name.
   const NameTable::Name* const shown = view.names.Find(request_.name);
   const MetaStore::KeyValue* const generation = view.mirror.Find(kGenerationKey);
   if (!view.lease.MayWrite(now))
@@ -385,8 +385,9 @@ void Publication::RecordUpload(TimePoint now, const View& view, Outbox& out) {
 }
 
 void Publication::StoreBodies(TimePoint now, const View& view, Outbox& out) {
-  // A cluster of one node has no second place for a manifest; one that is down is waited for. What
-  // was asked for is waited for in any case: nodes may have begun to drain since.
+  // A cluster of one node has no second place for a manifest; one that is down is waited for. A
+  // commit waits for the replicas that the request asks for in any case: nodes may have begun to
+  // drain since.
   const std::size_t replicas = std::max<std::size_t>(
       HeldMin(),
       std::min<std::size_t>(BodyReplicas(request_.replicas), Domains(view, false).size()));
@@ -433,7 +434,7 @@ bool Publication::AddRemoval(const View& view, MetaStore::Commit& commit) {
     AddTombstones(old->revision, std::move(last), commit);
     return true;
   }
-  // What it alone refers to is that of now: no publication may come between.
+  // The extents that only this name refers to are those of now: no publication may come between.
   const MetaStore::KeyValue* const generation = view.mirror.Find(kGenerationKey);
   if (!old->manifest || !view.names.IsComplete()) return false;
   compares_[std::string(kGenerationKey)] = generation == nullptr ? 0 : generation->mod_revision;

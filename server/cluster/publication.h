@@ -35,12 +35,12 @@ class Publication {
     // over: it is repeated for no longer.
     std::uint64_t attempt = 0;
     std::uint64_t expected_revision = 0;  // kSwap; kRemove, if not 0.
-    // Of the manifest's own extents, and of those of its files if it has no erasure code.
+    // Replicas of the manifest's own extents, and of those of its files if it has no erasure code.
     std::uint8_t replicas = 2;
-    std::chrono::milliseconds grace{86'400'000};  // Of what is replaced or removed.
+    std::chrono::milliseconds grace{86'400'000};  // How long replaced or removed data stays.
     Body manifest;                                // Encoded; empty with kRemove.
     TimePoint deadline;
-    NameQuotas quotas = {};  // Of the cluster: those of other prefixes may be among them.
+    NameQuotas quotas = {};  // Quotas of the cluster: those of other prefixes may be among them.
     // In so many failure domains each extent must be held before the commit, of a stripe as many as
     // the others can be computed from; repair makes the rest. 0: in all, and all members, as for
     // whatever clients publish.
@@ -91,7 +91,7 @@ class Publication {
   void Prepare(TimePoint now, const View& view, Outbox& out);
   bool CheckDomains(const View& view);
   bool CheckExtents(const View& view);
-  // Of each stripe all members are published, or none.
+  // Checks that all members of each stripe are published, or none.
   bool CheckWholeStripes(const View& view);
   // `bases`: of extents that are published, a name on which the commit may rest.
   bool CheckPublished(const View& view, const std::string& what, const ManifestExtent& extent,
@@ -104,7 +104,7 @@ class Publication {
   bool CheckComputable();
   bool CheckFetched(const View& view);
   bool CheckSources(const View& view);
-  // What keeps this node from publishing, for people; empty: nothing that it knows of.
+  // The reason, for people, why this node cannot publish; empty: nothing that it knows of.
   static std::string Hindrance(const View& view);
   void TookDoubted(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found);
   void RecordUpload(TimePoint now, const View& view, Outbox& out);
@@ -119,7 +119,7 @@ class Publication {
   void Commit(TimePoint now, const View& view, Outbox& out);
   // Adds what removes the name's manifest. False: not now.
   bool AddRemoval(const View& view, MetaStore::Commit& commit);
-  // Of the name's revision, for extents that nothing else refers to.
+  // Adds tombstones of the name's revision, for extents that nothing else refers to.
   void AddTombstones(std::uint64_t revision, std::vector<ExtentId> last,
                      MetaStore::Commit& commit) const;
   void Committed(TimePoint now, const Result<MetaStore::Outcome>& outcome);
@@ -132,7 +132,7 @@ class Publication {
   }
   // Missing members of stripes can be computed afterwards.
   bool IsRepaired() const { return request_.held_min != 0 && manifest_->has_code(); }
-  // Of the extents of files. A member of a stripe has no replica.
+  // Failure domains that must hold the extents of files. A member of a stripe has no replica.
   std::size_t FilesHeldMin() const { return manifest_->has_code() ? 1 : HeldMin(); }
   // In which there are nodes that take extents.
   static std::set<std::string> Domains(const View& view, bool live_only);
@@ -140,12 +140,12 @@ class Publication {
   const Request request_;
   std::optional<Result<std::uint64_t>> result_;
   Phase phase_ = Phase::kLook;
-  std::uint64_t base_revision_ = 0;  // Of the name, as the store said last; 0: absent.
+  std::uint64_t base_revision_ = 0;  // Revision of the name, as the store said last; 0: absent.
   // The mirror has to show all that was published and removed until then.
   std::uint64_t generation_needed_ = 0;
   bool has_tried_ = false;        // A commit of ours may have had its effect.
   UnansweredCommits unanswered_;  // Those of them of which that is not known.
-  // Of the name that a removal without an answer may have removed; 0: there is none.
+  // Revision of the name that a removal without an answer may have removed; 0: there is none.
   std::uint64_t removed_revision_ = 0;
   std::uint64_t lost_count_ = 0;  // Commits that lost to others.
   // Since then some name's manifest has been missing.

@@ -1,4 +1,4 @@
-// What a publication demands of the stripes of its manifest.
+// The demands of a publication on the stripes of its manifest.
 
 #include <cstdint>
 #include <map>
@@ -103,7 +103,7 @@ bool Publication::CheckStripes(TimePoint now, const View& view, Outbox& out) {
 }
 
 bool Publication::CheckComputable() {
-  std::map<std::uint32_t, std::size_t> counts;  // Of members that are held, by stripe.
+  std::map<std::uint32_t, std::size_t> counts;  // Held members by stripe.
   for (const auto& [id, place] : places_)
     if (!sought_.at(id).domains.empty()) ++counts[place.stripe];
   for (const auto& [id, place] : places_) {

@@ -1,4 +1,4 @@
-// What a publication waits for, and what it tells whoever asked if that does not come.
+// The events that a publication waits for, and the error of one that does not come.
 
 #include <map>
 #include <set>
@@ -10,7 +10,7 @@
 namespace ffrecord::server::cluster {
 namespace {
 
-// What `text` says of each value, in order, each once.
+// Joins `text` of each value, in order, each once.
 template <class Map, class Text>
 std::string TextOf(const Map& map, const Text& text) {
   std::set<std::string> texts;
@@ -62,7 +62,7 @@ void Publication::WaitForSilent(TimePoint now) {
   Wait(now + kRetry, "these nodes do not say which extents they hold: " + Whys(silent_));
 }
 
-// Of its list of files, which is to be in `wanted` failure domains.
+// Notes that its list of files is not yet in `wanted` failure domains.
 void Publication::NoteUnstored(std::size_t wanted) {
   waits_for_ = "its list of files is stored in " + std::to_string(body_.domains.size()) + " of " +
                std::to_string(wanted) + " failure domains, and " +

@@ -24,7 +24,7 @@ namespace ffrecord::server::cluster {
 // published without one, deals anew. Removals leave the shares alone: their bytes are dealt out
 // when they are needed.
 inline constexpr std::uint32_t kShareCount = 16;
-// Of what one quota leaves: of names, or of another kind.
+// The shares of one quota's rest: for names, or for another kind.
 struct ShareKeys {
   std::string_view kind;
   std::string_view prefix;
@@ -44,9 +44,9 @@ void DealAnew(const View& view, const ShareKeys& keys, std::uint64_t left_bytes,
 Result<void> CheckQuotas(const NameQuotas& quotas, const NameTable& names, std::string_view name,
                          std::uint64_t size_bytes);
 
-// Likewise, and makes `commit` take what the name grows by off the shares. It rests on the view:
-// the caller compares the name's own key. `turn` says which share is tried first, so that
-// publications at the same time take different ones.
+// Checks the quotas as CheckQuotas(), and makes `commit` take what the name grows by off the
+// shares. It rests on the view: the caller compares the name's own key. `turn` says which share is
+// tried first, so that publications at the same time take different ones.
 Result<void> TakeQuotas(const NameQuotas& quotas, const View& view, std::string_view name,
                         std::uint64_t size_bytes, std::uint64_t turn, MetaStore::Commit& commit);
 

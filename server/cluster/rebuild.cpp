@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{5};
 constexpr std::chrono::milliseconds kRetry{200};
-constexpr std::size_t kNamesMax = 32;  // Of one commit, which has at most 128 operations.
+constexpr std::size_t kNamesMax = 32;  // Limit for one commit, which has at most 128 operations.
 
 // The place of an incarnation among those of the record; 0: it is none of them.
 std::size_t OrderOf(std::uint64_t incarnation, const HistoryRecord& record) {
@@ -219,7 +219,7 @@ void Rebuild::Publish(TimePoint now, const View& view, const HistoryRecord& reco
   commit_ = out.Ask(std::move(commit), now + kPatience);
 }
 
-// Of a commit without an answer was made what is no difference any more.
+// A difference that is gone was mended by a commit without an answer.
 void Rebuild::CountDone() {
   for (const std::string& name : std::exchange(doubtful_, {}))
     if (std::ranges::find(report_.differences, name, &Difference::name) ==

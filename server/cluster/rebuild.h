@@ -24,7 +24,7 @@ struct Difference {
   Kind kind = Kind::kLost;
   std::string name;
   DatasetRecord record;        // As it was known; as it is there, if it has returned.
-  std::uint64_t revision = 0;  // Of the name in the store; 0: it is not there.
+  std::uint64_t revision = 0;  // Revision of the name in the store; 0: it is not there.
 
   bool operator==(const Difference&) const = default;
 };
@@ -41,7 +41,7 @@ std::vector<Difference> Compare(const std::map<std::string, NameTable::Name, std
 // Whether the first mark is of a later state than the second: by the order of incarnations that the
 // record has, then by the newest leader that was seen, then by the revision. A node that lists an
 // older state just after it was put back may take it for a later revision of what it knew, if the
-// store has forgotten by what that could be told. It has seen an older leader then.
+// store has forgotten what would distinguish the two. It has seen an older leader then.
 bool IsNewer(const HistoryMark& mark, const HistoryMark& than, const HistoryRecord& record);
 
 // The metadata was put back to an older state, and neither has a rebuild heard every node since,
@@ -59,14 +59,14 @@ bool MayLackNames(const View& view);
 class Rebuild {
  public:
   struct Request {
-    bool publishes = false;         // What is lost or replaced, again.
+    bool publishes = false;         // Publishes lost or replaced names again.
     bool removes_returned = false;  // Their extents are left to nobody, and kept.
     TimePoint deadline;
   };
   struct Report {
     std::uint64_t incarnation = 0;
     std::string why;
-    std::map<std::string, HistoryMark> marks;  // Of the nodes that have answered,
+    std::map<std::string, HistoryMark> marks;  // Marks of the nodes that have answered,
     std::set<std::string> silent;              // and those that have not.
     std::string witness;                       // The node with the newest mark; empty: none.
     std::vector<Difference> differences;       // As they are now.

@@ -43,18 +43,18 @@ inline constexpr std::string_view kGenerationKey = "generation";  // Empty; put 
 inline constexpr std::string_view kHistoryKey = "history";        // HistoryRecord.
 inline constexpr std::string_view kLevelKey = "level";            // LevelRecord; absent: level 1.
 
-// What this program understands of metadata, messages and files of a cluster. A program that writes
-// anything that an earlier one would misread has a higher one, and writes that only once the
-// cluster's level says that all nodes understand it. Level 2: manifests with origins. Level 3: with
-// replicas, or an erasure code, of their own.
+// The level of metadata, messages and files of a cluster that this program understands. A program
+// that writes anything that an earlier one would misread has a higher one, and writes that only
+// once the cluster's level says that all nodes understand it. Level 2: manifests with origins.
+// Level 3: with replicas, or an erasure code, of their own.
 inline constexpr std::uint32_t kFeatureLevel = 3;
 inline constexpr std::uint32_t kOriginLevel = 2;
 inline constexpr std::uint32_t kDurabilityLevel = 3;
 
 std::string Key(std::string_view kind, std::string_view name);
 std::string UploadKey(std::uint64_t upload);
-// Of the tombstone of an upload that was given up. While it is there, the upload cannot begin anew:
-// what it names is dropped.
+// The key of the tombstone of an upload that was given up. While it is there, the upload cannot
+// begin anew: what it names is dropped.
 std::string UploadTombstoneKey(std::uint64_t upload);
 // The upload of such a key; none if it is no such key.
 std::optional<std::uint64_t> UploadOfKey(std::string_view key);
@@ -67,7 +67,7 @@ struct NodeRecord {
   MetaStore::LeaseId lease = 0;
   std::string address;
   std::uint32_t level = 1;  // The highest feature level that it knows.
-  // Of the places that it may fetch files from, 0 for none; none: it does not say.
+  // Hash of `origins`; must be equal on all nodes. 0: no places; none: it does not say.
   std::optional<std::uint64_t> origins_hash = {};
 
   bool operator==(const NodeRecord&) const = default;
@@ -95,7 +95,7 @@ struct MemberRecord {
   static Result<MemberRecord> Decode(std::span<const std::byte> bytes);
 };
 
-// What a node that waits to be let in says of itself, for the operator who decides.
+// A record that a node writes while it waits to be let in, for the operator who decides.
 struct WaitingRecord {
   std::uint64_t since_unix_ms = 0;  // By its own clock.
   std::string address;
@@ -256,7 +256,7 @@ struct SlotsRecord {
   SlotMap map;
   std::optional<SlotMap> previous;
 
-  // Of an extent's slot: the nodes that are to hold its replicas, in their order.
+  // The nodes that are to hold the replicas of an extent, by its slot, in their order.
   std::vector<std::string> OwnersOf(const ExtentId& id, std::size_t replicas) const;
   // Whether the node is one of them.
   bool IsOwner(std::string_view node, const ExtentId& id, std::size_t replicas) const;

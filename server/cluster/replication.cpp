@@ -70,7 +70,7 @@ bool Replication::IsFilled(const View& view, std::uint32_t version) const {
 void Replication::Step(TimePoint now, const View& view, Outbox& out) {
   if (now < next_) return;
   next_ = now + options_.interval;
-  if (!questions_.empty() || !pulls_.empty()) return;  // What was begun goes on.
+  if (!questions_.empty() || !pulls_.empty()) return;  // Questions and pulls that were begun go on.
   Look(now, view, out);
 }
 
@@ -202,7 +202,7 @@ std::vector<ManifestExtent> Replication::FindSurplus(const View& view) const {
   std::vector<ManifestExtent> found;
   for (const ManifestExtent& extent : view.extents.All()) {
     const NameTable::Wanted* const wanted = view.names.Find(extent.id);
-    // What no name wants is for tombstones to drop.
+    // Tombstones drop extents that no name wants.
     if (!wanted || view.IsOwner(*wanted)) continue;
     const auto owners = view.OwnersOf(*wanted);
     // Where there are too few, as in a cluster without nodes, everything is kept.
@@ -286,7 +286,7 @@ void Replication::NoteHoldings(const Question& question, const Holdings& holding
   }
 }
 
-// Of an extent without any replica that answers: its place in a stripe that it can be computed
+// The place of an extent without any replica that answers, in a stripe that it can be computed
 // from. Null: there is none.
 const StripePlace* Replication::PlaceOf(const View& view, const Missing& missing) {
   const NameTable::Wanted* const wanted = view.names.Find(missing.extent.id);
@@ -301,8 +301,8 @@ std::optional<StripePart> Replication::PartOf(const View& view, const Missing& m
                     place->member};
 }
 
-// How many further losses of nodes would take it from the cluster. What seems to be lost already
-// comes last: it is tried, and what can be had is not kept waiting.
+// How many further losses of nodes would take it from the cluster. Extents that seem to be lost
+// already come last: they are tried, and others that can be had do not wait for them.
 std::size_t Replication::Rank(const View& view, const Missing& missing) const {
   const auto held_count = static_cast<std::size_t>(std::ranges::count_if(
       missing.others, [&](const ExtentId& id) { return members_held_.contains(id); }));

@@ -16,10 +16,10 @@ namespace ffrecord::server::cluster {
 // hold and does not, those first that the fewest further losses would take from the cluster, and
 // drops those that are others'. A member of a stripe that no node has is computed from the others.
 // It looks at both by turns: what cannot be pulled, for want of room or of a replica, must not keep
-// what is dropped from making room. Of more than one look can take, the next look takes those that
-// follow, so that what cannot be pulled or dropped holds up nothing else.
+// what is dropped from making room. If one look cannot take all extents, the next look takes those
+// that follow, so that extents that cannot be pulled or dropped hold up nothing else.
 //
-// Of names that this node knows, the lists of files are never lost: one that no node has on its
+// The lists of files of names that this node knows are never lost: one that no node has on its
 // disks is written out anew.
 //
 // A replica is dropped only when every owner has promised to keep its own, by the same version of
@@ -38,7 +38,7 @@ class Replication {
   };
   explicit Replication(const Options& options) : options_(options) {}
 
-  // What a peer asked.
+  // Answers a peer's question.
   static Holdings OnAskHoldings(TimePoint now, const View& view, const AskHoldings& question);
 
   // All that this node should hold by that version of the slot map is here.
@@ -49,8 +49,8 @@ class Replication {
 
   // Extents that should be here and are not, and that no node that has answered holds undamaged.
   const std::set<ExtentId>& unheld() const { return unheld_; }
-  // Those that wait to be pulled and that another node says to hold undamaged, or that can be
-  // computed: whoever wants them is better served there.
+  // Extents that wait to be pulled and that another node says to hold undamaged, or that can be
+  // computed: clients that want them are better served there.
   const std::set<ExtentId>& elsewhere() const { return elsewhere_; }
 
   void Step(TimePoint now, const View& view, Outbox& out);
@@ -68,7 +68,7 @@ class Replication {
   struct Question {
     std::string node;
     std::vector<ExtentId> extents;
-    bool is_of_members = false;  // Of stripes, besides what is missing here.
+    bool is_of_members = false;  // Asks about stripes, besides what is missing here.
   };
   struct Pulled {
     ExtentId id{};
@@ -79,7 +79,7 @@ class Replication {
     std::set<std::string> promises;  // and those that have promised.
   };
 
-  // What a look at everything depends on.
+  // The inputs of a look at everything.
   struct Seen {
     std::uint64_t names = 0;  // Change counts.
     std::uint64_t extents = 0;
@@ -94,10 +94,11 @@ class Replication {
   // Each asks other nodes about a batch of them. False: there are none.
   bool AskForMissing(TimePoint now, const View& view, Outbox& out);
   bool AskForSurplus(TimePoint now, const View& view, Outbox& out);
-  // Of the stripes out of which something has to be computed: whether their members are where they
-  // are most likely to be.
+  // Asks for the members of stripes out of which something has to be computed: whether they are
+  // where they are most likely to be.
   void AskForMembers(TimePoint now, const View& view, Outbox& out);
-  // Of what no node has that answers: which are lists of files of names that this node knows.
+  // Finds, among extents that no node has that answers, those that are lists of files of names that
+  // this node knows.
   void FindKnownLists(const View& view);
   // Nothing that was asked is left without an answer.
   void GoOn(TimePoint now, const View& view, Outbox& out);
@@ -117,17 +118,17 @@ class Replication {
   std::map<CallId, Question> questions_;
   std::map<CallId, Pulled> pulls_;
   std::map<ExtentId, Missing> missing_;
-  std::multimap<std::size_t, ExtentId> order_;  // Of what is missing, by its rank.
-  std::set<ExtentId> members_held_;             // Of stripes, by some node.
+  std::multimap<std::size_t, ExtentId> order_;  // Missing extents by rank.
+  std::set<ExtentId> members_held_;             // Members of stripes that some node holds.
   bool were_members_asked_ = false;
   std::map<ExtentId, Surplus> surplus_;
-  std::uint32_t surplus_version_ = 0;  // Of the slot map by which they are.
+  std::uint32_t surplus_version_ = 0;  // Version of the slot map by which they are surplus.
   bool is_turn_of_missing_ = false;
   bool has_pulled_ = false;  // Since the last look.
   // The last ones of the batches that were looked at.
   ExtentId last_missing_{}, last_surplus_{};
-  // Nothing was missing, or surplus, when all was so: there is no use in another walk. Of 10^6
-  // extents one takes half a second.
+  // Nothing was missing, or surplus, when all was so: there is no use in another walk. A walk over
+  // 10^6 extents takes half a second.
   std::optional<Seen> filled_, tidy_;
   std::uint64_t refused_count_ = 0, refusing_count_ = 0;  // And of what is gone through now.
   std::set<ExtentId> unheld_;

@@ -56,7 +56,7 @@ class Owners {
     return has_moved;
   }
 
-  // Of those that may still go forward.
+  // The lightest node among those that may still go forward.
   std::optional<std::uint16_t> Lightest() const {
     std::optional<std::uint16_t> lightest;
     for (std::uint16_t node = 0; node < map_.nodes.size(); ++node)
@@ -66,7 +66,7 @@ class Owners {
     return lightest;
   }
 
-  // What one node has, to compare with the same of another: by its weight.
+  // A node's load, to compare with the same of another: by its weight.
   std::uint64_t Share(std::uint16_t node, std::uint16_t other) const {
     return loads_[node] * map_.nodes[other].weight;
   }

@@ -15,13 +15,13 @@ namespace ffrecord::server::cluster {
 struct StripePlace {
   std::shared_ptr<const DatasetManifest> manifest;
   std::uint32_t stripe = 0;
-  std::uint32_t slot = 0;  // Of the stripe, which has so many members.
+  std::uint32_t slot = 0;  // Slot of the stripe, which has so many members.
   std::uint8_t member_count = 0;
   std::uint8_t member = 0;
 
   std::size_t data_count() const { return member_count - std::size_t{manifest->code.parity}; }
-  // What two manifests say of an extent is the same. Stripes with the same first parity extent are
-  // the same ones: publications see to that.
+  // Whether two manifests say the same about an extent. Stripes with the same first parity extent
+  // are the same ones: publications see to that.
   bool IsLike(const StripePlace& other) const {
     return first_parity() == other.first_parity() && member_count == other.member_count &&
            member == other.member;

@@ -10,7 +10,7 @@ class UnansweredCommits {
  public:
   // One was asked for, and its answer is lost or will not be waited for.
   void Note() noexcept { any_ = true; }
-  // What came of all of them is known by now.
+  // The outcome of all of them is known by now.
   void Settle() noexcept { any_ = false; }
   bool any() const noexcept { return any_; }
 

@@ -27,7 +27,7 @@ bool Counts(const View& view, const ExtentId& id) {
          view.mirror.Find(UploadKey(UploadOf(id))) != nullptr;
 }
 
-// What is pending of owners below the prefix, without that extent.
+// Sum of pending bytes of owners below the prefix, without that extent.
 std::uint64_t PendingBelow(const View& view, std::string_view prefix, const ExtentId& but_not) {
   std::uint64_t size_bytes = 0;
   const auto& entries = view.mirror.entries();
@@ -42,7 +42,7 @@ std::uint64_t PendingBelow(const View& view, std::string_view prefix, const Exte
   return size_bytes;
 }
 
-// As it is on record: whoever began it first owns it.
+// As it is on record: the upload that began it first owns it.
 struct Pending {
   std::uint64_t revision = 0;  // 0: it is not.
   PendingRecord record;

@@ -50,7 +50,8 @@ UploadRoom RoomOf(const ExtentId& id, std::uint64_t size_bytes, std::string owne
 // No quota holds for it, or it is on record with its size at least.
 bool HasRoom(const View& view, const UploadRoom& room);
 // Makes `commit` put it on record. Fails with kIo (EDQUOT), with names and figures, if what is
-// pending passes a quota with it. It rests on the view, as TakeQuotas; `turn` likewise.
+// pending passes a quota with it. It rests on the view, and `turn` means the same, as in
+// TakeQuotas().
 Result<void> TakeRoom(const View& view, const UploadRoom& room, std::uint64_t turn,
                       MetaStore::Commit& commit);
 

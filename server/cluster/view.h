@@ -16,7 +16,8 @@
 
 namespace ffrecord::server::cluster {
 
-// What the machines of one node know of the cluster, to read. Kept up to date by ClusterNode.
+// The state of the cluster as the machines of one node know it, to read. Kept up to date by
+// ClusterNode.
 struct View {
   const std::string& node;
   const LeaseKeeper& lease;
@@ -57,7 +58,7 @@ struct View {
     return slots.CandidatesOf(id, live);
   }
   bool IsLive(const std::string& other) const { return live.contains(other); }
-  // What was published so was removed again, or replaced. Told while its tombstone stands.
+  // Whether this publication was removed again, or replaced. Told while its tombstone stands.
   bool WasRemoved(const DatasetRecord& record) const {
     return tombstones.WasRemoved(BodyExtentOf(record.attempt));
   }

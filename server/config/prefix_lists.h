@@ -23,7 +23,7 @@ inline constexpr std::uint32_t kTenantWeightMax = 100;
 Result<std::map<std::string, std::uint32_t>> ParseTenantWeights(std::string_view text);
 
 // Places that daemons may fetch files from, "s3://bucket/data, /mnt/shared": buckets, prefixes and
-// absolute folders. Without the slash that one may end with. Fails likewise.
+// absolute folders. Without the slash that one may end with. Fails as ParseQuotas().
 Result<std::vector<std::string>> ParseOrigins(std::string_view text);
 
 }  // namespace ffrecord::server

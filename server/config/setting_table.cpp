@@ -105,7 +105,7 @@ constexpr std::array kTable{
             0,
             3650},
     Setting{"cluster", &Settings::cluster, "NAME",
-            "Cluster of which this daemon is a node; empty: it serves by itself"},
+            "Cluster of which this daemon is a node; empty: it is in none"},
     Setting{"coordinator", &Settings::coordinator, "etcd:URL,...",
             "Members of the etcd that keeps the cluster's metadata: "
             "\"etcd:http://a:2379,http://b:2379\""},
@@ -161,7 +161,7 @@ constexpr std::array kTable{
     Setting{"repair_mib_s",
             &Settings::repair_mib_s,
             "MIB",
-            "MiB per second at which this node copies data that it lacks from others; 0: no limit",
+            "MiB/s at which this node copies data that it lacks from others; 0: no limit",
             {},
             0,
             1'048'576},

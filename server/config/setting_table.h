@@ -23,10 +23,10 @@ struct Setting {
 
   std::string_view key;
   std::variant<Path, Paths, Text, Number> member;
-  std::string_view shape;  // What its value looks like: DIR, HOST:PORT.
+  std::string_view shape;  // The form of its value: DIR, HOST:PORT.
   std::string_view help;
-  std::span<const std::string_view> choices = {};  // Of a text; empty: any.
-  std::uint32_t min = 0;                           // Of a number.
+  std::span<const std::string_view> choices = {};  // For a text; empty: any.
+  std::uint32_t min = 0;                           // For a number.
   std::uint32_t max = 0;
 
   bool has_many() const noexcept { return std::holds_alternative<Paths>(member); }
@@ -42,7 +42,7 @@ const Setting* FindSetting(std::string_view key) noexcept;
 // wrong kind, not one of the choices, or out of range.
 using SettingValue = std::variant<std::string, std::int64_t, std::vector<std::string>>;
 Result<void> Assign(Settings& settings, const Setting& setting, const SettingValue& value);
-// Likewise; a number may be given as text, and what has many values by several.
+// Assigns texts: a number may be given as text, and a list by several.
 Result<void> AssignTexts(Settings& settings, const Setting& setting,
                          const std::vector<std::string>& texts);
 

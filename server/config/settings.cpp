@@ -37,7 +37,7 @@ std::string ShapeOf(const Setting& setting) {
   return shape.empty() ? std::string(setting.shape) : shape;
 }
 
-// What the command line says about settings, as it stands there; the file comes first.
+// The settings on the command line, as they stand there; the file comes first.
 using Given = std::map<const Setting*, std::vector<std::string>>;
 
 void AddSettings(CLI::App& app, Given& given) {
@@ -246,7 +246,7 @@ Command ParseCommandLine(int argc, char** argv) {
   if (settings) settings.value().insecure = insecure;
   if (settings) settings.value().forget_disks = forget_disks;
   if (settings) settings.value().drain_disks = drain_disks;
-  // What is printed is to be looked at, also when it would not do.
+  // Settings are printed to be looked at, also when they would not do.
   Result<void> checked;
   if (settings && !wants_print) checked = CheckSettings(settings.value());
   if (!settings || !checked) {

@@ -12,8 +12,8 @@
 
 namespace ffrecord::server {
 
-// What a daemon is told at start: by a file, and by flags, which override it. Each member but
-// the last four is one key of the file and one flag of the same name; setting_table.h describes
+// The settings of a daemon at start: from a file, and from flags, which override it. Each member
+// but the last four is one key of the file and one flag of the same name; setting_table.h describes
 // them.
 struct Settings {
   std::vector<std::filesystem::path> data;  // Required: one folder for each disk.
@@ -23,7 +23,7 @@ struct Settings {
   std::string admin;        // Where to serve metrics and the dashboard; empty: nowhere.
   std::uint32_t cores = 0;  // 0: one event loop for each core.
   std::string io_engine = "auto";
-  // What is offered beside TCP; auto: shared memory and RDMA, as far as they can be had.
+  // The transports beside TCP; auto: shared memory and RDMA, as far as they can be had.
   std::string transport = "auto";
   std::string rdma_devices;  // Empty: all that can be used.
   std::uint32_t rdma_traffic_class = 0;
@@ -38,7 +38,7 @@ struct Settings {
   std::string quotas;            // As ParseQuotas reads it.
   std::string tenant_weights;    // As ParseTenantWeights reads it.
   std::uint32_t scrub_days = 7;  // In which all that is stored is checked; 0: never.
-  std::string cluster;           // Of which the daemon is a node; empty: it is by itself.
+  std::string cluster;           // The daemon's cluster; empty: it is in none.
   std::string coordinator;       // As ParseCoordinator reads it.
   std::string coordinator_user;
   std::filesystem::path coordinator_password, coordinator_ca, coordinator_cert, coordinator_key;
@@ -46,14 +46,14 @@ struct Settings {
   std::string advertise;                  // Where others reach it; empty: as `listen` says.
   std::string domain;                     // Nodes of one may fail together; empty: each is its own.
   std::uint32_t weight = 100;             // Its part of the data, beside those of the others.
-  std::uint32_t replicas = 2;             // Of what is published.
+  std::uint32_t replicas = 2;             // Replicas of each published extent.
   std::string approval = "operator";      // Or "automatic": who lets new nodes join.
   std::uint32_t lease_s = 10;             // After which a silent node counts as down.
   std::uint32_t repair_after_s = 600;     // That others take over what a node holds that is down.
-  std::uint32_t repair_mib_s = 128;       // Of data that this node lacks; 0: as fast as it goes.
+  std::uint32_t repair_mib_s = 128;       // For data that this node lacks; 0: no limit.
   std::uint32_t delete_grace_s = 86'400;  // That removed data stays.
   std::string origins;                    // As ParseOrigins reads it.
-  std::uint32_t origin_cache_mib = 65'536;  // Of what was fetched from there.
+  std::uint32_t origin_cache_mib = 65'536;  // Room for data that was fetched from there.
   std::filesystem::path admin_token_file;   // Empty: the admin port asks nobody.
   std::string log_level = "info";
 
@@ -63,11 +63,11 @@ struct Settings {
   bool insecure = false;
   // Ids of disks that are given up. A flag only: it is for one start.
   std::vector<std::string> forget_disks;
-  // Ids of disks that are emptied, so that they can be taken out. Likewise.
+  // Ids of disks that are emptied, so that they can be taken out. A flag only: it is for one start.
   std::vector<std::string> drain_disks;
 };
 
-// What the command line wants done.
+// The action that the command line wants done.
 struct Command {
   enum class Kind : std::uint8_t {
     kServe,
@@ -80,8 +80,8 @@ struct Command {
   Settings settings;
 };
 
-// Reads the command line and the file that --config or $FFRECORD_CONFIG names. Everything that can
-// be told without touching data or network is checked, see CheckSettings.
+// Reads the command line and the file that --config or $FFRECORD_CONFIG names. Checks everything
+// that can be checked without touching data or network, see CheckSettings.
 Command ParseCommandLine(int argc, char** argv);
 
 // Fails with kInvalidArgument, naming the remedy, if there is no data folder, an address cannot be
@@ -97,8 +97,8 @@ Result<std::vector<DiskIdBytes>> ParseDiskIds(const std::string& flag,
 // with kInvalidArgument.
 Result<std::vector<std::string>> ParseCoordinator(const std::string& text);
 
-// What goes over a network as it is, though it lets people in: tokens without TLS on an address
-// that other machines reach. One line each, with the remedy.
+// Secrets that go over a network unencrypted: tokens without TLS on an address that other machines
+// reach. One line each, with the remedy.
 std::vector<std::string> PlaintextWarnings(const Settings& settings);
 
 // Whether `host` can be reached from this machine only.

@@ -62,7 +62,7 @@ std::size_t EditDistance(std::string_view a, std::string_view b) {
 }
 
 std::string_view Nearest(std::string_view key) {
-  // What is looked for is short; a key of a megabyte costs no more than its beginning.
+  // Known keys are short; a key of a megabyte costs no more than its beginning.
   const std::string_view looked_for = key.substr(0, 64);
   return std::ranges::min(
              SettingTable(), {},
@@ -104,7 +104,7 @@ Result<void> ReadSettingsFile(const fs::path& path, Settings& settings) {
   } catch (const toml::parse_error& error) {
     return bad(error.source().begin.line, error.description());
   }
-  // In the order of the lines: the first mistake is told.
+  // In the order of the lines: the error names the first mistake.
   std::vector<std::pair<toml::key, const toml::node*>> entries;
   for (const auto& [key, node] : *table) entries.emplace_back(key, &node);
   const auto line_of = [](const auto& entry) { return entry.first.source().begin.line; };

@@ -21,7 +21,7 @@ class BlockingStore {
 
   struct Outcome {
     bool committed = false;      // False: lost, for a compare did not hold; nothing was changed.
-    std::uint64_t revision = 0;  // Of this commit; of the store if it lost.
+    std::uint64_t revision = 0;  // Revision of this commit; of the store if it lost.
   };
 
   virtual ~BlockingStore() = default;

@@ -80,8 +80,8 @@ class CachedStore final : public BlockingStore {
     entries_.insert_or_assign(std::move(key), std::make_shared<const KeyValue>(std::move(entry)));
   }
 
-  // Of a commit whose outcome is unknown: the store knows. What it cannot tell stays as it was, and
-  // is read before the next commit.
+  // Reads the keys of a commit whose outcome is unknown: the store knows. A key that cannot be read
+  // stays as it was, and is read before the next commit.
   Result<void> ReadAgain() {
     for (; !unsure_.empty(); unsure_.pop_back()) {
       const std::string& key = unsure_.back();
@@ -100,7 +100,7 @@ class CachedStore final : public BlockingStore {
   const std::unique_ptr<BlockingStore> store_;
   std::mutex committing_;            // One commit at a time; taken before mutex_.
   std::vector<std::string> unsure_;  // Keys that ReadAgain() has to look at; of committing_.
-  mutable std::shared_mutex mutex_;  // Of all below; nobody waits for a disk while holding it.
+  mutable std::shared_mutex mutex_;  // Guards all below; nobody waits for a disk while holding it.
   std::map<std::string, EntryPtr, std::less<>> entries_;
   std::uint64_t revision_ = 0;
 };

@@ -27,8 +27,8 @@ class CallbackThread {
   void Post(std::function<void()> act);
 
   // Begins an operation, and returns what its result is to be given to. `done` gets that result, or
-  // Unanswered() at the deadline: once, on the thread. What is returned must not be called after
-  // the destructor.
+  // Unanswered() at the deadline: once, on the thread. The returned function must not be called
+  // after the destructor.
   template <class T>
   MetaStore::Done<T> Guard(MetaStore::TimePoint deadline, MetaStore::Done<T> done) {
     const auto shared = std::make_shared<MetaStore::Done<T>>(std::move(done));
@@ -51,7 +51,7 @@ class CallbackThread {
   // The next thing to do; none: the thread ends.
   std::function<void()> Next();
 
-  std::mutex mutex_;  // Of all below.
+  std::mutex mutex_;  // Guards all below.
   std::condition_variable changed_;
   std::deque<std::function<void()>> posted_;
   std::map<Operation, GiveUp> open_;

@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Of a page of a list: the values of a cluster's metadata are small.
+// Limit for a page of a list: the values of a cluster's metadata are small.
 constexpr std::uint64_t kReplySizeMax = 64 << 20;
 // Between rounds over all members that gave nothing: half of it to all of it.
 constexpr std::chrono::milliseconds kRoundPause = 200ms;

@@ -21,7 +21,7 @@ namespace ffrecord::server {
 
 // How a call ended.
 struct EtcdAnswer {
-  std::string body;            // Of a 2xx response.
+  std::string body;            // Body of a 2xx response.
   std::optional<Error> error;  // Else.
   bool is_unclear = false;     // An error; the request may have been carried out all the same.
 };
@@ -46,7 +46,7 @@ class EtcdCalls {
   void Begin(Call call);
   // Begins tries and ends those that are late.
   void Tick(TimePoint now);
-  // When Tick() has something to do by itself.
+  // When Tick() has something to do next.
   TimePoint next() const;
   // Takes a transfer that has ended. False: it is of nobody here.
   bool Take(net::HttpTransfer& transfer);
@@ -68,7 +68,7 @@ class EtcdCalls {
     Call call;
     bool is_authentication = false;
     std::size_t member = 0;
-    TimePoint due;  // Of the next try, while none is under way.
+    TimePoint due;  // Time of the next try, while none is under way.
     bool is_trying = false;
     TimePoint try_deadline;
     std::size_t try_count = 0;

@@ -13,7 +13,7 @@
 
 namespace ffrecord::server {
 
-// What is said to etcd's JSON gateway, and what it answers: pure functions.
+// Requests to etcd's JSON gateway, and its answers: pure functions.
 //
 // etcd ignores fields that it does not know: requests are built here alone, and tests hold their
 // bytes. It omits fields that have their default value, and sends 64-bit numbers as strings.
@@ -67,7 +67,7 @@ class EtcdReplies {
 // Why etcd refused a request.
 struct EtcdRefusal {
   int http_status = 0;
-  std::optional<int> code;  // Of gRPC; none: the reply was not etcd's.
+  std::optional<int> code;  // Code of gRPC; none: the reply was not etcd's.
   std::string message;
 };
 EtcdRefusal ParseEtcdRefusal(int http_status, std::string_view body);

@@ -236,7 +236,7 @@ class EtcdStore final : public MetaStore {
   EtcdCalls calls_;
   EtcdWatches watches_;
 
-  std::mutex mutex_;  // Of all below.
+  std::mutex mutex_;  // Guards all below.
   std::vector<std::function<void()>> posted_;
   std::map<WatchId, OnNews> on_news_;
   WatchId next_watch_ = 1;

@@ -12,14 +12,14 @@
 namespace ffrecord::server {
 
 struct EtcdOptions {
-  // Of the members, each "http://host:port" or "https://host:port"; at least one.
+  // Addresses of the members, each "http://host:port" or "https://host:port"; at least one.
   std::vector<std::string> endpoints = {};
   // Keys are below /ffrecord/<cluster>/ in etcd. Letters, digits, '.', '-' and '_'.
   std::string cluster = {};
   std::string user = {};  // Empty: etcd has no users.
   std::string password = {};
   std::string ca_file = {};           // The authorities to trust; empty: the system's.
-  std::string certificate_file = {};  // Of this client, and its key, PEM; empty: none.
+  std::string certificate_file = {};  // Certificate of this client, and its key, PEM; empty: none.
   std::string key_file = {};
   // After so long without an answer from one member its call goes on to the next, and its watches
   // break. Well below the deadlines of calls, and above what an fsync may take.

@@ -23,7 +23,7 @@ class EtcdStream {
   std::vector<MetaStore::News> Take(std::string& bytes);
 
   bool is_created() const { return is_created_; }
-  // All changes before it have been told.
+  // All changes before it have been reported.
   std::uint64_t next_revision() const { return next_revision_; }
   // It ended for want of a good token.
   bool wants_token() const { return wants_token_; }
@@ -38,7 +38,7 @@ class EtcdStream {
   const std::string member_;
   bool is_created_ = false;
   bool wants_token_ = false;
-  std::vector<MetaStore::Event> held_;  // Of a revision of which more may come.
+  std::vector<MetaStore::Event> held_;  // Events of a revision of which more may come.
 };
 
 }  // namespace ffrecord::server

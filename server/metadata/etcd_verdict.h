@@ -9,7 +9,7 @@
 
 namespace ffrecord::server {
 
-// What follows from a refusal.
+// The meaning of a refusal.
 struct EtcdVerdict {
   enum class Kind {
     kFailed,        // Not carried out, and no member would.

@@ -143,7 +143,7 @@ bool EtcdWatches::Take(const net::HttpTransfer& transfer) {
   if (found == watches_.end()) return false;
   const WatchId id = found->first;
   Watch& watch = *found->second;
-  // What came last may say why.
+  // The last bytes of the response may say why.
   const auto& response = watch.transfer.response;
   const std::string& member = calls_.AddressOf(watch.member);
   Error why{ErrorCode::kUnavailable, member + " ended a watch"};

@@ -82,8 +82,8 @@ class MemoryMetaStore final : public MetaStore {
   MetaState& state_;
   const Options options_;
   TimePoint now_;
-  std::uint64_t next_number_ = 1;  // Of steps, calls and watches.
-  // What happens when; those of one time in order of their beginning.
+  std::uint64_t next_number_ = 1;  // Numbers steps, calls and watches.
+  // Steps by time; those of one time in order of their beginning.
   std::map<StepKey, std::function<void()>> steps_;
   std::map<std::uint64_t, OpenCall> open_calls_;
   std::map<WatchId, WatchState> watches_;

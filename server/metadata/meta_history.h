@@ -20,11 +20,11 @@ class MetaHistory {
  public:
   struct Limits {
     std::size_t change_count_max = 10'000;
-    std::size_t size_bytes_max = 16 << 20;  // Of keys and values, those before included.
+    std::size_t size_bytes_max = 16 << 20;  // Limit for keys and values, those before included.
   };
   struct Change {
     MetaStore::Event event;
-    std::optional<MetaStore::KeyValue> before;  // What the key had.
+    std::optional<MetaStore::KeyValue> before;  // The value of the key before the change.
   };
   using Entries = std::map<std::string, MetaStore::KeyValue, std::less<>>;
 

@@ -13,7 +13,7 @@
 
 namespace ffrecord::server {
 
-// What the server of a MetaStore keeps, in memory: the map, its history, its leases. No thread, no
+// The state of a MetaStore's server, in memory: the map, its history, its leases. No thread, no
 // clock, no system call: callers pass the time, which must not go back. Deterministic. Distinct
 // objects in distinct threads.
 //
@@ -40,7 +40,7 @@ class MetaState {
   // As an operator restores a snapshot: everything is as it was in `older`, revisions too. Watches
   // that have told of later revisions are silent until there are such.
   void PutBack(const MetaState& older, TimePoint now);
-  // What a watch that has told all before `from_revision` has to tell; none: it is compacted.
+  // The events for a watch that has told all before `from_revision`; none: it is compacted.
   std::optional<std::vector<MetaStore::Event>> EventsSince(std::string_view prefix,
                                                            std::uint64_t from_revision) const {
     return history_.Since(prefix, from_revision);
@@ -59,10 +59,10 @@ class MetaState {
 // The page of `entries` that is asked for; its revision is left to the caller.
 MetaStore::Page PageOf(const MetaHistory::Entries& entries, const MetaStore::ListRequest& request);
 
-// What List() fails with if `revision` is compacted, or is not there yet.
+// The errors of List() if `revision` is compacted, or is not there yet.
 Error CompactedError(std::uint64_t revision);
 Error FutureError(std::uint64_t revision);
-// What TryCommit() fails with if `lease` has ended.
+// The error of TryCommit() if `lease` has ended.
 Error EndedLeaseError(MetaStore::LeaseId lease);
 
 }  // namespace ffrecord::server

@@ -35,7 +35,8 @@ namespace ffrecord::server {
 // fails with kUnavailable (no server answers, or the store was closed), kDenied (credentials), kIo
 // (ENOSPC: the store is full; EIO) and kInvalidArgument (beyond the limits below). A commit that
 // failed had no effect and will have none: where that is not sure, its fate is kUnknown. A request
-// about a lease that failed may have had its effect; a lease of which nobody knows ends by itself.
+// about a lease that failed may have had its effect; a lease of which nobody knows ends when its
+// time is over.
 //
 // The destructor completes all operations that are under way before it returns, and ends all
 // watches without a word; the store must not be called any more.
@@ -53,7 +54,7 @@ class MetaStore {
   struct KeyValue {
     std::string key;
     std::vector<std::byte> value;
-    std::uint64_t mod_revision = 0;  // Of the commit that put it last; at least 1.
+    std::uint64_t mod_revision = 0;  // Revision of the commit that put it last; at least 1.
 
     bool operator==(const KeyValue&) const = default;
   };
@@ -102,11 +103,11 @@ class MetaStore {
   struct Event {
     std::string key;
     std::optional<std::vector<std::byte>> value;  // None: deleted.
-    std::uint64_t revision = 0;                   // Of the commit, or of the end of its lease.
+    std::uint64_t revision = 0;                   // When committed, or its lease ended.
 
     bool operator==(const Event&) const = default;
   };
-  // What a watch tells.
+  // News of a watch.
   struct News {
     enum class Kind {
       kEvents,
@@ -148,8 +149,8 @@ class MetaStore {
   // Tells every change of a key that begins with `prefix` from `from_revision` (at least 1) on,
   // until StopWatch() or until it has told of its end with kCompacted or kBroken.
   virtual WatchId Watch(std::string prefix, std::uint64_t from_revision, OnNews on_news) = 0;
-  // On the thread of the callbacks nothing is told any more; on others, what is being told is.
-  // Nothing happens if the watch has ended.
+  // On the thread of the callbacks no news come after this; on others, a callback that is running
+  // ends. Nothing happens if the watch has ended.
   virtual void StopWatch(WatchId watch) = 0;
 };
 
@@ -170,7 +171,7 @@ Result<T> Unanswered(Error why) {
 
 // Fails with kInvalidArgument if the commit changes a key twice.
 Result<void> CheckKeys(const MetaStore::Commit& commit);
-// Likewise if it is beyond the limits that every form takes.
+// Fails with kInvalidArgument too if it is beyond the limits that every form takes.
 Result<void> CheckCommit(const MetaStore::Commit& commit);
 
 }  // namespace ffrecord::server

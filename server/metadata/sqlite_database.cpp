@@ -209,8 +209,8 @@ Result<void> SqliteDatabase::InTransaction(const std::function<Result<void>()>& 
     if (changed) return {};
     is_unknown = true;
   }
-  // Also after an error in COMMIT, which leaves the transaction open (SQLITE_FULL). Where SQLite
-  // has rolled back by itself there is nothing to roll back.
+  // Also after an error in COMMIT, which leaves the transaction open (SQLITE_FULL). If SQLite has
+  // rolled back already, there is nothing to roll back.
   if (sqlite3_get_autocommit(database_.get()) == 0) (void)Run("ROLLBACK");
   return changed;
 }
@@ -313,7 +313,7 @@ Result<void> SqliteDatabase::CheckDamage() {
 }
 
 // A process that was killed may have written a commit and not synced it. SQLite believes it all the
-// same, and whoever asks again is told that it was committed.
+// same, and a client that asks again gets the answer that it was committed.
 Result<void> SqliteDatabase::SyncWhatIsThere() {
   FFR_TRY(SyncFile(SQLITE_FCNTL_JOURNAL_POINTER));
   FFR_TRY(SyncFile(SQLITE_FCNTL_FILE_POINTER));

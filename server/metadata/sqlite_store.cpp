@@ -250,7 +250,7 @@ class SqliteStore final : public MetaStore {
   LeaseTable leases_;
   TimePoint no_expiry_before_{};
 
-  std::mutex mutex_;  // Of all below.
+  std::mutex mutex_;  // Guards all below.
   std::condition_variable wake_;
   std::deque<std::function<void()>> queue_;
   std::map<WatchId, WatchState> watches_;

@@ -4,7 +4,7 @@
 import pathlib
 import sys
 
-SIZE_BYTES_MAX = 65_536  # What every compiler takes as one literal.
+SIZE_BYTES_MAX = 65_536  # Every compiler takes so much as one literal.
 
 page = pathlib.Path(sys.argv[1]).read_text(encoding="utf-8")
 if len(page.encode()) > SIZE_BYTES_MAX or ')page"' in page:

@@ -53,7 +53,7 @@ class Histogram {
     sum_us_.Add(time_us);
   }
 
-  // What some histograms hold together.
+  // The sum of some histograms.
   struct Sum {
     std::array<std::uint64_t, kBucketCount> buckets{};
     std::uint64_t sum_us = 0;
@@ -69,7 +69,7 @@ class Histogram {
   Counter sum_us_;
 };
 
-// What one event loop counts; the admin port adds them up.
+// The counters of one event loop; the admin port adds them up.
 struct alignas(64) WorkerMetrics {
   static constexpr std::size_t kTransportCount = 4;
   static constexpr std::array<const char*, kTransportCount> kTransportNames{"tcp", "shm", "tls",
@@ -84,7 +84,7 @@ struct alignas(64) WorkerMetrics {
   struct ReadStages {
     Histogram queue, disk, grant, network, whole;
   };
-  // Likewise of an extent that is written. Queue: waiting for a thread.
+  // Where the time of writing an extent goes. Queue: waiting for a thread.
   struct WriteStages {
     Histogram queue, disk, checksum, whole;
   };
@@ -98,10 +98,10 @@ struct alignas(64) WorkerMetrics {
   std::array<Counter, 10> errors;      // ERROR replies, by code.
   Counter busy_batches;                // BUSY replies.
   Counter busy_jobs;
-  std::array<Counter, 9> entries;  // Of batches, by status.
+  std::array<Counter, 9> entries;  // Entries of batches, by status.
   std::array<Counter, kTransportCount> read_bytes;
   Counter written_bytes;
-  Counter batches;  // Under way now; likewise those below.
+  Counter batches;  // Under way now, as are those below.
   Counter jobs;
   Counter disk_reads;
   Counter held_bytes;

@@ -19,7 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Makes one folder durably. One that exists is fine, but whoever made it may not have synced it.
+// Makes one folder durably. One that exists is fine, but the process that made it may not have
+// synced it.
 Result<void> MakeFolder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0750) != 0 && errno != EEXIST)
     return ErrnoError("make the folder", folder, errno);
@@ -44,7 +45,7 @@ Result<std::unique_ptr<Disk>> Disk::Open(const fs::path& folder, const DiskId& i
 
 Result<UniqueFd> Disk::OpenFile(const ExtentId& id) const {
   const std::string name = ExtentPath(id).string();
-  // O_NONBLOCK: what has become a FIFO is told below, and not waited for.
+  // O_NONBLOCK: a FIFO is refused below, and not waited for.
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   open_how how{};
   how.flags = kFlags;

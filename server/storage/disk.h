@@ -50,7 +50,8 @@ class Disk {
   // Makes it durable that their files are there, or not. Fails with kIo.
   Result<void> SyncNames(std::span<const ExtentId> ids) const;
 
-  // What extents leave free for other uses of the disk. 0 at first; set before extents are written.
+  // Room that extents leave free for other uses of the disk. 0 at first; set before extents are
+  // written.
   void set_kept_bytes(std::uint64_t kept_bytes) noexcept { kept_bytes_ = kept_bytes; }
   // Its extents can be fetched again, and may be removed at any time. It is on the disk of `whole`,
   // which outlives it, and shares that one's part of what is shared among disks. Set before there
@@ -66,8 +67,8 @@ class Disk {
   };
   // As it was at the last RefreshSpace(). All there could be if it is not known: writing will tell.
   Space space() const noexcept;
-  // Asks the disk, and waits for its answer. What is written and unlinked here does this by itself;
-  // a thread that may wait for this disk does it now and then, for what others store there.
+  // Asks the disk, and waits for its answer. Writing and unlinking here do this too; a thread that
+  // may wait for this disk does it now and then, for what others store there.
   void RefreshSpace() noexcept;
   std::uint64_t device() const noexcept { return device_; }  // Equal: the same file system.
   // That extents may be written here, and that one of `size_bytes` has room, as far as is known.
@@ -87,12 +88,12 @@ class Disk {
   ReadHealth& reads() noexcept { return reads_; }
   const ReadHealth& reads() const noexcept { return reads_; }
 
-  // What the store says of its extents here.
+  // The store's totals of its extents here.
   struct Totals {
     std::atomic<std::uint64_t> extent_count{0};
     std::atomic<std::uint64_t> size_bytes{0};
     std::atomic<std::uint64_t> bad_count{0};
-    std::atomic<std::uint64_t> declared_bytes{0};  // Of extents that are being written.
+    std::atomic<std::uint64_t> declared_bytes{0};  // Bytes of extents that are being written.
   };
   Totals& totals() noexcept { return totals_; }
   const Totals& totals() const noexcept { return totals_; }
@@ -106,7 +107,7 @@ class Disk {
   const std::uint64_t device_;
   const DiskId id_;
   std::uint64_t kept_bytes_ = 0;
-  const Disk* whole_ = nullptr;  // Of a cache.
+  const Disk* whole_ = nullptr;  // For a cache.
   std::atomic<std::uint64_t> unused_bytes_{0};
   std::atomic<std::uint64_t> size_bytes_{0};
   WriteHealth writes_;

@@ -93,7 +93,7 @@ Result<void> DiskDrain::Copy(const Extent& extent, ExtentWriter& writer) {
     piece.resize(std::min(kPieceSizeBytes, extent.size_bytes - at));
     FFR_TRY(ReadExactly(file.get(), disk_.PathOf(extent.id), at, piece));
     FFR_TRY(writer.Append(piece));
-    // What was not used for a while is not made up for.
+    // Time that was not used for a while is not made up for.
     const auto cost = std::chrono::nanoseconds(piece.size() * 1'000'000'000 / options_.bytes_per_s);
     due_ = std::max(due_, Clock::now() - std::chrono::seconds(1)) + cost;
   }

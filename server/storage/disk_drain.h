@@ -14,8 +14,8 @@
 namespace ffrecord::server {
 
 // Moves all extents of a disk to the others, slowly, so that it can be taken out. Their old files
-// are served to those who hold them, and go after that. What cannot be moved, as no other disk has
-// room or the bytes are bad, stays, is told, and is tried again later.
+// are served to those who hold them, and go after that. An extent that cannot be moved, as no other
+// disk has room or the bytes are bad, stays, gets a line in the log, and is tried again later.
 //
 // Owns a thread.
 class DiskDrain {
@@ -23,7 +23,7 @@ class DiskDrain {
   struct Options {
     std::uint64_t bytes_per_s = std::uint64_t{128} << 20;
     std::chrono::milliseconds look_again{1'000};  // For files that are free to go.
-    std::chrono::milliseconds try_again{30'000};  // What could not be moved.
+    std::chrono::milliseconds try_again{30'000};  // For extents that could not be moved.
   };
   // Called on the drain's thread.
   struct Told {

@@ -11,7 +11,7 @@
 
 namespace ffrecord::server {
 
-// Of a daemon or of one of its disks: random, made once.
+// The id of a daemon or of one of its disks: random, made once.
 using DiskId = std::array<std::byte, 16>;
 
 // Which disk of which daemon a data directory is. Lies in the file `identity` of the directory,

@@ -9,14 +9,14 @@
 namespace ffrecord::server {
 
 // Room on the disk that is taken by a file of nothing, so that a disk that is full can still be
-// emptied: to delete is to write a record first. While the reserve is out, whoever owns it lets
-// only deletions write.
+// emptied: to delete is to write a record first. While the reserve is out, its owner lets only
+// deletions write.
 //
 // Sizes are bytes. Thread-safe. A reserve that was out when the daemon ended is out when it starts.
 class DiskReserve {
  public:
-  // Of `size_bytes`, but at most a 64th of a small disk, in the file `path`. Made whole at once if
-  // the disk has room.
+  // Reserves `size_bytes`, but at most a 64th of a small disk, in the file `path`. Made whole at
+  // once if the disk has room.
   DiskReserve(std::filesystem::path path, std::uint64_t size_bytes);
   DiskReserve(const DiskReserve&) = delete;
   DiskReserve& operator=(const DiskReserve&) = delete;
@@ -40,7 +40,7 @@ class DiskReserve {
 
   const std::filesystem::path path_;
   const std::uint64_t size_bytes_;
-  std::mutex mutex_;  // Of changes.
+  std::mutex mutex_;  // Guards changes.
   std::atomic<int> missing_errno_{ENOSPC};
   std::atomic<bool> is_whole_{false};
 };

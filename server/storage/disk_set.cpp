@@ -49,7 +49,7 @@ std::string WhyForeign(const DiskIdentity& identity, const std::optional<DiskId>
          "To use the disk with what is on it, remove its file 'identity'";
 }
 
-// What is to be seen where a missing disk was last.
+// The findings at the last place of a missing disk.
 std::string WhyMissing(const DiskMember& member, std::span<const FoundFolder> data) {
   const auto at = std::ranges::find_if(
       data, [&](const FoundFolder& folder) { return fs::absolute(folder.path) == member.path; });

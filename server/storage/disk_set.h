@@ -19,7 +19,7 @@ namespace ffrecord::server {
 // one, or not what it should be: a mount point without its disk, a disk that was replaced, or one
 // of another daemon. A directory is written to only once it is known which.
 
-// What is at a path that was given.
+// The findings at a path that was given.
 struct FoundFolder {
   std::filesystem::path path;
   std::string unusable;  // Why it cannot be used whatever the metadata says; empty: it can be.
@@ -63,7 +63,7 @@ struct DiskPlan {
   std::vector<DiskId> dropped;       // Members no more.
 };
 
-// What to start with. A folder without identity is a new disk only if no disk is missing: else it
+// The plan of a start. A folder without identity is a new disk only if no disk is missing: else it
 // may be the mount point of that one. Fails with kConflict, naming the remedy, if more disks are
 // missing than may be, or a folder is not this daemon's.
 Result<DiskPlan> PlanDisks(std::span<const FoundFolder> data, const std::optional<DiskId>& daemon,

@@ -36,7 +36,7 @@ using Folder = std::unique_ptr<DIR, CloseFolder>;
 Error Corrupt(const char* what) { return Error{ErrorCode::kCorruption, what}; }
 
 Result<ExtentTrailer> OpenTrailer(int folder, const char* name) {
-  // O_NONBLOCK: a FIFO is told by what is read, and not waited for.
+  // O_NONBLOCK: reading the trailer refuses a FIFO, without waiting for it.
   const UniqueFd fd(::openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd && errno == ELOOP) return Corrupt("a link, which is never followed");
   if (!fd) return ErrnoError("open", name, errno);

@@ -15,7 +15,7 @@ namespace ffrecord::server {
 // The trailer of an open file, called `name` in messages. Fails with kCorruption, kIo.
 Result<ExtentTrailer> ReadTrailer(int file, const std::filesystem::path& name);
 
-// What lies in the folder of a store: FOLDER/<slot>/<id>.
+// The files in the folder of a store: FOLDER/<slot>/<id>.
 struct FoundExtents {
   std::vector<const ManifestExtent*> known;  // Those of the known ones that are there.
   std::vector<ExtentTrailer> extents;        // The others that are sound. Both in no order.

@@ -92,7 +92,7 @@ Result<void> ExtentStore::ScanAll(std::size_t missing_count_max,
 // Fails with nothing taken.
 Result<void> ExtentStore::Take(Disk& disk, FoundExtents found) {
   // Their writers were killed, perhaps before the name was synced; now it is said that they are
-  // sealed. What manifests describe was durable before it was published.
+  // sealed. Extents that manifests describe were durable before they were published.
   FFR_TRY(SyncParentFolder(disk.folder() / "slot"));
   const auto take = [&](const ExtentTrailer& trailer, bool is_known) {
     if (index_.Find(trailer.id)) return TakeCopy(disk, trailer);
@@ -302,7 +302,7 @@ Result<ExtentWriter> ExtentStore::BeginMove(const Extent& extent) {
     if (index_.Find(extent.id).get() != &extent) return DeletedError(extent.id);
     if (!writing_.try_emplace(extent.id, Writing{target, 1}).second)
       return Error{ErrorCode::kConflict, "extent " + Hex(extent.id) + " is being written"};
-    // Whoever deletes the extent meanwhile unlinks it there too.
+    // A thread that deletes the extent meanwhile unlinks it there too.
     AddCopy(extent.id, *target);
   }
   WritingClaim claim(*this, *target, extent.id, extent.size_bytes);
@@ -321,7 +321,7 @@ Result<void> ExtentStore::EndMove(const ExtentPtr& old, ExtentWriter& writer) {
 
 Result<void> ExtentStore::Relocate(const ExtentPtr& old, Disk& target) {
   const std::lock_guard lock(mutex_);
-  // Its file there goes with the others, once the writer has let go.
+  // Its file there goes with the others, once the writer has released it.
   if (index_.Find(old->id) != old) return DeletedError(old->id);
   CountOut(*old);
   auto moved = Make(&target, {old->id, old->size_bytes, old->xxh3});
@@ -343,7 +343,7 @@ std::vector<Disk*> ExtentStore::CopiesOf(const ExtentId& id) const {
 
 Result<bool> ExtentStore::MoveToCopy(const ExtentPtr& old) {
   for (Disk* const target : CopiesOf(old->id)) {
-    // What a disk that has failed shows may not be on it.
+    // A disk that has failed may show a file that is not on it.
     if (target->is_draining() || !target->writes().CheckWritable()) continue;
     const auto whole = CheckCopy(*old, *target);
     if (whole) {
@@ -359,7 +359,7 @@ Result<bool> ExtentStore::MoveToCopy(const ExtentPtr& old) {
   return false;
 }
 
-// That the copy is whole, and durable: whoever made it may have been killed before.
+// Checks that the copy is whole, and durable: the process that made it may have been killed before.
 Result<void> ExtentStore::CheckCopy(const Extent& extent, Disk& disk) {
   const fs::path path = disk.PathOf(extent.id);
   const UniqueFd file = FFR_TRY(disk.OpenFile(extent.id));
@@ -453,7 +453,7 @@ ExtentPtr ExtentStore::MarkDeleted(const ExtentId& id) {
   return extent;
 }
 
-// Caches and connections shall let go.
+// Caches and connections shall close it.
 void ExtentStore::SetDeleted(const Extent& extent) noexcept {
   extent.is_deleted.store(true, std::memory_order_release);
   deleted_count_.fetch_add(1, std::memory_order_release);

@@ -28,8 +28,8 @@
 
 namespace ffrecord::server {
 
-// One sealed extent. Whoever holds it may read its file: it is not unlinked before the last one
-// has let go.
+// One sealed extent. Its file may be read while somebody holds it: it is not unlinked before the
+// last holder releases it.
 struct Extent {
   ExtentId id{};
   std::uint64_t size_bytes = 0;
@@ -38,7 +38,7 @@ struct Extent {
   // or until it is fetched from its origin. Such an extent is absent: it can neither be read nor
   // unlinked, and nobody may upload it anew.
   Disk* disk = nullptr;
-  // Nothing that is published names it any more: caches of open files shall let go.
+  // Nothing that is published names it any more: caches of open files shall close it.
   mutable std::atomic<bool> is_deleted = false;
   // Its bytes on the disk are not those of its checksum, or cannot be read. ExtentStore::Mark.
   mutable std::atomic<bool> is_bad = false;
@@ -48,7 +48,7 @@ struct Extent {
   mutable std::atomic<bool> is_suspect = false;
   // When it was used last, by the cache's clock.
   mutable std::atomic<std::int64_t> used_at = 0;
-  // Of one that is on no disk: why it cannot be fetched. kOk: it is, or may be tried.
+  // For an extent that is on no disk: why it cannot be fetched. kOk: it is, or may be tried.
   mutable std::atomic<ErrorCode> refusal = ErrorCode::kOk;
 };
 
@@ -149,10 +149,10 @@ class NewExtent {
 // The sealed extents on the disks of one daemon, each in a file with its trailer.
 //
 // The index is made by a scan at start and lives in memory. Files that the scan cannot make sense
-// of are reported and left alone. Of extents that manifests describe only the names are looked at
-// then: that their bytes are what was promised is for readers and the scrubber to find out. Which
-// disk an extent is on is recorded nowhere else: files may be moved to another disk of the daemon
-// while it is stopped.
+// of are reported and left alone. For extents that manifests describe it looks at the names only:
+// readers and the scrubber find out whether their bytes are what was promised. Which disk an extent
+// is on is recorded nowhere else: files may be moved to another disk of the daemon while it is
+// stopped.
 //
 // A disk that fails or is full costs its own extents: those of others are read, and what is new
 // goes to others. Thread-safe; outlives its writers.
@@ -164,7 +164,7 @@ class ExtentStore {
     std::vector<std::string> refused;  // Path and reason of each file that is not a valid extent.
     std::vector<ExtentId> unknown;     // Those that no manifest has described.
     std::uint64_t missing_count = 0;   // How many were described and are not there.
-    std::uint64_t absent_count = 0;    // Likewise, but perhaps on a disk that is missing.
+    std::uint64_t absent_count = 0;    // As above, but perhaps on a disk that is missing.
     // Why each disk that was given cannot be listed: it counts as missing.
     std::vector<std::string> unreadable_disks;
   };
@@ -188,7 +188,7 @@ class ExtentStore {
   std::span<const std::unique_ptr<Disk>> disks() const noexcept { return disks_; }
   std::size_t missing_disk_count() const noexcept { return missing_disk_count_; }
 
-  // What the index holds, absent extents apart.
+  // Totals of the index, without absent extents.
   struct Totals {
     std::uint64_t extent_count = 0;
     std::uint64_t size_bytes = 0;
@@ -204,10 +204,10 @@ class ExtentStore {
   static Result<UniqueFd> OpenFile(const Extent& extent);
 
   // A new extent of `size_bytes`, for which a disk must have room now; none is set aside, for who
-  // declares bytes may never send them. Of disks that take it those that answer well come first,
-  // and of them each gets its part by the room that it has. Waits for no disk. Fails with kIo, also
-  // once all disks have failed; kConflict if its id is marked deleted, or it is on a disk that is
-  // missing. NewExtent::Open() tells if it exists.
+  // declares bytes may never send them. Disks that answer well come first, and among them each gets
+  // its part by the room that it has. Waits for no disk. Fails with kIo, also once all disks have
+  // failed; kConflict if its id is marked deleted, or it is on a disk that is missing.
+  // NewExtent::Open() tells if it exists.
   Result<NewExtent> Place(const ExtentId& id, std::uint64_t size_bytes);
 
   // Whether Place() would find a disk for so many bytes now. Fails as it.
@@ -228,9 +228,9 @@ class ExtentStore {
   Result<void> EndMove(const ExtentPtr& old, ExtentWriter& writer);
   Result<void> RemoveMoved(const Extent& old);
 
-  // What new extents may take of all disks that can be written to. Fails with kIo if there is none.
+  // Room for new extents on all disks that can be written to. Fails with kIo if there is none.
   Result<std::uint64_t> FreeBytes() const;
-  // What these disks have in all, whoever uses it. 0 if that is not known.
+  // The size of these disks, with what others use of it. 0 if that is not known.
   std::uint64_t SizeBytes() const;
 
   // Another number after each change of which extents are here and of which are bad, and not before
@@ -247,10 +247,10 @@ class ExtentStore {
   // Notes whether the extent is bad. False if that is no news, or it is not here any more.
   bool Mark(const Extent& extent, bool is_bad);
 
-  // Marks `id` deleted: until Release() no writer gets it and none can seal it, so that whoever
-  // unlinks its file unlinks nothing newer. Takes its extent out of the index and marks it: it can
-  // no longer be found. Null if there is none; while a disk is missing it is absent instead. The
-  // file stays until Unlink.
+  // Marks `id` deleted: until Release() no writer gets it and none can seal it, so that unlinking
+  // its file unlinks nothing newer. Takes its extent out of the index and marks it: it can no
+  // longer be found. Null if there is none; while a disk is missing it is absent instead. The file
+  // stays until Unlink.
   ExtentPtr MarkDeleted(const ExtentId& id);
   // Its own, and those that have copies of it. None: its disk is missing.
   std::vector<Disk*> DisksOf(const Extent& extent) const;
@@ -311,13 +311,13 @@ class ExtentStore {
   ExtentIndex index_;  // Changes with mutex_ held only; look-ups take no lock of the store.
   std::atomic<std::uint64_t> change_count_{0};
   std::atomic<std::uint64_t> deleted_count_{0};
-  mutable std::mutex mutex_;  // Of all below.
+  mutable std::mutex mutex_;  // Guards all below.
   // Other disks that have a file of an extent's name: as when it was copied from one to the other.
   std::unordered_multimap<ExtentId, Disk*, HashExtentId> copies_;
   // How often each is marked deleted. None of them is in the index.
   std::unordered_map<ExtentId, std::uint32_t, HashExtentId> deleted_;
   std::unordered_map<ExtentId, Writing, HashExtentId> writing_;
-  std::vector<double> credits_;  // Of each disk, in the choice of the next one.
+  std::vector<double> credits_;  // Credit of each disk, in the choice of the next one.
 };
 
 }  // namespace ffrecord::server

@@ -18,7 +18,7 @@ struct ExtentTrailer {
   static constexpr std::size_t kEncodedSizeBytes = 64;
 
   ExtentId id{};
-  std::uint64_t size_bytes = 0;  // Of the data.
+  std::uint64_t size_bytes = 0;  // Size of the data.
   std::uint64_t xxh3 = 0;        // XXH3-64 of the data, seed 0.
 
   bool operator==(const ExtentTrailer&) const = default;
@@ -33,7 +33,7 @@ Result<ExtentTrailer> DecodeExtentTrailer(
     std::span<const std::byte, ExtentTrailer::kEncodedSizeBytes> bytes,
     std::uint64_t file_size_bytes);
 
-// What placement hashes an extent to, 0 to 4095. Part of the layout: never changes.
+// The slot of an extent, by a hash, 0 to 4095. Part of the layout: never changes.
 inline constexpr std::uint32_t kSlotCount = 4096;
 std::uint32_t SlotOf(const ExtentId& id) noexcept;
 

@@ -17,8 +17,8 @@
 
 namespace ffrecord::server {
 
-// The disk of a daemon's metadata, of a daemon by itself and of a node alike: whether it takes what
-// is written, what of it is kept for deletions, and how long it has not answered. Thread-safe.
+// The disk of a daemon's metadata, in a cluster or not: whether it takes what is written, what of
+// it is kept for deletions, and how long it has not answered. Thread-safe.
 class HomeDisk {
  public:
   struct Options {
@@ -52,7 +52,7 @@ class HomeDisk {
   // Fails with kIo (ENOSPC) while the reserve is in use: what is left belongs to deletions.
   Result<void> CheckReserve();
 
-  // What `write` returns, which writes to the disk and waits for it. If it fails for lack of room
+  // The result of `write`, which writes to the disk and waits for it. If it fails for lack of room
   // and `makes_room`, it has the reserve and is called again; it must have written nothing then.
   // Fails also as CheckReserve(), unless it makes room, and with kIo once the disk has failed.
   template <class Write>

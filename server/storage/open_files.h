@@ -19,10 +19,10 @@ namespace ffrecord::server {
 struct OpenFile {
   ExtentPtr extent;
   UniqueFd fd;
-  // Of the extent's data; none if it cannot be mapped, or if the kernel does not tell what of it is
-  // in memory.
+  // The extent's data; none if it cannot be mapped, or if the kernel does not tell what of it is in
+  // memory.
   std::optional<MappedFile> mapped;
-  mutable ResidentChunks resident = {};  // Of `mapped`; for the thread that reads it.
+  mutable ResidentChunks resident = {};  // Chunks of `mapped`; for the thread that reads it.
 
   // Whether the file has all the bytes of its extent, as far as this machine knows: no server of a
   // network file system is asked, so this waits for no disk.
@@ -50,7 +50,7 @@ class OpenFiles {
   // Whether one more file may be mapped.
   bool may_map() const noexcept { return order_.size() < mapped_count_max_; }
 
-  // Lets go of extents that are marked deleted, so that they can be unlinked and their space is
+  // Closes extents that are marked deleted, so that they can be unlinked and their space is
   // freed.
   void DropDeleted();
 

@@ -12,8 +12,8 @@ namespace ffrecord::server {
 
 // How a disk answers: errors of reads, and operations that took too long. Thread-safe.
 //
-// Of a disk that failed or was slow a moment ago, others are better places for what is new. What it
-// has is read all the same.
+// If a disk failed or was slow a moment ago, others are better places for new extents. Its extents
+// are read all the same.
 class ReadHealth {
  public:
   // An operation of at most a MiB that takes longer says something about the disk: beyond what a

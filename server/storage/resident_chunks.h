@@ -10,12 +10,12 @@
 
 namespace ffrecord::server {
 
-// What of one mapped file lies in memory. To ask the kernel costs as much as to send a record of
-// some KiB: where many runs of one chunk are wanted, it is asked for all of the chunk, and its
-// answer believed for a while.
+// The chunks of one mapped file that lie in memory. To ask the kernel costs as much as to send a
+// record of some KiB: where many runs of one chunk are wanted, it is asked for all of the chunk,
+// and its answer believed for a while.
 //
-// Offsets and sizes are bytes. Thread-bound. What was said to lie in memory may be gone, at once or
-// later: who touches it then waits for the disk.
+// Offsets and sizes are bytes. Thread-bound. Chunks that lay in memory may be gone, at once or
+// later: touching them then waits for the disk.
 class ResidentChunks {
  public:
   static constexpr std::size_t kChunkBytes = std::size_t{1} << 20;

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kPieceSizeBytes = 1 << 20;
 constexpr std::size_t kAlignment = 4096;
-// Of a period, within which a pass is to be through.
+// Part of a period within which a pass is to be through.
 constexpr double kPartOfPeriod = 0.9;
 // How many times faster than usual a pass that is late may go.
 constexpr int kCatchUpMax = 10;
@@ -34,13 +34,13 @@ struct FreeBuffer {
 };
 using Buffer = std::unique_ptr<std::byte[], FreeBuffer>;
 
-// Of <linux/ioprio.h>, some of which are no C++.
+// Constants of <linux/ioprio.h>, some of which are no C++.
 constexpr int kWhoProcess = 1;
 constexpr int kIdleClass = 3 << 13;
 
 Scrubber::WallTime Now() { return std::chrono::floor<std::chrono::milliseconds>(WallClock::now()); }
 
-// What the daemon or the machine is short of says nothing about the disk.
+// A shortage in the daemon or the machine says nothing about the disk.
 bool IsOfTheProcess(const Error& error) {
   return error.system_errno == EMFILE || error.system_errno == ENFILE ||
          error.system_errno == ENOMEM;
@@ -202,7 +202,7 @@ bool Scrubber::Pass() {
     if (const ExtentPtr extent = extents_.Find(id)) Check(*extent);
     if (IsEnding()) return false;
     position_.after = id;
-    // What was found bad since is found again after a start that comes first: all of a disk may be
+    // Extents found bad since are found again after a start that comes first: all of a disk may be
     // bad, and the record names each.
     if (Clock::now() - saved_ >= options_.save_interval) SavePosition();
   }
@@ -255,11 +255,11 @@ Result<std::uint64_t> Scrubber::Sum(const Extent& extent) {
       return Error{ErrorCode::kIo, path.string() + " was read in part only", EIO};
     at += data;
     read_bytes_.fetch_add(data, std::memory_order_relaxed);
-    // What was not used for a while is not made up for.
+    // Time that was not used for a while is not made up for.
     const auto cost = std::chrono::nanoseconds(data * 1'000'000'000 / bytes_per_s());
     due_ = std::max(due_, Clock::now() - std::chrono::seconds(1)) + cost;
   }
-  // What the extent is known by where no manifest says so.
+  // The trailer identifies the extent where no manifest does.
   const auto trailer = ReadTrailer(file.get(), path);
   if (!trailer) return Error{trailer.error().code, path.string() + ": " + trailer.error().message};
   if (trailer.value() != ExtentTrailer{extent.id, extent.size_bytes, extent.xxh3})

@@ -41,7 +41,7 @@ class Scrubber {
 
   // How far a pass has come.
   struct Position {
-    WallTime pass_begin{};  // Of this pass, or of the last one. 1970: there was none.
+    WallTime pass_begin{};  // Begin of this pass, or of the last one. 1970: there was none.
     WallTime last_end{};    // When the last whole pass ended. 1970: none has.
     bool is_under_way = false;
     ExtentId after{};           // Those up to here have been read.
@@ -55,7 +55,7 @@ class Scrubber {
 
   // Called on the scrubber's thread when an extent is found bad, or good again.
   using Found = std::function<void(const Extent& extent, const std::string& why_bad)>;
-  // Likewise now and then, when a pass begins or ends, and at the end.
+  // Called on the scrubber's thread now and then, when a pass begins or ends, and at the end.
   using Save = std::function<void(const Position&)>;
 
   // The store and its disk outlive it; what `from` says is bad is marked in the store.
@@ -79,7 +79,7 @@ class Scrubber {
   // False: it is to end.
   bool AwaitPass();
   bool Pass();
-  std::vector<ExtentId> Left() const;  // Of this pass, in their order.
+  std::vector<ExtentId> Left() const;  // Extents that this pass has left, in their order.
   void SetRate(std::span<const ExtentId> left);
   void SavePosition();
   void Judge(const Extent& extent, const std::string& why_bad);

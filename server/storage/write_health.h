@@ -9,7 +9,7 @@
 
 namespace ffrecord::server {
 
-// Whether the disk takes what is written. Who reads is not concerned. Thread-safe.
+// Whether the disk takes what is written. Reads do not ask it. Thread-safe.
 //
 // A disk that is full may have room again, and is tried each time. One that has failed in another
 // way may have lost what it said it had: nothing more is written until the daemon starts anew.
@@ -17,10 +17,10 @@ class WriteHealth {
  public:
   enum class State : std::uint8_t { kGood, kFull, kFailed };
 
-  // What the error of a write says of the disk; none if it is not the disk's.
+  // The state of the disk after the error of a write; none if the error is not the disk's.
   static std::optional<State> StateOf(const Error& error);
 
-  // What became of a write; errors that are not the disk's are not looked at.
+  // Notes a failed write; errors that are not the disk's are not looked at.
   void Note(const Error& error);
   void NoteSuccess();
   template <class T>

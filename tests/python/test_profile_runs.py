@@ -144,7 +144,7 @@ def test_a_program_that_is_killed_leaves_its_profile(data: Path, tmp_path: Path)
     (found,) = files.read_run(tmp_path / "run")
     assert not found.has_ended
     assert "decoding and transforms" in done.stderr
-    assert "not ended by themselves, or still running: ranks 0" in done.stderr
+    assert "killed, or still running: ranks 0" in done.stderr
 
 
 def test_a_signal_is_passed_on_to_the_program(tmp_path: Path) -> None:

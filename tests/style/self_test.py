@@ -176,6 +176,36 @@ class HouseRules(unittest.TestCase):
         self.assertIn("NEWS.md:1: 'Likewise'", output)
         self.assertNotIn("tests/notes.md", output)
 
+    def test_words_are_named_in_comments_and_texts_of_sources_and_not_in_code(self) -> None:
+        self.plant(
+            "client/good.cpp", 'int by, itself; /* A `told` one. */\nf("Named.");  // Sent.\n'
+        )
+        self.plant("python/good.py", '"""A value."""\nlest = {"a": r"x"}  # `Whoever` is quoted.\n')
+        self.plant("tests/unit/free_test.cpp", "// Who waits is told.\n")
+        self.assertEqual(self.run_check("check_words")[0], 0)
+        self.plant("client/bad.h", "int size;  // Of the file.\n/* The peer is\n * told. */\n")
+        self.plant(
+            "server/bad.cpp", 'Fail("a daemon by itself");\nchar raw[] = R"(put\nup with)";\n'
+        )
+        self.plant(
+            "python/bad.py",
+            'def f():\n    """Wait.\n\n    Whoever asks.\n    """\n    g("x")  # Likewise.\n',
+        )
+        code, output = self.run_check("check_words")
+        self.assertEqual(code, 1)
+        found = {line.rpartition(": ")[0] for line in output.splitlines()}
+        self.assertEqual(
+            found,
+            {
+                "client/bad.h:1: 'Of'",
+                "client/bad.h:3: 'is told'",
+                "python/bad.py:4: 'Whoever'",
+                "python/bad.py:6: 'Likewise'",
+                "server/bad.cpp:1: 'by itself'",
+                "server/bad.cpp:3: 'put up with'",
+            },
+        )
+
     def test_circles_of_imports_and_torch_in_the_core_are_named(self) -> None:
         self.plant("python/ffrecord/__init__.py", "from ffrecord._base.one import a\n")
         self.plant("python/ffrecord/torch/__init__.py", "import torch\nimport ffrecord._base.one\n")

@@ -38,7 +38,7 @@ inline Result<void> Replace(const std::filesystem::path& path, std::string_view 
 
 // From here on, this process cannot make files without a name. False: no seccomp here.
 inline bool RefuseUnnamedFiles() {
-  constexpr int kTmpfileBit = 020000000;  // Of O_TMPFILE, without O_DIRECTORY.
+  constexpr int kTmpfileBit = 020000000;  // O_TMPFILE, without O_DIRECTORY.
   return RefuseCalls({{SYS_openat, EOPNOTSUPP, 2, kTmpfileBit}});
 }
 

@@ -22,7 +22,7 @@ class Authority {
     certificate_ = Make("authority", "", *key_, 0, 3600, /*is_authority=*/true);
   }
 
-  // What the others have to believe.
+  // Writes the file that the others have to believe.
   void Write(const std::filesystem::path& path) const { WriteCertificate(path, *certificate_); }
 
   struct Wish {

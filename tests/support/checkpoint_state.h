@@ -48,7 +48,7 @@ struct State {
     vector = RandomBytes(24, random);
   }
 
-  // What rank r of w holds: rows [rows r / w, rows (r + 1) / w).
+  // The part of rank r of w: rows [rows r / w, rows (r + 1) / w).
   std::vector<client::TensorView> PartOf(std::uint32_t rank, std::uint32_t world) const {
     const std::uint64_t begin = rows * rank / world;
     const std::uint64_t end = rows * (rank + 1) / world;

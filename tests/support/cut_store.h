@@ -38,7 +38,7 @@ class CutStore final : public server::MetaStore {
     return held_.size();
   }
 
-  // What comes of commits that put the key is not told, and they are not made. `meanwhile`: called
+  // Commits that put the key are not made, and the answers to them are lost. `meanwhile`: called
   // with each.
   void LoseCommits(std::string key, std::function<void()> meanwhile) {
     const std::lock_guard lock(mutex_);

@@ -76,7 +76,7 @@ class DaemonCluster : public testing::Test {
     Adjust(node.id, options);
     return options;
   }
-  // What is different about one node.
+  // Changes the options of one node.
   virtual void Adjust(const std::string& /*node*/, server::Server::Options& /*options*/) {}
 
   // Until a map places slots on so many nodes, and the first so many have seen it and are up.
@@ -101,7 +101,7 @@ class DaemonCluster : public testing::Test {
   std::uint64_t Metric(const Node& node, const std::string& name) const {
     return MetricOf(*node.daemon->server().admin_address(), name);
   }
-  // What the admin port says.
+  // A page of the admin port.
   static std::string Page(const Node& node, const std::string& path) {
     return PageOf(*node.daemon->server().admin_address(), path);
   }
@@ -124,9 +124,9 @@ class DaemonCluster : public testing::Test {
   std::uint64_t pull_bytes_per_s_ = 0;
   server::PullClock pull_clock_;
   bool approves_members_ = true;
-  // Of the nodes that are started; the others do not come into the map.
+  // How many nodes are started; the others do not come into the map.
   std::optional<std::size_t> expected_count_;
-  net::TlsFiles tls_;  // Of the client; without an authority: no TLS.
+  net::TlsFiles tls_;  // Files of the client; without an authority: no TLS.
   std::vector<std::byte> token_;
   server::Server::Options common_;
   std::vector<Node> nodes_;

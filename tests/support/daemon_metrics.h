@@ -13,7 +13,7 @@
 
 namespace ffrecord::test {
 
-// What the admin port of a daemon answers, with the head of the answer.
+// The answer of a daemon's admin port, with its head.
 inline std::string PageOf(const net::Address& admin, const std::string& path) {
   const auto deadline = net::Clock::now() + std::chrono::seconds(60);
   auto endpoint = net::ConnectTcp(admin, deadline);
@@ -36,7 +36,7 @@ inline std::string PageOf(const net::Address& admin, const std::string& path) {
   return page;
 }
 
-// What it says of one metric without labels, or of one with them as they are printed.
+// The value of one metric without labels, or of one with them as they are printed.
 inline std::uint64_t MetricOf(const net::Address& admin, const std::string& name) {
   const std::string page = PageOf(admin, "/metrics");
   const auto at = page.find("\n" + name + " ");

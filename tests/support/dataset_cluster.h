@@ -63,7 +63,7 @@ class DatasetCluster : public DaemonCluster {
     };
     EXPECT_TRUE(Eventually([&] { return std::ranges::all_of(nodes_, is_known); }));
   }
-  // What is wrong with the records of the dataset; empty: nothing.
+  // The fault in the records of the dataset; empty: there is none.
   std::string FaultOf(const std::string& name,
                       std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
     const std::vector<std::string> where{Address(name)};

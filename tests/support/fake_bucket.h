@@ -1,6 +1,6 @@
 #pragma once
 
-// Of 64 connections at once none waits for its SYN to be sent again.
+// With 64 connections at once none waits for its SYN to be sent again.
 #define CPPHTTPLIB_LISTEN_BACKLOG 512
 #include <gtest/gtest.h>
 #include <httplib.h>

@@ -66,7 +66,7 @@ class FakeCluster {
     return static_cast<std::uint16_t>((slot + i) % kNodeCount);
   }
 
-  // What scripts say from now on.
+  // Changes the scripts' answers from now on.
   template <class Change>
   void Alter(Change change) {
     const std::lock_guard lock(mutex_);
@@ -220,7 +220,7 @@ class FakeCluster {
   SlotMap map_;
   std::vector<net::Publish> publications_;
   std::set<std::uint64_t> uploads_;
-  std::optional<std::vector<std::byte>> manifest_;  // Of the one name that is published.
+  std::optional<std::vector<std::byte>> manifest_;  // Manifest of the one name that is published.
   std::atomic<int> map_count_{0};
   std::array<std::unique_ptr<FakeDaemon>, kScriptCount> scripts_;
 };

@@ -19,7 +19,7 @@
 
 namespace ffrecord::test {
 
-// What goes wrong in a FaultyEngine. Without any of it the engine passes everything on.
+// The faults of a FaultyEngine. Without any of it the engine passes everything on.
 struct Faults {
   // The `nth` request (from 1) of `kind`, or of any kind, is not run and ends with `result`
   // (-errno, or bytes that were not moved: a lie); sticky: and all that follow it.
@@ -54,7 +54,7 @@ struct Faults {
   std::uint32_t depth = kThreadEngineDepth;
 };
 
-// What a FaultyEngine has seen; outlives it, for its owner may be destroyed with it.
+// The requests that a FaultyEngine has seen; outlives it, for its owner may be destroyed with it.
 struct FaultCounts {
   std::array<std::uint64_t, 3> of_kind{};  // By IoRequest::Kind.
   std::uint64_t requests = 0;
@@ -118,7 +118,7 @@ class FaultyEngine final : public IoEngine {
   }
 
  private:
-  // What is passed on instead of a request, whose fields stay as they are.
+  // The request that is passed on instead of another, whose fields stay as they are.
   struct Shadow {
     IoRequest request;
     IoRequest* original = nullptr;

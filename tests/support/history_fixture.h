@@ -29,7 +29,7 @@ class ClusterHistoryTest : public testing::Test {
     one_.Run(std::chrono::seconds(5));
     older_ = std::make_unique<MetaState>(one_.state);
   }
-  // What has happened since then: more than it takes to notice that it has not.
+  // Changes the cluster: more than it takes to notice that the store does not go on.
   void GoOn() {
     one_.extents.extents[extent_.id] = extent_;
     one_.Publish("later", {extent_}, 2, 31);

@@ -12,7 +12,7 @@
 namespace ffrecord::test {
 
 inline int fallocate_interruptions = 0;
-inline int fallocate_error = 0;  // Of each call, where it is not 0.
+inline int fallocate_error = 0;  // Each call returns it, where it is not 0.
 
 // 0 or an errno.
 inline int InterruptedFallocate(int fd, int mode, off_t offset, off_t size) {

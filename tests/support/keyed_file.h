@@ -72,7 +72,7 @@ struct KeyedFile {
   }
 };
 
-// What ReadKeys gives, as a list with "" where a record has none.
+// The result of ReadKeys, as a list with "" where a record has none.
 inline std::vector<std::string> AllKeys(const RecordReader& reader, std::size_t file = 0) {
   const auto keys = reader.ReadKeys(file);
   EXPECT_TRUE(keys) << keys.error().message;

@@ -56,7 +56,7 @@ struct Direction {
   std::uint64_t flip_at = kNever;
 };
 
-// What both ends share. Index 0 is the near end; direction i is written by end i.
+// The state that both ends share. Index 0 is the near end; direction i is written by end i.
 struct Connection {
   struct End {
     bool is_closed = false;

@@ -22,7 +22,7 @@ class MemoryFiles : public RangeReader {
       names_.push_back("memory-" + std::to_string(i) + ".ffr");
   }
 
-  // What a read of these bytes gives; kOk where nothing is to go wrong.
+  // The status of a read of these bytes; kOk where nothing is to go wrong.
   std::function<ErrorCode(const RangeRead&)> fault = [](const RangeRead&) {
     return ErrorCode::kOk;
   };

@@ -67,7 +67,7 @@ class HandExtents final : public server::cluster::LocalExtents {
 
 // The node "n1" of a cluster of four, whose other nodes and store are in the hands of a test.
 //
-// The store answers at once. What the node asks of other nodes and of its disks waits in `asked`
+// The store answers at once. The node's questions to other nodes and to its disks wait in `asked`
 // until the test answers; manifests are found at once. Time passes in Run() alone.
 class OneNode {
  public:
@@ -212,13 +212,13 @@ class OneNode {
           server::cluster::Holdings(question.extents.size(), holding));
     });
   }
-  // What it has dropped since the last call: that is gone at once.
+  // The extents that it has dropped since the last call: they are gone at once.
   std::vector<ExtentId> TakeDrops() { return std::exchange(drops_, {}); }
 
   server::MetaState state;
   bool is_store_silent = false;
-  bool is_watch_silent = false;            // What changes is told later.
-  bool loses_answers = false;              // Commits are made, and nobody is told.
+  bool is_watch_silent = false;            // Reports changes later.
+  bool loses_answers = false;              // Makes commits, and loses their answers.
   bool delays_commits = false;             // They are on their way for long, as far as is known.
   bool holds_commits = false;              // They wait in `asked`, and are not made.
   std::set<std::uint64_t> lost_bodies;     // Attempts whose manifests are on no node.

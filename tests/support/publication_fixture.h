@@ -65,7 +65,7 @@ class ClusterPublicationTest : public testing::Test {
       one_.Run(10ms);
     }
   }
-  // What came of it; none: it goes on.
+  // The outcome of the publication; none: it goes on.
   std::optional<Result<std::uint64_t>> Outcome() {
     auto finished = one_.node->TakeFinished();
     return finished.empty() ? std::nullopt : std::optional(finished.front().result);
@@ -84,7 +84,7 @@ class ClusterPublicationTest : public testing::Test {
   }
 
   OneNode one_;
-  server::NameQuotas quotas_;  // Of the next one that begins.
+  server::NameQuotas quotas_;  // Quotas of the next one that begins.
   const ManifestExtent extent_ = one_.ExtentOf(true, kUpload);
 };
 

@@ -11,7 +11,7 @@
 
 namespace ffrecord::test {
 
-// A group that keeps what it was told.
+// A group that keeps the ranges and ends that it was called for.
 class NotedGroup : public RangeGroup {
  public:
   explicit NotedGroup(std::span<RangeRead> ranges, RangeReader::Arrived arrived = {})

@@ -223,7 +223,7 @@ TEST_P(RangeQueueConformance, AGroupOfNothingIsToldOfThroughTheDescriptor) {
   }
 }
 
-// Whoever waits for one group polls for all: none of them is told of twice, or never.
+// A thread that waits for one group polls for all: none of them is called twice, or never.
 TEST_P(RangeQueueConformance, AGroupThatAnothersPollHasToldOfIsToldOfOnce) {
   for (std::size_t waited_for = 0; waited_for < 5; ++waited_for) {
     std::vector<std::unique_ptr<Asked>> asked;
@@ -246,7 +246,7 @@ TEST_P(RangeQueueConformance, AGroupThatAnothersPollHasToldOfIsToldOfOnce) {
   }
 }
 
-// Groups that are submitted and given up by others in Poll() are told of as well, in a loop that
+// Groups that are submitted and given up by others in Poll() are called as well, in a loop that
 // polls once more after that.
 TEST_P(RangeQueueConformance, GroupsThatOthersSubmitOrGiveUpAreToldOfThroughTheDescriptor) {
   for (const std::size_t count : {0U, 5U}) {
@@ -356,7 +356,7 @@ TEST_P(RangeQueueConformance, AGroupThatIsGivenUpEndsAndIsNotWrittenToAnyMore) {
 }
 
 // Groups that are begun, given up and left at random moments. The memory of every other one goes
-// away at its end, so that whoever writes there dies; the others' is looked at later, for the
+// away at its end, so that a write there kills the program; the others' is looked at later, for the
 // kernel and daemons do not die of it.
 TEST_P(RangeQueueConformance, NothingIsWrittenWhereAGroupHasEnded) {
   for (int round = 0; round < 8; ++round) {

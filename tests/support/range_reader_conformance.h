@@ -1,9 +1,9 @@
 #pragma once
 
-// Goal: whoever reads byte ranges need not know where they come from: every form of RangeReader
-// keeps each promise of range_reader.h.
-// Method: the same tests over each form, on files of known random bytes. A form's program includes
-// this header and instantiates RangeReaderConformance with a way to make one.
+// Goal: code that reads byte ranges need not know where they come from: every form of RangeReader
+// keeps each promise of range_reader.h. Method: the same tests over each form, on files of known
+// random bytes. A form's program includes this header and instantiates RangeReaderConformance with
+// a way to make one.
 
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ struct RangeReaderForm {
   std::size_t file_count_max = 100;
   std::uint64_t range_count = 3000;  // Where many are read; fewer where each takes long.
   bool may_be_forked = true;
-  bool presence_is_right = true;  // What it says to be in memory is the file's.
+  bool presence_is_right = true;  // Bytes that it reports to be in memory are the file's.
   bool is_queued = false;         // Its calls go through a RangeQueue.
 };
 
@@ -66,7 +66,7 @@ inline std::string RandomContent(std::uint64_t size_bytes) {
   return content;
 }
 
-// Ranges of one call, in memory of the reader's own. What lies between them must stay as it is.
+// Ranges of one call, in memory of the reader's own. Bytes between them must stay as they are.
 class RangesWanted {
  public:
   RangesWanted(const RangeReader& reader, const Contents& contents)
@@ -113,7 +113,7 @@ class RangesWanted {
 
   // That each range that is kOk has the bytes of its file, and that nothing else was written.
   void ExpectRight() const {
-    std::size_t end = 0;  // Of the range before.
+    std::size_t end = 0;  // End of the range before.
     for (const RangeRead& range : ranges_) {
       const auto begin = static_cast<std::size_t>(range.destination.data() - memory_->data());
       ASSERT_TRUE(IsGuard(memory_->subspan(end, begin - end)));

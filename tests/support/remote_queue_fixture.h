@@ -25,7 +25,7 @@ namespace ffrecord::test {
 // the test.
 class RemoteQueueFixture : public testing::Test {
  protected:
-  static constexpr std::uint32_t kSizeBytes = 1000;  // Of a group.
+  static constexpr std::uint32_t kSizeBytes = 1000;  // Size of a group.
 
   struct Group {
     explicit Group(std::uint64_t offset = 0) : memory(kSizeBytes, std::byte{0xEE}) {

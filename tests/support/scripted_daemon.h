@@ -20,7 +20,7 @@ class BatchScript {
   using Request = FakeDaemon::Request;
   using OnBatch = std::function<bool(Request&, int number)>;
 
-  // `on_batch` is told of each BATCH_READ, counted from 0.
+  // Calls `on_batch` for each BATCH_READ, counted from 0.
   explicit BatchScript(OnBatch on_batch) : on_batch_(std::move(on_batch)) {}
 
   bool operator()(Request& request) {

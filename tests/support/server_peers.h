@@ -25,7 +25,8 @@
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "libffrecord/net/rpc/channel.h"
 
-// What the tests of a whole daemon share: clients that keep the rules, and one that keeps none.
+// Helpers that the tests of a whole daemon share: clients that keep the rules, and one that keeps
+// none.
 namespace ffrecord::server {
 
 using net::Channel;
@@ -148,7 +149,7 @@ class ServerTest : public testing::Test {
     const auto request = FFR_TRY(channel.Send(FrameType::kBatchRead, batch.Encode()));
     return Receive(channel, request, entries.size(), begun);
   }
-  // What comes of a BATCH_READ.
+  // The result of a BATCH_READ.
   Result<BatchResult> Receive(Channel& channel, std::uint64_t request, std::size_t entry_count,
                               std::atomic<bool>* begun = nullptr) {
     BatchResult result;

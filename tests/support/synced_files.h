@@ -15,7 +15,8 @@ namespace ffrecord::test {
 
 // The files and folders that this process has synced by fsync or fdatasync, while one of it lives;
 // one of them may be made to fail with EIO. To be included by one source of a program: it puts
-// itself before the calls of libc. What an io_uring syncs is not seen. Thread-safe; one at a time.
+// itself before the calls of libc. It does not see syncs of an io_uring. Thread-safe; one at a
+// time.
 class SyncedFiles {
  public:
   explicit SyncedFiles(const std::filesystem::path& fails = "")
@@ -31,7 +32,7 @@ class SyncedFiles {
     return paths_.contains(std::filesystem::weakly_canonical(path));
   }
 
-  // What becomes of a call for `fd`.
+  // Answers a call for `fd`.
   static int Sync(long call, int fd) {
     SyncedFiles* const current = current_;
     if (current != nullptr) {

@@ -48,7 +48,7 @@ class TestedStore {
     }
     return true;
   }
-  // What a callback does, so that WaitFor() sees it.
+  // Runs a callback's work so that WaitFor() sees it.
   template <class Act>
   void Note(const Act& act) {
     const std::lock_guard lock(mutex_);
@@ -86,7 +86,7 @@ Result<T> Await(TestedStore& tested, const Begin& begin) {
   return **result;
 }
 
-// What one watch has told.
+// The news of one watch.
 class TestedWatch {
  public:
   TestedWatch(TestedStore& tested, std::string prefix, std::uint64_t from_revision)

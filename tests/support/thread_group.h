@@ -20,8 +20,8 @@ class ThreadGroup {
  public:
   explicit ThreadGroup(std::uint32_t size) : size_(size), slots_(size) {}
 
-  // What a rank sees. `tamper`, if given, may change a rank's own bytes: a group that lies. A rank
-  // that leaves makes every gather from now on fail on all ranks.
+  // The group of one rank. `tamper`, if given, may change a rank's own bytes: a group that lies. A
+  // rank that leaves makes every gather from now on fail on all ranks.
   class Rank final : public client::CheckpointGroup {
    public:
     using Bytes = std::vector<std::byte>;

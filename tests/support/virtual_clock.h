@@ -68,7 +68,7 @@ class VirtualClock {
   void RunUntilIdle() { state_->AwaitIdle(); }
 
  private:
-  // What a thread waits for; `until` is max() if that is idleness.
+  // The time or event that a thread waits for; `until` is max() if that is idleness.
   struct Entry {
     Clock::time_point until;
     std::condition_variable* changed = nullptr;
@@ -278,7 +278,7 @@ class VirtualClock {
       return threads;
     }
 
-    // Of a thread that has ended, or if no descriptor is left, nobody knows.
+    // Unknown for a thread that has ended, or if no descriptor is left.
     Thread ThreadOf(pid_t id) {
       Thread thread{.id = id};
       UniqueFd& status = statuses[id];
@@ -289,7 +289,7 @@ class VirtualClock {
                               O_RDONLY | O_CLOEXEC));
         const ssize_t size = status ? ::pread(status.get(), text.data(), text.size(), 0) : -1;
         if (size <= 0) {
-          status.Reset();  // Of an earlier thread of that number.
+          status.Reset();  // It is an earlier thread of that number.
           continue;
         }
         const std::string_view lines(text.data(), static_cast<std::size_t>(size));

@@ -1,4 +1,4 @@
-"""What the demo shows: a summary for the terminal, and one HTML page that needs nothing else."""
+"""The output of the demo: a summary for the terminal, and one HTML page that needs nothing else."""
 
 import base64
 import html as markup
@@ -21,7 +21,7 @@ TILES_OF_A_TOPIC = 3
 
 
 class RunLike(Protocol):
-    """What the report needs of a training run."""
+    """The facts about a training run for the report."""
 
     def events(self, kind: str, rank: int = 0) -> list[dict[str, Any]]:
         """All events of one kind."""

@@ -34,7 +34,8 @@ SIDE = 64
 GLOBAL_BATCH = 64
 SEED = 2026
 TIMEOUT = datetime.timedelta(minutes=5)
-# Of gradients: the network is small, and one bucket has nothing that it could overlap with.
+# Bucket size for gradients: the network is small, and one bucket has nothing that it could overlap
+# with.
 BUCKET_CAP_MB = 0.07
 
 
@@ -78,7 +79,7 @@ def digest(model: nn.Module) -> str:
 
 
 class Log:
-    """What this rank did: one JSON object a line, on disk as soon as it happened."""
+    """The log of this rank: one JSON object a line, on disk as soon as it happened."""
 
     def __init__(self, path: pathlib.Path) -> None:
         """Start a log of its own for this process."""

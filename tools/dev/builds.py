@@ -19,12 +19,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv" / "bin"
 # Before a command: it gets the time that nothing else wants.
 IDLE = str(ROOT / "tools" / "dev" / "idle")
-# Of Meson: the tests whose failures are wrong data; see tests/meson.build.
+# A suite of Meson: the tests whose failures are wrong data; see tests/meson.build.
 WRONG_DATA = "wrong-data"
 
 
-# What a thread may have: `file`, where it and its commands print; `wrapper`, a command through
-# which it runs Meson's tests.
+# A thread may have: `file`, where it and its commands print; `wrapper`, a command through which it
+# runs Meson's tests.
 THREAD = threading.local()
 
 
@@ -49,7 +49,7 @@ def run(*command: str | pathlib.Path, environment: dict[str, str] | None = None)
 
 # The programs of all tests as well, which `ninja` alone leaves out.
 EVERYTHING = ("all", "meson-test-prereq")
-# What the compiler makes names no folder of this machine: the cache serves every checkout.
+# The compiler's output names no folder of this machine: the cache serves every checkout.
 CACHE = {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
 
 
@@ -87,7 +87,7 @@ class Build:
         return run(*ninja, *targets, environment=CACHE) == 0
 
     def tests(self) -> list[dict[str, Any]]:
-        """What Meson knows of the tests of this folder."""
+        """The tests of this folder, as Meson lists them."""
         words = [str(BIN / "meson"), "introspect", "--tests", str(ROOT / self.folder)]
         found = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
         for test in found:
@@ -139,7 +139,8 @@ class Build:
         ]
 
     def targets(self, *suites: str) -> list[str]:
-        """What to build for those suites: their programs; with other tests what `ninja` builds too.
+        """The targets to build for those suites: their programs; with other tests the default ones
+        too.
 
         The style suite needs nothing.
         """
@@ -223,7 +224,7 @@ class Build:
 
 
 def unbuilt(folder: str) -> Counts:
-    """What comes of a suite whose programs the compiler or Meson rejects."""
+    """The result of a suite whose programs the compiler or Meson rejects."""
     return failure(folder, "was not built, see above")
 
 
@@ -235,7 +236,7 @@ SANITIZED = (
     "-Dpython=disabled",
     "-Dbenchmarks=disabled",
 )
-# What tools/setup has compiled for the package, to the letter: ccache has its objects.
+# The build of the package by tools/setup, to the letter: ccache has its objects.
 PLAIN = Build("build", ("--buildtype=release", "-Doptimization=2", "-Db_ndebug=if-release"))
 # One build for the second compiler, its sanitizers and its fuzzer: they go together.
 CLANG = Build(

@@ -75,7 +75,7 @@ def reached(root: pathlib.Path, header: pathlib.Path) -> dict[str, bytes]:
 
 
 def digest(root: pathlib.Path, header: pathlib.Path, command: list[str]) -> str:
-    """What the verdict on a header depends on."""
+    """The inputs of the verdict on a header."""
     whole = hashlib.sha256(repr([str(header), command]).encode())
     for name, content in sorted(reached(root, header).items()):
         whole.update(name.encode() + b"\0" + content + b"\0")
@@ -83,7 +83,7 @@ def digest(root: pathlib.Path, header: pathlib.Path, command: list[str]) -> str:
 
 
 def check(root: pathlib.Path, build: pathlib.Path, header: pathlib.Path, command: list[str]) -> str:
-    """What is wrong with one header; nothing if nothing is."""
+    """The faults of one header; nothing if there are none."""
     name = header.relative_to(root).as_posix()
     if "#pragma once" not in header.read_text():
         return f"{name}: no #pragma once"
@@ -94,7 +94,7 @@ def check(root: pathlib.Path, build: pathlib.Path, header: pathlib.Path, command
     compiled = source.with_suffix(".o")
     run = subprocess.run(
         [*command, *doors, "-w", "-O0", "-c", source, "-o", compiled],
-        # What it makes names no folder of this machine: the cache serves every checkout.
+        # The compiler's output names no folder of this machine: the cache serves every checkout.
         env=os.environ | {"CCACHE_BASEDIR": str(root), "CCACHE_NOHASHDIR": "1"},
         capture_output=True,
         text=True,

@@ -65,7 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 WITH_TORCH = {f"{PACKAGE}.checkpoint.{name}" for name in ("_torch_group", "_waiting")} | {
     f"{PACKAGE}.runtime.{name}" for name in ("_collectives", "_methods")
 }
-# What may name private modules: pages made of the commands, and figures of one part of a save.
+# These may name private modules: pages made of the commands, and figures of one part of a save.
 INSIDERS = ("python", "tests", "docs/reference/cli.md", "benchmarks/checkpoint")
 PRIVATE = re.compile(
     rf"(?<![\w./])({PACKAGE}(?:\.\w+)*\._(?!_)\w+)"
@@ -94,7 +94,7 @@ class Import(NamedTuple):
 
 
 def imports(node: ast.AST, is_late: bool = False, for_types: bool = False) -> Iterator[Import]:
-    """What is imported in a part of a module."""
+    """The imports in a part of a module."""
     for child in ast.iter_child_nodes(node):
         late = is_late or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
         types = for_types or is_for_types(child)
@@ -152,7 +152,7 @@ def room_of(module: str, paths: dict[str, pathlib.Path]) -> str | None:
 
 
 def misplaced(paths: dict[str, pathlib.Path]) -> Iterator[str]:
-    """What is wrong with the names of modules and rooms, and with the table."""
+    """The faults in the names of modules and rooms, and in the table."""
     for module in paths:
         if is_public(module) and module not in PUBLIC:
             yield f"{module}: is public, and not listed in check_imports.py"

@@ -42,7 +42,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "server/metadata": BASE | {f"{LIB}/io", f"{NET}/http"},
     "server/monitoring": BASE,
     "server/cluster": BASE | {f"{LIB}/format", "server/metadata"},
-    SERVICE: set(),  # What all its rooms count.
+    SERVICE: set(),  # All its rooms count in it.
     f"{SERVICE}/access": TRANSPORT | {f"{LIB}/io"},
     f"{SERVICE}/catalog": BASE
     | {f"{LIB}/format", f"{NET}/protocol", "server/metadata", "server/storage"},

@@ -1,7 +1,7 @@
 """Fail if the product reads a clock or waits for a time beside the clocks of its ground floors.
 
 Those are `libffrecord/base` for C++ and `ffrecord/_base/clock.py` for Python. A test replaces them
-by its own, so that no test has to wait for a time or to be in time. What goes by another clock
+by its own, so that no test has to wait for a time or to be in time. Code that uses another clock
 would wait all the same.
 
 Waits for other processes, such as `process.join(5)`, go by the machine's clock: no clock of a test
@@ -61,7 +61,7 @@ def violations(root: pathlib.Path) -> Iterator[str]:
 
 
 def other_clocks(node: ast.AST) -> Iterator[tuple[int, str]]:
-    """What reads a clock or waits for a time beside the package's clock, with its line."""
+    """Reads of a clock and waits for a time beside the package's clock, with their lines."""
     if is_waited_for(node):
         return
     if is_clock(node) or (isinstance(node, ast.Call) and is_timed_wait(node)):

@@ -12,7 +12,7 @@ from typing import Any
 COMPLAINT_CHARS = 2000
 # A shell between Meson and a program adds this to the number of the signal that killed it.
 SHELL_SIGNAL_BASE = 128
-# What programs print that end by a fault, also where a test has started them.
+# Programs that end by a fault print these, also where a test has started them.
 CRASH = re.compile(
     r"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|: runtime error: "
     r"|ffrecord: assertion failed|terminate called|Segmentation fault|Fatal Python error"
@@ -122,7 +122,7 @@ class Program:
 
     name: str  # As Meson's reports have it.
     said: str
-    crash: str  # What its output has of a crash.
+    crash: str  # The part of its output that tells of a crash.
     fault: str  # As in Failure, where none of its cases has failed.
 
     @property
@@ -155,7 +155,7 @@ def failed_program(program: dict[str, Any]) -> Program:
 
 
 def junit_counts(report: pathlib.Path, log: pathlib.Path | None = None) -> Counts:
-    """Count the cases of a JUnit file, whoever wrote it.
+    """Count the cases of a JUnit file, written by Meson or by gtest.
 
     Meson's file has no reason for a program that was killed before it wrote its own report, and
     does not mention one that failed after it. Meson's `log` knows both.

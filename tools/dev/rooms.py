@@ -15,7 +15,7 @@ class Room:
     """Folders or files, as far as they begin so, and the tests to run when one of them changes."""
 
     paths: tuple[str, ...]
-    suites: tuple[str, ...] = ()  # Of Meson.
+    suites: tuple[str, ...] = ()  # Suites of Meson.
     python: tuple[str, ...] = ()  # Names below tests/python, as patterns.
 
 
@@ -110,7 +110,7 @@ ROOMS = (
 
 @dataclasses.dataclass
 class Selection:
-    """What to run: suites of Meson, and files below tests/python by name. Or all there is."""
+    """The tests to run: suites of Meson, and files below tests/python by name. Or all there is."""
 
     suites: set[str] = dataclasses.field(default_factory=set)
     python: set[str] = dataclasses.field(default_factory=set)
@@ -118,7 +118,7 @@ class Selection:
 
 
 def git(root: pathlib.Path, *words: str) -> list[str]:
-    """What git lists, by names that end in a NUL."""
+    """The output of a git list, by names that end in a NUL."""
     done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
     return done.stdout.split("\0")[:-1]
 

@@ -46,11 +46,11 @@ SKIPPED = 77
 UNSTEADY = ROOT / "tests" / "unsteady.md"
 RDMA_S = "1500"  # Emulated: six minutes of a quiet machine, more of a busy one.
 SLOWEST = 10
-# What lands is judged by the same draws each time; campaigns look for others.
+# Landings use the same draws each time; campaigns look for others.
 SEED = "1"
-# Of Meson: tests that measure short times.
+# Suites of Meson: tests that measure short times.
 ALONE_SUITES = ("alone-unit", "alone-conformance")
-# Of tests/frameworks: those whose packages setup installs.
+# Files of tests/frameworks: those whose packages setup installs.
 TRAINING = ("test_accelerate.py", "test_accelerate_gathering.py", "test_lightning.py")
 # Python's tests wait for daemons, workers and time limits. A file's tests stay in one process.
 IN_PROCESSES = ("-n", "3", "--dist", "loadfile")
@@ -291,7 +291,7 @@ SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
     "oldest": ("the oldest packages that are allowed; not by default", oldest_suite),
     "changed": ("unit and Python tests of the rooms that differ from main", changed_rooms_suite),
 }
-# What a suite leaves out: the tests that measure short times. They run when the lanes have ended.
+# Tests that a suite leaves out: they measure short times. They run when the lanes have ended.
 ALONE: dict[str, Callable[[], Counts]] = {
     "unit": lambda: PLAIN.meson_test("alone-unit", jobs=1),
     "conformance": lambda: PLAIN.meson_test("alone-conformance", jobs=1),
@@ -306,7 +306,7 @@ SECOND = ("clang", "fuzz")
 AGAIN = ("unit", "conformance", "tsan")
 # A part of what the others run.
 PARTS = ("changed",)
-# What is made anew, and slowly: only by name.
+# Suites that are made anew, and slowly: only by name.
 BY_NAME = ("wheel", "oldest", "frameworks", "tensorflow")
 # Suites that get the time that the others leave over.
 BESIDE = ("style", "fuzz")
@@ -353,7 +353,7 @@ def begin_second_build(names: Sequence[str]) -> None:
 
 
 class Results:
-    """What has come of the suites that have ended; several threads add to it."""
+    """The results of the suites that have ended; several threads add to them."""
 
     def __init__(self) -> None:
         """Start with none."""
@@ -380,7 +380,7 @@ class Results:
 
     def run_beside(self, name: str) -> None:
         """Run a suite at the lowest priority."""
-        # Of this thread, from which all that it starts has it; Meson's tests begin new sessions.
+        # Lowers this thread, and all that it starts; Meson's tests begin new sessions.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         THREAD.wrapper = IDLE
         self.run_in_lane(name)
@@ -392,7 +392,7 @@ def run_all(names: Sequence[str]) -> Results:
     pools = [concurrent.futures.ThreadPoolExecutor(max_workers=1) for _ in (*LANES, BESIDE)]
     begun: list[list[concurrent.futures.Future[None]]] = [[] for _ in pools]
     try:
-        # What a single suite prints is shown at once.
+        # A single suite's output is shown at once.
         for pool, suites, lane in zip(pools, begun, (*LANES, BESIDE), strict=True):
             run = results.run_beside if lane is BESIDE else results.run_in_lane
             suites += [pool.submit(run, name) for name in lane if name in names and len(names) > 1]

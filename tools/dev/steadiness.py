@@ -4,7 +4,7 @@
     tools/test --steady net/endpoint tests/python/test_x.py::test_y    these
 
 A test that fails once in fifty runs here fails a landing of many tests on a slow day. A change to
-the product names the tests of what it changed, since only edited tests are found by themselves.
+the product names the tests of what it changed, since this finds only edited tests.
 """
 
 import ast
@@ -34,8 +34,8 @@ while True: pass
 class Chosen:
     """Which tests to run."""
 
-    nodes: tuple[str, ...] = ()  # Of pytest: files, or FILE::TEST.
-    programs: dict[str, str] = dataclasses.field(default_factory=dict)  # Of Meson -> gtest filter.
+    nodes: tuple[str, ...] = ()  # Arguments of pytest: files, or FILE::TEST.
+    programs: dict[str, str] = dataclasses.field(default_factory=dict)  # Program -> gtest filter.
     helpers: tuple[str, ...] = ()  # Edited files below tests/ that are no tests.
 
     def by_folder(self) -> dict[str, list[str]]:

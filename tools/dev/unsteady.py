@@ -28,7 +28,7 @@ class Unsteady:
     """A test that failed, and then passed alone each time."""
 
     failure: Failure
-    outputs: Sequence[str]  # Of the runs alone.
+    outputs: Sequence[str]  # Outputs of the runs alone.
 
     def section(self) -> str:
         """Return its section of tests/unsteady.md."""

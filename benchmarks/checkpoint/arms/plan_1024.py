@@ -4,9 +4,9 @@ Prints, as JSON, how long the save takes, how many bytes the rank gathers, and b
 process grows; and what the coordinator does for a save by DCP of a GPT-2 medium (292 tensors). The
 tensors are tiny, so nearly all of the time is what ranks do before they write.
 
-Rank 0 is an ordinary rank, in a process group of torch that knows all ranks and connects none. What
-the others tell it was recorded in a save before: rank 1 wrote what rank 0 does not have, and all
-others have the same state and write nothing, so that the message of one is that of all.
+Rank 0 is an ordinary rank, in a process group of torch that knows all ranks and connects none. The
+messages of the other ranks were recorded in a save before: rank 1 wrote what rank 0 does not have,
+and all others have the same state and write nothing, so that the message of one is that of all.
 """
 
 import json
@@ -45,7 +45,7 @@ class Recorded:
         self.rounds: list[list[bytes]] = []
 
     def all_gather(self, mine: bytes) -> list[bytes]:
-        """What ranks 0 and 1 say, and rank 2 in the place of all others."""
+        """The messages of ranks 0 and 1, and that of rank 2 in the place of all others."""
         told = self.inner.all_gather(mine)
         self.rounds.append([*told[:2], *[told[2]] * (WORLD - 2)])
         return self.rounds[-1]
@@ -70,12 +70,12 @@ class Replayed:
 
 
 def names() -> list[str]:
-    """Of the tensors."""
+    """Names of the tensors."""
     return [f"layers.{i // 10}.feed_forward.weight_{i % 10}" for i in range(TENSORS)]
 
 
 def state_of(tensor: Callable[[int], object]) -> dict[str, Any]:
-    """What every rank has: tensors together, and a few values of its own."""
+    """The state of every rank: tensors together, and a few values of its own."""
     tensors = {name: tensor(i) for i, name in enumerate(names())}
     own = ckpt.PerRank({"position": 12_345, "seed": os.urandom(64)})
     return {"model": tensors, "loader": own, "step": 7}

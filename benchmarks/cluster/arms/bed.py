@@ -24,10 +24,10 @@ CLIENT = "client"
 
 @dataclass(frozen=True)
 class Shape:
-    """What a cluster is made of."""
+    """The parts of a cluster."""
 
     nodes: int
-    members: int = 3  # Of etcd.
+    members: int = 3  # Members of etcd.
     replicas: int = 2
     lease_s: int = 3
     more: tuple[str, ...] = ()  # Flags of every daemon.
@@ -174,7 +174,7 @@ class Bed:
             return str(answer.read().decode())
 
     def facts(self, name: str) -> dict[str, object]:
-        """What a node knows of its cluster."""
+        """A node's knowledge of its cluster."""
         node = self.nodes[name]
         found = json.loads(self.fetch(node, node.second_port, "/cluster"))
         assert isinstance(found, dict)
@@ -349,7 +349,7 @@ class Reader:
 def readers(
     bed: Bed, address: str, count: int, batch: int, seed: int, batches_per_s: float
 ) -> Iterator[list[Reader]]:
-    """Clients that read, each by itself; all have begun, and are ended with the block."""
+    """Run clients that read, each on its own; all have begun, and are ended with the block."""
     running = [
         Reader(bed, address, batch, seed * count + number, batches_per_s) for number in range(count)
     ]

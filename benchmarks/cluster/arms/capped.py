@@ -1,4 +1,4 @@
-"""What a cluster makes of links of a given rate, for the benchmark `cluster`."""
+"""Rates of a cluster over links of a given rate, for the benchmark `cluster`."""
 
 import pathlib
 import sys
@@ -9,12 +9,12 @@ import harness
 from bed import CLIENT, Bed, Shape
 from faults import RECORD_BYTES, record_file, serving
 
-READ_MBIT, WRITE_MBIT = 100, 200  # Of each daemon's link; of the client's.
+READ_MBIT, WRITE_MBIT = 100, 200  # Each daemon's link; the client's.
 NODES_MAX = 8
 CLIENTS, BATCH = 16, 64
 IN_FLIGHT = 2  # Batches of each client: one link has these in less than the seconds below.
 CAP_S = 1.0
-LARGE_RECORDS = 1024  # Of a file of one extent.
+LARGE_RECORDS = 1024  # Records of a file of one extent.
 SAVER = pathlib.Path(__file__).with_name("saver.py")
 
 
@@ -102,7 +102,7 @@ def run_writing(settings: harness.Settings) -> harness.Outcome:
 
         arms = [
             harness.Arm("publish_r2", "files of 16 MiB, two replicas", publisher("l", large)),
-            harness.Arm("publish_small_r2", "files of 1 MiB, likewise", publisher("s", small)),
+            harness.Arm("publish_small_r2", "files of 1 MiB, two replicas", publisher("s", small)),
             harness.Arm("save_r2", "a checkpoint, two replicas", save),
             harness.Arm("half_cap", "iperf3 over the client's link, by two", half),
         ]

@@ -1,4 +1,4 @@
-"""What reads ask of etcd, what large maps cost, how fast the simulator is: `cluster`."""
+"""Reads' questions to etcd, the cost of large maps, the simulator's speed: `cluster`."""
 
 import re
 import time
@@ -7,7 +7,7 @@ import harness
 from bed import Bed, Shape, readers
 from faults import BATCH, say, serving
 
-# The calls that read and write keys. Leases and watches of the daemons go on by themselves.
+# The calls that read and write keys. Leases and watches of the daemons go on without them.
 KEY_CALLS = ("Range", "Put", "DeleteRange", "Txn")
 OPENS = 20
 NODES, EXTENTS = 1_000, 10_000_000

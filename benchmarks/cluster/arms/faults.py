@@ -1,4 +1,4 @@
-"""What faults of daemons and of etcd cost clients, for the benchmark `cluster`."""
+"""The cost of faults of daemons and of etcd for clients, for the benchmark `cluster`."""
 
 import contextlib
 import itertools
@@ -223,5 +223,5 @@ def one_outage(
 
 
 def say(line: str) -> None:
-    """Tell whoever waits."""
+    """Print progress to stderr."""
     print(line, file=sys.stderr)

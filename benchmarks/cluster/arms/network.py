@@ -110,7 +110,7 @@ class Network:
     def iperf_bytes_per_s(
         self, sender: str, receiver: str, seconds: float, streams: int = 1
     ) -> float:
-        """What so many streams carry from a host to another.
+        """The rate of so many streams from a host to another.
 
         Raises:
             Missing: iperf3 is not installed.

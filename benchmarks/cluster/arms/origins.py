@@ -1,4 +1,4 @@
-"""What a cluster makes of an object store behind a narrow link, for the benchmark `cluster`."""
+"""A cluster before an object store behind a narrow link, for the benchmark `cluster`."""
 
 import contextlib
 import json
@@ -84,7 +84,7 @@ def measure(bed: Bed, stored: str, file: pathlib.Path, steps: int) -> harness.Ou
 
 
 def sent_bytes(bed: Bed) -> int:
-    """What the store has sent since its start, without the headers of packets."""
+    """Bytes that the store has sent since its start, without the headers of packets."""
     with bed.network.hosts[STORE].inside():
         lines = pathlib.Path("/proc/thread-self/net/dev").read_text().splitlines()
     fields = next(line.split(":")[1].split() for line in lines if line.strip().startswith("eth0:"))
@@ -94,7 +94,7 @@ def sent_bytes(bed: Bed) -> int:
 
 @contextlib.contextmanager
 def variables(bed: Bed) -> Iterator[None]:
-    """What leads daemons and clients to the store."""
+    """The environment that leads daemons and clients to the store."""
     wanted = {
         "AWS_ENDPOINT_URL": f"http://{bed.network.hosts[STORE].address}:{PORT}",
         "AWS_ACCESS_KEY_ID": "testing",

@@ -1,4 +1,4 @@
-"""What an erasure code costs beside two replicas, for the benchmark `cluster`."""
+"""The cost of an erasure code beside two replicas, for the benchmark `cluster`."""
 
 import itertools
 import pathlib
@@ -33,7 +33,7 @@ class Names:
         return self.size / (time.monotonic() - start)
 
     def epoch(self, name: str, seed: int) -> float:
-        """Read all records in random order; return bytes per second."""
+        """Read all records in random order; return bytes/s."""
         address = f"{self.bed.address}/{name}"
         steps = self.copies * LARGE_RECORDS // (RANKS * BATCH)
         words = [self.bed.program("cluster-arm"), "epoch", address, RANKS, steps, BATCH, seed]

@@ -30,7 +30,7 @@ class Links:
         """Use namespaces that `contended` has made."""
         self.ranks = [f"{tag}-{rank}" for rank in range(ranks)]
         self.store = f"{tag}-store"
-        self.mbit = mbit  # At first, and as what arms are told.
+        self.mbit = mbit  # At first, and as the arms receive it.
         self._mbit = mbit  # Now.
         self._tag = tag
 

@@ -1,4 +1,4 @@
-"""What signals cost: medians of calls in the thread that makes them."""
+"""The cost of signals: medians of calls in the thread that makes them."""
 
 import pathlib
 import sys

@@ -48,7 +48,7 @@ def shaped(ranks: int, mbit: int) -> Iterator[list[str]]:
 
 
 def iperf_bytes_per_s(names: list[str]) -> float:
-    """What one stream carries from the first rank's namespace to the second's."""
+    """The rate of one stream from the first rank's namespace to the second's."""
     iperf = harness.foreign("iperf3", "iperf3")
     inside = ["ip", "netns", "exec"]
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What share of the processors is busy, and whether others than the benchmark use them."""
+"""The share of the processors that is busy, and whether others than the benchmark use them."""
 
 import pathlib
 import time
@@ -6,7 +6,7 @@ import time
 BUSY_SHARE_MAX = 0.6
 FOREIGN_SHARE_MAX = 0.1
 _LOOK_S = 2.0
-_IDLE_FIELDS = (3, 4)  # Of /proc/stat: idle, and waiting for a disk.
+_IDLE_FIELDS = (3, 4)  # Fields of /proc/stat: idle, and waiting for a disk.
 
 
 class Busy:
@@ -23,7 +23,7 @@ class Busy:
 
 
 def foreign_share() -> float:
-    """What others use while this program sleeps."""
+    """The share that others use while this program sleeps."""
     busy = Busy()
     time.sleep(_LOOK_S)
     return busy.share()

@@ -1,4 +1,4 @@
-"""Ranks of ours and of Gloo: processes that stay, and reduce what they are told to."""
+"""Ranks of ours and of Gloo: processes that stay, and reduce on command."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ PORT = 29_400
 
 
 class Group:
-    """Processes as ranks, which do what they are told."""
+    """Processes as ranks, which run the commands that they receive."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Group:
         }
 
     def order(self, what: dict[str, Any]) -> list[dict[str, Any]]:
-        """What all ranks answer."""
+        """The answers of all ranks."""
         order = json.dumps(what)
         for rank in self.ranks:
             assert rank.stdin is not None

@@ -20,7 +20,7 @@ from ffrecord.distributed import CommHook, Group, Tuner
 
 Start = Callable[[torch.Tensor], Any]
 STREAMS = 4
-# Of arms that are tuned or slowed the chunk is small enough to be carried by a slow stream.
+# For arms that are tuned or slowed the chunk is small enough to be carried by a slow stream.
 OPTIONS: dict[str, dict[str, Any]] = {
     "ours": {},
     "ours f16": {"wire": torch.float16},

@@ -25,19 +25,19 @@ from ffrecord import runtime
 from ffrecord.distributed import Group
 
 SAVE_BYTES = 16 << 20
-_BLOCK_ITEMS = 8192  # Of float64: each block of a save differs from that of the save before.
+_BLOCK_ITEMS = 8192  # Items are float64: each block of a save differs from that of the save before.
 _BEGUN_BYTES = 1 << 20
 _LATE_S = 0.01
 
 
 def sent_bytes() -> dict[str, int]:
-    """What this rank has sent on each of its links."""
+    """Bytes that this rank has sent on each of its links."""
     cards = pathlib.Path("/sys/class/net").glob("eth*")
     return {card.name: int((card / "statistics/tx_bytes").read_text()) for card in cards}
 
 
 def received_bytes() -> dict[str, int]:
-    """What it has received."""
+    """Bytes that it has received."""
     cards = pathlib.Path("/sys/class/net").glob("eth*")
     return {card.name: int((card / "statistics/rx_bytes").read_text()) for card in cards}
 

@@ -1,4 +1,4 @@
-"""What one collective pays for its signals, for benchmarks/run overlap: prints a JSON object.
+"""The cost of one collective's signals, for benchmarks/run overlap: prints a JSON object.
 
 A group of one rank, so that a collective itself takes little: it is timed in blocks of calls, with
 and without an attachment by turns. The blocks without their own collective time the signals alone.

@@ -73,7 +73,7 @@ class Trained:
                 seconds[kind].append(time.perf_counter() - before)
                 if kind == "seconds":
                     state = [p.detach().clone() for p in self.model.parameters()]
-            with torch.no_grad():  # What was not averaged is not kept.
+            with torch.no_grad():  # Undo the steps that were not averaged.
                 for parameter, kept in zip(self.model.parameters(), state, strict=True):
                     parameter.copy_(kept)
         digest = hashlib.sha256()

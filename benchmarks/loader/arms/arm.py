@@ -72,7 +72,7 @@ def endless(epoch: Epoch) -> Iterator[Batch]:
 
 
 def whole_epoch(epoch: Epoch) -> dict[str, Any]:
-    """What an epoch consists of."""
+    """The contents of an epoch."""
     found, records = 0, 0
     for batch in epoch():
         found += digest(records_of(batch))
@@ -110,7 +110,7 @@ def window(
 
 def main() -> None:
     """Serve until the input ends."""
-    # What libraries print must not get between the answers.
+    # Text that libraries print must not get between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     torch.set_num_threads(1)

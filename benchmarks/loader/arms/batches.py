@@ -1,4 +1,4 @@
-"""What every arm makes of a batch: one uint8 tensor of rows, or a list of uint8 tensors."""
+"""The batches that every arm makes: one uint8 tensor of rows, or a list of uint8 tensors."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -83,6 +83,6 @@ def size_of(batch: Batch) -> int:
 
 
 def opened(loader: Iterable[Any]) -> Iterator[Batch]:
-    """What a loader yields, as batches."""
+    """The output of a loader, as batches."""
     for batch in loader:
         yield batch.batch() if isinstance(batch, Joined) else batch

@@ -27,7 +27,7 @@ PAGES = {
 
 
 def exact_epochs(notes: list[str]) -> dict[str, list[float]]:
-    """Of the records of each epoch, the share that the ranks saw exactly once: the least of all."""
+    """The share of each epoch's records that the ranks saw exactly once: the least of all."""
     shares = {}
     for package, page in PAGES.items():
         if importlib.util.find_spec(package) is None:

@@ -32,7 +32,7 @@ _BATCHES_MIN = 8
 
 
 class Field:
-    """What all tables share: peers, forms, and the reasons why somebody is missing."""
+    """The parts that all tables share: peers, forms, and the reasons why somebody is missing."""
 
     def __init__(self, settings: harness.Settings) -> None:
         """Install the peers."""
@@ -45,7 +45,7 @@ class Field:
 
     @property
     def seconds(self) -> float:
-        """Of a window."""
+        """Seconds of a window."""
         return float(self.options.seconds or (0.4 if self.settings.quick else 1.5))
 
     @property
@@ -73,7 +73,7 @@ class Field:
         return self.settings.scratch / "loader" / f"{workload}-{self.count(workload)}"
 
     def files(self, workload: str, name: str) -> list[pathlib.Path]:
-        """What an arm reads."""
+        """The files that an arm reads."""
         found = self.folder(workload) / FORM[name]
         return [path for path in found.rglob("*") if path.is_file() and path.stat().st_size]
 
@@ -151,7 +151,7 @@ class Field:
             yield running
 
     def window(self, name: str, arm: processes.Process, workload: str) -> dict[str, Any]:
-        """What an arm loads in its turn.
+        """The window that an arm loads in its turn.
 
         Raises:
             harness.Lost: nothing, in time.
@@ -199,7 +199,7 @@ class Field:
 
 
 def _at_once(call: Callable[[Argument], Found], words: Sequence[Argument]) -> list[Found]:
-    """What `call` returns for each, as many at a time as there are cores to do it."""
+    """The results of `call` for each, as many at a time as there are cores to do it."""
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         return list(threads.map(call, words))
 

@@ -157,7 +157,7 @@ def with_lightning(path: pathlib.Path, count: int) -> list[harness.Arm]:
 
 
 def with_trainer(path: pathlib.Path, count: int) -> list[harness.Arm]:
-    """Hugging Face's Trainer, likewise."""
+    """Run Hugging Face's Trainer."""
     import torch
     import transformers
 

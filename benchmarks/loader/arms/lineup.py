@@ -1,4 +1,4 @@
-"""Who there is to compare: the arms of each table, what each does, and what it reads."""
+"""The arms of each table, what each does, and what it reads."""
 
 # The arms of each table; of those, who shuffles globally, and who goes through files in turn.
 OURS = ["ours_threads", "ours_workers"]

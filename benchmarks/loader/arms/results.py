@@ -1,4 +1,4 @@
-"""What becomes of a table: JSON, Markdown and a plot, in the folder of results."""
+"""The outputs of a table: JSON, Markdown and a plot, in the folder of results."""
 
 import json
 import pathlib

@@ -23,7 +23,7 @@ Epoch = Callable[[], Iterator[Batch]]
 
 @dataclass(frozen=True)
 class Task:
-    """What to load."""
+    """The data to load."""
 
     name: str
     folder: pathlib.Path  # Holds a folder for each form.
@@ -31,7 +31,7 @@ class Task:
 
     @property
     def workload(self) -> Workload:
-        """What the records are like."""
+        """The kind of records."""
         return WORKLOADS[self.name]
 
     @property

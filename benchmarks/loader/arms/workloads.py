@@ -12,13 +12,13 @@ _INDEX_BYTES = 8
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """What the records of one kind are like."""
+    """The records of one kind."""
 
     batch: int
     count: int
     quick_count: int
-    size: int  # Of each record in bytes; the mean, if sigma is not 0.
-    sigma: float = 0.0  # Of the logarithm of the size.
+    size: int  # Size of each record in bytes; the mean, if sigma is not 0.
+    sigma: float = 0.0  # Deviation of the logarithm of the size.
 
     @property
     def fixed(self) -> bool:

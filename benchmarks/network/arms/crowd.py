@@ -1,4 +1,4 @@
-"""What a daemon bears, for the benchmark `daemon`: many clients, idle connections, many extents."""
+"""The limits of a daemon, for the benchmark `daemon`: clients, idle connections, extents."""
 
 import concurrent.futures
 import os
@@ -16,7 +16,7 @@ import peers
 
 CLIENTS = (1, 2, 4, 16, 64)
 IDLE_COUNT = 9_900  # The daemon takes 10,000.
-DATASETS, FILES = 100, 1_000  # Of one extent each.
+DATASETS, FILES = 100, 1_000  # Each has one extent.
 PUBLISHERS = 8  # At a time.
 START_S_MAX = 60
 # HELLO of version 1 without a credential: protocol.md.

@@ -1,4 +1,4 @@
-"""What a prefetch hint gains, for the benchmark `daemon`: four ranks, a cold disk."""
+"""The gain of a prefetch hint, for the benchmark `daemon`: four ranks, a cold disk."""
 
 import contextlib
 import pathlib
@@ -10,14 +10,14 @@ import harness
 import peers
 
 RANKS, BATCH = 4, 64
-# Of 256 records each, over all ranks: half of an epoch of what daemon.py makes.
+# Steps have 256 records each, over all ranks: half of an epoch of what daemon.py makes.
 STEPS = {"large": (8, 39), "small": (195, 195)}  # Quick, and else.
 
 
 class PrefetchHints:
     """Ranks that read one epoch of a dataset of a daemon that is started anew for each.
 
-    What is mapped in a running daemon stays in memory: a fresh one has nothing.
+    Pages that are mapped in a running daemon stay in memory: a fresh one has none.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class PrefetchHints:
         self.settings = settings
         self.program = program
         self.data = data
-        self.read_share: dict[str, list[float]] = {}  # Of the bytes that were asked for.
+        self.read_share: dict[str, list[float]] = {}  # Share of the bytes that were asked for.
         self.wasted: list[float] = []  # Bytes that were read ahead for nothing.
 
     @contextlib.contextmanager
@@ -41,7 +41,7 @@ class PrefetchHints:
             yield daemon.pid, port, admin
 
     def arm(self, dataset: str, hints: bool) -> harness.Arm:
-        """Make an arm: records per second of all ranks together."""
+        """Make an arm: records/s of all ranks together."""
         name = f"ranks_{dataset}_{'hinted' if hints else 'unhinted'}"
         steps = STEPS[dataset][0 if self.settings.quick else 1]
 

@@ -153,7 +153,8 @@ class Reads:
         return [
             daemon.tail("tcp_4k_tail", "tcp_4k", *ours),
             daemon.tail("bare_4k_tail", "bare_4k", *bare),
-            # As many batches a second as of the daemon: what it adds to their tail.
+            # As many batches/s as the daemon's: the difference is what the daemon adds to their
+            # tail.
             daemon.tail("bare_4k_same_rate_tail", "tcp_4k", *bare),
         ]
 

@@ -29,7 +29,7 @@ class Daemon:
         self.p99_s: dict[str, list[float]] = {}
 
     def read(self, name: str, what: str, location: str, batches: int, batch: int) -> harness.Arm:
-        """Make an arm: records per second from `location`."""
+        """Make an arm: records/s from `location`."""
 
         def run(number: int) -> float:
             before = crowd.cpu_seconds(self.pid)
@@ -46,7 +46,7 @@ class Daemon:
         return f"{self.address}/{dataset}?transport={transport}"
 
     def exchange(self, name: str, batches: int, batch: int, size: int) -> harness.Arm:
-        """Make an arm: records per second of two processes that do nothing but send them."""
+        """Make an arm: records/s of two processes that do nothing but send them."""
 
         def run(number: int) -> float:
             done = harness.run_json(self.program, "exchange", batches, batch, size)

@@ -1,4 +1,4 @@
-"""What a second disk gains, for the benchmark `daemon`: disks that are simulated, equally slow."""
+"""The gain of a second disk, for the benchmark `daemon`: simulated disks, equally slow."""
 
 import contextlib
 import pathlib
@@ -12,7 +12,7 @@ CLIENTS, BATCH = 4, 256
 
 
 class SlowDisks:
-    """A daemon with that many disks, of which each answers READS_PER_S reads a second."""
+    """A daemon with that many disks; each disk answers READS_PER_S reads/s."""
 
     def __init__(
         self, settings: harness.Settings, folder: pathlib.Path, file: pathlib.Path
@@ -40,7 +40,7 @@ class SlowDisks:
             yield f"{address}?transport=tcp"
 
     def arm(self, disk_count: int) -> harness.Arm:
-        """Make an arm: records per second of all clients together."""
+        """Make an arm: records/s of all clients together."""
         seconds = 4 if self.settings.quick else 6
 
         def run(number: int) -> float:

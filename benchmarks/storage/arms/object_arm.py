@@ -61,7 +61,7 @@ def boto3(bucket: str, key: str, _: int) -> Read:
 
 
 def s3fs_options(batch: int) -> dict[str, Any]:
-    """What s3fs is told, by itself and below ours."""
+    """The settings of s3fs, alone and below ours."""
     return {
         "endpoint_url": os.environ["AWS_ENDPOINT_URL"],
         "config_kwargs": {"s3": {"addressing_style": "path"}, "max_pool_connections": batch},

@@ -14,7 +14,7 @@
 namespace ffrecord {
 
 // Reads several batches of one RecordReader at a time, without a call that waits for each: Submit()
-// begins a batch, Poll() returns those that are complete. Of local files the reads of all batches
+// begins a batch, Poll() returns those that are complete. With local files the reads of all batches
 // share one ring, so that the device has work while one batch ends and the next begins.
 // RecordReader::OpenQueue makes it.
 //
@@ -29,8 +29,8 @@ class FFR_EXPORT BatchQueue {
     std::uint32_t batches_in_flight = 4;
     // Poll() returns batches in the order of Submit(); else in that in which they become complete.
     bool in_order = false;
-    // Whoever submits first makes all calls and destroys the queue. Of local files that saves about
-    // a quarter of the processor's time for small records.
+    // The thread that submits first makes all calls and destroys the queue. With local files that
+    // saves about a quarter of the processor's time for small records.
     bool one_thread = false;
   };
 

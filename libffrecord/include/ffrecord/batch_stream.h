@@ -52,7 +52,7 @@ class FFR_EXPORT BatchStream {
   struct Stats {
     std::uint64_t batches = 0;
     std::uint64_t records = 0;
-    std::uint64_t size_bytes = 0;  // Of the batches' blocks.
+    std::uint64_t size_bytes = 0;  // Size of the batches' blocks.
     // Memory of batches that have begun and are not returned, except what a decoder is filling.
     std::uint64_t held_bytes = 0;
     std::chrono::nanoseconds order{0};    // Computing which records a step consists of.
@@ -66,7 +66,7 @@ class FFR_EXPORT BatchStream {
   struct Item {
     std::uint64_t epoch = 0;
     std::uint64_t position = 0;          // In the epoch, of the first record.
-    std::vector<std::uint64_t> indices;  // Of the records.
+    std::vector<std::uint64_t> indices;  // Indices of the records.
     Result<Batch> batch = Error{};       // As RecordReader::ReadBatch returns it.
     // Empty unless all statuses are kOk, all records fit the schema and all values were decoded.
     // First the values of each of Options::gathered_columns, back to back, aligned to 8 bytes or

@@ -36,7 +36,7 @@ class FFR_EXPORT DelegatedReads {
     // A range fails with kDeadlineExceeded if it is not answered in this time (one more second for
     // each 64 KB) after it was taken, or if no range is taken for this time.
     std::chrono::milliseconds timeout{30'000};
-    // Bounds of a group; a larger range is a group by itself. At least 1.
+    // Bounds of a group; a larger range is a group of its own. At least 1.
     std::uint32_t group_count_max = 32;
     std::uint64_t group_bytes_max = std::uint64_t{16} << 20;
   };

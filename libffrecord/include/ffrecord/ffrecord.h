@@ -299,7 +299,7 @@ FFR_EXPORT ffr_code ffr_batch_gather(const ffr_batch* batch, size_t column, void
 typedef struct ffr_writer_options {
   size_t struct_size;
   uint32_t compression_level;  // 1 to 19: zstd, for each record that gets smaller; 0: none.
-  uint32_t alignment;          // Of each record in the file, in bytes: 1, 512 or 4096; 0: 1.
+  uint32_t alignment;          // For each record in the file, in bytes: 1, 512 or 4096; 0: 1.
   uint32_t replace;            // Not 0: replace an existing file.
   uint32_t keys;               // Not 0: records may have keys, by which readers find them.
   // For many small, similar records: the size in bytes of a zstd dictionary to train on the first
@@ -402,7 +402,7 @@ FFR_EXPORT uint64_t ffr_report_lost_count(const ffr_report* report);
 FFR_EXPORT size_t ffr_report_line_count(const ffr_report* report);
 // Borrowed from the report; NULL if there is no such line.
 FFR_EXPORT const char* ffr_report_line(const ffr_report* report, size_t line);
-// Of a repair: the first thousand ranges [begin, end) of old records that the new file lacks,
+// For a repair: the first thousand ranges [begin, end) of old records that the new file lacks,
 // ascending. With them a caller can compute the new index of an old record.
 FFR_EXPORT size_t ffr_report_lost_range_count(const ffr_report* report);
 // Fills `begin` and `end`.
@@ -443,7 +443,7 @@ FFR_EXPORT ffr_code ffr_repair(const char* source, const char* destination,
 
 // ---------------------------------------------------------------------------------------- Runtime
 
-// What a phase needs the network for. Treated as FFR_PHASE_OTHER: every other number.
+// Why a phase needs the network. Treated as FFR_PHASE_OTHER: every other number.
 enum { FFR_PHASE_COLLECTIVE = 0, FFR_PHASE_POINT_TO_POINT = 1, FFR_PHASE_OTHER = 2 };
 
 // A phase begins in which the program needs the network; while pacing is on, uploads and reads

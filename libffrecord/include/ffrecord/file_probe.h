@@ -20,16 +20,16 @@ struct ReadRate {
   std::uint32_t depth = 0;  // Reads in flight.
   std::uint64_t read_count = 0;
   std::uint64_t read_bytes = 0;
-  std::uint64_t cached_bytes = 0;  // Of those, what the page cache held before the read.
+  std::uint64_t cached_bytes = 0;  // How many of those the page cache held before the read.
   std::chrono::nanoseconds duration{};
   std::chrono::nanoseconds latency_median{};
   std::chrono::nanoseconds latency_p99{};
 };
 
-// What reads of one file cost here.
+// The cost of reads of one file here.
 struct FileFindings {
   std::uint64_t size_bytes = 0;
-  // Of memory and of offsets, for direct I/O; 0 if the file cannot be read so.
+  // Alignment of memory and of offsets, for direct I/O; 0 if the file cannot be read so.
   std::uint32_t direct_memory_alignment_bytes = 0;
   std::uint32_t direct_offset_alignment_bytes = 0;
   std::string why_not_direct;  // For people; empty if it can be read so.

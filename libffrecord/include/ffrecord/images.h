@@ -23,7 +23,7 @@ enum class PixelLayout : std::uint8_t { kInterleaved, kPlanar };
 
 // Options for all pictures of a batch. Sizes are in pixels, probabilities and shares 0 to 1.
 struct ImageOptions {
-  std::uint32_t height = 0;  // Of the output; both 0: each picture keeps its size.
+  std::uint32_t height = 0;  // Size of the output; both 0: each picture keeps its size.
   std::uint32_t width = 0;
   std::uint32_t channels = 3;  // 3 is RGB, 1 is grey.
   CropKind crop = CropKind::kWhole;
@@ -45,7 +45,7 @@ struct ImageOptions {
 struct Picture {
   std::span<const std::byte> jpeg;    // Empty if there are `pixels`.
   const std::byte* pixels = nullptr;  // height * width * channels, interleaved.
-  std::uint32_t height = 0;           // Of `pixels`; Measure sets it for a JPEG.
+  std::uint32_t height = 0;           // Size of `pixels`; Measure sets it for a JPEG.
   std::uint32_t width = 0;
   std::uint64_t position = 0;                 // Seeds the random options, with seed and epoch.
   std::byte* out = nullptr;                   // ImageDecoder::SizeOf(*this) bytes.

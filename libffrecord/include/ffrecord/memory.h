@@ -11,7 +11,7 @@ namespace ffrecord {
 //
 // Sizes are in bytes. The functions are thread-safe. A forked child inherits its parent's cap.
 struct MemoryUse {
-  std::uint64_t cap_bytes = 0;  // Of used and idle together.
+  std::uint64_t cap_bytes = 0;  // Limit for used and idle together.
   std::uint64_t used_bytes = 0;
   std::uint64_t idle_bytes = 0;
 };

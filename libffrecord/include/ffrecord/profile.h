@@ -10,14 +10,14 @@
 
 namespace ffrecord {
 
-// What an event of a profile is about. Coarse kinds, a few per step, have a ring of their own, so
+// The subject of an event of a profile. Coarse kinds, a few per step, have a ring of their own, so
 // that thousands of fine ones do not push them out. Numbers are those of the file and never change.
 enum class ProfileKind : std::uint16_t {
   kWait = 1,        // The training thread waits for a batch.
   kBackward = 2,    // It runs autograd.
   kOptimizer = 3,   // It steps an optimizer.
   kSave = 4,        // A save blocks it. `detail`: the step of the checkpoint.
-  kCommit = 5,      // A save writes and commits, on any thread. Likewise.
+  kCommit = 5,      // A save writes and commits, on any thread. `detail` as for kSave.
   kLoad = 6,        // A checkpoint is loaded.
   kCollective = 7,  // `detail`: its number in its group; `first`: waited for its turn, in us.
   kSource = 8,      // A loader begins; `name`: where its records are.
@@ -42,20 +42,20 @@ struct ProfileEvent {
   std::uint32_t first = 0;
   std::uint32_t second = 0;
   std::uint16_t kind = 0;
-  std::uint16_t name = 0;  // Of Profile::Name(); 0: none.
+  std::uint16_t name = 0;  // Index of Profile::Name(); 0: none.
 };
 
 // The profile of this process: events of fixed size in rings of a mapped file, which has them even
 // if the process is killed. `docs/internals/profile-format.md` describes the file.
 //
 // There is one per process, off until Open(). A forked child is off again, and opens its own. All
-// functions are thread-safe, and never wait for the disk by themselves: the kernel writes the
-// pages. Recording allocates nothing and takes no lock.
+// functions are thread-safe, and do not wait for the disk: the kernel writes the pages. Recording
+// allocates nothing and takes no lock.
 class FFR_EXPORT Profile {
  public:
   struct Options {
     std::uint32_t coarse_events = 1 << 17;  // Rounded up to a power of two, at most 1 << 24.
-    std::uint32_t fine_events = 1 << 17;    // Likewise.
+    std::uint32_t fine_events = 1 << 17;    // Rounded in the same way.
     std::int32_t rank = -1;                 // -1: unknown.
     std::int32_t local_rank = -1;
     std::int32_t world_size = -1;

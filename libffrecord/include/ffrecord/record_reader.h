@@ -54,8 +54,8 @@ class FFR_EXPORT RecordReader {
     std::uint32_t format_version;  // 1 or 2.
     std::uint64_t size_bytes;
     std::uint64_t record_count;
-    std::uint64_t first_index;              // Of this file's first record in the whole list.
-    std::array<std::byte, 16> fingerprint;  // Of content and order; format.md, "Fingerprint".
+    std::uint64_t first_index;              // Index of this file's first record in the whole list.
+    std::array<std::byte, 16> fingerprint;  // Hash of content and order; format.md, "Fingerprint".
     std::vector<std::string> warnings;      // Such as: an old v1 file without metadata checksum.
     bool in_place = false;                  // A file of another kind, with an index (IndexWriter).
   };
@@ -75,7 +75,7 @@ class FFR_EXPORT RecordReader {
     std::uint64_t batches_from_memory;  // Copied whole from the page cache, without a read.
     std::uint64_t batches_read;
     StageTimes times;
-    std::optional<StoreReport> store;  // Of objects.
+    std::optional<StoreReport> store;  // For objects.
   };
 
   // Opens `paths` and maps their indexes; no record is read.

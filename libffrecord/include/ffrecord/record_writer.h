@@ -20,7 +20,7 @@ namespace ffrecord {
 // Counts and sizes of a finished file.
 struct WriteSummary {
   std::uint64_t record_count = 0;
-  std::uint64_t raw_size_bytes = 0;  // Of all records, before compression.
+  std::uint64_t raw_size_bytes = 0;  // Size of all records, before compression.
   std::uint64_t file_size_bytes = 0;
   std::array<std::byte, 16> fingerprint{};
   // Size of the dictionary that the records are compressed with. 0 if there is none, for example
@@ -48,7 +48,7 @@ class FFR_EXPORT RecordWriter {
   struct Options {
     bool compress = false;              // zstd for each record; kept raw when it gains under 5 %.
     int compression_level = 3;          // 1 to 19.
-    std::uint32_t alignment_bytes = 1;  // Of each record in the file: 1, 512 or 4096.
+    std::uint32_t alignment_bytes = 1;  // Alignment of each record in the file: 1, 512 or 4096.
     bool replace = false;               // Replace an existing file; else Close gives kConflict.
     // For many small, similar records: a dictionary in zstd's format (`zstd --train`), or the size
     // of one to train, 0 or 1,024 bytes to 16 MiB; 110 KiB is usual. To train, the writer buffers
@@ -111,8 +111,8 @@ class FFR_EXPORT RecordWriter {
 
   // A group of writes takes effect as a whole: UndoGroup() takes back all records since
   // BeginGroup(), EndGroup() keeps them. Commit() and Close() fail with kInvalidArgument meanwhile,
-  // and an append does not commit by itself. BeginGroup() fails with kInvalidArgument if a group is
-  // open, the others if none is. After a failed UndoGroup() (kIo) the writer is unusable.
+  // and an append does not commit on its own. BeginGroup() fails with kInvalidArgument if a group
+  // is open, the others if none is. After a failed UndoGroup() (kIo) the writer is unusable.
   Result<void> BeginGroup();
   Result<void> EndGroup();
   Result<void> UndoGroup();

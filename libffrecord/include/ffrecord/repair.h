@@ -29,7 +29,7 @@ struct RepairReport {
   std::uint32_t format_version = 0;
   std::uint64_t kept_count = 0;  // Records in the new file, in the order of the old one.
   std::uint64_t lost_count = 0;
-  std::vector<IndexRange> lost;  // Of the old file, ascending.
+  std::vector<IndexRange> lost;  // Indices in the old file, ascending.
   // Whether the old file's end is whole, so that it still says how many records it had. If not,
   // records behind the last one found may be lost too, and lost_count does not include them.
   bool record_count_is_known = false;
@@ -44,7 +44,7 @@ struct RepairReport {
   std::uint64_t kept_key_count = 0;
   // As far as the file says how many keys there were; includes keys of lost records.
   std::uint64_t lost_key_count = 0;
-  std::uint64_t file_size_bytes = 0;  // Of the new file.
+  std::uint64_t file_size_bytes = 0;  // Size of the new file.
   std::array<std::byte, 16> fingerprint{};
 
   bool lost_nothing() const noexcept {

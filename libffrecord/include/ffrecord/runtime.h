@@ -25,7 +25,7 @@ namespace ffrecord {
 // CollectiveEngine signals its own operations. All state belongs to the process; a forked child
 // begins with pacing off. All functions are thread-safe.
 
-// What a phase needs the network for.
+// Why a phase needs the network.
 enum class PhaseKind : std::uint8_t {
   kCollective = 0,    // All ranks of a group exchange data.
   kPointToPoint = 1,  // Two ranks do, as the stages of a pipeline.
@@ -33,7 +33,7 @@ enum class PhaseKind : std::uint8_t {
 };
 inline constexpr std::size_t kPhaseKindCount = 3;
 
-// What a transfer of storage is for.
+// The purpose of a transfer of storage.
 enum class TrafficClass : std::uint8_t {
   kUrgent = 0,      // The program waits for it now. It is never held.
   kPrefetch = 1,    // Reads ahead of the program. Urgent while a loader's queue is low.
@@ -112,7 +112,7 @@ struct PacingCounters {
   std::uint64_t phase_size_bytes = 0;
   std::uint64_t steps = 0;
   std::uint64_t expired_phases = 0;     // Never ended, or too late.
-  std::uint64_t unmatched_ends = 0;     // Of phases that were not open.
+  std::uint64_t unmatched_ends = 0;     // Ends of phases that were not open.
   std::uint64_t lost_signals = 0;       // Too many at once.
   std::uint64_t promotions = 0;         // Chunks of prefetch that a low queue made urgent.
   std::uint64_t overlapped_chunks = 0;  // Passed in a gap and under way when a phase began.

@@ -26,7 +26,7 @@ std::size_t TakeHeader(char* text, std::size_t size, std::size_t count, void* co
   std::string_view line(text, size * count);
   while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.remove_suffix(1);
   if (line.starts_with("HTTP/")) {
-    response.headers.clear();  // What "100 Continue" or a redirection said is void.
+    response.headers.clear();  // Headers of "100 Continue" or of a redirection are void.
     const std::size_t space = line.find(' ');
     response.status = space == std::string_view::npos ? 0 : std::atoi(line.data() + space);
   }
@@ -81,7 +81,7 @@ std::string UrlOf(const HttpRequest& request) {
   return url;
 }
 
-// What trying again does not mend is no matter of the moment.
+// Failures that trying again does not mend get a code that says so.
 ErrorCode CodeOf(CURLcode code) {
   switch (code) {
     case CURLE_OPERATION_TIMEDOUT:
@@ -189,7 +189,7 @@ void EasyHandle::Prepare(const HttpRequest& request, HttpSink& sink,
   if (request.follows_redirects) {
     Curl().easy_setopt(curl_, CURLOPT_FOLLOWLOCATION, 1L);
     Curl().easy_setopt(curl_, CURLOPT_MAXREDIRS, kRedirectsMax);
-    // What was asked for under encryption stays encrypted.
+    // A redirection of an encrypted request stays encrypted.
     Curl().easy_setopt(curl_, CURLOPT_REDIR_PROTOCOLS_STR,
                        request.scheme == "https" ? "https" : "http,https");
   }

@@ -21,7 +21,7 @@ namespace ffrecord::net {
 struct HttpSink {
   HttpResponse response;
   std::span<std::byte> destination;
-  std::uint64_t body_size_max = 0;  // Of a body that does not go to the destination.
+  std::uint64_t body_size_max = 0;  // Limit for a body that does not go to the destination.
   // Whether the body belongs at the destination; empty: that of every 2xx response.
   std::function<bool(const HttpResponse&)> accepts;
   std::string* stream = nullptr;  // Takes the body of a 2xx response in place of all others.
@@ -53,7 +53,7 @@ class EasyHandle {
   // request, which is broken off once it says no.
   void AskWhetherToGoOn(bool (*may_go_on)());
 
-  // What became of the request that ended with `code`.
+  // The outcome of the request that ended with `code`.
   Result<void> Outcome(CURLcode code) const;
 
   CURL* curl() const noexcept { return curl_; }

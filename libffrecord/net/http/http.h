@@ -26,11 +26,11 @@ struct HttpRequest {
   std::span<const std::byte> body;             // Borrowed until the request has ended.
   bool follows_redirects = false;
   bool without_proxy = false;
-  // Sent over a new connection, and so at most once: libcurl sends a request again by itself if a
-  // connection that it has used before turns out to be closed.
+  // Sent over a new connection, and so at most once: libcurl repeats a request if a connection that
+  // it has used before turns out to be closed.
   bool is_sent_once = false;
   std::string ca_file;           // The authorities to trust; empty: the environment's or system's.
-  std::string certificate_file;  // Of the client, with its key, PEM; empty: none.
+  std::string certificate_file;  // Certificate of the client, with its key, PEM; empty: none.
   std::string key_file;
 };
 
@@ -38,7 +38,7 @@ struct HttpResponse {
   int status = 0;
   std::map<std::string, std::string> headers;  // Names in lower case.
   std::vector<std::byte> body;                 // Empty if it went to a destination.
-  std::uint64_t size_bytes = 0;                // Of the body.
+  std::uint64_t size_bytes = 0;                // Size of the body.
 };
 
 // Percent-encodes all but letters, digits and -._~, as RFC 3986 and Signature Version 4 say; with
@@ -55,7 +55,7 @@ class HttpClient {
  public:
   struct Limits {
     std::chrono::milliseconds timeout;  // To connect, and without a byte of progress.
-    std::uint64_t body_size_max;        // Of a response that goes nowhere else.
+    std::uint64_t body_size_max;        // Limit for a response that goes nowhere else.
   };
 
   // Fails with kIo (ENOMEM).

@@ -29,7 +29,7 @@ struct HttpTransfer {
   // the status is not a 2xx; a longer one ends the transfer with kCorruption.
   std::function<bool(const HttpResponse&)> accepts;
 
-  std::uint64_t body_size_max = 0;  // Of one that goes nowhere else.
+  std::uint64_t body_size_max = 0;  // Limit for a body that goes nowhere else.
   // Takes the body of a 2xx response as it comes, in place of all others: Wait() appends to it, and
   // returns when it has. Borrowed.
   std::string* stream = nullptr;
@@ -68,7 +68,7 @@ class HttpTransfers {
 
   struct Progress {
     Clock::time_point at;      // When bytes last arrived, or when it began.
-    std::uint64_t size_bytes;  // Of the body, so far.
+    std::uint64_t size_bytes;  // Size of the body, so far.
   };
   // Requires it to be under way.
   Progress ProgressOf(const HttpTransfer& transfer) const;

@@ -13,7 +13,8 @@
 namespace ffrecord::net {
 namespace {
 
-// What the kernel keeps of a paced connection beyond what travels: it leaves in a phase, too.
+// Limits the bytes that the kernel keeps of a paced connection beyond those that travel: they leave
+// in a phase, too.
 int LimitUnsent(void* /*context*/, curl_socket_t socket, curlsocktype /*purpose*/) {
   constexpr int kSizeMax = 64 << 10;
   (void)::setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kSizeMax, sizeof kSizeMax);

@@ -37,7 +37,7 @@ enum class EntryStatus : std::uint8_t {
 };
 inline constexpr std::uint8_t kEntryStatusMax = 8;
 
-// What a caller is told of an entry that ended so.
+// The error of an entry that ended with this status.
 ErrorCode ToErrorCode(EntryStatus status) noexcept;
 
 // Fills places [first_index, first_index + ids.size()) of the connection's table of extents. An id
@@ -64,14 +64,14 @@ struct ExtentBindReply {
 // Gives the daemon a slab of the client: memory that BATCH_READs with its number are read into, or
 // that PUT_PULLs are taken from, never both. Within one machine its memfd travels beside the frame.
 // A number that is given again stands for the new slab from then on.
-// Of all entries of a batch together: what it takes to plan it follows from its bytes too.
+// Limit for all entries of a batch together: what it takes to plan it follows from its bytes too.
 inline constexpr std::uint64_t kBatchSizeBytesMax = std::uint64_t{4} << 30;
-inline constexpr std::uint32_t kSlabCountMax = 16;                      // Of a connection.
+inline constexpr std::uint32_t kSlabCountMax = 16;                      // For each connection.
 inline constexpr std::uint64_t kSlabBytesMax = std::uint64_t{4} << 30;  // All of them together.
 inline constexpr std::uint64_t kSlabUnitBytes = 4096;                   // Sizes are multiples.
 
 struct SlabRegister {
-  // What the daemon may do with it.
+  // Whether the daemon writes the slab or reads it.
   enum class Use : std::uint8_t { kIsWritten, kIsRead };
 
   std::uint32_t slab_id = 1;     // 1 to kSlabCountMax.
@@ -159,7 +159,7 @@ struct BatchData {
 struct BatchDone {
   std::uint32_t ok_count = 0;
   std::uint32_t failed_count = 0;
-  std::uint64_t size_bytes = 0;  // Of the entries that are kOk.
+  std::uint64_t size_bytes = 0;  // Size of the entries that are kOk.
   std::uint32_t queue_us = 0;    // Where the time went.
   std::uint32_t disk_us = 0;
   std::uint32_t grant_us = 0;

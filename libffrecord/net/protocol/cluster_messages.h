@@ -43,13 +43,13 @@ struct ClusterMapReply {
 
     bool operator==(const Node&) const = default;
   };
-  std::uint32_t version = 0;   // Of the slot map; 0: there is none yet.
-  std::uint32_t replicas = 1;  // Of what is published; at least 1.
+  std::uint32_t version = 0;   // Version of the slot map; 0: there is none yet.
+  std::uint32_t replicas = 1;  // Replicas of each published extent; at least 1.
   ClusterId cluster = {};
   std::string node = {};         // The one that answers.
   std::vector<Node> nodes = {};  // In byte order of their ids, which are unique.
 
-  // What a node that waits to be let in says of itself.
+  // A node that waits to be let in, by its own words.
   struct Waiting {
     std::string id;
     std::string address;
@@ -58,7 +58,8 @@ struct ClusterMapReply {
 
     bool operator==(const Waiting&) const = default;
   };
-  // Likewise in order. Only with kCapabilityWaiting; nothing of it is sent if there are none.
+  // In byte order of their ids too. Only with kCapabilityWaiting; nothing of it is sent if there
+  // are none.
   std::vector<Waiting> waiting = {};
 
   bool operator==(const ClusterMapReply&) const = default;

@@ -6,10 +6,10 @@
 
 namespace ffrecord::net {
 
-// Of a single daemon: its map never moves.
+// The map version of a single daemon: its map never moves.
 inline constexpr std::uint32_t kMapVersion = 1;
 
-// Of a frame that a daemon sends.
+// Makes the header of a frame that a daemon sends.
 inline FrameHeader MakeHeader(FrameType type, std::uint64_t request_id,
                               std::uint32_t map_version = kMapVersion) {
   FrameHeader header;

@@ -96,7 +96,7 @@ bool DecodeFields(std::span<const std::byte> body, Fields&&... fields) {
   return TakeFields(reader, fields...) && reader.AtEnd();
 }
 
-// What Decode of `message` fails with.
+// The error of Decode() for `message`.
 inline Error MalformedBody(std::string_view message) {
   return Error{ErrorCode::kCorruption, std::string(message) + ": the body is malformed"};
 }

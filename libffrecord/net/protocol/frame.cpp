@@ -78,7 +78,7 @@ Result<void> CheckFrameMagic(std::span<const std::byte> bytes) {
 
 Result<FrameHeader> DecodeFrameHeader(
     std::span<const std::byte, FrameHeader::kEncodedSizeBytes> encoded, const FrameLimits& limits) {
-  // Foreign bytes and another version are told apart from damage: each has its own remedy.
+  // Foreign bytes and another version get other errors than damage: each has its own remedy.
   FFR_TRY(CheckFrameMagic(encoded.subspan<kMagicAt>()));
   if (const auto version = LoadLittleEndian<std::uint8_t>(encoded, kVersionAt); version != kVersion)
     return Malformed("version " + std::to_string(version) + ", but only version 1 is known");

@@ -9,7 +9,7 @@
 
 namespace ffrecord::net {
 
-// What a frame is about. A reply is its request's type + 0x80. protocol.md lists them.
+// The subject of a frame. A reply is its request's type + 0x80. protocol.md lists them.
 enum class FrameType : std::uint8_t {
   kHello = 0x01,
   kPing = 0x02,

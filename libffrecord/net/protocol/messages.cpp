@@ -14,8 +14,8 @@ constexpr std::size_t kTextSizeMax = 1024;
 
 std::string_view Cut(std::string_view text) { return text.substr(0, kTextSizeMax); }
 
-// What a peer says, without what a terminal or a log would take for more than text: control
-// characters, those of C1 too, which are C2 80 to C2 9F in UTF-8.
+// A peer's text without the characters that a terminal or a log would take for more than text:
+// control characters, those of C1 too, which are C2 80 to C2 9F in UTF-8.
 std::string OneLine(std::string text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);

@@ -20,10 +20,11 @@ namespace ffrecord::net {
 // has been tested; it fails with kCorruption, naming the message, if a field does not fit, is out
 // of its range, or bytes are left over, and it allocates no more than the body holds.
 
-// What a peer can do. Unknown bits are ignored; both sides use what both have.
+// The capabilities of a peer. Unknown bits are ignored; both sides use what both have.
 enum Capability : std::uint64_t {
   kCapabilityNone = 0,
-  // 1 is taken: older clients showed their tokens on the local socket, to whoever listened there.
+  // 1 is taken: older clients showed their tokens on the local socket, to any process that listened
+  // there.
   kCapabilityCancel = 2,  // Takes CANCEL.
   kCapabilityRdma = 4,    // Takes RDMA_CONNECT.
   kCapabilityPlans = 16,  // Takes PLAN_SET, and reads ahead.
@@ -34,7 +35,7 @@ enum Capability : std::uint64_t {
   kCapabilityIdentity = 256,  // It says which one: NodeIdentity.
   kCapabilityWaiting = 512,   // And which nodes wait to be let in: ClusterMapReply.
   kCapabilityClasses = 1024,  // And how the files of each name are kept: ListReply.
-  // It answers PUBLISH and DELETE while the client waits, if it is told how long that is.
+  // It answers PUBLISH and DELETE while the client waits, if the request says how long that is.
   kCapabilityPatience = 2048,
   // It tells the names that it knew last, if it cannot tell the newest and the client accepts that.
   kCapabilityKnownNames = 4096,
@@ -56,8 +57,8 @@ struct NodeIdentity {
 };
 
 // The way to the local socket LocalSocketName(epoch) of a daemon, told to a client that it has
-// admitted over TCP or TLS. Anybody may listen under that name on a machine where the daemon does
-// not run, or no longer, so both ends prove that they know what was told here: the client sends the
+// admitted over TCP or TLS. Any process may listen under that name on a machine where the daemon
+// does not run, or no longer, so both ends prove that they know this offer: the client sends the
 // ticket, the daemon answers with its secret, and the client greets with the other one, as the
 // client that it was here. No token is shown on that socket.
 using LocalTicket = std::array<std::byte, 16>;  // Says which offer is meant.
@@ -73,7 +74,7 @@ struct LocalOffer {
 
 // First on every connection, from the client. The only request that is answered before another.
 struct Hello {
-  static constexpr std::uint8_t kVersion = 1;  // What this library speaks.
+  static constexpr std::uint8_t kVersion = 1;  // The version that this library speaks.
 
   std::uint8_t version_min = kVersion;
   std::uint8_t version_max = kVersion;
@@ -96,7 +97,7 @@ struct HelloReply {
   std::uint32_t batch_entry_count_max = 0;
   std::uint32_t bound_extent_count_max = 0;
   std::optional<LocalOffer> local = {};       // With kCapabilityLocal, and only then.
-  std::optional<NodeIdentity> identity = {};  // Likewise with kCapabilityIdentity.
+  std::optional<NodeIdentity> identity = {};  // With kCapabilityIdentity.
 
   bool operator==(const HelloReply&) const = default;
   std::vector<std::byte> Encode() const;

@@ -22,10 +22,10 @@ struct MetadataEntry {
 
   bool operator==(const MetadataEntry&) const = default;
 };
-// What a message holds of them; more follows in others.
+// One message's part of them; more follows in others.
 struct MetadataPage {
   static constexpr std::uint32_t kCountMax = 1024;
-  // Of keys and values together. A page of one entry may be larger.
+  // Limit for keys and values together. A page of one entry may be larger.
   static constexpr std::size_t kSizeMax = 512 << 10;
 
   std::vector<MetadataEntry> entries;  // In byte order of their keys, which are unique.
@@ -84,7 +84,8 @@ struct MetadataHistory {
 
 // --- Between daemons ----------------------------------------------------------------------------
 
-// What the daemon has seen of the metadata and trusted last, and the names behind `after` by then.
+// Asks for the metadata that the daemon has seen and trusted last, and for the names behind `after`
+// by then.
 struct AskKnown {
   bool with_names = false;
   std::string after;

@@ -13,8 +13,8 @@ namespace ffrecord::net {
 // Bodies of the frames of prefetch hints; protocol.md, "Plans". Encode and Decode as in
 // messages.h.
 
-// What one rank is going to read of a dataset, in which order: a hint, which changes when bytes are
-// read from the disk and never which bytes a batch gets.
+// The order in which one rank is going to read records of a dataset: a hint, which changes when
+// bytes are read from the disk and never which bytes a batch gets.
 //
 // Positions [first, end) of the order go in steps of `step_size` records (the last one may have
 // fewer), of a step of n records rank r of w reads positions [r * n / w, (r + 1) * n / w). Behind
@@ -24,7 +24,7 @@ struct PlanSet {
 
   std::uint32_t plan_id = 1;  // Not 0; the connection's own. A plan of that id is replaced.
   std::uint32_t order = kOrder1;
-  std::uint64_t revision = 0;  // Of the name.
+  std::uint64_t revision = 0;  // Revision of the name.
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
   std::uint64_t first = 0;

@@ -21,7 +21,7 @@ bool TakePatience(ByteReader& reader, std::uint32_t& patience_ms) {
   return TakeField(reader, patience_ms) && patience_ms != 0 && reader.AtEnd();
 }
 
-// Likewise.
+// The last field of a body, which is not there if it is false.
 void PutAcceptsOld(ByteWriter& writer, bool accepts_old) {
   if (accepts_old) PutField(writer, accepts_old);
 }
@@ -189,7 +189,8 @@ bool IsDurability(const std::string& text) {
          });
 }
 
-// To the end of the body, which is here if none is told.
+// Reads the durability of each entry up to the end of the body; the field is missing if all are
+// empty.
 bool TakeDurabilities(ByteReader& reader, std::vector<ListReply::Entry>& entries) {
   if (reader.AtEnd()) return true;
   bool is_any_told = false;

@@ -157,7 +157,7 @@ struct ListReply {
     std::uint64_t size_bytes = 0;
     std::uint64_t file_count = 0;
     // The durability class: "origin", "r2", "ec:4+2" and the like; empty: it is not told. Only with
-    // kCapabilityClasses; nothing of it is sent if no entry has one. Of [a-z0-9:+].
+    // kCapabilityClasses; nothing of it is sent if no entry has one. Characters: [a-z0-9:+].
     std::string durability = {};
 
     bool operator==(const Entry&) const = default;

@@ -20,7 +20,7 @@ class LatencyQuantile {
   std::optional<std::chrono::nanoseconds> P99() const noexcept { return Bound(total_ / 100); }
 
  private:
-  // Of the bucket that no more than so many reads are above.
+  // The upper bound of the bucket that no more than so many reads are above.
   std::optional<std::chrono::nanoseconds> Bound(std::uint32_t above_max) const noexcept;
 
   static constexpr std::size_t kBucketCount = 128;

@@ -1,4 +1,4 @@
-// What a newer map changes for the batches under way.
+// The changes that a newer map makes to the batches under way.
 
 #include <algorithm>
 #include <map>
@@ -29,8 +29,8 @@ void ReplicaReads::Stepping::On(const NewMap& newer) {
   }
 }
 
-// Whether the new map has other candidates for the part. What they have said is kept; the legs' own
-// places among them are for FindCandidates().
+// Whether the new map has other candidates for the part. Answers that they have given are kept; the
+// legs' own places among them are for FindCandidates().
 bool ReplicaReads::Stepping::Replan(Part& part) const {
   const Part newer = MakePart({part.extent, part.bytes});
   const auto before = std::exchange(part.nodes, newer.nodes);

@@ -39,7 +39,7 @@ class ReplicaHealth {
   static constexpr std::chrono::seconds kProbeEvery{1};
   static constexpr std::chrono::seconds kPauseMin{30};
   static constexpr std::chrono::seconds kPauseMax{300};
-  // What several readers notice within this time is one error.
+  // Errors that several readers notice within this time are one error.
   static constexpr std::chrono::milliseconds kErrorGap{200};
 
   static constexpr std::chrono::minutes kDamageKept{10};
@@ -108,7 +108,8 @@ class ReplicaHealth {
   // Whether the first owner of each extent that is well is asked: it reads that extent ahead.
   void KeepToOrder(bool keeps) noexcept { keeps_order_ = keeps; }
 
-  // What the node has of the extent is damaged. Forgotten after kDamageKept: it may be mended.
+  // Notes that the node's copy of the extent is damaged. Forgotten after kDamageKept: it may be
+  // mended.
   void NoteDamage(std::uint32_t extent, NodeIndex node, Time now);
   bool IsDamaged(std::uint32_t extent, NodeIndex node, Time now) const;
 
@@ -136,7 +137,7 @@ class ReplicaHealth {
     bool is_in_trouble = false;
     Time probe_at{};                        // While it is in trouble.
     bool is_probed = false;                 // Since the last error.
-    Duration pause{};                       // Of the open breaker; zero: it is closed.
+    Duration pause{};                       // Pause of the open breaker; zero: it is closed.
     std::array<Time, kErrorsMax> errors{};  // The last ones, the latest first.
     MedianLatency latency;
     bool is_slow = false;

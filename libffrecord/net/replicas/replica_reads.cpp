@@ -10,7 +10,7 @@
 namespace ffrecord::net {
 namespace {
 
-// What a node answers without a chance that it answers otherwise later.
+// Whether an answer is final: the node would not answer otherwise later.
 bool IsRefusal(ErrorCode status) {
   return status != ErrorCode::kUnavailable && status != ErrorCode::kDeadlineExceeded;
 }
@@ -327,7 +327,7 @@ void ReplicaReads::Stepping::On(const Tick& /*tick*/) {
 // A leg that was cancelled ends with an error in any case. But a node that did not even say that it
 // has ended is as silent as one that owes something.
 bool ReplicaReads::Stepping::IsToBlame(const Leg& leg) const {
-  if (leg.is_silent) return false;  // It was told already.
+  if (leg.is_silent) return false;  // Its silence was reported already.
   return !leg.is_cancelled || now_ >= reads_.nodes_[leg.node].heard_at + health_.SilenceLimit();
 }
 
@@ -357,7 +357,7 @@ void ReplicaReads::Stepping::EndEntry(LegId id, Leg& leg, std::uint32_t index, E
   const auto found = reads_.batches_.find(leg.batch);
   if (status == ErrorCode::kOk) {
     health_.Succeeded(leg.node);
-    // What nobody waits for is noticed late.
+    // Entries that nobody waits for are noticed late.
     const bool is_awaited = found != reads_.batches_.end() && !leg.is_cancelled;
     if (is_awaited && entry.bytes <= kHedgedBytesMax) {
       health_.NoteLatency(now_ - leg.sent_at);

@@ -35,13 +35,13 @@ namespace ffrecord::net {
 //   status that says most if none of them may come back; else they are asked again, after a
 //   back-off, until the deadline. Where extents move, a node that does not have one may have it in
 //   the next round, of which there is one if no node has it.
-// - All batches go by the newest map, also those that are under way. What a part's candidates have
-//   said stays with those that the new map names too. A node that it does not name any more, and
-//   that is heard while it brings a part, is waited for like any other: only what nobody brings is
-//   asked for elsewhere, so a new map alone costs no read. Nor does it put off the next round: a
+// - All batches go by the newest map, also those that are under way. Answers of a part's candidates
+//   stay with those that the new map names too. A node that it does not name any more, and that is
+//   heard while it brings a part, is waited for like any other: only what nobody brings is asked
+//   for elsewhere, so a new map alone costs no read. Nor does it put off the next round: a
 //   candidate that was busy or had nothing is asked again however often the map changes.
-// - Where extents move, the owner is told while a part has no candidate left that answers: there
-//   may be a newer map.
+// - Where extents move, the owner of these reads gets SeekMap while a part has no candidate left
+//   that answers: there may be a newer map.
 // - Where nodes fetch what they lack (ReplicaMap::AsksInOrder), a part waits for the first of its
 //   candidates that answers and may have it, however often that one is busy.
 // - A node that is silent for too long is suspected: its parts are asked elsewhere at once, and
@@ -85,7 +85,7 @@ class ReplicaReads {
   };
   struct LegEnded {  // Once for each leg: the node writes no more for it.
     LegId leg;
-    ErrorCode status;      // Of the entries that have not arrived.
+    ErrorCode status;      // Status of the entries that have not arrived.
     Time busy_until = {};  // The node wants to be left alone until then.
   };
   struct Heard {  // Bytes have come from the node.
@@ -156,12 +156,12 @@ class ReplicaReads {
   struct Part {
     std::uint32_t extent;
     std::uint64_t bytes;
-    std::span<const NodeIndex> nodes;  // Of the extent, the owners first.
+    std::span<const NodeIndex> nodes;  // Nodes of the extent, the owners first.
     std::size_t owner_count;
     bool moves;                     // From node to node.
     bool keeps_order;               // One candidate is asked at a time, the first that answers.
     Time retry_at = Time::max();    // Its next round, for which it waits.
-    Time sought_at = Time::max();   // Likewise, as no node had it in this one.
+    Time sought_at = Time::max();   // When its next round begins, if no node had it in this one.
     Time final_from = Time::max();  // A round from then on is the last in which no node has it.
     bool is_last_round = false;
     Candidates asked = 0;      // In this round.
@@ -169,13 +169,13 @@ class ReplicaReads {
     Candidates absent = 0;     // They do not have it, in this round.
     Candidates under_way = 0;  // Legs that have not ended for it,
     Candidates silent = 0;     // and those of them that are suspected.
-    std::uint32_t former = 0;  // Likewise legs at nodes that are no candidates, not suspected.
+    std::uint32_t former = 0;  // Legs at nodes that are no candidates, not suspected.
     bool has_direct = false;   // One of them is direct.
-    bool is_done = false;      // Its end was told, or nobody wants it.
+    bool is_done = false;      // Its end was reported, or nobody wants it.
     LegId won_leg = 0;         // Has the bytes, and the part's end waits for the direct leg's.
     std::uint32_t won_entry = 0;
     ErrorCode refusal = ErrorCode::kOk;  // That which says most.
-    ErrorCode trouble = ErrorCode::kOk;  // Of those that may come back.
+    ErrorCode trouble = ErrorCode::kOk;  // Status of the nodes that may come back.
 
     bool is_wanted() const noexcept { return !is_done && won_leg == 0; }
     bool is_brought() const noexcept { return (under_way & ~silent) != 0 || former > 0; }
@@ -209,7 +209,7 @@ class ReplicaReads {
   enum class LegKind : std::uint8_t {
     kDirect,
     kApart,  // Into memory of its own.
-    kProbe,  // Likewise, to see whether the node is well: goes on when its batch has ended.
+    kProbe,  // As kApart, and checks whether the node is well: goes on when its batch has ended.
   };
   struct Leg {
     NodeIndex node;
@@ -217,7 +217,7 @@ class ReplicaReads {
     LegKind kind;
     std::vector<Entry> entries;
     std::size_t open_count = 0;  // Entries that have not ended.
-    std::size_t won_count = 0;   // Of parts that wait for the direct leg.
+    std::size_t won_count = 0;   // Parts that wait for the direct leg.
     Time sent_at{};
     Time hedge_at{};
     bool is_silent = false;

@@ -35,7 +35,7 @@ class ReplicaReads::Stepping {
   // Among whom a part's next node is chosen.
   enum class Among : std::uint8_t {
     kOwners,  // Owners that are well, and whose copy is not known to be damaged.
-    kWell,    // Likewise, and others like that.
+    kWell,    // The same, and nodes that are no owners.
     kWhole,   // Those that are in trouble too.
     kAll,     // And those whose copy is damaged.
   };

@@ -19,7 +19,7 @@ constexpr std::size_t kIdleQueuesMax = 8;
 constexpr std::chrono::seconds kCopyTime{2};
 // So often a newer view is looked for while nobody else can be asked.
 constexpr std::chrono::milliseconds kLookEvery{10};
-// Of files and daemons.
+// Limit for pairs of files and daemons.
 constexpr std::size_t kDamagedCopiesMax = 1024;
 
 std::span<const NodeIndex> OwnersOf(const ReplicaMap& map, std::uint32_t extent) {
@@ -53,7 +53,7 @@ void ReplicatedFiles::KeepToOrder() const {
   of_all.state->KeepToOrder(++of_all.order_keeper_count > 0);
 }
 
-// The next hint may have been sent before the last one is let go.
+// Ends one KeepToOrder(): the next hint may have been sent before the last one ends.
 void ReplicatedFiles::LetGo() const {
   Health& of_all = health();
   const std::lock_guard lock(of_all.mutex);

@@ -56,10 +56,10 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
   Result<std::unique_ptr<RangeQueue>> MakeQueue(QueueUse use) const override;
   std::string Trouble(std::uint32_t file, ErrorCode status) const override;
   // Looks at each copy of an owner once, unless a damaged one is known already: so it is known
-  // which ones are damaged, and they are the last to be read from then on; their daemons are told
-  // that they are in doubt, to verify and mend them. If all are, none of them is noted. Copies that
-  // move are sought where the newest view says. Where daemons fetch what they lack, the first that
-  // answers verifies what it has, and fetches it again if it is damaged.
+  // which ones are damaged, and they are the last to be read from then on; their daemons receive a
+  // report, and verify and mend them. If all are, none of them is noted. Copies that move are
+  // sought where the newest view says. Where daemons fetch what they lack, the first that answers
+  // verifies what it has, and fetches it again if it is damaged.
   Result<PooledBuffer> ReadFromCopies(std::uint32_t file, std::uint64_t offset_bytes,
                                       std::uint64_t size_bytes, const IsRight& is_right,
                                       Patience& patience) const override;
@@ -75,7 +75,7 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
   std::chrono::milliseconds timeout() const noexcept { return options_.timeout; }
   bool Passes(const RangeRead& range) const noexcept { return PassesEnd(range); }
   void NoteFailure(ErrorCode status, const std::string& why) const;
-  // Of this process. To be locked around each use.
+  // The health in this process. To be locked around each use.
   struct Health {
     std::mutex mutex;
     std::optional<ReplicaHealth> state;
@@ -109,7 +109,7 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
     std::optional<PooledBuffer> found;
     std::vector<NodeIndex> answered;
     std::vector<NodeIndex> away;     // They may answer later, or have it no more.
-    std::vector<NodeIndex> damaged;  // Of those that have answered: nothing is noted of them yet.
+    std::vector<NodeIndex> damaged;  // They have answered, and are not noted yet.
   };
   enum class Asks : std::uint8_t {
     kOnce,

@@ -38,7 +38,7 @@ milliseconds Until(Deadline end) {
 
 }  // namespace
 
-// What one node is asked for at a time. Keeps its memory until it is released.
+// The request to one node at a time. Keeps its memory until it is released.
 class ReplicatedQueue::Leg final : public RangeGroup {
  public:
   Leg(ReplicatedQueue& queue, LegId id, NodeIndex node) : queue_(queue), id_(id), node_(node) {}
@@ -204,7 +204,7 @@ void ReplicatedQueue::Poll(milliseconds timeout) {
   polled_at_ = Clock::now();
   if (events_ == nullptr) return;
   called_at_ = calls_.empty() ? Deadline::max() : NextTime();
-  // What losers and probes answer is taken with the next group's.
+  // Answers of losers and probes are taken with the next group's.
   if (calls_.empty()) return events_->Wait(nullptr, 0, -1, called_at_, false);
   const bool is_due = std::ranges::any_of(nodes_, &Node::is_due);
   events_->Wait(nullptr, 0, ready_.get(), called_at_, is_due);
@@ -239,7 +239,7 @@ Deadline ReplicatedQueue::NextTime() {
   return reads_.NextTime();
 }
 
-// Requests go out at once; what groups are told waits for Poll().
+// Requests go out at once; Poll() calls the groups.
 void ReplicatedQueue::Obey() {
   for (ReplicaReads::Action& action : std::exchange(actions_, {})) {
     if (auto* send = std::get_if<ReplicaReads::Send>(&action))

@@ -42,7 +42,7 @@ class ReplicatedQueue final : public RangeQueue {
   using BatchId = ReplicaReads::BatchId;
   using LegId = ReplicaReads::LegId;
 
-  // What of one range lies in one extent.
+  // The part of one range that lies in one extent.
   struct Part {
     std::uint32_t range;  // In its group.
     std::uint64_t offset_bytes;
@@ -53,7 +53,7 @@ class ReplicatedQueue final : public RangeQueue {
     explicit Call(RangeGroup& of) : group(of), parts_left(of.ranges().size()) {}
     RangeGroup& group;
     std::vector<Part> parts;
-    std::vector<std::uint32_t> parts_left;  // Of each range.
+    std::vector<std::uint32_t> parts_left;  // Per range.
     std::vector<std::uint32_t> empty;       // Ranges without parts, not told yet.
     bool is_given_up = false;
   };
@@ -99,8 +99,8 @@ class ReplicatedQueue final : public RangeQueue {
   std::map<BatchId, Call> calls_;
   std::map<RangeGroup*, BatchId> batches_;
   std::unordered_map<LegId, std::unique_ptr<Leg>> legs_;  // Until their Release.
-  ReplicaReads::Actions actions_;                         // Of the step that is being taken.
-  std::deque<ReplicaReads::Action> news_;                 // What Poll() tells groups of.
+  ReplicaReads::Actions actions_;                         // The current step's.
+  std::deque<ReplicaReads::Action> news_;                 // Poll() calls groups for these.
   std::vector<std::pair<LegId, Error>> unsent_;           // Legs that could not begin.
   BatchId last_batch_ = 0;
   std::string why_;  // Why a node has failed last.

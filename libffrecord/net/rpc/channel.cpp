@@ -55,7 +55,7 @@ Result<std::unique_ptr<Channel>> Channel::OpenLocal(std::unique_ptr<Endpoint> en
   return std::move(opened).error();
 }
 
-// Until that has succeeded, whoever listens under the name is a stranger.
+// Until that has succeeded, the process that listens under the name is a stranger.
 Result<void> Channel::ProveLocal(const LocalOffer& offer, Deadline deadline) {
   const auto reply = FFR_TRY(Call(FrameType::kLocalOpen, LocalOpen{offer.ticket}.Encode(), {},
                                   deadline, "a proof of the local socket's owner"));
@@ -187,8 +187,8 @@ Result<FrameHeader> Channel::Receive(std::uint64_t request, Deadline deadline,
       return Break({ErrorCode::kUnavailable,
                     peer() + " closed the connection while " + std::string(what) + " was awaited"});
     const FrameHeader header = endpoint_->header();
-    // What the daemon has taken it still answers after GOAWAY, which comes once: frames without
-    // end would never be waited for, and so have no deadline.
+    // After GOAWAY, which comes once, the daemon still answers requests that it has taken: frames
+    // without end would never be waited for, and so have no deadline.
     if (header.type == FrameType::kGoAway && !std::exchange(going_away_, true)) continue;
     if (header.type == FrameType::kError && header.request_id < request) return Break(TakeError());
     if (header.request_id != request)
@@ -217,7 +217,7 @@ Result<Endpoint::Event> Channel::Poll() {
     if (event.value() == Endpoint::Event::kClosed)
       return Break({ErrorCode::kUnavailable, peer() + " closed the connection"});
     const bool is_frame = event.value() == Endpoint::Event::kFrame;
-    // What the daemon has taken it still answers after GOAWAY, which comes once.
+    // After GOAWAY, which comes once, the daemon still answers requests that it has taken.
     if (is_frame && header().type == FrameType::kGoAway && !std::exchange(going_away_, true))
       continue;
     return event;

@@ -22,11 +22,11 @@ namespace ffrecord::net {
 // Memory that a daemon takes uploads from.
 struct UploadMemory {
   Slab slab;
-  std::uint32_t slab_id = 0;  // Of the daemon's; 0: it was refused.
+  std::uint32_t slab_id = 0;  // The daemon's id for it; 0: it was refused.
 };
 
-// A channel, with what its daemon has been told over it: which extents it has bound, which memory
-// of ours it may reach. All of that ends with the connection.
+// A channel, and what its daemon knows over it: which extents it has bound, which memory of ours it
+// may reach. All of that ends with the connection.
 //
 // Thread-bound.
 class Connection final : public Channel {
@@ -44,8 +44,8 @@ class Connection final : public Channel {
   Result<void> UseRail(RdmaLinks& links, std::size_t rail, Deadline deadline);
 
   // Where the daemon's table for this connection holds the extents `ids` of one set, which has the
-  // number `set` in this process. If it has to be told, that is sent without waiting, and
-  // `requests` are then to be received. Requires ids.size() <= kBoundExtentCountMax.
+  // number `set` in this process. A new set is sent to the daemon without waiting, and `requests`
+  // are then to be received. Requires ids.size() <= kBoundExtentCountMax.
   Result<std::uint32_t> Bind(std::uint64_t set, std::span<const ExtentId> ids,
                              std::vector<std::uint64_t>& requests);
   bool HasBound(std::uint64_t set) const { return bound_.contains(set); }
@@ -53,8 +53,8 @@ class Connection final : public Channel {
   void NoteMissing(std::uint64_t set);
   static constexpr std::chrono::milliseconds kBindEvery{250};
 
-  // The number by which the daemon knows `slab`, on a connection that writes_slabs(). If it has to
-  // be told, that is sent without waiting, and `requests` are then to be received. Over RDMA the
+  // The number by which the daemon knows `slab`, on a connection that writes_slabs(). A new slab is
+  // announced to the daemon without waiting, and `requests` are then to be received. Over RDMA the
   // slab stays locked in memory, and within the daemon's reach, as long as the connection lives.
   //
   // Fails with kUnavailable, and breaks the connection, if it may know no more slabs; with kIo,
@@ -94,7 +94,7 @@ class Connection final : public Channel {
   // The daemon's number for each slab, by its number in this process.
   std::unordered_map<std::uint64_t, std::uint32_t> slab_ids_;
   std::uint32_t slab_count_ = 0;  // With the memory of uploads.
-  std::uint64_t slab_bytes_ = 0;  // Of all of them.
+  std::uint64_t slab_bytes_ = 0;  // Sum over all of them.
   std::optional<UploadMemory> uploads_;
 };
 

@@ -88,7 +88,7 @@ Result<void> Connector::CheckIdentity(const Channel& channel) const {
   if (hello.identity)
     return wrong("node " + hello.identity->node + " of cluster " + Hex(hello.identity->cluster),
                  "correct `advertise` of one of the two, or stop the one that is not yours");
-  if ((hello.capabilities & kCapabilityCluster) != 0) return {};  // Of an earlier version.
+  if ((hello.capabilities & kCapabilityCluster) != 0) return {};  // A daemon of an earlier version.
   return wrong("a daemon of no cluster", "stop it, or start it with the settings of the node");
 }
 
@@ -104,11 +104,11 @@ Connector::Made Connector::Greet(Deadline deadline, std::span<const std::byte> t
   return Greeted(Channel::Open(std::move(endpoint).value(), deadline, token, &busy));
 }
 
-// Whom we talk to is whoever has the TCP port: only that daemon tells where its local socket is,
-// and turns the connection into one over RDMA.
+// The daemon is the process that has the TCP port: only it knows where its local socket is, and
+// turns the connection into one over RDMA.
 Result<Connector::Connected> Connector::Connect(Rails& rails, Deadline deadline,
                                                 RetryAfter& busy) const {
-  // Read each time: tokens are short-lived, and whoever renews them writes the file anew.
+  // Read each time: tokens are short-lived, and the program that renews them writes the file anew.
   const std::vector<std::byte> token = FFR_TRY(ReadToken(token_file_));
   auto tcp = FFR_TRY(ConnectRemotely(deadline, token, busy));
   const std::string cipher = tls_folder_.empty() ? "" : tcp->cipher();
@@ -174,7 +174,8 @@ Result<Connector::Link> Connector::TakeRail(Connection& tcp, Rails& rails, std::
                                             Deadline deadline) const {
   RdmaLinks& links = rails.links(rail);
   FFR_TRY(tcp.UseRail(links, rail, deadline));
-  // The first slab, so that a limit of locked memory is told here and not by the first read.
+  // Exposes the first slab, so that a limit of locked memory is an error here and not in the first
+  // read.
   FFR_TRY(tcp.ExposeSlab(deadline));
   const auto device = links.Device();
   return Link{"rdma", (transport_ == Transport::kRdma ? "asked for" : "both ends support it") +

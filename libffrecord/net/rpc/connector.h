@@ -65,7 +65,7 @@ class Connector {
   Result<Link> GoOverRdma(std::unique_ptr<Connection>& tcp, Rails& rails, Deadline deadline,
                           std::span<const std::byte> token, RetryAfter& busy) const;
   Result<Link> TakeRail(Connection& tcp, Rails& rails, std::size_t rail, Deadline deadline) const;
-  // What becomes of a call whose demanded transport failed with `why`, while `tcp` was made.
+  // The error of a call whose demanded transport failed with `why`, while `tcp` was made.
   Error DemandFailed(Connection& tcp, Error why, std::string_view remedy, Deadline deadline) const;
 
   Address address_;

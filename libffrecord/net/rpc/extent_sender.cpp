@@ -9,11 +9,12 @@
 namespace ffrecord::net {
 namespace {
 
-// What one PUT_DATA carries: enough that its frame costs nothing, little enough that the daemon
+// The payload of one PUT_DATA: enough that its frame costs nothing, little enough that the daemon
 // writes the first piece while the next one travels.
 constexpr std::size_t kPayloadSizeMax = std::size_t{2} << 20;
 
-// What a paced connection keeps in the kernel beyond what travels: it leaves in a phase, too.
+// Bytes that a paced connection keeps in the kernel beyond those that travel: they leave in a
+// phase, too.
 constexpr int kUnsentSizeMax = 64 << 10;
 
 std::uint32_t PlaceOf(std::uint32_t piece_number) {

@@ -14,7 +14,7 @@
 namespace ffrecord::net {
 
 // Brings the pieces of an open extent to a daemon, in their order: as payloads, or, if the
-// connection has memory for uploads, through that, out of which the daemon takes them by itself.
+// connection has memory for uploads, through that memory, which the daemon reads.
 //
 // While pacing is on, pieces wait for their turn as checkpoint traffic, payloads in parts.
 //
@@ -52,7 +52,7 @@ class ExtentSender {
   const Deadline deadline_;
   const Deadline held_until_;       // Pacing takes no more of the time than half.
   PooledBuffer buffer_;             // The room, if pieces go as payloads.
-  std::uint32_t piece_number_ = 0;  // Of the next one.
+  std::uint32_t piece_number_ = 0;  // Number of the next piece.
   std::uint64_t sent_bytes_ = 0;
   std::deque<std::uint64_t> under_way_;  // Requests to take pieces, the oldest first.
 };

@@ -14,7 +14,7 @@ constexpr std::string_view kTls = "tls=";
 constexpr std::string_view kRdma = "rdma_";
 constexpr std::string_view kOldNames = "old_names=accept";
 
-// What `query` says, "transport=shm" and the like.
+// The transport in `query`, "transport=shm" and the like.
 std::optional<Transport> TransportOf(std::string_view query) {
   for (const Transport one : {Transport::kAuto, Transport::kShm, Transport::kTcp, Transport::kRdma})
     if (query == "transport=" + std::string(NameOf(one))) return one;
@@ -34,7 +34,7 @@ Result<void> TakeNumber(std::string_view key, std::string_view value, std::uint8
   return {};
 }
 
-// What one part of an address says of RDMA, "rdma_devices=mlx5_0" and the like.
+// Takes an option of RDMA from one part of an address, "rdma_devices=mlx5_0" and the like.
 Result<void> TakeRdma(std::string_view one, RdmaOptions& rdma) {
   const std::string_view key = one.substr(0, one.find('='));
   const std::string_view value = one.substr(std::min(key.size() + 1, one.size()));

@@ -18,13 +18,13 @@ namespace ffrecord::net {
 // As an address spells it behind transport=.
 std::string_view NameOf(Transport transport);
 
-// What an ffrecord://host[:port]/name address says, with ?transport=auto|shm|rdma|tcp, tls=FOLDER,
+// An ffrecord://host[:port]/name address, with ?transport=auto|shm|rdma|tcp, tls=FOLDER,
 // token_file=PATH, rdma_devices=DEVICE,..., rdma_traffic_class=N, rdma_service_level=N and
 // old_names=accept behind it, parted by &, if they are wanted. The name may be empty and is not
 // checked.
 struct Location {
   static constexpr std::string_view kScheme = "ffrecord://";
-  static constexpr std::size_t kDaemonsMax = 64;  // Of one address.
+  static constexpr std::size_t kDaemonsMax = 64;  // Per address.
 
   Address address;
   std::string name;
@@ -40,10 +40,10 @@ struct Location {
 
   // Fails with kInvalidArgument, naming what a right address looks like.
   static Result<Location> Parse(std::string_view text);
-  // Likewise of several nodes of a cluster, ffrecord://host[:port],host[:port]/name, to all of
-  // which name and options apply; one or more, each once.
+  // Takes several nodes of a cluster, ffrecord://host[:port],host[:port]/name, to all of which name
+  // and options apply; one or more, each once. Fails as Parse().
   static Result<std::vector<Location>> ParseAll(std::string_view text);
-  std::string ToString() const;  // What it names, whatever the transport.
+  std::string ToString() const;  // The name, whatever the transport.
 };
 
 }  // namespace ffrecord::net

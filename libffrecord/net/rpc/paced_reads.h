@@ -25,7 +25,8 @@ class GrantPace {
   // It may be one read of 1 MiB ahead: so 4 MiB are in sockets, or held by the daemon, when nobody
   // takes them.
   static constexpr std::uint64_t kCreditBytes = std::uint64_t{3} << 20;
-  // Of what is paced: so much, and the rest of a read, is on its way when a phase begins.
+  // The credit of paced traffic: so much, and the rest of a read, is on its way when a phase
+  // begins.
   static constexpr std::uint64_t kPacedCreditBytes = std::uint64_t{256} << 10;
   // A batch is granted more in steps of this, or of half of the credit.
   static constexpr std::uint64_t kStepBytes = std::uint64_t{1} << 20;

@@ -24,9 +24,9 @@ class Rails {
  public:
   Rails();
 
-  // What to try for one connection, in this order: not those that are left alone, or with `all`
-  // after the others. Opens what `options` name when it is first called, and again until one can be
-  // used. Fails as RdmaRails::Open; with kUnavailable if all are left alone.
+  // The rails to try for one connection, in this order: not those that are left alone, or with
+  // `all` after the others. Opens what `options` name when it is first called, and again until one
+  // can be used. Fails as RdmaRails::Open; with kUnavailable if all are left alone.
   Result<std::vector<std::size_t>> Order(const RdmaOptions& options, bool all);
   // One of what Order() said.
   RdmaLinks& links(std::size_t rail) { return (*rails_)[rail]; }
@@ -39,7 +39,7 @@ class Rails {
  private:
   struct Pause {
     std::optional<Deadline> end;
-    std::chrono::milliseconds length{};  // Of the last one.
+    std::chrono::milliseconds length{};  // Length of the last one.
   };
 
   std::mutex mutex_;

@@ -175,7 +175,7 @@ std::optional<std::vector<std::span<std::byte>>> RemoteAsk::Expect(
   return places;
 }
 
-// An entry whose last byte was sent is good: protocol.md, "Batches". Of its pieces only one holds
+// An entry whose last byte was sent is good: protocol.md, "Batches". Only one of its pieces holds
 // that byte.
 bool RemoteAsk::Arrived(std::span<const BatchPiece> pieces) {
   bool has_told = false;

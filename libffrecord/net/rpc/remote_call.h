@@ -23,7 +23,7 @@ namespace ffrecord::net {
 
 class RemoteFiles;
 
-// What of one range lies in one extent.
+// The part of one range that lies in one extent.
 struct RemotePart {
   std::uint32_t range = 0;   // In its group.
   std::uint32_t extent = 0;  // Among those of the manifest.
@@ -53,8 +53,8 @@ class RemoteCall {
   // A part that was asked for in vain.
   void PutBack(const RemotePart& part) { pending_.push_back(part); }
 
-  // Part ends so. True: its range has arrived with it, and the group was told, unless it was given
-  // up.
+  // Part ends so. True: its range has arrived with it, and the group was called, unless it was
+  // given up.
   bool End(const RemotePart& part, ErrorCode status);
   // Tells of ranges of which there is nothing to be asked for. True: there were some.
   bool TellEmpty();
@@ -76,7 +76,7 @@ class RemoteCall {
   RangeGroup& group_;
   const std::span<RangeRead> ranges_;
   Deadline deadline_;
-  std::vector<std::uint32_t> parts_left_;  // Of each range.
+  std::vector<std::uint32_t> parts_left_;  // Per range.
   std::size_t open_count_ = 0;             // Parts that have not ended.
   std::vector<RemotePart> pending_;        // Not asked for: from next_ on.
   std::size_t next_ = 0;
@@ -93,7 +93,7 @@ class RemoteAsk {
   RemoteCall* call() const noexcept { return call_; }
   const SharedSlab* slab() const noexcept { return next_.slab; }
   std::size_t entry_count() const noexcept { return next_.parts.size(); }
-  // The daemon may write into the destinations by itself.
+  // The daemon may write into the destinations over RDMA or shared memory.
   bool may_be_written() const noexcept { return call_ != nullptr && next_.slab != nullptr; }
 
   // Its entries; `base`: where the table of the connection holds the extents.
@@ -105,7 +105,7 @@ class RemoteAsk {
   std::optional<std::vector<std::span<std::byte>>> Expect(std::span<const BatchPiece> pieces,
                                                           std::uint64_t payload_size_bytes,
                                                           std::vector<std::byte>& nowhere);
-  // Their bytes have arrived. True: the group was told of a range.
+  // Their bytes have arrived. True: the group was called for a range.
   bool Arrived(std::span<const BatchPiece> pieces);
   // Takes the end. False: it does not fit what has come. Otherwise only those that the daemon was
   // too busy for are left.
@@ -114,18 +114,19 @@ class RemoteAsk {
   // The next request asks again for every part that has not ended.
   bool has_left() const noexcept;
   void PutBack();
-  // Or they end so. True: the group was told of a range.
+  // Or they end so. True: the group was called for a range.
   bool EndLeft(ErrorCode status);
   // The daemon may write on (slab.h, "Late writes"): what has not ended goes where it cannot reach.
   Result<void> Quarantine();
   void Abandon() noexcept { call_ = nullptr; }
 
-  // Of payload: all that is wanted, what of it the daemon may send, and what of that is still to
-  // come.
+  // Bytes of payload: all that is wanted, how much of it the daemon may send, and how much of that
+  // is still to come.
   std::uint64_t payload_bytes() const noexcept { return payload_bytes_; }
   std::uint64_t granted_bytes() const noexcept { return granted_bytes_; }
   std::uint64_t owed_bytes() const noexcept { return granted_bytes_ - arrived_bytes_; }
-  // So much more, at most what is wanted; the daemon is to be told. Returns how much it is now.
+  // Grants so much more, at most what is wanted; the caller sends that to the daemon. Returns how
+  // much it is now.
   std::uint64_t Grant(std::uint64_t more_bytes) noexcept;
 
   // Tell the profile; `peer`: the name of the daemon there.
@@ -143,7 +144,7 @@ class RemoteAsk {
   RemoteCall* call_;
   RemoteCall::Next next_;
   OpenEvent profiled_;
-  std::uint64_t quarantine_count_;  // Of the slab pool, when it was made.
+  std::uint64_t quarantine_count_;  // Count of the slab pool, when it was made.
   std::vector<std::uint32_t> received_bytes_;
   std::vector<bool> ended_;
 };

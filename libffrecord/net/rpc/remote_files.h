@@ -46,8 +46,9 @@ class RemoteFiles final : public RangeReader, public FileCopies {
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                         Patience& patience) const override;
   Result<std::unique_ptr<RangeQueue>> MakeQueue(QueueUse use) const override;
-  // The daemon has one copy, which is read once more: it is told of the damage, and looks what is
-  // wrong. For kDoubtEveryS from then on, other damage in that extent is not told.
+  // The daemon has one copy, which is read once more: the daemon receives a report of the damage,
+  // and looks what is wrong. For kDoubtEveryS from then on, other damage in that extent is not
+  // reported. For kDoubtEveryS from then on, other damage in that extent is not told.
   Result<PooledBuffer> ReadFromCopies(std::uint32_t file, std::uint64_t offset_bytes,
                                       std::uint64_t size_bytes, const IsRight& is_right,
                                       Patience& patience) const override;
@@ -82,12 +83,12 @@ class RemoteFiles final : public RangeReader, public FileCopies {
   const std::shared_ptr<Session> session_;
   const DatasetManifest manifest_;
   const SessionOptions options_;
-  const std::uint64_t number_;               // Of this set of files, for Connection::Bind.
-  std::vector<std::string> names_;           // Of the files, for messages.
-  std::vector<std::uint32_t> first_extent_;  // Of each file, among all of the manifest.
-  std::vector<ExtentId> extents_;            // Of all files.
-  mutable LastFailure last_failure_;         // Of calls that gave up.
-  // The extent that was told last to be damaged, in the high half, and in which second.
+  const std::uint64_t number_;               // Number of this set of files, for Connection::Bind.
+  std::vector<std::string> names_;           // Names of the files, for messages.
+  std::vector<std::uint32_t> first_extent_;  // Each file's first one, among all of the manifest.
+  std::vector<ExtentId> extents_;            // Extents of all files.
+  mutable LastFailure last_failure_;         // Failure of calls that gave up.
+  // The extent whose damage was reported last, in the high half, and in which second.
   mutable std::atomic<std::uint64_t> told_{0};
 };
 

@@ -21,12 +21,12 @@ constexpr milliseconds kGiveUpMax{100};
 // A connection over which nothing has come for so long, or half a call's time, when a call is late
 // is not trusted any more.
 constexpr milliseconds kSilenceMax{5'000};
-// A daemon that does not answer is silent for whoever does not wait for it; one that greets late,
-// or whose connections are all in use, is that after this time.
+// A daemon that does not answer counts as silent for callers that do not wait for it; so does,
+// after this time, one that greets late, or whose connections are all in use.
 constexpr milliseconds kConnectingMax{400};
 // An owner that does not poll for longer than this is away, and calls have so much more time.
 constexpr milliseconds kAwayMin{100};
-// Likewise one that comes so much later than its descriptor has called it.
+// So has an owner that comes so much later than its descriptor has called it.
 constexpr milliseconds kCalledMax{1'000};
 
 std::uint32_t MillisecondsUntil(Deadline deadline) {
@@ -88,7 +88,7 @@ void RemoteQueue::Submit(RangeGroup& group) {
   calls_.back()->traffic = pace::TrafficScope::OfReads();
   if (is_polling_) return;  // Poll() begins it.
   Begin();
-  // What fails now is told by the next Poll().
+  // The next Poll() reports what fails now.
   if (connection() != nullptr) (void)connection()->Push();
 }
 
@@ -134,8 +134,8 @@ Result<int> RemoteQueue::EventDescriptor() {
   return events_->fd();
 }
 
-// What comes of calls while the owner is away shows when it is back. One that waits for the
-// descriptor is not away.
+// Outcomes of calls while the owner is away show when it is back. One that waits for the descriptor
+// is not away.
 void RemoteQueue::NotePolled() {
   const auto now = Clock::now();
   const auto away = now - std::exchange(polled_at_, now);
@@ -241,8 +241,8 @@ void RemoteQueue::DropConnection() {
     connecting_->GiveUp();
 }
 
-// What was under way is asked for again over another connection. `outcome`, if given, is what
-// counts for that one.
+// Asks for everything under way again over another connection. `outcome`, if given, is what counts
+// for that one.
 void RemoteQueue::Lost(Error why, const Error* outcome) {
   const bool is_final = retries_ == Retries::kNever || why.code != ErrorCode::kUnavailable;
   (void)connection()->Break(why);
@@ -579,7 +579,7 @@ void RemoteQueue::EndCalls() {
 }
 
 void RemoteQueue::EndCall(std::size_t index) {
-  // One that was submitted while groups were called has not been told of these yet.
+  // A call that was submitted while groups were called has not reported its empty ranges yet.
   if (calls_[index]->TellEmpty()) ++told_count_;
   Detach(*calls_[index]);
   const std::unique_ptr<RemoteCall> call = std::move(calls_[index]);

@@ -20,8 +20,8 @@ namespace ffrecord::net {
 class RemoteFiles;
 
 // Groups of ranges of one daemon's files: many BATCH_READs under way on one connection, which is
-// taken while there are groups. What a lost connection has left is asked for again over another, as
-// RemoteFiles says.
+// taken while there are groups. Parts that a lost connection has left are asked for again over
+// another, as RemoteFiles says.
 //
 // Without a thread, but while it connects.
 class RemoteQueue final : public RangeQueue {
@@ -45,7 +45,7 @@ class RemoteQueue final : public RangeQueue {
   Deadline heard_at() const;
   // Until when the daemon wanted to be left alone when it last said that it was busy.
   Deadline busy_until() const noexcept { return busy_until_; }
-  // Of the daemon's map of its cluster, in what has come last; 0: nothing has.
+  // Version of the daemon's map of its cluster, in the latest answer; 0: none has come.
   std::uint32_t map_version() const noexcept { return map_version_; }
   // The daemon is not trusted to answer: its connection is closed, and what is under way on it
   // ends. Outside of Poll() only.
@@ -112,19 +112,19 @@ class RemoteQueue final : public RangeQueue {
   std::unique_ptr<Session::Tries> tries_;  // With the connection.
   std::unique_ptr<Connecting> connecting_;
   std::uint64_t connection_count_ = 0;
-  std::uint64_t heard_bytes_ = 0;  // Of the connection,
+  std::uint64_t heard_bytes_ = 0;  // Bytes of the connection,
   Deadline heard_at_{};            // and when the last of them came.
   std::uint32_t map_version_ = 0;
   Deadline connecting_since_{};
   Deadline busy_until_{};
   std::vector<std::unique_ptr<RemoteCall>> calls_;  // In the order of Submit().
   Asks asks_;                                       // By request.
-  std::size_t entry_count_ = 0;                     // Of all of them.
+  std::size_t entry_count_ = 0;                     // Sum over all of them.
   std::set<std::uint64_t> replies_;                 // Requests that are to be answered beside them.
   std::optional<Payload> payload_;
   std::vector<std::byte> nowhere_;
   std::uint64_t told_count_ = 0;  // How often groups were called.
-  std::uint64_t owed_bytes_ = 0;  // Of payload: what the daemon may send and has not sent.
+  std::uint64_t owed_bytes_ = 0;  // Bytes of payload that the daemon may send and has not sent.
   GrantPace pace_;
   bool is_polling_ = false;
   Deadline polled_at_{};                 // When the owner has last let it work.

@@ -47,7 +47,7 @@ struct Session::Pool {
   std::size_t used_count = 0;
   std::size_t parked_count = 0;      // Beside those.
   bool reached = false;              // A greeting was answered once.
-  Connector::Link link;              // Of the connection made last.
+  Connector::Link link;              // Link of the connection made last.
   std::string why_no_upload_memory;  // Over it; empty: it has some, or none was wanted yet.
   Rails rails;
   Deadline next_look{};  // At idle connections.

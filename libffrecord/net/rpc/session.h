@@ -63,10 +63,10 @@ class Session {
   using Attempt = std::function<Result<void>(Connection&)>;
   Result<void> Run(const Attempt& attempt, Deadline deadline, bool patient = false);
 
-  // What Run() does around each attempt, for those who do more with a connection than one call.
+  // The work of Run() around each attempt, for code that does more with a connection than one call.
   class Tries;
 
-  // Of the connection made last; empty before.
+  // Link of the connection made last; empty before.
   Connector::Link link();
   // Whether daemons write into our memory over the connection made last.
   bool uses_slabs() const noexcept { return uses_slabs_.load(std::memory_order_relaxed); }
@@ -95,7 +95,7 @@ class Session {
   std::unique_ptr<Connection> TakeIdle(Pool& pool);  // Null: there is none. Requires its lock.
   void NoteReached();
   static bool WasReached(Pool& pool);
-  static void CloseDead(Pool& pool);  // Of its idle connections. Requires its lock.
+  static void CloseDead(Pool& pool);  // Closes dead idle connections. Requires its lock.
   void GiveBack(std::unique_ptr<Connection> connection, bool was_parked);
 
   const Connector connector_;
@@ -124,7 +124,7 @@ class Session::Tries {
 
   // Takes a connection. Waits, and fails for good with what Run() would have returned.
   Result<void> Begin(Deadline deadline);
-  // Likewise if that takes no wait; else false.
+  // Takes a connection if that takes no wait; else false.
   bool BeginAtOnce();
   Connection* connection() noexcept { return connection_.get(); }
   // It is kept for long: nobody waits for what comes of it.

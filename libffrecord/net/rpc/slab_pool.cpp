@@ -176,7 +176,7 @@ struct SlabPool::Shared {
 
   mutable std::mutex mutex;
   std::map<const std::byte*, std::shared_ptr<Region>, std::less<>> regions;  // By address.
-  std::uint64_t live_bytes = 0;  // Of regions that are not retired.
+  std::uint64_t live_bytes = 0;  // Bytes of regions that are not retired.
   std::uint64_t quarantined_bytes = 0;
   std::atomic<std::uint64_t> quarantine_count = 0;  // Changed with the mutex, read without.
 };

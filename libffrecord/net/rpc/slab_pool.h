@@ -15,7 +15,7 @@ namespace ffrecord::net {
 
 // A slab of this process, as those need it who make it known to a daemon.
 struct SharedSlab {
-  std::uint64_t number;  // Of this process, never used again.
+  std::uint64_t number;  // Unique in this process, never used again.
   Slab memory;
 };
 
@@ -29,7 +29,7 @@ struct SharedSlab {
 // it to private memory at the same address, and its slab is retired whole.
 class SlabPool {
  public:
-  static constexpr std::uint64_t kTotalBytesMax = std::uint64_t{1} << 30;  // Of slabs not retired.
+  static constexpr std::uint64_t kTotalBytesMax = std::uint64_t{1} << 30;  // Without retired ones.
 
   static SlabPool& Process();
   SlabPool();

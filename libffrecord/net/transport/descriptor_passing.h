@@ -10,8 +10,8 @@
 
 namespace ffrecord::net {
 
-// What an endpoint can do whose peer is on the same machine: Endpoint::descriptors(). Thread-bound
-// with its endpoint, and fails as it.
+// The interface of an endpoint whose peer is on the same machine: Endpoint::descriptors().
+// Thread-bound with its endpoint, and fails as it.
 class DescriptorPassing {
  public:
   // Endpoint::Send() without a payload, with a duplicate of `descriptor`.

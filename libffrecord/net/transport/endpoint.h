@@ -50,8 +50,9 @@ class Endpoint {
   // How what is sent is enciphered: "TLSv1.3 TLS_AES_256_GCM_SHA384", with ", by the kernel" behind
   // it if that is so. Empty: it is not.
   virtual std::string cipher() const { return {}; }
-  // What both ends of an enciphered connection know of it, and nobody else of any: the tls-exporter
-  // of RFC 9266. None where nothing is enciphered. Requires that a frame has come, or was sent.
+  // A secret that both ends of an enciphered connection share, and nobody else knows: the
+  // tls-exporter of RFC 9266. None where nothing is enciphered. Requires that a frame has come, or
+  // was sent.
   virtual std::optional<ChannelBinding> channel_binding() const { return std::nullopt; }
   // Whether the peer's address is one of this host's: loopback, or the one that this end has too.
   // It may still be on another machine, behind a tunnel that ends on this one.
@@ -82,8 +83,8 @@ class Endpoint {
   virtual Result<void> SendMapped(FrameHeader header, std::span<const std::byte> body,
                                   std::span<const MappedPiece> payload);
 
-  // What only some transports can do; null on the others. They belong to this endpoint, and are the
-  // same for as long as it lives: once it is closed, their calls fail as its own.
+  // Interfaces that only some transports have; null on the others. They belong to this endpoint,
+  // and are the same for as long as it lives: once it is closed, their calls fail as its own.
   virtual RemoteMemory* remote_memory() noexcept { return nullptr; }     // "rdma".
   virtual DescriptorPassing* descriptors() noexcept { return nullptr; }  // "shm".
 
@@ -93,7 +94,7 @@ class Endpoint {
   virtual std::uint64_t payload_bytes_queued() const noexcept = 0;
 
   // Bytes that the transport has taken, and that have come, since the beginning: whether a frame
-  // goes on. Memory that the other end writes or reads by itself does not count.
+  // goes on. Memory that the other end writes or reads on its own does not count.
   virtual std::uint64_t bytes_sent() const noexcept = 0;
   virtual std::uint64_t bytes_received() const noexcept = 0;
   // Whether a frame has begun to come and is not complete, with its payload.

@@ -43,7 +43,7 @@ std::unique_ptr<Endpoint> MakeEndpoint(UniqueFd fd, std::string peer) {
       std::make_unique<SocketStream>(std::move(fd), SocketStream::Kind::kLocal), std::move(peer));
 }
 
-// Who has connected, or called listen(2).
+// The process that has connected, or called listen(2).
 std::optional<ucred> CredentialsOf(int fd) {
   ucred credentials{};
   socklen_t size_bytes = sizeof(credentials);

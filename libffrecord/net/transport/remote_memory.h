@@ -12,8 +12,8 @@
 
 namespace ffrecord::net {
 
-// What an endpoint can do whose transport lets one end write into memory of the other, and read it,
-// without work for that other: Endpoint::remote_memory().
+// The interface of an endpoint whose transport lets one end write into memory of the other, and
+// read it, without work for that other: Endpoint::remote_memory().
 //
 // Thread-bound with its endpoint, and fails as it: any error but kInvalidArgument, or those that a
 // function names, closes the endpoint, and a closed one is kUnavailable.

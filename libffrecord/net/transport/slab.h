@@ -18,8 +18,8 @@ namespace ffrecord::net {
 //
 // Late writes. A peer that was asked to write into a range may do so until it has said that the
 // request is done. A wait that times out, or a connection that breaks, takes nothing back: the
-// range is then in quarantine for as long as the slab lives, and nobody may be given it again. Who
-// must keep what has arrived in such a range copies it to other memory.
+// range is then in quarantine for as long as the slab lives, and nobody may be given it again. A
+// caller that must keep the bytes in such a range copies them to other memory.
 inline constexpr std::uint64_t kSlabSizeBytesMax = std::uint64_t{4} << 30;
 inline constexpr std::uint64_t kSlabPageBytes = 4096;
 
@@ -27,7 +27,7 @@ inline constexpr std::uint64_t kSlabPageBytes = 4096;
 // After a fork parent and child share the bytes: neither may hand out what was in use then.
 class Slab {
  public:
-  // What the peer that is given fd() can do with it.
+  // The access of the peer that is given fd().
   enum class Peer : std::uint8_t { kWrites, kReads };
 
   // All of it is allocated at once, on the owner's account. Fails with kInvalidArgument for a bad

@@ -59,7 +59,7 @@ class SocketStream final : public ByteStream {
   std::size_t descriptor_count_max_ = 0;
 };
 
-// What a call on a connected socket that failed with `number` means for the connection.
+// The error for the connection when a call on a connected socket failed with `number`.
 Error SocketLost(const char* while_doing, int number);
 
 // A connected TCP socket that does not block. Fails as ConnectTcp.

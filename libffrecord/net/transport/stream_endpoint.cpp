@@ -22,10 +22,10 @@ constexpr std::size_t kPiecesMax = 1024;
 constexpr std::size_t kPlacedPiecesMax = 128;
 // A smaller piece of a file costs less to copy than a call of its own.
 constexpr std::size_t kMovedSizeBytesMin = 32 << 10;
-// Of a payload so much is waited for at once: enough that being woken costs little, little enough
-// that the rest arrives meanwhile.
+// A read of a payload waits for so much at once: enough that being woken costs little, little
+// enough that the rest arrives meanwhile.
 constexpr std::size_t kAwaitedSizeBytesMax = 256 << 10;
-// What any peer may be asked to take: sending more would only close the connection there.
+// The limits that any peer accepts: sending more would only close the connection there.
 constexpr FrameLimits kSendLimits{};
 
 iovec Piece(std::span<const std::byte> bytes) {
@@ -169,7 +169,7 @@ void StreamEndpoint::QueueHead(FrameHeader header, std::span<const std::byte> bo
   payload_bytes_queued_ += payload_size_bytes;
 }
 
-// What may leave in one call, from the front of the queue on.
+// Gathers the pieces that may leave in one call, from the front of the queue on.
 std::size_t StreamEndpoint::Gather(std::span<iovec> pieces, std::size_t& size_bytes) {
   std::size_t count = 0;
   for (auto part = queue_.begin(); part != queue_.end() && count < pieces.size(); ++part) {
@@ -409,8 +409,8 @@ Result<StreamEndpoint::Progress> StreamEndpoint::FillPlaces() {
     std::size_t count = 0;
     for (std::size_t i = places_begin_; i < places_.size() && count < kPiecesMax - 1; ++i)
       pieces[count++] = Piece(places_[i]);
-    // What follows the last place is read ahead by the same call. The body lies in the buffer, and
-    // stays valid until the next Poll() only, which is now.
+    // The same call reads ahead behind the last place. The body lies in the buffer, and stays valid
+    // until the next Poll() only, which is now.
     buffer_begin_ = buffer_end_ = 0;
     if (places_.size() - places_begin_ == count)
       pieces[count++] = Piece({buffer_.get(), kBufferSizeBytes});

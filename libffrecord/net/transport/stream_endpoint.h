@@ -44,8 +44,8 @@ class ByteStream {
   virtual std::string cipher() const { return {}; }  // As Endpoint's.
   virtual std::optional<ChannelBinding> channel_binding() const {
     return std::nullopt;
-  }                                                               // Likewise.
-  virtual bool has_local_peer() const noexcept { return false; }  // Likewise.
+  }                                                               // As Endpoint's.
+  virtual bool has_local_peer() const noexcept { return false; }  // As Endpoint's.
   // Whether fd() being writable would help, with or without something to be written.
   virtual bool wants_room(bool has_queued) const noexcept { return has_queued; }
 
@@ -133,8 +133,8 @@ class StreamEndpoint final : public Endpoint, private RemoteMemory, private Desc
                               int descriptor) override;
   ForeignFd TakeDescriptor() noexcept override;
 
-  // What is being received. kPlaces: a frame was returned and its payload has no place yet. kFetch:
-  // its payload is read from the peer's memory.
+  // The part that is being received. kPlaces: a frame was returned and its payload has no place
+  // yet. kFetch: its payload is read from the peer's memory.
   enum class Stage : std::uint8_t { kHeader, kBody, kPlaces, kPayload, kFetch };
   enum class Progress : std::uint8_t { kDone, kWaiting, kEnded };
 

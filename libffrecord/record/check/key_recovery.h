@@ -14,10 +14,10 @@ namespace ffrecord {
 
 // Brings the keys of a damaged file to the new one that is made of its records.
 //
-// They come out of their blocks while the file is scanned; out of blocks that are damaged, each key
-// by itself whose bytes still have the hash that a page of a run states. Memory: 16 bytes for each
-// block and for each gap between the records that are kept, 24 for each key of a damaged block.
-// Borrows the window. Thread-bound.
+// They come out of their blocks while the file is scanned; from a damaged block it takes each key
+// whose bytes still have the hash that a page of a run states. Memory: 16 bytes for each block and
+// for each gap between the records that are kept, 24 for each key of a damaged block. Borrows the
+// window. Thread-bound.
 class KeyRecovery {
  public:
   KeyRecovery(FileWindow& window, std::uint64_t file_size_bytes, const FileId& id)

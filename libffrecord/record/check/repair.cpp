@@ -94,7 +94,7 @@ class Repair {
   std::uint64_t next_index_ = 0;
   std::uint64_t claimed_count_ = 0;  // The number of records that the file had, by all evidence.
   std::uint64_t kept_end_ = 0;
-  std::uint64_t scanned_end_ = V2Header::kEncodedSizeBytes;  // Of the bytes that were looked at.
+  std::uint64_t scanned_end_ = V2Header::kEncodedSizeBytes;  // Scanned up to here.
   std::uint64_t displaced_count_ = 0;
   std::optional<KeyRecovery> keys_;
 };

@@ -23,7 +23,7 @@ namespace {
 constexpr Magic kSectionMagic{0xe5, 'S', 'E', 'C'};
 constexpr Magic kTailMagic{0xe5, 'F', 'F', 'R'};
 constexpr Magic kRecordMagic{0xe5, 'R', 'E', 'C'};
-// Of what is seeded with the id of its file and its place there.
+// Begin structures that are seeded with the id of their file and their place there.
 constexpr std::array<Magic, 3> kPlacedMagics{kRecordMagic, kSectionMagic, kTailMagic};
 // As disks write them, to the right place or a wrong one; and how many are counted.
 constexpr std::uint64_t kPageBytes = 4096;
@@ -218,7 +218,7 @@ class SalvageScanner {
     if (!directory) return;
     const auto runs = DecodeKeyDirectory(directory.value().bytes, commit.footer_offset_bytes);
     if (!runs) return;
-    std::uint64_t count = 0;  // Of at most 64 runs of at most 2^48 keys.
+    std::uint64_t count = 0;  // Entries of at most 64 runs of at most 2^48 keys.
     for (const KeyRun& run : runs.value()) count += run.entry_count;
     scan_.key_count = count;
   }
@@ -365,7 +365,7 @@ class SalvageScanner {
   SalvageScan scan_;
   bool header_is_whole_ = false;
   bool has_schema_ = false;
-  bool has_footer_ = false;  // Of at least one commit.
+  bool has_footer_ = false;  // At least one commit has one.
   bool has_key_directory_ = false;
   // The types of listed sections that are damaged, or whose contents are.
   std::vector<std::uint32_t> damaged_types_;

@@ -34,8 +34,8 @@ class DictionarySet {
   DictionarySet& operator=(const DictionarySet&) = delete;
   ~DictionarySet() { delete loaded_.load(); }
 
-  // What Load() would read; none if it has been done, if there is no dictionary, or if one is
-  // damaged so that Load() leaves it out.
+  // The part that Load() would read; none if it has been done, if there is no dictionary, or if one
+  // is damaged so that Load() leaves it out.
   std::optional<IndexPart> Lacking() const;
   // Takes the bytes of that part, which were read elsewhere, if all of them are right. Otherwise
   // Load() reads them again, from other copies too.

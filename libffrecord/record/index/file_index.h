@@ -33,7 +33,7 @@ struct V2Layout {
   std::uint64_t footer_offset_bytes = 0;
   std::uint64_t commit_size_bytes = 0;  // Where the tail ends; bytes behind it are ignored.
   RangeReader::IndexBytes directory;    // The offset of each index segment, u64 each.
-  // What is damaged at the front of the file, whose copy at the end was used; empty if nothing.
+  // The damaged part at the front of the file, whose copy at the end was used; empty if nothing.
   std::string damaged_front;
 };
 

@@ -29,7 +29,7 @@ class IndexPages {
     const FileId& id;
     IndexGeometry geometry;
     std::span<const std::byte> directory;  // The offset of each segment, u64 each.
-    std::uint64_t end_bytes;               // Of records and index: where the footer begins.
+    std::uint64_t end_bytes;               // End of records and index: where the footer begins.
     bool may_be_compressed;
     bool is_formed = false;  // Records are made of bytes of another format.
   };

@@ -24,8 +24,8 @@ constexpr std::uint64_t kRoomBytes = kHeadSizeBytes + kTailRoomBytes;
 // Files opened in one round of reads: 21 MiB of memory.
 constexpr std::size_t kFilesPerRound = 256;
 
-// The beginning and end of one file, and the reads that fetch them. Of a small file, all is in the
-// tail.
+// The beginning and end of one file, and the reads that fetch them. The tail has all of a small
+// file.
 struct FileEnds {
   std::span<std::byte> head;
   std::span<std::byte> tail;
@@ -65,8 +65,8 @@ FileEnds PlanEnds(const RangeReader& source, std::uint32_t file, std::span<std::
   return ends;
 }
 
-// Whether the bytes begin a file of either version, as far as they tell by themselves. A header of
-// a newer version may be a damaged one.
+// Whether the bytes begin a file of either version, judged from these bytes alone. A header of a
+// newer version may be a damaged one.
 bool IsHeader(std::span<const std::byte> head, std::uint64_t file_size_bytes) {
   return HasV2Magic(head) ? static_cast<bool>(DecodeV2Header(head))
                           : static_cast<bool>(DecodeV1Header(head, file_size_bytes));
@@ -170,7 +170,7 @@ Result<std::unique_ptr<FileIndex>> OpenIndex(const RangeReader& source, std::uin
   return OpenV1Index(source, file, header, options);
 }
 
-// What lies elsewhere, such as the tables of version 1, is read of all files at once.
+// Bytes that lie elsewhere, such as the tables of version 1, are read from all files at once.
 Result<void> OpenWithEnds(const RangeReader& source, std::uint32_t first_file,
                           std::span<const FileEnds> ends, const RecordReader::Options& options,
                           std::vector<std::unique_ptr<FileIndex>>& indexes) {

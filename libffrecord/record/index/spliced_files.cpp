@@ -29,10 +29,10 @@ constexpr std::size_t kMappedFilesMax = 4000;
 // A part of a spliced file: bytes [begin, end) of it are those of another file from `offset` on,
 // which has bytes only below `data_end`.
 struct Part {
-  std::uint32_t file = 0;  // Of the files beneath.
+  std::uint32_t file = 0;  // Index among the files beneath.
   std::uint64_t begin_bytes = 0;
   std::uint64_t end_bytes = 0;
-  std::uint64_t data_end_bytes = 0;  // Of this file.
+  std::uint64_t data_end_bytes = 0;  // In this file.
   std::uint64_t offset_bytes = 0;    // Where begin_bytes is in the other file.
 };
 
@@ -106,7 +106,7 @@ void Translation::Set(const std::vector<Spliced>& files, const RangeReader& bene
     for (const Part& part : files[range.file].parts) {
       const bool is_last = &part == &files[range.file].parts.back();
       if (at >= part.end_bytes && !is_last) continue;
-      // What passes the end of the last part fails, as that of any file.
+      // A read past the end of the last part fails, as that of any file.
       const std::uint64_t size =
           is_last ? left.size() : std::min<std::uint64_t>(left.size(), part.end_bytes - at);
       const std::uint64_t data_end =

@@ -17,12 +17,12 @@ namespace ffrecord {
 
 // A local file that is read: a record file, or a source with the index that was made of it.
 struct IndexedSource {
-  std::filesystem::path path;   // Of the record file, or of the source.
+  std::filesystem::path path;   // The record file, or the source.
   std::filesystem::path index;  // Empty for a record file.
-  InPlaceFront front = {};      // Of the index.
+  InPlaceFront front = {};      // Front of the index.
 };
 
-// What an index in place is called: the name of its source and this.
+// The name of an index in place is that of its source and this.
 inline constexpr const char* kIndexSuffix = ".ffindex";
 
 // Whether any of `paths` has, or is, an index in place. One look for each file that is not called

@@ -43,7 +43,7 @@ struct V2Source {
 
 // The end of a commit: tail and footer, checked.
 struct V2Commit {
-  std::uint64_t size_bytes = 0;  // Of the file when the commit was made: where its tail ends.
+  std::uint64_t size_bytes = 0;  // Size of the file when the commit was made: where its tail ends.
   std::uint64_t footer_offset_bytes = 0;
   std::uint64_t footer_size_bytes = 0;
   V2Footer footer;

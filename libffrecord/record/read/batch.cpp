@@ -124,7 +124,7 @@ void Batch::GatherAt(std::uint64_t offset, std::uint64_t width, std::byte* out) 
         std::memset(out, 0, width);
     }
   };
-  // Of a size that the compiler knows, a copy is one instruction.
+  // A copy is one instruction if the compiler knows its size.
   switch (width) {
     case 1:
       return gather([](std::byte* to, const std::byte* from) { *to = *from; });

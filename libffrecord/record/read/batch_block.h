@@ -18,7 +18,7 @@ namespace ffrecord {
 struct BatchBlock {
   PooledBuffer memory;
   std::span<std::byte> data;
-  // Of each record, in request order. Uninitialised.
+  // For each record, in request order. Uninitialised.
   std::span<std::int64_t> starts_bytes;
   std::span<std::int64_t> sizes_bytes;
   std::span<ErrorCode> statuses;

@@ -38,9 +38,9 @@ struct PlannedRead {
   std::uint64_t size_bytes() const noexcept { return end_bytes - begin_bytes; }
 };
 
-// What a batch reads, and where each byte goes: records sorted by file and offset, neighbours read
-// together, nothing read twice. The arena holds the reads that bring raw records, then the records
-// that are decompressed from scratch memory or from the arena itself.
+// The reads of a batch, and where each byte goes: records sorted by file and offset, neighbours
+// read together, nothing read twice. The arena holds the reads that bring raw records, then the
+// records that are decompressed from scratch memory or from the arena itself.
 struct BatchPlan {
   struct Wish {
     std::uint64_t index;

@@ -253,7 +253,7 @@ void BatchQueue::Impl::RingIfComplete() {
 Result<std::optional<BatchQueue::Completion>> BatchQueue::Impl::Poll(milliseconds timeout) {
   const auto end = EndOf(timeout);
   for (bool has_polled = false;; has_polled = true) {
-    // What was handed to the range queue is polled for at least once, for it may rely on that to
+    // Polls at least once for reads that were handed to the range queue, for it may rely on that to
     // ring its descriptor.
     if (Expire()) has_polled = false;
     if (BeginMore()) has_polled = false;

@@ -182,7 +182,7 @@ Result<void> BatchRead::ReadAlone(PlannedRecord& record) {
   return {};
 }
 
-// What one copy of the file has lost, another may have.
+// A record that is damaged in one copy of the file may be whole in another.
 Result<void> BatchRead::ReadFromCopies(const FileCopies& copies, PlannedRecord& record) {
   const auto is_right = [&](std::span<const std::byte> stored) {
     return reader_.indexes[record.file]->Matches(record.index, record.location.check, stored);

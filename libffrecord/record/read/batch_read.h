@@ -26,7 +26,7 @@ class FileCopies;  // file_copies.h
 // Thread-bound; long work stops when its thread's patience is over.
 class BatchRead {
  public:
-  struct Progress {  // Of one planned read.
+  struct Progress {  // Progress of one planned read.
     std::uint32_t pieces_left = 0;
     ErrorCode status = ErrorCode::kOk;
   };
@@ -64,7 +64,7 @@ class BatchRead {
     return block_.data.size() + (scratch_ ? scratch_->size() : 0);
   }
 
-  // What the time of Arrived() and Finish() belongs to.
+  // The stage that the time of Arrived() and Finish() belongs to.
   StageSums::Sum& check_stage() const noexcept {
     return plan_.decompressed_size_bytes > 0 ? reader_.stages.decompress : reader_.stages.verify;
   }
@@ -100,7 +100,7 @@ class BatchRead {
   std::vector<std::uint32_t>& piece_ends_;
   std::uint32_t waiting_count_ = 0;
   std::uint32_t piece_count_ = 0;
-  std::uint64_t piece_bytes_ = 0;  // Of the piece that is being made.
+  std::uint64_t piece_bytes_ = 0;  // Bytes of the piece that is being made.
   BatchBlock block_;
   PooledBuffer scratch_;
   std::optional<SharedWork> workers_;  // Ends before what it works on.

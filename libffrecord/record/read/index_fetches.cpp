@@ -88,7 +88,7 @@ IndexFailures FetchLacking(const RecordReader::Impl& reader, std::span<const std
   std::vector<RangeRead> ranges;
   for (IndexPart& part : LackingParts(reader, indices)) {
     IndexPartRead read(std::move(part));
-    if (!read.Prepare(*reader.source)) continue;  // Who looks the record up says why.
+    if (!read.Prepare(*reader.source)) continue;  // Looking the record up says why.
     ranges.insert(ranges.end(), read.ranges().begin(), read.ranges().end());
     parts.push_back(std::move(read));
   }
@@ -139,7 +139,7 @@ void IndexFetches::Begin(std::vector<IndexPart> parts, Wait& wait, RangeQueue& q
       continue;
     }
     auto fetch = std::make_unique<Fetch>(*this, std::move(part));
-    if (!fetch->read.Prepare(*reader_.source)) continue;  // Who looks the record up says why.
+    if (!fetch->read.Prepare(*reader_.source)) continue;  // Looking the record up says why.
     fetch->waits.push_back(&wait);
     ++wait.pending_count;
     fetches_.push_back(std::move(fetch));

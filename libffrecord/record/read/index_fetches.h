@@ -76,7 +76,7 @@ class IndexPartRead {
 // forked child it can only be destroyed.
 class IndexFetches {
  public:
-  // What one batch waits for. In place until nothing is pending.
+  // The fetches that one batch waits for. In place until nothing is pending.
   struct Wait {
     std::size_t pending_count = 0;
     IndexFailures failures;

@@ -31,7 +31,7 @@ struct Values {
 };
 
 // Reads the values of one column of consecutive records, from the column copies if there are some.
-// What a daemon or a store has is read of all files at once.
+// Values at a daemon or in a store are read from all files at once.
 class ColumnRead {
  public:
   ColumnRead(const RecordReader& records, const RecordReader::Impl& reader, std::size_t column,
@@ -219,7 +219,7 @@ class ColumnRead {
   Patience& patience_;
   const std::size_t column_;
   const ColumnPlace place_;
-  std::optional<GatheredReads> gathered_;  // Of a source that would wait for each.
+  std::optional<GatheredReads> gathered_;  // For a source that would wait for each.
   std::vector<std::byte> whole_chunk_;
   std::vector<Values> without_copy_;
 };

@@ -28,8 +28,8 @@ Result<void> CheckOptions(const RecordReader::Options& options) {
   return {};
 }
 
-// What `read` reads of the index of that file. Messages name the file; fails with kOutOfRange if
-// there is none.
+// The result of `read` for the index of that file. Messages name the file; fails with kOutOfRange
+// if there is none.
 template <typename Read>
 auto ReadOfFile(const RecordReader::Impl& impl, std::size_t file_index, const Read& read)
     -> decltype(read(*impl.indexes.front())) {

@@ -22,7 +22,7 @@ struct RecordReader::Impl {
   RecordReader::Options options;
   PrefetchHinter hinter;  // Empty: hints have no effect.
   std::vector<std::unique_ptr<FileIndex>> indexes;
-  std::vector<std::uint64_t> first_indexes;  // Of each file, and behind the last.
+  std::vector<std::uint64_t> first_indexes;  // For each file, and behind the last.
   std::shared_ptr<const Schema> schema;
   Digest128 fingerprint{};
   mutable ResidentGuess resident_guess;

@@ -29,7 +29,7 @@ namespace {
 // buffer once too many lines are on their way (8 records of 100 bytes take about 24).
 constexpr std::size_t kGroup = 8;
 constexpr std::size_t kCacheLineBytes = 64;
-// Per record; the processor prefetches the rest by itself.
+// Per record; the processor prefetches the rest.
 constexpr std::uint64_t kPrefetchBytesMax = 512;
 
 // After so many records or bytes the thread checks whether it had to wait; then after twice as
@@ -419,7 +419,7 @@ class ResidentBatch {
   std::uint64_t file_begin_ = 0;
   std::uint64_t file_end_ = 0;
   std::atomic<bool> had_to_wait_{false};
-  // Of what is copied together.
+  // Holds records that are copied together.
   PooledBuffer rooms_;
   std::atomic<bool> failed_{false};
   std::atomic<std::uint64_t> shared_faults_{0};

@@ -31,7 +31,7 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr std::uint32_t kThreadsMax = 64;
-// Of one thread: while one ends and is checked, the device reads the next ones.
+// Reads of one thread: while one ends and is checked, the device reads the next ones.
 constexpr std::uint32_t kInFlightMax = 4;
 // A thread that waits for its device looks so often whether the stream is closed.
 constexpr milliseconds kStopInterval{20};
@@ -138,7 +138,7 @@ struct BatchStream::Impl {
   const Options options;
   const HomeProcess home;
   std::atomic<bool> is_closed{false};
-  std::atomic<std::uint64_t> in_flight_bytes{0};  // Of batches that threads are at.
+  std::atomic<std::uint64_t> in_flight_bytes{0};  // Bytes of batches that threads are at.
 
   mutable std::mutex mutex;  // Guards what follows.
   ReadAheadDepth depth;
@@ -165,7 +165,7 @@ struct BatchStream::Impl {
 
   std::vector<pthread_t> threads_;
   std::condition_variable room_, arrived_;
-  std::array<Slot, ReadAheadDepth::kMax> slots_;  // Of the steps [taken, begun).
+  std::array<Slot, ReadAheadDepth::kMax> slots_;  // Slots of the steps [taken, begun).
   std::uint32_t ready_count_ = 0;
   bool is_low_ = false;  // That number, as was reported.
   std::uint32_t idle_threads_ = 0;

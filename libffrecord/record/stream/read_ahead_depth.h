@@ -72,8 +72,8 @@ class ReadAheadDepth {
   std::uint32_t step_;
   std::uint64_t memory_limit_bytes_;
   std::uint32_t depth_;
-  std::uint64_t batch_bytes_ = 0;     // Of a typical one.
-  std::uint64_t expected_bytes_ = 0;  // Likewise, before the first one has been read.
+  std::uint64_t batch_bytes_ = 0;     // Size of a typical one.
+  std::uint64_t expected_bytes_ = 0;  // Used before the first one has been read.
   std::uint32_t smooth_ = 0;          // Batches in a row that were ready when they were asked for.
   std::uint32_t since_full_ = 0;      // Batches since all were ready.
   bool was_full_ = false;             // All were, since it was last made deeper.

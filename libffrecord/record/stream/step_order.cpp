@@ -15,7 +15,8 @@ std::uint64_t StepsIn(std::uint64_t positions, std::uint64_t step_size) {
   return positions / step_size + (positions % step_size != 0 ? 1 : 0);
 }
 
-// Of `size` records, those of the ranks before `rank`. The product fits: both are below 2^32.
+// How many of `size` records belong to the ranks before `rank`. The product fits: both are below
+// 2^32.
 std::uint64_t ShareBegin(std::uint64_t size, std::uint32_t rank, std::uint32_t world_size) {
   return size * rank / world_size;
 }

@@ -26,7 +26,7 @@ struct V2Layout;
 // bytes for each chunk. Thread-bound.
 class ColumnCopyWriter {
  public:
-  static constexpr std::uint64_t kCopiedBytesMax = 512;  // Of one record, over all columns.
+  static constexpr std::uint64_t kCopiedBytesMax = 512;  // Limit for one record, over all columns.
 
   // Fails with kInvalidArgument if a name is no column or stands twice, if a column is variable or
   // wider than kCopiedColumnBytesMax, or if all together exceed kCopiedBytesMax.
@@ -58,7 +58,7 @@ class ColumnCopyWriter {
   struct Copied {
     ColumnPlace place;
     ColumnCopy copy;
-    std::vector<std::byte> values = {};  // Of the records of the last segment that is not full.
+    std::vector<std::byte> values = {};  // Values in the last segment, if it is not full.
     std::optional<Mark> mark = {};
   };
   std::vector<Copied> columns_;

@@ -31,7 +31,7 @@ class SplicedOutput final : public V2Output {
  public:
   explicit SplicedOutput(AtomicFile file) : file_(std::move(file)) {}
 
-  // What the reader takes off again. First of all.
+  // Writes the front, which the reader takes off again. First of all.
   Result<void> WriteFront(const InPlaceFront& front) {
     std::array<std::byte, kBlock> encoded;
     EncodeInPlaceFront(front, encoded);
@@ -108,7 +108,7 @@ struct IndexWriter::Impl {
   std::vector<std::size_t> marks;  // Columns that say whether another has a value.
   std::vector<bool> has_nulls;     // For each of them.
   int key_column = -1;
-  std::uint64_t end_bytes = 0;  // Of the last sample.
+  std::uint64_t end_bytes = 0;  // End of the last sample.
   std::vector<std::byte> record;
 };
 

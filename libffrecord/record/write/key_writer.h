@@ -31,7 +31,7 @@ class KeyWriter {
 
   struct Options {
     std::filesystem::path path;         // The record file; scratch files are made beside it.
-    std::vector<KeyRun> runs = {};      // Of the commit that the append continues.
+    std::vector<KeyRun> runs = {};      // Runs of the commit that the append continues.
     ReadAt read_at = nullptr;           // Required if there will be more than one commit.
     std::size_t pending_max = 1 << 20;  // Other values are for tests, as is another hash.
     Hash hash = &KeyHash;

@@ -113,7 +113,7 @@ class Examination {
     }
     end = FFR_TRY(EndOfKeyPages(std::max(end, keys_end_bytes_)));
     end = std::max(end, sections_end_bytes_) + 8 * geometry.segment_count();
-    // What ends in the first block lacks what a commit begins with.
+    // A commit that ended in the first block would lack its own begin.
     return std::max(AlignUp(end, kBlockBytes), AlignUp(begin_bytes_ + 1, kBlockBytes));
   }
 
@@ -163,9 +163,9 @@ class Examination {
   const CommittedPart& committed_;
   const std::uint64_t begin_bytes_;
   std::uint64_t record_count_;                      // By the headers of records.
-  std::optional<std::uint64_t> records_end_bytes_;  // Of the last record and its keys.
-  std::uint64_t keys_end_bytes_ = 0;                // Of the last key block.
-  std::uint64_t sections_end_bytes_ = 0;            // Of the last section.
+  std::optional<std::uint64_t> records_end_bytes_;  // End of the last record and its keys.
+  std::uint64_t keys_end_bytes_ = 0;                // End of the last key block.
+  std::uint64_t sections_end_bytes_ = 0;            // End of the last section.
 };
 
 }  // namespace

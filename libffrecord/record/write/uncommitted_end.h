@@ -12,7 +12,7 @@
 
 namespace ffrecord {
 
-// What is known about the bytes behind the newest whole commit of a file.
+// The facts about the bytes behind the newest whole commit of a file.
 struct UncommittedEnd {
   // A message with the evidence that these bytes may be a damaged commit, which a writer reported
   // as durable. Empty if they are only what a killed append leaves.
@@ -26,7 +26,7 @@ struct UncommittedEnd {
 struct CommittedPart {
   std::uint64_t size_bytes = 0;
   std::uint64_t record_count = 0;
-  std::uint64_t copied_bytes = 0;  // Of each record, in column copies.
+  std::uint64_t copied_bytes = 0;  // Bytes of each record in column copies.
 };
 
 // Reads the end of the file behind `committed`, at most the last kCommitSearchBytesMax of it.

@@ -47,7 +47,7 @@ class TableWriter {
  private:
   std::uint64_t end_bytes_;
   std::size_t entry_size_bytes_;
-  std::uint32_t crc32_ = 0;  // Of what was flushed.
+  std::uint32_t crc32_ = 0;  // Checksum of the flushed bytes.
   std::vector<std::byte> kept_;
 };
 

@@ -111,7 +111,7 @@ Result<void> V2Stream::EndSegment() {
   segment_offsets_.resize(segment);  // One that was not full is replaced.
   segment_offsets_.push_back(offset);
   if (segment_is_full()) {
-    // Of the first segment to end since the mark: it has the entries of before.
+    // The pages of the first segment to end since the mark: they have the entries of before.
     if (mark_ && mark_->pages.empty()) mark_->pages = pages_;
     std::memset(pages_.data(), 0, pages_.size());
   }
@@ -234,7 +234,7 @@ Result<void> V2Stream::ReturnToMark() {
   const std::uint64_t slot = totals_.record_count % entries_per_segment();
   const std::uint64_t page_begin = slot / kIndexEntriesPerPage * kIndexPageSizeBytes;
   if (page_begin >= pages_.size()) return {};
-  // What later records put behind the entries.
+  // Clears the bytes that later records put behind the entries.
   const std::uint64_t begin =
       slot % kIndexEntriesPerPage == 0
           ? page_begin

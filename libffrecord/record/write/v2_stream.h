@@ -46,8 +46,8 @@ struct V2Resume {
 // footer will state: totals, fingerprint, sections, the place of each index segment.
 //
 // Memory: the pages of one segment (1 MiB), 8 bytes for each segment written (43,520 records).
-// Borrows the output, which outlives it. What the output says of a failure is passed on; after one
-// only the output may be destroyed. Thread-bound.
+// Borrows the output, which outlives it. Failures of the output are passed on; after one only the
+// output may be destroyed. Thread-bound.
 class V2Stream {
  public:
   // A new file; `schema_section` is empty if there is none. Call WriteFront() first.
@@ -115,7 +115,7 @@ class V2Stream {
   std::span<const std::uint64_t> segment_offsets() const noexcept { return segment_offsets_; }
 
  private:
-  // What a footer states of the stream at some moment.
+  // A footer's statement of the stream at some moment.
   struct Snapshot {
     V2Footer totals;
     std::uint64_t segment_count = 0;  // The last of them may be replaced later.
@@ -123,7 +123,7 @@ class V2Stream {
   };
   struct Mark {
     Snapshot snapshot;
-    std::uint64_t size_bytes = 0;  // Of the output.
+    std::uint64_t size_bytes = 0;  // Size of the output.
     std::uint64_t pending_count = 0;
     std::vector<std::byte> pages = {};  // If the segment of the mark has ended.
   };
@@ -146,7 +146,7 @@ class V2Stream {
   V2Header header_;
   FingerprintChain fingerprint_;
   V2Footer totals_;
-  std::vector<std::byte> pages_;  // Of the segment to come, zero behind the last entry.
+  std::vector<std::byte> pages_;  // Pages of the segment to come, zero behind the last entry.
   std::vector<std::uint64_t> segment_offsets_;
   std::uint64_t pending_count_ = 0;
   std::optional<Mark> mark_;

@@ -1,1 +1,1 @@
-"""What every room may use: memory, threads, names and addresses; nothing of records."""
+"""The room that all others may use: memory, threads, names and addresses; nothing of records."""

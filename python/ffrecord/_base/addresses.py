@@ -2,7 +2,7 @@
 
 import os
 
-# Of checkpoints: a folder of any name, or an address.
+# The place of checkpoints: a folder of any name, or an address.
 Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 SCHEME = "ffrecord://"

@@ -17,13 +17,13 @@ import numpy.typing as npt
 
 from ffrecord._base.shared_memory import Bytes, Descriptor, write_all
 
-# What the byte says; of a block that is gone, the lender wants to hear no more.
+# The values of the byte; after `_GONE` the lender wants no more news of the block.
 _LENT, _BACK, _GONE = b"\0", b"\1", b"\2"
 # The contents begin there, aligned for any type.
 _HEADER_BYTES = 64
 # Blocks that are used again. If borrowers keep more, the others are gone as soon as they are lent.
 _COUNT_MAX = 16
-# A block that was not needed for so many others is let go.
+# A block that was not needed for so many others is freed.
 _TURNS = 16
 
 
@@ -59,7 +59,7 @@ class Lender:
         return descriptor
 
     def _taken_back(self, size: int) -> tuple[Descriptor, int] | None:
-        """Of the blocks that were returned and are at most twice as large, the last one lent."""
+        """The block lent last among those that were returned and are at most twice as large."""
         left: list[_Block] = []
         found = None
         for block in self._blocks:
@@ -75,7 +75,7 @@ class Lender:
 
 def _made() -> Descriptor:
     descriptor = Descriptor(os.memfd_create("ffrecord", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
-    # What a borrower has mapped stays there.
+    # Pages that a borrower has mapped stay there.
     fcntl.fcntl(descriptor.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
     return descriptor
 
@@ -103,7 +103,8 @@ def _give_back(fd: int, pid: int, forks: int) -> None:
     os.close(fd)
 
 
-# Of this process. On both sides of a fork, so that it differs for whatever it may have copied.
+# Counts the forks of this process. On both sides of a fork, so that it differs for whatever it may
+# have copied.
 _forks = 0
 
 

@@ -16,7 +16,7 @@ Bytes = npt.NDArray[np.uint8]
 
 # Below this a pickle is cheaper than a descriptor.
 _SHARE_FROM_BYTES = 1024
-# Of one writev.
+# The blocks of one writev.
 _BLOCKS_MAX = os.sysconf("SC_IOV_MAX")
 
 

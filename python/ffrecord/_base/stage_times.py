@@ -28,7 +28,7 @@ STAGES = (
     "user",
 )
 
-# What a profile calls them. It has waits of its own, and reads by the extension.
+# Their names in a profile. It has waits of its own, and reads by the extension.
 _KINDS = {
     "submit": recording.SUBMIT,
     "fetch": recording.FETCH,

@@ -16,7 +16,8 @@ from typing import Any
 from ffrecord._base import recording
 
 _is_watching = False
-# Of optimizers that step now, some within others or in other threads: by thread and optimizer.
+# Spans of optimizers that step now, some within others or in other threads: by thread and
+# optimizer.
 _spans: dict[tuple[int, int], recording.Span] = {}
 
 

@@ -15,7 +15,7 @@ _SIZE_BYTES = 64 << 20
 
 
 def examine_accelerator(seconds: float) -> dict[str, Any]:
-    """What PyTorch finds, and the rates of copies to it; imports torch, if it is there."""
+    """PyTorch's accelerator, and the rates of copies to it; imports torch, if it is there."""
     facts: dict[str, Any] = {"accelerator": None, "accelerator_reason": ""}
     try:
         import torch

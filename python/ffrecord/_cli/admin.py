@@ -33,7 +33,7 @@ _USED = "ffrecord_quota_used_bytes"
 class Metrics:
     """The values of all counters and gauges at one time."""
 
-    time_s: float  # Of a clock that only goes forward.
+    time_s: float  # Time of a clock that only goes forward.
     samples: Samples = field(repr=False)
 
     def get(self, family: str, **labels: str) -> float:
@@ -80,7 +80,7 @@ def fetch(address: str, timeout_s: float, token_file: str | None = None) -> Metr
 def fetch_cluster(
     address: str, timeout_s: float, token_file: str | None = None, page: str = ""
 ) -> dict[str, Any]:
-    """What the daemon whose admin port is at `address` knows of its cluster.
+    """The cluster as the daemon whose admin port is at `address` knows it.
 
     `page`: "" for the state of the node, "/slots", "/lost", or "/plan" with its query.
 
@@ -253,7 +253,7 @@ def show_status(facts: dict[str, Any]) -> str:
 
 
 def _shown(value: object) -> str:
-    """Of a disk only what is to be looked at."""
+    """Return only the parts of a disk that are to be looked at."""
     if not isinstance(value, dict):
         return str(value)
     counts = [f"{value[name]} {name.replace('_', ' ')}" for name in ("bad_extents", "read_errors")]

@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Change:
-    """What one service of a host lacks; nothing, if all three are empty."""
+    """The things that one service of a host lacks; none, if all three are empty."""
 
     service: Service
     folders: list[str]
@@ -75,7 +75,7 @@ class BringUp:
         return {entry.name: one for entry, one in zip(self._cluster.hosts, found, strict=True)}
 
     def plan(self, found: Mapping[str, Found]) -> list[tuple[HostEntry, Change]]:
-        """What is to be changed: members of etcd first, then nodes, in the order of the file."""
+        """The changes to make: members of etcd first, then nodes, in the order of the file."""
         steps = [
             (
                 number < len(found[entry.name].services) - 1,
@@ -191,7 +191,7 @@ class BringUp:
             clock.sleep(_LOOK_S)
 
     def _missing(self, entries: list[HostEntry], placed: bool) -> list[str]:
-        """What is not yet as it should be, in words; a node that an operator drains is left out."""
+        """The things not yet as they should be, in words, but for nodes that an operator drains."""
         try:
             facts = _ffrecord.describe_cluster(self.address, timeout_s=_ASK_S)
         except OSError as error:

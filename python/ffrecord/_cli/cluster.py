@@ -184,7 +184,7 @@ def _list_waiting(facts: dict[str, Any]) -> list[str]:
 def _describe_waiting(
     node: str, *, address: str = "", daemon: str = "", since_unix_ms: int = 0
 ) -> str:
-    """What an operator decides by; a node of an earlier version says nothing of itself."""
+    """The facts for an operator's decision; a node of an earlier version has none."""
     if not daemon:
         return node
     since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(min(since_unix_ms / 1000, 1e11)))
@@ -249,7 +249,7 @@ def upgrade(address: str, level: int | None, yes: bool, timeout_s: float, as_jso
 def nodes(address: str, timeout_s: float, as_json: bool) -> None:
     """List the nodes of the cluster at ADDRESS: ffrecord://HOST[:PORT], of any of them.
 
-    Of a node that waits for approval: its address, since when it has waited, and the id of its
+    A node that waits for approval has: its address, since when it has waited, and the id of its
     daemon, which is also in the file `identity` in its data folder, and in its log.
     """
     facts = _ffrecord.describe_cluster(address, timeout_s=timeout_s)

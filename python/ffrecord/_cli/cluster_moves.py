@@ -82,8 +82,8 @@ def rebalance(
 ) -> None:
     """Show what is left to move between nodes, by the nodes with the admin ports ADMIN.
 
-    Data moves by itself when nodes join, drain, are removed or change their weight. With --wait,
-    the command returns when each node has its share. --plan shows what a change would copy.
+    Data moves without a command when nodes join, drain, are removed or change their weight. With
+    --wait, the command returns when each node has its share. --plan shows what a change would copy.
     """
     ask = _asker(admins, timeout_s, token_file)
     if without and not plan:
@@ -96,7 +96,7 @@ def rebalance(
 
 
 def unrepaired(facts: Facts) -> list[str]:
-    """What lacks replicas, as one node knows it; nothing if all is repaired."""
+    """The extents that lack replicas, as one node knows it; nothing if all is repaired."""
     lines = _uncopied(facts)
     for node in facts["nodes"]:
         if node["slots"] > 0 and not node["is_up"]:
@@ -112,7 +112,7 @@ def unrepaired(facts: Facts) -> list[str]:
 
 
 def unbalanced(facts: Facts) -> list[str]:
-    """What is left to move, as one node knows it; nothing if each node has its share."""
+    """The extents left to move, as one node knows it; nothing if each node has its share."""
     lines = _uncopied(facts)
     for node in facts["nodes"]:
         if node["state"] == "draining" and node["slots"] > 0:

@@ -27,7 +27,7 @@ from ffrecord.errors import CorruptionError
 _DESCRIPTORS_ENOUGH = 4096
 # Below this much, some hundreds of RDMA connections are refused.
 _LOCKED_ENOUGH_BYTES = 64 << 20
-# What containers have by default; torch's own workers fill it.
+# The default of containers; torch's own workers fill it.
 _SHARED_TOO_LITTLE_BYTES = 64 << 20
 # So many records are read from a store, spread over its files.
 _SAMPLE = 64

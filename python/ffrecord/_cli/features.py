@@ -9,7 +9,7 @@ import sys
 
 from ffrecord import _ffrecord
 
-# What the package works without: a name for people, the distribution, how to install it.
+# The packages that are optional: a name for people, the distribution, how to install it.
 _PACKAGES = (
     ("PyTorch loader", "torch", "torch"),
     ("Pillow images", "pillow", "images"),
@@ -72,7 +72,7 @@ def _oldest(package: str) -> str:
 
 
 def _numbers(version: str) -> list[int]:
-    """What versions are compared by: 10.0.1 is after 9.5."""
+    """The numbers by which versions are compared: 10.0.1 is after 9.5."""
     return [int(number) for number in re.findall(r"\d+", version.partition("+")[0])[:3]]
 
 

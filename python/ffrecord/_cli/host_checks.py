@@ -1,4 +1,4 @@
-"""What `ffrecord cluster up` looks at on a host before it changes anything there."""
+"""The checks of `ffrecord cluster up` on a host before it changes anything there."""
 
 import base64
 import re
@@ -24,7 +24,7 @@ class Found:
     files: dict[str, str] = field(default_factory=dict)  # Those that exist, of all services.
     missing_folders: list[str] = field(default_factory=list)
     active: set[str] = field(default_factory=set)  # Units that run.
-    outdated: set[str] = field(default_factory=set)  # Of a run that ended before their restart.
+    outdated: set[str] = field(default_factory=set)  # Changed, not restarted yet.
     problems: list[str] = field(default_factory=list)  # "HOST: STEP: what; remedy".
 
 
@@ -61,7 +61,7 @@ def examine(cluster: HostsFile, entry: HostEntry, host: Host) -> Found:
 
 @dataclass(frozen=True)
 class _Lines:
-    """What a script has printed: a key and a value in each line."""
+    """The output of a script: a key and a value in each line."""
 
     pairs: list[tuple[str, str]]
 

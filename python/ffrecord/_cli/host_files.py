@@ -83,7 +83,7 @@ def _port(address: str) -> int:
 
 
 def _sandbox(cluster: HostsFile, folders: list[str]) -> str:
-    """What both kinds of units need, and nothing else."""
+    """The lines that both kinds of units need, and nothing else."""
     return f"""User={cluster.user}
 Restart=on-failure
 RestartSec=1

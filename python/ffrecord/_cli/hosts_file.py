@@ -8,7 +8,7 @@ from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ADDRESS = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})")
-# What neither systemd nor a shell gives a meaning.
+# Characters to which neither systemd nor a shell gives a meaning.
 _FOLDER = re.compile(r"(/[A-Za-z0-9._+@=-]+)+")
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _PORT_MAX = 65_535

@@ -34,7 +34,7 @@ def limits(proc: Path = Path("/proc/self")) -> Limits:
 
 
 def memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> tuple[int, int]:
-    """What the machine has, and what of that processes can still take; 0 if it does not tell."""
+    """The machine's memory, and how much of it processes can still take; 0 if unknown."""
     found = {}
     for line in _lines(meminfo):
         name, _, rest = line.partition(":")
@@ -45,7 +45,7 @@ def memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> tuple[int, int]:
 
 
 def free_in_groups_bytes(proc: Path = Path("/proc/self")) -> int | None:
-    """What the group with the least memory left still allows; None if none has a limit.
+    """The memory that the group with the least left still allows; None if none has a limit.
 
     Pages of files do not count as used: a group drops them when it needs memory.
     """
@@ -71,7 +71,7 @@ def _groups(proc: Path, controller: str) -> Iterator[Path]:
     """The folders of the groups with this controller, each before the one that it is in."""
     for path, is_mount in _paths(proc, controller):
         for root, point in _mounts(proc, is_mount):
-            below = Path()  # Of another namespace, all that can be seen is what is mounted.
+            below = Path()  # In another namespace only the mounted part can be seen.
             if Path(path).is_relative_to(root) and ".." not in Path(path).parts:
                 below = Path(path).relative_to(root)
             for parts in range(len(below.parts), -1, -1):

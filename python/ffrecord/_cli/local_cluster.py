@@ -211,7 +211,7 @@ class LocalCluster:
             facts = fetch_cluster(node.admin, 1.0)
         except OSError:
             return False
-        # Of those that an operator took out, no slots are expected.
+        # Nodes that an operator took out need no slots.
         settled = [
             one["id"]
             for one in facts["nodes"]

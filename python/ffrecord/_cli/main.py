@@ -304,7 +304,7 @@ def publish(
 def _would_publish(
     files: tuple[str, ...], address: str, replace: bool, timeout_s: float
 ) -> dict[str, Any]:
-    """What `publish` would do with files that it accepts."""
+    """The work of `publish` for files that it accepts."""
     with ffrecord.open(files, timeout_s=timeout_s) as reader:
         count, size_bytes = len(reader), sum(file.size_bytes for file in reader.files)
     return {

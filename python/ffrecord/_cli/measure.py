@@ -1,4 +1,4 @@
-"""What reads cost here: of a local file or folder, and of a dataset of a daemon."""
+"""The cost of reads here: of a local file or folder, and of a dataset of a daemon."""
 
 import os
 import pathlib
@@ -17,7 +17,8 @@ from ffrecord._cli.units import show_size
 from ffrecord._read.reader import Reader
 from ffrecord.errors import DeadlineExceeded
 
-# Of a folder without files, if it may be written to; and what is read of a file in each way.
+# Size of the file in an empty folder, if that may be written to; and how much of a file is read in
+# each way.
 _SIZE_BYTES = 128 << 20
 _PIECE_BYTES = 4 << 20
 # A device that has not answered so long after the end of its time does not answer.
@@ -31,7 +32,7 @@ _CACHED_MOST = 0.1
 _KEPT_ENOUGH = 0.9
 # If the page cache held less of the file before, it was the measurement that filled it.
 _RESIDENT_LITTLE = 0.5
-# Of the size of a file. The rest are holes, which no device is asked for.
+# Share of a file's size. The rest are holes, which no device is asked for.
 _STORED_ENOUGH = 0.5
 
 Facts = dict[str, Any]
@@ -79,7 +80,7 @@ def examine_dataset(address: str, seconds: float, timeout_s: float) -> Facts:
 
 
 def _instead_of_device(path: pathlib.Path, mounts: str = "/proc/self/mountinfo") -> str:
-    """What to measure instead of a device: a folder on it."""
+    """The place to measure instead of a device: a folder on it."""
     number = path.stat().st_rdev
     wanted = f"{os.major(number)}:{os.minor(number)}"
     lines = [line.split() for line in pathlib.Path(mounts).read_text().splitlines()]

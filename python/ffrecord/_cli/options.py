@@ -14,7 +14,7 @@ from ffrecord._cli.units import Timeout
 from ffrecord.errors import ConflictError
 from ffrecord.pack._new_folder import check_can_be_made
 
-# Of the parts of a folder, if nothing else is asked for.
+# Size of the parts of a folder, if nothing else is asked for.
 PART_BYTES = 1 << 30
 
 

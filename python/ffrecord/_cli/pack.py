@@ -85,7 +85,7 @@ _CLASSES_SHOWN_MAX = 30
 @click.option(
     "--tokens",
     metavar="TYPE[:END]",
-    help="Of a file of nothing but tokens: u16 or u32, and the token that ends a document.",
+    help="Type in a file of nothing but tokens: u16 or u32; and the token that ends a document.",
 )
 @click.option(
     "--map",

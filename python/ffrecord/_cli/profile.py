@@ -17,8 +17,8 @@ from ffrecord._cli.units import Number
 from ffrecord._profile import exports, files, report
 from ffrecord.errors import CorruptionError
 
-# What a launcher, such as torchrun, is told is passed on; it tells its ranks. Schedulers announce
-# the end of a job by SIGUSR1 or SIGUSR2.
+# Signals for a launcher, such as torchrun, are passed on; it passes them to its ranks. Schedulers
+# announce the end of a job by SIGUSR1 or SIGUSR2.
 _PASSED_ON = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
     *(signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),

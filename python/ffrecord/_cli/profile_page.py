@@ -19,9 +19,9 @@ from ffrecord._profile.steps import PHASES, Steps
 from ffrecord._profile.verdict import explained, seconds, sentence
 
 _RANKS_MAX = 16
-_STEPS_MAX = 400  # Of the chart of steps: the last ones.
-_SHOWN_STEPS = 3  # Of each timeline.
-_RECTANGLES_MAX = 4000  # Of each timeline.
+_STEPS_MAX = 400  # The last steps are in the chart of steps.
+_SHOWN_STEPS = 3  # Steps in each timeline.
+_RECTANGLES_MAX = 4000  # Rectangles in each timeline.
 _WIDTH, _LANE, _LABEL = 1200, 14, 110
 _COLOURS = {
     "data": "#d62728",

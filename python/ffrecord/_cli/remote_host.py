@@ -14,7 +14,7 @@ _SSH_FAILED = 255
 
 @dataclass(frozen=True)
 class Done:
-    """What a script on a host has come to."""
+    """The outcome of a script on a host."""
 
     code: int
     output: str

@@ -26,7 +26,7 @@ def show_size(size_bytes: float) -> str:
     return f"{size_bytes:.{digits}f} {unit}"
 
 
-# What fits into 64 bits with a sign, as sizes of files do.
+# The largest number of 64 bits with a sign, as sizes of files are.
 _SIZE_MAX = (1 << 63) - 1
 
 

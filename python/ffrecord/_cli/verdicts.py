@@ -1,4 +1,4 @@
-"""What the findings of `ffrecord doctor` mean: a sentence each, with what to do."""
+"""The meaning of the findings of `ffrecord doctor`: a sentence each, with what to do."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _CLEARLY = 1.25
 
 
 def of_host(facts: Facts, rdma: Facts) -> list[str]:
-    """Of the memory, the processors, and RDMA."""
+    """The verdicts on the memory, the processors, and RDMA."""
     return [of_memory(facts), of_processors(facts), of_rdma(rdma)]
 
 

@@ -1,4 +1,4 @@
-"""What a daemon serves, as a read-only file system of fsspec; `pip install 'ffrecord[fsspec]'`.
+"""The files of a daemon, as a read-only file system of fsspec; `pip install 'ffrecord[fsspec]'`.
 
     with fsspec.open("ffrecord://host:9400/train/part-0.ffr") as file:
         header = file.read(12)
@@ -32,7 +32,7 @@ __all__ = ["File", "FileSystem"]
 
 Info = dict[str, Any]
 
-# What an address may say behind its name; see daemon.md.
+# Options that an address may have behind its name; see daemon.md.
 _OPTIONS = (
     *("transport", "tls", "token_file", "rdma_devices"),
     *("rdma_traffic_class", "rdma_service_level"),
@@ -67,7 +67,7 @@ class FileSystem(AbstractFileSystem):  # type: ignore[misc]
     """
 
     protocol = "ffrecord"
-    # What `get_file` reads at a time: parts that are verified.
+    # `get_file` reads so much at a time: parts that are verified.
     blocksize = _ffrecord.ServedFiles.verified_bytes
 
     def __init__(
@@ -93,7 +93,7 @@ class FileSystem(AbstractFileSystem):  # type: ignore[misc]
             token_file: file with the token for the daemon.
             rdma_devices: names of devices, with commas between them.
             rdma_traffic_class: of RDMA's packets.
-            rdma_service_level: likewise.
+            rdma_service_level: of RDMA's packets.
             options: fsspec's own.
         """
         super().__init__(*args, **options)
@@ -108,7 +108,7 @@ class FileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     @property
     def fsid(self) -> str:
-        """What tells file systems of this kind from others."""
+        """A text that distinguishes file systems of this kind from others."""
         return "ffrecord"
 
     @classmethod
@@ -235,7 +235,7 @@ class FileSystem(AbstractFileSystem):  # type: ignore[misc]
         Args:
             paths: of the files, one for each range.
             starts: as for `cat_file`, one for each range, or one for all.
-            ends: likewise.
+            ends: as `starts`.
             max_gap: not used: the daemon is asked for what is wanted.
             on_error: "raise", or "return" an exception in the place of each range that it concerns.
         """
@@ -319,7 +319,7 @@ class FileSystem(AbstractFileSystem):  # type: ignore[misc]
             end = name.rfind("/", 0, end)
 
     def _find(self, place: str, name: str) -> _Served | None:
-        """What a published name stands for; None if there is no such name."""
+        """The dataset of a published name; None if there is no such name."""
         if _NEVER_PUBLISHED in name:
             return None
         address = f"{SCHEME}{place}/{name}{self._query}"

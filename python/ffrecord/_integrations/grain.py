@@ -80,7 +80,7 @@ class DataSource:
             for record in batch
         ]
 
-    # What Grain calls when it may read several at once.
+    # Grain calls this when it may read several at once.
     _getitems = __getitems__
 
     def read(self, indices: npt.ArrayLike) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class DataSource:
 
     @property
     def records(self) -> Records:
-        """What it reads."""
+        """The records that it reads."""
         return self._records
 
     @property

@@ -48,7 +48,7 @@ _THEIRS = {ours: theirs for theirs, ours in _NUMBERS.items()} | {
 }
 _ARRAYS = (datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D)
 _MEDIA = (datasets.Image, datasets.Audio)
-# What stores the rest, and comes back from `to_huggingface` the same.
+# Another way, which stores the rest, and `to_huggingface` returns the same.
 _AS_TABLE = "write all columns with ffrecord.write_table(dataset.with_format('arrow')[:], path)"
 
 
@@ -150,7 +150,7 @@ def _load(files: Files, split: str, streaming: bool) -> Any:  # noqa: ANN401 - a
     with Reader(files) as reader:
         features = _features_of(reader)
         names = [file.name for file in reader.files]
-        if not all(map(os.path.exists, names)):  # Of a daemon or a store.
+        if not all(map(os.path.exists, names)):  # At a daemon or a store.
             given = [files] if isinstance(files, str | os.PathLike) else files
             names = [os.fspath(file) for file in given]
         # The cache of `datasets` goes by the arguments: other data must not be found there.
@@ -185,7 +185,7 @@ def _type_of(name: str, feature: Any) -> str:  # noqa: ANN401 - `datasets` has m
 
 
 def _value(name: str, row: int, value: Any, is_file: bool) -> Any:  # noqa: ANN401 - as it is
-    """What a row holds, as a writer takes it."""
+    """The value of a row, as a writer takes it."""
     if value is None or (is_file and value["bytes"] is None and value["path"] is None):
         raise ValueError(
             f"column '{name}' is null in row {row}, and a plain record has a value in each column. "
@@ -225,7 +225,7 @@ def _stored_features(reader: Reader) -> Any:  # noqa: ANN401 - datasets.Features
         features = datasets.Features.from_dict(json.loads(stored))
         schema = {name: _type_of(name, feature) for name, feature in features.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None  # Whoever wrote the file may have written anything there.
+        return None  # The writer of the file may have put anything there.
     return features if schema == reader.schema else None
 
 

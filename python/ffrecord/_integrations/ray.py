@@ -35,7 +35,7 @@ except ImportError as error:
 
 __all__ = ["RecordSource", "read"]
 
-# Of so many records the sizes are looked up to estimate those of all.
+# The sizes of so many records are looked up to estimate those of all.
 _SAMPLED = 4096
 
 
@@ -125,7 +125,7 @@ class RecordSource(ray.data.Datasource):  # type: ignore[misc, unused-ignore]
         self._schema = self._plan.schema()
 
     def get_name(self) -> str:
-        """What Ray calls its read tasks."""
+        """The name of its read tasks in Ray."""
         return "FFRecord"
 
     def estimate_inmemory_data_size(self) -> int:
@@ -166,7 +166,7 @@ class RecordSource(ray.data.Datasource):  # type: ignore[misc, unused-ignore]
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the tasks read: small to send, for the records' pickle holds arguments only."""
+    """The input of the tasks: small to send, for the records' pickle holds arguments only."""
 
     records: Records
     columns: tuple[str, ...] | None
@@ -189,7 +189,7 @@ class _Plan:
                 yield self._table(batch)
 
     def schema(self) -> "pa.Schema | None":
-        """Of the tables; None if there are no records."""
+        """The schema of the tables; None if there are no records."""
         if len(self.records) == 0:
             return None
         how: OnCorrupt = "raise" if self.on_corrupt == "raise" else "replace"
@@ -220,7 +220,7 @@ def _is_tensor(values: Any, kind: Any) -> bool:  # noqa: ANN401 - pyarrow has no
 
 
 def _mean_size(records: Records) -> float:
-    """Of a record in bytes, estimated from some of them; 0 without records."""
+    """The size of a record in bytes, estimated from some of them; 0 without records."""
     count = len(records)
     if count == 0:
         return 0.0

@@ -23,7 +23,7 @@ _RECORD = "record"
 
 
 class Spec(NamedTuple):
-    """What a column is in each batch: a type of TensorFlow by name, and a shape.
+    """The signature of each column in a batch: a type of TensorFlow by name, and a shape.
 
     The first dimension is None if the last batch may be shorter.
     """
@@ -92,7 +92,7 @@ class Batches:
         self._shard, self._shards = shard, shards
         self._check()
         self.signature: dict[str, Spec] = self._signature()
-        """What each batch has, by column."""
+        """The signature of each batch, by column."""
 
     def __len__(self) -> int:
         """Batches of one iteration."""
@@ -141,7 +141,7 @@ class Batches:
 
     @property
     def _steps(self) -> int:
-        """Of one epoch."""
+        """The batches of one epoch."""
         whole, rest = divmod(len(self._records), self._batch_size)
         return whole if self._is_whole else whole + (rest > 0)
 

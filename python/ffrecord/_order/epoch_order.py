@@ -69,8 +69,8 @@ class EpochOrder:
     windows of blocks; or takes one stretch of a mixture; or draws records by weight; or, without
     `shuffle`, the records as they lie. Every sampler, loader and adapter of ours asks it.
 
-    The indices are those of the records, whoever reads them: those of a mixture are `BY_SOURCE` and
-    more, for its epochs go on where the last one ended, while `mix[i]` is record i of the first.
+    Readers get these numbers as they are: those of a mixture are `BY_SOURCE` and more, for its
+    epochs go on where the last one ended, while `mix[i]` is record i of the first.
     """
 
     seed: int
@@ -264,7 +264,7 @@ class IndexBatch(Sequence[int]):
     _turns: Counter[int]
     order: EpochOrder
     position: int
-    """Of the first index; the others follow it."""
+    """The place of the first index; the others follow it."""
     seed: int
     epoch: int
 

@@ -21,7 +21,7 @@ _WEIGHTS_SUM_MAX = 1 << 16
 # Lanes 0 and up belong to the orders of format.md; source i of a mixture has this plus i.
 _MIXTURE_LANE = 1 << 32
 _U64 = (1 << 64) - 1
-# So many earlier weights are remembered, lest states grow: for an epoch that starts again.
+# So many earlier weights are remembered, so that states stay small: for an epoch that starts again.
 _EARLIER_MAX = 16
 
 
@@ -45,8 +45,8 @@ class Stretch(NamedTuple):
 class Mixture:
     """Which source, and which of its records, is at a position of a mixed stream. Immutable.
 
-    Of any `sum(weights)` positions in a row, source i has about `weights[i]`, spread as evenly as
-    possible; of an aligned run, exactly that many. Each source comes in its own order, as a whole,
+    In any `sum(weights)` positions in a row, source i has about `weights[i]`, spread as evenly as
+    possible; in an aligned run, exactly that many. Each source comes in its own order, as a whole,
     again and again. The stream is endless. It begins at the first position whose weights are
     remembered: at 0, unless they changed very often.
     """

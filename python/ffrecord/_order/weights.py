@@ -44,7 +44,7 @@ class Weights:
                 "records"
             )
         if isinstance(weights, np.ma.MaskedArray) and np.ma.is_masked(weights):
-            # What lies under the mask is no weight.
+            # A number under the mask is no weight.
             index = int(np.ma.getmaskarray(weights).argmax())
             raise ValueError(f"the weight of record {index} is missing: fill it with .filled(0)")
         values = given.astype(np.float64)

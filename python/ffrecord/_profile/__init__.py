@@ -1,1 +1,1 @@
-"""What profiles of training say: reading them, finding causes, and showing both."""
+"""Profiles of training: reading them, finding causes, and showing both."""

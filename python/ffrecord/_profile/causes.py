@@ -1,7 +1,7 @@
 """Why steps take as long as they do: what they would take without each cause.
 
 A step is as long as that of the slowest rank: its own work, plus the communication that no rank can
-hide. A cause is worth what steps get shorter when its time is taken out of this model. What gains
+hide. A cause is worth what steps get shorter when its time is taken out of this model. A gain of
 less than 5 % is noise; 10 % is worth a warning, 20 % is critical. A rank, a stage or a place is
 named only if it explains 80 % of its cause.
 """
@@ -93,7 +93,7 @@ def level_of(saving: float) -> Level:
 
 # --- The model -----------------------------------------------------------------------------------
 
-# What is taken out of the model: a kind, and the row of a rank; -1 is all.
+# The time to take out of the model: a kind, and the row of a rank; -1 is all.
 _Take = tuple[Kind, int]
 
 
@@ -101,7 +101,7 @@ class _Model:
     """How long steps are without some of what they do."""
 
     def __init__(self, steps: Steps) -> None:
-        """Of these steps."""
+        """The model of these steps."""
         parts = steps.phases
         compute = parts["forward"] + parts["backward"] + parts["optimizer"]
         self._parts: dict[Kind, Seconds] = {
@@ -157,7 +157,7 @@ def findings_of(steps: Steps) -> Findings:
         if not found:
             break
         after = model.seconds([*taken, *found])
-        # Of two that only gain together each has half.
+        # If two only gain together, each has half.
         gain = (model.seconds(taken) - after) / len(found)
         causes += [_cause(steps, take, gain, total, float(after.mean())) for take in found]
         taken += found
@@ -166,7 +166,7 @@ def findings_of(steps: Steps) -> Findings:
 
 
 def _next(model: _Model, taken: list[_Take], total: float) -> list[_Take]:
-    """What is to be taken next: one if that is worth it, or two that only gain together."""
+    """The times to take next: one if that is worth it, or two that only gain together."""
     left = [take for take in model.takes() if take not in taken and (take[0], -1) not in taken]
     before = float(model.seconds(taken).sum())
 
@@ -196,7 +196,7 @@ def _next(model: _Model, taken: list[_Take], total: float) -> list[_Take]:
 
 def _cause(steps: Steps, take: _Take, gain: Seconds, total: float, without_s: float) -> Cause:
     kind, row = take
-    # What all ranks have may still be of one: a rank that comes last to everything.
+    # A time that all ranks have may still be of one: a rank that comes last to everything.
     rank = steps.ranks[row] if row >= 0 else (steps.ranks[0] if len(steps.ranks) == 1 else None)
     about = [rank] if rank is not None else steps.ranks
     window = int(steps.begin_ns.min()), int(steps.end_ns.max())
@@ -295,7 +295,7 @@ def _place_of(ranks: Sequence[Rank], window: tuple[int, int]) -> str:
 
 
 def _saving(ranks: Sequence[Rank], window: tuple[int, int]) -> tuple[dict[str, float], str]:
-    """What blocks training in saves and loads."""
+    """The saves and loads that block training."""
     of: dict[str, float] = dict.fromkeys(("stage", "write", "load"), 0.0)
     for rank in ranks:
         saves = _in(rank.own(SAVE), window)

@@ -73,11 +73,11 @@ class Process:
     began_ns: int
     """When the process began; 0 if that is unknown."""
     has_ended: bool
-    """Whether it ended by itself, and was not killed."""
+    """Whether it ended before anything killed it."""
     events: Events
     """Sorted by their begin."""
     unfinished: Events
-    """What had begun and not ended; without an end."""
+    """Events that had begun and not ended; without an end."""
     names: list[str]
     """By number; the first is empty."""
     overwritten: int = 0

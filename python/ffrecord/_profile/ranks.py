@@ -8,7 +8,7 @@ import numpy as np
 from ffrecord._base.recording import BACKWARD, COLLECTIVE, OPTIMIZER, WAIT
 from ffrecord._profile.files import Events, Process, merged
 
-_TRAINING = (OPTIMIZER, BACKWARD, WAIT)  # What shows that a process trains, best first.
+_TRAINING = (OPTIMIZER, BACKWARD, WAIT)  # Events that show that a process trains, best first.
 # With so many collectives in common the clocks of two machines are well known.
 _COLLECTIVES_MAX = 20_000
 
@@ -30,7 +30,7 @@ class Rank:
     """and when the last event of it ended."""
     has_ended: bool
     calendar_ns: int = 0
-    """What is to be added to a time for one since 1970."""
+    """The difference to add to a time for one since 1970."""
     overwritten: int = 0
     torn: int = 0
     attempt: int = 0
@@ -75,7 +75,7 @@ def ranks_of(processes: Sequence[Process]) -> list[Rank]:
 
 
 def latest(ranks: Sequence[Rank]) -> list[Rank]:
-    """Of each rank the last attempt, but for ranks that were gone before the last one began.
+    """The last attempt of each rank, but for ranks that were gone before the last one began.
 
     A run may go on with fewer ranks than it had before, or be another one in the same folder.
     """
@@ -85,7 +85,7 @@ def latest(ranks: Sequence[Rank]) -> list[Rank]:
 
 
 def others_of(own: Process, processes: Sequence[Process]) -> list[Process]:
-    """Of each other rank of a process's run the last attempt."""
+    """The last attempt of each other rank of a process's run."""
     world_size = own.world_size if own.world_size > 0 else 1 << 31
     ordered = sorted(processes, key=lambda each: each.calendar_ns)
     last = {each.rank: each for each in ordered if 0 <= each.rank < world_size}
@@ -208,7 +208,7 @@ def _clocks(trainers: Sequence[Process]) -> dict[str, tuple[int, int]]:
 
 
 def _offset(one: Process, other: Process) -> tuple[int, int] | None:
-    """What to add to the clock of `other`, and how wrong it may be; None if nothing tells."""
+    """The difference to the clock of `other`, and its error; None if nothing tells."""
     ours, theirs = _collectives(one), _collectives(other)
     common = sorted(ours.keys() & theirs.keys())[-_COLLECTIVES_MAX:]
     if not common:

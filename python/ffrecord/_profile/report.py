@@ -18,7 +18,7 @@ _RANKS_MAX = 16  # In a table: the slowest.
 
 @dataclasses.dataclass
 class Run:
-    """What a profile says."""
+    """The contents of a profile."""
 
     ranks: list[Rank]
     """With all attempts."""
@@ -99,7 +99,7 @@ def _title(phase: str) -> str:
 
 
 def stragglers(steps: Steps) -> list[str]:
-    """Who comes last to collectives."""
+    """The ranks that come last to collectives."""
     came = steps.last[steps.last >= 0]
     if not len(came):
         return []
@@ -163,11 +163,11 @@ def time_table(run: Run) -> list[str]:
 
 
 def notes(run: Run) -> list[str]:
-    """What a reader has to know about these numbers."""
+    """Remarks that a reader of these numbers has to know."""
     lines = []
     killed = [str(rank.rank) for rank in run.ranks if not rank.has_ended]
     if killed:
-        lines.append(f"not ended by themselves, or still running: ranks {', '.join(killed[:16])}")
+        lines.append(f"killed, or still running: ranks {', '.join(killed[:16])}")
     again = [rank for rank in run.ranks if rank.attempt]
     if again:
         lines.append(

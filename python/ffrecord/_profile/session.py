@@ -67,7 +67,7 @@ def begin_as_told() -> None:
         return
     torch_steps.watch()
     if recording.WATCHDOG_VARIABLE in os.environ:
-        # A process that only starts others is silent for long. One that was told a rank is none.
+        # A process that only starts others is silent for long. One that has a rank is none.
         recording.when_it_trains = _watch_over
         if path is not None and os.environ.get("RANK", "").isdigit():
             recording.note_trainer()

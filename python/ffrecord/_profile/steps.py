@@ -154,7 +154,7 @@ def _forwards(waits: Spans, backward: Spans, begin: int) -> Spans:
 
 
 def _within(events: Events, begin: int, end: int) -> Spans:
-    """Of events that begin in [begin, end), cut there."""
+    """The time of events that begin in [begin, end), cut there."""
     low, high = np.searchsorted(events["begin_ns"], (begin, end))
     # One that began before may reach into it.
     low = max(int(low) - 1, 0)
@@ -204,7 +204,7 @@ def _exposed(backward: Spans, exchanges: Spans) -> float:
 def _latecomers(
     ranks: Sequence[Rank], begin: npt.NDArray[np.int64], end: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], Seconds]:
-    """Who came last to the collectives of each step, and how late."""
+    """The ranks that came last to the collectives of each step, and how late."""
     count = begin.shape[1]
     last, late_s = np.full(count, -1, np.int64), np.zeros(count)
     if len(ranks) < 2:

@@ -86,7 +86,7 @@ class Watchdog:
 
 
 def stuck(own: Process, others: Sequence[Process], silent_s: float, now_ns: int) -> str:
-    """What to say of a process that has made no progress for so long.
+    """The message about a process that has made no progress for so long.
 
     Args:
         own: the process.
@@ -117,7 +117,7 @@ def _is_in(process: Process, kind: int) -> bool:
 
 
 def _doing(process: Process, boot: str, now_ns: int) -> str:
-    """What has begun and not ended, or what has ended last."""
+    """The event that has begun and not ended, or the one that has ended last."""
     if process.has_ended:
         return "has ended"
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # One record: its bytes, or what a decoder made of them; in a file with a schema, values by column.
 Sample = Any
-# What decoders made, by column; of records that are just bytes, under None.
+# The results of decoders, by column; those of records that are just bytes, under None.
 Decoded = Mapping[str | None, Values]
 
 
@@ -46,8 +46,8 @@ class Batch(Sequence[Sample]):
     (bf16 as uint16 bits), a list of uint8 views for bytes, a list of str for utf8. `batch[2:5]` is
     a batch of these rows over the same block.
 
-    Of nullable, ragged and nested columns, as tables of Arrow have them: numbers of which some may
-    be missing are a masked array, of which a sample has None for those; bytes and text have None in
+    Nullable, ragged and nested columns are as tables of Arrow have them: numbers of which some may
+    be missing are a masked array, and a sample has None for those; bytes and text have None in
     their lists; lists of numbers are a list of arrays, views of one block; a struct is a dict of
     columns, in which all is missing where the struct is; a list of structs is a list of dicts. A
     sample has None for whatever is missing.
@@ -85,9 +85,9 @@ class Batch(Sequence[Sample]):
     indices: npt.NDArray[np.int64]
     """The index of each record, shape (n,), never negative."""
     format: Format
-    """What samples and columns are handed out as."""
+    """The format of samples and columns."""
     logical: LogicalSchema
-    """What the columns are, selected or not, and how they are stored."""
+    """The columns, selected or not, and how they are stored."""
     reasons: Mapping[int, str]
     """By row, why a decoder could make nothing of a record; empty unless kept on request."""
 

@@ -1,4 +1,4 @@
-"""What the failures of fsspec's file systems mean: which error, and whether it may pass."""
+"""The meaning of failures of fsspec's file systems: which error, and whether it may pass."""
 
 import errno
 import re
@@ -65,7 +65,8 @@ def exception(kind: Kind, message: str) -> Exception:
 def text_of(error: BaseException) -> str:
     """The text of an error in one line, with its class and without secrets.
 
-    Raises nothing: whoever waits for the error must get one, whatever a client calls its text.
+    Raises nothing: the caller that waits for the error must get one, whatever a client calls its
+    text.
     """
     try:
         text = str(error)

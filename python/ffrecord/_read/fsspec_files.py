@@ -237,7 +237,7 @@ def _is_file(info: Info) -> bool:
 
 
 def _plain(value: object) -> object:
-    """What of an option is the same text in every process, without credentials."""
+    """The part of an option that is the same text in every process, without credentials."""
     if isinstance(value, Mapping):
         pairs = ((str(name), _plain(one)) for name, one in value.items())
         return sorted(

@@ -30,7 +30,7 @@ _ASYNC_THREADS, _ASYNC_GROUP = 4, 32
 _SYNC_THREADS, _SYNC_GROUP = 8, 4
 # The reads of a chain share a local copy or an archive.
 _CHAIN_THREADS = 1
-_RANGE_BYTES = 512 << 10  # Of a group, for each range that it may have.
+_RANGE_BYTES = 512 << 10  # Size of a group, for each range that it may have.
 _LOOK_S = 0.2
 
 _services: "weakref.WeakSet[FileService]" = weakref.WeakSet()
@@ -51,7 +51,7 @@ class FileService:
             names: addresses.
             options: of the reader. The time limit is one to find the files, and one for each range,
                 retries included. With a cache, blocks of the files are kept: after each read, the
-                file system is asked for the version, lest bytes of another one be kept.
+                file system is asked for the version, so that no bytes of another one are kept.
         """
         found = find(names, options.storage_options or {}, options.timeout_s)
         self.files: Sequence[StoredFile] = found

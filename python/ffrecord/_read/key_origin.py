@@ -1,4 +1,4 @@
-"""How the keys of record files were given: what a writer of the same records has to be told."""
+"""How the keys of record files were given, as a writer of the same records needs it."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -10,17 +10,18 @@ from typing import Protocol
 
 from ffrecord._base.addresses import EVICTED, SCHEME, STORES, address_from_root
 
-# What the name of an index in place ends with, behind that of its source.
+# The end of an index's name, behind that of its source.
 INDEX_SUFFIX = ".ffindex"
 
 Where = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
-# Of file systems that fsspec knows, perhaps a chain of them: `simplecache::gs://bucket/x`.
+# Protocols of file systems that fsspec knows, perhaps a chain of them:
+# `simplecache::gs://bucket/x`.
 _PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
 
 
 class Eviction(Protocol):
-    """What opening needs of the room that evicts files to a store."""
+    """The part that opening needs of the room that evicts files to a store."""
 
     def restore(self, folder: str, names: Iterable[str] | None = None) -> object:
         """Fetch the files that were evicted from a folder, or those of them in `names`."""
@@ -131,7 +132,7 @@ def expand(names: Iterable[str]) -> list[bytes]:
     """Every file that `names` stand for, in order.
 
     A folder stands for its own `*.ffr`, dot files included, sorted by code point, or if it has none
-    for the sources of its `*.ffindex`; a glob for its matches, sorted likewise. An address is kept
+    for the sources of its `*.ffindex`; a glob for its matches, sorted too. An address is kept
     as it is, folders and globs of a store too. Files that were evicted to a store are fetched
     first.
 

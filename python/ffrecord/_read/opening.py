@@ -1,4 +1,4 @@
-"""What opens a reader, and what is refused then, although files are opened at the first use."""
+"""Options of a reader, and the checks before files are opened at the first use."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from ffrecord._base.addresses import SCHEME
 from ffrecord._read.locations import absolute, expand, is_malformed, look
 from ffrecord.errors import CorruptionError
 
-# Of local files that are named, how many are looked into; the others are looked up.
+# So many of the named local files are looked into; the others are looked up.
 _LOOKED_INTO = 8
 # For a daemon to answer whether it has what is named.
 _LOOK_UP_MAX_S = 2.0
@@ -22,7 +22,7 @@ CACHE_SIZE = 64 << 30
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What opens a reader, beside the locations: the arguments of `Reader`, which explains them.
+    """Options of a reader, beside the locations: the arguments of `Reader`, which explains them.
 
     Raises:
         ValueError: one of them is out of range.

@@ -29,8 +29,8 @@ _SMOOTH_BEFORE_SHRINKING = 100
 # A queue that was not full while it was emptied that often is not what the consumer waits for.
 _QUEUES_BEFORE_GIVING_UP = 4
 _WEIGH_EVERY = 16
-# What a thread loads together takes no longer, and is no more. A hand-over between threads costs
-# some 100 us, as much as loading a small item does.
+# A thread loads no more items together than it can load in so much time. A hand-over between
+# threads costs some 100 us, as much as loading a small item does.
 _SHARE_S = 0.002
 _SHARE_MAX = 16
 
@@ -89,9 +89,9 @@ class Prefetcher(Generic[Plan, Item]):
         self._share = 1  # Items that a thread takes at a time.
         self._ahead: deque[tuple[list[Plan], Future[_Loaded[Item]]]] = deque()
         self._ready: deque[tuple[Plan, Item, float]] = deque()
-        self._error: BaseException | None = None  # What stands behind all that is ready.
+        self._error: BaseException | None = None  # Raised behind all items that are ready.
         self._pending = 0
-        self._item_bytes = 0  # Of a typical one.
+        self._item_bytes = 0  # Bytes of a typical one.
         self._handed_out = 0
         self._smooth = 0  # Shares in a row that were there when they were asked for.
         self._was_full = False  # All were there at once since it was last made deeper.
@@ -194,7 +194,7 @@ class Prefetcher(Generic[Plan, Item]):
             future: Future[_Loaded[Item]] = Future()
             self._ahead.append((plans, future))
             self._pending += len(plans)
-            # What is queued must not keep this object alive, or it would never be closed.
+            # Queued tasks must not keep this object alive, or it would never be closed.
             self._tasks.put((future, partial(_loaded, self._load, self._load_together, plans)))
 
     def _await(self, future: "Future[_Loaded[Item]]") -> "_Loaded[Item]":

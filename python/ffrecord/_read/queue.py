@@ -181,7 +181,7 @@ class FutureReads:
         self._descriptor = queue.fileno()
         self._wake = os.fdopen(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK), "r+b", buffering=0)
         self._tokens = itertools.count()
-        self._lock = threading.Lock()  # Of all that follows, and the queue.
+        self._lock = threading.Lock()  # Guards all that follows, and the queue.
         self._futures: dict[Hashable, futures.Future[Batch]] = {}
         self._is_waited_for = False
 

@@ -121,7 +121,8 @@ class Reader(Records, Closing):
         self._kept: dict[str, tuple[_ffrecord.RecordReader, FileService | None]] = {}
         self._schema: _ffrecord.Schema | None = None
         self._logical = LogicalSchema()
-        # Of `submit`, and of each loop that awaits reads; with the process that made them.
+        # The reads of `submit`, and of each loop that awaits reads; with the process that made
+        # them.
         self._reads: weakref.WeakKeyDictionary[object, tuple[int, object]] = (
             weakref.WeakKeyDictionary()
         )
@@ -146,7 +147,7 @@ class Reader(Records, Closing):
 
     @property
     def logical(self) -> LogicalSchema:
-        """What the columns are, and how they are stored."""
+        """The columns, and how they are stored."""
         self._open()
         return self._logical
 
@@ -295,9 +296,9 @@ class Reader(Records, Closing):
     def hint_epoch(self, share: EpochShare) -> _ffrecord.PrefetchHint | None:
         """Send the daemon a prefetch hint for an epoch; it reads ahead while the result exists.
 
-        A hint changes when bytes are read, never which bytes. A `DataLoader` sends hints by itself.
-        Returns None if no daemon can use the hint: the files are local, the daemon does not know
-        the order, or it cannot be reached now.
+        A hint changes when bytes are read, never which bytes. A `DataLoader` sends hints without a
+        call. Returns None if no daemon can use the hint: the files are local, the daemon does not
+        know the order, or it cannot be reached now.
         """
         order = share.order
         if self.is_local or not order.shuffle or (order.mixture or order.weights) is not None:
@@ -322,7 +323,7 @@ class Reader(Records, Closing):
     ) -> _ffrecord.BatchStream:
         """Begin to read `share`, and the epochs that follow it, ahead with native threads.
 
-        For loaders; a `DataLoader` does so by itself.
+        For loaders; a `DataLoader` calls it.
 
         Args:
             share: the rest of the first epoch; its order is no mixture.
@@ -422,7 +423,8 @@ class Reader(Records, Closing):
                 f"fingerprint is {found}, expected {self._expected}; put the old files back, or "
                 "make a new dataset"
             )
-        # Of threads that open at once all use what the first has kept, for it does the counting.
+        # If several threads open at once, all use the reader that the first has kept, for it does
+        # the counting.
         inner, service = self._kept.setdefault("reader", (inner, service))
         for warning in inner.warnings:
             warnings.warn(warning, stacklevel=3)

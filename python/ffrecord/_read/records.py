@@ -27,7 +27,7 @@ OnCorrupt = Literal["raise", "skip", "replace", "keep"]
 # Iteration reads about so much at a time: large enough for the device, small beside the data.
 _READ_AHEAD_BYTES = 8 << 20
 _READ_AHEAD_RECORDS_MAX = 4096
-# So many damaged records are always put up with, lest one of a hundred be "too many".
+# Tolerate this many damaged records even in small datasets.
 _DAMAGED_ALWAYS_ALLOWED = 10
 # Codes of result.h that speak of the record, not of the way to it: kCorruption and kIo.
 _DAMAGED_STATUSES = (3, 4)
@@ -50,7 +50,7 @@ class Records(ABC):
     @property
     @abstractmethod
     def logical(self) -> LogicalSchema:
-        """What the columns are, and how they are stored."""
+        """The columns, and how they are stored."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -121,7 +121,7 @@ class Records(ABC):
                 records as `bytes`, for code that takes no arrays, such as `json.loads`; "torch",
                 numbers and bytes as tensors, bf16 as `torch.bfloat16`; "arrow", a sample as a
                 `pyarrow.Table` of one row, a column as a `pyarrow.Array`; `Batch.to_arrow` gives
-                the whole table. What a decoder made keeps its type in "bytes".
+                the whole table. A decoder's result keeps its type in "bytes".
 
         Raises:
             ValueError: there is no such format.
@@ -511,7 +511,7 @@ def as_indices(indices: npt.ArrayLike) -> Indices:
 
 
 def _as_mask(keep: npt.ArrayLike, count: int) -> npt.NDArray[np.bool_]:
-    # What is missing is not selected; NumPy has the values under a mask as they come.
+    # A missing value is not selected; NumPy has the values under a mask as they come.
     mask = np.asarray(np.ma.filled(keep, False) if np.ma.isMaskedArray(keep) else keep)
     if mask.dtype != np.bool_ or mask.shape != (count,):
         raise ValueError(

@@ -28,17 +28,17 @@ _SIZE_BYTES = 4
 
 
 class _Pieces(NamedTuple):
-    """What blocks have of documents, in order; documents without tokens are left out."""
+    """The parts of documents in blocks, in order; documents without tokens are left out."""
 
     row: Indices
-    """Of the block, among those that are wanted."""
+    """The row of the block, among those that are wanted."""
     document: Indices
     offset: Indices
-    """Of its first token, in the document."""
+    """Place of its first token, in the document."""
     taken: Indices
-    """Of tokens."""
+    """Number of tokens."""
     place: Indices
-    """Of its first token, in the block."""
+    """Place of its first token, in the block."""
 
 
 class TokenBlocks(Records):
@@ -106,7 +106,7 @@ class TokenBlocks(Records):
 
     @property
     def logical(self) -> LogicalSchema:
-        """Of the columns `tokens`, and `cu_seqlens` if requested."""
+        """The columns `tokens`, and `cu_seqlens` if requested."""
         tokens = Column("tokens", self.dtype, (self.block,))
         if not self.boundaries:
             return LogicalSchema((tokens,))
@@ -303,9 +303,9 @@ class _TokenColumn(NamedTuple):
 
     type: str
     width: int
-    """Of a token, in bytes."""
+    """Size of a token, in bytes."""
     other_bytes: int
-    """Of a record that are no tokens."""
+    """Bytes of a record that are no tokens."""
     each: int | None
     """Tokens of every record; None if the size of a record tells."""
     stored: str | None

@@ -41,7 +41,7 @@ def evict(
     """
     place, where = pathlib.Path(folder), os.fsdecode(target)
     if "://" not in where and not where.startswith(REPLICATED):
-        where = os.path.abspath(where)  # Whoever wants them back may be elsewhere.
+        where = os.path.abspath(where)  # A process in another folder may want them back.
     listed = archive.newest_list(where, timeout_s)
     with _locked(place):
         away = _read(place) or {"target": where, "files": {}}

@@ -37,7 +37,7 @@ class Columns(Protocol):
 
     @property
     def logical(self) -> Stored:
-        """What the columns are, and how they are stored."""
+        """The columns, and how they are stored."""
 
     @property
     def decoded(self) -> Mapping[str | None, Any]:

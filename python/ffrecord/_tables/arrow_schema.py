@@ -1,4 +1,4 @@
-"""What the metadata of a file tell of its columns: Arrow's types, nulls, and what bytes hold."""
+"""Metadata of a file about its columns: Arrow's types, nulls, and the contents of bytes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,16 +16,16 @@ Types = tuple[tuple[str, str], ...]
 
 
 class Facts(NamedTuple):
-    """What the metadata of one file say."""
+    """The facts in the metadata of one file."""
 
     schema: bytes | None = None
     """Arrow's; None if it was not written from tables."""
     holding: frozenset[str] | None = None
-    """What holds nulls; None if that is not known."""
+    """The columns that hold nulls; None if that is not known."""
     trouble: str | None = None
     """Why nothing is known, if the metadata are damaged."""
     types: Types = ()
-    """What the bytes of columns are, as far as the file says it."""
+    """The types of columns of bytes, as far as the file says it."""
 
     @property
     def schemas(self) -> tuple[bytes, ...]:
@@ -34,7 +34,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(metadata: Mapping[str, bytes]) -> Facts:
-    """What these metadata say."""
+    """The facts in these metadata."""
     types = tuple(_types(metadata.get(TYPES)).items())
     return Facts(metadata.get(KEY), _holding(metadata.get(NULLS)), types=types)
 
@@ -66,7 +66,7 @@ def joined_facts(each: Sequence[Mapping[str, bytes]]) -> dict[str, bytes]:
 
 
 def joined_types(each: Sequence[Types], describe: Callable[[int], str]) -> Types:
-    """What the bytes of columns are in several sequences, as far as any of them says it.
+    """The types of columns of bytes in several sequences, as far as any of them says it.
 
     Raises:
         ValueError: two of them say it otherwise.
@@ -184,5 +184,5 @@ def _types_in(schemas: tuple[bytes, ...]) -> dict[str, Any]:
     try:
         schema = schema_of(schemas[:1])
     except CorruptionError:
-        return {}  # Whoever asks for types is told.
+        return {}  # A call that asks for types raises the error.
     return {field.name: field.type for field in schema}

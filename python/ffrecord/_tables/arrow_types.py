@@ -14,7 +14,7 @@ FIXED = {
     **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
 }
 
-# What stands for bf16, which Arrow lacks, in a field that is marked as one: bits, or numbers.
+# The storage of bf16, which Arrow lacks, in a field that is marked as one: bits, or numbers.
 BF16_STORAGE = ("u16", "f32", "f64")
 _MARK = "ffrecord.type"
 
@@ -142,7 +142,7 @@ def _alike(kind: Kind, name: str, size: int) -> bool:
 
 
 def meaning_of(kind: Any) -> str:  # noqa: ANN401 - pyarrow has no types
-    """What values of the type mean, however they are laid out: equal for types of equal values.
+    """The meaning of values of the type, however they are laid out.
 
     Units, scales, zones and extensions count; sizes of offsets, views and dictionaries do not.
     """

@@ -27,7 +27,7 @@ _UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _NUMPY_NS = {"W": 7 * _DAY_NS, "D": _DAY_NS, "h": 3600 * 10**9, "m": 60 * 10**9, **_UNIT_NS}
 _PARTS_OF_NS = {"ps": 10**3, "fs": 10**6, "as": 10**9}
 _EPOCH = datetime.datetime(1970, 1, 1)
-# What pandas has where there is no value; it need not be imported to see that.
+# The types of pandas where there is no value; it need not be imported to see that.
 _NULLS_OF_PANDAS = ("NAType", "NaTType")
 _NO_LISTS = (str, bytes, bytearray, memoryview)
 
@@ -83,7 +83,7 @@ def _by_pyarrow(values: list[Any], wanted: Any, where: str) -> Any:  # noqa: ANN
     values = [int(each) if isinstance(each, np.integer) else each for each in values]
     try:
         return pa.array(values, wanted)
-    except TypeError as error:  # Of Arrow's, too.
+    except TypeError as error:  # Arrow's errors, too.
         raise TypeError(f"{where} is {wanted}: {error}") from None
     except (ValueError, OverflowError, pa.ArrowException) as error:
         raise ValueError(f"{where} is {wanted}: {error}") from None
@@ -155,7 +155,7 @@ def _numbers(wanted: Any, name: str, marked: bool) -> Maker:  # noqa: ANN401
 
 
 def _nothing(name: str, marked: bool, values: list[Any]) -> Any:  # noqa: ANN401
-    """What lies under a null, of the type of the values: with another, bits would be numbers."""
+    """The value under a null, of the values' type: another would turn bits to numbers."""
     if name == "bool":
         return False
     are_bits = marked and any(isinstance(each, np.uint16) for each in values)

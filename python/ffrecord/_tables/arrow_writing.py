@@ -44,7 +44,7 @@ class Rows:
     __slots__ = ("bounds", "data")
 
     def __init__(self, data: Any, bounds: npt.NDArray[np.int64]) -> None:  # noqa: ANN401
-        """Of any object with a buffer, which stays as it is."""
+        """The column of any object with a buffer, which stays as it is."""
         self.data = memoryview(data).cast("B") if len(data) else memoryview(b"")
         self.bounds = np.ascontiguousarray(bounds, np.int64)
 
@@ -97,8 +97,8 @@ class Encoder:
         """For rows of that schema.
 
         Args:
-            schema: of pyarrow. What may be null by it is stored with what is valid, whether or not
-                there are nulls: so files of one schema have the same columns.
+            schema: of pyarrow. A column that may be null by it is stored with its validity, whether
+                or not there are nulls: so files of one schema have the same columns.
             table: all rows that will come, if they are known: then lists of a fixed size, some of
                 whose items are null, are stored as lists.
             columns: those of the file, if there is one already.
@@ -118,7 +118,7 @@ class Encoder:
         self.holding: set[str] = set()
         """Columns that have had nulls so far, as `stored` names them."""
         self.kinds: dict[str, Kind] = {}
-        """What stores each column."""
+        """The columns that store each column."""
         for field in schema:
             chunks = None if table is None else _plain(table.column(field.name).chunks)
             kind = _kind_of(field.name, field, field.nullable, chunks)
@@ -140,7 +140,7 @@ class Encoder:
 
     @property
     def metadata(self) -> dict[str, bytes]:
-        """What tells readers the types of Arrow."""
+        """Metadata that tell readers the types of Arrow."""
         return {KEY: self.arrow.serialize().to_pybytes()}
 
     def row(self, sample: Mapping[str, Any]) -> Iterator[memoryview]:
@@ -252,7 +252,7 @@ def _kind_of(
     chunks: list[Any] | None,
     marked: bool = False,
 ) -> Kind:
-    """What stores a column of that field.
+    """The columns that store a column of that field.
 
     Args:
         name: of the column, or of what is in it, for errors.

@@ -1,4 +1,4 @@
-"""What the values of a batch are handed out as; see `Records.with_format`."""
+"""Formats of the values of a batch; see `Records.with_format`."""
 
 import math
 from collections.abc import Callable

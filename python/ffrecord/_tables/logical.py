@@ -1,4 +1,4 @@
-"""What the columns of records are to their users, and how each of them is stored."""
+"""Columns of records as their users see them, and how each of them is stored."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,9 +21,9 @@ class LogicalSchema:
     """
 
     stored: tuple[Column, ...] = ()
-    """What stores the columns, in the order of a record."""
+    """The stored columns, in the order of a record."""
     holding: frozenset[str] | None = None
-    """What holds nulls, as `layout_of` takes it; None if that is not known."""
+    """The columns that hold nulls, as `layout_of` takes it; None if that is not known."""
     arrow: tuple[bytes, ...] = ()
     """The schemas of Arrow that the files were written with, each once; empty if one has none."""
     trouble: str | None = None
@@ -31,15 +31,15 @@ class LogicalSchema:
     is_raw: bool = False
     """Whether the stored columns are what is seen."""
     types: Types = ()
-    """What the bytes of columns are, as far as the files say it."""
+    """The types of columns of bytes, as far as the files say it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         parts = self.stored, self.holding, self.arrow, self.trouble, self.is_raw, self.types
-        return LogicalSchema, parts  # What is computed of them is not sent.
+        return LogicalSchema, parts  # Computed values are not sent.
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """What users see."""
+        """The columns that users see."""
         layout = self._layout
         if layout is None:
             return self.stored

@@ -22,7 +22,7 @@ _SHAPED = r"(?:[uif]\d\d?|bool|bf16)(?:\[\d+(?:,\d+)*\])?"
 _NAME = re.compile(rf"([^\[\]{{}}]+?)({_STEPS}*)(?::(valid|lengths|bytes|utf8|{_SHAPED}))?")
 _STEP = re.compile(_STEPS)
 _LEAF = re.compile(r"(\w+)(?:\[([\d,]+)\])?")
-# What only names of stored columns have.
+# Characters that only names of stored columns have.
 _MARKS = ("[]", "{", ":valid")
 _DEPTH_MAX = 32
 
@@ -36,7 +36,7 @@ class Layout:
     full: tuple[str, ...]
     """Columns that are stored as nullable, but hold no null."""
     parts: Mapping[str, tuple[Column, ...]]
-    """What stores each that is stored as nullable, ragged or nested."""
+    """The columns that store each nullable, ragged or nested one."""
 
 
 def is_name(name: str) -> bool:
@@ -66,7 +66,7 @@ def stored(name: str, kind: Kind, in_list: bool = False) -> Iterator[Column]:
 
 @lru_cache(maxsize=64)
 def layout_of(columns: tuple[Column, ...], holding: frozenset[str] | None = None) -> Layout | None:
-    """What the columns of a file store; None if each of them is a column of its own.
+    """The layout of the columns of a file; None if each of them is a column of its own.
 
     Columns whose names look like those of a nested one, but do not make one, are their own.
 
@@ -78,7 +78,7 @@ def layout_of(columns: tuple[Column, ...], holding: frozenset[str] | None = None
     if not any(mark in column.name for column in columns for mark in _MARKS):
         return None
     groups: dict[str, list[Column]] = {}
-    owners: list[str] = []  # Of each column.
+    owners: list[str] = []  # The owner of each column.
     for column in columns:
         match = _NAME.fullmatch(column.name)
         owners.append(column.name if match is None else match[1])
@@ -184,7 +184,7 @@ class Gathering:
     """Gathers the values of nested columns; checks that their parts fit each other."""
 
     def __init__(self, rows: int, joined: Joined, fixed: Fixed) -> None:
-        """Of so many records; `joined` and `fixed` read a stored column."""
+        """The values of so many records; `joined` and `fixed` read a stored column."""
         self._rows = rows
         self._joined = joined
         self._fixed = fixed
@@ -283,7 +283,7 @@ def _require(fits: bool, name: str, what: str) -> None:
         raise ValueError(f"column '{name}' does not fit its {what}")
 
 
-# What a column is handed out as: an array, masked where there is no value; a list, with None there;
+# The form of a column for users: an array, masked where there is no value; a list, with None there;
 # a dict of these for a struct. Structs in a list are a dict each.
 Form = Any
 

@@ -60,7 +60,7 @@ class Kind:
 
     @property
     def item(self) -> "Kind":
-        """Of a list."""
+        """The type of a list's items."""
         return self.fields[0][1]
 
     @property

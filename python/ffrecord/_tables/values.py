@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from ffrecord._tables.schema import DTYPES, Column
 
-# What shows its bytes as they are; arrays of any type, contiguous or not.
+# Objects that show their bytes as they are; arrays of any type, contiguous or not.
 BytesLike = bytes | bytearray | memoryview | npt.NDArray[Any]
 Array = npt.NDArray[Any]
 Converter = Callable[[Any], BytesLike]
@@ -41,7 +41,7 @@ _SEQUENCES = (list, tuple)
 # In lists of these only, nothing is masked or null, and NumPy loses no more than large integers.
 _PLAIN = {int, float, bool}
 # Python's own numbers are packed without an array, integers not as floats, for `struct` would round
-# them. What it refuses goes the long way, to an error that names the column.
+# them. A number that it refuses goes the long way, to an error that names the column.
 _CODES = {
     int: dict(u8="B", i8="b", u16="H", i16="h", u32="I", i32="i", u64="Q", i64="q"),
     float: dict(f16="e", f32="f", f64="d"),
@@ -53,7 +53,7 @@ class UnfitError(ValueError):
     """A number does not fit its column; `at` is its place among the numbers."""
 
     def __init__(self, text: str, at: int) -> None:
-        """Of the number at a place."""
+        """The error of the number at a place."""
         super().__init__(text)
         self.at = at
 
@@ -98,7 +98,7 @@ def _type_in(values: list[Any]) -> type | None:
 
 
 def _packs(kind: str, count: int) -> dict[type | None, Callable[..., bytes]]:
-    """What makes the bytes of so many numbers of one type of Python's."""
+    """The packers for so many numbers of one type of Python's."""
     if count > _PACKED_ITEMS_MAX:
         return {}
     return {

@@ -23,15 +23,15 @@ class RepairReport:
     lost than `lost_count`, behind the last record of which anything was left."""
     skipped_bytes: int
     kept_parts: tuple[str, ...]
-    """What stands beside the records and is as it was, in words."""
+    """The parts beside the records that are as they were, in words."""
     rebuilt_parts: tuple[str, ...]
-    """What was rebuilt for the records that are kept."""
+    """The parts that were rebuilt for the records that are kept."""
     other_losses: tuple[str, ...]
     kept_key_count: int
     lost_key_count: int
     """As far as the file says how many there were; some may be of records that are lost too."""
     size_bytes: int
-    """Of the new file."""
+    """The size of the new file."""
     fingerprint: str
 
     @property

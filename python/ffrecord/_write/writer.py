@@ -44,7 +44,7 @@ class WriteSummary:
     file_size_bytes: int
     fingerprint: str
     dictionary_size_bytes: int = 0
-    """Of the dictionary that the records are compressed with; 0 if there is none."""
+    """The size of the dictionary that the records are compressed with; 0 if there is none."""
 
 
 class Writer(Closing):
@@ -115,7 +115,7 @@ class Writer(Closing):
         self._encoder: Encoder | None = None
         if is_arrow_schema(schema):
             self._encoder = Encoder(schema)
-        elif isinstance(schema, Encoder):  # Of `ffrecord.write_table`.
+        elif isinstance(schema, Encoder):  # From `ffrecord.write_table`.
             self._encoder = schema
         self._metadata: dict[str, bytes] = dict(metadata or {})
         self._holding: frozenset[str] | None = frozenset()
@@ -190,7 +190,7 @@ class Writer(Closing):
         if metadata is None:
             self._metadata = found
             return None
-        # What tables are is not the user's to leave out.
+        # A user cannot leave out the metadata of tables.
         self._metadata = {**metadata, **told}
         return self._metadata
 
@@ -392,7 +392,7 @@ class Writer(Closing):
             return [make(sample[name]) for name, make in self._converters]
         except KeyError:
             if all(name in sample for name, _ in self._converters):
-                raise  # Of a value.
+                raise  # The error names a value.
             self._refuse_columns(sample)
 
     def _given_key(self, key: str | bytes) -> bytes:

@@ -126,8 +126,8 @@ def save(
             ranks of torch's default process group, if there is one. "alone": this process only.
         replicated: which rank saves data that all ranks have: "rank0", or "split": each rank a
             share. With "split", every rank hashes all of it first, and the save fails unless the
-            replicas are equal. What some ranks have alike by a DTensor's placements or an `OnRanks`
-            is always shared among them; "split" compares it too.
+            replicas are equal. Data that some ranks have alike by a DTensor's placements or an
+            `OnRanks` is always shared among them; "split" compares it too.
         direct: bypass the page cache if the file system allows it.
         incremental: write only what has changed since the newest checkpoint of the target, and
             share the files of the rest with it. Costs one more hash of every byte, and one read of
@@ -151,7 +151,7 @@ def save(
     together = group_of(group)
     rank, size = (0, 1) if together is None else (together.rank, together.size)
     seen = Save(step)
-    owners: _list[object] = []  # Of the memory that slices name.
+    owners: _list[object] = []  # They own the memory that slices name.
     slices: _list[TensorSlice] = []
 
     def prepare() -> Said:
@@ -198,7 +198,7 @@ def async_save(
     does not exit before the last has ended. In a forked child a save continues in the parent alone.
 
     Args:
-        target: as for `save`, and likewise `state`, `direct`, `incremental` and others.
+        target: as for `save`, and so are `state`, `direct`, `incremental` and others.
         step: the name of the checkpoint within `target`.
         state: values, tensors, `Shard`s, and objects with `state_dict`.
         group: the ranks that save together, as for `save`. They communicate on a thread of their

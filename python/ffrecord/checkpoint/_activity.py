@@ -1,4 +1,4 @@
-"""What a save or load does at the moment, for ranks that wait for it."""
+"""The activity of a save or load at the moment, for ranks that wait for it."""
 
 import contextlib
 import threading
@@ -21,7 +21,7 @@ class Activity:
         self._steps += 1
 
     def says(self) -> tuple[str, int]:
-        """What it does, and a number that changes as long as it gets on."""
+        """Its activity, and a number that changes as long as it gets on."""
         return self._text, self._steps
 
 
@@ -39,7 +39,7 @@ class SaveActivity(Activity):
         self.now(f"plans {what}")
 
     def says(self) -> tuple[str, int]:
-        """What it does, and a number that changes as long as it gets on."""
+        """Its activity, and a number that changes as long as it gets on."""
         text, steps = super().says()
         total = 0 if self._progress is None else self._progress.total_bytes
         if self._progress is None or total == 0:

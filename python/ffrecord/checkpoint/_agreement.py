@@ -1,4 +1,4 @@
-"""What the ranks of one save must have alike, and how they find out without telling everything.
+"""The parts of a save that are alike on all ranks, and how ranks compare them by digests.
 
 Each rank tells a digest; only if digests differ, a second round names what differs.
 """
@@ -40,8 +40,8 @@ class Agreement:
       values of an `OnRanks` are the same on its ranks; its tensors are compared as others are.
     - With `replicated="split"`: the same bytes, for each rank writes a share of them.
 
-    What slices ranks write of what they hold together is no matter of it: they add them up when
-    they plan.
+    The slices of shared tensors that ranks write are not compared here: ranks add them up when they
+    plan.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Agreement:
         return any(other[:4] != told[0][:4] for other in told) or bool(_differing(told))
 
     def details(self, told: Sequence[Sequence[object]], rank: int) -> bytes:
-        """What this rank tells in the second round; of equal ranks, the first tells the paths."""
+        """This rank's text in the second round; among equal ranks, the first tells the paths."""
         wrong = _first_wrong(told)
         tensors = [self._tensors, self._own] if wrong is not None and rank in (0, wrong) else []
         differ = [any(other[part] != told[0][part] for other in told) for part in (2, 3)]
@@ -228,7 +228,7 @@ def _union(mine: object, other: object) -> object:
 
 
 def _values(tree: object, path: str) -> Iterable[tuple[str, object]]:
-    """The values in a tree, encoded; tensors are compared by themselves."""
+    """The values in a tree, encoded; tensors are compared elsewhere."""
     if isinstance(tree, dict):
         for key, item in tree.items():
             yield from _values(item, join(path, key))
@@ -252,12 +252,12 @@ def _is_below(prefixes: Sequence[str]) -> Callable[[str], bool]:
 
 
 def _as_tensor(path: str) -> str:
-    """What is told of a tensor at a path where other ranks may have a value."""
+    """The text for a tensor at a path where other ranks may have a value."""
     return f"{path} (a tensor)"
 
 
 def _paths(tree: object, path: str, empty: list[str], with_tensors: bool = False) -> Iterable[str]:
-    """Values, and sequences with their lengths; tensors are mostly compared by themselves.
+    """Values, and sequences with their lengths; most tensors are compared elsewhere.
 
     Appends dicts without a key to `empty`.
     """
@@ -295,5 +295,5 @@ def _contents(leaves: Sequence[Leaf], called: str = "{0.key}") -> dict[str, byte
 
 
 def digest(what: object) -> bytes:
-    """Bytes that differ if what is told by repr differs."""
+    """Bytes that differ if the reprs differ."""
     return hashlib.blake2b(repr(what).encode(), digest_size=_DIGEST_SIZE).digest()

@@ -48,7 +48,7 @@ class PendingSave:
         self.step = step
         self.staged_bytes = 0
         self.stall_s = 0.0
-        self.is_seen = False  # Whether somebody was told how it ended.
+        self.is_seen = False  # Whether somebody has seen how it ended.
         self._pid = os.getpid()
         self._future: concurrent.futures.Future[Commit] = concurrent.futures.Future()
 
@@ -85,7 +85,7 @@ class PendingSave:
             )
 
 
-# Of a processor that a step wants too, a thread that is nicer by 15 gets a thirtieth (sched(7)).
+# Beside a step, a thread that is nicer by 15 gets a thirtieth of a processor (sched(7)).
 _NICER = 15
 
 
@@ -131,8 +131,9 @@ class Background:
             _log.error(
                 "the save of step %s has failed: %s: %s", pending.step, type(error).__name__, why
             )
-        finally:  # Whoever waits is told, also if the message or a handler of the log fails.
-            # What was never accepted is not lost; others were, and the next save tells of them.
+        finally:  # Waiting callers get the error, also if the message or a log handler fails.
+            # A save that was never accepted is not lost; others were, and the next save tells of
+            # them.
             kind = error.kind if isinstance(error, PeerError) else type(error).__name__
             if kind not in (BusyError.__name__, FailedSaveError.__name__):
                 self._failed.append(pending)
@@ -171,7 +172,7 @@ class Background:
                 _ended(self._last)  # Its copies are in the arena.
         released = threading.Event()
         failure: Exception | None = None
-        is_refused = True  # Its caller is told at once.
+        is_refused = True  # Its caller gets the error at once.
         said: Said
         staged = Staged([], [], 0, 0)
         try:

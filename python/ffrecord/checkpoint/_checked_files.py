@@ -32,8 +32,8 @@ _HEAD = struct.Struct("<8sQQQ")  # Magic, bytes of the file, bytes of a block, t
 _MAGIC = b"FFRSUMS1"
 _SUM_BYTES = 8
 _HIDDEN = re.compile(r"\..*\.(sums|next|part|removed)", re.DOTALL)
-_CHUNK_BYTES = 1 << 30  # Of one system call; Linux moves less than 2 GiB.
-_OPENINGS = 100  # Of a file that is replaced again and again.
+_CHUNK_BYTES = 1 << 30  # Bytes of one system call; Linux moves less than 2 GiB.
+_OPENINGS = 100  # Tries for a file that is replaced again and again.
 
 
 def is_hidden(name: str) -> bool:
@@ -56,7 +56,7 @@ def sync_folder(path: Path) -> None:
     """Make the names in a folder durable, as far as the system allows.
 
     A folder that cannot be listed cannot be opened, and some network mounts sync names themselves
-    and refuse to be told.
+    and refuse fsync.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -81,7 +81,7 @@ def occupied(source: Path, destination: Path, number: int) -> FileExistsError:
 
 
 class Sums(NamedTuple):
-    """What is known of a file's bytes."""
+    """The known facts of a file's bytes."""
 
     size: int
     block_bytes: int
@@ -121,9 +121,9 @@ class Sums(NamedTuple):
     def of(cls, path: Path, inode: int) -> "Sums | None":
         """Those of the file at `path` that has that inode; None if it has none.
 
-        A writer renames `next` to `sums` when its file is there, so whoever has opened that file
-        and does not find one finds the other. A `next` that is no sums is being written, and its
-        file is not there yet.
+        A writer renames `next` to `sums` when its file is there, so a reader that has opened that
+        file and does not find one finds the other. A `next` that is no sums is being written, and
+        its file is not there yet.
         """
         waiting: Sums | None = None
         with suppress(CorruptionError):
@@ -206,7 +206,7 @@ class CheckedWriter(io.RawIOBase):
                 )
             self._finish()
         finally:
-            self.abort()  # Of what has its place nothing is left to remove.
+            self.abort()  # A file that has its place leaves nothing to remove.
 
     def abort(self) -> None:
         """Leave nothing."""
@@ -464,7 +464,7 @@ def _hold(part: Path) -> int:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             _lock(descriptor, part)
-            with suppress(FileNotFoundError):  # Who held it has given it its name, or removed it.
+            with suppress(FileNotFoundError):  # Its holder gave it its name, or removed it.
                 if os.path.samestat(os.stat(part), os.fstat(descriptor)):
                     os.ftruncate(descriptor, 0)
                     return descriptor

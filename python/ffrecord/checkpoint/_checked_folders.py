@@ -99,7 +99,7 @@ def names_in(path: Path) -> list[str]:
 
 
 class Verified(NamedTuple):
-    """What `verify` found.
+    """The findings of `verify`.
 
     Attributes:
         checked: how many files are as they were written.

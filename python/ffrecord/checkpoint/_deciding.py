@@ -16,7 +16,7 @@ from ffrecord.checkpoint._values import Kind
 
 
 class _Parts(Protocol):
-    """What fills a state: a Restorer."""
+    """A Restorer, which fills a state."""
 
     reader: _ffrecord.CheckpointReader
     wanted: list[Wanted]
@@ -27,7 +27,7 @@ class _Parts(Protocol):
 
 
 class Decision:
-    """One such object. What it shows is copied before its tensors are filled in place."""
+    """One such object. Its shown state is copied before its tensors are filled in place."""
 
     def __init__(self, target: Stateful, shown: object, parts: _Parts, state: object) -> None:
         """Store the arguments.

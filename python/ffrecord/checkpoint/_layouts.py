@@ -64,7 +64,7 @@ def is_distributed(value: object) -> bool:
 
 
 class _Form:
-    """What tensors of one shape, mesh and placement have in common: states have few such forms.
+    """The layout of tensors of one shape, mesh and placement: states have few such forms.
 
     Attributes:
         mesh: kept, for it is known by its address.
@@ -124,7 +124,7 @@ class Layouts:
         if form is None:
             form = self._forms[key] = _form_of(mesh, placements, shape, order)
         local = _local_of(value)
-        if not form.holders:  # Of a rank that is not in the mesh; what it has says nothing.
+        if not form.holders:  # This rank is not in the mesh; its tensor says nothing.
             named = str(value.dtype).removeprefix("torch.")
             return Layout(named, shape, [], (), form.rank, id(value))
         dtype, extent, address = look_at(local, Kind.TORCH)
@@ -165,7 +165,7 @@ def _of_shards(value: Any) -> Layout:  # noqa: ANN401 (a ShardedTensor)
 
 
 def memory_of_tensor(tensor: Any) -> object:  # noqa: ANN401 (torch.Tensor)
-    """What two plain tensors have in common only if they are the same elements in memory."""
+    """A key that is equal for two plain tensors only if they are the same elements in memory."""
     return (
         tensor.untyped_storage()._cdata,
         tensor.storage_offset(),

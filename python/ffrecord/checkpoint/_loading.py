@@ -144,7 +144,7 @@ class _Loader:
         together(self._group, follow)
 
     def go_on(self) -> None:
-        """What this process saves from here on follows the step that is loaded."""
+        """Make the next saves of this process follow the step that is loaded."""
         if self.rank == 0:
             # The state is loaded, whatever the target does now.
             with contextlib.suppress(OSError, CorruptionError):

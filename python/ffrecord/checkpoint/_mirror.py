@@ -216,7 +216,7 @@ class Mirror(Copying[list[Commit]]):
         self._note(known)
 
     def _by_step(self) -> dict[int, Commit]:
-        """What is at the remote; `given_up` as this run has it."""
+        """The checkpoints at the remote; `given_up` as this run has it."""
         listed = _ffrecord.list_checkpoints(
             self.remote, self.timeout_s, own_only=True, line_of=self.target
         )
@@ -226,7 +226,7 @@ class Mirror(Copying[list[Commit]]):
         """Refuse to replace a save that was not copied from here."""
         if rival is None or _line(rival) in known:
             return
-        # Of this run, of which there are other steps, and before training went back.
+        # The remote has a step of this run from before training went back, if it knows others.
         if rival.given_up and known:
             return
         # A damaged root manifest does not say whose the copy was: MIRROR does.
@@ -242,10 +242,10 @@ class Mirror(Copying[list[Commit]]):
         if rival is None:
             return ""
         self._check_rival(rival, known)
-        # What is to take its place has to be whole.
+        # The step that takes its place has to be whole.
         if not _ffrecord.CheckpointReader(self.target, commit.step, self.timeout_s).is_whole():
             raise _damaged(commit, self.target)
-        if rival == commit or rival.damage:  # A copy takes the place of a damaged one by itself.
+        if rival == commit or rival.damage:  # A copy replaces a damaged one without asking.
             _log.warning(
                 "the copy of step %d at %s is damaged; it is copied again from %s",
                 commit.step,
@@ -351,7 +351,7 @@ class Mirror(Copying[list[Commit]]):
         return noted or set()
 
     def _noted(self) -> set[str] | None:
-        """Likewise; None if MIRROR does not name the remote yet."""
+        """The saves that were copied from here; None if MIRROR does not name the remote yet."""
         path = self._path()
         if path is None:
             return set(self._known)

@@ -29,7 +29,7 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a `Monitor` has seen in this process since it was made.
+    """The counts that a `Monitor` has seen in this process since it was made.
 
     Attributes:
         elapsed_s: time since then, in seconds.

@@ -118,7 +118,7 @@ def members_in(template: object) -> dict[str, type]:
 
 
 def inside(named: Named) -> object:
-    """What a named value is made of, as it is named in paths of the state."""
+    """The parts of a named value, as paths of the state name them."""
     value = named.value
     if named.kind == "tensor" and isinstance(value, dict) and isinstance(value.get("parts"), dict):
         return {**value["parts"], "context": value.get("context")}

@@ -24,13 +24,13 @@ from ffrecord.checkpoint._tensors import (
 )
 from ffrecord.checkpoint._values import Kind
 
-# What a load holds at a time of the tensors that cannot be read into where they are.
+# Bytes that a load holds at a time for tensors that cannot be read into where they are.
 WINDOW_SIZE = 64 << 20
 
-# What a load reads at once.
+# Bytes that a load reads at once.
 BATCH_SIZE = 4 << 30
 
-# Of a slice of a stored tensor and where it goes: key, offset and extent, and the array or tensor.
+# A slice of a stored tensor and where it goes: key, offset and extent, and the array or tensor.
 Wanted = tuple[str, Sequence[int], Sequence[int], Any]
 
 _Request = tuple[str, list[int], list[int], int, int]  # With address and size in bytes.
@@ -150,7 +150,7 @@ def read_into(
 
 
 def _batches(wanted: list[_Request]) -> Iterator[list[_Request]]:
-    """Of about BATCH_SIZE or one tensor: between them, other ranks learn that this one gets on."""
+    """Batches of about BATCH_SIZE or one tensor: between them ranks see that this one gets on."""
     begin = size = 0
     for end, (*_, size_bytes) in enumerate(wanted):
         if size and size + size_bytes > BATCH_SIZE:

@@ -1,4 +1,4 @@
-"""What ranks exchange around a save or a load, and which rank saves what."""
+"""The messages of ranks around a save or a load, and which rank saves what."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from ffrecord.checkpoint._peer_error import PeerError
 from ffrecord.checkpoint._sharing import Leaf, Sharing
 from ffrecord.checkpoint._values import decode, encode
 
-# Of a message that other ranks are told, in characters.
+# The longest message for other ranks, in characters.
 _TOLD_MAX = 1 << 16
 
 # Tensor slice for the extension: key, dtype, shape, offset, extent, address (or a Fetcher), size in
@@ -42,7 +42,8 @@ class Group(Protocol):
         """The bytes of every rank, in rank order; sizes may differ. Raises on every rank alike."""
 
 
-# Who saves or loads together: None means all ranks of the default process group, if there is one.
+# The ranks that save or load together: None means all ranks of the default process group, if there
+# is one.
 Ranks = Group | Literal["alone"] | None
 
 
@@ -114,7 +115,7 @@ def _sayable(what: object) -> str:
 
 
 def shares_of_rank(leaves: Sequence[Leaf], rank: int, size: int, split: bool) -> list[Leaf]:
-    """What this rank saves: its own leaves, and its share of data that all ranks have.
+    """The leaves that this rank saves: its own, and its share of data that all ranks have.
 
     Every rank computes the same shares. Without `split`, rank 0 saves all shared data.
     """

@@ -24,7 +24,7 @@ from ffrecord.checkpoint._tensors import ITEM_SIZES, is_castable, torch_if_impor
 
 METADATA = "__metadata__"
 
-# Of the types of checkpoints, those that the format has, and what it calls them.
+# The types of checkpoints that the format has too, and its names for them.
 NAMES = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -89,7 +89,7 @@ def entry_of(name: str, key: str, stored: str, shape: Sequence[int], cast: str |
 
 
 def front_of(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
-    """What comes before the data; the data are those of the entries, in their order."""
+    """The bytes before the data; the data are those of the entries, in their order."""
     header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     end = 0
     for entry in entries:

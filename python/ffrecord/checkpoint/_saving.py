@@ -69,7 +69,7 @@ class Order:
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-    """What a rank brings to the rounds of a save: of its own, so later changes do not matter."""
+    """A rank's part in the rounds of a save: a copy, so later changes do not matter."""
 
     order: Order
     tree: Parts  # Rank 0's: of all that ranks have together, without each rank's own values.
@@ -82,7 +82,7 @@ class Flat:
     """A state taken apart."""
 
     said: Said
-    shares: list[Leaf]  # What this rank writes.
+    shares: list[Leaf]  # The leaves that this rank writes.
 
 
 @without_collector()
@@ -123,7 +123,7 @@ def flatten(
 
 
 def _tree_of_all(group: Group | None, said: Said, answers: Sequence[Any]) -> bytes:
-    """What the checkpoint has besides tensors: rank 0 makes it, and the others need not know it.
+    """The tree of the checkpoint without tensors: rank 0 makes it, others need not know it.
 
     Where rank 0 cannot, it tells the others in place of its plan.
     """
@@ -167,10 +167,10 @@ def commit(
 
     Args:
         group: the ranks.
-        say: gives what this rank's `Flat` has to say, or raises what all ranks are to be told.
+        say: gives what this rank's `Flat` has to say, or raises the error for all ranks.
         slices: of its shares, with the memory that they are in; complete once `say` was called.
         released: called when no slice that is not stable is read any more, if it comes to that.
-        progress: told how far the bytes of this rank have come.
+        progress: counts how far the bytes of this rank have come.
         taken: called when the slices are not needed any more, but only the memory that they name.
     """
     prepared: _ffrecord.PreparedSave

@@ -65,7 +65,7 @@ class Sharing:
         self._by_address: dict[int, _Crew] = {}  # Tuples of 1,000 ranks are slow to compare.
 
     def part_of(self, leaf: Leaf, holders: tuple[int, ...], mine: int) -> Leaf | None:
-        """What rank `mine` writes of a slice that `holders` have, in their order; or None."""
+        """The part that rank `mine` writes of a slice of `holders`, in their order; or None."""
         if len(holders) == 1:
             return leaf
         crew = self._by_address.get(id(holders))

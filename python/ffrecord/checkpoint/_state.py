@@ -26,7 +26,7 @@ from ffrecord.checkpoint._tensors import (
 )
 from ffrecord.checkpoint._values import DEPTH_MAX, Kind, Named, OwnPlace, TensorRef
 
-# What state_dicts are made of, saved as plain dicts and tuples: their order and content is kept.
+# The types of state_dicts, saved as plain dicts and tuples: their order and content is kept.
 DICT_TYPES = frozenset(
     (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 )
@@ -124,7 +124,7 @@ class Flattener:
         """
         self.rank = rank
         self.leaves: list[Leaf] = []
-        self.own_trees: dict[str, object] = {}  # Of PerRank values, by their paths.
+        self.own_trees: dict[str, object] = {}  # Trees of PerRank values, by their paths.
         # The paths of what ranks hold together and is in no PerRank.
         self.sharded: list[str] = []
         self._members = None if members is None else frozenset(members)
@@ -135,7 +135,7 @@ class Flattener:
         self._held: list[tuple[Leaf, bool, tuple[int, ...], int]] = []
         self._layouts, self._compares = Layouts(), compares
         self._distributed_paths: dict[object, tuple[str, object]] = {}
-        # Of those that hold the same, by their address: tuples of them are long.
+        # The ranks that hold the same, by their address: tuples of them are long.
         self._saving: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._shapes: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
 
@@ -275,7 +275,7 @@ class Flattener:
         return TensorRef(kind, path)
 
     def _distributed(self, value: object, path: str, is_own: bool) -> TensorRef:
-        """What this rank writes of a tensor that ranks hold together: as many shards of it."""
+        """The shards that this rank writes of a tensor that ranks hold together."""
         if is_own:
             raise TypeError(
                 f"state: {path}: a {type(value).__name__} is one tensor of all ranks: take it out "

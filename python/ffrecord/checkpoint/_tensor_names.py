@@ -8,7 +8,7 @@ from ffrecord.checkpoint._values import Named, TensorRef
 
 
 def below(tree: object, prefix: str) -> object:
-    """What the stored tree has at a path. Raises ValueError: nothing."""
+    """The part of the stored tree at a path. Raises ValueError: nothing."""
     path = ""
     while path != prefix:
         if isinstance(tree, Named):

@@ -41,7 +41,7 @@ ITEM_SIZES = {
     "bits4x2": 1,
 }
 
-# What may become each other where a load is asked to convert.
+# Types that may become each other where a load is asked to convert.
 _FRACTIONS = frozenset(
     name
     for name in ITEM_SIZES

@@ -31,7 +31,7 @@ def tied(leaves: Sequence[Leaf], apart: Container[str]) -> dict[str, str]:
 
 
 def _memory_of(leaf: Leaf) -> object:
-    """What two leaves have in common only if their bytes are the same memory; None if unknown."""
+    """A key that leaves share only if their bytes are the same memory; None if unknown."""
     if leaf.address is not None:
         return leaf.address, leaf.dtype, leaf.shape
     data: Any = leaf.data

@@ -15,7 +15,7 @@ from ffrecord.checkpoint._activity import Activity
 from ffrecord.checkpoint._peer_error import PeerError
 from ffrecord.checkpoint._waiting import board_of, silent_ranks
 
-# What Group.background has made; goes with its process group.
+# Groups that Group.background has made; they go with their process groups.
 _background_groups: weakref.WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = (
     weakref.WeakKeyDictionary()
 )
@@ -108,7 +108,7 @@ class Group:
     def _rest(
         self, mine: bytes, rank: int, count: int, verdict: Callable[[], str | None] | None
     ) -> bytes:
-        """What a rank of the group has besides, to all."""
+        """The rest of one rank's message, to all."""
         if rank == self.rank:
             rest = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(self._device)
         else:
@@ -119,7 +119,7 @@ class Group:
 
     def _end(self, work: dist.Work | None, verdict: Callable[[], str | None] | None) -> None:
         """Wait for a collective."""
-        assert work is not None  # Of a rank that is in the group.
+        assert work is not None  # This rank is in the group.
         try:
             if verdict is not None and self._device.type == "cpu":
                 _wait(work, verdict, board_of(self._group, self._timeout_s or 0).look_s)
@@ -168,7 +168,7 @@ class Group:
         return torch.device("cuda", torch.cuda.current_device())
 
 
-# What is sent in place of padding is sent by one rank after the other.
+# A larger rest is sent by one rank after the other in place of padding.
 _BROADCAST_SIZE_MIN = 64 << 10
 
 

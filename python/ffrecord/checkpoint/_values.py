@@ -12,7 +12,7 @@ from ffrecord.errors import CorruptionError
 DEPTH_MAX = 64
 SIZE_MAX = 64 << 20
 INT_SIZE_MAX = 1024
-KEY_SIZE_MAX = 4096  # Of a tensor.
+KEY_SIZE_MAX = 4096  # Characters of a tensor's key.
 
 
 class Tag(IntEnum):
@@ -109,7 +109,7 @@ def encode(value: object) -> bytes:
 
 
 def encode_around(value: object) -> Parts:
-    """What `encode` gives, around the places that are not filled yet. Raises as `encode`."""
+    """The output of `encode`, around the places that are not filled yet. Raises as `encode`."""
     out: Parts = []
     try:
         _put(out, value, 0)
@@ -139,7 +139,7 @@ def _each_rank(values: Sequence[bytes]) -> bytes:
     return b"".join((struct.pack("<BI", Tag.RANKS, len(values)), *values))
 
 
-# What the most frequent values begin with, by their size: states have them by the 100,000.
+# The heads of the most frequent values, by their size: states have them by the 100,000.
 _SHORT = 256
 _STR_HEADS = tuple(struct.pack("<BI", Tag.STR, size) for size in range(_SHORT))
 _TENSOR_HEADS = {

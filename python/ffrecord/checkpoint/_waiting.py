@@ -19,7 +19,7 @@ from ffrecord.checkpoint._activity import Activity
 
 # How long ranks that failed too are waited for, since the last one was heard of.
 _QUIET_S = 2.0
-# Of all; the store may be in a process that is stopped itself.
+# Limit for all; the store may be in a process that is stopped itself.
 _LIMIT_S = 10.0
 # Between two looks at what others do: at most so long, and longer if there are many of them.
 _LOOK_S = 5.0
@@ -27,15 +27,15 @@ _RANKS_LOOKED_AT_PER_S = 100
 
 _NAMED_MAX = 5  # Ranks in an error.
 
-# What a rank tells: what it does, a number that changes as long as it gets on, whether it waits.
+# A rank's note: its activity, a number that changes as long as it gets on, whether it waits.
 Note = tuple[str, int, bool]
 
 
 class Notes:
-    """What ranks told, and since when they have told nothing else. Times are any clock's."""
+    """The notes of ranks, and since when they are unchanged. Times are any clock's."""
 
     def __init__(self, others: list[int], size: int) -> None:
-        """Of the `others` nothing is known yet."""
+        """Nothing is known of the `others` yet."""
         self._others, self._size = others, size
         self._notes: dict[int, Note] = {}
         self._since = dict.fromkeys(others, float("-inf"))
@@ -76,7 +76,7 @@ class Notes:
         return None
 
     def told(self, rank: int) -> str:
-        """What a rank did when it was last heard of."""
+        """The activity of a rank when it was last heard of."""
         note = self._notes.get(rank)
         return "has never come to a save or load of this group" if note is None else note[0]
 
@@ -95,7 +95,7 @@ class Board:
         self._others = [rank for rank in range(self._size) if rank != self._rank]
         self.limit_s = limit_s
         self.notes = Notes(self._others, self._size)
-        self.told: Note | None = None  # What the store has.
+        self.told: Note | None = None  # The note in the store.
         self._lock, self._news = threading.Lock(), threading.Event()
         self._activity: Activity | None = None
         self._last = "has not come to a save or load"
@@ -142,7 +142,7 @@ class Board:
                     f"ranks did not answer for {self.limit_s:g} s, and which ones is not known: "
                     "neither does the store of torch.distributed, which is in rank 0 or in torchrun"
                 )
-            # What was true when the store was last looked at.
+            # The verdict at the last look at the store.
             return self.notes.verdict(began, self._looked_at, self.limit_s, self.look_s)
 
     @property

@@ -22,7 +22,7 @@ Folder: TypeAlias = OrderedDict[str, Any]
 
 
 class _Mark:
-    """What MARK puts on the stack, and the two other things that are no value."""
+    """MARK's entry on the stack, and the two other things that are no value."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -81,7 +81,7 @@ class _Decoder:
         self._at = len(MAGIC)
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        self._heights: dict[int, int] = {}  # Of folders on the stack, by id: they live there.
+        self._heights: dict[int, int] = {}  # Heights of folders on the stack, by id.
         self._seen = bytearray(file_count)
         self._left = file_count
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ffrecord import _ffrecord
 from ffrecord.decode._decoder import Decoder, Field, Native
 
-# What Pillow may read: of its many formats some start other programs.
+# The formats that Pillow may read: some of its many others start programs.
 _FORMATS = ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _PIXELS_MAX = 1 << 26
 
@@ -73,7 +73,7 @@ class Image(Decoder):
             dtype: "uint8", or floats: (value / 255 - mean) / std.
             layout: "NHWC", or "NCHW" as torch's convolutions take it.
             mean: for floats; one number, or one for each channel.
-            std: likewise.
+            std: for floats; one number, or one for each channel.
             orient: rotate JPEGs by their EXIF. Pillow and torchvision do so only on request.
             max_pixels: a larger picture counts as corrupt; nothing is allocated for it.
             threads: limit for one batch; by default one in a worker process, else one per

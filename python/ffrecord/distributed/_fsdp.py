@@ -53,7 +53,7 @@ def use_for_fsdp(model: torch.nn.Module, group: Group | None = None) -> Group:
         try:
             module.set_custom_all_gather(cast(Any, _AllGather(group)))
             module.set_custom_reduce_scatter(cast(Any, _ReduceScatter(group)))
-            # It divides by itself then. Otherwise the factor comes within an operation of NCCL.
+            # It does the division then. Otherwise the factor comes within an operation of NCCL.
             if hasattr(module, "set_force_sum_reduction_for_comms"):  # Not in older releases.
                 module.set_force_sum_reduction_for_comms(True)
         except ValueError as error:

@@ -22,7 +22,7 @@ from ffrecord.errors import UnavailableError
 Transport = Literal["tcp", "rdma"]
 ReduceOp = Literal["sum", "average", "min", "max"]
 Algorithm = Literal["ring", "halving_doubling", "recursive_doubling", "double_tree", "hierarchical"]
-# What float32 arrays are sent as.
+# The types on the wire of float32 arrays.
 _WIRES = {None: "exact", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _ADDRESS_SIZE_MAX = 256
 _SECRET_SIZE = 16
@@ -238,7 +238,8 @@ class Group(Closing):
     ) -> None:
         """Change the settings of operations that are submitted from now on.
 
-        All ranks make the same change between the same two operations; `Tuner` does so by itself.
+        All ranks make the same change between the same two operations; `Tuner` does so without a
+        call.
 
         Args:
             chunk_size_bytes: the pipelined piece, at most that of the group; None: that of the

@@ -75,7 +75,7 @@ class Overlap(Closing):
         # Parameters whose gradient has changed since the last averages.
         self._changed: set[torch.nn.Parameter] = set()
         self._has_come = False  # One has changed in the pass that runs.
-        # What autograd calls at the end of the pass. Autograd alone keeps it alive: it is gone when
+        # Autograd calls this at the end of the pass. Autograd alone keeps it alive: it is gone when
         # the pass has failed.
         self._running: weakref.ref[Callable[[], None]] | None = None
         self._hooks: list[Any] = [
@@ -191,7 +191,7 @@ class Overlap(Closing):
                 bucket.filled.clear()
         self._changed.clear()
         if self.tuner is not None:
-            # What was not hidden behind backward.
+            # The time that was not hidden behind backward.
             cap_mb = self.tuner.step(clock.now() - began).bucket_cap_mb
             assert cap_mb is not None
             self._cut(cap_mb)

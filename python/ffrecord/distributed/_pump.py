@@ -15,7 +15,7 @@ from ffrecord._base import clock, recording
 from ffrecord._ffrecord import CollectiveEngine
 from ffrecord.errors import UnavailableError
 
-# What the engine calls a dtype that it reduces.
+# The engine's name of a dtype that it reduces.
 REDUCED = {
     torch.float32: "float32",
     torch.float64: "float64",
@@ -156,7 +156,7 @@ class Pump:
             self._is_stopped = True
         self.engine.shutdown()
         for thread in self.threads:
-            if thread is not threading.current_thread():  # It may be told by a callback.
+            if thread is not threading.current_thread():  # A callback may call this.
                 clock.join(thread, _JOIN_S)
 
     def _add_thread(self) -> None:

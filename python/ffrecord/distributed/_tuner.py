@@ -38,7 +38,7 @@ class Setting:
     streams: int = 1
     chunk_size_bytes: int = 512 << 10
     bucket_cap_mb: float | None = None
-    """Of `overlap`; DistributedDataParallel cuts its buckets itself."""
+    """The size for `overlap`; DistributedDataParallel cuts its buckets itself."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Decision:
     setting: Setting
     """In force from this step on."""
     seconds: float | None
-    """What a step took by the setting before, on the rank that waited least for others."""
+    """The time of a step by the setting before, on the rank that waited least for others."""
     why: str
 
 

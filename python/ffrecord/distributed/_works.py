@@ -10,8 +10,8 @@ from torch.distributed.distributed_c10d import Work
 
 from ffrecord._base import clock
 
-# Those that Python has let go of and nobody has waited for. C++ may: DDP's join() keeps one for a
-# step, and that of torch is but half of it; without the other it would wait for ever. What torch
+# Works that Python has freed and nobody has waited for. C++ may: DDP's join() keeps one for a step,
+# and that of torch is but half of it; without the other it would wait for ever. A work that torch
 # makes from a future alone (_create_work_from_future) is whole, but its wait() tells no error. Join
 # reads a number; larger tensors are not kept.
 _LET_GO_MAX = 1000

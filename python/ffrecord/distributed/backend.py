@@ -372,7 +372,8 @@ class ProcessGroup(dist.ProcessGroup):
     def _all_to_all(self, outputs: Tensors, inputs: Tensors) -> Plan:
         self._check_parts(inputs)
         self._check_parts(outputs)
-        # What each sends and has room for: all ranks know of a difference, and raise.
+        # Gather the counts that each sends and has room for: all ranks know of a difference, and
+        # raise.
         own_counts = [part.numel() for part in inputs], [place.numel() for place in outputs]
         table = torch.empty(self._size, 2, self._size, dtype=torch.int64)
         start, _ = self._all_gather(table, torch.tensor(own_counts))
@@ -419,7 +420,7 @@ class ProcessGroup(dist.ProcessGroup):
         one = torch.zeros(1, dtype=torch.int32)
         return [(one, _all_reduce("sum"))], [one], None
 
-    # What older releases call them.
+    # Older releases have these names.
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
     alltoall_base = all_to_all_single
@@ -446,7 +447,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _all_gather(
         self, output: torch.Tensor, part: torch.Tensor
     ) -> tuple[tuple[torch.Tensor, Start], Callable[[], None]]:
-        """Of equal parts, into `output` if it is contiguous."""
+        """Gather equal parts, into `output` if it is contiguous."""
         self._check_gathered(output, part)
         own = contiguous_bytes(part)
         whole, back = in_place(output)

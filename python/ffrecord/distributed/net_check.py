@@ -20,7 +20,7 @@ from ffrecord.distributed._group import exchange, gather_bytes, own_address
 _ALGORITHMS = ("ring", "halving_doubling", "recursive_doubling", "double_tree", None)
 _SMALL_ROUNDS = 20
 _CHUNK_BYTES = 512 << 10
-# What a rank has found, as text: pairs and collectives of a few hundred bytes each.
+# The findings of a rank, as text: pairs and collectives of a few hundred bytes each.
 _REPORT_SIZE = 1 << 10
 
 
@@ -32,7 +32,7 @@ class Pair:
     second: int
     shares_memory: bool
     latency_us: float
-    """Of a sum of one element."""
+    """The time of a sum of one element."""
     mbyte_s: float
     """Each way, while both send."""
     is_right: bool
@@ -220,7 +220,7 @@ def _try_pair(
     members = sorted([own, own if other is None else other])
     side = members.index(own)
     engine, error = _open(max(side, 0), 2, host, timeout_s, "ring")
-    # All take part in the exchange, whoever could not open a listener.
+    # All take part in the exchange, even ranks that could not open a listener.
     addresses, secret = exchange(group, engine.address if engine else "")
     if other is None or engine is None:
         if other is None or side == 1:
@@ -249,7 +249,7 @@ def _try_pair(
                 )
             )
             is_right = is_right and torch.equal(array, expected)
-        # What one of them finds wrong, both report.
+        # If one of them finds a fault, both report it.
         verdict = torch.tensor([not is_right], dtype=torch.int64)
         engine.wait(engine.all_reduce(verdict.data_ptr(), 1, "int64", "max"))
         is_right = not verdict.item()

@@ -30,7 +30,7 @@ from ffrecord.pack._unit import NewWriter, Rules, Tally, UnitWriter
 from ffrecord.pack._work import WriterOptions
 
 _OURS = "ffrecord.pack.maps."
-# Of the records that are made again, so many bytes are on the disk at a time.
+# The records that are made again take so many bytes of the disk at a time.
 _FILE_BYTES = 64 << 20
 _STEP = 1024
 _SHOWN_MAX = 100
@@ -38,7 +38,7 @@ _SHOWN_MAX = 100
 
 @dataclass
 class SourceReport:
-    """What a comparison with the source has found."""
+    """The findings of a comparison with the source."""
 
     record_count: int = 0
     """Records that were compared."""
@@ -305,7 +305,7 @@ class _Comparison:
 
 
 class _StoredDamagedError(Exception):
-    """What was packed cannot be read."""
+    """A packed record cannot be read."""
 
 
 class _Stored:
@@ -367,7 +367,8 @@ class _Comparing(UnitWriter):
         super().__init__(lambda number: folder / f"{number}.ffr", new_writer, rules)
         self.compared = 0
         self._origins: list[tuple[int, int, int, bool]] = []
-        """Of each run of records: the first, its input and sample, and whether each has its own."""
+        """For each run of records: the first, its input and sample, and whether each has its
+        own."""
         self._made_count = 0
         self._stored, self._plan, self._tell = stored, plan, tell
         self._is_first = True

@@ -116,6 +116,6 @@ class ArrayRecordTable(_Records, TFRecordTable):
     tables = TFRecordTable.tables
 
     def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
-        """What the first records have."""
+        """The types of the first records."""
         self.open_file()
         return TFRecordTable.arrow_schema(self)

@@ -7,7 +7,7 @@ import numpy as np
 from ffrecord._tables.arrow_types import is_bf16, is_list, meaning_of, plain_type
 from ffrecord._tables.formats import pyarrow
 
-# Of fewer digits, each float holds it; of more, none.
+# A float holds each number of fewer digits, and none of more.
 _WHOLE = r"^[+-]?[0-9]{3,309}$"
 
 

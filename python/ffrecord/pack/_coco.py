@@ -81,7 +81,7 @@ class CocoSource(PictureTable):
         return pa.schema(fields)
 
     def rows(self, begin: int, end: int) -> list[dict[str, Any]]:
-        """What the file says of some pictures."""
+        """The file's facts about some pictures."""
         labels = {number: label for label, number in enumerate(sorted(self._classes))}
         rows = []
         with _places.open_input(self.path) as file:

@@ -79,7 +79,7 @@ class CsvSource(Tabular):
         # pyarrow drops a mark of UTF-8 where it begins to read, and here it would be a value.
         marks = line_marks(self.path, size_bytes, lambda head: not head.startswith(BOM_UTF8))
         parts = parts_between(marks, size_bytes)
-        return [part._replace(first=max(part.first - 1, 0)) for part in parts]  # Of names.
+        return [part._replace(first=max(part.first - 1, 0)) for part in parts]  # Names come first.
 
     def tables(
         self, names: list[str], part: Part, skipped: Counter[str]
@@ -134,14 +134,14 @@ class CsvSource(Tabular):
         pa, reader = needed("pyarrow", self.what), needed("pyarrow.csv", self.what)
         text = {name: pa.string() for name in names or ()}
         if not is_first and block.startswith(BOM_UTF8):
-            block = BOM_UTF8 + block  # Of which pyarrow drops one.
+            block = BOM_UTF8 + block  # A copy, for pyarrow drops one.
         return reader.read_csv(
             pa.BufferReader(block),
             reader.ReadOptions(block_size=len(block) + 1, column_names=None if is_first else names),
             reader.ParseOptions(
                 delimiter=_delimiter_of(path),
                 newlines_in_values=True,
-                # Of one column, a line with nothing in it is a row.
+                # In a file of one column, a line with nothing in it is a row.
                 ignore_empty_lines=names is None or len(names) > 1,
             ),
             reader.ConvertOptions(
@@ -167,8 +167,8 @@ def _rows_if_lines(path: str, *, has_one_column: bool) -> int:
     """The rows of a file, with its names of columns but without blank lines, if each is a line.
 
     A row of several lines has at least two that are not blank: the first and the last. So if there
-    are as many rows as lines that are not blank, each row is a line. Of one column, a blank line is
-    a row, too, so all lines count. -1 if lines end otherwise.
+    are as many rows as lines that are not blank, each row is a line. In a file of one column, a
+    blank line is a row, too, so all lines count. -1 if lines end otherwise.
     """
     found, is_cut_off = -1, False
     with _places.open_input(path) as file:

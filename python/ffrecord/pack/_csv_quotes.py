@@ -27,7 +27,7 @@ class Quotes:
         self._rest = (
             b"\n"  # The byte before those to come, and quotes whose next byte is not known.
         )
-        self._line = 0  # Of the byte in front of the rest.
+        self._line = 0  # Line of the byte in front of the rest.
         self._inside = False
         self._opened = 1
         self._is_first = True

@@ -28,7 +28,7 @@ def parts_between(marks: Iterable[Mark], size_bytes: int) -> list[Part]:
     """Parts that begin and end at marks and have at least this size; the last may be smaller.
 
     The first mark is the beginning of the input, the last one its end. The last part ends with
-    WHOLE, so whoever reads it looks at the end of the input, too.
+    WHOLE, so its reader looks at the end of the input, too.
     """
     found: list[Part] = []
     begin = last = None

@@ -41,9 +41,10 @@ from ffrecord.pack._table import TableSource
 from ffrecord.pack._unit import Rules, UnitWriter
 from ffrecord.pack._work import Progress, Task, WriterOptions
 
-# Of a dictionary, the least and the most (format.md).
+# Size of a dictionary, the least and the most (format.md).
 DICTIONARY_BYTES = (1024, 16 << 20)
-# Of parts, if nothing else is asked for; of smaller inputs, parts are smaller, so many at least.
+# Size of parts, if nothing else is asked for; parts of smaller inputs are smaller, so many at
+# least.
 PART_BYTES, _PART_BYTES_MIN, _PARTS = 1 << 30, 64 << 20, 64
 _SEVERAL = (
     "several workers pack from paths into a folder: give paths, and a destination whose name does "
@@ -198,7 +199,7 @@ class _Run:
         return summary
 
     def task(self, asked: "Conversion", origin: Mapping[str, Any] | None = None) -> Task:
-        """What workers do, who know it from this alone."""
+        """The work of workers, which know it from this alone."""
         assert asked.inputs is not None
         if asked.user_map is not None:
             asked.user_map.look(asked.inputs)
@@ -288,7 +289,7 @@ def _pack_shuffled(
 
 
 def _summary_of(path: Path, asked: "Conversion") -> PackSummary:
-    """Of a folder that was packed before."""
+    """The summary of a folder that was packed before."""
     summary = PackSummary(classes=asked.opened.classes)
     for unit in summary_units(path):
         summary.add(unit)
@@ -304,7 +305,7 @@ class Conversion:
     """A source, a destination and the columns between them, from the arguments of `pack`."""
 
     inputs: Inputs | None
-    """Of a folder that is packed from paths; else None."""
+    """The inputs of a folder that is packed from paths; else None."""
 
     def __init__(
         self,
@@ -334,7 +335,7 @@ class Conversion:
             raise ValueError(_SEVERAL)
         give_values = opened.give_values if self.inputs is None else self.inputs.give_values
         if user_map is not None and give_values is not None:
-            give_values()  # Of a user's columns, not as they are stored.
+            give_values()  # Values of a user's columns, not as they are stored.
         samples = self.inputs.all_samples() if self.inputs is not None else opened.samples()
         self.columns: Any = opened.schema
         own = opened.metadata
@@ -364,7 +365,7 @@ class Conversion:
         *,
         replace: bool = False,
     ) -> UnitWriter:
-        """What writes samples in one go, to files of that size."""
+        """The writer of samples in one go, to files of that size."""
         function = None if self.user_map is None else self.user_map.made()
         return UnitWriter(
             path_of,

@@ -1,4 +1,4 @@
-"""What a packing would make, found by converting the first samples."""
+"""An estimate of a packing, made by converting the first samples."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ _SAMPLE_S, _SAMPLE_BYTES = 3.0, 64 << 20
 
 @dataclass(frozen=True)
 class PackEstimate:
-    """What `pack` would make; sizes in bytes, `raw` means before compression."""
+    """The result that `pack` would have; sizes in bytes, `raw` means before compression."""
 
     columns: dict[str, str]
     """Types by name; empty if records have no columns."""
@@ -34,7 +34,7 @@ class PackEstimate:
     raw_size_bytes: int
     file_size_bytes: int
     bytes_per_second: float
-    """Of the source, with one worker."""
+    """Rate of the source, with one worker."""
     seconds: float
     """With the given number of workers, if nothing else limits them."""
 

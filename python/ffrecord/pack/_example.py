@@ -74,7 +74,7 @@ def has_field(data: bytes, wanted: int) -> bool:
 
 
 def _entry(data: memoryview) -> tuple[str, memoryview]:
-    """Of an entry of the map: of several names the last, of several features all, one behind."""
+    """An entry of the map: of several names the last, of several features all, one behind."""
     name, features = b"", []
     for number, kind, value in _fields(data):
         _check(number, kind, "a feature's entry", {1, 2}, {_SIZED})

@@ -28,12 +28,12 @@ _AHEAD_FILES_MAX = 32
 _AHEAD_BYTES_MAX = 64 << 20
 # Names of parts of a dataset, not of classes.
 _SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"}
-# What is a dataset itself: a folder of them is no class. Compressed ones, too.
+# A folder of datasets is no class. Compressed ones, too.
 _DATASETS = re.compile(
     r"\.(tar|tgz|tbz2?|txz|tfrecords?|parquet|arrow|jsonl|ndjson|mds|ffr)(\.(gz|bz2|xz|zst|lz4))?$",
     re.IGNORECASE,
 )
-# What file managers and notebooks leave behind: .DS_Store, .ipynb_checkpoints.
+# Files that file managers and notebooks leave behind: .DS_Store, .ipynb_checkpoints.
 
 
 class _File(NamedTuple):
@@ -166,7 +166,7 @@ class FolderSource(Source):
 
     def _walk(self, folder: str, label: int) -> Iterator[_File]:
         found = []
-        # Of each folder, what it and those that it was reached through are in truth.
+        # For each folder, the real paths of it and of those that it was reached through.
         through = {folder: {_places.real(folder)}}
         for parent, subfolders, names in _places.walk(
             folder, followlinks=self._follow_links, onerror=_raise

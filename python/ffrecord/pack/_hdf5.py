@@ -172,7 +172,7 @@ def _native(values: Any) -> Any:  # noqa: ANN401 - an array
 
 
 def _shown(h5: Any, dtype: Any) -> str:  # noqa: ANN401
-    """What people call a type of HDF5."""
+    """The name of a type of HDF5 for people."""
     if h5.check_ref_dtype(dtype) is not None:
         return "reference"
     return "object" if dtype.hasobject and dtype.names is None else str(dtype)

@@ -19,15 +19,15 @@ from ffrecord.pack._mds import is_mds
 
 # Entries that are looked at together.
 _AT_ONCE = 1 << 16
-# Of a folder, texts that are no data.
+# Names of texts in a folder that are no data.
 _ABOUT = ("readme", "license", "licence", "notice", "changelog", "citation")
-# What a reader says of an index that does not fit its file, or is none.
+# Errors of a reader for an index that does not fit its file, or is none.
 _STALE = (ConflictError, CorruptionError, ValueError, FileNotFoundError)
 
 
 @dataclass(frozen=True)
 class IndexSummary:
-    """What `index` did."""
+    """The result of `index`."""
 
     indexed: tuple[str, ...]
     """The files that have a new index."""

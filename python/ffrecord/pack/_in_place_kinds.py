@@ -34,7 +34,7 @@ _PAYLOAD: Mapping[str, str] = MappingProxyType({"payload": "bytes"})
 
 
 class Shape(NamedTuple):
-    """What the records are."""
+    """The kind of the records."""
 
     schema: Mapping[str, str]
     form: int = _PLAIN
@@ -145,7 +145,7 @@ class _Lines:
     def _read(self, fd: int, begin: int, end: int) -> bytes:
         pieces = []
         while begin < end:
-            pieces.append(os.pread(fd, end - begin, begin))  # Of 2 GiB at most.
+            pieces.append(os.pread(fd, end - begin, begin))  # Each read has 2 GiB at most.
             begin += len(pieces[-1])
             if not pieces[-1]:
                 raise ConflictError(
@@ -190,7 +190,7 @@ class _Tar:
 
     @property
     def source(self) -> TarSource:
-        """What a tar that no other one is before is packed from."""
+        """The source of a tar that follows no other one."""
         if self._source is None:
             self._source = TarSource(self.path, SourceOptions())
         return self._source

@@ -88,7 +88,7 @@ class Inputs:
 
     @property
     def size_bytes(self) -> int:
-        """Of all inputs."""
+        """The sum over all inputs."""
         return sum(_size_of(path, self.first) for path in self.paths)
 
     def list_all(self) -> list[Input]:

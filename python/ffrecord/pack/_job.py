@@ -15,8 +15,8 @@ Any number of processes of any number of hosts work on it. Nothing depends on lo
 spares double work, and where two do the same unit, the first rename into `done` counts and the
 other fails. Every file in `done` is durable before its folder has that name.
 
-The folder is made as `.NAME.packing-XXXXXXXX`. Whoever made that, and whether it lives, nobody has
-to know to remove it: it goes at once, and a process that then finds its own gone begins again.
+The folder is made as `.NAME.packing-XXXXXXXX`. It can be removed without knowing which process made
+it, or whether that lives: it goes at once, and a process that then finds its own gone begins again.
 """
 
 import errno
@@ -43,10 +43,11 @@ BEAT_S = 2.0
 LEASE_S = 60.0
 _PLAN = "plan.json"
 _TAKEN = "publishing."
-# Of a folder. After these no call of another process is under way: what is left cannot be deleted.
+# Tries to delete a folder. After these no call of another process is under way: what is left cannot
+# be deleted.
 _DELETIONS_MAX = 4
 _FOLDERS = ("leases", "work", "done")
-# What `secrets.token_hex` puts behind the name of a folder that is made; and the name of `own`.
+# The end of a made folder's name, by `secrets.token_hex`; and the name of `own`.
 _RANDOM, _OWN = re.compile(r"[0-9a-f]{8}"), re.compile(r"[0-9a-f]{16}")
 
 
@@ -62,7 +63,8 @@ class Job:
         """Set the names; see `begin`."""
         self.plan = plan
         self.folder = job_folder(destination)
-        # Of this plan: a process that goes on after another plan has replaced it finds nothing.
+        # Belongs to this plan: a process that goes on after another plan has replaced it finds
+        # nothing.
         self.own = self.folder / plan.id[:16]
         self.parts = self.own / "parts"
 
@@ -308,7 +310,7 @@ class Lease(Closing):
         self.unit = unit
         self.token = token
         self.done_bytes = 0
-        """Of the unit's input; shown to others."""
+        """Bytes of the unit's input; shown to others."""
         self.work = job.own / "work" / f"{_name(unit)}.{secrets.token_hex(4)}"
         self._path = job.own / "leases" / _name(unit)
         self._end = threading.Event()
@@ -317,7 +319,7 @@ class Lease(Closing):
     def __enter__(self) -> Self:
         """Begin to keep it."""
         for old in self.work.parent.glob(f"{_name(self.unit)}.*"):
-            remove_at_once(old)  # Of workers that lost it.
+            remove_at_once(old)  # Folders of workers that lost it.
         self.work.mkdir()
         self._thread.start()
         return self

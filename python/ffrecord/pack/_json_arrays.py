@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 _PIECE_BYTES = 1 << 20
-# Of one element, such as an annotation with a long outline.
+# Bytes of one element, such as an annotation with a long outline.
 _ELEMENT_BYTES_MAX = 64 << 20
 _SPACE = " \t\n\r"
-# What is behind a value.
+# Characters behind a value.
 _BEHIND = _SPACE + ",]}:"
 
 
@@ -72,7 +72,7 @@ class _Text:
         self._parser = json.JSONDecoder(parse_constant=_refused)
         self._text = ""
         self._at = 0
-        self._place = 0  # Of the character at `_at`, in the file.
+        self._place = 0  # Place of the character at `_at`, in the file.
         self._is_whole = False
 
     def peek(self) -> str:

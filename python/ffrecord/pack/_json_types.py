@@ -6,7 +6,7 @@ from typing import Any
 from ffrecord._tables.formats import pyarrow
 
 _EXACT = 1 << 53
-# Of one object: a file has at most 1024 stored columns, two for each that may be null.
+# Fields of one object: a file has at most 1024 stored columns, two for each that may be null.
 _FIELDS_MAX = 500
 _DEPTH_MAX = 30
 
@@ -127,7 +127,7 @@ def type_of_value(value: Any, name: str, depth: int = 0) -> JsonType:  # noqa: A
         return JsonType("text")
     if isinstance(value, list):
         kinds = set(map(type, value)) if depth < _DEPTH_MAX else None
-        if kinds == {float}:  # Of outlines and embeddings: no look at each number.
+        if kinds == {float}:  # Outlines and embeddings: no look at each number.
             return JsonType("list", item=JsonType("float"))
         if kinds == {int}:
             return JsonType("list", item=JsonType("int", min(0, *value), max(0, *value)))

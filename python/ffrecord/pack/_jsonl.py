@@ -70,7 +70,7 @@ class Block:
         self._begin = begin
 
     def place(self, number: int) -> str:
-        """What an error calls a line, which is the given one of the block, from 0.
+        """The name of a line in errors, which is the given one of the block, from 0.
 
         Lines before the block are counted now, not while they are read.
         """
@@ -181,7 +181,7 @@ class JsonTable(Tabular):
     finds_types = True
 
     def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
-        """What a pass over all lines finds, now or before."""
+        """The result of a pass over all lines, now or before."""
         if (found := self.read_before()) is not None:
             return found
         return self._made(self._types_of_all(self.options.together or (self.path,)))

@@ -11,7 +11,7 @@ class KindOfSource(NamedTuple):
     """How a source is recognised and opened, and what the documentation says of it."""
 
     shown: str
-    """What people call it."""
+    """The name for people."""
     module: str
     """The module in this package that knows it."""
     test: str
@@ -19,9 +19,9 @@ class KindOfSource(NamedTuple):
     source: str
     """The class in it that reads it."""
     record: str
-    """What one record is made of."""
+    """The parts of one record."""
     columns: str
-    """What the columns are."""
+    """The columns, in words."""
     needs: str = ""
     """The packages that it needs beside NumPy, as pip calls them."""
     is_list: bool = False

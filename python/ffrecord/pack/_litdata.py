@@ -49,7 +49,7 @@ class _Value(NamedTuple):
     name: str
     form: str
     dtype: str
-    """Of arrays."""
+    """The types of arrays."""
 
 
 class LitDataSource(RowTable):

@@ -23,7 +23,7 @@ from ffrecord.pack._table import ROWS_BYTES, ROWS_MAX
 _FILE = "data.mdb"
 # The first page has a head of 16 bytes, and then this.
 _MAGIC, _MAGIC_AT = b"\xde\xc0\xef\xbe", 16
-# What the description of a database within the database has.
+# Size of a database's description within the database.
 _NAMED_BYTES = 48
 _LOOK_ENTRIES = 1000
 

@@ -40,7 +40,7 @@ class UserMap:
 
     @property
     def name(self) -> str:
-        """What errors and plans call it."""
+        """The name in errors and plans."""
         inner = _unwrapped(self.function)
         return f"{inner.__module__}:{inner.__qualname__}"
 
@@ -54,7 +54,7 @@ class UserMap:
         """
         found = hashlib.sha256(self.name.encode())
         found.update(_code_of(sys.modules[_unwrapped(self.function).__module__]))
-        found.update(pickle.dumps(self.function, protocol=4))  # What a method is bound to.
+        found.update(pickle.dumps(self.function, protocol=4))  # With a method's object.
         for inner in getattr(self.function, "functions", ()):
             found.update(UserMap(inner).identity.encode())
         return found.hexdigest()
@@ -120,7 +120,7 @@ def mapping_of(map_: Any) -> UserMap | None:  # noqa: ANN401 - see `pack`
         ) from None
     if not hasattr(found.function, "looks"):
         return found
-    # What it finds out of this source must not stay in the user's object.
+    # Findings about this source must not stay in the user's object.
     is_class = inspect.isclass(found.function)
     return UserMap(found.function() if is_class else copy.deepcopy(found.function))
 
@@ -135,7 +135,7 @@ def _made_of(map_: Any) -> Any:  # noqa: ANN401 - see `pack`
 
 
 def _named(text: str) -> Any:  # noqa: ANN401 - whatever the module has
-    """What `module:name` has, or `module:name(arguments)` makes; without a module, one of ours."""
+    """The object of `module:name`, or `module:name(arguments)` called; ours without a module."""
     name, bracket, _ = text.partition("(")
     found = _in_module(text, name if ":" in name else f"{_MAPS}:{name}" if bracket else name)
     if not bracket:

@@ -60,7 +60,7 @@ def partial_folder(path: Path) -> Iterator[Path]:
         lock = _claim(partial)
         yield partial
     finally:
-        # What is in here now is unfinished, or what was replaced.
+        # Everything in here now is unfinished, or was replaced.
         shutil.rmtree(partial, ignore_errors=True)
         if lock is not None:
             os.close(lock)

@@ -54,7 +54,7 @@ class ParquetSource(Tabular):
         return self._file.schema_arrow
 
     def _check_is_one(self) -> None:
-        """Of joined files, the last one's footer is taken for the first one's rows."""
+        """For joined files, the last one's footer is taken for the first one's rows."""
         begin, chunks = self._footer
         end = max((chunk.end for chunk in chunks or ()), default=len(_MAGIC))
         if chunks is not None and end == begin:

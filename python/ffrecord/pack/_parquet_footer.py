@@ -1,4 +1,4 @@
-"""What the footer of a Parquet file says of its columns.
+"""Facts about columns in the footer of a Parquet file.
 
 pyarrow tells it too, and ends the process if the footer is damaged.
 """

@@ -1,4 +1,4 @@
-"""What a user's function gets of tables, and the columns that it returns as it got them."""
+"""Tables for a user's function, and the columns that it returns unchanged."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -92,5 +92,5 @@ def _is_same(one: Any, other: Any) -> bool:  # noqa: ANN401 - whatever a functio
         )
     try:
         return bool(one == other)
-    except (ValueError, TypeError, RuntimeError):  # Of tensors, for example.
+    except (ValueError, TypeError, RuntimeError):  # Such as tensors.
         return False

@@ -28,7 +28,7 @@ class PictureTable(RowTable):
     pictures: list[Picture]
 
     def rows(self, begin: int, end: int) -> list[dict[str, Any]]:
-        """What is known of some pictures, without their bytes."""
+        """The known facts of some pictures, without their bytes."""
         raise NotImplementedError
 
     def counted(self, label_bytes: int) -> None:

@@ -1,8 +1,8 @@
 """Where inputs are: local files, objects of a store, files of a server; asked in the same way.
 
 A path is local, or `s3://BUCKET/KEY`, or `http(s)://HOST/PATH`. A bucket is like a folder: `/` in
-keys separates folders. What a store said once counts until `forget`: files are read in the version
-that was found, and an error tells if there is another one now.
+keys separates folders. Answers of a store count until `forget`: files are read in the version that
+was found, and an error tells if there is another one now.
 """
 
 import errno
@@ -29,14 +29,14 @@ _TIMEOUT_S = 60.0
 
 
 class Facts(NamedTuple):
-    """What tells one version of a file from another."""
+    """Distinguishes one version of a file from another."""
 
     size_bytes: int
     version: str
 
 
 class Entry(NamedTuple):
-    """Of a folder at a store; has what the entries of `os.scandir` have."""
+    """An entry of a folder at a store; has the attributes of `os.scandir`'s entries."""
 
     name: str
     path: str
@@ -66,14 +66,14 @@ class _Scan(list[Entry]):
 
 
 class _Stores:
-    """What stores have said in this process."""
+    """The answers of stores in this process."""
 
     def __init__(self) -> None:
         self.addresses: dict[str, str] = {}
         """The address of a path, where that has a query or a user in it, which may be secrets."""
         self._files: dict[str, StoredFile | None] = {}
         self._folders: dict[str, dict[str, StoredFile | None]] = {}
-        """Of each folder that is known, what is in it: files, and None for folders."""
+        """The contents of each known folder: files, and None for folders."""
         self._listed: set[str] = set()
 
     def forget(self) -> None:
@@ -108,7 +108,7 @@ class _Stores:
         return self._files[path]
 
     def folder(self, path: str) -> Mapping[str, StoredFile | None]:
-        """What is in a folder; nothing if there is none."""
+        """The contents of a folder; nothing if there is none."""
         if not path.startswith(_S3) or self.file(path) is not None:
             return {}
         if path not in self._listed and not any(each in self._listed for each in _above(path)):
@@ -146,7 +146,7 @@ remember = _stores.remember
 
 
 def natural(name: str) -> tuple[list[str | int], str]:
-    """What names are sorted by: numbers in them by their values, so shard-2 is before shard-10."""
+    """A key to sort names: numbers in them by their values, so shard-2 is before shard-10."""
     parts: list[str | int] = [*re.split(r"([0-9]+)", name)]
     parts[1::2] = map(int, parts[1::2])
     return parts, name
@@ -216,7 +216,7 @@ def _without_secrets(address: str) -> str:
 
 
 def addresses_of(paths: Iterable[str]) -> dict[str, str]:
-    """What another process needs to know to read these paths."""
+    """The addresses that another process needs to read these paths."""
     return {path: _stores.addresses[path] for path in paths if path in _stores.addresses}
 
 
@@ -294,7 +294,7 @@ def open_text(path: str, *, errors: str = "strict") -> io.TextIOWrapper:
 
 
 def for_library(path: str) -> Any:  # noqa: ANN401 - whatever a library takes
-    """What libraries open that take a local path or an object that is like a file."""
+    """A local path, or an object like a file, for libraries that open either."""
     return StoredInput(_found(path)) if is_address(path) else path
 
 
@@ -354,7 +354,7 @@ def walk(
 
 
 def real(path: str) -> str:
-    """What a path is in truth: without links, which stores do not have."""
+    """The real path: without links, which stores do not have."""
     return path if is_address(path) else os.path.realpath(path)
 
 

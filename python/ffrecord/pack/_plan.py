@@ -1,7 +1,7 @@
-"""What a packing does: its inputs, cut into units of work, and everything that decides the bytes.
+"""The plan of a packing: inputs, cut into units of work, and all that decides the bytes.
 
 A plan depends on the inputs and the options, never on the number of workers. A unit becomes the
-same files whoever does it.
+same files in every process.
 """
 
 import base64
@@ -24,7 +24,7 @@ class Plan:
 
     inputs: tuple[Input, ...]
     units: tuple[tuple[Cut, ...], ...]
-    """What becomes one file, or several if it is large; in the order of the result."""
+    """Input that becomes one file, or several if it is large; in the order of the result."""
     asked: Mapping[str, Any]
     """Options, the function, the columns; values that JSON has."""
 
@@ -43,7 +43,7 @@ class Plan:
         return id_of(self.as_json())
 
     def size_bytes(self, unit: int) -> int:
-        """Of the input of a unit."""
+        """Bytes of a unit's input."""
         return sum(cut.size_bytes for cut in self.units[unit])
 
     def differences(self, other: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from ffrecord.pack._unit import FailedSamplesError
 from ffrecord.pack._work import Progress, Task, Worker
 from ffrecord.pack._workers import run_workers
 
-# Of the number in a part's name; more if there are more parts.
+# Digits of the number in a part's name; more if there are more parts.
 DIGITS = 5
 # How often one looks whether another process has published; then this one does it. Looks are
 # counted, not time: what this process does in between may take as long as it takes.
@@ -37,7 +37,7 @@ def pack_resumably(
 ) -> PackSummary:
     """Do a task, with other processes that do the same; see `pack`."""
     found = _published(task.destination, task.plan)
-    # What is to be done anew is not taken for its own result.
+    # A result that is to be made anew is not taken for its own result.
     old = None if found is None else _stamp_of(task.destination)
     if found is not None and not restart:
         task.job.remove_if_published()
@@ -199,7 +199,7 @@ def _published(path: Path, plan: Plan) -> dict[str, Any] | None:
 
 
 def _stamp_of(path: Path) -> tuple[int, int] | None:
-    """What tells a result from one that replaces it; None if there is none."""
+    """Distinguishes a result from one that replaces it; None if there is none."""
     with suppress(OSError):
         found = os.stat(path / MANIFEST)
         return found.st_ino, found.st_mtime_ns

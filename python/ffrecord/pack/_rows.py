@@ -58,7 +58,7 @@ class RowsSource(Source):
         return schema_of_rows(rows, repr(self)) if kinds == {True} else {}
 
     def __repr__(self) -> str:
-        """What errors call it."""
+        """The name in errors."""
         return f"the iterable '{self._shown}'"
 
 
@@ -74,5 +74,5 @@ def _copied(value: Any) -> Any:  # noqa: ANN401 - of any column
         return bytes(value)
     try:
         return copy.deepcopy(value)
-    except Exception:  # Of any kind: what cannot be copied is packed as it is.
+    except Exception:  # Errors of any kind: an object that cannot be copied is packed as it is.
         return value

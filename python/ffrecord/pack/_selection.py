@@ -139,7 +139,7 @@ def files_in(arrow: Any) -> dict[str, tuple[str, str]]:  # noqa: ANN401
 
 
 def features_in(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """What `datasets` says of the columns of a file; empty if it says nothing."""
+    """The features of a file's columns by `datasets`; empty if there are none."""
     try:
         features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
     except (ValueError, KeyError, TypeError, RecursionError):

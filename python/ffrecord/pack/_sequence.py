@@ -32,7 +32,7 @@ class SequenceTable(TFRecordTable):
     what = "TFRecord file of SequenceExample"
 
     def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
-        """What the first records have."""
+        """The types of the first records."""
         if (found := self.read_before()) is not None:
             return found
         context: dict[str, Feature] = {}

@@ -61,7 +61,7 @@ class SeveralSources(Source):
             behind_bytes += size_bytes
 
     def _metadata_of_all(self) -> dict[str, bytes]:
-        """Of record files: nulls and types are those of all of them."""
+        """The table of record files: nulls and types are those of all of them."""
         paths, options = self._inputs.paths, self._inputs.options
         others = (open_one(path, options) for path in paths[1:])
         each = [self._inputs.first.metadata, *(source.metadata for source in others)]

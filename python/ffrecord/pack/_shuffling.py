@@ -54,7 +54,7 @@ def shuffled(folder: Path, seed: int, origin: str) -> Source:
 
 
 def origin_of(plan: Plan) -> dict[str, Any]:
-    """What the plan of the shuffled records says of this one."""
+    """The facts about this plan in the plan of the shuffled records."""
     return {"plan_id": plan.id, "inputs": [list(one) for one in plan.inputs]}
 
 
@@ -80,7 +80,7 @@ def is_there(
 
 
 def summary_units(destination: Path) -> list[Mapping[str, Any]]:
-    """What became of the samples of each unit of a packed folder."""
+    """The fates of the samples of each unit of a packed folder."""
     return list(json.loads((destination / MANIFEST).read_text())["units"])
 
 

@@ -65,7 +65,7 @@ class Part(NamedTuple):
 
 # The metadata in which a file has the names of its labels 0, 1, ...: a list in JSON.
 CLASSES = "classes"
-# What `Source.skipped` calls files whose names, or those of their folders, begin with a dot.
+# The reason in `Source.skipped` for files whose names, or those of their folders, begin with a dot.
 HIDDEN = "hidden files and folders"
 
 
@@ -85,8 +85,8 @@ class Source(Protocol):
     size_bytes: int = 0
     """The bytes of all data that will be read; for progress."""
     types: Mapping[str, str] = MappingProxyType({})
-    """What the values of a column are where the type in the schema does not say it, such as the
-    numbers in lists that are stored as bytes; the same in all of several sources."""
+    """The types of columns whose type in the schema does not say it, such as the numbers in lists
+    that are stored as bytes; the same in all of several sources."""
     classes: tuple[str, ...] = ()
     """Names of the labels 0, 1, ...; empty if the source does not name them."""
     metadata: Mapping[str, bytes] = MappingProxyType({})
@@ -121,7 +121,7 @@ class Facts:
         self._source = source
         paths = getattr(getattr(source, "_inputs", None), "paths", ())
         self.name = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "") or repr(source)
-        """What errors call it."""
+        """The name in errors."""
 
     @property
     def arrow_fields(self) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -274,7 +274,7 @@ def _is_pickle(data: bytes) -> bool:
     """Whether it is nothing but a pickle, by its structure alone."""
     try:
         *_, (_, _, at) = pickletools.genops(data)
-    except Exception:  # Of many kinds; what is no pickle is a value.
+    except Exception:  # Errors of many kinds; bytes that are no pickle are a value.
         return False
     return at == len(data) - 1
 

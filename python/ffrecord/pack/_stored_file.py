@@ -11,10 +11,11 @@ import numpy.typing as npt
 from ffrecord._ffrecord import StoredFile
 from ffrecord.errors import DeadlineExceeded, UnavailableError
 
-# Of a place that nothing before led to. What follows it is read in pieces that double.
+# Bytes to read at a place that nothing before led to. The bytes behind it are read in pieces that
+# double.
 _FIRST_BYTES, _PIECE_BYTES_MAX = 64 << 10, 8 << 20
 _BUFFER_BYTES = 64 << 10
-# Of an array, so many bytes of rows are kept.
+# So many bytes of an array's rows are kept.
 _ROWS_BYTES = 4 << 20
 
 
@@ -35,7 +36,7 @@ class StoredInput(io.RawIOBase):
     """
 
     failure: OSError | None = None
-    """What the store said last, for libraries that say something else of it."""
+    """The store's last answer, for libraries that say something else of it."""
 
     def __init__(self, file: StoredFile) -> None:
         """Read nothing yet."""

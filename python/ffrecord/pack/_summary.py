@@ -1,4 +1,4 @@
-"""What came of a packing."""
+"""The summary of a packing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

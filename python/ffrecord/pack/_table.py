@@ -25,19 +25,19 @@ from ffrecord.pack._source import (
 )
 from ffrecord.pack._table_schema import TableSchema
 
-# Of the rows that are converted at a time.
+# Limits for rows that are converted at a time.
 ROWS_BYTES, ROWS_MAX = 4 << 20, 1 << 14
 
 
 class Tabular(Source):
     """Rows of files of one kind, with types of Arrow, which are kept.
 
-    The columns are those of all files that are packed together. What cannot be kept is refused
-    before anything is written.
+    The columns are those of all files that are packed together. A table that cannot be kept is
+    refused before anything is written.
     """
 
     what = ""
-    """What errors call a file."""
+    """The name of a file in errors."""
     meant: tuple[str, ...] = ("columns", "drop", "cast")
     """Options that apply to it."""
     finds_types = False

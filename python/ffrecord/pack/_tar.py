@@ -32,7 +32,7 @@ __all__ = ["TarSource", "is_tar"]
 _OURS = ("label", "name")
 # Extensions of what is UTF-8 by definition, or by WebDataset's custom.
 _TEXTS = ("txt", "text", "json")
-# What is looked at to see what a record is: so many groups, or bytes if that is less.
+# The first part, which shows the kind of the records: so many groups, or bytes if that is less.
 _LOOK_GROUPS, _LOOK_BYTES = 1000, 64 << 20
 # A sample has a few files; a group of more is none, and all of it is held in memory.
 _GROUP_FILES_MAX = 1000

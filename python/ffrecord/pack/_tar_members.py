@@ -18,7 +18,7 @@ from ffrecord.pack._source import WHOLE, Part, check_text
 from ffrecord.pack._stream import Stream
 
 _BLOCK_BYTES = 512
-# Of a sparse file, whose header alone says how many zeros there are: they become memory.
+# Zeros of a sparse file, whose header alone says how many there are: they become memory.
 _HOLES_BYTES_MAX = 1 << 30
 
 
@@ -36,7 +36,7 @@ def is_tar(path: str) -> bool:
         with _places.open_input(path) as file:
             head = Stream(file, path).read(_BLOCK_BYTES)
     except CorruptionError:
-        return ".t" in os.path.basename(path)  # .tar.gz, .tgz: to be told then what is damaged.
+        return ".t" in os.path.basename(path)  # .tar.gz, .tgz: the error then says what is damaged.
     if head == bytes(_BLOCK_BYTES):
         return True
     try:

@@ -28,9 +28,9 @@ _HEAD, _CRC = struct.Struct("<QI"), struct.Struct("<I")
 _LENGTH_BYTES = 8
 _MASK_DELTA = 0xA282EAD8
 _PIECE_BYTES = 1 << 20
-# What is looked at to see which columns there are: so many records, or bytes if that is less.
+# The first part, which shows the columns: so many records, or bytes if that is less.
 _LOOK_RECORDS, _LOOK_BYTES = 1000, 64 << 20
-# Of payloads that become rows at a time.
+# Bytes of payloads that become rows at a time.
 _ROWS_BYTES = 4 << 20
 # The fields of `Feature`, and the value type of a column of each.
 _FIELDS = {"bytes": 1, "f32": 2, "i64": 3}
@@ -49,9 +49,9 @@ def is_tfrecord(path: str) -> bool:
             head = Stream(raw, path).read(_HEAD.size)
         return _is_sound(head[:_LENGTH_BYTES], head[_LENGTH_BYTES:])
     except ImportError:
-        return ".tfrecord" in os.path.basename(path)  # To be told then what is missing.
+        return ".tfrecord" in os.path.basename(path)  # The error then says what is missing.
     except CorruptionError:
-        return ".tfrecord" in os.path.basename(path)  # To be told what is damaged.
+        return ".tfrecord" in os.path.basename(path)  # The error then says what is damaged.
     except OSError:
         if _places.is_address(path):
             raise
@@ -143,7 +143,7 @@ class RawTFRecords(Source):
 
 
 class Feature:
-    """What is known of a feature: kinds of values, and how many a record has."""
+    """The facts of a feature: kinds of values, and how many a record has."""
 
     def __init__(self, *, is_late: bool) -> None:
         """Before the first record that has it, which is late if others came before."""
@@ -170,7 +170,7 @@ class TFRecordTable(Tabular):
     finds_types = True
 
     def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
-        """What the first records have."""
+        """The types of the first records."""
         if (found := self.read_before()) is not None:
             return found
         records = self._records()

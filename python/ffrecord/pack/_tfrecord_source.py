@@ -10,7 +10,7 @@ __all__ = ["is_tfrecord", "tfrecord_source"]
 def tfrecord_source(path: str, options: SourceOptions) -> Source:
     """Open it: as columns of features, or as payloads with `raw`.
 
-    Of several files, the first says whether they have `SequenceExample`.
+    If there are several files, the first says whether they have `SequenceExample`.
     """
     if options.raw:
         return RawTFRecords(path, options)

@@ -27,7 +27,7 @@ _CODES = {1: "u1", 2: "i1", 3: "i2", 4: "i4", 5: "i8", 6: "f8", 7: "f4", 8: "u2"
 _LLMC = {20240520: "u2", 20240801: "u4"}
 _LLMC_BYTES = 1024
 _TYPES = {"u16": "u2", "u32": "u4"}
-# Of a record, where nothing says where documents end.
+# Tokens of a record, where nothing says where documents end.
 _BLOCK = 1 << 16
 _LOOK = 1 << 22
 
@@ -124,7 +124,7 @@ class TokenFile(RowTable):
             self._sequences, self._documents = ends, documents
 
     def _find_documents(self) -> None:
-        """Of a file without an index."""
+        """The form of a file without an index."""
         with _places.open_input(self.path) as file:
             head = file.read(_LLMC_BYTES)
         numbers = np.frombuffer(head[:12], "<i4") if len(head) == _LLMC_BYTES else [0, 0, 0]

@@ -16,13 +16,13 @@ from ffrecord._write.writer import Writer, WriteSummary
 from ffrecord.pack._mapping import Function, MixedRowsError, Row, rows_of
 from ffrecord.pack._source import Chunk, Keyed, Lacking, OneSample, Progressed
 
-# Of what has no length, a number.
+# Bytes of a value without a length, a number.
 _SCALAR_BYTES = 8
 _FAILURE_CHARS = 500
-# Of samples whose keys are no column, where a function returns several rows for one.
+# Keys of samples get lost if they are no column and a function returns several rows for one.
 LOST_KEYS = "keys of samples that did not become one record"
 
-# Of a path: a new file there.
+# Makes a writer of a new file at a path.
 NewWriter = Callable[[Path], Writer]
 
 
@@ -32,7 +32,7 @@ class FailedSamplesError(ValueError):
 
 @dataclass
 class Tally:
-    """What became of the samples of a unit: `samples` = `used` + `skipped` + `failed`."""
+    """The fates of a unit's samples: `samples` = `used` + `skipped` + `failed`."""
 
     samples: int = 0
     used: int = 0
@@ -41,7 +41,7 @@ class Tally:
     """Samples for which the user's function returned nothing."""
     failures: list[dict[str, Any]] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
-    """What the source leaves out, by reason."""
+    """The samples that the source leaves out, by reason."""
     files: list[dict[str, Any]] = field(default_factory=list)
     """Name and WriteSummary of each file."""
 
@@ -262,7 +262,7 @@ class UnitWriter:
 
 
 def _name_of(sample: OneSample) -> str | None:
-    """What people call a sample."""
+    """The name of a sample for people."""
     if isinstance(sample, Keyed):
         return None if sample.key is None else sample.key.decode(errors="replace")
     name = sample.get("name") if isinstance(sample, Mapping) else None

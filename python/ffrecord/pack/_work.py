@@ -74,9 +74,9 @@ class Task:
     file_size_bytes: int
     failures_max: int
     paths: tuple[str, ...]
-    """Of the inputs."""
+    """The options of the inputs."""
     addresses: Mapping[str, str]
-    """Of inputs, what is not in their paths; see `addresses_of`."""
+    """Facts about inputs that are not in their paths; see `addresses_of`."""
 
     @property
     def job(self) -> Job:
@@ -114,7 +114,7 @@ class Worker:
         return Inputs(self._task.paths, options, names)
 
     def run(self, progress: Progress | None = None) -> None:
-        """Do what others leave; return when every unit is done, whoever did it."""
+        """Do what others leave; return when every unit is done, here or elsewhere."""
         while self._job.pending():
             lease = self._job.take()
             if lease is None:

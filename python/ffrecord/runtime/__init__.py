@@ -4,7 +4,7 @@
     ffrecord.runtime.attach(model)
 
 Collectives then signal when they need the network, and saves, prefetch and repair of this process
-wait for the gaps between them. Collectives of `ffrecord.distributed` signal by themselves.
+wait for the gaps between them. Collectives of `ffrecord.distributed` signal without a call.
 """
 
 from typing import TYPE_CHECKING

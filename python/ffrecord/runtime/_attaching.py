@@ -21,7 +21,7 @@ class Attachment:
         source: what signals. "hooks": torch's hooks of collectives. "methods": those of process
             groups, in a torch without these hooks. "gradients": the same, and all between the first
             gradient and the step of the optimizer, for DistributedDataParallel. "engine": the
-            collectives of `ffrecord.distributed`, which signal by themselves. "none": there are no
+            collectives of `ffrecord.distributed`, which signal without hooks. "none": there are no
             collectives.
     """
 
@@ -39,7 +39,7 @@ class Attachment:
 
     @property
     def source(self) -> str:
-        """What signals; see the class."""
+        """The source of signals; see the class."""
         return str(self._watched.source)
 
     @property
@@ -85,7 +85,7 @@ def attach(model_or_group: object = None, *, signals: Signals | None = None) -> 
     Args:
         model_or_group: a model, also in DistributedDataParallel or after `fully_shard`; a process
             group of torch; or a group of `ffrecord.distributed`. None: all groups that there are.
-        signals: who is told; the pacer of this process by default.
+        signals: the receiver; the pacer of this process by default.
 
     Returns:
         The attachment; call its `detach()`, or use it in a `with` block.

@@ -1,4 +1,4 @@
-"""What signals the collectives of torch, in the threads that start them."""
+"""Signals of the collectives of torch, in the threads that start them."""
 
 import collections
 import dataclasses
@@ -94,7 +94,7 @@ class Watched:
 
 
 class _Steps:
-    """The steps of optimizers, which are told once, however many attachments tell the same."""
+    """The steps of optimizers: signalled once, however many attachments watch."""
 
     _lock = threading.Lock()
     _all: "tuple[_Steps, ...]" = ()
@@ -150,7 +150,7 @@ os.register_at_fork(after_in_child=_Steps.forget)
 
 
 def size_bytes(tensors: Any) -> int:  # noqa: ANN401
-    """Of one tensor, or of all in lists."""
+    """Bytes of one tensor, or of all in lists."""
     if isinstance(tensors, torch.Tensor | _Sized):
         return tensors.nbytes
     return sum(map(size_bytes, tensors))
@@ -274,7 +274,7 @@ def _wrap(watched: Watched, groups: list[dist.ProcessGroup]) -> None:
 
 def _hook(watched: Watched, group: dist.ProcessGroup) -> None:
     """Torch's hooks before and after each collective of a group."""
-    hooked: Any = group  # Of a newer torch than the stubs.
+    hooked: Any = group  # A newer torch has more than the stubs.
     names: Any = vars(dist)["HookOpName"]
     point_to_point = {names.SEND, names.RECV}
     is_gloo = _is_gloo(group)
@@ -340,7 +340,7 @@ class _Sized:
 
 
 class _Until:
-    """An operation that ends when it is told to."""
+    """An operation that ends on command."""
 
     def __init__(self, *, is_over: bool = False) -> None:
         self.is_over = is_over

@@ -16,7 +16,7 @@ _JOIN_S = 10.0
 # A phase ends after so many quiet looks: a collective pauses between two of its messages.
 _QUIET_LOOKS = 2
 _BITS_PER_MEGABIT = 1_000_000
-_RATE_UNKNOWN = 125_000_000.0  # In bytes per second: what 1 Gbit/s carries.
+_RATE_UNKNOWN = 125_000_000.0  # In bytes/s: what 1 Gbit/s carries.
 
 
 class InterfaceWatch:
@@ -129,7 +129,7 @@ def watch_interfaces(
             up by default. Name the one that both kinds of traffic share.
         busy_share: of the interfaces' rate; more traffic than this counts as a phase.
         interval_s: between two looks; 1 to 5 ms.
-        signals: who is told; the pacer of this process by default.
+        signals: the receiver; the pacer of this process by default.
         root: where the kernel's counters are.
 
     Returns:
@@ -152,7 +152,7 @@ def watch_interfaces(
     )
 
 
-# Where counters of an interface are, with their units, and what it carries in bytes per second.
+# Where counters of an interface are, with their units, and what it carries in bytes/s.
 _Interface = tuple[list[tuple[Path, int]], float]
 
 
@@ -205,6 +205,6 @@ def _text(path: Path) -> str:
 
 
 def _paced_bytes() -> int:
-    """What the storage of this process has moved while pacing was on."""
+    """Bytes that the storage of this process has moved while pacing was on."""
     counters = _ffrecord.pacing_counters()
     return sum(each["size_bytes"] for each in counters["classes"].values())

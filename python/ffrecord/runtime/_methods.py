@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.distributed import ProcessGroup
 
-# Of each method, which argument is the tensors with most bytes.
+# For each method, which argument is the tensors with most bytes.
 _METHODS = {
     "allreduce": 0,
     "allreduce_coalesced": 0,
@@ -55,7 +55,7 @@ def wrap(group: ProcessGroup, begin: Begin, end: End) -> Callable[[], None]:
     Neither may raise. Thread-safe.
 
     Returns:
-        What undoes it. The methods are as they were once all is undone.
+        A function that undoes it. The methods are as they were once all is undone.
     """
     key, watcher = id(group), (begin, end)
     with _lock:

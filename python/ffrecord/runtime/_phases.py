@@ -1,4 +1,4 @@
-"""Phases of operations that end by themselves: begun by the program, ended by one thread.
+"""Phases of operations that end at a time of their own: begun by the program, ended by one thread.
 
 A hook in the program's thread begins a phase and passes the operation on. The thread here waits
 for the operation, and ends the phase. Neither waits for the other.
@@ -20,7 +20,7 @@ _JOIN_S = 10.0
 
 
 class Signals(Protocol):
-    """Who is told of phases and steps. By default the pacer of this process.
+    """The receiver of phases and steps. By default the pacer of this process.
 
     Called by the threads of training: methods return at once. Thread-safe.
     """
@@ -59,7 +59,7 @@ class Operation(Protocol):
         """
 
 
-# Of an operation: itself, the kind of its phase, and whether it is one of Gloo on the CPU.
+# An operation: itself, the kind of its phase, and whether it is one of Gloo on the CPU.
 _Phase = tuple[Operation, str, bool]
 _OpenPhases = collections.deque[_Phase]
 
@@ -84,7 +84,7 @@ class Phases:
         self.add = self._started.put
         """`add((operation, kind, is_gloo))`: end the phase of that kind when the operation ends.
 
-        Of Gloo's operations, the thread waits; others it asks, as waiting would make a device wait
+        The thread waits for Gloo's operations; it asks others, as waiting would make a device wait
         and not the thread. They ask the events of the device.
         """
 
@@ -107,7 +107,7 @@ class Phases:
             if open_phases:
                 self._await_one(open_phases[0])
                 self._end_completed(open_phases)
-        # What a hook has begun while this stopped.
+        # Take phases that a hook has begun while this stopped.
         while not self._started.empty():
             if (phase := self._started.get()) is not None:
                 open_phases.append(phase)

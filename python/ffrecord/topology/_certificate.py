@@ -1,4 +1,4 @@
-"""What every link carries in every step: the proof that a placement has no contention, or where."""
+"""The load of every link in every step: the proof that a placement has no contention, or where."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

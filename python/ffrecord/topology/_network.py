@@ -10,7 +10,8 @@ from pathlib import Path
 GBIT = 1e9 / 8
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
-# Of hosts and cables together: a cluster has some ten thousand, and each takes memory and time.
+# Limit for hosts and cables together: a cluster has some ten thousand, and each takes memory and
+# time.
 _PARTS_MAX = 1 << 20
 
 

@@ -1,4 +1,4 @@
-"""What each rank of a collective sends in each step.
+"""The messages of each rank of a collective in each step.
 
 Ranks count from 0; sizes are in bytes and may be fractions, because chunks are not rounded here.
 """

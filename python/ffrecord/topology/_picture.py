@@ -13,7 +13,7 @@ def draw(
     """Return an SVG document.
 
     Args:
-        network: What to draw: hosts of odd layers above, the rest below their switches.
+        network: to draw: hosts of odd layers above, the rest below their switches.
         labels: Text by host instead of its name, such as its rank.
         loads: Messages on the fullest lane by link name: 1 is green, more is red.
     """

@@ -88,7 +88,7 @@ class DataLoader(data.DataLoader[Any]):
         batch_size: int | None = 1,
         shuffle: bool | None = False,
         sampler: Any = None,  # noqa: ANN401 - torch takes any iterable of indices
-        batch_sampler: Any = None,  # noqa: ANN401 - likewise, of lists of indices
+        batch_sampler: Any = None,  # noqa: ANN401 - any iterable of lists of indices
         num_workers: int = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
@@ -111,8 +111,8 @@ class DataLoader(data.DataLoader[Any]):
             dataset: any map-style dataset; one with `__getitems__` reads each batch at once.
             batch_size: without a batch_sampler, as in torch; with None each sample comes as it is,
                 its arrays as tensors.
-            shuffle: likewise.
-            sampler: likewise; with batch_size=None also a `Sampler`, as if it were `batch_sampler`.
+            shuffle: without a batch_sampler, as in torch.
+            sampler: as in torch; with batch_size=None also a `Sampler`, as for `batch_sampler`.
             batch_sampler: a `Sampler` of this dataset, or any iterable of lists of indices.
             num_workers: processes or threads; 0 loads in the calling thread.
             collate_fn: makes a batch from samples.
@@ -199,14 +199,14 @@ class DataLoader(data.DataLoader[Any]):
             raise ValueError(f"mode='threads' has no processes for {', '.join(names)}")
         self.memory_limit_bytes = int(memory_limit_bytes)
         self._engines = self._new_engines()
-        self._chosen: EngineChoice | None = None  # Of the iteration that began last.
+        self._chosen: EngineChoice | None = None  # The engine of the iteration that began last.
         self._beginning = threading.RLock()  # For iterations that threads of the program begin.
         self._delivered = 0
         # Without a `Sampler`: of the iteration that delivered last, and of the next if it resumes.
         self._place: PlainPlace | None = None
         self._begun: PlainPlace | None = None
         self._resumed: PlainPlace | None = None
-        self._before: dict[str, float] | None = None  # What was read before the first iteration.
+        self._before: dict[str, float] | None = None  # Reads before the first iteration.
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments and the position, for a copy or a pickle, also in the middle of an epoch.
@@ -456,7 +456,7 @@ class DataLoader(data.DataLoader[Any]):
         return batches if device is None else on_device(batches, device)
 
     def _state_trouble(self) -> Exception | None:
-        """What Lightning's first checkpoint would raise, or would leave out."""
+        """The error, or the loss, that Lightning's first checkpoint would bring."""
         if (why := loaders_are_lost_by("lightning", "pytorch_lightning")) is not None:
             return RuntimeError(f"{why}, or use Trainer(enable_checkpointing=False)")
         try:

@@ -41,7 +41,7 @@ _guarded_pid = 0  # The id of the last worker process in which the handler was i
 
 Keys = slice | Sequence[int] | npt.NDArray[np.integer[Any]]
 Key = SupportsIndex | Keys
-# What a loader says that is given a `Sampler` where it wants a sampler of indices.
+# A loader's error for a `Sampler` where it wants a sampler of indices.
 BATCHES_AS_INDICES = (
     "sampler= wants single indices, but ffrecord.torch.Sampler gives whole batches of them: write"
     " DataLoader(dataset, batch_sampler=sampler), without batch_size"
@@ -76,7 +76,7 @@ class ReaderRegistry:
 
 
 class Asked(NamedTuple):
-    """What a view of torch's was asked that asks a dataset."""
+    """The request to a view of torch's, which asks a dataset."""
 
     view: "Dataset[Any]"
     """The same view of ours."""
@@ -96,7 +96,7 @@ class Asked(NamedTuple):
 
 
 class Views(NamedTuple):
-    """What views of datasets, which are datasets themselves, do for `Dataset`."""
+    """The work of views of datasets, which are datasets themselves, for `Dataset`."""
 
     concat: "Callable[[Iterable[data.Dataset[Any]]], ConcatDataset[Any]]"
     asked_through_torch: "Callable[[Dataset[Any], FrameType], Asked | None]"
@@ -393,7 +393,7 @@ class Dataset(data.Dataset[T], ReaderRegistry):
 
     @property
     def _shown(self) -> tuple[object, ...]:
-        """What samples have of the columns, and how."""
+        """The columns of samples, and how they come."""
         decode: Decode | None = vars(self).get("decode")
         decoded = frozenset(decode) if isinstance(decode, Mapping) else decode is not None
         return self.source.format, self.columns, decoded
@@ -458,7 +458,7 @@ def _takes_generator(transform: Callable[..., Any]) -> bool:
 
 
 def _rows_left(indices: Sequence[int], found: Indices) -> Indices | slice:
-    """Of a read with these indices, the rows of the records that were not skipped."""
+    """Rows of a read with these indices whose records were not skipped."""
     if len(indices) == found.size:
         return slice(None)
     left = iter(found.tolist())

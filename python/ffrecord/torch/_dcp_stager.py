@@ -56,8 +56,8 @@ class Stager(AsyncStager):
 
         Args:
             stage_bytes_max: memory for the copies of this rank.
-            spill: a folder on a local disk. What is beyond `stage_bytes_max` is written to a file
-                without a name there, and read back by the writer: `stage` takes as long as the disk
+            spill: a folder on a local disk. Bytes beyond `stage_bytes_max` are written to a file
+                without name there, and read back by the writer: `stage` takes as long as the disk
                 for the rest. None: a larger state is an error.
             wait_s: how long `stage` waits for the end of the save before, which uses the memory.
         """
@@ -92,7 +92,7 @@ class Stager(AsyncStager):
         with ledger().stall():
             taken = _Taken()
             made = taken.value(state_dict, "")
-            with self._lock:  # Of two calls, the second waits until nobody uses the first's copies.
+            with self._lock:  # A second call waits until nobody uses the first's copies.
                 self._await_arena()
                 try:
                     taken.copy(*self._rooms(taken))
@@ -110,7 +110,7 @@ class Stager(AsyncStager):
         weakref.finalize(used, freed.set)
         del used
         end, wait_s = clock.now() + self._wait_s, 1.0
-        gc.collect()  # Of what is in circles.
+        gc.collect()  # Frees copies that are in circles.
         while not clock.wait(freed.wait, max(0.0, min(end - clock.now(), wait_s))):
             _clear_ended_frames(self._arena)
             gc.collect()
@@ -167,7 +167,7 @@ class _Block:
 
 
 def _clear_ended_frames(arena: Any) -> None:  # noqa: ANN401
-    """Of errors that somebody keeps, such as a save's future: they refer to the copies of the save.
+    """Clear errors that somebody keeps, such as a save's future: they refer to the copies.
 
     Nobody can use what only frames refer to that have ended.
     """
@@ -226,7 +226,7 @@ class _Taken:
         self._known: dict[object, int] = {}  # Tensors under several names.
 
     def value(self, value: Any, path: str) -> Callable[[], Any]:  # noqa: ANN401
-        """What makes the value again, of staged tensors."""
+        """A function that makes the value again, from staged tensors."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value, path)
         if is_distributed(value):

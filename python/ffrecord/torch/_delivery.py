@@ -1,4 +1,4 @@
-"""What happens when a batch has reached its consumer."""
+"""The steps after a batch has reached its consumer."""
 
 from collections.abc import Callable, Iterator, Sized
 from typing import Any

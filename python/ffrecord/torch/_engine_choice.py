@@ -64,7 +64,7 @@ def choice_of(loader: Any) -> EngineChoice:  # noqa: ANN401 - a `DataLoader`
     )
 
 
-def _asked_for(loader: Any) -> str | None:  # noqa: ANN401 - likewise
+def _asked_for(loader: Any) -> str | None:  # noqa: ANN401 - a loader
     """Why threads cannot do what the loader was asked for."""
     if given := given_for_processes(loader):
         return f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} for processes"
@@ -75,7 +75,7 @@ def _asked_for(loader: Any) -> str | None:  # noqa: ANN401 - likewise
     return None
 
 
-def code_of_program(loader: Any) -> str | None:  # noqa: ANN401 - likewise
+def code_of_program(loader: Any) -> str | None:  # noqa: ANN401 - a loader
     """Which code takes part in making batches that is not the library's or torch's, if any does."""
     collates = loader.collate_fn
     if not isinstance(collates, CrossingCollate) or collates.collate_fn is not collate:
@@ -97,7 +97,7 @@ def _samplers(batches: Any) -> Iterable[Any]:  # noqa: ANN401 - of batches
 
 
 def _in_dataset(dataset: Any) -> str | None:  # noqa: ANN401 - any dataset
-    """What makes samples by code that is not the library's."""
+    """The part that makes samples by code that is not the library's."""
     kind = type(dataset)
     if kind in (Subset, data.Subset):
         return _in_dataset(dataset.dataset)
@@ -117,7 +117,7 @@ def _in_dataset(dataset: Any) -> str | None:  # noqa: ANN401 - any dataset
 
 
 def _in_records(records: Records) -> str | None:
-    """What reads by code that is not the library's, in views of ours too."""
+    """The part that reads by code that is not the library's, in views of ours too."""
     if not _is_of(type(records), {"ffrecord"}):
         return type(records).__name__
     below = [getattr(records, "source", None), *getattr(records, "sources", ())]

@@ -101,7 +101,7 @@ class _OfTorch(Engine):
     ) -> Iterator[tuple[Cursor | None, Any]]:
         """Begin with an iterator of torch's, which asks for the loader's steps at once."""
         place = beginning.place
-        with self._lock:  # What torch's iterator asks for must be of this iteration.
+        with self._lock:  # Requests of torch's iterator must be of this iteration.
             others = any(getgeneratorstate(each) != GEN_CLOSED for each in self._under_way)
             with loader._steps.beginning(beginning.start, cross=self.name == "processes"):
                 found = self._iterator(loader, others)
@@ -113,13 +113,13 @@ class _OfTorch(Engine):
             self._under_way.add(made)
         return made
 
-    def _iterator(self, loader: Any, others: bool) -> Iterator[Any]:  # noqa: ANN401 - likewise
+    def _iterator(self, loader: Any, others: bool) -> Iterator[Any]:  # noqa: ANN401 - a loader
         """An iterator of torch's over an epoch; `others`: some are in progress."""
         raise NotImplementedError
 
     def _watched(
         self,
-        loader: Any,  # noqa: ANN401 - likewise
+        loader: Any,  # noqa: ANN401 - a loader
         batches: Iterator[Any],
         beginning: Beginning,
         walk: Any,  # noqa: ANN401 - a `Walk`; None if nothing says how many batches there are
@@ -177,12 +177,12 @@ class Processes(_OfTorch):
         return self._received(loader, made)
 
     @staticmethod
-    def _workers(loader: Any) -> WorkersIterator:  # noqa: ANN401 - likewise
+    def _workers(loader: Any) -> WorkersIterator:  # noqa: ANN401 - a loader
         data.DataLoader.check_worker_number_rationality(loader)
         return WorkersIterator(loader)
 
     @staticmethod
-    def _received(loader: Any, batches: Iterator[Any]) -> Iterator[Any]:  # noqa: ANN401 - likewise
+    def _received(loader: Any, batches: Iterator[Any]) -> Iterator[Any]:  # noqa: ANN401 - a loader
         found = taken(batches)
         del batches  # See `taken`.
         try:

@@ -100,7 +100,7 @@ def is_saved_by(fit_loop: Any) -> bool:  # noqa: ANN401 - Lightning's, or None
     return bool(getattr(getattr(fit_loop, "trainer", None), "checkpoint_callbacks", None))
 
 
-def has_ended_epoch(fit_loop: Any) -> bool:  # noqa: ANN401 - likewise
+def has_ended_epoch(fit_loop: Any) -> bool:  # noqa: ANN401 - Lightning's
     """Whether Lightning resumes behind the last batch of one of its epochs.
 
     With `limit_train_batches`, that is not the last one of the loader's epoch.
@@ -129,7 +129,7 @@ class Accelerated:
     """
 
     def __init__(self, sampler: Sampler) -> None:
-        """Of a loader whose batches `sampler` makes; not iterated yet."""
+        """The view of a loader whose batches `sampler` makes; not iterated yet."""
         self._sampler = sampler
         self.end_of_dataloader = False
         self._compares_shapes = False  # By the user's choice.

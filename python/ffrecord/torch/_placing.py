@@ -55,7 +55,7 @@ def _is_there(device: torch.device) -> bool:
 
 
 def current_accelerator() -> torch.device | None:
-    """What `torch.accelerator.current_accelerator()` finds; None if there is no accelerator."""
+    """The result of `torch.accelerator.current_accelerator()`; None without an accelerator."""
     if hasattr(torch, "accelerator"):
         found: torch.device | None = torch.accelerator.current_accelerator(check_available=True)
         return found
@@ -73,7 +73,7 @@ class Streams:
         self._copies: Any = None if stream is None else stream(device)
 
     def copying(self) -> AbstractContextManager[Any]:
-        """What is copied in the block is copied on the stream for copies."""
+        """Copies in the block run on the stream for copies."""
         if self._copies is None:
             return nullcontext()
         context: AbstractContextManager[Any] = self._module.stream(self._copies)
@@ -124,7 +124,7 @@ class _Copied(NamedTuple):
     """A batch on its way to the device."""
 
     value: Any
-    """What the consumer gets,"""
+    """The consumer's value,"""
     source: Any
     """what it is copied from,"""
     event: Any
@@ -136,7 +136,7 @@ def on_device(
 ) -> Iterator[tuple[Any, Any]]:
     """Copy batches to a device, one ahead; each comes with something that is passed on as it is.
 
-    Copies overlap with the consumer's kernels if the batches are pinned. What fails is raised after
+    Copies overlap with the consumer's kernels if the batches are pinned. An error is raised after
     the batches before it.
     """
     streams = streams or Streams(device)
@@ -321,7 +321,7 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - as the b
 
 
 def _items_of(value: Any) -> Iterable[Any]:  # noqa: ANN401 - as the batch is built
-    """What `_rebuilt` changes."""
+    """The values that `_rebuilt` changes."""
     if isinstance(value, Mapping):
         return value.values()
     if isinstance(value, tuple | MutableSequence) and not isinstance(value, _NO_CONTAINERS):

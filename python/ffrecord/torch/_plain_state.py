@@ -22,8 +22,8 @@ _NAMES = (
     *("batch_size", "drop_last", "fingerprint"),
 )
 _OWN = ("epoch", "seed", "batches", "drawn", "begun")
-# Of an epoch that has begun: its order is drawn; or will be, from the generator as it was saved; or
-# as it is then.
+# The states of an epoch's order that has begun: drawn; to be drawn from the generator as it was
+# saved; or as it is then.
 _DONE, _DUE, _OPEN = "done", "due", "open"
 
 
@@ -80,7 +80,7 @@ class PlainPlace:
             _drawn_of(sampler)
 
     def will_draw(self, inner: Any) -> int | str | None:  # noqa: ANN401 - torch's own
-        """What the order is drawn from, or would be if the walk began now; changes nothing."""
+        """The seed of the order, or the one if the walk began now; changes nothing."""
         if self.drawn is not None:
             return self.drawn
         return None if self.draw == _OPEN else _next_draw(_of_samples(inner))
@@ -150,7 +150,7 @@ def state_of(
         loader: the loader.
         inner: torch's sampler, of batches or of samples.
         place: of the iteration that delivered last, if there is one.
-        begun: of the iteration that began last, likewise: it may have delivered nothing yet.
+        begun: of the iteration that began last, if there is one: it may have delivered nothing yet.
         epoch: that of the next iteration, if there is none.
 
     Raises:
@@ -194,7 +194,7 @@ def place_of(loader: Any, inner: Any, state: dict[str, Any]) -> tuple[PlainPlace
         raise ValueError(f"not a loader's state: {', '.join(missing)} is missing")
     for name in _NAMES:
         if name == "fingerprint" and None in (state[name], known[name]):
-            continue  # Of a dataset that has none, or of an earlier release.
+            continue  # The state is of a dataset that has none, or of an earlier release.
         if state[name] != known[name]:
             raise ValueError(
                 f"the state is of a loader whose {name} is {state[name]}, this one's is "
@@ -216,7 +216,7 @@ def place_of(loader: Any, inner: Any, state: dict[str, Any]) -> tuple[PlainPlace
         return None, epoch
     if batches < len(inner):
         return PlainPlace(seed, epoch, batches, drawn, state.get("draw", _DONE)), epoch
-    if own is not None:  # Of an earlier release: the sampler may draw once more at the end.
+    if own is not None:  # An earlier release: the sampler may draw once more at the end.
         _set_state(own, drawn)
         for _ in inner:
             pass
@@ -265,7 +265,7 @@ def _with_samples(inner: Any, sampler: Iterable[int]) -> Iterator[Any]:  # noqa:
 
 
 def _name_of(sampler: Any) -> str:  # noqa: ANN401 - torch's own
-    """What tells orders apart; the ranks of one run have the same."""
+    """A key that distinguishes orders; the ranks of one run have the same."""
     wrapped = _wrapped_by(sampler)
     if type(sampler) in _DRAWN:
         whose = ", with a generator of its own" if sampler.generator is not None else ""
@@ -355,7 +355,7 @@ def _state_of(generator: torch.Generator) -> str:
 
 
 def _next_draw(sampler: Any) -> int | str | None:  # noqa: ANN401 - torch's own
-    """What a walk over torch's sampler that began now would draw its order from."""
+    """The seed for a walk over torch's sampler that began now."""
     if type(sampler) is DistributedSampler or _wrapped_by(sampler) is not None:
         return int(sampler.epoch)
     if type(sampler) not in (data.RandomSampler, *_DRAWN):

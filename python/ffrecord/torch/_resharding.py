@@ -63,7 +63,7 @@ def refuse_other_epoch(epoch: int) -> None:
 
 
 def _callers() -> Iterator[FrameType]:
-    """The frames of whoever called the function that iterates over this, the nearest first."""
+    """The frames of the callers of the function that iterates over this, the nearest first."""
     frame: FrameType | None = sys._getframe(2)
     for _ in range(_FRAMES_MAX):
         if frame is None:

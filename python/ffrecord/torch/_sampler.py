@@ -89,7 +89,7 @@ class Sampler(data.Sampler[Any]):
                 windows of `window` blocks. None, the default, permutes all records.
             window: blocks of one window; given with `block`.
             rank: of this process; by default that of torch.distributed, or of torchrun.
-            world_size: likewise.
+            world_size: of the job; by default that of torch.distributed, or of torchrun.
             group_size: consecutive ranks that get the same samples, such as a group that shares
                 tensors or a context. If such ranks are not consecutive, pass rank and world size of
                 the data-parallel group instead.
@@ -167,7 +167,7 @@ class Sampler(data.Sampler[Any]):
     def step(self) -> int:
         """The steps of its epoch that come before the next iteration; 0 unless it was resumed.
 
-        Of a loader as `initial` of a progress bar: `tqdm(loader, initial=sampler.step)`.
+        It serves a loader as `initial` of a progress bar: `tqdm(loader, initial=sampler.step)`.
         """
         return len(self) - self._steps(self._next.position)
 
@@ -579,7 +579,7 @@ def _as_numpy(weights: torch.Tensor) -> npt.NDArray[Any]:
 
 
 def _from_environment(name: str, default: int) -> int:
-    """Of torch.distributed if it runs, else of torchrun, else `default`."""
+    """The world of torch.distributed if it runs, else of torchrun, else `default`."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         world = torch.distributed
         return world.get_world_size() if name == "WORLD_SIZE" else world.get_rank()

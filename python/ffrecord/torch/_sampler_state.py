@@ -1,4 +1,4 @@
-"""What a `Sampler` takes for a state of its own."""
+"""The check of a state that a `Sampler` gets."""
 
 from typing import Any
 

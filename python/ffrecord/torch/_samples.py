@@ -15,7 +15,7 @@ from ffrecord._tables.logical import LogicalSchema
 
 
 class Samples(list[Any]):
-    """What a transform made of the samples of `batch`, in their order.
+    """The results of a transform for the samples of `batch`, in their order.
 
     A loader collates what was left as it was as it collates the batch itself: a value that no
     transform has touched means the same with and without one. Pickles as a list.

@@ -34,14 +34,14 @@ class Steps:
         self.epoch = -1
         """The iteration that began last, where no `Sampler` says."""
         self.place = PlainPlace(0, 0)
-        """Where the next iteration begins, likewise."""
+        """Where the next iteration begins, where no `Sampler` says."""
         self._start: Cursor | None = None  # With a `Sampler`; None: where that is.
         self.begun: Walk | None = None
-        """What was made for the iterator of torch's that began last."""
+        """The walk for the iterator of torch's that began last."""
 
     @property
     def inner(self) -> Any:  # noqa: ANN401 - torch's own
-        """What the steps come from."""
+        """The source of the steps."""
         return self._inner
 
     def at(self, place: PlainPlace) -> "Steps":
@@ -52,7 +52,7 @@ class Steps:
 
     @contextmanager
     def beginning(self, start: Cursor | None, *, cross: bool) -> Iterator[None]:
-        """What is asked for in the block is of an iteration that begins at `start`.
+        """Requests in the block are of an iteration that begins at `start`.
 
         Args:
             start: with a `Sampler`; None: where that is.

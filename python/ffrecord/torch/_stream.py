@@ -30,7 +30,7 @@ _BATCHES_PER_REPAIR = 16
 
 
 class Source(NamedTuple):
-    """What a `Stream` reads."""
+    """The input of a `Stream`."""
 
     dataset: Dataset
     reader: Reader

@@ -119,7 +119,7 @@ class _View(Dataset[T]):
         raise NotImplementedError
 
     def _damage_of_strangers(self) -> dict[int, str]:
-        """What datasets have found that read by a policy of their own, in indices of this one."""
+        """Damage found by datasets that read by a policy of their own, in indices of this one."""
         raise NotImplementedError
 
 
@@ -310,7 +310,7 @@ def _applies_our_policy(dataset: Any) -> bool:  # noqa: ANN401 - any dataset
     )
 
 
-def _pieces_of(dataset: Any, indices: Sequence[int]) -> list[Piece]:  # noqa: ANN401 - likewise
+def _pieces_of(dataset: Any, indices: Sequence[int]) -> list[Piece]:  # noqa: ANN401 - a dataset
     if _applies_our_policy(dataset):
         return dataset._pieces(indices)  # type: ignore[no-any-return]
     fetch = getattr(dataset, "__getitems__", None)
@@ -318,7 +318,7 @@ def _pieces_of(dataset: Any, indices: Sequence[int]) -> list[Piece]:  # noqa: AN
     return [Piece(np.arange(len(indices)), dataset, indices, samples, is_made=True)]
 
 
-def _damage_beyond_views(dataset: Any) -> dict[int, str]:  # noqa: ANN401 - likewise
+def _damage_beyond_views(dataset: Any) -> dict[int, str]:  # noqa: ANN401 - a dataset
     """Damage that no view counts, since the dataset reads by a policy of its own."""
     if _applies_our_policy(dataset):
         return dataset._damage_of_strangers() if isinstance(dataset, _View) else {}
@@ -367,7 +367,7 @@ def stats_of(dataset: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataset
 
 
 def fingerprint_of(dataset: Any) -> str | None:  # noqa: ANN401 - any dataset
-    """What identifies the samples of a dataset and their order, as far as that is known.
+    """The identity of the samples of a dataset and their order, as far as that is known.
 
     Views of torch's have none of their own: theirs covers what they choose and join. None if
     nothing is known.
@@ -427,7 +427,7 @@ def _concat_of(asked: "data.ConcatDataset[Any]") -> ConcatDataset[Any]:
 
 
 def asked_through_torch(dataset: Dataset[Any], frame: FrameType) -> Asked | None:
-    """What a view of torch's that asks `dataset` was asked itself; None if another caller asks.
+    """The request to a view of torch's that asks `dataset`; None if another caller asks.
 
     torch passes plain indices on, of one sample or of several, which do not tell what belongs to
     the view, nor seed and epoch. Subsets of subsets are several frames, and so are subsets of

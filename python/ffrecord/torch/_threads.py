@@ -86,7 +86,7 @@ class Threads(Engine):
             if isinstance(ahead, Stream):
                 ahead.note_times()
 
-    def pending(self, loader: Any, sampler: Sampler, start: Cursor) -> int:  # noqa: ANN401 - likewise
+    def pending(self, loader: Any, sampler: Sampler, start: Cursor) -> int:  # noqa: ANN401 - a loader
         """Batches that the threads that wait have read ahead for an iterator at `start`."""
         spare = self._spare
         if spare is None or not spare.fits(loader, sampler.identity(), start):
@@ -112,7 +112,7 @@ class Threads(Engine):
 
     def _batches(
         self,
-        loader: Any,  # noqa: ANN401 - likewise
+        loader: Any,  # noqa: ANN401 - a loader
         steps: Iterable[Any],
         sampler: Sampler | None,
         start: Cursor | None,
@@ -160,7 +160,7 @@ class Threads(Engine):
 
     def _begin(
         self,
-        loader: Any,  # noqa: ANN401 - likewise
+        loader: Any,  # noqa: ANN401 - a loader
         steps: Iterable[Any],
         sampler: Sampler | None,
         start: Cursor | None,
@@ -177,7 +177,7 @@ class Threads(Engine):
 
     def _new(
         self,
-        loader: Any,  # noqa: ANN401 - likewise
+        loader: Any,  # noqa: ANN401 - a loader
         steps: Iterable[Any],
         sampler: Sampler | None,
         start: Cursor | None,
@@ -206,7 +206,7 @@ class Threads(Engine):
 
     def _stream(
         self,
-        loader: Any,  # noqa: ANN401 - likewise
+        loader: Any,  # noqa: ANN401 - a loader
         sampler: Sampler | None,
         start: Cursor | None,
     ) -> Stream | None:
@@ -218,14 +218,14 @@ class Threads(Engine):
             return None
         return Stream(source, sampler, start, loader.stages, self._limits(loader))
 
-    def _limits(self, loader: Any) -> ReadAhead:  # noqa: ANN401 - likewise
+    def _limits(self, loader: Any) -> ReadAhead:  # noqa: ANN401 - a loader
         count: int = loader.num_workers
         depth = count + (loader.prefetch_factor or 2)
         return ReadAhead(count, depth, self._memory_limit_bytes, loader.timeout)
 
 
 def _settings(dataset: Any, *others: Any) -> list[Any]:  # noqa: ANN401 - any dataset
-    """What a batch depends on and a user may replace between epochs, to compare by identity."""
+    """Parts of a batch that a user may replace between epochs, to compare by identity."""
     found = [*others, dataset]
     if isinstance(dataset, data.Subset):
         found.append(dataset.indices)
@@ -288,7 +288,7 @@ def _pins(loader: Any) -> bool:  # noqa: ANN401 - a `DataLoader`
     return bool(loader.pin_memory) and current_accelerator() is not None
 
 
-def _collates_plainly(loader: Any) -> bool:  # noqa: ANN401 - likewise
+def _collates_plainly(loader: Any) -> bool:  # noqa: ANN401 - a loader
     """Whether a batch is what `collate` makes."""
     collates = loader.collate_fn
     ours = isinstance(collates, CrossingCollate) and collates.collate_fn is collate

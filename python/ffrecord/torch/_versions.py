@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-# Of pyproject.toml.
+# From pyproject.toml.
 _TORCH = (2, 4)
 # The first whose checkpoints have the states of loaders; and the first that is tested.
 _WITH_LOADERS = {

@@ -3,8 +3,8 @@
     options = {"target": "ffrecord://host/runs/x", "prefix": "model"}
     LLM(model=name, load_format="ffrecord", model_loader_extra_config=options)
 
-`name` is where vLLM finds configuration and tokenizer, as for any other format. vLLM finds the
-format by itself where both packages are installed; a program can call `register` instead.
+vLLM finds the format without a call where both packages are installed; a program can call
+`register` instead.
 """
 
 from collections.abc import Iterator

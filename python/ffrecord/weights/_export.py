@@ -6,7 +6,7 @@ failure or a kill, the same call finds the files that are finished there, and wr
 
 Ranks of the last call may still be writing then: only rank 0 has the lock. So each call has a
 folder of its own, into which it moves what is finished, and the folders of others lose their names
-first. Whoever is late finds no folder.
+first. A late rank finds no folder.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ _INDEX = "model.safetensors.index.json"
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """What an export has written.
+    """The result of an export.
 
     Attributes:
         step: of the checkpoint.
@@ -129,7 +129,7 @@ def export(
             )
         if dry_run or told[0][1]:  # type: ignore[index]
             if rank == 0 and not dry_run:
-                _remove_staging(plan)  # Of a call that was killed at its end.
+                _remove_staging(plan)  # A call that was killed at its end left it.
             return plan.export
         begun = together(ranks, lambda: held.enter_context(_begun(plan)) if rank == 0 else None)
         where = os.path.join(plan.staging, str(begun[0]))

@@ -153,7 +153,7 @@ class Weight:
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole tensor, as it is stored."""
+        """Size of the whole tensor, as it is stored."""
         return math.prod(self.shape) * ITEM_SIZES[self.dtype]
 
     def __repr__(self) -> str:

@@ -11,9 +11,10 @@
 
 namespace ffrecord::server {
 
-// Who may come over the local socket: clients that were admitted over another connection, which
-// stays open meanwhile. Each is told a ticket there, with a secret for each end, and is on the
-// local socket who it was on that connection: no token is shown there. A ticket is good once.
+// The clients that may come over the local socket: they were admitted over another connection,
+// which stays open meanwhile. There each client receives a ticket, with a secret for each end, and
+// on the local socket it is the client that it was on that connection: no token is shown there. A
+// ticket is good once.
 //
 // Thread-safe.
 class LocalTickets {
@@ -25,7 +26,7 @@ class LocalTickets {
   void Withdraw(const net::LocalTicket& ticket);
 
   struct Admission {
-    net::LocalSecret daemon_secret;  // What proves to the client that it has found the daemon.
+    net::LocalSecret daemon_secret;  // Proves to the client that it has found the daemon.
     net::LocalSecret client_secret;
     std::optional<Token> token;
     // In constant time.

@@ -17,7 +17,7 @@
 
 namespace ffrecord::server {
 
-// What a client may do.
+// The rights of a client.
 enum class Right : std::uint8_t {
   kRead = 1,
   kWrite = 2,
@@ -26,8 +26,8 @@ enum class Right : std::uint8_t {
   kAdmin = 16,  // Change who is in a cluster.
 };
 
-// What a token says, once it has been believed: these rights on the names that begin with `prefix`,
-// until `expires`. protocol.md, "Tokens".
+// The contents of a token, once it has been believed: these rights on the names that begin with
+// `prefix`, until `expires`. protocol.md, "Tokens".
 struct Token {
   std::uint8_t rights = 0;  // Right values, or-ed.
   WallClock::time_point expires;
@@ -42,7 +42,7 @@ struct Token {
   Error Denial(Right right) const;
 };
 
-// The secrets that tokens are made with. Whoever has one can make any token.
+// The secrets that tokens are made with. A process that has one can make any token.
 class TokenKeys {
  public:
   // One key a line, in hexadecimal digits, at least 32 bytes each: the first of several is the one
@@ -50,10 +50,10 @@ class TokenKeys {
   // can read the file, kInvalidArgument if it holds something else. No message quotes a key.
   static Result<TokenKeys> Load(const std::filesystem::path& path);
 
-  // What `credential` says, which came over a connection of that binding, if it has one: then only
-  // a token that is bound to it will do. Fails with kDenied, always in the same words, if it was
-  // made with none of the keys, is malformed, or bound otherwise; takes the same time for each of
-  // these. Fails with kDenied, and says when, if it has expired at `now`.
+  // Checks `credential`, which came over a connection of that binding, if it has one: then only a
+  // token that is bound to it will do. Fails with kDenied, always in the same words, if it was made
+  // with none of the keys, is malformed, or bound otherwise; takes the same time for each of these.
+  // Fails with kDenied, and says when, if it has expired at `now`.
   Result<Token> Check(std::span<const std::byte> credential, WallClock::time_point now,
                       const std::optional<net::ChannelBinding>& binding = std::nullopt) const;
 

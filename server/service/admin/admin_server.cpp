@@ -41,8 +41,8 @@ constexpr const char* kPolicy =
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'";
 
-// Whoever owns a name in the DNS can make it lead here, and have a browser read us as if we were
-// theirs. Numbers, localhost and the name that we were told to listen on cannot be claimed so.
+// The owner of a name in the DNS can make it lead here, and have a browser read us as if we were
+// theirs. Numbers, localhost and the name of the setting cannot be claimed so.
 bool IsOwnName(const std::string& host_header, const std::string& own_host) {
   const auto address = net::Address::Parse(host_header, 0);
   if (!address) return false;
@@ -120,7 +120,7 @@ class Exchange final : public httplib::Stream {
   const Clock::time_point begun_ = Clock::now();
   std::size_t received_bytes_ = 0;
   std::array<char, 4096> buffer_;
-  std::size_t begin_ = 0;  // Of what was received and not yet read.
+  std::size_t begin_ = 0;  // Range of received bytes that were not yet read.
   std::size_t end_ = 0;
 };
 
@@ -202,7 +202,7 @@ class BoundedServer final : public httplib::Server {
     const auto ask_whole = [](httplib::Request& request) { request.ranges.clear(); };
     const bool is_answered = process_request(exchange, kCloses, is_closed, ask_whole);
     (void)::shutdown(socket, SHUT_WR);
-    // What was sent and not asked for would have the answer thrown away.
+    // Unread bytes would make the kernel reset the connection, and the answer would be lost.
     std::array<char, 4096> ignored;
     for (std::size_t i = 0; i < kRequestBytesMax / ignored.size(); ++i)
       if (::recv(socket, ignored.data(), ignored.size(), MSG_DONTWAIT) <= 0) break;

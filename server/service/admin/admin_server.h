@@ -12,12 +12,12 @@
 
 namespace ffrecord::server {
 
-// What operators look at, over HTTP: GET of
+// Pages for operators, over HTTP: GET of
 //
 //   /             the dashboard, one page that asks for nothing but the two below
 //   /metrics      Prometheus text
 //   /datasets     JSON: {"datasets": [{"name", "size_bytes", "file_count"}], "more": false}
-//   /cluster      JSON: what a node of a cluster knows of it; 404 by itself
+//   /cluster      JSON: what a node of a cluster knows of it; else 404
 //   /cluster/slots  JSON: for each slot its nodes, its extents, and how many of them lack replicas
 //   /cluster/plan   JSON: what would be copied if ?down=lost, ?without=NODE (many times)
 //   /cluster/lost   JSON: names with extents that no node holds undamaged
@@ -31,7 +31,7 @@ namespace ffrecord::server {
 // under whatever name it reaches this port.
 class AdminServer {
  public:
-  // Of a cluster, as the plan of one is asked for.
+  // A change of a cluster, as its plan is asked for.
   struct PlannedChange {
     bool are_down_lost = false;
     std::set<std::string> without;
@@ -45,8 +45,8 @@ class AdminServer {
     std::function<Result<std::string>(const PlannedChange&)> cluster_plan;
     std::function<Result<std::string>()> cluster_lost;
     std::function<std::string()> not_ready;  // Why; empty: ready.
-    std::function<std::string()> remark;     // What /readyz adds when it is.
-    std::string token;                       // What all but health wants; empty: nothing.
+    std::function<std::string()> remark;     // A remark that /readyz adds when the daemon is ready.
+    std::string token;                       // The token that all but health wants; empty: none.
   };
 
   // Serves when it returns. Fails with kConflict if the port is in use, kInvalidArgument if there

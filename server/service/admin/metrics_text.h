@@ -18,9 +18,9 @@
 
 namespace ffrecord::server {
 
-// What the metrics tell of one disk.
+// The metrics of one disk.
 struct DiskView {
-  std::string name;        // Of its folder, without characters that a label would have to escape.
+  std::string name;        // Its folder's, without characters that a label escapes.
   std::string_view state;  // One of kDiskStates.
   std::uint64_t free_bytes = 0;
   std::uint64_t size_bytes = 0;
@@ -35,14 +35,14 @@ struct DiskView {
 inline constexpr std::array<std::string_view, 6> kDiskStates{"good",   "suspect",  "full",
                                                              "failed", "draining", "drained"};
 
-// What the metrics tell of the tenants under one prefix.
+// The metrics of the tenants under one prefix.
 struct TenantView {
   std::string_view prefix;
   std::uint32_t weight = 1;
-  double disk_s = 0;  // Of the disks' threads, used by all of them together.
+  double disk_s = 0;  // Time of the disks' threads, used by all of them together.
 };
 
-// What they tell of the cluster that the daemon is a node of.
+// The metrics of the cluster that the daemon is a node of.
 struct ClusterView {
   bool is_leased = false;
   bool is_leading = false;
@@ -72,7 +72,7 @@ struct ClusterView {
   std::uint64_t healed_count = 0;
 };
 
-// What they tell of the cache of extents that are fetched from origins.
+// The metrics of the cache of extents that are fetched from origins.
 struct OriginView {
   std::uint64_t size_bytes = 0;
   std::uint64_t fetched_count = 0;
@@ -83,7 +83,7 @@ struct OriginView {
   std::chrono::milliseconds waiting{0};
 };
 
-// What the metrics tell of one daemon.
+// The metrics of one daemon.
 struct MetricsView {
   std::string_view version;
   std::string_view state;   // "starting", "ready" or "draining".
@@ -92,7 +92,7 @@ struct MetricsView {
   std::string_view authentication;  // "none", "tokens", "certificates" or both, with a comma.
   WallClock::time_point certificate_expires;  // 1970: there is none.
   std::uint32_t connection_count_max = 0;
-  std::uint64_t held_bytes_max = 0;  // Of all event loops.
+  std::uint64_t held_bytes_max = 0;  // Limit over all event loops.
   std::uint64_t connections_refused = 0;
   std::uint32_t failed_worker_count = 0;
   std::uint64_t dataset_count = 0;
@@ -108,10 +108,10 @@ struct MetricsView {
   std::vector<Names::Usage> quotas;
   std::vector<TenantView> tenants;  // None: all have the same weight.
   std::vector<DiskView> disks;
-  std::optional<ClusterView> cluster;  // None: a daemon by itself.
+  std::optional<ClusterView> cluster;  // None: the daemon is in no cluster.
   std::optional<OriginView> origins;   // None: it may fetch from nowhere.
   std::uint64_t missing_disk_count = 0;
-  std::uint64_t disk_free_bytes = 0;  // Of all file systems of the data folders, likewise the size.
+  std::uint64_t disk_free_bytes = 0;  // Free, and in all: of all file systems of the data folders.
   std::uint64_t disk_size_bytes = 0;
   std::span<const std::unique_ptr<WorkerMetrics>> workers;
   const ReadAhead::Metrics* read_ahead = nullptr;  // Null while it starts.

@@ -204,7 +204,7 @@ Result<void> Catalog::CheckExtents(const DatasetManifest& manifest, std::string_
   if (manifest.has_code() || manifest.replicas > 1)
     return Error{
         ErrorCode::kInvalidArgument,
-        "this daemon is by itself: names have one replica here, and no erasure code; leave "
+        "this daemon is in no cluster: names have one replica here, and no erasure code; leave "
         "the durability class out"};
   if (manifest.has_origins())
     return Error{ErrorCode::kInvalidArgument,

@@ -25,8 +25,8 @@
 
 namespace ffrecord::server {
 
-// What is published and what may go: names, manifests, uploads and tombstones in a MetaStore, over
-// the extents of one ExtentStore.
+// Published data and data that may go: names, manifests, uploads and tombstones in a MetaStore,
+// over the extents of one ExtentStore.
 //
 // Nothing is visible before the one commit that publishes it, and no extent is unlinked but for a
 // tombstone or an upload record that names it: an extent that nothing explains is reported and
@@ -41,7 +41,7 @@ class Catalog {
     std::map<std::string, std::uint64_t> quotas = {};
   };
 
-  // What was found at start.
+  // The findings at start.
   struct Report {
     std::uint64_t name_count = 0;
     std::uint64_t open_upload_count = 0;
@@ -112,7 +112,7 @@ class Catalog {
  private:
   struct Upload {
     std::uint64_t revision = 0;
-    std::string owner_prefix;  // Of whoever began it.
+    std::string owner_prefix;  // Prefix of the client that began it.
     Clock::time_point heard;
     // Begun before the start, and perhaps in part on a disk that is missing: kept until it is back.
     bool may_be_absent = false;
@@ -124,7 +124,7 @@ class Catalog {
     std::size_t unlinking_count = 0;  // and those that are being unlinked.
   };
   struct Unlinking {
-    std::string key;  // Of its tombstone.
+    std::string key;  // Key of its tombstone.
     ExtentPtr extent;
   };
 
@@ -138,7 +138,7 @@ class Catalog {
   Result<void> LoadTombstones();
   void ExplainExtents();
 
-  // That it goes on; on record, with whoever begins it.
+  // Puts on record that the upload goes on, with the client that began it.
   Result<void> RecordUpload(std::uint64_t upload, std::string_view owner_prefix);
   bool IsPublished(const ExtentId& id) const { return references_.Contains(id); }
   Result<void> CheckMode(const net::Publish& publish, const std::optional<NameRecord>& found) const;
@@ -150,7 +150,7 @@ class Catalog {
                                          MetaStore::Commit& commit);
   // Fails with kIo (EDQUOT), with names and figures, if `name` may not grow to `size_bytes`.
   Result<void> CheckQuotas(std::string_view name, std::uint64_t size_bytes) const;
-  // Likewise what has not been published may not grow by that extent.
+  // Fails in the same way if what has not been published may not grow by that extent.
   Result<void> CheckUploadQuotas(const net::PutBegin& begin, std::string_view owner_prefix) const;
   void RefreshRoom();
   Result<BlockingStore::Outcome> CommitGeneration(MetaStore::Commit commit);
@@ -167,13 +167,13 @@ class Catalog {
 
   BlockingStore& meta_;
   ExtentStore& extents_;
-  HomeDisk& home_;  // Of the metadata.
+  HomeDisk& home_;  // The disk of the metadata.
   const Options options_;
   Report report_;
   ExtentReferences references_;  // Changes with mutex_ held only.
   UploadLedger ledger_;          // With mutex_ held.
 
-  std::mutex mutex_;  // Of all below, and of each read-decide-commit.
+  std::mutex mutex_;  // Guards all below, and each read-decide-commit.
   std::map<std::uint64_t, Upload> uploads_;
   std::vector<Tombstone> tombstones_;
   std::uint64_t generation_revision_ = 0;

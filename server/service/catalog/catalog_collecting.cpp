@@ -1,4 +1,4 @@
-// What of the catalog is given up, unlinked and forgotten: uploads that fell silent, tombstones.
+// The catalog's collecting: gives up uploads that fell silent, unlinks extents, forgets tombstones.
 
 #include <algorithm>
 #include <iterator>
@@ -17,8 +17,8 @@ namespace ffrecord::server {
 void Catalog::AddTombstone(std::string key, std::span<const ExtentId> ids) {
   Tombstone tombstone{std::move(key), {}, {}};
   for (const ExtentId& id : ids) {
-    // A tombstone never names what a manifest names: both are written by one commit. What a
-    // damaged one says is not believed.
+    // A tombstone never names what a manifest names: both are written by one commit. A damaged
+    // tombstone is not believed.
     if (IsPublished(id)) continue;
     tombstone.ids.push_back(id);
     if (ExtentPtr extent = extents_.MarkDeleted(id)) tombstone.extents.push_back(std::move(extent));
@@ -106,7 +106,7 @@ Result<std::uint64_t> Catalog::UnlinkOn(Disk& disk) {
 
 Result<bool> Catalog::Forget(std::span<const Tombstone> tombstones) {
   if (tombstones.empty()) return true;
-  // What was unlinked on a disk that has failed since cannot be made durable; the room is there.
+  // An unlink on a disk that has failed since cannot be made durable; the room is there.
   for (const auto& disk : extents_.disks())
     if (!disk->writes().CheckWritable()) return false;
   MetaStore::Commit commit;

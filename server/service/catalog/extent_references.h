@@ -34,7 +34,7 @@ class ExtentReferences {
   std::vector<bool> AreReferenced(std::string_view prefix, std::span<const ExtentId> ids) const;
 
   std::uint64_t SizeOf(std::string_view name) const;  // 0 if it is not published.
-  // Of the names that begin with `prefix`, `but_not` that one.
+  // Bytes of the names that begin with `prefix`, without the name `but_not`.
   std::uint64_t SizeBelow(std::string_view prefix, std::string_view but_not = {}) const;
 
  private:

@@ -28,7 +28,7 @@ struct NameRecord {
   std::uint64_t attempt = 0;  // That published it.
   std::uint64_t size_bytes = 0;
   std::uint64_t file_count = 0;
-  std::uint64_t revision = 0;  // Of its key; not in the record.
+  std::uint64_t revision = 0;  // Revision of its key; not in the record.
 
   std::vector<std::byte> Encode() const;
 };
@@ -47,7 +47,7 @@ struct PublishedNames {
   std::vector<Dataset> datasets;
   std::vector<std::string> damaged;  // Name and reason of each whose manifest cannot be read.
 
-  // Of all datasets, in order of their ids, each once.
+  // The extents of all datasets, in order of their ids, each once.
   std::vector<ManifestExtent> Extents() const;
 };
 

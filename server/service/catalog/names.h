@@ -15,8 +15,8 @@
 
 namespace ffrecord::server {
 
-// What connections ask about names and uploads: of one daemon (CatalogNames), or of a cluster
-// (ClusterNames).
+// The answers to connections about names and uploads: from one daemon (CatalogNames), or from a
+// cluster (ClusterNames).
 //
 // Calls with `done` give their result to it once, on any thread, perhaps before they return; what
 // the call waits for holds no thread of the caller's. Thread-safe. Errors are those to be sent to
@@ -44,7 +44,7 @@ class Names {
   // given up meanwhile.
   virtual Result<void> Seal(ExtentWriter& writer, const net::PutSeal& seal) = 0;
 
-  // This and List tell what is published now, or fail: with kUnavailable where it cannot be told,
+  // This and List say what is published now, or fail: with kUnavailable where it is not known,
   // unless the request accepts what was published once.
   virtual void Resolve(const net::Resolve& request, Done<Resolved> done) = 0;
   // `own_prefix`: extents that are published already must be so under a name that begins with it.

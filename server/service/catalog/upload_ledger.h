@@ -12,7 +12,7 @@
 namespace ffrecord::server {
 
 // Bytes that uploads have been given room for and that no name holds yet, by the prefix that their
-// client may write to. In memory only: at a start it is told of what there is of open uploads.
+// client may write to. In memory only: at a start Add() gets what there is of open uploads.
 class UploadLedger {
  public:
   // An extent that is noted already keeps its owner, and the larger size: whichever of its writers
@@ -21,7 +21,7 @@ class UploadLedger {
   void Remove(const ExtentId& id);
   void RemoveUpload(std::uint64_t upload);
 
-  // Of clients that can write below `prefix` only, without that extent.
+  // Bytes of clients that can write below `prefix` only, without that extent.
   std::uint64_t SizeBelow(std::string_view prefix, const ExtentId& but_not) const;
 
  private:

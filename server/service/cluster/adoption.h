@@ -20,11 +20,11 @@
 
 namespace ffrecord::server {
 
-// The names that a daemon has published by itself, on their way into its cluster.
+// The names that a daemon published before it joined its cluster, on their way into the cluster.
 //
-// Until all are there, the daemon's own records of them stay as they are: so it can go back to
-// being by itself, and an adoption that was interrupted goes on. A name that the cluster has taken
-// is noted with the attempt that published it, so that one which is removed there later is not
+// Until all are there, the daemon's own records of them stay as they are: so it can leave the
+// cluster again, and an adoption that was interrupted goes on. A name that the cluster has taken is
+// noted with the attempt that published it, so that one which is removed there later is not
 // published again.
 //
 // Thread-safe.
@@ -37,7 +37,7 @@ class Adoption {
     std::shared_ptr<const DatasetManifest> manifest;
   };
 
-  // Whether `home` has names that the daemon published by itself. Fails as `home`.
+  // Whether `home` has names that the daemon published outside of a cluster. Fails as `home`.
   static Result<bool> IsNeeded(BlockingStore& home);
   // Fails as `home`, and with kCorruption if a name cannot be read: then nothing is adopted.
   static Result<std::unique_ptr<Adoption>> Open(BlockingStore& home);
@@ -81,7 +81,7 @@ class Adoption {
 
   BlockingStore& home_;
   std::vector<ExtentId> extents_;
-  ExtentReferences references_;  // Of the pending names.
+  ExtentReferences references_;  // References of the pending names.
   mutable std::mutex mutex_;
   std::map<std::string, Pending, std::less<>> pending_;
 };

@@ -1,5 +1,5 @@
-// What the machines of a node want done, and how it is done: calls of the store, questions to other
-// nodes, work with extents.
+// Carries out the actions that the machines of a node want done: calls of the store, questions to
+// other nodes, work with extents.
 
 #include <spdlog/spdlog.h>
 
@@ -91,7 +91,7 @@ struct ClusterService::Carrier {
   void operator()(AskFilled& question) const { Ask<Flags>(question); }
   void operator()(AskKnown& question) const { Ask<Known>(question); }
 
-  // What moves bytes: by threads that wait for disks and for other nodes.
+  // Actions that move bytes: by threads that wait for disks and for other nodes.
   void operator()(FetchBody& call) const {
     service.peers_.PostBulk(
         [&service = service, id = id, deadline = deadline, call = std::move(call)] {

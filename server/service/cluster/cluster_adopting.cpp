@@ -19,7 +19,7 @@ constexpr auto kPublishPatience = 60'000ms;
 
 }  // namespace
 
-// What a node holds counts once it is on the map.
+// A node's extents count once it is on the map.
 bool ClusterService::MayAdopt() const {
   return adoption_ && enrolment_->is_done() &&
          node_.view().slots.map.Find(options_.node) != SlotMap::kNoNode;

@@ -74,7 +74,7 @@ std::vector<std::uint64_t> DecodeNumbers(std::span<const std::byte> bytes) {
   return numbers;
 }
 
-// What is to be written of a name. None: nothing, for it is there.
+// The record to write for a name. None: nothing, for it is there.
 Result<std::optional<std::vector<std::byte>>> Unsaved(const ClusterState::Name* saved,
                                                       const ClusterState::Name& name) {
   const bool is_saved =

@@ -10,7 +10,7 @@
 
 namespace ffrecord::server {
 
-// What this node knew of its cluster, on its own disk: so a daemon that starts while the
+// The node's knowledge of its cluster, on its own disk: so a daemon that starts while the
 // coordinator is away serves the names that it knew. Nothing is ever dropped because of it.
 //
 // Lies in the daemon's own metadata: cluster/id, cluster/node, cluster/history, cluster/anchor,

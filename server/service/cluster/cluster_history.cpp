@@ -1,5 +1,5 @@
-// What operators do with the metadata of a cluster: save it, put it back, compare it with what
-// nodes have known, and confirm it.
+// Operators' work with the metadata of a cluster: save it, put it back, compare it with what nodes
+// have known, and confirm it.
 
 #include <spdlog/spdlog.h>
 
@@ -91,7 +91,7 @@ void ClusterService::PutMetadata(const net::MetadataPut& request, Done<void> don
 
 void ClusterService::PutInto(const MetaStore::Page& first, const net::MetadataPut& request,
                              Done<void> done) {
-  // What the store has of this backup it has with the key that says so.
+  // The store has parts of this backup only together with the key that says so.
   store_->Get(std::string(kRestoreKey), Now() + kPatience,
               [this, inbox = inbox_, is_empty = first.entries.empty(), revision = first.revision,
                request, done](const Result<std::optional<MetaStore::KeyValue>>& found) {
@@ -176,7 +176,7 @@ void ClusterService::BeginAnew() {
   list.prefix = kRestoreKey;
   list.limit = 1;
   store_->List(list, Now() + kPatience, [this, inbox = inbox_](Result<MetaStore::Page> page) {
-    if (!page) return;  // The operator is told that this node does not take part.
+    if (!page) return;  // The status shows the operator that this node does not take part.
     inbox->Post([this, page = std::move(page).value()] {
       if (enrolment_->is_done()) return;
       const std::uint64_t restored = page.entries.empty() ? 0 : page.entries.front().mod_revision;
@@ -185,9 +185,9 @@ void ClusterService::BeginAnew() {
   });
 }
 
-// What this node has on its own disk: members and slot map; names follow once the nodes take part
-// again. `restored`: the revision of an unfinished restore's key, 0: there is none; `revision`: of
-// the store.
+// The keys of a new beginning from this node's own disk: members and slot map; names follow once
+// the nodes take part again. `restored`: the revision of an unfinished restore's key, 0: there is
+// none; `revision`: of the store.
 MetaStore::Commit ClusterService::FoundingKeys(std::uint64_t restored,
                                                std::uint64_t revision) const {
   const ClusterStatePtr known = state();
@@ -208,7 +208,7 @@ MetaStore::Commit ClusterService::FoundingKeys(std::uint64_t restored,
                                        node.weight, node.domain};
     puts.push_back({cluster::Key(cluster::kMemberKeys, node.id), member.Encode()});
   }
-  constexpr std::size_t kPutsMax = 100;  // Of one commit; others are put by the nodes themselves.
+  constexpr std::size_t kPutsMax = 100;  // Limit of one commit; the nodes put others themselves.
   if (puts.size() > kPutsMax) puts.resize(kPutsMax);
   spdlog::warn("event=metadata_begun_anew node={} nodes={}", options_.node, known->nodes.size());
   return commit;

@@ -18,8 +18,8 @@ constexpr auto kCatchUpPatience = 3'000ms;
 constexpr auto kPublishPatience = 25'000ms;
 // How long clients wait that do not say it.
 constexpr auto kUntoldPatience = 10'000ms;
-// Of the time that a client waits: for the answer's way to it, and for the reason of a refusal to
-// be of use, as it then asks another node.
+// A part of the time that a client waits: for the answer's way to it, and for the reason of a
+// refusal to be of use, as it then asks another node.
 constexpr auto kAnswerTime = 2'000ms;
 
 Error NotFound(const ClusterState& state, const std::string& name) {
@@ -117,7 +117,7 @@ Result<ClusterNames::Resolved> ClusterNames::Known(const std::string& name,
 }
 
 // That what this node knows of the name, or of all names, is the newest; or need not be. A daemon
-// that is still by itself speaks for its own names.
+// that has not joined yet speaks for its own names.
 void ClusterNames::Confirm(const std::string& name, bool accepts_old, Done<void> done) {
   if (service_.is_alone()) return done({});
   service_.CatchUp(name, kCatchUpPatience, [accepts_old, done](const Result<void>& caught_up) {

@@ -14,12 +14,12 @@ namespace ffrecord::server {
 // through the coordinator where something changes. Thread-safe; borrows the service, whose thread
 // calls most of what is to be called when done.
 //
-// What it tells of names is the newest: it has asked the coordinator, after the request came, how
-// far there is something to know, and knows that much. Where it cannot ask, as without a lease, it
-// does not speak for the cluster, and says so; it tells what it knew last only to those who accept
-// that. A name of its own that the daemon is to take into the cluster
-// (Adoption) is served until it is there, and not listed. Quotas hold for the whole cluster.
-// Nothing is refused for one but by what all nodes have published.
+// It answers with the newest names: it has asked the coordinator, after the request came, how far
+// there is something to know, and knows that much. Where it cannot ask, as without a lease, it does
+// not speak for the cluster, and says so; it tells what it knew last only to those who accept that.
+// A name of its own that the daemon is to take into the cluster (Adoption) is served until it is
+// there, and not listed. Quotas hold for the whole cluster. Nothing is refused for one but by what
+// all nodes have published.
 class ClusterNames final : public Names {
  public:
   ClusterNames(ClusterService& service, NameQuotas quotas)
@@ -37,7 +37,7 @@ class ClusterNames final : public Names {
   void Remove(const net::Delete& request, Done<void> done) override;
   std::vector<bool> AreReferenced(std::string_view prefix,
                                   std::span<const ExtentId> ids) const override;
-  Result<void> CheckAnswers() const override { return {}; }  // What changes something waits.
+  Result<void> CheckAnswers() const override { return {}; }  // Calls that change something wait.
   std::uint64_t name_count() const override { return service_.state()->names->size(); }
   std::vector<Usage> Usages() const override;
 

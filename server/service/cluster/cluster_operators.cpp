@@ -1,4 +1,4 @@
-// What operators change: the members of the cluster and its feature level.
+// Operators' changes: the members of the cluster and its feature level.
 
 #include <algorithm>
 #include <set>
@@ -15,7 +15,8 @@ constexpr std::chrono::seconds kOperatorPatience{8};
 // Before what came of a commit without an answer is looked at.
 constexpr std::chrono::milliseconds kPause{100};
 
-// What is waited for and has not come; another reason, as that the daemon stops, stays what it is.
+// The error of a wait that has ended in vain; another reason, as that the daemon stops, stays what
+// it is.
 Error Late(Error why, std::string awaited) {
   if (why.code != ErrorCode::kDeadlineExceeded) return why;
   return {ErrorCode::kUnavailable, std::move(awaited) + "; try again"};
@@ -120,8 +121,9 @@ void ClusterService::WriteMember(const net::SetMember& request, const ChangePtr&
       [this, request, change, done] { WriteMember(request, change, done); });
 }
 
-// Who holds data and is up is drained, or stopped, before it is counted out: what it alone has
-// could not be read. Who does not count has nothing to drain. Fails with kConflict.
+// A node that is up and holds slots is drained, or stopped, before it is counted out: data that it
+// alone has could not be read. A node that does not count has nothing to drain. Fails with
+// kConflict.
 Result<void> ClusterService::CheckChange(const std::string& node,
                                          const cluster::MemberRecord& member,
                                          cluster::MemberRecord::State state) const {

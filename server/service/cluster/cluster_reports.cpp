@@ -69,7 +69,7 @@ std::string ListJson(std::span<const std::string> texts) {
   return json + "]";
 }
 
-// What lies in one slot, or on one node.
+// The extents in one slot, or on one node.
 struct Content {
   std::uint64_t extent_count = 0;
   std::uint64_t size_bytes = 0;

@@ -9,10 +9,10 @@
 
 namespace ffrecord::server {
 
-// What operators see of a cluster, as JSON. Each waits for the service's thread and fails as
+// The pages of a cluster for operators, as JSON. Each waits for the service's thread and fails as
 // ClusterService::Describe.
 
-// What this node knows, without names.
+// This node's knowledge, without names.
 Result<std::string> StatusJson(ClusterService& service);
 // For each slot its nodes, its extents, and how many of them have an owner that is down or too few.
 Result<std::string> SlotsJson(ClusterService& service);

@@ -126,7 +126,7 @@ void ClusterService::Stop() {
   for (const auto& sweeper : sweepers_) sweeper->thread.Stop();
   for (const auto& [call, watch] : watches_) store_->StopWatch(watch);
   GiveLeaseBack();
-  // It answers whoever waits for it: while those who are told are still there.
+  // The store answers all waiting calls as it ends: their callers must still be there.
   store_.reset();
 }
 
@@ -306,14 +306,14 @@ void ClusterService::AnswerAll() {
   node_.GiveUp(Stopped());
   AnswerFinished();
   for (const auto& [request, done] : std::exchange(rebuilds_, {})) done(Stopped());
-  // Who is told may begin to wait for something else.
+  // A callback may begin to wait for something else.
   while (!waiters_.empty())
     for (const Waiter& waiter : std::exchange(waiters_, {})) waiter.done(Stopped());
 }
 
 std::string ClusterService::Trouble() const {
   if (!enrolment_->is_done()) return enrolment_->trouble();
-  // Its own start before this one ends by itself.
+  // The record of its own start before this one ends with its lease.
   const std::string& rival = node_.view().lease.rival();
   if (!rival.empty() && rival != options_.advertise)
     return "the daemon at " + rival + " runs as node " + options_.node +

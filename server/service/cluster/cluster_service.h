@@ -56,16 +56,16 @@ class ClusterService {
     std::string domain;
     std::uint32_t weight = 1;
     std::uint32_t feature_level = cluster::kFeatureLevel;  // That this program knows.
-    std::uint8_t replicas = 2;                             // Of what is published.
+    std::uint8_t replicas = 2;                             // Replicas of each published extent.
     bool approves_members = false;  // While it leads, new nodes join without an operator.
-    // Of the places that this node may fetch files from; all nodes shall have the same.
+    // Hash of `origins`; must be equal on all nodes.
     std::uint64_t origins_hash = 0;
     std::chrono::milliseconds lease{10'000};
     std::chrono::milliseconds down_grace{600'000};
     std::chrono::milliseconds upload_grace{600'000};
     // How long the extents of a removed name stay, for those who read them.
     std::chrono::milliseconds delete_grace{86'400'000};
-    // Takes the names into the cluster that the daemon has published by itself.
+    // Takes the names into the cluster that the daemon published before it joined.
     bool adopt = false;
     // At which this node copies extents that it lacks; 0: as fast as it goes.
     std::uint64_t pull_bytes_per_s = 0;
@@ -79,9 +79,9 @@ class ClusterService {
   };
 
   // `store` is the cluster's, and nobody else's; `extents` and `home` are this daemon's, and
-  // outlive the service. Fails with kConflict if `home` has names that this daemon has published by
-  // itself, unless they are to be adopted, or all have been and it is final now; with kConflict if
-  // it is that of another node; and as `home` and Adoption::Open.
+  // outlive the service. Fails with kConflict if `home` has names that this daemon published
+  // outside of a cluster, unless they are to be adopted, or all have been and it is final now; with
+  // kConflict if it is that of another node; and as `home` and Adoption::Open.
   static Result<std::unique_ptr<ClusterService>> Start(const Options& options,
                                                        std::shared_ptr<MetaStore> store,
                                                        ExtentStore& extents, BlockingStore& home);
@@ -89,11 +89,11 @@ class ClusterService {
   ClusterService(const ClusterService&) = delete;
   ClusterService& operator=(const ClusterService&) = delete;
 
-  // Answers all that is open, gives the lease back, lets go of the store, and joins. Idempotent;
+  // Answers all that is open, gives the lease back, closes the store, and joins. Idempotent;
   // belongs to one thread.
   void Stop();
 
-  // What a node has kept of the metadata, for its next start.
+  // The metadata that a node has kept for its next start.
   struct Kept {
     cluster::HistoryMark mark;
     std::vector<std::uint64_t> ancestors;
@@ -102,18 +102,18 @@ class ClusterService {
   const Options& options() const noexcept { return options_; }
   ClusterStatePtr state() const;
   const ExtentReferences& references() const noexcept { return references_; }
-  // Of the daemon's own names; null: it does not adopt.
+  // The adoption of the daemon's own names; null: it does not adopt.
   const Adoption* adoption() const noexcept { return adoption_.get(); }
   NodeExtents& extents() noexcept { return extents_; }
   StripeReads& stripe_reads() noexcept { return stripe_reads_; }
-  // Of the owners of the extent that are up, this node is the one that readers with a hint ask.
-  // `replicas`: of the extents of its name; 0: as many as the cluster has.
+  // Whether this node is the one, among the owners of the extent that are up, that readers with a
+  // hint ask. `replicas`: of the extents of its name; 0: as many as the cluster has.
   bool IsPreferredOwner(const ExtentId& id, std::size_t replicas) const;
-  // What other nodes hold, for one who plans. Borrows the service.
+  // The extents of other nodes, for a plan. Borrows the service.
   std::shared_ptr<PeerRanges> MakePeerRanges() const;
   // The machines believe in this node's lease.
   bool is_leased() const noexcept { return is_leased_.load(std::memory_order_relaxed); }
-  // Of the slot map; for the headers of frames.
+  // Version of the slot map; for the headers of frames.
   const std::atomic<std::uint32_t>& map_version() const noexcept { return map_version_; }
 
   // It adopts, and no slot map that it knows has it: to clients it is the daemon that it was, for
@@ -159,18 +159,18 @@ class ClusterService {
   void Ask(cluster::AskFilled question, Done<cluster::Flags> done);
   void Ask(cluster::AskKnown question, Done<cluster::Known> done);
 
-  // Of the extents that names refer to, and those on this node.
+  // Counts of the extents that names refer to, and of those on this node.
   struct ExtentCounts {
     std::uint64_t missing_bytes = 0;
     std::uint64_t missing_count = 0;  // Extents that should be here and are not,
     std::uint64_t surplus_count = 0;  // and those that are here for others.
     std::uint64_t unexplained_count = 0;
-    std::uint64_t lacking_count = 0;  // Of all nodes: an owner is down,
+    std::uint64_t lacking_count = 0;  // Counted over all nodes: an owner is down,
     std::uint64_t alone_count = 0;    // or all of them are.
-    // What they were counted from. As long as it is the same, so are they.
+    // The state that they were counted from. As long as it is the same, so are they.
     struct Basis {
       std::uint64_t names_change = 0;
-      std::uint64_t revision = 0;  // Of the metadata.
+      std::uint64_t revision = 0;  // Revision of the metadata.
       std::uint64_t extents_change = 0;
       std::uint32_t map_version = 0;
       bool was_listed = false;
@@ -180,7 +180,7 @@ class ClusterService {
     };
     Basis basis;
   };
-  // What operators look at.
+  // The status for operators.
   struct Status {
     bool is_leased = false;
     bool is_leading = false;
@@ -201,14 +201,14 @@ class ClusterService {
     std::uint64_t pulled_bytes = 0;
     std::uint64_t dropped_count = 0;
     std::uint64_t healed_count = 0;  // Damaged ones in whose place another node's bytes are.
-    std::uint64_t unheld_count = 0;  // Of those missing here: no node that answers has them.
+    std::uint64_t unheld_count = 0;  // Missing here, and no node that answers has them.
     std::optional<std::chrono::milliseconds> silent_for;  // The coordinator; none: it answers.
     bool is_moving = false;                               // The map has changed and data moves.
     std::map<std::string, std::string> refusals;          // As of Peers.
     // Nothing is dropped: the metadata was put back to an older state, and nobody has confirmed it.
     bool is_frozen = false;
     std::string why_frozen;
-    std::uint64_t incarnation = 0;      // Of the metadata.
+    std::uint64_t incarnation = 0;      // Incarnation of the metadata.
     std::uint64_t lost_name_count = 0;  // That this node has known, and that are not there.
     // The highest feature level that each node knows which is up.
     std::map<std::string, std::uint32_t> levels;
@@ -216,9 +216,9 @@ class ClusterService {
     std::vector<std::string> other_origins;
     ClusterStatePtr state;
   };
-  // What `describe` makes of what the machines know. Waits for the service's thread, which calls it
-  // and does nothing else meanwhile. Fails with kUnavailable while this node does not take part or
-  // once the service stops, and as `describe`.
+  // The result of `describe` for the state of the machines. Waits for the service's thread, which
+  // calls it and does nothing else meanwhile. Fails with kUnavailable while this node does not take
+  // part or once the service stops, and as `describe`.
   Result<std::string> Describe(
       const std::function<Result<std::string>(const cluster::ClusterNode&)>& describe);
   // Waits for the service's thread, which looks at every extent if something has changed. Fails
@@ -242,8 +242,8 @@ class ClusterService {
   void StepAll(TimePoint now);
   void Enrol(const std::optional<net::ClusterId>& known);
   void Refresh(TimePoint now);
-  // The version of the map that clients are told of. While this daemon adopts, none without it: by
-  // that they would look for its extents at other nodes alone.
+  // The version of the map that clients receive. While this daemon adopts, none without it: by that
+  // they would look for its extents at other nodes alone.
   std::uint32_t VersionTold(const ClusterState& state) const;
   void NoteTrouble();
   using Manifest = std::shared_ptr<const DatasetManifest>;
@@ -271,7 +271,7 @@ class ClusterService {
   Result<std::optional<NewExtent>> Place(const net::PutBegin& begin) const;
   Result<void> MayTake(std::uint64_t upload) const;
   void AwaitName(std::uint64_t revision, std::string name, TimePoint deadline, Done<void> done);
-  // Of an operator, until it is answered.
+  // A change by an operator, until it is answered.
   struct Change {
     template <class T>
     Change(TimePoint by, Done<T> done)
@@ -345,7 +345,7 @@ class ClusterService {
   mutable std::mutex state_mutex_;
   ClusterStatePtr state_ = std::make_shared<const ClusterState>();
   std::optional<net::ClusterId> id_to_keep_;  // None: this node's disk has it.
-  ClusterStatePtr to_keep_;                   // Null: likewise.
+  ClusterStatePtr to_keep_;                   // Null: this node's disk has it.
   cluster::HistoryMark mark_to_keep_;
   std::atomic<std::uint32_t> map_version_{0};
   std::atomic<bool> is_leased_{false};
@@ -380,7 +380,7 @@ class ClusterService {
   ClusterCache cache_;        // The keeper's, once it runs.
   std::string why_not_kept_;  // The keeper's; empty: the disk has what it should.
   const std::shared_ptr<ServiceInbox> inbox_;
-  TaskThreads keeper_{1};  // Of what is written to this node's disk meanwhile.
+  TaskThreads keeper_{1};  // Writes to this node's disk meanwhile.
   // Removes the files of what was dropped of one disk; null: of none.
   struct Sweeper {
     explicit Sweeper(const Disk* of) : disk(of) {}

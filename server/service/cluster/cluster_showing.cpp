@@ -1,4 +1,4 @@
-// What a node shows others of what its machines know, and keeps on its disk.
+// Publishes the node's view of the cluster, and saves it.
 
 #include <spdlog/spdlog.h>
 
@@ -43,7 +43,7 @@ void ClusterService::Refresh(TimePoint now) {
   after->names = before->names;
   if (has_names || before->is_from_cache) {
     auto changed = node_.TakeChangedNames();
-    // What was known from before the start may be gone.
+    // Names that were known from before the start may be gone.
     if (before->is_from_cache)
       for (const auto& [text, name] : *before->names) changed.insert(text);
     after->names = NamesOf(view.names, *before->names, changed);
@@ -78,7 +78,7 @@ void ClusterService::Keep(ClusterStatePtr after) {
   keeper_.Post([this] { SaveKept(); });
 }
 
-// What the disk does not take, as it is full, is tried again at each upkeep.
+// If the disk is full, each upkeep tries again.
 void ClusterService::SaveKept() {
   std::optional<net::ClusterId> id;
   ClusterStatePtr state;

@@ -15,7 +15,7 @@
 
 namespace ffrecord::server {
 
-// What a node knows of its cluster, for everybody who asks it: a value that does not change.
+// A node's knowledge of its cluster, for everybody who asks it: a value that does not change.
 struct ClusterState {
   struct Name {
     cluster::DatasetRecord record;
@@ -29,7 +29,7 @@ struct ClusterState {
   std::shared_ptr<const cluster::SlotsRecord> slots =
       std::make_shared<const cluster::SlotsRecord>();
   Nodes nodes;  // In order of their ids.
-  // What nodes that wait for approval say of themselves; an earlier version says nothing.
+  // The records of nodes that wait for approval; an earlier version has none.
   std::map<std::string, cluster::WaitingRecord> waiting;
   net::ClusterId cluster{};
   std::uint32_t level = 1;  // Feature level of the cluster.
@@ -56,9 +56,9 @@ using ClusterStatePtr = std::shared_ptr<const ClusterState>;
 std::shared_ptr<const ClusterState::NameMap> NamesOf(const cluster::NameTable& table,
                                                      const ClusterState::NameMap& before,
                                                      const std::set<std::string>& changed);
-// All that are members, or run. Of those that do not run the address is the one of `before`.
+// All that are members, or run. The address of a node that does not run is the one of `before`.
 ClusterState::Nodes NodesOf(const cluster::View& view, const ClusterState::Nodes& before);
-// What those of `nodes` that wait say of themselves.
+// The records of those of `nodes` that wait.
 std::map<std::string, cluster::WaitingRecord> WaitingOf(const cluster::View& view,
                                                         const ClusterState::Nodes& nodes);
 

@@ -1,4 +1,4 @@
-// What a node knows of its cluster, counted.
+// A node's knowledge of its cluster, counted.
 
 #include <algorithm>
 #include <chrono>
@@ -9,7 +9,7 @@
 
 namespace ffrecord::server {
 
-// Of a hundred thousand extents this takes a tenth of a second, in which this thread does nothing
+// Counting a hundred thousand extents takes a tenth of a second, in which this thread does nothing
 // else: so they are counted anew only after a change, however often somebody asks.
 const ClusterService::ExtentCounts& ClusterService::CountExtents() {
   const cluster::View& view = node_.view();

@@ -14,7 +14,8 @@ namespace {
 
 using std::chrono_literals::operator""s;
 
-// Of what a reader waits for. It may be as many extents as a stripe has members.
+// The time for an extent that a reader waits for. It may be as many extents as a stripe has
+// members.
 constexpr auto kBringTime = 120s;
 
 }  // namespace

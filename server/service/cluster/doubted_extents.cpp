@@ -35,8 +35,8 @@ void DoubtedExtents::Verify(const ExtentPtr& extent) {
   }
   const std::lock_guard lock(mutex_);
   waiting_.erase(extent->id);
-  // What replaces a damaged one was not verified: a bad disk may damage it at once, and a reader
-  // tells of that only once.
+  // The copy that replaces a damaged one was not verified: a bad disk may damage it at once, and a
+  // reader reports that only once.
   if (why_bad.empty()) verified_[extent->id] = Clock::now();
 }
 

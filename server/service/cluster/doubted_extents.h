@@ -20,7 +20,7 @@ namespace ffrecord::server {
 // waits for a disk.
 class DoubtedExtents {
  public:
-  static constexpr std::chrono::seconds kVerifyInterval{10};  // Of one extent that was sound.
+  static constexpr std::chrono::seconds kVerifyInterval{10};  // For one extent that was sound.
   static constexpr std::size_t kWaitingMax = 1024;  // More are not taken: readers ask again.
 
   // `store` outlives it.

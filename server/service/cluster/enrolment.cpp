@@ -73,7 +73,8 @@ void Enrolment::Step(cluster::TimePoint now, cluster::Outbox& out) {
       call_ = out.Ask(cluster::GetKey{waiting_key}, now + kPatience);
       return;
     case Phase::kPutWaiting:
-      // Only beside a member that still waits: whoever lets it in deletes the key.
+      // Only beside a member that still waits: the operator's command that lets it in deletes the
+      // key.
       commit.compares.push_back({member_key, member_revision_});
       commit.compares.push_back({waiting_key, waiting_revision_});
       commit.puts.push_back({waiting_key, waiting_.Encode()});
@@ -144,7 +145,7 @@ cluster::MemberRecord Enrolment::Record(cluster::MemberRecord::State state) cons
   return {state, options_.weight, options_.domain};
 }
 
-// Domain and weight are what this daemon is told; whether it takes part is what operators say.
+// Domain and weight come from this daemon's settings; operators decide whether it takes part.
 void Enrolment::TakeMember(cluster::TimePoint now, const Found& found) {
   if (!found)
     return Retry(now, Phase::kLookAtMember,

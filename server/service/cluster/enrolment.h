@@ -14,7 +14,7 @@
 
 namespace ffrecord::server {
 
-// Of a daemon that begins to wait now.
+// The record of a daemon that begins to wait now.
 cluster::WaitingRecord WaitsFromNowOn(std::string address, std::string daemon);
 
 // How a node comes into its cluster: it makes sure that the store is of the cluster that its data
@@ -90,7 +90,7 @@ class Enrolment {
   cluster::MemberRecord member_;
   std::uint64_t waiting_revision_ = 0;
   cluster::WaitingRecord waiting_;
-  bool has_told_ = false;  // What it waits with is on record.
+  bool has_told_ = false;  // Its waiting record is in the store.
   cluster::TimePoint next_{};
   cluster::CallId call_ = 0;
 };

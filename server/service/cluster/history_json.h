@@ -6,7 +6,7 @@
 
 namespace ffrecord::server {
 
-// What operators are told of metadata that was put back to an older state.
+// A rebuild's report for operators, after metadata was put back to an older state.
 std::string ToJson(const cluster::Rebuild::Report& report);
 
 }  // namespace ffrecord::server

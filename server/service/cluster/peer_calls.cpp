@@ -15,9 +15,9 @@ namespace {
 
 using net::FrameType;
 
-// Of one request for bytes: so small that a rate is kept evenly.
+// One request for bytes: so small that a rate is kept evenly.
 constexpr std::uint32_t kReadBytes = 1U << 20;
-// Of one frame of an upload.
+// One frame of an upload.
 constexpr std::uint32_t kPieceBytes = 4U << 20;
 // A node makes a token for each connection, which lives longer than the token.
 constexpr std::chrono::minutes kTokenTime{5};
@@ -176,7 +176,7 @@ Result<cluster::Flags> CallPeer(net::Channel& peer, const cluster::AskFilled& qu
   return std::move(reply.flags);
 }
 
-// Page by page. What changes meanwhile is of another mark: then it begins anew.
+// Page by page. A page that changes meanwhile is of another mark: then it begins anew.
 Result<cluster::Known> CallPeer(net::Channel& peer, const cluster::AskKnown& question,
                                 net::Deadline deadline) {
   net::AskKnown message{question.with_names, ""};

@@ -34,8 +34,8 @@ class PeerDialer {
   const net::TlsFiles tls_;
 };
 
-// What one node asks another, over a channel to it. Each fails as Channel does; the channel may be
-// used again while it says so.
+// A node's questions to another, over a channel to it. Each fails as Channel does; the channel may
+// be used again while it says so.
 
 Result<cluster::Holdings> CallPeer(net::Channel& peer, const cluster::AskHoldings& question,
                                    net::Deadline deadline);
@@ -56,7 +56,7 @@ Result<void> CheckIsNode(net::Channel& peer, const std::string& node, const net:
                          std::uint32_t known_map_version, net::Deadline deadline);
 
 // The bytes of an extent, in order, piece by piece to `take`; each piece has to come within
-// `piece_patience`. `pause`, if given, is told the size of each piece before it is asked for, and
+// `piece_patience`. Calls `pause`, if given, with the size of each piece before it is asked for; it
 // may wait. Fails with kNotFound if the peer does not have it, with kIo if its disk fails, and as
 // `take` and `pause`. The bytes are not verified.
 using TakePiece = std::function<Result<void>(std::span<const std::byte>)>;

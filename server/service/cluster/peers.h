@@ -24,7 +24,7 @@ namespace ffrecord::server {
 // connections and a few threads beside them. Thread-safe.
 class Peers {
  public:
-  // Of one connection: less than its token is good for.
+  // Life of one connection: less than its token is good for.
   static constexpr std::chrono::minutes kLinkTime{4};
 
   // Where a node is, and what this one knows of the cluster that both are of.
@@ -66,7 +66,7 @@ class Peers {
   // certificate or token, or since another node is at its address, and why.
   std::map<std::string, std::string> Refusals() const;
   // Asks those again, for nobody else may have a question to them: else a refusal that has ended
-  // would be told for ever. Forgets those that are gone. Does not wait.
+  // would be shown for ever. Forgets those that are gone. Does not wait.
   void AskRefusedAgain();
   // The verified bytes of the extent, from the first node that has them. Fails with kUnavailable.
   Result<std::vector<std::byte>> Fetch(const ManifestExtent& extent,
@@ -74,7 +74,7 @@ class Peers {
                                        net::Deadline deadline) const {
     return Fetch(extent, nodes, deadline, {});
   }
-  // Likewise of an extent that this node is to hold: no faster than all pulls may be.
+  // Fetches an extent that this node is to hold, no faster than all pulls may be. Fails as Fetch().
   Result<std::vector<std::byte>> Pull(const ManifestExtent& extent,
                                       std::span<const std::string> nodes, net::Deadline deadline);
 

@@ -64,7 +64,7 @@ class PersistentMap {
     Iterator(const std::vector<PartPtr>& parts, std::size_t part, std::size_t entry)
         : parts_(&parts), part_(part), entry_(entry) {}
 
-    const std::vector<PartPtr>* parts_ = nullptr;  // Of a map that outlives it.
+    const std::vector<PartPtr>* parts_ = nullptr;  // Parts of a map that outlives it.
     std::size_t part_ = 0;
     std::size_t entry_ = 0;
   };
@@ -92,7 +92,7 @@ class PersistentMap {
     PersistentMap after;
     auto change = changes.begin();
     for (std::size_t i = 0; i < parts_.size(); ++i) {
-      // What comes before the next part belongs to this one.
+      // Changes before the next part belong to this one.
       const auto last = i + 1 == parts_.size() ? changes.end()
                                                : changes.lower_bound(parts_[i + 1]->front()->first);
       if (change == last)

@@ -11,8 +11,8 @@
 
 namespace ffrecord::server {
 
-// What is to be done on the service's thread. Outlives the service in the hands of callbacks that
-// come late, whose words are dropped. Thread-safe.
+// Work to be done on the service's thread. Outlives the service in the hands of callbacks that come
+// late, whose words are dropped. Thread-safe.
 class ServiceInbox {
  public:
   using Message = std::function<void()>;

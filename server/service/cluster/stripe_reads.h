@@ -42,7 +42,7 @@ class StripeReads {
   void Change(const std::shared_ptr<const DatasetManifest>& before,
               const std::shared_ptr<const DatasetManifest>& after);
 
-  // What stands for a member that is not here, to be bound; on no disk. Null: no name has it in a
+  // A stand-in for a member that is not here, to be bound; on no disk. Null: no name has it in a
   // stripe.
   ExtentPtr Find(const ExtentId& id);
   // Its place in a stripe of some name; none: no name has it in a stripe.

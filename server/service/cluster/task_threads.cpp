@@ -54,7 +54,7 @@ void TaskThreads::Run() {
     ++running_count_;
     lock.unlock();
     task();
-    task = nullptr;  // What it holds goes without the lock.
+    task = nullptr;  // Its captures are destroyed without the lock.
     lock.lock();
     if (--running_count_ == 0) idle_.notify_all();
   }

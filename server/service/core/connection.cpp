@@ -82,7 +82,7 @@ std::uint32_t Connection::events() const noexcept {
   return endpoint_->wants_room() ? EPOLLIN | EPOLLOUT : EPOLLIN;
 }
 
-// Only pieces of uploads wait: for jobs, which end by themselves.
+// Only pieces of uploads wait: for jobs, which come to an end.
 bool Connection::MustHold() const noexcept {
   const FrameType type = endpoint_->header().type;
   const bool is_piece = type == FrameType::kPutData || type == FrameType::kPutPull;
@@ -98,7 +98,7 @@ bool Connection::CheckTimeouts(Clock::time_point now) {
   GiveUpJobs(now);
   const bool is_put_idle = put_ && !endpoint_->is_receiving() && jobs_.empty();
   if (!is_put_idle) put_heard_ = now;
-  // What has come of it goes; a piece that comes after all is out of place.
+  // The started upload is dropped; a piece that comes after all is out of place.
   if (now - put_heard_ > context_.upload_grace) put_ = nullptr;
   // While a frame is held it is our own jobs that are slow.
   const bool is_stalled = IsStalled(sent_, !is_held_ && endpoint_->bytes_queued() > 0,
@@ -160,7 +160,7 @@ Result<void> Connection::TakeFrame() {
     return SendError(header.request_id,
                      {ErrorCode::kUnavailable, why_drained_ + "; connect again later"});
   }
-  // Whoever has a newer token is let in again with it.
+  // A client with a newer token can connect again with it.
   if (token_ && WallClock::now() >= token_->expires) {
     const Error expired{ErrorCode::kUnavailable, "the token has expired; connect with a new one"};
     if (header.payload_size_bytes > 0) return expired;

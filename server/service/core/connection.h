@@ -59,9 +59,9 @@ class Connection {
   using Work = Reply::Work;
 
   static constexpr std::size_t kBatchCountMax = 8;  // At one time; BUSY beyond.
-  // Likewise entries of all of them, which take some 150 bytes each.
+  // Maximum entries over all batches of a connection; an entry takes some 150 bytes.
   static constexpr std::size_t kEntryCountMax = 2 * net::kBatchEntryCountMax;
-  static constexpr std::size_t kJobCountMax = 8;  // Likewise.
+  static constexpr std::size_t kJobCountMax = 8;  // At one time; BUSY beyond.
   // Pieces of an upload received and not yet written: the next one waits in the socket.
   static constexpr std::size_t kPutDataCountMax = 2;
   // Answers of which a client takes nothing off: beyond this it is cut off.
@@ -74,10 +74,10 @@ class Connection {
   // does not wait.
   using IdentitySource = std::function<std::optional<net::NodeIdentity>()>;
 
-  // What a connection uses; all of it outlives the connection.
+  // The objects that a connection uses; all of them outlive the connection.
   struct Context {
     Names& names;
-    ClusterService* cluster;  // Null: a daemon by itself.
+    ClusterService* cluster;  // Null: the daemon is in no cluster.
     const IdentitySource& identity;
     ExtentStore& extents;
     DoubtedExtents* doubts;  // Null in a cluster, whose StripeReads has its own.
@@ -123,7 +123,7 @@ class Connection {
   // Does what can be done now. kAgain: more can be done at once.
   enum class After : std::uint8_t { kWait, kAgain, kClosed };
   After Poll();
-  // What Poll() waits for at fd(): EPOLLIN and EPOLLOUT, or nothing.
+  // The events that Poll() waits for at fd(): EPOLLIN and EPOLLOUT, or nothing.
   std::uint32_t events() const noexcept;
   // Stopped by the disk's bound: to be polled when others have released.
   bool is_throttled() const noexcept { return is_throttled_; }
@@ -139,14 +139,14 @@ class Connection {
 
   // Closes what has fallen silent in the middle of something. False: it is to be closed.
   bool CheckTimeouts(Clock::time_point now);
-  // Lets go of bound extents that were deleted since: for a copy on another disk at once. At a node
+  // Releases bound extents that were deleted since: for a copy on another disk at once. At a node
   // of a cluster, which deletes what others have or nobody wants after its grace, the others after
   // a while: so an idle client keeps no disk full. True: there are such to be looked at again.
   bool ReleaseDeleted(Clock::time_point now);
   // The daemon stops: says so, takes nothing more, and closes once all is answered.
   void Drain() { Drain("the daemon stops"); }
-  // Likewise if the client was greeted by a daemon by itself, which is a node of a cluster by now,
-  // or by one with names of its own, which the cluster has by now. True: to be polled.
+  // Drains also if the daemon has joined a cluster since this client's HELLO, or if it had names of
+  // its own then that the cluster has by now. True: to be polled.
   bool DrainIfGreetedOtherwise();
 
  private:
@@ -171,7 +171,7 @@ class Connection {
     Clock::duration write_time{};
     Clock::time_point heard = Clock::now();  // The jobs'. When the catalog was last told of it.
 
-    // What has come of BeginPut.
+    // The reply to BeginPut.
     static Result<Reply> Placed(const std::shared_ptr<OpenPut>& put, JobPool& jobs,
                                 Result<std::optional<NewExtent>> place);
     // The jobs'. Has the file made where `put` has its place, by a strand of that disk.
@@ -264,8 +264,8 @@ class Connection {
   // Takes a payload off that nobody wants, and then says why.
   Result<void> Discard(const net::FrameHeader& header, Error why);
 
-  // AddJob says BUSY if there is no room. Whoever changes something before it has to ask, for a
-  // request that is BUSY was not taken.
+  // AddJob says BUSY if there is no room. A handler that changes something before it calls AddJob
+  // has to ask, for a request that is BUSY was not taken.
   bool has_room_for_job() const noexcept;
   std::uint32_t map_version() const noexcept;  // For headers of frames.
   Result<void> RefuseJob(const net::FrameHeader& header);
@@ -294,8 +294,8 @@ class Connection {
     const Extent* extent;
     Clock::time_point seen;
   };
-  std::vector<DeletedPlace> deleted_places_;  // Of the table, in order, as they were found last.
-  // By number - 1. What is being read into a slab keeps it mapped beyond its place here.
+  std::vector<DeletedPlace> deleted_places_;  // By index, as found last.
+  // By number - 1. A read into a slab keeps it mapped beyond its place here.
   std::array<std::shared_ptr<const ClientSlab>, net::kSlabCountMax> slabs_;
   std::shared_ptr<Plans> plans_ = std::make_shared<Plans>();  // Jobs add to them.
   std::shared_ptr<OpenPut> put_;
@@ -308,7 +308,7 @@ class Connection {
   std::deque<Job> jobs_;  // The first one runs.
   std::size_t put_data_count_ = 0;
 
-  std::optional<Token> token_;  // Of a client that has been admitted; none without keys.
+  std::optional<Token> token_;  // The token of a client that has been admitted; none without keys.
   std::optional<net::LocalTicket> issued_ticket_;      // To this client, for the local socket.
   std::optional<LocalTickets::Admission> admission_;   // On the local socket, before HELLO.
   std::uint64_t capabilities_ = net::kCapabilityNone;  // That client and daemon have.
@@ -319,7 +319,7 @@ class Connection {
   bool is_draining_ = false;
   std::string why_drained_;
   bool was_alone_ = false;  // The daemon greeted as one of no cluster, and is to be a node.
-  // Names that this daemon published by itself are not in the cluster yet.
+  // Names that this daemon published outside of the cluster are not in it yet.
   static bool HasOwnNames(const ClusterService& cluster);
   bool had_own_names_ = false;     // It greeted as one whose cluster does not have all its names.
   bool is_closing_ = false;        // Closes when all is sent.

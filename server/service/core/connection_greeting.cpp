@@ -12,7 +12,7 @@
 namespace ffrecord::server {
 namespace {
 
-// What a client is called, by whoever has made its token: one line of a log stays one line.
+// The client's name, as the maker of its token wrote it: one line of a log stays one line.
 std::string Printable(std::string text) {
   for (char& byte : text)
     if (byte < ' ' || byte > '~' || byte == '"') byte = '?';
@@ -88,7 +88,8 @@ Result<void> Connection::Admit(const net::Hello& hello) {
   return {};
 }
 
-// The client has been told what to prove, and to expect, when it was admitted over TCP or TLS.
+// The client received the ticket, and the secret that it expects, when it was admitted over TCP or
+// TLS.
 Result<void> Connection::TakeLocalOpen(const FrameHeader& header) {
   if (FirstFrame() != FrameType::kLocalOpen) return OutOfPlace("LOCAL_OPEN where none belongs");
   const auto open = FFR_TRY(net::LocalOpen::Decode(endpoint_->body()));

@@ -57,8 +57,8 @@ ExtentPtr Connection::Renewed(const ExtentPtr& extent, std::uint8_t options) con
   return context_.cluster->stripe_reads().Use(extent, (options & net::BatchRead::kBring) != 0);
 }
 
-// A node of a cluster leaves what is damaged here to those that have it undamaged. A daemon by
-// itself, or a node while nobody else is known to have it, serves what is left of it.
+// A node of a cluster leaves what is damaged here to those that have it undamaged. A daemon outside
+// of a cluster, or a node while nobody else is known to have it, serves what is left of it.
 void Connection::DropDamaged(ExtentPtr& place) const {
   if (context_.cluster != nullptr && place && place->is_bad.load(std::memory_order_relaxed) &&
       context_.cluster->extents().IsElsewhere(place->id))

@@ -9,7 +9,7 @@
 
 namespace ffrecord::server {
 
-// How often the catalog is told that an extent goes on: an upload may last longer than the grace.
+// How often the catalog hears that an extent goes on: an upload may last longer than the grace.
 constexpr auto kHeardInterval = std::chrono::seconds(1);
 
 std::shared_ptr<Connection::OpenPut> Connection::MakePut(const net::PutBegin& begin) const {
@@ -130,7 +130,8 @@ Result<void> Connection::TakePutData(const FrameHeader& header) {
   });
 }
 
-// What is wrong with where the bytes are is told in its turn, by the job, and spoils the extent.
+// If there is something wrong with where the bytes are, the job reports it in its turn, and spoils
+// the extent.
 Result<void> Connection::TakePutPull(const FrameHeader& header) {
   const auto pull = FFR_TRY(net::PutPull::Decode(endpoint_->body()));
   FFR_TRY(ContinuePut(pull.id, pull.offset_bytes, pull.size_bytes));

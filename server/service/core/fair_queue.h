@@ -48,7 +48,7 @@ class FairQueue {
 
   Tenants tenants_;  // That have jobs, or have used more than the one that was served last.
   Tenants::iterator served_ = tenants_.end();
-  Duration now_{};  // What the one that is served had used before.
+  Duration now_{};  // Time used, before this job, by the tenant that is served.
   std::size_t job_count_ = 0;
 };
 

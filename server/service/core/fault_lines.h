@@ -40,7 +40,7 @@ class FaultLines {
   }
 
  private:
-  Time end_{};  // Of the interval.
+  Time end_{};  // End of the interval.
   std::uint64_t line_count_ = 0;
   std::uint64_t unsaid_count_ = 0;
 };

@@ -117,7 +117,7 @@ void JobPool::Run(Strand& strand) {
     lock.unlock();
     const auto begin = Clock::now();
     job();
-    job = nullptr;  // What it holds goes without the lock.
+    job = nullptr;  // Its captures are destroyed without the lock.
     const auto took = Clock::now() - begin;
     lock.lock();
     if (strand.is_of_disk)

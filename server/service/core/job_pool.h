@@ -41,12 +41,12 @@ class JobPool {
   };
   // Threads of each kind that a tenant may have; they are started when they are first needed.
   static constexpr std::array<std::size_t, 3> kStrandCounts{2, 2, 1};
-  // Likewise of a disk: while one waits for a sync, others write.
+  // Threads of each disk: while one waits for a sync, others write.
   static constexpr std::size_t kDiskStrandCount = 4;
   // Tenants with strands of their own; those beyond share the strands of others.
   static constexpr std::size_t kTenantCountMax = 64;
 
-  // `shares` outlives the pool, and is told what tenants use of the disks' strands.
+  // `shares` outlives the pool, and counts what tenants use of the disks' strands.
   explicit JobPool(TenantShares& shares);
   JobPool(const JobPool&) = delete;
   JobPool& operator=(const JobPool&) = delete;

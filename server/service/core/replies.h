@@ -10,7 +10,7 @@
 
 namespace ffrecord::server {
 
-// What the files that implement Connection share.
+// Names that the files that implement Connection share.
 
 using net::FrameHeader;
 using net::FrameType;
@@ -30,8 +30,8 @@ inline Reply Answer(FrameType request, std::vector<std::byte> body = {},
   return reply;
 }
 
-// The answer comes when `begin`, which is given whom to tell, says so; `make_answer` makes it of
-// what that was told.
+// The answer comes when `begin` calls the function that it is given; `make_answer` makes it from
+// the function's argument.
 template <class T, class Begin, class MakeAnswer>
 Reply Later(Begin begin, MakeAnswer make_answer) {
   Reply reply;

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kScrubKey = "scrub";  // In the metadata: how far the scrubber has come.
-// Lines of one kind in the log at start; the count is told as well.
+// Lines of one kind in the log at start; a further line has the count.
 constexpr std::size_t kExamplesMax = 10;
 
 // The soft limit of descriptors is raised to the hard one; half of what there is may be extents.
@@ -353,7 +353,8 @@ void Server::Impl::SaveScrub(const std::string& key, const Scrubber::Position& p
   if (!saved) spdlog::warn("event=scrub_not_saved error=\"{}\"", saved.error().message);
 }
 
-// A disk that was full may have room again, which others have made. A catalog looks by itself.
+// A disk that was full may have room again, which others have made. A catalog looks for room
+// without this.
 Result<std::uint64_t> Server::Impl::LookForRoom(Disk& disk) {
   disk.RefreshSpace();
   if (disk.space().free_bytes >= kExtentSizeMax && &disk.writes() != &home_disk->writes())
@@ -430,12 +431,12 @@ bool Server::Impl::Stop(Clock::time_point deadline) {
   for (auto& worker : workers) worker->Stop();
   if (origins) origins->BeginStop();
   const bool has_left = LeaveCluster(deadline);
-  // An origin that hangs cannot be waited for, as little as a disk.
+  // Do not wait for a hanging origin (same as for a disk).
   const bool has_fetched = !origins || origins->AwaitEnd(deadline);
   return (!jobs || jobs->WaitIdle(deadline)) && all_closed && has_left && has_fetched;
 }
 
-// What hangs on a disk is waited for by the destructor alone.
+// Only the destructor waits for threads that hang on a disk.
 bool Server::Impl::LeaveCluster(Clock::time_point deadline) {
   constexpr auto kLeaveTime = std::chrono::seconds(2);  // At least, for the lease is given back.
   if (!cluster) return true;
@@ -469,7 +470,8 @@ Result<std::unique_ptr<Server>> Server::Start(const Options& options) {
   for (const fs::path& path : options.data) folders.push_back(LookAtFolder(path));
   FFR_TRY(CheckFolders(LookAtFolder(home), folders));
   auto lock = FFR_TRY(LockFolder(home));
-  // Before the scan, which may take long: a port in use is told at once, and early clients wait.
+  // Before the scan, which may take long: a port in use is an error at once, and early clients
+  // wait.
   auto impl = std::make_unique<Impl>(options, FFR_TRY(net::TcpListener::Listen(options.listen)));
   impl->home = home;
   impl->home_lock = std::move(lock);

@@ -25,7 +25,7 @@
 
 namespace ffrecord::server {
 
-// The cluster of which a daemon is a node: `connect` makes its coordinator. Of `service`, node,
+// The cluster of which a daemon is a node: `connect` makes its coordinator. In `service`, node,
 // advertise and domain are filled in where they are empty; grace, tokens and TLS are the daemon's.
 struct ServerCluster {
   std::function<Result<std::shared_ptr<MetaStore>>()> connect;
@@ -43,7 +43,7 @@ class Server {
  public:
   struct Options {
     std::vector<std::filesystem::path> data = {};  // One folder for each disk; made if missing.
-    std::filesystem::path metadata = {};           // Likewise. Empty: in the first of them.
+    std::filesystem::path metadata = {};           // Made if missing. Empty: in the first of them.
     DiskPermissions disks = {};
     net::Address listen{"127.0.0.1", 0};  // Port 0 lets the kernel choose.
     std::uint32_t core_count = 0;         // Event loops; 0: one for each core of the machine.
@@ -55,7 +55,7 @@ class Server {
     // Extents that are mapped at a time, so that what of them is in memory is sent from there: half
     // of what Linux allows a process by default. 0: everything is read through the engine.
     std::size_t mapped_count_max = 32'768;
-    // What is offered beside TCP: shared memory for clients of this machine, over a local socket,
+    // The transports beside TCP: shared memory for clients of this machine, over a local socket,
     // and RDMA. kAuto: whichever can be had. kShm and kRdma: that alone, and no start without it.
     // Never RDMA beside TLS, for it enciphers nothing.
     enum class Transport : std::uint8_t { kAuto, kShm, kTcp, kRdma };
@@ -66,12 +66,12 @@ class Server {
     std::filesystem::path token_keys = {};
     // TLS on the TCP port; without a certificate there is none.
     net::TlsFiles tls = {};
-    std::chrono::milliseconds greeting_timeout{5'000};  // Who has not said HELLO is hung up on.
+    std::chrono::milliseconds greeting_timeout{5'000};  // Without HELLO: closed then.
     // A connection of which a frame stands still for so long is closed.
     std::chrono::milliseconds stall_timeout{30'000};
     DiskReader::MakeEngine make_engine = MakeIoEngine;
-    // Where to serve metrics, health and the dashboard over HTTP; none: nowhere. Whoever can
-    // connect is answered.
+    // Where to serve metrics, health and the dashboard over HTTP; none: nowhere. Any client that
+    // can connect is answered.
     std::optional<net::Address> admin = {};
     std::string version = {};                     // For the metrics.
     std::filesystem::path admin_token_file = {};  // Holds what is to be sent there; empty: nothing.
@@ -83,15 +83,15 @@ class Server {
     std::chrono::milliseconds deleted_hold = std::chrono::minutes(10);
     std::map<std::string, std::uint64_t> quotas = {};
     std::map<std::string, std::uint32_t> tenant_weights = {};  // By prefix, see TenantShares.
-    // Of the disk, which only deletions may use: enough for the records of removing the largest
+    // Room on the disk which only deletions may use: enough for the records of removing the largest
     // dataset, and less on a small disk.
     std::uint64_t reserve_bytes = std::uint64_t{32} << 20;
     Scrubber::Options scrub = {};
-    std::optional<ServerCluster> cluster = {};  // None: the daemon is by itself.
+    std::optional<ServerCluster> cluster = {};  // None: the daemon is in no cluster.
     // Which node it says that it is, in place of `cluster`: for one that plays a part.
     std::optional<net::NodeIdentity> identity = {};
-    // Called once, from any thread, when no event loop is left that could serve anybody: the
-    // process had best end, and be started again.
+    // Called once, from any thread, when no event loop is left that could serve anybody: restart
+    // the process.
     std::function<void()> on_failure = {};
   };
 

@@ -39,7 +39,7 @@
 
 namespace ffrecord::server {
 
-// What a server holds. It starts and stops in server.cpp, takes connections in server_accept.cpp,
+// The parts of a server. It starts and stops in server.cpp, takes connections in server_accept.cpp,
 // and shows itself to operators in server_pages.cpp.
 struct Server::Impl {
   explicit Impl(Options given, net::TcpListener at)
@@ -103,27 +103,27 @@ struct Server::Impl {
   std::filesystem::path home;  // Where the metadata is.
   UniqueFd home_lock;
   std::vector<FoundFolder> folders;  // As they were found before any was written to.
-  std::vector<UniqueFd> locks;       // Of the others.
+  std::vector<UniqueFd> locks;       // Locks of the others.
   EventFd stop_accepting;
   std::optional<TokenKeys> token_keys;
   std::unique_ptr<BlockingStore> meta;
   std::unique_ptr<ExtentStore> extents;
   std::optional<HomeDisk> home_disk;
-  std::unique_ptr<BlockingStore> guarded_meta;             // What all use once the disks are known.
+  std::unique_ptr<BlockingStore> guarded_meta;             // For all, once disks are known.
   std::unique_ptr<Catalog> catalog;                        // Null in a cluster.
   std::unique_ptr<OriginCache> origins;                    // Null without a cluster.
   std::unique_ptr<DoubtedExtents> doubts;                  // Null in one.
   std::unique_ptr<ClusterService> cluster;                 // Null without one.
-  std::unique_ptr<Names> names;                            // Of either.
-  Connection::IdentitySource identity;                     // Likewise; set before the workers.
+  std::unique_ptr<Names> names;                            // The catalog's or the cluster's.
+  Connection::IdentitySource identity;                     // Set before the workers.
   std::vector<std::unique_ptr<Scrubber>> scrubbers;        // One for each disk.
-  std::vector<std::unique_ptr<Scrubber>> cache_scrubbers;  // Of what was fetched from origins.
+  std::vector<std::unique_ptr<Scrubber>> cache_scrubbers;  // For data fetched from origins.
   std::vector<std::unique_ptr<DiskDrain>> drains;
   ReadAhead::Metrics read_ahead_metrics;
   std::unique_ptr<ReadAhead> read_ahead;
   std::unique_ptr<PlannedDatasets> planned;
   std::string engine_name;
-  // What is above is there, and stays, once this is not kStarting: the admin server's word.
+  // The members above are there, and stay, once this is not kStarting: the admin server's word.
   enum class State : std::uint8_t { kStarting, kReady, kDraining };
   std::atomic<State> state{State::kStarting};
   const Clock::time_point started = Clock::now();
@@ -133,7 +133,7 @@ struct Server::Impl {
   ConnectionCount connection_count;
   TenantShares tenant_shares{options.tenant_weights};
   std::unique_ptr<JobPool> jobs;
-  // What is done now and then, each in its own strand.
+  // Work that is done now and then, each in its own strand.
   struct Upkeep {
     Upkeep(JobPool::Strand& in, std::function<Result<std::uint64_t>()> what)
         : strand(in), work(std::move(what)) {}

@@ -15,7 +15,7 @@ namespace {
 // On the dashboard; the count of all is a metric.
 constexpr std::uint32_t kDatasetsShown = 200;
 
-// Of each file system once, though several disks are on it.
+// Counts each file system once, though several disks are on it.
 void AddSpace(MetricsView& view, std::span<const std::unique_ptr<Disk>> disks) {
   std::set<std::uint64_t> seen;
   for (const auto& disk : disks) {
@@ -103,7 +103,7 @@ std::string_view Server::Impl::Authentication() const {
   return wants_tokens ? "certificates,tokens" : "certificates";
 }
 
-// Of the daemon: as that of the metadata, and while that is good, as the best of the disks.
+// The daemon's report: that of the metadata, and while that is good, the best of the disks.
 WriteHealth::Report Server::Impl::Writes() const {
   WriteHealth::Report report = home_disk->writes().report();
   if (report.state != WriteHealth::State::kGood) return report;
@@ -198,7 +198,7 @@ MetricsView Server::Impl::View() const {
     const Scrubber& scrubber = *scrubbers[i];
     view.scrub_read_bytes += scrubber.read_bytes();
     view.scrub_bytes_per_s += scrubber.bytes_per_s();
-    // Of all disks: as that with the fewest, and the oldest.
+    // Over all disks: the fewest passes, and the oldest.
     view.scrub_pass_count = std::min(view.scrub_pass_count, scrubber.pass_count());
     view.scrub_age = std::max(view.scrub_age, scrubber.age());
     view.disks.push_back(ViewOf(*extents->disks()[i], view.disks));
@@ -225,7 +225,7 @@ MetricsView Server::Impl::View() const {
   return view;
 }
 
-// What names there are only a token tells.
+// Only a client with a token may see which names there are.
 Result<void> Server::Impl::MayShowNames() const {
   if (!token_keys || !options.admin_token_file.empty()) return {};
   return Error{ErrorCode::kDenied, "names are shown only to clients with a token"};

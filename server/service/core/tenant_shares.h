@@ -40,7 +40,7 @@ class TenantShares {
   const std::map<std::string, Share>& all() const noexcept { return shares_; }
 
  private:
-  // Of two prefixes of one text the longer one comes later.
+  // If two prefixes of one text match, the longer one comes later.
   std::map<std::string, Share> shares_;
 };
 

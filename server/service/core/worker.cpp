@@ -16,7 +16,7 @@
 namespace ffrecord::server {
 namespace {
 
-constexpr std::uint64_t kWakeId = 0;  // Of the eventfd; connections count from 1.
+constexpr std::uint64_t kWakeId = 0;  // Id of the eventfd; connections count from 1.
 constexpr std::uint64_t kDiskId = UINT64_MAX;
 constexpr auto kTickInterval = std::chrono::milliseconds(200);
 // Between two looks at everything that connections have bound: a look takes some nanoseconds each.
@@ -84,7 +84,7 @@ Worker::Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueF
                           }},
       next_tick_(Clock::now() + kTickInterval),
       thread_([this] {
-        // What is sent out of files may raise SIGPIPE, which is then pending until the thread ends.
+        // Sending out of files may raise SIGPIPE, which is then pending until the thread ends.
         const QuietSignals quiet;
         return std::thread([this] { Loop(); });
       }()) {}
@@ -142,7 +142,7 @@ void Worker::Open(std::vector<ExtentPtr> extents, bool is_mapped) {
   });
 }
 
-// What a job posts is posted before the job is over, so that the pool runs that too when it ends.
+// A job posts its results before it is over, so that the pool runs those too when it ends.
 void Worker::RunJob(Job job, JobPool::Strand& strand) {
   const std::string tenant = job.tenant;
   context_.jobs.Post(strand, tenant, [this, job = std::move(job)] {
@@ -334,7 +334,7 @@ void Worker::Tick() {
     if (member.connection->wants_turns() || member.connection->DrainIfGreetedOtherwise()) Touch(id);
   }
   for (const std::uint64_t id : silent) Close(id);
-  // What the kernel had no memory to take goes out with the next look, and has no event.
+  // Reads that the kernel had no memory to take go out with the next look, and have no event.
   has_disk_news_ = has_disk_news_ || disk_.reading_count() > 0;
   ReleaseDeleted(now);
   disk_.DropDeleted();

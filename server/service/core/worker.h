@@ -32,7 +32,7 @@ class Worker {
  public:
   struct Context {  // Outlive the worker.
     Names& names;
-    ClusterService* cluster;  // Null: a daemon by itself.
+    ClusterService* cluster;  // Null: the daemon is in no cluster.
     const Connection::IdentitySource& identity;
     ExtentStore& extents;
     DoubtedExtents* doubts;  // Null in a cluster.
@@ -50,7 +50,7 @@ class Worker {
     std::chrono::milliseconds upload_grace;
     std::chrono::milliseconds answer_time_max;
     std::chrono::milliseconds deleted_hold;
-    ConnectionCount& connection_count;  // Of the daemon; counted down here.
+    ConnectionCount& connection_count;  // The daemon's count; counted down here.
     DiskReader::Bounds disk_bounds;
     std::function<void()> on_failure;  // Called once, on the worker's thread, when it has failed.
   };
@@ -126,8 +126,8 @@ class Worker {
   std::uint64_t woken_at_room_ = 0;  // DiskReader::room_count() when they were woken last.
   std::vector<DiskReader::Completed> completed_;
   Clock::time_point next_tick_;
-  // When connections are to let go of deleted extents at the earliest; how many there were when
-  // they did last; and whether they still hold some.
+  // When connections are to close deleted extents at the earliest; how many there were when they
+  // did last; and whether they still hold some.
   Clock::time_point next_release_{};
   std::uint64_t released_count_ = 0;
   bool holds_deleted_ = false;

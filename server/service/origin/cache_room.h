@@ -19,8 +19,8 @@ namespace ffrecord::server {
 
 // The room of cached extents: which of them go when others need it, and the removal of their files.
 //
-// What waits for a disk runs in a thread of that disk: one that hangs keeps its own files, and
-// holds up nothing else. Sizes are bytes. Thread-safe.
+// A thread of each disk waits for it: a disk that hangs keeps its own files, and holds up nothing
+// else. Sizes are bytes. Thread-safe.
 class CacheRoom {
  public:
   // Room for one extent until it is in the store. Given back when this goes.
@@ -54,7 +54,7 @@ class CacheRoom {
   // Removes whatever has this id. Readers that have its file open go on; the disk gets the room
   // back when the last of them closes it.
   void Remove(const ExtentId& id);
-  // Likewise, unless there is another one in its place.
+  // Removes `extent`, unless there is another one in its place.
   void Discard(const Extent& extent);
   // Unlinks what could not be unlinked before, and makes room on disks that others have filled. To
   // be called now and then.
@@ -69,7 +69,7 @@ class CacheRoom {
   bool AwaitEnd(Clock::time_point deadline);
 
  private:
-  // Of one disk.
+  // The room on one disk.
   struct Part {
     explicit Part(Disk& of) : disk(of) {}
     Disk& disk;
@@ -90,7 +90,7 @@ class CacheRoom {
   ExtentStore& store_;
   const std::uint64_t size_bytes_max_;
   std::atomic<std::uint64_t> evicted_count_{0};
-  std::mutex mutex_;  // Of the next ones, and of the parts. Nothing waits for a disk with it.
+  std::mutex mutex_;  // Guards the next ones, and the parts. Nothing waits for a disk with it.
   std::condition_variable worked_;
   std::uint64_t reserved_bytes_ = 0;
   bool is_stopping_ = false;

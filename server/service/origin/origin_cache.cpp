@@ -18,17 +18,17 @@ namespace {
 constexpr std::size_t kThreadCount = 4;
 // Fetches of a place that have not ended: what is asked for beyond is asked for again.
 constexpr std::uint32_t kFetchingMax = 256;
-// A fetch that takes longer is told of.
+// A fetch that takes longer gets a line in the log.
 constexpr std::chrono::seconds kHangTime{60};
-// How often it is told that this node may not fetch what it is asked for.
+// How often the log says that this node may not fetch what it is asked for.
 constexpr std::chrono::seconds kTellInterval{60};
 // The order of use need not be finer.
 constexpr auto kUseTick = std::chrono::milliseconds(1);
 
 std::int64_t Now() { return Clock::now().time_since_epoch() / kUseTick; }
 
-// What a client is told at once: to ask again is of no use before somebody has changed something.
-// None: it may pass.
+// The error that a client gets at once: to ask again is of no use before somebody has changed
+// something. None: it may pass.
 ErrorCode FinalOf(ErrorCode code) {
   switch (code) {
     case ErrorCode::kConflict:
@@ -43,7 +43,7 @@ ErrorCode FinalOf(ErrorCode code) {
   }
 }
 
-// What fails on this node's side says nothing of the origin, and may pass.
+// A failure on this node's side says nothing of the origin, and may pass.
 template <class T>
 Result<T> AtHome(Result<T> result) {
   if (result) return result;
@@ -256,7 +256,7 @@ void OriginCache::Fetch(Lane& lane, const Wanted& wanted) {
     entry->second.is_fetching = false;
     Settle(entry->second, outcome);
   }
-  if (has_failed) ++failed_count_;  // Who sees it sees why, too.
+  if (has_failed) ++failed_count_;  // After Settle(): readers of the count see why.
 }
 
 // Requires mutex_.
@@ -268,7 +268,7 @@ void OriginCache::Settle(Entry& entry, const Result<void>& outcome) {
     entry.retry_at = entry.verify_at = {};
     return;
   }
-  // What somebody has to change is not fetched in vain each second.
+  // A fault that somebody has to mend is not met in vain each second.
   const auto pause = final == ErrorCode::kOk ? options_.retry : 10 * options_.retry;
   entry.retry_at = Clock::now() + pause;
   trouble_ = outcome.error().message;

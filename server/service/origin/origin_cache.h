@@ -95,7 +95,7 @@ class OriginCache {
     // For how long the oldest of the fetches that are under way has been: long means that an origin
     // hangs.
     std::chrono::milliseconds waiting{0};
-    std::string trouble;  // Of the last fetch that has failed, if none has succeeded since.
+    std::string trouble;  // Error of the last fetch that has failed, if none has succeeded since.
   };
   Counts counts() const;
 
@@ -114,14 +114,14 @@ class OriginCache {
     Clock::time_point verify_at = {};  // Not before.
   };
   using Entries = std::unordered_map<ExtentId, Entry, HashExtentId>;
-  // What a fetch needs.
+  // The input of a fetch.
   struct Wanted {
     ManifestExtent extent;
     std::shared_ptr<const OriginFile> file;
     std::uint64_t offset_bytes = 0;
   };
 
-  // What is fetched from one place.
+  // The fetches from one place.
   struct Lane {
     explicit Lane(std::size_t thread_count) : threads(thread_count) {}
     std::uint32_t waiting_count = 0;           // Fetches that have not ended.
@@ -150,7 +150,7 @@ class OriginCache {
   const OriginReader reader_;
   const std::unique_ptr<ExtentStore> store_;
   const Clock::time_point started_ = Clock::now();
-  mutable std::mutex mutex_;  // Of the next ones, and of the lanes.
+  mutable std::mutex mutex_;  // Guards the next ones, and the lanes.
   Entries entries_;
   std::string trouble_;
   Clock::time_point tell_at_ = {};  // Not before.

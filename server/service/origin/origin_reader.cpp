@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kS3Scheme = "s3://";
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 
-// Of the parts between slashes none is empty, "." or "..": so a prefix of the text is a place.
+// Whether no part between slashes is empty, "." or "..": so a prefix of the text is a place.
 bool IsPlain(std::string_view path) {
   while (!path.empty()) {
     const std::string_view part = path.substr(0, path.find('/'));
@@ -38,7 +38,8 @@ bool IsAddress(std::string_view text) {
   return text.starts_with('/') && IsPlain(text.substr(1));
 }
 
-// Below `folder` no link is followed: so nothing outside is reached, whoever writes there.
+// Below `folder` no link is followed: so nothing outside is reached, even if others can write
+// there.
 Result<UniqueFd> OpenBelow(const std::string& folder, std::string_view rest,
                            const std::string& address) {
   UniqueFd at(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));

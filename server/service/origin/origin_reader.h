@@ -28,14 +28,14 @@ struct OriginFile {
 class OriginStores;  // The buckets that were read, with their credentials.
 
 // Reads files of origins: objects of S3-compatible stores, and files of folders that all nodes
-// share. With the credentials of the daemon, and nothing outside the places that it was told of.
+// share. It uses the credentials of the daemon, and reads nothing outside of its options' places.
 // Thread-safe.
 class OriginReader {
  public:
   struct Options {
     // s3://BUCKET, s3://BUCKET/PREFIX or absolute folders, without a slash at the end.
     std::vector<std::string> allowed = {};
-    // Of each request to a store, retries included: many of them may share a slow link.
+    // For each request to a store, retries included: many of them may share a slow link.
     std::chrono::milliseconds timeout{60'000};
   };
   explicit OriginReader(Options options);
@@ -62,7 +62,7 @@ class OriginReader {
   const std::shared_ptr<OriginStores> stores_;
 };
 
-// Of the file that is no longer as it was published.
+// The error for a file that is no longer as it was published.
 Error OriginChanged(const OriginFile& file, const std::string& what);
 
 // The same for the same places in any order, and 0 for none: to compare nodes by.

@@ -28,7 +28,7 @@ void AddPiece(BatchPlan& plan, std::uint32_t entry, std::uint64_t entry_offset,
   ++plan.runs.back().piece_count;
 }
 
-// Of the extent that was added last.
+// Adds a run of the extent that was added last.
 void AddRun(BatchPlan& plan, std::uint64_t offset, std::uint64_t size, bool continues) {
   plan.runs.push_back({&plan.extents.back(), offset, static_cast<std::uint32_t>(size),
                        static_cast<std::uint32_t>(plan.pieces.size()), 0, continues});

@@ -24,7 +24,7 @@ struct RunPiece {
 
 // Bytes of one extent that are read together.
 struct ReadRun {
-  // Borrowed from whoever made the run: copies of it would count on a line that all workers share.
+  // Borrowed from the maker of the run: copies of it would count on a line that all workers share.
   const ExtentPtr* extent = nullptr;
   std::uint64_t offset_bytes = 0;
   std::uint32_t size_bytes = 0;
@@ -38,7 +38,7 @@ struct ReadRun {
 struct ClientSlab {
   std::uint64_t size_bytes = 0;
   std::shared_ptr<const net::RemoteSlab> mapped = {};  // Null over RDMA.
-  SigbusGuard guard = {};  // Of `mapped`: the client can have its pages become unobtainable.
+  SigbusGuard guard = {};  // Guards `mapped`: the client can have its pages become unobtainable.
   net::RemoteRegion remote = {};
   net::SlabRegister::Use use = net::SlabRegister::Use::kIsWritten;
   std::shared_ptr<const net::UploadSlab> source = {};  // If it is read. Null over RDMA.
@@ -55,9 +55,9 @@ struct BatchPlan {
   BatchPlan(BatchPlan&&) = default;
   BatchPlan& operator=(BatchPlan&&) = default;
 
-  std::deque<ExtentPtr> extents;  // Of the runs, which point to them; a move leaves them in place.
+  std::deque<ExtentPtr> extents;  // Extents that the runs point to; a move leaves them in place.
   std::vector<ReadRun> runs;
-  std::vector<RunPiece> pieces;            // Of all runs, in their order.
+  std::vector<RunPiece> pieces;            // Pieces of all runs, in their order.
   std::vector<net::EntryStatus> statuses;  // One for each entry: kOk if it is in `runs`.
 };
 

@@ -16,7 +16,7 @@ using net::EntryStatus;
 
 // One BATCH_DATA carries about this much: small records share a frame, large ones do not wait.
 constexpr std::uint64_t kFramePayloadBytes = std::uint64_t{1} << 20;
-// What is found in memory leaves in steps of this: looking for it takes time too.
+// Records that are found in memory leave in steps of this: looking for them takes time too.
 constexpr std::uint64_t kResidentStepBytes = std::uint64_t{256} << 10;
 // Whole frames of small records are put into the client's memory: neighbours there leave as one.
 constexpr std::uint32_t kSmallBytes = std::uint32_t{64} << 10;
@@ -341,7 +341,7 @@ void BatchReads::Take(DiskReader::Completed completed) {
   TellWanted();
 }
 
-// Of a run that has waited for its file.
+// Completes a run that has waited for its file.
 void BatchReads::TakeResident(std::uint64_t number, Batch& batch, std::uint32_t run,
                               DiskReader::Resident resident) {
   if (!CompleteResident(batch, run, std::move(resident))) (void)StartRead(number, batch, run);
@@ -352,7 +352,7 @@ net::RemoteRegion BatchReads::PlaceOf(const Batch& batch, const RunPiece& piece)
   return batch.slab->At(std::uint64_t{batch.slab_offsets[piece.entry]} + piece.entry_offset_bytes);
 }
 
-// Lets go when the last piece is sent, or the connection is gone.
+// Released when the last piece is sent, or the connection is gone.
 OutgoingPayload::Owner BatchReads::OwnerOf(Run& run, std::uint32_t size_bytes) {
   DiskReader* const disk = run.file < 0 ? &disk_ : nullptr;
   const void* const bytes = run.bytes.data();
@@ -444,11 +444,11 @@ void BatchReads::Measure(const Batch& batch, const net::BatchDone& done, std::st
     metrics_.entries[static_cast<std::size_t>(status)].Add();
   metrics_.read_bytes[WorkerMetrics::TransportIndex(transport)].Add(done.size_bytes);
   metrics_.read.queue.Observe(batch.started - batch.arrived);
-  // What ended at its deadline may have been waited for longer than anything was read.
+  // A batch that ended at its deadline may have stalled for longer than anything was read.
   metrics_.read.disk.Observe(
       std::max(batch.ended - batch.started - batch.stalled_time, Clock::duration{}));
   metrics_.read.grant.Observe(batch.stalled_time);
-  // Let go of when all payload before it has left.
+  // Released when all payload before it has left.
   payload.Add(std::shared_ptr<const void>(nullptr,
                                           [read = &metrics_.read, arrived = batch.arrived,
                                            ended = batch.ended](const void*) {

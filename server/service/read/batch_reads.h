@@ -48,7 +48,7 @@ class BatchReads {
   BatchReads& operator=(const BatchReads&) = delete;
 
   std::size_t count() const noexcept { return batches_.size(); }
-  std::size_t entry_count() const noexcept { return entry_count_; }  // Of all of them.
+  std::size_t entry_count() const noexcept { return entry_count_; }  // Sum over all batches.
 
   // `slab`: where the batch is to be read to; null if it is to be sent.
   void Begin(std::uint64_t request_id, const net::BatchRead& batch,
@@ -84,10 +84,10 @@ class BatchReads {
     BatchPlan plan;
     std::vector<std::uint32_t> entry_sizes;
     std::shared_ptr<const ClientSlab> slab;
-    std::vector<std::uint32_t> slab_offsets;  // Of each entry, with a slab.
+    std::vector<std::uint32_t> slab_offsets;  // One for each entry, with a slab.
     bool is_cancelled = false;
     std::uint64_t granted_bytes = 0;
-    std::uint64_t begun_bytes = 0;  // Of payload: sent, or on its way from the disk.
+    std::uint64_t begun_bytes = 0;  // Bytes of payload: sent, or on their way from the disk.
     std::vector<Run> runs;
     std::uint32_t next_run = 0;
     std::uint32_t done_count = 0;
@@ -140,7 +140,7 @@ class BatchReads {
   std::size_t entry_count_ = 0;
   bool has_completed_ = false;
   std::vector<ReadAhead::Wanted> wanted_;  // In one call, while there are plans.
-  // Of this connection; shared with the buffers on their way out, which may outlive it here.
+  // Bytes of this connection; shared with the buffers on their way out, which may outlive it here.
   std::shared_ptr<std::uint64_t> held_bytes_ = std::make_shared<std::uint64_t>(0);
 };
 

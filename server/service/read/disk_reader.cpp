@@ -27,14 +27,15 @@ net::EntryStatus StatusOfAbsent(ErrorCode refusal) {
   }
 }
 
-// Of an extent that could not be read. A cached one is verified now, and fetched again if that is
-// needed: clients ask again.
+// The status of an extent that could not be read. A cached one is verified now, and fetched again
+// if that is needed: clients ask again.
 net::EntryStatus StatusOfSuspect(const Extent& extent, net::EntryStatus status) {
   extent.is_suspect.store(true, std::memory_order_relaxed);
   return extent.is_cached ? net::EntryStatus::kBusy : status;
 }
 
-// What was fetched from origins lies on one of the disks, and is read within that one's part.
+// Extents that were fetched from origins lie on one of the disks, and are read within that one's
+// part.
 const Disk* WholeOf(const Disk* disk) { return disk == nullptr ? nullptr : disk->whole(); }
 
 }  // namespace
@@ -83,7 +84,7 @@ std::optional<DiskReader::Resident> DiskReader::FindIn(const OpenFilePtr& file,
                                                        const Extent*& whole,
                                                        Clock::time_point now) {
   if (!file->mapped || file->mapped->has_lost()) return std::nullopt;
-  // A damaged disk may have cut it: to be told to whoever asks, and not in the middle of a frame.
+  // A damaged disk may have cut it: a read has to report that, not a send in the middle of a frame.
   if (whole != file->extent.get()) {
     if (!file->is_whole()) return std::nullopt;
     whole = file->extent.get();
@@ -93,8 +94,8 @@ std::optional<DiskReader::Resident> DiskReader::FindIn(const OpenFilePtr& file,
   return Resident{file, mapped.subspan(offset_bytes, size_bytes)};
 }
 
-// Clients ask again for what is on a disk that is missing, which was told at start, and for what is
-// being fetched from its origin.
+// Clients ask again for extents on a disk that is missing, which the log named at start, and for
+// those that are being fetched from their origin.
 net::EntryStatus DiskReader::NoteNotStarted(const Extent& extent, const Error& why) {
   if (extent.disk == nullptr) return StatusOfAbsent(extent.refusal);
   spdlog::error("event=read_failed extent={} error=\"{}\"", Hex(extent.id), why.message);
@@ -161,7 +162,7 @@ void DiskReader::Enqueue(WaitingRun run, const OpenFilePtr& file, bool has_waite
   reads_.emplace(key, std::move(read));
 }
 
-// Of a run that the engine has not taken.
+// Ends a run that the engine has not taken.
 void DiskReader::End(const Disk* disk, Completed completed) {
   QueueOf(disk).reading_bytes -= completed.size_bytes;
   ++room_count_;

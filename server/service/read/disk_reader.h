@@ -83,7 +83,7 @@ class DiskReader {
   std::uint64_t held_bytes() const noexcept { return held_bytes_; }
   std::size_t disk_count() const noexcept { return disk_count_; }
   bool has_room() const noexcept { return held_bytes_ < held_bytes_max_; }
-  // Likewise for reads of that extent's disk, of which others are left a part.
+  // Whether this disk may start another read; each disk is limited to its share.
   bool HasRoomFor(const Extent& extent) const noexcept;
   // Rises whenever there may be more room than before, also where only one disk has it: who found
   // none need not look again before.
@@ -137,7 +137,7 @@ class DiskReader {
     const Disk* disk = nullptr;
     std::vector<IoRequest*> queued = {};  // Not yet taken by the engine.
     std::uint32_t reading_count = 0;
-    std::uint64_t reading_bytes = 0;  // Of both, and of what waits for its file.
+    std::uint64_t reading_bytes = 0;  // Bytes of both, and of runs that wait for their file.
   };
   Queue& QueueOf(const Disk* disk);
   Result<void> Submit();
@@ -160,7 +160,7 @@ class DiskReader {
   std::uint64_t held_bytes_ = 0;
   std::uint64_t room_count_ = 0;
   std::unordered_map<Transfer*, std::unique_ptr<Read>> reads_;
-  std::vector<Queue> queues_;     // Of the disks that were read; they are few.
+  std::vector<Queue> queues_;     // One for each disk that was read; they are few.
   bool must_submit_ = false;      // The engine may take some of what is queued.
   std::vector<Completed> ended_;  // Without the engine; for Poll() to give out.
 };

@@ -69,8 +69,8 @@ void IdleReads::Take(const DiskReader::Completed& completed) {
   --count_;
   none_until_ = {};
   disk_.Release(completed.size_bytes);
-  // What is in memory is read while it is submitted, and has ended by the first look; or it was
-  // found there once its file was open.
+  // Records in memory are read while they are submitted, and have ended by the first look; or they
+  // were found there once their file was open.
   const std::uint64_t number = completed.ticket.batch;
   read_ahead_.Finish({number, number <= polled_number_ &&
                                   completed.status == net::EntryStatus::kOk &&

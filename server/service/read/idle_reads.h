@@ -40,13 +40,13 @@ class IdleReads {
   Milliseconds WaitMax(Milliseconds wait, Clock::time_point now) const noexcept;
   // Starts what is to be read ahead, if the worker is idle.
   void Start(Clock::time_point now);
-  // Of a run that was started here.
+  // Takes a run that was started here.
   void Take(const DiskReader::Completed& completed);
-  // All completed runs were taken. What was with the disk before came from there.
+  // All completed runs were taken. Bytes of runs that were with the disk before came from there.
   void NotePolled() noexcept { polled_number_ = newest_number_; }
 
  private:
-  // What is with a disk.
+  // The runs that are with a disk.
   struct InFlight {
     const Disk* disk = nullptr;
     std::uint32_t count = 0;
@@ -56,7 +56,7 @@ class IdleReads {
     return one.count >= kInFlightCountMax || one.bytes >= kInFlightBytesMax;
   }
   bool has_room() const noexcept;
-  // What may be started at one time, and with which disks nothing may be.
+  // The runs to start next, without those of disks that have enough.
   std::vector<ReadAhead::Run> Next();
   void StartOne(const ReadAhead::Run& run);
   Milliseconds Patience() const noexcept {
@@ -71,7 +71,7 @@ class IdleReads {
   Clock::time_point busy_at_{};
   PooledBuffer sink_;                // Null before the first run.
   std::vector<InFlight> in_flight_;  // One for each disk that was read ahead from.
-  std::uint32_t count_ = 0;          // Of all of them.
+  std::uint32_t count_ = 0;          // Runs with all disks.
   // There was nothing to start while some runs were with a disk: until then, or one of them ends.
   Clock::time_point none_until_{};
   std::uint64_t newest_number_ = 0;

@@ -21,7 +21,7 @@ class OutgoingPayload {
     owners_.push_back({std::move(owner), queued_bytes_});
   }
 
-  // Lets go of what `endpoint` has sent.
+  // Drops the owners of bytes that `endpoint` has sent.
   void Release(const net::Endpoint& endpoint) {
     const std::uint64_t sent_bytes = queued_bytes_ - endpoint.payload_bytes_queued();
     while (!owners_.empty() && owners_.front().end_bytes <= sent_bytes) owners_.pop_front();

@@ -10,14 +10,14 @@
 
 namespace ffrecord::server {
 
-// Memory for the reads of one worker. What comes back is kept here for the next read, which then
+// Memory for the reads of one worker. Returned blocks are kept here for the next read, which then
 // takes no lock that other workers take too.
 //
-// Thread-bound, and so are the buffers: whoever lets go of one last does so on the worker's thread,
-// or when that has ended. They may outlive this.
+// Thread-bound, and so are the buffers: the last owner of a buffer releases it on the worker's
+// thread, or when that has ended. They may outlive this.
 class ReadBuffers {
  public:
-  // What is kept beyond goes back to the process.
+  // Blocks beyond that go back to the process.
   static constexpr std::uint64_t kIdleBytesMax = std::uint64_t{16} << 20;
 
   ReadBuffers();
@@ -25,7 +25,7 @@ class ReadBuffers {
   ReadBuffers& operator=(const ReadBuffers&) = delete;
   ~ReadBuffers();
 
-  // Of exactly that size, which is not 0. Fails as BufferPool::Take.
+  // Takes a buffer of exactly that size, which is not 0. Fails as BufferPool::Take.
   Result<PooledBuffer> Take(std::size_t size_bytes);
   std::uint64_t idle_bytes() const noexcept;
 

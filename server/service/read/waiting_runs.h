@@ -14,7 +14,7 @@
 
 namespace ffrecord::server {
 
-// Who asked for a run, and for which one: given back with the outcome.
+// The connection that asked for a run, and which run: given back with the outcome.
 struct ReadTicket {
   std::uint64_t connection = 0;
   std::uint64_t batch = 0;

@@ -13,7 +13,7 @@ namespace {
 // A process may have some ten thousands of mappings, most of which are those of open files. A
 // segment of an index holds 64 thousand records and more.
 constexpr std::uint32_t kIndexMappingsMax = 2048;
-// Of one dataset's indexes, in memory of ours.
+// Limit for the copied indexes of one dataset.
 constexpr std::uint64_t kCopiedBytesMax = std::uint64_t{256} << 20;
 
 Error TooLarge(const std::string& file) {

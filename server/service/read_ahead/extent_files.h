@@ -25,7 +25,7 @@ namespace ffrecord::server {
 // are here when it needs them, and reads indexes from elsewhere where it must.
 class ExtentFiles final : public RangeReader {
  public:
-  // What of a range lies in one extent.
+  // The part of a range that lies in one extent.
   struct Piece {
     ExtentPtr extent;
     std::uint32_t offset_bytes = 0;
@@ -68,7 +68,7 @@ class ExtentFiles final : public RangeReader {
                                std::uint64_t size_bytes) const override;
 
  private:
-  // What of a range lies in one extent of the manifest.
+  // The part of a range that lies in one extent of the manifest.
   struct Part {
     const ExtentId* id;
     std::size_t extent;  // Its number among all.
@@ -89,10 +89,10 @@ class ExtentFiles final : public RangeReader {
   const DatasetManifest manifest_;
   const ExtentStore& store_;
   const Others others_;
-  std::vector<std::size_t> first_extents_;  // Of each file, among all.
+  std::vector<std::size_t> first_extents_;  // One for each file, among all.
   std::vector<ExtentPtr> extents_;          // None in a cluster.
   mutable std::atomic<std::uint32_t> mapping_count_{0};
-  mutable std::atomic<std::uint64_t> copied_bytes_{0};  // Of indexes that cannot be mapped.
+  mutable std::atomic<std::uint64_t> copied_bytes_{0};  // Bytes of indexes that cannot be mapped.
 };
 
 }  // namespace ffrecord::server

@@ -57,7 +57,7 @@ Result<std::shared_ptr<const PlannedRecords>> PlannedDatasets::Get(const std::st
 
 std::shared_ptr<PlannedDatasets::Dataset> PlannedDatasets::Find(const Key& key) {
   const std::lock_guard lock(mutex_);
-  // Whoever opens one holds it too.
+  // A caller that opens one holds it too.
   std::erase_if(open_, [](const auto& entry) {
     return entry.second.use_count() == 1 && entry.second->records.expired();
   });

@@ -33,8 +33,8 @@ class PlannedRecords {
   std::uint64_t record_count() const noexcept { return first_indexes_.back(); }
 
   // Adds the pieces of the records `indices` that this daemon reads ahead. Records of which the
-  // index is damaged, or cannot be read, have none: whoever reads them will be told. Blocks on the
-  // disk for pages of the index that are not in memory. Requires each index < record_count().
+  // index is damaged, or cannot be read, have none: reading them fails with the reason. Blocks on
+  // the disk for pages of the index that are not in memory. Requires each index < record_count().
   void Locate(std::span<const std::uint64_t> indices, std::vector<Piece>& pieces) const;
 
  private:
@@ -43,7 +43,7 @@ class PlannedRecords {
 
   const std::unique_ptr<const ExtentFiles> files_;  // The indexes borrow it.
   const Indexes indexes_;
-  std::vector<std::uint64_t> first_indexes_;  // Of each file, and behind the last.
+  std::vector<std::uint64_t> first_indexes_;  // One for each file, and behind the last.
 };
 
 // The datasets that plans are about, each opened once for all who plan with it. Thread-safe.

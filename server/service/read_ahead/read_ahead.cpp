@@ -15,19 +15,19 @@ constexpr std::size_t kPlansMax = 4096;
 // asked for is to be found among them even where the disk is slower than the clients.
 constexpr std::size_t kEvaluatedMax = 65'536;
 constexpr std::size_t kEvaluatedMin = 512;
-// Of them, looked for before a plan is answered: so many steps may be asked for at once.
+// Pieces that are looked for before a plan is answered: so many steps may be asked for at once.
 constexpr std::size_t kFirstLookMax = 1024;
 // Evaluated of one plan before the next has its turn.
 constexpr std::size_t kEvaluatedAtOnce = 2048;
 // Located at a time, so that pages of the index are fetched side by side.
 constexpr std::size_t kLocatedAtOnce = 256;
-// What is more steps behind than any loader reads ahead will not be asked for any more.
+// A piece that is more steps behind than any loader reads ahead will not be asked for any more.
 constexpr std::uint64_t kStepsBehindMax = 512;
 
 constexpr std::uint64_t kMergeGapBytesMax = std::uint64_t{16} << 10;
 std::uint64_t PagesDown(std::uint64_t offset) { return offset / kPageBytes * kPageBytes; }
 std::uint64_t PagesUp(std::uint64_t offset) { return PagesDown(offset + kPageBytes - 1); }
-// What a piece costs of the page cache, at most: its neighbours may share its pages.
+// The cost of a piece in the page cache, at most: its neighbours may share its pages.
 std::uint64_t CostOf(std::uint32_t size_bytes) { return PagesUp(size_bytes); }
 
 }  // namespace
@@ -298,7 +298,8 @@ void ReadAhead::Reclaim() {
 // From the end that is wanted last. It may stay in the page cache, and is then found there when the
 // plan's share has room for it again.
 void ReadAhead::ReclaimFrom(std::uint64_t number, Plan& plan) {
-  // What was begun for another plan, and is charged to this one since that went, is still queued.
+  // A piece that was begun for another plan, and is charged to this one since that went, is still
+  // queued.
   for (auto place = plan.queued.rbegin(); place != plan.queued.rend(); ++place) {
     if (!HoldsTooMuch(plan)) return;
     (void)LetGo(number, plan, *place);
@@ -327,8 +328,8 @@ bool ReadAhead::LetGo(std::uint64_t number, const Plan& plan, const Place& place
   return true;
 }
 
-// What each plan's share has room for, in the order of the disk: names of extents sort as they were
-// written.
+// Chooses pieces that fit into each plan's share, in the order of the disk: names of extents sort
+// as they were written.
 void ReadAhead::Choose() {
   wants_runs_ = false;
   for (const auto& [number, plan] : plans_) {

@@ -27,12 +27,12 @@ namespace ffrecord::server {
 // which batches are sent anyhow (15-read-ahead-into-the-page-cache.md). Workers that have nothing
 // else to do take it from here and read it (34-idle-workers-follow-hints.md).
 //
-// Each plan is evaluated some way ahead. Of that, as much as the bound allows is handed out, in the
-// order of the disk; what several plans want is read once. Tenants have equal shares of the bound
-// and of the number of plans, whoever came first, and the plans of a tenant share his. What a batch
-// asks for makes room for more, whichever connection it comes on. It is only ever a hint: nothing
-// is kept from anybody, and what the kernel has dropped meanwhile is read again by the batch, and
-// counted.
+// Each plan is evaluated some way ahead. As many evaluated pieces as the bound allows are handed
+// out, in the order of the disk; a piece that several plans want is read once. Tenants have equal
+// shares of the bound and of the number of plans, no matter which came first, and the plans of a
+// tenant share his. A batch that takes its pieces makes room for more, whichever connection it
+// comes on. It is only ever a hint: nothing is kept from anybody, and what the kernel has dropped
+// meanwhile is read again by the batch, and counted.
 //
 // Thread-safe; has no thread. No call but Begin() waits for the disk.
 class ReadAhead {
@@ -69,7 +69,7 @@ class ReadAhead {
     std::uint64_t plan_ = 0;
   };
 
-  // What a batch asks for: a run of bytes, and whether all of it was in memory then.
+  // A part of a batch: a run of bytes, and whether all of it was in memory then.
   struct Wanted {
     const Extent* extent = nullptr;
     std::uint64_t offset_bytes = 0;
@@ -103,7 +103,7 @@ class ReadAhead {
   Result<Handle> Begin(std::shared_ptr<const PlannedRecords> records, const net::PlanSet& plan,
                        std::string_view tenant = {});
 
-  // A run that was read, or could not be: who asks for it is told why.
+  // A run that was read, or could not be: a batch that asks for it gets the reason.
   struct Finished {
     std::uint64_t number = 0;
     bool was_on_disk = false;  // It was not in memory anyhow.
@@ -117,7 +117,7 @@ class ReadAhead {
 
   // These wait for each other; workers, which must not, have a ReadAheadPort.
   void Take(std::span<const Wanted> wanted);
-  // What to read next from disks that are not in `full`: of about `bytes_max`, and at most
+  // The runs to read next from disks that are not in `full`: of about `bytes_max`, and at most
   // `count_max` runs. Each is to be given to Finish().
   std::vector<Run> Next(std::uint64_t bytes_max, std::size_t count_max,
                         std::span<const Disk* const> full = {});
@@ -155,14 +155,14 @@ class ReadAhead {
         : records(std::move(of)), order(in), tenant(by) {}
     std::uint64_t number = 0;
     const std::shared_ptr<const PlannedRecords> records;
-    PlanOrder order;  // Of whoever evaluates: Begin(), then the tenant's jobs.
+    PlanOrder order;  // Used by the thread that evaluates: Begin(), then the tenant's jobs.
     const std::string tenant;
     std::uint64_t turn = 0;     // When it was evaluated last, as turns_ counts.
     bool is_evaluated = false;  // The order is at its end.
     std::deque<Place> queued;   // Evaluated and not yet begun to read; some may be gone meanwhile.
-    std::deque<Place> begun;    // Likewise begun, in the plan's order.
+    std::deque<Place> begun;    // Begun to read, in the plan's order.
     std::uint64_t held_bytes = 0;
-    std::uint64_t newest_step = 0;  // Of what was asked for.
+    std::uint64_t newest_step = 0;  // Newest step that was asked for.
   };
   // A run before it is handed out, and the items in it.
   struct Chosen {
@@ -190,7 +190,7 @@ class ReadAhead {
   void DropOld(std::uint64_t number, std::deque<Place>& places, std::uint64_t newest_step);
   Item* Find(const Extent* extent, std::uint32_t offset_bytes);
   void Erase(const Extent* extent, std::uint32_t offset_bytes);
-  // What `plan` may have of `whole`.
+  // The share of `plan` in `whole`.
   std::uint64_t ShareOf(const Plan& plan, std::uint64_t whole) const {
     return whole / tenants_.size() / tenants_.find(plan.tenant)->second.plan_count;
   }
@@ -202,10 +202,10 @@ class ReadAhead {
   // Has the tenant's plans evaluated further, and runs chosen if they are asked for.
   void PostJob(std::string_view tenant);
   void RunJob(const std::string& tenant);
-  // Of the tenant's plans that need it the one that has waited longest for its turn; or none.
+  // Among the tenant's plans that need it, the one that has waited longest for its turn; or none.
   std::shared_ptr<Plan> NextToEvaluate(std::string_view tenant) const;
   void EvaluateSome(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Plan>& plan);
-  // Lets go of what plans hold beyond their shares, so that others get theirs.
+  // Takes from plans the pieces that they hold beyond their shares, so that others get theirs.
   void Reclaim();
   void ReclaimFrom(std::uint64_t number, Plan& plan);
   bool HoldsTooMuch(const Plan& plan) const;
@@ -217,7 +217,7 @@ class ReadAhead {
   bool IsWanted(const Chosen& run);
   void AskForRuns();
 
-  // What Take(), Next() and Finish() do, with mutex_ held.
+  // The work of Take(), Next() and Finish(), with mutex_ held.
   void TakeAll(std::span<const Wanted> wanted);
   std::vector<Run> HandOut(std::uint64_t bytes_max, std::size_t count_max,
                            std::span<const Disk* const> full);

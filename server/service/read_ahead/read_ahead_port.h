@@ -27,7 +27,8 @@ class ReadAheadPort {
   void Finish(const ReadAhead::Finished& finished);
   std::vector<ReadAhead::Run> Next(std::uint64_t bytes_max, std::size_t count_max,
                                    std::span<const Disk* const> full);
-  // What was not said yet, if others are not at it; to be called now and then.
+  // Passes on what was not passed on yet, unless another thread holds the lock; to be called now
+  // and then.
   void Say();
 
  private:

@@ -27,9 +27,9 @@ class CheckpointTarget;
 struct TensorView {
   std::string key;                    // Path in the state-dict structure; unique in a rank shard.
   std::string dtype;                  // "float32", "bfloat16", ...: the names of format.md.
-  std::vector<std::uint64_t> shape;   // Of the whole tensor.
-  std::vector<std::uint64_t> offset;  // Of this slice in it; zeros if whole.
-  std::vector<std::uint64_t> extent;  // Of this slice; equal to shape if whole.
+  std::vector<std::uint64_t> shape;   // Shape of the whole tensor.
+  std::vector<std::uint64_t> offset;  // Offset of this slice in the tensor; zeros if whole.
+  std::vector<std::uint64_t> extent;  // Extent of this slice; equal to shape if whole.
   std::span<const std::byte> data;    // With `fetch`: no address, but the right size.
   // For a tensor that is not contiguous in this process's memory: fills `into` with the slice's
   // bytes from fetch_offset_bytes + `offset_bytes` on. Called for one range after another, on any
@@ -52,14 +52,14 @@ class FFR_EXPORT CheckpointGroup {
       std::span<const std::byte> mine) = 0;
 };
 
-// What all ranks learn in one round of agreement.
+// The results that all ranks learn in one round of agreement.
 struct RankResults {
   struct Failure {
     Error error;       // Its message begins with the rank.
     std::string kind;  // As the rank passed it.
   };
   std::vector<std::vector<std::byte>> results;  // In rank order; empty if a rank failed.
-  std::optional<Failure> failure;               // Of the lowest rank that failed.
+  std::optional<Failure> failure;               // The failure of the lowest rank that failed.
 };
 
 // One round of agreement: an all-gather of `mine`, the result of this rank or its error, after
@@ -76,10 +76,11 @@ FFR_EXPORT Result<RankResults> AllGatherResults(CheckpointGroup& group,
 struct Commit {
   std::uint64_t step = 0;
   std::string attempt;           // 32 hex digits, unique to this save.
-  std::uint64_t size_bytes = 0;  // Of all ranks' tensors.
-  // Of a step in a list: why it cannot be loaded; empty if nothing is known to be wrong with it.
+  std::uint64_t size_bytes = 0;  // Size of all ranks' tensors.
+  // For a step in a list: why it cannot be loaded; empty if nothing is known to be wrong with it.
   std::string damage = {};
-  // Of a step in a list: training went back behind it and went on from there. kLatest never is one.
+  // For a step in a list: whether training went back behind it and went on from there. kLatest
+  // never is one.
   bool is_given_up = false;
 };
 
@@ -223,14 +224,14 @@ class FFR_EXPORT CheckpointReader {
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
   ~CheckpointReader();
 
-  // Tells this process that it goes on from this step, as whoever restores a run does: if later
-  // steps were there when it was opened, the next save at the target gives them up, unless it has a
-  // greater number than all of them. SaveCheckpoint() tells the same of what it has saved. Fails as
-  // Open(), where it cannot see now what is there; then the next save looks.
+  // Tells this process that its run goes on from this step: if later steps were there when it was
+  // opened, the next save at the target gives them up, unless it has a greater number than all of
+  // them. SaveCheckpoint() tells the same of what it has saved. Fails as Open(), where it cannot
+  // see now what is there; then the next save looks.
   Result<void> GoOn() const;
 
   const Commit& commit() const noexcept;
-  std::uint32_t world_size() const noexcept;  // Of the save.
+  std::uint32_t world_size() const noexcept;  // Number of ranks of the save.
   std::span<const std::byte> structure() const noexcept;
   const std::vector<StoredTensor>& tensors() const noexcept;  // Ascending by key.
   std::vector<SavedSlice> slices() const;                     // Ascending by key and offset.
@@ -268,9 +269,9 @@ class FFR_EXPORT CheckpointReader {
 // The committed steps at `target`, ascending; empty if there are none. A damaged step has `damage`,
 // and no attempt if its root manifest is damaged. kManifests reads every manifest and finds every
 // segment in its size, as a load of the latest step does; kRoots reads root manifests only.
-// kOwnRoots likewise, and leaves out what is only at a mirror behind `target`: a folder that has
-// lost all its steps lists those otherwise. Which ones were given up says `target`, or the target
-// `line_of`.
+// kOwnRoots reads those too, but leaves out steps that are only at a mirror behind `target`: the
+// other depths list those if a folder has lost all its steps. Which ones were given up says
+// `target`, or the target `line_of`.
 enum class ListDepth : std::uint8_t { kOwnRoots, kRoots, kManifests };
 FFR_EXPORT Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
                                                        const SessionOptions& options,

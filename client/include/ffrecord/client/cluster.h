@@ -32,7 +32,7 @@ struct ClusterNodeInfo {
   NodeState state = NodeState::kIn;
   bool is_up = false;
   std::uint32_t slot_count = 0;  // Slots of the 4,096 that the slot map assigns to it.
-  // Of a node that waits for approval, as it says itself: its address is above, and this is since
+  // For a node that waits for approval, as it says itself: its address is above, and this is since
   // when it has waited, in ms since 1970 by its own clock, and the id of its daemon, which is in
   // its log and in the file `identity` on its disks. 0 and empty: it has not said so.
   std::uint64_t waiting_since_unix_ms = 0;
@@ -42,7 +42,7 @@ struct ClusterNodeInfo {
 struct ClusterInfo {
   std::string id;  // 32 hex digits.
   std::uint32_t map_version = 0;
-  std::uint32_t replica_count = 1;  // Of each published extent.
+  std::uint32_t replica_count = 1;  // Replicas of each published extent.
   std::string answered_by;          // Id of a node.
   std::vector<ClusterNodeInfo> nodes;
 };

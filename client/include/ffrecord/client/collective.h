@@ -194,7 +194,7 @@ class FFR_EXPORT CollectiveEngine {
   // that the group cannot use.
   struct Tuning {
     std::uint64_t chunk_size_bytes = 0;                 // 0: Options::chunk_size_bytes.
-    std::optional<Algorithm> algorithm = std::nullopt;  // Of all-reduces of 64 KiB and more.
+    std::optional<Algorithm> algorithm = std::nullopt;  // For all-reduces of 64 KiB and more.
     std::uint16_t streams = 0;                          // Uses at most this many; 0: all.
   };
   Result<void> Tune(const Tuning& tuning);

@@ -120,7 +120,7 @@ struct Published {
 struct DaemonLink {
   std::string transport;                 // "shm", "rdma", "tcp", or "tls" (TCP with encryption).
   std::string reason;                    // Why this transport was chosen; with TLS, the cipher.
-  std::chrono::microseconds round_trip;  // Of one frame; the best of a few.
+  std::chrono::microseconds round_trip;  // Time for one frame; the best of a few.
 };
 
 // Connects to the daemon at `address` (ffrecord://host[:port]; a dataset name is ignored). Fails

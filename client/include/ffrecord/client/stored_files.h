@@ -53,7 +53,7 @@ FFR_EXPORT Result<std::vector<std::optional<StoredFile>>> LookForStoredFiles(
     const StoredFile::GiveUp& give_up = {});
 
 // The files that match the pattern s3://BUCKET/a*/b?[cd].tar (** also matches slashes), sorted.
-// Fails likewise, and with kNotFound if nothing matches.
+// Fails as LookForStoredFiles(), and with kNotFound if nothing matches.
 FFR_EXPORT Result<std::vector<StoredFile>> MatchStoredFiles(const std::string& pattern,
                                                             const SessionOptions& options,
                                                             const StoredFile::GiveUp& give_up = {});

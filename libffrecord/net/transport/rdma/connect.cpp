@@ -24,7 +24,7 @@ std::string SourceFor(const std::array<std::byte, 16>& gid) {
   sockaddr_in6 long_form{};
   short_form.sin_family = AF_INET;
   long_form.sin6_family = AF_INET6;
-  short_form.sin_port = long_form.sin6_port = htons(4791);  // Of RoCE; nothing is sent.
+  short_form.sin_port = long_form.sin6_port = htons(4791);  // The port of RoCE; nothing is sent.
   std::memcpy(&short_form.sin_addr, gid.data() + 12, sizeof(short_form.sin_addr));
   long_form.sin6_addr = whole;
   auto* const address =
@@ -131,8 +131,8 @@ Result<std::unique_ptr<Endpoint>> AcceptRdma(RdmaLink& link, std::unique_ptr<End
                           .request_id = control->header().request_id};
   Endpoint& replies = *control;
   auto endpoint = FFR_TRY(link.Connect(peer, control));
-  // Only now may the other end speak: everything is ready for it. What goes wrong here the endpoint
-  // finds out by itself: it looks at its control.
+  // Only now may the other end speak: everything is ready for it. The endpoint watches its control,
+  // and so finds out what goes wrong here.
   (void)replies.Send(reply, link.own().Encode(), {});
   (void)replies.Poll();
   return endpoint;

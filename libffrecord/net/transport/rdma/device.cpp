@@ -290,7 +290,7 @@ void OpenRdmaDevice::RunKeeper() {
       return is_gone_ || one.queue_pair->HasSentAll() || now >= one.deadline;
     });
     if (closing.empty() && LetGo()) return;
-    WaitForNews(closing);  // What has changed since has rung.
+    WaitForNews(closing);  // Changes since then have rung.
   }
 }
 

@@ -65,11 +65,11 @@ class OpenRdmaDevice final : public RdmaDevice {
   bool LetGo();
 
   const Verbs& verbs_;
-  ibv_context* context_;  // Null once it was let go of.
+  ibv_context* context_;  // Null once it was closed.
   const RdmaPort port_;
   const RdmaQos qos_;
   ibv_device_attr attributes_{};  // All zero if they cannot be had.
-  const std::string path_;  // Of the device, while it is there; empty if that is not to be seen.
+  const std::string path_;        // The device's, while it is there; empty if unknown.
   const HomeProcess home_;
   std::atomic<std::uint64_t> connection_count_{0};  // Grows under mutex_ only.
   std::atomic<bool> is_gone_{false};

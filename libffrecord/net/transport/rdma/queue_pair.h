@@ -104,8 +104,8 @@ class QueuePair {
  private:
   // Counted by the device already.
   QueuePair(OpenRdmaDevice& device, RdmaLink::Side side) noexcept;
-  // Locks memory of ours for the device; null with errno. What arrives there is told by a
-  // completion, behind which it lies: so the device may write it in any order, if it can.
+  // Locks memory of ours for the device; null with errno. A completion announces what arrives
+  // there, and comes behind it: so the device may write it in any order, if it can.
   ibv_mr* Register(std::span<std::byte> bytes, int access) const;
   Result<void> MakeObjects();
   Result<void> MapBuffers();
@@ -120,7 +120,7 @@ class QueuePair {
   void MarkPosted() {
     marks_.push_back({posted_, messages_sent_, writes_posted_, reads_posted_, write_end_});
   }
-  // Of kReadCount: as many as the device answers, and asks for.
+  // How many of kReadCount the device answers, and asks for.
   std::uint8_t ReadCountTaken() const;
   std::uint8_t ReadCountMade() const;
   Error NoReads(const char* what) const;
@@ -146,7 +146,8 @@ class QueuePair {
   std::uint32_t messages_sent_ = 0, messages_done_ = 0;
   std::uint32_t writes_posted_ = 0, writes_done_ = 0;
   std::uint32_t reads_posted_ = 0, reads_done_ = 0;
-  // What these were when a request was posted that is signalled, in the order of posting.
+  // The values of these counters when a request was posted that is signalled, in the order of
+  // posting.
   struct Mark {
     std::uint32_t posted;
     std::uint32_t messages_sent;

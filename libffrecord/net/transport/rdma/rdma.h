@@ -27,7 +27,7 @@ struct RdmaPort {
   std::string why_skipped;  // Empty for a port that can be used; the fields before may be unset.
 };
 
-// What this machine has for RDMA.
+// This machine's devices and library for RDMA.
 struct RdmaFindings {
   std::string why_absent;       // Empty if the library is there and lists its devices.
   std::vector<RdmaPort> ports;  // Devices and ports in the library's order.
@@ -37,7 +37,7 @@ RdmaFindings ProbeRdma();
 
 // The QoS that the network gives to what a process sends.
 struct RdmaQos {
-  std::uint8_t traffic_class = 0;  // Of the IP header: six bits of DSCP, two of ECN.
+  std::uint8_t traffic_class = 0;  // Byte of the IP header: six bits of DSCP, two of ECN.
   std::uint8_t service_level = 0;  // 0 to 15. With RoCE, the priority in a VLAN tag.
 
   static constexpr std::uint8_t kServiceLevelMax = 15;
@@ -47,7 +47,7 @@ struct RdmaQos {
 // One opened port, for any number of connections; each keeps it open.
 //
 // Devices are taken away: by a driver that resets them, or by hand. Its connections then break,
-// with kUnavailable, within about a second, and with the last of them it is let go of, which some
+// with kUnavailable, within about a second; with the last of them the device is closed, which some
 // drivers wait for.
 //
 // libibverbs is loaded when it is first asked for, so that programs run on machines without it.
@@ -74,8 +74,8 @@ class RdmaDevice {
 //
 // Both ends Make() one and tell each other own() over a connection they have, the control;
 // Connect() then gives the endpoint ("rdma"). The end that connects waits for the other's own(),
-// which is told only after that one's Connect(); until the first word from it that end sends
-// nothing. The end that connects may Expose() memory, the other may not.
+// which comes only after that one's Connect(); until the first word from it that end sends nothing.
+// The end that connects may Expose() memory, the other may not.
 class RdmaLink {
  public:
   enum class Side : std::uint8_t { kConnects, kAccepts };
@@ -112,14 +112,14 @@ class RdmaLinks {
   std::shared_ptr<RdmaDevice> device_;
 };
 
-// What a process is told of its RDMA devices.
+// A process's settings of its RDMA devices.
 struct RdmaOptions {
   // As RdmaDevice::Open takes them, at most kDeviceCountMax; none: all ports that can be used.
   std::vector<std::string> devices = {};
   RdmaQos qos = {};
 
   static constexpr std::size_t kDeviceCountMax = 64;
-  // What "mlx5_0,mlx5_1:2" names. Fails with kInvalidArgument.
+  // Parses a list of devices such as "mlx5_0,mlx5_1:2". Fails with kInvalidArgument.
   static Result<std::vector<std::string>> ParseDevices(std::string_view text);
   auto operator<=>(const RdmaOptions&) const = default;
 };

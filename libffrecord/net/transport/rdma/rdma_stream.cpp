@@ -19,14 +19,15 @@
 namespace ffrecord::net {
 namespace {
 
-// What comes with each message: how many buffers are free again in the low byte, and one flag.
+// A word comes with each message: how many buffers are free again in the low byte, and one flag.
 constexpr std::uint32_t kCreditMask = 0xFF;
 constexpr std::uint32_t kLastWord = 1U << 31;
 // Told without waiting for a message to take it along: few enough that both ends stay busy.
 constexpr std::uint32_t kOwedMax = QueuePair::kBufferCount / 2;
 
-// A machine that is cut off while it should write to us ends nothing by itself, and we send nothing
-// that it could leave unanswered: so its control is asked, and given up after six seconds.
+// If the peer is cut off while it should write to us, nothing ends: this end sends nothing that the
+// peer could leave unanswered. So the kernel probes the control connection, and ends it after six
+// seconds.
 void AskOften(int control) {
   constexpr std::array<std::pair<int, int>, 3> kOptions{
       {{TCP_KEEPIDLE, 2}, {TCP_KEEPINTVL, 1}, {TCP_KEEPCNT, 4}}};
@@ -83,7 +84,7 @@ RdmaStream::~RdmaStream() {
     (void)queue_pair_.release();  // Its objects are the parent's; the memory was never ours.
     return;
   }
-  // What is exposed is out of the peer's reach once we are gone: no last word then, and no wait.
+  // Exposed memory is out of the peer's reach once we are gone: no last word then, and no wait.
   if (!control_ || queue_pair_->exposes() || has_ended_ || broken_ || !queue_pair_->HasSendRoom() ||
       !SendMessage(0, true))
     return;
@@ -257,7 +258,7 @@ Result<void> RdmaStream::Fetch(const RemoteRegion& source, std::span<std::byte> 
   return queue_pair_->Read(source, place);
 }
 
-// What else comes meanwhile is kept for Read().
+// Other messages that come meanwhile are kept for Read().
 Result<bool> RdmaStream::HasFetched() {
   Ring(false);
   TakeMessages();

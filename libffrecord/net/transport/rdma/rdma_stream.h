@@ -54,12 +54,12 @@ class RdmaStream final : public ByteStream, private OneSidedStream {
   RdmaStream(std::shared_ptr<OpenRdmaDevice> device, std::unique_ptr<QueuePair> queue_pair,
              const RdmaConnect& peer, bool may_send);
   Result<void> MakeDescriptor(const Endpoint& control);
-  // What of the peer is known; fails with what broke the connection, or ended it.
+  // Updates the state of the peer; fails with the error that broke the connection, or its end.
   Result<void> LookBeforeSending();
   bool CanSend() const noexcept;
   bool HasWaitedEnough() const noexcept;
   Result<void> SendMessage(std::uint32_t size_bytes, bool is_last);
-  // Takes what has arrived. What breaks the connection is kept in broken_, for the reader.
+  // Takes what has arrived. An error that breaks the connection is kept in broken_, for the reader.
   void TakeMessages();
   Result<void> TakeMessage(const QueuePair::Received& message);
   Result<std::size_t> CopyArrived(std::span<const iovec> pieces);

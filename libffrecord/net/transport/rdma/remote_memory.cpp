@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kChainCountMax = 32;
 constexpr std::size_t kChainBytes = 128 << 10;
 
-// What is in memory is copied; a file that was cut is an error.
+// Copies from memory; a file that was cut is an error.
 Result<void> ReadWhole(int file, std::uint64_t offset_bytes, std::span<std::byte> to) {
   while (!to.empty()) {
     const ssize_t got = ::pread(file, to.data(), to.size(), static_cast<off_t>(offset_bytes));
@@ -122,8 +122,8 @@ struct QueuePair::Chain {
 
   bool is_full() const { return count == kChainCountMax || size_bytes >= kChainBytes; }
 
-  // What bytes at `address` here, for `place` there, are written with: the last write, if they go
-  // on where it ends, here and there, or a new one. Null if there may be no more than `count_max`.
+  // The write for bytes at `address` here and `place` there: the last write, if they go on where it
+  // ends, here and there, or a new one. Null if there may be no more than `count_max`.
   ibv_sge* PartFor(std::uint64_t address, const RemoteRegion& place, std::size_t count_max,
                    std::uint32_t key) {
     if (count > 0) {
@@ -172,7 +172,7 @@ Result<std::size_t> QueuePair::CopyTo(Chain& chain, RemoteMemory::PlacedPiece& p
   return size_bytes;
 }
 
-// One chain, one bell; its end is told, and with it all before.
+// One chain, one bell; its end has a completion, and so all before it.
 Result<void> QueuePair::Post(Chain& chain) {
   if (chain.count == 0) return {};
   ibv_send_wr& last = chain.requests[chain.count - 1];

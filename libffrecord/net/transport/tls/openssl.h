@@ -28,7 +28,7 @@ struct FreeWith {
 using SslPtr = std::unique_ptr<SSL, FreeWith<SSL_free>>;
 using SslContextPtr = std::unique_ptr<SSL_CTX, FreeWith<SSL_CTX_free>>;
 
-// Of a connection, for messages.
+// Names of a connection, for messages.
 struct TlsNames {
   TlsContext::Side side;
   TlsFiles files;
@@ -56,8 +56,8 @@ class TlsStream final : public ByteStream {
   bool is_turned_away() const noexcept { return is_turned_away_; }
 
  private:
-  // What the last call that did not succeed means: nullopt, it would have to wait; no error, the
-  // stream has ended.
+  // The outcome of the last call that did not succeed: nullopt, it would have to wait; no error,
+  // the stream has ended.
   Result<std::optional<std::size_t>> Outcome(int status, const char* while_doing);
   Error Explain(const char* while_doing);
   Error ExplainPeerCertificate(long verdict) const;
@@ -71,7 +71,7 @@ class TlsStream final : public ByteStream {
   bool is_turned_away_ = false;  // The peer has broken the handshake off for want of room.
   bool has_failed_ = false;
   bool read_wants_room_ = false;  // An answer of TLS itself waits for room in the socket.
-  // What came right behind the bytes that were read last: to be told by the next Read.
+  // Whether bytes came right behind the bytes that were read last: the next Read() returns it.
   std::optional<Result<std::optional<std::size_t>>> next_outcome_;
 };
 

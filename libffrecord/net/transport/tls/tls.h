@@ -26,12 +26,12 @@ struct TlsFiles {
   // Whom the peer's certificate must come from. Empty, on a server: clients need none.
   std::filesystem::path authorities;
 
-  // What a client finds in a folder: ca.pem, and cert.pem and key.pem if there is either.
+  // The files of a client in a folder: ca.pem, and cert.pem and key.pem if there is either.
   static TlsFiles In(const std::filesystem::path& folder);
 };
 
-// What one side's TLS connections have in common: TLS 1.3 and nothing older, no resumption, so no
-// early data either.
+// The settings that one side's TLS connections share: TLS 1.3 and nothing older, no resumption, so
+// no early data either.
 //
 // Thread-bound; its streams do not need it any more. Errors name the file and the remedy.
 class TlsContext {

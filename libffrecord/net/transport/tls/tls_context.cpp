@@ -36,7 +36,7 @@ Error Unreadable(const fs::path& path, int number) {
           code == ErrorCode::kIo ? number : 0};
 }
 
-// What tells one state of a file from another.
+// Distinguishes one state of a file from another.
 using FileState = std::tuple<dev_t, ino_t, off_t, time_t, long>;
 
 Result<FileState> StateOf(const fs::path& path) {
@@ -98,8 +98,8 @@ Result<SslContextPtr> MakeContext(Side side, const TlsFiles& files) {
   if (!context || ::SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION) != 1)
     return Error{ErrorCode::kIo, "TLS: " + TakeOpensslErrors(), ENOMEM};
   std::uint64_t options = SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION;
-  // Who has much to send: the kernel may encipher it. A client must not be killed by SIGPIPE, which
-  // that way cannot be kept from it; a daemon ignores it.
+  // A server has much to send: the kernel may encipher it. A client must not be killed by SIGPIPE,
+  // which that way cannot be kept from it; a daemon ignores it.
   if (side == Side::kServer) options |= SSL_OP_ENABLE_KTLS;
   ::SSL_CTX_set_options(context.get(), options);
   (void)::SSL_CTX_set_num_tickets(context.get(), 0);
@@ -146,7 +146,7 @@ struct TlsContext::Impl {
   Side side;
   TlsFiles files;
   SslContextPtr context;
-  std::vector<FileState> states;  // Of the files, when they were looked at last.
+  std::vector<FileState> states;  // States of the files, when they were looked at last.
 
   Result<std::vector<FileState>> Look() const {
     std::vector<FileState> found;

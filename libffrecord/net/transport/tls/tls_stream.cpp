@@ -131,7 +131,7 @@ Result<std::size_t> TlsStream::Write(std::span<const iovec> pieces, int descript
   FFR_ASSERT(descriptor < 0);
   if (!FFR_TRY(ShakeHands())) return std::size_t{0};
   std::size_t written_bytes = 0;
-  std::size_t skip_bytes = 0;  // Of the first piece.
+  std::size_t skip_bytes = 0;  // Offset in the first piece.
   while (!pieces.empty()) {
     // Small pieces share a record. If it would have to wait, the next call brings the same bytes
     // and perhaps more behind them, which is all that OpenSSL asks for.
@@ -190,7 +190,7 @@ Result<std::optional<std::size_t>> TlsStream::Read(std::span<const iovec> pieces
       if (read_bytes == 0) return outcome;
       if (!outcome || outcome.value()) {
         next_outcome_ = std::move(outcome);
-        // What would say so has been read off the socket: it shall be readable all the same.
+        // The end, or the error, has been read off the socket: it shall be readable all the same.
         ::shutdown(fd_.get(), SHUT_RD);
       }
       return std::optional(read_bytes);
@@ -223,7 +223,7 @@ Result<std::optional<std::size_t>> TlsStream::Outcome(int status, const char* wh
 }
 
 Error TlsStream::Explain(const char* while_doing) {
-  // What TLS says comes last, behind what it says it of.
+  // TLS's own error comes last in the queue, behind the errors that explain it.
   const int reason = ERR_GET_REASON(::ERR_peek_last_error());
   const long verdict = ::SSL_get_verify_result(ssl_.get());
   if (reason == SSL_R_CERTIFICATE_VERIFY_FAILED && verdict != X509_V_OK)

@@ -27,7 +27,7 @@ from ffrecord._tables.values import bf16_numbers, exact
 from ffrecord.errors import CorruptionError
 
 EXIT_NOTHING_FOUND = 1
-# Of a search.
+# Damaged records that a search names.
 _DAMAGED_NAMED_MAX = 100
 _INDEX_MAX = (1 << 63) - 1
 
@@ -202,7 +202,7 @@ def cat(
 
 
 def _bytes_of(value: Any, column: Column | None) -> bytes:  # noqa: ANN401
-    """What `cat` writes of a record with at most one column in sight."""
+    """The bytes that `cat` writes for a record with at most one column in sight."""
     if column is None:
         return as_bytes(value)
     found = value[column.name]
@@ -363,7 +363,7 @@ def _has_number(reader: Reader, piece: Indices, name: str, number: Any) -> Any: 
     values = _values(reader, name, first, last + 1)
     is_nan = isinstance(number, np.ndarray) and bool(np.isnan(number))  # It is not itself.
     found = np.isnan(values) if is_nan else values == number
-    return np.ma.filled(found, False)[piece - first]  # What is missing has no value.
+    return np.ma.filled(found, False)[piece - first]  # A missing value is not equal.
 
 
 def _values(reader: Reader, name: str, first: int, end: int) -> Any:  # noqa: ANN401

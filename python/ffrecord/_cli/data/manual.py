@@ -35,8 +35,8 @@ def _program(name: str) -> click.Command:
 def completion(shell: str, name: str) -> None:
     """Print the script that makes SHELL complete ffrecord's commands, options and files.
 
-    bash: add the line eval "$(ffrecord completion bash)" to ~/.bashrc. zsh: likewise, to ~/.zshrc.
-    fish: ffrecord completion fish > ~/.config/fish/completions/ffrecord.fish.
+    bash: add the line eval "$(ffrecord completion bash)" to ~/.bashrc. zsh: add the same line with
+    zsh to ~/.zshrc. fish: ffrecord completion fish > ~/.config/fish/completions/ffrecord.fish.
     """
     kind = get_completion_class(shell)
     assert kind is not None

@@ -23,7 +23,8 @@ from ffrecord._cli.text import shown
 from ffrecord._cli.units import show_size
 from ffrecord._tables.schema import Column
 
-# Of one picture or sound that is embedded as it is, and of text, tokens and bars that are shown.
+# Limits for one picture or sound that is embedded as it is, and for text, tokens and bars that are
+# shown.
 _MEDIA_MAX = 1 << 20
 _TEXT_MAX = 2000
 _TOKENS_MAX = 128
@@ -61,7 +62,7 @@ class Page:
         self._keys = keys
         self._left = size_max_bytes
         self._room = size_max_bytes
-        """Of `_left`, what the record that is being added has not used."""
+        """The part of `_left` that the record that is being added has not used."""
         self._tokens = tokens
         self.record_count = 0
 
@@ -252,7 +253,7 @@ def _paragraph(text: str) -> str:
 
 
 def _word(value: Any, column: Column | None) -> str:  # noqa: ANN401
-    """What a record is found by: its text, or its number."""
+    """The text that finds a record: its own, or its number."""
     if isinstance(value, str):
         return value[:_WORDS_MAX]
     if value is None or isinstance(value, list):

@@ -31,7 +31,7 @@ input { font: inherit; width: min(24rem, 100%); box-sizing: border-box; }
 [hidden] { display: none; }
 """
 
-# What is searched for is also in the address, behind #, so that a link can lead to a record.
+# The words of a search are also in the address, behind #, so that a link can lead to a record.
 SCRIPT = """
 const search = document.getElementById("search");
 const found = document.getElementById("found");

@@ -17,7 +17,7 @@ from ffrecord._ffrecord import Permutation
 from ffrecord._order.epoch_order import Indices
 from ffrecord._tables.schema import Column
 
-# What is read at a time: so many records, or fewer that have so many bytes together.
+# One read takes so many records, or fewer that have so many bytes together.
 _RECORDS_MAX, _BATCH_BYTES = 4096, 16 << 20
 
 

@@ -17,7 +17,7 @@ from ffrecord._tables.arrow_schema import KEY, joined_facts, without_facts
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._new_folder import check_vacant, new_folder
 
-# Of the number in a part's name; more if there are more parts.
+# Digits of the number in a part's name; more if there are more parts.
 _DIGITS = 5
 
 MetadataOf = Literal["all", "first", "none"]
@@ -25,7 +25,7 @@ MetadataOf = Literal["all", "first", "none"]
 
 @dataclass(frozen=True)
 class Form:
-    """What the new files have in common."""
+    """The options that the new files share."""
 
     compress: bool
     dictionary_bytes: int
@@ -109,7 +109,7 @@ def _is_compressed(reader: Reader) -> bool:
 
 def _metadata(reader: Reader, metadata_of: MetadataOf) -> dict[str, bytes]:
     each = [reader.metadata(number) for number in range(len(reader.files))]
-    # What tables are goes with their records; nulls and types are those of all files.
+    # The metadata of tables go with their records; nulls and types are those of all files.
     told = {name: value for name, value in each[0].items() if name == KEY}
     told |= joined_facts(each)
     if metadata_of == "none":

@@ -42,7 +42,7 @@ class Spread:
         low, high = numbers.min().item(), numbers.max().item()
         self.least = low if self.least is None else min(self.least, low)
         self.most = high if self.most is None else max(self.most, high)
-        # Of two parts, by Chan, Golub and LeVeque: no sum of squares that cancels.
+        # Joins two parts, by Chan, Golub and LeVeque: no sum of squares that cancels.
         with np.errstate(over="ignore", invalid="ignore"):
             mean = float(numbers.mean(dtype=np.float64))
             squares = float(((numbers.astype(np.float64) - mean) ** 2).sum())
@@ -52,7 +52,7 @@ class Spread:
         self.count = both
 
     def facts(self) -> dict[str, Any]:
-        """What is known; null for what no number is known of."""
+        """The known facts; null where no number is known."""
         deviation = math.sqrt(self._squares / self.count) if self.count else None
         facts = {
             "count": self.count,
@@ -91,7 +91,7 @@ class _Values:
 
 
 class ColumnStatistics:
-    """Of one column: of its numbers, or of the sizes of its bytes or text."""
+    """The statistics of one column: of its numbers, or of the sizes of its bytes or text."""
 
     def __init__(self, column: Column, named: str | None) -> None:
         """Nothing seen yet; `named` is its type of Arrow, if its values are no numbers by that."""
@@ -132,7 +132,7 @@ class ColumnStatistics:
     def facts(self) -> dict[str, Any]:
         """For JSON: `values` is null if there are more than a thousand.
 
-        Of bytes and text there are sizes, of lists lengths; of what may be missing, how often.
+        Bytes and text have sizes, lists lengths; a column with nulls has their count.
         """
         kind = self.column.kind
         facts: dict[str, Any] = {
@@ -154,7 +154,7 @@ class ColumnStatistics:
 
 
 class Statistics:
-    """Of all records that were seen."""
+    """The statistics of all records that were seen."""
 
     def __init__(self, reader: Reader) -> None:
         """Nothing seen yet."""

@@ -17,7 +17,7 @@ from ffrecord._tables.schema import Column, Kind
 _HEX_BYTES = 24
 _NUMBERS_SHOWN = 8
 _TEXT_MAX = 200
-# Of text beside other columns.
+# Characters of text beside other columns.
 _BRIEF_MAX = 60
 # By the first bytes: what a browser shows as such, and the ending of its files.
 _KINDS = (
@@ -86,7 +86,7 @@ def _plain(value: Any, kind: Kind) -> Any:  # noqa: ANN401
             return data.decode()
         except UnicodeDecodeError:
             return {"base64": base64.b64encode(data).decode()}
-    if isinstance(value, list):  # Of words, for numbers that stand for them.
+    if isinstance(value, list):  # Texts are words, for numbers that stand for them.
         return [_plain(each, kind) for each in value]
     return _numbers(numbers_of(value, kind.column("")).tolist())
 
@@ -95,7 +95,7 @@ def numbers_of(value: Any, column: Column) -> npt.NDArray[Any]:  # noqa: ANN401
     """The numbers of a value; bf16, which NumPy lacks, as float32."""
     array = np.asarray(value)
     if column.type == "bf16":
-        # Of one number and a Python int, NumPy before 2 makes an int64.
+        # NumPy before 2 makes an int64 from one number and a Python int.
         return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return array
 

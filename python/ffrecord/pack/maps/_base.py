@@ -1,4 +1,4 @@
-"""What functions of samples may have beside a call, to do more than map one sample."""
+"""Methods that functions of samples may have to do more than map one sample."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -44,7 +44,7 @@ class Map:
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
-        """What decides the result; all else begins with an underscore and is made again."""
+        """The attributes that decide the result; others begin with `_` and are made again."""
         return {name: value for name, value in vars(self).items() if name[0] != "_"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

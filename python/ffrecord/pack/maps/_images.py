@@ -22,8 +22,8 @@ class resize(Map):
     """Makes pictures smaller, so that the shorter side has `size` pixels; and encodes them again.
 
     A picture that is no larger stays as it is, byte for byte, unless it has another form. The
-    orientation that a camera noted is applied. Of a picture that moves, the first frame is taken.
-    Other columns stay as they are.
+    orientation that a camera noted is applied. A picture that moves gives its first frame. Other
+    columns stay as they are.
 
     Args:
         size: of the shorter side.

@@ -25,7 +25,7 @@ class tokenize(Map):
         block: tokens in a record; 0 for a record for each text.
         column: with the text; by default the one called text or content.
         end: a token that is added behind each text, such as "<|endoftext|>".
-        special: add the special tokens that the tokenizer adds by itself.
+        special: add the special tokens that the tokenizer adds by default.
 
     Raises:
         ValueError: the file is no tokenizer, or has no such token.
