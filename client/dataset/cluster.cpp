@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "client/dataset/failures.h"
+#include "libffrecord/base/back_off.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/patience.h"
 #include "libffrecord/base/patient_wait.h"
 #include "libffrecord/base/process_threads.h"
-#include "libffrecord/base/random.h"
 #include "libffrecord/base/side_by_side.h"
 
 namespace ffrecord::client {
@@ -282,7 +282,7 @@ Result<void> Cluster::Refresh(net::Deadline deadline) {
     fresh = FFR_TRY(AskView(connection, before.get(), before->places.front().location, until));
     return {};
   };
-  net::Backoff backoff(RandomNumber());
+  BackOff backoff(BackOff::kOfDaemons);
   std::optional<Error> told;
   for (auto time = kMapTimeMin;; time = std::min(2 * time, kMapTime)) {
     auto [has_answer, done] = TryEach(ask, deadline, time, Absence::kIsAnAnswer, told);
@@ -327,12 +327,12 @@ void Cluster::Take(ClusterView fresh) {
 
 Result<void> Cluster::Run(const Attempt& attempt, net::Deadline deadline,
                           std::chrono::milliseconds answer_time, Absence absence) const {
-  std::optional<net::Backoff> backoff;
+  std::optional<BackOff> backoff;
   std::optional<Error> told;  // The last error of a node that could not do it now.
   for (;;) {
     auto [has_answer, done] = TryEach(attempt, deadline, answer_time, absence, told);
     if (has_answer) return done;
-    if (!backoff) backoff.emplace(RandomNumber());
+    if (!backoff) backoff.emplace(BackOff::kOfDaemons);
     const auto next = net::Clock::now() + backoff->Next();
     if (next >= deadline || Patience::OfThread().IsOver()) {
       Error error = std::move(done).error();

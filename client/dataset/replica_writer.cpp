@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "client/dataset/failures.h"
+#include "libffrecord/base/back_off.h"
 #include "libffrecord/base/patience.h"
 #include "libffrecord/base/patient_wait.h"
-#include "libffrecord/base/random.h"
 
 namespace ffrecord::client {
 namespace {
@@ -66,7 +66,7 @@ Result<std::uint64_t> ReplicaWriter::Put(const SourcedExtent& extent, const Exte
                                          const StripeSpot* spot) {
   const auto deadline = net::Clock::now() + cluster_->options().timeout;
   Progress progress{extent, deadline, spot, replicas_, {}, {}, {}};
-  net::Backoff backoff(RandomNumber());
+  BackOff backoff(BackOff::kOfDaemons);
   for (;;) {
     const auto view = cluster_->view();
     if (progress.MissingOf(*view) == 0) {

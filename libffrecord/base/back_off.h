@@ -10,25 +10,32 @@
 
 namespace ffrecord {
 
-// The waits between the tries of one request. Doubles from wait to wait; half of it by chance, so
-// that many clients do not come back together.
+// The waits between the tries of one request. A wait is a random half to whole of a step, which
+// doubles from wait to wait: so clients that failed together do not come back together.
 class BackOff {
  public:
   using Duration = std::chrono::milliseconds;
+  struct Steps {
+    Duration first;
+    Duration longest;
+  };
+  static constexpr Steps kOfStores{Duration(50), Duration(3'000)};
+  static constexpr Steps kOfDaemons{Duration(10), Duration(1'000)};
 
-  // At least as long as the store asks for.
-  Duration Next(Duration asked_for = {}) {
-    const Duration whole = std::exchange(next_, std::min(2 * next_, kMax));
+  explicit BackOff(const Steps& steps, std::uint64_t seed = RandomNumber())
+      : step_(steps.first), longest_(steps.longest), random_(seed) {}
+
+  // `at_least`: how long the other end wants to be left alone; the wait is added to it.
+  Duration Next(Duration at_least = {}) {
+    const Duration whole = std::exchange(step_, std::min(2 * step_, longest_));
     std::uniform_int_distribution<std::int64_t> chance(whole.count() / 2, whole.count());
-    return std::max(Duration(chance(random_)), asked_for);
+    return at_least + Duration(chance(random_));
   }
 
  private:
-  static constexpr Duration kFirst{50};
-  static constexpr Duration kMax{3000};
-
-  Duration next_ = kFirst;
-  std::minstd_rand random_{static_cast<std::uint32_t>(RandomNumber())};
+  Duration step_;
+  Duration longest_;
+  std::minstd_rand random_;
 };
 
 }  // namespace ffrecord

@@ -53,7 +53,7 @@ std::optional<WallClock::time_point> TimeIn(const std::string& text) {
 // A request that is made a few times. Failures of the moment are kUnavailable.
 Result<net::HttpResponse> Ask(const net::HttpRequest& request, const std::string& service,
                               milliseconds timeout, int tries) {
-  BackOff back_off;
+  BackOff back_off{BackOff::kOfStores};
   for (;;) {
     auto client = FFR_TRY(net::HttpClient::Create());
     auto response = client->Run(request, {timeout, kAnswerSizeMax});

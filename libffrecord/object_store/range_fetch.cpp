@@ -69,7 +69,7 @@ struct Attempt {
 struct Wish {
   ObjectRange* range = nullptr;
   std::array<Attempt*, 2> attempts{};  // The second is made when the first is late.
-  BackOff back_off;
+  BackOff back_off{BackOff::kOfStores};
   // Set with the first attempt: no other begins after `deadline`, and one that still makes progress
   // ends at `deadline_of_all`.
   Clock::time_point deadline;

@@ -155,7 +155,7 @@ struct S3Bucket::Impl {
                                 std::uint64_t body_size_max = kAnswerSizeMax) const {
     const auto headers = request.headers;
     const auto deadline = Clock::now() + timeout;
-    BackOff back_off;
+    BackOff back_off{BackOff::kOfStores};
     for (;;) {
       request.headers = headers;
       FFR_TRY(SignNow(request));

@@ -70,7 +70,7 @@ class DelegatedQueue {
     State state = State::kWaiting;
     Clock::time_point since;  // When it was queued, then when it was taken first.
     bool was_taken = false;
-    BackOff back_off;
+    BackOff back_off{BackOff::kOfStores};
     std::optional<Error> error;  // The last one.
   };
   // A call of Read, on its thread's stack.

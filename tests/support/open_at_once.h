@@ -10,7 +10,7 @@ namespace ffrecord::test {
 inline server::DiskReader::OpenElsewhere OpenAtOnce(server::DiskReader& reader) {
   return [&reader](const std::vector<server::ExtentPtr>& extents, bool is_mapped) {
     for (const server::ExtentPtr& extent : extents)
-      reader.TakeOpened(extent, server::OpenFiles::Open(extent, is_mapped));
+      reader.TakeOpened(extent, server::OpenExtents::Open(extent, is_mapped));
   };
 }
 

@@ -305,9 +305,7 @@ TEST_P(RangeQueueConformance, AGroupThatIsToldMayGiveUpAnother) {
 }
 
 TEST_P(RangeQueueConformance, WithoutGroupsPollReturnsAtOnce) {
-  const auto begin = std::chrono::steady_clock::now();
-  queue_->Poll(kLong);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, kLong / 2);
+  queue_->Poll(std::chrono::hours(1));
 }
 
 TEST_P(RangeQueueConformance, AGroupThatHasEndedMaySubmitTheNext) {

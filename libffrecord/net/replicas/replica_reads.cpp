@@ -149,8 +149,8 @@ void ReplicaReads::Stepping::AskNext(BatchId id, Batch& batch, std::uint32_t num
 // is asked for them at once.
 ReplicaReads::Time ReplicaReads::Stepping::RoundAt(BatchId id, Batch& batch, bool keeps_order) {
   if (batch.round_at > now_) return batch.round_at;
-  if (!batch.backoff) batch.backoff.emplace(reads_.seed_ + id);
-  const Duration pause = batch.backoff->Next();
+  if (!batch.back_off) batch.back_off.emplace(BackOff::kOfDaemons, reads_.seed_ + id);
+  const Duration pause = batch.back_off->Next();
   batch.round_at = now_ + (keeps_order ? std::min<Duration>(pause, kFetchPause) : pause);
   return batch.round_at;
 }

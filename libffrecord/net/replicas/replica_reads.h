@@ -10,6 +10,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/back_off.h"
 #include "libffrecord/net/replicas/replica_health.h"
 #include "libffrecord/net/replicas/replica_map.h"
 #include "libffrecord/net/rpc/channel.h"
@@ -191,7 +192,7 @@ class ReplicaReads {
     Time retry_at = Time::max();
     Time round_at = Time::min();  // Parts that fail before it share this end of the back-off.
     Time seek_at = Time::max();   // While a part needs a newer map.
-    std::optional<Backoff> backoff;
+    std::optional<BackOff> back_off;
     bool is_over = false;  // Nothing more is asked for.
 
     void WaitUntil(std::uint32_t number, Time time) {

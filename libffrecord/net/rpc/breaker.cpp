@@ -28,7 +28,7 @@ void Breaker::Succeeded() {
   if (failure_count_ == 0) return;
   failure_count_ = 0;
   is_probing_ = false;
-  backoff_ = Backoff(seed_);
+  back_off_ = BackOff(BackOff::kOfDaemons, seed_);
   changed_.notify_all();
 }
 
@@ -38,7 +38,7 @@ void Breaker::Failed(Entry entry) {
   if (entry == Entry::kAlone) is_probing_ = false;
   // Those who had set out before it opened say nothing new.
   if (entry == Entry::kAlone || failure_count_ == kFailuresMax)
-    next_try_ = Clock::now() + backoff_.Next();
+    next_try_ = Clock::now() + back_off_.Next();
   changed_.notify_all();
 }
 

@@ -15,13 +15,6 @@ std::string TypeName(FrameType type) {
 
 }  // namespace
 
-std::chrono::milliseconds Backoff::Next(std::chrono::milliseconds at_least) {
-  const auto step = step_.count();
-  step_ = std::min(step_ * 2, std::chrono::milliseconds(1000));
-  return at_least +
-         std::chrono::milliseconds(std::uniform_int_distribution(step / 2, step)(random_));
-}
-
 Result<std::unique_ptr<Channel>> Channel::Connect(const Address& address, Deadline deadline,
                                                   std::span<const std::byte> credential,
                                                   RetryAfter* retry_after) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,19 +17,6 @@
 #include "libffrecord/net/transport/rdma/rdma.h"
 
 namespace ffrecord::net {
-
-// How long to wait before the next try: doubling from 10 ms to 1 s, of which a random half to
-// whole, so that many clients of a daemon that comes back do not arrive together. Never less than
-// `at_least`, to which the same random time is added.
-class Backoff {
- public:
-  explicit Backoff(std::uint64_t seed) : random_(seed) {}
-  std::chrono::milliseconds Next(std::chrono::milliseconds at_least = {});
-
- private:
-  std::minstd_rand random_;
-  std::chrono::milliseconds step_{10};
-};
 
 // A client's end of a connection to a daemon, after HELLO: one dialogue at a time, or many requests
 // whose replies are taken as they come.

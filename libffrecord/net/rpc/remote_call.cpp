@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "libffrecord/base/random.h"
 #include "libffrecord/net/rpc/remote_files.h"
 #include "libffrecord/net/rpc/session.h"
 
@@ -78,8 +77,8 @@ void RemoteCall::EndMissing(ErrorCode status) {
 }
 
 void RemoteCall::Retry(Error why, std::chrono::milliseconds at_least, const std::string& peer) {
-  if (!backoff_) backoff_.emplace(RandomNumber());
-  not_before = Clock::now() + backoff_->Next(at_least);
+  if (!back_off_) back_off_.emplace(BackOff::kOfDaemons);
+  not_before = Clock::now() + back_off_->Next(at_least);
   if (not_before >= deadline_) failure = TriedUntilTimeout(why, peer);
   last = std::move(why);
 }

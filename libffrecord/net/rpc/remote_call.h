@@ -13,6 +13,7 @@
 #include <ffrecord/result.h>
 #include <ffrecord/runtime.h>
 
+#include "libffrecord/base/back_off.h"
 #include "libffrecord/base/event_log.h"
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/rpc/channel.h"
@@ -81,7 +82,7 @@ class RemoteCall {
   std::vector<RemotePart> pending_;        // Not asked for: from next_ on.
   std::size_t next_ = 0;
   std::vector<std::uint32_t> empty_;  // Ranges without parts, not told yet.
-  std::optional<Backoff> backoff_;
+  std::optional<BackOff> back_off_;
 };
 
 // One BATCH_READ under way, for a part of a call.

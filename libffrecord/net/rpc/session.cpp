@@ -309,8 +309,8 @@ void Session::Tries::Note(const Error& error, bool has_answered,
     breaker.Abandoned(entry_);
   if (error.code != ErrorCode::kUnavailable) return;
   last_ = error;
-  if (!backoff_) backoff_.emplace(RandomNumber());
-  next_ = Clock::now() + backoff_->Next(at_least);
+  if (!back_off_) back_off_.emplace(BackOff::kOfDaemons);
+  next_ = Clock::now() + back_off_->Next(at_least);
 }
 
 // --- Calls ---------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@
 #include <ffrecord/result.h>
 #include <ffrecord/session_options.h>
 
+#include "libffrecord/base/back_off.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/per_process.h"
 #include "libffrecord/net/rpc/breaker.h"
@@ -136,7 +137,7 @@ class Session::Tries {
   // The caller asks again. False: all places are taken, so it has to be given back.
   bool Unpark();
   // The daemon has done what was asked for: the next failure is the first one.
-  void NoteServed() noexcept { backoff_.reset(); }
+  void NoteServed() noexcept { back_off_.reset(); }
   // Gives the connection back, with what came of it. kUnavailable: it may begin again.
   Result<void> End(Result<void> done);
 
@@ -149,7 +150,7 @@ class Session::Tries {
   bool is_parked_ = false;
   Breaker::Entry entry_ = Breaker::Entry::kNotYet;
   std::optional<Error> last_;
-  std::optional<Backoff> backoff_;  // A random number costs more than many a call.
+  std::optional<BackOff> back_off_;  // A random number costs more than many a call.
   Deadline next_{};
 };
 

@@ -132,7 +132,7 @@ void Worker::Open(std::vector<ExtentPtr> extents, bool is_mapped) {
   JobPool::Strand& strand = context_.jobs.OpeningStrandOf(*extents.front()->disk);
   context_.jobs.Post(strand, [this, extents = std::move(extents), is_mapped] {
     for (const ExtentPtr& extent : extents) {
-      auto file = OpenFiles::Open(extent, is_mapped);
+      auto file = OpenExtents::Open(extent, is_mapped);
       {
         const std::lock_guard lock(mutex_);
         opened_.push_back({extent, std::move(file)});

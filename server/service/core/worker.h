@@ -140,7 +140,7 @@ class Worker {
   std::vector<std::unique_ptr<net::Endpoint>> adopted_;
   struct Opened {
     ExtentPtr extent;
-    Result<OpenFile> file;
+    Result<OpenExtent> file;
   };
   std::vector<Opened> opened_;  // By other threads, for disk_.
   bool has_failed_ = false;

@@ -78,7 +78,7 @@ std::optional<DiskReader::Resident> DiskReader::FindInMemory(const ReadRun& run,
   return FindIn(file, run.offset_bytes, run.size_bytes, whole, now);
 }
 
-std::optional<DiskReader::Resident> DiskReader::FindIn(const OpenFilePtr& file,
+std::optional<DiskReader::Resident> DiskReader::FindIn(const OpenExtentPtr& file,
                                                        std::uint64_t offset_bytes,
                                                        std::uint32_t size_bytes,
                                                        const Extent*& whole,
@@ -123,8 +123,8 @@ bool DiskReader::Start(const Ticket& ticket, const ReadRun& run, PooledBuffer pl
   return true;
 }
 
-void DiskReader::TakeOpened(const ExtentPtr& extent, Result<OpenFile> opened) {
-  const OpenFilePtr file = opened ? files_.Add(std::move(opened).value()) : nullptr;
+void DiskReader::TakeOpened(const ExtentPtr& extent, Result<OpenExtent> opened) {
+  const OpenExtentPtr file = opened ? files_.Add(std::move(opened).value()) : nullptr;
   const Extent* whole = nullptr;
   for (WaitingRun& run : waiting_.TakeOpened(extent)) {
     if (!file) {
@@ -142,7 +142,7 @@ void DiskReader::TakeOpened(const ExtentPtr& extent, Result<OpenFile> opened) {
 }
 
 // To the disk's queue, from which the engine takes it.
-void DiskReader::Enqueue(WaitingRun run, const OpenFilePtr& file, bool has_waited) {
+void DiskReader::Enqueue(WaitingRun run, const OpenExtentPtr& file, bool has_waited) {
   Queue& queue = QueueOf(file->extent->disk);
   auto buffer =
       run.place ? Result<PooledBuffer>(std::move(run.place)) : buffers_.Take(run.size_bytes);

@@ -21,7 +21,7 @@
 #include "server/service/read/batch_plan.h"
 #include "server/service/read/read_buffers.h"
 #include "server/service/read/waiting_runs.h"
-#include "server/storage/open_files.h"
+#include "server/storage/open_extents.h"
 
 namespace ffrecord::server {
 
@@ -42,7 +42,7 @@ class DiskReader {
   using Ticket = ReadTicket;
   // A run that lies in the page cache, where it may be sent from.
   struct Resident {
-    OpenFilePtr file;  // Keeps it mapped.
+    OpenExtentPtr file;  // Keeps it mapped.
     std::span<const std::byte> bytes;
   };
   struct Completed {
@@ -62,9 +62,9 @@ class DiskReader {
     std::uint64_t held_bytes_max = std::uint64_t{64} << 20;
     std::size_t disk_count = 1;  // That share the engine and the memory.
   };
-  // Has OpenFiles::Open() called for each of the extents, in this order, by a thread that may wait
-  // for their disk, and TakeOpened() with each outcome by this thread, unless the reader is gone by
-  // then. Their disk is the same.
+  // Has OpenExtents::Open() called for each of the extents, in this order, by a thread that may
+  // wait for their disk, and TakeOpened() with each outcome by this thread, unless the reader is
+  // gone by then. Their disk is the same.
   using OpenElsewhere = std::function<void(std::vector<ExtentPtr> extents, bool is_mapped)>;
   DiskReader(std::unique_ptr<IoEngine> engine, const Bounds& bounds, OpenElsewhere open)
       : engine_(std::move(engine)),
@@ -108,7 +108,7 @@ class DiskReader {
              Clock::time_point deadline = Clock::time_point::max());
   void Release(std::uint32_t size_bytes);
   // The runs that wait for the file go on, or fail.
-  void TakeOpened(const ExtentPtr& extent, Result<OpenFile> opened);
+  void TakeOpened(const ExtentPtr& extent, Result<OpenExtent> opened);
   // Ends what waits for its file past its deadline: Poll() gives it out as kDeadline.
   void GiveUpLate(Clock::time_point now);
   // Ends what the engine has not taken of a connection's runs, or of one batch of it, also what
@@ -124,11 +124,11 @@ class DiskReader {
  private:
   struct Read {
     // The transfer stays where it is made: the engine knows it by its address.
-    Read(const Ticket& for_ticket, PooledBuffer into, OpenFilePtr from, const IoRequest& request)
+    Read(const Ticket& for_ticket, PooledBuffer into, OpenExtentPtr from, const IoRequest& request)
         : ticket(for_ticket), buffer(std::move(into)), file(std::move(from)), transfer(request) {}
     Ticket ticket;
     PooledBuffer buffer;
-    OpenFilePtr file;
+    OpenExtentPtr file;
     Transfer transfer;
     bool has_waited = false;
     Clock::time_point started = Clock::now();
@@ -141,10 +141,10 @@ class DiskReader {
   };
   Queue& QueueOf(const Disk* disk);
   Result<void> Submit();
-  std::optional<Resident> FindIn(const OpenFilePtr& file, std::uint64_t offset_bytes,
+  std::optional<Resident> FindIn(const OpenExtentPtr& file, std::uint64_t offset_bytes,
                                  std::uint32_t size_bytes, const Extent*& whole,
                                  Clock::time_point now);
-  void Enqueue(WaitingRun run, const OpenFilePtr& file, bool has_waited);
+  void Enqueue(WaitingRun run, const OpenExtentPtr& file, bool has_waited);
   void End(const Disk* disk, Completed completed);
   static net::EntryStatus NoteNotStarted(const Extent& extent, const Error& why);
   Completed Finish(Read& read);
@@ -153,7 +153,7 @@ class DiskReader {
 
   std::unique_ptr<IoEngine> engine_;
   WaitingRuns waiting_;
-  OpenFiles files_;
+  OpenExtents files_;
   ReadBuffers buffers_;
   const std::uint64_t held_bytes_max_;
   const std::size_t disk_count_;

@@ -424,16 +424,14 @@ TEST(DatasetWithoutDaemonTest, ARefusedConnectionSaysWhereAndHowToStartOne) {
     const Daemon gone;
     return gone.Uri("name");
   }();
-  const auto started = std::chrono::steady_clock::now();
 
-  const auto opened = OpenRemote(uri);
+  const auto opened = OpenRemote(uri, {std::chrono::hours(1)});  // It does not wait for that.
 
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code, ErrorCode::kUnavailable);
   const std::string& message = opened.error().message;
   EXPECT_NE(message.find(uri.substr(0, uri.rfind('/'))), std::string::npos) << message;
   EXPECT_NE(message.find("ffrecordd --data"), std::string::npos) << message;
-  EXPECT_LT(std::chrono::steady_clock::now() - started, 20s);  // Not the timeout, half a minute.
 }
 
 TEST(DatasetWithoutDaemonTest, ADaemonThatIsFullIsAskedAgainUntilThereIsRoom) {

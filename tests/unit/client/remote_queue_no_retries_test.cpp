@@ -24,8 +24,9 @@ using namespace std::chrono_literals;
 
 class NoRetriesTest : public test::RemoteQueueFixture {
  protected:
+  // Nothing waits for the timeout.
   void Start(Script::OnBatch on_batch) {
-    RemoteQueueFixture::Start(std::move(on_batch));
+    RemoteQueueFixture::Start(std::move(on_batch), 1h);
     auto queue = std::make_unique<net::RemoteQueue>(*files_, net::RemoteQueue::Connects::kApart,
                                                     net::RemoteQueue::Retries::kNever);
     remote_ = queue.get();
@@ -46,9 +47,7 @@ TEST_F(NoRetriesTest, ALostConnectionEndsItsGroupsAtOnceWithoutTellingOfRanges) 
   PollUntilAllEnded();
   EXPECT_TRUE(groups_[0]->is_good());
   Group& lost = Submit();
-  const auto begin = Clock::now();
   PollUntilAllEnded();
-  EXPECT_LT(Clock::now() - begin, 5s);
   EXPECT_EQ(EndOf(lost), ErrorCode::kUnavailable);
   EXPECT_EQ(lost.noted->arrived_count, 0U);
   EXPECT_EQ(script_->batch_count, 2);
@@ -57,10 +56,8 @@ TEST_F(NoRetriesTest, ALostConnectionEndsItsGroupsAtOnceWithoutTellingOfRanges) 
 TEST_F(NoRetriesTest, ADaemonThatIsGoneEndsAGroupLongBeforeTheTimeout) {
   Start([](Request&, int) { return true; });
   daemon_.reset();
-  const auto begin = Clock::now();
   Group& group = Submit();
   PollUntilAllEnded();
-  EXPECT_LT(Clock::now() - begin, 5s);
   EXPECT_EQ(EndOf(group), ErrorCode::kUnavailable);
 }
 

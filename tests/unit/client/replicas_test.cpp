@@ -38,7 +38,7 @@ using test::DaemonProcess;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr SessionOptions kOptions{20s, Transport::kTcp};
+constexpr SessionOptions kOptions{1h, Transport::kTcp};  // Nothing waits for so long.
 
 class ReplicasTest : public testing::Test {
  protected:
@@ -170,9 +170,7 @@ TEST_F(ReplicasTest, ADaemonThatIsAbsentOrStoppedAtOpenIsNotWaitedFor) {
   Put();
   daemons_[0]->Signal(SIGSTOP);
   daemons_[1]->Signal(SIGKILL);
-  const auto begin = Clock::now();
   const auto reader = Open();
-  EXPECT_LT(Clock::now() - begin, 10s);  // Of a timeout of 20 s.
   ReadBatch(reader);
   daemons_[0]->Signal(SIGCONT);
 }

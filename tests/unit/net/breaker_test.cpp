@@ -46,11 +46,9 @@ TEST_F(BreakerTest, AFewFailuresOpenItAndASuccessAmongThemDoesNot) {
 TEST_F(BreakerTest, WhoeverHasNoMorePatienceDoesNotWaitAndIsAskedWithoutTheLock) {
   Open();
   ASSERT_EQ(breaker_.Enter(In(60s)), Entry::kAlone);
-  const auto started = Clock::now();
   const Patience::GiveUp give_up = [&] { return breaker_.is_open(); };
   const Patience patience(give_up);
-  EXPECT_EQ(breaker_.Enter(In(60s)), Entry::kNotYet);
-  EXPECT_LT(Clock::now() - started, 30s);
+  EXPECT_EQ(breaker_.Enter(In(1h)), Entry::kNotYet);
 }
 
 TEST_F(BreakerTest, WhileItIsOpenOneGoesAndTheOthersWait) {

@@ -398,9 +398,7 @@ TEST(BatchQueueTest, NobodyWaitsForBatchesThatWereCancelled) {
   auto queue = held.Open();
   ASSERT_TRUE(queue.Submit({{std::uint64_t{0}}}, 0));
   EXPECT_TRUE(queue.Cancel(0));
-  const auto begin = Clock::now();
-  EXPECT_FALSE(queue.Poll(kLong).value());
-  EXPECT_LT(Clock::now() - begin, kLong / 2);
+  EXPECT_FALSE(queue.Poll(std::chrono::hours(1)).value());
 }
 
 TEST(BatchQueueTest, ABatchWhoseTimeIsOverSaysSoAndOthersGoOn) {

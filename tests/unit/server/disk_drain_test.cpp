@@ -15,7 +15,7 @@
 #include "daemon.h"
 #include "libffrecord/io/file.h"
 #include "new_extents.h"
-#include "server/storage/open_files.h"
+#include "server/storage/open_extents.h"
 #include "synced_files.h"
 #include "temp_folder.h"
 
@@ -120,10 +120,10 @@ TEST_F(DiskDrainTest, AllIsMovedAndNothingNewComes) {
 TEST_F(DiskDrainTest, WhoHoldsAnExtentReadsItsOldFile) {
   const ExtentPtr held = OneOnOld();
   const std::string before = ReadAll(*held);
-  OpenFiles files(10, 10);
+  OpenExtents files(10, 10);
   const auto get = [&](const ExtentPtr& extent) {
-    const OpenFilePtr open = files.Find(extent);
-    return open ? open : files.Add(OpenFiles::Open(extent, true).value());
+    const OpenExtentPtr open = files.Find(extent);
+    return open ? open : files.Add(OpenExtents::Open(extent, true).value());
   };
   const int old_fd = get(held)->fd.get();
   Drain();

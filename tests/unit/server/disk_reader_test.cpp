@@ -178,7 +178,9 @@ class OpeningTest : public testing::Test {
              Clock::time_point deadline = Clock::time_point::max()) {
     return reader_.Start({1, batch, 0}, {&extent, 0, kSize}, nullptr, deadline);
   }
-  void Open(const ExtentPtr& extent) { reader_.TakeOpened(extent, OpenFiles::Open(extent, true)); }
+  void Open(const ExtentPtr& extent) {
+    reader_.TakeOpened(extent, OpenExtents::Open(extent, true));
+  }
   std::vector<DiskReader::Completed> Poll(std::size_t count) {
     std::vector<DiskReader::Completed> completed;
     for (int i = 0; i < 10'000 && completed.size() < count; ++i)
@@ -317,7 +319,7 @@ class MappedOpeningTest : public OpeningTest {
   // Opens the file, and gives what has come of one run that waited for it.
   DiskReader::Completed StartAndOpen(const ExtentPtr& extent) {
     EXPECT_FALSE(mapping_.Start({1, 1, 0}, {&extent, 0, kSize}));
-    auto file = OpenFiles::Open(extent, true).value();
+    auto file = OpenExtents::Open(extent, true).value();
     is_mapped_ = file.mapped.has_value();
     mapping_.TakeOpened(extent, std::move(file));
     std::vector<DiskReader::Completed> completed;

@@ -131,20 +131,18 @@ TEST_F(ServerTest, AnEventLoopThatFailedIsGivenNobodyAndTheDaemonIsNotReady) {
 }
 
 TEST_F(ServerTest, StoppingDoesNotWaitForAClientThatTakesNothing) {
-  auto channel = Connect();
+  Daemon daemon({.stall_timeout = 1h});
+  auto channel = ConnectTo(daemon);
   ASSERT_TRUE(Put(*channel, id_, std::string(8 << 20, 'd')));
   net::BatchRead batch;
   batch.entries.assign(100, {0, 0, 8 << 20, 0});
-  RawPeer stuck(daemon_.address());
+  RawPeer stuck(daemon.address());
   stuck.Write(Joined(
       Joined(HelloFrame(), FrameOf(FrameType::kExtentBind, net::ExtentBind{0, {id_}}.Encode())),
       FrameOf(FrameType::kBatchRead, batch.Encode())));
   ASSERT_TRUE(stuck.Gets(4096));  // More than its greeting: the batch has begun.
-  const auto started = std::chrono::steady_clock::now();
 
-  EXPECT_FALSE(daemon_.Stop(500ms));
-
-  EXPECT_LT(std::chrono::steady_clock::now() - started, 20s);
+  EXPECT_FALSE(daemon.Stop(500ms));
 }
 
 TEST(ServerStartTest, RefusesWithWordsThatHelp) {

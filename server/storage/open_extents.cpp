@@ -1,4 +1,4 @@
-#include "server/storage/open_files.h"
+#include "server/storage/open_extents.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -24,20 +24,20 @@ std::optional<MappedFile> MapData(const Extent& extent, int fd) {
 
 }  // namespace
 
-bool OpenFile::is_whole() const noexcept {
+bool OpenExtent::is_whole() const noexcept {
   struct statx status {};
   constexpr int kFlags = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
   return ::statx(fd.get(), "", kFlags, STATX_SIZE, &status) == 0 &&
          status.stx_size >= extent->size_bytes;
 }
 
-Result<OpenFile> OpenFiles::Open(const ExtentPtr& extent, bool is_mapped) {
+Result<OpenExtent> OpenExtents::Open(const ExtentPtr& extent, bool is_mapped) {
   auto fd = FFR_TRY(ExtentStore::OpenFile(*extent));
   auto mapped = is_mapped ? MapData(*extent, fd.get()) : std::nullopt;
-  return OpenFile{extent, std::move(fd), std::move(mapped)};
+  return OpenExtent{extent, std::move(fd), std::move(mapped)};
 }
 
-OpenFilePtr OpenFiles::Find(const ExtentPtr& extent) {
+OpenExtentPtr OpenExtents::Find(const ExtentPtr& extent) {
   const auto found = places_.find(extent->id);
   if (found == places_.end()) return nullptr;
   if ((*found->second)->extent != extent) {
@@ -48,16 +48,16 @@ OpenFilePtr OpenFiles::Find(const ExtentPtr& extent) {
   return order_.front();
 }
 
-OpenFilePtr OpenFiles::Add(OpenFile file) {
+OpenExtentPtr OpenExtents::Add(OpenExtent file) {
   Forget(file.extent->id);
   if (order_.size() >= count_max_) Forget(order_.back()->extent->id);
   if (!may_map()) file.mapped.reset();
-  order_.push_front(std::make_shared<OpenFile>(std::move(file)));
+  order_.push_front(std::make_shared<OpenExtent>(std::move(file)));
   places_.emplace(order_.front()->extent->id, order_.begin());
   return order_.front();
 }
 
-void OpenFiles::Forget(const ExtentId& id) {
+void OpenExtents::Forget(const ExtentId& id) {
   const auto found = places_.find(id);
   if (found == places_.end()) return;
   const Order::iterator file = found->second;
@@ -65,7 +65,7 @@ void OpenFiles::Forget(const ExtentId& id) {
   order_.erase(file);
 }
 
-void OpenFiles::DropDeleted() {
+void OpenExtents::DropDeleted() {
   for (auto file = order_.begin(); file != order_.end();) {
     if ((*file)->extent->is_deleted.load(std::memory_order_acquire)) {
       places_.erase((*file)->extent->id);

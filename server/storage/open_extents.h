@@ -16,7 +16,7 @@
 namespace ffrecord::server {
 
 // An extent's file, open for reading; it stays open as long as somebody holds it.
-struct OpenFile {
+struct OpenExtent {
   ExtentPtr extent;
   UniqueFd fd;
   // The extent's data; none if it cannot be mapped, or if the kernel does not tell what of it is in
@@ -28,25 +28,25 @@ struct OpenFile {
   // network file system is asked, so this waits for no disk.
   bool is_whole() const noexcept;
 };
-using OpenFilePtr = std::shared_ptr<const OpenFile>;
+using OpenExtentPtr = std::shared_ptr<const OpenExtent>;
 
 // The files that one thread reads from, the one used least recently out first. Thread-bound.
-class OpenFiles {
+class OpenExtents {
  public:
   // A process may have some ten thousands of mappings: `mapped_count_max` is what is left to this
   // thread of them.
-  OpenFiles(std::size_t count_max, std::size_t mapped_count_max)
+  OpenExtents(std::size_t count_max, std::size_t mapped_count_max)
       : count_max_(count_max), mapped_count_max_(mapped_count_max) {}
 
   // Opens the extent's file, and maps it if `is_mapped` and it can be. May wait for its disk; may
   // be called by any thread. Fails as ExtentStore::OpenFile.
-  static Result<OpenFile> Open(const ExtentPtr& extent, bool is_mapped);
+  static Result<OpenExtent> Open(const ExtentPtr& extent, bool is_mapped);
 
   // The extent's file if it is open; else null. Waits for no disk.
-  OpenFilePtr Find(const ExtentPtr& extent);
+  OpenExtentPtr Find(const ExtentPtr& extent);
   // Keeps the file open, in place of one of the same id or of the one used least recently; mapped
   // only if one more may be.
-  OpenFilePtr Add(OpenFile file);
+  OpenExtentPtr Add(OpenExtent file);
   // Whether one more file may be mapped.
   bool may_map() const noexcept { return order_.size() < mapped_count_max_; }
 
@@ -55,7 +55,7 @@ class OpenFiles {
   void DropDeleted();
 
  private:
-  using Order = std::list<OpenFilePtr>;  // The one used last is in front.
+  using Order = std::list<OpenExtentPtr>;  // The one used last is in front.
   void Forget(const ExtentId& id);
 
   const std::size_t count_max_;
