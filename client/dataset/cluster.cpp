@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "client/dataset/failures.h"
+#include "client/dataset/find_view.h"
 #include "libffrecord/base/back_off.h"
-#include "libffrecord/base/hex.h"
 #include "libffrecord/base/patience.h"
 #include "libffrecord/base/patient_wait.h"
 #include "libffrecord/base/process_threads.h"
-#include "libffrecord/base/side_by_side.h"
 
 namespace ffrecord::client {
 namespace {
@@ -25,16 +23,9 @@ constexpr auto kMapTimeMin = 250ms;
 constexpr auto kMapTime = 2'000ms;
 // How long another one may take to find what one did not.
 constexpr auto kOthersTime = 500ms;
-// The same where the daemon that has answered does not know all addresses: it may be a stranger at
-// one of them, and the others slow.
-constexpr auto kStrangersTime = 3'000ms;
 // Between two looks for a newer map: because a node spoke of one, or because something failed.
 constexpr auto kNewerPause = 100ms;
 constexpr auto kFailurePause = 1'000ms;
-
-bool HasOwnNames(const net::Connection& connection) {
-  return (connection.hello().capabilities & net::kCapabilityOwnNames) != 0;
-}
 
 // One try at one daemon, which ends as soon as it fails. `is_told`: the failure is what it says.
 Result<void> TryAt(net::Session& session, const Cluster::Attempt& attempt, net::Deadline until,
@@ -48,15 +39,6 @@ Result<void> TryAt(net::Session& session, const Cluster::Attempt& attempt, net::
   return tries.End(std::move(done));
 }
 
-Result<ClusterView> AskView(net::Connection& connection, const ClusterView* before,
-                            const net::Location& seed, net::Deadline deadline) {
-  const net::ClusterMap question{before == nullptr ? 0 : before->map.version};
-  const auto reply = FFR_TRY(connection.Call(net::FrameType::kClusterMap, question.Encode(), {},
-                                             deadline, "the map of its cluster"));
-  auto decoded = FFR_TRY(net::ClusterMapReply::Decode(reply.body));
-  return NextView(before, std::move(decoded), reply.payload, seed);
-}
-
 // Whether the trouble is of one node: its disk or its metadata. A quota is the cluster's.
 bool IsOwnTrouble(const Error& error) { return IsIll(error) && error.system_errno != EDQUOT; }
 
@@ -67,149 +49,11 @@ bool SaysNothingNew(const ClusterView& fresh, const ClusterView& current) {
   return reply == current.reply;
 }
 
-// The daemons of an address, which are asked at once whether they are of a cluster.
-class Asking {
- public:
-  Asking(std::span<const net::Location> locations, const SessionOptions& options)
-      : locations_(locations),
-        options_(options),
-        deadline_(net::Clock::now() + options.timeout),
-        answers_(locations.size()) {}
-
-  // As Cluster::Find; no view: they are of no cluster.
-  Result<std::optional<ClusterView>> Run() {
-    Patience& caller = Patience::OfThread();
-    const auto caller_thread = std::this_thread::get_id();
-    const Patience::GiveUp give_up = [&] {
-      if (std::this_thread::get_id() == caller_thread && caller.IsOver()) is_over_ = true;
-      return is_over_ || net::Clock::now().time_since_epoch().count() > others_end_;
-    };
-    std::atomic<std::size_t> next{0};
-    static_cast<void>(SideBySide::Run(locations_.size(), [&](const SideBySide&) -> Result<void> {
-      const Patience patience(give_up);
-      for (std::size_t i; (i = next++) < locations_.size();) Note(i, Ask(locations_[i]));
-      return {};
-    }));
-    return Decide();
-  }
-
- private:
-  using Answer = Result<std::optional<ClusterView>>;
-  static constexpr auto kNever = net::Deadline::max().time_since_epoch().count();
-
-  Answer Ask(const net::Location& location) const {
-    std::optional<ClusterView> view;
-    const auto ask = [&](net::Connection& connection) -> Result<void> {
-      const net::HelloReply& hello = connection.hello();
-      if ((hello.capabilities & net::kCapabilityCluster) != 0) {
-        view = FFR_TRY(AskView(connection, nullptr, location, deadline_));
-        view->has_own_names = HasOwnNames(connection);
-      } else if (hello.identity && locations_.size() > 1) {
-        return Error{ErrorCode::kUnavailable, location.address.ToString() +
-                                                  " is not yet a node of its cluster, which its "
-                                                  "`status` explains"};
-      }
-      return {};
-    };
-    const auto session = net::Session::Get(location, options_);
-    FFR_TRY(session->Run(ask, deadline_));
-    // From now on only the nodes are asked, each over a session that makes sure which one it is.
-    if (view) session->CloseIdle([](const net::Connection&) { return true; });
-    return view;
-  }
-
-  void Note(std::size_t i, Answer answer) {
-    const std::lock_guard lock(mutex_);
-    if (!answer) {
-      // Whatever is not a daemon's absence says more than that.
-      if (IsAway(error_)) error_.code = answer.error().code;
-      error_.message += (error_.message.empty() ? "" : "; ") + answer.error().message;
-      return;
-    }
-    answers_[i] = std::move(answer).value();
-    if (Vouches(*answers_[i]) || HasMost(*answers_[i])) is_over_ = true;
-    const auto end = net::Clock::now() + (IsOfAll(*answers_[i]) ? kOthersTime : kStrangersTime);
-    others_end_ = std::min(others_end_.load(), end.time_since_epoch().count());
-  }
-
-  // The node that it names at this address; null: none.
-  static const net::ClusterMapReply::Node* NodeAt(const ClusterView& view,
-                                                  const net::Location& location) {
-    const auto& nodes = view.reply.nodes;
-    const auto node =
-        std::ranges::find(nodes, location.address.ToString(), &net::ClusterMapReply::Node::address);
-    return node == nodes.end() ? nullptr : &*node;
-  }
-  // All addresses are those of its nodes.
-  bool IsOfAll(const std::optional<ClusterView>& view) const {
-    return view && std::ranges::all_of(locations_, [&](const net::Location& location) {
-             return NodeAt(*view, location) != nullptr;
-           });
-  }
-  // And most of these are up: no other cluster can say so.
-  bool Vouches(const std::optional<ClusterView>& view) const {
-    return IsOfAll(view) && IsMost(static_cast<std::size_t>(std::ranges::count_if(
-                                locations_, [&](const net::Location& location) {
-                                  return NodeAt(*view, location)->is_up;
-                                })));
-  }
-
-  bool IsMost(std::size_t count) const { return 2 * count > locations_.size(); }
-  // Most daemons are of the same cluster, or of none as this one.
-  bool HasMost(const std::optional<ClusterView>& view) const {
-    return IsMost(static_cast<std::size_t>(std::ranges::count_if(
-        answers_, [&](const auto& other) { return other && IsOneWith(*other, view); })));
-  }
-  static bool IsOneWith(const std::optional<ClusterView>& one,
-                        const std::optional<ClusterView>& other) {
-    return one.has_value() == other.has_value() &&
-           (!one || one->reply.cluster == other->reply.cluster);
-  }
-
-  // Decides among the nodes that have answered.
-  Answer Decide() {
-    const std::optional<ClusterView>* chosen = nullptr;
-    std::size_t first = answers_.size(), other = answers_.size();  // That disagree.
-    for (std::size_t i = 0; i < answers_.size(); ++i) {
-      if (!answers_[i]) continue;
-      if (first == answers_.size()) first = i;
-      if (!IsOneWith(*answers_[first], *answers_[i])) other = i;
-    }
-    if (first == answers_.size()) return std::move(error_);
-    for (const auto& answer : answers_)
-      if (answer && (other == answers_.size() || Vouches(*answer) || HasMost(*answer)))
-        if (chosen == nullptr || IsNewer(*answer, *chosen)) chosen = &*answer;
-    if (chosen != nullptr) return *chosen;
-    return Error{ErrorCode::kConflict, WhoIs(first) + ", and " + WhoIs(other) +
-                                           ": correct the address, or stop the daemon that is not "
-                                           "yours"};
-  }
-  static bool IsNewer(const std::optional<ClusterView>& one,
-                      const std::optional<ClusterView>& other) {
-    return one && other && one->reply.version > other->reply.version;
-  }
-  std::string WhoIs(std::size_t i) const {
-    const std::string where = locations_[i].address.ToString();
-    const auto& view = *answers_[i];
-    if (!view) return where + " is a daemon of no cluster";
-    return where + " is a node of cluster " + Hex(view->reply.cluster);
-  }
-
-  const std::span<const net::Location> locations_;
-  const SessionOptions& options_;
-  const net::Deadline deadline_;
-  std::atomic<bool> is_over_{false};
-  std::atomic<net::Deadline::rep> others_end_{kNever};  // Since the clock's beginning.
-  std::mutex mutex_;
-  std::vector<std::optional<std::optional<ClusterView>>> answers_;  // By location.
-  Error error_{ErrorCode::kUnavailable, ""};
-};
-
 }  // namespace
 
 Result<std::shared_ptr<Cluster>> Cluster::Find(std::span<const net::Location> locations,
                                                const SessionOptions& options) {
-  auto view = FFR_TRY(Asking(locations, options).Run());
+  auto view = FFR_TRY(FindView(locations, options));
   if (!view) return std::shared_ptr<Cluster>();
   return std::make_shared<Cluster>(*std::move(view), options,
                                    std::vector(locations.begin(), locations.end()));

@@ -30,11 +30,12 @@ namespace ffrecord::client {
 // background.
 class Cluster {
  public:
-  // The cluster of the daemons at `locations`; null: they are of none. The answer of one of several
-  // counts once its cluster has all these addresses, and most of them are up; else a moment is left
-  // for the others to answer, and if they are not all of one cluster, that of most of the addresses
-  // counts. Waits at most `options.timeout`, and fails as a call to the daemons does, or with
-  // kConflict, naming both, if there are two and neither has most of the addresses.
+  // The cluster of the daemons at `locations`; null: all of them have said that they are of none.
+  // Most of the addresses must be accounted for, by nodes that answer or by the view of one of
+  // them: a few quick answers say nothing of daemons that are silent, which are waited for
+  // (ClusterVote). Waits at most `options.timeout`, and fails as a call to the daemons does; with
+  // kUnavailable if too few of them answer; or with kConflict, naming both, if they are of two
+  // clusters and neither has most of the addresses.
   static Result<std::shared_ptr<Cluster>> Find(std::span<const net::Location> locations,
                                                const SessionOptions& options);
   // For Find(). `seeds`: by which it was found.

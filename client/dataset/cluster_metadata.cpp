@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <span>
 #include <utility>
@@ -15,9 +14,6 @@ namespace ffrecord::client {
 namespace {
 
 using net::FrameType;
-
-// How long another daemon may take to say of which cluster it is.
-constexpr std::chrono::seconds kOthersTime{2};
 
 std::string WhoIs(const net::Location& location, const net::Connection& connection) {
   const auto& identity = connection.hello().identity;
@@ -37,20 +33,26 @@ bool MayBeOne(const net::Connection& one, const net::Connection& other) {
 
 // To the first of the daemons that can be reached, which is asked for all that follows: also one
 // that takes no part in its cluster, because the metadata of that is lost. Fails with kConflict if
-// they are not of one cluster: the backup of one would overwrite the other.
+// they are not of one cluster: the backup of one would overwrite the other. So does the silence of
+// one end it, with kUnavailable: it may be of another cluster.
 Result<std::unique_ptr<net::Connection>> ConnectToOne(std::string_view address,
                                                       net::Deadline deadline,
                                                       const SessionOptions& options) {
   Error last{ErrorCode::kUnavailable, "no daemon"};
   std::unique_ptr<net::Connection> first;
   std::string who;
-  for (const net::Location& location : FFR_TRY(net::Location::ParseAll(address))) {
-    const auto until = first == nullptr
-                           ? deadline
-                           : std::min<net::Deadline>(deadline, net::Clock::now() + kOthersTime);
-    auto connection = net::Session::Get(location, options)->ConnectApart(until);
+  const auto locations = FFR_TRY(net::Location::ParseAll(address));
+  auto left = static_cast<int>(locations.size());
+  for (const net::Location& location : locations) {
+    const auto share = (deadline - net::Clock::now()) / left--;
+    auto connection = net::Session::Get(location, options)->ConnectApart(net::Clock::now() + share);
     if (!connection) {
       last = std::move(connection).error();
+      if (last.code == ErrorCode::kDeadlineExceeded && locations.size() > 1)
+        return Error{ErrorCode::kUnavailable,
+                     last.message +
+                         "; it may be of another cluster than the others of the address:"
+                         " start it, or leave it out of the address"};
     } else if (first == nullptr) {
       first = std::move(connection).value();
       who = WhoIs(location, *first);

@@ -191,8 +191,9 @@ void Session::CloseIdle(const std::function<bool(Connection&)>& unwanted) {
   std::erase_if(pool.idle, [&](const auto& connection) { return unwanted(*connection); });
 }
 
-Result<void> Session::Run(const Attempt& attempt, Deadline deadline, bool patient) {
-  Tries tries(*this, patient ? Tries::Until::kDeadline : Tries::Until::kNeverReached);
+Result<void> Session::Run(const Attempt& attempt, Deadline deadline, bool patient,
+                          const FailureNote& note) {
+  Tries tries(*this, patient ? Tries::Until::kDeadline : Tries::Until::kNeverReached, note);
   for (;;) {
     FFR_TRY(tries.Begin(deadline));
     auto done = tries.End(attempt(*tries.connection()));
@@ -308,6 +309,7 @@ void Session::Tries::Note(const Error& error, bool has_answered,
   else
     breaker.Abandoned(entry_);
   if (error.code != ErrorCode::kUnavailable) return;
+  if (failure_note_) failure_note_(error, has_answered);
   last_ = error;
   if (!back_off_) back_off_.emplace(BackOff::kOfDaemons);
   next_ = Clock::now() + back_off_->Next(at_least);

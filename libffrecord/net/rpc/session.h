@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <ffrecord/result.h>
 #include <ffrecord/session_options.h>
@@ -60,9 +61,12 @@ class Session {
 
   // Runs `attempt` on a connection until it succeeds, fails with another code than kUnavailable,
   // or the deadline passes; kDeadlineExceeded is final too. `patient`: also a daemon that was never
-  // reached is tried again. The thread's patience ends it too.
+  // reached is tried again. The thread's patience ends it too. `note`, if not empty, is called after
+  // each try that failed with kUnavailable; `is_busy`: the daemon said BUSY.
   using Attempt = std::function<Result<void>(Connection&)>;
-  Result<void> Run(const Attempt& attempt, Deadline deadline, bool patient = false);
+  using FailureNote = std::function<void(const Error&, bool is_busy)>;
+  Result<void> Run(const Attempt& attempt, Deadline deadline, bool patient = false,
+                   const FailureNote& note = {});
 
   // The work of Run() around each attempt, for code that does more with a connection than one call.
   class Tries;
@@ -121,7 +125,8 @@ class Session::Tries {
     kDeadline,      // As Run() with `patient`.
     kFirstFailure,  // At once: its caller has other daemons to turn to.
   };
-  Tries(Session& session, Until until) : session_(session), until_(until) {}
+  Tries(Session& session, Until until, FailureNote note = {})
+      : session_(session), until_(until), failure_note_(std::move(note)) {}
 
   // Takes a connection. Waits, and fails for good with what Run() would have returned.
   Result<void> Begin(Deadline deadline);
@@ -146,6 +151,7 @@ class Session::Tries {
 
   Session& session_;
   const Until until_;
+  const FailureNote failure_note_;
   std::unique_ptr<Connection> connection_;
   bool is_parked_ = false;
   Breaker::Entry entry_ = Breaker::Entry::kNotYet;
