@@ -290,12 +290,23 @@ class ObjectAttempt final : public CheckpointAttempt {
   // One that an earlier process has sent is not sent again. It may have been damaged since.
   Result<void> PutLarge(const std::string& key, std::uint64_t size_bytes,
                         const FileSource& source) const {
+    const std::string before = FFR_TRY(EtagAt(key, size_bytes));
+    if (!before.empty() && before == FFR_TRY(EtagOf(size_bytes, source))) return {};
+    auto sent = PartsUpload(*run_.bucket, key, size_bytes, source).Run();
+    if (sent || sent.error().code != ErrorCode::kNotFound) return sent;
+    // The end of the upload was asked for twice: its first answer was lost, and it is no more. Then
+    // the object that it has made is there, whatever was there before.
+    const std::string after = FFR_TRY(EtagAt(key, size_bytes));
+    if (after.empty() || after == before) return sent;
+    return {};
+  }
+
+  // The ETag of an object of that size; empty if there is none.
+  Result<std::string> EtagAt(const std::string& key, std::uint64_t size_bytes) const {
     const auto listing = FFR_TRY(run_.bucket->List(key, false));
     for (const auto& object : listing.objects)
-      if (object.key == key && object.size_bytes == size_bytes &&
-          object.etag == FFR_TRY(EtagOf(size_bytes, source)))
-        return {};
-    return PartsUpload(*run_.bucket, key, size_bytes, source).Run();
+      if (object.key == key && object.size_bytes == size_bytes) return object.etag;
+    return std::string();
   }
 
   // Other attempts at this step have lost: none of them can be committed any more.

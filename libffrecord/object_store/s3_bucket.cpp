@@ -150,9 +150,11 @@ struct S3Bucket::Impl {
             LearnRegion(response) || MayRenewCredentials(code)};
   }
 
-  // Signs and runs until something lasting is known; any 2xx is a success.
+  // Signs and runs until something lasting is known; any 2xx is a success, if `document` is empty
+  // or the root of what came.
   Result<net::HttpResponse> Run(net::HttpRequest request,
-                                std::uint64_t body_size_max = kAnswerSizeMax) const {
+                                std::uint64_t body_size_max = kAnswerSizeMax,
+                                std::string_view document = {}) const {
     const auto headers = request.headers;
     const auto deadline = Clock::now() + timeout;
     BackOff back_off{BackOff::kOfStores};
@@ -162,6 +164,8 @@ struct S3Bucket::Impl {
       milliseconds asked_for{};
       bool may_pass = true;
       auto outcome = Once(request, body_size_max, may_pass, asked_for);
+      if (outcome && !document.empty() && !IsDocument(TextOf(outcome.value().body), document))
+        outcome = NoDocument(request, outcome.value(), document);
       if (outcome) return outcome;
       const milliseconds wait = back_off.Next(asked_for);
       const auto next_try = Clock::now() + wait;
@@ -182,7 +186,7 @@ struct S3Bucket::Impl {
     }
     GiveBack(std::move(client));
     net::HttpResponse& response = run.value();
-    const std::string tried = request.method + " s3://" + bucket + request.path.substr(path.size());
+    const std::string tried = Tried(request);
     // A multipart upload may fail after "200 OK" was said.
     const bool failed_late =
         request.method == "POST" && TextOf(response.body).find("<Error>") != std::string_view::npos;
@@ -194,22 +198,50 @@ struct S3Bucket::Impl {
     return std::move(refusal.error);
   }
 
-  // All pages of a listing: `take` is given each; `next` names what continues where.
+  // A store, or a proxy before it, that answers a listing with a page of its own, or with the
+  // beginning of one: what it lacks would be taken for what is not there.
+  Error NoDocument(const net::HttpRequest& request, const net::HttpResponse& response,
+                   std::string_view document) const {
+    return {ErrorCode::kUnavailable,
+            "S3: " + Tried(request) + ": the store answered " + std::to_string(response.status) +
+                " with " + std::to_string(response.size_bytes) + " bytes that are no whole " +
+                std::string(document) + "; check the endpoint (AWS_ENDPOINT_URL)"};
+  }
+
+  std::string Tried(const net::HttpRequest& request) const {
+    return request.method + " s3://" + bucket + request.path.substr(path.size());
+  }
+
+  // All pages of a listing, documents of that name: `take` is given each; `next` names what
+  // continues where.
   using Query = std::vector<std::pair<std::string, std::string>>;
-  Result<void> Pages(net::HttpRequest request, const std::function<void(std::string_view)>& take,
-                     const Query& next) const {
+  Result<void> Pages(net::HttpRequest request, std::string_view document,
+                     const std::function<void(std::string_view)>& take, const Query& next) const {
     const Query first = request.query;
     for (int page = 0; page < kPagesMax; ++page) {
-      const auto response = FFR_TRY(Run(request));
+      const auto response = FFR_TRY(Run(request, kAnswerSizeMax, document));
       const std::string_view text = TextOf(response.body);
       take(text);
       if (TextOfElement(text, "IsTruncated") != "true") return {};
+      if (TextOfElement(text, next.front().second).empty())
+        return Error{ErrorCode::kUnavailable,
+                     "S3: " + Tried(request) +
+                         ": the store says that the listing goes on, but no " +
+                         next.front().second + "; it does not serve listings of version 2"};
       request.query = first;
       for (const auto& [parameter, element] : next)
         request.query.emplace_back(parameter, TextOfElement(text, element));
     }
     return Error{ErrorCode::kUnavailable,
                  "S3: s3://" + bucket + ": a listing has more than 10,000 pages"};
+  }
+
+  // A store that does not heed `prefix` lists what belongs to others, who delete what is listed.
+  Result<void> CheckBelow(std::string_view prefix, std::string_view key) const {
+    if (key.starts_with(prefix)) return {};
+    return Error{ErrorCode::kUnavailable, "S3: a listing of s3://" + bucket + "/" +
+                                              std::string(prefix) + " has the key " +
+                                              std::string(key) + ", which is not below it"};
   }
 };
 
@@ -268,18 +300,20 @@ Result<S3Bucket::Listing> S3Bucket::List(std::string_view prefix, bool by_folder
   request.query = {{"list-type", "2"}, {"prefix", std::string(prefix)}};
   if (by_folder) request.query.emplace_back("delimiter", "/");
   Listing listing;
-  FFR_TRY(impl_->Pages(std::move(request),
-                       [&](std::string_view page) {
-                         ForEachElement(page, "Contents", [&](std::string_view object) {
-                           listing.objects.push_back({TextOfElement(object, "Key"),
-                                                      NumberIn(TextOfElement(object, "Size")),
-                                                      TextOfElement(object, "ETag")});
-                         });
-                         ForEachElement(page, "CommonPrefixes", [&](std::string_view folder) {
-                           listing.folders.push_back(TextOfElement(folder, "Prefix"));
-                         });
-                       },
+  const auto take = [&](std::string_view page) {
+    ForEachElement(page, "Contents", [&](std::string_view object) {
+      listing.objects.push_back({TextOfElement(object, "Key"),
+                                 NumberIn(TextOfElement(object, "Size")),
+                                 TextOfElement(object, "ETag")});
+    });
+    ForEachElement(page, "CommonPrefixes", [&](std::string_view folder) {
+      listing.folders.push_back(TextOfElement(folder, "Prefix"));
+    });
+  };
+  FFR_TRY(impl_->Pages(std::move(request), "ListBucketResult", take,
                        {{"continuation-token", "NextContinuationToken"}}));
+  for (const Object& object : listing.objects) FFR_TRY(impl_->CheckBelow(prefix, object.key));
+  for (const std::string& folder : listing.folders) FFR_TRY(impl_->CheckBelow(prefix, folder));
   return listing;
 }
 
@@ -374,13 +408,16 @@ Result<std::vector<S3Bucket::PendingUpload>> S3Bucket::PendingUploads(
   request.query = {{"uploads", ""}, {"prefix", std::string(prefix)}};
   std::vector<PendingUpload> pending;
   FFR_TRY(impl_->Pages(
-      std::move(request),
+      std::move(request), "ListMultipartUploadsResult",
       [&](std::string_view page) {
         ForEachElement(page, "Upload", [&](std::string_view upload) {
           pending.push_back({TextOfElement(upload, "Key"), TextOfElement(upload, "UploadId")});
         });
       },
       {{"key-marker", "NextKeyMarker"}, {"upload-id-marker", "NextUploadIdMarker"}}));
+  // Some stores do not heed the prefix here.
+  std::erase_if(pending,
+                [&](const PendingUpload& upload) { return !upload.key.starts_with(prefix); });
   return pending;
 }
 
@@ -390,7 +427,7 @@ Result<std::vector<S3Bucket::Part>> S3Bucket::PartsOf(std::string_view key,
   request.query = {{"uploadId", std::string(upload)}};
   std::vector<Part> parts;
   FFR_TRY(impl_->Pages(
-      std::move(request),
+      std::move(request), "ListPartsResult",
       [&](std::string_view page) {
         ForEachElement(page, "Part", [&](std::string_view part) {
           parts.push_back({static_cast<std::uint32_t>(NumberIn(TextOfElement(part, "PartNumber"))),

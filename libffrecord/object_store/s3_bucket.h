@@ -47,7 +47,8 @@ class S3Bucket final : public ObjectStore {
     std::vector<Object> objects;
     std::vector<std::string> folders;  // With `by_folder`: what goes on behind the next slash.
   };
-  // All keys that begin with `prefix`, in order.
+  // All keys that begin with `prefix`, in order. An answer that is no whole listing of them is
+  // kUnavailable: what it lacks may be there.
   Result<Listing> List(std::string_view prefix, bool by_folder) const;
 
   // Fails with kCorruption if the object is larger than `size_bytes_max`.

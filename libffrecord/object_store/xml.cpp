@@ -10,8 +10,8 @@ namespace {
 constexpr std::array<std::pair<std::string_view, char>, 5> kEntities{
     {{"amp", '&'}, {"lt", '<'}, {"gt", '>'}, {"quot", '"'}, {"apos", '\''}}};
 
-// "#34" or "#x22", of ASCII: all that a key of ours can have.
-char NumberedCharacter(std::string_view entity) {
+// "#34" or "#xe4" in UTF-8; '?' if that is no character.
+std::string NumberedCharacter(std::string_view entity) {
   unsigned code = 0;
   entity.remove_prefix(1);
   int base = 10;
@@ -19,8 +19,16 @@ char NumberedCharacter(std::string_view entity) {
     entity.remove_prefix(1);
     base = 16;
   }
-  std::from_chars(entity.data(), entity.data() + entity.size(), code, base);
-  return code > 0 && code < 0x80 ? static_cast<char>(code) : '?';
+  const char* const end = entity.data() + entity.size();
+  const auto [stop, error] = std::from_chars(entity.data(), end, code, base);
+  if (error != std::errc() || stop != end || code == 0 || code > 0x10FFFF) return "?";
+  if (code < 0x80) return {static_cast<char>(code)};
+  std::string bytes;
+  int shift = code < 0x800 ? 6 : code < 0x10000 ? 12 : 18;
+  const unsigned mark = shift == 6 ? 0xC0 : shift == 12 ? 0xE0 : 0xF0;
+  bytes += static_cast<char>(mark | code >> shift);
+  while ((shift -= 6) >= 0) bytes += static_cast<char>(0x80 | (code >> shift & 0x3F));
+  return bytes;
 }
 
 std::string Unescaped(std::string_view text) {
@@ -68,6 +76,17 @@ std::string TextOfElement(std::string_view text, std::string_view name) {
     if (std::exchange(is_first, false)) found = Unescaped(content);
   });
   return found;
+}
+
+bool IsDocument(std::string_view text, std::string_view name) {
+  while (!text.empty() && std::string_view(" \t\r\n").find(text.back()) != text.npos)
+    text.remove_suffix(1);
+  const std::string close = "</" + std::string(name) + ">";
+  const std::string empty = "<" + std::string(name);
+  if (text.ends_with(close)) return true;
+  // An element without content, "<name/>" or "<name xmlns=...  />".
+  const std::size_t begin = text.rfind('<');
+  return begin != text.npos && text.ends_with("/>") && text.substr(begin).starts_with(empty);
 }
 
 std::string EscapeXml(std::string_view text) {

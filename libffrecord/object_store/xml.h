@@ -16,6 +16,10 @@ void ForEachElement(std::string_view text, std::string_view name,
 // The text of the first element called `name`, its entities replaced; empty if there is none.
 std::string TextOfElement(std::string_view text, std::string_view name);
 
+// Whether `text` is a document whose root is called `name`, to its end: neither a page of something
+// else nor the beginning of a document.
+bool IsDocument(std::string_view text, std::string_view name);
+
 std::string EscapeXml(std::string_view text);
 
 }  // namespace ffrecord::object_store

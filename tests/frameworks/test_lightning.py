@@ -6,9 +6,10 @@ Method: the tutorial's own scripts, on real ranks; and what users forget.
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler
+from torch.utils.data import BatchSampler, DistributedSampler, WeightedRandomSampler
 from tutorial import (
     RECORDS,
     Run,
@@ -150,13 +151,15 @@ def test_torchs_loader_with_our_sampler_is_told_what_to_write(tmp_path: Path) ->
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("steps", [8, 5])
-@pytest.mark.parametrize("order", ["sampler", "shuffle", "in order"])
+@pytest.mark.parametrize("order", ["sampler", "shuffle", "weighted", "in order"])
 def test_a_checkpoint_of_an_epochs_end_goes_on_with_the_next_epochs_order(
     workers: int, persistent: bool, steps: int, order: str, tmp_path: Path
 ) -> None:
     """ModelCheckpoint's default; Lightning begins to iterate before it names the epoch.
 
-    With `limit_train_batches`, Lightning leaves each epoch of the loader early.
+    With `limit_train_batches`, Lightning leaves each epoch of the loader early. It does not load
+    the states of loaders there, and before 2.5 begins an iteration that it never asks for a batch.
+    A transform draws, so as to see the epochs.
     """
     if persistent and not workers:
         pytest.skip("there are no workers to persist")
@@ -168,22 +171,30 @@ def test_a_checkpoint_of_an_epochs_end_goes_on_with_the_next_epochs_order(
         def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(1, 1)
-            self.seen: list[tuple[int, list[int]]] = []
+            self.seen: list[tuple[int, list[list[int]]]] = []
 
         def training_step(self, batch: Any, _: int) -> torch.Tensor:  # noqa: ANN401
-            self.seen.append((self.current_epoch, batch["label"].tolist()))
-            loss: torch.Tensor = self.layer(batch["label"].float()[:, None]).mean()
+            self.seen.append((self.current_epoch, batch.tolist()))
+            loss: torch.Tensor = self.layer(batch[:, :1].float()).mean()
             return loss
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), 1e-6)
 
-    def train(checkpoint: Path | None, **options: Any) -> list[tuple[int, list[int]]]:  # noqa: ANN401
-        dataset = Dataset(tmp_path / "data.ffr")
+    def drawn(sample: dict[str, Any], chance: np.random.Generator) -> Any:  # noqa: ANN401
+        return np.array([sample["label"], chance.integers(1000)])
+
+    def train(checkpoint: Path | None, **options: Any) -> list[tuple[int, list[list[int]]]]:  # noqa: ANN401
+        dataset = Dataset(tmp_path / "data.ffr", transform=drawn)
         generator = torch.Generator().manual_seed(3)
+        weights = torch.arange(64) + 1.0
         orders: dict[str, dict[str, Any]] = {
             "sampler": {"batch_sampler": Sampler(dataset, 8, seed=1)},
             "shuffle": {"batch_size": 8, "shuffle": True, "generator": generator},
+            "weighted": {
+                "batch_size": 8,
+                "sampler": WeightedRandomSampler(weights, 64, generator=generator),
+            },
             "in order": {"batch_size": 8},
         }
         loader = DataLoader(
@@ -210,6 +221,8 @@ def test_a_checkpoint_of_an_epochs_end_goes_on_with_the_next_epochs_order(
     for done in (1, 2):
         rest = train(tmp_path / "saved" / f"epoch={done - 1}.ckpt")
         expected = whole[steps * done :]
-        if order == "shuffle":  # Lightning asks for an iterator once more, which draws a seed.
-            rest, expected = ([(e, len(seen)) for e, seen in run] for run in (rest, expected))
+        if order == "shuffle" and persistent and steps == 8:
+            # Lightning begins an epoch before it ends the last one: workers are made anew, and draw
+            # a seed of which the state does not know.
+            rest, expected = ([(e, len(seen)) for e, seen in run] for run in (rest, expected))  # type: ignore[misc]
         assert rest == expected

@@ -12,12 +12,12 @@ import pytest
 
 import ffrecord.checkpoint as ckpt
 
-# What to do with a request: "serve", "503", "403", "hang up", or "lose" its answer after it was
-# served; told its number, method and path.
+# What to do with a request: "serve", "503", "403", "404", "hang up", "lose" its answer after it was
+# served, or "say ..." to answer 200 with that text; told its number, method and path.
 Door = Callable[[int, str, str], str]
 
 
-_REFUSALS = {"503": "503 Slow Down", "403": "403 Forbidden"}
+_REFUSALS = {"503": "503 Slow Down", "403": "403 Forbidden", "404": "404 Not Found"}
 
 
 class Store:
@@ -56,6 +56,10 @@ class Store:
             return [b""]
         if verdict == "hang up":
             return hang_up(environ, start_response)
+        if verdict.startswith("say "):
+            text = verdict.removeprefix("say ").encode()
+            start_response("200 OK", [("Content-Length", str(len(text)))])
+            return [text]
         answer = list(self.app(environ, start_response))
         with self.lock:
             self.sent.append((request, sum(map(len, answer))))

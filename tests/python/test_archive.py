@@ -137,6 +137,29 @@ def test_damage_at_the_target_leaves_no_file(shards: Path, tmp_path: Path) -> No
     assert os.listdir(back) == []
 
 
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("file", ["root.manifest", "part-00000.manifest"])
+def test_an_older_list_does_not_stand_for_a_damaged_one(
+    shards: Path, tmp_path: Path, file: str
+) -> None:
+    """It would replace newer files by those that it lists."""
+    target, back = tmp_path / "target", tmp_path / "back"
+    push(shards, target)
+    (shards / "1.ffr").unlink()
+    make(shards / "1.ffr", 7)
+    push(shards, target)
+    pull(target, back)
+    manifest = target / "step-000000001" / file
+    manifest.write_bytes(manifest.read_bytes()[:-1])
+
+    with pytest.raises(CorruptionError, match=r"step 1.*push the files again"):
+        pull(target, back)
+    assert contents(back) == contents(shards)
+    assert push(shards, target) == []
+    assert pull(target, tmp_path / "other") == NAMES
+    assert contents(tmp_path / "other") == contents(shards)
+
+
 def test_what_is_no_dataset_is_refused(shards: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         pull(tmp_path / "nothing", tmp_path / "back")

@@ -1,9 +1,10 @@
 """Goal: checkpoints at a store are whole or not there, whatever breaks on the way.
 
-Method: moto's server in this process, behind a door that loses answers, or kills the process that
-asks, at each request in turn; ranks that lose each other.
+Method: moto's server in this process, behind a door that loses answers, answers something else, or
+kills the process that asks, at each request in turn; ranks that lose each other.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -17,7 +18,7 @@ import pytest
 
 import copying
 import ffrecord.checkpoint as ckpt
-from ffrecord import _ffrecord
+from ffrecord import _ffrecord, weights
 from ffrecord.checkpoint._values import encode
 from object_store import Store, serve
 from saved_at_a_store import client_of_store, keys_of, state
@@ -156,6 +157,82 @@ def test_buddies_at_a_store_decide_there_and_leave_no_word(run: str, tmp_path: P
     assert same(ckpt.load(places), state(2))
     assert not [key for key in keys_of(run) if "decision" in key]
     assert [path.name for path in (tmp_path / "c").glob("decision*")] == []
+
+
+def test_a_large_file_whose_last_answer_was_lost_is_there(run: str, store: Store) -> None:
+    """The store has made the object of the parts, and forgotten the upload."""
+    ends: list[str] = []
+
+    def door(number: int, method: str, path: str) -> str:
+        if method != "POST" or "uploadId=" not in path:
+            return "serve"
+        ends.append(path)
+        return "lose" if len(ends) == 1 else "404"
+
+    store.set_door(door)
+    ckpt.save(run, 1, large_state())
+    store.serve_all()
+    assert len(ends) == 2
+    assert same(ckpt.load(run), large_state())
+
+
+# --- What is no listing --------------------------------------------------------------------------
+
+
+_LISTING = "<ListBucketResult><IsTruncated>false</IsTruncated>"
+
+
+def listing_is(store: Store, text: str, of: str = "") -> None:
+    """Answers listings of prefixes that contain `of` with a text."""
+
+    def door(number: int, method: str, path: str) -> str:
+        return f"say {text}" if "list-type=2" in path and of in path else "serve"
+
+    store.set_door(door)
+
+
+@pytest.mark.wrong_data
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<html>Sign in to the network</html>",
+        f"{_LISTING}<Contents><Key>runs of/",
+        "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+        f"{_LISTING}<Contents><Key>another</Key><Size>1</Size></Contents></ListBucketResult>",
+    ],
+)
+def test_an_answer_that_is_no_listing_is_not_taken_for_one(
+    run: str, store: Store, text: str
+) -> None:
+    for step in (1, 2):
+        ckpt.save(run, step, state(step))
+    client_of_store().put_object(Bucket="bucket", Key="another", Body=b"!")
+    before = keys_of(run)
+    listing_is(store, text)
+    for call in (ckpt.list, ckpt.latest, ckpt.load):
+        with pytest.raises(ConnectionError, match=r"listing|ListBucketResult"):
+            call(run, timeout_s=0.5)
+    for change in (
+        lambda: ckpt.save(run, 3, state(3), timeout_s=0.5),
+        lambda: ckpt.remove(run, 2, timeout_s=0.5),
+    ):
+        with contextlib.suppress(OSError):
+            change()
+    store.serve_all()
+    assert {*before} >= {*keys_of(run)}
+    client_of_store().head_object(Bucket="bucket", Key="another")
+    assert same(ckpt.load(run, step=1), state(1))
+
+
+def test_leases_that_the_store_did_not_list_keep_their_version(run: str, store: Store) -> None:
+    publisher = weights.Publisher(run, timeout_s=0.5)
+    publisher.publish(1, {"w": np.ones(3)})
+    with weights.Subscriber(run).open():
+        listing_is(store, "<html></html>", of=".readers")
+        publisher.publish(2, {"w": np.zeros(3)})
+        store.serve_all()
+        assert [commit.step for commit in ckpt.list(run)] == [1, 2]
 
 
 # --- Killed on the way ---------------------------------------------------------------------------

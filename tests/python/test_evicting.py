@@ -15,6 +15,7 @@ import pytest
 
 import cli
 import ffrecord
+import ffrecord.checkpoint
 from ffrecord import archive
 from ffrecord._read.locations import Where
 from ffrecord._store.eviction import evict, restore
@@ -104,6 +105,52 @@ def test_what_the_store_does_not_have_stays(shards: Path, target: str, tmp_path:
         archive.push(shards / "1.ffr", tmp_path / "elsewhere")
         evict(shards, tmp_path / "elsewhere")
     assert records(shards) == truth
+
+
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
+def test_a_file_whose_copy_is_damaged_stays(shards: Path, target: str, how: str) -> None:
+    truth = records(shards)
+    stored = next((Path(target) / "1.ffr").glob("step-*/part-*/seg-*"))
+    content = bytearray(stored.read_bytes())
+    content[3] ^= 1
+    stored.unlink()
+    if how != "gone":
+        stored.write_bytes(content if how == "flipped" else content[:-1])
+
+    with pytest.raises(CorruptionError, match=r"1\.ffr stays.*checkpoint\.remove"):
+        evict(shards, target)
+    assert sorted(os.listdir(shards)) == ["1.ffr", "EVICTED"]
+    assert records(shards) == truth
+
+    ffrecord.checkpoint.remove(Path(target) / "1.ffr", 0)  # As the error says.
+    archive.push(shards, target)
+    assert sorted(evict(shards, target)) == NAMES
+    assert records(shards) == truth
+
+
+@pytest.mark.wrong_data
+def test_a_file_that_differs_from_its_copy_in_a_record_stays(shards: Path, target: str) -> None:
+    """Its index is that of the copy: one of the two is damaged, and the other is all there is."""
+    content = bytearray((shards / "1.ffr").read_bytes())
+    content[content.index(b"1/7")] ^= 1
+    (shards / "1.ffr").write_bytes(content)
+    assert sorted(evict(shards, target)) == ["0.ffr", "2.ffr"]
+    assert (shards / "1.ffr").read_bytes() == content
+
+
+@pytest.mark.wrong_data
+def test_a_file_that_was_written_since_is_not_replaced(
+    shards: Path, target: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    truth = records(shards)
+    evict(shards, target)
+    with ffrecord.Writer(shards / "1.ffr") as writer:
+        writer.write(b"new")
+    assert records(shards) == [*truth[:20], b"new", *truth[40:]]
+    assert "1.ffr was written after" in caplog.text
+    assert restore(shards) == []
+    assert records(shards / "1.ffr") == [b"new"]
 
 
 # Ends the process in front of the n-th call that changes a file's name or removes one.

@@ -362,7 +362,10 @@ def push(
 @timeout_option()
 @_as_json
 def pull(target: str, folder: str, dry_run: bool, timeout_s: float, as_json: bool) -> None:
-    """Download the dataset at TARGET, made by `push`, to FOLDER; existing files stay."""
+    """Download the dataset at TARGET, made by `push`, to FOLDER.
+
+    Files there that are the same stay; others of the same names are replaced.
+    """
     if dry_run:
         check_can_hold(folder)
     with progress_bar("pulling") as show:
@@ -385,7 +388,8 @@ def evict(
 ) -> None:
     """Remove files of FOLDER that are at TARGET; opening FOLDER downloads them again.
 
-    The least recently read go first, until FOLDER holds no more than --keep.
+    The least recently read go first, until FOLDER holds no more than --keep. Their copies at TARGET
+    are read first, and compared.
     """
     gone = eviction.evict(folder, target, keep_bytes=keep, timeout_s=timeout_s, dry_run=dry_run)
     if as_json:

@@ -13,9 +13,12 @@ from ffrecord._base.background_copies import Copying
 from ffrecord._base.destination import destination_path
 from ffrecord._read.locations import Where, expand, normalise
 from ffrecord._read.reader import open as open_records
+from ffrecord.checkpoint._steps import newest_on_line
 from ffrecord.errors import CorruptionError
 
 Progress = Callable[[int, int], object]
+# So much of a file is compared at a time.
+_COMPARED_BYTES = 64 << 20
 
 
 def push(
@@ -71,9 +74,9 @@ def push(
             progress(done, total)
     if dry_run:
         return sent
-    newest = ckpt.latest(where, timeout_s=timeout_s)
-    if newest is None or _list_of(where, newest.step, timeout_s) != listed:
-        step = 0 if newest is None else newest.step + 1
+    newest = newest_on_line(where, timeout_s)
+    if newest is None or not _is_list(where, newest, listed, timeout_s):
+        step = 0 if newest is None else newest + 1
         ckpt.save(where, step, {"files": listed}, group="alone", timeout_s=timeout_s)
     return sent
 
@@ -150,12 +153,13 @@ def newest_list(where: str, timeout_s: float) -> dict[str, dict[str, Any]]:
 
     Raises:
         FileNotFoundError: there is no dataset.
-        CorruptionError: the stored object is not a list of files.
+        CorruptionError: the stored object is damaged, or not a list of files. An older list is
+            another dataset.
     """
-    newest = ckpt.latest(where, timeout_s=timeout_s)
+    newest = newest_on_line(where, timeout_s)
     if newest is None:
         raise FileNotFoundError(f"{where} keeps no dataset; ffrecord push brings one there")
-    return _list_of(where, newest.step, timeout_s)
+    return _list_of(where, newest, timeout_s)
 
 
 def bring(path: pathlib.Path, where: str, facts: dict[str, Any], timeout_s: float) -> bool:
@@ -173,6 +177,28 @@ def is_there(path: pathlib.Path, facts: dict[str, Any]) -> bool:
     except (OSError, CorruptionError):
         return False
     return all(found[key] == facts[key] for key in found)
+
+
+def is_stored(path: pathlib.Path, where: str, facts: dict[str, Any], timeout_s: float) -> bool:
+    """Whether the copy of a file that is listed at `where` has the same bytes; reads both.
+
+    Returns:
+        False if the file is another one by now, or changes meanwhile.
+
+    Raises:
+        CorruptionError: the copy is damaged, or not all there.
+        OSError: it cannot be read now.
+    """
+    run, size = _run_of(where, path.name), facts["size_bytes"]
+    before = _stamp_of(path)
+    try:
+        is_same = _has_stored(path, run, facts["step"], size, timeout_s)
+    except (CorruptionError, FileNotFoundError) as error:
+        raise CorruptionError(
+            f"{path} stays: its copy at {run}, step {facts['step']}, is damaged ({error}). Remove "
+            "that step with ffrecord.checkpoint.remove, and push the file again"
+        ) from None
+    return is_same and is_there(path, facts) and _stamp_of(path) == before
 
 
 def is_listed(name: object, facts: object) -> bool:
@@ -241,6 +267,30 @@ def _send(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float)
     return ckpt.save(run, step, state, group="alone", timeout_s=timeout_s)
 
 
+def _stamp_of(path: pathlib.Path) -> tuple[int, ...]:
+    """The facts of a file that differ once it is written or replaced."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _has_stored(path: pathlib.Path, run: str, step: int, size: int, timeout_s: float) -> bool:
+    """Whether a file has the bytes that a step has; reads both, piece by piece."""
+    with open(path, "rb") as file:
+        for begin in range(0, size, _COMPARED_BYTES):
+            piece = np.empty(min(_COMPARED_BYTES, size - begin), "uint8")
+            ckpt.load(
+                run,
+                {"content": ckpt.Shard(piece, (size,), (begin,))},
+                step=step,
+                strict=False,
+                group="alone",
+                timeout_s=timeout_s,
+            )
+            if file.read(piece.size) != piece.data:
+                return False
+    return True
+
+
 def _bring(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float) -> None:
     made = path.with_name(f".{path.name}-{os.getpid()}")
     try:
@@ -264,9 +314,29 @@ def _bring(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float
     sync(path.parent)
 
 
+def _is_list(where: str, step: int, listed: dict[str, dict[str, Any]], timeout_s: float) -> bool:
+    """Whether a step is this list of files; a damaged one is none."""
+    try:
+        stored: Any = ckpt.load(where, step=step, group="alone", timeout_s=timeout_s)
+    except CorruptionError:
+        return False
+    return _files_of(where, step, stored) == listed
+
+
 def _list_of(where: str, step: int, timeout_s: float) -> dict[str, dict[str, Any]]:
-    """The files of a dataset by name; the names come from outside and become paths."""
-    stored: Any = ckpt.load(where, step=step, group="alone", timeout_s=timeout_s)
+    """The files of a dataset by name."""
+    try:
+        stored: Any = ckpt.load(where, step=step, group="alone", timeout_s=timeout_s)
+    except CorruptionError as error:
+        raise CorruptionError(
+            f"{where}, step {step}: the newest list of files is damaged ({error}); push the files "
+            "again"
+        ) from None
+    return _files_of(where, step, stored)
+
+
+def _files_of(where: str, step: int, stored: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401
+    """The entries of a list; the names come from outside and become paths."""
     files = stored.get("files") if isinstance(stored, dict) else None
     if not isinstance(files, dict) or not all(is_listed(*each) for each in files.items()):
         raise CorruptionError(f"{where}, step {step}: not the list of a dataset's files")

@@ -7,6 +7,7 @@ after one has returned, so at every moment a file is in the folder, or named the
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import pathlib
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,8 @@ from typing import Any
 from ffrecord._base.addresses import EVICTED, REPLICATED, Target
 from ffrecord._store import archive
 from ffrecord.errors import CorruptionError
+
+_log = logging.getLogger("ffrecord.archive")
 
 
 def evict(
@@ -28,16 +31,19 @@ def evict(
     """Remove files of `folder` that `archive.push` stored at `target`, until `keep_bytes` are left.
 
     The files that were not read for the longest time go first. A file is removed only if the target
-    lists it with the same size and fingerprint; all others stay, and count. When a program opens
-    the folder, or a file or glob in it, through `ffrecord.open` or a Dataset, the files are fetched
-    first. Readers that have the folder open must not use it any more: pause them, or open it again.
+    lists it, and its copy there was read just now and has the same bytes; all others stay, and
+    count. When a program opens the folder, or a file or glob in it, through `ffrecord.open` or a
+    Dataset, the files are fetched first. Readers that have the folder open must not use it any
+    more: pause them, or open it again.
 
     Returns:
-        The names of the files that were removed, or that would be with `dry_run`.
+        The names of the files that were removed, or that would be with `dry_run`, which reads no
+        copies.
 
     Raises:
         FileNotFoundError: there is no folder, or nothing at the target.
-        CorruptionError: the object at the target is not a list of files.
+        CorruptionError: the object at the target is not a list of files, or copies there are
+            damaged: their files stay, the others are removed.
     """
     place, where = pathlib.Path(folder), os.fsdecode(target)
     if "://" not in where and not where.startswith(REPLICATED):
@@ -50,12 +56,22 @@ def evict(
         leaving = _leaving(place, listed, keep_bytes)
         if dry_run:
             return leaving
-        if leaving:
-            away["files"].update({name: listed[name] for name in leaving})
-            _write(place, away)
+        damaged: list[CorruptionError] = []
+        gone = []
         for name in leaving:
-            (place / name).unlink()
-    return leaving
+            try:
+                is_stored = archive.is_stored(place / name, where, listed[name], timeout_s)
+            except CorruptionError as error:
+                damaged.append(error)
+                continue
+            if is_stored:
+                away["files"][name] = listed[name]
+                _write(place, away)
+                (place / name).unlink()
+                gone.append(name)
+    if damaged:
+        raise damaged[0]
+    return gone
 
 
 def restore(
@@ -67,7 +83,8 @@ def restore(
     """Fetch the files that `evict` removed from `folder`: all of them, or those in `names`.
 
     Each file appears whole, with every block verified. One process fetches it; other processes that
-    need it wait for that.
+    need it wait for that. A file that was written under its name since stays, and is what the
+    folder has from then on.
 
     Returns:
         The names of the files that were fetched.
@@ -83,7 +100,15 @@ def restore(
         if away is None:
             return brought
         for name in sorted(away["files"] if names is None else away["files"].keys() & set(names)):
-            if archive.bring(place / name, away["target"], away["files"].pop(name), timeout_s):
+            facts = away["files"].pop(name)
+            if os.path.lexists(place / name):
+                if not archive.is_there(place / name, facts):
+                    _log.warning(
+                        "%s was written after an earlier file of that name was evicted: it stays, "
+                        "and the earlier one is at %s alone",
+                        *(place / name, away["target"]),
+                    )
+            elif archive.bring(place / name, away["target"], facts, timeout_s):
                 brought.append(name)
             _write(place, away)
     return brought

@@ -1,6 +1,7 @@
 """A loader that can save and restore its position."""
 
 import copy
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -45,9 +46,10 @@ from ffrecord.torch._frameworks import (
     is_held_back_by,
     is_saved_by,
     lightning_fit_loop,
+    take_state,
 )
 from ffrecord.torch._placing import accelerator, on_device
-from ffrecord.torch._plain_state import PlainPlace, place_of, state_of
+from ffrecord.torch._plain_state import PlainPlace, Unused, place_of, state_of
 from ffrecord.torch._profiling import note_source, profiled
 from ffrecord.torch._sampler import (
     Cursor,
@@ -62,6 +64,7 @@ from ffrecord.torch._subsets import stats_of
 from ffrecord.torch._threads import Threads
 from ffrecord.torch._versions import loaders_are_lost_by
 
+_log = logging.getLogger("ffrecord.torch")
 # The value of timeout=0, so that every wait ends.
 _TIMEOUT_S = 600.0
 _MEMORY_LIMIT_BYTES = 1 << 30
@@ -206,6 +209,7 @@ class DataLoader(data.DataLoader[Any]):
         self._place: PlainPlace | None = None
         self._begun: PlainPlace | None = None
         self._resumed: PlainPlace | None = None
+        self._unused: Unused | None = None  # The iteration that Lightning began last.
         self._before: dict[str, float] | None = None  # Reads before the first iteration.
 
     def __getstate__(self) -> dict[str, Any]:
@@ -222,6 +226,7 @@ class DataLoader(data.DataLoader[Any]):
         state["_place"], state["_begun"], state["_resumed"] = places
         state["_accelerated"] = copy.copy(self._accelerated)
         nothing_yet = {"_iterator": None, "_delivered": 0, "_before": None, "_chosen": None}
+        nothing_yet["_unused"] = None  # Its generators may be others.
         return {**state, **nothing_yet, "_at": (self._steps.step, self._steps.epoch)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -427,15 +432,25 @@ class DataLoader(data.DataLoader[Any]):
             return Iteration(refused(trouble), self._steps)
         if self._before is None:
             self._before = self._dataset_numbers()
+        has_ended = has_ended_epoch(fit)
+        if (state := take_state(fit, self)) is not None:
+            has_ended = self._load_at_epochs_end(state)
         # Checked before the generator starts: later, the caller's frame is not on its stack.
         held_back = is_held_back_by(sys._getframe(1).f_locals.get("self"))
         sampler = order_of(self)
         if sampler is not None:
             begin = self._watched(lambda: self._begin_at(sampler, held_back))
             return Iteration(begin, self._steps)
-        with self._beginning:
-            place = self._begin_place(has_ended_epoch(fit))  # Now, as torch's iterators.
+        with self._beginning:  # Now, as torch's iterators.
+            if fit is not None:
+                self._take_back_unused()
+            resumed = self._resumed
+            place = self._begin_place(has_ended)
+            if fit is not None:
+                self._unused = Unused(self, place, is_resumed=place is resumed)
             made = self._batches(None, place), PlainDelivery(self._note_place, place, held_back)
+            if self._unused is not None:
+                self._unused.note_begun()
         return Iteration(self._watched(lambda: made), self._steps)
 
     def _begin_at(self, sampler: Sampler, held_back: bool) -> tuple[Iterator[Any], Delivery]:
@@ -466,6 +481,29 @@ class DataLoader(data.DataLoader[Any]):
             return type(error)(why)
         return None
 
+    def _load_at_epochs_end(self, state: dict[str, Any]) -> bool:
+        """Load a state that Lightning leaves out; whether it is of this loader.
+
+        A program may go on behind the end of an epoch with other data.
+        """
+        try:
+            self.load_state_dict(state)
+        except (TypeError, ValueError) as error:
+            _log.warning("the loader begins anew, without its state in the checkpoint: %s", error)
+            return False
+        return True
+
+    def _take_back_unused(self) -> None:
+        """Undo an iteration that Lightning has begun and asked for no batch.
+
+        Before 2.5, it begins two where it resumes behind the end of an epoch.
+        """
+        unused, self._unused = self._unused, None
+        is_undone, place = (False, None) if unused is None else unused.take_back()
+        if is_undone:
+            self._steps.epoch -= 1
+            self._resumed = place
+
     def _begin_place(self, is_left: bool) -> PlainPlace:
         """Where an iteration that begins now begins, if there is no `Sampler`.
 
@@ -476,7 +514,7 @@ class DataLoader(data.DataLoader[Any]):
         steps.epoch += 1
         seed = (self.generator or torch.default_generator).initial_seed()
         place, self._resumed = self._resumed, None
-        if place is not None and is_left:
+        if place is not None and is_left and place.batches:
             place.leave(steps.inner)
             steps.epoch += 1
             place = None

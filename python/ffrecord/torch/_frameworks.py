@@ -110,6 +110,25 @@ def has_ended_epoch(fit_loop: Any) -> bool:  # noqa: ANN401 - Lightning's
     return bool(resumes and getattr(progress, "is_last_batch", False))
 
 
+def take_state(fit_loop: Any, loader: Any) -> dict[str, Any] | None:  # noqa: ANN401 - as above
+    """Take the state of `loader` from the checkpoint, if Lightning resumes without it.
+
+    It loads the states of loaders only inside of an epoch. Behind the end of one, a loader with
+    torch's own order would begin its first epoch again, and a mixture have its first weights.
+    """
+    states = getattr(fit_loop, "_combined_loader_states_to_load", None)
+    if not isinstance(states, list) or getattr(fit_loop, "restarting", True):
+        return None
+    loaders = getattr(getattr(fit_loop, "_combined_loader", None), "flattened", [])
+    known = [each for each in loaders if hasattr(each, "state_dict")]
+    for place, each in enumerate(known if len(known) == len(states) else []):
+        if each is loader and isinstance(states[place], dict):
+            found: dict[str, Any] = states[place]
+            states[place] = None  # A loader that is made for a later epoch has its own.
+            return found
+    return None
+
+
 def _module_of(frame: FrameType) -> str:
     """The name of Lightning's module that a function is in; empty if it is in none."""
     name = str(frame.f_globals.get("__name__", ""))

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
@@ -77,7 +78,7 @@ class PlainPlace:
         own = getattr(sampler, "generator", None)
         if own is not None and self.drawn is not None:
             _set_state(own, str(self.drawn))
-            _drawn_of(sampler)
+            deque(_drawn_of(sampler), maxlen=0)
 
     def will_draw(self, inner: Any) -> int | str | None:  # noqa: ANN401 - torch's own
         """The seed of the order, or the one if the walk began now; changes nothing."""
@@ -128,13 +129,57 @@ class PlainPlace:
         return _with_samples(inner, drawn)
 
 
+class Unused:
+    """An iteration that a framework may begin and throw away before it has asked for a batch."""
+
+    def __init__(self, loader: Any, place: PlainPlace, *, is_resumed: bool) -> None:  # noqa: ANN401
+        """Note an iteration of a `DataLoader` that is about to begin.
+
+        Args:
+            loader: the loader.
+            place: where it begins.
+            is_resumed: whether a state had named the place.
+        """
+        self._place, self._first, self._is_resumed = place, place.batches, is_resumed
+        own = getattr(_of_samples(loader._steps.inner), "generator", None)
+        drawn_from = [each or torch.default_generator for each in (loader.generator, own)]
+        self._generators = [each for each in drawn_from if isinstance(each, torch.Generator)]
+        self._before = self._after = self._states()
+
+    def note_begun(self) -> None:
+        """Note that it has begun."""
+        self._after = self._states()
+
+    def take_back(self) -> tuple[bool, PlainPlace | None]:
+        """Let the next iteration begin as this one did, if that is still possible.
+
+        Returns:
+            Whether it is: nothing was delivered, and nobody has drawn from the generators since;
+            and where it begins, if a state had named the place.
+        """
+        place = self._place
+        if place.ended or place.batches != self._first:
+            return False, None
+        if self._is_resumed:
+            return True, copy.copy(place)
+        if not all(map(torch.equal, self._states(), self._after)):
+            return False, None
+        for generator, before in zip(self._generators, self._before, strict=True):
+            generator.set_state(before)
+        return True, None
+
+    def _states(self) -> list[torch.Tensor]:
+        return [each.get_state() for each in self._generators]
+
+
 def _drawn_of(sampler: Any) -> Iterable[int]:  # noqa: ANN401 - torch's own
     """The samples of an epoch, drawn at once where torch draws them so.
 
     The order of the next epoch then does not depend on where this one is left: torch's sampler
-    draws once more behind the last sample.
+    draws once more behind the last sample. Its `RandomSampler` with replacement draws on the way.
     """
-    return sampler if getattr(sampler, "replacement", False) else list(sampler)
+    draws_on = type(sampler) is data.RandomSampler and sampler.replacement
+    return sampler if draws_on else list(sampler)
 
 
 def state_of(

@@ -120,6 +120,21 @@ TEST(XmlTest, ElementsAreFoundAndEntitiesReplaced) {
   EXPECT_EQ(EscapeXml("\"a&b\""), "&quot;a&amp;b&quot;");
 }
 
+TEST(XmlTest, CharactersByNumberAreUtf8) {
+  EXPECT_EQ(TextOfElement("<K>l&#228;&#xE4;&#x20AC;&#x1F600;</K>", "K"),
+            "l\xC3\xA4\xC3\xA4\xE2\x82\xAC\xF0\x9F\x98\x80");
+  EXPECT_EQ(TextOfElement("<K>&#0;&#x110000;&#12a;&#;</K>", "K"), "????");
+}
+
+TEST(XmlTest, ADocumentIsWhole) {
+  EXPECT_TRUE(IsDocument("<?xml?>\n<R xmlns=\"x\"><C/></R>\n", "R"));
+  EXPECT_TRUE(IsDocument("<?xml?><R xmlns=\"x\"/>", "R"));
+  EXPECT_FALSE(IsDocument("", "R"));
+  EXPECT_FALSE(IsDocument("<R><C>", "R"));
+  EXPECT_FALSE(IsDocument("<html></html>", "R"));
+  EXPECT_FALSE(IsDocument("<R><C/>", "R"));
+}
+
 // --- Settings ------------------------------------------------------------------------------------
 
 using Texts = std::map<std::string, std::string>;
