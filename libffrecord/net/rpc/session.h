@@ -62,8 +62,8 @@ class Session {
 
   // Runs `attempt` on a connection until it succeeds, fails with another code than kUnavailable,
   // or the deadline passes; kDeadlineExceeded is final too. `patient`: also a daemon that was never
-  // reached is tried again. The thread's patience ends it too. `note`, if not empty, is called after
-  // each try that failed with kUnavailable; `is_busy`: the daemon said BUSY.
+  // reached is tried again. The thread's patience ends it too. `note`, if not empty, is called
+  // after each try that failed with kUnavailable; `is_busy`: the daemon said BUSY.
   using Attempt = std::function<Result<void>(Connection&)>;
   using FailureNote = std::function<void(const Error&, bool is_busy)>;
   Result<void> Run(const Attempt& attempt, Deadline deadline, bool patient = false,
