@@ -43,6 +43,11 @@ std::string TextOf(const net::HttpResponse& response) {
   return {reinterpret_cast<const char*>(response.body.data()), response.body.size()};
 }
 
+std::optional<Sha256Digest> DigestOf(const std::optional<std::string>& text) {
+  if (!text) return std::nullopt;
+  return Sha256(std::as_bytes(std::span(*text)));
+}
+
 // "2026-11-23T22:46:17Z", fractions of a second left out.
 std::optional<WallClock::time_point> TimeIn(const std::string& text) {
   std::tm utc{};
@@ -142,18 +147,31 @@ std::string CredentialChain::Variable(const char* name) const {
   return variable_(name).value_or("");
 }
 
+std::optional<std::string> CredentialChain::ReadFile(const std::string& path) const {
+  auto text = file_(path);
+  kept_.Get().files[path] = DigestOf(text);
+  return text;
+}
+
+bool CredentialChain::AreFilesReplaced(Kept& kept) const {
+  kept.compared = Clock::now();
+  return std::ranges::any_of(
+      kept.files, [&](const auto& file) { return DigestOf(file_(file.first)) != file.second; });
+}
+
 Result<AwsCredentials> CredentialChain::Get() {
   Kept& kept = kept_.Get();
   const std::scoped_lock lock(kept.mutex);
   const auto now = WallClock::now();
+  const auto clock = Clock::now();
   const bool is_due =
       !kept.found || (kept.found->expires && now + kRenewedBefore >= *kept.found->expires);
-  if (!is_due) return kept.found->credentials;
-  const bool still_holds = kept.found && now < *kept.found->expires;
-  const auto clock = Clock::now();
-  if (still_holds && clock - kept.looked < kLookInterval) return kept.found->credentials;
-  auto found = Find();
-  kept.looked = clock;
+  const bool is_replaced =
+      !is_due && clock - kept.compared >= kLookInterval && AreFilesReplaced(kept);
+  if (!is_due && !is_replaced) return kept.found->credentials;
+  const bool still_holds = kept.found && (!kept.found->expires || now < *kept.found->expires);
+  if (is_due && still_holds && clock - kept.looked < kLookInterval) return kept.found->credentials;
+  auto found = Find(kept);
   if (found)
     kept.found = std::move(found).value();
   else if (!still_holds)
@@ -166,11 +184,19 @@ bool CredentialChain::Refused(const std::string& access_key) {
   const std::scoped_lock lock(kept.mutex);
   // Another thread has looked since.
   if (!kept.found || kept.found->credentials.access_key != access_key) return true;
-  const auto clock = Clock::now();
-  if (kept.refused == access_key && clock - kept.looked < kLookInterval) return false;
+  if (kept.refused == access_key && Clock::now() - kept.looked < kLookInterval) return false;
   kept.refused = access_key;
-  kept.looked = clock;
-  auto found = Find();
+  return FindOthers(kept);
+}
+
+bool CredentialChain::Denied() {
+  Kept& kept = kept_.Get();
+  const std::scoped_lock lock(kept.mutex);
+  return kept.found && AreFilesReplaced(kept) && FindOthers(kept);
+}
+
+bool CredentialChain::FindOthers(Kept& kept) const {
+  auto found = Find(kept);
   if (!found) return false;
   const AwsCredentials& before = kept.found->credentials;
   const AwsCredentials& after = found.value().credentials;
@@ -181,14 +207,17 @@ bool CredentialChain::Refused(const std::string& access_key) {
   return are_others;
 }
 
-Result<TimedCredentials> CredentialChain::Find() const {
+Result<TimedCredentials> CredentialChain::Find(Kept& kept) const {
+  kept.looked = kept.compared = Clock::now();
+  kept.files.clear();
   const AwsCredentials in_variables{Variable("AWS_ACCESS_KEY_ID"),
                                     Variable("AWS_SECRET_ACCESS_KEY"),
                                     Variable("AWS_SESSION_TOKEN")};
   if (!in_variables.access_key.empty() && !in_variables.secret_key.empty())
     return TimedCredentials{in_variables, std::nullopt};
   if (auto found = FFR_TRY(FromWebIdentity())) return *std::move(found);
-  const AwsProfile profile = FFR_TRY(ReadAwsProfile(variable_, file_));
+  const FileReader file = [this](const std::string& path) { return ReadFile(path); };
+  const AwsProfile profile = FFR_TRY(ReadAwsProfile(variable_, file));
   if (auto found = FFR_TRY(FromProfile(profile))) return *std::move(found);
   if (auto found = FFR_TRY(FromContainer())) return *std::move(found);
   if (auto found = FFR_TRY(FromInstance())) return *std::move(found);
@@ -245,7 +274,7 @@ Result<std::string> CredentialChain::SignOnToken(const AwsProfile& profile) cons
   if (!digest) return Error{ErrorCode::kDenied, "S3: single sign-on needs SHA-1 in OpenSSL"};
   const std::string path = Variable("HOME") + "/.aws/sso/cache/" + Hex(*digest) + ".json";
   const std::string remedy = "; run: aws sso login --profile " + profile.name;
-  const auto text = file_(path);
+  const auto text = ReadFile(path);
   if (!text)
     return Error{ErrorCode::kDenied, "S3: profile " + profile.name +
                                          " uses single sign-on, but there is no " + path + remedy};
@@ -320,7 +349,7 @@ Result<TimedCredentials> CredentialChain::AskSts(net::HttpRequest request) const
 
 Result<TimedCredentials> CredentialChain::AssumeWithWebIdentity(
     const std::string& role_arn, const std::string& session, const std::string& token_file) const {
-  const auto token = file_(token_file);
+  const auto token = ReadFile(token_file);
   if (!token)
     return Error{ErrorCode::kDenied, "S3: the web identity token file " + token_file +
                                          " cannot be read; it is to prove the role " + role_arn};
@@ -335,7 +364,9 @@ Result<TimedCredentials> CredentialChain::AssumeWithWebIdentity(
 }
 
 Result<TimedCredentials> CredentialChain::AssumeRole(const AwsProfile& profile) const {
-  const AwsProfile source = FFR_TRY(ReadAwsProfile(variable_, file_, profile.source_profile));
+  const AwsProfile source = FFR_TRY(ReadAwsProfile(
+      variable_, [this](const std::string& path) { return ReadFile(path); },
+      profile.source_profile));
   const auto own = FFR_TRY(FromProfileAlone(source));
   if (!own)
     return Error{ErrorCode::kDenied, "S3: profile " + profile.name + " takes the role " +
@@ -375,7 +406,7 @@ Found CredentialChain::FromContainer() const {
   std::string token = Variable("AWS_CONTAINER_AUTHORIZATION_TOKEN");
   // The file is newer: the agent renews it.
   if (const std::string path = Variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"); !path.empty()) {
-    const auto text = file_(path);
+    const auto text = ReadFile(path);
     if (!text)
       return Error{ErrorCode::kDenied,
                    "S3: AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE: " + path + " cannot be read"};

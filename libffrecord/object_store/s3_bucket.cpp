@@ -134,8 +134,9 @@ struct S3Bucket::Impl {
   }
 
   // Whether the store would take other credentials than those of the moment, and there are some.
-  bool MayRenewCredentials(std::string_view code) const {
-    if (!settings.chain || !IsAboutCredentials(code)) return false;
+  bool MayRenewCredentials(int status, std::string_view code) const {
+    if (!settings.chain) return false;
+    if (!IsAboutCredentials(code)) return status == 403 && settings.chain->Denied();
     const auto used = settings.chain->Get();
     return used && settings.chain->Refused(used.value().access_key);
   }
@@ -147,7 +148,7 @@ struct S3Bucket::Impl {
                                 code + " " + TextOfElement(text, "Message");
     if (IsForTheMoment(response.status, code)) return {{ErrorCode::kUnavailable, message}, true};
     return {{IsAboutCredentials(code) ? ErrorCode::kDenied : CodeOf(response.status), message},
-            LearnRegion(response) || MayRenewCredentials(code)};
+            LearnRegion(response) || MayRenewCredentials(response.status, code)};
   }
 
   // Signs and runs until something lasting is known; any 2xx is a success, if `document` is empty

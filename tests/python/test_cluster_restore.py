@@ -72,6 +72,8 @@ def test_names_come_back_from_a_backup_and_from_the_nodes(tmp_path: Path) -> Non
             assert refused.returncode != 0 and "cluster rebuild" in refused.stderr
         with pytest.raises(UnavailableError, match="cluster rebuild"):
             len(ffrecord.open(f"{address}/d/b", timeout_s=1))  # It is published.
+        with pytest.raises(UnavailableError, match="cluster rebuild"):
+            ffrecord.remove_published(f"{address}/d/b", timeout_s=1)  # A rebuild brings it back.
         ffrecord.publish([tmp_path / "a.ffr"], f"{address}/d/new")  # And this is new.
         ffrecord.remove_published(f"{address}/d/new")
         refused = run("ffrecord", "inspect", f"{address}/d/b")

@@ -38,6 +38,9 @@ class Connection final : public Channel {
 
   explicit Connection(Channel channel) noexcept : Channel(std::move(channel)) {}
 
+  // The number of the token (TokenFile) by which it was made.
+  std::uint64_t token_number() const noexcept { return token_number_; }
+  void NoteToken(std::uint64_t number) noexcept { token_number_ = number; }
   // Over which of the session's RDMA devices it goes.
   std::optional<std::size_t> rail() const noexcept { return rail_; }
   // Goes on over RDMA: as Channel::UseRdma.
@@ -83,6 +86,7 @@ class Connection final : public Channel {
   };
   Result<Registered> Register(const Slab& slab, SlabRegister::Use use);
 
+  std::uint64_t token_number_ = 0;
   std::optional<std::size_t> rail_;
   struct Bound {
     std::uint32_t base;  // The first place of the set.

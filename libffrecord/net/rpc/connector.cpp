@@ -1,16 +1,12 @@
 #include "libffrecord/net/rpc/connector.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <utility>
 #include <vector>
 
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/machine_identity.h"
-#include "libffrecord/io/file.h"
 #include "libffrecord/net/rpc/location.h"
 #include "libffrecord/net/transport/tls/tls.h"
 
@@ -25,27 +21,6 @@ constexpr auto kTurnedAwayFor = 1000ms;
 constexpr auto kStrangerFor = 1000ms;
 // How long a connection over RDMA may take to be made, where there is another way.
 constexpr auto kRailMax = 5000ms;
-constexpr std::size_t kTokenSizeBytesMax = 3072;
-
-// The token in a file: hexadecimal digits, with white space around them. No message quotes it.
-Result<std::vector<std::byte>> ReadToken(const std::string& path) {
-  if (path.empty()) return std::vector<std::byte>();
-  const ReadOnlyFile file = FFR_TRY(OpenReadOnly(path, /*want_direct=*/false));
-  const auto bad = [&](const char* why) {
-    return Error{ErrorCode::kInvalidArgument, path + ": " + why +
-                                                  "; it holds the one token that ffrecord token "
-                                                  "makes"};
-  };
-  std::string text(2 * kTokenSizeBytesMax + 2, '\0');
-  const ssize_t got = ::pread(file.fd.get(), text.data(), text.size(), 0);
-  if (got < 0) return ErrnoError("read", path, errno);
-  text.resize(static_cast<std::size_t>(got));
-  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-  std::vector<std::byte> token(text.size() / 2);
-  if (token.empty() || token.size() > kTokenSizeBytesMax || !FromHex(text, token))
-    return bad("it holds no token");
-  return token;
-}
 
 Result<std::unique_ptr<Connection>> Greeted(Result<std::unique_ptr<Channel>> channel) {
   if (!channel) return std::move(channel).error();
@@ -54,11 +29,10 @@ Result<std::unique_ptr<Connection>> Greeted(Result<std::unique_ptr<Channel>> cha
 
 }  // namespace
 
-Connector::Connector(Address address, Transport transport, std::string token_file,
-                     std::string tls_folder, RdmaOptions rdma, std::optional<NodeIdentity> node)
+Connector::Connector(Address address, Transport transport, std::string tls_folder, RdmaOptions rdma,
+                     std::optional<NodeIdentity> node)
     : address_(std::move(address)),
       transport_(transport),
-      token_file_(std::move(token_file)),
       tls_folder_(std::move(tls_folder)),
       rdma_(std::move(rdma)),
       node_(std::move(node)),
@@ -95,7 +69,7 @@ Result<void> Connector::CheckIdentity(const Channel& channel) const {
 Connector::Made Connector::Greet(Deadline deadline, std::span<const std::byte> token,
                                  RetryAfter& busy) const {
   if (tls_folder_.empty()) return Greeted(Channel::Connect(address_, deadline, token, &busy));
-  // Read each time, as the token is, and for the same reason.
+  // Read each time: certificates are renewed as tokens are, by new files in place of the old ones.
   const auto tls = FFR_TRY(TlsContext::Load(TlsContext::Side::kClient, TlsFiles::In(tls_folder_)));
   bool is_turned_away = false;
   auto endpoint = ConnectTls(address_, *tls, deadline, &is_turned_away);
@@ -106,10 +80,8 @@ Connector::Made Connector::Greet(Deadline deadline, std::span<const std::byte> t
 
 // The daemon is the process that has the TCP port: only it knows where its local socket is, and
 // turns the connection into one over RDMA.
-Result<Connector::Connected> Connector::Connect(Rails& rails, Deadline deadline,
-                                                RetryAfter& busy) const {
-  // Read each time: tokens are short-lived, and the program that renews them writes the file anew.
-  const std::vector<std::byte> token = FFR_TRY(ReadToken(token_file_));
+Result<Connector::Connected> Connector::Connect(std::span<const std::byte> token, Rails& rails,
+                                                Deadline deadline, RetryAfter& busy) const {
   auto tcp = FFR_TRY(ConnectRemotely(deadline, token, busy));
   const std::string cipher = tls_folder_.empty() ? "" : tcp->cipher();
   const auto and_cipher = [&](const char* separator) {

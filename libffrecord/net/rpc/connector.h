@@ -41,15 +41,16 @@ class Connector {
   // `node`: the one that is to answer; with any other daemon it fails with kUnavailable, before
   // that is asked for anything. A daemon that is too old to say which one it is passes for it.
   // None: whichever daemon answers.
-  Connector(Address address, Transport transport, std::string token_file, std::string tls_folder,
-            RdmaOptions rdma, std::optional<NodeIdentity> node);
+  Connector(Address address, Transport transport, std::string tls_folder, RdmaOptions rdma,
+            std::optional<NodeIdentity> node);
 
   // For messages: "ffrecord://host:port".
   const std::string& peer() const noexcept { return peer_; }
   Transport transport() const noexcept { return transport_; }
 
-  // One connection. `rails` are those of this process.
-  Result<Connected> Connect(Rails& rails, Deadline deadline, RetryAfter& busy) const;
+  // One connection. `token`: as TokenFile::Read() has it. `rails` are those of this process.
+  Result<Connected> Connect(std::span<const std::byte> token, Rails& rails, Deadline deadline,
+                            RetryAfter& busy) const;
 
   // That the demanded transport cannot be had, for which there is a remedy.
   Error CannotBeHad(const std::string& why, std::string_view remedy) const;
@@ -70,7 +71,6 @@ class Connector {
 
   Address address_;
   Transport transport_;
-  std::string token_file_;
   std::string tls_folder_;
   RdmaOptions rdma_;
   std::optional<NodeIdentity> node_;

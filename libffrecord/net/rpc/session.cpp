@@ -16,6 +16,7 @@
 #include "libffrecord/net/rpc/breaker.h"
 #include "libffrecord/net/rpc/rails.h"
 #include "libffrecord/net/rpc/slab_pool.h"
+#include "libffrecord/net/rpc/token_file.h"
 
 namespace ffrecord::net {
 namespace {
@@ -41,6 +42,7 @@ Error TriedUntilTimeout(Error last, const std::string& peer) {
 // --- Connections ---------------------------------------------------------------------------------
 
 struct Session::Pool {
+  TokenFile token;  // With a lock of its own.
   std::mutex mutex;
   std::condition_variable returned;
   std::vector<std::unique_ptr<Connection>> idle;  // The one used last is at the end.
@@ -54,8 +56,10 @@ struct Session::Pool {
   Breaker breaker{RandomNumber()};
 };
 
-Session::Session(Connector connector)
-    : connector_(std::move(connector)), pool_([] { return new Pool; }) {}
+Session::Session(Connector connector, std::string token_file)
+    : connector_(std::move(connector)),
+      token_file_(std::move(token_file)),
+      pool_([] { return new Pool; }) {}
 
 Session::~Session() = default;
 
@@ -76,8 +80,8 @@ std::shared_ptr<Session> Session::Get(const Address& address, Transport transpor
   auto& session =
       registry.sessions[Key(address.ToString(), transport, token_file, tls_folder, rdma, node)];
   if (!session)
-    session = std::make_shared<Session>(
-        Connector(address, transport, token_file, tls_folder, rdma, node));
+    session = std::make_shared<Session>(Connector(address, transport, tls_folder, rdma, node),
+                                        token_file);
   return session;
 }
 
@@ -112,11 +116,21 @@ Result<void> Session::PrepareUploads(Connection& connection, Deadline deadline) 
 
 Result<std::unique_ptr<Connection>> Session::ConnectApart(Deadline deadline) const {
   RetryAfter busy;
-  return FFR_TRY(connector_.Connect(pool_.Get().rails, deadline, busy)).connection;
+  return FFR_TRY(Connect(deadline, busy)).connection;
+}
+
+// The token is read each time: tokens are short-lived, and the file is written anew to renew them.
+Result<Connector::Connected> Session::Connect(Deadline deadline, RetryAfter& busy) const {
+  Pool& pool = pool_.Get();
+  const TokenFile::Token token = FFR_TRY(pool.token.Read(token_file_));
+  auto made = FFR_TRY(connector_.Connect(token.bytes, pool.rails, deadline, busy));
+  made.connection->NoteToken(token.number);
+  return made;
 }
 
 Result<std::unique_ptr<Connection>> Session::Take(Deadline deadline, RetryAfter& busy) {
   Pool& pool = pool_.Get();
+  const std::uint64_t token = pool.token.Number(token_file_);
   {
     std::unique_lock lock(pool.mutex);
     while (pool.used_count == kConnectionsMax) {
@@ -126,9 +140,9 @@ Result<std::unique_ptr<Connection>> Session::Take(Deadline deadline, RetryAfter&
                          " connections to " + peer() + ", all of which are in use"};
     }
     ++pool.used_count;
-    if (auto connection = TakeIdle(pool)) return connection;
+    if (auto connection = TakeIdle(pool, token)) return connection;
   }
-  auto made = connector_.Connect(pool.rails, deadline, busy);
+  auto made = Connect(deadline, busy);
   const std::lock_guard lock(pool.mutex);
   if (!made) {
     --pool.used_count;
@@ -143,13 +157,14 @@ Result<std::unique_ptr<Connection>> Session::Take(Deadline deadline, RetryAfter&
   return std::move(connection);
 }
 
-std::unique_ptr<Connection> Session::TakeIdle(Pool& pool) {
+// A connection has the rights of the token that it was made with: the others are closed.
+std::unique_ptr<Connection> Session::TakeIdle(Pool& pool, std::uint64_t token) {
   if (pool.rails.HasReturned()) pool.idle.clear();
   CloseDead(pool);
   while (!pool.idle.empty()) {
     auto connection = std::move(pool.idle.back());
     pool.idle.pop_back();
-    if (connection->Alive()) return connection;
+    if (connection->token_number() == token && connection->Alive()) return connection;
   }
   return nullptr;
 }
@@ -245,9 +260,10 @@ Result<void> Session::Tries::Begin(Deadline deadline) {
 bool Session::Tries::BeginAtOnce() {
   Pool& pool = session_.pool_.Get();
   if (Clock::now() < next_ || pool.breaker.is_open()) return false;
+  const std::uint64_t token = pool.token.Number(session_.token_file_);
   const std::lock_guard lock(pool.mutex);
   if (pool.used_count == kConnectionsMax) return false;
-  connection_ = session_.TakeIdle(pool);
+  connection_ = session_.TakeIdle(pool, token);
   if (connection_ == nullptr) return false;
   ++pool.used_count;
   entry_ = Breaker::Entry::kTogether;

@@ -35,6 +35,7 @@ namespace ffrecord::net {
 // kUnavailable, which says how to start one; after a first success a call tries again, with
 // back-off, until its deadline. A daemon that says BUSY is left alone for as long as it wants; to
 // one that does not answer only one caller goes at a time. A call that was repeated has one effect.
+// A call that begins after the token in its file was replaced is made by the new one.
 class Session {
  public:
   static std::shared_ptr<Session> Get(const Address& address,
@@ -51,7 +52,7 @@ class Session {
     return session;
   }
 
-  explicit Session(Connector connector);  // For Get.
+  Session(Connector connector, std::string token_file);  // For Get.
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session();
@@ -61,8 +62,8 @@ class Session {
 
   // Runs `attempt` on a connection until it succeeds, fails with another code than kUnavailable,
   // or the deadline passes; kDeadlineExceeded is final too. `patient`: also a daemon that was never
-  // reached is tried again. The thread's patience ends it too. `note`, if not empty, is called after
-  // each try that failed with kUnavailable; `is_busy`: the daemon said BUSY.
+  // reached is tried again. The thread's patience ends it too. `note`, if not empty, is called
+  // after each try that failed with kUnavailable; `is_busy`: the daemon said BUSY.
   using Attempt = std::function<Result<void>(Connection&)>;
   using FailureNote = std::function<void(const Error&, bool is_busy)>;
   Result<void> Run(const Attempt& attempt, Deadline deadline, bool patient = false,
@@ -97,13 +98,16 @@ class Session {
   struct Pool;
   using RetryAfter = Channel::RetryAfter;
   Result<std::unique_ptr<Connection>> Take(Deadline deadline, RetryAfter& busy);
-  std::unique_ptr<Connection> TakeIdle(Pool& pool);  // Null: there is none. Requires its lock.
+  Result<Connector::Connected> Connect(Deadline deadline, RetryAfter& busy) const;
+  // One that was made by the token of this number. Null: there is none. Requires the pool's lock.
+  std::unique_ptr<Connection> TakeIdle(Pool& pool, std::uint64_t token);
   void NoteReached();
   static bool WasReached(Pool& pool);
   static void CloseDead(Pool& pool);  // Closes dead idle connections. Requires its lock.
   void GiveBack(std::unique_ptr<Connection> connection, bool was_parked);
 
   const Connector connector_;
+  const std::string token_file_;  // Empty: there is no token.
   // Also in a forked child.
   std::atomic<bool> uses_slabs_ = false;
   mutable PerProcess<Pool> pool_;  // With a lock of its own.

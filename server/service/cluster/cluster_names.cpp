@@ -290,6 +290,8 @@ void ClusterNames::Remove(const net::Delete& removal, Done<void> done) {
       std::move(request), [this, name = removal.name, done](const Result<std::uint64_t>& removed) {
         if (removed) return done({});
         Error error = removed.error();
+        if (error.code == ErrorCode::kNotFound && service_.state()->may_lack_names)
+          return done(MayBeOld(name));
         if (error.code == ErrorCode::kNotFound && OwnName(name))
           error.message += " in the cluster yet; this daemon is adopting it: see its `status`";
         done(std::move(error));

@@ -209,6 +209,43 @@ TEST_P(AccessTest, ATokenThatExpiresIsReplacedByTheNextOneInItsFile) {
   EXPECT_EQ(test::ReadAll(reader.value()), file.records());
 }
 
+// At once: the connections of the one before are not used for the next call.
+TEST_P(AccessTest, ATokenThatIsReplacedByOneWithOtherRightsIsUsedByTheNextCall) {
+  const test::TestFile file({"zero", "one"});
+  const std::string uri = Uri("a/x", kRead, "a/");
+  const std::filesystem::path held = uri.substr(uri.find("file=") + 5);
+  const auto replace = [&](std::uint8_t rights, bool by_rename) {
+    const std::filesystem::path next = by_rename ? folder_ / "next" : held;
+    test::WriteToken(next, test::MakeToken(rights, "a/"));
+    if (by_rename) std::filesystem::rename(next, held);
+  };
+  for (const bool by_rename : {true, false}) {
+    for (int i = 0; i < 3; ++i) {
+      replace(kRead | kWrite, by_rename);
+      EXPECT_EQ(Code(Publish(file.path(), uri, /*replace=*/true)), ErrorCode::kOk);
+      EXPECT_EQ(Code(RemovePublished(uri, kOptions)), ErrorCode::kDenied);
+      replace(kDelete, by_rename);
+      EXPECT_EQ(OpenCode(uri), ErrorCode::kDenied);
+      EXPECT_EQ(Code(RemovePublished(uri, kOptions)), ErrorCode::kOk);
+    }
+  }
+  // Between two tokens, there may be none for a moment.
+  std::filesystem::remove(held);
+  EXPECT_EQ(OpenCode(uri), ErrorCode::kDenied);
+}
+
+// A reader that is open goes on by the token that it was opened with.
+TEST_P(AccessTest, ReadersThatAreOpenSurviveThatTheirTokenIsReplaced) {
+  const test::TestFile file({"zero", "one"});
+  ASSERT_EQ(Code(Publish(file.path(), Uri("a/x", kRead | kWrite, ""))), ErrorCode::kOk);
+  const std::string uri = Uri("a/x", kRead, "a/");
+  const auto reader = OpenDataset({{uri}}, {}, kOptions);
+  ASSERT_TRUE(reader) << reader.error().message;
+  EXPECT_EQ(test::ReadAll(reader.value()), file.records());
+  test::WriteToken(uri.substr(uri.find("file=") + 5), test::MakeToken(kRead | kWrite, "a/"));
+  EXPECT_EQ(test::ReadAll(reader.value()), file.records());
+}
+
 TEST_P(AccessTest, TokenFilesThatHoldNoneAreTheCallersMistake) {
   for (const char* bad : {"", "xyz", "abc", "zz"}) {
     test::WriteFile(folder_ / "bad", bad);

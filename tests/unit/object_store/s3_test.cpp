@@ -3,9 +3,11 @@
 // Method: the examples that Amazon publishes with Signature Version 4, signature by signature;
 // settings from environments and files made up here.
 
+#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <gtest/gtest.h>
 
@@ -16,6 +18,7 @@
 #include "libffrecord/object_store/digests.h"
 #include "libffrecord/object_store/sigv4.h"
 #include "libffrecord/object_store/xml.h"
+#include "virtual_clock.h"
 
 namespace ffrecord::object_store {
 namespace {
@@ -201,6 +204,60 @@ TEST(AwsSettingsTest, AProfileHasItsOwnSections) {
   EXPECT_EQ(credentials.session_token, "token");
   EXPECT_EQ(settings.value().region, "eu-central-1");
   EXPECT_EQ(settings.value().endpoint, "https://store:9000");
+}
+
+// Lasting keys in a file, which somebody replaces while they hold.
+class ReplacedKeysTest : public testing::Test {
+ protected:
+  void Write(const std::string& key) {
+    text_ = "[default]\naws_access_key_id = " + key + "\naws_secret_access_key = secret\n";
+  }
+  std::string Key() { return chain_.Get().value().access_key; }
+
+  test::VirtualClock clock_;
+  std::string text_;
+  CredentialChain chain_{[](const char* name) -> std::optional<std::string> {
+                           if (name == std::string_view("HOME")) return "/me";
+                           if (name == std::string_view("AWS_EC2_METADATA_DISABLED")) return "true";
+                           return std::nullopt;
+                         },
+                         [this](const std::string& path) -> std::optional<std::string> {
+                           if (path != "/me/.aws/credentials") return std::nullopt;
+                           return text_;
+                         },
+                         "us-east-1"};
+};
+
+TEST_F(ReplacedKeysTest, CountWithinSeconds) {
+  Write("ONE");
+  EXPECT_EQ(Key(), "ONE");
+  for (const char* const next : {"TWO", "THREE"}) {
+    Write(next);
+    clock_.RunFor(std::chrono::seconds(10));
+    EXPECT_EQ(Key(), next);
+  }
+}
+
+TEST_F(ReplacedKeysTest, CountAtOnceWhereTheStoreDenies) {
+  Write("ONE");
+  EXPECT_EQ(Key(), "ONE");
+  EXPECT_FALSE(chain_.Denied());  // Nothing else is there.
+  Write("TWO");
+  EXPECT_TRUE(chain_.Denied());
+  EXPECT_EQ(Key(), "TWO");
+  EXPECT_FALSE(chain_.Denied());
+}
+
+TEST_F(ReplacedKeysTest, TheOldOnesHoldWhileTheFileHasNone) {
+  Write("ONE");
+  EXPECT_EQ(Key(), "ONE");
+  text_.clear();
+  EXPECT_FALSE(chain_.Denied());
+  clock_.RunFor(std::chrono::seconds(10));
+  EXPECT_EQ(Key(), "ONE");
+  Write("TWO");
+  EXPECT_TRUE(chain_.Denied());
+  EXPECT_EQ(Key(), "TWO");
 }
 
 TEST(AwsSettingsTest, WhatIsMissingIsNamed) {
