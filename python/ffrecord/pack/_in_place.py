@@ -19,8 +19,13 @@ from ffrecord.pack._mds import is_mds
 
 # Entries that are looked at together.
 _AT_ONCE = 1 << 16
-# Names of texts in a folder that are no data.
+# Names of texts in a folder that are no data; then suffixes of files beside shards: descriptions that
+# tools write (dataset_info.json, 00000_stats.json, 00000.idx), and checksums.
 _ABOUT = ("readme", "license", "licence", "notice", "changelog", "citation")
+_CHECKSUMS = ("md5", "sha1", "sha256", "sha512", "xxh64", "xxh128")
+_BESIDE = (".md", ".json", ".yaml", ".yml", ".idx", *(f".{name}" for name in _CHECKSUMS))
+# The description of a file that no other file describes.
+_NOTHING = (0, 0, 0, 0)
 # Errors of a reader for an index that does not fit its file, or is none.
 _STALE = (ConflictError, CorruptionError, ValueError, FileNotFoundError)
 
@@ -77,7 +82,7 @@ def index(
     first: _First | None = None
     count = size = 0
     for file, path in zip(files, paths, strict=True):
-        reader = _fitting(path, file.path)
+        reader = _fitting(path, file)
         if reader is not None and (first is None or _is_like(reader, file, first)):
             found = len(reader)
             old.append(file.path)
@@ -162,17 +167,41 @@ def _is_like(reader: _ffrecord.RecordReader, file: Indexable, first: _First) -> 
     return columns in (first.columns, columns_of(parse(file.shape(first.file).schema)))
 
 
-def _fitting(path: str, source: str) -> _ffrecord.RecordReader | None:
+def _fitting(path: str, file: Indexable) -> _ffrecord.RecordReader | None:
     """An index that fits the source; None if there is none."""
-    if not os.path.exists(path):
-        return None
+    index = os.fsencode(path)
     try:
-        reader = _ffrecord.RecordReader.open([os.fsencode(path)], _ffrecord.OpenOptions())
+        found, known = _ffrecord.IndexWriter.read_source(index)
     except _STALE:
         return None
-    if not os.path.samefile(name := reader.file(0)["name"], source):
-        raise ConflictError(f"{path} is the index of {name}: give {source} another --index-dir")
+    source = os.fsdecode(found)
+    if os.path.exists(source) and not os.path.samefile(source, file.path):
+        raise ConflictError(
+            f"{path} is the index of {source}: give {file.path} another --index-dir"
+        )
+    try:
+        if not _is_described_alike(index, known, file):
+            return None
+        reader = _ffrecord.RecordReader.open([index], _ffrecord.OpenOptions())
+    except _STALE:
+        return None
     return reader if _is_whole(reader) else None
+
+
+def _is_described_alike(index: bytes, known: tuple[int, int, int, int], file: Indexable) -> bool:
+    """Whether the file that describes a source says of it what it said when the index was made.
+
+    If it has changed only in what it says of others, the index learns of its new time.
+    """
+    if file.description is None:
+        return known[0] == 0
+    if file.description.is_as(known):
+        return True
+    now = file.description.known(file.described())
+    is_same = (now[0], now[3]) == (known[0], known[3])
+    if is_same:
+        _ffrecord.IndexWriter.write_description(index, now)
+    return is_same
 
 
 def _is_whole(index: _ffrecord.RecordReader) -> bool:
@@ -197,6 +226,7 @@ def _write(file: Indexable, path: str, like: Indexable | None) -> int:
         form=shape.form,
         key_column=shape.key,
         replace=True,
+        description=file.description.known(file.described()) if file.description else _NOTHING,
     )
     try:
         for places in file.samples():

@@ -241,7 +241,8 @@ TEST(RecordFormTest, NoCutAndNoChangeDoesHarm) {
 }
 
 TEST(InPlaceFrontTest, AFrontReadsBackAndEveryChangedByteIsNoticed) {
-  const InPlaceFront front{RecordForm::kTar, 8192, 12345, -1, "/data/x.tar"};
+  const SourceDescription description{SourceDescription::Kind::kMdsFolder, 99, -2, ~0ULL};
+  const InPlaceFront front{RecordForm::kTar, 8192, 12345, -1, "/data/x.tar", description};
   std::array<std::byte, InPlaceFront::kSizeBytes> encoded;
   EncodeInPlaceFront(front, encoded);
   const auto decoded = DecodeInPlaceFront(encoded);
