@@ -38,6 +38,8 @@ class IndexSummary:
     """The files that have a new index."""
     unchanged: tuple[str, ...]
     """Those whose index was there, and fits."""
+    left_out: tuple[str, ...]
+    """Files of the folders that are no data, but about it."""
     record_count: int
     """The records of all files."""
     index_bytes: int
@@ -69,7 +71,8 @@ def index(
         ConflictError: a file changed while it was indexed, or the index of another one of the same
             name is in `index_dir`.
     """
-    files = list(_files_of(source))
+    left_out: list[str] = []
+    files = list(_files_of(source, left_out))
     paths = [_index_of(file.path, index_dir) for file in files]
     if twice := [path for path, times in Counter(paths).items() if times > 1]:
         raise ValueError(
@@ -97,11 +100,11 @@ def index(
         done += os.stat(file.path).st_size
         if progress is not None:
             progress(done, total)
-    return IndexSummary(tuple(new), tuple(old), count, size)
+    return IndexSummary(tuple(new), tuple(old), tuple(left_out), count, size)
 
 
 def _files_of(
-    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], left_out: list[str]
 ) -> Iterator[Indexable]:
     given = [source] if isinstance(source, str | os.PathLike) else source
     names = [os.path.join(os.getcwd(), os.fspath(name)) for name in given]
@@ -109,7 +112,7 @@ def _files_of(
         raise ValueError("nothing to index: the list of files is empty")
     for name in names:
         if os.path.isdir(name) and not is_mds(name):
-            for each in _in_folder(name):
+            for each in _in_folder(name, left_out):
                 yield from indexables(each)
         elif os.path.lexists(name) or not glob.has_magic(name):
             yield from indexables(name)
@@ -118,19 +121,23 @@ def _files_of(
                 yield from indexables(each)
 
 
-def _in_folder(folder: str) -> list[str]:
+def _in_folder(folder: str, left_out: list[str]) -> list[str]:
     with os.scandir(folder) as entries:
-        files = (each.path for each in entries if each.is_file() and _may_be(each.path))
-        found = sorted(path for path in files if not _is_about_data(path))
+        files = sorted(each.path for each in entries if each.is_file() and _may_be(each.path))
+    found = [path for path in files if not _is_about_data(path)]
+    left_out += [path for path in files if _is_about_data(path)]
     if not found:
         raise FileNotFoundError(f"{folder} has no files to index")
     return found
 
 
 def _is_about_data(name: str) -> bool:
-    """Whether people read it: README, LICENSE.txt, any Markdown."""
+    """Whether a file is about others: README, LICENSE.txt, dataset_info.json, SHA256SUMS."""
     stem, suffix = os.path.splitext(os.path.basename(name).lower())
-    return suffix == ".md" or (stem in _ABOUT and suffix in ("", ".txt", ".rst"))
+    if suffix in _BESIDE:
+        return True
+    named = stem in _ABOUT or stem.removesuffix("sums") in _CHECKSUMS or stem == "checksums"
+    return named and suffix in ("", ".txt", ".rst")
 
 
 def _matches(pattern: str) -> list[str]:
