@@ -14,9 +14,9 @@ struct SourceDescription {
 
   Kind kind = Kind::kNone;
   std::uint64_t size_bytes = 0;
-  std::int64_t time_ns = 0;  // Of its last change, since 1970.
-  // Of what it says about this source, for programs that make indexes: a change that leaves it as
-  // it is does not concern the source.
+  std::int64_t time_ns = 0;  // Time of its last change, since 1970.
+  // Digest of the part that is about this source, for programs that make indexes: a change that
+  // leaves it as it is does not concern the source.
   std::uint64_t digest = 0;
 
   bool operator==(const SourceDescription&) const = default;

@@ -8,10 +8,10 @@
 
 namespace ffrecord {
 
-// What tells whether a file has changed.
+// Size and time of a file, by which a change is noticed.
 struct FileState {
   std::uint64_t size_bytes = 0;
-  std::int64_t time_ns = 0;  // Of its last change, since 1970.
+  std::int64_t time_ns = 0;  // Time of its last change, since 1970.
 
   bool operator==(const FileState&) const = default;
 };

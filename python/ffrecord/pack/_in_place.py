@@ -19,8 +19,8 @@ from ffrecord.pack._mds import is_mds
 
 # Entries that are looked at together.
 _AT_ONCE = 1 << 16
-# Names of texts in a folder that are no data; then suffixes of files beside shards: descriptions that
-# tools write (dataset_info.json, 00000_stats.json, 00000.idx), and checksums.
+# Names of texts in a folder that are no data; then suffixes of files beside shards: descriptions
+# that tools write (dataset_info.json, 00000_stats.json, 00000.idx), and checksums.
 _ABOUT = ("readme", "license", "licence", "notice", "changelog", "citation")
 _CHECKSUMS = ("md5", "sha1", "sha256", "sha512", "xxh64", "xxh128")
 _BESIDE = (".md", ".json", ".yaml", ".yml", ".idx", *(f".{name}" for name in _CHECKSUMS))

@@ -58,7 +58,7 @@ class Description:
         return known[:3] == self._state
 
     def known(self, said: bytes) -> tuple[int, int, int, int]:
-        """What an index shall know of the file, which says that about the source."""
+        """Return the description for an index; the file says `said` about the source."""
         digest = hashlib.blake2b(said, digest_size=8).digest()
         return (*self._state, int.from_bytes(digest, "little"))
 
@@ -71,7 +71,7 @@ class Indexable(Protocol):
     """None if it describes itself."""
 
     def described(self) -> bytes:
-        """What its description says about it."""
+        """Return the part of its description that is about it."""
 
     def shape(self, like: "Indexable | None") -> Shape:
         """The columns, which are those of `like` if there is another file before it."""
@@ -128,7 +128,7 @@ def _places(found: Iterable[tuple[int, int]]) -> Iterator[Extents]:
 
 
 class _OfItself:
-    """What files have alike that no other file describes."""
+    """A file that no other file describes."""
 
     description: Description | None = None
 
