@@ -21,8 +21,13 @@ constexpr std::size_t kSourceSizeBegin = 24;
 constexpr std::size_t kSourceTimeBegin = 32;
 constexpr std::size_t kPathSizeBegin = 40;
 constexpr std::size_t kPathBegin = 48;
+constexpr std::size_t kDescriptionKindBegin = 4048;
+constexpr std::size_t kDescriptionSizeBegin = 4056;
+constexpr std::size_t kDescriptionTimeBegin = 4064;
+constexpr std::size_t kDescriptionDigestBegin = 4072;
 constexpr std::size_t kCheckBegin = InPlaceFront::kSizeBytes - 8;
-static_assert(kPathBegin + InPlaceFront::kPathSizeBytesMax <= kCheckBegin);
+static_assert(kPathBegin + InPlaceFront::kPathSizeBytesMax <= kDescriptionKindBegin);
+static_assert(kDescriptionDigestBegin + 8 <= kCheckBegin);
 
 std::uint64_t CheckOf(std::span<const std::byte> bytes) { return Xxh3(bytes.first(kCheckBegin)); }
 
@@ -39,8 +44,10 @@ Result<InPlaceFront> DecodeInPlaceFront(std::span<const std::byte> bytes) {
   if (LoadLittleEndian<std::uint64_t>(bytes, kCheckBegin) != CheckOf(bytes))
     return corrupt("is damaged: its checksum does not match");
   const auto form = LoadLittleEndian<std::uint32_t>(bytes, kFormBegin);
+  const auto description_kind = LoadLittleEndian<std::uint32_t>(bytes, kDescriptionKindBegin);
   if (LoadLittleEndian<std::uint32_t>(bytes, kVersionBegin) != kVersion ||
-      form > static_cast<std::uint32_t>(RecordForm::kTar))
+      form > static_cast<std::uint32_t>(RecordForm::kTar) ||
+      description_kind > static_cast<std::uint32_t>(SourceDescription::Kind::kMdsFolder))
     return Error{ErrorCode::kInvalidArgument, "the index needs a newer version of ffrecord"};
   InPlaceFront front;
   front.form = static_cast<RecordForm>(form);
@@ -54,6 +61,11 @@ Result<InPlaceFront> DecodeInPlaceFront(std::span<const std::byte> bytes) {
       path_size > InPlaceFront::kPathSizeBytesMax)
     return corrupt("is impossible");
   front.source_path.assign(reinterpret_cast<const char*>(bytes.data()) + kPathBegin, path_size);
+  if (description_kind != 0)
+    front.description = {static_cast<SourceDescription::Kind>(description_kind),
+                         LoadLittleEndian<std::uint64_t>(bytes, kDescriptionSizeBegin),
+                         LoadLittleEndian<std::int64_t>(bytes, kDescriptionTimeBegin),
+                         LoadLittleEndian<std::uint64_t>(bytes, kDescriptionDigestBegin)};
   return front;
 }
 
@@ -69,6 +81,11 @@ void EncodeInPlaceFront(const InPlaceFront& front,
   StoreLittleEndian(encoded, kSourceTimeBegin, front.source_time_ns);
   StoreLittleEndian(encoded, kPathSizeBegin, static_cast<std::uint32_t>(front.source_path.size()));
   std::memcpy(encoded.data() + kPathBegin, front.source_path.data(), front.source_path.size());
+  const SourceDescription& description = front.description;
+  StoreLittleEndian(encoded, kDescriptionKindBegin, static_cast<std::uint32_t>(description.kind));
+  StoreLittleEndian(encoded, kDescriptionSizeBegin, description.size_bytes);
+  StoreLittleEndian(encoded, kDescriptionTimeBegin, description.time_ns);
+  StoreLittleEndian(encoded, kDescriptionDigestBegin, description.digest);
   StoreLittleEndian(encoded, kCheckBegin, CheckOf(encoded));
 }
 

@@ -7,6 +7,7 @@
 
 #include <ffrecord/record_form.h>
 #include <ffrecord/result.h>
+#include <ffrecord/source_description.h>
 
 namespace ffrecord {
 
@@ -22,6 +23,7 @@ struct InPlaceFront {
   std::uint64_t source_size_bytes = 0;
   std::int64_t source_time_ns = 0;  // Time of its last change.
   std::string source_path;          // Absolute.
+  SourceDescription description = {};
 
   bool operator==(const InPlaceFront&) const = default;
 };

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string_view>
 
+#include "libffrecord/base/assert.h"
 #include "libffrecord/base/endian.h"
 #include "libffrecord/base/thread_scratch.h"
 #include "libffrecord/base/utf8.h"
@@ -180,6 +182,49 @@ Result<void> FormedRecords::FormInto(std::span<const std::byte> stored,
   return {};
 }
 
+Result<std::size_t> FormedRecords::FormWithin(std::span<std::byte> stored,
+                                              std::uint64_t record_size_bytes) const {
+  if (form_ == RecordForm::kPlain)
+    return Corrupt("the record is not as large as the bytes that it is");
+  FFR_ASSERT(record_size_bytes <= stored.size());
+  const ThreadScratch<Fields> scratch;
+  Fields& fields = *scratch;
+  FFR_TRY(Split(stored, fields));
+  if (SizeOf(fields) != record_size_bytes)
+    return Corrupt("the record has another size than the index says");
+  const int largest = LargestIn(fields, stored);
+  const auto kept = largest == kNone ? std::span<const std::byte>()
+                                     : fields.values[static_cast<std::size_t>(largest)];
+  // The others may lie where the record will be, so they leave it first.
+  fields.around.resize(record_size_bytes - kept.size());
+  const std::span<const std::byte> around = fields.around;
+  const std::size_t before = Join(fields, fields.around, largest);
+  const std::size_t kept_begin =
+      kept.empty() ? before : static_cast<std::size_t>(kept.data() - stored.data());
+  const std::size_t begin = std::min<std::size_t>(kept_begin - std::min(kept_begin, before),
+                                                  stored.size() - record_size_bytes);
+  const std::span<std::byte> record = stored.subspan(begin, record_size_bytes);
+  if (!kept.empty()) std::memmove(record.data() + before, kept.data(), kept.size());
+  std::ranges::copy(around.first(before), record.begin());
+  std::ranges::copy(around.subspan(before), record.subspan(before + kept.size()).begin());
+  return begin;
+}
+
+// The column with the most of the stored bytes; none if all values are elsewhere or empty.
+int FormedRecords::LargestIn(const Fields& fields, std::span<const std::byte> stored) noexcept {
+  int found = kNone;
+  std::size_t size = 0;
+  for (std::size_t i = 0; i < fields.values.size(); ++i) {
+    const auto value = fields.values[i];
+    const bool is_stored = !std::less<>()(value.data(), stored.data()) &&
+                           std::less<>()(value.data(), stored.data() + stored.size());
+    if (!is_stored || value.size() <= size) continue;
+    found = static_cast<int>(i);
+    size = value.size();
+  }
+  return found;
+}
+
 Result<void> FormedRecords::Split(std::span<const std::byte> stored, Fields& fields) const {
   const std::size_t count = schema_.columns().size();
   fields.values.assign(count, {});
@@ -340,15 +385,22 @@ std::uint64_t FormedRecords::SizeOf(const Fields& fields) const noexcept {
   return size;
 }
 
-// As Schema::Join.
-void FormedRecords::Join(const Fields& fields, std::span<std::byte> record) const noexcept {
+// As Schema::Join, without the value of the column `left_out`. Returns where that belongs.
+std::size_t FormedRecords::Join(const Fields& fields, std::span<std::byte> record,
+                                int left_out) const noexcept {
   std::size_t at = 0;
-  const auto append = [&](std::span<const std::byte> bytes) {
+  std::size_t gap = 0;
+  const auto append = [&](std::size_t column) {
+    const std::span<const std::byte> bytes = fields.values[column];
+    if (static_cast<int>(column) == left_out) {
+      gap = at;
+      return;
+    }
     if (!bytes.empty()) std::memcpy(record.data() + at, bytes.data(), bytes.size());
     at += bytes.size();
   };
   for (std::size_t i = 0; i < fields.values.size(); ++i)
-    if (schema_.width_bytes(i) != 0) append(fields.values[i]);
+    if (schema_.width_bytes(i) != 0) append(i);
   std::size_t variable_left = variable_count_;
   for (std::size_t i = 0; i < fields.values.size(); ++i) {
     if (schema_.width_bytes(i) != 0 || --variable_left == 0) continue;
@@ -356,7 +408,8 @@ void FormedRecords::Join(const Fields& fields, std::span<std::byte> record) cons
     at += kPrefixBytes;
   }
   for (std::size_t i = 0; i < fields.values.size(); ++i)
-    if (schema_.width_bytes(i) == 0) append(fields.values[i]);
+    if (schema_.width_bytes(i) == 0) append(i);
+  return gap;
 }
 
 }  // namespace ffrecord

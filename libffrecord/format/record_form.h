@@ -30,16 +30,25 @@ class FormedRecords {
   Result<void> Form(std::span<const std::byte> stored, std::vector<std::byte>& record) const;
   // The same, into memory of exactly its size; another size is kCorruption.
   Result<void> FormInto(std::span<const std::byte> stored, std::span<std::byte> record) const;
+  // The same, in the memory of the stored bytes: returns where in it the record begins. The largest
+  // column keeps its place if possible, so that only small ones are copied. Requires that the
+  // record is not larger than `stored`. After a failure the bytes are unchanged.
+  Result<std::size_t> FormWithin(std::span<std::byte> stored,
+                                 std::uint64_t record_size_bytes) const;
 
  private:
   static constexpr int kNone = -1;
 
   // The value of each column; of numbers and marks that are in no bytes, in `made`.
   struct Fields {
-    bool Recycle() const noexcept { return true; }
+    bool Recycle() const noexcept {
+      constexpr std::size_t kKeptBytesMax = std::size_t{4} << 20;
+      return around.capacity() <= kKeptBytesMax;
+    }
     std::vector<std::span<const std::byte>> values;
     std::vector<bool> is_set;
-    std::vector<std::byte> made;  // One value of 8 bytes for each column.
+    std::vector<std::byte> made;    // One value of 8 bytes for each column.
+    std::vector<std::byte> around;  // A record without one of its values.
     std::string name;
     std::string path;       // Path of the next member, if its header does not have it.
     bool has_file = false;  // That is no label.
@@ -56,7 +65,9 @@ class FormedRecords {
   Result<void> EndTar(Fields& fields) const;
   Result<void> Set(int column, std::span<const std::byte> value, Fields& fields) const;
   std::uint64_t SizeOf(const Fields& fields) const noexcept;
-  void Join(const Fields& fields, std::span<std::byte> record) const noexcept;
+  std::size_t Join(const Fields& fields, std::span<std::byte> record,
+                   int left_out = kNone) const noexcept;
+  static int LargestIn(const Fields& fields, std::span<const std::byte> stored) noexcept;
 
   const RecordForm form_;
   const Schema& schema_;

@@ -58,6 +58,28 @@ Error Replaced(const std::string& described, const std::string& what) {
           described + ": the object was replaced since it was opened: " + what + "; open it again"};
 }
 
+// How the version of a response differs from the one that was found first; nothing if it does not,
+// or nothing tells.
+std::optional<Error> Difference(const ObjectVersion& first, const ObjectVersion& now,
+                                const std::string& described) {
+  if (!first.etag.empty() && !now.etag.empty()) {
+    if (Bare(now.etag) == Bare(first.etag)) return std::nullopt;
+    return Replaced(described, "its ETag is " + now.etag + ", not " + first.etag);
+  }
+  if (first.last_modified.empty() || now.last_modified.empty() ||
+      now.last_modified == first.last_modified)
+    return std::nullopt;
+  return Replaced(described, "it was modified on " + now.last_modified);
+}
+
+// Whether a response names its version in none of the ways in which the first one did.
+bool IsSilent(const ObjectVersion& first, const ObjectVersion& now) noexcept {
+  const bool was_named = !first.etag.empty() || !first.last_modified.empty();
+  const bool has_etag = !first.etag.empty() && !now.etag.empty();
+  const bool has_date = !first.last_modified.empty() && !now.last_modified.empty();
+  return was_named && !has_etag && !has_date;
+}
+
 }  // namespace
 
 ObjectVersion VersionIn(const net::HttpResponse& response) {
@@ -97,16 +119,18 @@ std::optional<Error> ComplaintAbout(const net::HttpResponse& response, std::uint
   if (range->total && *range->total != version->size_bytes)
     return Replaced(described, "it has " + std::to_string(*range->total) + " bytes, not " +
                                    std::to_string(version->size_bytes));
-  if (!version->etag.empty() && !now.etag.empty() && Bare(now.etag) != Bare(version->etag))
-    return Replaced(described, "its ETag is " + now.etag + ", not " + version->etag);
-  if (version->etag.empty() && !version->last_modified.empty() && !now.last_modified.empty() &&
-      now.last_modified != version->last_modified)
-    return Replaced(described, "it was modified on " + now.last_modified);
+  if (auto difference = Difference(*version, now, described)) return difference;
   if (range->first != offset_bytes || range->last - range->first != size_bytes - 1)
     return Error{ErrorCode::kInvalidArgument,
                  described + ": the server answered with bytes " + std::to_string(range->first) +
                      " to " + std::to_string(range->last) + " instead of " +
                      std::to_string(size_bytes) + " at " + std::to_string(offset_bytes)};
+  if (IsSilent(*version, now))
+    return Error{ErrorCode::kConflict,
+                 described + ": the server sent " +
+                     (version->etag.empty() ? "Last-Modified" : "an ETag") +
+                     " when the object was opened and sends none now, so nothing tells whether it "
+                     "was replaced; download the file"};
   return std::nullopt;
 }
 

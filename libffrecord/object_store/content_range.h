@@ -20,7 +20,8 @@ bool IsEmptyObject(const net::HttpResponse& response);
 
 // Checks a 2xx response to a request for `size_bytes` at `offset_bytes` of `version` (null: of
 // any): kInvalidArgument if the server knows no ranges or encodes the content, kConflict if it is
-// another version's. Nothing if it is right, its body apart.
+// another version's, or names none although this one has a name. Nothing if it is right, its body
+// apart.
 std::optional<Error> ComplaintAbout(const net::HttpResponse& response, std::uint64_t offset_bytes,
                                     std::uint64_t size_bytes, const ObjectVersion* version,
                                     const std::string& described);

@@ -343,8 +343,20 @@ class IndexWriter:
         form: int = 0,
         key_column: str = "",
         replace: bool = False,
+        description: tuple[int, int, int, int] = (0, 0, 0, 0),
     ) -> IndexWriter:
-        """The samples are records as they are (form 0), or of MDS (1), or members of a tar (2)."""
+        """The samples are records as they are (form 0), or of MDS (1), or members of a tar (2).
+
+        `description` is of the file that describes the source: its kind (0 none, 1 Megatron's
+        `.idx`, 2 `index.json` of MDS), size in bytes, time of its last change in nanoseconds, and
+        a digest of what it says about the source.
+        """
+    @staticmethod
+    def read_source(index: bytes) -> tuple[bytes, tuple[int, int, int, int]]:
+        """The path of the source of an index, and its `description`."""
+    @staticmethod
+    def write_description(index: bytes, description: tuple[int, int, int, int]) -> None:
+        """Give an index another one of the same digest."""
     def add(self, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> None: ...
     def columns_with_nulls(self) -> list[str]: ...
     def set_metadata(self, metadata: dict[str, bytes]) -> None: ...

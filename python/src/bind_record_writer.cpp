@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -214,12 +215,25 @@ void WriteRows(Writer& writer, const std::vector<std::pair<py::object, py::objec
   });
 }
 
+// Kind, size, time and digest.
+using Described = std::tuple<std::uint32_t, std::uint64_t, std::int64_t, std::uint64_t>;
+
+SourceDescription DescriptionFrom(const Described& given) {
+  const auto [kind, size_bytes, time_ns, digest] = given;
+  if (kind > static_cast<std::uint32_t>(SourceDescription::Kind::kMdsFolder))
+    throw py::value_error("no such description");
+  return {static_cast<SourceDescription::Kind>(kind), size_bytes, time_ns, digest};
+}
+
 std::unique_ptr<Indexer> CreateIndex(const std::string& source, const std::string& index,
                                      const Schema& schema, std::uint32_t form,
-                                     const std::string& key_column, bool replace) {
+                                     const std::string& key_column, bool replace,
+                                     const Described& description) {
   if (form > static_cast<std::uint32_t>(RecordForm::kTar)) throw py::value_error("no such form");
-  const IndexWriter::Options options{
-      .form = static_cast<RecordForm>(form), .key_column = key_column, .replace = replace};
+  const IndexWriter::Options options{.form = static_cast<RecordForm>(form),
+                                     .key_column = key_column,
+                                     .replace = replace,
+                                     .description = DescriptionFrom(description)};
   return std::make_unique<Indexer>(ValueOrRaise(
       WithoutGil([&] { return IndexWriter::Create(source, index, schema, options); })));
 }
@@ -292,7 +306,23 @@ void BindRecordWriter(py::module_& module) {
   py::class_<Indexer>(module, "IndexWriter", py::is_final())
       .def_static("create", &CreateIndex, py::arg("source"), py::arg("index"), py::arg("schema"),
                   py::kw_only(), py::arg("form") = 0, py::arg("key_column") = "",
-                  py::arg("replace") = false)
+                  py::arg("replace") = false, py::arg("description") = Described())
+      .def_static("read_source",
+                  [](const std::string& index) {
+                    const auto found =
+                        ValueOrRaise(WithoutGil([&] { return IndexWriter::ReadSource(index); }));
+                    const SourceDescription& description = found.description;
+                    return std::pair(
+                        py::bytes(found.path.string()),
+                        Described(static_cast<std::uint32_t>(description.kind),
+                                  description.size_bytes, description.time_ns, description.digest));
+                  })
+      .def_static(
+          "write_description",
+          [](const std::string& index, const Described& description) {
+            const SourceDescription wanted = DescriptionFrom(description);
+            OkOrRaise(WithoutGil([&] { return IndexWriter::WriteDescription(index, wanted); }));
+          })
       .def("add", &AddSamples, py::arg("offsets"), py::arg("sizes"))
       .def("columns_with_nulls",
            [](Indexer& writer) {

@@ -1,6 +1,6 @@
 // Fronts of indexes in place, and samples of tars and MDS. Invariant: a front that is decoded
 // encodes to the same bytes but for those that have no meaning, and a record that is made fits its
-// schema.
+// schema, and is the same in whatever memory it is made.
 
 #include <algorithm>
 #include <array>
@@ -33,5 +33,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!schema.value().Split(record, fields)) __builtin_trap();
   std::vector<std::byte> again(record.size());
   if (!formed.FormInto(bytes, again) || again != record) __builtin_trap();
+  if (record.size() > bytes.size()) return 0;
+  std::vector<std::byte> memory(bytes.begin(), bytes.end());
+  const auto begin = formed.FormWithin(memory, record.size());
+  if (!begin ||
+      !std::ranges::equal(std::span(memory).subspan(begin.value(), record.size()), record))
+    __builtin_trap();
   return 0;
 }

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import ffrecord
+from cli import ok
 from ffrecord.pack import SourceOptions, _in_place_kinds, open_source, pack
 from test_in_place import plain, write_tar
 
@@ -224,16 +225,135 @@ def test_a_folder_is_not_read_by_half(name: str, tmp_path: Path) -> None:
     assert len(ffrecord.open(tmp_path)) == 3
 
 
-@pytest.mark.parametrize("name", ["README.md", "readme", "LICENSE.txt", "Notes.md", "CITATION"])
-def test_texts_about_the_data_are_left_out_of_a_folder(name: str, tmp_path: Path) -> None:
-    """Another file that cannot be read in place is refused: it may be data."""
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.jsonl").write_text('{"i": 1}\n' * 3)
-    (tmp_path / "in" / "README.jsonl").write_text('{"i": 2}\n' * 2)
-    (tmp_path / "in" / name).write_text("what is here")
-    assert ffrecord.index(tmp_path / "in").record_count == 5
-    assert len(ffrecord.open(tmp_path / "in")) == 5
+# --- Files that describe others ------------------------------------------------------------------
 
-    (tmp_path / "in" / "data.txt").write_text("what is here")
-    with pytest.raises(ValueError, match=r"data\.txt cannot be read in place"):
-        ffrecord.index(tmp_path / "in")
+
+def described(folder: Path, kind: str) -> tuple[Path, Path]:
+    """A source, and the file that describes it."""
+    if kind == "mds":
+        source = text_shard(folder / "in", ["a", "b"], [[b"1", b"2"], [b"3", b""]])
+        return source, source / "index.json"
+    (folder / "in").mkdir()
+    path = folder / "in" / "x.bin"
+    path.write_bytes(np.arange(5, dtype="<u2").tobytes())
+    path.with_suffix(".idx").write_bytes(
+        b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 2, 1) + struct.pack("<iiqqq", 3, 2, 0, 6, 0)
+    )
+    return path, path.with_suffix(".idx")
+
+
+def touch(path: Path) -> None:
+    now = path.stat().st_mtime_ns
+    os.utime(path, ns=(now, now + 1))
+
+
+each_described = pytest.mark.parametrize("kind", ["mds", "megatron"])
+
+
+@each_described
+def test_a_source_whose_description_changed_is_refused_until_it_is_indexed(
+    tmp_path: Path, kind: str
+) -> None:
+    source, description = described(tmp_path, kind)
+    ffrecord.index(source)
+    before = plain(list(ffrecord.open(source)))
+    touch(description)
+
+    with pytest.raises(ffrecord.ConflictError, match="describes it, was changed") as error:
+        ffrecord.open(source)[0]
+    assert description.name in str(error.value)
+    # Nothing that it says of the source is new.
+    assert ffrecord.index(source).indexed == ()
+    assert plain(list(ffrecord.open(source))) == before
+
+
+def test_sequences_are_those_of_the_new_idx(tmp_path: Path) -> None:
+    source, description = described(tmp_path, "megatron")
+    ffrecord.index(source)
+    data = description.read_bytes()
+    old, new = struct.pack("<iiqq", 3, 2, 0, 6), struct.pack("<iiqq", 1, 4, 0, 2)
+    description.write_bytes(data.replace(old, new))
+    touch(description)
+
+    assert ffrecord.index(source).indexed == (str(source),)
+    assert [row["tokens"].tolist() for row in ffrecord.open(source)] == [[0], [1, 2, 3, 4]]
+
+
+@each_described
+def test_a_description_that_is_gone_contradicts_nothing(tmp_path: Path, kind: str) -> None:
+    source, description = described(tmp_path, kind)
+    ffrecord.index(source)
+    before = plain(list(ffrecord.open(source)))
+    description.unlink()
+
+    assert plain(list(ffrecord.open(source))) == before
+
+
+def test_a_shard_keeps_its_index_when_index_json_learns_of_others(tmp_path: Path) -> None:
+    source, description = described(tmp_path, "mds")
+    ffrecord.index(source)
+    index = source / "shard.00000.mds.ffindex"
+    pages = index.read_bytes()[4096:]
+    shards = json.loads(description.read_text())
+    other = json.loads(json.dumps(shards["shards"][0]).replace("shard.00000", "shard.00001"))
+    (source / "shard.00001.mds").write_bytes((source / "shard.00000.mds").read_bytes())
+    description.write_text(json.dumps({"version": 2, "shards": [*shards["shards"], other]}))
+
+    assert ffrecord.index(source).indexed == (str(source / "shard.00001.mds"),)
+    assert index.read_bytes()[4096:] == pages
+    assert len(ffrecord.open(source)) == 4
+
+
+def test_what_describes_a_source_may_not_change_while_it_is_indexed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, description = described(tmp_path, "megatron")
+    samples = _in_place_kinds._Megatron.samples
+
+    def touched(file: _in_place_kinds._Megatron) -> Iterator[_in_place_kinds.Extents]:
+        touch(description)
+        yield from samples(file)
+
+    monkeypatch.setattr(_in_place_kinds._Megatron, "samples", touched)
+    with pytest.raises(ffrecord.ConflictError, match=r"x\.idx"):
+        ffrecord.index(source)
+    assert not list(source.parent.glob("*.ffindex"))
+
+
+def test_an_index_of_another_source_is_not_replaced_although_that_one_changed(
+    tmp_path: Path,
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.jsonl").write_text(f'"{name}"\n')
+    ffrecord.index(tmp_path / "a", index_dir=tmp_path / "indexes")
+    touch(tmp_path / "a" / "x.jsonl")
+
+    with pytest.raises(ffrecord.ConflictError, match="another --index-dir"):
+        ffrecord.index(tmp_path / "b", index_dir=tmp_path / "indexes")
+
+
+# --- Folders --------------------------------------------------------------------------------------
+
+ABOUT = ["README.md", "readme", "LICENSE.txt", "Notes.md", "CITATION", "dataset_info.json"]
+ABOUT += ["00000_stats.json", "a.idx", "SHA256SUMS", "md5sums.txt", "a.jsonl.sha256", "card.yaml"]
+
+
+@pytest.mark.parametrize("name", ABOUT)
+def test_files_about_the_data_are_left_out_of_a_folder_and_named(name: str, tmp_path: Path) -> None:
+    """Another file that cannot be read in place is refused: it may be data."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text('{"i": 1}\n' * 3)
+    (folder / "README.jsonl").write_text('{"i": 2}\n' * 2)
+    (folder / name).write_text("what is here")
+    made = ffrecord.index(folder)
+    assert (made.record_count, made.left_out) == (5, (str(folder / name),))
+    assert f"left out {folder / name}" in ok("ffrecord", "index", folder)
+    assert len(ffrecord.open(folder)) == 5
+
+    for other in ("data.txt", "c.parquet"):
+        (folder / other).write_text("what is here")
+        with pytest.raises(ValueError, match=f"{other} cannot be read in place"):
+            ffrecord.index(folder)
+        (folder / other).unlink()

@@ -150,6 +150,14 @@ def test_a_replaced_file_is_no_damage_but_a_conflict(served: RangeServer, is_tag
             reader.read([7], on_corrupt=policy)
 
 
+def test_a_server_that_names_the_version_no_more_is_not_believed(served: RangeServer) -> None:
+    reader = ffrecord.open(addresses(served)[0])
+    reader.read([5])
+    served.fault = lambda number, path: "untagged"
+    with pytest.raises(ConflictError, match=r"part-0\.ffr.*sent an ETag.*sends none now"):
+        reader.read([7])
+
+
 def test_damage_at_the_store_follows_the_policy(
     served: RangeServer, local: ffrecord.Reader
 ) -> None:

@@ -371,6 +371,16 @@ def test_a_server_that_names_no_version_is_refused(served: RangeServer, tmp_path
         pack(served.url("/a.jsonl"), tmp_path / "x.ffr")
 
 
+@pytest.mark.parametrize("from_number", range(2, 8))
+def test_a_server_that_names_the_version_no_more_is_refused(
+    served: RangeServer, tmp_path: Path, from_number: int
+) -> None:
+    served.fault = lambda number, path: "untagged" if number >= from_number else None
+    with pytest.raises((ConflictError, ValueError), match=r"a\.jsonl.*ETag"):
+        pack(served.url("/a.jsonl"), tmp_path / "x.ffr")
+    assert not (tmp_path / "x.ffr").exists()
+
+
 def test_a_query_may_be_a_secret_and_is_written_nowhere(
     served: RangeServer, lines: Path, tmp_path: Path
 ) -> None:

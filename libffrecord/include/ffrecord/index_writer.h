@@ -12,6 +12,7 @@
 #include <ffrecord/record_writer.h>
 #include <ffrecord/result.h>
 #include <ffrecord/schema.h>
+#include <ffrecord/source_description.h>
 
 namespace ffrecord {
 
@@ -26,6 +27,8 @@ class FFR_EXPORT IndexWriter {
     RecordForm form = RecordForm::kPlain;
     std::string key_column = {};  // Whose values are keys; empty: records have none.
     bool replace = false;         // Replace an index of that name.
+    // The file that describes the source, as it was before it was read.
+    SourceDescription description = {};
   };
 
   // Fails with kInvalidArgument if an option does not fit the schema, or the file is too large or
@@ -47,8 +50,21 @@ class FFR_EXPORT IndexWriter {
   std::vector<std::string> ColumnsWithNulls() const;
   Result<void> SetMetadata(const Metadata& metadata);
 
-  // Fails with kConflict if the source has changed since Create().
+  // Fails with kConflict if the source has changed since Create(), or what describes it.
   Result<WriteSummary> Close();
+
+  // The source that an index is read with, and what described it. Fails as RecordReader::Open if
+  // the index is missing or its front is damaged.
+  struct Source {
+    std::filesystem::path path;
+    SourceDescription description;
+  };
+  static Result<Source> ReadSource(const std::filesystem::path& index);
+  // Makes the index say that its source is described as `description` says, of which the digest is
+  // the same: the file has changed in what concerns other sources. The index with it takes the
+  // place of the other by one rename. Reads no sample.
+  static Result<void> WriteDescription(const std::filesystem::path& index,
+                                       const SourceDescription& description);
 
  private:
   struct Impl;

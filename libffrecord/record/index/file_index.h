@@ -80,6 +80,14 @@ class FileIndex {
     return Error{ErrorCode::kCorruption, "this version of the format has no compressed records"};
   }
 
+  // Makes the record of that size from the stored bytes of a file of another kind, in their memory,
+  // and returns where in it the record begins. Requires that the stored bytes are not fewer.
+  // Allocates nothing for each record. Fails with kCorruption.
+  virtual Result<std::size_t> FormWithin(std::span<std::byte> /*stored*/,
+                                         std::uint64_t /*record_size_bytes*/) const {
+    return Error{ErrorCode::kCorruption, "the record is not as large as the bytes that it is"};
+  }
+
   // Whether it was written so that records may have keys.
   virtual bool has_keys() const noexcept { return false; }
 

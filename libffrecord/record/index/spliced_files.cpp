@@ -1,12 +1,10 @@
 #include "libffrecord/record/index/spliced_files.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -16,6 +14,7 @@
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/mapped_file.h"
 #include "libffrecord/io/page_cache.h"
+#include "libffrecord/record/index/source_state.h"
 #include "libffrecord/source/local_files_impl.h"
 #include "libffrecord/source/range_queue.h"
 
@@ -43,21 +42,8 @@ struct Spliced {
   std::uint64_t size_bytes() const noexcept { return parts.back().end_bytes; }
 };
 
-// The time of the last change of a file; none if it cannot be asked.
-struct FileState {
-  std::uint64_t size_bytes = 0;
-  std::int64_t time_ns = 0;
-};
-Result<FileState> StateOf(const std::filesystem::path& path) {
-  struct stat found {};
-  if (::stat(path.c_str(), &found) != 0) return ErrnoError("look at", path, errno);
-  return FileState{static_cast<std::uint64_t>(found.st_size),
-                   found.st_mtim.tv_sec * std::int64_t{1'000'000'000} + found.st_mtim.tv_nsec};
-}
-
 bool IsAsIndexed(const IndexedSource& source, const FileState& state) noexcept {
-  return state.size_bytes == source.front.source_size_bytes &&
-         state.time_ns == source.front.source_time_ns;
+  return state == FileState{source.front.source_size_bytes, source.front.source_time_ns};
 }
 
 std::string HasChangedText(const IndexedSource& source) {
@@ -338,33 +324,17 @@ bool HasIndex(const std::filesystem::path& path) {
   return !path.native().ends_with(".ffr") && (IsIndexName(path) || Exists(IndexBeside(path)));
 }
 
-Result<InPlaceFront> ReadFront(const std::filesystem::path& path) {
-  const ReadOnlyFile file = FFR_TRY(OpenReadOnly(path, false));
-  std::array<std::byte, InPlaceFront::kSizeBytes> bytes;
-  const auto size = std::min<std::uint64_t>(file.size_bytes, bytes.size());
-  FFR_TRY(ReadExactly(file.fd.get(), path, 0, std::span(bytes).first(size)));
-  auto front = DecodeInPlaceFront(std::span(bytes).first(size));
-  if (front) return front;
-  return Error{front.error().code,
-               path.string() + ": " + front.error().message + "; make it again ('ffrecord index')"};
-}
-
-// The source of the index `path`.
-std::filesystem::path SourceOf(const std::filesystem::path& path, const InPlaceFront& front) {
-  const std::string& name = path.native();
-  std::filesystem::path beside = name.substr(0, name.size() - std::strlen(kIndexSuffix));
-  return Exists(beside) ? beside : std::filesystem::path(front.source_path);
-}
-
 Result<IndexedSource> FindOne(const std::filesystem::path& path) {
   if (!HasIndex(path)) return IndexedSource{path, {}};
   IndexedSource found;
   found.index = IsIndexName(path) ? path : IndexBeside(path);
-  found.front = FFR_TRY(ReadFront(found.index));
+  found.front = FFR_TRY(ReadInPlaceFront(found.index));
   found.path = IsIndexName(path) ? SourceOf(path, found.front) : path;
   const FileState state = FFR_TRY(StateOf(found.path));
-  if (IsAsIndexed(found, state)) return found;
-  return Error{ErrorCode::kConflict, found.path.string() + ": " + HasChangedText(found)};
+  if (!IsAsIndexed(found, state))
+    return Error{ErrorCode::kConflict, found.path.string() + ": " + HasChangedText(found)};
+  FFR_TRY(CheckDescription(found.path, found.front.description));
+  return found;
 }
 
 // The parts of the file that a source and its index make.
@@ -384,6 +354,23 @@ Result<std::vector<Part>> PartsOf(const IndexedSource& source, std::uint32_t ind
 }
 
 }  // namespace
+
+std::filesystem::path SourceOf(const std::filesystem::path& path, const InPlaceFront& front) {
+  const std::string& name = path.native();
+  std::filesystem::path beside = name.substr(0, name.size() - std::strlen(kIndexSuffix));
+  return Exists(beside) ? beside : std::filesystem::path(front.source_path);
+}
+
+Result<InPlaceFront> ReadInPlaceFront(const std::filesystem::path& path) {
+  const ReadOnlyFile file = FFR_TRY(OpenReadOnly(path, false));
+  std::array<std::byte, InPlaceFront::kSizeBytes> bytes;
+  const auto size = std::min<std::uint64_t>(file.size_bytes, bytes.size());
+  FFR_TRY(ReadExactly(file.fd.get(), path, 0, std::span(bytes).first(size)));
+  auto front = DecodeInPlaceFront(std::span(bytes).first(size));
+  if (front) return front;
+  return Error{front.error().code,
+               path.string() + ": " + front.error().message + "; make it again ('ffrecord index')"};
+}
 
 bool AnyIsIndexed(std::span<const std::filesystem::path> paths) {
   return std::ranges::any_of(paths, HasIndex);

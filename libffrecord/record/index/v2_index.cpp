@@ -96,6 +96,11 @@ class V2Index final : public FileIndex {
     return DecompressZstd(stored, raw, dictionaries_.loaded());
   }
 
+  Result<std::size_t> FormWithin(std::span<std::byte> stored,
+                                 std::uint64_t record_size_bytes) const override {
+    return formed_.FormWithin(stored, record_size_bytes);
+  }
+
   bool has_keys() const noexcept override {
     return (layout_.header.append_features & V2Header::kKeys) != 0;
   }

@@ -81,8 +81,28 @@ Result<void> LocateRecords(const RecordReader::Impl& reader, const IndexFailures
     PlannedRecord& record = plan.records[i];
     if (record.status == ErrorCode::kOk)
       record.status = reader.indexes[record.file]->Locate(record.index, record.location);
+    record.has_own_room = record.location.compressed();
   }
   return {};
+}
+
+// Samples of files of another kind become records where they are read. One that overlaps another
+// would change its bytes; no writer makes such an index.
+void FormInPlace(const RecordReader::Impl& reader, BatchPlan& plan) {
+  const PlannedRecord* before = nullptr;
+  for (PlannedRecord& record : plan.records) {
+    if (record.status != ErrorCode::kOk ||
+        reader.source->record_form(record.file) == RecordForm::kPlain)
+      continue;
+    if (before != nullptr && before->file == record.file &&
+        record.location.offset_bytes <
+            before->location.offset_bytes + before->location.stored_size_bytes) {
+      record.status = ErrorCode::kCorruption;
+      continue;
+    }
+    record.has_own_room = record.location.raw_size_bytes > record.location.stored_size_bytes;
+    before = &record;
+  }
 }
 
 // One read for each run of neighbours.
@@ -102,7 +122,7 @@ void MergeReads(const CoalescingOptions& coalescing, BatchPlan& plan) {
     PlannedRead& read = plan.reads.back();
     read.end_bytes = run.end_bytes;
     read.end_record = i + 1;
-    read.into_scratch = read.into_scratch && record.location.compressed();
+    read.into_scratch = read.into_scratch && record.has_own_room;
     record.read = static_cast<std::uint32_t>(plan.reads.size() - 1);
   }
 }
@@ -120,7 +140,7 @@ Result<void> PlaceReads(const RangeReader& source, BatchPlan& plan) {
   for (PlannedRecord& record : plan.records) {
     if (record.read == PlannedRecord::kNoRead) continue;
     const PlannedRead& read = plan.reads[record.read];
-    if (record.location.compressed()) {
+    if (record.has_own_room) {
       record.arena_begin_bytes = AlignUp(plan.arena_size_bytes, kPlaceAlignmentBytes);
       plan.arena_size_bytes = record.arena_begin_bytes + record.location.raw_size_bytes;
       plan.decompressed_size_bytes += record.location.raw_size_bytes;
@@ -150,6 +170,7 @@ Result<void> PlanBatch(const RecordReader::Impl& reader, std::span<const std::ui
   if (patience.IsOver()) return GivenUp();
   SortByIndex(reader.record_count() - 1, plan.wishes, plan.sorting);
   FFR_TRY(LocateRecords(reader, failures, plan, patience));
+  if (reader.forms_records) FormInPlace(reader, plan);
   MergeReads(reader.source->coalescing(), plan);
   return PlaceReads(*reader.source, plan);
 }

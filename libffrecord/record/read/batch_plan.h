@@ -20,6 +20,9 @@ struct PlannedRecord {
   std::uint64_t index = 0;  // In its file.
   std::uint32_t file = 0;
   ErrorCode status = ErrorCode::kOk;
+  // Its raw bytes have room of their own: they are decompressed from the stored ones. All others
+  // are read where they will be, and a sample of a file of another kind is formed there.
+  bool has_own_room = false;
   std::uint32_t read = kNoRead;  // The read of its stored bytes; none if it is empty or bad.
   RecordLocation location;
   std::uint64_t arena_begin_bytes = 0;  // Where its raw bytes will be.
@@ -28,7 +31,7 @@ struct PlannedRecord {
 // One read of a file, widened to the file's alignment.
 struct PlannedRead {
   std::uint32_t file = 0;
-  bool into_scratch = false;  // All its records are compressed: the bytes are not kept.
+  bool into_scratch = false;  // All its records have room of their own: the bytes are not kept.
   std::uint64_t begin_bytes = 0;
   std::uint64_t end_bytes = 0;
   std::uint64_t buffer_begin_bytes = 0;  // In the arena, or in the scratch memory.
@@ -39,8 +42,8 @@ struct PlannedRead {
 };
 
 // The reads of a batch, and where each byte goes: records sorted by file and offset, neighbours
-// read together, nothing read twice. The arena holds the reads that bring raw records, then the
-// records that are decompressed from scratch memory or from the arena itself.
+// read together, nothing read twice. The arena holds the reads that bring raw records and samples,
+// then the records that are decompressed from scratch memory or from the arena itself.
 struct BatchPlan {
   struct Wish {
     std::uint64_t index;

@@ -1,7 +1,6 @@
 #include "libffrecord/record/read/batch_read.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "libffrecord/base/align.h"
@@ -82,7 +81,7 @@ void BatchRead::DecompressPiece(std::size_t piece, std::uint32_t slot) {
   }
 }
 
-std::span<const std::byte> BatchRead::StoredOf(const PlannedRecord& record) const {
+std::span<std::byte> BatchRead::StoredOf(const PlannedRecord& record) const {
   const PlannedRead& read = plan_.reads[record.read];
   return BufferOf(read).subspan(record.location.offset_bytes - read.begin_bytes,
                                 record.location.stored_size_bytes);
@@ -122,14 +121,15 @@ void BatchRead::Arrived(RangeRead& range) {
     if (record.read != number) continue;
     record.status = progress.status;
     if (record.status != ErrorCode::kOk) continue;
-    if (workers_ && record.location.compressed())
+    if (workers_ && record.has_own_room)
       Postpone(i);
     else
       FinishRecord(record, StoredOf(record));
   }
 }
 
-// Checks the stored bytes and puts the raw ones in their place.
+// Checks the stored bytes and puts the raw ones in their place. Stored bytes of a record without
+// room of its own are StoredOf() it.
 void BatchRead::FinishRecord(PlannedRecord& record, std::span<const std::byte> stored) {
   if (reader_.options.verify_checksums &&
       !reader_.indexes[record.file]->Matches(record.index, record.location.check, stored)) {
@@ -137,9 +137,21 @@ void BatchRead::FinishRecord(PlannedRecord& record, std::span<const std::byte> s
     return;
   }
   if (!record.location.compressed()) return;
+  if (!record.has_own_room) return FormRecord(record);
   const auto decompressed = reader_.indexes[record.file]->Decompress(
       stored, block_.data.subspan(record.arena_begin_bytes, record.location.raw_size_bytes));
   if (!decompressed) record.status = decompressed.error().code;
+}
+
+void BatchRead::FormRecord(PlannedRecord& record) {
+  const std::span<std::byte> stored = StoredOf(record);
+  const auto begin =
+      reader_.indexes[record.file]->FormWithin(stored, record.location.raw_size_bytes);
+  if (begin)
+    record.arena_begin_bytes =
+        static_cast<std::uint64_t>(stored.data() - block_.data.data()) + begin.value();
+  else
+    record.status = begin.error().code;
 }
 
 // Reads the records of a failed merged read again one by one: one bad record, or a bad gap between
@@ -198,9 +210,10 @@ Result<void> BatchRead::ReadFromCopies(const FileCopies& copies, PlannedRecord& 
 
 // Puts the record in its place anew.
 void BatchRead::Replace(PlannedRecord& record, std::span<const std::byte> stored) {
-  FinishRecord(record, stored);
-  if (record.status == ErrorCode::kOk && !record.location.compressed())
-    std::memcpy(block_.data.data() + record.arena_begin_bytes, stored.data(), stored.size());
+  if (record.has_own_room) return FinishRecord(record, stored);
+  const std::span<std::byte> place = StoredOf(record);
+  std::ranges::copy(stored, place.begin());
+  FinishRecord(record, place);
 }
 
 void BatchRead::FillTables() const {

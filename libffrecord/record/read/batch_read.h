@@ -80,10 +80,11 @@ class BatchRead {
   void EndPiece();
   void FinishPieces();
   void DecompressPiece(std::size_t piece, std::uint32_t slot);
-  std::span<const std::byte> StoredOf(const PlannedRecord& record) const;
+  std::span<std::byte> StoredOf(const PlannedRecord& record) const;
   std::span<std::byte> BufferOf(const PlannedRead& read) const;
   void PlanRanges();
   void FinishRecord(PlannedRecord& record, std::span<const std::byte> stored);
+  void FormRecord(PlannedRecord& record);
   Result<void> ReadAgain();
   Result<void> ReadAlone(PlannedRecord& record);
   Result<void> ReadFromCopies(const FileCopies& copies, PlannedRecord& record);

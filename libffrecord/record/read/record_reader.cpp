@@ -84,6 +84,7 @@ Result<RecordReader> OpenRecords(std::shared_ptr<const RangeReader> source,
                        " are not those of " + impl->source->file_name(0) +
                        "; open them separately"};
     impl->first_indexes.push_back(first_index);
+    if (impl->source->record_form(file) != RecordForm::kPlain) impl->forms_records = true;
     fingerprint.Add(index.record_count(), index.fingerprint());
     if (index.record_count() > kRecordCountMax - first_index)
       return Error{ErrorCode::kInvalidArgument,

@@ -25,6 +25,7 @@ struct RecordReader::Impl {
   std::vector<std::uint64_t> first_indexes;  // For each file, and behind the last.
   std::shared_ptr<const Schema> schema;
   Digest128 fingerprint{};
+  bool forms_records = false;  // Some file has a RecordForm that is not plain.
   mutable ResidentGuess resident_guess;
   mutable std::atomic<std::uint64_t> batches_from_memory{0};
   mutable std::atomic<std::uint64_t> batches_read{0};

@@ -17,6 +17,8 @@
 #include "libffrecord/io/atomic_file.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/mapped_file.h"
+#include "libffrecord/record/index/source_state.h"
+#include "libffrecord/record/index/spliced_files.h"
 #include "libffrecord/record/write/record_writer_impl.h"
 
 namespace ffrecord {
@@ -57,13 +59,6 @@ class SplicedOutput final : public V2Output {
   AtomicFile file_;
   std::uint64_t skipped_bytes_ = 0;
 };
-
-Result<std::int64_t> ChangedAt(int fd, const std::filesystem::path& path, std::uint64_t size) {
-  struct stat found {};
-  if (::fstat(fd, &found) != 0) return ErrnoError("look at", path, errno);
-  if (static_cast<std::uint64_t>(found.st_size) != size) return std::int64_t{0};
-  return found.st_mtim.tv_sec * std::int64_t{1'000'000'000} + found.st_mtim.tv_nsec;
-}
 
 // Whether the file that is open is the one of that name.
 bool IsStillCalled(int fd, const std::filesystem::path& path) {
@@ -159,8 +154,9 @@ Result<IndexWriter> IndexWriter::Create(const std::filesystem::path& source,
           V2Header::kEncodedSizeBytes + V2SectionHeader::kEncodedSizeBytes + schema_section.size(),
           kBlock),
       .source_size_bytes = file.size_bytes,
-      .source_path = std::filesystem::absolute(source).string()};
-  front.source_time_ns = FFR_TRY(ChangedAt(file.fd.get(), source, file.size_bytes));
+      .source_path = std::filesystem::absolute(source).string(),
+      .description = options.description};
+  front.source_time_ns = FFR_TRY(StateOf(file.fd.get(), source)).time_ns;
   if (front.source_size_bytes >= kPayloadOffsetBytesEnd - front.head_size_bytes)
     return invalid("it has 2^48 bytes or more");
   if (front.source_path.size() > InPlaceFront::kPathSizeBytesMax)
@@ -212,16 +208,43 @@ Result<void> IndexWriter::SetMetadata(const Metadata& metadata) {
 }
 
 Result<WriteSummary> IndexWriter::Close() {
-  const auto time = FFR_TRY(ChangedAt(impl_->file.fd.get(), impl_->source, impl_->file.size_bytes));
+  const FileState state = FFR_TRY(StateOf(impl_->file.fd.get(), impl_->source));
+  const FileState before{impl_->front.source_size_bytes, impl_->front.source_time_ns};
   // The offsets may be of a file that took its name.
-  if (time != impl_->front.source_time_ns || impl_->mapped.has_lost() ||
+  if (state != before || impl_->mapped.has_lost() ||
       !IsStillCalled(impl_->file.fd.get(), impl_->source))
     return Error{ErrorCode::kConflict, impl_->source.string() +
                                            ": it changed while it was indexed; make the index "
                                            "when nothing writes to the file any more"};
+  FFR_TRY(CheckDescription(impl_->source, impl_->front.description));
   WriteSummary summary = FFR_TRY(impl_->writer->Close());
   summary.file_size_bytes -= AlignUp(impl_->front.source_size_bytes, kBlock) - kBlock;
   return summary;
+}
+
+Result<IndexWriter::Source> IndexWriter::ReadSource(const std::filesystem::path& index) {
+  const InPlaceFront front = FFR_TRY(ReadInPlaceFront(index));
+  return Source{SourceOf(index, front), front.description};
+}
+
+Result<void> IndexWriter::WriteDescription(const std::filesystem::path& index,
+                                           const SourceDescription& description) {
+  InPlaceFront front = FFR_TRY(ReadInPlaceFront(index));
+  front.description = description;
+  const ReadOnlyFile file = FFR_TRY(OpenReadOnly(index, false));
+  AtomicFile::Options options;
+  options.replace = true;
+  AtomicFile copy = FFR_TRY(AtomicFile::Create(index, options));
+  std::array<std::byte, kBlock> encoded;
+  EncodeInPlaceFront(front, encoded);
+  FFR_TRY(copy.Append(encoded));
+  std::vector<std::byte> piece(std::size_t{1} << 20);
+  for (std::uint64_t at = kBlock; at < file.size_bytes; at += piece.size()) {
+    piece.resize(std::min<std::uint64_t>(piece.size(), file.size_bytes - at));
+    FFR_TRY(ReadExactly(file.fd.get(), index, at, piece));
+    FFR_TRY(copy.Append(piece));
+  }
+  return copy.Publish();
 }
 
 }  // namespace ffrecord

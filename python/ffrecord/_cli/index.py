@@ -34,6 +34,8 @@ def index(sources: tuple[str, ...], index_dir: str | None, as_json: bool) -> Non
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(made)))
         return
+    for path in made.left_out:
+        click.echo(f"left out {shown(path)}: it is about the data")
     for path in made.indexed:
         click.echo(f"indexed {shown(path)}")
     click.echo(

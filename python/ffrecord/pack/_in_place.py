@@ -19,8 +19,13 @@ from ffrecord.pack._mds import is_mds
 
 # Entries that are looked at together.
 _AT_ONCE = 1 << 16
-# Names of texts in a folder that are no data.
+# Names of texts in a folder that are no data; then suffixes of files beside shards: descriptions
+# that tools write (dataset_info.json, 00000_stats.json, 00000.idx), and checksums.
 _ABOUT = ("readme", "license", "licence", "notice", "changelog", "citation")
+_CHECKSUMS = ("md5", "sha1", "sha256", "sha512", "xxh64", "xxh128")
+_BESIDE = (".md", ".json", ".yaml", ".yml", ".idx", *(f".{name}" for name in _CHECKSUMS))
+# The description of a file that no other file describes.
+_NOTHING = (0, 0, 0, 0)
 # Errors of a reader for an index that does not fit its file, or is none.
 _STALE = (ConflictError, CorruptionError, ValueError, FileNotFoundError)
 
@@ -33,6 +38,8 @@ class IndexSummary:
     """The files that have a new index."""
     unchanged: tuple[str, ...]
     """Those whose index was there, and fits."""
+    left_out: tuple[str, ...]
+    """Files of the folders that are no data, but about it."""
     record_count: int
     """The records of all files."""
     index_bytes: int
@@ -64,7 +71,8 @@ def index(
         ConflictError: a file changed while it was indexed, or the index of another one of the same
             name is in `index_dir`.
     """
-    files = list(_files_of(source))
+    left_out: list[str] = []
+    files = list(_files_of(source, left_out))
     paths = [_index_of(file.path, index_dir) for file in files]
     if twice := [path for path, times in Counter(paths).items() if times > 1]:
         raise ValueError(
@@ -77,7 +85,7 @@ def index(
     first: _First | None = None
     count = size = 0
     for file, path in zip(files, paths, strict=True):
-        reader = _fitting(path, file.path)
+        reader = _fitting(path, file)
         if reader is not None and (first is None or _is_like(reader, file, first)):
             found = len(reader)
             old.append(file.path)
@@ -92,11 +100,11 @@ def index(
         done += os.stat(file.path).st_size
         if progress is not None:
             progress(done, total)
-    return IndexSummary(tuple(new), tuple(old), count, size)
+    return IndexSummary(tuple(new), tuple(old), tuple(left_out), count, size)
 
 
 def _files_of(
-    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], left_out: list[str]
 ) -> Iterator[Indexable]:
     given = [source] if isinstance(source, str | os.PathLike) else source
     names = [os.path.join(os.getcwd(), os.fspath(name)) for name in given]
@@ -104,7 +112,7 @@ def _files_of(
         raise ValueError("nothing to index: the list of files is empty")
     for name in names:
         if os.path.isdir(name) and not is_mds(name):
-            for each in _in_folder(name):
+            for each in _in_folder(name, left_out):
                 yield from indexables(each)
         elif os.path.lexists(name) or not glob.has_magic(name):
             yield from indexables(name)
@@ -113,19 +121,23 @@ def _files_of(
                 yield from indexables(each)
 
 
-def _in_folder(folder: str) -> list[str]:
+def _in_folder(folder: str, left_out: list[str]) -> list[str]:
     with os.scandir(folder) as entries:
-        files = (each.path for each in entries if each.is_file() and _may_be(each.path))
-        found = sorted(path for path in files if not _is_about_data(path))
+        files = sorted(each.path for each in entries if each.is_file() and _may_be(each.path))
+    found = [path for path in files if not _is_about_data(path)]
+    left_out += [path for path in files if _is_about_data(path)]
     if not found:
         raise FileNotFoundError(f"{folder} has no files to index")
     return found
 
 
 def _is_about_data(name: str) -> bool:
-    """Whether people read it: README, LICENSE.txt, any Markdown."""
+    """Whether a file is about others: README, LICENSE.txt, dataset_info.json, SHA256SUMS."""
     stem, suffix = os.path.splitext(os.path.basename(name).lower())
-    return suffix == ".md" or (stem in _ABOUT and suffix in ("", ".txt", ".rst"))
+    if suffix in _BESIDE:
+        return True
+    named = stem in _ABOUT or stem.removesuffix("sums") in _CHECKSUMS or stem == "checksums"
+    return named and suffix in ("", ".txt", ".rst")
 
 
 def _matches(pattern: str) -> list[str]:
@@ -162,17 +174,41 @@ def _is_like(reader: _ffrecord.RecordReader, file: Indexable, first: _First) -> 
     return columns in (first.columns, columns_of(parse(file.shape(first.file).schema)))
 
 
-def _fitting(path: str, source: str) -> _ffrecord.RecordReader | None:
+def _fitting(path: str, file: Indexable) -> _ffrecord.RecordReader | None:
     """An index that fits the source; None if there is none."""
-    if not os.path.exists(path):
-        return None
+    index = os.fsencode(path)
     try:
-        reader = _ffrecord.RecordReader.open([os.fsencode(path)], _ffrecord.OpenOptions())
+        found, known = _ffrecord.IndexWriter.read_source(index)
     except _STALE:
         return None
-    if not os.path.samefile(name := reader.file(0)["name"], source):
-        raise ConflictError(f"{path} is the index of {name}: give {source} another --index-dir")
+    source = os.fsdecode(found)
+    if os.path.exists(source) and not os.path.samefile(source, file.path):
+        raise ConflictError(
+            f"{path} is the index of {source}: give {file.path} another --index-dir"
+        )
+    try:
+        if not _is_described_alike(index, known, file):
+            return None
+        reader = _ffrecord.RecordReader.open([index], _ffrecord.OpenOptions())
+    except _STALE:
+        return None
     return reader if _is_whole(reader) else None
+
+
+def _is_described_alike(index: bytes, known: tuple[int, int, int, int], file: Indexable) -> bool:
+    """Whether the file that describes a source says of it what it said when the index was made.
+
+    If it has changed only in what it says of others, the index learns of its new time.
+    """
+    if file.description is None:
+        return known[0] == 0
+    if file.description.is_as(known):
+        return True
+    now = file.description.known(file.described())
+    is_same = (now[0], now[3]) == (known[0], known[3])
+    if is_same:
+        _ffrecord.IndexWriter.write_description(index, now)
+    return is_same
 
 
 def _is_whole(index: _ffrecord.RecordReader) -> bool:
@@ -197,6 +233,7 @@ def _write(file: Indexable, path: str, like: Indexable | None) -> int:
         form=shape.form,
         key_column=shape.key,
         replace=True,
+        description=file.description.known(file.described()) if file.description else _NOTHING,
     )
     try:
         for places in file.samples():

@@ -1,5 +1,7 @@
 """The files that can be read in place: where the samples of each kind lie, and what they become."""
 
+import hashlib
+import json
 import os
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +16,7 @@ from ffrecord.errors import ConflictError, CorruptionError
 from ffrecord.pack._cutting import is_plain
 from ffrecord.pack._inference import check_names
 from ffrecord.pack._jsonl import is_json_lines
-from ffrecord.pack._mds import MdsSource, _contents, _offsets, _Shard
+from ffrecord.pack._mds import _INDEX, MdsSource, _contents, _offsets, _Shard
 from ffrecord.pack._source import WHOLE, Part, SourceOptions, check_text
 from ffrecord.pack._tar import TarSource, _key
 from ffrecord.pack._tar_members import is_hidden, is_tar
@@ -30,6 +32,7 @@ _BLOCK_BYTES = 512
 _GROUP_FILES_MAX = 1000
 _BLANKS = np.frombuffer(b" \t\r\v\f", np.uint8)
 _PLAIN, _MDS, _TAR = 0, 1, 2
+_MEGATRON, _MDS_FOLDER = 1, 2
 _PAYLOAD: Mapping[str, str] = MappingProxyType({"payload": "bytes"})
 
 
@@ -42,10 +45,33 @@ class Shape(NamedTuple):
     has_nulls: bool = False
 
 
+class Description:
+    """Another file that describes a source, as it was before it was read."""
+
+    def __init__(self, kind: int, path: str) -> None:
+        """Look at the file; `kind` is that of `_ffrecord.IndexWriter.create`."""
+        found = os.stat(path)
+        self._state = (kind, found.st_size, found.st_mtime_ns)
+
+    def is_as(self, known: tuple[int, int, int, int]) -> bool:
+        """Whether the file is as an index knows it."""
+        return known[:3] == self._state
+
+    def known(self, said: bytes) -> tuple[int, int, int, int]:
+        """Return the description for an index; the file says `said` about the source."""
+        digest = hashlib.blake2b(said, digest_size=8).digest()
+        return (*self._state, int.from_bytes(digest, "little"))
+
+
 class Indexable(Protocol):
     """A file whose samples are runs of its bytes."""
 
     path: str
+    description: Description | None
+    """None if it describes itself."""
+
+    def described(self) -> bytes:
+        """Return the part of its description that is about it."""
 
     def shape(self, like: "Indexable | None") -> Shape:
         """The columns, which are those of `like` if there is another file before it."""
@@ -101,7 +127,17 @@ def _places(found: Iterable[tuple[int, int]]) -> Iterator[Extents]:
         yield np.array(held, np.int64)
 
 
-class _Lines:
+class _OfItself:
+    """A file that no other file describes."""
+
+    description: Description | None = None
+
+    def described(self) -> bytes:
+        """Nothing."""
+        return b""
+
+
+class _Lines(_OfItself):
     """JSON lines: each line that is not blank, without its end, as `ffrecord-pack --raw` does."""
 
     def __init__(self, path: str) -> None:
@@ -155,7 +191,7 @@ class _Lines:
         return b"".join(pieces)
 
 
-class _TFRecords:
+class _TFRecords(_OfItself):
     """TFRecords: the payload of each record, as `ffrecord-pack --raw` does."""
 
     def __init__(self, path: str) -> None:
@@ -174,7 +210,7 @@ class _TFRecords:
             begin += len(payload) + _CRC.size + _HEAD.size
 
 
-class _Tar:
+class _Tar(_OfItself):
     """A tar: the files of each sample with their headers."""
 
     def __init__(self, path: str) -> None:
@@ -251,10 +287,19 @@ class _Tar:
 class _MdsShard:
     """One shard of a folder of MDS."""
 
-    def __init__(self, path: str, shard: _Shard, schema: Mapping[str, str]) -> None:
+    def __init__(
+        self, path: str, shard: _Shard, schema: Mapping[str, str], description: Description | None
+    ) -> None:
         self.path = path
+        self.description = description
         self._shard = shard
         self._schema = schema
+
+    def described(self) -> bytes:
+        """The part of `index.json` about this shard, wherever the folder is."""
+        shard = self._shard
+        said = (shard.columns, shard.sample_count, shard.raw.size_bytes, shard.raw.hashes)
+        return json.dumps(said, sort_keys=True).encode()
 
     def shape(self, like: Indexable | None) -> Shape:
         return Shape(self._schema, _MDS)
@@ -265,6 +310,7 @@ class _MdsShard:
 
 
 def _shards(folder: str) -> Iterator[_MdsShard]:
+    description = Description(_MDS_FOLDER, os.path.join(folder, _INDEX))
     source = MdsSource(folder, SourceOptions())
     check_names(source.schema, folder)
     for shard in source._shards:
@@ -272,7 +318,9 @@ def _shards(folder: str) -> Iterator[_MdsShard]:
             raise _unfit(shard.packed.path, "it is compressed")
         if shard.columns != source._columns:
             raise _unfit(shard.raw.path, "it has other columns than the first shard")
-        yield _MdsShard(shard.raw.path, shard, source.schema)
+        # That of a shard in a folder below is not beside it.
+        is_beside = os.path.samefile(os.path.dirname(shard.raw.path), folder)
+        yield _MdsShard(shard.raw.path, shard, source.schema, description if is_beside else None)
 
 
 class _Megatron:
@@ -283,6 +331,7 @@ class _Megatron:
 
     def __init__(self, path: str, index: str) -> None:
         self.path = path
+        self.description: Description | None = Description(_MEGATRON, index)
         self._index = index
         with open(index, "rb") as file:
             head = file.read(len(self._MAGIC) + 17)
@@ -295,6 +344,11 @@ class _Megatron:
             raise _unfit(path, "its tokens are no integers")
         if os.stat(index).st_size < self._begin + 12 * self._count:
             raise CorruptionError(f"{index} is truncated")
+
+    def described(self) -> bytes:
+        """The digest of the whole `.idx`."""
+        with open(self._index, "rb") as file:
+            return hashlib.file_digest(file, "blake2b").digest()
 
     def shape(self, like: Indexable | None) -> Shape:
         return Shape({f"tokens[]:{self._type}": "bytes"}, has_nulls=True)

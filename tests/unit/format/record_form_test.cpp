@@ -5,11 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "libffrecord/format/in_place_front.h"
@@ -79,10 +82,18 @@ std::vector<std::byte> Record(const Schema& schema, const char* label, std::stri
   return record;
 }
 
+// The record, made in memory of its own and in that of the stored bytes.
 std::vector<std::byte> Made(RecordForm form, const Schema& schema, std::string_view stored) {
+  const FormedRecords formed(form, schema);
   std::vector<std::byte> record;
-  const auto made = FormedRecords(form, schema).Form(BytesOf(stored), record);
+  const auto made = formed.Form(BytesOf(stored), record);
   EXPECT_TRUE(made) << made.error().message;
+  std::vector<std::byte> memory(BytesOf(stored).begin(), BytesOf(stored).end());
+  const auto begin = formed.FormWithin(memory, record.size());
+  EXPECT_TRUE(begin) << begin.error().message;
+  if (!begin) return record;
+  const auto within = std::span(memory).subspan(begin.value(), record.size());
+  EXPECT_TRUE(std::ranges::equal(within, record));
   return record;
 }
 
@@ -168,6 +179,40 @@ TEST(RecordFormTest, AnySizeButItsOwnIsRefused) {
   }
 }
 
+TEST(RecordFormTest, TheLargestColumnStaysWhereItIsRead) {
+  const Schema schema = Sample();
+  const FormedRecords formed(RecordForm::kTar, schema);
+  const std::string picture(5000, 'p');
+  const std::string text(100, 't');
+  const std::string label = Member("7.cls", "3");
+  for (const std::string& stored : {Member("7.jpg", picture) + label + Member("7.txt", text),
+                                    label + Member("7.txt", text) + Member("7.jpg", picture)}) {
+    const auto expected = Record(schema, "3", "7", picture.c_str(), text.c_str());
+    std::vector<std::byte> memory(BytesOf(stored).begin(), BytesOf(stored).end());
+
+    const auto begin = formed.FormWithin(memory, expected.size());
+
+    ASSERT_TRUE(begin);
+    EXPECT_TRUE(
+        std::ranges::equal(std::span(memory).subspan(begin.value(), expected.size()), expected));
+    const std::size_t picture_begin = stored.find(picture);
+    EXPECT_EQ(std::memcmp(memory.data() + picture_begin, picture.data(), picture.size()), 0);
+  }
+}
+
+TEST(RecordFormTest, BytesThatAreNoSampleStayAsTheyAre) {
+  const Schema schema = Sample();
+  const FormedRecords formed(RecordForm::kTar, schema);
+  const std::string whole = Member("7.jpg", "picture") + Member("7.cls", "3");
+  const std::size_t size = Made(RecordForm::kTar, schema, whole).size();
+  for (const auto& [stored, record_size] : std::vector<std::pair<std::string, std::size_t>>{
+           {whole, size - 1}, {whole, size + 1}, {Member("7.png", "x"), 20}}) {
+    std::vector<std::byte> memory(BytesOf(stored).begin(), BytesOf(stored).end());
+    EXPECT_FALSE(formed.FormWithin(memory, record_size));
+    EXPECT_TRUE(std::ranges::equal(memory, BytesOf(stored)));
+  }
+}
+
 TEST(RecordFormTest, NoCutAndNoChangeDoesHarm) {
   const Schema schema = Sample();
   const FormedRecords formed(RecordForm::kTar, schema);
@@ -175,8 +220,15 @@ TEST(RecordFormTest, NoCutAndNoChangeDoesHarm) {
       Pax("path", "b/7.jpg") + Member("7.jpg", "picture") + Member("b/7.cls", "3");
   std::vector<std::byte> record;
   std::vector<std::span<const std::byte>> fields(schema.columns().size());
+  std::vector<std::byte> memory;
   const auto fits = [&](std::string_view bytes) {
-    return !formed.Form(BytesOf(bytes), record) || schema.Split(record, fields);
+    if (!formed.Form(BytesOf(bytes), record)) return true;
+    if (!schema.Split(record, fields)) return false;
+    if (record.size() > bytes.size()) return true;
+    memory.assign(BytesOf(bytes).begin(), BytesOf(bytes).end());
+    const auto begin = formed.FormWithin(memory, record.size());
+    return begin &&
+           std::ranges::equal(std::span(memory).subspan(begin.value(), record.size()), record);
   };
   for (std::size_t at = 0; at < stored.size(); ++at) {
     EXPECT_TRUE(fits(std::string_view(stored).substr(0, at)));
@@ -189,7 +241,8 @@ TEST(RecordFormTest, NoCutAndNoChangeDoesHarm) {
 }
 
 TEST(InPlaceFrontTest, AFrontReadsBackAndEveryChangedByteIsNoticed) {
-  const InPlaceFront front{RecordForm::kTar, 8192, 12345, -1, "/data/x.tar"};
+  const SourceDescription description{SourceDescription::Kind::kMdsFolder, 99, -2, ~0ULL};
+  const InPlaceFront front{RecordForm::kTar, 8192, 12345, -1, "/data/x.tar", description};
   std::array<std::byte, InPlaceFront::kSizeBytes> encoded;
   EncodeInPlaceFront(front, encoded);
   const auto decoded = DecodeInPlaceFront(encoded);

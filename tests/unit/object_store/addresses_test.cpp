@@ -84,7 +84,8 @@ std::optional<ErrorCode> Complaint(int status, std::map<std::string, std::string
 TEST(ContentRangeTest, TheAnswerAskedForIsAccepted) {
   EXPECT_EQ(Complaint(206, {{"content-range", "bytes 100-149/1000"}, {"etag", "\"tag\""}}),
             std::nullopt);
-  EXPECT_EQ(Complaint(206, {{"content-range", "bytes 100-149/*"}}), std::nullopt);
+  EXPECT_EQ(Complaint(206, {{"content-range", "bytes 100-149/*"}, {"etag", "\"tag\""}}),
+            std::nullopt);
   EXPECT_EQ(Complaint(206, {{"content-range", "bytes 100-149/1000"}, {"etag", "W/\"tag\""}}),
             std::nullopt);
 }
@@ -97,6 +98,20 @@ TEST(ContentRangeTest, AnotherVersionIsAConflict) {
   EXPECT_EQ(
       Complaint(206, {{"content-range", "bytes 100-149/1000"}, {"last-modified", "today"}}, &dated),
       ErrorCode::kConflict);
+}
+
+TEST(ContentRangeTest, AnAnswerThatNamesNoVersionMayBeOfAnother) {
+  EXPECT_EQ(Complaint(206, {{"content-range", "bytes 100-149/1000"}}), ErrorCode::kConflict);
+  EXPECT_EQ(
+      Complaint(206, {{"content-range", "bytes 100-149/1000"}, {"last-modified", "yesterday"}}),
+      std::nullopt);
+  EXPECT_EQ(Complaint(206, {{"content-range", "bytes 100-149/1000"}, {"last-modified", "today"}}),
+            ErrorCode::kConflict);
+  const ObjectVersion dated{1000, "", "yesterday"};
+  EXPECT_EQ(Complaint(206, {{"content-range", "bytes 100-149/1000"}, {"etag", "\"tag\""}}, &dated),
+            ErrorCode::kConflict);
+  const ObjectVersion unnamed{1000, "", ""};
+  EXPECT_EQ(Complaint(206, {{"content-range", "bytes 100-149/1000"}}, &unnamed), std::nullopt);
 }
 
 TEST(ContentRangeTest, AnythingElseIsTheServersMistake) {
