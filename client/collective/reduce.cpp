@@ -155,8 +155,8 @@ std::string_view NameOf(ReduceType type) {
 
 std::string_view NameOf(ReduceOp op) {
   constexpr std::array<std::string_view, kReduceOpCount> kNames{
-      "sum", "average", "minimum", "maximum", "product", "bitwise and", "bitwise or",
-      "bitwise exclusive or"};
+      "sum",     "average",     "minimum",    "maximum",
+      "product", "bitwise and", "bitwise or", "bitwise exclusive or"};
   return kNames.at(static_cast<std::size_t>(op));
 }
 

@@ -87,10 +87,10 @@ void NoteSignals(const std::vector<int>& numbers, int descriptor) {
   ForgetSignals();
   g_notes = descriptor;
   for (const int number : numbers) {
-    struct sigaction noting{};
+    struct sigaction noting {};
     noting.sa_sigaction = &NoteSignal;
     noting.sa_flags = SA_SIGINFO | SA_RESTART;
-    struct sigaction before{};
+    struct sigaction before {};
     if (::sigaction(number, &noting, &before) != 0) {
       PyErr_SetFromErrno(PyExc_OSError);
       ForgetSignals();

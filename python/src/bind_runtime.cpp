@@ -114,8 +114,7 @@ void BindRuntime(py::module_& module) {
       [](std::string_view traffic, std::uint64_t size_bytes) {
         const TrafficClass what = ClassOf(traffic);
         if (!IsPacing()) return;
-        Interruptible(
-            [&](const auto& give_up) { return AwaitTurn(what, size_bytes, give_up); });
+        Interruptible([&](const auto& give_up) { return AwaitTurn(what, size_bytes, give_up); });
       },
       py::arg("traffic"), py::arg("size_bytes"));
   module.def("pacing_counters", &Counters);

@@ -38,8 +38,8 @@ std::optional<PhaseKind> KindOf(PyObject* name) {
   for (std::size_t kind = 0; kind < kKinds.size(); ++kind)
     if (PyUnicode_CompareWithASCIIString(name, kKinds[kind]) == 0)
       return static_cast<PhaseKind>(kind);
-  PyErr_Format(PyExc_ValueError,
-               "no phase kind %R: take 'collective', 'point_to_point' or 'other'", name);
+  PyErr_Format(PyExc_ValueError, "no phase kind %R: take 'collective', 'point_to_point' or 'other'",
+               name);
   return std::nullopt;
 }
 
@@ -100,7 +100,8 @@ PyObject* StepEnd(PyObject* /*module*/, PyObject* /*none*/) noexcept {
 // alone, and to wake the thread would cost the training more than all the rest.
 constexpr timespec kBetweenLooks{.tv_sec = 0, .tv_nsec = 250'000};
 constexpr int kLooks = 200;  // 50 ms.
-// How often a thread tries to be the one that adds. Python's lock lets only one, where there is one.
+// How often a thread tries to be the one that adds. Python's lock lets only one, where there is
+// one.
 constexpr int kTries = 20;
 
 // Objects from any thread to one. Add() never waits. Pop() and Await() are for one thread.
@@ -152,8 +153,7 @@ class Handover {
 
   // Until there is one. Without the GIL.
   void Await() noexcept {
-    for (int looks = 0; is_empty() && looks < kLooks; ++looks)
-      ::nanosleep(&kBetweenLooks, nullptr);
+    for (int looks = 0; is_empty() && looks < kLooks; ++looks) ::nanosleep(&kBetweenLooks, nullptr);
     is_asleep_ = true;
     while (is_empty())
       if (sem_wait(&added_) != 0 && errno != EINTR) break;
@@ -225,11 +225,10 @@ PyCFunction Plain(Function* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
-PyMethodDef g_handover_methods[] = {
-    {"add", Plain(&Add), METH_FASTCALL, nullptr},
-    {"take", &Take, METH_NOARGS, nullptr},
-    {"is_empty", &IsEmpty, METH_NOARGS, nullptr},
-    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef g_handover_methods[] = {{"add", Plain(&Add), METH_FASTCALL, nullptr},
+                                    {"take", &Take, METH_NOARGS, nullptr},
+                                    {"is_empty", &IsEmpty, METH_NOARGS, nullptr},
+                                    {nullptr, nullptr, 0, nullptr}};
 PyType_Slot g_handover_slots[] = {{Py_tp_new, reinterpret_cast<void*>(&New)},
                                   {Py_tp_dealloc, reinterpret_cast<void*>(&Delete)},
                                   {Py_tp_methods, g_handover_methods},

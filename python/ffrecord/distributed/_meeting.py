@@ -104,7 +104,7 @@ class MonitoredBarrier:
         self._store, self._rank, self._size = store, rank, size
         self._count = 0
 
-    def wait(self, limit_s: float, *, wait_all_ranks: bool) -> None:
+    def meet(self, limit_s: float, *, wait_all_ranks: bool) -> None:
         """Return when all ranks have arrived.
 
         Raises:

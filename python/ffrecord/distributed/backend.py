@@ -455,7 +455,7 @@ class ProcessGroup(dist.ProcessGroup):
             names the first of them, or all with `wait_all_ranks`.
         """
         limit = self._timeout if timeout is None else timeout
-        self._monitored.wait(limit.total_seconds(), wait_all_ranks=wait_all_ranks)
+        self._monitored.meet(limit.total_seconds(), wait_all_ranks=wait_all_ranks)
 
     # --- Several at once ---
 

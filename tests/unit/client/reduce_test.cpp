@@ -184,8 +184,8 @@ TEST(ReduceTest, TheOrderOfOperandsDoesNotMatter) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float all[] = {0.0F, -0.0F, 1.5F, -1.5F, 1e-40F, -1e-40F, kInfinity, -kInfinity, nan, -nan};
-  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
-                            ReduceOp::kProduct}) {
+  for (const ReduceOp op :
+       {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
     for (const float a : all) {
       for (const float b : all) {
         const float there = ReduceOne(ReduceType::kF32, op, a, b);
