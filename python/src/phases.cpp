@@ -15,7 +15,7 @@
 #include "python/src/bind.h"
 #include "python/src/phases.h"
 
-// What the threads of a training call at each collective: C functions of Python's own kind. They
+// The threads of a training call these at each collective: C functions of Python's own kind. They
 // allocate nothing and wait for nobody, and the dispatch of pybind11 would take several times as
 // long as they do.
 
@@ -96,7 +96,7 @@ PyObject* StepEnd(PyObject* /*module*/, PyObject* /*none*/) noexcept {
 
 // --- Operations on their way to the thread that ends their phases --------------------------------
 
-// For a while after the last one the taking thread looks by itself: an operation seldom comes
+// For a while after the last one the taking thread looks on its own: an operation seldom comes
 // alone, and to wake the thread would cost the training more than all the rest.
 constexpr timespec kBetweenLooks{.tv_sec = 0, .tv_nsec = 250'000};
 constexpr int kLooks = 200;  // 50 ms.

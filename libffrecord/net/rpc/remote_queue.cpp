@@ -399,7 +399,7 @@ void RemoteQueue::Grant() {
   pace_.End();
 }
 
-// What was held may be no more.
+// Checks whether a batch that was held still is.
 void RemoteQueue::LookAtHeld() {
   if (pace_.is_held()) Grant();
 }

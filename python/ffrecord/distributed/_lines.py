@@ -1,4 +1,4 @@
-"""What single ranks send to each other: one line for each pair of ranks and direction."""
+"""Messages between single ranks: one line for each pair of ranks and direction."""
 
 import collections
 import contextlib
@@ -29,7 +29,7 @@ class Lines:
         store: Any,  # noqa: ANN401  # A torch.distributed.Store.
         settings: dict[str, Any],
     ) -> None:
-        """Of a rank of a group with these settings, whose ranks meet at the store."""
+        """Make none yet. The ranks of the group with these settings meet at the store."""
         self._store, self._settings = store, settings
         self._rank: int = settings["rank"]
         self._lock = threading.Lock()
@@ -78,7 +78,7 @@ class Lines:
 
 
 class _Line:
-    """One end of a line. What is to be done before the other end is there waits for it."""
+    """One end of a line. Messages wait until the other end is there."""
 
     def __init__(
         self,

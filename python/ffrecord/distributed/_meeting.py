@@ -15,7 +15,7 @@ _TELLING_S = 10.0
 
 
 class Store(Protocol):
-    """What a `torch.distributed.Store` can do. Thread-safe."""
+    """A part of a `torch.distributed.Store`. Thread-safe."""
 
     def set(self, key: str, value: str) -> None:
         """Set the value of a key."""
@@ -100,7 +100,7 @@ class MonitoredBarrier:
         rank: int,
         size: int,
     ) -> None:
-        """Of this rank of a group, which alone uses the store."""
+        """Join as this rank of a group, which alone uses the store."""
         self._store, self._rank, self._size = store, rank, size
         self._count = 0
 
@@ -127,7 +127,7 @@ class MonitoredBarrier:
         return Looking(self._store, "monitored barrier/", limit_s)
 
     def _told(self, looking: Looking, limit_s: float) -> str:
-        """What rank 0 says, which may have come as late as it was allowed to."""
+        """The verdict of rank 0, which may have come as late as it was allowed to."""
         if not self._has_come(looking, 0):
             return _verdict([0], limit_s)
         found = self._looking(limit_s + _TELLING_S).wait_for("verdict", self._is_now)

@@ -17,7 +17,7 @@ class SparseSum:
     """
 
     def __init__(self, tensor: torch.Tensor, size: int) -> None:
-        """Of this rank's tensor, among `size` ranks.
+        """Sum this rank's tensor, among `size` ranks.
 
         Raises:
             TypeError: it is not in CPU memory, or its layout is not that of coordinates.

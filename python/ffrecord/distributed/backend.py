@@ -548,7 +548,7 @@ class ProcessGroup(dist.ProcessGroup):
         return starts, [place for places in outputs for place in places], finish
 
     def _sum_sparse(self, tensors: Tensors, op: ReduceOp) -> Plan:
-        """Of sparse tensors; agrees on the numbers of their elements before it returns."""
+        """Sum sparse tensors; agrees on the numbers of their elements before it returns."""
         if op != "sum":
             raise TypeError(f"sparse tensors have a sum here, and no {op}")
         sums = [SparseSum(tensor, self._size) for tensor in tensors]

@@ -16,7 +16,7 @@ from ffrecord._base import clock
 _SLICE_S = 0.05  # How long the thread waits in one call, and with it `stop`.
 _POLL_S = 0.001  # Between two looks at operations that cannot be waited for.
 _JOIN_S = 10.0
-_NO_KIND = ""  # Of what is no operation.
+_NO_KIND = ""  # Stands beside None, which is no operation.
 
 
 class Signals(Protocol):
