@@ -393,15 +393,19 @@ std::uint64_t CollectiveEngine::Impl::ChunkSizeLocked(const Plan& plan, ReduceTy
 Result<CollectiveEngine::Token> CollectiveEngine::Impl::Submit(const Plan& plan, void* data,
                                                                ReduceType type, ReduceOp op) {
   AssertNotForked();
-  if (type > ReduceType::kBytes || op > ReduceOp::kMax) return Refused("no such type or operation");
+  if (type > ReduceType::kBytes || static_cast<std::size_t>(op) >= kReduceOpCount)
+    return Refused("no such type or operation");
   if (type == ReduceType::kBytes && plan.collective <= Collective::kReduceScatter)
     return Refused("bytes cannot be reduced; pass a numeric type");
   if (data == nullptr && plan.count > 0) return Refused("a collective needs an array");
   if (plan.count > kCountMax)
     return Refused("a collective of " + std::to_string(plan.count) +
                    " elements; the limit is 2^44");
-  if (op == ReduceOp::kAverage && (type == ReduceType::kI32 || type == ReduceType::kI64))
-    return Refused("integers have no average; sum them and divide");
+  if (plan.collective <= Collective::kReduceScatter && !IsOffered(type, op))
+    return Refused(op == ReduceOp::kAverage
+                       ? "integers have no average; sum them and divide"
+                       : "a " + std::string(NameOf(op)) + " is of integers, not of " +
+                             std::string(NameOf(type)));
   const std::lock_guard lock(mutex);
   if (closed) return *closed;
   if (!is_connected) return Refused("this rank has not joined its group: call Connect() first");

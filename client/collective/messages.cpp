@@ -51,7 +51,8 @@ Result<CollectiveData> CollectiveData::Decode(std::span<const std::byte> body) {
   if (!DecodeFields(body, data.sequence, data.count, data.first, data.payload_check, data.step,
                     data.type, data.op, data.collective, data.algorithm, data.root, data.shift) ||
       data.shift < kWireShiftMin || data.shift > kWireShiftMax || data.type > ReduceType::kBytes ||
-      data.op > ReduceOp::kMax || !IsOffered(data.collective, data.algorithm))
+      static_cast<std::size_t>(data.op) >= kReduceOpCount ||
+      !IsOffered(data.collective, data.algorithm))
     return MalformedBody("COLLECTIVE_DATA");
   return data;
 }

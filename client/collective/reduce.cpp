@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <type_traits>
 
@@ -71,6 +72,26 @@ struct Extreme {
   }
 };
 
+struct Product {
+  template <class T>
+  static T Of(T a, T b) {
+    if constexpr (std::is_integral_v<T>) {
+      using Unsigned = std::make_unsigned_t<T>;
+      return static_cast<T>(static_cast<Unsigned>(a) * static_cast<Unsigned>(b));
+    } else {
+      return a * b;
+    }
+  }
+};
+
+template <template <class> class Function>
+struct Bits {
+  template <class T>
+  static T Of(T a, T b) {
+    return Function<T>()(a, b);
+  }
+};
+
 template <class Element, class Op>
 void Combine(std::uint64_t count, const std::byte* __restrict incoming,
              std::byte* __restrict local) {
@@ -91,6 +112,13 @@ void DivideElements(std::uint32_t divisor, std::uint64_t count, std::byte* local
 }
 
 template <class Element>
+void CombineBits(ReduceOp op, std::uint64_t count, const std::byte* incoming, std::byte* local) {
+  if (op == ReduceOp::kBitAnd) return Combine<Element, Bits<std::bit_and>>(count, incoming, local);
+  if (op == ReduceOp::kBitOr) return Combine<Element, Bits<std::bit_or>>(count, incoming, local);
+  return Combine<Element, Bits<std::bit_xor>>(count, incoming, local);
+}
+
+template <class Element>
 void ReduceElements(ReduceOp op, std::uint64_t count, const std::byte* incoming, std::byte* local) {
   switch (op) {
     case ReduceOp::kSum:
@@ -100,6 +128,14 @@ void ReduceElements(ReduceOp op, std::uint64_t count, const std::byte* incoming,
       return Combine<Element, Extreme<true>>(count, incoming, local);
     case ReduceOp::kMax:
       return Combine<Element, Extreme<false>>(count, incoming, local);
+    case ReduceOp::kProduct:
+      return Combine<Element, Product>(count, incoming, local);
+    case ReduceOp::kBitAnd:
+    case ReduceOp::kBitOr:
+    case ReduceOp::kBitXor:
+      if constexpr (std::is_integral_v<typename Element::Value>)
+        return CombineBits<Element>(op, count, incoming, local);
+      break;
   }
   FFR_ASSERT(false);  // No such operation: refused at Submit.
 }
@@ -118,8 +154,17 @@ std::string_view NameOf(ReduceType type) {
 }
 
 std::string_view NameOf(ReduceOp op) {
-  constexpr std::array<std::string_view, 4> kNames{"sum", "average", "minimum", "maximum"};
+  constexpr std::array<std::string_view, kReduceOpCount> kNames{
+      "sum",     "average",     "minimum",    "maximum",
+      "product", "bitwise and", "bitwise or", "bitwise exclusive or"};
   return kNames.at(static_cast<std::size_t>(op));
+}
+
+bool IsOffered(ReduceType type, ReduceOp op) {
+  const bool is_integer = type == ReduceType::kI32 || type == ReduceType::kI64;
+  if (op == ReduceOp::kAverage) return !is_integer && type != ReduceType::kBytes;
+  if (op >= ReduceOp::kBitAnd) return is_integer;
+  return type != ReduceType::kBytes;
 }
 
 void Reduce(ReduceType type, ReduceOp op, std::uint64_t count, const std::byte* incoming,

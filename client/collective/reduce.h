@@ -12,11 +12,15 @@ std::size_t SizeOf(ReduceType type);
 std::string_view NameOf(ReduceType type);
 std::string_view NameOf(ReduceOp op);
 
+// Whether elements of that type can be combined by that operation.
+bool IsOffered(ReduceType type, ReduceOp op);
+
 // local[i] = op(incoming[i], local[i]) for `count` elements, at any alignment; an average is a sum
 // of what Divide() has made. Requires that the ranges do not overlap.
 //
 // Half types are added in fp32 and rounded to the nearest, ties to even, once. NaNs become the one
-// quiet NaN; minimum and maximum of a NaN are NaN, and -0 is less than 0. Integers wrap. The bits
+// quiet NaN; minimum and maximum of a NaN are NaN, and -0 is less than 0. Integers wrap. Only
+// integers have the operations on bits (IsOffered). The bits
 // depend on the operands alone, in either order: no fused or reordered arithmetic.
 void Reduce(ReduceType type, ReduceOp op, std::uint64_t count, const std::byte* incoming,
             std::byte* local);

@@ -208,7 +208,7 @@ std::uint64_t AwaitPart(TrafficClass traffic, std::uint64_t size_bytes,
        .limit = limit});
 }
 
-Turn::~Turn() {
+void Turn::Abandon() {
   if (request_.is_held) Gate::Process().Abandon(request_, pacer_);
 }
 
@@ -255,6 +255,13 @@ bool IsPacing() noexcept {
 
 void AwaitTurn(TrafficClass traffic, std::uint64_t size_bytes) {
   pace::AwaitWhole(traffic, size_bytes);
+}
+
+bool AwaitTurn(TrafficClass traffic, std::uint64_t size_bytes,
+               const std::function<bool()>& give_up) {
+  const Patience patience(give_up);
+  pace::AwaitWhole(traffic, size_bytes);
+  return !patience.was_over();
 }
 
 PacingCounters GetPacingCounters() { return Gate::Process().Counters(); }

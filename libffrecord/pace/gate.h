@@ -39,11 +39,13 @@ class Turn {
   explicit Turn(TrafficClass traffic) noexcept { request_.traffic = traffic; }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
-  ~Turn();
+  ~Turn() { Abandon(); }
 
   // Whether `size_bytes` may go now; all may if pacing is off. If not, ask again at until().
   bool Come(std::uint64_t size_bytes);
   Clock::time_point until() const noexcept { return until_; }
+  // It waits no longer, and no longer counts as held.
+  void Abandon();
 
  private:
   Pacer::Request request_;

@@ -474,11 +474,32 @@ def restore_metadata(
 def work_on_metadata(address: str, work: str, *, timeout_s: float = 30.0) -> str: ...
 def confirm_metadata(address: str, incarnation: int, *, timeout_s: float = 30.0) -> None: ...
 def wait_for_idle_threads(name: str, timeout_s: float) -> bool: ...
+def note_signals(numbers: Sequence[int], descriptor: int) -> None:
+    """Write two bytes to `descriptor` for each of these signals that comes, in whatever thread.
+
+    The first is its number; the second is 1 if the kernel has sent it, as for a key of the
+    terminal, and 0 for a process. One caller at a time.
+    """
+
+def forget_signals() -> None:
+    """Undo `note_signals`: the handlers are what they were."""
+
 def phase_begin(kind: str, size_bytes: int = 0) -> None:
     """Kind: 'collective', 'point_to_point' or 'other'. Phases may nest and overlap."""
 
 def phase_end(kind: str) -> None: ...
 def step_end() -> None: ...
+
+@final
+class PhaseHandover:
+    """Operations on their way to the one thread that ends their phases. Allocates nothing."""
+
+    def add(self, operation: object, kind: str, is_gloo: bool, /) -> bool:
+        """Never waits. False if it is full: then nobody will end the phase."""
+    def take(self) -> tuple[Any, str, bool]:
+        """The next one; waits for it."""
+    def is_empty(self) -> bool: ...
+
 def report_loader_queue(is_low: bool) -> None: ...
 def start_pacing(
     *,

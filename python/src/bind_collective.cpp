@@ -29,11 +29,15 @@ constexpr std::array<std::pair<std::string_view, ReduceType>, 7> kTypes{
      {"int32", ReduceType::kI32},
      {"int64", ReduceType::kI64},
      {"bytes", ReduceType::kBytes}}};
-constexpr std::array<std::pair<std::string_view, ReduceOp>, 4> kOps{
+constexpr std::array<std::pair<std::string_view, ReduceOp>, client::kReduceOpCount> kOps{
     {{"sum", ReduceOp::kSum},
      {"average", ReduceOp::kAverage},
      {"min", ReduceOp::kMin},
-     {"max", ReduceOp::kMax}}};
+     {"max", ReduceOp::kMax},
+     {"product", ReduceOp::kProduct},
+     {"bit_and", ReduceOp::kBitAnd},
+     {"bit_or", ReduceOp::kBitOr},
+     {"bit_xor", ReduceOp::kBitXor}}};
 
 constexpr std::array<std::pair<std::string_view, Algorithm>, 5> kAlgorithms{
     {{"ring", Algorithm::kRing},

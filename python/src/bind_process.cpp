@@ -1,11 +1,18 @@
 #include <dirent.h>
+#include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "python/src/bind.h"
 #include "python/src/time_limit.h"
@@ -55,9 +62,49 @@ bool WaitForIdleThreads(const std::string& name, TimeLimit timeout) {
   });
 }
 
+// --- Signals, with their senders -----------------------------------------------------------------
+
+// Python's handlers do not tell who has sent a signal, and sigwaitinfo() misses those that the
+// kernel gives to a thread that does not block them.
+std::atomic<int> g_notes{-1};
+std::vector<std::pair<int, struct sigaction>> g_handlers_before;
+
+void NoteSignal(int number, siginfo_t* info, void* /*context*/) {
+  const int saved = errno;
+  const std::array<unsigned char, 2> note{static_cast<unsigned char>(number),
+                                          static_cast<unsigned char>(info->si_code > 0)};
+  // A full pipe has 32,768 signals that nobody has looked at.
+  [[maybe_unused]] const auto written = ::write(g_notes.load(), note.data(), note.size());
+  errno = saved;
+}
+
+void ForgetSignals() {
+  for (const auto& [number, before] : std::exchange(g_handlers_before, {}))
+    ::sigaction(number, &before, nullptr);
+}
+
+void NoteSignals(const std::vector<int>& numbers, int descriptor) {
+  ForgetSignals();
+  g_notes = descriptor;
+  for (const int number : numbers) {
+    struct sigaction noting {};
+    noting.sa_sigaction = &NoteSignal;
+    noting.sa_flags = SA_SIGINFO | SA_RESTART;
+    struct sigaction before {};
+    if (::sigaction(number, &noting, &before) != 0) {
+      PyErr_SetFromErrno(PyExc_OSError);
+      ForgetSignals();
+      throw py::error_already_set();
+    }
+    g_handlers_before.emplace_back(number, before);
+  }
+}
+
 }  // namespace
 
 void BindProcess(py::module_& module) {
+  module.def("note_signals", &NoteSignals, py::arg("numbers"), py::arg("descriptor"));
+  module.def("forget_signals", &ForgetSignals);
   module.def("wait_for_idle_threads", &WaitForIdleThreads, py::arg("name"), py::arg("timeout_s"));
 }
 

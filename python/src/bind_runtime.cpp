@@ -10,21 +10,14 @@
 
 #include "python/src/bind.h"
 #include "python/src/errors.h"
+#include "python/src/phases.h"
+#include "python/src/signals.h"
 
 namespace ffrecord::python {
 namespace {
 
-constexpr std::array<std::string_view, kPhaseKindCount> kKinds{"collective", "point_to_point",
-                                                               "other"};
 constexpr std::array<const char*, kTrafficClassCount> kClasses{"urgent", "prefetch", "checkpoint",
                                                                "repair"};
-
-PhaseKind KindOf(std::string_view name) {
-  for (std::size_t kind = 0; kind < kKinds.size(); ++kind)
-    if (kKinds[kind] == name) return static_cast<PhaseKind>(kind);
-  Raise({ErrorCode::kInvalidArgument, "no phase kind '" + std::string(name) +
-                                          "': take 'collective', 'point_to_point' or 'other'"});
-}
 
 TrafficClass ClassOf(std::string_view name) {
   for (std::size_t traffic = 0; traffic < kClasses.size(); ++traffic)
@@ -92,13 +85,7 @@ void BindRuntime(py::module_& module) {
     return static_cast<double>(time.count()) / 1000;
   };
 
-  module.def(
-      "phase_begin",
-      [](std::string_view kind, std::uint64_t size_bytes) { BeginPhase(KindOf(kind), size_bytes); },
-      py::arg("kind"), py::arg("size_bytes") = 0);
-  module.def(
-      "phase_end", [](std::string_view kind) { EndPhase(KindOf(kind)); }, py::arg("kind"));
-  module.def("step_end", &EndStep);
+  AddPhases(module);
   module.def("report_loader_queue", &ReportLoaderQueue, py::arg("is_low"));
   module.def(
       "start_pacing",
@@ -126,7 +113,8 @@ void BindRuntime(py::module_& module) {
       "await_turn",
       [](std::string_view traffic, std::uint64_t size_bytes) {
         const TrafficClass what = ClassOf(traffic);
-        if (IsPacing()) WithoutGil([&] { return AwaitTurn(what, size_bytes), true; });
+        if (!IsPacing()) return;
+        Interruptible([&](const auto& give_up) { return AwaitTurn(what, size_bytes, give_up); });
       },
       py::arg("traffic"), py::arg("size_bytes"));
   module.def("pacing_counters", &Counters);

@@ -50,11 +50,10 @@ Operation SimConfig::Draw(SimRandom& random, std::uint64_t sequence) const {
                       .chunk_size_bytes = chunk_size_bytes};
   constexpr ReduceType kTypes[] = {ReduceType::kF32, ReduceType::kF32, ReduceType::kI64,
                                    ReduceType::kF64};
-  constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax};
   operation.type = kTypes[random.Below(std::size(kTypes))];
-  operation.op = kOps[random.Below(std::size(kOps))];
-  if (operation.type == ReduceType::kI64 && operation.op == ReduceOp::kAverage)
-    operation.op = ReduceOp::kSum;
+  do {
+    operation.op = static_cast<ReduceOp>(random.Below(kReduceOpCount));
+  } while (!IsOffered(operation.type, operation.op));
   Plan& plan = operation.plan;
   plan.collective =
       random.OneIn(2) ? Collective::kAllReduce : static_cast<Collective>(random.Below(4));

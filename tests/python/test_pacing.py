@@ -18,6 +18,7 @@ from daemon import Daemon
 from eventually import eventually
 from ffrecord import _ffrecord
 from ffrecord.torch import DataLoader, Dataset, Sampler
+from interrupting import interrupted_after
 
 PATIENT = {"checkpoint": (0, 60.0), "phase_limit_s": 600.0, "stale_after_s": 600.0}
 
@@ -54,6 +55,14 @@ def test_a_transfer_of_the_program_waits_for_the_end_of_the_phase() -> None:
     assert of_class("checkpoint")["held_size_bytes"] == 1000
     assert of_class("checkpoint")["held_s"] > 0
     assert of_class("urgent") == dict(of_class("urgent"), chunks=1, size_bytes=10, held_chunks=0)
+
+
+def test_an_interrupt_ends_the_wait_for_a_turn() -> None:
+    _ffrecord.start_pacing(**PATIENT)
+    _ffrecord.phase_begin("collective", 1)
+    with pytest.raises(KeyboardInterrupt), interrupted_after(0.2):
+        _ffrecord.await_turn("checkpoint", 1000)  # Is held for a minute.
+    assert of_class("checkpoint") == dict(of_class("checkpoint"), held_now=0, expired_holds=0)
 
 
 def test_signals_are_counted_and_a_start_counts_anew() -> None:

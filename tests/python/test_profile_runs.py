@@ -6,6 +6,7 @@ the commands say. Nothing here depends on how fast the machine is.
 
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -186,6 +187,78 @@ def test_a_signal_that_announces_the_end_reaches_the_program(
     eventually((tmp_path / "ready").exists, started)
     started.send_signal(number)
     assert started.wait() == 5
+
+
+def test_each_interrupt_by_the_terminal_reaches_the_program_once(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    text = (
+        "import pathlib, signal, sys\n"
+        f"seen = pathlib.Path({str(seen)!r})\n"
+        "count = 0\n"
+        "def note(*_):\n"
+        "    global count\n"
+        "    count += 1\n"
+        "    seen.write_text(str(count))\n"
+        "signal.signal(signal.SIGINT, note)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(40 + count))\n"
+        "seen.write_text('0')\n"
+        "while True:\n"
+        "    signal.pause()\n"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        command = [PYTHON, "-m", MODULES["ffrecord"], "prof", "--out", str(tmp_path / "run"), "--"]
+        os.execv(PYTHON, [*command, sys.executable, "-c", text])
+    for count in range(20):
+        eventually(lambda count=count: seen.exists() and seen.read_text() == str(count))
+        os.write(terminal, b"\x03")
+    eventually(lambda: seen.read_text() == "20")
+    os.kill(pid, signal.SIGTERM)  # Handled after the interrupts, which have the lower number.
+    while True:
+        try:
+            if not os.read(terminal, 4096):
+                break
+        except OSError:  # It has no other end any more.
+            break
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 60
+    os.close(terminal)
+
+
+def test_an_interrupt_by_the_terminal_is_told_from_one_by_a_process_in_any_thread() -> None:
+    text = (
+        "import os, signal, threading\n"
+        "from ffrecord import _ffrecord\n"
+        "reads, writes = os.pipe()\n"
+        "other = threading.Thread(target=threading.Event().wait, daemon=True)\n"
+        "other.start()\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"  # The other takes it.
+        "_ffrecord.note_signals([signal.SIGINT], writes)\n"
+        "print('ready', flush=True)\n"
+        "print(list(os.read(reads, 2)), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "print(list(os.read(reads, 2)), flush=True)\n"
+        "_ffrecord.forget_signals()\n"
+        "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)\n"
+        "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])\n"
+        "try:\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', flush=True)\n"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(PYTHON, [PYTHON, "-c", text])
+    with os.fdopen(terminal, "r+b", buffering=0) as screen:
+        shown = b""
+        while b"ready" not in shown:
+            shown += screen.read(4096)
+        screen.write(b"\x03")
+        while b"interrupted" not in shown:
+            shown += screen.read(4096)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert shown.split(b"\r\n")[1:5] == [
+        *(b"^C[2, 1]", b"[2, 0]", b"True", b"interrupted"),
+    ]
 
 
 def test_the_program_gets_its_arguments_and_descriptors(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include <ffrecord/export.h>
 #include <ffrecord/result.h>
@@ -93,6 +94,10 @@ FFR_EXPORT bool IsPacing() noexcept;
 // does not make, such as copies from a device. Pass at most `chunk_size_bytes` each time. Returns
 // at once if pacing is off. Never waits longer than the class's `longest_hold`.
 FFR_EXPORT void AwaitTurn(TrafficClass traffic, std::uint64_t size_bytes);
+// The same for a caller that may change its mind: asks `give_up` every 50 ms or more, in this
+// thread and without a lock. Returns false if `give_up` has said true.
+FFR_EXPORT bool AwaitTurn(TrafficClass traffic, std::uint64_t size_bytes,
+                          const std::function<bool()>& give_up);
 
 // Since StartPacing().
 struct PacingCounters {

@@ -50,8 +50,12 @@ class GrantPace {
   // Next() has said 0 because it is not its turn, and is to be asked again then.
   bool is_held() const noexcept { return is_held_; }
   Clock::time_point held_until() const noexcept { return turn_.until(); }
-  // All batches are looked at anew.
+  // All batches are looked at anew: Next() for each, until it is held.
   void Begin() noexcept { is_held_ = false; }
+  // All were looked at. If none is held, what was held before has ended or needs no more.
+  void End() {
+    if (!is_held_) turn_.Abandon();
+  }
 
  private:
   bool IsPaced(const RemoteCall* call) const noexcept {

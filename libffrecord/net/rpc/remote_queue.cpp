@@ -265,6 +265,7 @@ void RemoteQueue::Forget() {
   replies_.clear();
   payload_.reset();
   has_more_ = false;
+  LookAtHeld();
 }
 
 // Others may have the connection while nothing is under way here, and its place while nobody waits
@@ -395,6 +396,12 @@ void RemoteQueue::Grant() {
     owed_bytes_ += ask.owed_bytes() - owed_before;
     if (!connection()->Send(FrameType::kGrant, grant.Encode())) return;
   }
+  pace_.End();
+}
+
+// Checks whether a batch that was held still is.
+void RemoteQueue::LookAtHeld() {
+  if (pace_.is_held()) Grant();
 }
 
 // Ends calls whose time is over.
@@ -585,6 +592,7 @@ void RemoteQueue::EndCall(std::size_t index) {
   const std::unique_ptr<RemoteCall> call = std::move(calls_[index]);
   calls_.erase(calls_.begin() + static_cast<std::ptrdiff_t>(index));
   ++told_count_;
+  LookAtHeld();
   if (call->given_up_at) return call->group().Ended(GivenUp());
   if (call->failure) {
     files_.NoteFailure(*call->failure);

@@ -90,6 +90,7 @@ class RemoteQueue final : public RangeQueue {
   bool HasAsks(const RemoteCall& call) const;
   void Cancel(const RemoteCall& call);
   void Grant();
+  void LookAtHeld();
   void Expire();
 
   void Pump();

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from ffrecord import _ffrecord
 from ffrecord._base import clock, recording
 from ffrecord._cli.console import say
 from ffrecord._cli.data.new_file import check_vacant_file, new_file
@@ -26,7 +27,6 @@ _PASSED_ON = (
 # A terminal sends these to all processes of its group: then the program has got it already.
 _TYPED = (signal.SIGINT, signal.SIGQUIT)
 _EXIT_OF_SIGNAL = 128
-_LOOK_S = 0.2  # For a SIGCHLD that another thread was given.
 
 
 # Options behind COMMAND are its own.
@@ -81,9 +81,9 @@ def _run(command: tuple[str, ...], settings: dict[str, str]) -> int:
 
     It has the descriptors, the terminal and the signals that it would have without us.
     """
-    waited_for = {*_PASSED_ON, signal.SIGCHLD}
+    noted = {*_PASSED_ON, signal.SIGCHLD}
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # Ignored, it would take the exit code with it.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, noted)
     try:
         child = os.posix_spawnp(
             command[0],
@@ -92,33 +92,36 @@ def _run(command: tuple[str, ...], settings: dict[str, str]) -> int:
             setsigmask=before,
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores them, for itself.
         )
-        # Another thread, as NumPy's, may be given a signal before we wait for it: it comes here.
-        handlers = {
-            number: signal.signal(number, lambda number, _: os.kill(child, number))
-            for number in _PASSED_ON
-        }
-        try:
-            status = _wait(child, waited_for)
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+        status = _wait(child, noted)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else _EXIT_OF_SIGNAL - code
 
 
-def _wait(child: int, waited_for: set[signal.Signals]) -> int:
-    """Pass signals on until it ends; return its status."""
-    while True:
-        told = signal.sigtimedwait(waited_for, _LOOK_S)
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return status
-        if told is None or told.si_signo == signal.SIGCHLD:
-            continue
-        if told.si_code <= 0 or told.si_signo not in _TYPED:
-            os.kill(child, told.si_signo)
+def _wait(child: int, noted: set[signal.Signals]) -> int:
+    """Pass signals on until the child ends; return its status.
+
+    The kernel may give a signal to any thread, such as those of NumPy. So a handler notes it, with
+    its sender.
+    """
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    _ffrecord.note_signals(sorted(noted), writes)
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, noted)
+        while True:
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                return status
+            number, is_kernels = os.read(reads, 2)
+            if number != signal.SIGCHLD and not (is_kernels and number in _TYPED):
+                os.kill(child, number)
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, noted)
+        _ffrecord.forget_signals()
+        os.close(reads)
+        os.close(writes)
 
 
 @click.command()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from ffrecord.distributed._group import ReduceOp, as_bytes, check_place
+from ffrecord.distributed._group import ReduceOp, as_bytes, check_op, check_place
 from ffrecord.distributed._pump import REDUCED
 
 # Integers that a wider type holds: what is too large for them wraps when it is brought back.
@@ -46,8 +46,7 @@ def contiguous_bytes(tensor: torch.Tensor) -> torch.Tensor:
 def reducible(tensor: torch.Tensor, op: ReduceOp) -> tuple[torch.Tensor, Callable[[], None]]:
     """Memory for the engine to reduce, and the function that copies the result to the tensor."""
     check_place(tensor)
-    if op == "average" and not tensor.dtype.is_floating_point:
-        raise TypeError(f"{tensor.dtype} has no average here: sum and divide")
+    check_op(tensor.dtype, op)
     if tensor.dtype in REDUCED:
         return in_place(tensor)
     if tensor.dtype is torch.uint64:
@@ -65,8 +64,8 @@ def reducible(tensor: torch.Tensor, op: ReduceOp) -> tuple[torch.Tensor, Callabl
 
 
 def _as_int64(tensor: torch.Tensor, op: ReduceOp) -> tuple[torch.Tensor, Callable[[], None]]:
-    """For uint64. Sums wrap alike; with the first bit flipped, so is the order."""
-    turned = 0 if op == "sum" else _INT64_MIN
+    """For uint64. Sums and products wrap alike; with the first bit flipped, so is the order."""
+    turned = _INT64_MIN if op in ("min", "max") else 0
     kept = tensor.detach().clone(memory_format=torch.contiguous_format).view(torch.int64)
     kept ^= turned
 

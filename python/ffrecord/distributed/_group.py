@@ -20,7 +20,7 @@ from ffrecord.distributed._pump import REDUCED, Pump, Transfer
 from ffrecord.errors import UnavailableError
 
 Transport = Literal["tcp", "rdma"]
-ReduceOp = Literal["sum", "average", "min", "max"]
+ReduceOp = Literal["sum", "average", "min", "max", "product", "bit_and", "bit_or", "bit_xor"]
 Algorithm = Literal["ring", "halving_doubling", "recursive_doubling", "double_tree", "hierarchical"]
 # The types on the wire of float32 arrays.
 _WIRES = {None: "exact", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -171,7 +171,7 @@ class Group(Closing):
         Args:
             buffer: contiguous, in CPU memory, of the same size on all ranks; do not change it until
                 the future is done.
-            op: integers have no average.
+            op: integers have no average, and only integers have "bit_and", "bit_or", "bit_xor".
             bucket: a number for `stats()`.
 
         Raises:
@@ -191,7 +191,7 @@ class Group(Closing):
         Args:
             buffer: its size is a multiple of the number of ranks. Rank r of n ends with the result
                 in the r-th of n equal shards; the others are undefined.
-            op: integers have no average.
+            op: as for `all_reduce`.
         """
         _check(buffer, op)
         self._check_parts(buffer)
@@ -261,8 +261,7 @@ class Group(Closing):
 
 def _check(buffer: torch.Tensor, op: ReduceOp) -> None:
     check_kind(buffer)
-    if op == "average" and not buffer.dtype.is_floating_point:
-        raise TypeError(f"{buffer.dtype} has no average here: sum and divide")
+    check_op(buffer.dtype, op)
     _check_contiguous(buffer)
 
 
@@ -280,6 +279,18 @@ def check_kind(tensor: torch.Tensor) -> None:
     check_place(tensor)
     if tensor.dtype not in REDUCED:
         raise TypeError(f"{sorted(REDUCED.values())} can be reduced here, not {tensor.dtype}")
+
+
+def check_op(dtype: torch.dtype, op: ReduceOp) -> None:
+    """Reject an operation that numbers of that type do not have.
+
+    Raises:
+        TypeError: integers have no average here, and only integers have bits to combine.
+    """
+    if op == "average" and not dtype.is_floating_point:
+        raise TypeError(f"{dtype} has no average here: sum and divide")
+    if op.startswith("bit_") and dtype.is_floating_point:
+        raise TypeError(f"{dtype} is not reduced bit by bit: only integers are")
 
 
 def check_place(tensor: torch.Tensor) -> None:

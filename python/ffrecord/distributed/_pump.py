@@ -4,10 +4,8 @@ import collections
 import dataclasses
 import itertools
 import os
-import secrets
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -28,7 +26,6 @@ REDUCED = {
 _NAMES = REDUCED | {torch.uint8: "bytes"}
 # Enough for the timeline of some hundred steps; older ones are dropped.
 _TRANSFERS_MAX = 10_000
-_SECRET_SIZE = 16
 # In each rank groups are made in the same order: so a profile finds those of other ranks.
 _numbers = itertools.count()
 # At exit, for a callback of the user that does not return.
@@ -60,7 +57,7 @@ class _Pending:
     result: torch.Tensor
     bucket: int
     submitted_ns: int
-    span: recording.Span
+    span: recording.Span | None
 
     @property
     def size_bytes(self) -> int:
@@ -76,10 +73,15 @@ class Pump:
     and stopped. Thread-safe.
     """
 
-    def __init__(self, engine: CollectiveEngine) -> None:
-        """Start to wait for operations of `engine` to end."""
+    def __init__(self, engine: CollectiveEngine, *, is_recorded: bool = True) -> None:
+        """Start to wait for operations of `engine` to end.
+
+        Args:
+            engine: of a group, which has been connected.
+            is_recorded: in profiles, as collectives of all ranks.
+        """
         self.engine = engine
-        self._name = f"ffrecord group {next(_numbers)}"
+        self._name = f"ffrecord group {next(_numbers)}" if is_recorded else None
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # Held by the thread that waits for the next end.
@@ -128,8 +130,10 @@ class Pump:
         with self._lock:
             token = start(self.engine, buffer.data_ptr(), buffer.numel(), _NAMES[buffer.dtype])
             self._submitted += 1
-            span = recording.Span(recording.COLLECTIVE, self._name, self._submitted)
-            span.start()
+            span = None
+            if self._name is not None:
+                span = recording.Span(recording.COLLECTIVE, self._name, self._submitted)
+                span.start()
             self._pending[token] = _Pending(future, buffer, result, bucket, now, span)
         return future
 
@@ -186,7 +190,9 @@ class Pump:
             token, error, began_ns, ended_ns = ended
             with self._lock:
                 pending = self._pending.pop(token)
-                pending.span.stop(pending.size_bytes, (began_ns - pending.submitted_ns) // 1000)
+                if pending.span is not None:
+                    waited_us = (began_ns - pending.submitted_ns) // 1000
+                    pending.span.stop(pending.size_bytes, waited_us)
                 self._transfers.append(
                     Transfer(
                         bucket=pending.bucket,
@@ -205,18 +211,3 @@ class Pump:
         else:
             pending.future.set_exception(error)  # type: ignore[arg-type]
         return True
-
-
-def meet_at(
-    store: Any,  # noqa: ANN401  # A torch.distributed.Store.
-    settings: dict[str, Any],
-) -> CollectiveEngine:
-    """An engine with `settings`, connected to those of all ranks, which meet at the store."""
-    rank, size = settings["rank"], settings["world_size"]
-    engine = CollectiveEngine(**settings)
-    if rank == 0:
-        store.set("secret", secrets.token_hex(_SECRET_SIZE))
-    store.set(f"address/{rank}", engine.address)
-    addresses = [bytes(store.get(f"address/{i}")).decode() for i in range(size)]
-    engine.connect(addresses, bytes.fromhex(bytes(store.get("secret")).decode()))
-    return engine

@@ -2,7 +2,9 @@
 
 import collections
 import threading
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 import torch
@@ -90,3 +92,42 @@ class Started(Work):
         self.wait()
         found: list[torch.Tensor] = self._future.value()
         return found
+
+
+def ended(
+    futures: Sequence[torch.futures.Future[Any]],
+    tensors: list[torch.Tensor],
+    finish: Callable[[], Any] | None,
+) -> torch.futures.Future[Any]:
+    """Ends when all have ended and `finish` has returned; its value is `tensors`.
+
+    The thread that ends the last one does it. It may be outside the caller's inference mode, to
+    which the tensors may belong: within that mode, all tensors may be written to.
+    """
+
+    def finished(ended: torch.futures.Future[Any]) -> list[torch.Tensor]:
+        for each in ended.value() if len(futures) != 1 else [ended]:
+            each.value()  # Raises what went wrong.
+        if finish is not None:
+            with torch.inference_mode():
+                finish()
+        return tensors
+
+    if len(futures) == 1:
+        return futures[0].then(finished)
+    return torch.futures.collect_all(list(futures)).then(finished)
+
+
+def profiled(name: str) -> Any:  # noqa: ANN401
+    """An event of torch's profiler that has begun; None without the profiler."""
+    if not torch.autograd.profiler._is_profiler_enabled:
+        return None
+    event: Any = torch.profiler.record_function(f"ffrecord:{name}")
+    event.__enter__()
+    return event
+
+
+def is_in_hook(caller: FrameType) -> bool:
+    """Whether Python code calls within a backward pass. DDP without a hook calls from C++."""
+    is_in_backward = torch._C._current_graph_task_id() != -1
+    return is_in_backward and not caller.f_globals["__name__"].startswith("torch.autograd")

@@ -9,28 +9,26 @@ torch.distributed.init_process_group("ffrecord")
 
 import functools
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ffrecord.distributed._arguments import listed, op_of, read, read_lists
 from ffrecord.distributed._arrays import contiguous_bytes, dense, in_place, reducible
 from ffrecord.distributed._group import ReduceOp, address_among, as_bytes, machine_identity
-from ffrecord.distributed._pump import Pump, Start, meet_at
-from ffrecord.distributed._works import Started
+from ffrecord.distributed._lines import Lines
+from ffrecord.distributed._meeting import MonitoredBarrier, meet_at
+from ffrecord.distributed._pump import Pump, Start
+from ffrecord.distributed._sparse import SparseSum
+from ffrecord.distributed._works import Started, ended, is_in_hook, profiled
 
 __all__ = ["ProcessGroup"]
 
-_OPS: dict[Any, ReduceOp] = {
-    dist.ReduceOp.SUM: "sum",
-    dist.ReduceOp.AVG: "average",
-    dist.ReduceOp.MIN: "min",
-    dist.ReduceOp.MAX: "max",
-}
 Tensors = list[torch.Tensor]
 Future = torch.futures.Future[Any]
 # Arrays and what each starts, the tensors that it is about, and what is to be done at the end.
@@ -50,26 +48,17 @@ def _operation(name: str) -> Callable[[Callable[..., Plan]], Callable[..., dist.
     def decorate(method: Callable[..., Plan]) -> Callable[..., dist.Work]:
         @functools.wraps(method)
         def called(self: "ProcessGroup", *args: Any, **kwargs: Any) -> dist.Work:  # noqa: ANN401
-            event: Any = None
-            if torch.autograd.profiler._is_profiler_enabled:
-                event = torch.profiler.record_function(f"ffrecord:{name}")
-                event.__enter__()
+            ends = profiled(name)
             try:
-                with torch.inference_mode():  # As in _ended().
-                    arrays, tensors, finish = method(self, *args, **kwargs)
+                with torch.inference_mode():  # As in ended().
+                    plan = method(self, *args, **kwargs)
             except (TypeError, ValueError, NotImplementedError) as error:
-                if event is not None:
-                    event.__exit__(None, None, None)
+                if ends is not None:
+                    ends.__exit__(None, None, None)
                 raise type(error)(f"{name}: {error}") from error
-            futures: list[Future] = [torch.futures.Future() for _ in arrays]
-            future = _ended(futures, tensors, finish)
-            if event is not None:
-                future = event._call_end_callbacks_on_future(future)
-            work = Started(future)
-            for (array, start), each in zip(arrays, futures, strict=True):
-                self._pump.submit(array, 0, start, future=each)
-            if name.startswith("all_reduce") and _is_in_hook(sys._getframe(1)):
-                future.wait()
+            work = self._start(plan, ends, self._pump_one)
+            if name.startswith("all_reduce") and is_in_hook(sys._getframe(1)):
+                work.get_future().wait()
             return work
 
         return called
@@ -77,20 +66,23 @@ def _operation(name: str) -> Callable[[Callable[..., Plan]], Callable[..., dist.
     return decorate
 
 
-def _is_in_hook(caller: FrameType) -> bool:
-    """Whether Python code calls within a backward pass. DDP without a hook calls from C++."""
-    is_in_backward = torch._C._current_graph_task_id() != -1
-    return is_in_backward and not caller.f_globals["__name__"].startswith("torch.autograd")
+def _stop(pump: Pump, lines: Lines) -> None:
+    lines.stop()
+    pump.stop()
 
 
 class ProcessGroup(dist.ProcessGroup):
     """The backend of `init_process_group("ffrecord")` and `new_group(backend="ffrecord")`.
 
-    All-reduce, reduce, broadcast, all-gather, reduce-scatter, gather, scatter, all-to-all and
-    barrier; sum, average, minimum and maximum. All ranks take part in all of them: gather uses
+    All-reduce, reduce, broadcast, all-gather, reduce-scatter, gather, scatter, all-to-all, barrier
+    and monitored barrier; sum, average, minimum, maximum, product, and the bitwise operations of
+    integers; an all-reduce may sum sparse tensors. All ranks take part in all of them: gather uses
     all-gather, scatter uses broadcast, which keeps the busiest link no busier, and all-to-all uses
-    all-gather, which moves as many times its bytes as there are ranks. There is no send and no
-    receive.
+    all-gather, which moves as many times its bytes as there are ranks.
+
+    A send needs its receiver alone. The first between two ranks, in one direction, connects them
+    in the background; that takes two threads of each. Messages with one tag arrive in the order in
+    which they were sent. A receive from any rank is not supported.
 
     Errors name the operation and the rank. An operation that a rank rejects for its arguments was
     not started there, and may be called again; operations that differ between ranks end the group,
@@ -134,8 +126,12 @@ class ProcessGroup(dist.ProcessGroup):
             **(options or {}),
         }
         self._pump = Pump(meet_at(store, settings))
+        self._lines = Lines(store, settings)
+        self._timeout = timeout
+        self._monitored = MonitoredBarrier(store, rank, size)
+        self._coalesced = threading.local()
         # When it is destroyed or collected, or at exit: a thread must not outlive the interpreter.
-        self._stop = weakref.finalize(self, self._pump.stop)
+        self._stop = weakref.finalize(self, _stop, self._pump, self._lines)
 
     def shutdown(self) -> None:
         """Leave the group; pending operations fail."""
@@ -167,8 +163,10 @@ class ProcessGroup(dist.ProcessGroup):
     @_operation("all_reduce")
     def allreduce(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Reduce each tensor, in place."""
-        tensors, opts, _ = _read(args, kwargs, "tensors tensor", "opts op", "timeout")
-        tensors, op = _list(tensors), _op(opts)
+        tensors, opts, _ = read(args, kwargs, "tensors tensor", "opts op", "timeout")
+        tensors, op = listed(tensors), op_of(opts)
+        if any(tensor.is_sparse for tensor in tensors):
+            return self._sum_sparse(tensors, op)
         arrays = [reducible(tensor, op) for tensor in tensors]
         starts = [(array, _all_reduce(op)) for array, _ in arrays]
         return starts, tensors, lambda: [back() for _, back in arrays]
@@ -181,8 +179,8 @@ class ProcessGroup(dist.ProcessGroup):
     @_operation("reduce")
     def reduce(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Reduce to one rank; the tensors of the others are left alone."""
-        tensors, opts, op, _ = _read(args, kwargs, "tensors tensor", "opts root", "op", "timeout")
-        tensors, root, op = _list(tensors), self._root(opts), _op(op or opts)
+        tensors, opts, op, _ = read(args, kwargs, "tensors tensor", "opts root", "op", "timeout")
+        tensors, root, op = listed(tensors), self._root(opts), op_of(op or opts)
         sums = [dense(tensor).clone() for tensor in tensors]
         arrays = [reducible(each, op) for each in sums]
         starts = [(array, _all_reduce(op)) for array, _ in arrays]
@@ -199,14 +197,14 @@ class ProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Reduce; this rank gets its shard, all equal in size."""
         names = "output outputTensor", "input inputTensor", "opts"
-        output, whole, opts = _read(args, kwargs, *names)
+        output, whole, opts = read(args, kwargs, *names)
         return self._reduce_scatter([output], [dense(whole).reshape(-1)], opts)
 
     @_operation("reduce_scatter")
     def reduce_scatter(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Like `reduce_scatter_single`, with shards that are tensors, of any sizes."""
         names = "output_tensors output", "input_tensors input", "opts op", "timeout"
-        outputs, inputs, opts = _read_lists(args, kwargs, names)
+        outputs, inputs, opts = read_lists(args, kwargs, names)
         wholes = []
         for output, parts in zip(outputs, inputs, strict=True):
             self._check_parts(parts)
@@ -227,12 +225,12 @@ class ProcessGroup(dist.ProcessGroup):
     @_operation("reduce_scatter_coalesced")
     def reduce_scatter_single_coalesced(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Like `reduce_scatter_single`, for each."""
-        outputs, inputs, opts = _read(args, kwargs, "outputs", "inputs", "opts")
+        outputs, inputs, opts = read(args, kwargs, "outputs", "inputs", "opts")
         return self._reduce_scatter(outputs, [dense(each).reshape(-1) for each in inputs], opts)
 
     def _reduce_scatter(self, outputs: Tensors, wholes: Tensors, opts: Any) -> Plan:  # noqa: ANN401
         """For each whole tensor, whose shards may be longer than the output."""
-        op = _op(opts)
+        op = op_of(opts)
         starts, backs = [], []
         for output, whole in zip(outputs, wholes, strict=True):
             size, rest = divmod(whole.numel(), self._size)
@@ -258,15 +256,15 @@ class ProcessGroup(dist.ProcessGroup):
     @_operation("broadcast")
     def broadcast(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Broadcast from one rank, any dtype."""
-        tensors, opts, _ = _read(args, kwargs, "tensors tensor", "opts root", "timeout")
-        tensors = _list(tensors)
+        tensors, opts, _ = read(args, kwargs, "tensors tensor", "opts root", "timeout")
+        tensors = listed(tensors)
         return self._broadcast(tensors, self._root(opts))
 
     @_operation("all_gather")
     def all_gather_single(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Gather the shards of all ranks, equal in size, of any dtype."""
         names = "output output_tensor outputTensor", "input input_tensor inputTensor", "opts"
-        output, part, _ = _read(args, kwargs, *names)
+        output, part, _ = read(args, kwargs, *names)
         start, back = self._all_gather(output, part)
         return [start], [output], back
 
@@ -274,21 +272,21 @@ class ProcessGroup(dist.ProcessGroup):
     def allgather(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Like `all_gather_single`, into tensors, whose sizes may differ."""
         names = "output_tensors", "input_tensors input_tensor", "opts", "timeout"
-        outputs, inputs, _ = _read_lists(args, kwargs, names)
+        outputs, inputs, _ = read_lists(args, kwargs, names)
         return self._all_gather_lists(outputs, inputs)
 
     @_operation("all_gather_coalesced")
     def allgather_coalesced(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Like `allgather`, for each; there is a list of outputs for each rank."""
         names = "output_lists output_tensor_lists", "input_list input_tensor_list", "opts"
-        outputs, inputs, _ = _read(args, kwargs, *names)
+        outputs, inputs, _ = read(args, kwargs, *names)
         self._check_parts(outputs)
         return self._all_gather_lists([list(each) for each in zip(*outputs, strict=True)], inputs)
 
     @_operation("all_gather_coalesced")
     def all_gather_single_coalesced(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Like `all_gather_single`, for each."""
-        outputs, inputs, _ = _read(args, kwargs, "outputs", "inputs", "opts")
+        outputs, inputs, _ = read(args, kwargs, "outputs", "inputs", "opts")
         plans = [self._all_gather(*pair) for pair in zip(outputs, inputs, strict=True)]
         return [start for start, _ in plans], outputs, lambda: [back() for _, back in plans]
 
@@ -296,7 +294,7 @@ class ProcessGroup(dist.ProcessGroup):
     def gather(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Gather the shards of all ranks on one of them."""
         names = "output_tensors", "input_tensors input_tensor", "opts root", "timeout"
-        outputs, inputs, opts = _read_lists(args, kwargs, names)
+        outputs, inputs, opts = read_lists(args, kwargs, names)
         (part,) = inputs
         places = outputs[0] if self._rank == self._root(opts) else []
         whole = part.new_empty(self._size, *part.shape)
@@ -318,7 +316,7 @@ class ProcessGroup(dist.ProcessGroup):
     def scatter(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Scatter parts, equal in size, from one rank to each."""
         names = "output_tensors output_tensor", "input_tensors", "opts root", "timeout"
-        outputs, inputs, opts = _read_lists(args, kwargs, names)
+        outputs, inputs, opts = read_lists(args, kwargs, names)
         (output,) = outputs
         root, refusal = self._root(opts), None
         # The last byte says whether the root had something to scatter.
@@ -353,14 +351,14 @@ class ProcessGroup(dist.ProcessGroup):
     @_operation("all_to_all")
     def alltoall(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Send a part from each rank to each, of any sizes; agrees on those before it returns."""
-        outputs, inputs, _ = _read(args, kwargs, "output_tensors", "input_tensors", "opts")
+        outputs, inputs, _ = read(args, kwargs, "output_tensors", "input_tensors", "opts")
         return self._all_to_all(outputs, inputs)
 
     @_operation("all_to_all")
     def all_to_all_single(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Like `alltoall`, for rows of one tensor; equally many if no sizes are given."""
         names = "output", "input", "output_split_sizes", "input_split_sizes", "opts timeout"
-        output, whole, output_sizes, input_sizes, _ = _read(args, kwargs, *names)
+        output, whole, output_sizes, input_sizes, _ = read(args, kwargs, *names)
         places = torch.split(output, output_sizes) if output_sizes else output.chunk(self._size)
         parts = torch.split(whole, input_sizes) if input_sizes else whole.chunk(self._size)
         if len(places) != self._size or len(parts) != self._size:
@@ -397,28 +395,100 @@ class ProcessGroup(dist.ProcessGroup):
 
         return [start], outputs, finish
 
-    def send(self, tensors: Tensors, rank: int, tag: int) -> dist.Work:
-        """Not supported."""
-        raise NotImplementedError(
-            f"send and recv: {len(tensors)} tensors from or to rank {rank}, tag {tag}: this backend"
-            " does not connect single pairs of ranks; use a group of"
-            ' dist.new_group(backend="gloo") beside it'
-        )
+    # --- Between two ranks ---
 
-    def recv(self, tensors: Tensors, rank: int, tag: int) -> dist.Work:
-        """Not supported."""
-        return self.send(tensors, rank, tag)
+    def send(self, *args: Any, **kwargs: Any) -> dist.Work:  # noqa: ANN401
+        """Send a tensor to one rank; ends when it may be changed again."""
+        tensors, rank, tag = read(args, kwargs, "tensors", "dstRank", "tag")
+        return self._transfer("send", tensors, rank, tag)
+
+    def recv(self, *args: Any, **kwargs: Any) -> dist.Work:  # noqa: ANN401
+        """Receive a tensor of the same size in bytes that a rank has sent with this tag."""
+        tensors, rank, tag = read(args, kwargs, "tensors", "srcRank", "tag")
+        return self._transfer("recv", tensors, rank, tag)
+
+    def _transfer(self, name: str, tensors: Tensors, rank: int, tag: int | None) -> dist.Work:
+        ends = profiled(name)
+        try:
+            (tensor,) = tensors
+            with torch.inference_mode():
+                if name == "send":
+                    array, back, pass_on = contiguous_bytes(tensor), None, self._lines.send
+                else:
+                    place, back = in_place(tensor)
+                    array, pass_on = as_bytes(place), self._lines.receive
+            if not 0 <= rank < self._size or rank == self._rank:
+                raise ValueError(f"rank {self._rank} of {self._size} has no line to rank {rank}")
+            # Nothing is passed to the engine of the group.
+            plan: Plan = [(array, _all_reduce("sum"))], tensors, back
+            return self._start(
+                plan, ends, lambda array, _, future: pass_on(array, rank, tag or 0, future)
+            )
+        except (TypeError, ValueError) as error:
+            if ends is not None:
+                ends.__exit__(None, None, None)
+            raise type(error)(f"{name}: {error}") from error
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> dist.Work:
         """Not supported."""
-        return self.send(tensors, -1, tag)
+        raise NotImplementedError(
+            f"recv: of {len(tensors)} tensors with tag {tag}, the rank that sends them must be"
+            " given: recv(tensor, src=RANK)"
+        )
 
     @_operation("barrier")
     def barrier(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Ends when all ranks have reached it."""
-        _read(args, kwargs, "opts timeout")
+        read(args, kwargs, "opts timeout")
         one = torch.zeros(1, dtype=torch.int32)
         return [(one, _all_reduce("sum"))], [one], None
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Return when all ranks have reached it; it needs the store alone.
+
+        `torch.distributed.monitored_barrier` accepts the group of Gloo only: call this method.
+
+        Raises:
+            RuntimeError: on every rank that is here, if others have not come in time; the message
+            names the first of them, or all with `wait_all_ranks`.
+        """
+        limit = self._timeout if timeout is None else timeout
+        self._monitored.meet(limit.total_seconds(), wait_all_ranks=wait_all_ranks)
+
+    # --- Several at once ---
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """Operations of this thread end together from now on."""
+        del device
+        self._coalesced.futures = []
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        """The end of all since `_start_coalescing`."""
+        del device
+        futures, self._coalesced.futures = self._coalesced.futures, None
+        return Started(ended(futures, [], None))
+
+    def _start(
+        self,
+        plan: Plan,
+        ends: Any,  # noqa: ANN401  # An event of the profiler, or none.
+        submit: Callable[[torch.Tensor, Start, Future], object],
+    ) -> Started:
+        arrays, tensors, finish = plan
+        futures: list[Future] = [torch.futures.Future() for _ in arrays]
+        future = ended(futures, tensors, finish)
+        if ends is not None:
+            future = ends._call_end_callbacks_on_future(future)
+        for (array, start), each in zip(arrays, futures, strict=True):
+            submit(array, start, each)
+        if (coalesced := getattr(self._coalesced, "futures", None)) is not None:
+            coalesced.append(future)
+        return Started(future)
+
+    def _pump_one(self, array: torch.Tensor, start: Start, future: Future) -> None:
+        self._pump.submit(array, 0, start, future=future)
 
     # Older releases have these names.
     _allgather_base = all_gather_single
@@ -437,18 +507,15 @@ class ProcessGroup(dist.ProcessGroup):
         ]
         return starts, tensors, lambda: [back() for _, back in arrays]
 
-    def _check_gathered(self, output: torch.Tensor, part: torch.Tensor) -> None:
+    def _all_gather(
+        self, output: torch.Tensor, part: torch.Tensor
+    ) -> tuple[tuple[torch.Tensor, Start], Callable[[], None]]:
+        """Gather equal parts, into `output` if it is contiguous."""
         if output.numel() != part.numel() * self._size or output.dtype != part.dtype:
             raise ValueError(
                 f"{part.numel()} elements of {part.dtype} from each of {self._size} ranks do not"
                 f" fill {output.numel()} of {output.dtype}"
             )
-
-    def _all_gather(
-        self, output: torch.Tensor, part: torch.Tensor
-    ) -> tuple[tuple[torch.Tensor, Start], Callable[[], None]]:
-        """Gather equal parts, into `output` if it is contiguous."""
-        self._check_gathered(output, part)
         own = contiguous_bytes(part)
         whole, back = in_place(output)
         rows = as_bytes(whole).view(self._size, own.numel())
@@ -480,6 +547,30 @@ class ProcessGroup(dist.ProcessGroup):
 
         return starts, [place for places in outputs for place in places], finish
 
+    def _sum_sparse(self, tensors: Tensors, op: ReduceOp) -> Plan:
+        """Sum sparse tensors; agrees on the numbers of their elements before it returns."""
+        if op != "sum":
+            raise TypeError(f"sparse tensors have a sum here, and no {op}")
+        sums = [SparseSum(tensor, self._size) for tensor in tensors]
+        starts: Arrays = []
+
+        def gather(output: torch.Tensor, part: torch.Tensor) -> None:
+            starts.append(self._all_gather(output, part)[0])
+
+        for each in sums:
+            each.agree(gather)
+        for told in [self._pump.submit(array, 0, start) for array, start in starts]:
+            told.wait()
+        starts.clear()
+        for each in sums:
+            each.start(gather)
+
+        def finish() -> None:
+            for each in sums:
+                each.finish()
+
+        return starts, tensors, finish
+
     def _check_parts(self, parts: Sequence[Any]) -> None:
         if len(parts) != self._size:
             raise ValueError(f"{len(parts)} tensors for {self._size} ranks")
@@ -497,70 +588,6 @@ def _all_reduce(op: ReduceOp) -> Start:
 
 def _reduce_scatter(op: ReduceOp) -> Start:
     return lambda engine, *array: engine.reduce_scatter(*array, op)
-
-
-def _read(args: tuple[Any, ...], kwargs: dict[str, Any], *places: str) -> list[Any]:
-    """The arguments of one of torch's overloads: each by position, or by one of its names."""
-    found = list(args) + [None] * (len(places) - len(args))
-    unknown = dict(kwargs)
-    for index, names in enumerate(places):
-        for name in names.split():
-            if name in unknown:
-                found[index] = unknown.pop(name)
-    if unknown or len(args) > len(places):
-        raise TypeError(
-            f"arguments that it does not have: {sorted(unknown) or args[len(places) :]}"
-        )
-    return found
-
-
-def _read_lists(
-    args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[str]
-) -> tuple[list[Any], list[Any], Any]:
-    """Outputs, inputs and options of an overload with a time limit at the end.
-
-    One of the overloads takes lists, and the other what is within them, a tensor and its parts.
-    """
-    outputs, inputs, opts, _ = _read(args, kwargs, *places)
-    if isinstance(outputs, torch.Tensor) or isinstance(inputs, torch.Tensor):
-        return [outputs], [inputs], opts
-    return outputs, inputs, opts
-
-
-def _list(tensors: torch.Tensor | Sequence[torch.Tensor]) -> Tensors:
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-
-
-def _op(opts: Any) -> ReduceOp:  # noqa: ANN401  # Options, an operation, or none.
-    if opts is None:
-        return "sum"
-    asked = getattr(opts, "reduceOp", opts)
-    for op, name in _OPS.items():
-        if asked == op:
-            return name
-    # As options hold it, it has no name of its own.
-    name = getattr(getattr(asked, "op", asked), "name", asked)
-    raise NotImplementedError(f"{name} is not supported: sum, average, min and max are")
-
-
-def _ended(futures: Sequence[Future], tensors: Tensors, finish: Callable[[], Any] | None) -> Future:
-    """Ends when all have ended, and then does the rest.
-
-    The thread that ends the last one does it. It may be outside the caller's inference mode, to
-    which the tensors may belong: within that mode, all tensors may be written to.
-    """
-
-    def finished(ended: Future) -> Tensors:
-        for each in ended.value() if len(futures) != 1 else [ended]:
-            each.value()  # Raises what went wrong.
-        if finish is not None:
-            with torch.inference_mode():
-                finish()
-        return tensors
-
-    if len(futures) == 1:
-        return futures[0].then(finished)
-    return torch.futures.collect_all(list(futures)).then(finished)
 
 
 def _create(opts: Any, options: dict[str, Any] | None) -> ProcessGroup:  # noqa: ANN401

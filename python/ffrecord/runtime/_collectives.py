@@ -71,6 +71,11 @@ class Watched:
             return False
         return True
 
+    def later_ends(self, operation: Any, kind: str, is_gloo: bool) -> None:  # noqa: ANN401
+        """End a phase when its operation ends; None has ended already."""
+        if not self.phases.add(_ENDED if operation is None else operation, kind, is_gloo):
+            self._end(kind)
+
     def guarded(self, hook: Callable[[Any], None]) -> Callable[[Any], None]:
         """A hook whose errors training does not see."""
 
@@ -151,18 +156,22 @@ os.register_at_fork(after_in_child=_Steps.forget)
 
 def size_bytes(tensors: Any) -> int:  # noqa: ANN401
     """Bytes of one tensor, or of all in lists."""
-    if isinstance(tensors, torch.Tensor | _Sized):
-        return tensors.nbytes
-    return sum(map(size_bytes, tensors))
+    # isinstance() of a tensor runs Python code of torch.
+    if type(tensors) is not list and type(tensors) is not tuple:
+        return tensors.nbytes  # type: ignore[no-any-return]
+    total = 0
+    for each in tensors:
+        total += size_bytes(each)
+    return total
 
 
 def is_on_cpu(tensors: Any) -> bool:  # noqa: ANN401
     """Whether the first is there."""
-    while isinstance(tensors, list | tuple):
+    while type(tensors) is list or type(tensors) is tuple:
         if not tensors:
             return True
         tensors = tensors[0]
-    return bool(tensors.is_cpu)
+    return tensors.is_cpu  # type: ignore[no-any-return]
 
 
 def watch(target: object, signals: Signals) -> Watched:
@@ -259,15 +268,12 @@ def _is_gloo(group: dist.ProcessGroup) -> bool:
 
 def _wrap(watched: Watched, groups: list[dist.ProcessGroup]) -> None:
     """Wrapped methods, for a torch without hooks."""
-
-    def begin(tensors: Any) -> bool:  # noqa: ANN401
-        return watched.begin(COLLECTIVE, tensors)
-
+    begin = functools.partial(watched.begin, COLLECTIVE)
     for group in groups:
         is_gloo = _is_gloo(group)
 
         def end(work: Any, tensors: Any, is_gloo: bool = is_gloo) -> None:  # noqa: ANN401
-            watched.phases.add((work or _ENDED, COLLECTIVE, is_gloo and is_on_cpu(tensors)))
+            watched.later_ends(work, COLLECTIVE, is_gloo and is_on_cpu(tensors))
 
         watched.later(_methods.wrap(group, begin, end))
 
@@ -291,7 +297,7 @@ def _hook(watched: Watched, group: dist.ProcessGroup) -> None:
     def after(op: Any) -> None:  # noqa: ANN401 - torch's PostHookArgs
         found = open_phases.pop(op.op_id, None)
         if found is not None:
-            watched.phases.add((op.work or _ENDED, *found))
+            watched.later_ends(op.work, *found)
 
     hook_id = next(_hook_ids)
     hooked.register_pre_hook(hook_id, watched.guarded(before))
@@ -319,7 +325,7 @@ def _between_gradients_and_step(watched: Watched, model: DDP) -> None:
         # Within no_sync() gradients stay here.
         if still.require_backward_grad_sync and watched.begin(COLLECTIVE, gradients):
             open_phase.append(_Until())
-            watched.phases.add((open_phase[0], COLLECTIVE, False))
+            watched.later_ends(open_phase[0], COLLECTIVE, False)
 
     def ended(*_: object) -> None:
         if open_phase:

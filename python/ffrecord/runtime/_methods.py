@@ -90,6 +90,25 @@ def _wrapper(method: Callable[..., Any], tensors_at: int) -> Callable[..., Any]:
         watchers = watchers_of(id(group))
         if watchers is None or len(arguments) <= tensors_at:
             return method(group, *arguments, **named)
+        if len(watchers) > 1:
+            return watched_by_several(watchers, group, *arguments, **named)
+        tensors = arguments[tensors_at]
+        begin, end = watchers[0]
+        if not begin(tensors):
+            return method(group, *arguments, **named)
+        work = None
+        try:
+            work = method(group, *arguments, **named)
+            return work
+        finally:
+            end(work, tensors)
+
+    def watched_by_several(
+        watchers: tuple[tuple[Begin, End], ...],
+        group: ProcessGroup,
+        *arguments: Any,  # noqa: ANN401
+        **named: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
         tensors = arguments[tensors_at]
         ends = [end for begin, end in watchers if begin(tensors)]
         work = None

@@ -5,7 +5,6 @@ for the operation, and ends the phase. Neither waits for the other.
 """
 
 import collections
-import queue
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,6 +16,7 @@ from ffrecord._base import clock
 _SLICE_S = 0.05  # How long the thread waits in one call, and with it `stop`.
 _POLL_S = 0.001  # Between two looks at operations that cannot be waited for.
 _JOIN_S = 10.0
+_NO_KIND = ""  # Stands beside None, which is no operation.
 
 
 class Signals(Protocol):
@@ -75,28 +75,29 @@ class Phases:
     def __init__(self, phase_end: Callable[[str], None]) -> None:
         """Start the thread."""
         self._phase_end = phase_end
-        self._started: queue.SimpleQueue[_Phase | None] = queue.SimpleQueue()
+        self._started = _ffrecord.PhaseHandover()
         self._unseen: list[str] = []  # Kinds of phases whose end cannot be seen.
         self._is_stopped = False
         # Does not hold up the end of a program that does not detach.
         self._thread = threading.Thread(target=self._run, name="ffrecord-phases", daemon=True)
         self._thread.start()
-        self.add = self._started.put
-        """`add((operation, kind, is_gloo))`: end the phase of that kind when the operation ends.
+        self.add = self._started.add
+        """`add(operation, kind, is_gloo)`: end the phase of that kind when the operation ends.
 
-        The thread waits for Gloo's operations; it asks others, as waiting would make a device wait
-        and not the thread. They ask the events of the device.
+        Allocates nothing and never waits. Returns False if too many operations are on their way:
+        the caller then ends the phase. The thread waits for Gloo's operations; it asks others, as
+        waiting would make a device wait and not the thread. They ask the events of the device.
         """
 
     def step(self) -> None:
         """A step has ended, and with it the operations that were waited for."""
-        if self._unseen or not self._started.empty():
-            self._started.put(None)
+        if self._unseen or not self._started.is_empty():
+            self.add(None, _NO_KIND, False)
 
     def stop(self) -> None:
         """End all phases that are open."""
         self._is_stopped = True
-        self._started.put(None)
+        self.add(None, _NO_KIND, False)
         if self._thread is not threading.current_thread():
             clock.join(self._thread, _JOIN_S)
 
@@ -108,8 +109,8 @@ class Phases:
                 self._await_one(open_phases[0])
                 self._end_completed(open_phases)
         # Take phases that a hook has begun while this stopped.
-        while not self._started.empty():
-            if (phase := self._started.get()) is not None:
+        while not self._started.is_empty():
+            if (phase := self._started.take())[0] is not None:
                 open_phases.append(phase)
         self._end_unseen()
         for _, kind, _ in open_phases:
@@ -117,12 +118,12 @@ class Phases:
 
     def _take_started(self, open_phases: _OpenPhases) -> None:
         """Wait for the first, and take others that are there."""
-        while not self._is_stopped and not (open_phases and self._started.empty()):
-            phase = self._started.get()
+        while not self._is_stopped and not (open_phases and self._started.is_empty()):
+            phase = self._started.take()
             self._end_unseen()
-            if phase is None:
-                continue
             operation, kind, is_gloo = phase
+            if operation is None:
+                continue
             if is_gloo and not _can_be_seen(operation):
                 self._unseen.append(kind)
             else:

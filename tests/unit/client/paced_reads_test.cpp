@@ -136,6 +136,29 @@ TEST_F(PacedGrantsTest, WhatIsReadAheadIsGrantedNoMoreInAPhase) {
             kGroupBytes);
 }
 
+TEST_F(PacedGrantsTest, AReadThatIsGivenUpIsNoLongerHeld) {
+  std::vector<std::byte> memory(kGroupBytes);
+  RangeRead range{0, 0, memory};
+  test::NotedGroup group(std::span(&range, 1));
+  const auto held = [] {
+    const auto counters = GetPacingCounters();
+    return counters.classes[static_cast<std::size_t>(TrafficClass::kPrefetch)].held_now;
+  };
+  std::atomic<bool> was_held = false;
+  std::thread reading([&] {
+    const pace::TrafficScope scope(TrafficClass::kPrefetch);
+    queue_->Submit(group);
+    PollUntil([&] { return held() == 1; });
+    was_held = true;
+    queue_->GiveUp(group);
+    PollUntil([&] { return group.ended.has_value(); });
+  });
+  reading.join();
+
+  EXPECT_TRUE(was_held);
+  EXPECT_EQ(held(), 0U);  // The queue is there, and nobody polls it.
+}
+
 TEST_F(PacedGrantsTest, ADaemonThatHasSentMoreThanItsGrantIsGrantedMoreThanThat) {
   read_size_bytes_ = 700'000;
   std::vector<std::byte> memory(kGroupBytes);

@@ -132,11 +132,36 @@ TEST(ReduceTest, DividingRoundsOnceAndNansAreCanonical) {
   EXPECT_EQ(ReduceOne<std::int64_t>(ReduceType::kI64, ReduceOp::kMax, -5, 7), 7);
 }
 
+TEST(ReduceTest, ProductsRoundOnceAndIntegersWrap) {
+  EXPECT_EQ(ReduceOne(ReduceType::kF32, ReduceOp::kProduct, 3.0F, -0.5F), -1.5F);
+  EXPECT_EQ(ReduceOne(ReduceType::kF64, ReduceOp::kProduct, 0.1, 0.2), 0.1 * 0.2);
+  EXPECT_EQ(ReduceOne<std::uint16_t>(ReduceType::kF16, ReduceOp::kProduct, 0x4200, 0x4200),
+            0x4880);  // 3 times 3.
+  EXPECT_EQ(ReduceOne<std::int32_t>(ReduceType::kI32, ReduceOp::kProduct, INT32_MIN, -1),
+            INT32_MIN);
+  EXPECT_EQ(ReduceOne<std::int64_t>(ReduceType::kI64, ReduceOp::kProduct, INT64_MAX, 2), -2);
+}
+
+TEST(ReduceTest, OnlyIntegersHaveBits) {
+  EXPECT_EQ(ReduceOne<std::int32_t>(ReduceType::kI32, ReduceOp::kBitAnd, 0b1100, -6), 0b1000);
+  EXPECT_EQ(ReduceOne<std::int64_t>(ReduceType::kI64, ReduceOp::kBitOr, 0b1100, 0b1010), 0b1110);
+  EXPECT_EQ(ReduceOne<std::int64_t>(ReduceType::kI64, ReduceOp::kBitXor, 0b1100, -1), ~0b1100);
+  for (const ReduceOp op : {ReduceOp::kBitAnd, ReduceOp::kBitOr, ReduceOp::kBitXor}) {
+    EXPECT_TRUE(IsOffered(ReduceType::kI32, op));
+    EXPECT_FALSE(IsOffered(ReduceType::kF32, op));
+    EXPECT_FALSE(IsOffered(ReduceType::kBytes, op));
+  }
+  EXPECT_FALSE(IsOffered(ReduceType::kI64, ReduceOp::kAverage));
+  EXPECT_TRUE(IsOffered(ReduceType::kBf16, ReduceOp::kProduct));
+}
+
 TEST(ReduceTest, ALongArrayGivesTheBitsOfItsSingleElements) {
   std::mt19937 random(test::Seed());
   for (const ReduceType type : {ReduceType::kF32, ReduceType::kF64, ReduceType::kF16,
                                 ReduceType::kBf16, ReduceType::kI32, ReduceType::kI64}) {
-    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
+    for (std::size_t which = 0; which < kReduceOpCount; ++which) {
+      const auto op = static_cast<ReduceOp>(which);
+      if (!IsOffered(type, op)) continue;
       constexpr std::size_t kCount = 1'037;
       const std::size_t size = SizeOf(type);
       std::vector<std::byte> incoming(kCount * size);
@@ -159,7 +184,8 @@ TEST(ReduceTest, TheOrderOfOperandsDoesNotMatter) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float all[] = {0.0F, -0.0F, 1.5F, -1.5F, 1e-40F, -1e-40F, kInfinity, -kInfinity, nan, -nan};
-  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax}) {
+  for (const ReduceOp op :
+       {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
     for (const float a : all) {
       for (const float b : all) {
         const float there = ReduceOne(ReduceType::kF32, op, a, b);

@@ -1,6 +1,6 @@
 // Goal: threads of a process wait at its gate and are let go by its signals; a signal neither waits
 // nor allocates, and without pacing nothing is held.
-// Method: the process's gate, on a virtual clock.
+// Method: the process's gate, on a virtual clock; operator new that counts.
 
 #include "libffrecord/pace/gate.h"
 
@@ -9,12 +9,29 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <new>
 #include <thread>
 #include <vector>
 
 #include "libffrecord/base/patience.h"
 #include "libffrecord/base/timed_waits.h"
 #include "virtual_clock.h"
+
+namespace {
+
+thread_local std::uint64_t allocations = 0;
+
+}  // namespace
+
+// Not inlined: g++ would find free() beside new.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  ++allocations;
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace ffrecord {
 namespace {
@@ -54,6 +71,20 @@ TEST_F(GateTest, WithoutPacingNothingIsHeldAndNoSignalCounts) {
   AwaitTurn(TrafficClass::kRepair, kChunk);
   EXPECT_FALSE(IsPacing());
   EXPECT_EQ(GetPacingCounters().phases, 0U);
+}
+
+TEST_F(GateTest, ASignalAllocatesNothing) {
+  ASSERT_TRUE(StartPacing(kPatient));
+  const std::uint64_t before = allocations;
+  for (int i = 0; i < 10'000; ++i) {  // Ten times what the ring holds.
+    BeginPhase(PhaseKind::kCollective, 1);
+    BeginPhase(PhaseKind::kPointToPoint, 1);
+    EndPhase(PhaseKind::kPointToPoint);
+    EndPhase(PhaseKind::kCollective);
+    EndStep();
+  }
+  EXPECT_EQ(allocations, before);
+  EXPECT_EQ(GetPacingCounters().phases, 20'000U);
 }
 
 TEST_F(GateTest, TheEndOfThePhaseLetsAllGoThatWait) {
@@ -132,6 +163,33 @@ TEST_F(GateTest, AThreadWhosePatienceIsOverIsNotHeld) {
   const Patience patience(give_up);
   AwaitTurn(TrafficClass::kCheckpoint, kChunk);
   EXPECT_EQ(Of(GetPacingCounters(), TrafficClass::kCheckpoint).held_now, 0U);
+}
+
+TEST_F(GateTest, ACallerThatGivesUpIsToldSo) {
+  ASSERT_TRUE(StartPacing(kPatient));
+  const auto never = [] { return false; };
+  EXPECT_TRUE(AwaitTurn(TrafficClass::kCheckpoint, kChunk, never));
+  BeginPhase(PhaseKind::kCollective, 1);
+  const auto began = Clock::now();
+
+  EXPECT_FALSE(AwaitTurn(TrafficClass::kCheckpoint, kChunk, [] { return true; }));
+
+  EXPECT_LT(Clock::now() - began, 1s);
+  EXPECT_EQ(Of(GetPacingCounters(), TrafficClass::kCheckpoint).held_now, 0U);
+}
+
+TEST_F(GateTest, ATurnThatIsAbandonedIsNotHeld) {
+  ASSERT_TRUE(StartPacing(kPatient));
+  BeginPhase(PhaseKind::kCollective, 1);
+  pace::Turn turn(TrafficClass::kPrefetch);
+  ASSERT_FALSE(turn.Come(kChunk));
+  EXPECT_EQ(Of(GetPacingCounters(), TrafficClass::kPrefetch).held_now, 1U);
+
+  turn.Abandon();
+  turn.Abandon();
+
+  EXPECT_EQ(Of(GetPacingCounters(), TrafficClass::kPrefetch).held_now, 0U);
+  EXPECT_FALSE(turn.Come(kChunk));
 }
 
 TEST_F(GateTest, BadOptionsChangeNothing) {

@@ -23,7 +23,17 @@ enum class ReduceType : std::uint8_t {
   kI64,
   kBytes,  // Moved only: all-gathered or broadcast.
 };
-enum class ReduceOp : std::uint8_t { kSum, kAverage, kMin, kMax };
+enum class ReduceOp : std::uint8_t {
+  kSum,
+  kAverage,
+  kMin,
+  kMax,
+  kProduct,
+  kBitAnd,  // This one and those below: integers only.
+  kBitOr,
+  kBitXor,
+};
+inline constexpr std::size_t kReduceOpCount = 8;
 
 // Algorithm of an all-reduce of S bytes over n ranks. The comments give its time, with latency a
 // and time b per byte.
@@ -76,7 +86,8 @@ enum class GroupTransport : std::uint8_t {
 // Sums of the half types are added in fp32 and rounded to nearest-even at each rank. For an average
 // each rank first divides its own array, in fp32 (fp64 for kF64), so that a partial sum overflows
 // only if the average does. NaNs become the one quiet NaN; a minimum or maximum over a NaN is NaN.
-// Integers wrap and have no average.
+// Integers wrap and have no average; only integers have bits to combine. Products of the half types
+// are made and rounded as their sums are.
 //
 // All functions except Create and Connect are thread-safe. After fork the child must not use the
 // engine (asserted).

@@ -1,0 +1,99 @@
+"""Goal: what a training thread calls at each collective allocates nothing.
+
+Method: Python counts the memory that it gives out: the highest count during a thousand calls is
+that of a thousand empty rounds. What C++ does below is counted in tests/unit/pace.
+"""
+
+import gc
+import itertools
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from ffrecord import _ffrecord, runtime
+
+ROUNDS = 1000
+SIZE = 1 << 20  # An int that Python does not keep ready.
+
+
+@pytest.fixture(autouse=True)
+def _paced() -> Iterator[None]:
+    _ffrecord.start_pacing()
+    yield
+    _ffrecord.stop_pacing()
+
+
+def peak_of(round_: Callable[[], object]) -> int:
+    """How much memory of Python's is out at most, beyond that at the begin, in bytes."""
+    for _ in itertools.repeat(None, ROUNDS):
+        round_()  # What is made once is made now.
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        for _ in itertools.repeat(None, ROUNDS):
+            round_()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+def test_a_signal_allocates_nothing() -> None:
+    begin, end, step = _ffrecord.phase_begin, _ffrecord.phase_end, _ffrecord.step_end
+
+    def signal() -> None:
+        begin("collective", SIZE)
+        end("collective")
+        step()
+
+    nothing = peak_of(lambda: None)
+    assert peak_of(signal) == nothing
+    assert peak_of(lambda: [SIZE]) > nothing  # One list would be seen.
+    assert _ffrecord.pacing_counters()["phases"] == 2 * ROUNDS
+
+
+def test_an_operation_is_handed_over_without_an_allocation() -> None:
+    operation = object()
+    references = sys.getrefcount(operation)
+
+    def fill() -> None:
+        handover = _ffrecord.PhaseHandover()
+        add = handover.add
+        assert peak_of(lambda: add(operation, "collective", True)) == peak_of(lambda: None)
+        assert sys.getrefcount(operation) == references + 2 * ROUNDS
+        assert handover.take() == (operation, "collective", True)
+        while add(operation, "other", False):
+            pass  # Until it is full.
+
+    fill()
+    gc.collect()
+    assert sys.getrefcount(operation) == references
+
+
+def test_a_watched_collective_leaves_nothing_behind() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    group, tensor = dist.group.WORLD, torch.ones(SIZE // 4)
+    assert group is not None
+
+    def blocks_of_rounds() -> int:
+        before = sys.getallocatedblocks()
+        for _ in itertools.repeat(None, ROUNDS):
+            group.allreduce([tensor]).wait()
+        return sys.getallocatedblocks() - before
+
+    try:
+        with runtime.attach(group) as attachment:
+            blocks_of_rounds()
+            while not attachment._watched.phases._started.is_empty():
+                pass
+            assert blocks_of_rounds() < ROUNDS / 10  # A round that leaves a block is seen.
+            assert attachment.errors == []
+    finally:
+        dist.destroy_process_group()
