@@ -274,8 +274,7 @@ std::vector<RowFile> FilesFrom(
   found.reserve(files.size());
   for (const auto& [path, size_bytes, modified_ns] : files) {
     RowFile& file = found.emplace_back(RowFile{.path = path});
-    if (size_bytes >= 0)
-      file.listed = {static_cast<std::uint64_t>(size_bytes), modified_ns};
+    if (size_bytes >= 0) file.listed = {static_cast<std::uint64_t>(size_bytes), modified_ns};
   }
   return found;
 }

@@ -44,8 +44,8 @@ using FieldsOfRow = std::function<void(std::size_t row, std::span<FieldSource> f
 // given, is the key of the row.
 //
 // Returns the first row with a file that is not in the version that was listed, or nullopt; the
-// rows before it are written. Fails as RecordWriter::WriteFields, and with kNotFound, kDenied or kIo
-// if a file cannot be read, kInvalidArgument if it is no regular file, kCorruption if it ends
+// rows before it are written. Fails as RecordWriter::WriteFields, and with kNotFound, kDenied or
+// kIo if a file cannot be read, kInvalidArgument if it is no regular file, kCorruption if it ends
 // before the range.
 //
 // Memory: 64 MiB for rows that are read ahead, or two rows if they are larger.

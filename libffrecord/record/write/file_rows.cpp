@@ -125,7 +125,8 @@ class FileRows {
   }
 
   bool HasRoom() const {
-    return begun_ - written_ < kRowsAheadMax && (ahead_bytes_ < kBytesAheadMax || begun_ == written_);
+    return begun_ - written_ < kRowsAheadMax &&
+           (ahead_bytes_ < kBytesAheadMax || begun_ == written_);
   }
 
   // Reads the next row that nobody has begun. Requires that `lock` is held, and lets go of it

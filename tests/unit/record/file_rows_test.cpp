@@ -121,9 +121,9 @@ TEST(FileRowsTest, KeyMayBeInAFile) {
   for (const std::size_t key : {0, 1}) {
     auto schema =
         Schema::Make({{"first", ColumnType::kBytes}, {"last", ColumnType::kBytes}}).value();
-    auto writer = RecordWriter::Create(folder / "a.ffr", std::move(schema),
-                                       {.replace = true, .keys = true})
-                      .value();
+    auto writer =
+        RecordWriter::Create(folder / "a.ffr", std::move(schema), {.replace = true, .keys = true})
+            .value();
     const auto fields_of = [&](std::size_t row, std::span<FieldSource> fields) {
       fields[0] = {.file = &file, .offset_bytes = row, .size_bytes = 1};
       fields[1] = {.file = &file, .offset_bytes = row + 3, .size_bytes = 2};
