@@ -39,7 +39,7 @@ class Inputs:
         quick = settings.quick
         self.folder = settings.scratch / ("pack-quick" if quick else "pack")
         self.folder.mkdir(exist_ok=True)
-        self.file_count = 20_000  # Of fewer, the start of the command takes most of the time.
+        self.file_count = 20_000  # The start takes most of the time of fewer.
         self.line_count = 1_000_000 if quick else 10_000_000
         self.example_count = 100_000 if quick else 1_000_000
         self.row_count = 2_000_000 if quick else 5_000_000

@@ -8,6 +8,8 @@ take over in their middle.
 import io
 import os
 import random
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -204,6 +206,22 @@ def test_a_file_that_changes_before_the_writer_reads_it_is_an_error(tmp_path: Pa
     with pytest.raises(FileNotFoundError, match="a/50"):
         pack(source, tmp_path / "x")
     assert sorted(os.listdir(tmp_path)) == ["source"]
+
+
+def test_a_file_that_is_larger_than_memory_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "source" / "a").mkdir(parents=True)
+    (tmp_path / "source" / "a" / "sparse").touch()
+    os.truncate(tmp_path / "source" / "a" / "sparse", 1 << 39)
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
+        "from ffrecord.pack import pack; pack(sys.argv[1], sys.argv[2])"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / "source"), str(tmp_path / "x.ffr")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1, done.stderr
+    assert "OSError: [Errno 12] row 0: no memory for a record of 5497" in done.stderr
+    assert os.listdir(tmp_path) == ["source"]
 
 
 def test_contents_are_no_objects_of_python(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
-#include <cstring>
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -129,8 +131,8 @@ class FileRows {
            (ahead_bytes_ < kBytesAheadMax || begun_ == written_);
   }
 
-  // Reads the next row that nobody has begun. Requires that `lock` is held, and lets go of it
-  // meanwhile.
+  // Reads the next row that nobody has begun. Requires that `lock` is held; it is unlocked
+  // while the files are read.
   void ReadNext(std::unique_lock<std::mutex>& lock) {
     const std::size_t number = begun_++;
     std::vector<FieldSource> fields(column_count());
@@ -146,7 +148,14 @@ class FileRows {
       spare_.pop_back();
     }
     lock.unlock();
-    row.is_as_listed = Read(fields, row);
+    try {
+      row.is_as_listed = Read(fields, row);
+    } catch (const std::exception&) {  // A sparse file can have any size.
+      row.is_as_listed = Error{ErrorCode::kIo,
+                               "row " + std::to_string(number) + ": no memory for a record of " +
+                                   std::to_string(row.ahead_bytes) + " bytes",
+                               ENOMEM};
+    }
     lock.lock();
     row.is_read = true;
     is_read_.notify_one();
@@ -155,7 +164,7 @@ class FileRows {
   // Makes the record of a row; false if a file is not as it was listed.
   Result<bool> Read(std::span<const FieldSource> fields, Row& row) {
     std::vector<std::span<const std::byte>> values(fields.size());
-    const FieldSource* last = nullptr;  // What is at the end of the record is read to there.
+    const FieldSource* last = nullptr;  // The last field is read into the record itself.
     std::uint64_t size_bytes = 0;
     for (std::size_t i = 0; i < fields.size(); ++i) {
       if (fields[i].file != nullptr && i == last_variable_)
@@ -226,7 +235,7 @@ class FileRows {
   const std::optional<std::size_t> key_;
   std::size_t last_variable_ = 0;
   const std::thread::id writing_thread_ = std::this_thread::get_id();
-  std::optional<std::size_t> changed_row_;  // Of the writing thread.
+  std::optional<std::size_t> changed_row_;  // Only the writing thread uses it.
 
   std::mutex opened_mutex_;
   const RowFile* opened_of_ = nullptr;

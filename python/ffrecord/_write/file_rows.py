@@ -40,7 +40,7 @@ class FileRows(NamedTuple):
     files: Sequence[RowFile]
 
     @property
-    def count(self) -> int:
+    def row_count(self) -> int:
         """How many they are."""
         column = self.columns[0]
         return len(column.files) if isinstance(column, FileRanges) else len(column)

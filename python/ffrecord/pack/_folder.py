@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 _THREADS, _REQUESTS = 4, 32
 _AHEAD_FILES_MAX = 32
 _AHEAD_BYTES_MAX = 64 << 20
-# Files that the writer reads in one call, between which it tells how far it is.
-_GROUP_FILES_MAX, _GROUP_BYTES = 1024, 64 << 20
-# Of a record beside its name and payload.
+# Files that the writer reads in one call: between calls it tells how far it is, and Ctrl-C acts.
+_GROUP_FILES_MAX, _GROUP_BYTES = 256, 16 << 20
+# A record has these bytes beside its name and payload.
 _LABEL_BYTES = 8
 # Names of parts of a dataset, not of classes.
 _SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"}

@@ -1,4 +1,4 @@
-"""Who holds a lease: a process, which others on the same machine can look for when it is killed."""
+"""The holder of a lease: a process, whose death others on the same machine can see."""
 
 import os
 from functools import cache
@@ -11,7 +11,7 @@ _ENDED = ("Z", "X")
 
 
 def this_process() -> str:
-    """What names this process, and no other one of any machine: without spaces."""
+    """Return the name of this process, which no other one of any machine has; without spaces."""
     pid = os.getpid()
     return f"{_machine()}.{pid}.{_started(pid) or _UNKNOWN}"
 

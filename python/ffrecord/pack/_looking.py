@@ -21,7 +21,7 @@ _LOOK_ROWS, _LOOK_SAMPLES = 64, 1000
 
 
 class Looked(NamedTuple):
-    """What is known of a function's result."""
+    """The columns of a function's result, and how they were found."""
 
     columns: Any
     samples: Iterator[Progressed]

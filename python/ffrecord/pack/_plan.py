@@ -114,7 +114,7 @@ def is_begun_alike(plan: Mapping[str, Any], inputs: Inputs, user_map: UserMap) -
     }
     here = json.loads(json.dumps([asked, [list(one) for one in inputs.list_all()]]))
     there = {name: plan["asked"].get(name) for name in asked}
-    return plan["version"] == VERSION and here == [there, plan["inputs"]]
+    return bool(plan["version"] == VERSION and here == [there, plan["inputs"]])
 
 
 def schema_as_json(schema: Any) -> Any:  # noqa: ANN401 - a mapping, or a schema of pyarrow

@@ -1,4 +1,4 @@
-"""What a function returned when it was tried on the first samples: it need not be asked again."""
+"""Results of a function that was tried on the first samples: it need not be called again."""
 
 import copy
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from ffrecord.pack._mapping import Function, Row
 from ffrecord.pack._passed import is_same
 from ffrecord.pack._source import OneSample
 
-# Of samples whose rows are kept until they are packed.
+# The limit of samples and rows that are kept until they are packed.
 _KEPT_BYTES_MAX = 16 << 20
 _PLAIN = (bytes, str, int, float, bool, type(None), np.ndarray, np.generic)
 
 
 class Seen:
-    """What a function returned for samples that it was tried on; can be sent to another process."""
+    """Results of a function for samples that it was tried on; can be sent to another process."""
 
     def __init__(self) -> None:
         """Nothing yet."""
@@ -37,7 +37,7 @@ class Seen:
             self._rows[number] = sample, copy.deepcopy(rows)
 
     def take(self, number: int, sample: OneSample) -> tuple[list[Row] | None] | None:
-        """What the function made of this sample, once; None if that is not known."""
+        """Return the rows that the function made of this sample, once; None if not known."""
         found = self._rows.pop(number, None)
         if found is None or not is_same(found[0], sample):
             return None

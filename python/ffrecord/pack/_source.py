@@ -40,10 +40,10 @@ class InFiles(NamedTuple):
 
     rows: FileRows
     sizes_bytes: Integers
-    """Of each row, as `part_size_bytes` counts them."""
+    """The size of each row, as `part_size_bytes` counts it."""
     first: int
     lacking: Sequence[frozenset[str]] = ()
-    """Of each row, the columns that are null in it; nothing if none is in any."""
+    """The columns that are null in each row; empty if no row has a null."""
     changed: Callable[[int], Exception] | None = None
     """The error of a row with a file that is not as it was listed, if any may be."""
 

@@ -22,7 +22,7 @@ class Header(NamedTuple):
 
     name: str
     offset_bytes: int
-    """Of the header; the content is behind it."""
+    """Where the header begins; the content is behind it."""
     size_bytes: int
 
     @property
@@ -40,13 +40,13 @@ class Headers:
     """Iterates over files from a place on, until `end`, or a header that is not ordinary."""
 
     def __init__(self, descriptor: int, begin: int, end: int, *, reads_contents: bool) -> None:
-        """Of an open file, which is no longer than it is now; `end` below 0 is its end."""
+        """Take an open file, which may not grow meanwhile; `end` below 0 is its end."""
         self._descriptor = descriptor
         self._size_bytes = os.fstat(descriptor).st_size
         self._end = end if end >= 0 else self._size_bytes
         self._reads_contents = reads_contents
         self.at = begin
-        """What is before this place was read."""
+        """All headers before this place were read."""
 
     def __iter__(self) -> Iterator[Header]:
         """Yield them."""

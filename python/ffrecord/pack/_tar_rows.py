@@ -11,9 +11,9 @@ from ffrecord._write.file_rows import FileRanges, FileRows, RowFile, integers, t
 from ffrecord.pack._source import InFiles, Progressed
 from ffrecord.pack._tar_members import Member
 
-# Samples that the writer gets in one call, between which it tells how far it is.
-_ROWS_MAX, _BYTES_MAX = 1024, 64 << 20
-# Of a number, or of what says whether there is a value.
+# Samples that the writer gets in one call: between calls it tells how far it is, and Ctrl-C acts.
+_ROWS_MAX, _BYTES_MAX = 256, 16 << 20
+# The size of a number, or of the mark that says whether there is a value.
 _SCALAR_BYTES = 8
 
 
@@ -21,7 +21,7 @@ class TarRows:
     """Samples that wait for the writer."""
 
     def __init__(self, path: str, columns: Mapping[str, str], lacks: frozenset[str]) -> None:
-        """Of a tar with these columns, of which those in `lacks` may be null."""
+        """Take the columns of the tar; those in `lacks` may be null."""
         self._path = path
         self._columns = columns
         self._lacks = lacks

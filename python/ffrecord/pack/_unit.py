@@ -71,7 +71,7 @@ class Rules:
     size_bytes: int = 1 << 30
     """A file ends with the record that reaches this raw size."""
     seen: Seen | None = None
-    """What the function returned before, for some samples of the first input."""
+    """Earlier results of the function, for some samples of the first input."""
     takes_keys: bool = False
     """Whether keys of samples are written; else the key of the file is a column, or nothing."""
 
@@ -224,15 +224,15 @@ class UnitWriter:
 
     def _write_in_files(self, found: InFiles, input_: int) -> None:
         """Write rows whose values are in files, in as many files as their size asks for."""
-        self.note_origin((input_, found.first), found.rows.count, has_each=True)
+        self.note_origin((input_, found.first), found.rows.row_count, has_each=True)
         for begin, end in self._runs(np.cumsum(found.sizes_bytes)):
             writer = self._open()
             writer._note_nulls(set().union(*found.lacking[begin:end]))
             changed = writer._write_file_rows(found.rows, found.first, begin, end)
             if changed is not None and found.changed is not None:
                 raise found.changed(changed)
-        self.tally.samples += found.rows.count
-        self.tally.used += found.rows.count
+        self.tally.samples += found.rows.row_count
+        self.tally.used += found.rows.row_count
 
     def _runs(self, ends: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         """Yield runs of rows, each of which goes to one file; count it when the next is asked for.

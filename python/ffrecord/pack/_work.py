@@ -79,7 +79,7 @@ class Task:
     addresses: Mapping[str, str]
     """Facts about inputs that are not in their paths; see `addresses_of`."""
     seen: Seen
-    """What the function returned for the first samples."""
+    """Results of the function for the first samples."""
 
     @property
     def job(self) -> Job:

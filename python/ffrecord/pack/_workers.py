@@ -52,7 +52,7 @@ def workers_ahead(count: int) -> Iterator[None]:
     """Fork `count` workers, which have all that this process has imported, and wait for a task.
 
     Only for a program that has no threads yet, and none of a user's code: in a fork there would be
-    pieces of both. What no packing took until the end of the block is ended.
+    pieces of both. The end of the block ends the workers that no packing took.
     """
     context = multiprocessing.get_context("fork")
     for _ in range(count):
