@@ -327,6 +327,19 @@ class RecordWriter:
 
         The keys are the values of column `key`.
         """
+    def write_file_rows(
+        self,
+        columns: Sequence[tuple[Any, ...]],
+        files: Sequence[tuple[bytes, int, int]],
+        begin: int,
+        end: int,
+        key: int | None = None,
+    ) -> int | None:
+        """As `write_rows`; a column may be three arrays: numbers of files, offsets and sizes.
+
+        A file is its path, size and time in nanoseconds; a size below 0 allows any version. Returns
+        the first row with a file in another version, if there is one: those before it are written.
+        """
     def close(self) -> dict[str, Any]: ...
     def discard(self) -> None: ...
 

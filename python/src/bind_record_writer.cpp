@@ -9,8 +9,10 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include <ffrecord/file_rows.h>
 #include <ffrecord/index_writer.h>
 #include <ffrecord/record_writer.h>
 
@@ -225,6 +227,92 @@ SourceDescription DescriptionFrom(const Described& given) {
   return {static_cast<SourceDescription::Kind>(kind), size_bytes, time_ns, digest};
 }
 
+using Integers = py::array_t<std::int64_t, py::array::c_style>;
+
+// The values of one column of several rows, each of which is a range of a file.
+class Ranges {
+ public:
+  Ranges(Integers files, Integers offsets, Integers sizes, std::size_t file_count)
+      : files_(std::move(files)), offsets_(std::move(offsets)), sizes_(std::move(sizes)) {
+    if (files_.ndim() != 1 || offsets_.ndim() != 1 || sizes_.ndim() != 1 ||
+        offsets_.size() != files_.size() || sizes_.size() != files_.size())
+      throw py::value_error("there are one offset and one size for each file");
+    for (py::ssize_t row = 0; row < files_.size(); ++row) {
+      const auto file = static_cast<std::uint64_t>(files_.data()[row]);
+      if (file >= file_count || offsets_.data()[row] < 0 || sizes_.data()[row] < 0)
+        throw py::value_error("a range is below 0, or in no file");
+    }
+  }
+
+  std::size_t count() const noexcept { return static_cast<std::size_t>(files_.size()); }
+
+  FieldSource At(std::size_t row, std::span<const RowFile> files) const noexcept {
+    return {.file = &files[static_cast<std::size_t>(files_.data()[row])],
+            .offset_bytes = static_cast<std::uint64_t>(offsets_.data()[row]),
+            .size_bytes = static_cast<std::uint64_t>(sizes_.data()[row])};
+  }
+
+ private:
+  Integers files_;
+  Integers offsets_;
+  Integers sizes_;
+};
+
+using ColumnOfRows = std::variant<std::unique_ptr<Values>, std::unique_ptr<Ranges>>;
+
+// Data and bounds of values in memory; or numbers of files, offsets and sizes.
+ColumnOfRows ColumnFrom(const py::tuple& column, std::size_t file_count) {
+  if (column.size() == 2) return std::make_unique<Values>(column[0], column[1]);
+  if (column.size() != 3) throw py::value_error("a column is of two or of three arrays");
+  return std::make_unique<Ranges>(column[0].cast<Integers>(), column[1].cast<Integers>(),
+                                  column[2].cast<Integers>(), file_count);
+}
+
+std::vector<RowFile> FilesFrom(
+    const std::vector<std::tuple<std::string, std::int64_t, std::int64_t>>& files) {
+  std::vector<RowFile> found;
+  found.reserve(files.size());
+  for (const auto& [path, size_bytes, modified_ns] : files) {
+    RowFile& file = found.emplace_back(RowFile{.path = path});
+    if (size_bytes >= 0) file.listed = {static_cast<std::uint64_t>(size_bytes), modified_ns};
+  }
+  return found;
+}
+
+// Writes the rows [begin, end), whose values are in memory or in files; a file is a path, its size
+// and its time, or a size below 0 for any version. The first row with a file in another version,
+// if there is one.
+std::optional<std::size_t> WriteFileRows(
+    Writer& writer, const std::vector<py::tuple>& columns,
+    const std::vector<std::tuple<std::string, std::int64_t, std::int64_t>>& listed,
+    std::size_t begin, std::size_t end, std::optional<std::size_t> key) {
+  const std::vector<RowFile> files = FilesFrom(listed);
+  std::vector<ColumnOfRows> values;
+  for (const py::tuple& column : columns) {
+    values.push_back(ColumnFrom(column, files.size()));
+    const auto count = std::visit([](const auto& each) { return each->count(); }, values.back());
+    if (end < begin || count < end)
+      throw py::value_error("a column has fewer rows than are to be written");
+  }
+  if (values.size() != writer.schema().columns().size() || (key && *key >= values.size()))
+    throw py::value_error("there is no such column");
+  const FieldsOfRow fields_of = [&](std::size_t row, std::span<FieldSource> fields) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (const auto* ranges = std::get_if<std::unique_ptr<Ranges>>(&values[i]))
+        fields[i] = (*ranges)->At(begin + row, files);
+      else
+        fields[i] = {.bytes = std::get<std::unique_ptr<Values>>(values[i])->At(begin + row)};
+    }
+  };
+  std::optional<std::size_t> changed;
+  writer.Do([&](RecordWriter& inner) -> Result<void> {
+    changed = FFR_TRY(ffrecord::WriteFileRows(inner, end - begin, fields_of, key));
+    return {};
+  });
+  if (changed) *changed += begin;
+  return changed;
+}
+
 std::unique_ptr<Indexer> CreateIndex(const std::string& source, const std::string& index,
                                      const Schema& schema, std::uint32_t form,
                                      const std::string& key_column, bool replace,
@@ -300,6 +388,8 @@ void BindRecordWriter(py::module_& module) {
       .def("write_fields", &WriteFields, py::arg("fields"), py::arg("key") = py::bytes())
       .def("write_rows", &WriteRows, py::arg("columns"), py::arg("begin"), py::arg("end"),
            py::arg("key") = py::none())
+      .def("write_file_rows", &WriteFileRows, py::arg("columns"), py::arg("files"),
+           py::arg("begin"), py::arg("end"), py::arg("key") = py::none())
       .def("close", [](Writer& writer) { return SummaryOf(writer.Close()); })
       .def("discard", &Writer::Discard);
 

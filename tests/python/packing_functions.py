@@ -186,3 +186,26 @@ def leaves_a_child(sample: Sample) -> Sample:
         _until_told()
         os._exit(0)
     return sample
+
+
+def counted_calls(sample: Sample) -> Sample:
+    """Leaves a mark for each call; waits at 95 until it may go on."""
+    marks = pathlib.Path(os.environ["FFRECORD_TEST_MARKS"])
+    with open(marks / f"calls {sample['name'].replace('/', ' ')}", "ab") as file:
+        file.write(b".")
+    return waits_at_95(sample)
+
+
+def calls_of(name: str) -> int:
+    """How often `counted_calls` was called with a sample."""
+    marks = pathlib.Path(os.environ["FFRECORD_TEST_MARKS"])
+    return (marks / f"calls {name.replace('/', ' ')}").stat().st_size
+
+
+_same: Sample = {}
+
+
+def one_dict(sample: Sample) -> Sample:
+    """The same dict for all samples."""
+    _same["size"] = len(sample["payload"])
+    return _same

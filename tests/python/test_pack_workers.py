@@ -545,3 +545,37 @@ def test_the_default_gives_workers_parts_of_small_inputs_too(
     (task,) = planned
     assert abs(len(task.plan.units) - parts) <= 1
     assert task.file_size_bytes == 1 << 30
+
+
+def test_a_run_that_goes_on_knows_its_columns(files: Path, tmp_path: Path, marks: Path) -> None:
+    """The function was tried on the first samples when the run began, and is not again."""
+    arguments = ["--part-size", "20000B", "--map", "packing_functions:counted_calls"]
+    process = begun(files, tmp_path / "x", *arguments)
+    reached(marks, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    first_unit = packing_functions.calls_of("a/000")
+
+    (marks / "go").touch()
+    process = begun(files, tmp_path / "x", *arguments)
+    said = process.communicate()[1]
+
+    assert process.returncode == 0, said
+    assert first_unit == packing_functions.calls_of("a/000") == 1
+    assert [row["name"] for row in records(tmp_path / "x")] == sorted(
+        f"{path.parent.name}/{path.name}" for path in files.glob("*/*")
+    )
+
+
+@pytest.mark.parametrize("destination", ["x", "y.ffr"])
+def test_what_a_function_returned_when_it_was_tried_is_its_own(
+    files: Path, tmp_path: Path, destination: str
+) -> None:
+    """It may return the same object for every sample, with other values in it."""
+    for workers in (1, 2) if destination == "x" else (1,):
+        path = tmp_path / f"{workers}{destination}"
+        pack(files, path, map=packing_functions.one_dict, workers=workers, part_size_bytes=PART)
+
+        assert [row["size"] for row in records(path)] == [
+            path.stat().st_size for path in sorted(files.glob("*/*"))
+        ]

@@ -3,7 +3,8 @@
 import dataclasses
 import json
 import sys
-from typing import Any, TextIO
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -12,16 +13,11 @@ from ffrecord._cli.console import progress_bar, run
 from ffrecord._cli.options import check_parts
 from ffrecord._cli.text import shown
 from ffrecord._cli.units import Size, show_size
-from ffrecord.pack import (
-    DICTIONARY_BYTES,
-    PackEstimate,
-    PackSummary,
-    SourceOptions,
-    estimate_packing,
-    open_source,
-    pack,
-)
+from ffrecord.pack import DICTIONARY_BYTES, SourceOptions, open_source, pack
 from ffrecord.pack._kinds import listed
+
+if TYPE_CHECKING:
+    from ffrecord.pack import PackEstimate, PackSummary
 
 _CLASSES_SHOWN_MAX = 30
 
@@ -168,7 +164,7 @@ def command(
     if not sources:
         raise click.UsageError("there is no SOURCE: name one before DESTINATION, or give --from")
     begin = clock.now()
-    with progress_bar("packing") as show:
+    with _workers_ahead(0 if dry_run else workers), progress_bar("packing") as show:
         samples = open_source(
             sources,
             SourceOptions(
@@ -195,6 +191,8 @@ def command(
             "max_failures": max_failures,
         }
         if dry_run:
+            from ffrecord.pack import estimate_packing
+
             _show_estimate(estimate_packing(samples, destination, **options), destination, as_json)
             return
         summary = pack(
@@ -214,7 +212,16 @@ def command(
         click.echo(_line(destination, summary, seconds))
 
 
-def _show_estimate(found: PackEstimate, destination: str, as_json: bool) -> None:
+def _workers_ahead(count: int) -> AbstractContextManager[None]:
+    """Workers that are forked while this process has nothing but the command in it."""
+    if count <= 1:
+        return nullcontext()
+    from ffrecord.pack._workers import workers_ahead  # Brings multiprocessing.
+
+    return workers_ahead(count)
+
+
+def _show_estimate(found: "PackEstimate", destination: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({**dataclasses.asdict(found), "dry_run": True}))
         return
@@ -248,7 +255,7 @@ def _cast(text: str) -> tuple[str, str]:
     return name, kind
 
 
-def _line(destination: str, summary: PackSummary, seconds: float) -> str:
+def _line(destination: str, summary: "PackSummary", seconds: float) -> str:
     rate = summary.raw_size_bytes / max(seconds, 1e-9)
     parts = f" in {summary.file_count} files" if summary.file_count > 1 else ""
     line = (

@@ -27,6 +27,7 @@ from ffrecord._tables.values import (
     in_row,
     key_of,
 )
+from ffrecord._write.file_rows import FileRanges, FileRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -287,13 +288,31 @@ class Writer(Closing):
             columns = [(each.data, each.bounds) for each in rows]
             self._inner.write_rows(columns, begin, end, self._key_column)
 
-    def _check_keys(self, rows: tuple[Rows, ...], first: int, begin: int, end: int) -> None:
+    def _write_file_rows(self, rows: FileRows, first: int, begin: int, end: int) -> int | None:
+        """Write the rows [begin, end) of those that are in files.
+
+        `first` is the number of the first, for errors. Returns the first row with a file that is
+        not as it was listed, if there is one: those before it are written.
+        """
+        with self._lock:
+            self._check_keys(rows.columns, first, begin, end)
+            values = [
+                (each.data, each.bounds) if isinstance(each, Rows) else tuple(each)
+                for each in rows.columns
+            ]
+            return self._inner.write_file_rows(values, rows.files, begin, end, self._key_column)
+
+    def _check_keys(
+        self, rows: Sequence[Rows | FileRanges], first: int, begin: int, end: int
+    ) -> None:
         """Refuse keys that are empty, and not null."""
         if self._key_column is None or self._takes_empty_keys:
             return
         wrong = rows[self._key_column].sizes == 0
         if self._key_known is not None and wrong.any():
-            wrong &= np.frombuffer(rows[self._key_known].data, np.bool_)
+            known = rows[self._key_known]
+            assert isinstance(known, Rows)
+            wrong &= np.frombuffer(known.data, np.bool_)
         if (found := np.flatnonzero(wrong[begin:end])).size:
             raise in_row(first + begin + int(found[0]), self._empty_key())
 

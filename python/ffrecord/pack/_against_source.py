@@ -261,7 +261,8 @@ class _Comparison:
         def begin(path: Path) -> Any:  # noqa: ANN401 - a Writer
             return writing.new_writer(path, schema, metadata)
 
-        rules = Rules(function, sys.maxsize, _FILE_BYTES, writing.key is True)
+        takes_keys = writing.key is True
+        rules = Rules(function, sys.maxsize, _FILE_BYTES, takes_keys=takes_keys)
         place = ", ".join(dict.fromkeys(plan.inputs[cut.input].path for cut in plan.units[unit]))
         with tempfile.TemporaryDirectory(prefix="ffrecord-verify-") as folder:
             stored = _Stored(packed, unit)

@@ -6,24 +6,23 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from dataclasses import replace as replace_of
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from ffrecord._base.destination import destination_path
 from ffrecord._ffrecord import __version__
 from ffrecord._tables.arrow_schema import of_columns, types_in
-from ffrecord._tables.schema import parse
 from ffrecord.pack import _places
-from ffrecord.pack._inference import check_names, schema_of_rows
+from ffrecord.pack._inference import check_names
 from ffrecord.pack._inputs import Inputs
-from ffrecord.pack._mapping import Row, UserMap, mapping_of, rows_of
+from ffrecord.pack._looking import columns_before, columns_of
+from ffrecord.pack._mapping import UserMap, mapping_of
 from ffrecord.pack._new_folder import check_vacant, new_folder
-from ffrecord.pack._passed import Passed, kept_fields
-from ffrecord.pack._plan import Plan, schema_as_json, units_of
+from ffrecord.pack._plan import Plan, options_as_json, schema_as_json, units_of
 from ffrecord.pack._recognise import open_source
 from ffrecord.pack._resumable import DIGITS, check_some, pack_resumably, part_name
-from ffrecord.pack._rows import Rows, RowsSource, own_copy
+from ffrecord.pack._rows import Rows, RowsSource
+from ffrecord.pack._seen import Seen
 from ffrecord.pack._shuffling import (
     ORIGIN,
     check_seed,
@@ -50,8 +49,6 @@ _SEVERAL = (
     "several workers pack from paths into a folder: give paths, and a destination whose name does "
     "not end in .ffr"
 )
-# Rows from which the columns of a function's result are inferred, and samples it is tried on.
-_LOOK_ROWS, _LOOK_SAMPLES = 64, 1000
 
 
 def pack(
@@ -152,6 +149,7 @@ def pack(
         compress=compress,
         dictionary_bytes=dictionary_bytes,
         key=key,
+        restart=restart,
     )
     return run.pack(asked, replace=replace, progress=progress)
 
@@ -222,6 +220,7 @@ class _Run:
             failures_max=self.max_failures,
             paths=asked.inputs.paths,
             addresses=_places.addresses_of(asked.inputs.paths),
+            seen=asked.seen,
         )
 
 
@@ -250,6 +249,7 @@ def _pack_shuffled(
         compress=False,
         dictionary_bytes=0,
         key=key,
+        restart=run.restart,
     )
     task = None if first.inputs is None else run.task(first)
     origin = {} if task is None else origin_of(task.plan)
@@ -318,6 +318,7 @@ class Conversion:
         compress: bool,
         dictionary_bytes: int,
         key: str | None,
+        restart: bool = False,
     ) -> None:
         """Open the source, and find the columns; see `pack` for errors."""
         least, most = DICTIONARY_BYTES
@@ -338,9 +339,16 @@ class Conversion:
             give_values()  # Values of a user's columns, not as they are stored.
         samples = self.inputs.all_samples() if self.inputs is not None else opened.samples()
         self.columns: Any = opened.schema
+        self.seen = Seen()
         own = opened.metadata
-        if user_map is not None:
-            self.columns, samples, passed = _columns_of(user_map, schema, samples, opened)
+        before = None
+        if user_map is not None and self.inputs is not None and schema is None and not restart:
+            before = columns_before(self.path, self.inputs, user_map)
+        if before is not None:
+            self.columns, own = before
+        elif user_map is not None:
+            looked = columns_of(user_map, schema, samples, opened)
+            self.columns, samples, passed, self.seen = looked
             own = of_columns(own, passed)
         if isinstance(self.columns, Mapping) and (user_map or not opened._names_are_stored):
             check_names(self.columns, user_map.name if user_map else opened.name)
@@ -372,7 +380,12 @@ class Conversion:
             lambda path: self.writing.new_writer(
                 path, self.columns, self.metadata, replace=replace
             ),
-            Rules(function, max_failures, size_bytes, self.writing.key is True),
+            Rules(
+                function,
+                max_failures,
+                size_bytes,
+                takes_keys=self.writing.key is True,
+            ),
         )
 
 
@@ -406,51 +419,6 @@ def _check_least(value: int, least: int, rule: str) -> None:
         raise ValueError(f"{rule}, not {value}")
 
 
-def _columns_of(
-    user_map: UserMap,
-    schema: Any,  # noqa: ANN401 - a mapping, or a schema of pyarrow
-    samples: Iterator[Progressed],
-    source: Facts,
-) -> tuple[Any, Iterator[Progressed], tuple[str, ...]]:
-    """The columns that a function returns, and the samples, with those that were looked at.
-
-    And the names of the columns that it returned as it got them.
-    """
-    known = user_map.schema if schema is None else schema
-    if known is None:
-        has_own = isinstance(source.schema, Mapping) and not source._names_are_stored
-        fields = source.arrow_fields
-        known = user_map.columns(source.schema if fields is None and has_own else fields)
-    if known is not None:
-        if isinstance(known, Mapping):
-            parse(known)  # Else each sample would fail for it.
-        return known, samples, ()
-    passed = Passed()
-    function = user_map.made()
-    seen: list[Progressed] = []
-    rows: list[Row] = []
-    error: Exception | None = None
-    for item in islice(samples, _LOOK_SAMPLES):
-        sample = own_copy(item[0])
-        seen.append((sample, item[1]))
-        try:
-            made = rows_of(function, sample) or []
-            passed.look(sample, made)
-            rows += made
-        except Exception as failed:  # It counts when the sample is packed.
-            error = error or failed
-        if len(rows) >= _LOOK_ROWS:
-            break
-    if not rows:
-        why = f"failed: {type(error).__name__}: {error}" if error else "returned nothing"
-        raise ValueError(
-            f"{user_map.name} {why} for each of the first {len(seen)} samples, so its columns are "
-            "not known: say them with an attribute `schema` of the function"
-        ) from error
-    fields = kept_fields(passed.names, source.arrow_fields)
-    return schema_of_rows(rows, user_map.name, fields), chain(seen, samples), passed.names
-
-
 def _kept(key: Any, columns: Any) -> Any:  # noqa: ANN401 - see `Source.key`
     """The key of a source, if a function has kept its column."""
     if key is True:
@@ -470,14 +438,9 @@ def _plan(
     part_size_bytes: int,
     origin: Mapping[str, Any] | None,
 ) -> Plan:
-    options = {
-        name: value
-        for name, value in inputs.options._asdict().items()
-        if name not in ("like", "known", "together")
-    }
     asked = {
         "version": __version__,
-        "options": {name: list(v) if isinstance(v, tuple) else v for name, v in options.items()},
+        "options": options_as_json(inputs.options),
         "writing": asdict(writing),
         "metadata": {name: value.hex() for name, value in metadata.items()},
         "schema": schema_as_json(columns),
@@ -515,6 +478,8 @@ class _Single:
     ) -> PackSummary:
         opened = self._asked.opened
         unit = self._asked.unit(path_of, size_bytes, self._failures_max, replace=replace)
+        if self._asked.user_map is None and opened.give_files is not None:
+            opened.give_files()
         unit.write_all(self._asked.samples, opened.name, self._progress)
         unit.tally.left_out.update(opened.skipped or {})
         tally = unit.close()

@@ -3,18 +3,22 @@
 import hashlib
 import os
 import re
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from itertools import accumulate
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
+from ffrecord._write.file_rows import FileRanges, FileRows, RowFile, integers, texts
 from ffrecord.pack import _places
 from ffrecord.pack._cutting import Mark, parts_between
 from ffrecord.pack._source import (
     HIDDEN,
     WHOLE,
+    InFiles,
     Part,
     Progressed,
     Source,
@@ -22,10 +26,17 @@ from ffrecord.pack._source import (
     check_text,
 )
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 # Files read at the same time, of a disk and of a store, and read ahead of the writer in all.
 _THREADS, _REQUESTS = 4, 32
 _AHEAD_FILES_MAX = 32
 _AHEAD_BYTES_MAX = 64 << 20
+# Files that the writer reads in one call: between calls it tells how far it is, and Ctrl-C acts.
+_GROUP_FILES_MAX, _GROUP_BYTES = 256, 16 << 20
+# A record has these bytes beside its name and payload.
+_LABEL_BYTES = 8
 # Names of parts of a dataset, not of classes.
 _SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"}
 # A folder of datasets is no class. Compressed ones, too.
@@ -62,6 +73,7 @@ class FolderSource(Source):
         self._follow_links = options.follow_links
         self._include = options.include
         self._nested = options.nested
+        self._gives_files = False
         self.classes = tuple(self._class_names())
         if not self._nested and {name.lower() for name in self.classes} <= _SPLITS:
             raise ValueError(
@@ -101,19 +113,19 @@ class FolderSource(Source):
         end = len(self._files) if part.end == WHOLE else part.end
         if part.begin == 0:  # All was listed at once.
             skipped.update(self.skipped)
-        for file, (content, version) in self._contents(self._files[part.begin : end]):
-            if version != file.version and len(content) == file.size_bytes:
-                raise ValueError(
-                    f"{file.path} was changed after it was listed: pack the folder when nothing "
-                    "writes to it any more"
-                )
-            if len(content) != file.size_bytes:
-                raise ValueError(
-                    f"{file.path} had {file.size_bytes} bytes and has {len(content)}: pack the "
-                    "folder when nothing writes to it any more"
-                )
+        files = self._files[part.begin : end]
+        if self._gives_files:
+            yield from _in_files(files, part.begin)
+            return
+        for file, (content, version) in self._contents(files):
+            if version != file.version or len(content) != file.size_bytes:
+                raise _changed(file, len(content))
             done_bytes += len(content)
             yield {"label": file.label, "name": file.name, "payload": content}, done_bytes
+
+    def give_files(self) -> None:
+        """Let the writer read the files, if they are on a disk."""
+        self._gives_files = not _places.is_address(self._root)
 
     def stamp(self) -> str:
         """Return a hash of names, sizes and times of all files."""
@@ -123,6 +135,8 @@ class FolderSource(Source):
         return found.hexdigest()
 
     def _contents(self, files: Sequence[_File]) -> Iterator[tuple[_File, tuple[bytes, str]]]:
+        from concurrent.futures import ThreadPoolExecutor  # Slow to import.
+
         ahead: deque[tuple[_File, Future[tuple[bytes, str]]]] = deque()
         ahead_bytes = 0
         count = _REQUESTS if _places.is_address(self._root) else _THREADS
@@ -205,9 +219,11 @@ class FolderSource(Source):
             fnmatchcase(os.path.basename(path), pattern) for pattern in self._include
         ):
             self.skipped["other names"] += 1
-        elif _places.is_link(path) and not self._follow_links:
+            return None
+        is_link, facts = _places.look_at_entry(path)
+        if is_link and not self._follow_links:
             self.skipped["symbolic links"] += 1
-        elif not _places.is_file(path) and not _places.is_link(path):
+        elif not is_link and facts is None:
             self.skipped["special files"] += 1
         elif not self._include and _DATASETS.search(path):
             raise ValueError(
@@ -215,13 +231,56 @@ class FolderSource(Source):
                 "their names, or use --include to pack them as files"
             )
         else:
-            name = check_text(os.path.relpath(path, self._root), self._root)
-            return _File(path, name, label, *_places.look(path))
+            name = check_text(path.removeprefix(os.path.join(self._root, "")), self._root)
+            return _File(path, name, label, *(facts or _places.look(path)))
         return None
 
     def _hint(self) -> str:
         reasons = [f"{count} {what}" for what, count in self.skipped.items() if count]
         return f" (skipped: {', '.join(reasons)})" if reasons else ""
+
+
+def _in_files(files: Sequence[_File], first: int) -> Iterator[Progressed]:
+    """Yield files for a writer that reads them, many at a time."""
+    done_bytes = begin = 0
+    while begin < len(files):
+        sizes = [file.size_bytes for file in files[begin : begin + _GROUP_FILES_MAX]]
+        count = max(1, bisect_right(list(accumulate(sizes)), _GROUP_BYTES))
+        group = files[begin : begin + count]
+        payloads = np.array(sizes[:count], np.int64)
+        numbers = np.arange(count)
+        columns = (
+            integers([file.label for file in group]),
+            texts([file.name for file in group]),
+            FileRanges(numbers, np.zeros(count, np.int64), payloads),
+        )
+        listed = [RowFile(os.fsencode(f.path), f.size_bytes, int(f.version)) for f in group]
+        names = np.array([len(file.name) for file in group], np.int64)
+        done_bytes += int(payloads.sum())
+        yield (
+            InFiles(
+                FileRows(columns, listed),
+                payloads + names + _LABEL_BYTES,
+                first + begin,
+                changed=lambda row, group=group: _changed(group[row]),  # type: ignore[misc]
+            ),
+            done_bytes,
+        )
+        begin += count
+
+
+def _changed(file: _File, size_bytes: int | None = None) -> ValueError:
+    """The error of a file that is not as it was listed."""
+    found = _places.size_of(file.path) if size_bytes is None else size_bytes
+    if found == file.size_bytes:
+        return ValueError(
+            f"{file.path} was changed after it was listed: pack the folder when nothing writes to "
+            "it any more"
+        )
+    return ValueError(
+        f"{file.path} had {file.size_bytes} bytes and has {found}: pack the folder when nothing "
+        "writes to it any more"
+    )
 
 
 def _follow(parent: str, subfolders: list[str], through: dict[str, set[str]]) -> None:

@@ -84,7 +84,7 @@ class Inputs:
         self.first = open_one(paths[0], options._replace(together=tuple(paths)))
         self._first_is_new = True
         self._last: tuple[int, Source] | None = None
-        self._gives_values = False
+        self._gives_values = self._gives_files = False
 
     @property
     def size_bytes(self) -> int:
@@ -104,6 +104,11 @@ class Inputs:
                 yield from (Cut(number, *cut) for cut in source.cuts(size_bytes))
             else:
                 yield Cut(number, 0, WHOLE, _size_of(path, self.first))
+
+    def give_files(self) -> None:
+        """Let sources that can do so leave it to the writer to read files; see `InFiles`."""
+        self._gives_files = True
+        self._last = None  # It does not do so yet.
 
     def give_values(self) -> None:
         """Let samples have the user's columns, not those that are stored."""
@@ -165,6 +170,8 @@ class Inputs:
             source = like_the_first(self.paths[number], self.options, self.paths[0], self.first)
         if self._gives_values and hasattr(source, "give_values"):
             source.give_values()
+        if self._gives_files and hasattr(source, "give_files"):
+            source.give_files()
         self._last = (number, source)
         return source
 

@@ -5,7 +5,8 @@
     plan.json             the plan; the folder appears with it
     ID/                   what belongs to the plan of that id, namely
 
-    leases/000012         who works on unit 12; old ones are no longer held
+    leases/000012         who works on unit 12; old ones, and those of processes that were killed
+                          on this machine, are no longer held
     work/000012.TOKEN/    what a worker has of it so far
     done/000012/          its files and `record.json`; appears complete, by one rename
     parts/                the result, as far as it was put together
@@ -34,6 +35,7 @@ from typing import Any, Self
 from ffrecord._base import clock
 from ffrecord._base.closeable import Closing
 from ffrecord.errors import ConflictError
+from ffrecord.pack._holder import has_ended, this_process
 from ffrecord.pack._new_folder import sync
 from ffrecord.pack._plan import Plan, id_of
 
@@ -54,6 +56,11 @@ _RANDOM, _OWN = re.compile(r"[0-9a-f]{8}"), re.compile(r"[0-9a-f]{16}")
 def job_folder(destination: Path) -> Path:
     """The folder of a packing to `destination`."""
     return destination.parent / f".{destination.name}.packing"
+
+
+def plan_of(destination: Path) -> dict[str, Any] | None:
+    """The plan of the packing to `destination` that was begun, as plain values, or None."""
+    return _plan_in(job_folder(destination))
 
 
 class Job:
@@ -285,7 +292,7 @@ class Job:
 
     def _taken(self, unit: int) -> "Lease | None":
         path = self.own / "leases" / _name(unit)
-        token = f"{os.uname().nodename}.{os.getpid()}.{secrets.token_hex(8)}"
+        token = f"{this_process()}.{secrets.token_hex(8)}"
         try:
             with open(path, "x") as file:
                 file.write(f"{token} 0\n")
@@ -293,7 +300,7 @@ class Job:
         except FileExistsError:
             pass
         with suppress(FileNotFoundError):  # It was released just now: next time.
-            if _is_fresh(path, _now_in(self.folder)):
+            if _is_held(path, _now_in(self.folder)):
                 return None
             mine = self.own / "leases" / f".{token}"
             mine.write_text(f"{token} 0\n")
@@ -346,9 +353,15 @@ class Lease(Closing):
                 file.write(f"{self.token} {self.done_bytes}\n")
 
 
-def _is_fresh(lease: Path, now: float) -> bool:
-    """Whether it was touched a moment ago; a time to come is that of a clock that was wrong."""
-    return abs(now - lease.stat().st_mtime) < LEASE_S
+def _is_held(lease: Path, now: float) -> bool:
+    """Whether it was touched a moment ago, by a process that has not ended, as far as is known.
+
+    A time to come is that of a clock that was wrong.
+    """
+    if abs(now - lease.stat().st_mtime) >= LEASE_S:
+        return False
+    holder = lease.read_text().partition(" ")[0].rpartition(".")[0]
+    return not has_ended(holder)
 
 
 def _plan_in(folder: Path) -> dict[str, Any] | None:
@@ -366,7 +379,7 @@ def _is_worked_on(folder: Path) -> bool:
     now = _now_in(folder)
     for path in folder.glob("*/leases/*"):
         with suppress(OSError):
-            if _is_fresh(path, now):
+            if _is_held(path, now):
                 return True
     return False
 

@@ -6,13 +6,11 @@ that file exists, is whole, names this host and is not locked. Any other folder 
 that belongs to somebody else, or may be in use, and stays.
 """
 
-import ctypes
 import errno
 import fcntl
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +52,8 @@ def partial_folder(path: Path) -> Iterator[Path]:
     """
     prefix = f".{path.name}.partial-"
     _remove_left_over(path.parent, prefix)
+    import tempfile  # Slow to import, and few packings need it.
+
     partial = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
     lock = None
     try:
@@ -203,6 +203,8 @@ def _publish(parts: Path, path: Path, replace: bool) -> None:
 def _exchange(one: Path, other: Path) -> None:
     """Swap two names at once: at no moment is either missing."""
     at_fdcwd, rename_exchange = -100, 2
+    import ctypes  # Slow to import, and few packings need it.
+
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(at_fdcwd, bytes(one), at_fdcwd, bytes(other), rename_exchange) != 0:
         number = ctypes.get_errno()
@@ -211,6 +213,8 @@ def _exchange(one: Path, other: Path) -> None:
 
 def sync_contents(folder: Path) -> None:
     """Sync all that is on the file system of a folder: one call, however many files it has."""
+    import ctypes  # Slow to import, and few packings need it.
+
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -48,7 +48,7 @@ class Passed:
             self._names = [
                 name
                 for name in names
-                if name in known and name in row and _is_same(row[name], known[name])
+                if name in known and name in row and is_same(row[name], known[name])
             ]
 
     @property
@@ -72,23 +72,24 @@ def takes(field: Any, values: Sequence[Any]) -> bool:  # noqa: ANN401 - pyarrow 
     return True
 
 
-def _is_same(one: Any, other: Any) -> bool:  # noqa: ANN401 - whatever a function returns
+def is_same(one: Any, other: Any) -> bool:  # noqa: ANN401 - whatever a function returns
+    """Whether two values are of one type and equal; not a number equals not a number."""
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ma.MaskedArray):
         masks = np.ma.getmaskarray(one), np.ma.getmaskarray(other)
-        return _is_same(*masks) and _is_same(one.filled(0), other.filled(0))
+        return is_same(*masks) and is_same(one.filled(0), other.filled(0))
     if isinstance(one, np.ndarray | np.generic):
         is_alike = one.dtype == other.dtype and one.shape == other.shape
         return bool(is_alike and not one.dtype.hasobject and one.tobytes() == other.tobytes())
     if isinstance(one, float) and math.isnan(one):
         return math.isnan(other)
     if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_is_same, one, other))
+        return len(one) == len(other) and all(map(is_same, one, other))
     if isinstance(one, Mapping):
         pairs = zip(one.items(), other.items(), strict=False)
         return len(one) == len(other) and all(
-            mine[0] == its[0] and _is_same(mine[1], its[1]) for mine, its in pairs
+            mine[0] == its[0] and is_same(mine[1], its[1]) for mine, its in pairs
         )
     try:
         return bool(one == other)

@@ -267,6 +267,19 @@ def look(path: str) -> Facts:
     return Facts(found.st_size, str(found.st_mtime_ns))
 
 
+def look_at_entry(path: str) -> tuple[bool, Facts | None]:
+    """Whether a path is a link; and size and version, if it is a regular file and no link."""
+    if is_address(path):
+        return False, look(path) if is_file(path) else None
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return False, None
+    if not stat.S_ISREG(found.st_mode):
+        return stat.S_ISLNK(found.st_mode), None
+    return False, Facts(found.st_size, str(found.st_mtime_ns))
+
+
 def look_at_regular(path: str) -> Facts:
     """Size and version of a file.
 

@@ -11,8 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ffrecord._ffrecord import __version__
 from ffrecord._tables.arrow_writing import is_arrow_schema
-from ffrecord.pack._inputs import Cut, Input
+from ffrecord.pack._inputs import Cut, Input, Inputs
+from ffrecord.pack._mapping import UserMap
+from ffrecord.pack._source import SourceOptions
 from ffrecord.pack._table_schema import TableSchema
 
 VERSION = 2
@@ -90,6 +93,28 @@ def units_of(cuts: Iterable[Cut], size_bytes: int) -> tuple[tuple[Cut, ...], ...
             units.append(tuple(group))
             group, total = [], 0
     return tuple([*units, tuple(group)] if group else units)
+
+
+def options_as_json(options: SourceOptions) -> dict[str, Any]:
+    """Return the options of a source as plain values, without what is not the user's."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in options._asdict().items()
+        if name not in ("like", "known", "together")
+    }
+
+
+def is_begun_alike(plan: Mapping[str, Any], inputs: Inputs, user_map: UserMap) -> bool:
+    """Whether a plan, as plain values, calls the same function on the same inputs."""
+    asked = {
+        "version": __version__,
+        "options": options_as_json(inputs.options),
+        "function": user_map.name,
+        "function's code": user_map.identity,
+    }
+    here = json.loads(json.dumps([asked, [list(one) for one in inputs.list_all()]]))
+    there = {name: plan["asked"].get(name) for name in asked}
+    return bool(plan["version"] == VERSION and here == [there, plan["inputs"]])
 
 
 def schema_as_json(schema: Any) -> Any:  # noqa: ANN401 - a mapping, or a schema of pyarrow

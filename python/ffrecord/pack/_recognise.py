@@ -8,7 +8,6 @@ from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._kinds import files_of
 from ffrecord.pack._several import SeveralSources
 from ffrecord.pack._source import Source, SourceOptions
-from ffrecord.pack._tar import PipedTar
 
 # A tar that is piped into the process.
 PIPE = "-"
@@ -36,6 +35,8 @@ def open_source(
     if PIPE in given:
         if len(given) > 1:
             raise ValueError(f"{PIPE} is standard input, and one of several sources: pack it alone")
+        from ffrecord.pack._tar import PipedTar  # Brings tarfile.
+
         return PipedTar(options or SourceOptions())
     # The process may go to another folder before all are opened.
     _places.forget()

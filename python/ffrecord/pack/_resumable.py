@@ -15,7 +15,6 @@ from ffrecord.pack._plan import Plan
 from ffrecord.pack._summary import PackSummary
 from ffrecord.pack._unit import FailedSamplesError
 from ffrecord.pack._work import Progress, Task, Worker
-from ffrecord.pack._workers import run_workers
 
 # Digits of the number in a part's name; more if there are more parts.
 DIGITS = 5
@@ -56,6 +55,8 @@ def pack_resumably(
         if workers == 1:
             Worker(task, inputs=inputs).run(progress)
         else:
+            from ffrecord.pack._workers import run_workers  # Brings multiprocessing.
+
             run_workers(task, workers, progress)
         return _summary(_publish(task, job, replace, old))
     except BaseException as error:

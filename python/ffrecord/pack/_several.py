@@ -40,6 +40,10 @@ class SeveralSources(Source):
         self._sizes = [_places.size_of(path) for path in inputs.paths]
         self.size_bytes = sum(self._sizes)
 
+    def give_files(self) -> None:
+        """Let the writer read files; see `InFiles`."""
+        self._inputs.give_files()
+
     def give_values(self) -> None:
         """Let samples have the user's columns."""
         self._inputs.give_values()

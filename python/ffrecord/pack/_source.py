@@ -5,10 +5,11 @@ import importlib
 import os
 import pickletools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import Any, Literal, NamedTuple, Protocol
 
+from ffrecord._write.file_rows import FileRows, Integers
 from ffrecord.pack import _places
 
 
@@ -34,10 +35,23 @@ class Chunk(NamedTuple):
     where: str
 
 
+class InFiles(NamedTuple):
+    """Some rows of a source whose values the writer reads from files; the first has that number."""
+
+    rows: FileRows
+    sizes_bytes: Integers
+    """The size of each row, as `part_size_bytes` counts it."""
+    first: int
+    lacking: Sequence[frozenset[str]] = ()
+    """The columns that are null in each row; empty if no row has a null."""
+    changed: Callable[[int], Exception] | None = None
+    """The error of a row with a file that is not as it was listed, if any may be."""
+
+
 # A value for each column, or the bytes of a record without columns.
 OneSample = Mapping[str, Any] | bytes | Keyed | Lacking
 # One, or many of them.
-Sample = OneSample | Chunk
+Sample = OneSample | Chunk | InFiles
 # The column that is the key, if there is one; True if samples are Keyed.
 Key = str | Literal[True] | None
 # A sample, and how many bytes of the source are behind it.

@@ -2,14 +2,16 @@
 
 import errno
 import io
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ffrecord._ffrecord import StoredFile
 from ffrecord.errors import DeadlineExceeded, UnavailableError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 # Bytes to read at a place that nothing before led to. The bytes behind it are read in pieces that
 # double.
@@ -128,6 +130,8 @@ class StoredInput(io.RawIOBase):
         size = min(self._step, self._file.size_bytes - piece.end)
         if size > 0:
             if self._pool is None:
+                from concurrent.futures import ThreadPoolExecutor  # Slow to import.
+
                 self._pool = ThreadPoolExecutor(1, "ffrecord-pack-ahead")
             self._next = piece.end, size, self._pool.submit(self._reader.read, piece.end, size)
         return piece

@@ -17,6 +17,7 @@ from ffrecord.pack._source import (
     HIDDEN,
     WHOLE,
     Lacking,
+    OneSample,
     Part,
     Progressed,
     Source,
@@ -25,6 +26,7 @@ from ffrecord.pack._source import (
     picked,
 )
 from ffrecord.pack._tar_members import Member, TarMembers, headers_of, is_hidden, is_tar
+from ffrecord.pack._tar_rows import TarRows
 
 __all__ = ["TarSource", "is_tar"]
 
@@ -68,7 +70,7 @@ class TarSource(Source):
         self.size_bytes = self._size_of(path)
         self._path = path
         self._raw = options.raw
-        first = list(_some(self._groups_of(Part(0, WHOLE, 0), Counter())))
+        first = list(_some(self._groups_of(Part(0, WHOLE, 0), Counter(), only_looks=True)))
         if not first:
             raise ValueError(f"{path} has no files in it: there is nothing to pack")
         grouped = isinstance(options.like, TarSource) and options.like._grouped
@@ -79,7 +81,7 @@ class TarSource(Source):
         self._labelled = "label" in self._columns
         self._is_labelled = "label" in schema
         self._lacks: frozenset[str] = frozenset()
-        self._gives_values = False
+        self._gives_values = self._gives_files = False
         self.schema: Mapping[str, str] = self._columns
         if self._grouped:
             self._take_shape_of(options.like)
@@ -105,12 +107,18 @@ class TarSource(Source):
 
     def samples_of(self, part: Part, skipped: Counter[str]) -> Iterator[Progressed]:
         """Yield the files, or the groups, of a part."""
+        if self._gives_files:
+            yield from self._in_files(part, skipped)
+            return
         for sample, position_bytes in ahead(self._samples(part, skipped)):
             done_bytes = position_bytes - part.begin
-            if self._grouped and not self._gives_values:
-                yield self._stored(sample), done_bytes
-            else:
-                yield {name: sample.get(name) for name in self._columns}, done_bytes
+            yield self._given(sample), done_bytes
+
+    def _given(self, sample: Mapping[str, Any]) -> OneSample:
+        """The sample as it is written, or as a function gets it."""
+        if self._grouped and not self._gives_values:
+            return self._stored(sample)
+        return {name: sample.get(name) for name in self._columns}
 
     def _marks(self) -> Iterator[Mark]:
         """Beginnings of samples, until something that a reader must say."""
@@ -138,11 +146,30 @@ class TarSource(Source):
         fields = [pa.field(n, kinds[kind], n in self._lacks) for n, kind in self._columns.items()]
         return pa.schema(fields)
 
+    def give_files(self) -> None:
+        """Let the writer read contents from the tar."""
+        self._gives_files = True
+
     def give_values(self) -> None:
         """Let samples have None where a file is not there."""
         self._gives_values = True
 
-    def _stored(self, sample: dict[str, Any]) -> Lacking:
+    def _in_files(self, part: Part, skipped: Counter[str]) -> Iterator[Progressed]:
+        """Yield samples for a writer that reads their contents, many at a time."""
+        rows = TarRows(self._path, self._columns, self._lacks)
+        number, at = part.first, part.begin
+        for sample, position_bytes in ahead(self._samples(part, skipped)):
+            can_wait = rows.take(sample)
+            if rows.are_enough or not can_wait:
+                yield from rows.given(number, at - part.begin)
+                number += rows.forget()
+            if not can_wait:
+                yield self._given(sample), position_bytes - part.begin
+                number += 1
+            at = position_bytes
+        yield from rows.given(number, at - part.begin)
+
+    def _stored(self, sample: Mapping[str, Any]) -> Lacking:
         """The sample, with what says where it has values."""
         stored: dict[str, Any] = {}
         for name, kind in self._columns.items():
@@ -201,7 +228,7 @@ class TarSource(Source):
             if not self._raw:
                 self._check_single(group, members)
             for member in members:
-                sample = {**label, "name": member.name, "payload": member.content}
+                sample = {**label, "name": member.name, "payload": self._value(member)}
                 yield sample, member.position_bytes
 
     def _check_late_label(self, group: _Group) -> None:
@@ -230,8 +257,14 @@ class TarSource(Source):
         fields: dict[str, Any] = {"name": name}
         for extension, member in zip(extensions, members, strict=True):
             is_text = _type_of(extension) == "utf8"
-            fields[extension] = _text(self._path, member) if is_text else member.content
+            fields[extension] = _text(self._path, member) if is_text else self._value(member)
+        if any(isinstance(value, bytes) for value in fields.values()):
+            return {name: _read(value) for name, value in fields.items()}
         return fields
+
+    def _value(self, member: Member) -> bytes | Member:
+        """The content; or where it is, if the writer reads it."""
+        return member if self._gives_files and member.held is None else member.content
 
     def _check_extensions(self, name: str, extensions: list[str]) -> None:
         wanted = [column for column in self._columns if column not in _OURS]
@@ -264,11 +297,15 @@ class TarSource(Source):
     def _size_of(self, path: str) -> int:
         return _places.size_of(path)
 
-    def _members(self, part: Part, skipped: Counter[str]) -> Iterable[Member]:
-        return TarMembers(self._path, skipped, part)
+    def _members(
+        self, part: Part, skipped: Counter[str], only_looks: bool = False
+    ) -> Iterable[Member]:
+        return TarMembers(self._path, skipped, part, only_looks=only_looks)
 
-    def _groups_of(self, part: Part, skipped: Counter[str]) -> Iterator[_Group]:
-        members = _shown(self._members(part, skipped), skipped)
+    def _groups_of(
+        self, part: Part, skipped: Counter[str], only_looks: bool = False
+    ) -> Iterator[_Group]:
+        members = _shown(self._members(part, skipped, only_looks), skipped)
         if self._raw:
             yield from ([member] for member in members)
             return
@@ -305,10 +342,14 @@ class PipedTar(TarSource):
     def _size_of(self, path: str) -> int:
         return 0
 
-    def _members(self, part: Part, skipped: Counter[str]) -> Iterable[Member]:
+    def _members(
+        self, part: Part, skipped: Counter[str], only_looks: bool = False
+    ) -> Iterable[Member]:
         return TarMembers("standard input", self.skipped, part, self._input)
 
-    def _groups_of(self, part: Part, skipped: Counter[str]) -> Iterator[_Group]:
+    def _groups_of(
+        self, part: Part, skipped: Counter[str], only_looks: bool = False
+    ) -> Iterator[_Group]:
         if self._looked is None:
             self._looked = deque()
             self._groups = super()._groups_of(part, self.skipped)
@@ -344,9 +385,13 @@ def _some(groups: Iterator[_Group]) -> Iterator[_Group]:
     size_bytes = 0
     for number, group in enumerate(groups, start=1):
         yield group
-        size_bytes += sum(len(member.content) for member in group)
+        size_bytes += sum(member.size_bytes for member in group)
         if number == _LOOK_GROUPS or size_bytes > _LOOK_BYTES:
             return
+
+
+def _read(value: Any) -> Any:  # noqa: ANN401 - of any column
+    return value.content if isinstance(value, Member) else value
 
 
 def _text(path: str, member: Member) -> str:

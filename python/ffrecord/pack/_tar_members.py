@@ -16,6 +16,7 @@ from ffrecord.errors import CorruptionError
 from ffrecord.pack import _places
 from ffrecord.pack._source import WHOLE, Part, check_text
 from ffrecord.pack._stream import Stream
+from ffrecord.pack._tar_headers import Headers
 
 _BLOCK_BYTES = 512
 # Zeros of a sparse file, whose header alone says how many there are: they become memory.
@@ -23,11 +24,57 @@ _HOLES_BYTES_MAX = 1 << 30
 
 
 class Member(NamedTuple):
-    """A file's name and content, and the position in the tar's file after it."""
+    """A file in a tar, and the position in the tar's file after it."""
 
     name: str
-    content: bytes
+    size_bytes: int
     position_bytes: int
+    held: bytes | None
+    """The content, if it was read."""
+    tar: "PlainTar | None" = None
+    """Else where it is read from,"""
+    offset_bytes: int = 0
+    """and where it is in that."""
+
+    @property
+    def content(self) -> bytes:
+        """The content.
+
+        Raises:
+            CorruptionError: the tar was cut since its header was read.
+        """
+        if self.held is not None:
+            return self.held
+        assert self.tar is not None
+        return self.tar.read(self.offset_bytes, self.size_bytes)
+
+
+class PlainTar:
+    """A tar on a disk, open for as long as one of its members is there."""
+
+    def __init__(self, path: str) -> None:
+        """Open it."""
+        self._path = path
+        self.descriptor = -1
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, offset_bytes: int, size_bytes: int) -> bytes:
+        """Read a range of it.
+
+        Raises:
+            CorruptionError: the tar was cut since its headers were read.
+        """
+        found = b""
+        while len(found) < size_bytes:
+            at = offset_bytes + len(found)
+            if not (piece := os.pread(self.descriptor, size_bytes - len(found), at)):
+                raise CorruptionError(f"{self._path} is truncated: it was cut while it was read")
+            found = found + piece if found else piece
+        return found
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
 
 
 def is_tar(path: str) -> bool:
@@ -52,17 +99,19 @@ def headers_of(path: str) -> Iterator[tuple[str, int]]:
     Ends where it cannot go on, or where a header that holds for all files after it comes: nothing
     after that can be read without what is before.
     """
-    with (
-        suppress(tarfile.TarError, EOFError),
-        _places.open_input(path) as file,
-        tarfile.open(fileobj=file, mode="r:") as tar,
-    ):
-        for info in tar:
-            if tar.pax_headers.keys() - {"comment"}:
-                return
-            if info.isfile() or info.islnk():
-                yield info.name, info.offset
-            tar.members = []  # type: ignore[attr-defined]
+    with suppress(tarfile.TarError, EOFError), _places.open_input(path) as file:
+        if not _places.is_address(path):
+            headers = Headers(file.fileno(), 0, WHOLE, reads_contents=False)
+            for header in headers:
+                yield header.name, header.offset_bytes
+            file.seek(headers.at)
+        with tarfile.open(fileobj=file, mode="r:") as tar:
+            for info in tar:
+                if tar.pax_headers.keys() - {"comment"}:
+                    return
+                if info.isfile() or info.islnk():
+                    yield info.name, info.offset
+                tar.members = []  # type: ignore[attr-defined]
 
 
 def is_hidden(name: str) -> bool:
@@ -85,13 +134,21 @@ class TarMembers:
     """Reads a tar, or a part of it, once, in its order."""
 
     def __init__(
-        self, path: str, skipped: Counter[str], part: Part, piped: BinaryIO | None = None
+        self,
+        path: str,
+        skipped: Counter[str],
+        part: Part,
+        piped: BinaryIO | None = None,
+        *,
+        only_looks: bool = False,
     ) -> None:
         """Store the path; entries that are not files are counted in `skipped`.
 
-        The content of a pipe, which is open already, is read once, and only forward.
+        The content of a pipe, which is open already, is read once, and only forward. With
+        `only_looks`, contents are not wanted.
         """
         self._piped = piped
+        self._only_looks = only_looks
         self._path = path
         self._skipped = skipped
         self._part = part
@@ -110,20 +167,29 @@ class TarMembers:
             if self._piped is None
             else nullcontext(self._piped) as raw
         ):
-            stream = _TarStream(raw, self._path, self._part.begin)
-            end = self._part.end
+            begin, end = self._part.begin, self._part.end
+            if self._piped is None and not _places.is_address(self._path):
+                tar = PlainTar(self._path)
+                headers = Headers(tar.descriptor, begin, end, reads_contents=not self._only_looks)
+                for found in headers:
+                    place = (tar, found.content_bytes)
+                    yield Member(found.name, found.size_bytes, found.end_bytes, None, *place)
+                begin = headers.at
+                if end != WHOLE and begin >= end:
+                    return
+            stream = _TarStream(raw, self._path, begin)
             try:
-                with tarfile.open(fileobj=stream, mode="r:") as tar:
-                    for info in tar:
-                        if (content := self._content(tar, stream, info)) is not None:
+                with tarfile.open(fileobj=stream, mode="r:") as rest:
+                    for info in rest:
+                        if (content := self._content(rest, stream, info)) is not None:
                             name = check_text(info.name, self._path)
                             at = raw.tell() if self._piped is None else stream.tell()
-                            yield Member(name, content, at)
+                            yield Member(name, len(content), at, content)
                         # Else it remembers them all.
-                        tar.members = []  # type: ignore[attr-defined]
-                        if end != WHOLE and tar.offset >= end:
+                        rest.members = []  # type: ignore[attr-defined]
+                        if end != WHOLE and rest.offset >= end:
                             return
-                    self._check_end(tar, stream)
+                    self._check_end(rest, stream)
             except (tarfile.TarError, EOFError, io.UnsupportedOperation) as error:
                 raise self._damaged(str(error)) from error
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ffrecord._tables.arrow_writing import Encoder
 from ffrecord._write.writer import Writer, WriteSummary
 from ffrecord.pack._mapping import Function, MixedRowsError, Row, rows_of
-from ffrecord.pack._source import Chunk, Keyed, Lacking, OneSample, Progressed
+from ffrecord.pack._seen import Seen
+from ffrecord.pack._source import Chunk, InFiles, Keyed, Lacking, OneSample, Progressed
 
 # Bytes of a value without a length, a number.
 _SCALAR_BYTES = 8
@@ -68,6 +70,8 @@ class Rules:
     """How many samples may fail in this unit."""
     size_bytes: int = 1 << 30
     """A file ends with the record that reaches this raw size."""
+    seen: Seen | None = None
+    """Earlier results of the function, for some samples of the first input."""
     takes_keys: bool = False
     """Whether keys of samples are written; else the key of the file is a column, or nothing."""
 
@@ -114,6 +118,8 @@ class UnitWriter:
                 sample, done_bytes = found
                 if isinstance(sample, Chunk):
                     self._write_chunk(sample, input_)
+                elif isinstance(sample, InFiles):
+                    self._write_in_files(sample, input_)
                 else:
                     self._take(sample, where, (input_, number))
                 progress(done_bytes)
@@ -152,7 +158,7 @@ class UnitWriter:
             self.tally.used += 1
             return
         try:
-            rows = rows_of(function, sample, place)
+            rows = self._rows_of(function, sample, place)
         except MixedRowsError as error:
             raise ValueError(
                 f"{where}: sample {number} failed in the function given as map: {error}; other "
@@ -178,6 +184,14 @@ class UnitWriter:
         if key is not None and not is_one:
             self.tally.left_out[LOST_KEYS] += 1
 
+    def _rows_of(
+        self, function: Function, sample: OneSample, place: tuple[int, int]
+    ) -> list[Row] | None:
+        seen, (input_, number) = self._rules.seen, place
+        if seen is not None and input_ == 0 and (found := seen.take(number, sample)) is not None:
+            return found[0]
+        return rows_of(function, sample, place)
+
     def _write(self, sample: OneSample) -> None:
         writer = self._open()
         if isinstance(sample, Lacking):
@@ -200,20 +214,39 @@ class UnitWriter:
             for rows in self._encoder.rows(chunk.table, done):
                 bounds = reduce(np.add, (each.bounds for each in rows))
                 ends = bounds[1:] - bounds[0]
-                begin = 0
-                while begin < len(ends):
-                    behind = int(ends[begin - 1]) if begin else 0
-                    room = self._rules.size_bytes - self._size_bytes
-                    end = min(int(np.searchsorted(ends, behind + room)) + 1, len(ends))
-                    writer = self._open()
-                    writer._write_rows(rows, self._encoder.holding, done, begin, end)
-                    self._count(end - begin, int(ends[end - 1]) - behind)
-                    begin = end
+                for begin, end in self._runs(ends):
+                    self._open()._write_rows(rows, self._encoder.holding, done, begin, end)
                 done += len(ends)
         except ValueError as error:
             raise ValueError(f"{chunk.where}: {error}") from None
         self.tally.samples += len(chunk.table)
         self.tally.used += len(chunk.table)
+
+    def _write_in_files(self, found: InFiles, input_: int) -> None:
+        """Write rows whose values are in files, in as many files as their size asks for."""
+        self.note_origin((input_, found.first), found.rows.row_count, has_each=True)
+        for begin, end in self._runs(np.cumsum(found.sizes_bytes)):
+            writer = self._open()
+            writer._note_nulls(set().union(*found.lacking[begin:end]))
+            changed = writer._write_file_rows(found.rows, found.first, begin, end)
+            if changed is not None and found.changed is not None:
+                raise found.changed(changed)
+        self.tally.samples += found.rows.row_count
+        self.tally.used += found.rows.row_count
+
+    def _runs(self, ends: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+        """Yield runs of rows, each of which goes to one file; count it when the next is asked for.
+
+        `ends` is what the rows have together, up to each.
+        """
+        begin = 0
+        while begin < len(ends):
+            behind = int(ends[begin - 1]) if begin else 0
+            room = self._rules.size_bytes - self._size_bytes
+            end = min(int(np.searchsorted(ends, behind + room)) + 1, len(ends))
+            yield begin, end
+            self._count(end - begin, int(ends[end - 1]) - behind)
+            begin = end
 
     def _write_rows(self, rows: list[Row], key: bytes | None = None) -> None:
         """Write all rows of a sample, or none. A key apart from them is that of one row."""

@@ -14,6 +14,7 @@ from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._job import Job, Lease
 from ffrecord.pack._mapping import UserMap
 from ffrecord.pack._plan import Plan, schema_from_json
+from ffrecord.pack._seen import Seen
 from ffrecord.pack._source import SourceOptions
 from ffrecord.pack._table_schema import TableSchema
 from ffrecord.pack._unit import Rules, UnitWriter
@@ -77,6 +78,8 @@ class Task:
     """The options of the inputs."""
     addresses: Mapping[str, str]
     """Facts about inputs that are not in their paths; see `addresses_of`."""
+    seen: Seen
+    """Results of the function for the first samples."""
 
     @property
     def job(self) -> Job:
@@ -99,7 +102,9 @@ class Worker:
         self._job = task.job
         self._schema = schema_from_json(task.plan.asked["schema"])
         self._inputs = inputs or self._opened()
-        if task.user_map is not None:
+        if task.user_map is None:
+            self._inputs.give_files()
+        else:
             self._inputs.give_values()
         self._function = None if task.user_map is None else task.user_map.made()
         self._tell = tokens or (lambda _: None)
@@ -149,6 +154,7 @@ class Worker:
                 self._function,
                 task.failures_max - self._failed(),
                 task.file_size_bytes,
+                task.seen,
                 takes_keys=task.writing.key is True,
             ),
         )

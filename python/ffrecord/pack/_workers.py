@@ -5,11 +5,13 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 
 from ffrecord._base import clock
 from ffrecord.pack._work import Task, Worker
@@ -28,9 +30,68 @@ class WorkerDiedError(RuntimeError):
 
 @dataclass
 class _Running:
-    process: SpawnProcess
+    process: BaseProcess
     pipe: Connection
     tokens: set[str] = field(default_factory=set)
+
+
+@dataclass
+class _Waiting:
+    """A process that waits for a task."""
+
+    running: _Running
+    inbox: Connection
+
+
+# Taken by the next job of this process.
+_ahead: list[_Waiting] = []
+
+
+@contextmanager
+def workers_ahead(count: int) -> Iterator[None]:
+    """Fork `count` workers, which have all that this process has imported, and wait for a task.
+
+    Only for a program that has no threads yet, and none of a user's code: in a fork there would be
+    pieces of both. The end of the block ends the workers that no packing took.
+    """
+    context = multiprocessing.get_context("fork")
+    for _ in range(count):
+        inbox, ours = context.Pipe(duplex=False)
+        pipe, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_work_when_told, args=(inbox, theirs, os.getpid()))
+        process.start()
+        inbox.close()
+        theirs.close()
+        _ahead.append(_Waiting(_Running(process, pipe), ours))
+    try:
+        yield
+    finally:
+        _end([each.running for each in _ahead])
+        _ahead.clear()
+
+
+def _taken(task: Task) -> _Running | None:
+    """A process that was forked ahead, with its task; None if there is none."""
+    while _ahead:
+        waiting = _ahead.pop(0)
+        try:
+            waiting.inbox.send((sys.path, pickle.dumps(task)))
+        except OSError:  # It was killed.
+            continue
+        return waiting.running
+    return None
+
+
+def _work_when_told(inbox: Connection, pipe: Connection, parent: int) -> None:
+    """Run in a process that was forked ahead."""
+    _do(lambda: _told(inbox), pipe, parent)
+
+
+def _told(inbox: Connection) -> Task:
+    """The task, whose function is found by the path of modules that comes with it."""
+    sys.path[:], pickled = inbox.recv()
+    task: Task = pickle.loads(pickled)
+    return task
 
 
 def run_workers(task: Task, count: int, progress: Callable[[int], None] | None) -> None:
@@ -46,6 +107,9 @@ def run_workers(task: Task, count: int, progress: Callable[[int], None] | None) 
     deaths: Counter[int] = Counter()
 
     def start() -> None:
+        if (one := _taken(task)) is not None:
+            running.append(one)
+            return
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(task, theirs), name="ffrecord-pack")
         process.start()
@@ -136,11 +200,16 @@ def _ending(code: int | None) -> str:
 
 
 def _work(task: Task, pipe: Connection) -> None:
-    """Run in a worker process; the pipe takes tokens of leases and the error that ends it."""
-    _end_with(os.getppid())
+    """Run in a process of its own."""
+    _do(lambda: task, pipe, os.getppid())
+
+
+def _do(told: Callable[[], Task], pipe: Connection, parent: int) -> None:
+    """Do a task; the pipe takes tokens of leases and the error that ends it."""
+    _end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
     try:
-        Worker(task, tokens=pipe.send).run()
+        Worker(told(), tokens=pipe.send).run()
     except BaseException as error:
         pipe.send(_sendable(error))
         raise SystemExit(1) from None

@@ -1,0 +1,233 @@
+"""Goal: what the writer reads itself, from folders and tars, is what Python would have given it.
+
+Method: folders and tars are packed in both ways, by one process and by two, and compared byte by
+byte: empty and large files, parts that end anywhere, compression, keys, tars that `tarfile` has to
+take over in their middle.
+"""
+
+import io
+import os
+import random
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ffrecord
+from ffrecord.pack import SourceOptions, open_source, pack
+from ffrecord.pack._folder import FolderSource
+from ffrecord.pack._source import InFiles
+from ffrecord.pack._tar import TarSource
+from packing import contents, records
+
+pytestmark = pytest.mark.wrong_data
+
+
+def compared(
+    source: Any,  # noqa: ANN401 - as of `pack`
+    work: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: SourceOptions | None = None,
+    **packing: Any,  # noqa: ANN401
+) -> None:
+    """Pack a source in both ways, and demand the same bytes."""
+    for workers in (1, 2):
+        given = source if options is None else open_source(source, options)
+        pack(given, work / f"files{workers}", workers=workers, **packing)
+    with monkeypatch.context() as changed:
+        for kind in (FolderSource, TarSource):
+            changed.setattr(kind, "give_files", lambda _: None)
+        given = source if options is None else open_source(source, options)
+        pack(given, work / "python", **packing)
+
+    wanted = contents(work / "python")
+    assert wanted == contents(work / "files1") == contents(work / "files2")
+    assert len(wanted) > 3
+
+
+def write_folder(folder: Path) -> Path:
+    draws = random.Random(1)
+    for name in ("a", "ü/deep"):
+        (folder / name).mkdir(parents=True)
+        for number in range(60):
+            size = draws.choice((0, 1, 100, 30_000))
+            (folder / name / f"{number:03}.bin").write_bytes(draws.randbytes(size))
+    (folder / "a" / "large").write_bytes(draws.randbytes(3_000_000))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "packing",
+    [{}, {"compress": True}, {"key": "name", "dictionary_bytes": 1024}, {"part_size_bytes": 7}],
+)
+def test_a_folder_gives_the_same_bytes(
+    packing: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_folder(tmp_path / "source")
+    options = SourceOptions(nested=True)
+
+    compared(source, tmp_path, monkeypatch, options, **{"part_size_bytes": 100_000, **packing})
+
+    found = records(tmp_path / "files1")
+    paths = sorted(path for path in source.rglob("*") if path.is_file())
+    assert sorted(row["name"] for row in found) == [str(path.relative_to(source)) for path in paths]
+    for row in found:
+        assert row["payload"] == (source / row["name"]).read_bytes()
+
+
+def test_contents_may_be_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "source" / "a").mkdir(parents=True)
+    for number in range(10):
+        (tmp_path / "source" / "a" / f"{number}").write_bytes(b"content %d" % number)
+
+    compared(tmp_path / "source", tmp_path, monkeypatch, key="payload", part_size_bytes=20)
+
+    assert ffrecord.open(tmp_path / "files1").find(b"content 7") == 7
+    (tmp_path / "source" / "a" / "5").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"row 5: column 'payload': the value is empty"):
+        pack(tmp_path / "source", tmp_path / "x.ffr", key="payload")
+
+
+def write_tar(path: Path, names: list[str], **form: Any) -> Path:  # noqa: ANN401
+    draws = random.Random(2)
+    with tarfile.open(path, "w", **form) as tar:
+        folder = tarfile.TarInfo("./a")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+        for number, name in enumerate(names):
+            info = tarfile.TarInfo(name)
+            content = (
+                b"%d" % number if name.endswith("cls") else draws.randbytes(number * 97 % 4000)
+            )
+            if name.endswith((".txt", ".json")):
+                content = content.hex().encode()
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+SINGLE = [f"./a/{number:04}.jpg" for number in range(300)]
+SAMPLES = [
+    f"{number:04}.{extension}"
+    for number in range(200)
+    for extension in ("jpg", "cls", "txt", "png")
+    if number % 7 or extension != "png"
+]
+
+
+@pytest.mark.parametrize("names", [SINGLE, SAMPLES])
+@pytest.mark.parametrize("packing", [{}, {"compress": True, "part_size_bytes": 60_000}])
+def test_a_tar_gives_the_same_bytes(
+    names: list[str], packing: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_tar(tmp_path / "x.tar", names)
+
+    compared(path, tmp_path, monkeypatch, **{"part_size_bytes": 50_000, **packing})
+
+
+@pytest.mark.parametrize(
+    "options", [{"raw": True}, {"columns": ("png", "name")}, {"drop": ("txt",)}]
+)
+def test_options_of_tars_give_the_same_bytes(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_tar(tmp_path / "x.tar", SAMPLES)
+
+    compared(path, tmp_path, monkeypatch, SourceOptions(**options), part_size_bytes=50_000)
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
+@pytest.mark.parametrize("odd", ["x" * 98 + "/{:04}.jpg", "ü{:04}.jpg", ".hidden{:04}"])
+def test_a_header_that_is_not_ordinary_changes_nothing(
+    form: int, odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each tar has such headers after ordinary ones, and ordinary ones after those."""
+    names = [odd.format(n) if n % 100 > 90 else f"{n:04}.jpg" for n in range(300)]
+    path = write_tar(tmp_path / "x.tar", names, format=form)
+
+    compared(path, tmp_path, monkeypatch, part_size_bytes=50_000)
+
+
+def test_samples_of_which_one_file_was_read_and_one_was_not_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first header that is not ordinary is in the middle of a sample."""
+    names = [f"{n:04}.{e}" for n in range(300) for e in ("jpg", "png")]
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as tar:
+        for number, name in enumerate(names):
+            info = tarfile.TarInfo(name)
+            info.size = number
+            info.pax_headers = {"comment": "odd"} if number == 301 else {}
+            tar.addfile(info, io.BytesIO(b"x" * number))
+
+    compared(path, tmp_path, monkeypatch, part_size_bytes=50_000)
+
+    assert [len(row["png"]) for row in records(tmp_path / "files1")] == list(range(1, 600, 2))
+
+
+def test_links_and_sparse_files_are_taken_from_tarfile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as tar:
+        for number in range(100):
+            info = tarfile.TarInfo(f"{number:03}")
+            info.size = 1000
+            tar.addfile(info, io.BytesIO(b"%03d" % number * 333 + b"x"))
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.LNKTYPE, "050"
+        tar.addfile(link)
+        info = tarfile.TarInfo("last")
+        tar.addfile(info)
+
+    compared(path, tmp_path, monkeypatch, part_size_bytes=10_000)
+
+    by_name = {row["name"]: row["payload"] for row in records(tmp_path / "files1")}
+    assert by_name["link"] == by_name["050"] == b"050" * 333 + b"x"
+    assert by_name["last"] == b""
+
+
+def test_a_file_that_changes_before_the_writer_reads_it_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "source" / "a").mkdir(parents=True)
+    for number in range(100):
+        (tmp_path / "source" / "a" / f"{number:02}").write_bytes(b"before")
+    for content, said in ((b"after!", "99 was changed after it was listed"), (b"x", "has 1:")):
+        source = open_source(tmp_path / "source")
+        (tmp_path / "source" / "a" / "99").write_bytes(content)
+        with pytest.raises(ValueError, match=said):
+            pack(source, tmp_path / "x.ffr")
+        (tmp_path / "source" / "a" / "99").write_bytes(b"before")
+    source = open_source(tmp_path / "source")
+    (tmp_path / "source" / "a" / "50").unlink()
+    with pytest.raises(FileNotFoundError, match="a/50"):
+        pack(source, tmp_path / "x")
+    assert sorted(os.listdir(tmp_path)) == ["source"]
+
+
+def test_a_file_that_is_larger_than_memory_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "source" / "a").mkdir(parents=True)
+    (tmp_path / "source" / "a" / "sparse").touch()
+    os.truncate(tmp_path / "source" / "a" / "sparse", 1 << 39)
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
+        "from ffrecord.pack import pack; pack(sys.argv[1], sys.argv[2])"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / "source"), str(tmp_path / "x.ffr")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1, done.stderr
+    assert "OSError: [Errno 12] row 0: no memory for a record of 5497" in done.stderr
+    assert os.listdir(tmp_path) == ["source"]
+
+
+def test_contents_are_no_objects_of_python(tmp_path: Path) -> None:
+    """Else the test of equal bytes would compare one way with itself."""
+    folder = open_source(write_folder(tmp_path / "source"), SourceOptions(nested=True))
+    tar = open_source(write_tar(tmp_path / "x.tar", SAMPLES))
+    for source in (folder, tar):
+        source.give_files()  # type: ignore[attr-defined]
+        assert all(isinstance(sample, InFiles) for sample, _ in source.samples())
