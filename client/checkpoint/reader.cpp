@@ -229,10 +229,10 @@ Result<CheckpointReader> CheckpointReader::OpenBelow(std::string_view target, st
                    " committed steps, none of them complete; the newest: " + skipped.front()};
 }
 
-Result<void> CheckpointReader::GoOn() const {
+Result<void> CheckpointReader::GoOn(bool is_certain) const {
   const RootManifest& root = impl_->manifests.root;
   if (impl_->line) {
-    NoteLoaded(impl_->address, *impl_->line, root, true);
+    NoteLoaded(impl_->address, *impl_->line, root, true, is_certain);
     return {};
   }
   bool is_newest = false;
@@ -244,7 +244,7 @@ Result<void> CheckpointReader::GoOn() const {
     return line;
   };
   const auto line = look();
-  NoteLoaded(impl_->address, line, root, is_newest);
+  NoteLoaded(impl_->address, line, root, is_newest, is_certain);
   if (!line) return line.error();
   return {};
 }

@@ -646,8 +646,8 @@ class CheckpointReader:
         """Key, offset, extent of every slice that was saved; ascending."""
     def verify(self) -> list[str]:
         """Read every block; return the problems."""
-    def go_on(self) -> None:
-        """Tell this process that its run goes on from this step."""
+    def go_on(self, is_certain: bool) -> None:
+        """Tell this process that its run goes on from this step, or may do so."""
     def is_whole(self) -> bool:
         """Whether it can be read; reads what this process has not verified since it was written."""
     def read(self, wanted: list[tuple[str, list[int], list[int], int, int]]) -> None:

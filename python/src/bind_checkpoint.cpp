@@ -406,10 +406,12 @@ void BindCheckpoint(py::module_& module) {
            [](const CheckpointReader& reader) {
              return TextsOf(ValueOrRaise(WithoutGil([&] { return reader.Verify(); })));
            })
-      .def("go_on",
-           [](const CheckpointReader& reader) {
-             OkOrRaise(WithoutGil([&] { return reader.GoOn(); }));
-           })
+      .def(
+          "go_on",
+          [](const CheckpointReader& reader, bool is_certain) {
+            OkOrRaise(WithoutGil([&] { return reader.GoOn(is_certain); }));
+          },
+          py::arg("is_certain"))
       .def("is_whole", [](const CheckpointReader& reader) {
         return ValueOrRaise(WithoutGil([&] { return reader.IsWhole(); }));
       });

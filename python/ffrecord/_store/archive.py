@@ -226,6 +226,7 @@ def _find(run: str, facts: dict[str, Any], timeout_s: float) -> ckpt.Commit | No
             step=commit.step,
             strict=False,
             group="alone",
+            resume=False,
             timeout_s=timeout_s,
         )
         if stored["facts"] == facts:
@@ -251,6 +252,7 @@ def _bring(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float
             step=facts["step"],
             strict=False,
             group="alone",
+            resume=False,
             timeout_s=timeout_s,
         )
         content.flush()
@@ -266,7 +268,7 @@ def _bring(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float
 
 def _list_of(where: str, step: int, timeout_s: float) -> dict[str, dict[str, Any]]:
     """The files of a dataset by name; the names come from outside and become paths."""
-    stored: Any = ckpt.load(where, step=step, group="alone", timeout_s=timeout_s)
+    stored: Any = ckpt.load(where, step=step, group="alone", resume=False, timeout_s=timeout_s)
     files = stored.get("files") if isinstance(stored, dict) else None
     if not isinstance(files, dict) or not all(is_listed(*each) for each in files.items()):
         raise CorruptionError(f"{where}, step {step}: not the list of a dataset's files")

@@ -224,11 +224,14 @@ class FFR_EXPORT CheckpointReader {
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
   ~CheckpointReader();
 
-  // Tells this process that its run goes on from this step: if later steps were there when it was
-  // opened, the next save at the target gives them up, unless it has a greater number than all of
-  // them. SaveCheckpoint() tells the same of what it has saved. Fails as Open(), where it cannot
-  // see now what is there; then the next save looks.
-  Result<void> GoOn() const;
+  // Tells this process that it goes on from this step, as a program does that restores a run: if
+  // later steps were there when it was opened, the next save at the target gives them up, unless it
+  // has a greater number than all of them. SaveCheckpoint() tells the same of what it has saved.
+  // Unless it `is_certain`, the caller does not know whether the program goes on from here or only
+  // looks: a save whose result depends on that fails with kConflict, but for a process that has
+  // loaded or saved nothing else. A program that only looks does not call this. Fails as Open() if it
+  // cannot see now what is there; then the next save looks.
+  Result<void> GoOn(bool is_certain) const;
 
   const Commit& commit() const noexcept;
   std::uint32_t world_size() const noexcept;  // Number of ranks of the save.
