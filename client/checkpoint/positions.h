@@ -15,11 +15,11 @@ namespace ffrecord::client {
 
 // A step that this process has loaded or saved, and so may go on from.
 struct Position {
-  std::uint64_t turn = 0;  // Of the load, or of when the state was taken that was saved.
+  std::uint64_t turn = 0;  // When it was loaded, or when the saved state was taken.
   std::uint64_t step = 0;
   AttemptId attempt{};
   std::uint64_t generation = 0;
-  RunLine line;            // Of the target, at that time.
+  RunLine line;            // Line of the target at that time.
   bool is_load = false;    // It was loaded.
   bool is_newest = true;   // No step behind it was on the line.
   bool knows_line = true;  // False: `line` could not be read.
@@ -44,7 +44,7 @@ class Positions {
 
   void Clear();
 
-  // What a state that was taken at `turn` may go on from, by rising turns: the last certain
+  // The positions that a state taken at `turn` may go on from, by rising turns: the last certain
   // position, and the loads since then of which nobody has said what they are for.
   std::vector<Position> At(std::string_view address, std::uint64_t turn) const;
 
@@ -58,7 +58,7 @@ class Positions {
 
   mutable std::mutex mutex_;                                 // Guards the fields below.
   std::map<std::string, std::vector<Position>> at_;          // By rising turns.
-  std::vector<std::pair<std::string, Position>> elsewhere_;  // Loads at all targets, likewise.
+  std::vector<std::pair<std::string, Position>> elsewhere_;  // Loads at all targets.
   std::uint64_t turn_ = 0;
 };
 

@@ -54,7 +54,7 @@ std::string Encode(const RunLine& line) {
   return text + ";" + CheckOf(NameOf(line), text);
 }
 
-// Of several processes that go back at once, one makes the record of a number: the first to decide
+// If several processes go back at once, one makes the record of a number: the first to decide
 // this name, with generation and content of its record. NamedBy() passes it over.
 std::string NameOfClaim(std::uint64_t number) {
   return std::string(kPrefix) + std::to_string(number);
@@ -190,7 +190,7 @@ Error NotWhatWasLoaded(const CheckpointTarget& target, std::uint64_t step) {
                    "latest step and go on from it, or save to another target"};
 }
 
-// What a state may go on from besides: copies of steps at `target`, as a copy is the same save,
+// Adds the copies that a state may go on from: steps at `target`, as a copy is the same save,
 // that were loaded `elsewhere`.
 void AddCopies(const CheckpointTarget& target, const RunLine& line,
                const std::vector<Position>& elsewhere, std::vector<Position>& origins) {
@@ -217,7 +217,7 @@ Result<SaveLine> LineFrom(const CheckpointTarget& target, SaveLine save, std::ui
   if (from.is_newest || (is_on_line && !FFR_TRY(HasFrom(target, line, step)))) return save;
   if (number != line.number)
     return GoneBack(target, "since this one loaded or saved step " + std::to_string(from.step));
-  // What it goes on from may have been removed since; then the line begins with this save.
+  // The step may have been removed since it was loaded; then the line begins with this save.
   if (const auto there = FFR_TRY(AttemptAt(target, from.step)); there && *there != from.attempt)
     return NotWhatWasLoaded(target, from.step);
   save.is_new = true;

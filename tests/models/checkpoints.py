@@ -32,7 +32,7 @@ from checkpoint_places import (
     give_up_behind_a_mirror,
     spellings,
 )
-from checkpoint_truth import Content, Position, Step
+from checkpoint_truth import Content, Position, Step, compare_digests
 from checkpoint_weights import WeightsOut
 from ffrecord.errors import ConflictError, CorruptionError
 from ffrecord.torch import CheckpointReader, CheckpointWriter
@@ -551,6 +551,7 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
         if steps:
             assert bool(ckpt.verify(path)) != steps[max(steps)].is_whole, "verify without a step"
             self.check_content(path, max(steps), steps[max(steps)])
+            compare_digests(path, steps)
 
     def check_content(self, target: Path | str, number: int, step: Step) -> None:
         """Load a step in each way; it is equal, or an error tells of the damage."""

@@ -150,7 +150,7 @@ class _Loader:
         together(self._group, follow)
 
     def go_on(self, resume: bool | None) -> None:
-        """What this process saves from here on follows the step that is loaded, or may do so."""
+        """Note that later saves of this process follow the step that is loaded, or may do so."""
         if self.rank == 0 and resume is not False:
             # The state is loaded, whatever the target does now.
             with contextlib.suppress(OSError, CorruptionError):
