@@ -8,6 +8,7 @@
 
 #include "client/checkpoint/run_line.h"
 #include "client/checkpoint/step_manifests.h"
+#include "client/checkpoint/tensor_digests.h"
 #include "libffrecord/base/side_by_side.h"
 
 namespace ffrecord::client {
@@ -48,18 +49,26 @@ KeptBoxes OnlyThose(const KeptBoxes& all, const std::vector<bool>& is_kept) {
   return kept;
 }
 
-// `room` is kept from one to the next. One row may be as large as the tensor: by pieces.
-Result<Digest128> ContentOf(const TensorView& tensor, std::vector<std::byte>& room) {
-  if (!tensor.fetch) return Xxh3Digest(tensor.data);
-  room.resize(std::min<std::uint64_t>(tensor.data.size(), kDeltaBoxSize));
+// `room` is kept from one to the next. One row may be as large as the tensor: by pieces, so that a
+// piece is in the cache when it is hashed again.
+Result<BoxContent> ContentOf(const TensorView& tensor, bool with_digest,
+                             std::vector<std::byte>& room) {
+  const std::uint64_t size = tensor.data.size();
+  if (tensor.fetch) room.resize(std::min<std::uint64_t>(size, kDeltaBoxSize));
+  BoxContent found;
   Xxh3Stream content;
-  for (std::uint64_t done = 0; done < tensor.data.size(); done += room.size()) {
-    const auto piece =
-        std::span(room).first(std::min<std::uint64_t>(room.size(), tensor.data.size() - done));
-    FFR_TRY(tensor.fetch(tensor.fetch_offset_bytes + done, piece));
+  for (std::uint64_t done = 0; done < size; done += std::min(kDeltaBoxSize, size - done)) {
+    auto piece = tensor.data.subspan(done, std::min(kDeltaBoxSize, size - done));
+    if (tensor.fetch) {
+      const auto fetched = std::span(room).first(piece.size());
+      FFR_TRY(tensor.fetch(tensor.fetch_offset_bytes + done, fetched));
+      piece = fetched;
+    }
     content.Update(piece);
+    if (with_digest) found.digest ^= DigestOf(tensor, done, piece);
   }
-  return content.Finish();
+  found.content = content.Finish();
+  return found;
 }
 
 }  // namespace
@@ -93,15 +102,15 @@ std::vector<TensorView> CutIntoRows(std::span<const TensorView> tensors) {
   return cut;
 }
 
-Result<std::vector<Digest128>> ContentsOf(std::span<const TensorView> tensors) {
-  std::vector<Digest128> contents(tensors.size());
+Result<std::vector<BoxContent>> ContentsOf(std::span<const TensorView> tensors, bool with_digests) {
+  std::vector<BoxContent> contents(tensors.size());
   std::atomic<std::size_t> next{0};
   const std::size_t threads =
       std::min<std::size_t>(kThreadsMax, std::max(1U, std::thread::hardware_concurrency()));
   FFR_TRY(SideBySide::Run(threads, [&](const SideBySide&) -> Result<void> {
     std::vector<std::byte> fetched;
     for (std::size_t i; (i = next++) < tensors.size();) {
-      auto content = ContentOf(tensors[i], fetched);
+      auto content = ContentOf(tensors[i], with_digests, fetched);
       if (!content) return std::move(content).error();
       contents[i] = content.value();
     }
@@ -111,9 +120,9 @@ Result<std::vector<Digest128>> ContentsOf(std::span<const TensorView> tensors) {
 }
 
 Result<std::vector<std::array<std::byte, 16>>> ContentDigests(std::span<const TensorView> tensors) {
-  const auto contents = FFR_TRY(ContentsOf(tensors));
+  const auto contents = FFR_TRY(ContentsOf(tensors, false));
   std::vector<std::array<std::byte, 16>> digests;
-  for (const Digest128& content : contents) digests.push_back(content);
+  for (const BoxContent& each : contents) digests.push_back(each.content);
   return digests;
 }
 
@@ -137,14 +146,14 @@ std::optional<PartManifest> FindBase(const CheckpointTarget& target, std::uint32
 }
 
 KeptBoxes UnchangedBoxes(const PartManifest& base, std::span<const TensorView> tensors,
-                         std::span<const Digest128> contents) {
+                         std::span<const BoxContent> contents) {
   KeptBoxes kept;
   kept.segments = base.segments;
   std::vector<std::uint64_t> used(base.segments.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     auto& place = kept.places.emplace_back();
     const StoredBox* box = SameBox(base, tensors[i]);
-    if (box == nullptr || box->size_bytes == 0 || box->content != contents[i]) continue;
+    if (box == nullptr || box->size_bytes == 0 || box->content != contents[i].content) continue;
     place = KeptBoxes::Place{box->segment, box->offset_bytes};
     used[box->segment] += box->size_bytes;
   }
@@ -159,7 +168,7 @@ KeptBoxes UnchangedBoxes(const PartManifest& base, std::span<const TensorView> t
 Result<PartPlan> PlanDelta(CheckpointAttempt& attempt, const std::optional<PartManifest>& base,
                            const PartPlan& whole, std::span<const TensorView> tensors) {
   const std::uint32_t rank = whole.part.rank;
-  const auto contents = FFR_TRY(ContentsOf(tensors));
+  const auto contents = FFR_TRY(ContentsOf(tensors, true));
   KeptBoxes kept;
   if (base) {
     kept = UnchangedBoxes(*base, tensors, contents);

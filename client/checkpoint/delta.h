@@ -29,8 +29,8 @@ inline constexpr std::uint64_t kDeltaSegmentTarget = std::uint64_t{256} << 20;
 // The same bytes as boxes of kDeltaBoxSize at most, where that is more than a row.
 std::vector<TensorView> CutIntoRows(std::span<const TensorView> tensors);
 
-// XXH3-128 of each tensor's bytes, by several threads.
-Result<std::vector<Digest128>> ContentsOf(std::span<const TensorView> tensors);
+// Contents of each tensor's bytes, by several threads; `digest` only if it is asked for.
+Result<std::vector<BoxContent>> ContentsOf(std::span<const TensorView> tensors, bool with_digests);
 
 // The part of `rank` in the newest committed step with undamaged manifests: nothing if there is
 // none, if it cannot be read, or if it does not know its contents. All is written then.
@@ -38,7 +38,7 @@ std::optional<PartManifest> FindBase(const CheckpointTarget& target, std::uint32
 
 // Which tensors lie unchanged in segments of `base` of which half or more is of use.
 KeptBoxes UnchangedBoxes(const PartManifest& base, std::span<const TensorView> tensors,
-                         std::span<const Digest128> contents);
+                         std::span<const BoxContent> contents);
 
 // Plans the part of `rank` again, after giving to `attempt` what it can keep of `base`.
 Result<PartPlan> PlanDelta(CheckpointAttempt& attempt, const std::optional<PartManifest>& base,

@@ -139,7 +139,7 @@ class FolderAttempt final : public CheckpointAttempt {
     const bool replaces = replaced_.IsAt(final_path);
     // Under the attempt's name it is garbage of this host, should we be killed right then.
     if (replaces) static_cast<void>(ClaimFolder(final_path));
-    const int error = replaces ? TakePlace(final_path) : RenameNoReplace(folder_, final_path);
+    const int error = replaces ? TakePlace(final_path) : TakeName(final_path);
     // A copy has the id of the damaged one that it replaces.
     if (error != 0 && (replaced_.IsAt(final_path) || !IsVisible(step_, id_))) {
       if (error == EEXIST || error == ENOTEMPTY) return StepExists(final_path);
@@ -181,12 +181,26 @@ class FolderAttempt final : public CheckpointAttempt {
 
   Result<bool> IsWholeHere(std::string_view name, const StoredSegment& segment) const;
 
+  // Gives the attempt's folder the name of the step, which no folder has. If another save is the
+  // step, and is set aside at the moment, it is the step still, and gets the name back. Returns an
+  // errno.
+  int TakeName(const fs::path& final_path) const {
+    const int error = RenameNoReplace(folder_, final_path);
+    if (error != 0 || !FindAside(run_, step_, &replaced_)) return error;
+    const int back = RenameNoReplace(final_path, folder_);
+    if (back != 0) return back;
+    // If it is not there any more, it has been removed, for good.
+    const auto aside = FindAside(run_, step_, &replaced_);
+    const int put_back = aside ? PutBack(*aside, step_) : ENOENT;
+    return put_back == ENOENT ? TakeName(final_path) : EEXIST;
+  }
+
   // Puts the attempt's folder in the place of `replaced_`: in one step where the file system
   // exchanges names, and the old folder then has the attempt's name. A save that took the step's
   // place since the look keeps it, or gets it back. Returns an errno.
   int TakePlace(const fs::path& final_path) const {
     const int error = Exchange(folder_, final_path);
-    if (error == ENOENT) return RenameNoReplace(folder_, final_path);
+    if (error == ENOENT) return TakeName(final_path);
     if (error == EINVAL || error == ENOSYS) return TakePlaceInTwoSteps(final_path);
     if (error != 0) return error;
     std::error_code gone;
@@ -203,7 +217,7 @@ class FolderAttempt final : public CheckpointAttempt {
         const int back = PutBack(aside.value(), step_);
         return back != 0 ? back : EEXIST;
       }
-      const int error = RenameNoReplace(folder_, final_path);
+      const int error = TakeName(final_path);
       if (error == 0) return 0;
       // Put back by the collector of another save, or else by this one.
       const bool is_back = replaced_.IsAt(final_path);
@@ -389,7 +403,8 @@ class FolderTarget final : public CheckpointTarget {
   Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
                                                           const AttemptId& attempt,
                                                           const GivesWay& gives_way) override {
-    HeldFolder there(run_ / StepName(step));
+    const auto folder = FolderOf(step);
+    HeldFolder there(folder ? folder.value() : run_ / StepName(step));
     if (!FFR_TRY(gives_way())) return Begin(step, attempt);
     return Make(step, attempt, std::move(there));
   }

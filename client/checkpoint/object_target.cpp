@@ -278,13 +278,22 @@ class ObjectAttempt final : public CheckpointAttempt {
       const auto found = sizes.find(folder_ + file.name);
       ByteReader entry(file.entry);
       if (found != sizes.end() && found->second == entry.Take<std::uint64_t>()) continue;
-      FFR_TRY(run_.bucket->Delete(run_.RootKey(step_)));
+      if (FFR_TRY(IsRootThere())) FFR_TRY(run_.bucket->Delete(run_.RootKey(step_)));
       return Error{ErrorCode::kConflict, "checkpoint: " + run_.bucket->Describe(folder_) +
                                              file.name +
                                              " was removed meanwhile, with another "
                                              "save of its step; save it again"};
     }
     return {};
+  }
+
+  // Whether the step is this save still. Somebody may have removed it, and another save have come
+  // in its place.
+  Result<bool> IsRootThere() const {
+    const auto there = run_.bucket->Get(run_.RootKey(step_), kManifestSizeMax);
+    if (!there && there.error().code == ErrorCode::kNotFound) return false;
+    if (!there) return there.error();
+    return there.value() == root_;
   }
 
   // One that an earlier process has sent is not sent again. It may have been damaged since.
@@ -309,12 +318,17 @@ class ObjectAttempt final : public CheckpointAttempt {
     return std::string();
   }
 
-  // Other attempts at this step have lost: none of them can be committed any more.
+  // Other attempts at this step have lost: none of them can be committed while this save is the
+  // step. Once it is removed, one of them may be.
   void RemoveOthers() const {
     const auto listing = run_.bucket->List(run_.AttemptsOf(step_), true);
     if (!listing) return;
-    for (const std::string& folder : listing.value().folders)
-      if (folder != folder_) RemoveFolder(folder);
+    for (const std::string& folder : listing.value().folders) {
+      if (folder == folder_) continue;
+      const auto is_there = IsRootThere();
+      if (!is_there || !is_there.value()) return;
+      RemoveFolder(folder);
+    }
   }
 
   ObjectRun run_;

@@ -108,6 +108,7 @@ Result<CheckpointShards> CheckpointShards::Join(std::string_view target, std::ui
   impl->target = FFR_TRY(OpenTarget(target, {options.direct, options.session}));
   impl->id = FFR_TRY(AttemptOf(attempt));
   impl->name = attempt;
+  impl->address = target;
   impl->begun.attempt = FFR_TRY(impl->target->Join(step, impl->id));
   return CheckpointShards(std::move(impl));
 }
@@ -123,8 +124,10 @@ Result<std::vector<std::byte>> CheckpointShards::Write(std::uint32_t rank,
   }
   PartPlan plan = FFR_TRY(PlanPart(impl_->step, impl_->id, rank, tensors));
   const auto intent = EncodeIntent(IntentOf(plan));
-  const auto report = FFR_TRY(
-      WritePart(*impl_->target, *impl_->begun.attempt, std::move(plan), tensors, impl_->options));
+  RankDigests digests;
+  const auto report = FFR_TRY(WritePart(*impl_->target, *impl_->begun.attempt, std::move(plan),
+                                        tensors, impl_->options, digests));
+  FFR_TRY(CheckChanged(impl_->address, impl_->step, digests, impl_->options));
   return EncodePart(intent, EncodePartReport(report));
 }
 

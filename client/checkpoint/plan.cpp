@@ -215,15 +215,18 @@ TensorsOfBoxes GroupByKey(std::span<const PlannedBox> boxes) {
 
 Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uint32_t rank,
                           std::span<const TensorView> tensors, std::uint64_t segment_payload_target,
-                          const KeptBoxes* kept, std::span<const Digest128> contents) {
+                          const KeptBoxes* kept, std::span<const BoxContent> contents) {
   PartPlan plan;
   plan.part.step = step;
   plan.part.attempt = attempt;
   plan.part.rank = rank;
   std::vector<StoredBox> boxes(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) FFR_TRY(Describe(tensors[i], boxes[i]));
-  plan.part.has_contents = !contents.empty();
-  for (std::size_t i = 0; i < contents.size(); ++i) boxes[i].content = contents[i];
+  plan.part.has_contents = plan.part.has_digests = !contents.empty();
+  for (std::size_t i = 0; i < contents.size(); ++i) {
+    boxes[i].content = contents[i].content;
+    boxes[i].digest = contents[i].digest;
+  }
   if (kept != nullptr) plan.part.segments = kept->segments;
 
   std::vector<std::size_t> order(tensors.size());

@@ -51,6 +51,12 @@ inline constexpr std::uint64_t kSegmentPayloadTarget = std::uint64_t{4} << 30;
 // 4 KiB, all but its edges can then be written from its own memory by direct I/O, and read into it.
 inline constexpr std::uint64_t kCongruentSizeMin = 512 << 10;
 
+// Hashes of the bytes of a tensor view.
+struct BoxContent {
+  Digest128 content{};       // Their XXH3-128.
+  std::uint64_t digest = 0;  // Their share of the digest of their tensor.
+};
+
 // Places tensors of 512 KiB and more as said above, then those of 4 KiB and more at multiples of 4
 // KiB, then packs the small ones at multiples of 64 bytes. Fails with kInvalidArgument if a
 // tensor's key, type, box or size of data is wrong, or if a box is given twice. Tensors in `kept`
@@ -59,7 +65,7 @@ Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uin
                           std::span<const TensorView> tensors,
                           std::uint64_t segment_payload_target = kSegmentPayloadTarget,
                           const KeptBoxes* kept = nullptr,
-                          std::span<const Digest128> contents = {});
+                          std::span<const BoxContent> contents = {});
 
 // A box of one rank, as all ranks come to know it. Borrows the key, the type and the shapes: there
 // are boxes by the 100,000 on one rank, and ranks by the 1,000.

@@ -14,7 +14,7 @@ namespace ffrecord::client {
 
 Result<BegunSave> BeginSave(CheckpointTarget& target, std::string_view address, std::uint64_t step,
                             const AttemptId& attempt, const SaveOptions& options) {
-  SaveLine line = FFR_TRY(LineOfSave(target, address, step, options.turn));
+  SaveLine line = FFR_TRY(LineOfSave(target, address, step, options.turn, options.replaces));
   const auto begin = [&]() -> Result<std::unique_ptr<CheckpointAttempt>> {
     if (options.replaces) return target.BeginInPlace(step, attempt, [] { return true; });
     auto begun = target.Begin(step, attempt);
@@ -71,7 +71,7 @@ Result<void> Publish(CheckpointTarget& target, std::string_view address, const B
   FFR_TRY(TakeLine(target, save.line));
   FFR_TRY(save.attempt->Commit(files));
   NoteSaved(address, save.line, root.step, root.attempt);
-  return {};
+  return CheckOnLine(target, root.generation, root.step);
 }
 
 }  // namespace ffrecord::client

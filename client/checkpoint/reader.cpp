@@ -10,9 +10,11 @@
 #include "client/checkpoint/box_runs.h"
 #include "client/checkpoint/run_line.h"
 #include "client/checkpoint/segment_reader.h"
+#include "client/checkpoint/step_digests.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
 #include "client/checkpoint/verified.h"
+#include "libffrecord/base/linear_digest.h"
 #include "libffrecord/format/checkpoint_dtype.h"
 
 namespace ffrecord::client {
@@ -129,7 +131,22 @@ struct CheckpointReader::Impl {
   Result<std::vector<std::string>> VerifyCopy(const CommittedStep& copy) const {
     FFR_TRY(ReadStepManifests(copy, commit.step));
     const auto reader = FFR_TRY(SegmentReader::Open(copy, Segments()));
-    return reader->Verify(kDamageMax);
+    return VerifyBytes(*reader, copy);
+  }
+
+  // The blocks; if all are whole, also that they are what was saved.
+  Result<std::vector<std::string>> VerifyBytes(const SegmentReader& reader,
+                                               const CommittedStep& copy) const {
+    StepDigests digests(manifests.parts);
+    auto damage = FFR_TRY(
+        reader.Verify(kDamageMax, [&](std::uint32_t segment, std::uint64_t offset, auto block) {
+          digests.AddBlock(segment, offset, block);
+        }));
+    if (!damage.empty()) return damage;
+    for (const auto& [rank, message] : digests.Differences())
+      if (damage.size() < kDamageMax)
+        damage.push_back(copy.Describe(PartManifestName(rank)) + ": " + message);
+    return damage;
   }
 
   // Null counts as damaged.
@@ -229,10 +246,10 @@ Result<CheckpointReader> CheckpointReader::OpenBelow(std::string_view target, st
                    " committed steps, none of them complete; the newest: " + skipped.front()};
 }
 
-Result<void> CheckpointReader::GoOn() const {
+Result<void> CheckpointReader::GoOn(bool is_certain) const {
   const RootManifest& root = impl_->manifests.root;
   if (impl_->line) {
-    NoteLoaded(impl_->address, *impl_->line, root, true);
+    NoteLoaded(impl_->address, *impl_->line, root, true, is_certain);
     return {};
   }
   bool is_newest = false;
@@ -244,7 +261,7 @@ Result<void> CheckpointReader::GoOn() const {
     return line;
   };
   const auto line = look();
-  NoteLoaded(impl_->address, line, root, is_newest);
+  NoteLoaded(impl_->address, line, root, is_newest, is_certain);
   if (!line) return line.error();
   return {};
 }
@@ -283,6 +300,18 @@ std::vector<SavedSlice> CheckpointReader::slices() const {
   return slices;
 }
 
+std::vector<std::optional<std::uint64_t>> CheckpointReader::digests() const {
+  const auto by_key = DigestsOf(impl_->manifests.parts);
+  std::vector<std::optional<std::uint64_t>> digests;
+  digests.reserve(impl_->tensors.size());
+  for (const StoredTensor& tensor : impl_->tensors) digests.push_back(by_key.at(tensor.key));
+  return digests;
+}
+
+std::uint64_t TensorDigest(std::span<const std::byte> bytes, std::uint64_t offset_bytes) {
+  return LinearDigest(bytes, offset_bytes);
+}
+
 Result<std::vector<std::string>> CheckpointReader::Verify() const {
   std::vector<std::string> damage = impl_->files->LostCopies();
   if (!impl_->passed_over.empty()) damage.push_back(impl_->passed_over);
@@ -295,7 +324,7 @@ Result<std::vector<std::string>> CheckpointReader::Verify() const {
     return {};
   };
   const auto copies = impl_->files->Copies();
-  if (copies.empty()) FFR_TRY(add(impl_->segments->Verify(kDamageMax)));
+  if (copies.empty()) FFR_TRY(add(impl_->VerifyBytes(*impl_->segments, *impl_->files)));
   for (const auto& copy : copies) FFR_TRY(add(impl_->VerifyCopy(*copy)));
   return damage;
 }

@@ -4,11 +4,11 @@
 #include <array>
 #include <charconv>
 #include <cstdio>
-#include <map>
-#include <mutex>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
+#include "client/checkpoint/positions.h"
 #include "client/checkpoint/step_manifests.h"
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/random.h"
@@ -54,6 +54,14 @@ std::string Encode(const RunLine& line) {
   return text + ";" + CheckOf(NameOf(line), text);
 }
 
+// If several processes go back at once, one makes the record of a number: the first to decide
+// this name, with generation and content of its record. NamedBy() passes it over.
+std::string NameOfClaim(std::uint64_t number) {
+  return std::string(kPrefix) + std::to_string(number);
+}
+
+std::string EncodeClaim(const RunLine& line) { return Hex64(line.generation) + ";" + Encode(line); }
+
 // Number and generation; nothing if that is no name of a record.
 std::optional<RunLine> NamedBy(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
@@ -83,6 +91,18 @@ std::optional<std::vector<RunLine::Part>> PartsIn(std::string_view name, std::st
     parts.push_back({*generation, *step});
   }
   return parts;
+}
+
+// The record that a claim of `number` tells of; nothing if `text` is damaged.
+std::optional<RunLine> ClaimedBy(std::uint64_t number, std::string_view text) {
+  const auto end = text.find(';');
+  const auto generation = NumberIn(text.substr(0, end), 16);
+  if (end == text.npos || !generation) return std::nullopt;
+  RunLine line{number, {}, *generation};
+  auto parts = PartsIn(NameOf(line), text.substr(end + 1));
+  if (!parts) return std::nullopt;
+  line.parts = *std::move(parts);
+  return line;
 }
 
 // The records of `target`, newest first, without their parts.
@@ -126,103 +146,6 @@ Result<std::vector<RunLine::Part>> PartsUpTo(const CheckpointTarget& target, con
   return parts;
 }
 
-// --- Where this process is -----------------------------------------------------------------------
-
-struct Position {
-  std::uint64_t turn = 0;  // When it was loaded, or when the state was taken that was saved.
-  std::uint64_t step = 0;
-  AttemptId attempt{};
-  std::uint64_t generation = 0;
-  RunLine line;          // Line of the target at that time.
-  bool is_load = false;  // It was loaded.
-  bool is_newest = true;
-  bool knows_line = true;
-};
-
-class Positions {
- public:
-  static Positions& Process() {
-    static Positions positions;
-    return positions;
-  }
-
-  std::uint64_t Turn() {
-    const std::lock_guard lock(mutex_);
-    return ++turn_;
-  }
-
-  void Load(std::string_view address, Position position) {
-    std::string key = KeyOf(address);
-    const std::lock_guard lock(mutex_);
-    position.turn = ++turn_;
-    loaded_.emplace_back(key, position);
-    if (loaded_.size() > kPastMax) loaded_.erase(loaded_.begin());
-    Add(std::move(key), std::move(position));
-  }
-
-  // A state that was taken before the last load or save is none to go on from: the save ends while
-  // training is elsewhere already. The step that it has saved may be behind that.
-  void Save(std::string_view address, Position position) {
-    std::string key = KeyOf(address);
-    const std::lock_guard lock(mutex_);
-    const auto found = at_.find(key);
-    if (found != at_.end() && found->second.back().turn > position.turn) {
-      Position& now = found->second.back();
-      if (position.step > now.step) now.is_newest = false;
-      return;
-    }
-    Add(std::move(key), std::move(position));
-  }
-
-  void Clear() {
-    const std::lock_guard lock(mutex_);
-    at_.clear();
-    loaded_.clear();
-  }
-
-  // As it was at `turn`.
-  std::optional<Position> At(std::string_view address, std::uint64_t turn) const {
-    const std::string key = KeyOf(address);
-    const std::lock_guard lock(mutex_);
-    const auto found = at_.find(key);
-    if (found == at_.end()) return std::nullopt;
-    const auto& past = found->second;
-    const auto then = std::find_if(past.rbegin(), past.rend(),
-                                   [&](const Position& each) { return each.turn <= turn; });
-    return then == past.rend() ? std::nullopt : std::optional(*then);
-  }
-
-  // The step that was loaded last at `turn`, if another target had it.
-  std::optional<Position> Elsewhere(std::string_view address, std::uint64_t turn) const {
-    const std::string key = KeyOf(address);
-    const std::lock_guard lock(mutex_);
-    const auto then = std::find_if(loaded_.rbegin(), loaded_.rend(),
-                                   [&](const auto& each) { return each.second.turn <= turn; });
-    if (then == loaded_.rend() || then->first == key) return std::nullopt;
-    return then->second;
-  }
-
- private:
-  static constexpr std::size_t kCountMax = 4096;
-  static constexpr std::size_t kPastMax = 4;  // Loads while a save is on its way.
-
-  static std::string KeyOf(std::string_view address) {
-    return address.starts_with(kBuddiesScheme) ? std::string(address) : IdentityOfTarget(address);
-  }
-
-  void Add(std::string key, Position position) {
-    if (at_.size() >= kCountMax) at_.clear();
-    auto& past = at_[std::move(key)];
-    past.push_back(std::move(position));
-    if (past.size() > kPastMax) past.erase(past.begin());
-  }
-
-  mutable std::mutex mutex_;                              // Guards what follows.
-  std::map<std::string, std::vector<Position>> at_;       // Rising turns, the last few.
-  std::vector<std::pair<std::string, Position>> loaded_;  // The last kPastMax.
-  std::uint64_t turn_ = 0;
-};
-
 bool IsAt(const CheckpointTarget& target, const Position& position) {
   const auto is_it = IsAttemptVisible(target, position.step, position.attempt);
   return is_it && is_it.value();
@@ -244,12 +167,104 @@ Error GoneBack(const CheckpointTarget& target, const std::string& what) {
                    ", " + what + ". End one of the two, or load the latest step and go on from it"};
 }
 
+Error NobodySaid(const CheckpointTarget& target, std::uint64_t step,
+                 const std::vector<Position>& origins) {
+  std::string loaded;
+  for (const Position& from : origins)
+    if (!from.is_certain) loaded += (loaded.empty() ? "" : ", ") + std::to_string(from.step);
+  return Error{ErrorCode::kConflict,
+               "checkpoint: this process has loaded step " + loaded + " of " + target.name() +
+                   ", and nobody has said whether the run goes on from there or the step was only "
+                   "looked at; what a save of step " +
+                   std::to_string(step) +
+                   " gives up depends on that. Load with resume=True what the run goes on from "
+                   "(without a state, a load changes nothing), and with resume=False what is only "
+                   "looked at"};
+}
+
 Error NotWhatWasLoaded(const CheckpointTarget& target, std::uint64_t step) {
   return Error{ErrorCode::kConflict,
                "checkpoint: step " + std::to_string(step) + " of " + target.name() +
                    ", which this process goes on from, was saved again since "
                    "it was loaded, and there are later steps. Load the "
                    "latest step and go on from it, or save to another target"};
+}
+
+// Adds the copies that a state may go on from: steps at `target`, as a copy is the same save,
+// that were loaded `elsewhere`.
+void AddCopies(const CheckpointTarget& target, const RunLine& line,
+               const std::vector<Position>& elsewhere, std::vector<Position>& origins) {
+  for (const Position& loaded : elsewhere) {
+    if (!IsAt(target, loaded)) continue;
+    origins.push_back(loaded);
+    origins.back().is_newest = false;
+    origins.back().line = line;
+  }
+  std::ranges::sort(origins, {}, &Position::turn);
+  KeepFromLastCertain(origins);
+}
+
+// Where `save` of `step` stands if its state goes on from `from`.
+Result<SaveLine> LineFrom(const CheckpointTarget& target, SaveLine save, std::uint64_t step,
+                          const Position& from) {
+  if (step <= from.step) return save;
+  const RunLine line = save.line;
+  const std::uint64_t number = from.knows_line ? from.line.number : line.number;
+  const bool is_on_line = line.Has(from.generation, from.step);
+  if (!is_on_line && (!from.is_load || number != line.number))
+    return GoneBack(
+        target, "behind step " + std::to_string(from.step) + ", which this process goes on from");
+  if (from.is_newest || (is_on_line && !FFR_TRY(HasFrom(target, line, step)))) return save;
+  if (number != line.number)
+    return GoneBack(target, "since this one loaded or saved step " + std::to_string(from.step));
+  // The step may have been removed since it was loaded; then the line begins with this save.
+  if (const auto there = FFR_TRY(AttemptAt(target, from.step)); there && *there != from.attempt)
+    return NotWhatWasLoaded(target, from.step);
+  save.is_new = true;
+  save.line.parts = FFR_TRY(PartsUpTo(target, line, from.generation, from.step));
+  save.line.generation = RandomNumber() | 1;
+  save.line.number = line.number + 1;
+  return save;
+}
+
+// Whether a save comes to the same by both; a new generation has any number.
+bool IsSame(const Result<SaveLine>& one, const Result<SaveLine>& other) {
+  if (!one || !other) return !one && !other;
+  return one.value().is_new == other.value().is_new &&
+         one.value().line.parts == other.value().line.parts;
+}
+
+// Where `save` of `step` stands, if its state goes on from one of `origins`: nobody has said from
+// which, and it must not matter. A save that `replaces` a step does not say that the run goes back.
+Result<SaveLine> LineFromOneOf(const CheckpointTarget& target, const SaveLine& save,
+                               std::uint64_t step, const std::vector<Position>& origins,
+                               bool replaces) {
+  std::vector<Result<SaveLine>> lines;
+  if (origins.empty() || (replaces && !origins.front().is_certain)) lines.emplace_back(save);
+  for (const Position& from : origins) {
+    lines.push_back(LineFrom(target, save, step, from));
+    if (!lines.back() && lines.back().error().code != ErrorCode::kConflict) return lines.back();
+  }
+  for (const auto& line : lines)
+    if (!IsSame(line, lines.back())) return NobodySaid(target, step, origins);
+  return std::move(lines.back());
+}
+
+// Makes the number of `line`, which is new, its own. Fails with kConflict if another process has
+// done that first. Its record may be missing still, or for good if it was killed.
+Result<void> ClaimNumber(CheckpointTarget& target, const RunLine& line) {
+  const std::string name = NameOfClaim(line.number);
+  const std::string mine = EncodeClaim(line);
+  const std::string claim = FFR_TRY(target.Decide(name, mine));
+  if (claim == mine) return {};
+  const auto other = ClaimedBy(line.number, claim);
+  if (!other)
+    return Error{ErrorCode::kCorruption,
+                 "checkpoint: " + name + " of " + target.name() +
+                     " is damaged: it says which process went back to an earlier step. If none "
+                     "does so now, remove it"};
+  FFR_TRY(target.Decide(NameOf(*other), Encode(*other)));
+  return GoneBack(target, "at the same moment as this one");
 }
 
 }  // namespace
@@ -294,53 +309,44 @@ Result<bool> HasFrom(const CheckpointTarget& target, const RunLine& line, std::u
 }
 
 Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view address,
-                            std::uint64_t step, std::uint64_t turn) {
-  RunLine line = FFR_TRY(LineOf(target));
+                            std::uint64_t step, std::uint64_t turn, bool replaces) {
+  const RunLine line = FFR_TRY(LineOf(target));
   if (turn == 0) turn = TakeTurn();
   SaveLine save{line, false, line.number, turn};
-  auto from = Positions::Process().At(address, turn);
-  // A copy of a step is the same save: what was loaded from a backup may be of this run.
-  if (auto loaded = Positions::Process().Elsewhere(address, turn);
-      loaded && (!from || loaded->turn > from->turn)) {
-    if (FFR_TRY(target.Steps()).empty()) {
-      if (line.number > 0 || loaded->line.number == 0 || step <= loaded->step) return save;
-      save.line = std::move(loaded->line);  // The run goes on here.
-      save.is_new = true;
-      save.line.number = 1;
-      return save;
-    }
-    if (IsAt(target, *loaded)) {
-      loaded->is_newest = false;
-      loaded->line = line;
-      from = std::move(loaded);
-    }
+  auto origins = Positions::Process().At(address, turn);
+  const std::uint64_t since =
+      !origins.empty() && origins.front().is_certain ? origins.front().turn : 0;
+  const auto elsewhere = Positions::Process().LoadedElsewhere(address, since, turn);
+  if (!elsewhere.empty() && FFR_TRY(target.Steps()).empty()) {
+    const Position& last = elsewhere.back();
+    const bool is_later = origins.empty() || origins.back().turn < last.turn;
+    if (!is_later || line.number > 0 || last.line.number == 0 || step <= last.step) return save;
+    save.line = last.line;  // The run goes on here.
+    save.is_new = true;
+    save.line.number = 1;
+    return save;
   }
-  if (!from || step <= from->step) return save;
-  if (!from->knows_line) from->line = line;
-  const bool is_on_line = line.Has(from->generation, from->step);
-  if (!is_on_line && (!from->is_load || from->line.number != line.number))
-    return GoneBack(
-        target, "behind step " + std::to_string(from->step) + ", which this process goes on from");
-  if (from->is_newest || (is_on_line && !FFR_TRY(HasFrom(target, line, step)))) return save;
-  if (from->line.number != line.number)
-    return GoneBack(target, "since this one loaded or saved step " + std::to_string(from->step));
-  // The step that it goes on from may have been removed since; then the line begins with this save.
-  if (const auto there = FFR_TRY(AttemptAt(target, from->step)); there && *there != from->attempt)
-    return NotWhatWasLoaded(target, from->step);
-  save.is_new = true;
-  save.line.parts = FFR_TRY(PartsUpTo(target, line, from->generation, from->step));
-  save.line.generation = RandomNumber() | 1;
-  save.line.number = line.number + 1;
-  return save;
+  AddCopies(target, line, elsewhere, origins);
+  return LineFromOneOf(target, save, step, origins, replaces);
 }
 
 Result<void> TakeLine(CheckpointTarget& target, const SaveLine& save) {
   const auto records = FFR_TRY(RecordsOf(target));
   const std::uint64_t number = records.empty() ? 0 : records.front().number;
   if (number != save.number) return GoneBack(target, "while this save went on");
+  if (save.line.number == 0) return {};
+  if (save.is_new) FFR_TRY(ClaimNumber(target, save.line));
   // A record that is there already stays as it is. It may be at the mirror of a folder alone.
-  if (save.line.number > 0) FFR_TRY(target.Decide(NameOf(save.line), Encode(save.line)));
+  FFR_TRY(target.Decide(NameOf(save.line), Encode(save.line)));
   return {};
+}
+
+Result<void> CheckOnLine(const CheckpointTarget& target, std::uint64_t generation,
+                         std::uint64_t step) {
+  const auto line = LineOf(target);
+  if (!line || line.value().Has(generation, step)) return {};
+  return GoneBack(target, "at the moment when step " + std::to_string(step) +
+                              " of this one was committed: the step is there, and given up");
 }
 
 Result<SaveLine> LineOfCopy(const CheckpointTarget& from, std::uint64_t generation,
@@ -361,13 +367,14 @@ Result<SaveLine> LineOfCopy(const CheckpointTarget& from, std::uint64_t generati
 
 void NoteSaved(std::string_view address, const SaveLine& save, std::uint64_t step,
                const AttemptId& attempt) {
-  const auto before = Positions::Process().At(address, save.turn);
-  // A save of an earlier step is none to go on from.
   const std::uint64_t generation = save.line.GenerationAt(step);
-  if (before && before->generation == generation && step < before->step) return;
   Position now{save.turn, step, attempt, generation, save.line};
-  // The step that was loaded, saved again: what is behind it is not given up yet.
-  if (before && step == before->step) now.is_newest = before->is_newest;
+  for (const Position& before : Positions::Process().At(address, save.turn)) {
+    // A save of an earlier step is none to go on from.
+    if (before.generation == generation && step < before.step) return;
+    // The step that was loaded, saved again: what is behind it is not given up yet.
+    if (step == before.step && !before.is_newest) now.is_newest = false;
+  }
   Positions::Process().Save(address, std::move(now));
 }
 
@@ -376,10 +383,10 @@ std::uint64_t TakeTurn() { return Positions::Process().Turn(); }
 void ForgetWhereRunsGoOn() { Positions::Process().Clear(); }
 
 void NoteLoaded(std::string_view address, const Result<RunLine>& line, const RootManifest& root,
-                bool is_newest) {
+                bool is_newest, bool is_certain) {
   Positions::Process().Load(
       address, {0, root.step, root.attempt, root.generation, line ? line.value() : RunLine(), true,
-                is_newest, static_cast<bool>(line)});
+                is_newest, static_cast<bool>(line), is_certain});
 }
 
 }  // namespace ffrecord::client

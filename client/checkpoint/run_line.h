@@ -59,14 +59,20 @@ struct SaveLine {
 // address is `address`, at `turn` (SaveOptions): it goes on from there. If that was an older step
 // when it was loaded, and the target has `step` or later ones, training has gone back, and the save
 // gives those up. Fails with kConflict if another process has gone back meanwhile, behind what this
-// one has saved.
+// one has saved, or if the result depends on a load whose caller has not said what it is for. A
+// save that `replaces` a step gives up others only if a caller has said that the run goes back.
 Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view address,
-                            std::uint64_t step, std::uint64_t turn);
+                            std::uint64_t step, std::uint64_t turn, bool replaces);
 
 // Makes the save's line the target's, just before it becomes visible: a folder whose line is known
 // from its mirror has a record of its own from then on. Fails with kConflict if another process has
-// gone back since LineOfSave().
+// gone back since LineOfSave(), or does so at the same moment and was first.
 Result<void> TakeLine(CheckpointTarget& target, const SaveLine& save);
+
+// Whether `step` of `generation`, which has just become visible, is on the line still. Fails with
+// kConflict if another process has gone back since TakeLine(). Success if nobody can say.
+Result<void> CheckOnLine(const CheckpointTarget& target, std::uint64_t generation,
+                         std::uint64_t step);
 
 // The line that `to` will have when it has a copy of a save of `generation` at `from`: that of
 // `from`, and `is_new`, if the save is of the newest generation there and `to` has not heard of it.
@@ -76,11 +82,12 @@ Result<SaveLine> LineOfCopy(const CheckpointTarget& from, std::uint64_t generati
                             const CheckpointTarget& to, bool is_of_run);
 
 // This process has saved, or loaded, a step, and goes on from it, if it has loaded none since the
-// state of the save was taken. A loaded step `is_newest` if no step behind it was on the line.
-// Without the line the first save finds out what is there.
+// state of the save was taken. A loaded step `is_newest` if no step behind it was on the line; it
+// `is_certain` that the process goes on from it if the caller has said so. Without the line the
+// first save finds out what is there.
 void NoteSaved(std::string_view address, const SaveLine& save, std::uint64_t step,
                const AttemptId& attempt);
 void NoteLoaded(std::string_view address, const Result<RunLine>& line, const RootManifest& root,
-                bool is_newest);
+                bool is_newest, bool is_certain);
 
 }  // namespace ffrecord::client

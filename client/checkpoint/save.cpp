@@ -5,6 +5,7 @@
 
 #include "client/checkpoint/ballot.h"
 #include "client/checkpoint/delta.h"
+#include "client/checkpoint/last_digests.h"
 #include "client/checkpoint/plan.h"
 #include "client/checkpoint/publish.h"
 #include "client/checkpoint/tally.h"
@@ -51,7 +52,10 @@ class Save {
     FFR_TRY(AgreeOnPlan(Plan()));
     const auto reports = FFR_TRY(Agree(group_, Write()));
     auto published = Agree(group_, Publish(reports));
-    if (published) return commit_;
+    if (published) {
+      NoteDigests(address_, step_, std::move(digests_));
+      return commit_;
+    }
     Error error = std::move(published).error();
     if (IsAway(error))
       error.message += "; step " + std::to_string(step_) + " may or may not be committed: list " +
@@ -134,8 +138,10 @@ class Save {
     saved_ = {};  // Drops boxes of a plan that may be made anew.
     if (!begun_.attempt) begun_.attempt = FFR_TRY(target_.Join(step_, attempt_id_));
     plan_.part.attempt = attempt_id_;
-    return EncodePartReport(
-        FFR_TRY(WritePart(target_, *begun_.attempt, std::move(plan_), tensors_, options_)));
+    const auto report = FFR_TRY(
+        WritePart(target_, *begun_.attempt, std::move(plan_), tensors_, options_, digests_));
+    FFR_TRY(CheckChanged(address_, step_, digests_, options_));
+    return EncodePartReport(report);
   }
 
   // The publish round: the coordinator has the reports of all ranks, and commits.
@@ -165,6 +171,7 @@ class Save {
   std::vector<std::vector<std::byte>> planned_;  // Intents of all ranks, if they are in doubt.
   TextIndex saved_;                              // Keys in them, lent by plan_ or planned_.
   BegunSave begun_;                              // Its line is the coordinator's.
+  RankDigests digests_;                          // Digests of this rank's tensors.
   client::Commit commit_;
 };
 

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "libffrecord/base/align.h"
 #include "libffrecord/base/assert.h"
+#include "libffrecord/format/checkpoint_dtype.h"
 
 namespace ffrecord::client {
 namespace {
@@ -19,7 +21,7 @@ constexpr std::uint64_t kOwnMemoryMin = 4 * kSegmentBlockSize;
 
 SegmentImage::SegmentImage(const StoredSegment& segment, std::span<const Placement> placements,
                            std::span<const TensorView> tensors,
-                           std::atomic<std::uint64_t>* done_bytes)
+                           std::atomic<std::uint64_t>* done_bytes, bool with_digests)
     : id_(segment.id),
       layout_(LayoutOfSegment(segment.payload_size_bytes)),
       placements_(placements),
@@ -27,6 +29,22 @@ SegmentImage::SegmentImage(const StoredSegment& segment, std::span<const Placeme
       done_bytes_(done_bytes),
       checks_(layout_.block_count) {
   Cut();
+  if (!with_digests) return;
+  std::vector<BoxDigests::Place> places;
+  places.reserve(placements.size());
+  for (const Placement& placement : placements) {
+    const TensorView& tensor = tensors[placement.tensor];
+    places.push_back({placement.offset_bytes,
+                      tensor.data.size(),
+                      {tensor.offset, tensor.extent},
+                      tensor.shape,
+                      CheckpointDtypeOf(tensor.dtype)->size_bytes});
+  }
+  digests_.emplace(std::move(places), layout_.payload_size_bytes);
+}
+
+std::vector<std::uint64_t> SegmentImage::digests() const {
+  return digests_ ? digests_->sums() : std::vector<std::uint64_t>();
 }
 
 // --- Pieces --------------------------------------------------------------------------------------
@@ -131,6 +149,7 @@ void SegmentImage::Hash(std::uint64_t offset_bytes, std::span<const std::byte> b
     const auto block = bytes.subspan(at, std::min(kSegmentBlockSize, bytes.size() - at));
     checks_[(offset_bytes + at) / kSegmentBlockSize] =
         SegmentBlockCheck(id_, offset_bytes + at, block);
+    if (digests_) digests_->AddBlock(offset_bytes + at, block);
   }
   if (done_bytes_ != nullptr) done_bytes_->fetch_add(bytes.size(), std::memory_order_relaxed);
 }

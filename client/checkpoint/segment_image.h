@@ -12,6 +12,7 @@
 #include <ffrecord/client/checkpoint.h>
 
 #include "client/checkpoint/plan.h"
+#include "client/checkpoint/tensor_digests.h"
 #include "libffrecord/format/checkpoint_segment.h"
 
 namespace ffrecord::client {
@@ -33,10 +34,11 @@ class SegmentImage {
   };
   static constexpr std::uint64_t kPieceSizeMax = std::uint64_t{4} << 20;
 
-  // `done_bytes`, if given, is added what was hashed of the payload.
+  // `done_bytes`, if given, is added what was hashed of the payload. `with_digests`: what each
+  // placement adds to the digest of its tensor is summed up while its blocks are hashed.
   SegmentImage(const StoredSegment& segment, std::span<const Placement> placements,
                std::span<const TensorView> tensors,
-               std::atomic<std::uint64_t>* done_bytes = nullptr);
+               std::atomic<std::uint64_t>* done_bytes = nullptr, bool with_digests = false);
 
   // From now on hashed bytes are not added to `done_bytes`: a second copy of a segment was counted
   // with the first one.
@@ -61,6 +63,10 @@ class SegmentImage {
 
   // The error of a tensor's `fetch`; its bytes have been made as zeros.
   Result<void> fetched() const;
+
+  // One for each placement; none without `with_digests`. Requires that the whole payload has been
+  // made.
+  std::vector<std::uint64_t> digests() const;
 
   // Digest of the table handed out. Requires MakeEnd(), or that the whole file has been asked for.
   const Digest128& table_digest() const noexcept { return table_digest_; }
@@ -93,6 +99,7 @@ class SegmentImage {
   std::vector<std::byte> gathered_;  // The last block of At() that no single tensor filled.
   std::vector<std::byte> end_;       // All behind the payload.
   Digest128 table_digest_{};
+  std::optional<BoxDigests> digests_;
   std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
 };
 

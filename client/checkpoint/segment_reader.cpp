@@ -144,9 +144,10 @@ std::vector<SegmentCopy> SegmentReader::TakeInPlace(std::span<const SegmentCopy>
   return left;
 }
 
-Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max) const {
-  // Reads single blocks, so that each bad one gets a message, or larger pieces, if one message will
-  // do; many of them in one submission.
+Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max,
+                                                       const BlockUse& use) const {
+  // A block at a time, so that each bad one is named, or larger pieces, if one message will do; many
+  // of them in one submission.
   const std::uint64_t piece_size = damage_max > 1 ? kSegmentBlockSize : kPieceSize;
   const std::size_t pieces_in_wave = kPiecesInWave * (kPieceSize / piece_size);
   std::vector<std::string> damage;
@@ -161,6 +162,9 @@ Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max) c
       note(checked.error());
     else if (reached)
       reached = checked;
+  };
+  const auto use_block = [&](const Piece& block, std::span<const std::byte> bytes) {
+    if (use && damage_max > 1) use(block.segment, block.offset_bytes, bytes);
   };
   const auto is_enough = [&] {
     const std::lock_guard lock(mutex);
@@ -196,9 +200,14 @@ Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max) c
           take(status, reached);
         else if (!CheckBlocks(blocks[first + i], range.destination))
           damaged.push_back(i);
+        else
+          use_block(blocks[first + i], range.destination);
       }));
-      for (const std::size_t i : damaged)
-        take(Mend(blocks[first + i], {}, ranges[i].destination), reached);
+      for (const std::size_t i : damaged) {
+        const auto mended = Mend(blocks[first + i], {}, ranges[i].destination);
+        if (mended) use_block(blocks[first + i], ranges[i].destination);
+        take(mended, reached);
+      }
       if (!reached) return reached;
     }
     return {};

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -47,8 +48,11 @@ class SegmentReader {
   Result<void> Read(std::vector<SegmentCopy> copies) const;
 
   // Reads every block, or as many as it takes to find that much damage; returns what is wrong,
-  // `damage_max` messages at most. Fails as Read but kIo.
-  Result<std::vector<std::string>> Verify(std::size_t damage_max) const;
+  // `damage_max` messages at most. `use`, if given, gets each block that is whole, if `damage_max`
+  // is more than 1, on any thread. Fails as Read but kIo.
+  using BlockUse = std::function<void(std::uint32_t segment, std::uint64_t offset_bytes,
+                                      std::span<const std::byte> block)>;
+  Result<std::vector<std::string>> Verify(std::size_t damage_max, const BlockUse& use = {}) const;
 
   // The bytes behind the payload in the file of `segment`, made from the verified table.
   Result<std::vector<std::byte>> EndOf(std::uint32_t segment) const;

@@ -52,10 +52,11 @@ std::optional<std::uint64_t> AsideStepOf(std::string_view name) {
   return step;
 }
 
-std::optional<fs::path> FindAside(const fs::path& run, std::uint64_t step) {
-  auto found = AllAside(run, step);
-  if (found.empty()) return std::nullopt;
-  return std::move(found.front());
+std::optional<fs::path> FindAside(const fs::path& run, std::uint64_t step,
+                                  const HeldFolder* other) {
+  for (fs::path& path : AllAside(run, step))
+    if (other == nullptr || !other->IsAt(path)) return std::move(path);
+  return std::nullopt;
 }
 
 Result<fs::path> SetAside(const fs::path& run, std::uint64_t step) {

@@ -24,9 +24,21 @@ int RenameNoReplace(const std::filesystem::path& from, const std::filesystem::pa
 // The step of a folder that is set aside; nothing if `name` is none.
 std::optional<std::uint64_t> AsideStepOf(std::string_view name);
 
-// A folder of `step` that is set aside; nothing if there is none.
-std::optional<std::filesystem::path> FindAside(const std::filesystem::path& run,
-                                               std::uint64_t step);
+// A folder that a path named: the path names another one as soon as its step was saved again. It is
+// held open, so that no folder made later gets its inode.
+class HeldFolder {
+ public:
+  HeldFolder() = default;  // None.
+  explicit HeldFolder(const std::filesystem::path& path);
+  bool IsAt(const std::filesystem::path& path) const;
+
+ private:
+  UniqueFd folder_;
+};
+
+// A folder of `step` that is set aside, and not `other`; nothing if there is none.
+std::optional<std::filesystem::path> FindAside(const std::filesystem::path& run, std::uint64_t step,
+                                               const HeldFolder* other = nullptr);
 
 // Renames the folder of `step`, and returns its new path. Folders of the step that were set aside
 // before are settled. Fails as rename().
@@ -41,17 +53,5 @@ void SettleAside(const std::filesystem::path& run, std::uint64_t step);
 
 // Removes the folders of `step` that are set aside, also if one is the step; whether there was one.
 bool RemoveAside(const std::filesystem::path& run, std::uint64_t step);
-
-// A folder that a path named: the path names another one as soon as its step was saved again. It is
-// held open, so that no folder made later gets its inode.
-class HeldFolder {
- public:
-  HeldFolder() = default;  // None.
-  explicit HeldFolder(const std::filesystem::path& path);
-  bool IsAt(const std::filesystem::path& path) const;
-
- private:
-  UniqueFd folder_;
-};
 
 }  // namespace ffrecord::client

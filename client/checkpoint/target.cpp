@@ -113,6 +113,10 @@ std::optional<std::uint32_t> RankOfFile(std::string_view name) {
   return rank;
 }
 
+std::string KeyOfTarget(std::string_view address) {
+  return address.starts_with(kBuddiesScheme) ? std::string(address) : IdentityOfTarget(address);
+}
+
 std::string CanonicalAddress(std::string_view target) {
   if (target.starts_with("ffrecord://")) {
     const auto locations = net::Location::ParseAll(target);

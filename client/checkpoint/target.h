@@ -190,6 +190,8 @@ std::unique_ptr<CheckpointTarget> JoinBuddies(std::string_view address,
 // A folder that exists is its device and inode; one that does not, its path below the folder that
 // does. No I/O for addresses of other kinds; those that are malformed are themselves.
 std::string IdentityOfTarget(std::string_view target);
+// The same, and itself for an address of several places.
+std::string KeyOfTarget(std::string_view address);
 // One spelling of all of `target`, equal on all hosts that see the same paths.
 std::string CanonicalAddress(std::string_view target);
 // A run at an S3-compatible store, found and entered as AwsSettings say. Fails with

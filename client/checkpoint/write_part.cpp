@@ -2,15 +2,33 @@
 
 #include <algorithm>
 #include <string>
+#include <unordered_map>
+#include <vector>
 
 #include "client/checkpoint/delta.h"
 #include "client/checkpoint/segment_files.h"
 
 namespace ffrecord::client {
+namespace {
+
+// Writes the sums of the segments' images, which are all that the part has, into its boxes.
+void NoteDigests(PartPlan& plan, std::span<const SegmentFile> segments) {
+  std::vector<std::unordered_map<std::uint64_t, std::uint64_t>> digests(segments.size());
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const auto sums = segments[i].image.digests();
+    for (std::size_t j = 0; j < sums.size(); ++j)
+      digests[i][plan.segments[i][j].offset_bytes] = sums[j];
+  }
+  for (StoredBox& box : plan.part.boxes)
+    if (box.size_bytes != 0) box.digest = digests[box.segment].at(box.offset_bytes);
+  plan.part.has_digests = true;
+}
+
+}  // namespace
 
 Result<PartReport> WritePart(const CheckpointTarget& target, CheckpointAttempt& attempt,
                              PartPlan plan, std::span<const TensorView> tensors,
-                             const SaveOptions& options) {
+                             const SaveOptions& options, RankDigests& digests) {
   if (options.incremental)
     plan = FFR_TRY(PlanDelta(attempt, FindBase(target, plan.part.rank), plan, tensors));
   PartReport report;
@@ -22,13 +40,15 @@ Result<PartReport> WritePart(const CheckpointTarget& target, CheckpointAttempt& 
     for (std::size_t i = kept; i < plan.part.segments.size(); ++i)
       options.progress->total_bytes += plan.part.segments[i].payload_size_bytes;
   for (std::size_t i = 0; i < plan.segments.size(); ++i)
-    segments.push_back(
-        {SegmentName(plan.part.rank, static_cast<std::uint32_t>(kept + i)),
-         SegmentImage(plan.part.segments[kept + i], plan.segments[i], tensors, done)});
+    segments.push_back({SegmentName(plan.part.rank, static_cast<std::uint32_t>(kept + i)),
+                        SegmentImage(plan.part.segments[kept + i], plan.segments[i], tensors, done,
+                                     !plan.part.has_digests)});
   report.files = FFR_TRY(attempt.PutSegments(segments, options.released));
   for (const SegmentFile& segment : segments) FFR_TRY(segment.image.fetched());
   for (std::size_t i = 0; i < segments.size(); ++i)
     plan.part.segments[kept + i].table_digest = segments[i].image.table_digest();
+  if (!plan.part.has_digests) NoteDigests(plan, segments);
+  digests = DigestsOfRank(plan.part);
   const auto manifest = EncodePartManifest(plan.part);
   if (manifest.size() > kManifestSizeMax)
     return Error{ErrorCode::kInvalidArgument,

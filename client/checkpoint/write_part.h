@@ -6,6 +6,7 @@
 #include <ffrecord/client/checkpoint.h>
 #include <ffrecord/result.h>
 
+#include "client/checkpoint/last_digests.h"
 #include "client/checkpoint/plan.h"
 #include "client/checkpoint/target.h"
 
@@ -13,10 +14,10 @@ namespace ffrecord::client {
 
 // Writes all new segments of `plan` to `attempt`, then the part's manifest. An incremental save
 // keeps what it can of the newest step at `target`; its tensors are cut into rows. Returns what the
-// coordinator needs.
+// coordinator needs; `digests` are what the rank has saved of each tensor.
 Result<PartReport> WritePart(const CheckpointTarget& target, CheckpointAttempt& attempt,
                              PartPlan plan, std::span<const TensorView> tensors,
-                             const SaveOptions& options);
+                             const SaveOptions& options, RankDigests& digests);
 
 // Writes a whole small file.
 Result<WrittenFile> WriteSmallFile(CheckpointAttempt& attempt, std::string_view name,

@@ -17,8 +17,9 @@ constexpr std::array<std::byte, 8> kMagic{std::byte{0x89}, std::byte{0x46}, std:
                                           std::byte{0x43}, std::byte{0x4B}, std::byte{0x0D},
                                           std::byte{0x0A}, std::byte{0x1A}};
 constexpr std::uint16_t kMajor = 1;
-constexpr std::uint16_t kMinorOnALine = 1;       // For a root: its generation follows the tree.
-constexpr std::uint16_t kMinorWithContents = 1;  // For a part: digests follow the boxes.
+constexpr std::uint16_t kMinorOnALine = 1;       // Root: its generation follows the tree.
+constexpr std::uint16_t kMinorWithContents = 1;  // Part: XXH3-128s follow the boxes.
+constexpr std::uint16_t kMinorWithDigests = 2;   // Part: digests follow these.
 constexpr std::size_t kSegmentEntrySize = 40;
 constexpr std::size_t kBoxEntrySizeMin = 24;  // Size of a 0-d box with an empty key.
 constexpr std::size_t kPartHeadSize = 36;
@@ -79,8 +80,7 @@ Result<Body> Unframed(Kind kind, std::span<const std::byte> bytes) {
 }
 
 Result<void> CheckEnd(Kind kind, const ByteReader& cursor, const Body& body) {
-  const bool may_have_more =
-      body.minor > (kind == Kind::kRoot ? kMinorOnALine : kMinorWithContents);
+  const bool may_have_more = body.minor > (kind == Kind::kRoot ? kMinorOnALine : kMinorWithDigests);
   if (!cursor.ok()) return Bad(kind, "ends early");
   if (cursor.remaining() != 0 && !may_have_more) return Bad(kind, "bytes follow the last field");
   return {};
@@ -91,7 +91,7 @@ std::size_t EncodedSizeMax(const PartManifest& part) {
   std::size_t size = kPartHeadSize + part.segments.size() * kSegmentEntrySize;
   for (const StoredBox& box : part.boxes)
     size += kBoxEntrySizeMin + box.key.size() + 3 * sizeof(std::uint64_t) * box.shape.size() +
-            sizeof(Digest128);
+            sizeof(Digest128) + sizeof(std::uint64_t);
   return size;
 }
 
@@ -180,9 +180,16 @@ std::vector<std::byte> EncodePartManifest(const PartManifest& part) {
   }
   body.Put(static_cast<std::uint32_t>(part.boxes.size()));
   for (const StoredBox& box : part.boxes) EncodeBox(body, box);
-  if (part.has_contents)
-    for (const StoredBox& box : part.boxes) body.PutBytes(box.content);
-  return Framed(Kind::kPart, part.has_contents ? kMinorWithContents : 0, body.bytes());
+  const std::uint16_t minor = part.has_digests    ? kMinorWithDigests
+                              : part.has_contents ? kMinorWithContents
+                                                  : 0;
+  // Readers of minor version 1 take them where they are in any version from 1 on.
+  if (minor >= kMinorWithContents)
+    for (const StoredBox& box : part.boxes)
+      body.PutBytes(part.has_contents ? box.content : Digest128{});
+  if (part.has_digests)
+    for (const StoredBox& box : part.boxes) body.Put(box.digest);
+  return Framed(Kind::kPart, minor, body.bytes());
 }
 
 Result<PartManifest> DecodePartManifest(std::span<const std::byte> bytes) {
@@ -207,9 +214,15 @@ Result<PartManifest> DecodePartManifest(std::span<const std::byte> bytes) {
     if (std::tie(before.key, before.offset) >= std::tie(box.key, box.offset))
       return Bad(Kind::kPart, box.key + ": out of order");
   }
-  part.has_contents = body.minor >= kMinorWithContents;
-  if (part.has_contents)
-    for (StoredBox& box : part.boxes) box.content = TakeId(cursor);
+  part.has_contents = body.minor == kMinorWithContents;
+  part.has_digests = body.minor >= kMinorWithDigests;
+  if (body.minor >= kMinorWithContents)
+    for (StoredBox& box : part.boxes) {
+      box.content = TakeId(cursor);
+      part.has_contents = part.has_contents || box.content != Digest128{};
+    }
+  if (part.has_digests)
+    for (StoredBox& box : part.boxes) box.digest = cursor.Take<std::uint64_t>();
   FFR_TRY(CheckEnd(Kind::kPart, cursor, body));
   return part;
 }

@@ -34,6 +34,7 @@ struct StoredBox {
   std::uint64_t offset_bytes = 0;     // In the segment.
   std::uint64_t size_bytes = 0;       // Product of extent and element size.
   Digest128 content{};                // XXH3-128 of the bytes, if the part has_contents.
+  std::uint64_t digest = 0;           // Their share of the tensor's, if the part has_digests.
 
   bool operator==(const StoredBox&) const = default;
 };
@@ -47,7 +48,7 @@ struct StoredSegment {
 };
 
 // One rank's share. Boxes ascend by (key, offset); no two are equal in both. A part that
-// has_contents is of minor version 1.
+// has_contents is of minor version 1, one that has_digests of minor version 2.
 struct PartManifest {
   std::uint64_t step = 0;
   AttemptId attempt{};
@@ -55,6 +56,7 @@ struct PartManifest {
   std::vector<StoredSegment> segments;
   std::vector<StoredBox> boxes;
   bool has_contents = false;
+  bool has_digests = false;
 
   bool operator==(const PartManifest&) const = default;
 };

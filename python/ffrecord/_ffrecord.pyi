@@ -687,13 +687,16 @@ class CheckpointReader:
     def tensors(self) -> list[tuple[str, str, list[int]]]:
         """Key, dtype, shape."""
     @property
+    def digests(self) -> list[int | None]:
+        """One for each of `tensors`, of when it was saved; None if it was saved without."""
+    @property
     def skipped(self) -> list[str]: ...
     def slices(self) -> list[tuple[str, list[int], list[int]]]:
         """Key, offset, extent of every slice that was saved; ascending."""
     def verify(self) -> list[str]:
         """Read every block; return the problems."""
-    def go_on(self) -> None:
-        """Tell this process that its run goes on from this step."""
+    def go_on(self, is_certain: bool) -> None:
+        """Tell this process that its run goes on from this step, or may do so."""
     def is_whole(self) -> bool:
         """Whether it can be read; reads what this process has not verified since it was written."""
     def read(self, wanted: list[tuple[str, list[int], list[int], int, int]]) -> None:
@@ -725,6 +728,8 @@ class PreparedSave:
         progress: SaveProgress | None,
         replaces: bool = False,
         turn: int = 0,
+        training: list[str] = ...,
+        fails_if_unchanged: bool = False,
     ) -> None:
         """Slices are key, dtype, shape, offset, extent, address, size in bytes, is stable.
 
@@ -735,6 +740,9 @@ class PreparedSave:
         self, structure: bytes, group: object, released: Callable[[], object] | None
     ) -> tuple[int, str, int]:
         """Commit with the other ranks; all end alike."""
+    @property
+    def unchanged(self) -> tuple[int, list[str]]:
+        """The step of the last save, and the tensors that train and are as they were in it."""
 
 def all_gather_results(
     group: object, mine: bytes, failed: tuple[str, str] | None
@@ -750,6 +758,9 @@ def block_checksums(data: _BytesLike, block_bytes: int, first: int) -> bytes:
 
     Little-endian, 8 bytes each; the last block may be short. Runs without the GIL.
     """
+
+def tensor_digest(address: int, size_bytes: int, offset_bytes: int) -> int:
+    """The share of bytes at this memory in the digest of a tensor, from `offset_bytes` of it on."""
 
 def take_turn() -> int:
     """Return what says, to a save, what this process had loaded and saved until now."""

@@ -209,12 +209,25 @@ class PreparedSave {
  public:
   PreparedSave(TargetName target, std::uint64_t step, const py::list& slices, bool direct,
                TimeLimit timeout, bool incremental, std::shared_ptr<client::SaveProgress> progress,
-               bool replaces, std::uint64_t turn)
+               bool replaces, std::uint64_t turn, std::vector<std::string> training,
+               bool fails_if_unchanged)
       : target_(std::move(target.value)),
         step_(step),
         tensors_(TensorsOf(slices)),
         options_{direct,   incremental, SessionOptionsOf(timeout), {}, std::move(progress),
-                 replaces, turn} {}
+                 replaces, turn,        std::move(training)} {
+    options_.unchanged = [this, fails_if_unchanged](std::uint64_t last_step,
+                                                    std::span<const std::string> keys) {
+      unchanged_.assign(keys.begin(), keys.end());
+      last_step_ = last_step;
+      return fails_if_unchanged ? Result<void>(Unchanged()) : Result<void>();
+    };
+  }
+  PreparedSave(const PreparedSave&) = delete;
+  PreparedSave& operator=(const PreparedSave&) = delete;
+
+  // The tensors that train and are as in the last save, and its step.
+  py::tuple unchanged() const { return py::make_tuple(last_step_, unchanged_); }
 
   py::tuple Commit(const py::bytes& structure, const py::object& group,
                    const py::object& released) {
@@ -240,10 +253,21 @@ class PreparedSave {
   }
 
  private:
+  Error Unchanged() const {
+    return Error{ErrorCode::kInvalidArgument,
+                 "checkpoint: " + std::to_string(unchanged_.size()) + " of " +
+                     std::to_string(options_.training.size()) +
+                     " tensors that train are bit-identical to those of step " +
+                     std::to_string(last_step_) + ", such as " + unchanged_.front() +
+                     "; nothing is saved. Does the optimizer have these tensors?"};
+  }
+
   std::string target_;
   std::uint64_t step_;
   std::vector<client::TensorView> tensors_;
   client::SaveOptions options_;
+  std::vector<std::string> unchanged_;
+  std::uint64_t last_step_ = 0;
 };
 
 StagingArena MakeArena(std::uint64_t size_bytes) {
@@ -354,6 +378,12 @@ void Remove(const TargetName& target, std::uint64_t step, TimeLimit timeout,
   }));
 }
 
+std::uint64_t DigestOfMemory(std::uintptr_t address, std::uint64_t size_bytes,
+                             std::uint64_t offset_bytes) {
+  const auto* const bytes = reinterpret_cast<const std::byte*>(address);
+  return WithoutGil([&] { return client::TensorDigest({bytes, size_bytes}, offset_bytes); });
+}
+
 // Abandons what is not committed, which talks to the target: other threads go on meanwhile.
 struct EndedWithoutGil {
   void operator()(CheckpointShards* shards) const {
@@ -383,10 +413,13 @@ void BindCheckpoint(py::module_& module) {
           "done_bytes", [](const client::SaveProgress& save) { return save.done_bytes.load(); });
   py::class_<PreparedSave>(module, "PreparedSave", py::is_final())
       .def(py::init<TargetName, std::uint64_t, const py::list&, bool, TimeLimit, bool,
-                    std::shared_ptr<client::SaveProgress>, bool, std::uint64_t>(),
+                    std::shared_ptr<client::SaveProgress>, bool, std::uint64_t,
+                    std::vector<std::string>, bool>(),
            py::arg("target"), py::arg("step"), py::arg("slices"), py::arg("direct"),
            py::arg("timeout_s"), py::arg("incremental"), py::arg("progress"),
-           py::arg("replaces") = false, py::arg("turn") = 0)
+           py::arg("replaces") = false, py::arg("turn") = 0,
+           py::arg("training") = std::vector<std::string>(), py::arg("fails_if_unchanged") = false)
+      .def_property_readonly("unchanged", &PreparedSave::unchanged)
       .def("commit", &PreparedSave::Commit, py::arg("structure"), py::arg("group"),
            py::arg("released"));
   py::class_<CheckpointReader>(module, "CheckpointReader", py::is_final())
@@ -399,6 +432,12 @@ void BindCheckpoint(py::module_& module) {
           "structure", [](const CheckpointReader& reader) { return Bytes(reader.structure()); })
       .def_property_readonly("tensors", &StoredTensorsOf)
       .def("slices", &SlicesOf)
+      .def_property_readonly("digests",
+                             [](const CheckpointReader& reader) {
+                               py::list digests;
+                               for (const auto& digest : reader.digests()) digests.append(digest);
+                               return digests;
+                             })
       .def_property_readonly(
           "skipped", [](const CheckpointReader& reader) { return TextsOf(reader.skipped()); })
       .def("read", &Read, py::arg("wanted"))
@@ -406,10 +445,12 @@ void BindCheckpoint(py::module_& module) {
            [](const CheckpointReader& reader) {
              return TextsOf(ValueOrRaise(WithoutGil([&] { return reader.Verify(); })));
            })
-      .def("go_on",
-           [](const CheckpointReader& reader) {
-             OkOrRaise(WithoutGil([&] { return reader.GoOn(); }));
-           })
+      .def(
+          "go_on",
+          [](const CheckpointReader& reader, bool is_certain) {
+            OkOrRaise(WithoutGil([&] { return reader.GoOn(is_certain); }));
+          },
+          py::arg("is_certain"))
       .def("is_whole", [](const CheckpointReader& reader) {
         return ValueOrRaise(WithoutGil([&] { return reader.IsWhole(); }));
       });
@@ -423,6 +464,8 @@ void BindCheckpoint(py::module_& module) {
       .def("commit", &CommitShards, py::arg("shards"), py::arg("structure"));
   module.def("all_gather_results", &GatherResults, py::arg("group"), py::arg("mine"),
              py::arg("failed"));
+  module.def("tensor_digest", &DigestOfMemory, py::arg("address"), py::arg("size_bytes"),
+             py::arg("offset_bytes"));
   module.def("take_turn", &client::TakeTurn);
   module.def("forget_where_runs_go_on", &client::ForgetWhereRunsGoOn);
   module.def("content_digests", &Digests, py::arg("slices"));

@@ -21,7 +21,7 @@ def load_stages(run: Path, step: int, content: Content) -> None:
         key = f"stage {rank.rank}"
         rows = whole[half * rank.rank : half * (rank.rank + 1)]
         shard = ckpt.Shard(np.zeros_like(rows), rows.shape, (0, 0))
-        ckpt.load(run, {key: shard}, step=step, group=rank, strict=False)
+        ckpt.load(run, {key: shard}, step=step, group=rank, strict=False, resume=False)
         return bool(np.array_equal(shard.data, rows))
 
     assert ThreadRanks(2).run(work) == [True, True], "a stage was saved and cannot be loaded"
@@ -37,7 +37,7 @@ def save_and_load(run: Path, step: int, content: Content, *, split: bool) -> Non
             state = dict(reversed(state.items()))
         how: Any = "split" if split else "rank0"
         ckpt.save(run, step, state, group=rank, replicated=how)
-        found: Any = ckpt.load(run, step=step, group=rank)
+        found: Any = ckpt.load(run, step=step, group=rank, resume=False)
         return all(same(found[key], each) for key, each in {**content.arrays(), **own}.items())
 
     assert ThreadRanks(2).must(work) == [True, True], "a rank has what is not its own"
@@ -46,7 +46,7 @@ def save_and_load(run: Path, step: int, content: Content, *, split: bool) -> Non
 def load_elastic(run: Path, step: int, content: Content) -> object:
     """Load it on one rank, whose state has no PerRank: what the own value of the state becomes."""
     into = {**content.arrays(), "own": {"at": -1}, "other": ckpt.PerRank(None)}
-    loaded: Any = ckpt.load(run, into, step=step, elastic=True)
+    loaded: Any = ckpt.load(run, into, step=step, elastic=True, resume=False)
     return loaded["own"]
 
 
@@ -66,7 +66,7 @@ def load_scattered(target: Path, step: int, content: Content) -> None:
         other = 1 - rank.rank
         into = truth.scattered(other, whole, is_filled=False)
         expected = truth.scattered(other, whole)
-        ckpt.load(target, {"table": into}, step=step, group=rank, strict=False)
+        ckpt.load(target, {"table": into}, step=step, group=rank, strict=False, resume=False)
         pairs = zip(into.local_shards(), expected.local_shards(), strict=True)
         return all(torch.equal(here.tensor, there.tensor) for here, there in pairs)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import ffrecord.checkpoint as ckpt
 from ffrecord.checkpoint import Named
 
 # Two slices of an incremental save, and a bit.
@@ -153,6 +154,17 @@ class Step:
     def looks_whole(self) -> bool:
         """Whether manifests and sizes are right: `latest` and `list` read no more."""
         return not self.damage.intersection(VISIBLE)
+
+
+def compare_digests(target: Path | str, steps: dict[int, Step]) -> None:
+    """Compare the newest two whole steps by their digests, however they were saved."""
+    whole = sorted(number for number, each in steps.items() if each.is_whole)[-2:]
+    if len(whole) == 2:
+        old, new = (steps[number].content for number in whole)
+        names = ("table", "head")
+        changed = {name for name in names if getattr(old, name) != getattr(new, name)}
+        messages = ckpt.verify(target, whole[1], against=whole[0])
+        assert {message.split()[1] for message in messages} == changed, messages
 
 
 def files(run: Path, step: int, kind: str) -> list[Path]:

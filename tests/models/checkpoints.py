@@ -32,9 +32,8 @@ from checkpoint_places import (
     give_up_behind_a_mirror,
     spellings,
 )
-from checkpoint_truth import Content, Position, Step
+from checkpoint_truth import Content, Position, Step, compare_digests
 from checkpoint_weights import WeightsOut
-from ffrecord import _ffrecord
 from ffrecord.errors import ConflictError, CorruptionError
 from ffrecord.torch import CheckpointReader, CheckpointWriter
 from thread_ranks import AfterARound, ThreadRank, ThreadRanks, same
@@ -379,7 +378,7 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
                 pass  # Of one of the steps; others may be damaged.
             else:
                 raise AssertionError(f"step {step} at the mirror is another run's: no word of it")
-        assert same(ckpt.load(self.path("mirror"), step=step), content.stored())
+        assert same(ckpt.load(self.path("mirror"), step=step, resume=False), content.stored())
         ckpt.remove(self.path("mirror"), step)
         del self.runs["mirror"][step]
         self.ask("mirror")
@@ -404,7 +403,7 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
             assert what == "spelling", "two places are refused"
             return
         damaged_place(places[which % 2], what, which)
-        assert same(ckpt.load(target), content.stored())
+        assert same(ckpt.load(target, resume=False), content.stored())
         assert (latest := ckpt.latest(target)) is not None and latest.step == 1
         assert ckpt.verify(target) != [], f"verify has no word of a place that is {what}"
 
@@ -414,10 +413,10 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
         folder, content = Path(tempfile.mkdtemp(dir=self.folder)), self.content()
         old, target = an_old_save(folder, order, self.content(), content)
         try:
-            loaded = ckpt.load(target)
+            loaded = ckpt.load(target, resume=False)
         except ConflictError:
             ckpt.remove(old, 1)
-            loaded = ckpt.load(target)
+            loaded = ckpt.load(target, resume=False)
         assert same(loaded, content.stored()), "an old save of a step is loaded"
 
     @rule(missing=st.sampled_from(["dict", "list", "object"]))
@@ -430,7 +429,7 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
             return {"holder": holders[missing], "other": np.arange(3)}
 
         ckpt.save(run, 1, state(saved))
-        loaded: Any = ckpt.load(run, state(None), as_torch=True)
+        loaded: Any = ckpt.load(run, state(None), as_torch=True, resume=False)
         holder = loaded["holder"]
         held = {"dict": lambda: holder["x"], "list": lambda: holder[1]}.get(
             missing, lambda: holder.tensor
@@ -486,7 +485,7 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
             state["nothing"] = np.zeros((0, 3), np.float64)
         before = {key: state[key].copy() for key in ("table", "head")}
         try:
-            ckpt.load(self.path(run), state, step=max(whole))
+            ckpt.load(self.path(run), state, step=max(whole), resume=False)
         except ValueError:
             for key, value in before.items():
                 assert same(state[key], value), f"load was refused, and {key} is overwritten"
@@ -500,14 +499,13 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
         whole = [n for n, each in steps.items() if each.is_whole]
         assume(not any(each.flat for each in steps.values()))
         try:
-            found: Any = ckpt.load(self.path(run), on_corrupt="previous")
+            found: Any = ckpt.load(self.path(run), on_corrupt="previous", resume=False)
         except (CorruptionError, FileNotFoundError):
             # One step back and no further: the one before may be damaged as well.
             newest = sorted(n for n, each in steps.items() if each.looks_whole)[-2:]
             assert not any(steps[n].is_whole for n in newest), "a whole step is there"
         else:
             assert same(found, steps[max(whole)].content.stored())
-        _ffrecord.forget_where_runs_go_on()
 
     @rule(run=RUNS, which=WHICH, round_of_load=st.integers(1, 5))
     def load_while_it_is_saved_again(self, run: str, which: int, round_of_load: int) -> None:
@@ -523,7 +521,7 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
 
         def work(rank: ThreadRank) -> Any:  # noqa: ANN401
             watched = AfterARound(rank, round_of_load, save_again)
-            return ckpt.load(self.path(run), step=step, group=watched)
+            return ckpt.load(self.path(run), step=step, group=watched, resume=False)
 
         loaded = ThreadRanks(2).run(work)
         if round_of_load == 1:
@@ -533,7 +531,7 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
             assert all(same(each, old.content.stored()) for each in loaded), loaded
         self.ask(run)
 
-    # Questions.
+    # Questions; the model `lines` goes back, here nobody does: every load is a look.
 
     def ask(self, run: str) -> None:
         """Ask a run what there is, what is the newest, what is damaged, and what it holds."""
@@ -553,6 +551,7 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
         if steps:
             assert bool(ckpt.verify(path)) != steps[max(steps)].is_whole, "verify without a step"
             self.check_content(path, max(steps), steps[max(steps)])
+            compare_digests(path, steps)
 
     def check_content(self, target: Path | str, number: int, step: Step) -> None:
         """Load a step in each way; it is equal, or an error tells of the damage."""
@@ -565,16 +564,15 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
             else:
                 assert same(found, expected), f"step {number} has other values; {step}"
                 assert step.is_whole, f"step {number} was loaded in spite of {step.damage}"
-        _ffrecord.forget_where_runs_go_on()  # The model `lines` goes back; here nobody does.
 
     def load_fresh(self, target: Path | str, number: int, content: Content) -> tuple[Any, Any]:
         """Load without a state."""
-        return ckpt.load(target, step=number), content.stored()
+        return ckpt.load(target, step=number, resume=False), content.stored()
 
     def load_in_place(self, target: Path | str, number: int, content: Content) -> tuple[Any, Any]:
         """Load into tensors and objects that exist."""
         state = Content(0, 0).state()
-        loaded: Any = ckpt.load(target, state, step=number)
+        loaded: Any = ckpt.load(target, state, step=number, resume=False)
         for key in ("table", "head"):
             assert loaded[key] is state[key], f"{key} is not the tensor that was given"
         return loaded, content.state()
@@ -583,7 +581,7 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
         """Load by torch's planner."""
         arrays = content.arrays()
         into = {key: torch.zeros_like(torch.from_numpy(each)) for key, each in arrays.items()}
-        reader = CheckpointReader(f"{target}/step-{number:09}")
+        reader = CheckpointReader(f"{target}/step-{number:09}", resume=False)
         try:
             dcp.load(into, storage_reader=reader, no_dist=True)
         except CheckpointException as error:  # torch's, around what each rank raised.

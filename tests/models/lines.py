@@ -1,16 +1,20 @@
 """Model of runs that go back: what is the latest, at every kind of target.
 
 Goal: `latest`, `list`, `prune`, mirrors and copies follow the run, not the number; no save that was
-not given up is replaced. Method: one run and its backup, each at a kind of target; processes that
-load any step, save any number, and end. The truth is which generations are on the line of a place.
+not given up is replaced; a load that is only a look changes nothing. Method: one run and its
+backup, each at a kind of target; processes that load any step, to go on from it, to look at it or
+without a word, save any number, and end, one beside another. The truth is which generations are on
+the line of a place.
 """
 
 import dataclasses
 import itertools
 import logging
+import os
 import shutil
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +29,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 import ffrecord.checkpoint as ckpt
 from checkpoint_places import far_target
 from ffrecord import _ffrecord
-from ffrecord.errors import ConflictError
 from ffrecord.torch import CheckpointReader, CheckpointWriter
 
+# Generations, the oldest first, and up to which step each is on the line; None: the newest.
+Line = list[tuple[int, int | None]]
 WAYS = st.sampled_from(["save", "async", "incremental", "dcp"])
 
 
@@ -42,14 +47,26 @@ class Save:
     is_torchs: bool  # Saved by torch's planner.
 
 
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """A save that a process may go on from."""
+
+    save: Save
+    number: int  # How often the run had gone back when it was loaded or saved.
+    is_load: bool
+    is_newest: bool
+    is_certain: bool
+
+
 @dataclasses.dataclass
 class Place:
     """A target, and which of its steps are on the line: up to which step of which generations."""
 
     address: str
     saves: dict[int, Save] = dataclasses.field(default_factory=dict)
-    line: list[tuple[int, int | None]] = dataclasses.field(default_factory=lambda: [(0, None)])
+    line: Line = dataclasses.field(default_factory=lambda: [(0, None)])
     known: set[int] = dataclasses.field(default_factory=lambda: {0})  # Generations of its lines.
+    number: int = 0  # How often it has gone back.
 
     def has(self, save: Save) -> bool:
         """Whether a save is on the line."""
@@ -72,10 +89,9 @@ class Lines(RuleBasedStateMachine):
         warnings.simplefilter("ignore")
         self.folder = Path(tempfile.mkdtemp(prefix="ffrecord-model-"))
         self.turns, self.generations = itertools.count(1), itertools.count(1)
-        self.lines: dict[int, list[tuple[int, int | None]]] = {0: [(0, None)]}
+        self.lines: dict[int, Line] = {0: [(0, None)]}
         self.run = self.backup = Place("")
-        self.position: Save | None = None  # What this process goes on from,
-        self.is_load = self.is_newest = False  # and how it came there.
+        self.origins: list[Origin] = []  # What this process may go on from; one unless unclear.
 
     def teardown(self) -> None:
         """Leave nothing."""
@@ -106,60 +122,126 @@ class Lines(RuleBasedStateMachine):
     def end(self) -> None:
         """Go on in a new process."""
         _ffrecord.forget_where_runs_go_on()
-        self.position = None
+        self.origins = []
 
-    @rule(which=st.integers(0, 7))
-    def load(self, which: int) -> None:
-        """Load a step, given up or not, and go on from there; mostly the latest."""
+    @rule(which=st.integers(0, 7), resume=st.sampled_from([True, False, None]))
+    def load(self, which: int, resume: bool | None) -> None:
+        """Load a step, given up or not; mostly the latest, and mostly to go on from there."""
         assume(self.run.saves)
         on_line, steps = self.run.on_line(), sorted(self.run.saves)
         assume(which or on_line)
         step = steps[which % len(steps)] if which else on_line[-1]
         save = self.run.saves[step]
-        found = read(self.run.address, step if which else None, is_torchs=save.is_torchs)
+        number = step if which else None
+        found = read(self.run.address, number, is_torchs=save.is_torchs, resume=resume)
         assert found == save.value
-        self.position, self.is_load = save, True
-        self.is_newest = self.run.has(save) and on_line[-1] == step
+        if resume is False:
+            return
+        is_newest = self.run.has(save) and on_line[-1] == step
+        before = [] if resume else self.origins
+        self.origins = [*before, Origin(save, self.run.number, True, is_newest, resume is True)]
+
+    @rule(which=st.integers(0, 7))
+    def look_at_the_backup(self, which: int) -> None:
+        """Load a step there, only to look."""
+        assume(self.backup.saves)
+        save = self.backup.saves[sorted(self.backup.saves)[which % len(self.backup.saves)]]
+        address, is_torchs = self.backup.address, save.is_torchs
+        assert read(address, save.step, is_torchs=is_torchs, resume=False) == save.value
+
+    @rule(which=st.integers(0, 7), step=st.integers(0, 60))
+    def another_process(self, which: int, step: int) -> None:
+        """Have another process go back while this one goes on."""
+        assume(self.run.saves)
+        mine, self.origins = self.origins, []
+        self.load_in_child(which, step)
+        self.origins = mine
+
+    def load_in_child(self, which: int, step: int) -> None:
+        """Load without a word, and save, in a process that has done nothing before."""
+        saves = self.run.saves
+        save = saves[sorted(saves)[which % len(saves)]]
+        is_newest = self.run.has(save) and self.run.on_line()[-1] == save.step
+        self.origins = [Origin(save, self.run.number, True, is_newest, False)]
+        outcome, line = self.outcome(step, overwrite=False)
+        value = next(self.turns)
+
+        def child() -> None:
+            _ffrecord.forget_where_runs_go_on()
+            read(self.run.address, save.step, is_torchs=save.is_torchs, resume=None)
+            write(self.run.address, step, value, "save", overwrite=False)
+
+        assert in_child(child) == (outcome or "saved")
+        if outcome is None:
+            self.saved(step, value, "save", line)
+        self.ask()
 
     @rule(step=st.integers(0, 60), way=WAYS, overwrite=st.booleans())
     def save(self, step: int, way: str, overwrite: bool) -> None:
         """Save a number; what it replaces was given up, or meant."""
-        run, at = self.run, self.position
-        goes_back = False
-        if at is not None and step > at.step:
-            assert run.has(at) or self.is_load, "a process goes on from what itself gave up"
-            later = [each for each in run.on_line() if each >= step]
-            goes_back = not self.is_newest and (not run.has(at) or bool(later))
-        line = run.line
-        if goes_back and at is not None:
-            before = itertools.takewhile(lambda part: part[0] != at.generation, self.parts(at))
-            generation = next(self.generations)
-            line = [*before, (at.generation, at.step), (generation, None)]
-        before_it, after = run.saves.get(step), Place("", line=line)
-        is_refused = before_it is not None and after.has(before_it) and not overwrite
+        expected, line = self.outcome(step, overwrite=overwrite)
         value = next(self.turns)
         try:
-            write(run.address, step, value, way, overwrite=overwrite)
+            write(self.run.address, step, value, way, overwrite=overwrite)
         except FileExistsError as error:
-            assert not isinstance(error, ConflictError) or "gone back" not in str(error)
-            assert is_refused, f"step {step} was given up, and is not replaced"
-            self.ask()
-            return
-        assert not is_refused, f"step {step} was not given up, and is replaced"
-        run.line = line
-        if goes_back:
-            self.lines[line[-1][0]] = line
+            assert said(error) == expected, f"{error}, expected is {expected}"
+        else:
+            assert expected is None, f"expected is {expected}"
+            self.saved(step, value, way, line)
+        self.ask()
+
+    def outcome(self, step: int, *, overwrite: bool) -> tuple[str | None, Line]:
+        """How a save must end, and the line after it: the old one, or a new one."""
+        found = [self.line_from(origin, step) for origin in self.origins]
+        if not found or (overwrite and not self.origins[0].is_certain):
+            found.append(self.run.line)  # An `overwrite` alone does not say that the run goes back.
+        if any(line != found[-1] for line in found):
+            return "nobody has said", self.run.line
+        if found[-1] is None:
+            return "gone back", self.run.line
+        line = found[-1]
+        if line is not self.run.line:
+            line = [*line, (next(self.generations), None)]
+        there = self.run.saves.get(step)
+        is_refused = there is not None and Place("", line=line).has(there) and not overwrite
+        return "exists" if is_refused else None, line
+
+    def line_from(self, origin: Origin, step: int) -> Line | None:
+        """The line of a save, but for a new generation at its end; None: another has gone back."""
+        run, at = self.run, origin.save
+        if step <= at.step:
+            return run.line
+        is_current = origin.number == run.number
+        if not run.has(at) and (not origin.is_load or not is_current):
+            return None
+        later = [each for each in run.on_line() if each >= step]
+        if origin.is_newest or (run.has(at) and not later):
+            return run.line
+        there = run.saves.get(at.step)
+        if not is_current or (there is not None and there.attempt != at.attempt):
+            return None
+        before = itertools.takewhile(lambda part: part[0] != at.generation, self.parts(at))
+        return [*before, (at.generation, at.step)]
+
+    def saved(self, step: int, value: int, way: str, line: Line) -> None:
+        """Note what a save has led to."""
+        run = self.run
+        if line is not run.line:
+            run.line = self.lines[line[-1][0]] = line
             run.known.add(line[-1][0])
+            run.number += 1
         (attempt,) = [each.attempt for each in ckpt.list(run.address) if each.step == step]
         generation = next(g for g, last in line if last is None or step <= last)
         run.saves[step] = Save(step, value, attempt, generation, way == "dcp")
-        if at is None or at.generation != generation or step >= at.step:
-            is_again = at is not None and step == at.step  # What is behind it is not given up yet.
-            self.is_newest = self.is_newest if is_again else True
-            self.position, self.is_load = run.saves[step], False
-        self.ask()
+        if any(
+            each.save.generation == generation and step < each.save.step for each in self.origins
+        ):
+            return  # A save of an earlier step is none to go on from.
+        # What is behind a step that was loaded, and is saved again, is not given up yet.
+        is_newest = all(each.is_newest or each.save.step != step for each in self.origins)
+        self.origins = [Origin(run.saves[step], run.number, False, is_newest, True)]
 
-    def parts(self, at: Save) -> list[tuple[int, int | None]]:
+    def parts(self, at: Save) -> Line:
         """The line on which a save is, if it is on one that there was."""
         is_on_line = any(generation == at.generation for generation, _ in self.run.line)
         return self.run.line if is_on_line else self.lines[at.generation]
@@ -259,13 +341,45 @@ def write(target: str, step: int, value: int, way: str, *, overwrite: bool) -> N
         ckpt.save(target, step, state, incremental=way == "incremental", overwrite=overwrite)
 
 
-def read(target: str, step: int | None, *, is_torchs: bool) -> int:
+def said(error: FileExistsError) -> str:
+    """Which of the reasons an error tells."""
+    reasons = ("nobody has said", "gone back", "saved again since")
+    reason = next((each for each in reasons if each in str(error)), "exists")
+    return "gone back" if reason == "saved again since" else reason
+
+
+def in_child(work: Callable[[], None]) -> str:
+    """Do `work` in a forked process; return how it ended."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        text = "died"
+        try:
+            work()
+            text = "saved"
+        except FileExistsError as error:
+            text = said(error)
+        except BaseException as error:  # Nothing of the parent's may run here.
+            text = repr(error)
+        finally:
+            os.write(writer, text.encode())
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return text
+
+
+def read(target: str, step: int | None, *, is_torchs: bool, resume: bool | None) -> int:
     """Load a step, or the latest, as it was saved; return what it says it is."""
     if is_torchs:
         into = {key: torch.from_numpy(each) for key, each in arrays(-1).items()}
-        dcp.load(into, storage_reader=CheckpointReader(target, step=step), no_dist=True)
+        dcp.load(
+            into, storage_reader=CheckpointReader(target, step=step, resume=resume), no_dist=True
+        )
         return int(into["w"][7])
-    loaded: Any = ckpt.load(target, step="latest" if step is None else step)
+    loaded: Any = ckpt.load(target, step="latest" if step is None else step, resume=resume)
     return int(loaded["w"][7])
 
 

@@ -16,5 +16,5 @@ def copy(environment: dict[str, str], source: str, target: str, compress: bool) 
 def go_back(environment: dict[str, str], run: str) -> None:
     """Goes back to step 1, and saves number 2 once more."""
     os.environ.update(environment)
-    ckpt.load(run, step=1)
+    ckpt.load(run, step=1, resume=True)
     ckpt.save(run, 2, {"w": np.full(5000, 20), "step": 20})

@@ -78,11 +78,22 @@ def list_(target: str, timeout_s: float, as_json: bool) -> None:
 @checkpoint.command()
 @click.argument("target", type=Target())
 @_step
+@click.option(
+    "--against",
+    metavar="OTHER",
+    help="Compare the tensors with those of another step: its number, or TARGET/step-000001200; or "
+    "with those in a safetensors file.",
+)
 @_timeout
 @_as_json
-def verify(target: str, step: int | None, timeout_s: float, as_json: bool) -> None:
-    """Verify every byte of a checkpoint; exit with status 3 if any is damaged."""
-    damage = ckpt.verify(target, "latest" if step is None else step, timeout_s=timeout_s)
+def verify(
+    target: str, step: int | None, against: str | None, timeout_s: float, as_json: bool
+) -> None:
+    """Verify every byte of a checkpoint; exit with status 3 if any is damaged or differs."""
+    other = int(against) if against is not None and against.isdecimal() else against
+    damage = ckpt.verify(
+        target, "latest" if step is None else step, against=other, timeout_s=timeout_s
+    )
     if as_json:
         click.echo(json.dumps({"damage": damage}))
     else:

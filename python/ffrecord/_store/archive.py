@@ -252,6 +252,7 @@ def _find(run: str, facts: dict[str, Any], timeout_s: float) -> ckpt.Commit | No
             step=commit.step,
             strict=False,
             group="alone",
+            resume=False,
             timeout_s=timeout_s,
         )
         if stored["facts"] == facts:
@@ -301,6 +302,7 @@ def _bring(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float
             step=facts["step"],
             strict=False,
             group="alone",
+            resume=False,
             timeout_s=timeout_s,
         )
         content.flush()
@@ -317,7 +319,7 @@ def _bring(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float
 def _is_list(where: str, step: int, listed: dict[str, dict[str, Any]], timeout_s: float) -> bool:
     """Whether a step is this list of files; a damaged one is none."""
     try:
-        stored: Any = ckpt.load(where, step=step, group="alone", timeout_s=timeout_s)
+        stored: Any = ckpt.load(where, step=step, group="alone", resume=False, timeout_s=timeout_s)
     except CorruptionError:
         return False
     return _files_of(where, step, stored) == listed
@@ -326,7 +328,7 @@ def _is_list(where: str, step: int, listed: dict[str, dict[str, Any]], timeout_s
 def _list_of(where: str, step: int, timeout_s: float) -> dict[str, dict[str, Any]]:
     """The files of a dataset by name."""
     try:
-        stored: Any = ckpt.load(where, step=step, group="alone", timeout_s=timeout_s)
+        stored: Any = ckpt.load(where, step=step, group="alone", resume=False, timeout_s=timeout_s)
     except CorruptionError as error:
         raise CorruptionError(
             f"{where}, step {step}: the newest list of files is damaged ({error}); push the files "

@@ -23,6 +23,7 @@ from typing import Literal
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target
 from ffrecord.checkpoint import _removing
+from ffrecord.checkpoint._against import Against, differences
 from ffrecord.checkpoint._background import (
     BusyError,
     FailedSaveError,
@@ -49,7 +50,16 @@ from ffrecord.checkpoint._replicated import replicated_target
 from ffrecord.checkpoint._restore import MismatchError
 from ffrecord.checkpoint._rng import rng_state, set_rng_state
 from ffrecord.checkpoint._safetensors import export_safetensors, import_safetensors
-from ffrecord.checkpoint._saving import Commit, Flat, Order, Replicated, Said, commit, flatten
+from ffrecord.checkpoint._saving import (
+    Commit,
+    Flat,
+    OnUnchanged,
+    Order,
+    Replicated,
+    Said,
+    commit,
+    flatten,
+)
 from ffrecord.checkpoint._staging import TornStageError
 from ffrecord.checkpoint._state import OnRanks, PerRank, Shard
 from ffrecord.checkpoint._steps import newest_on_line, step_number, wanted_step
@@ -57,6 +67,7 @@ from ffrecord.checkpoint._values import Named
 from ffrecord.errors import ConflictError, CorruptionError
 
 __all__ = [
+    "Against",
     "BusyError",
     "Commit",
     "Difference",
@@ -68,6 +79,7 @@ __all__ = [
     "Named",
     "OnCorrupt",
     "OnRanks",
+    "OnUnchanged",
     "PeerError",
     "PendingSave",
     "PerRank",
@@ -107,6 +119,7 @@ def save(
     direct: bool = True,
     incremental: bool = False,
     overwrite: bool = False,
+    on_unchanged: OnUnchanged = "warn",
     timeout_s: float = 30.0,
 ) -> Commit:
     """Save one checkpoint; when this returns, it is committed on every rank.
@@ -136,6 +149,10 @@ def save(
             everything is written.
         overwrite: replace a checkpoint of that step, also if it is whole. It stays until the new
             one is durable.
+        on_unchanged: what to do if tensors that train (parameters of a module in the state with
+            `requires_grad`) are bit-identical to those that this process saved last at the target:
+            log a warning, raise ValueError on all ranks and save nothing, or "off". Each rank looks
+            at what it writes.
         timeout_s: for each call to a daemon or store. Ranks wait for each other as long as their
             group says.
 
@@ -156,7 +173,9 @@ def save(
 
     def prepare() -> Said:
         process_background().raise_unseen()
-        order = Order(target, step, replicated, direct, timeout_s, incremental, overwrite)
+        order = Order(
+            target, step, replicated, direct, timeout_s, incremental, overwrite, on_unchanged
+        )
         flat = flatten(order, state, rank, size, members_of(together))
         slices.extend(flat.shares)
         owners.extend([leaf.data for leaf in flat.shares])
@@ -186,6 +205,7 @@ def async_save(
     direct: bool = True,
     incremental: bool = False,
     overwrite: bool = False,
+    on_unchanged: OnUnchanged = "warn",
     timeout_s: float = 30.0,
     stage_bytes_max: int = 512 << 20,
     on_busy: OnBusy = "wait",
@@ -208,6 +228,7 @@ def async_save(
         direct: bypass the page cache if the file system allows it.
         incremental: write only what has changed since the newest checkpoint.
         overwrite: replace a checkpoint of that step, also if it is whole.
+        on_unchanged: what to do if tensors that train are bit-identical to those saved last.
         timeout_s: for each call to a daemon or store.
         stage_bytes_max: for the copies of this rank, in bytes.
         on_busy: if an earlier save is in progress, wait for it, or fail with BusyError, on all
@@ -227,7 +248,9 @@ def async_save(
     rank, size = (0, 1) if together is None else (together.rank, together.size)
 
     def take() -> Flat:
-        order = Order(target, step, replicated, direct, timeout_s, incremental, overwrite)
+        order = Order(
+            target, step, replicated, direct, timeout_s, incremental, overwrite, on_unchanged
+        )
         return flatten(order, state, rank, size, members_of(together))
 
     apart = getattr(together, "background", None)
@@ -265,29 +288,48 @@ def list(target: Target, *, given_up: bool = False, timeout_s: float = 30.0) -> 
 
 
 def verify(
-    target: Target, step: int | Literal["latest"] = "latest", *, timeout_s: float = 30.0
+    target: Target,
+    step: int | Literal["latest"] = "latest",
+    *,
+    against: Against | None = None,
+    timeout_s: float = 30.0,
 ) -> _list[str]:
     """Read every byte of a checkpoint; return one message for each bad block.
 
     Without a step: the newest that is there, whole or not. Manifests are checked first: if one is
-    damaged, its message is the only one. At a replicated target both copies of each shard are read,
-    and a place that lacks its copy or cannot be read is damage too.
+    damaged, its message is the only one. If no block is bad, the tensors are compared with the
+    digests that were made of them when they were saved. At a replicated target both copies of each
+    shard are read, and a place that lacks its copy or cannot be read is damage too.
+
+    Args:
+        target: as for `save`.
+        step: which one.
+        against: also return a message for each tensor that is not as in another checkpoint: a step
+            of the same target, a target and its step, or TARGET/step-000001200; or as in a
+            safetensors file, which may have a part of the tensors. Digests of checkpoints are
+            compared, so the tensors of the other one are not read, whatever mesh saved it.
+        timeout_s: for each call to a daemon or store.
 
     Raises:
-        FileNotFoundError: there is no such step, or no checkpoint at all.
+        FileNotFoundError: there is no such step or file, or no checkpoint at all.
+        CorruptionError: the other checkpoint or file is damaged.
         UnavailableError, DeadlineExceeded: a daemon or store does not answer: nothing is known.
     """
     wanted = wanted_step(step)
     if wanted is None:
         wanted = newest_on_line(target, timeout_s)
     try:
-        return _ffrecord.CheckpointReader(target, wanted, timeout_s).verify()
+        reader = _ffrecord.CheckpointReader(target, wanted, timeout_s)
+        damage = reader.verify()
     except (CorruptionError, ConflictError) as error:
         return [str(error)]
     except FileNotFoundError as error:
         if wanted not in _ffrecord.list_steps(target, timeout_s):
             raise
         return [str(error)]  # A file of it is missing.
+    if against is not None:
+        damage += differences(reader, target, against, timeout_s)
+    return damage
 
 
 def remove(target: Target, step: int, *, timeout_s: float = 30.0) -> None:

@@ -37,6 +37,7 @@ def load(
     as_torch: bool = False,
     rename: Rename | None = None,
     cast: bool = False,
+    resume: bool | None = None,
     timeout_s: float = 30.0,
 ) -> object:
     """Load a checkpoint, whatever number of ranks saved it.
@@ -69,6 +70,11 @@ def load(
             the one to the other, called with the path of each value. Paths are spelled as errors
             spell them.
         cast: convert floating-point elements where the state has them of another type.
+        resume: True: the run goes on from this step. If it is not the newest, later saves of this
+            process give up those behind it. False: this is a look, for an evaluation, an export or
+            a comparison: it changes nothing for the saves of this process. None: what a process
+            loads first is what its run goes on from. If it has loaded or saved another step, and
+            what a later save gives up depends on this load, that save raises ConflictError.
         timeout_s: for each call to a daemon.
 
     Returns:
@@ -90,7 +96,7 @@ def load(
             restorer = Restorer(loader.reader, loader.rank, loader.size, elastic, cast)
             damage = loader.fill(restorer, state, strict, as_torch, rename)
             if not any(damage):
-                loader.go_on()
+                loader.go_on(resume)
                 return loader.filled
             before = None if step != "latest" else loader.step_before()
             if before is None or on_corrupt == "raise":
@@ -143,12 +149,12 @@ class _Loader:
         chosen: Any = together(self._group, decide)[0]
         together(self._group, follow)
 
-    def go_on(self) -> None:
-        """Make the next saves of this process follow the step that is loaded."""
-        if self.rank == 0:
+    def go_on(self, resume: bool | None) -> None:
+        """Note that later saves of this process follow the step that is loaded, or may do so."""
+        if self.rank == 0 and resume is not False:
             # The state is loaded, whatever the target does now.
             with contextlib.suppress(OSError, CorruptionError):
-                self.reader.go_on()
+                self.reader.go_on(is_certain=resume is True)
 
     def previous(self, step: int, damage: list[str]) -> None:
         """Open `step` instead, and warn why."""

@@ -158,7 +158,7 @@ def import_safetensors(
     owners = []
     path = os.fsdecode(path)
     with open(path, "rb") as file:
-        entries, metadata, data_begin = _read_header(file, path)
+        entries, metadata, data_begin = read_header(file, path)
         for name, dtype, shape, begin, end in entries:
             data = np.empty(end - begin, np.uint8)
             file.seek(data_begin + begin)
@@ -184,10 +184,10 @@ def tensor_sizes(path: Target) -> list[int]:
     """
     path = os.fsdecode(path)
     with open(path, "rb") as file:
-        return [end - begin for *_, begin, end in _read_header(file, path)[0]]
+        return [end - begin for *_, begin, end in read_header(file, path)[0]]
 
 
-def _read_header(
+def read_header(
     file: BinaryIO, path: str
 ) -> tuple[list[tuple[str, str, list[int], int, int]], dict[str, str], int]:
     """Entries (name, dtype, shape, begin, end), ascending in the data; metadata; where data begins.

@@ -1,6 +1,7 @@
 """One save, in two halves: the work of this rank alone, and the work of all ranks together."""
 
 import dataclasses
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -24,8 +25,12 @@ from ffrecord.checkpoint._ties import referring, tied
 from ffrecord.checkpoint._values import Parts, encode, encode_around, fill_places
 
 Replicated = Literal["rank0", "split"]
+OnUnchanged = Literal["warn", "raise", "off"]
+
+_log = logging.getLogger("ffrecord.checkpoint")
 
 _NOTHING = encode(None)
+_NAMED_MAX = 5  # Tensors in a message.
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -59,6 +64,7 @@ class Order:
     timeout_s: float
     incremental: bool = False
     overwrite: bool = False
+    on_unchanged: OnUnchanged = "warn"
     # When the state is taken: what is loaded while it is written is not what it goes on from.
     turn: int = dataclasses.field(default_factory=_ffrecord.take_turn)
 
@@ -75,6 +81,7 @@ class Said:
     tree: Parts  # Rank 0's: of all that ranks have together, without each rank's own values.
     own: dict[str, bytes]  # Those of this rank, encoded, by their paths.
     agreement: Agreement | None  # With the other ranks; None if there are none.
+    training: list[str]  # The keys of tensors of this rank that training changes.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +113,10 @@ def flatten(
     step_number(order.step)
     if replicated not in ("rank0", "split"):
         raise ValueError(f'replicated is {replicated!r}, must be "rank0" or "split"')
+    if order.on_unchanged not in ("warn", "raise", "off"):
+        raise ValueError(
+            f'on_unchanged is {order.on_unchanged!r}, must be "warn", "raise" or "off"'
+        )
     split = replicated == "split"
     flattener = Flattener(rank, () if size == 1 else members, compares=split and size > 1)
     tree = flattener.value(state)
@@ -119,7 +130,10 @@ def flatten(
     agreement = Agreement(flattener, tree, ties, split=split) if size > 1 else None
     own = {path: encode(own_trees[path]) for path in sorted(own_trees)}
     shares = shares_of_rank(leaves, rank, size, split)
-    return Flat(Said(order, encode_around(tree if rank == 0 else None), own, agreement), shares)
+    alarmed = set() if order.on_unchanged == "off" else flattener.training
+    training = sorted({leaf.key for leaf in shares if leaf.key in alarmed})
+    said = Said(order, encode_around(tree if rank == 0 else None), own, agreement, training)
+    return Flat(said, shares)
 
 
 def _tree_of_all(group: Group | None, said: Said, answers: Sequence[Any]) -> bytes:
@@ -191,6 +205,8 @@ def commit(
             progress,
             order.overwrite,
             order.turn,
+            said.training,
+            order.on_unchanged == "raise",
         )
         activity.plans(f"step {order.step} of {os.fsdecode(order.target)}")
         told = [] if said.agreement is None else said.agreement.told
@@ -203,4 +219,24 @@ def commit(
         answers: list[Any] = together(group, prepare)
         if taken is not None:
             taken()
-        return Commit(*prepared.commit(_tree_of_all(group, said, answers), group, released))
+        made = Commit(*prepared.commit(_tree_of_all(group, said, answers), group, released))
+    _tell_unchanged(prepared, said, made, 0 if group is None else group.rank)
+    return made
+
+
+def _tell_unchanged(prepared: _ffrecord.PreparedSave, said: Said, made: Commit, rank: int) -> None:
+    """Warn of tensors that train and are as in the last save."""
+    last_step, keys = prepared.unchanged
+    if keys:
+        named = ", ".join(keys[:_NAMED_MAX]) + (", ..." if len(keys) > _NAMED_MAX else "")
+        _log.warning(
+            "step %d of %s: on rank %d, %d of %d tensors that train are bit-identical to those of "
+            'step %d: %s. Does the optimizer have them? (on_unchanged="off" does not look)',
+            made.step,
+            os.fsdecode(said.order.target),
+            rank,
+            len(keys),
+            len(said.training),
+            last_step,
+            named,
+        )

@@ -125,6 +125,7 @@ class Flattener:
         self.rank = rank
         self.leaves: list[Leaf] = []
         self.own_trees: dict[str, object] = {}  # Trees of PerRank values, by their paths.
+        self.training: set[str] = set()  # The keys of tensors that training changes, if known.
         # The paths of what ranks hold together and is in no PerRank.
         self.sharded: list[str] = []
         self._members = None if members is None else frozenset(members)
@@ -167,6 +168,7 @@ class Flattener:
         if kind_of_value is tuple or _is_torch_size(value):
             return tuple(self._elements(value, path, depth, is_own))  # type: ignore[arg-type]
         if isinstance(value, Stateful) and not isinstance(value, type):
+            self.training |= _training_in(value, path)
             return self.value(value.state_dict(), path, depth, is_own)
         if kind_of_value is complex:
             return value
@@ -218,6 +220,7 @@ class Flattener:
             raise ValueError(f"state: {path}: an OnRanks has another one, or a PerRank, in it")
         self.on_ranks[path] = ranks, tree
         self.sharded += inner.sharded
+        self.training |= inner.training
         self._held += inner._held
         for holders, leaves in inner.replicas.items():
             self.replicas.setdefault(holders, []).extend(leaves)
@@ -394,6 +397,15 @@ def _plain_tensors() -> _ffrecord.PlainTensors | None:
             Leaf, TensorRef, Kind.TORCH, types, torch.strided, dtypes, exchange
         )
     return _plain
+
+
+def _training_in(value: object, path: str) -> set[str]:
+    """The keys of a module's parameters that train."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.nn.Module):
+        return set()
+    named = value.named_parameters(remove_duplicate=False)
+    return {join(path, name) for name, parameter in named if parameter.requires_grad}
 
 
 def _is_torch_size(value: object) -> bool:

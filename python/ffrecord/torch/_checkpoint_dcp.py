@@ -387,6 +387,7 @@ class CheckpointReader(_AtPlace, StorageReader):
         *,
         step: int | None = None,
         allow_pickle: bool = False,
+        resume: bool | None = None,
         timeout_s: float = 30.0,
     ) -> None:
         """Store the arguments; open nothing yet.
@@ -397,12 +398,14 @@ class CheckpointReader(_AtPlace, StorageReader):
                 newer ones are damaged, a warning says so.
             allow_pickle: return objects that another planner pickled, for the planner to unpickle,
                 which may run any code. Only for checkpoints that you trust.
+            resume: as for `ffrecord.checkpoint.load`: whether the run goes on from this step.
             timeout_s: for each call to a daemon.
         """
         super().__init__()
         self._path = None if path is None else target_from_root(path)
         self._step = step
         self._allow_pickle, self._timeout_s = allow_pickle, timeout_s
+        self._resume = resume
         self._is_coordinator = False
         self._reader: _ffrecord.CheckpointReader | None = None
         self._tree: Any = None
@@ -491,9 +494,9 @@ class CheckpointReader(_AtPlace, StorageReader):
             planner.commit_tensor(item, tensor)
         for item, stream in zip(values, streams, strict=True):
             planner.load_bytes(item, stream)
-        if self._is_coordinator:
+        if self._is_coordinator and self._resume is not False:
             with contextlib.suppress(OSError, CorruptionError):
-                reader.go_on()
+                reader.go_on(is_certain=self._resume is True)
         done: Future[None] = Future()
         done.set_result(None)
         return done

@@ -91,6 +91,8 @@ class TrainingState:
     def load(self, target: str | os.PathLike[str], **options: Any) -> int:  # noqa: ANN401
         """Load with `ffrecord.checkpoint.load`, which takes `options`.
 
+        The run goes on from there, unless the options say `resume=False`.
+
         Returns:
             The step that was saved; 0, with nothing changed, if there is no checkpoint and the
             options name no step.
@@ -99,7 +101,8 @@ class TrainingState:
         state: dict[str, Any] = {**self._parts, "step": 0, "extra": None, "rng": rng}
         if options.get("step", "latest") == "latest" and not self._is_there(target, options):
             return 0
-        ckpt.load(target, state, group=self._group, elastic=True, **options)
+        options = {"elastic": True, "resume": True, **options}
+        ckpt.load(target, state, group=self._group, **options)
         self.extra = state["extra"]
         own = state["rng"].value
         self.restored_rng = own is not None

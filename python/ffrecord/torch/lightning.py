@@ -78,7 +78,8 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
     def load_checkpoint(self, path: Path, *args: object, **kwargs: object) -> dict[str, Any]:
         """Load tensors to the CPU; Lightning moves them where they belong."""
         self._finish()
-        loaded: Any = ckpt.load(path, as_torch=True, group="alone")
+        # Saves take the next free number at their path, whatever was loaded there.
+        loaded: Any = ckpt.load(path, as_torch=True, group="alone", resume=False)
         return {key: value for key, value in loaded.items() if key != _MARK}
 
     def remove_checkpoint(self, path: Path) -> None:

@@ -104,6 +104,7 @@ class CheckpointTransport(Transport[T]):  # type: ignore[misc, unused-ignore]
                     step=step,
                     group="alone",
                     as_torch=True,
+                    resume=False,
                     timeout_s=self._timeout_s,
                 )
             except (FileNotFoundError, ConflictError) as error:

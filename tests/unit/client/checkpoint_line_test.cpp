@@ -6,7 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "client/checkpoint/target.h"
@@ -18,6 +23,46 @@ namespace {
 using test::TempFolder;
 
 RunLine Line() { return {3, {{0, 10}, {7, 20}}, 9}; }
+
+// A target at which another process does something just after its records were listed.
+class Overtaken final : public CheckpointTarget {
+ public:
+  Overtaken(CheckpointTarget& target, std::function<void()> other)
+      : target_(target), other_(std::move(other)) {}
+
+  const std::string& name() const noexcept override { return target_.name(); }
+  Result<std::vector<std::uint64_t>> Steps() const override { return target_.Steps(); }
+  Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
+    return target_.Open(step);
+  }
+  Result<void> Remove(std::uint64_t step, const std::optional<AttemptId>& only) override {
+    return target_.Remove(step, only);
+  }
+  Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
+                                                   const AttemptId& attempt) override {
+    return target_.Begin(step, attempt);
+  }
+  Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
+                                                  const AttemptId& attempt) override {
+    return target_.Join(step, attempt);
+  }
+  Result<std::string> Decide(std::string_view name, std::string_view answer) override {
+    return target_.Decide(name, answer);
+  }
+  void Forget(std::string_view name) noexcept override { target_.Forget(name); }
+  Result<std::vector<std::string>> Decisions(std::string_view prefix) const override {
+    auto listed = target_.Decisions(prefix);
+    if (const auto other = std::exchange(other_, nullptr)) other();
+    return listed;
+  }
+  Result<std::string> Decided(std::string_view name) const override {
+    return target_.Decided(name);
+  }
+
+ private:
+  CheckpointTarget& target_;
+  mutable std::function<void()> other_;
+};
 
 TEST(CheckpointLineTest, AGenerationIsOnTheLineUpToItsLastStep) {
   const RunLine line = Line();
@@ -70,6 +115,69 @@ TEST(CheckpointLineTest, ASaveThatWasOvertakenMakesNoLine) {
     EXPECT_EQ(taken.error().code, ErrorCode::kConflict);
   }
   EXPECT_EQ(LineOf(*target).value().generation, 9U);
+}
+
+// Two processes go back at once: both have seen that number 1 is free.
+TEST(CheckpointLineTest, OneOfTwoThatGoBackAtOnceGetsTheLine) {
+  for (const std::uint64_t generation : {8U, 10U}) {
+    const TempFolder folder;
+    const auto target = OpenFolderTarget(folder.path().string(), false);
+    RunLine first = Line();
+    first.number = 1;
+    RunLine second = first;
+    second.generation = generation;
+    const auto other = OpenFolderTarget(folder.path().string(), false);
+    Overtaken overtaken(*target, [&] { ASSERT_TRUE(TakeLine(*other, {first, true, 0})); });
+    const auto taken = TakeLine(overtaken, {second, true, 0});
+
+    ASSERT_FALSE(taken) << "both have the line, and one loses it when the records are compared";
+    EXPECT_EQ(taken.error().code, ErrorCode::kConflict);
+    EXPECT_EQ(LineOf(*target).value().generation, first.generation);
+  }
+}
+
+TEST(CheckpointLineTest, TheRecordOfAKilledProcessIsWrittenByTheNext) {
+  const TempFolder folder;
+  const auto target = OpenFolderTarget(folder.path().string(), false);
+  RunLine line = Line();
+  line.number = 1;
+  ASSERT_TRUE(TakeLine(*target, {line, true, 0}));
+  target->Forget("line-1-0000000000000009");  // It claimed its number, and was killed.
+  RunLine next = line;
+  next.generation = 10;
+  ASSERT_FALSE(TakeLine(*target, {next, true, 0}));
+  EXPECT_EQ(LineOf(*target).value().parts, line.parts);
+  next.number = 2;
+  EXPECT_TRUE(TakeLine(*target, {next, true, 1}));
+  EXPECT_EQ(LineOf(*target).value().generation, 10U);
+}
+
+TEST(CheckpointLineTest, AGarbledClaimIsNamed) {
+  for (const std::string text : {"", "-", "9;", "0000000000000009;-;0000000000000000"}) {
+    const TempFolder folder;
+    const auto target = OpenFolderTarget(folder.path().string(), false);
+    ASSERT_TRUE(target->Decide("line-1", text));
+    RunLine line = Line();
+    line.number = 1;
+    const auto taken = TakeLine(*target, {line, true, 0});
+    ASSERT_FALSE(taken) << text;
+    EXPECT_EQ(taken.error().code, ErrorCode::kCorruption);
+    EXPECT_NE(taken.error().message.find("line-1 of"), std::string::npos);
+  }
+}
+
+// A save that goes on looks for records, then becomes visible: another process may go back between
+// the two.
+TEST(CheckpointLineTest, AStepThatIsGivenUpAsItBecomesVisibleIsNoSuccess) {
+  const TempFolder folder;
+  const auto target = OpenFolderTarget(folder.path().string(), false);
+  EXPECT_TRUE(CheckOnLine(*target, 0, 30));
+  RunLine line = Line();
+  line.number = 1;
+  ASSERT_TRUE(TakeLine(*target, {line, true, 0}));
+  EXPECT_EQ(CheckOnLine(*target, 0, 30).error().code, ErrorCode::kConflict);
+  EXPECT_TRUE(CheckOnLine(*target, 9, 30));
+  EXPECT_TRUE(CheckOnLine(*target, 0, 10));
 }
 
 TEST(CheckpointLineTest, AGarbledRecordIsNamed) {

@@ -181,6 +181,29 @@ TEST_F(SetAsideTest, ItIsReplacedAndGone) {
   EXPECT_EQ(NamesIn(run()), (std::vector<std::string>{"LATEST", "step-000000001"}));
 }
 
+// A removal has set the step aside to look whose it is. Another save of the step finds its name
+// free, and would win over the one that was first.
+TEST_F(SetAsideTest, AnotherSaveThatFindsTheNameFreeDoesNotGetIt) {
+  for (const bool replaces : {false, true}) {
+    SaveOptions options;
+    options.replaces = replaces;
+    ASSERT_TRUE(RemoveCheckpoint(run(), 1, {}));
+    if (replaces) {
+      ASSERT_TRUE(SaveAlone(run(), 1, State(10, 3)));
+    }
+    auto shards = CheckpointShards::Begin(run(), 1, options).value();
+    const Bytes part = shards.Write(0, late_.PartOf(0, 1)).value();
+    ASSERT_TRUE(replaces ? Replace(run(), 1, old_) : SaveAlone(run(), 1, old_));
+    SetAsideNow();
+
+    const auto saved = shards.Commit({{part}}, TreeOf({"matrix", "vector"}));
+    ASSERT_FALSE(saved) << "the save that was first is lost";
+    EXPECT_EQ(saved.error().code, ErrorCode::kConflict);
+    EXPECT_EQ(Compare(run(), old_, 1), "");
+    EXPECT_EQ(FindAside(run(), 1), std::nullopt);
+  }
+}
+
 TEST_F(SetAsideTest, ItGoesWithItsStep) {
   for (const bool is_replaced : {false, true}) {
     SetAsideNow();

@@ -159,6 +159,23 @@ TEST(CheckpointManifestTest, APartMayKnowItsContents) {
   EXPECT_FALSE(DecodePartManifest(Reframed(short_of_one)));
 }
 
+TEST(CheckpointManifestTest, APartMayHaveDigestsWithOrWithoutContents) {
+  for (const bool has_contents : {false, true}) {
+    PartManifest part = Part();
+    part.has_digests = true;
+    part.has_contents = has_contents;
+    for (std::size_t i = 0; i < part.boxes.size(); ++i) {
+      part.boxes[i].digest = 7 * i + 1;
+      if (has_contents) part.boxes[i].content = Counting(0x60 + 3 * static_cast<unsigned>(i));
+    }
+    const auto bytes = EncodePartManifest(part);
+
+    EXPECT_EQ(bytes[10], std::byte{2});  // The minor version.
+    EXPECT_EQ(bytes.size(), EncodePartManifest(Part()).size() + 3 * (16 + 8));
+    EXPECT_EQ(DecodePartManifest(bytes).value(), part);
+  }
+}
+
 TEST(CheckpointManifestTest, BrokenFieldsUnderAValidChecksumAreRefused) {
   const auto refused = [](auto change, std::string_view expected) {
     PartManifest part = Part();

@@ -109,6 +109,12 @@ struct SaveOptions {
   // TakeTurn() of when the state was taken, for a save that ends while its caller goes on: what the
   // process has loaded since then is not what this state goes on from. 0: as the save begins.
   std::uint64_t turn = 0;
+  // Keys of tensors that training changes. `unchanged`, if given, is called before the step becomes
+  // visible if what this rank writes of some of them is bit-identical to what it has written in the
+  // last save of this process at the target, which was of `step`. If it fails, the save does, on
+  // all ranks.
+  std::vector<std::string> training = {};
+  std::function<Result<void>(std::uint64_t step, std::span<const std::string> keys)> unchanged = {};
 };
 FFR_EXPORT std::uint64_t TakeTurn();
 
@@ -224,17 +230,23 @@ class FFR_EXPORT CheckpointReader {
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
   ~CheckpointReader();
 
-  // Tells this process that its run goes on from this step: if later steps were there when it was
-  // opened, the next save at the target gives them up, unless it has a greater number than all of
-  // them. SaveCheckpoint() tells the same of what it has saved. Fails as Open(), where it cannot
-  // see now what is there; then the next save looks.
-  Result<void> GoOn() const;
+  // Tells this process that it goes on from this step, as a program does that restores a run: if
+  // later steps were there when it was opened, the next save at the target gives them up, unless it
+  // has a greater number than all of them. SaveCheckpoint() tells the same of what it has saved.
+  // Unless it `is_certain`, the caller does not know whether the program goes on from here or only
+  // looks: a save whose result depends on that fails with kConflict, but for a process that has
+  // loaded or saved nothing else. A program that only looks does not call this. Fails as Open() if
+  // it cannot see now what is there; then the next save looks.
+  Result<void> GoOn(bool is_certain) const;
 
   const Commit& commit() const noexcept;
   std::uint32_t world_size() const noexcept;  // Number of ranks of the save.
   std::span<const std::byte> structure() const noexcept;
   const std::vector<StoredTensor>& tensors() const noexcept;  // Ascending by key.
   std::vector<SavedSlice> slices() const;                     // Ascending by key and offset.
+  // One for each of tensors(): TensorDigest() of its bytes as they were when they were saved,
+  // whatever slices the ranks had. None if the step was saved without.
+  std::vector<std::optional<std::uint64_t>> digests() const;
   // With kLatest: why newer steps were skipped, one message per step.
   const std::vector<std::string>& skipped() const noexcept;
 
@@ -250,7 +262,8 @@ class FFR_EXPORT CheckpointReader {
   };
   Result<void> Read(std::span<const Request> requests) const;
 
-  // Reads every block, padding included; returns a message per damaged one, kDamageMax at most.
+  // Reads every block, padding included; returns a message per damaged one, kDamageMax at most. If
+  // no block is damaged, returns a message per slice whose bytes are not those of digests().
   // Fails if blocks cannot be asked for: kUnavailable, kDeadlineExceeded, kDenied.
   static constexpr std::size_t kDamageMax = 1000;
   Result<std::vector<std::string>> Verify() const;
@@ -287,6 +300,12 @@ FFR_EXPORT void ForgetWhereRunsGoOn();
 // none of two of which one was always there.
 FFR_EXPORT Result<std::vector<std::uint64_t>> ListSteps(std::string_view target,
                                                         const SessionOptions& options);
+
+// The digest of a tensor's bytes, contiguous and row-major: the XOR of those of its parts, each
+// from its `offset_bytes` (below 2^48) on. Zeros add nothing. Equal for other bytes by accident,
+// once in 2^64, or if somebody wants that.
+FFR_EXPORT std::uint64_t TensorDigest(std::span<const std::byte> bytes,
+                                      std::uint64_t offset_bytes = 0);
 
 // XXH3-128 of each tensor's bytes, by several threads: equal on two ranks if the bytes are. Fails
 // as a tensor's `fetch` does.

@@ -1,0 +1,76 @@
+#include "client/checkpoint/last_digests.h"
+
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/checkpoint/target.h"
+#include "libffrecord/base/checksum.h"
+
+namespace ffrecord::client {
+namespace {
+
+struct LastSave {
+  std::uint64_t step;
+  RankDigests digests;
+};
+
+struct LastSaves {
+  static constexpr std::size_t kTargetsMax = 64;  // Each has some bytes for each tensor.
+
+  std::mutex mutex;  // Guards `by_target`.
+  std::map<std::string, LastSave> by_target;
+
+  static LastSaves& Process() {
+    static LastSaves saves;
+    return saves;
+  }
+};
+
+std::uint64_t HashOf(std::string_view key) { return Xxh3(std::as_bytes(std::span(key))); }
+
+}  // namespace
+
+RankDigests DigestsOfRank(const PartManifest& part) {
+  RankDigests digests;
+  digests.reserve(part.boxes.size());
+  for (const StoredBox& box : part.boxes)
+    if (box.size_bytes != 0) digests[HashOf(box.key)] ^= box.digest;
+  return digests;
+}
+
+Result<void> CheckChanged(std::string_view address, std::uint64_t step, const RankDigests& digests,
+                          const SaveOptions& options) {
+  if (!options.unchanged || options.training.empty()) return {};
+  std::uint64_t last_step = 0;
+  std::vector<std::string> unchanged;
+  {
+    LastSaves& saves = LastSaves::Process();
+    const std::lock_guard lock(saves.mutex);
+    const auto last = saves.by_target.find(KeyOfTarget(address));
+    if (last == saves.by_target.end() || last->second.step == step) return {};
+    last_step = last->second.step;
+    for (const std::string& key : options.training) {
+      const std::uint64_t hash = HashOf(key);
+      const auto now = digests.find(hash);
+      const auto before = last->second.digests.find(hash);
+      if (now != digests.end() && before != last->second.digests.end() &&
+          now->second == before->second)
+        unchanged.push_back(key);
+    }
+  }
+  if (unchanged.empty()) return {};
+  return options.unchanged(last_step, unchanged);
+}
+
+void NoteDigests(std::string_view address, std::uint64_t step, RankDigests digests) {
+  LastSaves& saves = LastSaves::Process();
+  const std::lock_guard lock(saves.mutex);
+  if (saves.by_target.size() >= LastSaves::kTargetsMax) saves.by_target.clear();
+  saves.by_target.insert_or_assign(KeyOfTarget(address), LastSave{step, std::move(digests)});
+}
+
+}  // namespace ffrecord::client

@@ -1,0 +1,257 @@
+"""Goal: a step says what its tensors were when they were saved, and others can be compared with it.
+
+Method: states of every kind of element and mesh, at every kind of target; bytes that change on
+their way to the disk; the digests by their definition, in Python; saves that did not train.
+"""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ffrecord.checkpoint as ckpt
+from cli import run
+from ffrecord import _ffrecord
+from going_back import KINDS, Runs, runs_of
+from object_store import Store, serve
+from thread_ranks import ThreadRank, ThreadRanks
+
+every_kind = pytest.mark.parametrize("runs", KINDS, indirect=True)
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    yield from serve()
+
+
+@pytest.fixture
+def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runs]:
+    yield from runs_of(request, tmp_path)
+
+
+def digests(run: Any, step: int) -> dict[str, int | None]:  # noqa: ANN401
+    reader = _ffrecord.CheckpointReader(run, step, 30)
+    return {key: digest for (key, *_), digest in zip(reader.tensors, reader.digests, strict=True)}
+
+
+def digest_of(array: np.ndarray[Any, Any]) -> int:
+    data = np.ascontiguousarray(array)
+    return _ffrecord.tensor_digest(data.ctypes.data, data.nbytes, 0)
+
+
+def state(value: int) -> dict[str, Any]:
+    """Some contiguous, some not; larger than a block, and small ones that share one."""
+    random = np.random.default_rng(value)
+    return {
+        "w": random.standard_normal((300, 700), np.float32),
+        "strided": torch.from_numpy(random.standard_normal((90, 1000), np.float32)).T,
+        "half": torch.from_numpy(random.standard_normal(5000)).to(torch.bfloat16),
+        "few": random.integers(0, 9, 3),
+        "scalar": np.float64(value),
+        "none": np.zeros((0, 4)),
+    }
+
+
+def expected(value: int) -> dict[str, int]:
+    made = state(value)
+    made["strided"] = made["strided"].contiguous().numpy()
+    made["half"] = made["half"].view(torch.int16).numpy()
+    return {key: digest_of(np.asarray(each)) for key, each in made.items()}
+
+
+@every_kind
+@pytest.mark.parametrize("way", ["save", "async", "spilled", "incremental"])
+def test_a_step_has_the_digest_of_each_tensor(runs: Runs, way: str) -> None:
+    run = runs("run")
+    for step in (1, 2):
+        if way in ("async", "spilled"):
+            room = 1 << 30 if way == "async" else 1000
+            ckpt.async_save(run, step, state(step), stage_bytes_max=room).result()
+        else:
+            ckpt.save(run, step, state(step), incremental=way == "incremental")
+        assert digests(run, step) == expected(step)
+        assert ckpt.verify(run, step) == []
+    ckpt.save(run, 3, {**state(2), "few": np.arange(3)}, incremental=way == "incremental")
+    assert digests(run, 3) == {**expected(2), "few": digest_of(np.arange(3))}
+    assert ckpt.verify(run, 3) == []
+
+
+def test_digests_do_not_depend_on_the_slices(tmp_path: Path) -> None:
+    whole = np.random.default_rng(1).standard_normal((60, 50)).astype(np.float32)
+    ckpt.save(tmp_path / "whole", 1, {"w": whole})
+
+    def rows(rank: ThreadRank) -> None:
+        begin, end = 60 * rank.rank // 4, 60 * (rank.rank + 1) // 4
+        shard = ckpt.Shard(whole[begin:end], (60, 50), (begin, 0))
+        ckpt.save(tmp_path / "rows", 1, {"w": shard}, group=rank)
+
+    def columns(rank: ThreadRank) -> None:
+        begin, end = 50 * rank.rank // 3, 50 * (rank.rank + 1) // 3
+        shard = ckpt.Shard(np.ascontiguousarray(whole[:, begin:end]), (60, 50), (0, begin))
+        ckpt.save(tmp_path / "columns", 1, {"w": shard}, group=rank)
+
+    for ranks, work in ((4, rows), (3, columns)):
+        assert ThreadRanks(ranks).run(work) == [None] * ranks
+    for name in ("rows", "columns"):
+        assert digests(tmp_path / name, 1) == {"w": digest_of(whole)}
+        assert ckpt.verify(tmp_path / name, 1, against=(tmp_path / "whole", 1)) == []
+    other = whole.copy()
+    other[17, 31] += 1
+    ckpt.save(tmp_path / "whole", 2, {"w": other})
+    found = ckpt.verify(tmp_path / "columns", 1, against=f"{tmp_path}/whole/step-000000002")
+    assert found == [f"tensor w has other elements than in step 2 of {tmp_path}/whole"]
+
+
+@every_kind
+@pytest.mark.wrong_data
+def test_verify_against_another_step(runs: Runs) -> None:
+    run = runs("run")
+    ckpt.save(run, 1, state(1))
+    ckpt.save(run, 2, {**state(1), "few": np.arange(3), "more": np.zeros(2)})
+    ckpt.save(run, 3, state(1))
+    assert ckpt.verify(run, 3, against=1) == []
+    assert ckpt.verify(run, 2, against=1) == [
+        "tensor more is here, and not in step 1",
+        "tensor few has other elements than in step 1",
+    ]
+    assert ckpt.verify(run, 1, against=2)[0] == "tensor more is in step 2, and not here"
+    ckpt.save(run, 4, {**state(1), "few": np.arange(3).astype(np.int32)})
+    assert ckpt.verify(run, 4, against=1) == ["tensor few is int32 [3] here, int64 [3] in step 1"]
+    with pytest.raises(FileNotFoundError):
+        ckpt.verify(run, 1, against=9)
+
+
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("prefix", ["", "model"])
+def test_verify_against_a_safetensors_file(tmp_path: Path, prefix: str) -> None:
+    run, file = tmp_path / "run", tmp_path / "weights.safetensors"
+    model = {"a": torch.randn(70, 30), "b": torch.randn(9), "h": torch.randn(8).bfloat16()}
+    trained = {"model": model, "step": 5} if prefix else model
+    ckpt.save(run, 1, trained)
+    ckpt.export_safetensors(run, file, prefix=prefix)
+    assert ckpt.verify(run, 1, against=file) == []
+    model["b"][3] += 1
+    ckpt.save(run, 2, trained)
+    key = "model/b" if prefix else "b"
+    (found,) = ckpt.verify(run, 2, against=file)
+    assert found == "tensor b has other elements than in weights.safetensors", key
+    with pytest.raises(ValueError, match="must be a step"):
+        ckpt.verify(run, 1, against="nothing")
+    with pytest.raises(FileNotFoundError):
+        ckpt.verify(run, 1, against=tmp_path / "no.safetensors")
+
+
+def test_the_command_says_what_differs(tmp_path: Path) -> None:
+    target = tmp_path / "run"
+    for step, number in ((1, 0), (2, 1), (3, 1)):
+        ckpt.save(target, step, {"w": np.full(3, number)})
+    same = run("ffrecord", "checkpoint", "verify", target, "--step", "3", "--against", "2")
+    assert same.returncode == 0, same.stderr
+    other = run(
+        "ffrecord",
+        "checkpoint",
+        "verify",
+        target,
+        "--against",
+        f"{target}/step-000000001",
+        "--json",
+    )
+    assert other.returncode == 3
+    assert json.loads(other.stdout) == {"damage": ["tensor w has other elements than in step 1"]}
+
+
+@pytest.mark.wrong_data
+def test_bytes_that_change_before_they_are_checksummed_are_told(tmp_path: Path) -> None:
+    """A segment that is whole by its checksums, and is not what was saved."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    ckpt.save(run, 1, {"a": np.arange(4000), "w": np.zeros(3000)})
+    ckpt.save(other, 1, {"a": np.arange(4000), "w": np.ones(3000)})
+    part = "step-000000001/part-00000"
+    _put_digests_of(run / f"{part}.manifest", other / f"{part}.manifest", run)
+    (found,) = ckpt.verify(run, 1)
+    assert "tensor w at (0) of extent (3000) are not those that were saved" in found
+
+
+def xxh3_128(content: bytes | bytearray) -> bytes:
+    data = np.frombuffer(bytes(content), np.uint8)
+    shape = data.shape
+    whole = ("content", "uint8", shape, (0,), shape, data.ctypes.data, data.nbytes, True)
+    return _ffrecord.content_digests([whole])
+
+
+def _put_digests_of(manifest: Path, other: Path, run: Path) -> None:
+    """Digests stand at the end, before the manifest's own; the root has the digest of it all."""
+    content, others = bytearray(manifest.read_bytes()), other.read_bytes()
+    content[-32:-16] = others[-32:-16]
+    content[-16:] = xxh3_128(content[:-16])
+    manifest.write_bytes(content)
+    root = run / "step-000000001/root.manifest"
+    body = bytearray(root.read_bytes())
+    at = 24 + 8 + 16 + 4 + 8
+    body[at : at + 16] = xxh3_128(content)
+    body[-16:] = xxh3_128(body[:-16])
+    root.write_bytes(body)
+
+
+class Trained(torch.nn.Module):
+    """Two layers that train, one that does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 2)
+        self.frozen = torch.nn.Linear(8, 8)
+        self.frozen.requires_grad_(False)
+        self.tied = self.second
+
+
+def train(model: Trained, *layers: str) -> None:
+    with torch.no_grad():
+        for name in layers:
+            for parameter in getattr(model, name).parameters():
+                parameter += 1
+
+
+@every_kind
+@pytest.mark.parametrize("options", [{}, {"incremental": True}])
+def test_a_tensor_that_trains_and_did_not_change_is_told(
+    runs: Runs, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    run, model = runs("run"), Trained()
+    trained = {"model": model, "step": 1}
+    with caplog.at_level(logging.WARNING, "ffrecord.checkpoint"):
+        ckpt.save(run, 1, trained, **options)
+        train(model, "first", "second")
+        ckpt.save(run, 2, trained, **options)
+        assert caplog.messages == []
+        train(model, "second")
+        ckpt.save(run, 3, trained, **options)
+        (message,) = caplog.messages
+        assert "on rank 0, 2 of 4 tensors that train are bit-identical" in message
+        assert "step 2: model/first.bias, model/first.weight" in message
+        caplog.clear()
+        ckpt.async_save(run, 4, trained, **options).result()
+        assert "4 of 4" in caplog.messages[0]
+        caplog.clear()
+        ckpt.save(run, 4, trained, overwrite=True, **options)  # The same number again.
+        ckpt.save(run, 5, trained, on_unchanged="off", **options)
+        assert caplog.messages == []
+
+
+@every_kind
+@pytest.mark.wrong_data
+def test_a_save_of_weights_that_did_not_train_can_fail(runs: Runs) -> None:
+    run, model = runs("run"), Trained()
+    ckpt.save(run, 1, {"model": model}, on_unchanged="raise")
+    for saves in (ckpt.save, lambda *args, **rest: ckpt.async_save(*args, **rest).result()):
+        with pytest.raises(ValueError, match=r"4 of 4 tensors that train .* step 1"):
+            saves(run, 2, {"model": model}, on_unchanged="raise")
+    assert [commit.step for commit in ckpt.list(run)] == [1]
+    train(model, "first", "second")
+    ckpt.save(run, 2, {"model": model}, on_unchanged="raise")
+    with pytest.raises(ValueError, match="on_unchanged is 'loud'"):
+        ckpt.save(run, 3, {"model": model}, on_unchanged="loud")  # type: ignore[arg-type]

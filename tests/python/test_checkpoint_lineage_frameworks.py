@@ -1,0 +1,76 @@
+"""Goal: frameworks that go back to an earlier step do so at every kind of target.
+
+Method: torch.distributed.checkpoint and a TrainingState load an older step, and save its successors
+again.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from ffrecord.torch import CheckpointReader, CheckpointWriter, TrainingState
+from going_back import KINDS, Runs, runs_of, seen
+from object_store import Store, serve
+
+every_kind = pytest.mark.parametrize("runs", KINDS, indirect=True)
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    yield from serve()
+
+
+@pytest.fixture
+def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runs]:
+    yield from runs_of(request, tmp_path)
+
+
+@pytest.fixture
+def run(runs: Runs) -> str:
+    return runs("run")
+
+
+@every_kind
+@pytest.mark.wrong_data
+def test_torchs_checkpoints_go_back(run: str) -> None:
+    def tensors(number: int) -> dict[str, Any]:
+        return {"w": torch.full((3000,), number)}
+
+    def load(step: int | None = None) -> int:
+        into = tensors(-1)
+        dcp.load(into, storage_reader=CheckpointReader(run, step=step, resume=True), no_dist=True)
+        return int(into["w"][7])
+
+    for step in (1, 2, 3):
+        writer = CheckpointWriter(run, step=step)
+        dcp.save(tensors(step), storage_writer=writer, no_dist=True)
+    assert load(1) == 1
+    dcp.save(tensors(20), storage_writer=CheckpointWriter(run, step=2), no_dist=True)
+    assert seen(run) == [1, 2]
+    assert load() == 20
+    dcp.save(tensors(30), storage_writer=CheckpointWriter(run), no_dist=True)
+    assert seen(run) == [1, 2, 3]
+    assert load() == 30
+
+
+def test_a_training_state_goes_back(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    model = torch.nn.Linear(3, 3)
+    training = TrainingState(model)
+
+    def train(step: int, weight: float) -> None:
+        torch.nn.init.constant_(model.weight, weight)
+        training.async_save(run, step).result()
+
+    for step in (1, 2, 3):
+        train(step, step)
+    assert training.load(run, step=1) == 1
+    train(2, 20.0)
+    torch.nn.init.zeros_(model.weight)
+    assert training.load(run) == 2
+    assert float(model.weight.detach()[0, 0]) == 20.0
+    assert seen(str(run)) == [1, 2]

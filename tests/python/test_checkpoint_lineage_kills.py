@@ -1,0 +1,100 @@
+"""Goal: a process that is killed while its run goes back leaves the old line or the new one.
+
+Method: it is killed at each request to a store, before or after the store has served it, or the
+answer is lost. In folders: tests/crash/test_checkpoint_kill.py.
+"""
+
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import copying
+import ffrecord.checkpoint as ckpt
+from going_back import Runs, runs_of, save, value
+from object_store import Store, serve
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    yield from serve()
+
+
+@pytest.fixture
+def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runs]:
+    yield from runs_of(request, tmp_path)
+
+
+def _line_of(run: str, old: dict[int, str]) -> str:
+    """Which line a run is on: the one of before, up to step 1, or with another save of step 2."""
+    latest = ckpt.latest(run)
+    assert latest is not None
+    assert ckpt.verify(run, latest.step) == []
+    listed = {commit.step: commit.attempt for commit in ckpt.list(run)}
+    if latest.step == 3:
+        assert listed == old
+        assert ckpt.verify(run, 2) == []
+        return "old"
+    assert listed == {1: old[1]} | ({2: latest.attempt} if latest.step == 2 else {})
+    if latest.step == 1:
+        assert ckpt.verify(run, 2) == []  # The old one has its number.
+        return "between"
+    assert latest.attempt != old[2]
+    return "new"
+
+
+@pytest.mark.parametrize("runs", ["store"], indirect=True)
+@pytest.mark.parametrize("when", ["before", "after", "lost"])
+def test_going_back_and_killed_at_any_request_leaves_the_old_line_or_the_new(
+    runs: Runs, store: Store, when: str
+) -> None:
+    names = {name: os.environ[name] for name in os.environ if name.startswith("AWS_")}
+    outcomes: Counter[str] = Counter()
+    for at in itertools.count(1):
+        run = runs(f"run-{at}")
+        old = {step: save(run, step).attempt for step in (1, 2, 3)}
+        arguments = (names | {"no_proxy": "*"}, run)
+        context = multiprocessing.get_context("forkserver")
+        victim = context.Process(target=copying.go_back, args=arguments)
+        started = threading.Event()
+
+        def kill(victim: Any = victim, started: threading.Event = started) -> None:  # noqa: ANN401
+            assert started.wait(60)
+            os.kill(victim.pid, signal.SIGKILL)
+
+        def door(number: int, method: str, path: str, at: int = at, kill: Any = kill) -> str:  # noqa: ANN401
+            if when == "lost":
+                return "lose" if number == at else "serve"
+            if when == "before" and number == at:
+                kill()
+            return "hang up" if when == "before" and number >= at else "serve"
+
+        def after(number: int, request: str, at: int = at, kill: Any = kill) -> None:  # noqa: ANN401
+            if when == "after" and number == at:
+                kill()
+
+        store.set_door(door, after)
+        victim.start()
+        started.set()
+        victim.join()
+        was_reached = len(store.seen) >= at
+        store.serve_all()
+        outcomes[_line_of(run, old)] += was_reached
+        if when == "lost":
+            assert victim.exitcode == 0, f"the answer to request {at} was lost"
+            assert _line_of(run, old) == "new"
+        assert value(run, 1) == 1
+        save(run, 2, 21)
+        assert _line_of(run, old) == "new"
+        assert value(run) == 21
+        if not was_reached:
+            break
+    expected = {"new"} if when == "lost" else {"old", "between", "new"}
+    assert {name for name, count in outcomes.items() if count} == expected, outcomes
