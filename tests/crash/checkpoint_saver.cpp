@@ -106,7 +106,7 @@ int Run(const std::string& run, std::uint64_t first, std::uint64_t count, std::u
   test::ThreadGroup group(ranks);
   if (mode == "back") {
     const auto before = client::CheckpointReader::Open(run, first - 1, {});
-    const auto told = before ? before.value().GoOn() : before.error();
+    const auto told = before ? before.value().GoOn(true) : before.error();
     if (!told) std::cerr << told.error().message << "\n";
     if (!told) return 1;
   }
