@@ -250,6 +250,18 @@ Result<SaveLine> LineFromOneOf(const CheckpointTarget& target, const SaveLine& s
   return std::move(lines.back());
 }
 
+// Writes the record that a claim of `number` tells of, unless it is there.
+Result<void> WriteClaimed(CheckpointTarget& target, std::uint64_t number, std::string_view claim) {
+  const auto other = ClaimedBy(number, claim);
+  if (!other)
+    return Error{ErrorCode::kCorruption,
+                 "checkpoint: " + NameOfClaim(number) + " of " + target.name() +
+                     " is damaged: it says which process went back to an earlier step. If none "
+                     "does so now, remove it"};
+  FFR_TRY(target.Decide(NameOf(*other), Encode(*other)));
+  return {};
+}
+
 // Makes the number of `line`, which is new, its own. Fails with kConflict if another process has
 // done that first. Its record may be missing still, or for good if it was killed.
 Result<void> ClaimNumber(CheckpointTarget& target, const RunLine& line) {
@@ -257,13 +269,7 @@ Result<void> ClaimNumber(CheckpointTarget& target, const RunLine& line) {
   const std::string mine = EncodeClaim(line);
   const std::string claim = FFR_TRY(target.Decide(name, mine));
   if (claim == mine) return {};
-  const auto other = ClaimedBy(line.number, claim);
-  if (!other)
-    return Error{ErrorCode::kCorruption,
-                 "checkpoint: " + name + " of " + target.name() +
-                     " is damaged: it says which process went back to an earlier step. If none "
-                     "does so now, remove it"};
-  FFR_TRY(target.Decide(NameOf(*other), Encode(*other)));
+  FFR_TRY(WriteClaimed(target, line.number, claim));
   return GoneBack(target, "at the same moment as this one");
 }
 
@@ -376,6 +382,15 @@ void NoteSaved(std::string_view address, const SaveLine& save, std::uint64_t ste
     if (step == before.step && !before.is_newest) now.is_newest = false;
   }
   Positions::Process().Save(address, std::move(now));
+}
+
+Result<void> FinishClaims(CheckpointTarget& target) {
+  const auto records = FFR_TRY(RecordsOf(target));
+  const std::uint64_t next = records.empty() ? 1 : records.front().number + 1;
+  const std::string name = NameOfClaim(next);
+  const auto claim = target.Decided(name);
+  if (!claim) return claim.error().code == ErrorCode::kNotFound ? Result<void>() : claim.error();
+  return WriteClaimed(target, next, claim.value());
 }
 
 std::uint64_t TakeTurn() { return Positions::Process().Turn(); }

@@ -37,6 +37,10 @@ struct RunLine {
   bool Has(std::uint64_t of_generation, std::uint64_t step) const noexcept;
 };
 
+// Writes the record of a process that went back and was killed before it had written the record
+// itself: a process that goes on from here now would be told that the other one still runs.
+Result<void> FinishClaims(CheckpointTarget& target);
+
 // Fails with kCorruption if the newest record is damaged: nothing says then which step is the
 // newest.
 Result<RunLine> LineOf(const CheckpointTarget& target);

@@ -151,8 +151,15 @@ struct S3Bucket::Impl {
             LearnRegion(response) || MayRenewCredentials(response.status, code)};
   }
 
+  // Whether `text` is a whole answer to such a request. S3 calls all of them "...Result";
+  // moto calls some "...Response".
+  static bool IsListing(std::string_view text, std::string_view request) {
+    const std::string name(request);
+    return IsDocument(text, name + "Result") || IsDocument(text, name + "Response");
+  }
+
   // Signs and runs until something lasting is known; any 2xx is a success, if `document` is empty
-  // or the root of what came.
+  // or what came is a listing of that name.
   Result<net::HttpResponse> Run(net::HttpRequest request,
                                 std::uint64_t body_size_max = kAnswerSizeMax,
                                 std::string_view document = {}) const {
@@ -165,7 +172,7 @@ struct S3Bucket::Impl {
       milliseconds asked_for{};
       bool may_pass = true;
       auto outcome = Once(request, body_size_max, may_pass, asked_for);
-      if (outcome && !document.empty() && !IsDocument(TextOf(outcome.value().body), document))
+      if (outcome && !document.empty() && !IsListing(TextOf(outcome.value().body), document))
         outcome = NoDocument(request, outcome.value(), document);
       if (outcome) return outcome;
       const milliseconds wait = back_off.Next(asked_for);
@@ -206,7 +213,7 @@ struct S3Bucket::Impl {
     return {ErrorCode::kUnavailable,
             "S3: " + Tried(request) + ": the store answered " + std::to_string(response.status) +
                 " with " + std::to_string(response.size_bytes) + " bytes that are no whole " +
-                std::string(document) + "; check the endpoint (AWS_ENDPOINT_URL)"};
+                std::string(document) + "Result; check the endpoint (AWS_ENDPOINT_URL)"};
   }
 
   std::string Tried(const net::HttpRequest& request) const {
@@ -311,7 +318,7 @@ Result<S3Bucket::Listing> S3Bucket::List(std::string_view prefix, bool by_folder
       listing.folders.push_back(TextOfElement(folder, "Prefix"));
     });
   };
-  FFR_TRY(impl_->Pages(std::move(request), "ListBucketResult", take,
+  FFR_TRY(impl_->Pages(std::move(request), "ListBucket", take,
                        {{"continuation-token", "NextContinuationToken"}}));
   for (const Object& object : listing.objects) FFR_TRY(impl_->CheckBelow(prefix, object.key));
   for (const std::string& folder : listing.folders) FFR_TRY(impl_->CheckBelow(prefix, folder));
@@ -409,7 +416,7 @@ Result<std::vector<S3Bucket::PendingUpload>> S3Bucket::PendingUploads(
   request.query = {{"uploads", ""}, {"prefix", std::string(prefix)}};
   std::vector<PendingUpload> pending;
   FFR_TRY(impl_->Pages(
-      std::move(request), "ListMultipartUploadsResult",
+      std::move(request), "ListMultipartUploads",
       [&](std::string_view page) {
         ForEachElement(page, "Upload", [&](std::string_view upload) {
           pending.push_back({TextOfElement(upload, "Key"), TextOfElement(upload, "UploadId")});
@@ -428,7 +435,7 @@ Result<std::vector<S3Bucket::Part>> S3Bucket::PartsOf(std::string_view key,
   request.query = {{"uploadId", std::string(upload)}};
   std::vector<Part> parts;
   FFR_TRY(impl_->Pages(
-      std::move(request), "ListPartsResult",
+      std::move(request), "ListParts",
       [&](std::string_view page) {
         ForEachElement(page, "Part", [&](std::string_view part) {
           parts.push_back({static_cast<std::uint32_t>(NumberIn(TextOfElement(part, "PartNumber"))),

@@ -254,7 +254,10 @@ def test_an_interrupt_by_the_terminal_is_told_from_one_by_a_process_in_any_threa
             shown += screen.read(4096)
         screen.write(b"\x03")
         while b"interrupted" not in shown:
-            shown += screen.read(4096)
+            try:
+                shown += screen.read(4096)
+            except OSError:  # The program has ended.
+                pytest.fail(f"{os.waitpid(pid, 0)[1]}: {shown.decode()}")
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert shown.split(b"\r\n")[1:5] == [
         *(b"^C[2, 1]", b"[2, 0]", b"True", b"interrupted"),
