@@ -146,8 +146,8 @@ std::vector<SegmentCopy> SegmentReader::TakeInPlace(std::span<const SegmentCopy>
 
 Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max,
                                                        const BlockUse& use) const {
-  // A block at a time, so that each bad one is named, or larger pieces, if one message will do; many
-  // of them in one submission.
+  // A block at a time, so that each bad one is named, or larger pieces, if one message will do;
+  // many of them in one submission.
   const std::uint64_t piece_size = damage_max > 1 ? kSegmentBlockSize : kPieceSize;
   const std::size_t pieces_in_wave = kPiecesInWave * (kPieceSize / piece_size);
   std::vector<std::string> damage;

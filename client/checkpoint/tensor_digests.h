@@ -16,8 +16,8 @@ namespace ffrecord::client {
 // what it adds to the digest of its tensor: ranks on any mesh have the same tensor if the XOR of
 // the digests of all boxes is the same. format.md, "Digests of tensors".
 
-// Digest of the bytes of `box` from `offset_bytes` on. `shape` is that of the tensor, in elements of
-// `element_size_bytes`. Requires that the bytes are within the box. Pure.
+// Digest of the bytes of `box` from `offset_bytes` on. `shape` is that of the tensor, in elements
+// of `element_size_bytes`. Requires that the bytes are within the box. Pure.
 std::uint64_t DigestInTensor(const Box& box, std::span<const std::uint64_t> shape,
                              std::uint64_t element_size_bytes, std::uint64_t offset_bytes,
                              std::span<const std::byte> bytes);
