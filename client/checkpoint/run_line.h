@@ -38,7 +38,8 @@ struct RunLine {
 };
 
 // Writes the record of a process that went back and was killed before it had written the record
-// itself: a process that goes on from here now would be told that the other one still runs.
+// itself. Without it, the first save of a process that goes on from here now fails with kConflict,
+// as if the other process still ran.
 Result<void> FinishClaims(CheckpointTarget& target);
 
 // Fails with kCorruption if the newest record is damaged: nothing says then which step is the

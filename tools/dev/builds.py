@@ -139,8 +139,7 @@ class Build:
         ]
 
     def targets(self, *suites: str) -> list[str]:
-        """The targets to build for those suites: their programs; with other tests the default ones
-        too.
+        """Targets of those suites: their programs; with other tests the default targets too.
 
         The style suite needs nothing.
         """
