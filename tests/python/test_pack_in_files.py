@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import ffrecord
+from ffrecord.errors import CorruptionError
 from ffrecord.pack import SourceOptions, open_source, pack
 from ffrecord.pack._folder import FolderSource
 from ffrecord.pack._source import InFiles
@@ -206,6 +207,17 @@ def test_a_file_that_changes_before_the_writer_reads_it_is_an_error(tmp_path: Pa
     with pytest.raises(FileNotFoundError, match="a/50"):
         pack(source, tmp_path / "x")
     assert sorted(os.listdir(tmp_path)) == ["source"]
+
+
+def test_a_tar_that_ends_in_any_part_of_a_header_is_damaged(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "x.tar", SINGLE[:3])
+    with tarfile.open(path) as tar:
+        last = tar.getmembers()[-1].offset
+    whole = path.read_bytes()
+    for count in range(0, 512, 7):
+        path.write_bytes(whole[: last + count])
+        with pytest.raises(CorruptionError, match=r"x\.tar is damaged or truncated"):
+            pack(path, tmp_path / "x.ffr")
 
 
 def test_a_file_that_is_larger_than_memory_is_an_error(tmp_path: Path) -> None:
