@@ -8,6 +8,7 @@ take over in their middle.
 import io
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -22,6 +23,7 @@ from ffrecord.pack import SourceOptions, open_source, pack
 from ffrecord.pack._folder import FolderSource
 from ffrecord.pack._source import InFiles
 from ffrecord.pack._tar import TarSource
+from ffrecord.pack._tar_rows import TarRows
 from packing import contents, records
 
 pytestmark = pytest.mark.wrong_data
@@ -207,6 +209,39 @@ def test_a_file_that_changes_before_the_writer_reads_it_is_an_error(tmp_path: Pa
     with pytest.raises(FileNotFoundError, match="a/50"):
         pack(source, tmp_path / "x")
     assert sorted(os.listdir(tmp_path)) == ["source"]
+
+
+@pytest.mark.parametrize("destination", ["x.ffr", "x"])
+@pytest.mark.parametrize("names", [SINGLE, SAMPLES, [*SINGLE[:50], "x" * 101, *SINGLE[50:]]])
+@pytest.mark.parametrize("how", ["another", "changed", "longer"])
+def test_a_tar_that_changes_while_it_is_packed_is_an_error(
+    how: str,
+    names: list[str],
+    destination: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its headers were read, and its contents were not; another tar has the same size and time."""
+    path = write_tar(tmp_path / "x.tar", names)
+    found = path.stat()
+    given = TarRows.given
+
+    def after_it_changed(rows: TarRows, *place: int) -> Any:  # noqa: ANN401 - what it yields
+        if how == "another":
+            shutil.copy(path, tmp_path / "new")
+            os.utime(tmp_path / "new", ns=(found.st_atime_ns, found.st_mtime_ns))
+            (tmp_path / "new").rename(path)
+        else:
+            with path.open("r+b") as file:
+                file.seek(600 if how == "changed" else 0, 0 if how == "changed" else os.SEEK_END)
+                file.write(bytes(512))
+        monkeypatch.undo()
+        return given(rows, *place)
+
+    monkeypatch.setattr(TarRows, "given", after_it_changed)
+    with pytest.raises(ValueError, match=r"x\.tar was changed while it was read"):
+        pack(path, tmp_path / destination)
+    assert os.listdir(tmp_path) == ["x.tar"]
 
 
 def test_a_tar_that_ends_in_any_part_of_a_header_is_damaged(tmp_path: Path) -> None:
