@@ -44,6 +44,18 @@ class Counted:
         return {"name": sample["name"], "made": Counted.made}
 
 
+class Numbered:
+    """Numbers the samples that its object gets."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, sample: Sample) -> Sample:
+        """Return a row."""
+        self.count += 1
+        return {"name": sample["name"], "number": self.count}
+
+
 def slow(sample: Sample) -> Sample:
     """Leaves time to kill it."""
     time.sleep(0.01)
