@@ -8,6 +8,7 @@ take over in their middle.
 import io
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -255,19 +256,29 @@ def test_a_tar_that_ends_in_any_part_of_a_header_is_damaged(tmp_path: Path) -> N
             pack(path, tmp_path / "x.ffr")
 
 
-def test_a_file_that_is_larger_than_memory_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("size_bytes", "room", "compress"),
+    [(1 << 39, 8 << 30, False), (150_000_000, 250_000_000, True)],
+)
+def test_a_file_that_there_is_no_memory_for_is_an_error(
+    size_bytes: int, room: int, compress: bool, tmp_path: Path
+) -> None:
+    """No memory to read it; or enough for that, and not for its compressed form, too."""
     (tmp_path / "source" / "a").mkdir(parents=True)
     (tmp_path / "source" / "a" / "sparse").touch()
-    os.truncate(tmp_path / "source" / "a" / "sparse", 1 << 39)
+    os.truncate(tmp_path / "source" / "a" / "sparse", size_bytes)
     code = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
-        "from ffrecord.pack import pack; pack(sys.argv[1], sys.argv[2])"
+        "import resource, sys; from ffrecord.pack import pack\n"
+        "limit = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "limit += int(sys.argv[3]); resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "pack(sys.argv[1], sys.argv[2], compress=sys.argv[4] == 'True')"
     )
-    words = [sys.executable, "-c", code, str(tmp_path / "source"), str(tmp_path / "x.ffr")]
+    words = [str(tmp_path / "source"), str(tmp_path / "x.ffr"), str(room), str(compress)]
+    words = [sys.executable, "-c", code, *words]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
 
     assert done.returncode == 1, done.stderr
-    assert "OSError: [Errno 12] row 0: no memory for a record of 5497" in done.stderr
+    assert re.search(r"OSError: \[Errno 12\] .*/a/sparse: no memory for a record of", done.stderr)
     assert os.listdir(tmp_path) == ["source"]
 
 
