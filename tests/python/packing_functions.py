@@ -44,6 +44,18 @@ class Counted:
         return {"name": sample["name"], "made": Counted.made}
 
 
+class Numbered:
+    """Numbers the samples that its object gets."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, sample: Sample) -> Sample:
+        """Return a row."""
+        self.count += 1
+        return {"name": sample["name"], "number": self.count}
+
+
 def slow(sample: Sample) -> Sample:
     """Leaves time to kill it."""
     time.sleep(0.01)
@@ -209,3 +221,17 @@ def one_dict(sample: Sample) -> Sample:
     """The same dict for all samples."""
     _same["size"] = len(sample["payload"])
     return _same
+
+
+def drawn_in_two_processes(sample: Sample) -> Sample:
+    """A number by chance, once two processes are about to draw theirs."""
+    import numpy as np
+
+    marks = pathlib.Path(os.environ["FFRECORD_TEST_MARKS"])
+    (marks / str(os.getpid())).touch()
+    while len(list(marks.iterdir())) < 2:
+        time.sleep(0.005)
+    return {"drawn": float(np.random.random())}
+
+
+drawn_in_two_processes.schema = {"drawn": "f64"}  # type: ignore[attr-defined]

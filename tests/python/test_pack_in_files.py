@@ -8,6 +8,8 @@ take over in their middle.
 import io
 import os
 import random
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -17,10 +19,12 @@ from typing import Any
 import pytest
 
 import ffrecord
+from ffrecord.errors import CorruptionError
 from ffrecord.pack import SourceOptions, open_source, pack
 from ffrecord.pack._folder import FolderSource
 from ffrecord.pack._source import InFiles
 from ffrecord.pack._tar import TarSource
+from ffrecord.pack._tar_rows import TarRows
 from packing import contents, records
 
 pytestmark = pytest.mark.wrong_data
@@ -208,19 +212,73 @@ def test_a_file_that_changes_before_the_writer_reads_it_is_an_error(tmp_path: Pa
     assert sorted(os.listdir(tmp_path)) == ["source"]
 
 
-def test_a_file_that_is_larger_than_memory_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("destination", ["x.ffr", "x"])
+@pytest.mark.parametrize("names", [SINGLE, SAMPLES, [*SINGLE[:50], "x" * 101, *SINGLE[50:]]])
+@pytest.mark.parametrize("how", ["another", "changed", "longer"])
+def test_a_tar_that_changes_while_it_is_packed_is_an_error(
+    how: str,
+    names: list[str],
+    destination: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its headers were read, and its contents were not; another tar has the same size and time."""
+    path = write_tar(tmp_path / "x.tar", names)
+    found = path.stat()
+    given = TarRows.given
+
+    def after_it_changed(rows: TarRows, *place: int) -> Any:  # noqa: ANN401 - what it yields
+        if how == "another":
+            shutil.copy(path, tmp_path / "new")
+            os.utime(tmp_path / "new", ns=(found.st_atime_ns, found.st_mtime_ns))
+            (tmp_path / "new").rename(path)
+        else:
+            with path.open("r+b") as file:
+                file.seek(600 if how == "changed" else 0, 0 if how == "changed" else os.SEEK_END)
+                file.write(bytes(512))
+        monkeypatch.undo()
+        return given(rows, *place)
+
+    monkeypatch.setattr(TarRows, "given", after_it_changed)
+    with pytest.raises(ValueError, match=r"x\.tar was changed while it was read"):
+        pack(path, tmp_path / destination)
+    assert os.listdir(tmp_path) == ["x.tar"]
+
+
+def test_a_tar_that_ends_in_any_part_of_a_header_is_damaged(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "x.tar", SINGLE[:3])
+    with tarfile.open(path) as tar:
+        last = tar.getmembers()[-1].offset
+    whole = path.read_bytes()
+    for count in range(0, 512, 7):
+        path.write_bytes(whole[: last + count])
+        with pytest.raises(CorruptionError, match=r"x\.tar is damaged or truncated"):
+            pack(path, tmp_path / "x.ffr")
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "room", "compress"),
+    [(1 << 39, 8 << 30, False), (150_000_000, 250_000_000, True)],
+)
+def test_a_file_that_there_is_no_memory_for_is_an_error(
+    size_bytes: int, room: int, compress: bool, tmp_path: Path
+) -> None:
+    """No memory to read it; or enough for that, and not for its compressed form, too."""
     (tmp_path / "source" / "a").mkdir(parents=True)
     (tmp_path / "source" / "a" / "sparse").touch()
-    os.truncate(tmp_path / "source" / "a" / "sparse", 1 << 39)
+    os.truncate(tmp_path / "source" / "a" / "sparse", size_bytes)
     code = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
-        "from ffrecord.pack import pack; pack(sys.argv[1], sys.argv[2])"
+        "import resource, sys; from ffrecord.pack import pack\n"
+        "limit = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "limit += int(sys.argv[3]); resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "pack(sys.argv[1], sys.argv[2], compress=sys.argv[4] == 'True')"
     )
-    words = [sys.executable, "-c", code, str(tmp_path / "source"), str(tmp_path / "x.ffr")]
+    words = [str(tmp_path / "source"), str(tmp_path / "x.ffr"), str(room), str(compress)]
+    words = [sys.executable, "-c", code, *words]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
 
     assert done.returncode == 1, done.stderr
-    assert "OSError: [Errno 12] row 0: no memory for a record of 5497" in done.stderr
+    assert re.search(r"OSError: \[Errno 12\] .*/a/sparse: no memory for a record of", done.stderr)
     assert os.listdir(tmp_path) == ["source"]
 
 

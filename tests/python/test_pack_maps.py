@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 import ffrecord
+import packing_functions
 from cli import ok
 from ffrecord.pack import maps, open_source, pack
 from ffrecord.pack.maps._base import Map
-from packing import begun, contents, records, refused, units_done, wait_for
+from packing import begun, contents, records, refused, units_done, wait_for, write_classes
 
 pytestmark = pytest.mark.wrong_data
 
@@ -493,3 +494,15 @@ def test_other_arguments_are_another_function(parquet: Path, tmp_path: Path) -> 
     if not (tmp_path / "x").exists():
         process = begun(parquet, tmp_path / "x", *arguments, "bins(65)")
         assert b"function's code is" in process.communicate()[1]
+
+
+@pytest.mark.parametrize("before", [(), ("keep('len(name) > 0')",)])
+def test_an_object_of_a_class_gets_all_samples_of_its_process(
+    before: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Also the first ones, which another object has shown the columns of."""
+    (tmp_path / "files").mkdir()
+    files = write_classes(tmp_path / "files")
+    pack(files, tmp_path / "x", map=[*before, packing_functions.Numbered])
+
+    assert [row["number"] for row in records(tmp_path / "x")] == list(range(1, 301))

@@ -32,7 +32,7 @@ from ffrecord.pack import (
     open_source,
     pack,
 )
-from packing import PART, begun, contents, records, units_done, wait_for, write_classes
+from packing import FUNCTIONS, PART, begun, contents, records, units_done, wait_for, write_classes
 
 pytestmark = pytest.mark.wrong_data
 
@@ -579,3 +579,14 @@ def test_what_a_function_returned_when_it_was_tried_is_its_own(
         assert [row["size"] for row in records(path)] == [
             path.stat().st_size for path in sorted(files.glob("*/*"))
         ]
+
+
+def test_workers_that_are_forked_draw_their_own_numbers(
+    files: Path, marks: Path, tmp_path: Path
+) -> None:
+    code = "import numpy.random, sys; from ffrecord._cli.pack import main; sys.exit(main())"
+    words = ["--map", "packing_functions:drawn_in_two_processes", "--workers", "2"]
+    words += ["--part-size", str(PART), str(files), str(tmp_path / "x")]
+    subprocess.run([sys.executable, "-c", code, *words], check=True, cwd=FUNCTIONS)
+
+    assert len({row["drawn"] for row in records(tmp_path / "x")}) == 300

@@ -8,6 +8,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -61,7 +62,7 @@ class FileRows {
     const std::size_t thread_count = 1 + std::min(kReaders, row_count_);
     FFR_TRY(SideBySide::Run(thread_count, [this](const SideBySide&) {
       if (std::this_thread::get_id() != writing_thread_) return ReadAhead();
-      auto written = WriteAll();
+      auto written = WriteAllThereIsMemoryFor();
       const std::lock_guard lock(mutex_);
       is_over_ = true;
       has_room_.notify_all();
@@ -72,6 +73,28 @@ class FileRows {
 
  private:
   std::size_t column_count() const { return writer_.schema().columns().size(); }
+
+  // Other threads wait for this one, so it must not end in the middle.
+  Result<void> WriteAllThereIsMemoryFor() {
+    try {
+      return WriteAll();
+    } catch (const std::bad_alloc&) {  // Such as for its compressed form.
+      return NoMemoryFor(written_);    // Only this thread changes it.
+    }
+  }
+
+  Error NoMemoryFor(std::size_t number) const {
+    std::vector<FieldSource> fields(column_count());
+    fields_of_(number, fields);
+    std::string where;
+    std::uint64_t size_bytes = 0;
+    for (const FieldSource& field : fields) {
+      size_bytes += field.file == nullptr ? field.bytes.size() : field.size_bytes;
+      if (field.file != nullptr && where.empty()) where = field.file->path.string();
+    }
+    return {ErrorCode::kIo,
+            where + ": no memory for a record of " + std::to_string(size_bytes) + " bytes", ENOMEM};
+  }
 
   Result<void> WriteAll() {
     for (std::size_t number = 0; number < row_count_; ++number) {
@@ -151,10 +174,7 @@ class FileRows {
     try {
       row.is_as_listed = Read(fields, row);
     } catch (const std::exception&) {  // A sparse file can have any size.
-      row.is_as_listed = Error{ErrorCode::kIo,
-                               "row " + std::to_string(number) + ": no memory for a record of " +
-                                   std::to_string(row.ahead_bytes) + " bytes",
-                               ENOMEM};
+      row.is_as_listed = NoMemoryFor(number);
     }
     lock.lock();
     row.is_read = true;

@@ -325,8 +325,12 @@ class Lease(Closing):
 
     def __enter__(self) -> Self:
         """Begin to keep it."""
-        for old in self.work.parent.glob(f"{_name(self.unit)}.*"):
-            remove_at_once(old)  # Folders of workers that lost it.
+        found = list(self.work.parent.glob(f"{_name(self.unit)}.*"))
+        # Only then they are of workers that lost it: several may take it from one that was killed,
+        # and the last of them holds it.
+        if self.is_mine():
+            for old in found:
+                remove_at_once(old)
         self.work.mkdir()
         self._thread.start()
         return self
@@ -347,9 +351,11 @@ class Lease(Closing):
 
     def _beat(self) -> None:
         while not clock.wait(self._end.wait, BEAT_S):
-            if not self.is_mine():
-                return
             with suppress(OSError), open(self._path, "r+") as file:
+                # Another lease is another file of that name, so this writes to no other one.
+                if file.read().partition(" ")[0] != self.token:
+                    return
+                file.seek(0)
                 file.write(f"{self.token} {self.done_bytes}\n")
 
 

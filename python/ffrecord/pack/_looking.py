@@ -83,7 +83,8 @@ def _inferred(user_map: UserMap, samples: Iterator[Progressed], source: Facts) -
         looked_at.append((sample, item[1]))
         try:
             made = rows_of(function, sample)
-            seen.note(function, number, sample, made)
+            if not user_map.makes_objects:  # Each object gets all samples of its process.
+                seen.note(function, number, sample, made)
             passed.look(sample, made or [])
             rows += made or []
         except Exception as failed:  # It counts when the sample is packed.

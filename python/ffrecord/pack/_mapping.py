@@ -64,6 +64,12 @@ class UserMap:
         """The columns that it says it returns (an attribute `schema`), or None."""
         return getattr(self.function, "schema", None)
 
+    @property
+    def makes_objects(self) -> bool:
+        """Whether it is a class, or several functions with one, whose objects may remember."""
+        inner = getattr(self.function, "functions", ())
+        return inspect.isclass(self.function) or any(UserMap(each).makes_objects for each in inner)
+
     def made(self) -> Function:
         """Return the function for this process; of a class, a new object.
 

@@ -106,13 +106,24 @@ class TarSource(Source):
         return parts_between(self._marks(), size_bytes)
 
     def samples_of(self, part: Part, skipped: Counter[str]) -> Iterator[Progressed]:
-        """Yield the files, or the groups, of a part."""
+        """Yield the files, or the groups, of a part.
+
+        Raises:
+            ValueError: the tar is another one now, or was changed, so that contents may be those
+                of other headers; see also `samples`.
+        """
+        before = self._identity()
         if self._gives_files:
             yield from self._in_files(part, skipped)
-            return
-        for sample, position_bytes in ahead(self._samples(part, skipped)):
-            done_bytes = position_bytes - part.begin
-            yield self._given(sample), done_bytes
+        else:
+            for sample, position_bytes in ahead(self._samples(part, skipped)):
+                yield self._given(sample), position_bytes - part.begin
+        # The writer has read the contents of the last sample, too, when it asks for one more.
+        if self._identity() != before:
+            raise ValueError(
+                f"{self._path} was changed while it was read: pack it when nothing writes to it "
+                "any more"
+            )
 
     def _given(self, sample: Mapping[str, Any]) -> OneSample:
         """The sample as it is written, or as a function gets it."""
@@ -297,6 +308,9 @@ class TarSource(Source):
     def _size_of(self, path: str) -> int:
         return _places.size_of(path)
 
+    def _identity(self) -> tuple[Any, ...]:
+        return _places.identity(self._path)
+
     def _members(
         self, part: Part, skipped: Counter[str], only_looks: bool = False
     ) -> Iterable[Member]:
@@ -341,6 +355,9 @@ class PipedTar(TarSource):
 
     def _size_of(self, path: str) -> int:
         return 0
+
+    def _identity(self) -> tuple[Any, ...]:
+        return ()
 
     def _members(
         self, part: Part, skipped: Counter[str], only_looks: bool = False

@@ -68,6 +68,8 @@ class Headers:
 def _ordinary(block: bytes, at: int) -> Header | None:
     """The header of a file or a folder; None if it takes more to understand it."""
     kind = block[156:157]
+    if len(block) < _BLOCK_BYTES:
+        return None  # The tar was cut in its header.
     if block[257:265] not in _MAGICS or kind not in (_FILE, _OLD_FILE, _FOLDER) or block[_PREFIX]:
         return None
     name = block[:100].partition(b"\0")[0]

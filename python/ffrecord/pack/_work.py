@@ -136,6 +136,8 @@ class Worker:
 
     def _do(self, lease: Lease, progress: Progress) -> None:
         with lease:
+            if not lease.is_mine():
+                return  # Another process took it from the same dead one, a moment later.
             try:
                 record = self._written(lease, progress)
                 self._job.commit(lease.unit, lease.work, record)

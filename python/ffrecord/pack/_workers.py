@@ -84,6 +84,8 @@ def _taken(task: Task) -> _Running | None:
 
 def _work_when_told(inbox: Connection, pipe: Connection, parent: int) -> None:
     """Run in a process that was forked ahead."""
+    if "numpy.random" in sys.modules:  # Its state is the parent's, and that of all others.
+        sys.modules["numpy.random"].seed()
     _do(lambda: _told(inbox), pipe, parent)
 
 
