@@ -118,7 +118,7 @@ TEST(FileRowsTest, KeyMayBeInAFile) {
   const TempFolder folder;
   Write(folder / "keys", "abcdef");
   const RowFile file{.path = folder / "keys"};
-  for (const std::size_t key : {0, 1}) {
+  for (const std::size_t key : {0U, 1U}) {
     auto schema =
         Schema::Make({{"first", ColumnType::kBytes}, {"last", ColumnType::kBytes}}).value();
     auto writer =
